@@ -1,0 +1,96 @@
+// A chat that prints each answer while it is being written, in C++17. From the root of the repository:
+//   c++ -std=c++17 -Iinclude examples/chat.cpp -Ltarget/release -lforedraft -Wl,-rpath,target/release -o target/chat
+//   target/chat ["a message" [target.gguf [draft.gguf]]]
+// Without a message it reads one from each line of stdin and remembers the conversation.
+#include "foredraft.h"
+#include "json_mini.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+// A string that the library returned, released with it.
+struct Release {
+    void operator()(const char *text) const { free_string(text); }
+};
+using Owned = std::unique_ptr<const char, Release>;
+
+// What json_mini.h makes, as std::string.
+static std::string taken(char *text) {
+    std::unique_ptr<char, decltype(&std::free)> owner(text, std::free);
+    return owner ? owner.get() : throw std::bad_alloc();
+}
+static std::string quoted(const std::string &text) { return taken(json_quote(text.c_str())); }
+
+// Throws the error that an answer of the library holds.
+static void check(const char *answer) {
+    const char *error = json_member(answer, "error");
+    if (error && *error == '"') throw std::runtime_error(taken(json_text(error)));
+}
+
+// The engine, loaded while this lives.
+struct Engine {
+    Engine(const std::string &model, const std::string &draft) {
+        const std::string config = "{\"model\": " + quoted(model) + ", \"model_draft\": " + quoted(draft) + "}";
+        if (init(config.c_str()) == 0) return;
+        check(Owned(poll_system_status()).get());
+        throw std::runtime_error("init failed");
+    }
+    ~Engine() { deinit(); }
+    Engine(const Engine &) = delete;
+    Engine &operator=(const Engine &) = delete;
+
+    // Streams the answer to a message to stdout, and remembers both.
+    void turn(const std::string &message) {
+        say("user", message);
+        const std::string request = "{\"messages\": [" + conversation + "], \"temperature\": 0, \"n_predict\": 200}";
+        const Owned begun(speculative_completion_init(request.c_str()));
+        check(begun.get());
+        const auto id = static_cast<long long>(json_number(json_member(begun.get(), "id")));
+        const std::string poll = "{\"id\": " + std::to_string(id) + ", \"timeout_ms\": 1000}";
+        std::string answer;
+        for (bool finished = false; !finished;) {
+            const Owned reply(speculative_completion_poll(poll.c_str()));
+            check(reply.get());
+            const char *update = json_first(json_member(reply.get(), "completion_updates"));
+            for (; update; update = json_next(update)) {
+                const std::string content = taken(json_text(json_member(update, "content")));
+                std::cout << content << std::flush;
+                answer += content;
+                if (!json_true(json_member(update, "stop"))) continue;
+                check(update);  // the last update is the final response
+                std::cout << std::endl;
+                std::fprintf(stderr, "[%.0f tokens, %.1f tokens/s, accept_rate %.2f]\n",
+                             json_number(json_member(update, "tokens_predicted")),
+                             json_number(json_member(json_member(update, "timings"), "predicted_per_second")),
+                             json_number(json_member(json_member(update, "speculative"), "accept_rate")));
+            }
+            finished = json_true(json_member(reply.get(), "finished"));
+        }
+        say("assistant", answer);
+    }
+
+private:
+    std::string conversation;  // JSON objects with commas between them
+
+    void say(const std::string &role, const std::string &content) {
+        conversation += (conversation.empty() ? "" : ", ");
+        conversation += "{\"role\": " + quoted(role) + ", \"content\": " + quoted(content) + "}";
+    }
+};
+
+int main(int argc, char **argv) try {
+    Engine engine(argc > 2 ? argv[2] : "models/stories-target.gguf", argc > 3 ? argv[3] : "models/stories-draft.gguf");
+    std::string line;
+    if (argc > 1) {
+        engine.turn(argv[1]);
+    } else {
+        while (std::cerr << "> " && std::getline(std::cin, line)) engine.turn(line);
+    }
+} catch (const std::exception &error) {
+    std::cerr << "chat: " << error.what() << "\n";
+    return 1;
+}

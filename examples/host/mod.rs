@@ -1,0 +1,158 @@
+//! The library as a host sees it: loaded at run time, JSON in, JSON out. Shared by the programs here and the tests.
+#![allow(dead_code)] // each of them uses a part
+
+use std::error::Error;
+use std::ffi::{CStr, CString, c_char};
+use std::path::{Path, PathBuf};
+
+use libloading::Library;
+use serde_json::{Value, json};
+
+pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// The repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The library that cargo built together with this program.
+pub fn library_path() -> Result<PathBuf> {
+    let name = libloading::library_filename("foredraft");
+    let program = std::env::current_exe()?;
+    let folder = program.parent().ok_or("a program lies in a folder")?;
+    // Tests lie beside the library, in target/release/deps; examples in target/release/examples.
+    let found = [folder.join(&name), folder.join("../deps").join(&name)].into_iter().find(|path| path.is_file());
+    Ok(found.ok_or_else(|| format!("no {} near {}", name.display(), program.display()))?.canonicalize()?)
+}
+
+/// The loaded library; `deinit` when dropped.
+pub struct Host {
+    library: Library,
+}
+
+impl Host {
+    /// Loads the library.
+    pub fn open() -> Result<Host> {
+        // SAFETY: loading it runs no code of its own, and its functions have the types used below.
+        Ok(Host { library: unsafe { Library::new(library_path()?)? } })
+    }
+
+    /// Loads the models; an error says why it failed.
+    pub fn init(&self, model: &Path, draft: &Path) -> Result<()> {
+        let config = CString::new(json!({ "model": model, "model_draft": draft }).to_string())?;
+        // SAFETY: `int32_t init(const char *)`; the string outlives the call.
+        let status = unsafe { self.library.get::<extern "C" fn(*const c_char) -> i32>(b"init")?(config.as_ptr()) };
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: `const char *poll_system_status(void)`.
+        let answer = unsafe { self.library.get::<extern "C" fn() -> *const c_char>(b"poll_system_status")?() };
+        self.taken(answer)?;
+        Err(format!("init returned {status}").into())
+    }
+
+    /// Calls a function that takes and gives JSON; an error object is an error.
+    pub fn call(&self, function: &str, request: &Value) -> Result<Value> {
+        let request = CString::new(request.to_string())?;
+        // SAFETY: `const char *function(const char *)`; the string outlives the call.
+        let answer = unsafe {
+            self.library.get::<extern "C" fn(*const c_char) -> *const c_char>(function.as_bytes())?(request.as_ptr())
+        };
+        self.taken(answer)
+    }
+
+    /// A returned string as a value; the string is released.
+    fn taken(&self, answer: *const c_char) -> Result<Value> {
+        // SAFETY: the library returned it: not NULL, NUL-terminated, ours until `free_string`.
+        let value: Value = unsafe {
+            let parsed = serde_json::from_slice(CStr::from_ptr(answer).to_bytes());
+            self.library.get::<extern "C" fn(*const c_char)>(b"free_string")?(answer);
+            parsed?
+        };
+        match value["error"].as_str() {
+            Some(error) => Err(error.into()),
+            None => Ok(value),
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // SAFETY: `void deinit(void)`.
+        if let Ok(deinit) = unsafe { self.library.get::<extern "C" fn()>(b"deinit") } {
+            deinit();
+        }
+    }
+}
+
+/// A target and its draft.
+pub struct Pair {
+    pub name: &'static str,
+    pub target: PathBuf,
+    pub draft: PathBuf,
+}
+
+/// The pair named by a program's arguments; without any, the shipped models, and the enlarged target if `make inflate`
+/// made it.
+pub fn pairs(args: &[String]) -> Vec<Pair> {
+    if let [target, draft, ..] = args {
+        return vec![Pair { name: "the given target", target: target.into(), draft: draft.into() }];
+    }
+    let draft = root().join("models/stories-draft.gguf");
+    [
+        ("4.5 M parameters", "models/stories-target.gguf"),
+        ("750 M parameters", "target/models/stories-target-750m-q8_0.gguf"),
+    ]
+    .into_iter()
+    .map(|(name, target)| Pair { name, target: root().join(target), draft: draft.clone() })
+    .filter(|pair| pair.target.is_file())
+    .collect()
+}
+
+/// What one or more answers cost.
+#[derive(Default, Clone)]
+pub struct Cost {
+    tokens: f64,
+    ms: f64,
+    steps: f64,
+    drafted: f64,
+    accepted: f64,
+}
+
+impl Cost {
+    /// Reads a final response.
+    pub fn of(response: &Value) -> Cost {
+        let number = |path: &str| response.pointer(path).and_then(Value::as_f64).unwrap_or(0.0);
+        Cost {
+            tokens: number("/timings/predicted_n"),
+            ms: number("/timings/predicted_ms"),
+            steps: number("/speculative/n_steps"),
+            drafted: number("/speculative/n_drafted"),
+            accepted: number("/speculative/n_accepted"),
+        }
+    }
+
+    /// Adds another answer's.
+    pub fn add(&mut self, other: &Cost) {
+        self.tokens += other.tokens;
+        self.ms += other.ms;
+        self.steps += other.steps;
+        self.drafted += other.drafted;
+        self.accepted += other.accepted;
+    }
+
+    /// Generated tokens a second, the prompt's time left out.
+    pub fn speed(&self) -> f64 {
+        1e3 * self.tokens / self.ms
+    }
+
+    /// The share of drafted tokens that were accepted, in percent; `-` when none was drafted.
+    pub fn acceptance(&self) -> String {
+        if self.drafted > 0.0 { format!("{:.0} %", 1e2 * self.accepted / self.drafted) } else { "-".into() }
+    }
+
+    /// Tokens for each evaluation of the target.
+    pub fn tokens_per_step(&self) -> f64 {
+        self.tokens / self.steps
+    }
+}

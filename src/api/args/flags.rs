@@ -1,0 +1,192 @@
+//! The flags: llama.cpp's names (`common/arg.cpp`, and the old server's where they differ) and the keys they set.
+
+/// A flag under all its names.
+pub(super) struct Flag {
+    pub names: &'static [&'static str],
+    pub kind: Kind,
+}
+
+/// A value that a flag without a value sets.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Fixed {
+    Bool(bool),
+    Word(&'static str),
+}
+
+impl serde::Serialize for Fixed {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match *self {
+            Fixed::Bool(value) => serializer.serialize_bool(value),
+            Fixed::Word(value) => serializer.serialize_str(value),
+        }
+    }
+}
+
+/// What a flag takes and which key it sets. `a.b` is the key `b` of the object `a`.
+pub(super) enum Kind {
+    /// No value: sets these.
+    Set(&'static [(&'static str, Fixed)]),
+    /// A word; `init`'s parser knows which.
+    Word(&'static str),
+    /// One of the words, each with the word that `init`'s parser knows, or nothing, which means `otherwise`:
+    /// llama.cpp's older versions had no value here.
+    OptionalWord { key: &'static str, words: &'static [(&'static str, &'static str)], otherwise: &'static str },
+    /// A whole number.
+    Int(&'static str),
+    /// A number.
+    Number(&'static str),
+    /// A whole number, or a word that `init`'s parser knows.
+    IntOrWord(&'static str),
+    /// Names separated by commas.
+    Names(&'static str),
+    /// Numbers separated by commas or slashes.
+    Split(&'static str),
+    /// A number, of which the reciprocal is set.
+    Reciprocal(&'static str),
+    /// `key=type:value`, several separated by commas; adds to what earlier flags said.
+    Overrides(&'static str),
+    /// Paths of adapters, separated by commas; adds.
+    Adapters(&'static str),
+    /// `path:scale`, several separated by commas; adds.
+    ScaledAdapters(&'static str),
+    /// llama.cpp's word for `use_mmap` and `use_mlock`.
+    LoadMode,
+    /// Sets `read_timeout` and `write_timeout`.
+    Timeout,
+    /// Accepted, with a warning: it means nothing without an HTTP server, or is always so.
+    Ignored { value: bool },
+    /// An error that says why.
+    Gone(&'static str),
+}
+
+use Fixed::{Bool, Word as Text};
+use Kind::*;
+
+const fn flag(names: &'static [&'static str], kind: Kind) -> Flag {
+    Flag { names, kind }
+}
+
+const IN_REQUEST: &str = "belongs into a request, not into init";
+const NOT_YET: &str = "not available in this version of foredraft";
+
+pub(super) static FLAGS: &[Flag] = &[
+    // Models.
+    flag(&["-m", "--model"], Word("model")),
+    flag(&["-md", "--model-draft", "--spec-draft-model"], Word("model_draft")),
+    flag(&["-a", "--alias"], Word("model_alias")),
+    flag(&["--lora"], Adapters("lora")),
+    flag(&["--lora-scaled"], ScaledAdapters("lora")),
+    flag(&["--override-kv"], Overrides("override_kv")),
+    flag(&["--check-tensors"], Set(&[("check_tensors", Bool(true))])),
+    flag(&["--chat-template"], Word("chat_template")),
+    flag(&["--warmup"], Set(&[("warmup", Bool(true))])),
+    flag(&["--no-warmup"], Set(&[("warmup", Bool(false))])),
+    // Memory and devices.
+    flag(&["--mmap"], Set(&[("use_mmap", Bool(true))])),
+    flag(&["--no-mmap"], Set(&[("use_mmap", Bool(false))])),
+    flag(&["--mlock"], Set(&[("use_mlock", Bool(true))])),
+    flag(&["-lm", "--load-mode"], LoadMode),
+    flag(
+        &["--numa"],
+        OptionalWord {
+            key: "numa",
+            words: &[("distribute", "distribute"), ("isolate", "isolate"), ("numactl", "numactl")],
+            otherwise: "distribute",
+        },
+    ),
+    flag(&["-ngl", "--gpu-layers", "--n-gpu-layers"], IntOrWord("n_gpu_layers")),
+    flag(&["-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"], IntOrWord("n_gpu_layers_draft")),
+    flag(&["-sm", "--split-mode"], Word("split_mode")),
+    flag(&["-ts", "--tensor-split"], Split("tensor_split")),
+    flag(&["-mg", "--main-gpu"], Int("main_gpu")),
+    flag(&["-dev", "--device"], Names("devices")),
+    flag(&["-devd", "--device-draft", "--spec-draft-device"], Names("devices_draft")),
+    flag(&["--rpc"], Names("rpc")),
+    // Context.
+    flag(&["-c", "--ctx-size"], Int("n_ctx")),
+    flag(&["-cd", "--ctx-size-draft"], Int("n_ctx_draft")),
+    flag(&["-b", "--batch-size"], Int("n_batch")),
+    flag(&["-ub", "--ubatch-size"], Int("n_ubatch")),
+    flag(&["-np", "--parallel"], Int("n_parallel")),
+    flag(&["-kvu", "--kv-unified"], Set(&[("kv_unified", Bool(true))])),
+    flag(&["-no-kvu", "--no-kv-unified"], Set(&[("kv_unified", Bool(false))])),
+    flag(&["-t", "--threads"], Int("n_threads")),
+    flag(&["-tb", "--threads-batch"], Int("n_threads_batch")),
+    flag(&["-td", "--threads-draft", "--spec-draft-threads"], Int("n_threads_draft")),
+    flag(&["-tbd", "--threads-batch-draft", "--spec-draft-threads-batch"], Int("n_threads_batch_draft")),
+    flag(
+        &["-fa", "--flash-attn"],
+        OptionalWord {
+            key: "flash_attn",
+            words: &[
+                ("on", "on"),
+                ("enabled", "on"),
+                ("true", "on"),
+                ("1", "on"),
+                ("off", "off"),
+                ("disabled", "off"),
+                ("false", "off"),
+                ("0", "off"),
+                ("auto", "auto"),
+                ("-1", "auto"),
+            ],
+            otherwise: "on",
+        },
+    ),
+    flag(&["-ctk", "--cache-type-k"], Word("cache_type_k")),
+    flag(&["-ctv", "--cache-type-v"], Word("cache_type_v")),
+    flag(&["-ctkd", "--cache-type-k-draft", "--spec-draft-type-k"], Word("cache_type_k_draft")),
+    flag(&["-ctvd", "--cache-type-v-draft", "--spec-draft-type-v"], Word("cache_type_v_draft")),
+    flag(&["--memory-f32"], Set(&[("cache_type_k", Text("f32")), ("cache_type_v", Text("f32"))])),
+    flag(&["-kvo", "--kv-offload"], Set(&[("offload_kqv", Bool(true))])),
+    flag(&["-nkvo", "--no-kv-offload"], Set(&[("offload_kqv", Bool(false))])),
+    flag(&["--swa-full"], Set(&[("swa_full", Bool(true))])),
+    flag(&["--rope-scaling"], Word("rope_scaling")),
+    flag(&["--rope-scale"], Reciprocal("rope_freq_scale")),
+    flag(&["--rope-freq-base"], Number("rope_freq_base")),
+    flag(&["--rope-freq-scale"], Number("rope_freq_scale")),
+    flag(&["--yarn-orig-ctx"], Int("yarn_orig_ctx")),
+    flag(&["--yarn-ext-factor"], Number("yarn_ext_factor")),
+    flag(&["--yarn-attn-factor"], Number("yarn_attn_factor")),
+    flag(&["--yarn-beta-fast"], Number("yarn_beta_fast")),
+    flag(&["--yarn-beta-slow"], Number("yarn_beta_slow")),
+    flag(&["-gan", "--grp-attn-n"], Int("grp_attn_n")),
+    flag(&["-gaw", "--grp-attn-w"], Int("grp_attn_w")),
+    flag(&["--context-shift"], Set(&[("ctx_shift", Bool(true))])),
+    flag(&["--no-context-shift"], Set(&[("ctx_shift", Bool(false))])),
+    flag(&["--keep"], Int("n_keep")),
+    flag(&["--embedding", "--embeddings"], Set(&[("embedding", Bool(true))])),
+    flag(&["--pooling"], Word("pooling")),
+    // Defaults for requests.
+    flag(&["-s", "--seed"], Int("seed")),
+    flag(&["--spec-type"], Names("speculative.type")),
+    flag(&["--spec-draft-n-max", "--draft", "--draft-n", "--draft-max"], Int("speculative.n_max")),
+    flag(&["--spec-draft-n-min", "--draft-min", "--draft-n-min"], Int("speculative.n_min")),
+    flag(&["--spec-draft-p-min", "--draft-p-min"], Number("speculative.p_min")),
+    flag(&["--spec-draft-p-split", "--draft-p-split"], Number("speculative.p_split")),
+    flag(&["-lcs", "--lookup-cache-static"], Word("lookup_cache_static")),
+    flag(&["-lcd", "--lookup-cache-dynamic"], Word("lookup_cache_dynamic")),
+    // Log.
+    flag(&["-lv", "--verbosity", "--log-verbosity"], IntOrWord("log_level")),
+    flag(&["-v", "--verbose", "--log-verbose"], Set(&[("log_level", Text("debug"))])),
+    flag(&["--log-disable"], Set(&[("log_level", Text("none"))])),
+    // What the old server took, or llama-server takes, for its HTTP side.
+    flag(&["--host"], Word("hostname")),
+    flag(&["--port"], Int("port")),
+    flag(&["--path"], Word("public_path")),
+    flag(&["-to", "--timeout"], Timeout),
+    flag(&["--reuse-port", "--metrics", "--props", "--slots", "--no-slots"], Ignored { value: false }),
+    flag(&["--ui", "--webui", "--no-ui", "--no-webui"], Ignored { value: false }),
+    flag(&["--threads-http", "--api-prefix"], Ignored { value: true }),
+    flag(&["--jinja", "-cb", "--cont-batching", "--memory-f16"], Ignored { value: false }),
+    flag(&["-nommq", "--no-mul-mat-q", "--perf", "--no-perf"], Ignored { value: false }),
+    flag(&["--log-colors"], Ignored { value: true }),
+    // What a host may expect to work.
+    flag(&["-p", "--prompt", "-n", "--predict", "--n-predict", "-r", "--reverse-prompt"], Gone(IN_REQUEST)),
+    flag(&["--temp", "--temperature", "--top-k", "--top-p", "--min-p", "--samplers"], Gone(IN_REQUEST)),
+    flag(&["--repeat-penalty", "--repeat-last-n", "--mirostat", "--grammar"], Gone(IN_REQUEST)),
+    flag(&["--lora-base"], Gone("llama.cpp has no such option any more")),
+    flag(&["-hf", "-hfr", "--hf-repo", "-mu", "--model-url"], Gone("models are not downloaded; give a file with -m")),
+    flag(&["--mtp", "--eagle3", "--dflash", "--chat-template-file", "--mmproj", "-mm"], Gone(NOT_YET)),
+    flag(&["-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"], Gone(NOT_YET)),
+];

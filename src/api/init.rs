@@ -1,0 +1,292 @@
+//! The `init` request: the models, their contexts, and the defaults that requests start from.
+//!
+//! Keys are llama.cpp's option names in snake_case, the draft's with the suffix `_draft`; a draft's key that is
+//! absent takes the target's value where llama.cpp does so. Whatever llama.cpp would assert on is refused here.
+
+mod model;
+
+use serde_json::{Map, Value};
+
+use super::args;
+use super::fields::{Fields, parse_object, unavailable};
+use super::speculative::Options;
+use crate::engine::Config;
+use crate::error::{Error, Result};
+use crate::llama::log::Level;
+use crate::llama::{CacheType, ContextParams, FlashAttn, ModelParams, Numa, Pooling, RopeScaling, SplitMode};
+
+/// `LLAMA_MAX_SEQ`: the most sequences that a context of llama.cpp can have.
+const MAX_PARALLEL: i64 = 256;
+/// `GGML_MAX_N_THREADS`.
+const MAX_THREADS: i64 = 512;
+/// The largest context; every cell of it takes memory as soon as it is made, whatever the model.
+const MAX_CTX: i64 = 1 << 26;
+/// Requests that may wait unless `max_queue` says otherwise.
+const MAX_QUEUE: usize = 64;
+
+/// A validated `init` request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InitRequest {
+    /// What the engine is started with.
+    pub config: Config,
+    /// The name that answers give the model; `None`: its path.
+    pub model_alias: Option<String>,
+    /// A chat template, or the name of one, instead of the model's own.
+    pub chat_template: Option<String>,
+    /// What requests start from.
+    pub defaults: RequestDefaults,
+    /// From which level on the log is written; `None`: as it was.
+    pub log_level: Option<Level>,
+    /// Keys that are unknown, or accepted and ignored.
+    pub warnings: Vec<String>,
+}
+
+/// What `init` says about values that a request leaves out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RequestDefaults {
+    /// Tokens that a shortened prompt keeps; `None`: the whole prompt.
+    pub n_keep: Option<usize>,
+    /// The seed; `None`: drawn anew for each request.
+    pub seed: Option<u32>,
+    /// How to speculate.
+    pub speculative: Options,
+}
+
+impl Default for RequestDefaults {
+    /// As with an `init` that says nothing about them.
+    fn default() -> Self {
+        RequestDefaults { n_keep: Some(0), seed: None, speculative: Options::default() }
+    }
+}
+
+/// Words for element types of the KV cache: ggml's names.
+const CACHE_TYPES: [(&str, CacheType); 9] = [
+    ("f32", CacheType::F32),
+    ("f16", CacheType::F16),
+    ("bf16", CacheType::Bf16),
+    ("q8_0", CacheType::Q8_0),
+    ("q4_0", CacheType::Q4_0),
+    ("q4_1", CacheType::Q4_1),
+    ("iq4_nl", CacheType::Iq4Nl),
+    ("q5_0", CacheType::Q5_0),
+    ("q5_1", CacheType::Q5_1),
+];
+const ROPE_SCALING: [(&str, RopeScaling); 4] = [
+    ("none", RopeScaling::None),
+    ("linear", RopeScaling::Linear),
+    ("yarn", RopeScaling::Yarn),
+    ("longrope", RopeScaling::LongRope),
+];
+const POOLING: [(&str, Pooling); 4] =
+    [("none", Pooling::None), ("mean", Pooling::Mean), ("cls", Pooling::Cls), ("last", Pooling::Last)];
+
+impl InitRequest {
+    /// Reads `init`'s argument: a JSON object, or a command line in llama.cpp's flags.
+    ///
+    /// # Errors
+    /// Neither of them, or a field of the wrong type, out of range, or not available in this version.
+    pub fn parse(bytes: &[u8]) -> Result<InitRequest> {
+        // A document that is not JSON gets JSON's error only if it looks like an attempt at one.
+        match std::str::from_utf8(bytes) {
+            Ok(line) if !line.trim_start().starts_with(['{', '[']) => {
+                let args::CommandLine { object, mut warnings } = args::parse(line)?;
+                let mut request = InitRequest::from_object(&object)?;
+                warnings.append(&mut request.warnings);
+                Ok(InitRequest { warnings, ..request })
+            }
+            _ => InitRequest::from_object(&parse_object(bytes)?),
+        }
+    }
+
+    /// Reads `init`'s object.
+    ///
+    /// # Errors
+    /// A field of the wrong type, out of range, or not available in this version.
+    pub fn from_object(object: &Map<String, Value>) -> Result<InitRequest> {
+        let mut fields = Fields::new(object);
+        let request = InitRequest::read(&mut fields)?;
+        Ok(InitRequest { warnings: fields.finish(), ..request })
+    }
+
+    fn read(fields: &mut Fields) -> Result<InitRequest> {
+        let model = model::target(fields)?;
+        let context = target_context(fields)?;
+        check_together(&model, &context, "cache_type_v")?;
+        let draft = draft(fields, &model, &context)?;
+        if let Some((model, context)) = &draft {
+            check_together(model, context, "cache_type_v_draft")?;
+        }
+        let config = Config {
+            n_parallel: fields.int("n_parallel", 1..=MAX_PARALLEL)?.unwrap_or(1),
+            // As the old server did; llama.cpp's own default has changed.
+            ctx_shift: fields.flag("ctx_shift")?.unwrap_or(true),
+            embedding: fields.flag("embedding")?.unwrap_or(false),
+            max_queue: fields.int("max_queue", 0..=1_000_000)?.unwrap_or(MAX_QUEUE),
+            warmup: fields.flag("warmup")?.unwrap_or(true),
+            numa: numa(fields)?,
+            rpc: model::rpc(fields)?,
+            model,
+            context,
+            draft,
+        };
+        let defaults = RequestDefaults {
+            n_keep: fields.int("n_keep", -1..=MAX_CTX)?.map_or(Some(0), |n: i64| usize::try_from(n).ok()),
+            seed: read_seed(fields)?.flatten(),
+            speculative: Options::read_defaults(fields)?,
+        };
+        let model_alias = fields.c_text("model_alias")?;
+        let chat_template = fields.c_text("chat_template")?;
+        let log_level = log_level(fields)?;
+        refuse_and_ignore(fields)?;
+        Ok(InitRequest { config, model_alias, chat_template, defaults, log_level, warnings: Vec::new() })
+    }
+}
+
+/// `seed`: -1, or 4294967295, which llama.cpp takes for -1, draws one: `Some(None)`.
+pub(super) fn read_seed(fields: &mut Fields) -> Result<Option<Option<u32>>> {
+    let seed: Option<i64> = fields.int("seed", -1..=i64::from(u32::MAX))?;
+    Ok(seed.map(|seed| u32::try_from(seed).ok().filter(|seed| *seed != u32::MAX)))
+}
+
+fn target_context(fields: &mut Fields) -> Result<ContextParams> {
+    let default = ContextParams::default();
+    let n_batch = fields.int("n_batch", 1..=MAX_CTX)?.unwrap_or(default.n_batch);
+    // As llama.cpp: 0 is n_batch, and more than n_batch is n_batch.
+    let n_ubatch = match fields.int("n_ubatch", 0..=MAX_CTX)?.unwrap_or(default.n_ubatch) {
+        0 => n_batch,
+        n_ubatch => n_ubatch.min(n_batch),
+    };
+    let n_threads = threads(fields, "n_threads", default.n_threads)?;
+    let flash_attn = match fields.get("flash_attn") {
+        Some(Value::Bool(on)) => Some(if *on { FlashAttn::On } else { FlashAttn::Off }),
+        _ => fields.word("flash_attn", &[("on", FlashAttn::On), ("off", FlashAttn::Off), ("auto", FlashAttn::Auto)])?,
+    };
+    Ok(ContextParams {
+        n_ctx: fields.int("n_ctx", 0..=MAX_CTX)?,
+        n_batch,
+        n_ubatch,
+        kv_unified: fields.flag("kv_unified")?.unwrap_or(default.kv_unified),
+        n_threads,
+        n_threads_batch: threads(fields, "n_threads_batch", n_threads)?,
+        flash_attn: flash_attn.unwrap_or(default.flash_attn),
+        type_k: fields.word("cache_type_k", &CACHE_TYPES)?.unwrap_or(default.type_k),
+        type_v: fields.word("cache_type_v", &CACHE_TYPES)?.unwrap_or(default.type_v),
+        offload_kqv: fields.flag("offload_kqv")?.unwrap_or(default.offload_kqv),
+        swa_full: fields.flag("swa_full")?.unwrap_or(default.swa_full),
+        rope_freq_base: fields.number("rope_freq_base", 0.0..=1e12)?.unwrap_or(default.rope_freq_base),
+        rope_freq_scale: rope_freq_scale(fields)?.unwrap_or(default.rope_freq_scale),
+        rope_scaling: fields.word("rope_scaling", &ROPE_SCALING)?.unwrap_or(default.rope_scaling),
+        yarn_ext_factor: fields.number("yarn_ext_factor", -1.0..=1e6)?.unwrap_or(default.yarn_ext_factor),
+        yarn_attn_factor: fields.number("yarn_attn_factor", -1.0..=1e6)?.unwrap_or(default.yarn_attn_factor),
+        yarn_beta_fast: fields.number("yarn_beta_fast", -1.0..=1e6)?.unwrap_or(default.yarn_beta_fast),
+        yarn_beta_slow: fields.number("yarn_beta_slow", -1.0..=1e6)?.unwrap_or(default.yarn_beta_slow),
+        yarn_orig_ctx: fields.int("yarn_orig_ctx", 0..=MAX_CTX)?.unwrap_or(default.yarn_orig_ctx),
+        pooling: pooling(fields)?.unwrap_or(default.pooling),
+        ..default
+    })
+}
+
+/// The draft model with its context. Its keys are read, and thus checked, even where there is none.
+fn draft(
+    fields: &mut Fields,
+    target: &ModelParams,
+    context: &ContextParams,
+) -> Result<Option<(ModelParams, ContextParams)>> {
+    let model = model::draft(fields, target)?;
+    let default = ContextParams::default();
+    let n_ctx = fields.int("n_ctx_draft", 0..=MAX_CTX)?;
+    let context = ContextParams {
+        n_ctx: n_ctx.or(context.n_ctx),
+        n_threads: threads(fields, "n_threads_draft", context.n_threads)?,
+        n_threads_batch: threads(fields, "n_threads_batch_draft", context.n_threads_batch)?,
+        type_k: fields.word("cache_type_k_draft", &CACHE_TYPES)?.unwrap_or(default.type_k),
+        type_v: fields.word("cache_type_v_draft", &CACHE_TYPES)?.unwrap_or(default.type_v),
+        ..context.clone()
+    };
+    Ok(model.map(|model| (model, context)))
+}
+
+/// A number of threads; absent, 0 and -1 are `default`.
+fn threads(fields: &mut Fields, key: &'static str, default: i32) -> Result<i32> {
+    Ok(fields.int(key, -1..=MAX_THREADS)?.filter(|threads| *threads > 0).unwrap_or(default))
+}
+
+/// 0 is the model's. llama.cpp divides by it, so what is not 0 may not be almost 0.
+fn rope_freq_scale(fields: &mut Fields) -> Result<Option<f32>> {
+    match fields.get("rope_freq_scale").and_then(Value::as_f64) {
+        Some(0.0) => Ok(Some(0.0)),
+        _ => fields.number("rope_freq_scale", 1e-6..=1e6),
+    }
+}
+
+fn pooling(fields: &mut Fields) -> Result<Option<Pooling>> {
+    match fields.get("pooling").and_then(Value::as_str) {
+        Some("rank") => Err(unavailable("pooling \"rank\"")),
+        _ => fields.word("pooling", &POOLING),
+    }
+}
+
+fn numa(fields: &mut Fields) -> Result<Option<Numa>> {
+    let words = [
+        ("distribute", Some(Numa::Distribute)),
+        ("isolate", Some(Numa::Isolate)),
+        ("numactl", Some(Numa::Numactl)),
+        ("disabled", None),
+    ];
+    match fields.get("numa") {
+        // The old server's numa was true or false.
+        Some(Value::Bool(on)) => Ok(on.then_some(Numa::Distribute)),
+        _ => Ok(fields.word("numa", &words)?.flatten()),
+    }
+}
+
+/// A word, or llama.cpp's verbosity (`-lv`).
+fn log_level(fields: &mut Fields) -> Result<Option<Level>> {
+    const NUMBERS: [Level; 6] = [Level::Off, Level::Error, Level::Warn, Level::Info, Level::Debug, Level::Debug];
+    let words = [
+        ("none", Level::Off),
+        ("error", Level::Error),
+        ("warn", Level::Warn),
+        ("info", Level::Info),
+        ("debug", Level::Debug),
+    ];
+    match fields.get("log_level") {
+        Some(Value::Number(_)) => {
+            let number: Option<usize> = fields.int("log_level", 0..=5)?;
+            Ok(number.and_then(|number| NUMBERS.get(number).copied()))
+        }
+        _ => fields.word("log_level", &words),
+    }
+}
+
+/// What llama.cpp refuses without saying why.
+fn check_together(model: &ModelParams, context: &ContextParams, type_v: &str) -> Result<()> {
+    let plain = matches!(context.type_v, CacheType::F32 | CacheType::F16 | CacheType::Bf16);
+    if context.flash_attn != FlashAttn::Off {
+        Ok(())
+    } else if !plain {
+        Err(Error::invalid(format!("{type_v}: a quantized V cache needs flash_attn, which is off")))
+    } else if model.split_mode == SplitMode::Tensor {
+        Err(Error::invalid("split_mode: \"tensor\" needs flash_attn, which is off"))
+    } else {
+        Ok(())
+    }
+}
+
+/// Keys of later versions, and keys of the old server's HTTP side.
+fn refuse_and_ignore(fields: &mut Fields) -> Result<()> {
+    fields.unavailable("grp_attn_n", |value| matches!(value.as_f64(), Some(0.0 | 1.0)))?;
+    fields.int::<i32>("grp_attn_w", 0..=MAX_CTX)?; // means nothing while grp_attn_n is 1
+    fields.unavailable("lookup_cache_static", |value| value == "")?;
+    fields.unavailable("lookup_cache_dynamic", |value| value == "")?;
+    for key in ["hostname", "port", "public_path", "read_timeout", "write_timeout"] {
+        if fields.get(key).is_some() {
+            fields.warn(format!("{key}: ignored, there is no HTTP server"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "init_tests.rs"]
+pub(super) mod tests;

@@ -1,0 +1,192 @@
+//! The keys of `init` that say which model to load, and onto what.
+
+use serde_json::Value;
+
+use crate::api::fields::{Fields, c_text_in, int_in, number_in, show, unexpected};
+use crate::error::{Error, Result};
+use crate::llama::{KvValue, LoraParams, ModelParams, SplitMode};
+
+/// `llama_max_devices()`.
+const MAX_DEVICES: usize = 16;
+/// `llama_model_kv_override` has room for 128 bytes of key and of string, the closing NUL included.
+const MAX_OVERRIDE: usize = 127;
+
+const SPLIT_MODES: [(&str, SplitMode); 4] =
+    [("none", SplitMode::None), ("layer", SplitMode::Layer), ("row", SplitMode::Row), ("tensor", SplitMode::Tensor)];
+
+/// The target model.
+pub(super) fn target(fields: &mut Fields) -> Result<ModelParams> {
+    let path = fields.c_text("model")?;
+    let mut model =
+        ModelParams::new(path.ok_or_else(|| Error::invalid("model: expected the path of a GGUF file, got nothing"))?);
+    set(&mut model.n_gpu_layers, gpu_layers(fields, "n_gpu_layers")?);
+    set(&mut model.split_mode, fields.word("split_mode", &SPLIT_MODES)?);
+    set(&mut model.main_gpu, fields.int("main_gpu", -1..=MAX_DEVICES as i64 - 1)?);
+    set(&mut model.tensor_split, tensor_split(fields)?);
+    set(&mut model.use_mmap, fields.flag("use_mmap")?);
+    set(&mut model.use_mlock, fields.flag("use_mlock")?);
+    set(&mut model.check_tensors, fields.flag("check_tensors")?);
+    set(&mut model.vocab_only, fields.flag("vocab_only")?);
+    set(&mut model.override_kv, override_kv(fields)?);
+    set(&mut model.lora, lora(fields)?);
+    use_devices(&mut model, fields.c_texts("devices")?);
+    Ok(model)
+}
+
+/// The draft model, if there is one: as the target, but for what belongs to the target's weights alone.
+pub(super) fn draft(fields: &mut Fields, target: &ModelParams) -> Result<Option<ModelParams>> {
+    let path = fields.c_text("model_draft")?;
+    let n_gpu_layers = gpu_layers(fields, "n_gpu_layers_draft")?;
+    let devices = fields.c_texts("devices_draft")?;
+    let Some(path) = path else { return Ok(None) };
+    let default = ModelParams::new(path);
+    let mut model =
+        ModelParams { path: default.path, n_gpu_layers: default.n_gpu_layers, lora: default.lora, ..target.clone() };
+    set(&mut model.n_gpu_layers, n_gpu_layers);
+    use_devices(&mut model, devices);
+    Ok(Some(model))
+}
+
+fn set<T>(place: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *place = value;
+    }
+}
+
+/// A number of layers, or one of llama.cpp's words for them.
+fn gpu_layers(fields: &mut Fields, key: &'static str) -> Result<Option<i32>> {
+    match fields.get(key) {
+        Some(Value::String(_)) => fields.word(key, &[("auto", -1), ("all", -2)]),
+        _ => fields.int(key, -2..=i64::from(i32::MAX)),
+    }
+}
+
+/// `none` alone keeps the model off all devices.
+fn use_devices(model: &mut ModelParams, devices: Option<Vec<String>>) {
+    match devices {
+        Some(names) if matches!(names.as_slice(), [only] if only == "none") => {
+            model.devices = Vec::new();
+            model.n_gpu_layers = 0;
+        }
+        Some(names) => model.devices = names,
+        None => {}
+    }
+}
+
+fn tensor_split(fields: &mut Fields) -> Result<Option<Vec<f32>>> {
+    let shares = fields.list("tensor_split", "an array of numbers", |name, value| number_in(name, value, 0.0..=1e9))?;
+    match shares {
+        Some(shares) if shares.len() > MAX_DEVICES => {
+            Err(Error::invalid(format!("tensor_split: expected at most {MAX_DEVICES} shares, got {}", shares.len())))
+        }
+        // llama.cpp takes zeros alone for "by free memory".
+        Some(shares) if shares.iter().all(|share| *share == 0.0) => Ok(Some(Vec::new())),
+        shares => Ok(shares),
+    }
+}
+
+/// `host:port` of each RPC server.
+pub(super) fn rpc(fields: &mut Fields) -> Result<Vec<String>> {
+    let servers = fields.c_texts("rpc")?.unwrap_or_default();
+    for server in &servers {
+        let port = server.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+        if !matches!(port, Some(Ok(1..))) {
+            return Err(Error::invalid(format!(
+                "rpc: expected host:port, got {}",
+                show(&Value::from(server.as_str()))
+            )));
+        }
+    }
+    Ok(servers)
+}
+
+/// Adapters: objects with `path` and perhaps `scale`, or paths.
+fn lora(fields: &mut Fields) -> Result<Option<Vec<LoraParams>>> {
+    let Some(value) = fields.get("lora") else { return Ok(None) };
+    let items = value.as_array().ok_or_else(|| unexpected("lora", "an array of {\"path\", \"scale\"}", value))?;
+    let mut adapters = Vec::new();
+    for (i, item) in items.iter().enumerate() {
+        let name = format!("lora[{i}]");
+        let (path, scale) = match item {
+            Value::String(_) => (c_text_in(&name, item)?.to_owned(), None),
+            Value::Object(map) => {
+                let mut inner = Fields::nested(format!("{name}."), map);
+                let (path, scale) =
+                    (inner.c_text("path")?.unwrap_or_default(), inner.number("scale", -1000.0..=1000.0)?);
+                fields.absorb(inner);
+                (path, scale)
+            }
+            _ => (String::new(), None),
+        };
+        if path.is_empty() {
+            return Err(unexpected(&name, "{\"path\", \"scale\"} or a path", item));
+        }
+        adapters.push(LoraParams { path: path.into(), scale: scale.unwrap_or(1.0) });
+    }
+    Ok(Some(adapters))
+}
+
+/// Metadata: an object of values, or llama.cpp's `key=type:value` as one string or several.
+fn override_kv(fields: &mut Fields) -> Result<Option<Vec<(String, KvValue)>>> {
+    let name = "override_kv";
+    match fields.get(name) {
+        None => Ok(None),
+        Some(Value::Object(map)) => {
+            let pairs = map.iter().map(|(key, value)| {
+                let name = format!("{name}.{}", show(&Value::from(key.as_str())));
+                Ok((override_key(&name, key)?, override_value(&name, value)?))
+            });
+            pairs.collect::<Result<_>>().map(Some)
+        }
+        Some(Value::String(_)) => {
+            let items = fields.c_texts(name)?.unwrap_or_default();
+            items.iter().map(|item| override_item(name, item)).collect::<Result<_>>().map(Some)
+        }
+        Some(_) => fields.list(name, "an object, or an array of \"key=type:value\"", |name, value| {
+            override_item(name, c_text_in(name, value)?)
+        }),
+    }
+}
+
+fn override_key(name: &str, key: &str) -> Result<String> {
+    if key.is_empty() || key.len() > MAX_OVERRIDE || key.contains('\0') {
+        let expected = format!("a key of 1 to {MAX_OVERRIDE} bytes");
+        return Err(unexpected(name, &expected, &Value::from(key)));
+    }
+    Ok(key.to_owned())
+}
+
+fn override_value(name: &str, value: &Value) -> Result<KvValue> {
+    match value {
+        Value::Bool(value) => Ok(KvValue::Bool(*value)),
+        Value::Number(number) if number.is_f64() => {
+            number.as_f64().map(KvValue::Float).ok_or_else(|| unexpected(name, "a number", value))
+        }
+        Value::Number(_) => int_in(name, value, i64::MIN..=i64::MAX).map(KvValue::Int),
+        Value::String(_) => {
+            let text = c_text_in(name, value)?;
+            if text.len() > MAX_OVERRIDE {
+                return Err(unexpected(name, &format!("a string of at most {MAX_OVERRIDE} bytes"), value));
+            }
+            Ok(KvValue::Str(text.to_owned()))
+        }
+        _ => Err(unexpected(name, "a number, a string, true or false", value)),
+    }
+}
+
+/// llama.cpp's form: `key=type:value`, the type one of int, float, bool and str.
+fn override_item(name: &str, item: &str) -> Result<(String, KvValue)> {
+    let wrong = || unexpected(name, "\"key=type:value\" with the type int, float, bool or str", &Value::from(item));
+    let (key, rest) = item.split_once('=').ok_or_else(wrong)?;
+    let (kind, text) = rest.split_once(':').ok_or_else(wrong)?;
+    let value = match kind {
+        "int" => Value::from(text.parse::<i64>().map_err(|_| wrong())?),
+        "float" => {
+            text.parse::<f64>().ok().and_then(serde_json::Number::from_f64).map(Value::Number).ok_or_else(wrong)?
+        }
+        "bool" => Value::from(text.parse::<bool>().map_err(|_| wrong())?),
+        "str" => Value::from(text),
+        _ => return Err(wrong()),
+    };
+    Ok((override_key(name, key)?, override_value(name, &value)?))
+}

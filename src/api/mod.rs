@@ -1,0 +1,29 @@
+//! The server that hosts talk to, in safe Rust, and the only room that knows JSON.
+//!
+//! [`System`] is what the C interface wraps: a life cycle around at most one [`Server`]. A Rust host may as well make
+//! servers itself, and several of them. Every request is parsed once, into a validated type; every answer is made in
+//! `response`.
+
+mod args;
+mod chat_template;
+mod fields;
+mod init;
+mod prompts;
+mod request;
+mod requests;
+mod response;
+mod server;
+mod speculative;
+mod status;
+mod suggest;
+mod system;
+mod text;
+
+pub use self::chat_template::{ChatTemplate, RenderInput};
+pub use self::init::InitRequest;
+pub use self::request::CompletionRequest;
+pub use self::requests::{MAX_ENDED, MAX_UNPOLLED};
+pub use self::response::error_json;
+pub use self::server::Server;
+pub use self::speculative::Family;
+pub use self::system::System;

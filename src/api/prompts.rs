@@ -1,0 +1,67 @@
+//! From prompts and messages to tokens.
+
+use serde_json::Value;
+
+use super::request::{Chat, Piece, Prompt};
+use super::{ChatTemplate, RenderInput, Server};
+use crate::error::{Error, Result};
+use crate::llama::{Token, Vocab};
+
+/// The tokens of a prompt, and the prompt as the answer shows it.
+pub(super) fn tokens(server: &Server, prompt: &Prompt, given: Value) -> Result<(Vec<Token>, Value)> {
+    match prompt {
+        Prompt::Text(pieces) => Ok((of_pieces(server.models().target.vocab(), pieces)?, given)),
+        Prompt::Messages(chat) => {
+            let text = render(server, chat)?;
+            let tokens = of_pieces(server.models().target.vocab(), &[Piece::Text(text.clone())])?;
+            Ok((tokens, text.into()))
+        }
+    }
+}
+
+fn of_pieces(vocab: &Vocab, pieces: &[Piece]) -> Result<Vec<Token>> {
+    let mut tokens = Vec::new();
+    for (index, piece) in pieces.iter().enumerate() {
+        match piece {
+            Piece::Text(text) => tokens.extend(vocab.tokenize(text.as_bytes(), index == 0, true)?),
+            Piece::Token(token) if vocab.contains(*token) => tokens.push(*token),
+            Piece::Token(token) => {
+                return Err(Error::invalid(format!(
+                    "prompt[{index}]: {token} is not in the vocabulary of {} tokens",
+                    vocab.n_tokens()
+                )));
+            }
+        }
+    }
+    // A template that writes BOS itself must not get another.
+    let bos = vocab.bos().filter(|_| vocab.adds_bos());
+    if bos.is_some() && tokens.first().copied() == bos && tokens.get(1).copied() == bos {
+        tokens.remove(0);
+    }
+    Ok(tokens)
+}
+
+/// The text of messages, by the request's template, `init`'s or the model's.
+pub(super) fn render(server: &Server, chat: &Chat) -> Result<String> {
+    let own;
+    let template = match &chat.chat_template {
+        Some(source) => {
+            own = ChatTemplate::parse(source)?;
+            &own
+        }
+        None => server.template()?,
+    };
+    let vocab = server.models().target.vocab();
+    let name = |token: Option<Token>| {
+        token.map_or(String::new(), |token| String::from_utf8_lossy(vocab.piece(token)).into_owned())
+    };
+    let tools = Value::from(chat.tools.clone());
+    template.render(&RenderInput {
+        messages: &chat.messages,
+        add_generation_prompt: chat.add_generation_prompt,
+        bos_token: &name(vocab.bos()),
+        eos_token: &name(vocab.eos()),
+        tools: (!chat.tools.is_empty()).then_some(&tools),
+        kwargs: &chat.chat_template_kwargs,
+    })
+}

@@ -1,0 +1,74 @@
+use serde_json::json;
+
+use super::super::CompletionRequest;
+use super::super::tests::{check_error, read, request};
+use super::*;
+
+#[test]
+fn prompts() {
+    let text = |text: &str| Piece::Text(text.into());
+    let check = |given: Value, pieces: Vec<Piece>| {
+        let request = request(json!({"prompt": given}));
+        assert_eq!((request.prompt, request.prompt_given), (Prompt::Text(pieces), given));
+    };
+    check(json!("Once"), vec![text("Once")]);
+    check(json!("a\0b"), vec![text("a\0b")]);
+    check(json!(["Once", 5, 6.0, "upon"]), vec![text("Once"), Piece::Token(5), Piece::Token(6), text("upon")]);
+    check(json!([0, i32::MAX]), vec![Piece::Token(0), Piece::Token(i32::MAX)]);
+    check(json!([]), vec![]);
+    check_error(json!({"prompt": 5}), "prompt: expected a string, or an array of strings and token ids, got 5");
+    check_error(json!({"prompt": {"a": 1}}), "prompt: expected a string");
+    check_error(json!({"prompt": ["a", -1]}), "prompt[1]: expected a whole number from 0 to 2147483647, got -1");
+    check_error(json!({"prompt": [2147483648u32]}), "prompt[0]: expected a whole number");
+    check_error(json!({"prompt": [1.5]}), "prompt[0]");
+    check_error(json!({"prompt": ["a", ["b"]]}), "prompt[1]: expected a string or a token id, got [\"b\"]");
+    check_error(json!({"prompt": [null]}), "prompt[0]: expected a string or a token id, got null");
+}
+
+#[test]
+fn messages() {
+    let hello = json!([{"role": "user", "content": "Hello"}]);
+    let chat = |document: Value| match request(document).prompt {
+        Prompt::Messages(chat) => chat,
+        other => panic!("{other:?}"),
+    };
+    let found = chat(json!({"messages": hello, "prompt": ""}));
+    assert_eq!(
+        found,
+        Chat {
+            messages: hello.as_array().unwrap().clone(),
+            tools: vec![],
+            chat_template: None,
+            chat_template_kwargs: Map::new(),
+            add_generation_prompt: true,
+        }
+    );
+    let found = chat(json!({"messages": hello, "tools": [{"type": "function"}], "chat_template": "chatml",
+        "chat_template_kwargs": {"enable_thinking": false}, "add_generation_prompt": false}));
+    assert_eq!(
+        (found.tools, found.chat_template, found.add_generation_prompt),
+        (vec![json!({"type": "function"})], Some("chatml".into()), false)
+    );
+    assert_eq!(Value::Object(found.chat_template_kwargs), json!({"enable_thinking": false}));
+    chat(json!({"messages": [{"role": "assistant", "content": null, "tool_calls": []}, {"role": "user"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}]}]}));
+
+    check_error(json!({"messages": hello, "prompt": "a"}), "messages: expected either prompt or messages, got both");
+    check_error(json!({"messages": hello, "prompt": []}), "got both");
+    check_error(json!({"messages": []}), "messages: expected at least one message");
+    check_error(json!({"messages": "a"}), "messages: expected an array of messages, got \"a\"");
+    check_error(json!({"messages": ["a"]}), "messages[0]: expected an object with role and content, got \"a\"");
+    check_error(json!({"messages": [{"role": "user"}, {"role": 5}]}), "messages[1].role: expected a string, got 5");
+    check_error(json!({"messages": [{"content": "a"}]}), "messages[0].role: expected a string, got null");
+    check_error(
+        json!({"messages": [{"role": "user", "content": 5}]}),
+        "messages[0].content: expected a string or an array of parts, got 5",
+    );
+    check_error(
+        json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+        "messages[0].content[0]: expected",
+    );
+    check_error(json!({"messages": hello, "tools": ["a"]}), "tools[0]: expected an object, got \"a\"");
+    check_error(json!({"messages": hello, "chat_template_kwargs": []}), "chat_template_kwargs: expected an object");
+    assert_eq!(read(&json!({"tools": []})).unwrap().warnings, ["tools: means nothing without messages"]);
+}

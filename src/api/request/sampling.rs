@@ -1,0 +1,270 @@
+//! The sampler's fields: one table of names, ranges and meanings, from which they are read, reported and
+//! documented.
+
+use serde_json::{Map, Value, json};
+
+use crate::api::fields::{Fields, c_text_in, shortest, show, text_in, unavailable, unexpected, word_in};
+use crate::error::{Error, Result};
+use crate::sampling::{Mirostat, Settings, Stage};
+
+/// The longest window into the past, in tokens: more than any context has, and little enough to keep one.
+const MAX_WINDOW: i64 = 1 << 24;
+/// More candidates than any vocabulary has.
+const MAX_CANDIDATES: i64 = 1 << 20;
+/// The longest `samplers`.
+const MAX_STAGES: usize = 64;
+const ANY: f32 = f32::MAX;
+
+/// A field of the table.
+struct Field {
+    key: &'static str,
+    place: Place,
+    about: &'static str,
+}
+
+/// Where a field's value lives in [`Settings`], with the least and the largest value.
+enum Place {
+    Number(fn(&mut Settings) -> &mut f32, f32, f32),
+    Int(fn(&mut Settings) -> &mut i32, i64, i64),
+    Count(fn(&mut Settings) -> &mut usize, i64, i64),
+    Flag(fn(&mut Settings) -> &mut bool),
+}
+
+use Place::{Count, Flag, Int, Number};
+
+const fn field(key: &'static str, place: Place, about: &'static str) -> Field {
+    Field { key, place, about }
+}
+
+const I32: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
+
+/// Where two keys share a place, the later one wins.
+static FIELDS: [Field; 25] = [
+    field("temp", Number(|s| &mut s.temperature, -ANY, 1000.0), "another name of `temperature`"),
+    field("temperature", Number(|s| &mut s.temperature, -ANY, 1000.0), "0 or less: always the most probable token"),
+    field(
+        "dynatemp_range",
+        Number(|s| &mut s.dynatemp_range, 0.0, 1000.0),
+        "half-width of the dynamic temperature's range; 0 off",
+    ),
+    field("dynatemp_exponent", Number(|s| &mut s.dynatemp_exponent, 0.0, 1000.0), "how entropy maps into that range"),
+    field("top_k", Int(|s| &mut s.top_k, I32.0, I32.1), "keep the k most probable; 0 or less off"),
+    field("top_p", Number(|s| &mut s.top_p, 0.0, 1.0), "keep the most probable that sum to p; 1 off"),
+    field("min_p", Number(|s| &mut s.min_p, 0.0, 1.0), "keep those at least p times as probable as the first; 0 off"),
+    field("tfs_z", Number(|s| &mut s.tfs_z, 0.0, 1.0), "tail free sampling; 1 off"),
+    field("typical_p", Number(|s| &mut s.typical_p, 0.0, 1.0), "locally typical sampling; 1 off"),
+    field(
+        "top_n_sigma",
+        Number(|s| &mut s.top_n_sigma, -ANY, 1000.0),
+        "keep logits within n standard deviations of the largest; 0 or less off",
+    ),
+    field(
+        "xtc_probability",
+        Number(|s| &mut s.xtc_probability, 0.0, 1.0),
+        "chance that XTC drops the top choices; 0 off",
+    ),
+    field(
+        "xtc_threshold",
+        Number(|s| &mut s.xtc_threshold, 0.0, 1.0),
+        "least probability of a top choice; above 0.5 off",
+    ),
+    field("dry_multiplier", Number(|s| &mut s.dry.multiplier, 0.0, 1000.0), "strength of DRY; 0 off"),
+    field("dry_base", Number(|s| &mut s.dry.base, 1.0, 1000.0), "base of DRY's exponential"),
+    field(
+        "dry_allowed_length",
+        Int(|s| &mut s.dry.allowed_length, 0, MAX_WINDOW),
+        "longest repetition that DRY lets pass",
+    ),
+    field(
+        "dry_penalty_last_n",
+        Int(|s| &mut s.dry.penalty_last_n, -1, MAX_WINDOW),
+        "how far back DRY looks; -1 the whole context, 0 off",
+    ),
+    field(
+        "repeat_last_n",
+        Int(|s| &mut s.repeat_last_n, -1, MAX_WINDOW),
+        "how far back the penalties look; -1 the whole context, 0 off",
+    ),
+    field("repeat_penalty", Number(|s| &mut s.repeat_penalty, 0.01, 100.0), "divides the logits of tokens seen; 1 off"),
+    field(
+        "presence_penalty",
+        Number(|s| &mut s.presence_penalty, -1e4, 1e4),
+        "subtracted once from the logits of tokens seen; 0 off",
+    ),
+    field(
+        "frequency_penalty",
+        Number(|s| &mut s.frequency_penalty, -1e4, 1e4),
+        "subtracted for each time a token was seen; 0 off",
+    ),
+    field("penalize_nl", Flag(|s| &mut s.penalize_nl), "whether the penalties apply to the newline too"),
+    field("mirostat_tau", Number(|s| &mut s.mirostat_tau, 0.0, 1000.0), "mirostat's target surprise, in bits"),
+    field("mirostat_eta", Number(|s| &mut s.mirostat_eta, 0.0, 1000.0), "mirostat's learning rate"),
+    field("min_keep", Count(|s| &mut s.min_keep, 0, MAX_CANDIDATES), "truncation leaves at least this many candidates"),
+    field("n_probs", Count(|s| &mut s.n_probs, 0, MAX_CANDIDATES), "alternatives reported with each token"),
+];
+
+/// The stages: llama.cpp's name and letter of each, and its other names. Case, `-` and `_` do not count.
+const STAGES: [(Stage, &str, char, &[&str]); 10] = [
+    (Stage::Penalties, "penalties", 'e', &[]),
+    (Stage::Dry, "dry", 'd', &[]),
+    (Stage::TopNSigma, "top_n_sigma", 's', &[]),
+    (Stage::TopK, "top_k", 'k', &[]),
+    (Stage::TfsZ, "tfs_z", 'f', &["tfs"]),
+    (Stage::TypicalP, "typ_p", 'y', &["typ", "typical", "typical_p"]),
+    (Stage::TopP, "top_p", 'p', &["nucleus"]),
+    (Stage::MinP, "min_p", 'm', &[]),
+    (Stage::Xtc, "xtc", 'x', &[]),
+    (Stage::Temperature, "temperature", 't', &["temp"]),
+];
+/// Stages of llama.cpp's that are none here.
+const OTHER_STAGES: [&str; 2] = ["infill", "adaptive_p"];
+
+/// Reads every field but `seed` and `logit_bias`, which stay as in the default.
+pub(super) fn read(fields: &mut Fields) -> Result<Settings> {
+    let mut settings = Settings::default();
+    for Field { key, place, .. } in &FIELDS {
+        match *place {
+            Number(place, min, max) => set(place(&mut settings), fields.number(key, min..=max)?),
+            Int(place, min, max) => set(place(&mut settings), fields.int(key, min..=max)?),
+            Count(place, min, max) => set(place(&mut settings), fields.int(key, min..=max)?),
+            Flag(place) => set(place(&mut settings), fields.flag(key)?),
+        }
+    }
+    let mirostat: Option<i64> = fields.int("mirostat", 0..=2)?;
+    set(
+        &mut settings.mirostat,
+        mirostat.map(|version| match version {
+            1 => Mirostat::V1,
+            2 => Mirostat::V2,
+            _ => Mirostat::Off,
+        }),
+    );
+    let breakers =
+        fields.list("dry_sequence_breakers", "an array of strings", |name, value| match c_text_in(name, value)? {
+            "" => Err(unexpected(name, "a string that is not empty", value)),
+            text => Ok(text.to_owned()),
+        })?;
+    set(&mut settings.dry.sequence_breakers, breakers);
+    if let Some(value) = fields.get("samplers") {
+        settings.stages = stages(value)?;
+    }
+    Ok(settings)
+}
+
+fn set<T>(place: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *place = value;
+    }
+}
+
+/// The fields that [`read`] reads, as they are used.
+pub(super) fn report(settings: &Settings) -> Map<String, Value> {
+    let mut settings = settings.clone();
+    let mut report = Map::new();
+    for Field { key, place, .. } in &FIELDS {
+        let value = match *place {
+            Number(place, ..) => shortest(*place(&mut settings)),
+            Int(place, ..) => json!(*place(&mut settings)),
+            Count(place, ..) => json!(*place(&mut settings)),
+            Flag(place) => json!(*place(&mut settings)),
+        };
+        report.insert((*key).to_owned(), value);
+    }
+    let mirostat = match settings.mirostat {
+        Mirostat::Off => 0,
+        Mirostat::V1 => 1,
+        Mirostat::V2 => 2,
+    };
+    report.insert("mirostat".to_owned(), json!(mirostat));
+    report.insert("dry_sequence_breakers".to_owned(), json!(settings.dry.sequence_breakers));
+    let names: Vec<&str> = settings.stages.iter().filter_map(|stage| stage_name(*stage)).collect();
+    report.insert("samplers".to_owned(), json!(names));
+    report
+}
+
+fn stage_name(stage: Stage) -> Option<&'static str> {
+    STAGES.iter().find(|(known, ..)| *known == stage).map(|(_, name, ..)| *name)
+}
+
+/// `samplers`: an array of names, names separated by `;` (as `--samplers` has them), or a string of letters (as
+/// `--sampler-seq` and llama-server have them).
+fn stages(value: &Value) -> Result<Vec<Stage>> {
+    let name = "samplers";
+    let stages: Vec<Stage> = match value {
+        Value::String(text) if text.contains(';') => text
+            .split(';')
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+            .map(|word| stage(name, &Value::from(word)))
+            .collect::<Result<_>>()?,
+        Value::String(text) => text
+            .chars()
+            .map(|letter| STAGES.iter().find(|(_, _, known, _)| *known == letter).map(|(stage, ..)| *stage))
+            .collect::<Option<_>>()
+            .ok_or_else(|| {
+                let letters: String = STAGES.iter().map(|(_, _, letter, _)| *letter).collect();
+                unexpected(name, &format!("an array of names, or letters of {letters:?}"), value)
+            })?,
+        Value::Array(items) => {
+            items.iter().enumerate().map(|(i, item)| stage(&format!("{name}[{i}]"), item)).collect::<Result<_>>()?
+        }
+        _ => return Err(unexpected(name, "an array of names", value)),
+    };
+    if stages.len() > MAX_STAGES {
+        return Err(Error::invalid(format!("{name}: expected at most {MAX_STAGES} stages, got {}", stages.len())));
+    }
+    Ok(stages)
+}
+
+fn stage(name: &str, value: &Value) -> Result<Stage> {
+    let plain = |word: &str| word.replace(['-', '_'], "").to_lowercase();
+    let word = plain(text_in(name, value)?);
+    let found = STAGES
+        .iter()
+        .find(|(_, known, _, others)| plain(known) == word || others.iter().any(|other| plain(other) == word));
+    match found {
+        Some((stage, ..)) => Ok(*stage),
+        None if OTHER_STAGES.iter().any(|other| plain(other) == word) => {
+            Err(unavailable(&format!("{name} {}", show(value))))
+        }
+        None => {
+            let known: Vec<(&str, Stage)> = STAGES.iter().map(|(stage, name, ..)| (*name, *stage)).collect();
+            word_in(name, value, &known)
+        }
+    }
+}
+
+/// The table as Markdown: name, default, least, largest, meaning.
+pub(super) fn table() -> String {
+    let defaults = report(&Settings::default());
+    let mut rows = vec![
+        (
+            "mirostat",
+            "0".to_owned(),
+            "2".to_owned(),
+            "0 off; 1 or 2: that version of mirostat instead of the truncating stages",
+        ),
+        ("samplers", String::new(), String::new(), "the stages in order, by name; one left out is not applied"),
+        ("dry_sequence_breakers", String::new(), String::new(), "strings across which DRY sees no repetition"),
+    ];
+    for Field { key, place, about } in &FIELDS {
+        let bound = |bound: f32| if bound.abs() == ANY { String::new() } else { bound.to_string() };
+        let (min, max) = match *place {
+            Number(_, min, max) => (bound(min), bound(max)),
+            Int(_, min, max) | Count(_, min, max) => (min.to_string(), max.to_string()),
+            Flag(_) => (String::new(), String::new()),
+        };
+        rows.push((key, min, max, about));
+    }
+    rows.sort();
+    let mut table = String::from("| field | default | from | to | meaning |\n| --- | --- | --- | --- | --- |\n");
+    for (key, min, max, about) in rows {
+        let default = defaults.get(key).map(Value::to_string).unwrap_or_default();
+        table.push_str(&format!("| `{key}` | `{default}` | {min} | {max} | {about} |\n"));
+    }
+    table
+}
+
+#[cfg(test)]
+#[path = "sampling_tests.rs"]
+mod tests;

@@ -1,0 +1,121 @@
+//! The requests of a server, by number: those that run, and those that have ended and were not polled yet.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::Family;
+use crate::engine::{Phase, Ticket};
+use crate::error::{Code, Error, Result};
+use crate::llama::Token;
+use crate::speculative;
+
+/// Ended requests whose results wait to be polled; of more than these the oldest are forgotten.
+pub const MAX_UNPOLLED: usize = 256;
+/// Requests that were polled to their end and are still known to be `finished` (without their results).
+pub const MAX_ENDED: usize = 4096;
+
+/// What the answers to a request need beside the engine's events.
+pub(super) struct Record {
+    pub(super) ticket: Arc<Ticket>,
+    pub(super) family: Family,
+    /// The prompt's tokens as sent.
+    pub(super) prompt: Vec<Token>,
+    /// The prompt as the answer shows it.
+    pub(super) shown_prompt: Value,
+    /// `generation_settings`.
+    pub(super) settings: Value,
+    pub(super) model: String,
+    pub(super) n_ctx: usize,
+    pub(super) n_keep: Option<usize>,
+    pub(super) return_tokens: bool,
+    pub(super) with_probs: bool,
+    pub(super) timings_per_token: bool,
+    pub(super) debug: bool,
+    pub(super) tag: Option<Value>,
+    pub(super) speculation: Option<speculative::Settings>,
+    /// Why a request that is to report on speculation does not speculate.
+    pub(super) not_speculating: Option<String>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// All requests of a server.
+#[derive(Default)]
+pub(super) struct Requests {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// By number, which is the order in which they came.
+    records: BTreeMap<u64, Arc<Record>>,
+    /// Polled to the end.
+    ended: VecDeque<u64>,
+    newest: [Option<u64>; 2],
+}
+
+/// A request asked for by number.
+pub(super) enum Found {
+    /// Its updates can be taken.
+    Here(Arc<Record>),
+    /// It was polled to its end.
+    Ended(u64),
+}
+
+fn index(family: Family) -> usize {
+    match family {
+        Family::Completion => 0,
+        Family::Speculative => 1,
+    }
+}
+
+impl Requests {
+    /// Adds a request; `polled`: it was queued to be polled, so it is its family's newest.
+    pub(super) fn add(&self, record: Arc<Record>, polled: bool) {
+        let mut inner = self.inner.lock();
+        let id = record.ticket.id();
+        if polled && let Some(newest) = inner.newest.get_mut(index(record.family)) {
+            // Two threads may submit at once and get here in the other order.
+            *newest = (*newest).max(Some(id));
+        }
+        inner.records.insert(id, record);
+        let done: Vec<u64> = inner
+            .records
+            .iter()
+            .filter(|(_, record)| record.ticket.phase() == Phase::Finished)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in done.iter().take(done.len().saturating_sub(MAX_UNPOLLED)) {
+            inner.records.remove(id);
+        }
+    }
+
+    /// The request of that number, or the family's newest.
+    pub(super) fn find(&self, family: Family, id: Option<u64>) -> Result<Found> {
+        let inner = self.inner.lock();
+        let newest = || inner.newest.get(index(family)).copied().flatten();
+        let Some(wanted) = id.or_else(newest) else {
+            return Err(Error::new(Code::NotFound, "id: no request was made yet"));
+        };
+        if let Some(record) = inner.records.get(&wanted) {
+            return Ok(Found::Here(Arc::clone(record)));
+        }
+        if inner.ended.contains(&wanted) {
+            return Ok(Found::Ended(wanted));
+        }
+        Err(Error::new(Code::NotFound, format!("id: there is no request {wanted}")))
+    }
+
+    /// The last update of a request was handed out.
+    pub(super) fn ended(&self, id: u64) {
+        let mut inner = self.inner.lock();
+        if inner.records.remove(&id).is_some() {
+            inner.ended.push_back(id);
+        }
+        while inner.ended.len() > MAX_ENDED {
+            inner.ended.pop_front();
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Events of the engine to the JSON of updates and final responses.
+
+use serde_json::{Map, Value, json};
+
+use super::requests::Record;
+use crate::engine::{Event, Generated, Outcome, SpeculationStats, Stop, Timings, Update};
+use crate::error::Error;
+use crate::llama::{Token, Vocab};
+use crate::sampling::TokenProbs;
+use crate::session;
+
+/// The error object of the contract.
+pub fn error_json(error: &Error) -> Value {
+    json!({
+        "success": false,
+        "status": error.code().status(),
+        "error": error.message(),
+        "code": error.code().as_str(),
+    })
+}
+
+/// What the host gets for an event.
+pub(super) fn event(record: &Record, event: Event, vocab: &Vocab) -> Value {
+    match event {
+        Event::Update(update) => partial(record, &update, vocab),
+        Event::Finished(outcome) => last(record, &outcome, vocab),
+    }
+}
+
+fn partial(record: &Record, update: &Update, vocab: &Vocab) -> Value {
+    let mut answer = Map::new();
+    answer.insert("content".into(), update.text.as_str().into());
+    answer.insert("stop".into(), false.into());
+    answer.insert("id".into(), record.ticket.id().into());
+    add_tokens(&mut answer, record, update.tokens.iter(), vocab);
+    if record.timings_per_token {
+        answer.insert("timings".into(), timings(&update.timings));
+    }
+    add_tag(&mut answer, record);
+    Value::Object(answer)
+}
+
+/// The final response of a request whose updates were all taken before.
+fn last(record: &Record, outcome: &Outcome, vocab: &Vocab) -> Value {
+    let text = outcome.text.clone();
+    finished(record, outcome, text, &outcome.tokens.iter().collect::<Vec<_>>(), vocab)
+}
+
+/// The final response of a request that was not polled: with all of its text.
+pub(super) fn whole(record: &Record, events: &[Event], vocab: &Vocab) -> Option<Value> {
+    let Some((Event::Finished(outcome), updates)) = events.split_last() else { return None };
+    let mut text = String::new();
+    let mut tokens: Vec<&Generated> = Vec::new();
+    for event in updates {
+        if let Event::Update(update) = event {
+            text.push_str(&update.text);
+            tokens.extend(&update.tokens);
+        }
+    }
+    text.push_str(&outcome.text);
+    tokens.extend(&outcome.tokens);
+    Some(finished(record, outcome, text, &tokens, vocab))
+}
+
+fn finished(record: &Record, outcome: &Outcome, text: String, tokens: &[&Generated], vocab: &Vocab) -> Value {
+    let (stop_type, word, error) = match &outcome.stop {
+        Stop::Eos => ("eos", "", None),
+        Stop::Word(word) => ("word", word.as_str(), None),
+        Stop::Limit => ("limit", "", None),
+        Stop::Timeout => ("timeout", "", None),
+        Stop::Cancelled => ("cancelled", "", None),
+        Stop::Error(error) => ("error", "", Some(error)),
+    };
+    let mut answer = match error.map(error_json) {
+        Some(Value::Object(answer)) => answer,
+        _ => Map::from_iter([("success".to_owned(), true.into()), ("status".to_owned(), 200.into())]),
+    };
+    let prompt = prompt_stats(
+        vocab,
+        &record.prompt,
+        record.n_ctx,
+        session::keep(record.n_keep, record.prompt.len(), record.n_ctx),
+        outcome.prompt.n_cached,
+    );
+    let rest = json!({
+        "content": text,
+        "stop": true,
+        "id": record.ticket.id(),
+        "id_slot": outcome.slot,
+        "model": record.model,
+        "tokens_predicted": outcome.n_predicted,
+        "tokens_evaluated": outcome.prompt.n_total,
+        "generation_settings": record.settings,
+        "prompt": record.shown_prompt,
+        "truncated": outcome.truncated,
+        "stopped_eos": stop_type == "eos",
+        "stopped_word": stop_type == "word",
+        "stopped_limit": stop_type == "limit",
+        "stopping_word": word,
+        "stop_type": stop_type,
+        "tokens_cached": outcome.n_cached,
+        "timings": timings(&outcome.timings),
+        "prompt_stats": prompt,
+    });
+    if let Value::Object(rest) = rest {
+        answer.extend(rest);
+    }
+    if let Some(stats) = &outcome.speculation {
+        answer.insert("speculative".into(), speculative(record, outcome, stats));
+    } else if let Some(why) = &record.not_speculating {
+        let stats = SpeculationStats { disabled: Some(why.clone()), ..SpeculationStats::default() };
+        answer.insert("speculative".into(), speculative(record, outcome, &stats));
+    }
+    // A stop string is no part of the answer, and neither are the probabilities of its tokens.
+    let cut = matches!(outcome.stop, Stop::Word(_));
+    let shown = tokens.iter().copied().filter(|token| !cut || token.start < outcome.text_end);
+    add_probabilities(&mut answer, record, shown, vocab);
+    add_token_ids(&mut answer, record, tokens.iter().copied());
+    if !record.warnings.is_empty() {
+        answer.insert("warnings".into(), record.warnings.clone().into());
+    }
+    add_tag(&mut answer, record);
+    Value::Object(answer)
+}
+
+fn add_tag(answer: &mut Map<String, Value>, record: &Record) {
+    if let Some(tag) = &record.tag {
+        answer.insert("tag".into(), tag.clone());
+    }
+}
+
+fn add_tokens<'a>(
+    answer: &mut Map<String, Value>,
+    record: &Record,
+    tokens: impl Iterator<Item = &'a Generated> + Clone,
+    vocab: &Vocab,
+) {
+    add_probabilities(answer, record, tokens.clone(), vocab);
+    add_token_ids(answer, record, tokens);
+}
+
+fn add_token_ids<'a>(
+    answer: &mut Map<String, Value>,
+    record: &Record,
+    tokens: impl Iterator<Item = &'a Generated> + Clone,
+) {
+    if record.return_tokens {
+        answer.insert("tokens".into(), tokens.clone().map(|token| token.token).collect());
+        answer.insert("sources".into(), tokens.map(|token| token.source.as_str()).collect());
+    }
+}
+
+fn add_probabilities<'a>(
+    answer: &mut Map<String, Value>,
+    record: &Record,
+    tokens: impl Iterator<Item = &'a Generated>,
+    vocab: &Vocab,
+) {
+    if record.with_probs {
+        let probs: Vec<Value> = tokens.filter_map(|token| Some(probabilities(token.probs.as_ref()?, vocab))).collect();
+        answer.insert("completion_probabilities".into(), probs.into());
+    }
+}
+
+/// One token's probabilities in the old server's shape with llama-server's beside it.
+fn probabilities(probs: &TokenProbs, vocab: &Vocab) -> Value {
+    let facts = |token: Token, logprob: f32| {
+        let piece = vocab.piece(token);
+        json!({
+            "id": token,
+            "token": String::from_utf8_lossy(piece),
+            "bytes": piece,
+            "logprob": finite(logprob),
+        })
+    };
+    let old: Vec<Value> = probs
+        .top
+        .iter()
+        .map(|(token, logprob)| json!({"tok_str": shown(vocab.piece(*token)), "prob": logprob.exp()}))
+        .collect();
+    let top: Vec<Value> = probs.top.iter().map(|(token, logprob)| facts(*token, *logprob)).collect();
+    let mut answer = match facts(probs.token, probs.logprob) {
+        Value::Object(answer) => answer,
+        _ => Map::new(),
+    };
+    answer.insert("content".into(), shown(vocab.piece(probs.token)).into());
+    answer.insert("probs".into(), old.into());
+    answer.insert("top_logprobs".into(), top.into());
+    Value::Object(answer)
+}
+
+/// A piece as the old server shows it: a lone byte of a character by its number.
+fn shown(piece: &[u8]) -> String {
+    match piece {
+        [byte] if *byte >= 0x80 => format!("byte: \\x{byte:02x}"),
+        _ => String::from_utf8_lossy(piece).into_owned(),
+    }
+}
+
+/// JSON has no infinity; llama-server writes the smallest float.
+fn finite(logprob: f32) -> f32 {
+    logprob.max(f32::MIN)
+}
+
+fn timings(timings: &Timings) -> Value {
+    let prompt_ms = timings.prompt.as_secs_f64() * 1e3;
+    let predicted_ms = timings.predicted.as_secs_f64() * 1e3;
+    // The first token is the prompt's: its time is not in `predicted`.
+    let mut answer = json!({
+        "prompt_n": timings.prompt_n,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": ratio(prompt_ms, timings.prompt_n as f64),
+        "prompt_per_second": ratio(1e3 * timings.prompt_n as f64, prompt_ms),
+        "predicted_n": timings.predicted_n,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": ratio(predicted_ms, timings.predicted_n as f64),
+        "predicted_per_second": ratio(1e3 * timings.predicted_n as f64, predicted_ms),
+        "cache_n": timings.cache_n,
+    });
+    if let (Some((drafted, accepted)), Value::Object(answer)) = (timings.draft, &mut answer) {
+        answer.insert("draft_n".into(), drafted.into());
+        answer.insert("draft_n_accepted".into(), accepted.into());
+    }
+    answer
+}
+
+fn ratio(a: f64, b: f64) -> f64 {
+    if b > 0.0 { a / b } else { 0.0 }
+}
+
+fn speculative(record: &Record, outcome: &Outcome, stats: &SpeculationStats) -> Value {
+    let by_type: Map<String, Value> = stats
+        .by_source
+        .iter()
+        .map(|(source, (drafted, accepted))| {
+            (source.as_str().to_owned(), json!({"n_drafted": drafted, "n_accepted": accepted}))
+        })
+        .collect();
+    let kind = record.speculation.as_ref().map_or("none", |settings| {
+        settings.sources.first().map_or("none", |source| source.as_str())
+    });
+    let verify = record.speculation.as_ref().map(|settings| settings.verify.as_str());
+    let mut answer = json!({
+        "type": kind,
+        "verify": verify,
+        "n_drafted": stats.n_drafted,
+        "n_accepted": stats.n_accepted,
+        "accept_rate": ratio(stats.n_accepted as f64, stats.n_drafted as f64),
+        "n_steps": stats.n_steps,
+        "tokens_per_step": ratio(outcome.n_predicted as f64, stats.n_steps as f64),
+        "accepted_per_position": stats.accepted_per_position,
+        "by_type": by_type,
+        "t_draft_ms": stats.t_draft.as_secs_f64() * 1e3,
+        "t_verify_ms": stats.t_verify.as_secs_f64() * 1e3,
+        "n_max_final": stats.n_max_final,
+    });
+    if let (Some(why), Value::Object(answer)) = (&stats.disabled, &mut answer) {
+        answer.insert("disabled".into(), why.as_str().into());
+    }
+    answer
+}
+
+/// `prompt_stats`: what of the prompt (all of its tokens as sent) is in the cache, and what is to be evaluated.
+pub(super) fn prompt_stats(vocab: &Vocab, prompt: &[Token], n_ctx: usize, n_keep: usize, n_cached: usize) -> Value {
+    let left_out = session::leave_out(prompt.len(), n_keep, n_ctx);
+    let gap = left_out.clone().unwrap_or(prompt.len()..prompt.len());
+    let (head, tail) = (prompt.get(..gap.start).unwrap_or(&[]), prompt.get(gap.end..).unwrap_or(&[]));
+    let pieces = |tokens: &mut dyn Iterator<Item = &Token>| {
+        let bytes: Vec<u8> = tokens.flat_map(|token| vocab.piece(*token)).copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    json!({
+        "n_ctx": n_ctx,
+        "total_prompt_tokens": prompt.len(),
+        "truncated": left_out.is_some(),
+        "n_past": n_cached,
+        "cached": pieces(&mut head.iter().chain(tail).take(n_cached)),
+        "to_eval": pieces(&mut head.iter().chain(tail).skip(n_cached)),
+    })
+}

@@ -1,0 +1,200 @@
+use proptest::prelude::*;
+
+use super::super::fields::parse_object;
+use super::*;
+
+fn read(document: &Value, family: Family, defaults: &Options) -> Result<(Speculation, Vec<String>)> {
+    let map = document.as_object().unwrap();
+    let mut fields = Fields::new(map);
+    let speculation = Speculation::read(&mut fields, family, defaults)?;
+    Ok((speculation, fields.finish()))
+}
+
+fn settings(document: Value) -> Settings {
+    let (speculation, warnings) = read(&document, Family::Speculative, &Options::default()).unwrap();
+    assert_eq!(warnings, Vec::<String>::new(), "{document}");
+    speculation.settings.unwrap()
+}
+
+#[test]
+fn on_or_off() {
+    use Family::*;
+    let check = |family, document: Value, on: bool, report: bool, disabled: Option<&str>| {
+        let (speculation, _) = read(&document, family, &Options::default()).unwrap();
+        let found = (speculation.settings.is_some(), speculation.report, speculation.disabled);
+        assert_eq!(found, (on, report, disabled), "{family:?} {document}");
+    };
+    check(Completion, json!({}), false, false, None);
+    check(Completion, json!({"speculative": null}), false, false, None);
+    check(Completion, json!({"speculative": false}), false, false, None);
+    check(Completion, json!({"speculative": true}), true, true, None);
+    check(Completion, json!({"speculative": {}}), true, true, None);
+    check(Completion, json!({"speculative.n_max": 4}), true, true, None);
+    check(Completion, json!({"speculative": false, "speculative.n_max": 4}), false, false, None);
+    check(Completion, json!({"speculative": {"type": "none"}}), false, true, Some("speculative.type is none"));
+    check(Completion, json!({"speculative.type": "none"}), false, true, Some("speculative.type is none"));
+    check(Speculative, json!({}), true, true, None);
+    check(Speculative, json!({"speculative": true}), true, true, None);
+    check(Speculative, json!({"speculative": false}), false, true, Some("speculative is false"));
+    check(Speculative, json!({"speculative": {"n_max": 0}}), false, true, Some("speculative.n_max is 0"));
+}
+
+#[test]
+fn values() {
+    let base = Settings::default;
+    let check = |document: Value, expected: Settings| assert_eq!(settings(document.clone()), expected, "{document}");
+    check(json!({}), base());
+    check(
+        json!({"speculative": {"n_max": 64, "n_min": 64, "p_min": 1}}),
+        Settings { n_max: 64, n_min: 64, p_min: 1.0, ..base() },
+    );
+    check(json!({"speculative": {"n_max": 3.0, "n_min": null}}), Settings { n_max: 3, ..base() });
+    check(
+        json!({"speculative.n_max": 5, "speculative.n_min": 2, "speculative.p_min": 0.5, "speculative.type": "draft"}),
+        Settings { n_max: 5, n_min: 2, p_min: 0.5, ..base() },
+    );
+    check(json!({"speculative": {"n_min": 2}, "speculative.n_max": 5}), Settings { n_max: 5, n_min: 2, ..base() });
+    check(
+        json!({"speculative": {"verify": "match", "adaptive": false}}),
+        Settings { verify: Verify::Match, adaptive: Adaptive::Fixed, ..base() },
+    );
+    check(json!({"speculative": {"verify": "coupled", "adaptive": true}}), base());
+    check(json!({"speculative": {"adaptive": "heuristic"}}), Settings { adaptive: Adaptive::Heuristic, ..base() });
+    check(json!({"speculative": {"type": ["draft", "auto", "draft-simple", "none"]}}), base());
+    // Values that ask for nothing.
+    check(
+        json!({"speculative": {"n_branches": 1, "p_split": 0.3, "model": "target", "compare": false,
+        "lookup_cache_static": "", "lookup_cache_dynamic": null}}),
+        base(),
+    );
+}
+
+#[test]
+fn errors() {
+    let check = |document: Value, expected: &str| {
+        let error = read(&document, Family::Completion, &Options::default()).unwrap_err();
+        assert!(error.message().contains(expected), "{document}: {error} does not say {expected:?}");
+    };
+    let one = |key: &str, value: Value| json!({"speculative": {key: value}});
+    check(json!({"speculative": "draft"}), "speculative: expected true, false or an object, got \"draft\"");
+    check(json!({"speculative": 1}), "speculative: expected true, false or an object, got 1");
+    check(one("n_max", json!(65)), "speculative.n_max: expected a whole number from 0 to 64, got 65");
+    check(one("n_max", json!(-1)), "speculative.n_max");
+    check(
+        json!({"speculative": {"n_max": 4, "n_min": 5}}),
+        "speculative.n_min: expected a whole number from 0 to 4, got 5",
+    );
+    check(one("p_min", json!(1.5)), "speculative.p_min: expected a number from 0 to 1, got 1.5");
+    check(one("p_split", json!("x")), "speculative.p_split");
+    check(one("verify", json!("rejection")), "speculative.verify \"rejection\": not available in this version");
+    check(one("verify", json!("block")), "not available in this version");
+    check(one("verify", json!("mach")), "(did you mean \"match\"?)");
+    check(one("adaptive", json!("yes")), "speculative.adaptive: expected true, false or \"heuristic\", got \"yes\"");
+    check(one("type", json!([])), "speculative.type: expected a name or an array of names, got []");
+    check(one("type", json!(["draft", 1])), "speculative.type: expected a name or an array of names, got 1");
+    check(
+        one("type", json!("drft")),
+        r#"expected one of "auto", "draft", "draft-simple", "none", got "drft" (did you mean "draft"?)"#,
+    );
+    check(one("n_branches", json!(2)), "speculative.n_branches: not available in this version");
+    check(one("model", json!("draft")), "speculative.model: not available in this version");
+    check(one("compare", json!(true)), "speculative.compare: not available in this version");
+    check(one("lookup_cache_static", json!("a.bin")), "speculative.lookup_cache_static: not available");
+    check(one("lookup_cache_dynamic", json!("a.bin")), "speculative.lookup_cache_dynamic: not available");
+    check(
+        json!({"speculative": {"n_max": 4}, "speculative.n_max": 5}),
+        "speculative.n_max: given as 5, and as 4 in \"speculative\"",
+    );
+    // Even where it is turned off.
+    check(json!({"speculative": false, "speculative.n_max": 99}), "speculative.n_max");
+    for name in TYPES_TO_COME {
+        check(one("type", json!(name)), &format!("speculative.type {name:?}: not available in this version"));
+        check(
+            one("type", json!(["draft", name])),
+            &format!("speculative.type {name:?}: not available in this version"),
+        );
+    }
+}
+
+#[test]
+fn unknown_keys() {
+    let check = |document: Value, expected: &[&str]| {
+        let (_, warnings) = read(&document, Family::Completion, &Options::default()).unwrap();
+        assert_eq!(warnings, expected, "{document}");
+    };
+    let warning = r#"unknown key "speculative.nmax" (did you mean "speculative.n_max"?)"#;
+    check(json!({"speculative": {"nmax": 4}}), &[warning]);
+    check(json!({"speculative.nmax": 4}), &[warning]);
+    check(json!({"speculativ": true}), &[r#"unknown key "speculativ" (did you mean "speculative"?)"#]);
+}
+
+#[test]
+fn defaults_of_init() {
+    let defaults = |value: Value| {
+        let map = json!({"speculative": value}).as_object().unwrap().clone();
+        Options::read_defaults(&mut Fields::new(&map)).unwrap()
+    };
+    let check = |init: Value, family, request: Value, expected: Option<(usize, usize)>| {
+        let (speculation, _) = read(&request, family, &defaults(init.clone())).unwrap();
+        let found = speculation.settings.map(|settings| (settings.n_max, settings.n_min));
+        assert_eq!(found, expected, "{init} {request}");
+    };
+    use Family::*;
+    check(json!({"n_max": 8, "n_min": 5}), Speculative, json!({}), Some((8, 5)));
+    check(json!({"n_max": 8, "n_min": 5}), Completion, json!({"speculative": true}), Some((8, 5)));
+    check(json!({"n_max": 8, "n_min": 5}), Completion, json!({"speculative": {"n_min": 1}}), Some((8, 1)));
+    // The default n_min gives way.
+    check(json!({"n_max": 8, "n_min": 5}), Speculative, json!({"speculative": {"n_max": 3}}), Some((3, 3)));
+    check(json!({"n_max": 8}), Completion, json!({}), None);
+    // init turns it off; a request that names it turns it on again.
+    check(json!(false), Speculative, json!({}), None);
+    check(json!(false), Speculative, json!({"speculative": true}), Some((16, 0)));
+    check(json!({"type": "none"}), Speculative, json!({"speculative": true}), None);
+    check(json!({"type": "none"}), Speculative, json!({"speculative": {"type": "draft"}}), Some((16, 0)));
+    check(json!({"n_max": 0}), Speculative, json!({"speculative": {"n_max": 2}}), Some((2, 0)));
+}
+
+fn any_scalar() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        (-3i64..70).prop_map(Value::from),
+        (-0.5f64..1.5).prop_map(Value::from),
+        any::<f64>().prop_map(|x| serde_json::Number::from_f64(x).map_or(Value::Null, Value::Number)),
+        prop::sample::select(vec!["", "auto", "draft", "none", "match", "coupled", "heuristic", "block", "x"])
+            .prop_map(Value::from),
+        Just(json!(["draft", "none"])),
+        Just(json!({})),
+    ]
+}
+
+proptest! {
+    /// Any values: an error that names a field, or settings within their limits, and back through JSON the same.
+    #[test]
+    fn valid_or_an_error(
+        keys in prop::collection::vec((prop::sample::select(vec![
+            "type", "n_max", "n_min", "p_min", "verify", "adaptive", "p_split", "n_branches", "model", "compare",
+        ]), any_scalar(), any::<bool>()), 0..5),
+        plain in any::<bool>(),
+    ) {
+        let family = if plain { Family::Completion } else { Family::Speculative };
+        let mut document = json!({"speculative": {}});
+        for (key, value, flat) in keys {
+            if flat { document[format!("speculative.{key}")] = value } else { document["speculative"][key] = value }
+        }
+        match read(&document, family, &Options::default()) {
+            Err(error) => prop_assert!(error.message().starts_with("speculative"), "{}", error),
+            Ok((speculation, warnings)) => {
+                prop_assert_eq!(warnings, Vec::<String>::new());
+                if let Some(settings) = &speculation.settings {
+                    prop_assert!((1..=MAX_DRAFT).contains(&settings.n_max) && settings.n_min <= settings.n_max);
+                    prop_assert!((0.0..=1.0).contains(&settings.p_min) && !settings.sources.is_empty());
+                }
+                prop_assert_eq!(speculation.settings.is_none(), speculation.disabled.is_some());
+                let text = json!({"speculative": speculation.to_json()}).to_string();
+                let again = Value::Object(parse_object(text.as_bytes()).unwrap());
+                prop_assert_eq!(read(&again, family, &Options::default()).unwrap().0, speculation);
+            }
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! What the engine's thread is asked to do.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crossbeam_channel::Sender;
+
+use super::{Request, Ticket};
+use crate::error::Result;
+use crate::llama::Token;
+
+/// A message to the engine's thread. The list is closed.
+pub(super) enum Command {
+    /// Generate text.
+    Submit(Submission),
+    /// Compute an embedding and send it back.
+    Embed(Vec<Token>, Sender<Result<Vec<f32>>>),
+    /// Look again: a request was cancelled, or the engine shall stop.
+    Wake,
+}
+
+/// A request on its way to a slot.
+pub(super) struct Submission {
+    pub(super) request: Request,
+    pub(super) ticket: Arc<Ticket>,
+    pub(super) deadline: Option<Instant>,
+}

@@ -1,0 +1,29 @@
+//! What an engine is started with.
+
+use crate::llama::{ContextParams, ModelParams, Numa};
+
+
+/// A validated `init` request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The target model.
+    pub model: ModelParams,
+    /// The target's context. `n_seq_max` is set by the engine from `n_parallel`.
+    pub context: ContextParams,
+    /// The draft model and its context, if there is one.
+    pub draft: Option<(ModelParams, ContextParams)>,
+    /// How many requests are evaluated together.
+    pub n_parallel: usize,
+    /// Whether a full context drops its middle and goes on (otherwise the request ends).
+    pub ctx_shift: bool,
+    /// Whether `get_embedding` is served (by a context of its own).
+    pub embedding: bool,
+    /// Requests that may wait for a slot; one more is refused.
+    pub max_queue: usize,
+    /// Whether both models evaluate a token before the first request, so that it is not the slow one.
+    pub warmup: bool,
+    /// NUMA strategy, if any; takes effect once a process.
+    pub numa: Option<Numa>,
+    /// `host:port` of ggml RPC servers whose devices are used.
+    pub rpc: Vec<String>,
+}

@@ -1,0 +1,48 @@
+//! Embeddings, by a context of their own.
+
+use std::sync::atomic::Ordering;
+
+use super::Shared;
+use crate::error::{Code, Error, Result};
+use crate::llama::{Batch, Context, DecodeError, Token};
+
+pub(super) struct Embedder {
+    context: Context,
+    batch: Batch,
+}
+
+impl Embedder {
+    pub(super) fn new(context: Context) -> Embedder {
+        Embedder { context, batch: Batch::new() }
+    }
+
+    /// The pooled embedding of a text's tokens, not normalised.
+    pub(super) fn embed(&mut self, tokens: &[Token], shared: &Shared) -> Result<Vec<f32>> {
+        let most = self.context.n_ubatch().min(self.context.n_ctx());
+        if tokens.is_empty() || tokens.len() > most {
+            return Err(Error::new(
+                Code::ContextFull,
+                format!("content: {} tokens, where an embedding is made of 1 to {most}", tokens.len()),
+            ));
+        }
+        loop {
+            self.context.truncate(0, 0);
+            self.batch.clear();
+            for (position, token) in tokens.iter().enumerate() {
+                self.batch.push(*token, position, 0, true);
+            }
+            match self.context.decode(&self.batch) {
+                Ok(()) => break,
+                // Some other request was cancelled, or the engine stops.
+                Err(DecodeError::Aborted) if !shared.stopping.load(Ordering::Acquire) => shared.interrupt.clear(),
+                Err(DecodeError::Aborted) => {
+                    return Err(Error::new(Code::Cancelled, "get_embedding: the engine was stopped"));
+                }
+                Err(DecodeError::Full) => return Err(Error::model("get_embedding: the KV cache is full")),
+                Err(DecodeError::Failed(why)) => return Err(Error::model(why)),
+            }
+        }
+        let embedding = self.context.embedding(0).map(<[f32]>::to_vec);
+        embedding.ok_or_else(|| Error::model("get_embedding: the model gave no embedding"))
+    }
+}

@@ -1,0 +1,158 @@
+//! What the engine reports about a request.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::llama::Token;
+use crate::sampling::TokenProbs;
+use crate::speculative::Source;
+
+/// A generated token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Generated {
+    /// Its id.
+    pub token: Token,
+    /// Who proposed it.
+    pub source: Source,
+    /// Where its text begins, in bytes of the generated text.
+    pub start: usize,
+    /// Its probability and the best alternatives, when the request asked for them.
+    pub probs: Option<TokenProbs>,
+}
+
+/// A report; each is handed out once.
+#[derive(Debug)]
+pub enum Event {
+    /// More text.
+    Update(Update),
+    /// The end of the request: always the last event, and always sent.
+    Finished(Box<Outcome>),
+}
+
+/// More text, and the tokens that it was made of.
+#[derive(Debug, Default)]
+pub struct Update {
+    /// Whole UTF-8 without any part of a stop string. May be empty when tokens are reported.
+    pub text: String,
+    /// The tokens since the last update (text that may become part of a stop string comes later than its tokens).
+    pub tokens: Vec<Generated>,
+    /// Timings so far.
+    pub timings: Timings,
+}
+
+/// Why a request ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Stop {
+    /// The model ended the text.
+    Eos,
+    /// One of the stop strings appeared.
+    Word(String),
+    /// `n_predict` tokens were generated, or the context is full and may not shift.
+    Limit,
+    /// The request's `timeout_ms` passed.
+    Timeout,
+    /// It was cancelled.
+    Cancelled,
+    /// It failed.
+    Error(Error),
+}
+
+/// How much of the prompt was there already.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PromptStats {
+    /// Tokens of the prompt as it was sent.
+    pub n_total: usize,
+    /// Tokens of the prompt as evaluated, after shortening.
+    pub n_prompt: usize,
+    /// Tokens that were in the slot's cache.
+    pub n_cached: usize,
+    /// Whether the prompt was shortened.
+    pub truncated: bool,
+}
+
+/// Where the time went.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Timings {
+    /// Prompt tokens evaluated.
+    pub prompt_n: usize,
+    /// From the start of the prompt's evaluation to the first token.
+    pub prompt: Duration,
+    /// Tokens generated.
+    pub predicted_n: usize,
+    /// From the first token to the last.
+    pub predicted: Duration,
+    /// Prompt tokens reused from the cache.
+    pub cache_n: usize,
+    /// Drafted tokens, when the request speculates.
+    pub draft: Option<(usize, usize)>,
+}
+
+/// What speculation did in a request.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SpeculationStats {
+    /// Drafted tokens that the target checked.
+    pub n_drafted: usize,
+    /// Those that the target would have said too.
+    pub n_accepted: usize,
+    /// Evaluations of the target that gave tokens.
+    pub n_steps: usize,
+    /// How often the draft's 1st, 2nd, ... token was accepted.
+    pub accepted_per_position: Vec<usize>,
+    /// Drafted and accepted tokens of each drafter.
+    pub by_source: BTreeMap<Source, (usize, usize)>,
+    /// Time spent drafting.
+    pub t_draft: Duration,
+    /// Time spent evaluating the target, drafts included.
+    pub t_verify: Duration,
+    /// The draft length in use at the end.
+    pub n_max_final: usize,
+    /// Why all or part of the request went without speculation.
+    pub disabled: Option<String>,
+}
+
+/// The result of a request.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Why it ended.
+    pub stop: Stop,
+    /// Text not sent in an update yet.
+    pub text: String,
+    /// Tokens not sent in an update yet.
+    pub tokens: Vec<Generated>,
+    /// Bytes of the generated text that are the answer; what a stop string cut off lies beyond.
+    pub text_end: usize,
+    /// The slot it ran in.
+    pub slot: Option<usize>,
+    /// The prompt.
+    pub prompt: PromptStats,
+    /// Tokens generated.
+    pub n_predicted: usize,
+    /// Tokens in the slot's cache at the end.
+    pub n_cached: usize,
+    /// Whether the prompt was shortened, or the context shifted, or filled up.
+    pub truncated: bool,
+    /// Timings.
+    pub timings: Timings,
+    /// What speculation did, when the request asked for it.
+    pub speculation: Option<SpeculationStats>,
+}
+
+impl Outcome {
+    /// The result of a request that never ran.
+    pub fn never_ran(stop: Stop, n_prompt: usize, speculates: bool) -> Outcome {
+        Outcome {
+            stop,
+            text: String::new(),
+            tokens: Vec::new(),
+            text_end: 0,
+            slot: None,
+            prompt: PromptStats { n_total: n_prompt, n_prompt, ..PromptStats::default() },
+            n_predicted: 0,
+            n_cached: 0,
+            truncated: false,
+            timings: Timings::default(),
+            speculation: speculates.then(SpeculationStats::default),
+        }
+    }
+}

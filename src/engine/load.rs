@@ -1,0 +1,151 @@
+//! From a [`Config`] to models in memory and a running engine.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use parking_lot::Mutex;
+
+use super::embedder::Embedder;
+use super::generation::Generation;
+use super::worker::Worker;
+use super::{Config, Engine, Notify, Shared, SlotStatus, Status};
+use crate::error::{Code, Error, Result};
+use crate::llama::log::{self, Level};
+use crate::llama::{self, Batch, Context, ContextParams, Interrupt, Model, ThreadPool};
+use crate::speculative::{Compatibility, DraftModel};
+
+/// The models of a running engine.
+#[derive(Debug, Clone)]
+pub struct Models {
+    /// The target.
+    pub target: Arc<Model>,
+    /// The draft.
+    pub draft: Option<Arc<Model>>,
+    /// Whether the draft can serve the target.
+    pub compatibility: Option<Compatibility>,
+    /// Tokens that one request's context may hold.
+    pub n_ctx: usize,
+}
+
+/// Loads the models and starts the engine. `progress` is called with 0..=1 and aborts by returning false.
+/// The engine is `None` for a model that was loaded with `vocab_only`.
+pub fn load(
+    config: &Config,
+    notify: Arc<Notify>,
+    mut progress: impl FnMut(f32) -> bool,
+) -> Result<(Models, Option<Engine>)> {
+    if let Some(numa) = config.numa {
+        llama::set_numa(numa);
+    }
+    for server in &config.rpc {
+        llama::add_rpc_server(server)?;
+    }
+    // The draft is loaded after the target; its share of the bar is by its size.
+    let size = |path: &std::path::Path| std::fs::metadata(path).map_or(1, |file| file.len()) as f32;
+    let draft_size = config.draft.as_ref().map_or(0.0, |(model, _)| size(&model.path));
+    let target_part = size(&config.model.path) / (size(&config.model.path) + draft_size);
+    let target = Arc::new(Model::load(&config.model, |part| progress(part * target_part))?);
+    let draft = match &config.draft {
+        Some((params, _)) => {
+            Some(Arc::new(Model::load(params, |part| progress(target_part + part * (1.0 - target_part)))?))
+        }
+        None => None,
+    };
+    let mut models = Models { target, draft, compatibility: None, n_ctx: 0 };
+    if config.model.vocab_only {
+        return Ok((models, None));
+    }
+    let engine = start(config, &mut models, notify)?;
+    if !progress(1.0) {
+        return Err(Error::new(Code::Cancelled, "the load was aborted"));
+    }
+    Ok((models, Some(engine)))
+}
+
+fn start(config: &Config, models: &mut Models, notify: Arc<Notify>) -> Result<Engine> {
+    let interrupt = Arc::new(Interrupt::default());
+    let contexts = [Some(&config.context), config.draft.as_ref().map(|(_, context)| context)];
+    let most = contexts.iter().flatten().map(|context| context.n_threads.max(context.n_threads_batch)).max();
+    let threads = Arc::new(ThreadPool::new(most.unwrap_or(1))?);
+
+    let mut generation = None;
+    if models.target.can_generate() {
+        generation = Some(generator(config, models, &threads, &interrupt)?);
+    } else if !config.embedding {
+        return Err(Error::model("model: it generates no text; \"embedding\": true loads it for embeddings"));
+    }
+    let mut embedder = None;
+    if config.embedding {
+        let params = ContextParams {
+            embeddings: true,
+            n_seq_max: 1,
+            n_ubatch: config.context.n_batch,
+            n_ctx: config.context.n_ctx,
+            ..config.context.clone()
+        };
+        embedder = Some(Embedder::new(Context::new(&models.target, &params, &threads, &interrupt)?));
+    }
+
+    let slots = generation.as_ref().map_or(0, |generation| generation.slots.len());
+    let shared = Arc::new(Shared {
+        interrupt,
+        stopping: AtomicBool::new(false),
+        closed: Mutex::new(false),
+        status: Mutex::new(Status { slots: vec![SlotStatus::default(); slots], queue: 0 }),
+    });
+    let (sender, commands) = crossbeam_channel::unbounded();
+    let worker = Worker { commands, generation, embedder, shared: Arc::clone(&shared), notify };
+    let thread = std::thread::Builder::new()
+        .name("foredraft-engine".into())
+        .spawn(move || worker.run())
+        .map_err(|error| Error::new(Code::Internal, format!("the engine's thread cannot be started: {error}")))?;
+    Ok(Engine { commands: sender, shared, thread: Mutex::new(Some(thread)), max_queue: config.max_queue })
+}
+
+fn generator(
+    config: &Config,
+    models: &mut Models,
+    threads: &Arc<ThreadPool>,
+    interrupt: &Arc<Interrupt>,
+) -> Result<Generation> {
+    let n_parallel = config.n_parallel.max(1);
+    let sequences = u32::try_from(n_parallel).unwrap_or(u32::MAX);
+    let params = ContextParams { n_seq_max: sequences, embeddings: false, ..config.context.clone() };
+    let mut context = Context::new(&models.target, &params, threads, interrupt)?;
+    if config.warmup {
+        warm_up(&mut context);
+    }
+    models.n_ctx = context.n_ctx();
+    let mut generation = Generation::new(context, n_parallel, params.kv_unified, config.ctx_shift);
+    if let (Some(draft), Some((_, params))) = (&models.draft, &config.draft) {
+        let n_ctx = params.n_ctx.or(u32::try_from(models.n_ctx).ok());
+        let params = ContextParams { n_seq_max: sequences, embeddings: false, n_ctx, ..params.clone() };
+        let mut context = Context::new(draft, &params, threads, interrupt)?;
+        if config.warmup {
+            warm_up(&mut context);
+        }
+        let report = Compatibility::of(&models.target, draft, context.n_ctx());
+        match &report.reason {
+            Some(reason) => log::write(Level::Warn, &format!("model_draft: not used: {reason}")),
+            None => {
+                let drafter = DraftModel::new(context, n_parallel, models.target.vocab().n_tokens());
+                generation.drafter = Some(Box::new(drafter));
+            }
+        }
+        generation.draft_obstacle = report.reason.clone();
+        models.compatibility = Some(report);
+    }
+    Ok(generation)
+}
+
+/// Evaluates one token, so that the first request does not pay for what is done once.
+fn warm_up(context: &mut Context) {
+    let vocab = context.model().vocab();
+    let token = vocab.bos().or(vocab.eos()).unwrap_or(0);
+    let mut batch = Batch::new();
+    batch.push(token, 0, 0, true);
+    if let Err(error) = context.decode(&batch) {
+        log::write(Level::Warn, &format!("warm-up: {error:?}"));
+    }
+    context.truncate(0, 0);
+}

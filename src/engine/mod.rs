@@ -1,0 +1,161 @@
+//! The engine: one thread that owns all contexts and generates for all requests.
+//!
+//! [`Engine`] is the handle. Requests go in as [`Request`]s, by a channel; what becomes of one is taken out of its
+//! [`Ticket`]. Nothing here knows JSON.
+
+mod command;
+mod config;
+mod embedder;
+mod event;
+mod generation;
+mod load;
+mod request;
+mod slots;
+mod task;
+mod text;
+mod ticket;
+mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crossbeam_channel::Sender;
+use parking_lot::Mutex;
+
+use self::command::{Command, Submission};
+use crate::error::{Code, Error, Result};
+use crate::llama::log::{self, Level};
+use crate::llama::{Interrupt, Token};
+
+pub use self::config::Config;
+pub use self::event::{Event, Generated, Outcome, PromptStats, SpeculationStats, Stop, Timings, Update};
+pub use self::load::{Models, load};
+pub use self::request::Request;
+pub use self::ticket::{MAX_UPDATES, Phase, Ticket};
+
+/// Told the number of each request that has news, on the engine's thread.
+pub type Notify = dyn Fn(u64) + Send + Sync;
+
+/// Request numbers are unique in the process, so that one from before a second `init` is not mistaken for another.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// A running engine. Usable from all threads. Dropping it stops it.
+pub struct Engine {
+    commands: Sender<Command>,
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    max_queue: usize,
+}
+
+/// What the engine's thread shares with all others.
+struct Shared {
+    interrupt: Arc<Interrupt>,
+    stopping: AtomicBool,
+    /// Set when the thread takes no more commands; a submission holds the lock, so that none is lost between.
+    closed: Mutex<bool>,
+    status: Mutex<Status>,
+}
+
+impl Shared {
+    fn close(&self) {
+        *self.closed.lock() = true;
+    }
+}
+
+/// What slots and queue are doing, as of the engine's last step.
+#[derive(Debug, Clone, Default)]
+pub struct Status {
+    /// The slots.
+    pub slots: Vec<SlotStatus>,
+    /// Requests waiting for one.
+    pub queue: usize,
+}
+
+/// A slot, seen from outside.
+#[derive(Debug, Clone, Default)]
+pub struct SlotStatus {
+    /// The request it works on.
+    pub request: Option<u64>,
+    /// How far that has come.
+    pub phase: Option<Phase>,
+    /// Tokens in its cache.
+    pub n_past: usize,
+    /// The tokens in the cache of a free slot.
+    pub cache: Option<Arc<Vec<Token>>>,
+}
+
+impl Engine {
+    /// Queues a request; its prompt's tokens and its settings are valid for the model.
+    pub fn submit(&self, request: Request) -> Result<Arc<Ticket>> {
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let ticket = Arc::new(Ticket::new(id, request.prompt.len(), request.speculative.is_some()));
+        // A time too far to be written as an `Instant` never comes.
+        let deadline = request.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let submission = Submission { request, ticket: Arc::clone(&ticket), deadline };
+        let closed = self.shared.closed.lock();
+        if *closed {
+            return Err(Error::new(Code::Internal, "the engine has stopped; init starts a new one"));
+        }
+        let waiting = self.commands.len() + self.shared.status.lock().queue;
+        if waiting >= self.max_queue {
+            return Err(Error::new(Code::QueueFull, format!("max_queue: {waiting} requests are waiting already")));
+        }
+        self.send(Command::Submit(submission))?;
+        Ok(ticket)
+    }
+
+    fn send(&self, command: Command) -> Result<()> {
+        self.commands.send(command).map_err(|_| Error::new(Code::Internal, "the engine's thread has ended"))
+    }
+
+    /// Ends a request: at once when it waits, else within one evaluation. True when it had not ended before.
+    pub fn cancel(&self, ticket: &Ticket) -> bool {
+        if ticket.phase() == Phase::Finished {
+            return false;
+        }
+        if !ticket.cancel() {
+            // It is in a slot: stop the evaluation that runs.
+            self.shared.interrupt.raise();
+        }
+        // An engine that has ended has ended the request as well.
+        let _ = self.send(Command::Wake);
+        true
+    }
+
+    /// The pooled embedding of a text's tokens, not normalised. Waits for the engine.
+    pub fn embed(&self, tokens: Vec<Token>) -> Result<Vec<f32>> {
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        self.send(Command::Embed(tokens, reply))?;
+        answer.recv().map_err(|_| Error::new(Code::Cancelled, "get_embedding: the engine was stopped"))?
+    }
+
+    /// What slots and queue are doing. Never waits for an evaluation.
+    pub fn status(&self) -> Status {
+        self.shared.status.lock().clone()
+    }
+
+    /// Begins to stop, without waiting: what runs ends as cancelled.
+    pub fn begin_stop(&self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.interrupt.raise();
+        // Only an engine that has ended already cannot be woken.
+        let _ = self.send(Command::Wake);
+    }
+
+    /// Stops, and waits for the thread, with which the contexts end. Not to be called on the engine's own thread.
+    pub fn stop(&self) {
+        self.begin_stop();
+        let thread = self.thread.lock().take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            log::write(Level::Error, "the engine's thread panicked while it stopped");
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,36 @@
+//! A slot: a sequence of the KV cache, and the request that uses it now.
+
+use super::task::Task;
+use crate::llama::{SeqId, Token};
+
+pub(super) struct Slot {
+    pub(super) index: usize,
+    /// The tokens in the KV cache, from position 0; they stay when a request ends, for the next one to reuse.
+    pub(super) cache: Vec<Token>,
+    pub(super) task: Option<Task>,
+    /// When a request last began or ended here, counted in admissions.
+    pub(super) last_used: u64,
+    /// This slot's part of the batch being evaluated.
+    pub(super) in_batch: Option<InBatch>,
+}
+
+/// A slot's part of a batch.
+pub(super) struct InBatch {
+    /// Tokens of the context.
+    pub(super) chunk: usize,
+    /// Drafted tokens behind them.
+    pub(super) draft: usize,
+    /// Index of the first token with logits: the context's last one. `None` while a prompt goes on.
+    pub(super) row: Option<usize>,
+}
+
+impl Slot {
+    pub(super) fn new(index: usize) -> Slot {
+        Slot { index, cache: Vec::new(), task: None, last_used: 0, in_batch: None }
+    }
+
+    /// Its sequence in target and draft.
+    pub(super) fn sequence(&self) -> SeqId {
+        SeqId::try_from(self.index).unwrap_or(SeqId::MAX)
+    }
+}

@@ -1,0 +1,208 @@
+//! A request in a slot: its tokens, its text, its statistics.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::event::{Generated, Outcome, PromptStats, SpeculationStats, Stop, Timings, Update};
+use super::text::TextStream;
+use super::ticket::Ticket;
+use crate::llama::{Token, Vocab};
+use crate::sampling::{Sampler, TokenProbs};
+use crate::speculative::{Draft, Length, Settings, Source};
+
+/// A request that ends within a character may go on for so many tokens to complete it.
+const MAX_EXTRA: usize = 3;
+
+/// What a slot works on.
+pub(super) struct Task {
+    pub(super) ticket: Arc<Ticket>,
+    /// The whole context: prompt and generated tokens. Those beyond the slot's cache are to be evaluated.
+    pub(super) tokens: Vec<Token>,
+    pub(super) sampler: Sampler,
+    pub(super) n_probs: usize,
+    /// Tokens that a context shift keeps.
+    pub(super) n_keep: usize,
+    pub(super) n_predict: Option<usize>,
+    pub(super) deadline: Option<Instant>,
+    pub(super) speculation: Option<Speculation>,
+    pub(super) text: TextStream,
+    pub(super) prompt: PromptStats,
+    pub(super) n_predicted: usize,
+    pub(super) truncated: bool,
+    /// Waits for room in the KV cache: its own part was given to older requests.
+    pub(super) paused: bool,
+    unsent: Vec<Generated>,
+    clock: Clock,
+}
+
+/// What speculation needs of a request.
+pub(super) struct Speculation {
+    pub(super) settings: Settings,
+    pub(super) length: Length,
+    pub(super) draft: Draft,
+    pub(super) stats: SpeculationStats,
+}
+
+struct Clock {
+    start: Instant,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
+}
+
+/// The parts of a request that a task is made of.
+pub(super) struct Parts {
+    pub(super) ticket: Arc<Ticket>,
+    pub(super) tokens: Vec<Token>,
+    pub(super) sampler: Sampler,
+    pub(super) n_probs: usize,
+    pub(super) n_keep: usize,
+    pub(super) n_predict: Option<usize>,
+    pub(super) deadline: Option<Instant>,
+    pub(super) speculation: Option<Speculation>,
+    pub(super) stop: Vec<String>,
+    pub(super) prompt: PromptStats,
+}
+
+impl Task {
+    pub(super) fn new(parts: Parts) -> Task {
+        Task {
+            ticket: parts.ticket,
+            tokens: parts.tokens,
+            sampler: parts.sampler,
+            n_probs: parts.n_probs,
+            n_keep: parts.n_keep,
+            n_predict: parts.n_predict,
+            deadline: parts.deadline,
+            speculation: parts.speculation,
+            text: TextStream::new(parts.stop),
+            truncated: parts.prompt.truncated,
+            prompt: parts.prompt,
+            n_predicted: 0,
+            paused: false,
+            unsent: Vec::new(),
+            clock: Clock { start: Instant::now(), first_token: None, last_token: None },
+        }
+    }
+
+    /// Whether the prompt is evaluated and tokens are being generated.
+    pub(super) fn is_generating(&self) -> bool {
+        self.clock.first_token.is_some()
+    }
+
+    /// How many tokens may still be generated; at least one while the request runs.
+    pub(super) fn remaining(&self) -> usize {
+        self.n_predict.map_or(usize::MAX, |n_predict| n_predict.saturating_sub(self.n_predicted).max(1))
+    }
+
+    /// Takes a generated token into context and text. Returns why the request ends with it, if it does.
+    pub(super) fn generated(
+        &mut self,
+        token: Token,
+        source: Source,
+        probs: Option<TokenProbs>,
+        vocab: &Vocab,
+    ) -> Option<Stop> {
+        let now = Instant::now();
+        if self.clock.first_token.is_none() {
+            self.clock.first_token = Some(now);
+            self.ticket.set_generating();
+        }
+        self.clock.last_token = Some(now);
+        self.tokens.push(token);
+        self.n_predicted += 1;
+        self.unsent.push(Generated { token, source, start: self.text.len(), probs });
+        if vocab.is_eog(token) {
+            return Some(Stop::Eos);
+        }
+        if let Some(word) = self.text.push(vocab.text(token)) {
+            return Some(Stop::Word(word.to_owned()));
+        }
+        let n_predict = self.n_predict.filter(|n_predict| self.n_predicted >= *n_predict)?;
+        let unfinished = self.text.is_inside_character() && self.n_predicted < n_predict + MAX_EXTRA;
+        (!unfinished).then_some(Stop::Limit)
+    }
+
+    /// Sends the text that may be shown.
+    pub(super) fn send(&mut self) -> bool {
+        let text = self.text.take();
+        if text.is_empty() {
+            return false;
+        }
+        let update = Update { text, tokens: std::mem::take(&mut self.unsent), timings: self.timings() };
+        self.ticket.update(update);
+        true
+    }
+
+    /// Ends the request.
+    pub(super) fn finish(mut self, stop: Stop, slot: usize, n_cached: usize, truncated: bool) {
+        let outcome = Outcome {
+            stop,
+            text: self.text.finish(),
+            text_end: self.text.end(),
+            tokens: std::mem::take(&mut self.unsent),
+            slot: Some(slot),
+            prompt: self.prompt,
+            n_predicted: self.n_predicted,
+            n_cached,
+            truncated: self.truncated || truncated,
+            timings: self.timings(),
+            speculation: self.speculation.take().map(|speculation| {
+                let mut stats = speculation.stats;
+                stats.n_max_final = speculation.length.current();
+                stats
+            }),
+        };
+        self.ticket.finish(outcome);
+    }
+
+    fn timings(&self) -> Timings {
+        let clock = &self.clock;
+        let first = clock.first_token.unwrap_or_else(Instant::now);
+        let last = clock.last_token.unwrap_or(first);
+        Timings {
+            prompt_n: self.prompt.n_prompt - self.prompt.n_cached.min(self.prompt.n_prompt),
+            prompt: first.saturating_duration_since(clock.start),
+            predicted_n: self.n_predicted,
+            predicted: last.saturating_duration_since(first),
+            cache_n: self.prompt.n_cached,
+            draft: self.speculation.as_ref().map(|speculation| {
+                (speculation.stats.n_drafted, speculation.stats.n_accepted)
+            }),
+        }
+    }
+}
+
+impl Speculation {
+    pub(super) fn new(settings: Settings) -> Speculation {
+        Speculation {
+            length: Length::new(&settings),
+            draft: Draft::default(),
+            stats: SpeculationStats::default(),
+            settings,
+        }
+    }
+
+    /// The draft in hand was checked and its first `n_accepted` tokens were right.
+    pub(super) fn checked(&mut self, n_accepted: usize) {
+        let drafted = self.draft.tokens.len();
+        if drafted == 0 {
+            return;
+        }
+        self.length.saw(drafted, n_accepted);
+        let stats = &mut self.stats;
+        stats.n_drafted += drafted;
+        stats.n_accepted += n_accepted;
+        if stats.accepted_per_position.len() < drafted {
+            stats.accepted_per_position.resize(drafted, 0);
+        }
+        for count in stats.accepted_per_position.iter_mut().take(n_accepted) {
+            *count += 1;
+        }
+        if let Some(source) = self.draft.source {
+            let (all, right) = stats.by_source.entry(source).or_default();
+            *all += drafted;
+            *right += n_accepted;
+        }
+        self.draft.clear();
+    }
+}

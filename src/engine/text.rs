@@ -1,0 +1,232 @@
+//! From the bytes of tokens to text that may be shown: whole UTF-8, and nothing of a stop string.
+
+/// The generated text of one request.
+///
+/// Bytes come in token by token; text goes out as soon as it can be neither part of a stop string nor the
+/// beginning of a character. What goes out, joined, is the same however often it is taken.
+#[derive(Debug)]
+pub struct TextStream {
+    stops: Vec<String>,
+    longest_stop: usize,
+    bytes: Vec<u8>,
+    /// Bytes taken so far.
+    sent: usize,
+    /// Where the text ends, once a stop string has appeared.
+    end: Option<usize>,
+}
+
+impl TextStream {
+    /// An empty text that ends at the first of `stops`, none of which is empty.
+    pub fn new(stops: Vec<String>) -> TextStream {
+        let longest_stop = stops.iter().map(String::len).max().unwrap_or(0);
+        TextStream { stops, longest_stop, bytes: Vec::new(), sent: 0, end: None }
+    }
+
+    /// Bytes so far, those after a stop string included.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Where the answer ends, in bytes: before the stop string that appeared, else at the end of what came in.
+    pub fn end(&self) -> usize {
+        self.end.unwrap_or(self.bytes.len())
+    }
+
+    /// Adds the bytes of a token. Returns the stop string that it completed: the one that begins first and, of those
+    /// that begin together, the one given first.
+    pub fn push(&mut self, piece: &[u8]) -> Option<&str> {
+        let from = self.bytes.len().saturating_sub(self.longest_stop.saturating_sub(1)).max(self.sent);
+        self.bytes.extend_from_slice(piece);
+        if self.end.is_some() {
+            return None;
+        }
+        let fresh = self.bytes.get(from..).unwrap_or(&[]);
+        let (place, stop) = self
+            .stops
+            .iter()
+            .filter_map(|stop| find(fresh, stop.as_bytes()).map(|place| (place, stop)))
+            .min_by_key(|(place, _)| *place)?;
+        self.end = Some(from + place);
+        Some(stop)
+    }
+
+    /// Whether the text ends within a character that a further token may complete.
+    pub fn is_inside_character(&self) -> bool {
+        let tail = self.bytes.get(self.bytes.len().saturating_sub(3)..).unwrap_or(&[]);
+        (1..=tail.len()).any(|len| {
+            let end = tail.get(tail.len() - len..).unwrap_or(&[]);
+            matches!(std::str::from_utf8(end), Err(error) if error.valid_up_to() == 0 && error.error_len().is_none())
+        })
+    }
+
+    /// The text that may be shown now and was not taken before.
+    pub fn take(&mut self) -> String {
+        let mut end = self.end();
+        if self.end.is_none() {
+            end -= self.held_back();
+        }
+        self.take_to(end, false)
+    }
+
+    /// The rest, when nothing more comes. An unfinished character becomes U+FFFD.
+    pub fn finish(&mut self) -> String {
+        self.take_to(self.end(), true)
+    }
+
+    /// How many bytes at the end may become a stop string.
+    fn held_back(&self) -> usize {
+        let unsent = self.bytes.get(self.sent..).unwrap_or(&[]);
+        let most = self.longest_stop.saturating_sub(1).min(unsent.len());
+        (1..=most)
+            .rev()
+            .find(|len| {
+                let tail = unsent.get(unsent.len() - len..).unwrap_or(&[]);
+                self.stops.iter().any(|stop| stop.len() > *len && stop.as_bytes().starts_with(tail))
+            })
+            .unwrap_or(0)
+    }
+
+    fn take_to(&mut self, end: usize, last: bool) -> String {
+        let mut text = String::new();
+        let mut rest = self.bytes.get(self.sent..end).unwrap_or(&[]);
+        while !rest.is_empty() {
+            match std::str::from_utf8(rest) {
+                Ok(valid) => {
+                    text.push_str(valid);
+                    rest = &[];
+                }
+                Err(error) => {
+                    let (valid, broken) = rest.split_at_checked(error.valid_up_to()).unwrap_or((rest, &[]));
+                    text.push_str(&String::from_utf8_lossy(valid));
+                    rest = broken;
+                    match error.error_len() {
+                        Some(len) => {
+                            text.push(char::REPLACEMENT_CHARACTER);
+                            rest = broken.get(len..).unwrap_or(&[]);
+                        }
+                        None if last => {
+                            text.push(char::REPLACEMENT_CHARACTER);
+                            rest = &[];
+                        }
+                        None => break, // the rest of the character is still to come
+                    }
+                }
+            }
+        }
+        self.sent = end.max(self.sent) - rest.len();
+        text
+    }
+}
+
+/// Where `needle`, not empty, first appears.
+fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    haystack.windows(needle.len()).position(|window| window == needle)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Feeds `pieces`, taking after each whose index is in `takes` (all when empty); stops at a stop string.
+    fn run(stops: &[&str], pieces: &[&[u8]], takes: &[usize]) -> (Vec<String>, Option<String>) {
+        let mut stream = TextStream::new(stops.iter().map(|stop| stop.to_string()).collect());
+        let mut parts = Vec::new();
+        let mut word = None;
+        for (index, piece) in pieces.iter().enumerate() {
+            word = stream.push(piece).map(str::to_owned);
+            if word.is_some() {
+                break;
+            }
+            if takes.is_empty() || takes.contains(&index) {
+                parts.push(stream.take());
+            }
+        }
+        parts.push(stream.finish());
+        (parts, word)
+    }
+
+    #[test]
+    fn text_before_a_stop_string() {
+        type Case<'a> = (&'a [&'a str], &'a [&'a [u8]], &'a str, Option<&'a str>);
+        let cases: &[Case] = &[
+            (&[], &[b"Once", b" upon"], "Once upon", None),
+            (&["\n"], &[b"a", b"b\nc"], "ab", Some("\n")),
+            (&["END"], &[b"xE", b"N", b"D"], "x", Some("END")),
+            (&["END"], &[b"xE", b"N", b"Dx"], "x", Some("END")),
+            (&["END"], &[b"xE", b"N", b"x"], "xENx", None),
+            (&["END"], &[b"xEN"], "xEN", None),
+            (&["aab"], &[b"a", b"a", b"a", b"b"], "a", Some("aab")),
+            (&["abcd", "bc"], &[b"a", b"b", b"c"], "a", Some("bc")),
+            (&["ab", "abc"], &[b"xabc"], "x", Some("ab")),
+            (&["abc", "ab"], &[b"xabc"], "x", Some("abc")),
+            (&["abc", "ab"], &[b"xa", b"b"], "x", Some("ab")),
+            (&["é!"], &["cafÃ".as_bytes(), "é".as_bytes(), b"!"], "cafÃ", Some("é!")),
+            (&["\u{1F600}"], &[b"a\xF0\x9F", b"\x98", b"\x80b"], "a", Some("\u{1F600}")),
+            (&["\u{1F601}"], &[b"a\xF0\x9F", b"\x98", b"\x80b"], "a\u{1F600}b", None),
+            (&[], &[b"a\xF0\x9F", b"x"], "a\u{FFFD}x", None),
+            (&[], &[b"a\xF0\x9F"], "a\u{FFFD}", None),
+            (&[], &[b"\xFF\xFEa"], "\u{FFFD}\u{FFFD}a", None),
+        ];
+        for (stops, pieces, text, word) in cases {
+            let (parts, stopped) = run(stops, pieces, &[]);
+            assert_eq!((parts.concat().as_str(), stopped.as_deref()), (*text, *word), "{stops:?} {pieces:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_held_back_without_need() {
+        assert_eq!(run(&["END"], &[b"a", b"E", b"N", b"x"], &[]).0, ["a", "", "", "ENx", ""]);
+        assert_eq!(run(&[], &[b"\xC3", b"\xA9"], &[]).0, ["", "é", ""]);
+    }
+
+    #[test]
+    fn an_unfinished_character_is_noticed() {
+        for (bytes, inside) in [
+            (&b"abc"[..], false),
+            (b"\xC3", true),
+            (b"a\xF0\x9F\x98", true),
+            (b"a\xF0\x9F\x98\x80", false),
+            (b"\xFF", false),
+            (b"\x80", false),
+            (b"", false),
+        ] {
+            let mut stream = TextStream::new(Vec::new());
+            stream.push(bytes);
+            assert_eq!(stream.is_inside_character(), inside, "{bytes:?}");
+        }
+    }
+
+    proptest! {
+        /// Whatever the tokens' borders and the rhythm of taking, the text is the part before the first stop string
+        /// to be completed, and no part of it is sent.
+        #[test]
+        fn the_rhythm_does_not_matter(
+            text in "[abé\u{1F600}]{0,24}",
+            stops in prop::collection::vec("[abé\u{1F600}]{1,4}", 0..4),
+            cuts in prop::collection::vec(0_usize..64, 0..12),
+            takes in prop::collection::vec(0_usize..16, 0..8),
+        ) {
+            let bytes = text.as_bytes();
+            let mut borders: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
+            borders.extend([0, bytes.len()]);
+            borders.sort();
+            borders.dedup();
+            let pieces: Vec<&[u8]> = borders.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
+            let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
+
+            // Independently: the first token border at which the text so far contains a stop string.
+            let seen = borders.iter().find_map(|&border| {
+                let so_far = &bytes[..border];
+                stops.iter().filter_map(|stop| find(so_far, stop.as_bytes())).min()
+            });
+            let expected = &text[..seen.unwrap_or(text.len())];
+
+            let takes = if takes.is_empty() { vec![usize::MAX] } else { takes };
+            let (parts, stopped) = run(&stops, &pieces, &takes);
+            prop_assert_eq!(parts.concat(), expected);
+            prop_assert_eq!(stopped.is_some(), seen.is_some());
+        }
+    }
+}

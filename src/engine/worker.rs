@@ -1,0 +1,121 @@
+//! The engine's thread: the only one that touches contexts.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crossbeam_channel::{Receiver, TryRecvError};
+
+use super::command::Command;
+use super::embedder::Embedder;
+use super::event::Stop;
+use super::generation::Generation;
+use super::{Notify, Shared, SlotStatus};
+use crate::error::{Code, Error};
+
+pub(super) struct Worker {
+    pub(super) commands: Receiver<Command>,
+    pub(super) generation: Option<Generation>,
+    pub(super) embedder: Option<Embedder>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) notify: Arc<Notify>,
+}
+
+impl Worker {
+    /// Runs until the engine is told to stop. Requests that are left then end as cancelled.
+    pub(super) fn run(mut self) {
+        let mut stop = Stop::Cancelled;
+        while !self.shared.stopping.load(Ordering::Acquire) {
+            // A defect in a step must end the requests, not the host.
+            let step = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.step()));
+            if step.is_err() {
+                let error = Error::new(Code::Internal, "the engine's thread panicked; init starts a new one");
+                stop = Stop::Error(error);
+                break;
+            }
+        }
+        self.shared.close();
+        let notify = Arc::clone(&self.notify);
+        while let Ok(command) = self.commands.try_recv() {
+            self.take(command);
+        }
+        if let Some(generation) = &mut self.generation {
+            generation.end_all(&stop, &mut |id| notify(id));
+        }
+        self.publish();
+    }
+
+    fn step(&mut self) {
+        // First of all: what raised it is looked at below, and what raises it from now on stops the evaluation.
+        self.shared.interrupt.clear();
+        self.receive();
+        if self.shared.stopping.load(Ordering::Acquire) {
+            return;
+        }
+        let notify = Arc::clone(&self.notify);
+        if let Some(generation) = self.generation.as_mut().filter(|generation| !generation.is_idle()) {
+            self.shared.interrupt.set_deadline(generation.deadline());
+            generation.step(&mut |id| notify(id));
+            self.shared.interrupt.set_deadline(None);
+        }
+        self.publish();
+    }
+
+    /// Takes all commands; waits for one when there is nothing else to do.
+    fn receive(&mut self) {
+        if self.generation.as_ref().is_none_or(Generation::is_idle) {
+            match self.commands.recv() {
+                Ok(command) => self.take(command),
+                Err(_) => self.shared.stopping.store(true, Ordering::Release),
+            }
+        }
+        loop {
+            match self.commands.try_recv() {
+                Ok(command) => self.take(command),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.shared.stopping.store(true, Ordering::Release);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Submit(submission) => {
+                if let Some(generation) = &mut self.generation {
+                    generation.queue.push_back(submission);
+                }
+            }
+            Command::Embed(tokens, reply) => {
+                let result = match &mut self.embedder {
+                    Some(embedder) => embedder.embed(&tokens, &self.shared),
+                    None => Err(Error::invalid("get_embedding: init was not called with \"embedding\": true")),
+                };
+                // The asker may be gone.
+                let _ = reply.send(result);
+            }
+            Command::Wake => {}
+        }
+    }
+
+    /// Writes down what `poll_system_status` shows.
+    fn publish(&self) {
+        let Some(generation) = &self.generation else { return };
+        let mut status = self.shared.status.lock();
+        status.queue = generation.queue.len();
+        status.slots.resize_with(generation.slots.len(), SlotStatus::default);
+        for (status, slot) in status.slots.iter_mut().zip(&generation.slots) {
+            let busy = slot.task.as_ref();
+            status.request = busy.map(|task| task.ticket.id());
+            status.phase = busy.map(|task| task.ticket.phase());
+            status.n_past = slot.cache.len();
+            // Cached tokens matter to those who ask what a prompt will reuse: free slots only, and only when they changed.
+            if busy.is_some() {
+                status.cache = None;
+            } else if status.cache.as_ref().is_none_or(|cache| cache.as_slice() != slot.cache.as_slice()) {
+                status.cache = Some(Arc::new(slot.cache.clone()));
+            }
+        }
+    }
+}

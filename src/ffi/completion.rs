@@ -1,0 +1,67 @@
+//! Completions: one call that waits, or a request that is polled; plain, and with speculation by default.
+//!
+//! Each function takes a JSON object and returns one, which the caller owns and releases with `free_string` or `free`.
+//! `cmd` of the poll and cancel functions may be NULL or empty: the newest request of the same family is meant.
+
+use std::ffi::c_char;
+
+use super::SYSTEM;
+use super::guard::{answer, bytes, required};
+use crate::api::Family;
+
+/// Generates, and returns the final response. Waits until the request has finished.
+#[unsafe(no_mangle)]
+pub extern "C" fn get_completion(req: *const c_char) -> *const c_char {
+    // SAFETY: see the room's promise.
+    answer(|| SYSTEM.with_server(|server| server.complete(Family::Completion, unsafe { required(req) }?)))
+}
+
+/// Queues a request and returns its `id` and `prompt_stats`.
+#[unsafe(no_mangle)]
+pub extern "C" fn async_completion_init(req: *const c_char) -> *const c_char {
+    // SAFETY: see the room's promise.
+    answer(|| SYSTEM.with_server(|server| server.submit(Family::Completion, unsafe { required(req) }?)))
+}
+
+/// Takes the updates of a request since the last poll: `{"id": 7, "timeout_ms": 0}`. `finished` is true once the last
+/// one was handed out. Waits for an update up to `timeout_ms`; 0 never waits.
+#[unsafe(no_mangle)]
+pub extern "C" fn async_completion_poll(cmd: *const c_char) -> *const c_char {
+    // SAFETY: see the room's promise.
+    answer(|| SYSTEM.with_server(|server| server.poll(Family::Completion, unsafe { bytes(cmd) })))
+}
+
+/// Ends a request within one evaluation; its last update says so.
+#[unsafe(no_mangle)]
+pub extern "C" fn async_completion_cancel(cmd: *const c_char) -> *const c_char {
+    // SAFETY: see the room's promise.
+    answer(|| SYSTEM.with_server(|server| server.cancel(Family::Completion, unsafe { bytes(cmd) })))
+}
+
+/// As `get_completion`, with speculation unless the request turns it off. The text is the same.
+#[unsafe(no_mangle)]
+pub extern "C" fn speculative_completion(req: *const c_char) -> *const c_char {
+    // SAFETY: see the room's promise.
+    answer(|| SYSTEM.with_server(|server| server.complete(Family::Speculative, unsafe { required(req) }?)))
+}
+
+/// As `async_completion_init`, with speculation unless the request turns it off.
+#[unsafe(no_mangle)]
+pub extern "C" fn speculative_completion_init(req: *const c_char) -> *const c_char {
+    // SAFETY: see the room's promise.
+    answer(|| SYSTEM.with_server(|server| server.submit(Family::Speculative, unsafe { required(req) }?)))
+}
+
+/// As `async_completion_poll`; without an `id` the newest request of `speculative_completion_init` is meant.
+#[unsafe(no_mangle)]
+pub extern "C" fn speculative_completion_poll(cmd: *const c_char) -> *const c_char {
+    // SAFETY: see the room's promise.
+    answer(|| SYSTEM.with_server(|server| server.poll(Family::Speculative, unsafe { bytes(cmd) })))
+}
+
+/// As `async_completion_cancel`; without an `id` the newest request of `speculative_completion_init` is meant.
+#[unsafe(no_mangle)]
+pub extern "C" fn speculative_completion_cancel(cmd: *const c_char) -> *const c_char {
+    // SAFETY: see the room's promise.
+    answer(|| SYSTEM.with_server(|server| server.cancel(Family::Speculative, unsafe { bytes(cmd) })))
+}

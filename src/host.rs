@@ -1,0 +1,121 @@
+//! Calls into the host: its callbacks, and the knowledge of being inside one.
+//!
+//! A function of the library that waits for the engine must not be called from a callback that the
+//! engine is waiting for. Every callback runs inside [`call`]; such functions ask [`inside`] and refuse.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+thread_local! {
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Runs a host's callback.
+pub fn call<R>(callback: impl FnOnce() -> R) -> R {
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            DEPTH.with(|depth| depth.set(depth.get() - 1));
+        }
+    }
+    DEPTH.with(|depth| depth.set(depth.get() + 1));
+    let _leave = Leave;
+    callback()
+}
+
+/// Whether this thread is inside a host's callback.
+pub fn inside() -> bool {
+    DEPTH.with(|depth| depth.get() > 0)
+}
+
+/// A callback of the host that may be replaced at any time, also while it runs and from inside itself.
+#[derive(Debug)]
+pub struct Hook<F: ?Sized>(RwLock<Option<Arc<Gate<F>>>>);
+
+/// The callback, open while it is in use. Read-locked by those who call it.
+type Gate<F> = RwLock<Option<Box<F>>>;
+
+impl<F: ?Sized> Hook<F> {
+    /// No callback yet.
+    pub const fn new() -> Self {
+        Hook(RwLock::new(None))
+    }
+
+    /// Replaces the callback. When this returns, the former one runs no more and is dropped; only when called from
+    /// inside a callback it may still be running, on this thread or another.
+    pub fn set(&self, callback: Option<Box<F>>) {
+        let new = callback.map(|callback| Arc::new(RwLock::new(Some(callback))));
+        let old = std::mem::replace(&mut *self.0.write(), new);
+        if let (Some(old), false) = (old, inside()) {
+            old.write().take();
+        }
+    }
+
+    /// Lets `using` call the callback; false when there is none.
+    pub fn with(&self, using: impl FnOnce(&F)) -> bool {
+        let Some(gate) = self.0.read_recursive().clone() else { return false };
+        // Recursive, because a callback may call the library, which calls back, while `set` waits to write.
+        let gate = gate.read_recursive();
+        let Some(callback) = gate.as_ref() else { return false };
+        call(|| using(callback));
+        true
+    }
+}
+
+impl<F: ?Sized> Default for Hook<F> {
+    fn default() -> Self {
+        Hook::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_hook_can_be_replaced_from_inside_itself() {
+        static HOOK: Hook<dyn Fn(u32) + Send + Sync> = Hook::new();
+        static SEEN: AtomicU32 = AtomicU32::new(0);
+        assert!(!HOOK.with(|f| f(1)), "nothing is set");
+        HOOK.set(Some(Box::new(|n| {
+            assert!(inside());
+            SEEN.fetch_add(n, Ordering::Relaxed);
+            HOOK.set(Some(Box::new(|n| {
+                SEEN.fetch_add(100 * n, Ordering::Relaxed);
+            })));
+        })));
+        assert!(HOOK.with(|f| f(1)));
+        assert!(HOOK.with(|f| f(2)));
+        assert_eq!(SEEN.load(Ordering::Relaxed), 201);
+        assert!(!inside());
+        HOOK.set(None);
+        assert!(!HOOK.with(|f| f(1)));
+    }
+
+    #[test]
+    fn a_replaced_callback_has_finished() {
+        static HOOK: Hook<dyn Fn() + Send + Sync> = Hook::new();
+        let (entered, wait_entered) = crossbeam_channel::bounded::<()>(0);
+        let (leave, wait_leave) = crossbeam_channel::bounded::<()>(0);
+        let done = Arc::new(AtomicU32::new(0));
+        let seen = Arc::clone(&done);
+        HOOK.set(Some(Box::new(move || {
+            entered.send(()).unwrap();
+            wait_leave.recv().unwrap();
+            seen.store(1, Ordering::SeqCst);
+        })));
+        let caller = std::thread::spawn(|| HOOK.with(|f| f()));
+        wait_entered.recv().unwrap();
+        let setter = std::thread::spawn(move || {
+            HOOK.set(None);
+            done.load(Ordering::SeqCst)
+        });
+        leave.send(()).unwrap();
+        assert_eq!(setter.join().unwrap(), 1, "set returned while the old callback was running");
+        caller.join().unwrap();
+    }
+}

@@ -1,0 +1,15 @@
+//! foredraft: llama.cpp in your process, with speculative decoding, behind a C ABI that speaks JSON.
+
+#![deny(unsafe_code, missing_docs)]
+
+pub mod api;
+pub mod engine;
+pub mod error;
+pub mod host;
+#[allow(unsafe_code)]
+mod ffi;
+#[allow(unsafe_code)]
+pub mod llama;
+pub mod sampling;
+pub mod session;
+pub mod speculative;

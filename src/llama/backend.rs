@@ -1,0 +1,209 @@
+//! What a process does once: start llama.cpp, load ggml's backends, list devices.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Once;
+use std::time::Duration;
+
+use llama_cpp_sys_2 as sys;
+use parking_lot::Mutex;
+
+use super::log;
+use crate::error::{Error, Result};
+
+static START: Once = Once::new();
+static RPC_SERVERS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Starts llama.cpp; harmless any number of times. Every owner in this room calls it first.
+pub(super) fn start() {
+    START.call_once(|| {
+        // SAFETY: `from_llama` is a function of this library, which is never unloaded while llama.cpp,
+        // linked into it, may log; `Once` keeps other threads out of llama.cpp until this is done.
+        unsafe {
+            sys::llama_log_set(Some(log::from_llama), std::ptr::null_mut());
+            #[cfg(feature = "portable")]
+            load_backends();
+            sys::llama_backend_init();
+        }
+    });
+}
+
+/// Loads every CPU variant's module and keeps the best: from `FOREDRAFT_BACKENDS`, from the folder of this
+/// library, or from where the build left them.
+#[cfg(feature = "portable")]
+fn load_backends() {
+    let mut folders: Vec<std::path::PathBuf> = Vec::new();
+    folders.extend(std::env::var_os("FOREDRAFT_BACKENDS").map(Into::into));
+    folders.extend(own_folder());
+    folders.extend(sys::BACKENDS_DIR.map(Into::into));
+    for folder in folders {
+        let Ok(path) = CString::new(folder.to_string_lossy().as_bytes()) else { continue };
+        // SAFETY: a NUL-terminated path; a folder without modules loads nothing.
+        unsafe {
+            sys::ggml_backend_load_all_from_path(path.as_ptr());
+            if sys::ggml_backend_dev_count() > 0 {
+                return;
+            }
+        }
+    }
+}
+
+/// The folder that this library was loaded from.
+#[cfg(feature = "portable")]
+fn own_folder() -> Option<std::path::PathBuf> {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: `dladdr` only looks the address of a function of this library up and fills `info`, whose
+    // strings live as long as the library is loaded.
+    unsafe {
+        if libc::dladdr(start as *const c_void, info.as_mut_ptr()) == 0 {
+            return None;
+        }
+        let name = info.assume_init().dli_fname;
+        if name.is_null() {
+            return None;
+        }
+        let path = std::path::PathBuf::from(CStr::from_ptr(name).to_string_lossy().into_owned());
+        path.parent().map(Into::into)
+    }
+}
+
+/// Sets the NUMA strategy of the process; llama.cpp takes the first call only.
+pub fn set_numa(strategy: Numa) {
+    start();
+    let strategy = match strategy {
+        Numa::Distribute => sys::GGML_NUMA_STRATEGY_DISTRIBUTE,
+        Numa::Isolate => sys::GGML_NUMA_STRATEGY_ISOLATE,
+        Numa::Numactl => sys::GGML_NUMA_STRATEGY_NUMACTL,
+    };
+    static SET: Once = Once::new();
+    // SAFETY: llama.cpp is started, and `Once` makes this the only call.
+    SET.call_once(|| unsafe { sys::llama_numa_init(strategy) });
+}
+
+/// Memory placement on machines with several NUMA nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Numa {
+    /// Spread threads and memory over all nodes.
+    Distribute,
+    /// Stay on the node the process started on.
+    Isolate,
+    /// As `numactl` set it up.
+    Numactl,
+}
+
+/// Makes the devices of a ggml RPC server (`host:port`) available. A server stays known for the life of the process.
+pub fn add_rpc_server(endpoint: &str) -> Result<()> {
+    start();
+    let mut known = RPC_SERVERS.lock();
+    if known.iter().any(|server| server == endpoint) {
+        return Ok(());
+    }
+    // ggml aborts the process when an RPC server cannot be reached later on; find out before it does.
+    let address = endpoint.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+    let reachable = address.and_then(|address| TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok());
+    if reachable.is_none() {
+        return Err(Error::model(format!("rpc: no server answers at {endpoint:?}")));
+    }
+    let c_endpoint = CString::new(endpoint).map_err(|_| Error::invalid(format!("rpc: {endpoint:?} contains NUL")))?;
+    type AddServer = unsafe extern "C" fn(*const c_char) -> sys::ggml_backend_reg_t;
+    // SAFETY: the name is NUL-terminated; ggml documents the procedure "ggml_backend_rpc_add_server" of
+    // the backend "RPC" as having the type `AddServer`, and returns NULL where there is none.
+    unsafe {
+        let rpc = sys::ggml_backend_reg_by_name(c"RPC".as_ptr());
+        if rpc.is_null() {
+            return Err(Error::model("rpc: this build has no RPC backend (GGML_RPC=ON)"));
+        }
+        let add = sys::ggml_backend_reg_get_proc_address(rpc, c"ggml_backend_rpc_add_server".as_ptr());
+        if add.is_null() {
+            return Err(Error::model("rpc: the RPC backend cannot add servers"));
+        }
+        let add: AddServer = std::mem::transmute::<*mut c_void, AddServer>(add);
+        let registry = add(c_endpoint.as_ptr());
+        if registry.is_null() {
+            return Err(Error::model(format!("rpc: the server at {endpoint:?} was refused")));
+        }
+        sys::ggml_backend_register(registry);
+    }
+    known.push(endpoint.to_owned());
+    Ok(())
+}
+
+/// A device that ggml can compute on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Its name, as `devices` in `init` takes it.
+    pub name: String,
+    /// What it is.
+    pub description: String,
+    /// `cpu`, `gpu`, `igpu`, `accel` or `meta`.
+    pub kind: &'static str,
+    /// Free memory in bytes.
+    pub memory_free: usize,
+    /// Total memory in bytes.
+    pub memory_total: usize,
+}
+
+/// All devices.
+pub fn devices() -> Vec<Device> {
+    start();
+    let mut found = Vec::new();
+    // SAFETY: indices are below the count, and devices live as long as the process; their strings are
+    // static and NUL-terminated (`text` takes NULL too).
+    unsafe {
+        for index in 0..sys::ggml_backend_dev_count() {
+            let device = sys::ggml_backend_dev_get(index);
+            let (mut memory_free, mut memory_total) = (0, 0);
+            sys::ggml_backend_dev_memory(device, &mut memory_free, &mut memory_total);
+            found.push(Device {
+                name: text(sys::ggml_backend_dev_name(device)),
+                description: text(sys::ggml_backend_dev_description(device)),
+                kind: match sys::ggml_backend_dev_type(device) {
+                    sys::GGML_BACKEND_DEVICE_TYPE_CPU => "cpu",
+                    sys::GGML_BACKEND_DEVICE_TYPE_GPU => "gpu",
+                    sys::GGML_BACKEND_DEVICE_TYPE_IGPU => "igpu",
+                    sys::GGML_BACKEND_DEVICE_TYPE_ACCEL => "accel",
+                    _ => "meta",
+                },
+                memory_free,
+                memory_total,
+            });
+        }
+    }
+    found
+}
+
+/// The handle of the device of that name.
+pub(super) fn device_by_name(name: &str) -> Option<sys::ggml_backend_dev_t> {
+    let c_name = CString::new(name).ok()?;
+    // SAFETY: a NUL-terminated name; NULL means that there is none.
+    let device = unsafe { sys::ggml_backend_dev_by_name(c_name.as_ptr()) };
+    (!device.is_null()).then_some(device)
+}
+
+/// One line on the instruction sets and backends in use.
+pub fn system_info() -> String {
+    start();
+    // SAFETY: llama.cpp returns a static, NUL-terminated string. It builds it anew at each call, so
+    // calls must not overlap: the lock.
+    static LOCK: Mutex<()> = Mutex::new(());
+    let _alone = LOCK.lock();
+    unsafe { text(sys::llama_print_system_info()) }
+}
+
+/// The version of the llama.cpp that is linked.
+pub fn llama_version() -> String {
+    // SAFETY: a static, NUL-terminated string.
+    unsafe { text(sys::llama_version()) }
+}
+
+/// A C string's text; empty for NULL.
+///
+/// # Safety
+/// `pointer` is NULL or NUL-terminated and readable during the call.
+pub(super) unsafe fn text(pointer: *const c_char) -> String {
+    if pointer.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+}

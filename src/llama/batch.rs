@@ -1,0 +1,51 @@
+//! Tokens to evaluate together, with their positions and sequences.
+
+use super::{SeqId, Token};
+
+/// One batch. Its buffers are reused: `clear` and refill it instead of making another.
+#[derive(Debug, Default)]
+pub struct Batch {
+    pub(super) tokens: Vec<Token>,
+    pub(super) positions: Vec<i32>,
+    pub(super) sequences: Vec<SeqId>,
+    pub(super) outputs: Vec<i8>,
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Batch::default()
+    }
+
+    /// Adds `token` at `position` of `sequence` and returns its index; `output`: whether its logits will be read.
+    pub fn push(&mut self, token: Token, position: usize, sequence: SeqId, output: bool) -> usize {
+        self.tokens.push(token);
+        self.positions.push(i32::try_from(position).unwrap_or(i32::MAX));
+        self.sequences.push(sequence);
+        self.outputs.push(i8::from(output));
+        self.tokens.len() - 1
+    }
+
+    /// Removes all tokens.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.sequences.clear();
+        self.outputs.clear();
+    }
+
+    /// How many tokens it holds.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Whether the logits of the token at `index` were asked for.
+    pub fn is_output(&self, index: usize) -> bool {
+        self.outputs.get(index).is_some_and(|output| *output != 0)
+    }
+}

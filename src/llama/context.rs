@@ -1,0 +1,342 @@
+//! A context: the KV cache of a model and its evaluations.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use llama_cpp_sys_2 as sys;
+
+use super::guard::{Why, foredraft_context_new, foredraft_decode};
+use super::params::{CacheType, ContextParams, FlashAttn, Pooling, RopeScaling};
+use super::{Batch, Interrupt, Model, SeqId, ThreadPool, log};
+use crate::error::{Error, Result};
+
+/// The context that `n_ctx: None` asks for, unless the model was trained on less.
+pub const DEFAULT_N_CTX: u32 = 4096;
+
+/// Why an evaluation did not happen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DecodeError {
+    /// The KV cache has no room for the batch; nothing changed.
+    Full,
+    /// The [`Interrupt`] stopped it. Part of the batch may be in the cache: cut it there.
+    Aborted,
+    /// llama.cpp failed. Part of the batch may be in the cache: cut it there.
+    Failed(String),
+}
+
+/// A context of a model. Only one thread uses it at a time; it may move between threads.
+///
+/// Everything that llama.cpp would answer with an assertion (which ends the process) is checked here first.
+#[derive(Debug)]
+pub struct Context {
+    ptr: NonNull<sys::llama_context>,
+    memory: sys::llama_memory_t,
+    /// Scratch of `decode`: llama.cpp wants lists of sequences by pointer.
+    seq_lists: Vec<*mut SeqId>,
+    seq_counts: Vec<i32>,
+    /// Which tokens of the last batch have logits.
+    has_logits: Vec<bool>,
+    n_vocab: usize,
+    n_embd: usize,
+    n_batch: usize,
+    n_seq_max: SeqId,
+    pooled: bool,
+    // After `ptr`, which uses them and is freed first (see `drop`).
+    model: Arc<Model>,
+    _threads: Arc<ThreadPool>,
+    _interrupt: Arc<Interrupt>,
+}
+
+// SAFETY: a context has no thread affinity; `&mut self` keeps it to one thread at a time, and the methods that
+// take `&self` only read what evaluations do not change.
+unsafe impl Send for Context {}
+
+impl Context {
+    /// A context of `model`, whose evaluations run on `threads` and stop at `interrupt`.
+    pub fn new(
+        model: &Arc<Model>,
+        params: &ContextParams,
+        threads: &Arc<ThreadPool>,
+        interrupt: &Arc<Interrupt>,
+    ) -> Result<Context> {
+        if model.vocab_only() {
+            return Err(Error::model("the model was loaded with vocab_only: it cannot be evaluated"));
+        }
+        let raw = raw_params(params, model, interrupt);
+        let mut why = Why::new();
+        // SAFETY: the model is alive, `raw` is plain data whose one pointer, the interrupt, is kept by the context's
+        // owner below, and exceptions end in the guard.
+        let (ptr, errors) = log::collecting(|| unsafe {
+            foredraft_context_new(model.as_ptr(), raw, why.ptr(), why.size())
+        });
+        let ptr = NonNull::new(ptr).ok_or_else(|| {
+            Error::model(format!("n_ctx: a context of {} tokens cannot be made: {} {}", raw.n_ctx, errors.join("; "), why.message()))
+        })?;
+        // SAFETY: the context is alive; the adapters belong to its model.
+        let context = unsafe {
+            sys::llama_attach_threadpool(ptr.as_ptr(), threads.as_ptr(), threads.as_ptr());
+            let (mut adapters, mut scales): (Vec<_>, Vec<_>) =
+                model.adapters().iter().map(|(adapter, scale)| (adapter.as_ptr(), *scale)).unzip();
+            if !adapters.is_empty() {
+                sys::llama_set_adapters_lora(ptr.as_ptr(), adapters.as_mut_ptr(), adapters.len(), scales.as_mut_ptr());
+            }
+            Context {
+                ptr,
+                memory: sys::llama_get_memory(ptr.as_ptr()),
+                seq_lists: Vec::new(),
+                seq_counts: Vec::new(),
+                has_logits: Vec::new(),
+                n_vocab: model.vocab().n_tokens(),
+                n_embd: model.n_embd(),
+                n_batch: sys::llama_n_batch(ptr.as_ptr()) as usize,
+                n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
+                pooled: params.embeddings,
+                model: Arc::clone(model),
+                _threads: Arc::clone(threads),
+                _interrupt: Arc::clone(interrupt),
+            }
+        };
+        if context.memory.is_null() && !params.embeddings {
+            return Err(Error::model("the model has no KV cache: it cannot generate text"));
+        }
+        Ok(context)
+    }
+
+    /// Its model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Tokens that one sequence may hold.
+    pub fn n_ctx(&self) -> usize {
+        // SAFETY: the context is alive.
+        unsafe { sys::llama_n_ctx_seq(self.ptr.as_ptr()) as usize }
+    }
+
+    /// Most tokens in one batch.
+    pub fn n_batch(&self) -> usize {
+        self.n_batch
+    }
+
+    /// Most tokens that are evaluated at once; larger batches are split into such.
+    pub fn n_ubatch(&self) -> usize {
+        // SAFETY: the context is alive.
+        unsafe { sys::llama_n_ubatch(self.ptr.as_ptr()) as usize }
+    }
+
+    /// Sets the threads of the evaluations that follow: for one token, and for several.
+    pub fn set_threads(&mut self, n_threads: i32, n_threads_batch: i32) {
+        // SAFETY: the context is alive; ggml takes no more threads than the pool has.
+        unsafe { sys::llama_set_n_threads(self.ptr.as_ptr(), n_threads.max(1), n_threads_batch.max(1)) }
+    }
+
+    /// Evaluates `batch`; afterwards [`Context::logits`] has the rows that were asked for.
+    pub fn decode(&mut self, batch: &Batch) -> std::result::Result<(), DecodeError> {
+        self.has_logits.clear();
+        self.check(batch).map_err(DecodeError::Failed)?;
+        self.seq_counts.clear();
+        self.seq_counts.resize(batch.len(), 1);
+        self.seq_lists.clear();
+        self.seq_lists.extend(batch.sequences.iter().map(|sequence| std::ptr::from_ref(sequence).cast_mut()));
+        let raw = sys::llama_batch {
+            n_tokens: i32::try_from(batch.len()).unwrap_or(0),
+            token: batch.tokens.as_ptr().cast_mut(),
+            embd: std::ptr::null_mut(),
+            pos: batch.positions.as_ptr().cast_mut(),
+            n_seq_id: self.seq_counts.as_mut_ptr(),
+            seq_id: self.seq_lists.as_mut_ptr(),
+            logits: batch.outputs.as_ptr().cast_mut(),
+        };
+        let mut why = Why::new();
+        // SAFETY: all arrays have `n_tokens` elements and live through the call, which only reads them; tokens,
+        // sequences and size are within what llama.cpp asserts (`check`); exceptions end in the guard.
+        let (code, errors) = log::collecting(|| unsafe {
+            foredraft_decode(self.ptr.as_ptr(), raw, why.ptr(), why.size())
+        });
+        match code {
+            0 => {
+                self.has_logits.extend(batch.outputs.iter().map(|output| *output != 0));
+                Ok(())
+            }
+            1 => Err(DecodeError::Full),
+            2 => Err(DecodeError::Aborted),
+            code => Err(DecodeError::Failed(format!(
+                "llama_decode returned {code}: {} {}",
+                errors.join("; "),
+                why.message()
+            ))),
+        }
+    }
+
+    /// What llama.cpp would assert.
+    fn check(&self, batch: &Batch) -> std::result::Result<(), String> {
+        if batch.is_empty() || batch.len() > self.n_batch {
+            return Err(format!("a batch of {} tokens, where 1 to {} are allowed", batch.len(), self.n_batch));
+        }
+        let vocab = self.model.vocab();
+        if let Some(token) = batch.tokens.iter().find(|token| !vocab.contains(**token)) {
+            return Err(format!("the token {token} is not in the vocabulary"));
+        }
+        if let Some(sequence) = batch.sequences.iter().find(|sequence| !self.has_sequence(**sequence)) {
+            return Err(format!("there is no sequence {sequence}"));
+        }
+        Ok(())
+    }
+
+    fn has_sequence(&self, sequence: SeqId) -> bool {
+        (0..self.n_seq_max).contains(&sequence)
+    }
+
+    /// The logits of the token at `index` of the last batch: one for each token of the vocabulary. `None` when
+    /// they were not asked for. They may be written to, and stay until the next evaluation.
+    pub fn logits(&mut self, index: usize) -> Option<&mut [f32]> {
+        if !self.has_logits.get(index).copied().unwrap_or(false) {
+            return None;
+        }
+        let row = i32::try_from(index).ok()?;
+        // SAFETY: the last evaluation succeeded and computed this row, which has one float a token and belongs
+        // to the context, borrowed here as long as the slice lives.
+        unsafe {
+            let row = sys::llama_get_logits_ith(self.ptr.as_ptr(), row);
+            (!row.is_null()).then(|| std::slice::from_raw_parts_mut(row, self.n_vocab))
+        }
+    }
+
+    /// The pooled embedding of `sequence` after an evaluation of a context made with `embeddings`.
+    pub fn embedding(&mut self, sequence: SeqId) -> Option<&[f32]> {
+        if !self.pooled || !self.has_sequence(sequence) {
+            return None;
+        }
+        // SAFETY: the context is alive; the row has `n_embd` floats and stays until the next evaluation, which
+        // needs `&mut self`.
+        unsafe {
+            let row = sys::llama_get_embeddings_seq(self.ptr.as_ptr(), sequence);
+            (!row.is_null()).then(|| std::slice::from_raw_parts(row, self.n_embd))
+        }
+    }
+
+    /// Removes the tokens of `sequence` from `from` on. False when this memory cannot be cut there (recurrent
+    /// models); the whole sequence (`from` 0) can always be removed.
+    pub fn truncate(&mut self, sequence: SeqId, from: usize) -> bool {
+        self.remove(sequence, from, None)
+    }
+
+    /// Removes the positions `from..to` of `sequence` (to the end with `None`), leaving a hole.
+    pub fn remove(&mut self, sequence: SeqId, from: usize, to: Option<usize>) -> bool {
+        if self.memory.is_null() || !self.has_sequence(sequence) {
+            return false;
+        }
+        let from = i32::try_from(from).unwrap_or(i32::MAX);
+        let to = to.map_or(-1, |to| i32::try_from(to).unwrap_or(i32::MAX));
+        // SAFETY: the memory belongs to the context, and the sequence is one of its own.
+        unsafe { sys::llama_memory_seq_rm(self.memory, sequence, from, to) }
+    }
+
+    /// Moves the positions from `from` on of `sequence` down by `by`, closing a hole. False when this memory
+    /// cannot shift; then nothing changed.
+    pub fn shift_down(&mut self, sequence: SeqId, from: usize, by: usize) -> bool {
+        let (Ok(from), Ok(by)) = (i32::try_from(from), i32::try_from(by)) else { return false };
+        if !self.can_shift() || !self.has_sequence(sequence) {
+            return false;
+        }
+        // SAFETY: as in `remove`, and the memory supports shifting.
+        unsafe { sys::llama_memory_seq_add(self.memory, sequence, from, -1, -by) };
+        true
+    }
+
+    /// Whether [`Context::shift_down`] works.
+    pub fn can_shift(&self) -> bool {
+        // SAFETY: the memory belongs to the context.
+        !self.memory.is_null() && unsafe { sys::llama_memory_can_shift(self.memory) }
+    }
+
+    /// How many tokens of `sequence` are in the cache, counted from position 0.
+    pub fn len(&self, sequence: SeqId) -> usize {
+        if self.memory.is_null() || !self.has_sequence(sequence) {
+            return 0;
+        }
+        // SAFETY: as in `remove`.
+        let last = unsafe { sys::llama_memory_seq_pos_max(self.memory, sequence) };
+        usize::try_from(last.saturating_add(1)).unwrap_or(0)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: the only owner; model, threads and interrupt are fields and live a moment longer.
+        unsafe { sys::llama_free(self.ptr.as_ptr()) }
+    }
+}
+
+fn raw_params(params: &ContextParams, model: &Model, interrupt: &Arc<Interrupt>) -> sys::llama_context_params {
+    // SAFETY: returns plain data.
+    let mut raw = unsafe { sys::llama_context_default_params() };
+    let trained = model.n_ctx_train();
+    raw.n_ctx = match params.n_ctx {
+        None if trained == 0 => DEFAULT_N_CTX,
+        None => trained.min(DEFAULT_N_CTX),
+        Some(n_ctx) => n_ctx, // 0: llama.cpp takes the trained one
+    };
+    raw.n_batch = params.n_batch.max(1);
+    raw.n_ubatch = params.n_ubatch.clamp(1, raw.n_batch);
+    raw.n_seq_max = params.n_seq_max.max(1);
+    raw.n_threads = params.n_threads.max(1);
+    raw.n_threads_batch = params.n_threads_batch.max(1);
+    raw.flash_attn_type = match params.flash_attn {
+        FlashAttn::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
+        FlashAttn::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+        FlashAttn::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    };
+    raw.type_k = cache_type(params.type_k);
+    raw.type_v = cache_type(params.type_v);
+    raw.offload_kqv = params.offload_kqv;
+    raw.swa_full = params.swa_full;
+    raw.kv_unified = params.kv_unified;
+    raw.rope_freq_base = params.rope_freq_base;
+    raw.rope_freq_scale = params.rope_freq_scale;
+    raw.rope_scaling_type = match params.rope_scaling {
+        RopeScaling::FromModel => sys::LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED,
+        RopeScaling::None => sys::LLAMA_ROPE_SCALING_TYPE_NONE,
+        RopeScaling::Linear => sys::LLAMA_ROPE_SCALING_TYPE_LINEAR,
+        RopeScaling::Yarn => sys::LLAMA_ROPE_SCALING_TYPE_YARN,
+        RopeScaling::LongRope => sys::LLAMA_ROPE_SCALING_TYPE_LONGROPE,
+    };
+    raw.yarn_ext_factor = params.yarn_ext_factor;
+    raw.yarn_attn_factor = params.yarn_attn_factor;
+    raw.yarn_beta_fast = params.yarn_beta_fast;
+    raw.yarn_beta_slow = params.yarn_beta_slow;
+    raw.yarn_orig_ctx = params.yarn_orig_ctx;
+    raw.embeddings = params.embeddings;
+    raw.pooling_type = match params.pooling {
+        _ if !params.embeddings => sys::LLAMA_POOLING_TYPE_UNSPECIFIED,
+        Pooling::FromModel if model_pools(model) => sys::LLAMA_POOLING_TYPE_UNSPECIFIED,
+        Pooling::FromModel | Pooling::None | Pooling::Last => sys::LLAMA_POOLING_TYPE_LAST,
+        Pooling::Mean => sys::LLAMA_POOLING_TYPE_MEAN,
+        Pooling::Cls => sys::LLAMA_POOLING_TYPE_CLS,
+    };
+    raw.no_perf = true;
+    raw.abort_callback = Some(Interrupt::callback);
+    raw.abort_callback_data = Arc::as_ptr(interrupt).cast_mut().cast();
+    raw
+}
+
+/// Whether the model file says how to pool.
+fn model_pools(model: &Model) -> bool {
+    let architecture = model.metadata("general.architecture").unwrap_or_default();
+    let pooling = model.metadata(&format!("{architecture}.pooling_type"));
+    pooling.is_some_and(|kind| kind != "0")
+}
+
+fn cache_type(kind: CacheType) -> sys::ggml_type {
+    match kind {
+        CacheType::F32 => sys::GGML_TYPE_F32,
+        CacheType::F16 => sys::GGML_TYPE_F16,
+        CacheType::Bf16 => sys::GGML_TYPE_BF16,
+        CacheType::Q8_0 => sys::GGML_TYPE_Q8_0,
+        CacheType::Q4_0 => sys::GGML_TYPE_Q4_0,
+        CacheType::Q4_1 => sys::GGML_TYPE_Q4_1,
+        CacheType::Iq4Nl => sys::GGML_TYPE_IQ4_NL,
+        CacheType::Q5_0 => sys::GGML_TYPE_Q5_0,
+        CacheType::Q5_1 => sys::GGML_TYPE_Q5_1,
+    }
+}

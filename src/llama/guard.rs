@@ -1,0 +1,88 @@
+//! The guarded calls of `guard.cpp`: C++ exceptions end there and come out as messages.
+
+use std::ffi::{CStr, c_char};
+
+use llama_cpp_sys_2 as sys;
+
+unsafe extern "C" {
+    pub(super) fn foredraft_model_load(
+        path: *const c_char,
+        params: sys::llama_model_params,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> *mut sys::llama_model;
+    pub(super) fn foredraft_context_new(
+        model: *mut sys::llama_model,
+        params: sys::llama_context_params,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> *mut sys::llama_context;
+    pub(super) fn foredraft_decode(
+        ctx: *mut sys::llama_context,
+        batch: sys::llama_batch,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> i32;
+    pub(super) fn foredraft_tokenize(
+        vocab: *const sys::llama_vocab,
+        text: *const c_char,
+        text_len: i32,
+        tokens: *mut sys::llama_token,
+        n_tokens_max: i32,
+        add_special: bool,
+        parse_special: bool,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> i32;
+    pub(super) fn foredraft_detokenize(
+        vocab: *const sys::llama_vocab,
+        tokens: *const sys::llama_token,
+        n_tokens: i32,
+        text: *mut c_char,
+        text_len_max: i32,
+        unparse_special: bool,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> i32;
+    pub(super) fn foredraft_lora_load(
+        model: *mut sys::llama_model,
+        path: *const c_char,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> *mut sys::llama_adapter_lora;
+    pub(super) fn foredraft_sampler_apply(
+        sampler: *mut sys::llama_sampler,
+        candidates: *mut sys::llama_token_data_array,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> bool;
+    pub(super) fn foredraft_sampler_clone(
+        sampler: *const sys::llama_sampler,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> *mut sys::llama_sampler;
+}
+
+/// Where a guarded call leaves the message of the exception that it caught.
+pub(super) struct Why([c_char; 256]);
+
+impl Why {
+    pub(super) fn new() -> Self {
+        Why([0; 256])
+    }
+
+    pub(super) fn ptr(&mut self) -> *mut c_char {
+        self.0.as_mut_ptr()
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The message; empty when nothing was thrown.
+    pub(super) fn message(&self) -> String {
+        // SAFETY: the buffer starts zeroed and `snprintf` always terminates what it writes, so a NUL
+        // is within its 256 bytes.
+        unsafe { CStr::from_ptr(self.0.as_ptr()) }.to_string_lossy().into_owned()
+    }
+}

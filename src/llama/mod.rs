@@ -1,0 +1,34 @@
+//! The only room that sees llama.cpp: owners of its objects, with every call that can throw or assert guarded or
+//! made impossible.
+//!
+//! Exceptions end in `guard.cpp`. Assertions end the process and cannot be caught, so each method checks what its
+//! call asserts first. Nothing here knows requests, slots or JSON.
+
+mod backend;
+mod batch;
+mod context;
+mod grammar;
+mod guard;
+mod interrupt;
+pub mod log;
+mod model;
+mod params;
+mod threads;
+mod vocab;
+
+pub use backend::{Device, Numa, add_rpc_server, devices, llama_version, set_numa, system_info};
+pub use batch::Batch;
+pub use context::{Context, DEFAULT_N_CTX, DecodeError};
+pub use grammar::{Grammar, TokenData};
+pub use interrupt::Interrupt;
+pub use model::Model;
+pub use params::{
+    CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode,
+};
+pub use threads::ThreadPool;
+pub use vocab::{Vocab, VocabKind};
+
+/// A token's id in a vocabulary.
+pub type Token = i32;
+/// A sequence's number in a context.
+pub type SeqId = i32;

@@ -1,0 +1,225 @@
+//! Validated parameters of a model and of a context: what `init` asks for, in Rust's types.
+
+use std::path::PathBuf;
+
+/// How a model is spread over several GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SplitMode {
+    /// On one GPU (`main_gpu`).
+    None,
+    /// Whole layers, and their KV cache, on each GPU.
+    Layer,
+    /// Rows of the weights on each GPU.
+    Row,
+    /// Tensor parallelism.
+    Tensor,
+}
+
+/// A value for `override_kv`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum KvValue {
+    /// A signed integer.
+    Int(i64),
+    /// A floating-point number.
+    Float(f64),
+    /// true or false.
+    Bool(bool),
+    /// A string of at most 127 bytes.
+    Str(String),
+}
+
+/// A LoRA adapter to load with the model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoraParams {
+    /// The adapter's GGUF file.
+    pub path: PathBuf,
+    /// The factor its output is multiplied by.
+    pub scale: f32,
+}
+
+/// How to load a model file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelParams {
+    /// The GGUF file (the first part, when it is split).
+    pub path: PathBuf,
+    /// Layers to put on the GPU; negative: all of them.
+    pub n_gpu_layers: i32,
+    /// Names of the devices to use (as `poll_system_status` lists them); empty: all.
+    pub devices: Vec<String>,
+    /// How to spread the model over GPUs.
+    pub split_mode: SplitMode,
+    /// Index of the GPU that [`SplitMode::None`] uses.
+    pub main_gpu: i32,
+    /// Share of each GPU; empty: by free memory.
+    pub tensor_split: Vec<f32>,
+    /// Map the file instead of reading it.
+    pub use_mmap: bool,
+    /// Keep the model in RAM.
+    pub use_mlock: bool,
+    /// Check the weights for NaN and infinity while loading.
+    pub check_tensors: bool,
+    /// Load the vocabulary alone: the model tokenizes and nothing else.
+    pub vocab_only: bool,
+    /// Metadata that overrides the file's.
+    pub override_kv: Vec<(String, KvValue)>,
+    /// Adapters applied to every evaluation.
+    pub lora: Vec<LoraParams>,
+}
+
+impl ModelParams {
+    /// llama.cpp's defaults for the file at `path`.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        ModelParams {
+            path: path.into(),
+            n_gpu_layers: -1,
+            devices: Vec::new(),
+            split_mode: SplitMode::Layer,
+            main_gpu: 0,
+            tensor_split: Vec::new(),
+            use_mmap: true,
+            use_mlock: false,
+            check_tensors: false,
+            vocab_only: false,
+            override_kv: Vec::new(),
+            lora: Vec::new(),
+        }
+    }
+}
+
+/// When to use flash attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlashAttn {
+    /// Where the model and the device support it.
+    Auto,
+    /// Never.
+    Off,
+    /// Always.
+    On,
+}
+
+/// Element type of the KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // the names say it: ggml's types
+pub enum CacheType {
+    F32,
+    F16,
+    Bf16,
+    Q8_0,
+    Q4_0,
+    Q4_1,
+    Iq4Nl,
+    Q5_0,
+    Q5_1,
+}
+
+/// How RoPE is scaled beyond the trained context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RopeScaling {
+    /// As the model file says.
+    FromModel,
+    /// Not at all.
+    None,
+    /// Linearly.
+    Linear,
+    /// YaRN.
+    Yarn,
+    /// LongRoPE.
+    LongRope,
+}
+
+/// How the embeddings of a text's tokens become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    /// As the model file says; where it says nothing, the last token's.
+    FromModel,
+    /// The last token's, as the old server did.
+    None,
+    /// The mean.
+    Mean,
+    /// The first token's.
+    Cls,
+    /// The last token's.
+    Last,
+}
+
+/// How to make a context of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ContextParams {
+    /// Tokens of context; `Some(0)`: as many as the model was trained on; `None`: those, but at most
+    /// [`DEFAULT_N_CTX`](super::DEFAULT_N_CTX).
+    pub n_ctx: Option<u32>,
+    /// Most tokens in one batch.
+    pub n_batch: u32,
+    /// Most tokens in one physical batch.
+    pub n_ubatch: u32,
+    /// Most sequences.
+    pub n_seq_max: u32,
+    /// Whether sequences share one buffer of `n_ctx` cells, or each has its own share of it.
+    pub kv_unified: bool,
+    /// Threads for one token.
+    pub n_threads: i32,
+    /// Threads for several tokens.
+    pub n_threads_batch: i32,
+    /// Flash attention.
+    pub flash_attn: FlashAttn,
+    /// Type of the K cache.
+    pub type_k: CacheType,
+    /// Type of the V cache.
+    pub type_v: CacheType,
+    /// Keep the KV cache on the GPU.
+    pub offload_kqv: bool,
+    /// Full-size cache for sliding-window attention.
+    pub swa_full: bool,
+    /// RoPE's base frequency; 0: the model's.
+    pub rope_freq_base: f32,
+    /// RoPE's frequency scale; 0: the model's.
+    pub rope_freq_scale: f32,
+    /// RoPE scaling.
+    pub rope_scaling: RopeScaling,
+    /// YaRN's extrapolation mix; negative: the model's.
+    pub yarn_ext_factor: f32,
+    /// YaRN's attention factor.
+    pub yarn_attn_factor: f32,
+    /// YaRN's low correction dimension.
+    pub yarn_beta_fast: f32,
+    /// YaRN's high correction dimension.
+    pub yarn_beta_slow: f32,
+    /// YaRN's original context; 0: the model's.
+    pub yarn_orig_ctx: u32,
+    /// Extract embeddings instead of logits.
+    pub embeddings: bool,
+    /// How to pool them.
+    pub pooling: Pooling,
+}
+
+impl Default for ContextParams {
+    /// llama.cpp's defaults, with a shared KV buffer and one thread for each core.
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(4, usize::from);
+        let threads = i32::try_from(cores).unwrap_or(i32::MAX).min(512);
+        ContextParams {
+            n_ctx: None,
+            n_batch: 2048,
+            n_ubatch: 512,
+            n_seq_max: 1,
+            kv_unified: true,
+            n_threads: threads,
+            n_threads_batch: threads,
+            flash_attn: FlashAttn::Auto,
+            type_k: CacheType::F16,
+            type_v: CacheType::F16,
+            offload_kqv: true,
+            swa_full: true,
+            rope_freq_base: 0.0,
+            rope_freq_scale: 0.0,
+            rope_scaling: RopeScaling::FromModel,
+            yarn_ext_factor: -1.0,
+            yarn_attn_factor: -1.0,
+            yarn_beta_fast: -1.0,
+            yarn_beta_slow: -1.0,
+            yarn_orig_ctx: 0,
+            embeddings: false,
+            pooling: Pooling::FromModel,
+        }
+    }
+}

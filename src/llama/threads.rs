@@ -1,0 +1,62 @@
+//! ggml's thread pool: made once, shared by the target's and the draft's context.
+
+use std::ptr::NonNull;
+
+use llama_cpp_sys_2 as sys;
+
+use super::backend;
+use crate::error::{Error, Result};
+
+type New = unsafe extern "C" fn(*mut sys::ggml_threadpool_params) -> *mut sys::ggml_threadpool;
+type Free = unsafe extern "C" fn(*mut sys::ggml_threadpool);
+
+/// Threads that evaluate graphs. Without an attached pool ggml starts and ends its threads at every evaluation,
+/// which is a large part of a small draft's step; with a pool for each context their idle threads, which poll
+/// for work, fight for the cores. So there is one.
+#[derive(Debug)]
+pub struct ThreadPool {
+    ptr: NonNull<sys::ggml_threadpool>,
+    free: Free,
+}
+
+// SAFETY: the pool is only handed to contexts, which one thread uses at a time; the pool itself may be moved.
+unsafe impl Send for ThreadPool {}
+// SAFETY: no method touches the pool through a shared reference except to pass its address on.
+unsafe impl Sync for ThreadPool {}
+
+impl ThreadPool {
+    /// A pool of `n_threads`, the calling one counted.
+    pub fn new(n_threads: i32) -> Result<ThreadPool> {
+        backend::start();
+        // The functions belong to the CPU backend, which is a module of its own in portable builds.
+        // SAFETY: names are NUL-terminated; ggml-cpu documents these procedures as having the types `New` and `Free`.
+        unsafe {
+            let cpu = sys::ggml_backend_dev_by_type(sys::GGML_BACKEND_DEVICE_TYPE_CPU);
+            if cpu.is_null() {
+                return Err(Error::model("no CPU backend is loaded"));
+            }
+            let registry = sys::ggml_backend_dev_backend_reg(cpu);
+            let new = sys::ggml_backend_reg_get_proc_address(registry, c"ggml_threadpool_new".as_ptr());
+            let free = sys::ggml_backend_reg_get_proc_address(registry, c"ggml_threadpool_free".as_ptr());
+            if new.is_null() || free.is_null() {
+                return Err(Error::model("the CPU backend has no thread pools"));
+            }
+            let new = std::mem::transmute::<*mut std::ffi::c_void, New>(new);
+            let free = std::mem::transmute::<*mut std::ffi::c_void, Free>(free);
+            let mut params = sys::ggml_threadpool_params_default(n_threads.max(1));
+            let ptr = NonNull::new(new(&mut params)).ok_or_else(|| Error::model("no thread pool could be made"))?;
+            Ok(ThreadPool { ptr, free })
+        }
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::ggml_threadpool {
+        self.ptr.as_ptr()
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        // SAFETY: contexts hold an `Arc` of the pool they are attached to, so none uses it any more.
+        unsafe { (self.free)(self.ptr.as_ptr()) }
+    }
+}

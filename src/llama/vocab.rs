@@ -1,0 +1,296 @@
+//! A model's vocabulary: text to tokens and back, and what the special tokens are.
+
+use std::ffi::c_char;
+
+use llama_cpp_sys_2 as sys;
+
+use super::guard::{Why, foredraft_detokenize, foredraft_tokenize};
+use super::{Token, backend};
+use crate::error::{Error, Result};
+
+/// The tokenizer families of llama.cpp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VocabKind {
+    /// The model has no vocabulary: it cannot tokenize.
+    None,
+    /// SentencePiece BPE with byte fallback (LLaMA).
+    Spm,
+    /// Byte-level BPE (GPT-2).
+    Bpe,
+    /// WordPiece (BERT).
+    Wpm,
+    /// Unigram (T5).
+    Ugm,
+    /// Greedy (RWKV), and whatever llama.cpp adds.
+    Other,
+}
+
+impl VocabKind {
+    /// The name used in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            VocabKind::None => "none",
+            VocabKind::Spm => "spm",
+            VocabKind::Bpe => "bpe",
+            VocabKind::Wpm => "wpm",
+            VocabKind::Ugm => "ugm",
+            VocabKind::Other => "other",
+        }
+    }
+}
+
+/// The vocabulary of a [`Model`](super::Model), which owns it: the pieces of all tokens are copied out
+/// once, so that looking one up is a slice and neither allocates nor calls llama.cpp.
+pub struct Vocab {
+    ptr: *const sys::llama_vocab,
+    kind: VocabKind,
+    /// All pieces, one after the other; piece i is `bytes[ends[i - 1]..ends[i]]`.
+    bytes: Vec<u8>,
+    ends: Vec<u32>,
+    end_of_generation: Vec<bool>,
+    /// Control and unknown tokens, which have no text of their own in an answer.
+    hidden: Vec<bool>,
+}
+
+// SAFETY: the vocabulary is never written after loading, and llama.cpp documents tokenization as thread-safe.
+unsafe impl Send for Vocab {}
+// SAFETY: as above.
+unsafe impl Sync for Vocab {}
+
+impl Vocab {
+    /// # Safety
+    /// `ptr` is a loaded model's vocabulary and outlives the result.
+    pub(super) unsafe fn new(ptr: *const sys::llama_vocab) -> Result<Vocab> {
+        // SAFETY: the caller's promise.
+        let (kind, n_tokens) = unsafe { (sys::llama_vocab_type(ptr), sys::llama_vocab_n_tokens(ptr)) };
+        let kind = match kind {
+            sys::LLAMA_VOCAB_TYPE_NONE => VocabKind::None,
+            sys::LLAMA_VOCAB_TYPE_SPM => VocabKind::Spm,
+            sys::LLAMA_VOCAB_TYPE_BPE => VocabKind::Bpe,
+            sys::LLAMA_VOCAB_TYPE_WPM => VocabKind::Wpm,
+            sys::LLAMA_VOCAB_TYPE_UGM => VocabKind::Ugm,
+            _ => VocabKind::Other,
+        };
+        let n = usize::try_from(n_tokens).unwrap_or(0);
+        let mut vocab = Vocab {
+            ptr,
+            kind,
+            bytes: Vec::new(),
+            ends: Vec::with_capacity(n),
+            end_of_generation: Vec::with_capacity(n),
+            hidden: Vec::with_capacity(n),
+        };
+        let mut buffer = vec![0_u8; 256];
+        for token in 0..n_tokens {
+            if kind != VocabKind::None {
+                let len = vocab.copy_piece(token, &mut buffer)?;
+                vocab.bytes.extend(buffer.iter().take(len));
+            }
+            vocab.ends.push(u32::try_from(vocab.bytes.len()).map_err(|_| Error::model("vocabulary of over 4 GiB"))?);
+            // SAFETY: `token` is below the vocabulary's size.
+            let (eog, attr) =
+                unsafe { (sys::llama_vocab_is_eog(ptr, token), sys::llama_vocab_get_attr(ptr, token)) };
+            vocab.end_of_generation.push(eog);
+            vocab.hidden.push(attr & (sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_UNKNOWN) != 0);
+        }
+        Ok(vocab)
+    }
+
+    /// Copies the piece of `token` (special tokens as their text) to the start of `buffer`, which grows as needed.
+    fn copy_piece(&self, token: Token, buffer: &mut Vec<u8>) -> Result<usize> {
+        loop {
+            let size = i32::try_from(buffer.len()).unwrap_or(i32::MAX);
+            // SAFETY: `token` is below the vocabulary's size, `buffer` holds `size` bytes, and the vocabulary is alive.
+            let len = unsafe {
+                sys::llama_token_to_piece(self.ptr, token, buffer.as_mut_ptr().cast::<c_char>(), size, 0, true)
+            };
+            match usize::try_from(len) {
+                Ok(len) => return Ok(len),
+                Err(_) if len == i32::MIN => return Err(Error::model(format!("token {token} has no piece"))),
+                Err(_) => buffer.resize(len.unsigned_abs() as usize, 0),
+            }
+        }
+    }
+
+    /// Which tokenizer family it is.
+    pub fn kind(&self) -> VocabKind {
+        self.kind
+    }
+
+    /// How many tokens it has; ids are `0..n_tokens()`.
+    pub fn n_tokens(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether `token` is an id of this vocabulary.
+    pub fn contains(&self, token: Token) -> bool {
+        usize::try_from(token).is_ok_and(|index| index < self.n_tokens())
+    }
+
+    /// The bytes that `token` stands for, special tokens as their names; empty for an id outside the vocabulary.
+    pub fn piece(&self, token: Token) -> &[u8] {
+        let Ok(index) = usize::try_from(token) else { return &[] };
+        let Some(&end) = self.ends.get(index) else { return &[] };
+        let start = index.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
+        self.bytes.get(start as usize..end as usize).unwrap_or(&[])
+    }
+
+    /// The bytes that `token` adds to an answer: none for control tokens.
+    pub fn text(&self, token: Token) -> &[u8] {
+        let hidden = usize::try_from(token).ok().and_then(|index| self.hidden.get(index));
+        if hidden == Some(&false) { self.piece(token) } else { &[] }
+    }
+
+    /// Whether `token` ends a generation (EOS, end of turn, ...).
+    pub fn is_eog(&self, token: Token) -> bool {
+        usize::try_from(token).ok().and_then(|index| self.end_of_generation.get(index)).copied().unwrap_or(false)
+    }
+
+    /// All tokens that end a generation.
+    pub fn eog_tokens(&self) -> impl Iterator<Item = Token> + '_ {
+        (0..).zip(&self.end_of_generation).filter(|(_, eog)| **eog).map(|(token, _)| token)
+    }
+
+    /// The beginning-of-sentence token.
+    pub fn bos(&self) -> Option<Token> {
+        // SAFETY: the vocabulary is alive; so in all getters below.
+        self.known(unsafe { sys::llama_vocab_bos(self.ptr) })
+    }
+
+    /// The end-of-sentence token.
+    pub fn eos(&self) -> Option<Token> {
+        // SAFETY: see `bos`.
+        self.known(unsafe { sys::llama_vocab_eos(self.ptr) })
+    }
+
+    /// The end-of-turn token.
+    pub fn eot(&self) -> Option<Token> {
+        // SAFETY: see `bos`.
+        self.known(unsafe { sys::llama_vocab_eot(self.ptr) })
+    }
+
+    /// The newline token.
+    pub fn newline(&self) -> Option<Token> {
+        // SAFETY: see `bos`.
+        self.known(unsafe { sys::llama_vocab_nl(self.ptr) })
+    }
+
+    /// Whether a text is to begin with BOS.
+    pub fn adds_bos(&self) -> bool {
+        // SAFETY: see `bos`.
+        unsafe { sys::llama_vocab_get_add_bos(self.ptr) }
+    }
+
+    /// Whether a text is to end with EOS.
+    pub fn adds_eos(&self) -> bool {
+        // SAFETY: see `bos`.
+        unsafe { sys::llama_vocab_get_add_eos(self.ptr) }
+    }
+
+    fn known(&self, token: Token) -> Option<Token> {
+        self.contains(token).then_some(token)
+    }
+
+    /// The text of `token` as the vocabulary file has it; empty for an id outside.
+    pub fn raw_text(&self, token: Token) -> String {
+        if !self.contains(token) {
+            return String::new();
+        }
+        // SAFETY: the id is within the vocabulary, whose strings live as long as it.
+        unsafe { backend::text(sys::llama_vocab_get_text(self.ptr, token)) }
+    }
+
+    /// The tokens of `text`. `add_special`: with BOS and EOS as the model wants them; `parse_special`: the names
+    /// of special tokens become those tokens instead of plain text. Any bytes are taken; invalid UTF-8 becomes U+FFFD
+    /// or byte tokens. Callable from any thread; takes time in proportion to the text.
+    pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
+        if self.kind == VocabKind::None {
+            return Err(Error::model("the model has no vocabulary"));
+        }
+        let too_long = || Error::invalid(format!("a text of {} bytes is too long to tokenize", text.len()));
+        let text_len = i32::try_from(text.len()).map_err(|_| too_long())?;
+        let mut tokens = vec![0; text.len().saturating_add(16)];
+        loop {
+            let capacity = i32::try_from(tokens.len()).map_err(|_| too_long())?;
+            let mut why = Why::new();
+            // SAFETY: `text` and `tokens` are readable and writable for the lengths given, the vocabulary is
+            // alive, and exceptions end in the guard.
+            let count = unsafe {
+                foredraft_tokenize(
+                    self.ptr,
+                    text.as_ptr().cast::<c_char>(),
+                    text_len,
+                    tokens.as_mut_ptr(),
+                    capacity,
+                    add_special,
+                    parse_special,
+                    why.ptr(),
+                    why.size(),
+                )
+            };
+            match usize::try_from(count) {
+                Ok(count) => {
+                    tokens.truncate(count);
+                    return Ok(tokens);
+                }
+                Err(_) if count == i32::MIN => {
+                    return Err(Error::model(format!("the text cannot be tokenized: {}", why.message())));
+                }
+                Err(_) => tokens.resize(count.unsigned_abs() as usize, 0),
+            }
+        }
+    }
+
+    /// The bytes of a text of `tokens`, all of them ids of this vocabulary; `special`: special tokens as their names.
+    pub fn detokenize(&self, tokens: &[Token], special: bool) -> Result<Vec<u8>> {
+        if self.kind == VocabKind::None {
+            return Err(Error::model("the model has no vocabulary"));
+        }
+        if let Some(token) = tokens.iter().find(|token| !self.contains(**token)) {
+            return Err(Error::invalid(format!(
+                "tokens: {token} is not in the vocabulary of {} tokens",
+                self.n_tokens()
+            )));
+        }
+        let n_tokens = i32::try_from(tokens.len())
+            .map_err(|_| Error::invalid(format!("tokens: {} are too many", tokens.len())))?;
+        let mut text = vec![0_u8; tokens.iter().map(|token| self.piece(*token).len()).sum::<usize>() + 16];
+        loop {
+            let capacity = i32::try_from(text.len()).map_err(|_| Error::invalid("tokens: their text is over 2 GiB"))?;
+            let mut why = Why::new();
+            // SAFETY: as in `tokenize`, and all ids were checked.
+            let len = unsafe {
+                foredraft_detokenize(
+                    self.ptr,
+                    tokens.as_ptr(),
+                    n_tokens,
+                    text.as_mut_ptr().cast::<c_char>(),
+                    capacity,
+                    special,
+                    why.ptr(),
+                    why.size(),
+                )
+            };
+            match usize::try_from(len) {
+                Ok(len) => {
+                    text.truncate(len);
+                    return Ok(text);
+                }
+                Err(_) if len == i32::MIN => {
+                    return Err(Error::model(format!("the tokens have no text: {}", why.message())));
+                }
+                Err(_) => text.resize(len.unsigned_abs() as usize, 0),
+            }
+        }
+    }
+
+    pub(super) fn as_ptr(&self) -> *const sys::llama_vocab {
+        self.ptr
+    }
+}
+
+impl std::fmt::Debug for Vocab {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Vocab").field("kind", &self.kind).field("n_tokens", &self.n_tokens()).finish()
+    }
+}

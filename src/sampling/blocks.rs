@@ -1,0 +1,263 @@
+//! Questions about a whole row of logits, answered from the largest logit of each block of it.
+//!
+//! The one unavoidable pass over the row finds those maxima; after that, finding the argmax, the k largest, all above
+//! a threshold, or the winner of a draw looks into the few blocks that can matter. NaN and -inf are no candidates.
+
+use super::candidates::{Candidates, best_first};
+use super::math::{exp, gap};
+use super::noise::{BLOCK, Best, Noise};
+use crate::llama::{Token, TokenData};
+
+/// How many values are compared at once: a multiple of every CPU's vector width.
+const LANES: usize = 16;
+
+/// Sums over the row leave out blocks whose logits are all this far below the maximum: together they are less than
+/// one part in 10^10.
+const NEGLIGIBLE: f32 = -36.0;
+
+/// The largest of `values`; -inf when there is none. NaN is passed over.
+pub(super) fn max_of(values: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (max, value) in lanes.iter_mut().zip(chunk) {
+            *max = if *value > *max { *value } else { *max };
+        }
+    }
+    let larger = |max: f32, value: &f32| if *value > max { *value } else { max };
+    rest.iter().fold(lanes.iter().fold(f32::NEG_INFINITY, larger), larger)
+}
+
+/// Sums of `term(logit)` in `f32` lanes over one block.
+fn sum_of(values: &[f32], term: impl Fn(f32) -> f32) -> f64 {
+    let mut lanes = [0.0_f32; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (sum, value) in lanes.iter_mut().zip(chunk) {
+            *sum += term(*value);
+        }
+    }
+    lanes.iter().map(|sum| f64::from(*sum)).sum::<f64>() + rest.iter().map(|value| f64::from(term(*value))).sum::<f64>()
+}
+
+/// Σ exp(logit - max) over a row, in one pass. 0 for an empty row.
+pub(super) fn sum_exp(logits: &[f32], max: f32) -> f64 {
+    logits.chunks(BLOCK).map(|block| sum_of(block, |logit| exp(gap(logit, max)))).sum()
+}
+
+/// Memory that [`Blocks`] works in.
+#[derive(Debug, Default)]
+pub(super) struct BlockScratch {
+    maxima: Vec<f32>,
+    ranks: Vec<f32>,
+}
+
+impl BlockScratch {
+    /// For rows of `n_vocab` logits.
+    pub(super) fn new(n_vocab: usize) -> Self {
+        let n_blocks = n_vocab.div_ceil(BLOCK);
+        BlockScratch { maxima: Vec::with_capacity(n_blocks), ranks: Vec::with_capacity(n_blocks) }
+    }
+}
+
+/// A row of logits, divided by a temperature, with the largest logit of each block.
+#[derive(Debug)]
+pub(super) struct Blocks<'a> {
+    logits: &'a [f32],
+    /// Of the logits as they are, before the temperature.
+    maxima: &'a [f32],
+    max: f32,
+    temperature: f32,
+    ranks: &'a mut Vec<f32>,
+}
+
+impl<'a> Blocks<'a> {
+    /// Passes over the row once.
+    pub(super) fn survey(logits: &'a [f32], scratch: &'a mut BlockScratch) -> Self {
+        scratch.maxima.clear();
+        scratch.maxima.extend(logits.chunks(BLOCK).map(max_of));
+        Blocks {
+            logits,
+            max: max_of(&scratch.maxima),
+            maxima: &scratch.maxima,
+            temperature: 1.0,
+            ranks: &mut scratch.ranks,
+        }
+    }
+
+    /// The row's length: llama.cpp's number of candidates before anything is cut.
+    pub(super) fn len(&self) -> usize {
+        self.logits.len()
+    }
+
+    /// Whether no token has a logit above -inf.
+    pub(super) fn is_empty(&self) -> bool {
+        self.max == f32::NEG_INFINITY
+    }
+
+    /// The largest value.
+    pub(super) fn max(&self) -> f32 {
+        self.value(self.max)
+    }
+
+    /// The temperature set so far.
+    pub(super) fn temperature(&self) -> f32 {
+        self.temperature
+    }
+
+    /// Divides every logit by `temperature` (above 0) from now on, instead of a temperature set before.
+    pub(super) fn set_temperature(&mut self, temperature: f32) {
+        self.temperature = temperature;
+    }
+
+    fn value(&self, logit: f32) -> f32 {
+        logit / self.temperature
+    }
+
+    /// The logits of each block with their token of index 0 and their largest.
+    fn iter(&self) -> impl Iterator<Item = (usize, &'a [f32], f32)> + use<'a> {
+        self.logits.chunks(BLOCK).zip(self.maxima).enumerate().map(|(i, (block, max))| (i * BLOCK, block, *max))
+    }
+
+    /// The token with the largest logit; of several, the lowest.
+    pub(super) fn argmax(&self) -> Option<Token> {
+        if self.is_empty() {
+            return None;
+        }
+        let (start, block, _) = self.iter().find(|(_, _, max)| *max == self.max)?;
+        block.iter().position(|logit| *logit == self.max).map(|offset| (start + offset) as Token)
+    }
+
+    /// Adds the tokens whose logit before the temperature is at least `threshold` (or above -inf), by id.
+    fn collect(&self, threshold: f32, out: &mut Vec<TokenData>) {
+        for (start, block, _) in self.iter().filter(|(_, _, max)| *max >= threshold && *max > f32::NEG_INFINITY) {
+            for (index, &logit) in (start..).zip(block) {
+                if logit >= threshold && logit > f32::NEG_INFINITY {
+                    out.push(TokenData { id: index as Token, logit: self.value(logit), p: 0.0 });
+                }
+            }
+        }
+    }
+
+    /// Every candidate.
+    pub(super) fn all(&self, out: &mut Candidates) {
+        out.refill(false, |items| self.collect(f32::NEG_INFINITY, items));
+        out.set_masked(self.len() - out.len());
+    }
+
+    /// The candidates whose value is at least `threshold`.
+    pub(super) fn at_least(&self, threshold: f32, out: &mut Candidates) {
+        // A little lower before the division, so that its rounding cannot lose one.
+        let before = threshold * self.temperature;
+        let slack = if self.temperature == 1.0 || before.is_infinite() { 0.0 } else { before.abs() * 1e-6 };
+        let before = before - slack;
+        out.refill(false, |items| {
+            self.collect(before, items);
+            items.retain(|item| item.logit >= threshold);
+        });
+        out.set_masked(0);
+    }
+
+    /// The `k` candidates with the largest logits, largest first; of equal logits, the lowest token first.
+    ///
+    /// The k-th largest of the block maxima is a lower bound for the k-th largest logit, so only blocks that reach
+    /// it are searched. With more than a k per block the whole row is a candidate.
+    pub(super) fn top(&mut self, k: usize, out: &mut Candidates) {
+        let k = k.max(1);
+        self.ranks.clear();
+        self.ranks.extend_from_slice(self.maxima);
+        let threshold = if k <= self.ranks.len() {
+            *self.ranks.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
+        } else {
+            f32::NEG_INFINITY
+        };
+        out.refill(true, |items| {
+            self.collect(threshold, items);
+            if items.len() > k {
+                items.select_nth_unstable_by(k - 1, best_first);
+                items.truncate(k);
+            }
+            items.sort_unstable_by(best_first);
+        });
+        out.set_masked(k.min(self.len()) - out.len());
+    }
+
+    /// Σ exp(value - max).
+    pub(super) fn sum_exp(&self) -> f64 {
+        self.sums().0
+    }
+
+    /// The entropy of the softmax in nats.
+    pub(super) fn entropy(&self) -> f64 {
+        let (sum, weighted) = self.sums();
+        sum.ln() - weighted / sum
+    }
+
+    /// Σ w and Σ w ln w with w = exp(value - max).
+    fn sums(&self) -> (f64, f64) {
+        let (max, scale) = (self.max, 1.0 / self.temperature);
+        let near = |largest: f32| gap(largest, max) * scale > NEGLIGIBLE;
+        let (mut sum, mut weighted) = (0.0, 0.0);
+        for (_, block, _) in self.iter().filter(|(_, _, largest)| near(*largest)) {
+            sum += sum_of(block, |logit| exp(gap(logit, max) * scale));
+            weighted += sum_of(block, |logit| {
+                let gap = gap(logit, max) * scale;
+                let weight = exp(gap);
+                if weight > 0.0 { weight * gap } else { 0.0 }
+            });
+        }
+        (sum, weighted)
+    }
+
+    /// Mean and standard deviation of the finite values.
+    pub(super) fn moments(&self) -> (f64, f64) {
+        let scale = 1.0 / f64::from(self.temperature);
+        let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
+        for (_, block, _) in self.iter() {
+            count += sum_of(block, |logit| if logit.is_finite() { 1.0 } else { 0.0 });
+            sum += sum_of(block, |logit| if logit.is_finite() { logit } else { 0.0 });
+        }
+        if count == 0.0 {
+            return (0.0, 0.0);
+        }
+        let mean = sum / count;
+        let center = mean as f32;
+        for (_, block, _) in self.iter() {
+            squares += sum_of(block, |logit| if logit.is_finite() { (logit - center) * (logit - center) } else { 0.0 });
+        }
+        (mean * scale, (squares / count).sqrt() * scale)
+    }
+
+    /// The argmax of value + G over all candidates: a draw from the softmax of the row.
+    ///
+    /// A block is searched only when its largest value plus its largest G can win, which gives what searching all
+    /// of them would give.
+    pub(super) fn draw(&self, noise: &Noise) -> Option<Token> {
+        if self.is_empty() {
+            return None;
+        }
+        let max = self.max();
+        let mut best = Best::new();
+        // The most probable token's block first: it sets a score that few blocks can beat.
+        let likely = self.iter().filter(|(_, _, largest)| *largest == self.max);
+        let others = self.iter().filter(|(_, _, largest)| *largest < self.max && *largest > f32::NEG_INFINITY);
+        for (start, block, largest) in likely.chain(others) {
+            let shared = noise.block(start / BLOCK);
+            let bound = shared.bound();
+            if !best.beatable_by(Best::score(self.value(largest), max, bound)) {
+                continue;
+            }
+            for (index, &logit) in (start..).zip(block) {
+                let value = self.value(logit);
+                if logit > f32::NEG_INFINITY && best.beatable_by(Best::score(value, max, bound)) {
+                    best.offer(Best::score(value, max, noise.gumbel_in(shared, index)), index as Token);
+                }
+            }
+        }
+        best.token()
+    }
+}
+
+#[cfg(test)]
+#[path = "blocks_tests.rs"]
+mod tests;

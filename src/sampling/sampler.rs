@@ -1,0 +1,242 @@
+//! The sampler of one request: its chain, its state, and the memory it works in.
+
+use std::sync::Arc;
+
+use super::blocks::{BlockScratch, Blocks, max_of};
+use super::candidates::Candidates;
+use super::chain::{Chain, Place, Work};
+use super::noise::Noise;
+use super::row::Row;
+use super::settings::Settings;
+use crate::error::{Error, Result};
+use crate::llama::{Grammar, Token, TokenData, Vocab};
+
+/// What a sampler asks of a grammar: [`Grammar`], or a toy in a test.
+pub trait Constraint: Sized {
+    /// Whether `token` may come next.
+    fn allows(&mut self, token: Token) -> Result<bool>;
+    /// Sets the logits of the candidates that may not come next to -inf.
+    fn filter(&mut self, candidates: &mut [TokenData]) -> Result<()>;
+    /// Moves past `token`; an error when it may not come next.
+    fn accept(&mut self, token: Token) -> Result<()>;
+    /// Brings this one to the place of `other`, a copy of the same grammar.
+    fn copy_from(&mut self, other: &Self) -> Result<()>;
+    /// A copy at the same place.
+    fn try_clone(&self) -> Result<Self>;
+}
+
+impl Constraint for Grammar {
+    fn allows(&mut self, token: Token) -> Result<bool> {
+        Grammar::allows(self, token)
+    }
+
+    fn filter(&mut self, candidates: &mut [TokenData]) -> Result<()> {
+        Grammar::filter(self, candidates)
+    }
+
+    fn accept(&mut self, token: Token) -> Result<()> {
+        Grammar::accept(self, token)
+    }
+
+    fn copy_from(&mut self, other: &Self) -> Result<()> {
+        Grammar::copy_from(self, other)
+    }
+
+    fn try_clone(&self) -> Result<Self> {
+        Grammar::try_clone(self)
+    }
+}
+
+/// What compiling a chain asks of a vocabulary: [`Vocab`], or a toy in a test.
+pub(super) trait Words {
+    fn n_tokens(&self) -> usize;
+    fn piece(&self, token: Token) -> &[u8];
+    fn newline(&self) -> Option<Token>;
+    /// The tokens of plain text in the middle of a text.
+    fn tokenize(&self, text: &[u8]) -> Result<Vec<Token>>;
+}
+
+impl Words for Vocab {
+    fn n_tokens(&self) -> usize {
+        Vocab::n_tokens(self)
+    }
+
+    fn piece(&self, token: Token) -> &[u8] {
+        Vocab::piece(self, token)
+    }
+
+    fn newline(&self) -> Option<Token> {
+        Vocab::newline(self)
+    }
+
+    fn tokenize(&self, text: &[u8]) -> Result<Vec<Token>> {
+        Vocab::tokenize(self, text, false, false)
+    }
+}
+
+/// Chooses tokens for one text, and owns all memory for that: after the first few tokens nothing is allocated
+/// (except by a grammar).
+///
+/// Of what it does, only grammar and mirostat have a state, and both change only in [`Sampler::accept`]. Everything
+/// else is a pure function of the logits, the history, the position and the seed. So a token may be picked and
+/// then not used, a text may be taken back, and the same question gets the same answer.
+///
+/// Not shared between threads; may be moved to another.
+#[derive(Debug)]
+pub struct Sampler<G = Grammar> {
+    chain: Arc<Chain>,
+    seed: u32,
+    grammar: Option<G>,
+    /// Mirostat's state; unused without it.
+    mu: f32,
+    /// What the last pick drew from, unless that was the whole row.
+    list: Candidates,
+    blocks: BlockScratch,
+    undo: Vec<(usize, f32)>,
+    work: Work,
+}
+
+impl Sampler<Grammar> {
+    /// A sampler for the beginning of a text. `settings` are taken as valid. Looks through the whole vocabulary when
+    /// DRY is on. Errors: a sequence breaker that cannot be tokenized.
+    pub fn new(settings: &Settings, vocab: &Vocab, grammar: Option<Grammar>) -> Result<Self> {
+        Self::build(settings, vocab, grammar)
+    }
+}
+
+impl<G: Constraint> Sampler<G> {
+    /// As [`Sampler::new`], for any vocabulary and grammar.
+    pub(super) fn build(settings: &Settings, words: &impl Words, grammar: Option<G>) -> Result<Self> {
+        let chain = Chain::new(settings, words)?;
+        let mu = chain.mirostat().map_or(0.0, |mirostat| mirostat.initial());
+        Ok(Self::with(Arc::new(chain), settings.seed, grammar, mu))
+    }
+
+    fn with(chain: Arc<Chain>, seed: u32, grammar: Option<G>, mu: f32) -> Self {
+        let n_vocab = chain.n_vocab();
+        Sampler {
+            seed,
+            grammar,
+            mu,
+            list: Candidates::new(n_vocab),
+            blocks: BlockScratch::new(n_vocab),
+            undo: Vec::with_capacity(chain.reach()),
+            work: chain.work(),
+            chain,
+        }
+    }
+
+    /// The token for the `position`-th generated token (from 0).
+    ///
+    /// `logits`: one row as the model gave it, a logit for each token of the vocabulary; some are changed meanwhile
+    /// and put back, also when this fails. NaN counts as -inf. `history`: every token of the context so far, prompt
+    /// included, oldest first.
+    ///
+    /// With a grammar, as llama-server: the token is picked without it, and only when the grammar forbids that
+    /// token, picked again from what the grammar allows.
+    ///
+    /// Errors: the model gave no token a logit above -inf (`model_error`); the biases ban every token, or the grammar
+    /// lets none follow (`invalid_request`).
+    pub fn pick(&mut self, logits: &mut [f32], history: &[Token], position: usize) -> Result<Token> {
+        self.choose(logits, history, position, false)
+    }
+
+    /// The distribution that [`Sampler::pick`] draws this token from: the candidates that are left, most probable
+    /// first, each with a probability above 0; their sum is 1. One candidate when there is no choice.
+    ///
+    /// With a grammar it is the distribution of the draw that decides: the first one when its token is allowed,
+    /// otherwise the one among what the grammar allows. XTC's chance is decided by the position.
+    ///
+    /// Arguments and errors as for `pick`. Lists the whole vocabulary when nothing cuts it off, so it is slower.
+    pub fn distribution(&mut self, logits: &mut [f32], history: &[Token], position: usize) -> Result<&[TokenData]> {
+        self.choose(logits, history, position, true)?;
+        self.list.softmax();
+        self.list.retain(|item| item.p > 0.0);
+        self.list.sort();
+        Ok(self.list.items())
+    }
+
+    /// Tells grammar and mirostat that `token` was emitted: once for each, after its `pick`. Mirostat learns from the
+    /// probability that the last `pick` gave it, and nothing from a token that was no candidate there.
+    ///
+    /// Errors: the grammar does not allow the token.
+    pub fn accept(&mut self, token: Token) -> Result<()> {
+        if let Some(grammar) = &mut self.grammar {
+            grammar.accept(token)?;
+        }
+        if let Some(mirostat) = self.chain.mirostat()
+            && let Some(item) = self.list.items().iter().find(|item| item.id == token)
+        {
+            self.mu = mirostat.next(self.mu, item.p);
+        }
+        Ok(())
+    }
+
+    /// A sampler for a draft model that follows this one from its present state, with the same noise and a grammar of
+    /// its own. `greedy`: it takes the most probable token instead, after the same biases and penalties.
+    ///
+    /// Errors: the grammar cannot be copied.
+    pub fn for_draft(&self, greedy: bool) -> Result<Self> {
+        let chain = if greedy { Arc::new(self.chain.to_greedy()) } else { Arc::clone(&self.chain) };
+        let grammar = self.grammar.as_ref().map(Constraint::try_clone).transpose()?;
+        Ok(Self::with(chain, self.seed, grammar, self.mu))
+    }
+
+    /// Brings the sampler of a draft to the state of its target, the one that it was made from. Allocates only for a
+    /// grammar. Errors: the grammar cannot be copied.
+    pub fn sync_from(&mut self, target: &Self) -> Result<()> {
+        self.mu = target.mu;
+        self.list.clear();
+        match (&mut self.grammar, &target.grammar) {
+            (Some(own), Some(other)) => own.copy_from(other),
+            _ => Ok(()),
+        }
+    }
+
+    /// Picks a token. `listed`: leaves the candidates it was drawn from in the list.
+    fn choose(&mut self, logits: &mut [f32], history: &[Token], position: usize, listed: bool) -> Result<Token> {
+        let place = Place { history, noise: Noise::new(self.seed, position), mu: self.mu };
+        let mut row = Row::new(logits, std::mem::take(&mut self.undo));
+        self.chain.edit(&mut row, history, &mut self.work);
+        let chosen = self.choose_from(row.logits(), place, position, listed);
+        self.undo = row.restore();
+        chosen?.ok_or_else(|| {
+            if max_of(logits) > f32::NEG_INFINITY {
+                Error::invalid("logit_bias: every token is banned")
+            } else {
+                Error::model(format!("the model gave none of its {} tokens a logit above -inf", logits.len()))
+            }
+        })
+    }
+
+    /// Picks a token from an edited row; `None` when the row has no candidate.
+    fn choose_from(
+        &mut self,
+        logits: &[f32],
+        place: Place<'_>,
+        position: usize,
+        listed: bool,
+    ) -> Result<Option<Token>> {
+        self.list.clear();
+        let blocks = Blocks::survey(logits, &mut self.blocks);
+        if blocks.is_empty() {
+            return Ok(None);
+        }
+        let row = self.chain.narrow_row(blocks, &mut self.list, place, &mut self.work);
+        let Some(first) = self.chain.draw(row, &mut self.list, &place.noise, listed) else { return Ok(None) };
+        let Some(grammar) = &mut self.grammar else { return Ok(Some(first)) };
+        if grammar.allows(first)? {
+            return Ok(Some(first));
+        }
+        self.chain.admit(Blocks::survey(logits, &mut self.blocks), &mut self.list, grammar)?;
+        if self.list.is_empty() {
+            return Err(Error::invalid(format!("grammar: no token can follow the {position} tokens generated so far")));
+        }
+        self.chain.narrow(&mut self.list, place, &mut self.work);
+        Ok(self.chain.draw(None, &mut self.list, &place.noise, listed))
+    }
+}
+
+#[cfg(test)]
+#[path = "sampler_tests.rs"]
+mod tests;

@@ -1,0 +1,161 @@
+//! The stages that leave out improbable (or, for XTC, all too probable) tokens.
+//!
+//! Each is llama.cpp's sampler of that name, over a list of candidates; those that often come first have a form
+//! over the whole row too, which lists only what it keeps. What they share: `min_keep` candidates stay in any case,
+//! and so does one.
+
+use super::blocks::Blocks;
+use super::candidates::{Candidates, best_first};
+use super::math::{exp, gap};
+use super::noise::Noise;
+
+/// `top_p` (nucleus sampling, arXiv 1904.09751) over a list: the fewest most probable whose sum reaches `p`.
+pub(super) fn top_p(list: &mut Candidates, p: f32, min_keep: usize) {
+    list.softmax();
+    let mut sum = 0.0;
+    list.keep_prefix(true, min_keep, best_first, |item| {
+        sum += f64::from(item.p);
+        sum >= f64::from(p)
+    });
+}
+
+/// `top_p` over a row: lists only the most probable, more of them when the first few do not reach `p`.
+pub(super) fn top_p_row(blocks: &mut Blocks<'_>, list: &mut Candidates, p: f32, min_keep: usize) {
+    let (total, max) = (blocks.sum_exp(), blocks.max());
+    let mut k = 64.max(min_keep);
+    loop {
+        blocks.top(k, list);
+        let mut sum = 0.0;
+        let enough = list.items().iter().zip(1..).find_map(|(item, count)| {
+            sum += f64::from(exp(gap(item.logit, max))) / total;
+            (sum >= f64::from(p) && count >= min_keep).then_some(count)
+        });
+        match enough {
+            Some(count) => return list.truncate(count),
+            None if list.len() < k => return,
+            None => k = k.saturating_mul(8),
+        }
+    }
+}
+
+/// `min_p` over a list: those at least `p` times as probable as the most probable.
+pub(super) fn min_p(list: &mut Candidates, p: f32, min_keep: usize) {
+    let threshold = list.max() + p.ln();
+    let count = list.items().iter().filter(|item| item.logit >= threshold).count();
+    if count >= min_keep.max(1) {
+        list.retain(|item| item.logit >= threshold);
+    } else {
+        list.keep_best(min_keep);
+    }
+}
+
+/// `min_p` over a row.
+pub(super) fn min_p_row(blocks: &mut Blocks<'_>, list: &mut Candidates, p: f32, min_keep: usize) {
+    blocks.at_least(blocks.max() + p.ln(), list);
+    if list.len() < min_keep.max(1) {
+        blocks.top(min_keep, list);
+    }
+}
+
+/// `top_n_sigma` (arXiv 2411.07641) over a list: those within n standard deviations of the largest logit.
+pub(super) fn top_n_sigma(list: &mut Candidates, n: f32) {
+    if list.size() <= 1 {
+        return;
+    }
+    let finite = || list.items().iter().map(|item| f64::from(item.logit)).filter(|logit| logit.is_finite());
+    let count = finite().count().max(1) as f64;
+    let mean = finite().sum::<f64>() / count;
+    let deviation = (finite().map(|logit| (logit - mean) * (logit - mean)).sum::<f64>() / count).sqrt();
+    let threshold = sigma_threshold(list.max(), n, deviation);
+    list.change(true, |items| {
+        for item in items.iter_mut().filter(|item| item.logit < threshold) {
+            item.logit = f32::NEG_INFINITY;
+        }
+    });
+}
+
+/// `top_n_sigma` over a row.
+pub(super) fn top_n_sigma_row(blocks: &Blocks<'_>, list: &mut Candidates, n: f32) {
+    let (_, deviation) = blocks.moments();
+    blocks.at_least(sigma_threshold(blocks.max(), n, deviation), list);
+    list.set_masked(blocks.len() - list.len());
+}
+
+/// Never above the maximum, whatever overflowed on the way.
+fn sigma_threshold(max: f32, n: f32, deviation: f64) -> f32 {
+    let threshold = (f64::from(max) - f64::from(n) * deviation) as f32;
+    if threshold <= max { threshold } else { max }
+}
+
+/// `typ_p` (locally typical sampling, arXiv 2202.00666): the fewest whose surprise is closest to the entropy and
+/// whose sum exceeds `p`.
+pub(super) fn typical_p(list: &mut Candidates, p: f32, min_keep: usize) {
+    let (log_sum, max) = (list.softmax(), f64::from(list.max()));
+    let entropy = list.entropy();
+    let distance = |logit: f32| {
+        let surprise = if f64::from(logit) == max { log_sum } else { log_sum + max - f64::from(logit) };
+        (surprise - entropy).abs()
+    };
+    let mut sum = 0.0;
+    list.keep_prefix(
+        false,
+        min_keep,
+        |a, b| distance(a.logit).total_cmp(&distance(b.logit)).then_with(|| best_first(a, b)),
+        |item| {
+            sum += f64::from(item.p);
+            sum > f64::from(p)
+        },
+    );
+}
+
+/// `tfs_z` (tail free sampling, Bricken 2019, as llama.cpp had it until 2024): cuts where the curve of the sorted
+/// probabilities has flattened, that is where its second differences sum to `z` of their total.
+pub(super) fn tail_free(list: &mut Candidates, z: f32, min_keep: usize) {
+    if list.size() <= 2 {
+        return;
+    }
+    list.sort();
+    list.softmax();
+    let masked = list.size() - list.len();
+    // llama.cpp's list goes on with the masked ones, of probability 0. Two of them end all differences.
+    let curve = || list.items().iter().map(|item| f64::from(item.p)).chain(std::iter::repeat_n(0.0, masked.min(2)));
+    let bends = || {
+        let (first, second, third) = (curve(), curve().skip(1), curve().skip(2));
+        first.zip(second).zip(third).map(|((a, b), c)| ((a - b) - (b - c)).abs())
+    };
+    let total = bends().sum::<f64>();
+    let count = bends().count();
+    let mut sum = 0.0;
+    let cut = bends().enumerate().find_map(|(index, bend)| {
+        sum += if total > 1e-6 { bend / total } else { 1.0 / count as f64 };
+        (sum > f64::from(z) && index >= min_keep).then_some(index)
+    });
+    if let Some(cut) = cut {
+        list.truncate(cut.max(1));
+    }
+}
+
+/// Whether `xtc` does anything at this position.
+pub(super) fn xtc_applies(probability: f32, noise: &Noise) -> bool {
+    noise.chance() <= f64::from(probability)
+}
+
+/// `xtc` (exclude top choices), where it applies: drops all but the least probable of those of at least `threshold`.
+pub(super) fn xtc(list: &mut Candidates, threshold: f32, min_keep: usize) {
+    if list.size() < 2 {
+        return;
+    }
+    list.softmax();
+    let top = || list.items().iter().filter(|item| item.p >= threshold);
+    let excluded = top().count().saturating_sub(1);
+    let Some(last) = top().copied().max_by(best_first) else { return };
+    if excluded > 0 && list.size() - excluded >= min_keep {
+        let masked = list.size() - list.len();
+        list.retain(|item| item.p < threshold || item.id == last.id);
+        list.set_masked(masked);
+    }
+}
+
+#[cfg(test)]
+#[path = "truncation_tests.rs"]
+mod tests;

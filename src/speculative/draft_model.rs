@@ -1,0 +1,233 @@
+//! Drafting with a small model that shares the target's vocabulary.
+//!
+//! llama.cpp's `draft-simple` cuts the draft's cache back after each draft and evaluates all of it again. Here the
+//! cache keeps whatever agrees with the context; the last drafted token, which was never evaluated, is evaluated
+//! together with the token that the target added, in one batch. All slots draft in the same batches.
+
+use super::drafter::{Ask, Drafter};
+use super::{Settings, Source, Verify};
+use crate::error::Result;
+use crate::llama::{Batch, Context, DecodeError, SeqId, Token};
+use crate::sampling::{self, Sampler};
+use crate::session::common_prefix;
+
+/// The draft model's context and what each slot has in it.
+pub struct DraftModel {
+    context: Context,
+    batch: Batch,
+    slots: Vec<Slot>,
+    /// Tokens that both vocabularies have.
+    n_vocab: usize,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// The tokens in the draft's KV cache, from position 0.
+    cache: Vec<Token>,
+    sampler: Option<Sampler>,
+    disabled: Option<String>,
+    /// Context and draft while drafting: what the sampler's penalties look at.
+    history: Vec<Token>,
+    /// Index in the batch of the row to sample from; `None`: this slot's draft is done.
+    row: Option<usize>,
+}
+
+/// Whether an evaluation brought what was asked for.
+#[derive(PartialEq)]
+enum Evaluated {
+    Yes,
+    No,
+}
+
+impl DraftModel {
+    /// A drafter for `n_slots` slots of a target with a vocabulary of `n_vocab` tokens.
+    pub fn new(context: Context, n_slots: usize, n_vocab: usize) -> DraftModel {
+        let n_vocab = n_vocab.min(context.model().vocab().n_tokens());
+        let slots = std::iter::repeat_with(Slot::default).take(n_slots).collect();
+        DraftModel { context, batch: Batch::new(), slots, n_vocab }
+    }
+
+    /// Evaluates the tokens of each context that the cache lacks, but no more than a physical batch of them in all.
+    /// Those that are complete and want a draft get a row to sample from.
+    fn catch_up(&mut self, asks: &[Ask<'_>]) -> Evaluated {
+        self.batch.clear();
+        let mut room = self.context.n_ubatch().min(self.context.n_batch());
+        for ask in asks {
+            let Some(slot) = self.slots.get_mut(ask.slot) else { continue };
+            slot.row = None;
+            if slot.disabled.is_some() {
+                continue;
+            }
+            if let Some(why) = obstacle(ask, &self.context, self.n_vocab) {
+                slot.disabled = Some(why);
+                continue;
+            }
+            let wants_draft = ask.n_max > 0;
+            // The last token is evaluated again if it must be, because its logits are needed.
+            let most = ask.tokens.len().saturating_sub(usize::from(wants_draft));
+            let sequence = sequence(ask.slot);
+            let mut kept = common_prefix(&slot.cache, ask.tokens).min(most);
+            if kept < slot.cache.len() && !self.context.truncate(sequence, kept) {
+                self.context.truncate(sequence, 0);
+                kept = 0;
+            }
+            slot.cache.truncate(kept);
+            let missing = ask.tokens.get(kept..).unwrap_or(&[]);
+            let chunk = missing.get(..room.min(missing.len())).unwrap_or(&[]);
+            let complete = wants_draft && chunk.len() == missing.len();
+            for (index, token) in chunk.iter().enumerate() {
+                let is_last = index + 1 == chunk.len();
+                let row = self.batch.push(*token, kept + index, sequence, complete && is_last);
+                if complete && is_last {
+                    slot.row = Some(row);
+                }
+            }
+            slot.cache.extend_from_slice(chunk);
+            room -= chunk.len();
+        }
+        self.evaluate()
+    }
+
+    /// Evaluates the batch, whose tokens are in the slots' caches already, and takes them out again if that fails.
+    fn evaluate(&mut self) -> Evaluated {
+        if self.batch.is_empty() {
+            return Evaluated::Yes;
+        }
+        let error = match self.context.decode(&self.batch) {
+            Ok(()) => return Evaluated::Yes,
+            Err(error) => error,
+        };
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let sequence = sequence(index);
+            // What is in the context is the beginning of what was to be there.
+            let len = self.context.len(sequence).min(slot.cache.len());
+            let len = if error == DecodeError::Aborted { len } else { 0 };
+            if !self.context.truncate(sequence, len) {
+                self.context.truncate(sequence, 0);
+                slot.cache.clear();
+            }
+            slot.cache.truncate(len);
+            let busy = slot.sampler.is_some();
+            match &error {
+                DecodeError::Aborted => {}
+                DecodeError::Full if busy => slot.disabled = Some("the draft's context is full".into()),
+                DecodeError::Failed(why) if busy => slot.disabled = Some(format!("the draft failed: {why}")),
+                DecodeError::Full | DecodeError::Failed(_) => {}
+            }
+        }
+        Evaluated::No
+    }
+
+    /// Samples each slot's next token and puts it into the next batch. A slot whose draft is done has no row afterwards.
+    fn extend(&mut self, asks: &mut [Ask<'_>]) {
+        self.batch.clear();
+        for ask in asks {
+            let Some(slot) = self.slots.get_mut(ask.slot) else { continue };
+            let Some(row) = slot.row.take() else { continue };
+            let (Some(sampler), Some(logits)) = (slot.sampler.as_mut(), self.context.logits(row)) else { continue };
+            let Some(logits) = logits.get_mut(..self.n_vocab) else { continue };
+            let drafted = ask.draft.tokens.len();
+            // Nothing can follow (a grammar's end): the draft ends, the target says what is next.
+            let Ok(token) = sampler.pick(logits, &slot.history, ask.position + drafted) else { continue };
+            if ask.p_min > 0.0 && sampling::probability(logits, token) < ask.p_min {
+                continue;
+            }
+            ask.draft.tokens.push(token);
+            slot.history.push(token);
+            let ends = drafted + 1 == ask.n_max
+                || self.context.model().vocab().is_eog(token)
+                || slot.cache.len() + 1 >= self.context.n_ctx()
+                || sampler.accept(token).is_err();
+            if !ends {
+                slot.row = Some(self.batch.push(token, slot.cache.len(), sequence(ask.slot), true));
+                slot.cache.push(token);
+            }
+        }
+    }
+}
+
+impl Drafter for DraftModel {
+    fn source(&self) -> Source {
+        Source::Draft
+    }
+
+    fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) -> Result<()> {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            slot.sampler = Some(sampler.for_draft(settings.verify == Verify::Match)?);
+            slot.disabled = None;
+        }
+        Ok(())
+    }
+
+    fn draft(&mut self, asks: &mut [Ask<'_>]) {
+        if self.catch_up(asks) == Evaluated::No {
+            return;
+        }
+        for ask in asks.iter() {
+            let Some(slot) = self.slots.get_mut(ask.slot).filter(|slot| slot.row.is_some()) else { continue };
+            let synced = slot.sampler.as_mut().is_some_and(|sampler| sampler.sync_from(ask.sampler).is_ok());
+            if !synced {
+                slot.row = None;
+                continue;
+            }
+            // The history differs from the last step's by its end alone: only that is copied.
+            let kept = common_prefix(&slot.history, ask.tokens);
+            slot.history.truncate(kept);
+            slot.history.extend_from_slice(ask.tokens.get(kept..).unwrap_or(&[]));
+        }
+        loop {
+            self.extend(asks);
+            if self.batch.is_empty() || self.evaluate() == Evaluated::No {
+                break;
+            }
+        }
+        for ask in asks {
+            ask.draft.source = (!ask.draft.tokens.is_empty()).then_some(Source::Draft);
+        }
+    }
+
+    fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
+        let sequence = sequence(slot);
+        let Some(slot) = self.slots.get_mut(slot) else { return };
+        let end = keep + dropped;
+        if slot.cache.len() > end
+            && self.context.can_shift()
+            && self.context.remove(sequence, keep, Some(end))
+            && self.context.shift_down(sequence, end, dropped)
+        {
+            slot.cache.drain(keep..end);
+        } else {
+            slot.cache.truncate(keep);
+            if !self.context.truncate(sequence, keep) {
+                self.context.truncate(sequence, 0);
+                slot.cache.clear();
+            }
+        }
+    }
+
+    fn end(&mut self, slot: usize) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            slot.sampler = None;
+        }
+    }
+
+    fn disabled(&self, slot: usize) -> Option<&str> {
+        self.slots.get(slot)?.disabled.as_deref()
+    }
+}
+
+/// Why there can be no draft for this context.
+fn obstacle(ask: &Ask<'_>, context: &Context, n_vocab: usize) -> Option<String> {
+    if ask.tokens.len() >= context.n_ctx() {
+        return Some(format!("the text is longer than the draft's context of {} tokens", context.n_ctx()));
+    }
+    let unknown = |token: &&Token| usize::try_from(**token).map_or(true, |token| token >= n_vocab);
+    // Only the end can be new to us; a foreign token further back was noticed when it was the end.
+    let tail = ask.tokens.len().saturating_sub(context.n_ubatch());
+    let foreign = ask.tokens.get(tail..).unwrap_or(&[]).iter().find(unknown)?;
+    Some(format!("the draft has no token {foreign}"))
+}
+
+fn sequence(slot: usize) -> SeqId {
+    SeqId::try_from(slot).unwrap_or(SeqId::MAX)
+}

@@ -1,0 +1,84 @@
+//! What a request asks of speculation, already validated.
+
+/// Who proposed a token: the target itself or one of the drafters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Source {
+    /// Sampled from the target where nothing was drafted, or where the draft was wrong.
+    Target,
+    /// The draft model.
+    Draft,
+}
+
+impl Source {
+    /// The name used in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Source::Target => "target",
+            Source::Draft => "draft",
+        }
+    }
+}
+
+/// How drafted tokens are checked against the target. Both keep the target's text for a given seed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verify {
+    /// Target and draft take the argmax of log-probability + the same Gumbel noise
+    /// (arXiv 2408.07978), so they agree as often as their distributions do.
+    Coupled,
+    /// The draft proposes its most probable token; the target samples and compares (`speculative.cpp`).
+    Match,
+}
+
+impl Verify {
+    /// The name used in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verify::Coupled => "coupled",
+            Verify::Match => "match",
+        }
+    }
+}
+
+/// How the draft length changes while running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Adaptive {
+    /// Chooses the length that pays at the acceptance and costs measured so far, down to none.
+    Auto,
+    /// `speculative.cpp`'s rule: longer after a full acceptance, shorter after a rejection.
+    Heuristic,
+    /// Always `n_max`.
+    Fixed,
+}
+
+/// The validated `speculative` object of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Which drafters may propose, in order.
+    pub sources: Vec<Source>,
+    /// Most tokens to draft in a step, 1..=[`MAX_DRAFT`].
+    pub n_max: usize,
+    /// Drafts shorter than this are not worth verifying and are dropped.
+    pub n_min: usize,
+    /// Drafting stops at a token to which the draft gives less than this probability.
+    pub p_min: f32,
+    /// The verification rule.
+    pub verify: Verify,
+    /// How the draft length adapts.
+    pub adaptive: Adaptive,
+}
+
+/// The longest draft that a request may ask for.
+pub const MAX_DRAFT: usize = 64;
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            sources: vec![Source::Draft],
+            n_max: 16,
+            n_min: 0,
+            p_min: 0.0,
+            verify: Verify::Coupled,
+            adaptive: Adaptive::Auto,
+        }
+    }
+}

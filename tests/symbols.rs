@@ -1,0 +1,69 @@
+//! The names that the shared library gives to the world: the contract's and no other, so that it can be loaded beside
+//! anything, another llama.cpp included.
+
+mod toolbox;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use toolbox::{have, library_folder, root, run};
+
+/// The contract.
+const FUNCTIONS: [&str; 26] = [
+    "init",
+    "init_async",
+    "poll_system_status",
+    "deinit",
+    "free_string",
+    "version",
+    "set_log_callback",
+    "set_update_callback",
+    "tokenize",
+    "detokenize",
+    "apply_template",
+    "get_embedding",
+    "get_completion",
+    "async_completion_init",
+    "async_completion_poll",
+    "async_completion_cancel",
+    "speculative_completion",
+    "speculative_completion_init",
+    "speculative_completion_poll",
+    "speculative_completion_cancel",
+    "lookup_create",
+    "lookup_merge",
+    "lookup_stats",
+    "lookup_cache",
+    "session_save",
+    "session_load",
+];
+
+fn contract() -> BTreeSet<String> {
+    FUNCTIONS.map(str::to_owned).into()
+}
+
+#[test]
+fn the_library_exports_the_contract_and_nothing_else() {
+    if !have("nm", &["--version"], "the library's symbols") {
+        return;
+    }
+    let library = library_folder().join("libforedraft.so");
+    let listed = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library), "");
+    let exported: BTreeSet<String> =
+        listed.lines().filter_map(|line| line.split_whitespace().nth(2)).map(str::to_owned).collect();
+    assert_eq!(exported, contract());
+}
+
+#[test]
+fn the_header_declares_the_contract_and_nothing_else() {
+    let header = std::fs::read_to_string(root().join("include/foredraft.h")).expect("the header is there");
+    // cbindgen begins each declaration in the first column; a comment's lines begin with ` *`.
+    let declared: BTreeSet<String> = header
+        .lines()
+        .filter(|line| line.starts_with(|first: char| first.is_ascii_lowercase()) && !line.starts_with("typedef"))
+        .filter_map(|line| line.split_once('('))
+        .filter_map(|(before, _)| before.rsplit([' ', '*']).next())
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(declared, contract());
+}
