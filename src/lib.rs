@@ -5,9 +5,9 @@
 pub mod api;
 pub mod engine;
 pub mod error;
-pub mod host;
 #[allow(unsafe_code)]
 mod ffi;
+pub mod host;
 #[allow(unsafe_code)]
 pub mod llama;
 pub mod sampling;

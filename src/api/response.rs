@@ -236,9 +236,10 @@ fn speculative(record: &Record, outcome: &Outcome, stats: &SpeculationStats) -> 
             (source.as_str().to_owned(), json!({"n_drafted": drafted, "n_accepted": accepted}))
         })
         .collect();
-    let kind = record.speculation.as_ref().map_or("none", |settings| {
-        settings.sources.first().map_or("none", |source| source.as_str())
-    });
+    let kind = record
+        .speculation
+        .as_ref()
+        .map_or("none", |settings| settings.sources.first().map_or("none", |source| source.as_str()));
     let verify = record.speculation.as_ref().map(|settings| settings.verify.as_str());
     let mut answer = json!({
         "type": kind,

@@ -42,11 +42,7 @@ impl Server {
     ///
     /// # Errors
     /// A model cannot be loaded or used, or the load was aborted.
-    pub fn start(
-        init: InitRequest,
-        notify: Arc<engine::Notify>,
-        progress: impl FnMut(f32) -> bool,
-    ) -> Result<Server> {
+    pub fn start(init: InitRequest, notify: Arc<engine::Notify>, progress: impl FnMut(f32) -> bool) -> Result<Server> {
         let (models, engine) = engine::load(&init.config, notify, progress)?;
         let server = Server {
             models,
@@ -116,7 +112,8 @@ impl Server {
     pub(super) fn template(&self) -> Result<&ChatTemplate> {
         self.template.get_or_try_init(|| {
             let own = self.init.chat_template.clone().or_else(|| self.models.target.chat_template());
-            let source = own.ok_or_else(|| Error::invalid("messages: the model has no chat template; give chat_template"))?;
+            let source =
+                own.ok_or_else(|| Error::invalid("messages: the model has no chat template; give chat_template"))?;
             ChatTemplate::parse(&source)
         })
     }
@@ -238,7 +235,12 @@ impl Server {
             family,
             prompt,
             shown_prompt,
-            settings: generation_settings(&request, &settings, u32::try_from(self.models.n_ctx).unwrap_or(0), &self.alias()),
+            settings: generation_settings(
+                &request,
+                &settings,
+                u32::try_from(self.models.n_ctx).unwrap_or(0),
+                &self.alias(),
+            ),
             model: self.alias(),
             n_ctx: self.models.n_ctx,
             n_keep: request.n_keep,
@@ -322,9 +324,11 @@ fn read_command(command: Option<&[u8]>) -> Result<(Option<u64>, Duration, Vec<St
     let mut fields = Fields::new(&object);
     let id = match fields.get("id") {
         None => None,
-        Some(value) => Some(value.as_u64().ok_or_else(|| {
-            Error::invalid(format!("id: expected a request's number, got {}", show(value)))
-        })?),
+        Some(value) => Some(
+            value
+                .as_u64()
+                .ok_or_else(|| Error::invalid(format!("id: expected a request's number, got {}", show(value))))?,
+        ),
     };
     let wait: i64 = fields.int("timeout_ms", 0..=MAX_POLL_MS)?.unwrap_or(0);
     Ok((id, Duration::from_millis(u64::try_from(wait).unwrap_or(0)), fields.finish()))

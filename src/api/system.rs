@@ -107,7 +107,10 @@ impl System {
         let server = match &*self.inner.state.lock() {
             State::Ready(server) => Arc::clone(server),
             State::Loading(_) => {
-                return Err(Error::new(Code::Loading, "a model is being loaded; poll_system_status tells how far it is"));
+                return Err(Error::new(
+                    Code::Loading,
+                    "a model is being loaded; poll_system_status tells how far it is",
+                ));
             }
             State::Uninitialized => return Err(Error::new(Code::NotInitialized, "init was not called")),
             State::Failed(error) => {

@@ -23,7 +23,8 @@ impl Server {
         let parse_special = fields.flag("parse_special")?.unwrap_or(true);
         let vocab = self.models().target.vocab();
         let ids = vocab.tokenize(text.as_bytes(), add_special, parse_special)?;
-        let strings: Vec<String> = ids.iter().map(|id| String::from_utf8_lossy(vocab.piece(*id)).into_owned()).collect();
+        let strings: Vec<String> =
+            ids.iter().map(|id| String::from_utf8_lossy(vocab.piece(*id)).into_owned()).collect();
         let pieces: Vec<Value> = ids
             .iter()
             .map(|id| {

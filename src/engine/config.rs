@@ -2,7 +2,6 @@
 
 use crate::llama::{ContextParams, ModelParams, Numa};
 
-
 /// A validated `init` request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {

@@ -3,14 +3,17 @@
 //! [`Engine`] is the handle. Requests go in as [`Request`]s, by a channel; what becomes of one is taken out of its
 //! [`Ticket`]. Nothing here knows JSON.
 
+mod admission;
 mod command;
 mod config;
 mod embedder;
+mod evaluation;
 mod event;
 mod generation;
 mod load;
 mod request;
 mod slots;
+mod space;
 mod task;
 mod text;
 mod ticket;

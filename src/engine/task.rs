@@ -133,8 +133,14 @@ impl Task {
         true
     }
 
-    /// Ends the request.
-    pub(super) fn finish(mut self, stop: Stop, slot: usize, n_cached: usize, truncated: bool) {
+    /// The end of the request, to be told to its ticket.
+    pub(super) fn finish(
+        mut self,
+        stop: Stop,
+        slot: usize,
+        n_cached: usize,
+        truncated: bool,
+    ) -> (Arc<Ticket>, Outcome) {
         let outcome = Outcome {
             stop,
             text: self.text.finish(),
@@ -152,7 +158,7 @@ impl Task {
                 stats
             }),
         };
-        self.ticket.finish(outcome);
+        (self.ticket, outcome)
     }
 
     fn timings(&self) -> Timings {
@@ -165,9 +171,10 @@ impl Task {
             predicted_n: self.n_predicted,
             predicted: last.saturating_duration_since(first),
             cache_n: self.prompt.n_cached,
-            draft: self.speculation.as_ref().map(|speculation| {
-                (speculation.stats.n_drafted, speculation.stats.n_accepted)
-            }),
+            draft: self
+                .speculation
+                .as_ref()
+                .map(|speculation| (speculation.stats.n_drafted, speculation.stats.n_accepted)),
         }
     }
 }

@@ -42,6 +42,7 @@ impl Worker {
             generation.end_all(&stop, &mut |id| notify(id));
         }
         self.publish();
+        self.deliver();
     }
 
     fn step(&mut self) {
@@ -58,6 +59,14 @@ impl Worker {
             self.shared.interrupt.set_deadline(None);
         }
         self.publish();
+        self.deliver();
+    }
+
+    fn deliver(&mut self) {
+        if let Some(generation) = &mut self.generation {
+            let notify = &self.notify;
+            generation.deliver(&mut |id| notify(id));
+        }
     }
 
     /// Takes all commands; waits for one when there is nothing else to do.

@@ -51,6 +51,7 @@ pub extern "C" fn set_log_callback(
 pub extern "C" fn set_update_callback(cb: Option<extern "C" fn(id: u64, user: *mut c_void)>, user: *mut c_void) {
     quietly((), || {
         let user = User(user);
-        SYSTEM.set_update_hook(cb.map(|cb| -> Box<dyn Fn(u64) + Send + Sync> { Box::new(move |id| cb(id, user.get())) }));
+        SYSTEM
+            .set_update_hook(cb.map(|cb| -> Box<dyn Fn(u64) + Send + Sync> { Box::new(move |id| cb(id, user.get())) }));
     });
 }

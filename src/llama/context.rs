@@ -66,11 +66,15 @@ impl Context {
         let mut why = Why::new();
         // SAFETY: the model is alive, `raw` is plain data whose one pointer, the interrupt, is kept by the context's
         // owner below, and exceptions end in the guard.
-        let (ptr, errors) = log::collecting(|| unsafe {
-            foredraft_context_new(model.as_ptr(), raw, why.ptr(), why.size())
-        });
+        let (ptr, errors) =
+            log::collecting(|| unsafe { foredraft_context_new(model.as_ptr(), raw, why.ptr(), why.size()) });
         let ptr = NonNull::new(ptr).ok_or_else(|| {
-            Error::model(format!("n_ctx: a context of {} tokens cannot be made: {} {}", raw.n_ctx, errors.join("; "), why.message()))
+            Error::model(format!(
+                "n_ctx: a context of {} tokens cannot be made: {} {}",
+                raw.n_ctx,
+                errors.join("; "),
+                why.message()
+            ))
         })?;
         // SAFETY: the context is alive; the adapters belong to its model.
         let context = unsafe {
@@ -150,9 +154,8 @@ impl Context {
         let mut why = Why::new();
         // SAFETY: all arrays have `n_tokens` elements and live through the call, which only reads them; tokens,
         // sequences and size are within what llama.cpp asserts (`check`); exceptions end in the guard.
-        let (code, errors) = log::collecting(|| unsafe {
-            foredraft_decode(self.ptr.as_ptr(), raw, why.ptr(), why.size())
-        });
+        let (code, errors) =
+            log::collecting(|| unsafe { foredraft_decode(self.ptr.as_ptr(), raw, why.ptr(), why.size()) });
         match code {
             0 => {
                 self.has_logits.extend(batch.outputs.iter().map(|output| *output != 0));

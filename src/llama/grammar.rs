@@ -46,9 +46,8 @@ impl Grammar {
         let text = CString::new(gbnf).map_err(|_| refuse("contains NUL"))?;
         let compile = || {
             // SAFETY: strings are NUL-terminated, the vocabulary is alive, and the crate's wrapper catches exceptions.
-            let ptr = unsafe {
-                sys::llama_rs_sampler_init_grammar(model.vocab().as_ptr(), text.as_ptr(), c"root".as_ptr())
-            };
+            let ptr =
+                unsafe { sys::llama_rs_sampler_init_grammar(model.vocab().as_ptr(), text.as_ptr(), c"root".as_ptr()) };
             NonNull::new(ptr).map(|ptr| Grammar { ptr, model: Arc::clone(model), broken: false })
         };
         let compiled = std::thread::scope(|scope| {

@@ -15,11 +15,7 @@ pub struct Interrupt {
 
 impl Default for Interrupt {
     fn default() -> Self {
-        Interrupt {
-            raised: AtomicBool::new(false),
-            deadline: AtomicU64::new(u64::MAX),
-            start: Instant::now(),
-        }
+        Interrupt { raised: AtomicBool::new(false), deadline: AtomicU64::new(u64::MAX), start: Instant::now() }
     }
 }
 

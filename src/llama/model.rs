@@ -89,9 +89,8 @@ impl Model {
         let mut why = Why::new();
         // SAFETY: every pointer in `raw` outlives the call (they are locals of this function), lists end as
         // llama.cpp wants (NULL device, empty key), and exceptions end in the guard.
-        let (ptr, errors) = log::collecting(|| unsafe {
-            foredraft_model_load(path.as_ptr(), raw, why.ptr(), why.size())
-        });
+        let (ptr, errors) =
+            log::collecting(|| unsafe { foredraft_model_load(path.as_ptr(), raw, why.ptr(), why.size()) });
         let Some(ptr) = NonNull::new(ptr) else {
             if state.aborted {
                 return Err(Error::new(Code::Cancelled, format!("the load of {:?} was aborted", params.path)));
@@ -222,9 +221,7 @@ impl Model {
     /// Whether its memory is a KV cache that can be cut anywhere: not so for recurrent and hybrid models.
     pub fn can_roll_back(&self) -> bool {
         // SAFETY: see `n_ctx_train`.
-        unsafe {
-            !sys::llama_model_is_recurrent(self.ptr.as_ptr()) && !sys::llama_model_is_hybrid(self.ptr.as_ptr())
-        }
+        unsafe { !sys::llama_model_is_recurrent(self.ptr.as_ptr()) && !sys::llama_model_is_hybrid(self.ptr.as_ptr()) }
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::llama_model {
@@ -276,7 +273,8 @@ fn kv_overrides(overrides: &[(String, KvValue)]) -> Result<Vec<sys::llama_model_
     let mut list = Vec::with_capacity(overrides.len() + 1);
     for (key, value) in overrides {
         let mut entry = empty();
-        copy_c_string(key, &mut entry.key).ok_or_else(|| Error::invalid(format!("override_kv: the key {key:?} is too long")))?;
+        copy_c_string(key, &mut entry.key)
+            .ok_or_else(|| Error::invalid(format!("override_kv: the key {key:?} is too long")))?;
         match value {
             KvValue::Int(value) => {
                 entry.tag = sys::LLAMA_KV_OVERRIDE_TYPE_INT;

@@ -88,8 +88,7 @@ impl Vocab {
             }
             vocab.ends.push(u32::try_from(vocab.bytes.len()).map_err(|_| Error::model("vocabulary of over 4 GiB"))?);
             // SAFETY: `token` is below the vocabulary's size.
-            let (eog, attr) =
-                unsafe { (sys::llama_vocab_is_eog(ptr, token), sys::llama_vocab_get_attr(ptr, token)) };
+            let (eog, attr) = unsafe { (sys::llama_vocab_is_eog(ptr, token), sys::llama_vocab_get_attr(ptr, token)) };
             vocab.end_of_generation.push(eog);
             vocab.hidden.push(attr & (sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_UNKNOWN) != 0);
         }

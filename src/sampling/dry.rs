@@ -91,13 +91,7 @@ impl Dry {
     }
 
     /// Penalises in a list.
-    pub(super) fn apply(
-        &self,
-        list: &mut Candidates,
-        history: &[Token],
-        lengths: &mut Tally,
-        matches: &mut Vec<u32>,
-    ) {
+    pub(super) fn apply(&self, list: &mut Candidates, history: &[Token], lengths: &mut Tally, matches: &mut Vec<u32>) {
         self.measure(history, lengths, matches);
         list.change(false, |items| {
             for item in items {
@@ -136,7 +130,8 @@ fn suffix_matches(window: &[Token], matches: &mut Vec<u32>) {
     let (mut left, mut right) = (0, 0);
     for k in 1..n {
         // Inside it, what was found at the same distance from its start holds here too, up to its end.
-        let known = if k < right { matches.get(k - left).map_or(0, |length| *length as usize).min(right - k) } else { 0 };
+        let known =
+            if k < right { matches.get(k - left).map_or(0, |length| *length as usize).min(right - k) } else { 0 };
         let mut length = known;
         if k + known >= right {
             while back(k + length).is_some() && back(k + length) == back(length) {

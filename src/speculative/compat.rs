@@ -75,7 +75,9 @@ impl Compatibility {
             ));
         }
         if let Some((token, target, draft)) = &self.first_difference {
-            return Some(format!("token {token} is {target:?} in the target's vocabulary and {draft:?} in the draft's"));
+            return Some(format!(
+                "token {token} is {target:?} in the target's vocabulary and {draft:?} in the draft's"
+            ));
         }
         if !self.target_rolls_back {
             return Some("the target's memory cannot be cut back after a rejected draft".into());

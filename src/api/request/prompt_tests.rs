@@ -1,6 +1,5 @@
 use serde_json::json;
 
-use super::super::CompletionRequest;
 use super::super::tests::{check_error, read, request};
 use super::*;
 

@@ -112,5 +112,5 @@ fn the_table_of_sampler_fields() {
     assert!(table.contains("| `temperature` | `0.8` |  | 1000 |"), "{table}");
     assert!(table.lines().all(|line| line.matches('|').count() == 6), "{table}");
     // Every default is in its own range, and read as itself.
-    check(sampling::report(&Settings::default()).into_iter().collect(), |_| ());
+    check(report(&Settings::default()).into_iter().collect(), |_| ());
 }

@@ -1,0 +1,90 @@
+//! Room in the KV cache: full contexts shift, and slots that share its cells make way for each other.
+
+use super::event::Stop;
+use super::generation::Generation;
+use crate::session;
+
+impl Generation {
+    /// Shifts the contexts that are full, or ends their requests.
+    pub(super) fn make_space(&mut self) {
+        let n_ctx = self.context.n_ctx();
+        for index in 0..self.slots.len() {
+            let Some(slot) = self.slots.get_mut(index) else { continue };
+            let sequence = slot.sequence();
+            let Some(task) = slot.task.as_mut().filter(|task| task.tokens.len() >= n_ctx) else { continue };
+            let range = session::shift(slot.cache.len(), task.n_keep)
+                .filter(|_| self.ctx_shift && self.context.can_shift())
+                .filter(|range| self.context.remove(sequence, range.start, Some(range.end)));
+            let Some(range) = range else {
+                self.end(index, Stop::Limit, true);
+                continue;
+            };
+            self.context.shift_down(sequence, range.end, range.len());
+            slot.cache.drain(range.clone());
+            task.tokens.drain(range.clone());
+            task.truncated = true;
+            if let Some(drafter) = &mut self.drafter {
+                drafter.shift(index, range.start, range.len());
+            }
+        }
+    }
+
+    /// Sees to it that what runs fits into the cells that all slots share: forgets the caches of free slots, then
+    /// pauses the youngest requests; lets them go on, oldest first, as soon as they fit again. A request alone always fits.
+    pub(super) fn balance(&mut self) {
+        let Some(cells) = self.shared_cells else { return };
+        let ubatch = self.context.n_ubatch();
+        loop {
+            let used: usize = self.slots.iter().map(|slot| slot.cache.len()).sum();
+            let need: usize = self
+                .running()
+                .filter(|(_, task)| !task.paused)
+                .map(|(slot, task)| {
+                    let drafts = task.speculation.as_ref().map_or(0, |speculation| speculation.settings.n_max);
+                    (task.tokens.len() - slot.cache.len()).min(ubatch) + drafts
+                })
+                .sum();
+            if used + need <= cells {
+                break;
+            }
+            let forgotten = self.slots.iter().filter(|slot| slot.task.is_none() && !slot.cache.is_empty());
+            if let Some(index) = forgotten.min_by_key(|slot| slot.last_used).map(|slot| slot.index) {
+                self.forget(index);
+                continue;
+            }
+            let active = self.slots.iter().filter(|slot| slot.task.as_ref().is_some_and(|task| !task.paused));
+            if active.clone().count() <= 1 {
+                break;
+            }
+            let Some(index) = active.max_by_key(|slot| slot.last_used).map(|slot| slot.index) else { break };
+            self.forget(index);
+            if let Some(task) = self.slots.get_mut(index).and_then(|slot| slot.task.as_mut()) {
+                task.paused = true;
+            }
+        }
+        self.resume(cells);
+    }
+
+    fn resume(&mut self, cells: usize) {
+        loop {
+            let running: usize =
+                self.running().filter(|(_, task)| !task.paused).map(|(_, task)| task.tokens.len()).sum();
+            let paused = self.slots.iter_mut().filter(|slot| slot.task.as_ref().is_some_and(|task| task.paused));
+            let Some(oldest) = paused.min_by_key(|slot| slot.last_used) else { return };
+            let Some(task) = &mut oldest.task else { return };
+            // An eighth of the cells to grow into, or else it would soon be paused again.
+            if running > 0 && running + task.tokens.len() + cells / 8 > cells {
+                return;
+            }
+            task.paused = false;
+        }
+    }
+
+    /// Empties a slot's cache.
+    pub(super) fn forget(&mut self, index: usize) {
+        if let Some(slot) = self.slots.get_mut(index) {
+            self.context.truncate(slot.sequence(), 0);
+            slot.cache.clear();
+        }
+    }
+}
