@@ -2,36 +2,37 @@
 //!
 //! The settings are those of `apply_chat_template` in Hugging Face's transformers, for which the templates are
 //! written; what is done to the messages beforehand is what llama.cpp's `common/chat.cpp` does. A template comes
-//! from a model file or from a request: the work, the size of the output and the nesting are bounded.
+//! from a model file or from a request: the steps, the output and the nesting of calls are bounded. minijinja
+//! gives no way to bound the size and the depth of the values that a template builds (`x ~ x` in a loop, a
+//! namespace put into itself), so a template is as trusted as the model file it comes from.
 
-use std::fmt::Write as _;
+mod filters;
+
 use std::io;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::value::{Kwargs, Rest, ValueKind};
-use minijinja::{AutoEscape, Environment, ErrorKind, State, Value};
-use minijinja_contrib::pycompat;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::ValueKind;
+use minijinja::{AutoEscape, Environment, ErrorKind, Value};
 use serde_json::{Map, Value as Json, json};
 
 use crate::api::fields::unexpected;
 use crate::error::{Code, Error, Result};
 
 /// Instructions of minijinja's machine that one rendering may take.
-const FUEL: u64 = 20_000_000;
+const FUEL: u64 = 10_000_000;
 /// The same for one rendering that finds out what a template understands.
-const PROBE_FUEL: u64 = 200_000;
+const PROBE_FUEL: u64 = 100_000;
 /// Bytes of output of one rendering.
 const MAX_OUTPUT: usize = 64 << 20;
 /// Bytes of a template.
 const MAX_SOURCE: usize = 1 << 20;
 /// Nested macro calls, loops and blocks; a macro call counts for several.
 const MAX_NESTING: usize = 300;
-/// Nested containers that `tojson` writes.
-const MAX_JSON_DEPTH: usize = 128;
 /// Bytes of stack for a rendering, which takes its own thread: a host's threads may have small ones. The
 /// memory is only reserved, not used, unless a template nests deeply.
-const STACK: usize = 64 << 20;
+const STACK: usize = 256 << 20;
 /// The name of the template in the environment and of its errors.
 const NAME: &str = "chat_template";
 /// Texts of the probing messages that no template has.
@@ -95,12 +96,14 @@ impl ChatTemplate {
         if source.len() > MAX_SOURCE {
             return Err(Error::invalid(format!("{NAME}: {} bytes, the most is {MAX_SOURCE}", source.len())));
         }
+        let developer = source.contains("developer");
         on_own_stack(|| {
-            let mut env = environment();
-            env.add_template_owned(NAME, without_generation(source)).map_err(|error| failure(&error))?;
+            let mut env = environment()?;
+            let source = without_generation(&source.replace("\r\n", "\n").replace('\r', "\n"));
+            env.add_template_owned(NAME, source).map_err(|error| failure(&error))?;
             env.set_fuel(Some(PROBE_FUEL));
             let mut template = ChatTemplate { env, shape: Shape::default() };
-            template.shape = template.probe(source.contains("developer"));
+            template.shape = template.probe(developer);
             template.env.set_fuel(Some(FUEL));
             Ok(template)
         })
@@ -131,7 +134,7 @@ impl ChatTemplate {
     fn run(&self, variables: &Json) -> Result<String> {
         let mut output = Bounded::default();
         let template = self.env.get_template(NAME).map_err(|error| failure(&error))?;
-        match template.render_captured_to(Value::from_serialize(variables), &mut output) {
+        match template.render_captured_to(filters::value(variables), &mut output) {
             Ok(_) => String::from_utf8(output.bytes)
                 .map_err(|error| Error::new(Code::Internal, format!("{NAME}: not UTF-8: {error}"))),
             Err(_) if output.full => Err(Error::invalid(format!("{NAME}: the prompt exceeds {MAX_OUTPUT} bytes"))),
@@ -219,14 +222,13 @@ impl Shape {
                 match arguments {
                     Json::String(text) if object => {
                         *arguments = serde_json::from_str(text).map_err(|error| {
-                            Error::invalid(format!("messages[{i}].tool_calls[{j}].function.arguments: not JSON: {error}"))
+                            Error::invalid(format!(
+                                "messages[{i}].tool_calls[{j}].function.arguments: not JSON: {error}"
+                            ))
                         })?;
                     }
                     Json::Object(_) if !object => {
-                        let mut text = String::new();
-                        write_json(&mut text, &Value::from_serialize(&*arguments), &JsonStyle::default(), 0)
-                            .map_err(|error| failure(&error))?;
-                        *arguments = text.into();
+                        *arguments = filters::json_text(arguments).map_err(|error| failure(&error))?.into();
                     }
                     _ => {}
                 }
@@ -246,23 +248,27 @@ fn joined(i: usize, parts: &[Json]) -> Result<String> {
     Ok(texts.collect::<Result<Vec<_>>>()?.join("\n"))
 }
 
-fn environment() -> Environment<'static> {
+fn environment() -> Result<Environment<'static>> {
     let mut env = Environment::new();
-    env.set_trim_blocks(true);
-    env.set_lstrip_blocks(true);
-    env.set_keep_trailing_newline(false);
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(false).build();
+    env.set_syntax(syntax.map_err(|error| failure(&error))?);
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_recursion_limit(MAX_NESTING);
-    env.set_unknown_method_callback(method);
-    env.add_filter("tojson", tojson);
+    env.set_unknown_method_callback(filters::method);
+    // In Python, None is not iterable, and strings and dictionaries are sequences as well.
+    env.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok() || value.as_str().is_some());
+    env.add_test("sequence", |value: &Value| {
+        matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined)
+    });
+    env.add_filter("tojson", filters::tojson);
     env.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
     });
     env.add_function("strftime_now", |format: &str| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        strftime(format, now.as_secs())
+        filters::strftime(format, now.as_secs())
     });
-    env
+    Ok(env)
 }
 
 /// Runs `work` on a thread with a stack of [`STACK`] bytes; a panic in it is an error.
@@ -283,7 +289,7 @@ fn failure(error: &minijinja::Error) -> Error {
         (_, detail) => detail.map_or(kind, str::to_owned),
     };
     if let Some(line) = error.line() {
-        let _ = write!(message, " (line {line})");
+        message += &format!(" (line {line})");
     }
     Error::invalid(format!("{NAME}: {message}"))
 }
@@ -308,192 +314,6 @@ fn without_generation(source: &str) -> String {
         rest = tag.get(inside.len()..).unwrap_or_default();
     }
     result + rest
-}
-
-/// Python's methods of strings, dictionaries and lists.
-fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, minijinja::Error> {
-    match (value.as_str(), name, args) {
-        (Some(text), "removeprefix" | "removesuffix", [affix]) => {
-            let affix = affix.as_str().unwrap_or_default();
-            let shorter = if name == "removeprefix" { text.strip_prefix(affix) } else { text.strip_suffix(affix) };
-            Ok(Value::from(shorter.unwrap_or(text)))
-        }
-        _ => pycompat::unknown_method_callback(state, value, name, args),
-    }
-}
-
-/// How JSON is written; the default is that of Python's `json.dumps`.
-struct JsonStyle {
-    indent: Option<usize>,
-    ensure_ascii: bool,
-    sort_keys: bool,
-    item: String,
-    key: String,
-}
-
-impl Default for JsonStyle {
-    fn default() -> Self {
-        JsonStyle { indent: None, ensure_ascii: false, sort_keys: false, item: ", ".to_owned(), key: ": ".to_owned() }
-    }
-}
-
-/// The filter `tojson`, which in transformers is Python's `json.dumps` and escapes nothing for HTML.
-fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, minijinja::Error> {
-    let flag = |name| kwargs.get::<Option<Value>>(name).map(|flag| flag.is_some_and(|flag| flag.is_true()));
-    let mut style =
-        JsonStyle { ensure_ascii: flag("ensure_ascii")?, sort_keys: flag("sort_keys")?, ..JsonStyle::default() };
-    // Some templates give the indentation by position, as jinja2's own filter takes it.
-    let indent = kwargs.get::<Option<Value>>("indent")?.or_else(|| args.first().cloned());
-    style.indent = indent.filter(Value::is_integer).and_then(|indent| indent.as_usize()).map(|indent| indent.min(64));
-    if style.indent.is_some() {
-        style.item = ",".to_owned();
-    }
-    if let Some(separators) = kwargs.get::<Option<Vec<String>>>("separators")?
-        && let [item, key] = separators.as_slice()
-    {
-        (style.item, style.key) = (item.clone(), key.clone());
-    }
-    kwargs.assert_all_used()?;
-    let mut text = String::new();
-    write_json(&mut text, value, &style, 0)?;
-    Ok(text)
-}
-
-fn write_json(out: &mut String, value: &Value, style: &JsonStyle, depth: usize) -> Result<(), minijinja::Error> {
-    let fail = |what: String| Err(minijinja::Error::new(ErrorKind::InvalidOperation, format!("tojson: {what}")));
-    if depth > MAX_JSON_DEPTH || out.len() > MAX_OUTPUT {
-        return fail(format!("the value exceeds {MAX_JSON_DEPTH} levels or {MAX_OUTPUT} bytes"));
-    }
-    let line = |out: &mut String, depth: usize| {
-        if let Some(indent) = style.indent {
-            let _ = write!(out, "\n{:width$}", "", width = indent * depth);
-        }
-    };
-    match value.kind() {
-        ValueKind::Undefined | ValueKind::None => out.push_str("null"),
-        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-        ValueKind::Number => {
-            let _ = write!(out, "{value}");
-        }
-        ValueKind::String => write_json_text(out, value.as_str().unwrap_or_default(), style.ensure_ascii),
-        ValueKind::Map => {
-            let mut keys = value.try_iter()?.collect::<Vec<_>>();
-            if style.sort_keys {
-                keys.sort();
-            }
-            out.push('{');
-            for (i, key) in keys.iter().enumerate() {
-                out.push_str(if i == 0 { "" } else { &style.item });
-                line(out, depth + 1);
-                match key.as_str() {
-                    Some(text) => write_json_text(out, text, style.ensure_ascii),
-                    None => write_json_text(out, &key.to_string(), style.ensure_ascii),
-                }
-                out.push_str(&style.key);
-                write_json(out, &value.get_item(key)?, style, depth + 1)?;
-            }
-            if !keys.is_empty() {
-                line(out, depth);
-            }
-            out.push('}');
-        }
-        ValueKind::Seq | ValueKind::Iterable => {
-            out.push('[');
-            let mut empty = true;
-            for item in value.try_iter()? {
-                out.push_str(if empty { "" } else { &style.item });
-                empty = false;
-                line(out, depth + 1);
-                write_json(out, &item, style, depth + 1)?;
-            }
-            if !empty {
-                line(out, depth);
-            }
-            out.push(']');
-        }
-        other => return fail(format!("{other} has no JSON form")),
-    }
-    Ok(())
-}
-
-fn write_json_text(out: &mut String, text: &str, ensure_ascii: bool) {
-    out.push('"');
-    for c in text.chars() {
-        let _ = match c {
-            '"' => write!(out, "\\\""),
-            '\\' => write!(out, "\\\\"),
-            '\n' => write!(out, "\\n"),
-            '\r' => write!(out, "\\r"),
-            '\t' => write!(out, "\\t"),
-            '\u{8}' => write!(out, "\\b"),
-            '\u{c}' => write!(out, "\\f"),
-            c if c < ' ' => write!(out, "\\u{:04x}", u32::from(c)),
-            c if ensure_ascii && !(' '..='~').contains(&c) => {
-                c.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(out, "\\u{unit:04x}"))
-            }
-            c => write!(out, "{c}"),
-        };
-    }
-    out.push('"');
-}
-
-/// C's `strftime` of a Unix time in UTC; a conversion it does not know stays as it is.
-fn strftime(format: &str, seconds: u64) -> String {
-    const MONTHS: [&str; 12] = [
-        "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
-        "December",
-    ];
-    const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
-    let (days, second) = (seconds / 86400, seconds % 86400);
-    // Years begin in March, so that the day that leap years add is the last one.
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let (from_march, day) = ((5 * of_year + 2) / 153, of_year - (153 * ((5 * of_year + 2) / 153) + 2) / 5 + 1);
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let month_name = MONTHS.get(month as usize - 1).copied().unwrap_or_default();
-    let day_name = DAYS.get((days % 7) as usize).copied().unwrap_or_default();
-    let short = |name: &str| name.chars().take(3).collect::<String>();
-    let (hour, minute) = (second / 3600, second / 60 % 60);
-    let mut out = String::new();
-    let mut rest = format.chars();
-    while let Some(c) = rest.next() {
-        if c != '%' {
-            out.push(c);
-            continue;
-        }
-        let mut conversion = rest.next();
-        let padded = conversion != Some('-');
-        if !padded {
-            conversion = rest.next();
-        }
-        let number = |value: u64| if padded { format!("{value:02}") } else { value.to_string() };
-        out += &match conversion {
-            Some('Y') => year.to_string(),
-            Some('y') => number(year % 100),
-            Some('m') => number(month),
-            Some('d') => number(day),
-            Some('e') => format!("{day:2}"),
-            Some('H') => number(hour),
-            Some('I') => number((hour + 11) % 12 + 1),
-            Some('M') => number(minute),
-            Some('S') => number(second % 60),
-            Some('p') => if hour < 12 { "AM" } else { "PM" }.to_owned(),
-            Some('B') => month_name.to_owned(),
-            Some('b' | 'h') => short(month_name),
-            Some('A') => day_name.to_owned(),
-            Some('a') => short(day_name),
-            Some('F') => format!("{year}-{month:02}-{day:02}"),
-            Some('T') => format!("{hour:02}:{minute:02}:{:02}", second % 60),
-            Some('Z') => "UTC".to_owned(),
-            Some('z') => "+0000".to_owned(),
-            Some('%') => "%".to_owned(),
-            other => other.map_or("%".to_owned(), |c| format!("%{c}")),
-        };
-    }
-    out
 }
 
 /// Output up to [`MAX_OUTPUT`] bytes.

@@ -1,0 +1,58 @@
+# Every target sets the machine up by itself (scripts/setup.sh) and keeps what it makes in target/.
+# One cargo profile for everything, because each profile compiles llama.cpp anew, which takes minutes.
+.PHONY: help setup setup-build build test demo bench inflate header portable clean
+.DEFAULT_GOAL := help
+
+export CARGO_TARGET_DIR := $(CURDIR)/target
+# Where setup.sh found cmake and libclang.
+ENV := . target/setup/env.sh &&
+ARGS ?=
+
+help:
+	@echo "make demo      watch a model answer with its draft, and what the draft saves (ARGS=\"target.gguf draft.gguf\")"
+	@echo "make test      everything that is tested: Rust, the C header, the examples in C, C++, Python and Node"
+	@echo "make bench     tokens a second for each way of drafting (ARGS=\"target.gguf draft.gguf [repetitions]\")"
+	@echo "make build     target/release/libforedraft.so, for include/foredraft.h"
+	@echo "make setup     install what building and testing need; the others do it too"
+	@echo "make header    make include/foredraft.h anew out of src/ffi"
+	@echo "make portable  a build for other machines, in target/portable/foredraft"
+	@echo "make inflate   the enlarged model that demo and bench measure with, in target/models"
+	@echo "make clean     remove everything that was made"
+
+setup:
+	@scripts/setup.sh --examples >/dev/null
+
+setup-build:
+	@scripts/setup.sh >/dev/null
+
+build: setup-build
+	$(ENV) cargo build --release
+
+# The first build compiles llama.cpp: 5 to 10 minutes on two cores.
+test: setup
+	@$(ENV) if cargo fmt --version >/dev/null 2>&1; then set -x; cargo fmt --check; else echo "skipped: no rustfmt"; fi
+	$(ENV) cargo build --release --all-targets
+	@$(ENV) if cargo clippy --version >/dev/null 2>&1; then set -x; cargo clippy --release --all-targets -- -D warnings; else echo "skipped: no clippy"; fi
+	$(ENV) cargo test --release --no-fail-fast
+
+demo: setup-build
+	$(ENV) cargo build --release --lib --example demo
+	@scripts/inflate.sh --optional
+	@target/release/examples/demo $(ARGS)
+
+bench: setup-build
+	$(ENV) cargo build --release --lib --example bench
+	@scripts/inflate.sh --optional
+	@target/release/examples/bench $(ARGS)
+
+inflate:
+	@scripts/inflate.sh
+
+header: setup-build
+	$(ENV) UPDATE_HEADER=1 cargo test --release --test header the_header_is
+
+portable: setup-build
+	$(ENV) scripts/portable.sh
+
+clean:
+	rm -rf target examples/node_modules

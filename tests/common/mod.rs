@@ -1,0 +1,106 @@
+//! What the integration tests share: a loaded system on the shipped models, and calls that speak JSON.
+
+#![allow(dead_code)] // each test file uses its part
+
+use std::path::{Path, PathBuf};
+
+use foredraft::api::{Family, System};
+use serde_json::{Value, json};
+
+/// The repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
+}
+
+/// Path of a shipped model: `target` or `draft`.
+pub fn model(name: &str) -> String {
+    root().join(format!("models/stories-{name}.gguf")).to_string_lossy().into_owned()
+}
+
+/// A system with the shipped target and draft, and `more` keys of `init`. One thread: these models are too small for more,
+/// and threads that wait for each other by spinning are very slow where something else uses the cores.
+pub fn start(more: Value) -> System {
+    let mut init = json!({"model": model("target"), "model_draft": model("draft"), "log_level": "error", "n_threads": 1, "n_threads_batch": 1});
+    merge(&mut init, &more);
+    let system = System::new();
+    system.init(init.to_string().as_bytes()).unwrap_or_else(|error| panic!("init {init}: {error}"));
+    system
+}
+
+/// `value` with the keys of `more` on top.
+pub fn merge(value: &mut Value, more: &Value) {
+    let (Some(object), Some(more)) = (value.as_object_mut(), more.as_object()) else { panic!("{value} {more}") };
+    object.extend(more.clone());
+}
+
+/// `value` with the keys of `more` on top.
+pub fn with(value: &Value, more: Value) -> Value {
+    let mut value = value.clone();
+    merge(&mut value, &more);
+    value
+}
+
+/// The final response of a request that must succeed.
+pub fn complete(system: &System, family: Family, request: &Value) -> Value {
+    let bytes = request.to_string();
+    let answer = system.with_server(|server| server.complete(family, bytes.as_bytes()));
+    let answer = answer.unwrap_or_else(|error| panic!("{request}: {error}"));
+    assert_eq!(answer["success"], true, "{request}: {answer}");
+    answer
+}
+
+/// The number of a queued request.
+pub fn submit(system: &System, family: Family, request: &Value) -> u64 {
+    let bytes = request.to_string();
+    let answer = system.with_server(|server| server.submit(family, bytes.as_bytes()));
+    answer.unwrap_or_else(|error| panic!("{request}: {error}"))["id"].as_u64().expect("an id")
+}
+
+/// One poll.
+pub fn poll(system: &System, family: Family, id: u64, timeout_ms: u64) -> Value {
+    let command = json!({"id": id, "timeout_ms": timeout_ms}).to_string();
+    system.with_server(|server| server.poll(family, Some(command.as_bytes()))).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// All updates of a request, polled to its end.
+pub fn drain(system: &System, family: Family, id: u64) -> Vec<Value> {
+    let mut updates = Vec::new();
+    loop {
+        let answer = poll(system, family, id, 60_000);
+        updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
+        if answer["finished"] == true {
+            return updates;
+        }
+    }
+}
+
+/// The text of a request's updates.
+pub fn text(updates: &[Value]) -> String {
+    updates.iter().map(|update| update["content"].as_str().expect("content")).collect()
+}
+
+/// Prompts of the kinds that the models know: stories, chats, records, code. After what they do not know (a blank at the
+/// end, say) every token is as likely as every other, and the last bits of logits, which change with the batch's size,
+/// decide.
+pub fn prompts() -> Vec<String> {
+    let names = ["Mia", "Tom", "Nora", "Karl", "Clara"];
+    let things = ["kite", "drum", "whistle", "hat", "ring"];
+    let places = ["river", "hill", "cave", "bridge", "forest"];
+    let mut prompts = Vec::new();
+    for (i, name) in names.iter().enumerate() {
+        let (thing, place) = (things[i], places[(i + 2) % 5]);
+        prompts.extend([
+            format!("Once upon a time there was a child named {name}."),
+            format!("{name} was 7 years old and lived near the {place}."),
+            format!("One day {name} lost a {thing}."),
+            format!("\"Hello,\" said {name}. \"I am looking for my {thing}.\""),
+            format!("<|im_start|>user\nTell me a story about {name} and a {thing}.<|im_end|>\n<|im_start|>assistant\n"),
+            format!("<|im_start|>user\nCount from {i} to 12.<|im_end|>\n<|im_start|>assistant\n"),
+            format!("<|im_start|>user\nWhere did {name} live? {name} lived near the {place}.<|im_end|>\n<|im_start|>assistant\n"),
+            format!("<|im_start|>user\nRepeat after me: {name} has a {thing}.<|im_end|>\n<|im_start|>assistant\n"),
+            format!("{{\"name\": \"{name}\", \"age\":"),
+            format!("def add(a, b):\n    return a + {i}\n\ndef double(a):\n"),
+        ]);
+    }
+    prompts
+}

@@ -1,0 +1,186 @@
+//! Speculation changes how fast the text comes and nothing else.
+
+mod common;
+
+use common::{complete, drain, prompts, start, submit, text, with};
+use foredraft::api::Family::{Completion, Speculative};
+use serde_json::{Value, json};
+
+/// What speculation must leave as it is.
+fn essence(answer: &Value) -> Value {
+    json!([
+        answer["content"],
+        answer["tokens"],
+        answer["stop_type"],
+        answer["tokens_predicted"],
+        answer["tokens_evaluated"]
+    ])
+}
+
+/// Settings of speculation that differ in every choice.
+fn ways() -> Vec<Value> {
+    vec![
+        json!({"adaptive": false, "n_max": 1}),
+        json!({"adaptive": false, "n_max": 5, "verify": "match"}),
+        json!({"adaptive": "heuristic", "n_max": 16}),
+        json!({"adaptive": true, "n_max": 8, "p_min": 0.3, "n_min": 2}),
+    ]
+}
+
+#[test]
+fn greedy_text_is_the_same_on_fifty_prompts() {
+    let system = start(json!({"n_ctx": 512}));
+    let prompts = prompts();
+    assert_eq!(prompts.len(), 50);
+    let mut accepted = 0;
+    for (index, prompt) in prompts.iter().enumerate() {
+        let request =
+            json!({"prompt": prompt, "n_predict": 64, "temperature": 0, "return_tokens": true, "cache_prompt": false});
+        let plain = complete(&system, Completion, &request);
+        let way = &ways()[index % 4];
+        let fast = complete(&system, Speculative, &with(&request, json!({"speculative": way})));
+        assert_eq!(essence(&fast), essence(&plain), "{prompt:?} {way}");
+        accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
+        assert!(plain.get("speculative").is_none());
+    }
+    assert!(accepted > 500, "nothing is proved if nothing is accepted: {accepted}");
+}
+
+#[test]
+fn sampled_text_is_the_same_for_a_seed() {
+    let system = start(json!({"n_ctx": 512}));
+    for (index, prompt) in prompts().iter().enumerate().step_by(4) {
+        for temperature in [0.5, 1.0, 1.5] {
+            let request = json!({
+                "prompt": prompt, "n_predict": 48, "temperature": temperature, "seed": 1000 + index,
+                "return_tokens": true, "cache_prompt": false,
+            });
+            let plain = complete(&system, Completion, &request);
+            for verify in ["coupled", "match"] {
+                let speculative = json!({"verify": verify, "adaptive": false, "n_max": 4});
+                let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+                assert_eq!(essence(&fast), essence(&plain), "{prompt:?} {temperature} {verify}");
+                assert!(fast["speculative"]["n_drafted"].as_u64() > Some(0), "{fast}");
+            }
+        }
+    }
+}
+
+#[test]
+fn coupled_accepts_more_than_match_when_sampling() {
+    let system = start(json!({"n_ctx": 512}));
+    let mut accepted = [0, 0];
+    for (seed, prompt) in prompts().iter().enumerate() {
+        for (verify, accepted) in ["coupled", "match"].into_iter().zip(&mut accepted) {
+            let speculative = json!({"verify": verify, "adaptive": false, "n_max": 3});
+            let request = json!({
+                "prompt": prompt, "n_predict": 32, "temperature": 1.0, "top_k": 0, "top_p": 1, "seed": seed,
+                "speculative": speculative,
+            });
+            let answer = complete(&system, Speculative, &request);
+            *accepted += answer["speculative"]["n_accepted"].as_u64().expect("a count");
+        }
+    }
+    assert!(accepted[0] >= accepted[1], "coupled {} match {}", accepted[0], accepted[1]);
+}
+
+#[test]
+fn every_sampler_leaves_speculation_lossless() {
+    let system = start(json!({"n_ctx": 512}));
+    let settings = [
+        json!({"repeat_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.3, "repeat_last_n": -1}),
+        json!({"mirostat": 1, "mirostat_tau": 3}),
+        json!({"mirostat": 2, "mirostat_tau": 3, "mirostat_eta": 0.3}),
+        json!({"tfs_z": 0.9, "typical_p": 0.8, "top_k": 0}),
+        json!({"min_p": 0.1, "top_p": 0.7, "penalize_nl": false}),
+        json!({"xtc_probability": 0.5, "xtc_threshold": 0.1, "dynatemp_range": 0.5}),
+        json!({"dry_multiplier": 0.8, "dry_allowed_length": 1}),
+        json!({"grammar": "root ::= [A-Za-z ,.]{20,200}"}),
+        json!({"logit_bias": [[" the", false], [" a", 3.0]], "n_probs": 3}),
+        json!({"ignore_eos": true, "stop": ["\n\n", "Nora"]}),
+    ];
+    for (seed, setting) in settings.iter().enumerate() {
+        let base = json!({
+            "prompt": "Once upon a time there was a child named", "n_predict": 64, "temperature": 0.9, "seed": seed,
+            "return_tokens": true, "cache_prompt": false,
+        });
+        let request = with(&base, setting.clone());
+        let plain = complete(&system, Completion, &request);
+        for verify in ["coupled", "match"] {
+            let speculative = json!({"verify": verify, "adaptive": false, "n_max": 6});
+            let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+            assert_eq!(essence(&fast), essence(&plain), "{setting} {verify}");
+        }
+    }
+}
+
+#[test]
+fn probabilities_of_accepted_tokens_are_those_of_sampled_ones() {
+    let system = start(json!({"n_ctx": 512}));
+    let request = json!({"prompt": "Once upon a time there was a child named Tom.", "n_predict": 40, "temperature": 0, "n_probs": 4, "cache_prompt": false});
+    let plain = complete(&system, Completion, &request);
+    let fast = complete(&system, Speculative, &with(&request, json!({"speculative": {"adaptive": false, "n_max": 5}})));
+    assert!(fast["speculative"]["n_accepted"].as_u64() > Some(10), "{fast}");
+    let probs = |answer: &Value| answer["completion_probabilities"].as_array().expect("probabilities").clone();
+    let (plain, fast) = (probs(&plain), probs(&fast));
+    assert_eq!(plain.len(), fast.len());
+    for (a, b) in plain.iter().zip(&fast) {
+        assert_eq!(a["id"], b["id"]);
+        // The last bits of logits differ with the batch's size.
+        let (x, y) = (a["logprob"].as_f64().expect("a number"), b["logprob"].as_f64().expect("a number"));
+        assert!((x - y).abs() < 0.05, "{a} {b}");
+        assert!(x <= 0.0);
+        let sum: f64 =
+            a["probs"].as_array().expect("probs").iter().map(|p| p["prob"].as_f64().expect("a number")).sum();
+        assert!(sum > 0.0 && sum <= 1.0 + 1e-5, "{a}");
+        assert_eq!(a["top_logprobs"].as_array().map(Vec::len), Some(4));
+    }
+}
+
+#[test]
+fn eight_requests_together_give_what_each_gives_alone() {
+    let system = start(json!({"n_ctx": 2048, "n_parallel": 4}));
+    let requests: Vec<Value> = prompts()
+        .iter()
+        .step_by(6)
+        .take(8)
+        .enumerate()
+        .map(|(index, prompt)| {
+            let speculative = if index % 2 == 0 { json!(false) } else { ways()[index % 4].clone() };
+            json!({
+                "prompt": prompt, "n_predict": 60, "temperature": if index % 3 == 0 { 0.0 } else { 0.8 }, "seed": index,
+                "cache_prompt": false, "return_tokens": true, "speculative": speculative,
+            })
+        })
+        .collect();
+    assert_eq!(requests.len(), 8);
+    let alone: Vec<String> = requests
+        .iter()
+        .map(|request| complete(&system, Completion, request)["content"].as_str().expect("content").to_owned())
+        .collect();
+    for _ in 0..3 {
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&system, Completion, request)).collect();
+        for (id, alone) in ids.into_iter().zip(&alone) {
+            assert_eq!(&text(&drain(&system, Completion, id)), alone);
+        }
+    }
+}
+
+#[test]
+fn text_goes_on_alike_through_context_shifts() {
+    let system = start(json!({"n_ctx": 128}));
+    for (prompt, n_keep) in [("Once upon a time", 0), ("Tom was 7 years old and lived near the hill.", 5)] {
+        let request = json!({
+            "prompt": prompt, "n_predict": 400, "temperature": 0.7, "seed": 11, "ignore_eos": true, "n_keep": n_keep,
+            "return_tokens": true, "cache_prompt": false,
+        });
+        let plain = complete(&system, Completion, &request);
+        assert_eq!(plain["tokens_predicted"], 400);
+        assert_eq!(plain["truncated"], true);
+        for way in ways() {
+            let fast = complete(&system, Speculative, &with(&request, json!({"speculative": way})));
+            assert_eq!(essence(&fast), essence(&plain), "{way}");
+            assert!(fast["speculative"]["n_accepted"].as_u64() > Some(0), "{fast}");
+        }
+    }
+}
