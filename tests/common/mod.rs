@@ -92,7 +92,7 @@ pub fn prompts() -> Vec<String> {
         prompts.extend([
             format!("Once upon a time there was a child named {name}."),
             format!("{name} was 7 years old and lived near the {place}."),
-            format!("One day {name} lost a {thing}."),
+            format!("Once upon a time, in a house by the {place}, lived a child named {name}."),
             format!("\"Hello,\" said {name}. \"I am looking for my {thing}.\""),
             format!("<|im_start|>user\nTell me a story about {name} and a {thing}.<|im_end|>\n<|im_start|>assistant\n"),
             format!("<|im_start|>user\nCount from {i} to 12.<|im_end|>\n<|im_start|>assistant\n"),
