@@ -41,9 +41,8 @@ demo: setup-build
 	@target/release/examples/demo $(ARGS)
 
 bench: setup-build
-	$(ENV) cargo build --release --lib --example bench
 	@scripts/inflate.sh --optional
-	@target/release/examples/bench $(ARGS)
+	$(ENV) cargo bench --bench engine -- $(ARGS)
 
 inflate:
 	@scripts/inflate.sh

@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::ffi::{CStr, CString, c_char};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use libloading::Library;
 use serde_json::{Value, json};
@@ -59,6 +60,20 @@ impl Host {
             self.library.get::<extern "C" fn(*const c_char) -> *const c_char>(function.as_bytes())?(request.as_ptr())
         };
         self.taken(answer)
+    }
+
+    /// Polls the newest request `n` times without reading the answers, and returns the time that took.
+    pub fn empty_polls(&self, n: u32) -> Result<Duration> {
+        // SAFETY: `const char *async_completion_poll(const char *)`, which takes NULL, and `void free_string(const char *)`.
+        unsafe {
+            let poll = self.library.get::<extern "C" fn(*const c_char) -> *const c_char>(b"async_completion_poll")?;
+            let free = self.library.get::<extern "C" fn(*const c_char)>(b"free_string")?;
+            let start = Instant::now();
+            for _ in 0..n {
+                free(poll(std::ptr::null()));
+            }
+            Ok(start.elapsed())
+        }
     }
 
     /// A returned string as a value; the string is released.

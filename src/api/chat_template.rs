@@ -26,8 +26,8 @@ const FUEL: u64 = 10_000_000;
 const PROBE_FUEL: u64 = 100_000;
 /// Bytes of output of one rendering.
 const MAX_OUTPUT: usize = 64 << 20;
-/// Bytes of a template.
-const MAX_SOURCE: usize = 1 << 20;
+/// Bytes of a template; the longest of those that llama.cpp knows has 17 KB.
+const MAX_SOURCE: usize = 64 << 10;
 /// Nested macro calls, loops and blocks; a macro call counts for several.
 const MAX_NESTING: usize = 300;
 /// Bytes of stack for a rendering, which takes its own thread: a host's threads may have small ones. The

@@ -1,0 +1,184 @@
+//! `make bench`: what the engine costs, and what speculation saves.
+//!
+//!     make bench                                     the shipped pair, and the enlarged target if `make inflate` made it
+//!     make bench ARGS="target.gguf draft.gguf [5]"   another pair, 5 repetitions (3 by default)
+//!
+//! All numbers are medians of repetitions that take turns, so that a disturbance of the machine hits every column. The
+//! library is measured as a host sees it: as a shared library, through JSON.
+
+mod bare;
+#[path = "../examples/host/mod.rs"]
+mod host;
+
+use std::time::{Duration, Instant};
+
+use bare::Bare;
+use host::{Cost, Host, Pair, Result};
+use serde_json::{Value, json};
+
+/// Ways of speculating.
+const WAYS: [(&str, &str); 6] = [
+    ("adaptive", r#"{"adaptive": true}"#),
+    ("heuristic", r#"{"adaptive": "heuristic"}"#),
+    ("n_max 2", r#"{"adaptive": false, "n_max": 2}"#),
+    ("n_max 3", r#"{"adaptive": false, "n_max": 3}"#),
+    ("n_max 7", r#"{"adaptive": false, "n_max": 7}"#),
+    ("match 3", r#"{"adaptive": false, "n_max": 3, "verify": "match"}"#),
+];
+
+/// A kind of text, its prompt and the temperature it is written at: from what a draft guesses easily to what nobody can.
+const TEXTS: [(&str, &str, f64); 4] = [
+    (
+        "story",
+        "<|im_start|>user\nTell me a story about a child who lost a ring.<|im_end|>\n<|im_start|>assistant\n",
+        0.0,
+    ),
+    (
+        "record",
+        "<|im_start|>user\nWrite this as JSON. Mia was 7 years old and lived near the river. She carried a new red kite. \
+         It was windy. Mia met a fox. They ate soup. In the end Mia was proud.<|im_end|>\n<|im_start|>assistant\n",
+        0.0,
+    ),
+    ("story at 1", "<|im_start|>user\nTell me a story about Tom and a snail.<|im_end|>\n<|im_start|>assistant\n", 1.0),
+    ("noise", "<|im_start|>user\nTell me a story about Tom and a snail.<|im_end|>\n<|im_start|>assistant\n", 5.0),
+];
+
+const N_PREDICT: usize = 96;
+
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("bench: {error}");
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let repetitions = args.get(2).map_or(Ok(3), |text| text.parse())?;
+    let host = Host::open()?;
+    for pair in host::pairs(&args) {
+        println!("## {} ({})\n", pair.name, pair.target.display());
+        host.init(&pair.target, &pair.draft)?;
+        let status = host.call("poll_system_status", &Value::Null)?;
+        println!("{}\n", status["system_info"].as_str().unwrap_or_default());
+        plain(&host, &pair, repetitions)?;
+        speculation(&host, repetitions)?;
+        latency(&host)?;
+    }
+    Ok(())
+}
+
+/// Plain decoding against the bare loop.
+fn plain(host: &Host, pair: &Pair, repetitions: usize) -> Result<()> {
+    let threads = i32::try_from(std::thread::available_parallelism()?.get())?;
+    let mut bare = Bare::load(&pair.target, 512, threads)?;
+    let prompt = "Once upon a time there was a child named Tom.";
+    let ids = host.call("tokenize", &json!({"text": prompt}))?["ids"].clone();
+    let ids: Vec<i32> = serde_json::from_value(ids)?;
+    let request = json!({
+        "prompt": prompt, "n_predict": N_PREDICT, "temperature": 0, "repeat_penalty": 1, "ignore_eos": true,
+        "cache_prompt": false, "return_tokens": true,
+    });
+    let (mut bares, mut ours, mut same) = (Vec::new(), Vec::new(), true);
+    for repetition in 0..=3 * repetitions {
+        let (tokens, time) = bare.generate(&ids, N_PREDICT)?;
+        let response = host.call("get_completion", &request)?;
+        same &= response["tokens"] == json!(tokens);
+        if repetition > 0 {
+            // Both from the first token to the last.
+            bares.push((N_PREDICT - 1) as f64 / time.as_secs_f64());
+            let ms = response["timings"]["predicted_ms"].as_f64().unwrap_or(f64::NAN);
+            ours.push((N_PREDICT - 1) as f64 / ms * 1e3);
+        }
+    }
+    let (bares, ours) = (median(bares), median(ours));
+    println!("plain decoding      {ours:9.1} tokens/s");
+    println!(
+        "bare loop           {bares:9.1} tokens/s   (llama_decode and argmax, the same library, threads and model)"
+    );
+    println!("ratio               {:9.3}            same tokens: {}\n", ours / bares, if same { "yes" } else { "NO" });
+    Ok(())
+}
+
+/// Every way of speculating on every kind of text.
+fn speculation(host: &Host, repetitions: usize) -> Result<()> {
+    println!("tokens/s; in brackets the ratio to plain, the share of drafted tokens accepted, and tokens per step\n");
+    print!("{:12}", "");
+    TEXTS.iter().for_each(|(name, ..)| print!("{name:>34}"));
+    println!();
+    let mut rows: Vec<String> = Vec::new();
+    rows.push(format!("{:12}", "plain"));
+    rows.extend(WAYS.iter().map(|(name, _)| format!("{name:12}")));
+    for (_, prompt, temperature) in TEXTS {
+        let mut runs: Vec<Vec<Cost>> = vec![Vec::new(); rows.len()];
+        for repetition in 0..=repetitions {
+            let ways = std::iter::once("false").chain(WAYS.iter().map(|(_, way)| *way));
+            for (runs, way) in runs.iter_mut().zip(ways) {
+                let request = json!({
+                    "prompt": prompt, "n_predict": N_PREDICT, "ignore_eos": true, "temperature": temperature, "top_k": 0,
+                    "top_p": 1, "repeat_penalty": 1, "seed": repetition, "speculative": serde_json::from_str::<Value>(way)?,
+                });
+                let response = host.call("get_completion", &request)?;
+                if repetition > 0 {
+                    runs.push(Cost::of(&response)); // the first one warms up
+                }
+            }
+        }
+        let costs: Vec<Cost> = runs.into_iter().map(by_speed).collect();
+        for (row, cost) in rows.iter_mut().zip(&costs) {
+            let speed = format!("{:.1}", cost.speed());
+            let ratio = cost.speed() / costs.first().map_or(f64::NAN, Cost::speed);
+            let more = format!("({ratio:.2}, {}, {:.2})", cost.acceptance(), cost.tokens_per_step());
+            let more = if cost.tokens_per_step().is_finite() { more } else { String::new() };
+            row.push_str(&format!("{:>34}", format!("{speed} {more}")));
+        }
+    }
+    println!("{}\n", rows.join("\n"));
+    Ok(())
+}
+
+/// Polls that find nothing, and the time from a cancel to the end.
+fn latency(host: &Host) -> Result<()> {
+    let id = host.call("async_completion_init", &json!({"prompt": "Once", "n_predict": 1}))?["id"].clone();
+    while host.call("async_completion_poll", &json!({"id": id, "timeout_ms": 1000}))?["finished"] != true {}
+    let polls = 100_000;
+    let time = host.empty_polls(polls)?;
+    println!("empty poll          {:9.2} us", time.as_secs_f64() * 1e6 / f64::from(polls));
+
+    // A prompt that takes long, cancelled at different moments; then a generation.
+    let words = "Once upon a time there was a child named Tom. ".repeat(44);
+    for (name, prompt, wait_for) in
+        [("in a prompt", words.as_str(), "prompt"), ("generating", "Once upon a time", "generating")]
+    {
+        let mut times = Vec::new();
+        for repetition in 0..20 {
+            let request = json!({"prompt": prompt, "ignore_eos": true, "cache_prompt": false, "n_predict": -1});
+            let id = host.call("async_completion_init", &request)?["id"].clone();
+            let command = json!({"id": id});
+            while host.call("async_completion_poll", &command)?["state"] == "queued" {}
+            std::thread::sleep(Duration::from_millis(5 + 7 * repetition));
+            let state = host.call("async_completion_poll", &command)?["state"].clone();
+            let start = Instant::now();
+            host.call("async_completion_cancel", &command)?;
+            let patient = json!({"id": id, "timeout_ms": 10_000});
+            while host.call("async_completion_poll", &patient)?["finished"] != true {}
+            if state == wait_for {
+                times.push(start.elapsed().as_secs_f64() * 1e3);
+            }
+        }
+        let worst = times.iter().copied().fold(0.0, f64::max);
+        println!("cancel {name:12} {:9.2} ms   (the longest of {}: {worst:.2} ms)", median(times.clone()), times.len());
+    }
+    println!();
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn by_speed(mut costs: Vec<Cost>) -> Cost {
+    costs.sort_by(|a, b| a.speed().total_cmp(&b.speed()));
+    costs.swap_remove(costs.len() / 2)
+}
