@@ -120,6 +120,14 @@ fn chat_in_node() {
     }
 }
 
+#[test]
+fn chat_in_rust() {
+    let program = library_folder().with_file_name("examples").join("chat");
+    if have("test", &["-x", program.to_str().expect("UTF-8 path")], "chat.rs, which a full `cargo test` builds") {
+        check_chat(|| Command::new(&program));
+    }
+}
+
 /// AddressSanitizer reports every string that is not released, and every read of one that was.
 #[test]
 fn chat_in_c_leaks_nothing() {

@@ -7,7 +7,7 @@
 //! library is measured as a host sees it: as a shared library, through JSON.
 
 mod bare;
-#[path = "../examples/host/mod.rs"]
+#[path = "../../examples/host/mod.rs"]
 mod host;
 
 use std::time::{Duration, Instant};

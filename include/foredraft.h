@@ -1,0 +1,166 @@
+/* foredraft: llama.cpp in your process, with speculative decoding. JSON in, JSON out.
+ *
+ * Made by cbindgen from src/ffi; do not edit: `make header` makes it again.
+ *
+ * Threads      Every function may be called from any thread, at any time, in any order, from several threads at once.
+ *              Those that wait (init, get_completion, a poll with a timeout_ms, ...) hold no other caller up.
+ * Strings in   NUL-terminated UTF-8 JSON, read before the call returns. NULL, or anything that is not what it should
+ *              be, is answered with an error object, never with a crash.
+ * Strings out  NUL-terminated UTF-8 JSON, never NULL, allocated with malloc and owned by the caller, who releases them
+ *              with free_string (or free). version() alone returns a string that is not to be released.
+ * Success      {"success": true, ...}
+ * Failure      {"success": false, "status": 400, "error": "what is wrong", "code": "invalid_request"}
+ *
+ * An answer, printed while it is written:
+ *
+ *     init("{\"model\": \"model.gguf\", \"model_draft\": \"draft.gguf\"}");  // 0: loaded
+ *     reply = speculative_completion_init("{\"prompt\": \"Once upon a time\"}");
+ *     // "id" of reply names the request; free_string(reply);
+ *     do {
+ *         reply = speculative_completion_poll("{\"id\": 1, \"timeout_ms\": 1000}");
+ *         // print "content" of each of "completion_updates"; note "finished"; free_string(reply);
+ *     } while (!finished);
+ *     deinit();
+ *
+ * examples/ has it in C, C++, Python and Node.
+ */
+
+#ifndef FOREDRAFT_H
+#define FOREDRAFT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Loads the model or models and starts the engine. Waits until that is done.
+ *
+ * `cmd` is a JSON object of llama.cpp's long option names (`{"model": "target.gguf", "model_draft": "draft.gguf",
+ * "n_ctx": 4096}`), or a command line in llama.cpp's own flags (`-m target.gguf -md draft.gguf -c 4096`); it is
+ * not kept. When a model is loaded already, or being loaded, that ends first, as by `deinit`.
+ *
+ * Returns 0, or: 1 the model cannot be loaded; 2 not JSON, not UTF-8 or NULL; 3 a key or value is wrong; 4 a later
+ * `init` or `deinit` took its place; 5 called from inside a callback, where it would wait for itself; 6 a defect of
+ * the library. `poll_system_status` has the sentence that says why.
+ */
+int32_t init(const char *cmd);
+
+/**
+ * The same on another thread: returns at once, and `poll_system_status` tells how it goes. `cmd` may be freed as soon
+ * as this returns.
+ */
+void init_async(const char *cmd);
+
+/**
+ * What the library is doing, as JSON: `init_success` (1 ready, 0 not yet, -1 failed), `state`, `progress`, `error`,
+ * the models, slots, queue, the draft's compatibility, devices. Never waits for a load or an evaluation.
+ * The caller owns the returned string and releases it with `free_string` or `free`.
+ */
+const char *poll_system_status(void);
+
+/**
+ * Cancels what runs, or aborts the load that runs, joins the threads and frees the models. Harmless at any time and
+ * any number of times; `init` may follow. From inside a callback it only begins to, and returns at once.
+ */
+void deinit(void);
+
+/**
+ * Releases a string that a function of this library returned; NULL is fine.
+ */
+void free_string(const char *s);
+
+/**
+ * The library's version. A static string, not to be freed.
+ */
+const char *version(void);
+
+/**
+ * Takes the library's log lines, llama.cpp's among them, instead of stderr; NULL restores stderr. `level` is 1 debug,
+ * 2 info, 3 warning, 4 error; lines below `log_level` of `init` are dropped. `text` is UTF-8 and valid during the call.
+ * Called from any thread. When this function returns, the former callback runs no more (unless this is called from
+ * inside a callback).
+ */
+void set_log_callback(void (*cb)(int32_t level, const char *text, void *user), void *user);
+
+/**
+ * Called from the engine's thread when the request `id` has a new update or has finished, so that an event loop can
+ * sleep until then; NULL ends that. It may call every function of the library that does not wait for the engine:
+ * not `init`, `get_completion`, `speculative_completion` or `get_embedding`, which then answer `would_deadlock`, nor a
+ * poll with `timeout_ms`. When this function returns, the former callback runs no more (unless this is called from
+ * inside a callback).
+ */
+void set_update_callback(void (*cb)(uint64_t id, void *user), void *user);
+
+/**
+ * The tokens of a text. Request: `text` (or `content`), `add_special` (true), `parse_special` (true).
+ * Answer: `tokens` (pieces as strings), `length`, `ids`, `pieces`. The caller owns the returned string.
+ */
+const char *tokenize(const char *req);
+
+/**
+ * The text of tokens. Request: `tokens` (ids), `special` (true). Answer: `content`. The caller owns the returned string.
+ */
+const char *detokenize(const char *req);
+
+/**
+ * Renders messages with the model's chat template. Request: `messages`, `add_generation_prompt` (true),
+ * `chat_template`, `tools`, `chat_template_kwargs`. Answer: `prompt`. The caller owns the returned string.
+ */
+const char *apply_template(const char *req);
+
+/**
+ * The embedding of a text; `init` must have been called with `"embedding": true`. Request: `content` (or `prompt`),
+ * `embd_normalize` (2: Euclidean). Answer: `embedding`. Waits for the engine. The caller owns the returned string.
+ */
+const char *get_embedding(const char *req);
+
+/**
+ * Generates, and returns the final response. Waits until the request has finished.
+ */
+const char *get_completion(const char *req);
+
+/**
+ * Queues a request and returns its `id` and `prompt_stats`.
+ */
+const char *async_completion_init(const char *req);
+
+/**
+ * Takes the updates of a request since the last poll: `{"id": 7, "timeout_ms": 0}`. `finished` is true once the last
+ * one was handed out. Waits for an update up to `timeout_ms`; 0 never waits.
+ */
+const char *async_completion_poll(const char *cmd);
+
+/**
+ * Ends a request within one evaluation; its last update says so.
+ */
+const char *async_completion_cancel(const char *cmd);
+
+/**
+ * As `get_completion`, with speculation unless the request turns it off. The text is the same.
+ */
+const char *speculative_completion(const char *req);
+
+/**
+ * As `async_completion_init`, with speculation unless the request turns it off.
+ */
+const char *speculative_completion_init(const char *req);
+
+/**
+ * As `async_completion_poll`; without an `id` the newest request of `speculative_completion_init` is meant.
+ */
+const char *speculative_completion_poll(const char *cmd);
+
+/**
+ * As `async_completion_cancel`; without an `id` the newest request of `speculative_completion_init` is meant.
+ */
+const char *speculative_completion_cancel(const char *cmd);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* FOREDRAFT_H */

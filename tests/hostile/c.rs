@@ -1,0 +1,288 @@
+//! The C interface, called as a C host calls it; every answer is checked against the contract before it is looked at.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use libloading::Library;
+use serde_json::{Value, json};
+
+use crate::host;
+
+/// Functions of a JSON document that returns one.
+pub const FUNCTIONS: [&str; 12] = [
+    "tokenize",
+    "detokenize",
+    "apply_template",
+    "get_embedding",
+    "get_completion",
+    "async_completion_init",
+    "async_completion_poll",
+    "async_completion_cancel",
+    "speculative_completion",
+    "speculative_completion_init",
+    "speculative_completion_poll",
+    "speculative_completion_cancel",
+];
+/// Those that take NULL and the empty text for `{}`.
+pub const COMMANDS: [&str; 4] = [
+    "async_completion_poll",
+    "async_completion_cancel",
+    "speculative_completion_poll",
+    "speculative_completion_cancel",
+];
+/// The closed list of error codes, with the status of each.
+const CODES: [(&str, u64); 11] = [
+    ("invalid_json", 400),
+    ("invalid_request", 400),
+    ("not_initialized", 503),
+    ("loading", 503),
+    ("not_found", 404),
+    ("context_full", 400),
+    ("cancelled", 499),
+    ("queue_full", 429),
+    ("model_error", 500),
+    ("would_deadlock", 409),
+    ("internal", 500),
+];
+
+pub type LogCallback = extern "C" fn(i32, *const c_char, *mut c_void);
+pub type UpdateCallback = extern "C" fn(u64, *mut c_void);
+
+/// The library, loaded once and never unloaded.
+static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
+    let path = host::library_path().expect("cargo built the library");
+    // SAFETY: loading it runs no code of its own.
+    let library = unsafe { Library::new(path) }.expect("the library loads");
+    // SAFETY: `set_log_callback` has this type. The log of tests that provoke errors is of no use to anybody.
+    unsafe {
+        let set =
+            library.get::<extern "C" fn(Option<LogCallback>, *mut c_void)>(b"set_log_callback").expect("exported");
+        set(Some(drop_line), std::ptr::null_mut());
+    }
+    library
+});
+
+pub extern "C" fn drop_line(_level: i32, text: *const c_char, _user: *mut c_void) {
+    // SAFETY: the library passes a NUL-terminated text.
+    let text = unsafe { CStr::from_ptr(text) };
+    assert!(text.to_str().is_ok(), "a log line that is not UTF-8: {text:?}");
+}
+
+/// A function of the library under its C type.
+fn function<T: Copy>(name: &str) -> T {
+    // SAFETY: all callers below name the type that the header declares.
+    unsafe { *LIBRARY.get::<T>(name.as_bytes()).unwrap_or_else(|error| panic!("{name}: {error}")) }
+}
+
+/// The turn of a test; nothing is loaded when it begins and when it ends.
+pub struct Turn(#[allow(dead_code)] MutexGuard<'static, ()>);
+
+pub fn turn() -> Turn {
+    static TURN: Mutex<()> = Mutex::new(());
+    // A test that failed has ended its turn as well.
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    LazyLock::force(&LIBRARY);
+    deinit();
+    Turn(turn)
+}
+
+/// As [`turn`], with both shipped models loaded and `more` keys of `init`.
+pub fn loaded(more: Value) -> Turn {
+    let turn = turn();
+    let command = command(more);
+    assert_eq!(init(Some(command.to_string().as_bytes())), 0, "{command}: {}", status());
+    turn
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        deinit();
+        set_update_callback(None, 0);
+        set_log_callback(Some(drop_line), 0);
+    }
+}
+
+/// `init`'s object for both shipped models. One thread: on a busy machine the second one costs more than it helps.
+pub fn command(more: Value) -> Value {
+    let mut command = json!({
+        "model": model("target"), "model_draft": model("draft"), "n_threads": 1, "n_ctx": 512, "log_level": "error",
+    });
+    command.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    command
+}
+
+/// Path of a shipped model: `target` or `draft`.
+pub fn model(name: &str) -> String {
+    host::root().join(format!("models/stories-{name}.gguf")).to_string_lossy().into_owned()
+}
+
+fn text(bytes: Option<&[u8]>) -> Option<CString> {
+    bytes.map(|bytes| CString::new(bytes).expect("C strings have no NUL inside"))
+}
+
+fn pointer(text: &Option<CString>) -> *const c_char {
+    text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr())
+}
+
+pub fn init(command: Option<&[u8]>) -> i32 {
+    let command = text(command);
+    function::<extern "C" fn(*const c_char) -> i32>("init")(pointer(&command))
+}
+
+/// The text is gone when this returns, as the contract allows.
+pub fn init_async(command: Option<&[u8]>) {
+    let command = text(command);
+    function::<extern "C" fn(*const c_char)>("init_async")(pointer(&command));
+}
+
+pub fn deinit() {
+    function::<extern "C" fn()>("deinit")();
+}
+
+pub fn free_null() {
+    function::<extern "C" fn(*const c_char)>("free_string")(std::ptr::null());
+}
+
+pub fn set_log_callback(callback: Option<LogCallback>, user: usize) {
+    function::<extern "C" fn(Option<LogCallback>, *mut c_void)>("set_log_callback")(callback, user as *mut c_void);
+}
+
+pub fn set_update_callback(callback: Option<UpdateCallback>, user: usize) {
+    function::<extern "C" fn(Option<UpdateCallback>, *mut c_void)>("set_update_callback")(
+        callback,
+        user as *mut c_void,
+    );
+}
+
+pub fn status() -> Value {
+    let status = taken("poll_system_status", function::<extern "C" fn() -> *const c_char>("poll_system_status")());
+    let expected = match status["state"].as_str() {
+        Some("ready") => 1,
+        Some("uninitialized" | "loading") => 0,
+        Some("failed") => -1,
+        other => panic!("state {other:?}"),
+    };
+    assert_eq!(status["init_success"], expected, "{status}");
+    assert_eq!(status["state"] == "failed", status["error"].is_string(), "{status}");
+    status
+}
+
+/// Calls a function of [`FUNCTIONS`] with a document, or NULL.
+pub fn call_bytes(name: &str, document: Option<&[u8]>) -> Value {
+    let document = text(document);
+    taken(name, function::<extern "C" fn(*const c_char) -> *const c_char>(name)(pointer(&document)))
+}
+
+pub fn call(name: &str, request: &Value) -> Value {
+    call_bytes(name, Some(request.to_string().as_bytes()))
+}
+
+/// The code of the error object that a function must return.
+pub fn refusal(name: &str, request: &Value) -> (String, String) {
+    let answer = call(name, request);
+    assert_eq!(answer["success"], false, "{name} {}: {answer}", shown(request));
+    let field = |key: &str| answer[key].as_str().expect("checked").to_owned();
+    (field("code"), field("error"))
+}
+
+/// A document for a message, shortened.
+pub fn shown(request: &Value) -> String {
+    request.to_string().chars().take(300).collect()
+}
+
+/// The answer as a value, checked; the string is released.
+fn taken(name: &str, answer: *const c_char) -> Value {
+    assert!(!answer.is_null(), "{name} returned NULL");
+    // SAFETY: the library returned it: NUL-terminated, ours until `free_string`.
+    let bytes = unsafe { CStr::from_ptr(answer) }.to_bytes().to_vec();
+    function::<extern "C" fn(*const c_char)>("free_string")(answer);
+    let answer: Value = serde_json::from_slice(&bytes)
+        .unwrap_or_else(|error| panic!("{name}: {error}: {}", String::from_utf8_lossy(&bytes)));
+    match answer["success"].as_bool() {
+        Some(true) => {}
+        Some(false) => {
+            let code = answer["code"].as_str().unwrap_or_default();
+            let status = CODES.iter().find(|(known, _)| *known == code).map(|(_, status)| *status);
+            assert_eq!(answer["status"].as_u64(), status, "{name}: {answer}");
+            assert!(answer["error"].as_str().is_some_and(|error| error.len() > 3), "{name}: {answer}");
+            assert_ne!(code, "internal", "{name}: {answer}");
+        }
+        None => panic!("{name}: no success in {answer}"),
+    }
+    answer
+}
+
+/// A request whose text is known, in both families: the library is as it was.
+pub fn works() {
+    let request = json!({"prompt": "Once upon a time", "n_predict": 5, "temperature": 0});
+    for name in ["get_completion", "speculative_completion"] {
+        let answer = call(name, &request);
+        assert_eq!(answer["content"], " there was a child named", "{name}: {answer}");
+    }
+}
+
+/// A request that goes on until it is stopped.
+pub fn endless() -> Value {
+    json!({"prompt": "Once upon a time", "n_predict": -1, "ignore_eos": true})
+}
+
+/// The number that an `_init` function gave.
+pub fn submit(name: &str, request: &Value) -> u64 {
+    let answer = call(name, request);
+    answer["id"].as_u64().unwrap_or_else(|| panic!("{name} {}: {answer}", shown(request)))
+}
+
+/// Polls a request to its end: the last update.
+pub fn last_update(family: &str, id: u64) -> Value {
+    let mut last = Value::Null;
+    until("the request's end", || {
+        let answer = call(&format!("{family}_poll"), &json!({"id": id, "timeout_ms": 1000}));
+        assert_eq!(answer["success"], true, "{answer}");
+        if let Some(update) = answer["completion_updates"].as_array().expect("updates").last() {
+            last = update.clone();
+        }
+        answer["finished"] == true
+    });
+    assert_eq!(last["stop"], true, "{last}");
+    last
+}
+
+/// Polls until a request is in that state, without taking long to see it; fails when it ends before.
+pub fn wait_for_state(family: &str, id: u64, state: &str) {
+    until(state, || {
+        let answer = call(&format!("{family}_poll"), &json!({"id": id}));
+        assert!(answer["state"] == state || answer["finished"] == false, "{answer}");
+        answer["state"] == state
+    });
+}
+
+/// Waits for what must happen; a minute is far more than anything here takes.
+pub fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !happened() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what} did not happen");
+        std::thread::yield_now();
+    }
+}
+
+/// Seeded pseudo-random numbers (xorshift64*), so that a failure can be repeated.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// A number below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % n
+    }
+
+    pub fn of<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.below(items.len())]
+    }
+}

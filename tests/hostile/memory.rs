@@ -1,0 +1,93 @@
+//! Nothing leaks: loops whose memory stays flat.
+
+use serde_json::{Value, json};
+
+use crate::c::{call, call_bytes, command, deinit, endless, init, last_update, loaded, status, submit, turn, works};
+
+/// Resident memory in KiB.
+fn resident() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages: usize = pages.split_whitespace().nth(1).expect("two numbers").parse().expect("a number");
+    pages * 4
+}
+
+/// Runs `round` `warm` times, then `count` times, and asserts that the second run left no more than `bound` KiB behind.
+/// The allocator keeps what is freed, so the resident size is not exact; but what leaks in each round adds up.
+fn flat(what: &str, warm: usize, count: usize, bound: usize, mut round: impl FnMut(usize)) {
+    (0..warm).for_each(&mut round);
+    let before = resident();
+    (0..count).for_each(&mut round);
+    let grown = resident().saturating_sub(before);
+    eprintln!("{what}: {before} KiB, {grown} KiB more after {count} rounds");
+    assert!(grown <= bound, "{what}: {before} KiB, {grown} KiB more after {count} rounds");
+}
+
+/// Good and bad requests in turn.
+fn requests() -> Vec<(&'static str, Value)> {
+    let prompt = "Once upon a time";
+    vec![
+        ("get_completion", json!({"prompt": prompt, "n_predict": 4})),
+        ("speculative_completion", json!({"prompt": prompt, "n_predict": 8, "n_probs": 5, "return_tokens": true})),
+        ("get_completion", json!({"prompt": prompt, "n_predict": 4, "grammar": "root ::= [a-z ]+"})),
+        ("speculative_completion", json!({"prompt": prompt, "n_predict": 4, "grammar": "root ::= [a-z ]+"})),
+        ("get_completion", json!({"prompt": prompt, "grammar": "root ::= ("})),
+        ("get_completion", json!({"prompt": prompt, "grammar": "root ::= nowhere"})),
+        ("get_completion", json!({"prompt": prompt, "grammar": "root ::= [z-a]"})),
+        ("get_completion", json!({"prompt": [99999]})),
+        ("get_completion", json!({"prompt": 5})),
+        ("get_completion", json!({"messages": [{"role": "user", "content": "Hi"}], "n_predict": 2})),
+        ("get_completion", json!({"prompt": prompt, "n_predict": 2, "stop": vec!["no such text"; 100]})),
+        ("tokenize", json!({"text": prompt.repeat(50)})),
+        ("detokenize", json!({"tokens": [1, 2, 3]})),
+        ("apply_template", json!({"messages": [{"role": "user", "content": "Hi"}]})),
+        (
+            "apply_template",
+            json!({"messages": [{"role": "user", "content": "Hi"}], "chat_template": "{{ 1 / 0 }}{% for"}),
+        ),
+        ("get_embedding", json!({"content": "a"})),
+        ("async_completion_poll", json!({"id": 99999999})),
+    ]
+}
+
+#[test]
+fn requests_leave_nothing_behind() {
+    let _turn = loaded(json!({}));
+    let requests = requests();
+    flat("requests", 40, 300, 1024, |round| {
+        let (name, request) = &requests[round % requests.len()];
+        call(name, request);
+        call_bytes(name, Some(b"{\"prompt\": \"\xFF"));
+        status();
+    });
+    works();
+}
+
+#[test]
+fn queued_and_cancelled_requests_leave_nothing_behind() {
+    let _turn = loaded(json!({}));
+    flat("queued requests", 40, 300, 1024, |round| {
+        let family = ["async_completion", "speculative_completion"][round % 2];
+        let id = submit(&format!("{family}_init"), &endless());
+        if round % 3 > 0 {
+            call(&format!("{family}_poll"), &json!({"id": id, "timeout_ms": 1}));
+        }
+        call(&format!("{family}_cancel"), &json!({"id": id}));
+        last_update(family, id);
+    });
+    works();
+}
+
+#[test]
+fn loads_leave_nothing_behind() {
+    let _turn = turn();
+    let command = command(json!({"embedding": true, "n_parallel": 2})).to_string();
+    flat("loads", 5, 40, 4096, |round| {
+        assert_eq!(init(Some(command.as_bytes())), 0);
+        call("get_completion", &json!({"prompt": "Once", "n_predict": 1}));
+        let _ = submit("async_completion_init", &endless());
+        if round % 2 == 0 {
+            deinit();
+        }
+        assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
+    });
+}

@@ -1,0 +1,263 @@
+//! Requests that are JSON and still wrong, or far too large.
+
+use serde_json::{Value, json};
+
+use crate::c::{call, endless, loaded, refusal, shown, works};
+
+/// The request with one key more.
+fn with(key: &str, value: Value) -> Value {
+    json!({"prompt": "Once upon a time", "n_predict": 2, "temperature": 0, key: value})
+}
+
+#[test]
+fn wrong_types_and_ranges_are_refused_by_name() {
+    let _turn = loaded(json!({}));
+    let numbers = [
+        ("temperature", -1e39, 1001.0),
+        ("dynatemp_range", -0.1, 1001.0),
+        ("dynatemp_exponent", -0.1, 1001.0),
+        ("top_k", -2147483649.0, 2147483648.0),
+        ("top_p", -0.01, 1.01),
+        ("min_p", -0.01, 1.01),
+        ("tfs_z", -0.01, 1.01),
+        ("typical_p", -0.01, 1.01),
+        ("xtc_probability", -0.01, 1.01),
+        ("xtc_threshold", -0.01, 1.01),
+        ("dry_multiplier", -0.01, 1e39),
+        ("dry_base", 0.9, 1e39),
+        ("dry_allowed_length", -1.0, 1e12),
+        ("dry_penalty_last_n", -2.0, 1e12),
+        ("repeat_last_n", -2.0, 1e12),
+        ("repeat_penalty", 0.0, 1e39),
+        ("presence_penalty", -1e39, 1e39),
+        ("frequency_penalty", -1e39, 1e39),
+        ("mirostat", -1.0, 3.0),
+        ("mirostat_tau", -1.0, 1e39),
+        ("mirostat_eta", -1.0, 1e39),
+        ("min_keep", -1.0, 1e12),
+        ("n_probs", -1.0, 1e12),
+        ("n_predict", -2.0, 1e12),
+        ("n_keep", -2.0, 1e12),
+        ("id_slot", -2.0, 1.0),
+        ("timeout_ms", -2.0, 1e300),
+        ("seed", -2.0, 4294967296.0),
+    ];
+    let mut cases: Vec<(&str, Value)> = Vec::new();
+    for (key, below, above) in numbers {
+        let wrong = [json!(below), json!(above), json!("1"), json!([1]), json!({"a": 1}), json!(true)];
+        cases.extend(wrong.into_iter().map(|value| (key, value)));
+    }
+    for key in ["penalize_nl", "ignore_eos", "cache_prompt", "stream", "return_tokens", "timings_per_token", "__debug"]
+    {
+        cases.extend([json!(1), json!("true"), json!([])].map(|value| (key, value)));
+    }
+    cases.extend([
+        ("prompt", json!(5)),
+        ("prompt", json!({"a": 1})),
+        ("prompt", json!([["nested"]])),
+        ("messages", json!("text")),
+        ("messages", json!([])),
+        ("messages", json!([5])),
+        ("messages", json!([{"role": 5}])),
+        ("stop", json!(5)),
+        ("stop", json!([5])),
+        ("samplers", json!(5)),
+        ("samplers", json!(["no such sampler"])),
+        ("samplers", json!(vec!["top_k"; 1000])),
+        ("dry_sequence_breakers", json!([""])),
+        ("dry_sequence_breakers", json!("x")),
+        ("logit_bias", json!(5)),
+        ("logit_bias", json!([[1]])),
+        ("logit_bias", json!([[1, "much"]])),
+        ("logit_bias", json!([[1, true]])),
+        ("logit_bias", json!([[1, 1e39]])),
+        ("grammar", json!(5)),
+        ("speculative", json!(5)),
+        ("speculative", json!({"n_max": -1})),
+        ("speculative", json!({"n_max": 1e9})),
+        ("speculative", json!({"p_min": 1.5})),
+        ("speculative", json!({"type": "magic"})),
+        ("speculative", json!({"type": []})),
+        ("speculative", json!({"verify": "trust"})),
+        ("speculative", json!({"adaptive": 3})),
+    ]);
+    for (key, value) in cases {
+        for name in ["get_completion", "speculative_completion_init"] {
+            // `messages` cannot stand beside a prompt.
+            let request = if key == "messages" { json!({"messages": value}) } else { with(key, value.clone()) };
+            let (code, error) = refusal(name, &request);
+            assert_eq!(code, "invalid_request", "{name} {}: {error}", shown(&request));
+            assert!(error.contains(key), "{name} {}: {error}", shown(&request));
+        }
+    }
+    works();
+}
+
+#[test]
+fn token_ids_outside_the_vocabulary_are_refused() {
+    let _turn = loaded(json!({}));
+    for id in [json!(-1), json!(1536), json!(i32::MAX), json!(1_u64 << 32), json!(u64::MAX), json!(1.5), json!(1e300)] {
+        for (name, request) in [
+            ("get_completion", json!({"prompt": ["a", id]})),
+            ("speculative_completion_init", json!({"prompt": [id]})),
+            ("detokenize", json!({"tokens": [1, id]})),
+            ("get_completion", with("logit_bias", json!([[id, 1]]))),
+            ("get_completion", with("logit_bias", json!({id.to_string(): 1}))),
+        ] {
+            // Such a key of an object is a text, if it is no whole number.
+            if name == "get_completion" && request["logit_bias"].is_object() && !id.is_i64() {
+                continue;
+            }
+            let (code, error) = refusal(name, &request);
+            assert_eq!(code, "invalid_request", "{name} {request}: {error}");
+        }
+    }
+    assert_eq!(call("detokenize", &json!({"tokens": []}))["content"], "");
+    works();
+}
+
+#[test]
+fn prompts_of_any_length() {
+    let turn = loaded(json!({}));
+    for (prompt, truncated) in [
+        (json!(""), false),
+        (json!([]), false),
+        (json!(["", ""]), false),
+        (json!("a ".repeat(5 << 20)), true),
+        (json!("Once upon a time ".repeat(400)), true),
+        (json!(vec![1; 511]), false),
+        (json!(vec![1; 512]), true),
+        (json!(vec![1; 513]), true),
+        (json!(vec![1; 1_000_000]), true),
+    ] {
+        let request = json!({"prompt": prompt, "n_predict": 1});
+        let answer = call("get_completion", &request);
+        // The model begins texts with BOS, but not token arrays: those may be empty.
+        if prompt == json!([]) {
+            assert_eq!(answer["code"], "invalid_request", "{answer}");
+            continue;
+        }
+        assert_eq!(
+            (&answer["success"], &answer["truncated"]),
+            (&json!(true), &json!(truncated)),
+            "{}",
+            shown(&request)
+        );
+        assert_eq!(answer["tokens_predicted"], 1, "{}", shown(&request));
+    }
+    for n_keep in [-1, 0, 5, 508, 1_000_000] {
+        let request = json!({"prompt": vec![1; 5000], "n_predict": 1, "n_keep": n_keep});
+        assert_eq!(call("speculative_completion", &request)["truncated"], true, "{n_keep}");
+    }
+    works();
+    drop(turn);
+    let _turn = loaded(json!({"ctx_shift": false}));
+    let (code, error) = refusal("get_completion", &json!({"prompt": vec![1; 5000]}));
+    assert_eq!(code, "context_full", "{error}");
+    works();
+}
+
+#[test]
+fn a_word_of_ten_megabytes() {
+    let _turn = loaded(json!({}));
+    let word = "a".repeat(10 << 20);
+    let answer = call("tokenize", &json!({"text": word, "add_special": false}));
+    let pieces: usize =
+        answer["tokens"].as_array().expect("tokens").iter().map(|t| t.as_str().expect("text").len()).sum();
+    assert_eq!(pieces, word.len());
+    assert_eq!(call("get_embedding", &json!({"content": "a"}))["code"], "invalid_request", "not asked for in init");
+    works();
+}
+
+#[test]
+fn banning_every_token_but_one_or_all() {
+    let _turn = loaded(json!({}));
+    let all = |bias: Value| (0..1536).map(|token| json!([token, bias])).collect::<Vec<_>>();
+    let answer = call("get_completion", &with("logit_bias", json!(all(json!(false)))));
+    assert_eq!((&answer["code"], &answer["stop_type"]), (&json!("invalid_request"), &json!("error")), "{answer}");
+    for name in ["get_completion", "speculative_completion"] {
+        let mut biases = all(json!(false));
+        biases[300] = json!([300, -1e9]);
+        let mut request = with("logit_bias", json!(biases));
+        request["return_tokens"] = json!(true);
+        assert_eq!(call(name, &request)["tokens"], json!([300, 300]), "{name}");
+        let request = with("logit_bias", json!(all(json!(1e9))));
+        assert_eq!(call(name, &request)["success"], true, "{name}");
+    }
+    works();
+}
+
+#[test]
+fn absurd_settings_that_are_allowed() {
+    let _turn = loaded(json!({}));
+    let check = |more: Value| {
+        for name in ["get_completion", "speculative_completion"] {
+            let mut request = json!({"prompt": "Once upon a time", "n_predict": 3, "seed": 5});
+            request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+            let answer = call(name, &request);
+            assert_eq!(answer["success"], true, "{name} {}: {answer}", shown(&request));
+        }
+    };
+    check(json!({"stop": "x".repeat(1 << 20)}));
+    check(json!({"stop": (0..10_000).map(|n| format!("no such word {n}")).collect::<Vec<_>>()}));
+    check(json!({"stop": ["", "", ""]}));
+    for seed in [-1_i64, 0, 1, 4294967295, 2147483648] {
+        check(json!({"seed": seed}));
+    }
+    check(json!({"temperature": 1000, "top_k": -1, "top_p": 1, "min_p": 0}));
+    check(json!({"temperature": 1e-38, "top_p": 0, "typical_p": 0, "tfs_z": 0, "min_p": 1}));
+    check(
+        json!({"repeat_penalty": 100, "frequency_penalty": -1e4, "presence_penalty": 1e4, "repeat_last_n": 16777216}),
+    );
+    check(json!({"dry_multiplier": 1000, "dry_base": 1000, "dry_allowed_length": 0, "dry_penalty_last_n": -1}));
+    check(json!({"dry_multiplier": 1, "dry_sequence_breakers": vec!["x".repeat(1000); 1000]}));
+    check(json!({"mirostat": 2, "mirostat_tau": 0, "mirostat_eta": 1000}));
+    check(json!({"mirostat": 1, "mirostat_tau": 1000, "mirostat_eta": 0}));
+    check(json!({"dynatemp_range": 1000, "dynatemp_exponent": 1000, "xtc_probability": 1, "xtc_threshold": 0}));
+    check(json!({"samplers": []}));
+    check(json!({"tag": {"a": [1, {"b": "x".repeat(1 << 20)}]}}));
+    check(json!({"speculative": {"n_max": 64, "n_min": 64, "p_min": 1, "adaptive": false}}));
+    let unknown: serde_json::Map<String, Value> = (0..10_000).map(|n| (format!("no_such_key_{n}"), json!(n))).collect();
+    check(Value::Object(unknown));
+    works();
+}
+
+#[test]
+fn the_probabilities_of_the_whole_vocabulary() {
+    let _turn = loaded(json!({}));
+    for n_probs in [1536, 1 << 20] {
+        let answer = call("speculative_completion", &with("n_probs", json!(n_probs)));
+        for token in answer["completion_probabilities"].as_array().expect("probabilities") {
+            let probs = token["probs"].as_array().expect("probs");
+            let sum: f64 = probs.iter().map(|entry| entry["prob"].as_f64().expect("prob")).sum();
+            assert_eq!(probs.len(), 1536);
+            assert!((sum - 1.0).abs() < 1e-3, "{sum}");
+        }
+    }
+    works();
+}
+
+#[test]
+fn a_time_limit_at_every_stage() {
+    let _turn = loaded(json!({"n_ctx": 16384, "n_batch": 512}));
+    let stop_type = |name: &str, request: &Value| {
+        let answer = call(name, request);
+        assert_eq!(answer["success"], true, "{answer}");
+        answer["stop_type"].as_str().expect("stop_type").to_owned()
+    };
+    let limited = |mut request: Value, timeout: u64| {
+        request["timeout_ms"] = json!(timeout);
+        request
+    };
+    let long = json!({"prompt": vec![1; 16000], "n_predict": 1, "cache_prompt": false});
+    for name in ["get_completion", "speculative_completion"] {
+        assert_eq!(stop_type(name, &limited(endless(), 50)), "timeout", "while generating");
+        assert_eq!(stop_type(name, &limited(long.clone(), 50)), "timeout", "in the prompt");
+        let blocker = crate::c::submit("async_completion_init", &endless());
+        crate::c::wait_for_state("async_completion", blocker, "generating");
+        assert_eq!(stop_type(name, &limited(endless(), 50)), "timeout", "in the queue");
+        call("async_completion_cancel", &json!({"id": blocker}));
+        crate::c::last_update("async_completion", blocker);
+    }
+    works();
+}

@@ -1,0 +1,96 @@
+//! Sixteen threads that call everything at random, loads and unloads among it.
+
+use std::ffi::c_void;
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::c::{
+    FUNCTIONS, Random, call, call_bytes, command, deinit, drop_line, endless, init, init_async, set_log_callback,
+    set_update_callback, status, turn, works,
+};
+
+const THREADS: u64 = 16;
+const CALLS: usize = 120;
+
+extern "C" fn nothing(_id: u64, _user: *mut c_void) {}
+
+fn request(random: &mut Random) -> Value {
+    let mut request = json!({
+        "prompt": *random.of(&["", "Once upon a time", "<|im_start|>user\nHi<|im_end|>\n", "é\u{1F600}"]),
+        "n_predict": random.below(12),
+        "seed": random.below(100),
+        "text": "Once upon",
+        "content": "Once upon",
+        "tokens": [random.below(1536), random.below(1536)],
+        "messages_": 1,
+    });
+    let extra = [
+        json!({"grammar": "root ::= [a-z]+"}),
+        json!({"grammar": "root ::= ("}),
+        json!({"temperature": 0}),
+        json!({"n_probs": 3}),
+        json!({"stop": ["a"]}),
+        json!({"timeout_ms": 1}),
+        json!({"prompt": 5}),
+        json!({"mirostat": 2}),
+        json!({"id_slot": random.below(4)}),
+        json!({"speculative": {"n_max": 4, "verify": "match", "adaptive": false}}),
+        json!({"cache_prompt": false}),
+        json!({"prompt": vec![1; 300]}),
+        json!({"prompt": vec![1; 3000]}),
+    ];
+    request.as_object_mut().expect("an object").extend(random.of(&extra).as_object().expect("an object").clone());
+    request
+}
+
+/// One call; its answer was checked against the contract's form.
+fn step(random: &mut Random) {
+    match random.below(100) {
+        0 => assert!([0, 4].contains(&init(Some(command(json!({"n_parallel": 3})).to_string().as_bytes())))),
+        1 => init_async(Some(command(json!({"embedding": true})).to_string().as_bytes())),
+        2 => init_async(Some(b"-m /nowhere.gguf")),
+        3 => deinit(),
+        4..=7 => drop(status()),
+        8 => set_update_callback((random.below(2) == 0).then_some(nothing), 0),
+        9 => set_log_callback(Some(drop_line), 0),
+        10..=14 => {
+            let name = *random.of(&["async_completion_init", "speculative_completion_init"]);
+            if let Some(id) = call(name, &endless())["id"].as_u64() {
+                let family = name.trim_end_matches("_init");
+                call(&format!("{family}_cancel"), &json!({"id": id}));
+                call(&format!("{family}_poll"), &json!({"id": id, "timeout_ms": 20}));
+            }
+        }
+        15..=19 => {
+            let name = *random.of(&FUNCTIONS);
+            let document =
+                *random.of(&[None, Some(&b""[..]), Some(b"{}"), Some(b"\xFF"), Some(b"[[[["), Some(b"{\"id\":1}")]);
+            call_bytes(name, document);
+        }
+        _ => {
+            let name = *random.of(&FUNCTIONS);
+            call(name, &request(random));
+        }
+    }
+}
+
+#[test]
+fn sixteen_threads_call_everything_at_random() {
+    let _turn = turn();
+    assert_eq!(init(Some(command(json!({"n_parallel": 2})).to_string().as_bytes())), 0);
+    let threads: Vec<_> = (0..THREADS)
+        .map(|seed| {
+            thread::spawn(move || {
+                let mut random = Random::new(seed + 1);
+                (0..CALLS).for_each(|_| step(&mut random));
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("no thread panics");
+    }
+    set_update_callback(None, 0);
+    assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
+    works();
+}
