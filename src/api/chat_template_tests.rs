@@ -1,6 +1,6 @@
 use serde_json::{Map, Value as Json, json};
 
-use super::{ChatTemplate, MAX_OUTPUT, RenderInput, filters};
+use super::{ChatTemplate, MAX_OUTPUT, MAX_SOURCE, RenderInput, filters};
 use crate::error::{Code, Result};
 
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + \
@@ -334,9 +334,9 @@ fn hostile_templates_end() {
     check_begins("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "chat_template: recursion limit exceeded");
     check_begins("{% include 'chat_template' %}", "chat_template: ");
     check_begins(&"{{ (".repeat(1), "chat_template: syntax error");
-    check_begins(&format!("{{{{ {}", "(".repeat(100_000)), "chat_template: syntax error");
-    check_begins(&"{% if 1 %}".repeat(50_000), "chat_template: ");
-    check_begins(&" ".repeat((1 << 20) + 1), "chat_template: 1048577 bytes");
+    check_begins(&format!("{{{{ {}", "(".repeat(60_000)), "chat_template: syntax error");
+    check_begins(&"{% if 1 %}".repeat(6_000), "chat_template: ");
+    check_begins(&" ".repeat(MAX_SOURCE + 1), "chat_template: 65537 bytes");
     // A value nested as deeply as the steps allow is dropped without exhausting the stack.
     check("{% set n = namespace(x=[]) %}{% for a in range(99999) %}{% set n.x = [n.x] %}{% endfor %}a", json!([]), "a");
 }

@@ -13,7 +13,7 @@ use super::event::{Outcome, Stop};
 use super::slots::Slot;
 use super::task::Task;
 use super::ticket::Ticket;
-use crate::llama::{Batch, Context};
+use crate::llama::{Batch, Context, Interrupt};
 use crate::speculative::{Costs, Drafter};
 
 /// The target's context, its slots and the requests that wait for one.
@@ -57,16 +57,19 @@ impl Generation {
         self.queue.is_empty() && self.slots.iter().all(|slot| slot.task.is_none())
     }
 
-    /// One step for all slots. `notify` is called with the number of each request that has news.
-    pub(super) fn step(&mut self, notify: &mut dyn FnMut(u64)) {
+    /// One step for all slots. `notify` is called with the number of each request that has news. `interrupt` stops the
+    /// evaluation when the first of the requests must end.
+    pub(super) fn step(&mut self, interrupt: &Interrupt, notify: &mut dyn FnMut(u64)) {
         self.end_cancelled(notify);
         self.admit(notify);
+        interrupt.set_deadline(self.deadline());
         self.make_space();
         self.balance();
         self.draft();
         if self.fill_batch() {
             self.evaluate(notify);
         }
+        interrupt.set_deadline(None);
     }
 
     /// Ends every request.
@@ -82,7 +85,7 @@ impl Generation {
     }
 
     /// The earliest time at which a request has to end.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    fn deadline(&self) -> Option<Instant> {
         self.slots.iter().filter_map(|slot| slot.task.as_ref()?.deadline).min()
     }
 

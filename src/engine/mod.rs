@@ -101,8 +101,13 @@ impl Engine {
         if *closed {
             return Err(Error::new(Code::Internal, "the engine has stopped; init starts a new one"));
         }
-        let waiting = self.commands.len() + self.shared.status.lock().queue;
-        if waiting >= self.max_queue {
+        // On their way to the engine, in its queue, or about to leave it for a free slot.
+        let (queued, free) = {
+            let status = self.shared.status.lock();
+            (status.queue, status.slots.iter().filter(|slot| slot.request.is_none()).count())
+        };
+        let waiting = self.commands.len() + queued;
+        if waiting >= self.max_queue + free {
             return Err(Error::new(Code::QueueFull, format!("max_queue: {waiting} requests are waiting already")));
         }
         self.send(Command::Submit(submission))?;

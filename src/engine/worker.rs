@@ -54,9 +54,7 @@ impl Worker {
         }
         let notify = Arc::clone(&self.notify);
         if let Some(generation) = self.generation.as_mut().filter(|generation| !generation.is_idle()) {
-            self.shared.interrupt.set_deadline(generation.deadline());
-            generation.step(&mut |id| notify(id));
-            self.shared.interrupt.set_deadline(None);
+            generation.step(&self.shared.interrupt, &mut |id| notify(id));
         }
         self.publish();
         self.deliver();

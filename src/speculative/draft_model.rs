@@ -93,10 +93,11 @@ impl DraftModel {
         if self.batch.is_empty() {
             return Evaluated::Yes;
         }
-        let error = match self.context.decode(&self.batch) {
-            Ok(()) => return Evaluated::Yes,
-            Err(error) => error,
-        };
+        let mut result = self.context.decode(&self.batch);
+        if result == Err(DecodeError::Full) && self.forget_idle() {
+            result = self.context.decode(&self.batch);
+        }
+        let Err(error) = result else { return Evaluated::Yes };
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let sequence = sequence(index);
             // What is in the context is the beginning of what was to be there.
@@ -116,6 +117,19 @@ impl DraftModel {
             }
         }
         Evaluated::No
+    }
+
+    /// Empties the caches of slots without a request; false when that made no room.
+    fn forget_idle(&mut self) -> bool {
+        let mut forgot = false;
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            if slot.sampler.is_none() && !slot.cache.is_empty() {
+                self.context.truncate(sequence(index), 0);
+                slot.cache.clear();
+                forgot = true;
+            }
+        }
+        forgot
     }
 
     /// Samples each slot's next token and puts it into the next batch. A slot whose draft is done has no row afterwards.
