@@ -37,7 +37,8 @@ fn demo() -> Result<()> {
     host.init(&largest.target, &largest.draft)?;
     println!("{WATCHED}\n\nThe target alone ({}):\n", largest.name);
     watch(&host, json!(false))?;
-    println!("\nWith its draft, each token in the colour of who proposed it:\n");
+    let colours = if colourful() { ", each token in the colour of who proposed it" } else { "" };
+    println!("\nWith its draft{colours}:\n");
     watch(&host, json!(true))?;
 
     println!(
@@ -86,6 +87,11 @@ fn watch(host: &Host, speculative: Value) -> Result<()> {
     Ok(())
 }
 
+/// Whether stdout is a terminal on which colours are welcome (https://no-color.org).
+fn colourful() -> bool {
+    stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// Text whose every token is printed in the colour of its source.
 struct Coloured {
     /// All tokens so far.
@@ -101,8 +107,7 @@ struct Coloured {
 
 impl Coloured {
     fn new() -> Self {
-        // https://no-color.org
-        let colour = stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let colour = colourful();
         Coloured {
             tokens: Vec::new(),
             printed: String::new(),

@@ -87,9 +87,11 @@ pub struct Length {
     /// Drafted tokens accepted, and drafts rejected somewhere, both fading.
     accepted: f64,
     rejected: f64,
-    /// Steps without a draft, and how many of them until the next try.
-    idle: usize,
-    patience: usize,
+    /// While drafting does not pay: steps until the next try, and tries in vain since it last did.
+    until_try: usize,
+    in_vain: u32,
+    /// Whether the draft being checked is such a try.
+    trying: bool,
 }
 
 /// The acceptance that a request is begun with counts as much as this many tokens.
@@ -99,8 +101,11 @@ const FADE: f64 = 0.96;
 /// `speculative.cpp`: longer by this after a full acceptance, and never shorter than this.
 const HEURISTIC_STEP: usize = 8;
 const HEURISTIC_LEAST: usize = 2;
-/// Steps between two tries while drafting does not pay: doubled after each in vain.
-const PATIENCE: (usize, usize) = (16, 512);
+/// Tokens drafted in a try.
+const TRY: usize = 2;
+/// The first try may cost this part of the steps since the last draft; after each in vain, half of that.
+const TRY_COST: f64 = 0.02;
+const MAX_IN_VAIN: u32 = 6;
 
 impl Length {
     /// The length for a request with these settings.
@@ -111,8 +116,9 @@ impl Length {
             current: settings.n_max,
             accepted: PRIOR.0,
             rejected: PRIOR.1,
-            idle: 0,
-            patience: PATIENCE.0,
+            until_try: 0,
+            in_vain: 0,
+            trying: false,
         }
     }
 
@@ -122,18 +128,25 @@ impl Length {
             return self.current;
         }
         self.current = self.best(costs, others);
-        if self.current > 0 {
-            self.patience = PATIENCE.0;
-            self.idle = 0;
+        self.trying = self.current == 0;
+        if !self.trying {
+            self.in_vain = 0;
+            self.until_try = self.steps_between(costs);
             return self.current;
         }
-        self.idle += 1;
-        if self.idle < self.patience {
+        if self.until_try > 0 {
+            self.until_try -= 1;
             return 0;
         }
-        self.idle = 0;
-        self.patience = (2 * self.patience).min(PATIENCE.1);
-        self.n_max.min(3)
+        self.until_try = self.steps_between(costs);
+        self.n_max.min(TRY)
+    }
+
+    /// Steps without a draft that make up for the cost of a try.
+    fn steps_between(&self, costs: &Costs) -> usize {
+        let cost = TRY as f64 * costs.c() + costs.v(TRY + 1) - 1.0;
+        let steps = (cost / TRY_COST).clamp(16.0, 1e6) as usize;
+        steps << self.in_vain
     }
 
     /// The length with the most expected tokens for its cost: E = 1 + α + ... + α^γ over γc + v(γ + 1).
@@ -161,6 +174,12 @@ impl Length {
         let all = accepted == drafted;
         self.accepted = FADE * self.accepted + accepted as f64;
         self.rejected = FADE * self.rejected + if all { 0.0 } else { 1.0 };
+        if self.trying && all {
+            // The text has become easy, perhaps: look again at once.
+            self.until_try = 0;
+        } else if self.trying {
+            self.in_vain = (self.in_vain + 1).min(MAX_IN_VAIN);
+        }
         if self.adaptive == Adaptive::Heuristic {
             if !all {
                 self.current = self.current.saturating_sub(1).max(HEURISTIC_LEAST.min(self.n_max));
@@ -244,14 +263,41 @@ mod tests {
     fn where_it_does_not_pay_it_is_tried_ever_more_rarely() {
         let dear = costs(&[(1, 100), (2, 190), (17, 1700)], 50.0);
         let mut length = Length::new(&settings(Adaptive::Auto, 16));
-        let mut tries = 0;
-        for _ in 0..4096 {
+        let mut tries = Vec::new();
+        for step in 0..100_000 {
             let n = length.next(&dear, 0);
             if n > 0 {
-                tries += 1;
+                tries.push(step);
                 length.saw(n, 0);
             }
         }
-        assert!((6..=20).contains(&tries), "{tries}");
+        // A try drafts two tokens: 2 * 0.5 + v(3) - 1 is about 3 evaluations, to be made up for by 50 times as many steps.
+        let gaps: Vec<usize> = tries.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(gaps[0] > 100, "{gaps:?}");
+        assert!(gaps[1..5].iter().zip(&gaps).all(|(gap, before)| *gap > before * 3 / 2), "{gaps:?}");
+        assert!(tries.len() > 6, "{tries:?}");
+    }
+
+    #[test]
+    fn when_the_text_becomes_easy_it_is_noticed() {
+        let fair = costs(&[(1, 100), (2, 130), (17, 500)], 20.0);
+        let mut length = Length::new(&settings(Adaptive::Auto, 16));
+        for _ in 0..400 {
+            let n = length.next(&fair, 0);
+            if n > 0 {
+                length.saw(n, 0);
+            }
+        }
+        assert_eq!(length.best(&fair, 0), 0, "hard text");
+        let easy: usize = (0..1000)
+            .map(|_| {
+                let n = length.next(&fair, 0);
+                if n > 0 {
+                    length.saw(n, n);
+                }
+                n
+            })
+            .sum();
+        assert!(easy > 4000, "{easy}");
     }
 }

@@ -100,7 +100,7 @@ fn damaged_headers() {
     files.push(("a token twice".into(), gguf.with(token.start, &text)));
     let mut random = Random::new(2);
     let vocabulary = gguf.value("tokenizer.ggml.tokens").start..gguf.value("tokenizer.ggml.merges").end;
-    for n in 0..150 {
+    for n in 0..120 {
         let mut bytes = gguf.bytes.clone();
         for _ in 0..=random.below(4) {
             let at = 4 + random.below(gguf.tensors.end - 4);
@@ -119,9 +119,9 @@ fn damaged_headers() {
         .output()
         .expect("a test can be started");
     let printed = String::from_utf8_lossy(&child.stdout);
-    let last = printed.lines().rev().find(|line| line.starts_with("loading ")).unwrap_or("nothing");
+    let last = printed.rsplit("loading ").next().unwrap_or_default();
     assert!(child.status.success(), "{} after {last}\n{}", child.status, String::from_utf8_lossy(&child.stderr));
-    assert_eq!(printed.lines().filter(|line| line.starts_with("loading ")).count(), list.len());
+    assert_eq!(printed.matches("loading ").count(), list.len());
     list.iter().for_each(|path| std::fs::remove_file(path).expect("it was there"));
 }
 
@@ -132,8 +132,10 @@ fn load_what_the_parent_wrote() {
     let list = std::env::var("FOREDRAFT_HOSTILE_LIST").expect("set by damaged_headers");
     for path in std::fs::read_to_string(list).expect("the list is there").lines() {
         println!("loading {path}");
-        // Two threads: an assertion on a thread of llama.cpp's own cannot be caught any more.
-        let command = json!({"model": path, "n_threads": 2, "n_ctx": 64, "log_level": "none"});
+        // A thread of llama.cpp's own comes upon a wrong epsilon, where an assertion could not be caught any more. The
+        // others need one thread, which on a busy machine is the faster way.
+        let n_threads = if path.contains("epsilon") { 2 } else { 1 };
+        let command = json!({"model": path, "n_threads": n_threads, "n_ctx": 64, "log_level": "none"});
         let number = init(Some(command.to_string().as_bytes()));
         assert!([0, 1].contains(&number), "{path}: {number}");
         if number == 0 {

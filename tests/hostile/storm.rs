@@ -1,17 +1,20 @@
 //! Sixteen threads that call everything at random, loads and unloads among it.
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use serde_json::{Value, json};
 
 use crate::c::{
     FUNCTIONS, Random, call, call_bytes, command, deinit, drop_line, endless, init, init_async, set_log_callback,
-    set_update_callback, status, turn, works,
+    set_update_callback, status, turn, until, works,
 };
 
 const THREADS: u64 = 16;
-const CALLS: usize = 120;
+const CALLS: usize = 150;
+/// Completions that were answered to their end.
+static COMPLETED: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn nothing(_id: u64, _user: *mut c_void) {}
 
@@ -23,7 +26,6 @@ fn request(random: &mut Random) -> Value {
         "text": "Once upon",
         "content": "Once upon",
         "tokens": [random.below(1536), random.below(1536)],
-        "messages_": 1,
     });
     let extra = [
         json!({"grammar": "root ::= [a-z]+"}),
@@ -46,15 +48,15 @@ fn request(random: &mut Random) -> Value {
 
 /// One call; its answer was checked against the contract's form.
 fn step(random: &mut Random) {
-    match random.below(100) {
-        0 => assert!([0, 4].contains(&init(Some(command(json!({"n_parallel": 3})).to_string().as_bytes())))),
-        1 => init_async(Some(command(json!({"embedding": true})).to_string().as_bytes())),
-        2 => init_async(Some(b"-m /nowhere.gguf")),
-        3 => deinit(),
-        4..=7 => drop(status()),
-        8 => set_update_callback((random.below(2) == 0).then_some(nothing), 0),
-        9 => set_log_callback(Some(drop_line), 0),
-        10..=14 => {
+    match random.below(300) {
+        0..=1 => load(),
+        2 => init_async(Some(command(json!({"embedding": true})).to_string().as_bytes())),
+        3 => init_async(Some(b"-m /nowhere.gguf")),
+        4 => deinit(),
+        10..=24 => drop(status()),
+        5 => set_update_callback((random.below(2) == 0).then_some(nothing), 0),
+        6 => set_log_callback(Some(drop_line), 0),
+        25..=49 => {
             let name = *random.of(&["async_completion_init", "speculative_completion_init"]);
             if let Some(id) = call(name, &endless())["id"].as_u64() {
                 let family = name.trim_end_matches("_init");
@@ -62,7 +64,7 @@ fn step(random: &mut Random) {
                 call(&format!("{family}_poll"), &json!({"id": id, "timeout_ms": 20}));
             }
         }
-        15..=19 => {
+        50..=69 => {
             let name = *random.of(&FUNCTIONS);
             let document =
                 *random.of(&[None, Some(&b""[..]), Some(b"{}"), Some(b"\xFF"), Some(b"[[[["), Some(b"{\"id\":1}")]);
@@ -70,9 +72,23 @@ fn step(random: &mut Random) {
         }
         _ => {
             let name = *random.of(&FUNCTIONS);
-            call(name, &request(random));
+            let answer = call(name, &request(random));
+            if answer["stop"] == true {
+                COMPLETED.fetch_add(1, Ordering::Relaxed);
+            }
+            // Calls without a model are over at once: without these waits there would be hardly any others.
+            match answer["code"].as_str() {
+                Some("not_initialized") if random.below(8) == 0 => load(),
+                Some("loading") => until("the load's end", || status()["state"] != "loading"),
+                _ => {}
+            }
         }
     }
+}
+
+fn load() {
+    let number = init(Some(command(json!({"n_parallel": 3})).to_string().as_bytes()));
+    assert!([0, 4].contains(&number), "{number}");
 }
 
 #[test]
@@ -90,6 +106,8 @@ fn sixteen_threads_call_everything_at_random() {
     for thread in threads {
         thread.join().expect("no thread panics");
     }
+    let completed = COMPLETED.load(Ordering::Relaxed);
+    assert!(completed > 100, "only {completed} requests came to an end between the loads");
     set_update_callback(None, 0);
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
     works();
