@@ -28,6 +28,20 @@ pub(super) fn max_of(values: &[f32]) -> f32 {
     rest.iter().fold(lanes.iter().fold(f32::NEG_INFINITY, larger), larger)
 }
 
+/// Calls `found(index, value)` for the values that are at least `threshold` and above -inf, in order. Runs over the
+/// others many at a time.
+fn for_each_above(values: &[f32], threshold: f32, mut found: impl FnMut(usize, f32)) {
+    for (start, chunk) in (0..).step_by(LANES).zip(values.chunks(LANES)) {
+        if max_of(chunk) >= threshold {
+            for (index, &value) in (start..).zip(chunk) {
+                if value >= threshold && value > f32::NEG_INFINITY {
+                    found(index, value);
+                }
+            }
+        }
+    }
+}
+
 /// Sums of `term(logit)` in `f32` lanes over one block.
 fn sum_of(values: &[f32], term: impl Fn(f32) -> f32) -> f64 {
     let mut lanes = [0.0_f32; LANES];
@@ -37,7 +51,9 @@ fn sum_of(values: &[f32], term: impl Fn(f32) -> f32) -> f64 {
             *sum += term(*value);
         }
     }
-    lanes.iter().map(|sum| f64::from(*sum)).sum::<f64>() + rest.iter().map(|value| f64::from(term(*value))).sum::<f64>()
+    let (quads, _) = lanes.as_chunks::<4>();
+    let whole: f64 = quads.iter().map(|[a, b, c, d]| f64::from((a + b) + (c + d))).sum();
+    whole + rest.iter().map(|value| f64::from(term(*value))).sum::<f64>()
 }
 
 /// Σ exp(logit - max) over a row, in one pass. 0 for an empty row.
@@ -130,12 +146,10 @@ impl<'a> Blocks<'a> {
 
     /// Adds the tokens whose logit before the temperature is at least `threshold` (or above -inf), by id.
     fn collect(&self, threshold: f32, out: &mut Vec<TokenData>) {
-        for (start, block, _) in self.iter().filter(|(_, _, max)| *max >= threshold && *max > f32::NEG_INFINITY) {
-            for (index, &logit) in (start..).zip(block) {
-                if logit >= threshold && logit > f32::NEG_INFINITY {
-                    out.push(TokenData { id: index as Token, logit: self.value(logit), p: 0.0 });
-                }
-            }
+        for (start, block, _) in self.iter().filter(|(_, _, max)| *max >= threshold) {
+            for_each_above(block, threshold, |offset, logit| {
+                out.push(TokenData { id: (start + offset) as Token, logit: self.value(logit), p: 0.0 });
+            });
         }
     }
 
@@ -184,29 +198,25 @@ impl<'a> Blocks<'a> {
 
     /// Σ exp(value - max).
     pub(super) fn sum_exp(&self) -> f64 {
-        self.sums().0
+        self.sum_of_gaps(exp)
     }
 
     /// The entropy of the softmax in nats.
     pub(super) fn entropy(&self) -> f64 {
-        let (sum, weighted) = self.sums();
+        let weighted = self.sum_of_gaps(|gap| {
+            let weight = exp(gap);
+            if weight > 0.0 { weight * gap } else { 0.0 }
+        });
+        let sum = self.sum_exp();
         sum.ln() - weighted / sum
     }
 
-    /// Σ w and Σ w ln w with w = exp(value - max).
-    fn sums(&self) -> (f64, f64) {
-        let (max, scale) = (self.max, 1.0 / self.temperature);
-        let near = |largest: f32| gap(largest, max) * scale > NEGLIGIBLE;
-        let (mut sum, mut weighted) = (0.0, 0.0);
-        for (_, block, _) in self.iter().filter(|(_, _, largest)| near(*largest)) {
-            sum += sum_of(block, |logit| exp(gap(logit, max) * scale));
-            weighted += sum_of(block, |logit| {
-                let gap = gap(logit, max) * scale;
-                let weight = exp(gap);
-                if weight > 0.0 { weight * gap } else { 0.0 }
-            });
-        }
-        (sum, weighted)
+    /// Σ term(value - max), where terms of large gaps vanish.
+    fn sum_of_gaps(&self, term: impl Fn(f32) -> f32) -> f64 {
+        // Finite, because the maximum's gap of 0 must stay 0.
+        let (max, scale) = (self.max, (1.0 / self.temperature).min(f32::MAX));
+        let near = self.iter().filter(|(_, _, largest)| gap(*largest, max) * scale > NEGLIGIBLE);
+        near.map(|(_, block, _)| sum_of(block, |logit| term(gap(logit, max) * scale))).sum()
     }
 
     /// Mean and standard deviation of the finite values.
@@ -230,29 +240,25 @@ impl<'a> Blocks<'a> {
 
     /// The argmax of value + G over all candidates: a draw from the softmax of the row.
     ///
-    /// A block is searched only when its largest value plus its largest G can win, which gives what searching all
-    /// of them would give.
+    /// A block is searched only when its largest value plus its largest G can win, and of its tokens only those whose
+    /// value plus that G can; which gives what looking at all of them would give.
     pub(super) fn draw(&self, noise: &Noise) -> Option<Token> {
-        if self.is_empty() {
-            return None;
-        }
         let max = self.max();
         let mut best = Best::new();
-        // The most probable token's block first: it sets a score that few blocks can beat.
-        let likely = self.iter().filter(|(_, _, largest)| *largest == self.max);
-        let others = self.iter().filter(|(_, _, largest)| *largest < self.max && *largest > f32::NEG_INFINITY);
-        for (start, block, largest) in likely.chain(others) {
-            let shared = noise.block(start / BLOCK);
-            let bound = shared.bound();
-            if !best.beatable_by(Best::score(self.value(largest), max, bound)) {
-                continue;
-            }
-            for (index, &logit) in (start..).zip(block) {
-                let value = self.value(logit);
-                if logit > f32::NEG_INFINITY && best.beatable_by(Best::score(value, max, bound)) {
-                    best.offer(Best::score(value, max, noise.gumbel_in(shared, index)), index as Token);
-                }
-            }
+        // The most probable token first: it sets a score that few blocks can beat.
+        let likely = self.argmax()?;
+        best.offer(Best::score(max, max, noise.gumbel(likely)), likely);
+        for (start, block, largest) in self.iter().filter(|(_, _, largest)| *largest > f32::NEG_INFINITY) {
+            let lead = best.lead_over(self.value(largest), max);
+            let Some(shared) = noise.block_above(start / BLOCK, lead) else { continue };
+            let needed = best.logit_for(shared.bound(), max);
+            // A little lower, because of the rounding of all this.
+            let slack = if needed.is_finite() { needed.abs() * 1e-6 + 1e-9 } else { 0.0 };
+            let needed = (needed - slack) * f64::from(self.temperature);
+            for_each_above(block, needed as f32, |offset, logit| {
+                let index = start + offset;
+                best.offer(Best::score(self.value(logit), max, noise.gumbel_in(shared, index)), index as Token);
+            });
         }
         best.token()
     }

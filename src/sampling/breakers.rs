@@ -1,6 +1,6 @@
 //! The strings across which DRY sees no repetition, as tokens.
 
-use super::sampler::Words;
+use super::outside::Words;
 use crate::error::Result;
 use crate::llama::Token;
 

@@ -7,8 +7,17 @@ use super::noise::{Best, Noise};
 use crate::llama::{Token, TokenData};
 
 /// Larger logits first; of equal logits, lower tokens first. Total where no logit is NaN.
+///
+/// Compares one integer, since sorts are several times faster without a branch: the bits of a float, flipped so that
+/// larger floats are smaller integers, above the token.
 pub(super) fn best_first(a: &TokenData, b: &TokenData) -> Ordering {
-    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
+    let rank = |item: &TokenData| {
+        // Adding 0 turns -0, which is equal to 0 but has other bits, into 0.
+        let bits = (item.logit + 0.0).to_bits();
+        let descending = if bits >> 31 == 0 { !bits & !(1 << 31) } else { bits };
+        (u64::from(descending) << 32) | u64::from(item.id as u32)
+    };
+    rank(a).cmp(&rank(b))
 }
 
 /// A list of candidates. Each has a logit above -inf; `p` means something after [`Candidates::softmax`] only.
@@ -119,6 +128,13 @@ impl Candidates {
         let size = self.size();
         self.keep_best(1);
         self.masked = size - self.items.len();
+    }
+
+    /// Replaces every `p` by what `of` makes of the logit: a score to order by, for example.
+    pub(super) fn set_p(&mut self, of: impl Fn(f32) -> f32) {
+        for item in &mut self.items {
+            item.p = of(item.logit);
+        }
     }
 
     /// Fills in every `p`, which sum to 1, and returns ln Σ exp(logit - max).

@@ -6,9 +6,9 @@ use super::candidates::Candidates;
 use super::dry::Dry;
 use super::mirostat::Mirostat;
 use super::noise::Noise;
+use super::outside::{Constraint, Words};
 use super::penalties::Penalties;
 use super::row::Row;
-use super::sampler::{Constraint, Words};
 use super::settings::{Settings, Stage};
 use super::tally::Tally;
 use super::temperature::Temperature;
@@ -215,6 +215,8 @@ impl Chain {
             Step::TopK(k) => blocks.top(*k, list),
             Step::TopNSigma(n) => truncation::top_n_sigma_row(&blocks, list, *n),
             Step::TopP(p) => truncation::top_p_row(&mut blocks, list, *p, self.min_keep),
+            Step::TypicalP(p) => truncation::typical_p_row(&mut blocks, list, *p, self.min_keep),
+            Step::TailFree(z) if blocks.len() > 2 => truncation::tail_free_row(&mut blocks, list, *z, self.min_keep),
             Step::MinP(p) => truncation::min_p_row(&mut blocks, list, *p, self.min_keep),
             Step::Xtc { probability, .. } if !truncation::xtc_applies(*probability, &place.noise) => {
                 return Some(blocks);

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use super::breakers::Breakers;
 use super::candidates::Candidates;
+use super::outside::Words;
 use super::penalties::{Window, at_least_finite};
 use super::row::Row;
-use super::sampler::Words;
 use super::settings::Settings;
 use super::tally::Tally;
 use crate::error::Result;
 use crate::llama::Token;
 
 /// ln of the largest `f32`.
-const LN_F32_MAX: f32 = 88.722_839;
+const LN_F32_MAX: f32 = 88.722_84;
 
 /// The penalty with its settings. A pure function of the history, like the other penalties.
 #[derive(Debug, Clone)]
@@ -123,7 +123,7 @@ fn power(mut base: f64, mut exponent: i64) -> f64 {
 fn suffix_matches(window: &[Token], matches: &mut Vec<u32>) {
     let n = window.len();
     // The i-th token from the end; None before the beginning, which ends every match.
-    let back = |i: usize| (i + 1 <= n).then(|| window.get(n - 1 - i)).flatten();
+    let back = |i: usize| (i < n).then(|| window.get(n - 1 - i)).flatten();
     matches.clear();
     matches.push(0);
     // The match that reaches furthest so far: it covers left..right.

@@ -11,11 +11,12 @@
 //!
 //! - [`sampler`](Sampler): one text's sampler: grammar, state, memory; [`probability`] and [`token_probs`] beside it.
 //! - `chain`: the stages in the request's order. A stage works on a list of candidates; those that often come first
-//!   have a form that works on the row, so that a whole vocabulary is hardly ever listed and never sorted.
+//!   have a form that works on the row, so that a whole vocabulary is hardly ever listed or sorted.
 //! - `penalties`, `dry` (with `breakers`), `truncation`, `temperature`, `mirostat`: the stages.
 //! - `noise`: chance as a function of (seed, position, token), and why a text does not depend on speculation.
 //! - `row`, `blocks`, `candidates`, `tally`, `math`: the row that is put back, fast questions about it, the list,
-//!   counts of tokens, and the exponential.
+//!   counts of tokens, and the exponential. `outside`: what is asked of grammars and vocabularies.
+//! - `oracle` (tests only): the chain once more, in `f64` and without any of this.
 //!
 //! The stages are llama.cpp's, with its order, conditions and `min_keep`; where they differ:
 //! - Equal logits are in the order of the token ids, always. llama.cpp leaves that to its sort.
@@ -34,6 +35,7 @@ mod dry;
 mod math;
 mod mirostat;
 mod noise;
+mod outside;
 mod penalties;
 mod probs;
 mod row;
@@ -43,8 +45,9 @@ mod tally;
 mod temperature;
 mod truncation;
 
+pub use outside::Constraint;
 pub use probs::{TokenProbs, probability, token_probs};
-pub use sampler::{Constraint, Sampler};
+pub use sampler::Sampler;
 pub use settings::{Dry, Mirostat, Settings, Stage};
 
 #[cfg(test)]

@@ -25,7 +25,7 @@
 //! key, one for blocks and one for tokens. The top 52 bits give u, so G lies between -3.6 and 42; a block's j is
 //! in the low bits, which u does not use.
 
-use super::math::gap;
+use super::math::{exp, gap};
 use crate::llama::Token;
 
 /// Tokens that share a bound on their noise. Part of the definition: another value gives other texts.
@@ -70,6 +70,11 @@ pub(super) struct BlockNoise {
 }
 
 impl BlockNoise {
+    /// From the block's hash and its u.
+    fn new(hash: u64, unit: f64) -> Self {
+        BlockNoise { least: -unit.ln() / BLOCK as f64, index: hash as usize % BLOCK }
+    }
+
     /// The largest G in the block.
     pub(super) fn bound(self) -> f64 {
         -self.least.ln()
@@ -83,10 +88,14 @@ impl Noise {
         Noise { tokens: hash(base, 0), blocks: hash(base, 1), stages: hash(base, 2) }
     }
 
-    /// The noise of the tokens from `block * BLOCK` on.
-    pub(super) fn block(&self, block: usize) -> BlockNoise {
+    /// The noise of the tokens from `block * BLOCK` on, if one of them has a G above `lead`, or nearly. Where none has,
+    /// a hash tells it without a logarithm, because E >= (1 - u) / BLOCK.
+    pub(super) fn block_above(&self, block: usize, lead: f64) -> Option<BlockNoise> {
         let hash = hash(self.blocks, block as u64);
-        BlockNoise { least: -unit(hash).ln() / BLOCK as f64, index: hash as usize % BLOCK }
+        let unit = unit(hash);
+        // G > lead means E < exp(-lead). The factor covers all rounding.
+        let least = if lead > 0.0 { f64::from(exp(-lead as f32)) * 1.000_01 } else { f64::INFINITY };
+        ((1.0 - unit) / (BLOCK as f64) < least).then(|| BlockNoise::new(hash, unit))
     }
 
     /// G of the token `index`, whose block's noise is `block`.
@@ -101,7 +110,8 @@ impl Noise {
     /// G of `token`, which is not negative.
     pub(super) fn gumbel(&self, token: Token) -> f64 {
         let index = token as usize;
-        self.gumbel_in(self.block(index / BLOCK), index)
+        let hash = hash(self.blocks, (index / BLOCK) as u64);
+        self.gumbel_in(BlockNoise::new(hash, unit(hash)), index)
     }
 
     /// A number strictly between 0 and 1 for a stage that decides by chance, independent of all G.
@@ -127,12 +137,17 @@ impl Best {
         f64::from(gap(logit, max)) + gumbel
     }
 
-    /// Whether something that scores at most `bound` can still win. The slack is far above the rounding of a score
-    /// and far below any difference that matters.
-    pub(super) fn beatable_by(&self, bound: f64) -> bool {
-        bound > self.score - 1e-9
+    /// What G a token of that logit needs to win.
+    pub(super) fn lead_over(&self, logit: f32, max: f32) -> f64 {
+        self.score - f64::from(gap(logit, max))
     }
 
+    /// The least logit of a token that wins with that G.
+    pub(super) fn logit_for(&self, gumbel: f64, max: f32) -> f64 {
+        f64::from(max) + self.score - gumbel
+    }
+
+    /// Offers a token that scored `score`.
     pub(super) fn offer(&mut self, score: f64, token: Token) {
         let wins = score > self.score || (score == self.score && self.token.is_some_and(|best| token < best));
         if wins {

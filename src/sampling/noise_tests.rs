@@ -1,1 +1,174 @@
-//! Tests.
+use super::super::oracle::{Rng, chi_square};
+use super::{BLOCK, Best, Noise, hash, unit};
+use crate::llama::Token;
+
+/// Puts E = exp(-G) of many tokens into `n` cells that are equally likely when E is exponential.
+fn cell(gumbel: f64, n: usize) -> usize {
+    let u = (-(-gumbel).exp()).exp();
+    ((u * n as f64) as usize).min(n - 1)
+}
+
+fn assert_uniform(what: &str, n: usize, cells: impl Iterator<Item = usize>) {
+    let mut counts = vec![0; n];
+    cells.for_each(|cell| counts[cell] += 1);
+    let (statistic, bound) = chi_square(&counts, &vec![1.0 / n as f64; n]);
+    assert!(statistic < bound, "{what}: {statistic} is over {bound}");
+}
+
+/// Outputs of the published SplitMix64 for the seeds 1234567 and 0.
+#[test]
+fn the_generator_is_splitmix64() {
+    let first: Vec<u64> = (0..5).map(|counter| hash(1_234_567, counter)).collect();
+    let published = [
+        6_457_827_717_110_365_317,
+        3_203_168_211_198_807_973,
+        9_817_491_932_198_370_423,
+        4_593_380_528_125_082_431,
+        16_408_922_859_458_223_821,
+    ];
+    assert_eq!(first, published);
+    assert_eq!(hash(0, 0), 0xe220_a839_7b1d_cdaf);
+}
+
+#[test]
+fn units_stay_inside_0_and_1() {
+    for bits in [0, 1, 1 << 11, 1 << 12, u64::MAX, u64::MAX - (1 << 12)] {
+        let u = unit(bits);
+        assert!(u > 0.0 && u < 1.0 && (-u.ln()).is_finite() && -u.ln() > 0.0, "{bits}: {u}");
+    }
+}
+
+#[test]
+fn each_axis_is_gumbel_distributed() {
+    let at = |seed, position, token| Noise::new(seed, position).gumbel(token);
+    assert_uniform("tokens", 1000, (0..200_000).map(|token| cell(at(1, 7, token), 1000)));
+    assert_uniform("positions", 1000, (0..200_000).map(|position| cell(at(1, position, 42), 1000)));
+    assert_uniform("seeds", 1000, (0..200_000).map(|seed| cell(at(seed, 3, 42), 1000)));
+    assert_uniform("chances", 1000, (0..200_000).map(|p| (Noise::new(9, p).chance() * 1000.0) as usize));
+}
+
+/// Far into the tail, where the tokens of a block are decided by the block's shared number.
+#[test]
+fn the_upper_tail_is_gumbel_distributed() {
+    let n = 4_000_000;
+    let values: Vec<f64> = (0..n).map(|token| Noise::new(5, 5).gumbel(token)).collect();
+    for least in [2.0_f64, 5.0, 8.0, 11.0] {
+        let expected = f64::from(n) * (1.0 - (-(-least).exp()).exp());
+        let count = values.iter().filter(|value| **value > least).count() as f64;
+        assert!((count - expected).abs() < 5.0 * expected.sqrt(), "G > {least}: {count}, expected {expected}");
+    }
+}
+
+/// Pairs fall into the cells of a square as independent numbers do.
+#[test]
+fn neighbours_are_independent() {
+    let at = |seed, position, token| cell(Noise::new(seed, position).gumbel(token), 16);
+    /// Seed, position and token of both of a pair.
+    type Pair = [(u32, usize, Token); 2];
+    let pairs: [(&str, fn(u32) -> Pair); 6] = [
+        ("tokens", |i| [(1, 0, i as Token), (1, 0, i as Token + 1)]),
+        ("tokens a block apart", |i| [(1, 0, i as Token), (1, 0, (i as usize + BLOCK) as Token)]),
+        ("positions", |i| [(1, i as usize, 9), (1, i as usize + 1, 9)]),
+        ("positions and tokens", |i| [(1, i as usize, 9), (1, i as usize + 1, 10)]),
+        ("seeds", |i| [(i, 2, 9), (i + 1, 2, 9)]),
+        ("seed and position", |i| [(i, 2, 9), (2, i as usize, 9)]),
+    ];
+    for (what, pair) in pairs {
+        let cells = (10..150_010).map(|i| {
+            let [a, b] = pair(i);
+            at(a.0, a.1, a.2) * 16 + at(b.0, b.1, b.2)
+        });
+        assert_uniform(what, 256, cells);
+    }
+}
+
+/// Where the largest noise of a block lies is uniform, and independent of how large it is.
+#[test]
+fn the_largest_of_a_block_is_anywhere_in_it() {
+    let cells = (0..200_000).map(|block| {
+        let shared = Noise::new(3, 1).block_above(block, f64::NEG_INFINITY).unwrap();
+        let half = usize::from(shared.bound() > (BLOCK as f64).ln() - std::f64::consts::LN_2.ln());
+        half * BLOCK + shared.index
+    });
+    assert_uniform("index and size", 2 * BLOCK, cells);
+}
+
+#[test]
+fn a_blocks_bound_is_its_largest_noise() {
+    for position in 0..200 {
+        let noise = Noise::new(11, position);
+        let shared = noise.block_above(position, f64::NEG_INFINITY).unwrap();
+        let tokens = position * BLOCK..(position + 1) * BLOCK;
+        let all: Vec<f64> = tokens.map(|token| noise.gumbel(token as Token)).collect();
+        let largest = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        assert_eq!(shared.bound(), largest);
+        assert_eq!(all[shared.index], largest);
+    }
+}
+
+#[test]
+fn a_block_is_dismissed_only_when_it_cannot_reach() {
+    let (mut dismissed, mut reached) = (0, 0);
+    for position in 0..20_000 {
+        let noise = Noise::new(2, position);
+        let bound = noise.block_above(1, f64::NEG_INFINITY).unwrap().bound();
+        for lead in [-3.0, 0.0, 1.0, 4.0, 5.0, 6.0, 9.0, 14.0, 40.0, 90.0, f64::INFINITY, bound, bound - 1e-7] {
+            match noise.block_above(1, lead) {
+                None => {
+                    assert!(bound <= lead, "dismissed at {lead} with {bound}");
+                    dismissed += 1;
+                }
+                Some(_) => reached += 1,
+            }
+        }
+    }
+    assert!(dismissed > 100_000 && reached > 50_000, "{dismissed} and {reached}: it must tell them apart");
+}
+
+/// The noise is part of what a seed promises: these values must not change from version to version. They were computed
+/// by another program from the definition in the module's head; the last token is the one with its block's largest.
+#[test]
+fn a_seed_keeps_its_noise() {
+    let expected = [
+        (0, 0, 0, -0.014475200),
+        (0, 0, 1, -0.293572492),
+        (42, 0, 1000, 2.131488077),
+        (42, 1, 1000, 1.027280768),
+        (u32::MAX, 99999, 128255, 1.148743126),
+        (7, 3, 546, 5.889598216),
+    ];
+    for (seed, position, token, gumbel) in expected {
+        let value: f64 = Noise::new(seed, position).gumbel(token);
+        assert!((value - gumbel).abs() < 1e-9, "seed {seed}, position {position}, token {token}: {value}");
+    }
+}
+
+#[test]
+fn the_best_score_wins_and_the_lowest_token_of_equals() {
+    let mut best = Best::new();
+    assert_eq!(best.token(), None);
+    best.offer(f64::NEG_INFINITY, 3);
+    assert_eq!(best.token(), None, "-inf is no score");
+    for (score, token, winner) in [(1.0, 7, 7), (1.0, 9, 7), (1.0, 4, 4), (0.5, 1, 4), (f64::NAN, 0, 4), (2.0, 8, 8)] {
+        best.offer(score, token);
+        assert_eq!(best.token(), Some(winner));
+    }
+}
+
+/// With the noise, each token wins as often as its probability says.
+#[test]
+fn argmax_draws_from_the_distribution() {
+    let mut rng = Rng::new(4);
+    let weights: Vec<f64> = (0..300).map(|i| rng.unit().powi(4) + if i % 100 == 0 { 3.0 } else { 0.0 }).collect();
+    let total: f64 = weights.iter().sum();
+    let mut counts = vec![0; weights.len()];
+    for position in 0..100_000 {
+        let noise = Noise::new(8, position);
+        let score = |token: usize| weights[token].ln() + noise.gumbel(token as Token);
+        let winner = (0..weights.len()).max_by(|a, b| score(*a).total_cmp(&score(*b))).unwrap();
+        counts[winner] += 1;
+    }
+    let p: Vec<f64> = weights.iter().map(|weight| weight / total).collect();
+    let (statistic, bound) = chi_square(&counts, &p);
+    assert!(statistic < bound, "{statistic} is over {bound}");
+}

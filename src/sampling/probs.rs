@@ -38,8 +38,10 @@ pub fn token_probs(logits: &[f32], token: Token, n: usize) -> TokenProbs {
     let mut scratch = BlockScratch::new(logits.len());
     let mut blocks = Blocks::survey(logits, &mut scratch);
     let (max, log_sum) = (blocks.max(), blocks.sum_exp().ln());
-    let logprob =
-        |logit: f32| if logit == f32::NEG_INFINITY { LOWEST } else { (f64::from(gap(logit, max)) - log_sum) as f32 };
+    let logprob = |logit: f32| match logit {
+        f32::NEG_INFINITY => LOWEST,
+        _ => ((f64::from(gap(logit, max)) - log_sum) as f32).max(LOWEST),
+    };
     let mut top = Candidates::default();
     if n > 0 && !blocks.is_empty() {
         blocks.top(n, &mut top);

@@ -8,6 +8,10 @@ use super::blocks::Blocks;
 use super::candidates::{Candidates, best_first};
 use super::math::{exp, gap};
 use super::noise::Noise;
+use crate::llama::TokenData;
+
+/// How many of a row's most probable tokens are listed before it is clear how many a stage needs.
+const FIRST_LOOK: usize = 64;
 
 /// `top_p` (nucleus sampling, arXiv 1904.09751) over a list: the fewest most probable whose sum reaches `p`.
 pub(super) fn top_p(list: &mut Candidates, p: f32, min_keep: usize) {
@@ -22,7 +26,7 @@ pub(super) fn top_p(list: &mut Candidates, p: f32, min_keep: usize) {
 /// `top_p` over a row: lists only the most probable, more of them when the first few do not reach `p`.
 pub(super) fn top_p_row(blocks: &mut Blocks<'_>, list: &mut Candidates, p: f32, min_keep: usize) {
     let (total, max) = (blocks.sum_exp(), blocks.max());
-    let mut k = 64.max(min_keep);
+    let mut k = FIRST_LOOK.max(min_keep);
     loop {
         blocks.top(k, list);
         let mut sum = 0.0;
@@ -87,52 +91,104 @@ fn sigma_threshold(max: f32, n: f32, deviation: f64) -> f32 {
     if threshold <= max { threshold } else { max }
 }
 
-/// `typ_p` (locally typical sampling, arXiv 2202.00666): the fewest whose surprise is closest to the entropy and
-/// whose sum exceeds `p`.
+/// `typ_p` (locally typical sampling, arXiv 2202.00666) over a list: the fewest whose surprise is closest to the
+/// entropy and whose sum exceeds `p`.
 pub(super) fn typical_p(list: &mut Candidates, p: f32, min_keep: usize) {
-    let (log_sum, max) = (list.softmax(), f64::from(list.max()));
-    let entropy = list.entropy();
-    let distance = |logit: f32| {
-        let surprise = if f64::from(logit) == max { log_sum } else { log_sum + max - f64::from(logit) };
-        (surprise - entropy).abs()
-    };
-    let mut sum = 0.0;
-    list.keep_prefix(
-        false,
-        min_keep,
-        |a, b| distance(a.logit).total_cmp(&distance(b.logit)).then_with(|| best_first(a, b)),
-        |item| {
-            sum += f64::from(item.p);
-            sum > f64::from(p)
-        },
-    );
+    let typical = Typical { max: list.max(), log_sum: list.softmax(), entropy: list.entropy() };
+    typical.keep(list, p, min_keep);
 }
 
-/// `tfs_z` (tail free sampling, Bricken 2019, as llama.cpp had it until 2024): cuts where the curve of the sorted
-/// probabilities has flattened, that is where its second differences sum to `z` of their total.
+/// `typ_p` over a row: lists the most probable, until those not listed are farther from the entropy than those kept.
+pub(super) fn typical_p_row(blocks: &mut Blocks<'_>, list: &mut Candidates, p: f32, min_keep: usize) {
+    let typical = Typical { max: blocks.max(), log_sum: blocks.sum_exp().ln(), entropy: blocks.entropy() };
+    let mut k = FIRST_LOOK;
+    loop {
+        blocks.top(k, list);
+        let all = list.len() < k;
+        let horizon = list.items().last().map_or(0.0, |last| typical.surprise(last.logit) - typical.entropy);
+        let near = list.items().iter().filter(|item| f64::from(typical.distance(item.logit)) < horizon);
+        let (count, sum) = near.fold((0, 0.0), |(count, sum), item| (count + 1, sum + typical.probability(item.logit)));
+        if all || (count >= min_keep && sum > f64::from(p)) {
+            return typical.keep(list, p, min_keep);
+        }
+        k = k.saturating_mul(8);
+    }
+}
+
+/// What tells how typical a logit is.
+struct Typical {
+    max: f32,
+    /// ln Σ exp(logit - max).
+    log_sum: f64,
+    entropy: f64,
+}
+
+impl Typical {
+    fn surprise(&self, logit: f32) -> f64 {
+        self.log_sum - f64::from(gap(logit, self.max))
+    }
+
+    fn distance(&self, logit: f32) -> f32 {
+        (self.surprise(logit) - self.entropy).abs() as f32
+    }
+
+    fn probability(&self, logit: f32) -> f64 {
+        f64::from(exp(-self.surprise(logit) as f32))
+    }
+
+    fn keep(&self, list: &mut Candidates, p: f32, min_keep: usize) {
+        list.set_p(|logit| self.distance(logit));
+        let nearest_first = |a: &TokenData, b: &TokenData| a.p.total_cmp(&b.p).then_with(|| best_first(a, b));
+        let mut sum = 0.0;
+        list.keep_prefix(false, min_keep, nearest_first, |item| {
+            sum += self.probability(item.logit);
+            sum > f64::from(p)
+        });
+    }
+}
+
+/// `tfs_z` (tail free sampling, Bricken 2019, as llama.cpp had it until 2024) over a list: cuts where the curve of the
+/// sorted probabilities has flattened, that is where its second differences sum to more than `z` of their total.
 pub(super) fn tail_free(list: &mut Candidates, z: f32, min_keep: usize) {
     if list.size() <= 2 {
         return;
     }
     list.sort();
     list.softmax();
-    let masked = list.size() - list.len();
-    // llama.cpp's list goes on with the masked ones, of probability 0. Two of them end all differences.
-    let curve = || list.items().iter().map(|item| f64::from(item.p)).chain(std::iter::repeat_n(0.0, masked.min(2)));
-    let bends = || {
-        let (first, second, third) = (curve(), curve().skip(1), curve().skip(2));
-        first.zip(second).zip(third).map(|((a, b), c)| ((a - b) - (b - c)).abs())
-    };
-    let total = bends().sum::<f64>();
-    let count = bends().count();
+    let total = bends(list, min_keep).sum::<f64>();
+    let count = bends(list, min_keep).count() as f64;
     let mut sum = 0.0;
-    let cut = bends().enumerate().find_map(|(index, bend)| {
-        sum += if total > 1e-6 { bend / total } else { 1.0 / count as f64 };
+    let cut = bends(list, min_keep).enumerate().find_map(|(index, bend)| {
+        sum += if total > 1e-6 { bend / total } else { 1.0 / count };
         (sum > f64::from(z) && index >= min_keep).then_some(index)
     });
     if let Some(cut) = cut {
         list.truncate(cut.max(1));
     }
+}
+
+/// `tfs_z` over a row: lists the most probable, until the rest of the curve is too low to bend visibly.
+pub(super) fn tail_free_row(blocks: &mut Blocks<'_>, list: &mut Candidates, z: f32, min_keep: usize) {
+    let mut k = FIRST_LOOK.max(min_keep.saturating_mul(2));
+    loop {
+        blocks.top(k, list);
+        list.softmax();
+        // The differences of a falling curve sum to its height, and the second differences to at most twice that.
+        let rest = list.items().last().map_or(0.0, |last| 2.0 * f64::from(last.p));
+        if list.len() < k || rest <= bends(list, min_keep).sum::<f64>() * 1e-7 {
+            return tail_free(list, z, min_keep);
+        }
+        k = k.saturating_mul(8);
+    }
+}
+
+/// The absolute second differences of the sorted probabilities. llama.cpp's list goes on with the masked candidates, of
+/// probability 0: as many as can matter are added.
+fn bends(list: &Candidates, min_keep: usize) -> impl Iterator<Item = f64> {
+    let masked = (list.size() - list.len()).min(min_keep.saturating_add(2));
+    let curve = list.items().iter().map(|item| f64::from(item.p)).chain(std::iter::repeat_n(0.0, masked));
+    let (first, second, third) = (curve.clone(), curve.clone().skip(1), curve.skip(2));
+    first.zip(second).zip(third).map(|((a, b), c)| ((a - b) - (b - c)).abs())
 }
 
 /// Whether `xtc` does anything at this position.

@@ -98,6 +98,10 @@ fn damaged_headers() {
         .find(|token| token.len() == gguf.tokens()[300].len() && token.start > gguf.tokens()[300].start);
     let (token, text) = (twice.expect("two tokens of one length"), gguf.bytes[gguf.tokens()[300].clone()].to_vec());
     files.push(("a token twice".into(), gguf.with(token.start, &text)));
+    for kind in ["none", "bert", "rwkv", "????"] {
+        let at = gguf.value("tokenizer.ggml.model").start + 8;
+        files.push((format!("vocabulary {kind}"), gguf.with(at, kind.as_bytes())));
+    }
     let mut random = Random::new(2);
     let vocabulary = gguf.value("tokenizer.ggml.tokens").start..gguf.value("tokenizer.ggml.merges").end;
     for n in 0..120 {
@@ -141,6 +145,8 @@ fn load_what_the_parent_wrote() {
         if number == 0 {
             // Its texts may be nonsense, and its logits NaN.
             call("get_completion", &json!({"prompt": "Once é 1 \u{1F600}", "n_predict": 3}));
+            call("get_completion", &json!({"prompt": [1, 2, 3], "n_predict": 3}));
+            call("get_completion", &json!({"prompt": [1], "n_predict": 3, "grammar": "root ::= <x> [a-z]"}));
         }
     }
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
