@@ -11,7 +11,7 @@ use super::args;
 use super::fields::{Fields, parse_object, unavailable};
 use super::speculative::Options;
 use crate::engine::Config;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::llama::log::Level;
 use crate::llama::{CacheType, ContextParams, FlashAttn, ModelParams, Numa, Pooling, RopeScaling, SplitMode};
 
@@ -88,6 +88,9 @@ impl InitRequest {
     pub fn parse(bytes: &[u8]) -> Result<InitRequest> {
         // A document that is not JSON gets JSON's error only if it looks like an attempt at one.
         match std::str::from_utf8(bytes) {
+            Ok(line) if line.trim().is_empty() => {
+                Err(Error::new(Code::InvalidJson, "init: expected a JSON object or a command line, got nothing"))
+            }
             Ok(line) if !line.trim_start().starts_with(['{', '[']) => {
                 let args::CommandLine { object, mut warnings } = args::parse(line)?;
                 let mut request = InitRequest::from_object(&object)?;

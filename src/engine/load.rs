@@ -99,7 +99,14 @@ fn start(config: &Config, models: &mut Models, notify: Arc<Notify>) -> Result<En
         .name("foredraft-engine".into())
         .spawn(move || worker.run())
         .map_err(|error| Error::new(Code::Internal, format!("the engine's thread cannot be started: {error}")))?;
-    Ok(Engine { commands: sender, shared, thread: Mutex::new(Some(thread)), max_queue: config.max_queue })
+    Ok(Engine {
+        commands: sender,
+        shared,
+        thread: Mutex::new(Some(thread)),
+        unfinished: Arc::default(),
+        n_slots: slots,
+        max_queue: config.max_queue,
+    })
 }
 
 fn generator(

@@ -20,7 +20,7 @@ mod ticket;
 mod worker;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -49,6 +49,9 @@ pub struct Engine {
     commands: Sender<Command>,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Requests submitted and not finished; as many may be as there are slots and places in the queue.
+    unfinished: Arc<AtomicUsize>,
+    n_slots: usize,
     max_queue: usize,
 }
 
@@ -93,29 +96,35 @@ impl Engine {
     /// Queues a request; its prompt's tokens and its settings are valid for the model.
     pub fn submit(&self, request: Request) -> Result<Arc<Ticket>> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let ticket = Arc::new(Ticket::new(id, request.prompt.len(), request.speculative.is_some()));
+        let closed = self.shared.closed.lock();
+        if *closed {
+            return Err(self.stopped());
+        }
+        let unfinished = self.unfinished.load(Ordering::Acquire);
+        if unfinished >= self.n_slots + self.max_queue {
+            let waiting = unfinished - self.n_slots;
+            return Err(Error::new(Code::QueueFull, format!("max_queue: {waiting} requests are waiting already")));
+        }
+        let ticket = Ticket::new(id, request.prompt.len(), request.speculative.is_some(), Arc::clone(&self.unfinished));
+        let ticket = Arc::new(ticket);
         // A time too far to be written as an `Instant` never comes.
         let deadline = request.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let submission = Submission { request, ticket: Arc::clone(&ticket), deadline };
-        let closed = self.shared.closed.lock();
-        if *closed {
-            return Err(Error::new(Code::Internal, "the engine has stopped; init starts a new one"));
-        }
-        // On their way to the engine, in its queue, or about to leave it for a free slot.
-        let (queued, free) = {
-            let status = self.shared.status.lock();
-            (status.queue, status.slots.iter().filter(|slot| slot.request.is_none()).count())
-        };
-        let waiting = self.commands.len() + queued;
-        if waiting >= self.max_queue + free {
-            return Err(Error::new(Code::QueueFull, format!("max_queue: {waiting} requests are waiting already")));
-        }
         self.send(Command::Submit(submission))?;
         Ok(ticket)
     }
 
     fn send(&self, command: Command) -> Result<()> {
-        self.commands.send(command).map_err(|_| Error::new(Code::Internal, "the engine's thread has ended"))
+        self.commands.send(command).map_err(|_| self.stopped())
+    }
+
+    /// Why the engine takes no more commands.
+    fn stopped(&self) -> Error {
+        if self.shared.stopping.load(Ordering::Acquire) {
+            Error::new(Code::Cancelled, "the engine was stopped by an init or deinit")
+        } else {
+            Error::new(Code::Internal, "the engine's thread has ended; init starts a new one")
+        }
     }
 
     /// Ends a request: at once when it waits, else within one evaluation. True when it had not ended before.

@@ -1,10 +1,11 @@
 //! The two ends of a request: the engine puts events in, whoever submitted it takes them out.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::event::{Event, Outcome, Stop, Update};
 
@@ -46,6 +47,8 @@ pub struct Ticket {
     cancelled: AtomicBool,
     inner: Mutex<Inner>,
     news: Condvar,
+    /// Counts the tickets that have not finished.
+    unfinished: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
@@ -55,8 +58,10 @@ struct Inner {
 }
 
 impl Ticket {
-    pub(super) fn new(id: u64, n_prompt: usize, speculates: bool) -> Ticket {
+    pub(super) fn new(id: u64, n_prompt: usize, speculates: bool, unfinished: Arc<AtomicUsize>) -> Ticket {
+        unfinished.fetch_add(1, Ordering::AcqRel);
         Ticket {
+            unfinished,
             id,
             n_prompt,
             speculates,
@@ -120,15 +125,11 @@ impl Ticket {
 
     /// Ends the request if no slot has it yet; true when it did.
     pub(super) fn finish_if_queued(&self, stop: Stop) -> bool {
-        let mut inner = self.inner.lock();
+        let inner = self.inner.lock();
         if inner.phase != Phase::Queued {
             return false;
         }
-        let outcome = Outcome::never_ran(stop, self.n_prompt, self.speculates);
-        inner.events.push_back(Event::Finished(Box::new(outcome)));
-        inner.phase = Phase::Finished;
-        drop(inner);
-        self.news.notify_all();
+        self.end(inner, Outcome::never_ran(stop, self.n_prompt, self.speculates));
         true
     }
 
@@ -165,12 +166,17 @@ impl Ticket {
     }
 
     pub(super) fn finish(&self, outcome: Outcome) {
-        let mut inner = self.inner.lock();
-        if inner.phase == Phase::Finished {
-            return;
+        let inner = self.inner.lock();
+        if inner.phase != Phase::Finished {
+            self.end(inner, outcome);
         }
+    }
+
+    fn end(&self, mut inner: MutexGuard<'_, Inner>, outcome: Outcome) {
         inner.events.push_back(Event::Finished(Box::new(outcome)));
         inner.phase = Phase::Finished;
+        // Before anybody can learn of the end and submit another.
+        self.unfinished.fetch_sub(1, Ordering::AcqRel);
         drop(inner);
         self.news.notify_all();
     }
@@ -186,7 +192,7 @@ mod tests {
 
     #[test]
     fn updates_beyond_the_bound_are_joined_and_nothing_is_lost() {
-        let ticket = Ticket::new(1, 3, false);
+        let ticket = Ticket::new(1, 3, false, Arc::default());
         assert!(ticket.start());
         let sent: Vec<String> = (0..MAX_UPDATES + 500).map(|n| format!("{n} ")).collect();
         for text in &sent {
@@ -200,8 +206,11 @@ mod tests {
 
     #[test]
     fn a_queued_request_ends_where_it_is_cancelled() {
-        let ticket = Ticket::new(1, 3, true);
+        let unfinished = Arc::default();
+        let ticket = Ticket::new(1, 3, true, Arc::clone(&unfinished));
+        assert_eq!(unfinished.load(Ordering::Relaxed), 1);
         assert!(ticket.cancel());
+        assert_eq!(unfinished.load(Ordering::Relaxed), 0);
         assert!(!ticket.cancel(), "only once");
         assert!(!ticket.start(), "a slot must not take it");
         let (events, phase) = ticket.take(Duration::from_secs(3600));
@@ -215,7 +224,7 @@ mod tests {
 
     #[test]
     fn waiting_ends_with_the_first_update() {
-        let ticket = std::sync::Arc::new(Ticket::new(1, 3, false));
+        let ticket = std::sync::Arc::new(Ticket::new(1, 3, false, Arc::default()));
         let other = std::sync::Arc::clone(&ticket);
         assert!(ticket.start());
         let waiting = std::thread::spawn(move || other.take(Duration::MAX));

@@ -77,8 +77,7 @@ impl Context {
             ))
         })?;
         // SAFETY: the context is alive; the adapters belong to its model.
-        let context = unsafe {
-            sys::llama_attach_threadpool(ptr.as_ptr(), threads.as_ptr(), threads.as_ptr());
+        let mut context = unsafe {
             let (mut adapters, mut scales): (Vec<_>, Vec<_>) =
                 model.adapters().iter().map(|(adapter, scale)| (adapter.as_ptr(), *scale)).unzip();
             if !adapters.is_empty() {
@@ -103,7 +102,28 @@ impl Context {
         if context.memory.is_null() && !params.embeddings {
             return Err(Error::model("the model has no KV cache: it cannot generate text"));
         }
+        context.prove()?;
+        // SAFETY: context and pool are alive, and the context keeps the pool.
+        unsafe { sys::llama_attach_threadpool(context.ptr.as_ptr(), threads.as_ptr(), threads.as_ptr()) };
+        context.set_threads(raw.n_threads, raw.n_threads_batch);
         Ok(context)
+    }
+
+    /// Evaluates a token on this thread alone, where a failed assertion becomes an error: a damaged or unusual model file
+    /// may load and yet have tensors that llama.cpp refuses to compute with, and on a pool's thread that ends the process.
+    fn prove(&mut self) -> Result<()> {
+        self.set_threads(1, 1);
+        let mut batch = Batch::new();
+        let vocab = self.model.vocab();
+        batch.push(vocab.bos().or(vocab.eos()).unwrap_or(0), 0, 0, true);
+        match self.decode(&batch) {
+            Err(DecodeError::Failed(why)) => Err(Error::model(format!("model: cannot be evaluated: {why}"))),
+            // Aborted: a deinit came between; whoever uses the context next learns of it.
+            _ => {
+                self.truncate(0, 0);
+                Ok(())
+            }
+        }
     }
 
     /// Its model.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use llama_cpp_sys_2 as sys;
 
 use super::guard::{Why, foredraft_sampler_apply, foredraft_sampler_clone};
-use super::{Model, Token};
+use super::{Model, Token, VocabKind};
 use crate::error::{Code, Error, Result};
 
 /// A candidate token as llama.cpp's samplers see it.
@@ -37,12 +37,16 @@ impl Grammar {
     /// Compiles `gbnf`, whose start symbol is `root`.
     pub fn new(model: &Arc<Model>, gbnf: &str) -> Result<Grammar> {
         let refuse = |why: &str| Error::invalid(format!("grammar: {why}"));
+        if model.vocab().kind() == VocabKind::None {
+            return Err(refuse("the model has no vocabulary"));
+        }
         if gbnf.trim().is_empty() {
             return Err(refuse("is empty"));
         }
         if gbnf.len() > MAX_GRAMMAR {
             return Err(refuse(&format!("{} bytes are more than the {MAX_GRAMMAR} allowed", gbnf.len())));
         }
+        super::gbnf::check(gbnf).map_err(|why| refuse(&why))?;
         let text = CString::new(gbnf).map_err(|_| refuse("contains NUL"))?;
         let compile = || {
             // SAFETY: strings are NUL-terminated, the vocabulary is alive, and the crate's wrapper catches exceptions.

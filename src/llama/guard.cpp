@@ -1,15 +1,34 @@
 // The calls of llama.cpp that may throw, each behind a catch: an exception must never reach Rust's
 // frames or the host's. A failure returns the value given below and leaves its message in `why`.
 #include "llama.h"
+#include "ggml.h"
 
 #include <cstdio>
 #include <exception>
+#include <stdexcept>
 
 namespace {
+
+// Guarded calls that this thread is inside of.
+thread_local int depth = 0;
+
+// A failed assertion inside a guarded call becomes an exception; elsewhere (a compute thread) it ends the process.
+void on_abort(const char * message) {
+    if (depth > 0) {
+        throw std::runtime_error(message);
+    }
+    std::fprintf(stderr, "%s\n", message);
+}
+
+struct Inside {
+    Inside() { static const ggml_abort_callback_t before = ggml_set_abort_callback(on_abort); (void) before; ++depth; }
+    ~Inside() { --depth; }
+};
 
 template <class R, class F>
 R guarded(R failed, char * why, size_t why_size, F call) noexcept {
     try {
+        Inside inside;
         return call();
     } catch (const std::exception & e) {
         std::snprintf(why, why_size, "%s", e.what());

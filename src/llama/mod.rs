@@ -7,6 +7,7 @@
 mod backend;
 mod batch;
 mod context;
+mod gbnf;
 mod grammar;
 mod guard;
 mod interrupt;

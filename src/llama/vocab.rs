@@ -87,8 +87,12 @@ impl Vocab {
                 vocab.bytes.extend(buffer.iter().take(len));
             }
             vocab.ends.push(u32::try_from(vocab.bytes.len()).map_err(|_| Error::model("vocabulary of over 4 GiB"))?);
-            // SAFETY: `token` is below the vocabulary's size.
-            let (eog, attr) = unsafe { (sys::llama_vocab_is_eog(ptr, token), sys::llama_vocab_get_attr(ptr, token)) };
+            // llama.cpp asserts that there is a vocabulary.
+            let (eog, attr) = match kind {
+                VocabKind::None => (false, 0),
+                // SAFETY: `token` is below the vocabulary's size.
+                _ => unsafe { (sys::llama_vocab_is_eog(ptr, token), sys::llama_vocab_get_attr(ptr, token)) },
+            };
             vocab.end_of_generation.push(eog);
             vocab.hidden.push(attr & (sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_UNKNOWN) != 0);
         }
@@ -192,7 +196,7 @@ impl Vocab {
 
     /// The text of `token` as the vocabulary file has it; empty for an id outside.
     pub fn raw_text(&self, token: Token) -> String {
-        if !self.contains(token) {
+        if !self.contains(token) || self.kind == VocabKind::None {
             return String::new();
         }
         // SAFETY: the id is within the vocabulary, whose strings live as long as it.
