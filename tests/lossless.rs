@@ -166,6 +166,27 @@ fn eight_requests_together_give_what_each_gives_alone() {
     }
 }
 
+/// With one buffer for all, which has room for one of them, the others pause and go on.
+#[test]
+fn requests_that_share_too_few_cells_all_finish() {
+    let system = start(json!({"n_ctx": 256, "n_parallel": 4, "kv_unified": true}));
+    let requests: Vec<Value> = (0..6)
+        .map(|seed| {
+            json!({
+                "prompt": "Once upon a time", "n_predict": 200, "ignore_eos": true, "seed": seed, "temperature": 0.5,
+                "speculative": if seed % 2 == 0 { json!(false) } else { json!({"adaptive": false, "n_max": 4}) },
+            })
+        })
+        .collect();
+    let ids: Vec<u64> = requests.iter().map(|request| submit(&system, Completion, request)).collect();
+    for id in ids {
+        let updates = drain(&system, Completion, id);
+        let last = updates.last().expect("a final response");
+        assert_eq!((&last["success"], &last["tokens_predicted"]), (&json!(true), &json!(200)), "{last}");
+        assert_eq!(last["truncated"], false, "{last}");
+    }
+}
+
 #[test]
 fn text_goes_on_alike_through_context_shifts() {
     let system = start(json!({"n_ctx": 128}));

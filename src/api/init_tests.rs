@@ -93,7 +93,7 @@ fn context_keys() {
     check(json!({"n_threads": 3}), |c| (c.n_threads, c.n_threads_batch) = (3, 3));
     check(json!({"n_threads": 3, "n_threads_batch": 5}), |c| (c.n_threads, c.n_threads_batch) = (3, 5));
     check(json!({"n_threads": -1, "n_threads_batch": 0}), |_| ());
-    check(json!({"kv_unified": false}), |c| c.kv_unified = false);
+    check(json!({"kv_unified": true}), |c| c.kv_unified = true);
     check(json!({"flash_attn": "on"}), |c| c.flash_attn = FlashAttn::On);
     check(json!({"flash_attn": true}), |c| c.flash_attn = FlashAttn::On);
     check(json!({"flash_attn": false}), |c| c.flash_attn = FlashAttn::Off);
@@ -303,7 +303,7 @@ fn arguments() {
         assert_eq!(error.code(), code, "{error}");
         assert!(error.message().contains(expected), "{error} does not say {expected:?}");
     };
-    check(b"", Code::InvalidRequest, "model: expected the path");
+    check(b"", Code::InvalidJson, "got nothing");
     check(b"{}", Code::InvalidRequest, "model: expected the path");
     check(b"  {\"model\": ", Code::InvalidJson, "line 1");
     check(b"[]", Code::InvalidJson, "expected a JSON object, got []");

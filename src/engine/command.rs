@@ -12,7 +12,7 @@ use crate::llama::Token;
 /// A message to the engine's thread. The list is closed.
 pub(super) enum Command {
     /// Generate text.
-    Submit(Submission),
+    Submit(Box<Submission>),
     /// Compute an embedding and send it back.
     Embed(Vec<Token>, Sender<Result<Vec<f32>>>),
     /// Look again: a request was cancelled, or the engine shall stop.

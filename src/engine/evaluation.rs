@@ -85,12 +85,10 @@ impl Generation {
             let draft = task.speculation.as_ref().map_or(&[][..], |speculation| &speculation.draft.tokens);
             let complete = chunk.len() == pending.len();
             let draft = if complete { draft.get(..draft.len().min(room - chunk.len())).unwrap_or(&[]) } else { &[] };
-            let mut place = slot.cache.len();
             let mut row = None;
             for (offset, token) in chunk.iter().chain(draft).enumerate() {
                 let output = complete && offset + 1 >= chunk.len();
-                let at = self.batch.push(*token, place, sequence, output);
-                place += 1;
+                let at = self.batch.push(*token, slot.cache.len() + offset, sequence, output);
                 if output && row.is_none() {
                     row = Some(at);
                 }
@@ -111,10 +109,9 @@ impl Generation {
         match result {
             Ok(()) => self.advance(time, notify),
             Err(DecodeError::Aborted) => self.roll_back(),
-            // `balance` leaves no room for this but for caches that fill up in llama.cpp's own granularity.
-            Err(DecodeError::Full) => {
-                self.fail_batch(&Error::new(Code::ContextFull, "the KV cache is full"));
-            }
+            // Nothing was evaluated: the next step tries again with what fits.
+            Err(DecodeError::Full) if self.shared_cells.is_some() && self.make_way() => {}
+            Err(DecodeError::Full) => self.fail_batch(&Error::new(Code::ContextFull, "the KV cache is full")),
             Err(DecodeError::Failed(why)) => self.fail_batch(&Error::model(why)),
         }
     }

@@ -110,7 +110,7 @@ impl Engine {
         // A time too far to be written as an `Instant` never comes.
         let deadline = request.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let submission = Submission { request, ticket: Arc::clone(&ticket), deadline };
-        self.send(Command::Submit(submission))?;
+        self.send(Command::Submit(Box::new(submission)))?;
         Ok(ticket)
     }
 

@@ -29,10 +29,11 @@ impl Generation {
         }
     }
 
-    /// Sees to it that what runs fits into the cells that all slots share: forgets the caches of free slots, then
-    /// pauses the youngest requests; lets them go on, oldest first, as soon as they fit again. A request alone always fits.
+    /// Sees to it that what runs fits into the cells that all slots share. Requests that were paused go on, oldest first, as
+    /// soon as they fit again.
     pub(super) fn balance(&mut self) {
         let Some(cells) = self.shared_cells else { return };
+        self.resume(cells);
         let ubatch = self.context.n_ubatch();
         loop {
             let used: usize = self.slots.iter().map(|slot| slot.cache.len()).sum();
@@ -44,25 +45,28 @@ impl Generation {
                     (task.tokens.len() - slot.cache.len()).min(ubatch) + drafts
                 })
                 .sum();
-            if used + need <= cells {
-                break;
-            }
-            let forgotten = self.slots.iter().filter(|slot| slot.task.is_none() && !slot.cache.is_empty());
-            if let Some(index) = forgotten.min_by_key(|slot| slot.last_used).map(|slot| slot.index) {
-                self.forget(index);
-                continue;
-            }
-            let active = self.slots.iter().filter(|slot| slot.task.as_ref().is_some_and(|task| !task.paused));
-            if active.clone().count() <= 1 {
-                break;
-            }
-            let Some(index) = active.max_by_key(|slot| slot.last_used).map(|slot| slot.index) else { break };
-            self.forget(index);
-            if let Some(task) = self.slots.get_mut(index).and_then(|slot| slot.task.as_mut()) {
-                task.paused = true;
+            if used + need <= cells || !self.make_way() {
+                return;
             }
         }
-        self.resume(cells);
+    }
+
+    /// Frees cells that all slots share: those of the free slot unused for longest, else those of the youngest request,
+    /// which pauses. False when one request alone is left, which always fits.
+    pub(super) fn make_way(&mut self) -> bool {
+        let idle = self.slots.iter().filter(|slot| slot.task.is_none() && !slot.cache.is_empty());
+        if let Some(index) = idle.min_by_key(|slot| slot.last_used).map(|slot| slot.index) {
+            self.forget(index);
+            return true;
+        }
+        let active = self.slots.iter().filter(|slot| slot.task.as_ref().is_some_and(|task| !task.paused));
+        let youngest = active.clone().max_by_key(|slot| slot.last_used).map(|slot| slot.index);
+        let Some(index) = youngest.filter(|_| active.count() > 1) else { return false };
+        self.forget(index);
+        if let Some(task) = self.slots.get_mut(index).and_then(|slot| slot.task.as_mut()) {
+            task.paused = true;
+        }
+        true
     }
 
     fn resume(&mut self, cells: usize) {

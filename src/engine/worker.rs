@@ -91,7 +91,7 @@ impl Worker {
         match command {
             Command::Submit(submission) => {
                 if let Some(generation) = &mut self.generation {
-                    generation.queue.push_back(submission);
+                    generation.queue.push_back(*submission);
                 }
             }
             Command::Embed(tokens, reply) => {

@@ -180,6 +180,13 @@ pub(super) fn device_by_name(name: &str) -> Option<sys::ggml_backend_dev_t> {
     (!device.is_null()).then_some(device)
 }
 
+/// Whether there is a device other than CPUs.
+pub(super) fn supports_offload() -> bool {
+    start();
+    // SAFETY: llama.cpp is started; this counts its devices.
+    unsafe { sys::llama_supports_gpu_offload() }
+}
+
 /// One line on the instruction sets and backends in use.
 pub fn system_info() -> String {
     start();

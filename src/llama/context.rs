@@ -38,6 +38,7 @@ pub struct Context {
     has_logits: Vec<bool>,
     n_vocab: usize,
     n_embd: usize,
+    n_ctx: usize,
     n_batch: usize,
     n_seq_max: SeqId,
     pooled: bool,
@@ -91,6 +92,8 @@ impl Context {
                 has_logits: Vec::new(),
                 n_vocab: model.vocab().n_tokens(),
                 n_embd: model.n_embd(),
+                // llama.cpp rounds up; what was asked for counts.
+                n_ctx: (sys::llama_n_ctx_seq(ptr.as_ptr()) as usize).min(n_ctx(params, model) as usize),
                 n_batch: sys::llama_n_batch(ptr.as_ptr()) as usize,
                 n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
                 pooled: params.embeddings,
@@ -133,8 +136,7 @@ impl Context {
 
     /// Tokens that one sequence may hold.
     pub fn n_ctx(&self) -> usize {
-        // SAFETY: the context is alive.
-        unsafe { sys::llama_n_ctx_seq(self.ptr.as_ptr()) as usize }
+        self.n_ctx
     }
 
     /// Most tokens in one batch.
@@ -294,12 +296,8 @@ impl Drop for Context {
 fn raw_params(params: &ContextParams, model: &Model, interrupt: &Arc<Interrupt>) -> sys::llama_context_params {
     // SAFETY: returns plain data.
     let mut raw = unsafe { sys::llama_context_default_params() };
-    let trained = model.n_ctx_train();
-    raw.n_ctx = match params.n_ctx {
-        None if trained == 0 => DEFAULT_N_CTX,
-        None => trained.min(DEFAULT_N_CTX),
-        Some(n_ctx) => n_ctx, // 0: llama.cpp takes the trained one
-    };
+    let n_buffers = if params.kv_unified { 1 } else { params.n_seq_max.max(1) };
+    raw.n_ctx = n_ctx(params, model).saturating_mul(n_buffers);
     raw.n_batch = params.n_batch.max(1);
     raw.n_ubatch = params.n_ubatch.clamp(1, raw.n_batch);
     raw.n_seq_max = params.n_seq_max.max(1);
@@ -341,6 +339,19 @@ fn raw_params(params: &ContextParams, model: &Model, interrupt: &Arc<Interrupt>)
     raw.abort_callback = Some(Interrupt::callback);
     raw.abort_callback_data = Arc::as_ptr(interrupt).cast_mut().cast();
     raw
+}
+
+/// Tokens of context of one sequence, or of all with a shared buffer.
+fn n_ctx(params: &ContextParams, model: &Model) -> u32 {
+    let trained = match model.n_ctx_train() {
+        0 => DEFAULT_N_CTX,
+        trained => trained,
+    };
+    match params.n_ctx {
+        None => trained.min(DEFAULT_N_CTX),
+        Some(0) => trained,
+        Some(n_ctx) => n_ctx,
+    }
 }
 
 /// Whether the model file says how to pool.

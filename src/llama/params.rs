@@ -145,8 +145,8 @@ pub enum Pooling {
 /// How to make a context of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContextParams {
-    /// Tokens of context; `Some(0)`: as many as the model was trained on; `None`: those, but at most
-    /// [`DEFAULT_N_CTX`](super::DEFAULT_N_CTX).
+    /// Tokens of context of one sequence, or cells that all share with `kv_unified`; `Some(0)`: as many as the model
+    /// was trained on; `None`: those, but at most [`DEFAULT_N_CTX`](super::DEFAULT_N_CTX).
     pub n_ctx: Option<u32>,
     /// Most tokens in one batch.
     pub n_batch: u32,
@@ -154,7 +154,9 @@ pub struct ContextParams {
     pub n_ubatch: u32,
     /// Most sequences.
     pub n_seq_max: u32,
-    /// Whether sequences share one buffer of `n_ctx` cells, or each has its own share of it.
+    /// Whether sequences share one buffer of `n_ctx` cells, or each has its own. Its own makes a sequence's logits
+    /// independent of its neighbours to the last bit; cells in a shared buffer are summed up in an order that depends on
+    /// who was there before.
     pub kv_unified: bool,
     /// Threads for one token.
     pub n_threads: i32,
@@ -193,16 +195,17 @@ pub struct ContextParams {
 }
 
 impl Default for ContextParams {
-    /// llama.cpp's defaults, with a shared KV buffer and one thread for each core.
+    /// llama.cpp's defaults with one thread for each core, and smaller physical batches where only CPUs compute: a cancel
+    /// waits for the operation that runs, and the largest of a batch of 512 tokens takes 50 ms and more there.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(4, usize::from);
         let threads = i32::try_from(cores).unwrap_or(i32::MAX).min(512);
         ContextParams {
             n_ctx: None,
             n_batch: 2048,
-            n_ubatch: 512,
+            n_ubatch: if super::backend::supports_offload() { 512 } else { 256 },
             n_seq_max: 1,
-            kv_unified: true,
+            kv_unified: false,
             n_threads: threads,
             n_threads_batch: threads,
             flash_attn: FlashAttn::Auto,

@@ -65,7 +65,8 @@ fn neighbours_are_independent() {
     let at = |seed, position, token| cell(Noise::new(seed, position).gumbel(token), 16);
     /// Seed, position and token of both of a pair.
     type Pair = [(u32, usize, Token); 2];
-    let pairs: [(&str, fn(u32) -> Pair); 6] = [
+    type Case = (&'static str, fn(u32) -> Pair);
+    let pairs: [Case; 6] = [
         ("tokens", |i| [(1, 0, i as Token), (1, 0, i as Token + 1)]),
         ("tokens a block apart", |i| [(1, 0, i as Token), (1, 0, (i as usize + BLOCK) as Token)]),
         ("positions", |i| [(1, i as usize, 9), (1, i as usize + 1, 9)]),
