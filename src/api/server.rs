@@ -217,7 +217,7 @@ impl Server {
         let object = parse_object(request)?;
         let request = CompletionRequest::from_object(&object, family, &self.init.defaults)?;
         if request.debug {
-            log::write(Level::Warn, &format!("request: {}", Value::Object(object)));
+            log::always(Level::Info, &format!("request: {}", Value::Object(object)));
         }
         if !self.models.target.can_generate() {
             return Err(Error::invalid("the model generates no text"));
@@ -334,9 +334,9 @@ fn read_command(command: Option<&[u8]>) -> Result<(Option<u64>, Duration, Vec<St
     Ok((id, Duration::from_millis(u64::try_from(wait).unwrap_or(0)), fields.finish()))
 }
 
-/// `__debug`: the answer into the log, at a level that is always shown.
+/// `__debug`: the answer into the log.
 fn debug(record: &Record, answer: &Value) {
     if record.debug {
-        log::write(Level::Warn, &format!("answer: {answer}"));
+        log::always(Level::Info, &format!("answer: {answer}"));
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn of_server(server: &Server) -> Value {
             json!({
                 "id": id,
                 "state": slot.phase.map_or("idle", |phase| phase.as_str()),
-                "request": slot.request,
+                "request_id": slot.request,
                 "n_past": slot.n_past,
             })
         })

@@ -60,11 +60,15 @@ pub fn set_sink(sink: Option<Box<Sink>>) {
     SINK.set(sink);
 }
 
-/// Logs one line.
+/// Logs one line, if its level is not below the threshold.
 pub fn write(level: Level, text: &str) {
-    if level < Level::from_number(THRESHOLD.load(Ordering::Relaxed)) {
-        return;
+    if level >= Level::from_number(THRESHOLD.load(Ordering::Relaxed)) {
+        always(level, text);
     }
+}
+
+/// Logs one line that was asked for, whatever the threshold.
+pub fn always(level: Level, text: &str) {
     if !SINK.with(|sink| sink(level, text)) {
         let line_end = if text.ends_with('\n') { "" } else { "\n" };
         // A closed stderr is no reason to fail.
