@@ -155,7 +155,7 @@ fn latency(host: &Host) -> Result<()> {
             let request = json!({"prompt": prompt, "ignore_eos": true, "cache_prompt": false, "n_predict": -1});
             let id = host.call("async_completion_init", &request)?["id"].clone();
             let command = json!({"id": id});
-            while host.call("async_completion_poll", &command)?["state"] == "queued" {}
+            while host.call("async_completion_poll", &command)?["state"] != wait_for {}
             std::thread::sleep(Duration::from_millis(5 + 7 * repetition));
             let state = host.call("async_completion_poll", &command)?["state"].clone();
             let start = Instant::now();
