@@ -196,14 +196,14 @@ pub struct ContextParams {
 
 impl Default for ContextParams {
     /// llama.cpp's defaults with one thread for each core, and smaller physical batches where only CPUs compute: a cancel
-    /// waits for the operation that runs, and up to two of them, and the largest for 256 tokens takes 60 ms there with 750 M parameters on two cores.
+    /// waits for the operation that runs, and the largest for 512 tokens takes over 100 ms there with 750 M parameters on two cores.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(4, usize::from);
         let threads = i32::try_from(cores).unwrap_or(i32::MAX).min(512);
         ContextParams {
             n_ctx: None,
             n_batch: 2048,
-            n_ubatch: if super::backend::supports_offload() { 512 } else { 64 },
+            n_ubatch: if super::backend::supports_offload() { 512 } else { 256 },
             n_seq_max: 1,
             kv_unified: false,
             n_threads: threads,
