@@ -43,9 +43,4 @@ impl Batch {
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
-
-    /// Whether the logits of the token at `index` were asked for.
-    pub fn is_output(&self, index: usize) -> bool {
-        self.outputs.get(index).is_some_and(|output| *output != 0)
-    }
 }

@@ -195,8 +195,8 @@ pub struct ContextParams {
 }
 
 impl Default for ContextParams {
-    /// llama.cpp's defaults with one thread for each core, and smaller physical batches where only CPUs compute: a cancel
-    /// waits for the operation that runs, and the largest for 512 tokens takes over 100 ms there with 750 M parameters on two cores.
+    /// llama.cpp's defaults with one thread for each core, and smaller physical batches where only CPUs compute: llama.cpp
+    /// looks at a cancel between operations, and an operation takes the longer the larger its batch is.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(4, usize::from);
         let threads = i32::try_from(cores).unwrap_or(i32::MAX).min(512);
