@@ -86,15 +86,12 @@ impl Generation {
         slot.cache.truncate(reused);
         let sampler = Sampler::new(&request.sampling, vocab, request.grammar)?;
         let mut speculation = request.speculative.map(Speculation::new);
-        if let Some(speculation) = &mut speculation {
-            let obstacle = match &mut self.drafter {
-                _ if !speculation.settings.sources.contains(&Source::Draft) => Some("no drafter was asked for".into()),
-                Some(drafter) => {
-                    drafter.begin(index, &sampler, &speculation.settings).err().map(|error| error.message().to_owned())
-                }
-                None => Some(self.draft_obstacle.clone().unwrap_or_else(|| "there is no draft model".into())),
-            };
-            speculation.stats.disabled = obstacle;
+        if let Some(Speculation { settings, stats, .. }) = &mut speculation {
+            self.team.begin(index, &sampler, settings);
+            if settings.sources.contains(&Source::Draft) && !self.team.has(Source::Draft) {
+                let reason = self.draft_obstacle.clone();
+                stats.disabled = Some(reason.unwrap_or_else(|| "there is no draft model".into()));
+            }
         }
         self.tick += 1;
         slot.last_used = self.tick;

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::command::Submission;
 use super::event::{Outcome, Stop};
@@ -14,15 +14,15 @@ use super::slots::Slot;
 use super::task::Task;
 use super::ticket::Ticket;
 use crate::llama::{Batch, Context, Interrupt};
-use crate::speculative::{Costs, Drafter};
+use crate::speculative::Team;
 
 /// The target's context, its slots and the requests that wait for one.
 pub(super) struct Generation {
     pub(super) context: Context,
     pub(super) slots: Vec<Slot>,
     pub(super) queue: VecDeque<Submission>,
-    pub(super) drafter: Option<Box<dyn Drafter + Send>>,
-    /// Why there is no drafter although there is a draft model.
+    pub(super) team: Team,
+    /// Why the draft model does not draft.
     pub(super) draft_obstacle: Option<String>,
     /// Cells that all slots share; `None` when each has its own.
     pub(super) shared_cells: Option<usize>,
@@ -30,7 +30,8 @@ pub(super) struct Generation {
     /// Requests that have ended in this step, to be told by [`Generation::deliver`].
     pub(super) ended: Vec<(Arc<Ticket>, Outcome)>,
     pub(super) batch: Batch,
-    pub(super) costs: Costs,
+    /// Time that the drafters took in this step.
+    pub(super) t_draft: Duration,
     /// Counts admissions: the order of requests, and of the slots' last use.
     pub(super) tick: u64,
 }
@@ -42,12 +43,12 @@ impl Generation {
             slots: (0..n_parallel).map(Slot::new).collect(),
             context,
             queue: VecDeque::new(),
-            drafter: None,
+            team: Team::new(n_parallel),
             draft_obstacle: None,
             ctx_shift,
             ended: Vec::new(),
             batch: Batch::new(),
-            costs: Costs::default(),
+            t_draft: Duration::ZERO,
             tick: 0,
         }
     }
@@ -93,10 +94,9 @@ impl Generation {
         let Some(slot) = self.slots.get_mut(index) else { return };
         let Some(task) = slot.task.take() else { return };
         slot.last_used = self.tick;
-        if let Some(drafter) = &mut self.drafter {
-            drafter.end(index);
-        }
-        self.ended.push(task.finish(stop, index, slot.cache.len(), truncated));
+        let length = self.team.length(index);
+        self.team.end(index, task.output());
+        self.ended.push(task.finish(stop, index, slot.cache.len(), truncated, length));
     }
 
     /// Tells the requests that have ended. Apart from the step, so that whoever learns of an end finds the slot free.

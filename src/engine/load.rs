@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -11,8 +12,8 @@ use super::worker::Worker;
 use super::{Config, Engine, Notify, Shared, SlotStatus, Status};
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
-use crate::llama::{self, Batch, Context, ContextParams, Interrupt, Model, ThreadPool};
-use crate::speculative::{Compatibility, DraftModel};
+use crate::llama::{self, Batch, Context, ContextParams, Interrupt, Model, ThreadPool, Token};
+use crate::speculative::{Compatibility, Costs, DraftModel};
 
 /// The models of a running engine.
 #[derive(Debug, Clone)]
@@ -119,8 +120,12 @@ fn generator(
     let sequences = u32::try_from(n_parallel).unwrap_or(u32::MAX);
     let params = ContextParams { n_seq_max: sequences, embeddings: false, ..config.context.clone() };
     let mut context = Context::new(&models.target, &params, threads, interrupt)?;
+    let mut costs = Costs::default();
     if config.warmup {
         warm_up(&mut context);
+        if config.draft.is_some() {
+            measure(&mut context, TARGET_SIZES, |n, time| costs.saw_target(n, time));
+        }
     }
     models.n_ctx = context.n_ctx();
     let mut generation = Generation::new(context, n_parallel, params.kv_unified, config.ctx_shift);
@@ -130,19 +135,58 @@ fn generator(
         let mut context = Context::new(draft, &params, threads, interrupt)?;
         if config.warmup {
             warm_up(&mut context);
+            measure(&mut context, &[1], |n, time| costs.saw_draft(n, time));
         }
         let report = Compatibility::of(&models.target, draft, context.n_ctx());
         match &report.reason {
             Some(reason) => log::write(Level::Warn, &format!("model_draft: not used: {reason}")),
             None => {
                 let drafter = DraftModel::new(context, n_parallel, models.target.vocab().n_tokens());
-                generation.drafter = Some(Box::new(drafter));
+                generation.team.add_model(Box::new(drafter));
             }
         }
         generation.draft_obstacle = report.reason.clone();
         models.compatibility = Some(report);
     }
+    generation.team.costs = costs;
     Ok(generation)
+}
+
+/// Sizes of target batches that are measured before the first request, as far as [`MEASURING`] allows; those between
+/// are measured when they are used. CPUs multiply by four rows at a time, so a step is looked for at both of its ends.
+const TARGET_SIZES: &[usize] = &[1, 2, 4, 8, 3, 5, 6, 12, 16, 9, 13];
+/// How long measuring may take; a size that was begun is measured to its end.
+const MEASURING: Duration = Duration::from_millis(1200);
+
+/// Tells what evaluations of these sizes cost, so that the first request already drafts as much as pays.
+fn measure(context: &mut Context, sizes: &[usize], mut saw: impl FnMut(usize, Duration)) {
+    let (n_tokens, n_batch) = (context.model().vocab().n_tokens(), context.n_batch());
+    let begin = Instant::now();
+    let mut batch = Batch::new();
+    for n in sizes.iter().copied().filter(|n| *n <= n_batch) {
+        let mut best = None;
+        for _ in 0..3 {
+            batch.clear();
+            for position in 0..n {
+                let token = Token::try_from((position * 31 + 7) % n_tokens.max(1)).unwrap_or(0);
+                batch.push(token, position, 0, true);
+            }
+            let start = Instant::now();
+            let result = context.decode(&batch);
+            let time = start.elapsed();
+            context.truncate(0, 0);
+            if result.is_err() {
+                return;
+            }
+            best = Some(best.map_or(time, |best: Duration| best.min(time)));
+        }
+        if let Some(best) = best {
+            saw(n, best);
+        }
+        if begin.elapsed() > MEASURING {
+            return;
+        }
+    }
 }
 
 /// Evaluates one token, so that the first request does not pay for what is done once.

@@ -21,11 +21,8 @@ impl Generation {
             };
             self.context.shift_down(sequence, range.end, range.len());
             slot.cache.drain(range.clone());
-            task.tokens.drain(range.clone());
-            task.truncated = true;
-            if let Some(drafter) = &mut self.drafter {
-                drafter.shift(index, range.start, range.len());
-            }
+            task.shift(range.clone());
+            self.team.shift(index, range.start, range.len());
         }
     }
 

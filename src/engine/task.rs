@@ -1,5 +1,6 @@
 //! A request in a slot: its tokens, its text, its statistics.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,7 +9,7 @@ use super::text::TextStream;
 use super::ticket::Ticket;
 use crate::llama::{Token, Vocab};
 use crate::sampling::{Sampler, TokenProbs};
-use crate::speculative::{Draft, Length, Settings, Source};
+use crate::speculative::{Checked, Settings, Source};
 
 /// A request that ends within a character may go on for so many tokens to complete it.
 const MAX_EXTRA: usize = 3;
@@ -28,6 +29,8 @@ pub(super) struct Task {
     pub(super) text: TextStream,
     pub(super) prompt: PromptStats,
     pub(super) n_predicted: usize,
+    /// Where in `tokens` the generated ones begin, as far as they are still in the context.
+    output: usize,
     pub(super) truncated: bool,
     /// Waits for room in the KV cache: its own part was given to older requests.
     pub(super) paused: bool,
@@ -38,8 +41,6 @@ pub(super) struct Task {
 /// What speculation needs of a request.
 pub(super) struct Speculation {
     pub(super) settings: Settings,
-    pub(super) length: Length,
-    pub(super) draft: Draft,
     pub(super) stats: SpeculationStats,
 }
 
@@ -67,7 +68,6 @@ impl Task {
     pub(super) fn new(parts: Parts) -> Task {
         Task {
             ticket: parts.ticket,
-            tokens: parts.tokens,
             sampler: parts.sampler,
             n_probs: parts.n_probs,
             n_keep: parts.n_keep,
@@ -75,6 +75,8 @@ impl Task {
             deadline: parts.deadline,
             speculation: parts.speculation,
             text: TextStream::new(parts.stop),
+            output: parts.tokens.len(),
+            tokens: parts.tokens,
             truncated: parts.prompt.truncated,
             prompt: parts.prompt,
             n_predicted: 0,
@@ -122,6 +124,19 @@ impl Task {
         (!unfinished).then_some(Stop::Limit)
     }
 
+    /// The generated tokens that are still in the context.
+    pub(super) fn output(&self) -> &[Token] {
+        self.tokens.get(self.output..).unwrap_or(&[])
+    }
+
+    /// The context has shifted: these positions of it are gone.
+    pub(super) fn shift(&mut self, gone: Range<usize>) {
+        let before_output = gone.start.min(self.output)..gone.end.min(self.output);
+        self.output -= before_output.len();
+        self.tokens.drain(gone);
+        self.truncated = true;
+    }
+
     /// Sends the text that may be shown.
     pub(super) fn send(&mut self) -> bool {
         let text = self.text.take();
@@ -140,6 +155,7 @@ impl Task {
         slot: usize,
         n_cached: usize,
         truncated: bool,
+        draft_length: Option<usize>,
     ) -> (Arc<Ticket>, Outcome) {
         let outcome = Outcome {
             stop,
@@ -152,11 +168,10 @@ impl Task {
             n_cached,
             truncated: self.truncated || truncated,
             timings: self.timings(),
-            speculation: self.speculation.take().map(|speculation| {
-                let mut stats = speculation.stats;
-                stats.n_max_final = speculation.length.current();
-                stats
-            }),
+            speculation: self
+                .speculation
+                .take()
+                .map(|speculation| SpeculationStats { n_max_final: draft_length.unwrap_or(0), ..speculation.stats }),
         };
         (self.ticket, outcome)
     }
@@ -181,35 +196,22 @@ impl Task {
 
 impl Speculation {
     pub(super) fn new(settings: Settings) -> Speculation {
-        Speculation {
-            length: Length::new(&settings),
-            draft: Draft::default(),
-            stats: SpeculationStats::default(),
-            settings,
-        }
+        Speculation { stats: SpeculationStats::default(), settings }
     }
 
-    /// The draft in hand was checked and its first `n_accepted` tokens were right.
-    pub(super) fn checked(&mut self, n_accepted: usize) {
-        let drafted = self.draft.tokens.len();
-        if drafted == 0 {
-            return;
-        }
-        self.length.saw(drafted, n_accepted);
+    /// A draft was checked.
+    pub(super) fn checked(&mut self, Checked { source, drafted, accepted }: Checked) {
         let stats = &mut self.stats;
         stats.n_drafted += drafted;
-        stats.n_accepted += n_accepted;
+        stats.n_accepted += accepted;
         if stats.accepted_per_position.len() < drafted {
             stats.accepted_per_position.resize(drafted, 0);
         }
-        for count in stats.accepted_per_position.iter_mut().take(n_accepted) {
+        for count in stats.accepted_per_position.iter_mut().take(accepted) {
             *count += 1;
         }
-        if let Some(source) = self.draft.source {
-            let (all, right) = stats.by_source.entry(source).or_default();
-            *all += drafted;
-            *right += n_accepted;
-        }
-        self.draft.clear();
+        let (all, right) = stats.by_source.entry(source).or_default();
+        *all += drafted;
+        *right += accepted;
     }
 }

@@ -7,6 +7,20 @@ pub enum Source {
     Target,
     /// The draft model.
     Draft,
+    /// n-gram caches: of the request, of earlier outputs, and of a file.
+    NgramCache,
+    /// llama.cpp's `ngram-simple`: what followed the last time that the text was here.
+    NgramSimple,
+    /// llama.cpp's `ngram-map-k`.
+    NgramMapK,
+    /// llama.cpp's `ngram-map-k4v`.
+    NgramMapK4v,
+    /// llama.cpp's `ngram-mod`.
+    NgramMod,
+    /// The longest repetition in the request and in earlier outputs.
+    Suffix,
+    /// The output that the request predicted.
+    Prediction,
 }
 
 impl Source {
@@ -15,6 +29,13 @@ impl Source {
         match self {
             Source::Target => "target",
             Source::Draft => "draft",
+            Source::NgramCache => "ngram-cache",
+            Source::NgramSimple => "ngram-simple",
+            Source::NgramMapK => "ngram-map-k",
+            Source::NgramMapK4v => "ngram-map-k4v",
+            Source::NgramMod => "ngram-mod",
+            Source::Suffix => "suffix",
+            Source::Prediction => "prediction",
         }
     }
 }
