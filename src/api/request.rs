@@ -63,6 +63,8 @@ pub struct CompletionRequest {
     pub tag: Option<Value>,
     /// Whether and how to speculate.
     pub speculative: Speculation,
+    /// Text that the answer will probably repeat: a draft, when the request speculates.
+    pub prediction: Option<String>,
     /// Unknown keys.
     pub warnings: Vec<String>,
 }
@@ -88,7 +90,7 @@ pub enum BiasTarget {
 type AsksForNothing = fn(&Value) -> bool;
 
 /// Fields that another version serves, each with the values that ask for nothing.
-const TO_COME: [(&str, AsksForNothing); 17] = [
+const TO_COME: [(&str, AsksForNothing); 16] = [
     ("prompts", is_empty),
     ("json_schema", |_| false),
     ("n_beams", is_at_most_one),
@@ -103,7 +105,6 @@ const TO_COME: [(&str, AsksForNothing); 17] = [
     ("input_extra", is_empty),
     ("session_load", is_empty),
     ("session_save", is_empty),
-    ("prediction", is_empty),
     ("lookup_cache_static", is_empty),
     ("lookup_cache_dynamic", is_empty),
 ];
@@ -178,6 +179,7 @@ impl CompletionRequest {
             debug: flag(fields, "__debug", false)?,
             tag: fields.get("tag").cloned(),
             speculative: Speculation::read(fields, family, &defaults.speculative)?,
+            prediction: prediction(fields)?,
             warnings: Vec::new(),
         })
     }
@@ -214,6 +216,33 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>> {
             .unwrap_or_default(),
     };
     Ok(words.into_iter().filter(|word| !word.is_empty()).collect())
+}
+
+/// OpenAI's predicted output: `{"type": "content", "content": "..."}`, where the content may also be an array of text
+/// parts. An empty one is none.
+fn prediction(fields: &mut Fields) -> Result<Option<String>> {
+    let name = "prediction";
+    let value = match fields.get(name) {
+        None => return Ok(None),
+        Some(Value::Object(map)) if map.is_empty() => return Ok(None),
+        Some(value) => value,
+    };
+    let wrong = || unexpected(name, r#"{"type": "content", "content": "..."}"#, value);
+    let map = value.as_object().ok_or_else(wrong)?;
+    let mut inner = Fields::nested("prediction.", map);
+    if inner.get("type").is_some_and(|kind| kind != "content") {
+        return Err(wrong());
+    }
+    let text = match inner.get("content") {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => {
+            let texts = parts.iter().map(|part| part.get("text").and_then(Value::as_str).ok_or_else(wrong));
+            texts.collect::<Result<String>>()?
+        }
+        _ => return Err(wrong()),
+    };
+    fields.absorb(inner);
+    Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
 /// All of llama-server's forms: pairs `[id or text, bias]`, objects `{"token", "bias"}` as its

@@ -130,6 +130,22 @@ fn logit_biases() {
 }
 
 #[test]
+fn predictions() {
+    let check = |value: Value, expected: Option<&str>| {
+        let r = request(json!({"prompt": "x", "prediction": value}));
+        assert_eq!(r.prediction.as_deref(), expected);
+    };
+    check(json!(null), None);
+    check(json!({}), None);
+    check(json!({"type": "content", "content": ""}), None);
+    check(json!({"type": "content", "content": "a b"}), Some("a b"));
+    check(json!({"content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]}), Some("a b"));
+    for wrong in [json!("a"), json!({"content": 1}), json!({"type": "image", "content": "a"}), json!({"content": [{}]})] {
+        check_error(json!({"prompt": "x", "prediction": wrong}), "prediction: expected");
+    }
+}
+
+#[test]
 fn fields_to_come() {
     let check = |key: &str, neutral: &[Value], asking: &[Value]| {
         for value in neutral {
@@ -153,7 +169,6 @@ fn fields_to_come() {
     check("input_extra", &[json!([])], &[json!([{"text": "a"}])]);
     check("session_load", &[json!("")], &[json!("a.bin")]);
     check("session_save", &[json!("")], &[json!("a.bin")]);
-    check("prediction", &[json!({})], &[json!({"type": "content", "content": "a"})]);
 }
 
 #[test]
@@ -211,7 +226,10 @@ fn settings_as_reported() {
         "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": false, "stop": ["x"], "grammar": "root ::= \"a\"",
         "n_predict": 9, "n_keep": 0, "cache_prompt": true, "id_slot": -1, "timeout_ms": 0, "stream": false,
         "return_tokens": false, "timings_per_token": false,
-        "speculative": {"type": "auto", "n_max": 4, "n_min": 0, "p_min": 0.0, "verify": "coupled", "adaptive": true}
+        "speculative": {"type": "auto", "n_max": 4, "n_min": 0, "p_min": 0.0, "verify": "coupled", "adaptive": true,
+            "ngram_size_n": 12, "ngram_size_m": 48, "ngram_min_hits": 1,
+            "ngram_mod_n_match": 24, "ngram_mod_n_min": 48, "ngram_mod_n_max": 64,
+            "suffix_depth": 32, "suffix_factor": 4.0, "suffix_p_min": 0.1}
     }"#;
     assert_eq!(settings, Value::Object(parse_object(expected.as_bytes()).unwrap()));
 }

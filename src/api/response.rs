@@ -236,11 +236,8 @@ fn speculative(record: &Record, outcome: &Outcome, stats: &SpeculationStats) -> 
             (source.as_str().to_owned(), json!({"n_drafted": drafted, "n_accepted": accepted}))
         })
         .collect();
-    let kind = record
-        .speculation
-        .as_ref()
-        .map_or("none", |settings| settings.sources.first().map_or("none", |source| source.as_str()));
-    let verify = record.speculation.as_ref().map(|settings| settings.verify.as_str());
+    let kind = record.speculation.as_ref().map_or("none".into(), |(kind, _)| kind.clone());
+    let verify = record.speculation.as_ref().map(|(_, verify)| verify.as_str());
     let mut answer = json!({
         "type": kind,
         "verify": verify,

@@ -18,6 +18,7 @@ use crate::host;
 use crate::llama::log::{self, Level};
 use crate::llama::{Grammar, Token, Vocab};
 use crate::session;
+use crate::speculative::{self, Source};
 
 /// A poll that waits for longer waits for this long; a host that wants more polls again.
 const MAX_POLL_MS: i64 = 24 * 60 * 60 * 1000;
@@ -229,6 +230,7 @@ impl Server {
         let (prompt, shown_prompt) = prompts::tokens(self, &request.prompt, request.prompt_given.clone())?;
         let mut settings = request.sampling.clone();
         settings.logit_bias = self.logit_bias(&request)?;
+        let speculative = self.speculation(&request)?;
         let grammar = request.grammar.as_ref().map(|text| Grammar::new(&self.models.target, text)).transpose()?;
         let record = |ticket, prompt| Record {
             ticket,
@@ -249,7 +251,11 @@ impl Server {
             timings_per_token: request.timings_per_token,
             debug: request.debug,
             tag: request.tag.clone(),
-            speculation: request.speculative.settings.clone(),
+            speculation: request
+                .speculative
+                .settings
+                .as_ref()
+                .map(|settings| (request.speculative.kind(), settings.verify)),
             not_speculating: request.speculative.disabled.map(str::to_owned),
             warnings: request.warnings.clone(),
         };
@@ -263,9 +269,19 @@ impl Server {
             timeout: request.timeout,
             sampling: settings.clone(),
             grammar,
-            speculative: request.speculative.settings.clone(),
+            speculative,
         })?;
         Ok(Arc::new(record(ticket, prompt)))
+    }
+
+    /// How the engine is to speculate, with the predicted output in tokens.
+    fn speculation(&self, request: &CompletionRequest) -> Result<Option<speculative::Settings>> {
+        let mut settings = request.speculative.settings.clone();
+        if let (Some(settings), Some(text)) = (&mut settings, &request.prediction) {
+            settings.prediction = Some(self.vocab().tokenize(text.as_bytes(), false, true)?.into());
+            settings.sources.insert(0, Source::Prediction);
+        }
+        Ok(settings)
     }
 
     /// Biases by token, one entry each, sorted. A text's bias goes to each of its tokens, as in llama-server.

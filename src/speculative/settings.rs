@@ -1,5 +1,10 @@
 //! What a request asks of speculation, already validated.
 
+use std::sync::Arc;
+
+use super::NgramParams;
+use crate::llama::Token;
+
 /// Who proposed a token: the target itself or one of the drafters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
@@ -74,7 +79,7 @@ pub enum Adaptive {
 /// The validated `speculative` object of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Which drafters may propose, in order.
+    /// Which drafters may propose; of drafts that promise the same, the one named first is taken.
     pub sources: Vec<Source>,
     /// Most tokens to draft in a step, 1..=[`MAX_DRAFT`].
     pub n_max: usize,
@@ -86,6 +91,10 @@ pub struct Settings {
     pub verify: Verify,
     /// How the draft length adapts.
     pub adaptive: Adaptive,
+    /// Parameters of the drafters that need no model.
+    pub ngram: NgramParams,
+    /// The output that the request predicts.
+    pub prediction: Option<Arc<[Token]>>,
 }
 
 /// The longest draft that a request may ask for.
@@ -94,12 +103,14 @@ pub const MAX_DRAFT: usize = 64;
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            sources: vec![Source::Draft],
+            sources: vec![Source::Suffix, Source::NgramCache, Source::Draft],
             n_max: 16,
             n_min: 0,
             p_min: 0.0,
             verify: Verify::Coupled,
             adaptive: Adaptive::Auto,
+            ngram: NgramParams::default(),
+            prediction: None,
         }
     }
 }
