@@ -14,7 +14,8 @@ pub use self::settings::generation_settings;
 use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpected};
 use super::init::{RequestDefaults, read_seed};
 use super::speculative::{Family, Speculation};
-use crate::error::Result;
+use crate::engine::MAX_BEAMS;
+use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling::Settings;
 
@@ -41,6 +42,8 @@ pub struct CompletionRequest {
     pub stop: Vec<String>,
     /// GBNF, not empty.
     pub grammar: Option<String>,
+    /// Texts that a beam search follows side by side; up to 1: none.
+    pub n_beams: usize,
     /// Most tokens to generate; `None`: until the model ends the text.
     pub n_predict: Option<usize>,
     /// Tokens that a shortened prompt keeps; `None`: the whole prompt.
@@ -90,10 +93,9 @@ pub enum BiasTarget {
 type AsksForNothing = fn(&Value) -> bool;
 
 /// Fields that another version serves, each with the values that ask for nothing.
-const TO_COME: [(&str, AsksForNothing); 16] = [
+const TO_COME: [(&str, AsksForNothing); 15] = [
     ("prompts", is_empty),
     ("json_schema", |_| false),
-    ("n_beams", is_at_most_one),
     ("n_cmpl", is_at_most_one),
     ("t_max_predict_ms", |value| value.as_f64().is_some_and(|ms| ms <= 0.0)),
     ("post_sampling_probs", is_false),
@@ -160,7 +162,7 @@ impl CompletionRequest {
             Some(None) => draw_seed(),
             None => defaults.seed.unwrap_or_else(draw_seed),
         };
-        Ok(CompletionRequest {
+        let request = CompletionRequest {
             prompt,
             prompt_given,
             sampling,
@@ -168,6 +170,7 @@ impl CompletionRequest {
             ignore_eos: flag(fields, "ignore_eos", false)?,
             stop: stop(fields)?,
             grammar: fields.c_text("grammar")?,
+            n_beams: fields.int("n_beams", 0..=MAX_BEAMS as i64)?.unwrap_or(0),
             n_predict: n_predict(fields)?,
             n_keep: count_or_all(fields, "n_keep")?.unwrap_or(defaults.n_keep),
             cache_prompt: flag(fields, "cache_prompt", true)?,
@@ -181,7 +184,19 @@ impl CompletionRequest {
             speculative: Speculation::read(fields, family, &defaults.speculative)?,
             prediction: prediction(fields)?,
             warnings: Vec::new(),
-        })
+        };
+        request.with_beams()
+    }
+
+    /// What a beam search does not go with.
+    fn with_beams(mut self) -> Result<CompletionRequest> {
+        if self.n_beams > 1 {
+            if self.grammar.is_some() {
+                return Err(Error::invalid("n_beams: a beam search follows no grammar"));
+            }
+            self.speculative.forgo("a beam search does not speculate");
+        }
+        Ok(self)
     }
 }
 

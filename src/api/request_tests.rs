@@ -140,7 +140,8 @@ fn predictions() {
     check(json!({"type": "content", "content": ""}), None);
     check(json!({"type": "content", "content": "a b"}), Some("a b"));
     check(json!({"content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]}), Some("a b"));
-    for wrong in [json!("a"), json!({"content": 1}), json!({"type": "image", "content": "a"}), json!({"content": [{}]})] {
+    for wrong in [json!("a"), json!({"content": 1}), json!({"type": "image", "content": "a"}), json!({"content": [{}]})]
+    {
         check_error(json!({"prompt": "x", "prediction": wrong}), "prediction: expected");
     }
 }
@@ -157,7 +158,6 @@ fn fields_to_come() {
     };
     check("prompts", &[json!([])], &[json!(["a"]), json!(0)]);
     check("json_schema", &[], &[json!({}), json!({"type": "object"}), json!(false)]);
-    check("n_beams", &[json!(0), json!(1), json!(1.0)], &[json!(2), json!("2")]);
     check("n_cmpl", &[json!(1)], &[json!(2)]);
     check("t_max_predict_ms", &[json!(0), json!(-1)], &[json!(100), json!("x")]);
     check("post_sampling_probs", &[json!(false)], &[json!(true), json!(1)]);
@@ -224,7 +224,7 @@ fn settings_as_reported() {
         "mirostat": 2, "mirostat_tau": 5.0, "mirostat_eta": 0.1,
         "samplers": ["top_k", "temperature"], "min_keep": 0, "n_probs": 0,
         "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": false, "stop": ["x"], "grammar": "root ::= \"a\"",
-        "n_predict": 9, "n_keep": 0, "cache_prompt": true, "id_slot": -1, "timeout_ms": 0, "stream": false,
+        "n_predict": 9, "n_beams": 0, "n_keep": 0, "cache_prompt": true, "id_slot": -1, "timeout_ms": 0, "stream": false,
         "return_tokens": false, "timings_per_token": false,
         "speculative": {"type": "auto", "n_max": 4, "n_min": 0, "p_min": 0.0, "verify": "coupled", "adaptive": true,
             "ngram_size_n": 12, "ngram_size_m": 48, "ngram_min_hits": 1,

@@ -267,6 +267,7 @@ impl Server {
             cache_prompt: request.cache_prompt,
             slot: request.id_slot,
             timeout: request.timeout,
+            n_beams: request.n_beams,
             sampling: settings.clone(),
             grammar,
             speculative,

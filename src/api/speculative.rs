@@ -227,6 +227,13 @@ impl Speculation {
         Ok(Speculation { settings, disabled, report, options })
     }
 
+    /// Turns it off, for this reason.
+    pub fn forgo(&mut self, why: &'static str) {
+        if self.settings.take().is_some() {
+            self.disabled = Some(why);
+        }
+    }
+
     /// The type that was asked for, or `none`.
     pub fn kind(&self) -> Value {
         self.options.as_ref().map_or(json!(NONE), Options::kind)

@@ -9,19 +9,34 @@ use super::event::{Outcome, PromptStats, Stop};
 use super::generation::Generation;
 use super::task::{Parts, Speculation, Task};
 use crate::error::{Code, Error, Result};
+use crate::llama::Token;
 use crate::sampling::Sampler;
 use crate::session;
 use crate::speculative::Source;
+
+/// Where a request runs.
+enum Place {
+    Slot(usize),
+    Beams,
+}
 
 impl Generation {
     /// Gives free slots to the requests that wait, in their order.
     pub(super) fn admit(&mut self, notify: &mut dyn FnMut(u64)) {
         let mut waiting = VecDeque::with_capacity(self.queue.len());
         while let Some(submission) = self.queue.pop_front() {
-            match self.slot_for(&submission) {
-                Some(index) if submission.ticket.start() => {
+            let place = match submission.request.n_beams {
+                0 | 1 => self.slot_for(&submission).map(Place::Slot),
+                _ => (!self.beams.is_busy()).then_some(Place::Beams),
+            };
+            match place {
+                Some(place) if submission.ticket.start() => {
                     let (ticket, n_prompt) = (Arc::clone(&submission.ticket), submission.request.prompt.len());
-                    if let Err(error) = self.begin(index, submission) {
+                    let begun = match place {
+                        Place::Slot(index) => self.begin(index, submission),
+                        Place::Beams => self.begin_beams(submission),
+                    };
+                    if let Err(error) = begun {
                         self.ended.push((ticket, Outcome::never_ran(Stop::Error(error), n_prompt, false)));
                     }
                 }
@@ -52,15 +67,9 @@ impl Generation {
         fits.then_some(slot.index)
     }
 
-    /// Starts a request in a free slot.
-    fn begin(&mut self, index: usize, submission: Submission) -> Result<()> {
-        let Submission { request, ticket, deadline } = submission;
-        let n_ctx = self.context.n_ctx();
-        let model = Arc::clone(self.context.model());
-        let vocab = model.vocab();
-        let n_total = request.prompt.len();
-        let n_keep = session::keep(request.n_keep, n_total, n_ctx);
-        let mut tokens = request.prompt;
+    /// What of a prompt is evaluated, and whether something was left out because it does not fit.
+    fn fitting(&self, mut tokens: Vec<Token>, n_keep: usize) -> Result<(Vec<Token>, bool)> {
+        let (n_total, n_ctx) = (tokens.len(), self.context.n_ctx());
         let left_out = session::leave_out(n_total, n_keep, n_ctx);
         match &left_out {
             Some(_) if !self.ctx_shift => {
@@ -75,6 +84,28 @@ impl Generation {
         if tokens.is_empty() {
             return Err(Error::invalid("prompt: has no tokens, and the model begins texts with none"));
         }
+        Ok((tokens, left_out.is_some()))
+    }
+
+    /// Starts a beam search.
+    fn begin_beams(&mut self, mut submission: Submission) -> Result<()> {
+        let prompt = std::mem::take(&mut submission.request.prompt);
+        let n_total = prompt.len();
+        let n_keep = session::keep(submission.request.n_keep, n_total, self.context.n_ctx());
+        let (prompt, truncated) = self.fitting(prompt, n_keep)?;
+        let stats = PromptStats { n_total, n_prompt: prompt.len(), n_cached: 0, truncated };
+        self.beams.begin(submission, prompt, stats)
+    }
+
+    /// Starts a request in a free slot.
+    fn begin(&mut self, index: usize, submission: Submission) -> Result<()> {
+        let Submission { request, ticket, deadline } = submission;
+        let n_ctx = self.context.n_ctx();
+        let model = Arc::clone(self.context.model());
+        let vocab = model.vocab();
+        let n_total = request.prompt.len();
+        let n_keep = session::keep(request.n_keep, n_total, n_ctx);
+        let (tokens, truncated) = self.fitting(request.prompt, n_keep)?;
         let slot = self.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
         let mut reused = if request.cache_prompt { session::common_prefix(&slot.cache, &tokens) } else { 0 };
         // One token at least must be evaluated, for its logits.
@@ -97,7 +128,7 @@ impl Generation {
         slot.last_used = self.tick;
         slot.task = Some(Task::new(Parts {
             ticket,
-            prompt: PromptStats { n_total, n_prompt: tokens.len(), n_cached: reused, truncated: left_out.is_some() },
+            prompt: PromptStats { n_total, n_prompt: tokens.len(), n_cached: reused, truncated },
             tokens,
             n_probs: request.sampling.n_probs,
             sampler,

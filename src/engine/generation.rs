@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::beams::Beams;
 use super::command::Submission;
 use super::event::{Outcome, Stop};
 use super::slots::Slot;
@@ -21,6 +22,7 @@ pub(super) struct Generation {
     pub(super) context: Context,
     pub(super) slots: Vec<Slot>,
     pub(super) queue: VecDeque<Submission>,
+    pub(super) beams: Beams,
     pub(super) team: Team,
     /// Why the draft model does not draft.
     pub(super) draft_obstacle: Option<String>,
@@ -37,12 +39,13 @@ pub(super) struct Generation {
 }
 
 impl Generation {
-    pub(super) fn new(context: Context, n_parallel: usize, unified: bool, ctx_shift: bool) -> Generation {
+    pub(super) fn new(context: Context, beams: Beams, n_parallel: usize, unified: bool, ctx_shift: bool) -> Generation {
         Generation {
             shared_cells: (unified && n_parallel > 1).then(|| context.n_ctx()),
             slots: (0..n_parallel).map(Slot::new).collect(),
             context,
             queue: VecDeque::new(),
+            beams,
             team: Team::new(n_parallel),
             draft_obstacle: None,
             ctx_shift,
@@ -55,7 +58,7 @@ impl Generation {
 
     /// Whether anything runs or waits.
     pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.slots.iter().all(|slot| slot.task.is_none())
+        self.queue.is_empty() && !self.beams.is_busy() && self.slots.iter().all(|slot| slot.task.is_none())
     }
 
     /// One step for all slots. `notify` is called with the number of each request that has news. `interrupt` stops the
@@ -70,6 +73,7 @@ impl Generation {
         if self.fill_batch() {
             self.evaluate(notify);
         }
+        self.ended.extend(self.beams.step(notify));
         interrupt.set_deadline(None);
     }
 
@@ -83,11 +87,13 @@ impl Generation {
         for index in 0..self.slots.len() {
             self.end(index, stop.clone(), false);
         }
+        self.ended.extend(self.beams.end(stop.clone()));
     }
 
     /// The earliest time at which a request has to end.
     fn deadline(&self) -> Option<Instant> {
-        self.slots.iter().filter_map(|slot| slot.task.as_ref()?.deadline).min()
+        let slots = self.slots.iter().filter_map(|slot| slot.task.as_ref()?.deadline);
+        slots.chain(self.beams.deadline()).min()
     }
 
     pub(super) fn end(&mut self, index: usize, stop: Stop, truncated: bool) {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::beams::Beams;
 use super::embedder::Embedder;
 use super::generation::Generation;
 use super::worker::Worker;
@@ -128,7 +129,8 @@ fn generator(
         }
     }
     models.n_ctx = context.n_ctx();
-    let mut generation = Generation::new(context, n_parallel, params.kv_unified, config.ctx_shift);
+    let beams = Beams::new(&models.target, &config.context, threads, interrupt);
+    let mut generation = Generation::new(context, beams, n_parallel, params.kv_unified, config.ctx_shift);
     if let (Some(draft), Some((_, params))) = (&models.draft, &config.draft) {
         let n_ctx = params.n_ctx.or(u32::try_from(models.n_ctx).ok());
         let params = ContextParams { n_seq_max: sequences, embeddings: false, n_ctx, ..params.clone() };

@@ -4,6 +4,7 @@
 //! [`Ticket`]. Nothing here knows JSON.
 
 mod admission;
+mod beams;
 mod command;
 mod config;
 mod embedder;
@@ -32,6 +33,7 @@ use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{Interrupt, Token};
 
+pub use self::beams::MAX_BEAMS;
 pub use self::config::Config;
 pub use self::event::{Event, Generated, Outcome, PromptStats, SpeculationStats, Stop, Timings, Update};
 pub use self::load::{Models, load};

@@ -22,6 +22,8 @@ pub struct Request {
     pub slot: Option<usize>,
     /// A hard limit on the time from submission to the end.
     pub timeout: Option<Duration>,
+    /// Texts that a beam search follows side by side, up to [`MAX_BEAMS`](super::MAX_BEAMS); up to 1: none.
+    pub n_beams: usize,
     /// How tokens are chosen.
     pub sampling: sampling::Settings,
     /// A grammar that the text must follow, compiled for this request.

@@ -42,6 +42,7 @@ pub struct Context {
     n_batch: usize,
     n_seq_max: SeqId,
     pooled: bool,
+    unified: bool,
     // After `ptr`, which uses them and is freed first (see `drop`).
     model: Arc<Model>,
     _threads: Arc<ThreadPool>,
@@ -97,6 +98,7 @@ impl Context {
                 n_batch: sys::llama_n_batch(ptr.as_ptr()) as usize,
                 n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
                 pooled: params.embeddings,
+                unified: params.kv_unified,
                 model: Arc::clone(model),
                 _threads: Arc::clone(threads),
                 _interrupt: Arc::clone(interrupt),
@@ -255,6 +257,17 @@ impl Context {
         let to = to.map_or(-1, |to| i32::try_from(to).unwrap_or(i32::MAX));
         // SAFETY: the memory belongs to the context, and the sequence is one of its own.
         unsafe { sys::llama_memory_seq_rm(self.memory, sequence, from, to) }
+    }
+
+    /// Makes `to` hold what `from` holds; in a buffer that sequences share this takes no memory. False when each has a
+    /// buffer of its own, where llama.cpp would copy it or fail an assertion.
+    pub fn copy(&mut self, from: SeqId, to: SeqId) -> bool {
+        if !self.unified || self.memory.is_null() || !self.has_sequence(from) || !self.has_sequence(to) {
+            return false;
+        }
+        // SAFETY: as in `remove`; the buffer is shared.
+        unsafe { sys::llama_memory_seq_cp(self.memory, from, to, -1, -1) };
+        true
     }
 
     /// Moves the positions from `from` on of `sequence` down by `by`, closing a hole. False when this memory

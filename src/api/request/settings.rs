@@ -26,6 +26,7 @@ pub fn generation_settings(request: &CompletionRequest, used: &Settings, n_ctx: 
         ("stop", json!(request.stop)),
         ("grammar", json!(request.grammar.as_deref().unwrap_or(""))),
         ("n_predict", count(request.n_predict)),
+        ("n_beams", json!(request.n_beams)),
         ("n_keep", count(request.n_keep)),
         ("cache_prompt", json!(request.cache_prompt)),
         ("id_slot", count(request.id_slot)),
