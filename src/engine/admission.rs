@@ -76,14 +76,9 @@ impl Generation {
             return Err(Error::invalid("prompt: has no tokens, and the model begins texts with none"));
         }
         let slot = self.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
-        let mut reused = if request.cache_prompt { session::common_prefix(&slot.cache, &tokens) } else { 0 };
         // One token at least must be evaluated, for its logits.
-        reused = reused.min(tokens.len() - 1);
-        if !self.context.truncate(slot.sequence(), reused) {
-            self.context.truncate(slot.sequence(), 0);
-            reused = 0;
-        }
-        slot.cache.truncate(reused);
+        let reusable = if request.cache_prompt { tokens.get(..tokens.len() - 1).unwrap_or(&[]) } else { &[] };
+        let reused = slot.cache.reuse(&mut self.context, reusable, 0);
         let sampler = Sampler::new(&request.sampling, vocab, request.grammar)?;
         let mut speculation = request.speculative.map(Speculation::new);
         if let Some(speculation) = &mut speculation {

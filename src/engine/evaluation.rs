@@ -11,6 +11,7 @@ use super::task::Task;
 use crate::error::{Code, Error};
 use crate::llama::{Context, DecodeError};
 use crate::sampling;
+use crate::session::Sequence;
 use crate::speculative::{Ask, Source};
 
 impl Generation {
@@ -78,17 +79,22 @@ impl Generation {
         for index in order {
             let Some(slot) = self.slots.get_mut(index) else { continue };
             slot.in_batch = None;
-            let sequence = slot.sequence();
             let Some(task) = slot.task.as_ref().filter(|task| !task.paused) else { continue };
+            slot.cache.group(&mut self.context);
             let pending = task.tokens.get(slot.cache.len()..).unwrap_or(&[]);
-            let chunk = pending.get(..room.min(pending.len())).unwrap_or(&[]);
+            let most = room.min(slot.cache.room());
+            let chunk = pending.get(..most.min(pending.len())).unwrap_or(&[]);
+            // A prompt pauses before its last token, where such memories are come back to when it is sent again.
+            let pauses = !task.is_generating() && chunk.len() > 1 && Sequence::needs_checkpoints(&self.context);
+            let chunk = if pauses { chunk.get(..chunk.len().min(pending.len() - 1)).unwrap_or(&[]) } else { chunk };
             let draft = task.speculation.as_ref().map_or(&[][..], |speculation| &speculation.draft.tokens);
             let complete = chunk.len() == pending.len();
-            let draft = if complete { draft.get(..draft.len().min(room - chunk.len())).unwrap_or(&[]) } else { &[] };
+            let draft = if complete { draft.get(..draft.len().min(most - chunk.len())).unwrap_or(&[]) } else { &[] };
             let mut row = None;
+            let next = slot.cache.next();
             for (offset, token) in chunk.iter().chain(draft).enumerate() {
                 let output = complete && offset + 1 >= chunk.len();
-                let at = self.batch.push(*token, slot.cache.len() + offset, sequence, output);
+                let at = self.batch.push(*token, next + offset, slot.cache.id(), output);
                 if output && row.is_none() {
                     row = Some(at);
                 }
@@ -120,19 +126,11 @@ impl Generation {
     fn roll_back(&mut self) {
         for slot in &mut self.slots {
             let Some(part) = slot.in_batch.take() else { continue };
-            let sequence = slot.sequence();
             let known = slot.cache.len();
-            let evaluated = self.context.len(sequence).clamp(known, known + part.chunk);
-            if let Some(task) = &slot.task {
-                slot.cache.extend_from_slice(task.tokens.get(known..evaluated).unwrap_or(&[]));
-            }
+            let tokens = slot.task.as_ref().map_or(&[][..], |task| &task.tokens);
+            slot.cache.recover(&mut self.context, tokens.get(known..known + part.chunk).unwrap_or(&[]));
             // The last token is evaluated again: its logits are lost.
-            let all = slot.task.as_ref().map_or(0, |task| task.tokens.len());
-            slot.cache.truncate(all.saturating_sub(1));
-            if !self.context.truncate(sequence, slot.cache.len()) {
-                self.context.truncate(sequence, 0);
-                slot.cache.clear();
-            }
+            slot.cache.cut(&mut self.context, tokens.len().saturating_sub(1));
         }
     }
 
@@ -158,20 +156,20 @@ impl Generation {
             let Some(part) = slot.in_batch.take() else { continue };
             let Some(task) = &mut slot.task else { continue };
             let known = slot.cache.len();
-            slot.cache.extend_from_slice(task.tokens.get(known..known + part.chunk).unwrap_or(&[]));
-            let Some(row) = part.row else { continue };
+            slot.cache.push(task.tokens.get(known..known + part.chunk).unwrap_or(&[]));
+            let Some(row) = part.row else {
+                slot.cache.checkpoint(&mut self.context);
+                continue;
+            };
             let is_first = task.n_predicted == 0;
             if let Some(speculation) = &mut task.speculation {
                 speculation.stats.n_steps += 1;
                 // The first token's evaluation is the prompt's.
                 speculation.stats.t_verify += if is_first { Duration::ZERO } else { time };
             }
-            let in_context = known + part.chunk + part.draft;
             let stop = sample(&mut self.context, slot, row, part.draft);
-            let (sequence, cached) = (slot.sequence(), slot.cache.len());
-            if cached < in_context && !self.context.truncate(sequence, cached) {
-                self.forget(index);
-            }
+            let cached = slot.cache.len();
+            slot.cache.cut(&mut self.context, cached);
             match stop {
                 Some(stop) => self.end(index, stop, false),
                 None => {
@@ -216,7 +214,7 @@ fn sample(context: &mut Context, slot: &mut Slot, row: usize, n_draft: usize) ->
         let agreed = drafted.filter(|_| place < n_draft);
         if agreed.is_some() {
             accepted += 1;
-            slot.cache.push(token);
+            slot.cache.push(&[token]);
         }
         stop = task.generated(token, agreed.unwrap_or(Source::Target), probs, model.vocab());
         if stop.is_some() || agreed.is_none() {

@@ -14,6 +14,7 @@ use super::slots::Slot;
 use super::task::Task;
 use super::ticket::Ticket;
 use crate::llama::{Batch, Context, Interrupt};
+use crate::session::SelfExtend;
 use crate::speculative::{Costs, Drafter};
 
 /// The target's context, its slots and the requests that wait for one.
@@ -36,10 +37,16 @@ pub(super) struct Generation {
 }
 
 impl Generation {
-    pub(super) fn new(context: Context, n_parallel: usize, unified: bool, ctx_shift: bool) -> Generation {
+    pub(super) fn new(
+        context: Context,
+        n_parallel: usize,
+        unified: bool,
+        ctx_shift: bool,
+        extend: Option<SelfExtend>,
+    ) -> Generation {
         Generation {
             shared_cells: (unified && n_parallel > 1).then(|| context.n_ctx()),
-            slots: (0..n_parallel).map(Slot::new).collect(),
+            slots: (0..n_parallel).map(|index| Slot::new(index, extend)).collect(),
             context,
             queue: VecDeque::new(),
             drafter: None,

@@ -123,7 +123,11 @@ fn generator(
         warm_up(&mut context);
     }
     models.n_ctx = context.n_ctx();
-    let mut generation = Generation::new(context, n_parallel, params.kv_unified, config.ctx_shift);
+    let extend = config.self_extend;
+    if extend.is_some() && !(context.can_shift() && context.cuts_anywhere()) {
+        return Err(Error::invalid("grp_attn_n: this model's memory cannot move positions"));
+    }
+    let mut generation = Generation::new(context, n_parallel, params.kv_unified, config.ctx_shift, extend);
     if let (Some(draft), Some((_, params))) = (&models.draft, &config.draft) {
         let n_ctx = params.n_ctx.or(u32::try_from(models.n_ctx).ok());
         let params = ContextParams { n_seq_max: sequences, embeddings: false, n_ctx, ..params.clone() };
@@ -135,7 +139,8 @@ fn generator(
         match &report.reason {
             Some(reason) => log::write(Level::Warn, &format!("model_draft: not used: {reason}")),
             None => {
-                let drafter = DraftModel::new(context, n_parallel, models.target.vocab().n_tokens());
+                let extend = extend.filter(|_| context.can_shift() && context.cuts_anywhere());
+                let drafter = DraftModel::new(context, n_parallel, models.target.vocab().n_tokens(), extend);
                 generation.drafter = Some(Box::new(drafter));
             }
         }

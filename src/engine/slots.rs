@@ -1,12 +1,12 @@
 //! A slot: a sequence of the KV cache, and the request that uses it now.
 
 use super::task::Task;
-use crate::llama::{SeqId, Token};
+use crate::session::{SelfExtend, Sequence};
 
 pub(super) struct Slot {
     pub(super) index: usize,
-    /// The tokens in the KV cache, from position 0; they stay when a request ends, for the next one to reuse.
-    pub(super) cache: Vec<Token>,
+    /// The tokens in the KV cache; they stay when a request ends, for the next one to reuse.
+    pub(super) cache: Sequence,
     pub(super) task: Option<Task>,
     /// When a request last began or ended here, counted in admissions.
     pub(super) last_used: u64,
@@ -25,12 +25,7 @@ pub(super) struct InBatch {
 }
 
 impl Slot {
-    pub(super) fn new(index: usize) -> Slot {
-        Slot { index, cache: Vec::new(), task: None, last_used: 0, in_batch: None }
-    }
-
-    /// Its sequence in target and draft.
-    pub(super) fn sequence(&self) -> SeqId {
-        SeqId::try_from(self.index).unwrap_or(SeqId::MAX)
+    pub(super) fn new(index: usize, extend: Option<SelfExtend>) -> Slot {
+        Slot { index, cache: Sequence::new(index, extend), task: None, last_used: 0, in_batch: None }
     }
 }
