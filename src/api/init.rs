@@ -47,6 +47,8 @@ pub struct InitRequest {
 pub struct RequestDefaults {
     /// Tokens that a shortened prompt keeps; `None`: the whole prompt.
     pub n_keep: Option<usize>,
+    /// Least tokens of a part of a prompt that is moved to its place from further back in the cache; 0: none are.
+    pub n_cache_reuse: usize,
     /// The seed; `None`: drawn anew for each request.
     pub seed: Option<u32>,
     /// How to speculate.
@@ -56,7 +58,7 @@ pub struct RequestDefaults {
 impl Default for RequestDefaults {
     /// As with an `init` that says nothing about them.
     fn default() -> Self {
-        RequestDefaults { n_keep: Some(0), seed: None, speculative: Options::default() }
+        RequestDefaults { n_keep: Some(0), n_cache_reuse: 0, seed: None, speculative: Options::default() }
     }
 }
 
@@ -136,6 +138,7 @@ impl InitRequest {
         };
         let defaults = RequestDefaults {
             n_keep: fields.int("n_keep", -1..=MAX_CTX)?.map_or(Some(0), |n: i64| usize::try_from(n).ok()),
+            n_cache_reuse: fields.int("n_cache_reuse", 0..=i64::from(i32::MAX))?.unwrap_or(0),
             seed: read_seed(fields)?.flatten(),
             speculative: Options::read_defaults(fields)?,
         };

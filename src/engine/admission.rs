@@ -39,6 +39,8 @@ impl Generation {
         let free = self.slots.iter().filter(|slot| slot.task.is_none());
         let slot = match request.slot {
             Some(index) => free.into_iter().find(|slot| slot.index == index)?,
+            // What it holds makes way for the session.
+            None if request.session_load.is_some() => free.into_iter().min_by_key(|slot| slot.last_used)?,
             None => free.into_iter().max_by_key(|slot| {
                 let common = session::common_prefix(&slot.cache, &request.prompt);
                 // A tenth in common is more than a BOS and a system prompt's first words.
@@ -75,10 +77,15 @@ impl Generation {
         if tokens.is_empty() {
             return Err(Error::invalid("prompt: has no tokens, and the model begins texts with none"));
         }
+        let session_load = request.session_load.as_deref().map(|path| self.load_from(index, path)).transpose()?;
         let slot = self.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
+        // A session's seed goes on where the request does.
+        let continues = std::mem::take(&mut slot.loaded) && tokens.starts_with(&slot.cache);
+        let seed = slot.seed.filter(|seed| continues && seed.seed == request.sampling.seed);
+        let seed_position = request.seed_position.or(seed.map(|seed| seed.position(tokens.len()))).unwrap_or(0);
         // One token at least must be evaluated, for its logits.
         let reusable = if request.cache_prompt { tokens.get(..tokens.len() - 1).unwrap_or(&[]) } else { &[] };
-        let reused = slot.cache.reuse(&mut self.context, reusable, 0);
+        let reused = slot.cache.reuse(&mut self.context, reusable, request.n_cache_reuse);
         let sampler = Sampler::new(&request.sampling, vocab, request.grammar)?;
         let mut speculation = request.speculative.map(Speculation::new);
         if let Some(speculation) = &mut speculation {
@@ -90,6 +97,9 @@ impl Generation {
                 None => Some(self.draft_obstacle.clone().unwrap_or_else(|| "there is no draft model".into())),
             };
             speculation.stats.disabled = obstacle;
+        }
+        if let Some(drafter) = self.drafter.as_mut().filter(|_| request.cache_prompt && request.n_cache_reuse > 0) {
+            drafter.reuse(index, &tokens, request.n_cache_reuse);
         }
         self.tick += 1;
         slot.last_used = self.tick;
@@ -105,6 +115,10 @@ impl Generation {
             deadline,
             speculation,
             stop: request.stop,
+            seed: request.sampling.seed,
+            seed_position,
+            session_load,
+            session_save: request.session_save,
         }));
         Ok(())
     }

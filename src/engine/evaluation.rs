@@ -26,6 +26,7 @@ impl Generation {
             let Some(task) = slot.task.as_mut().filter(|task| !task.paused) else { continue };
             let room = n_ctx.saturating_sub(task.tokens.len() + 1);
             let most = room.min(task.remaining() - 1);
+            let position = task.position();
             let ready = task.is_generating() && task.tokens.len() == slot.cache.len() + 1;
             let Some(speculation) = &mut task.speculation else { continue };
             if speculation.stats.disabled.is_some() {
@@ -40,7 +41,7 @@ impl Generation {
                 slot: slot.index,
                 tokens: &task.tokens,
                 sampler: &task.sampler,
-                position: task.n_predicted,
+                position,
                 n_max,
                 p_min: speculation.settings.p_min,
                 draft: &mut speculation.draft,
@@ -197,7 +198,7 @@ fn sample(context: &mut Context, slot: &mut Slot, row: usize, n_draft: usize) ->
         let Some(logits) = context.logits(row + place) else {
             return Some(Stop::Error(Error::new(Code::Internal, "the evaluation gave no logits")));
         };
-        let token = match task.sampler.pick(logits, &task.tokens, task.n_predicted) {
+        let token = match task.sampler.pick(logits, &task.tokens, task.position()) {
             Ok(token) => token,
             Err(error) => {
                 stop = Some(Stop::Error(error));

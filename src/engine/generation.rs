@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::command::Submission;
+use super::command::{SessionJob, Submission};
 use super::event::{Outcome, Stop};
 use super::slots::Slot;
 use super::task::Task;
 use super::ticket::Ticket;
 use crate::llama::{Batch, Context, Interrupt};
-use crate::session::SelfExtend;
+use crate::session::{SeedOrigin, SelfExtend};
 use crate::speculative::{Costs, Drafter};
 
 /// The target's context, its slots and the requests that wait for one.
@@ -22,6 +22,8 @@ pub(super) struct Generation {
     pub(super) context: Context,
     pub(super) slots: Vec<Slot>,
     pub(super) queue: VecDeque<Submission>,
+    /// Sessions to be saved and loaded as soon as no request runs in their slots.
+    pub(super) session_jobs: VecDeque<SessionJob>,
     pub(super) drafter: Option<Box<dyn Drafter + Send>>,
     /// Why there is no drafter although there is a draft model.
     pub(super) draft_obstacle: Option<String>,
@@ -49,6 +51,7 @@ impl Generation {
             slots: (0..n_parallel).map(|index| Slot::new(index, extend)).collect(),
             context,
             queue: VecDeque::new(),
+            session_jobs: VecDeque::new(),
             drafter: None,
             draft_obstacle: None,
             ctx_shift,
@@ -61,13 +64,14 @@ impl Generation {
 
     /// Whether anything runs or waits.
     pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.slots.iter().all(|slot| slot.task.is_none())
+        self.queue.is_empty() && self.session_jobs.is_empty() && self.slots.iter().all(|slot| slot.task.is_none())
     }
 
     /// One step for all slots. `notify` is called with the number of each request that has news. `interrupt` stops the
     /// evaluation when the first of the requests must end.
     pub(super) fn step(&mut self, interrupt: &Interrupt, notify: &mut dyn FnMut(u64)) {
         self.end_cancelled(notify);
+        self.serve_sessions();
         self.admit(notify);
         interrupt.set_deadline(self.deadline());
         self.make_space();
@@ -103,7 +107,13 @@ impl Generation {
         if let Some(drafter) = &mut self.drafter {
             drafter.end(index);
         }
-        self.ended.push(task.finish(stop, index, slot.cache.len(), truncated));
+        slot.seed = Some(SeedOrigin::new(task.seed, task.tokens.len(), task.position()));
+        let path = task.session_save.clone().filter(|_| !matches!(stop, Stop::Error(_)));
+        let cached = slot.cache.len();
+        let saved = path.map(|path| self.save_to(index, &path));
+        let (ticket, mut outcome) = task.finish(stop, index, cached, truncated);
+        outcome.session_save = saved;
+        self.ended.push((ticket, outcome));
     }
 
     /// Tells the requests that have ended. Apart from the step, so that whoever learns of an end finds the slot free.

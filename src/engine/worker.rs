@@ -94,6 +94,12 @@ impl Worker {
                     generation.queue.push_back(*submission);
                 }
             }
+            Command::Session(job) => {
+                if let Some(generation) = &mut self.generation {
+                    generation.session_jobs.push_back(job);
+                    generation.serve_sessions();
+                }
+            }
             Command::Embed(tokens, reply) => {
                 let result = match &mut self.embedder {
                     Some(embedder) => embedder.embed(&tokens, &self.shared),

@@ -161,6 +161,15 @@ impl Context {
         Err(Error::model(format!("the state does not fit: {} {}", errors.join("; "), why.message())))
     }
 
+    /// Empties all sequences.
+    pub fn reset(&mut self) {
+        if !self.memory.is_null() {
+            // SAFETY: the memory belongs to the context.
+            unsafe { sys::llama_memory_clear(self.memory, true) };
+        }
+        self.moved = false;
+    }
+
     /// Turns keys whose positions were moved: until then a state would have them in their old places. llama.cpp does it
     /// before an evaluation, so there is one, of a token that is removed again.
     fn settle(&mut self, sequence: SeqId) -> Result<()> {

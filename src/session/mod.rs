@@ -4,6 +4,7 @@
 
 mod checkpoints;
 mod extend;
+mod file;
 mod reuse;
 mod sequence;
 
@@ -11,6 +12,7 @@ use std::ops::Range;
 
 pub use checkpoints::Checkpoints;
 pub use extend::SelfExtend;
+pub use file::{SeedOrigin, Session};
 pub use sequence::{Sequence, Snapshot};
 
 use crate::llama::Token;

@@ -7,7 +7,7 @@ use std::ops::{Deref, Range};
 
 use super::reuse;
 use super::{Checkpoints, SelfExtend, common_prefix};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::llama::{Context, Part, SeqId, Token};
 
 /// The tokens of one sequence in a context; as a slice, those tokens from the first on.
@@ -229,18 +229,24 @@ impl Sequence {
             format!("{}: {} there, {} here", theirs.0, shown(&theirs.1), shown(&ours.1))
         });
         let counted = (snapshot.identity.len() != own.len()).then(|| "it is described in another way".into());
-        differing.into_iter().next().or(counted)
+        let most = self.extend.map_or(0, |extend| extend.blocks(snapshot.tokens.len()));
+        let blocks =
+            (snapshot.blocks > most).then(|| format!("{} blocks are grouped, at most {most}", snapshot.blocks));
+        differing.into_iter().next().or(counted).or(blocks)
     }
 
-    /// Puts `snapshot`, which fits, in place of what is there. After an error it is as it was, or empty where that failed too.
+    /// Puts `snapshot`, which fits and for which there is room, in place of what is there.
+    ///
+    /// # Errors
+    /// The state is a forgery (damage was noticed before). What that did to the context's memory nobody knows, so all of it
+    /// is emptied: this sequence is then as it was, all others must be cleared.
     pub fn load(&mut self, context: &mut Context, snapshot: &Snapshot) -> Result<()> {
         let before = if self.tokens.is_empty() { None } else { Some(self.save(context)?) };
         let result = self.put(context, snapshot);
         if result.is_err() {
+            context.reset();
             self.clear(context);
-            if let Some(before) = before
-                && self.put(context, &before).is_err()
-            {
+            if before.is_some_and(|before| self.put(context, &before).is_err()) {
                 self.clear(context);
             }
         }
@@ -248,7 +254,6 @@ impl Sequence {
     }
 
     fn put(&mut self, context: &mut Context, snapshot: &Snapshot) -> Result<()> {
-        use crate::error::Error;
         context.set_state(self.id, &snapshot.state, Part::Whole)?;
         self.checkpoints.keep(0);
         self.tokens.clone_from(&snapshot.tokens);

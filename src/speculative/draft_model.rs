@@ -9,7 +9,7 @@ use super::{Settings, Source, Verify};
 use crate::error::Result;
 use crate::llama::{Batch, Context, DecodeError, Token};
 use crate::sampling::{self, Sampler};
-use crate::session::{SelfExtend, Sequence, common_prefix};
+use crate::session::{SelfExtend, Sequence, Snapshot, common_prefix};
 
 /// The draft model's context and what each slot has in it.
 pub struct DraftModel {
@@ -222,6 +222,33 @@ impl Drafter for DraftModel {
     fn end(&mut self, slot: usize) {
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.sampler = None;
+        }
+    }
+
+    fn save(&mut self, slot: usize) -> Option<Snapshot> {
+        let cache = &mut self.slots.get_mut(slot)?.cache;
+        if cache.is_empty() { None } else { cache.save(&mut self.context).ok() }
+    }
+
+    fn load(&mut self, slot: usize, snapshot: &Snapshot) -> bool {
+        let Some(cache) = self.slots.get_mut(slot).map(|slot| &mut slot.cache) else { return false };
+        if snapshot.tokens.len() > self.context.n_ctx() || cache.difference(&self.context, snapshot).is_some() {
+            return false;
+        }
+        if cache.load(&mut self.context, snapshot).is_ok() {
+            return true;
+        }
+        for (index, other) in self.slots.iter_mut().enumerate() {
+            if index != slot {
+                other.cache.clear(&mut self.context);
+            }
+        }
+        false
+    }
+
+    fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            slot.cache.reuse(&mut self.context, prompt, least);
         }
     }
 

@@ -4,6 +4,7 @@ use super::{Settings, Source};
 use crate::error::Result;
 use crate::llama::Token;
 use crate::sampling::Sampler;
+use crate::session::Snapshot;
 
 /// Proposes tokens that the target then checks. One drafter serves all slots.
 ///
@@ -26,6 +27,25 @@ pub trait Drafter {
 
     /// The request in `slot` has ended.
     fn end(&mut self, slot: usize);
+
+    /// What of a session it has for `slot`; `None`: nothing that would be worth a file.
+    fn save(&mut self, slot: usize) -> Option<Snapshot> {
+        let _ = slot;
+        None
+    }
+
+    /// Takes what [`Drafter::save`] gave; false when it does not fit or fails, after which it catches up as always.
+    fn load(&mut self, slot: usize, snapshot: &Snapshot) -> bool {
+        let _ = (slot, snapshot);
+        false
+    }
+
+    /// A request for `prompt` begins in `slot` that lets parts of the cache be moved: see [`Sequence::reuse`].
+    ///
+    /// [`Sequence::reuse`]: crate::session::Sequence::reuse
+    fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
+        let _ = (slot, prompt, least);
+    }
 
     /// Why it drafts no more for the request in `slot`.
     fn disabled(&self, slot: usize) -> Option<&str>;
