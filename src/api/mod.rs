@@ -13,6 +13,7 @@ mod request;
 mod requests;
 mod response;
 mod server;
+mod session;
 mod speculative;
 mod status;
 mod suggest;

@@ -5,6 +5,7 @@ mod sampling;
 mod settings;
 
 use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -52,6 +53,14 @@ pub struct CompletionRequest {
     pub cache_prompt: bool,
     /// The slot to run in, which may not exist; `None`: any.
     pub id_slot: Option<usize>,
+    /// Least tokens of a part of the prompt that is moved to its place from further back in the cache; 0: none are.
+    pub n_cache_reuse: usize,
+    /// A session file to begin with.
+    pub session_load: Option<PathBuf>,
+    /// Where to save the slot at the end.
+    pub session_save: Option<PathBuf>,
+    /// The position in the seed's noise of the first token; `None`: 0, or where a loaded session's seed goes on.
+    pub seed_position: Option<usize>,
     /// The hard limit on the time.
     pub timeout: Option<Duration>,
     /// Accepted for the old server's sake: the function called says whether updates come.
@@ -93,7 +102,7 @@ pub enum BiasTarget {
 type AsksForNothing = fn(&Value) -> bool;
 
 /// Fields that another version serves, each with the values that ask for nothing.
-const TO_COME: [(&str, AsksForNothing); 15] = [
+const TO_COME: [(&str, AsksForNothing); 13] = [
     ("prompts", is_empty),
     ("json_schema", |_| false),
     ("n_cmpl", is_at_most_one),
@@ -105,8 +114,6 @@ const TO_COME: [(&str, AsksForNothing); 15] = [
     ("input_prefix", is_empty),
     ("input_suffix", is_empty),
     ("input_extra", is_empty),
-    ("session_load", is_empty),
-    ("session_save", is_empty),
     ("lookup_cache_static", is_empty),
     ("lookup_cache_dynamic", is_empty),
 ];
@@ -175,6 +182,10 @@ impl CompletionRequest {
             n_keep: count_or_all(fields, "n_keep")?.unwrap_or(defaults.n_keep),
             cache_prompt: flag(fields, "cache_prompt", true)?,
             id_slot: count_or_all(fields, "id_slot")?.flatten(),
+            n_cache_reuse: fields.int("n_cache_reuse", 0..=i64::from(i32::MAX))?.unwrap_or(defaults.n_cache_reuse),
+            session_load: fields.c_text("session_load")?.map(PathBuf::from),
+            session_save: fields.c_text("session_save")?.map(PathBuf::from),
+            seed_position: fields.int("seed_position", 0..=i64::from(u32::MAX))?,
             timeout: timeout(fields)?,
             stream: flag(fields, "stream", false)?,
             return_tokens: flag(fields, "return_tokens", false)?,

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::requests::Record;
+use super::session as session_json;
 use crate::engine::{Event, Generated, Outcome, SpeculationStats, Stop, Timings, Update};
 use crate::error::Error;
 use crate::llama::{Token, Vocab};
@@ -82,6 +83,10 @@ fn finished(record: &Record, outcome: &Outcome, text: String, tokens: &[&Generat
         session::keep(record.n_keep, record.prompt.len(), record.n_ctx),
         outcome.prompt.n_cached,
     );
+    let mut settings = record.settings.clone();
+    if let (Value::Object(settings), 1..) = (&mut settings, outcome.seed_position) {
+        settings.insert("seed_position".into(), outcome.seed_position.into());
+    }
     let rest = json!({
         "content": text,
         "stop": true,
@@ -90,7 +95,7 @@ fn finished(record: &Record, outcome: &Outcome, text: String, tokens: &[&Generat
         "model": record.model,
         "tokens_predicted": outcome.n_predicted,
         "tokens_evaluated": outcome.prompt.n_total,
-        "generation_settings": record.settings,
+        "generation_settings": settings,
         "prompt": record.shown_prompt,
         "truncated": outcome.truncated,
         "stopped_eos": stop_type == "eos",
@@ -110,6 +115,12 @@ fn finished(record: &Record, outcome: &Outcome, text: String, tokens: &[&Generat
     } else if let Some(why) = &record.not_speculating {
         let stats = SpeculationStats { disabled: Some(why.clone()), ..SpeculationStats::default() };
         answer.insert("speculative".into(), speculative(record, outcome, &stats));
+    }
+    if let Some(restored) = &outcome.session_load {
+        answer.insert("session_load".into(), session_json::restored(restored));
+    }
+    if let Some(saved) = &outcome.session_save {
+        answer.insert("session_save".into(), saved.as_ref().map_or_else(error_json, session_json::saved));
     }
     // A stop string is no part of the answer, and neither are the probabilities of its tokens.
     let cut = matches!(outcome.stop, Stop::Word(_));

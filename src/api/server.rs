@@ -208,6 +208,15 @@ impl Server {
         Ok(answer)
     }
 
+    /// Refuses the number of a slot that is not there.
+    pub(super) fn check_slot(&self, slot: usize) -> Result<()> {
+        let n_parallel = self.init.config.n_parallel;
+        if slot < n_parallel {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("id_slot: there is no slot {slot}, only {n_parallel} of them, from 0")))
+    }
+
     fn vocab(&self) -> &Vocab {
         self.models.target.vocab()
     }
@@ -223,10 +232,7 @@ impl Server {
         if !self.models.target.can_generate() {
             return Err(Error::invalid("the model generates no text"));
         }
-        let n_parallel = self.init.config.n_parallel;
-        if let Some(slot) = request.id_slot.filter(|slot| *slot >= n_parallel) {
-            return Err(Error::invalid(format!("id_slot: there is no slot {slot}, only {n_parallel} of them, from 0")));
-        }
+        request.id_slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
         let (prompt, shown_prompt) = prompts::tokens(self, &request.prompt, request.prompt_given.clone())?;
         let mut settings = request.sampling.clone();
         settings.logit_bias = self.logit_bias(&request)?;
@@ -266,6 +272,10 @@ impl Server {
             stop: request.stop.clone(),
             cache_prompt: request.cache_prompt,
             slot: request.id_slot,
+            n_cache_reuse: request.n_cache_reuse,
+            session_load: request.session_load.clone(),
+            session_save: request.session_save.clone(),
+            seed_position: request.seed_position,
             timeout: request.timeout,
             n_beams: request.n_beams,
             sampling: settings.clone(),

@@ -54,6 +54,8 @@ impl Generation {
         let free = self.slots.iter().filter(|slot| slot.task.is_none());
         let slot = match request.slot {
             Some(index) => free.into_iter().find(|slot| slot.index == index)?,
+            // What it holds makes way for the session.
+            None if request.session_load.is_some() => free.into_iter().min_by_key(|slot| slot.last_used)?,
             None => free.into_iter().max_by_key(|slot| {
                 let common = session::common_prefix(&slot.cache, &request.prompt);
                 // A tenth in common is more than a BOS and a system prompt's first words.
@@ -106,15 +108,15 @@ impl Generation {
         let n_total = request.prompt.len();
         let n_keep = session::keep(request.n_keep, n_total, n_ctx);
         let (tokens, truncated) = self.fitting(request.prompt, n_keep)?;
+        let session_load = request.session_load.as_deref().map(|path| self.load_from(index, path)).transpose()?;
         let slot = self.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
-        let mut reused = if request.cache_prompt { session::common_prefix(&slot.cache, &tokens) } else { 0 };
+        // A session's seed goes on where the request does.
+        let continues = std::mem::take(&mut slot.loaded) && tokens.starts_with(&slot.cache);
+        let seed = slot.seed.filter(|seed| continues && seed.seed == request.sampling.seed);
+        let seed_position = request.seed_position.or(seed.map(|seed| seed.position(tokens.len()))).unwrap_or(0);
         // One token at least must be evaluated, for its logits.
-        reused = reused.min(tokens.len() - 1);
-        if !self.context.truncate(slot.sequence(), reused) {
-            self.context.truncate(slot.sequence(), 0);
-            reused = 0;
-        }
-        slot.cache.truncate(reused);
+        let reusable = if request.cache_prompt { tokens.get(..tokens.len() - 1).unwrap_or(&[]) } else { &[] };
+        let reused = slot.cache.reuse(&mut self.context, reusable, request.n_cache_reuse);
         let sampler = Sampler::new(&request.sampling, vocab, request.grammar)?;
         let mut speculation = request.speculative.map(Speculation::new);
         if let Some(Speculation { settings, stats, .. }) = &mut speculation {
@@ -123,6 +125,9 @@ impl Generation {
                 let reason = self.draft_obstacle.clone();
                 stats.disabled = Some(reason.unwrap_or_else(|| "there is no draft model".into()));
             }
+        }
+        if request.cache_prompt && request.n_cache_reuse > 0 {
+            self.team.reuse(index, &tokens, request.n_cache_reuse);
         }
         self.tick += 1;
         slot.last_used = self.tick;
@@ -138,6 +143,10 @@ impl Generation {
             deadline,
             speculation,
             stop: request.stop,
+            seed: request.sampling.seed,
+            seed_position,
+            session_load,
+            session_save: request.session_save,
         }));
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! What an engine is started with.
 
 use crate::llama::{ContextParams, ModelParams, Numa};
+use crate::session::SelfExtend;
 
 /// A validated `init` request.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,6 +16,8 @@ pub struct Config {
     pub n_parallel: usize,
     /// Whether a full context drops its middle and goes on (otherwise the request ends).
     pub ctx_shift: bool,
+    /// Grouping of positions in target and draft (then contexts do not shift).
+    pub self_extend: Option<SelfExtend>,
     /// Whether `get_embedding` is served (by a context of its own).
     pub embedding: bool,
     /// Requests that may wait for a slot; one more is refused.

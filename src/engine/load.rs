@@ -129,8 +129,12 @@ fn generator(
         }
     }
     models.n_ctx = context.n_ctx();
+    let extend = config.self_extend;
+    if extend.is_some() && !(context.can_shift() && context.cuts_anywhere()) {
+        return Err(Error::invalid("grp_attn_n: this model's memory cannot move positions"));
+    }
     let beams = Beams::new(&models.target, &config.context, threads, interrupt);
-    let mut generation = Generation::new(context, beams, n_parallel, params.kv_unified, config.ctx_shift);
+    let mut generation = Generation::new(context, beams, config);
     if let (Some(draft), Some((_, params))) = (&models.draft, &config.draft) {
         let n_ctx = params.n_ctx.or(u32::try_from(models.n_ctx).ok());
         let params = ContextParams { n_seq_max: sequences, embeddings: false, n_ctx, ..params.clone() };
@@ -143,7 +147,8 @@ fn generator(
         match &report.reason {
             Some(reason) => log::write(Level::Warn, &format!("model_draft: not used: {reason}")),
             None => {
-                let drafter = DraftModel::new(context, n_parallel, models.target.vocab().n_tokens());
+                let extend = extend.filter(|_| context.can_shift() && context.cuts_anywhere());
+                let drafter = DraftModel::new(context, n_parallel, models.target.vocab().n_tokens(), extend);
                 generation.team.add_model(Box::new(drafter));
             }
         }

@@ -13,6 +13,7 @@ mod event;
 mod generation;
 mod load;
 mod request;
+mod sessions;
 mod slots;
 mod space;
 mod task;
@@ -35,7 +36,9 @@ use crate::llama::{Interrupt, Token};
 
 pub use self::beams::MAX_BEAMS;
 pub use self::config::Config;
-pub use self::event::{Event, Generated, Outcome, PromptStats, SpeculationStats, Stop, Timings, Update};
+pub use self::event::{
+    Event, Generated, Outcome, PromptStats, Restored, Saved, SpeculationStats, Stop, Timings, Update,
+};
 pub use self::load::{Models, load};
 pub use self::request::Request;
 pub use self::ticket::{MAX_UPDATES, Phase, Ticket};
@@ -45,6 +48,11 @@ pub type Notify = dyn Fn(u64) + Send + Sync;
 
 /// Request numbers are unique in the process, so that one from before a second `init` is not mistaken for another.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// The number of the newest request.
+fn newest_id() -> u64 {
+    NEXT_ID.load(Ordering::Relaxed).saturating_sub(1)
+}
 
 /// A running engine. Usable from all threads. Dropping it stops it.
 pub struct Engine {

@@ -1,13 +1,17 @@
 //! A slot: a sequence of the KV cache, and the request that uses it now.
 
 use super::task::Task;
-use crate::llama::{SeqId, Token};
+use crate::session::{SeedOrigin, SelfExtend, Sequence};
 
 pub(super) struct Slot {
     pub(super) index: usize,
-    /// The tokens in the KV cache, from position 0; they stay when a request ends, for the next one to reuse.
-    pub(super) cache: Vec<Token>,
+    /// The tokens in the KV cache; they stay when a request ends, for the next one to reuse.
+    pub(super) cache: Sequence,
     pub(super) task: Option<Task>,
+    /// The seed of the last request, or of the loaded session, and from where its noise is counted.
+    pub(super) seed: Option<SeedOrigin>,
+    /// A session was loaded and no request has begun since.
+    pub(super) loaded: bool,
     /// When a request last began or ended here, counted in admissions.
     pub(super) last_used: u64,
     /// This slot's part of the batch being evaluated.
@@ -25,12 +29,15 @@ pub(super) struct InBatch {
 }
 
 impl Slot {
-    pub(super) fn new(index: usize) -> Slot {
-        Slot { index, cache: Vec::new(), task: None, last_used: 0, in_batch: None }
-    }
-
-    /// Its sequence in target and draft.
-    pub(super) fn sequence(&self) -> SeqId {
-        SeqId::try_from(self.index).unwrap_or(SeqId::MAX)
+    pub(super) fn new(index: usize, extend: Option<SelfExtend>) -> Slot {
+        Slot {
+            index,
+            cache: Sequence::new(index, extend),
+            task: None,
+            seed: None,
+            loaded: false,
+            last_used: 0,
+            in_batch: None,
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! A request in a slot: its tokens, its text, its statistics.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::event::{Generated, Outcome, PromptStats, SpeculationStats, Stop, Timings, Update};
+use super::event::{Generated, Outcome, PromptStats, Restored, SpeculationStats, Stop, Timings, Update};
 use super::text::TextStream;
 use super::ticket::Ticket;
 use crate::llama::{Token, Vocab};
@@ -31,6 +32,11 @@ pub(super) struct Task {
     pub(super) n_predicted: usize,
     /// Where in `tokens` the generated ones begin, as far as they are still in the context.
     output: usize,
+    pub(super) seed: u32,
+    /// The position in the noise of the first generated token.
+    pub(super) seed_position: usize,
+    pub(super) session_load: Option<Restored>,
+    pub(super) session_save: Option<PathBuf>,
     pub(super) truncated: bool,
     /// Waits for room in the KV cache: its own part was given to older requests.
     pub(super) paused: bool,
@@ -62,6 +68,10 @@ pub(super) struct Parts {
     pub(super) speculation: Option<Speculation>,
     pub(super) stop: Vec<String>,
     pub(super) prompt: PromptStats,
+    pub(super) seed: u32,
+    pub(super) seed_position: usize,
+    pub(super) session_load: Option<Restored>,
+    pub(super) session_save: Option<PathBuf>,
 }
 
 impl Task {
@@ -80,6 +90,10 @@ impl Task {
             truncated: parts.prompt.truncated,
             prompt: parts.prompt,
             n_predicted: 0,
+            seed: parts.seed,
+            seed_position: parts.seed_position,
+            session_load: parts.session_load,
+            session_save: parts.session_save,
             paused: false,
             unsent: Vec::new(),
             clock: Clock { start: Instant::now(), first_token: None, last_token: None },
@@ -89,6 +103,11 @@ impl Task {
     /// Whether the prompt is evaluated and tokens are being generated.
     pub(super) fn is_generating(&self) -> bool {
         self.clock.first_token.is_some()
+    }
+
+    /// The position in the noise of the next token.
+    pub(super) fn position(&self) -> usize {
+        self.seed_position.saturating_add(self.n_predicted)
     }
 
     /// How many tokens may still be generated; at least one while the request runs.
@@ -172,6 +191,9 @@ impl Task {
                 .speculation
                 .take()
                 .map(|speculation| SpeculationStats { n_max_final: draft_length.unwrap_or(0), ..speculation.stats }),
+            seed_position: self.seed_position,
+            session_load: self.session_load,
+            session_save: None,
         };
         (self.ticket, outcome)
     }

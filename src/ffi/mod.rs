@@ -8,6 +8,7 @@ mod callbacks;
 mod completion;
 mod guard;
 mod lifecycle;
+mod session;
 mod text;
 
 use once_cell::sync::Lazy;

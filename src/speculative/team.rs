@@ -13,6 +13,7 @@ use super::policy::{Length, Pace, Plan, Rate};
 use super::{Adaptive, Costs, Settings, Source};
 use crate::llama::Token;
 use crate::sampling::Sampler;
+use crate::session::Snapshot;
 
 /// The drafters, and what is known of each.
 pub struct Team {
@@ -279,10 +280,27 @@ impl Team {
         }
     }
 
-    /// A request has ended with this output, whether or not it speculated.
-    pub fn end(&mut self, slot: usize, output: &[Token]) {
+    /// As [`Drafter::reuse`].
+    pub fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
         for member in &mut self.members {
-            member.drafter.end(slot, output);
+            member.drafter.reuse(slot, prompt, least);
+        }
+    }
+
+    /// As [`Drafter::save`]; the draft model's, if there is one.
+    pub fn save(&mut self, slot: usize) -> Option<Snapshot> {
+        self.members.iter_mut().rev().find_map(|member| member.drafter.save(slot))
+    }
+
+    /// As [`Drafter::load`].
+    pub fn load(&mut self, slot: usize, snapshot: &Snapshot) -> bool {
+        self.members.iter_mut().any(|member| member.drafter.load(slot, snapshot))
+    }
+
+    /// A request has ended, whether or not it speculated: see [`Drafter::end`].
+    pub fn end(&mut self, slot: usize, tokens: &[Token], generated: usize) {
+        for member in &mut self.members {
+            member.drafter.end(slot, tokens, generated);
         }
         if let Some(player) = self.slots.get_mut(slot) {
             *player = None;

@@ -64,8 +64,8 @@ impl Drafter for Scripted {
 
     fn shift(&mut self, _: usize, _: usize, _: usize) {}
 
-    fn end(&mut self, slot: usize, output: &[Token]) {
-        self.log.lock().unwrap().push(format!("end {slot} {output:?}"));
+    fn end(&mut self, slot: usize, tokens: &[Token], generated: usize) {
+        self.log.lock().unwrap().push(format!("end {slot} {tokens:?} {generated}"));
     }
 
     fn disabled(&self, _: usize) -> Option<&str> {
@@ -205,7 +205,7 @@ fn every_drafter_hears_of_every_end_and_nobody_drafts_after_it() {
     table.text.says(&[(7, 0.9)]);
     table.model.says(&[(7, 0.9), (8, 0.9)]);
     assert_eq!(table.step(&[7, 8]), (1, Some(Source::Suffix), 1));
-    table.team.end(0, &[7, 8]);
-    assert_eq!(table.model.log(), ["end 0 [7, 8]"], "it was not asked for");
+    table.team.end(0, &[6, 7, 8], 2);
+    assert_eq!(table.model.log(), ["end 0 [6, 7, 8] 2"], "it was not asked for");
     assert_eq!(table.step(&[7, 8]), (0, None, 0));
 }

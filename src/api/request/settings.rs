@@ -29,6 +29,7 @@ pub fn generation_settings(request: &CompletionRequest, used: &Settings, n_ctx: 
         ("n_beams", json!(request.n_beams)),
         ("n_keep", count(request.n_keep)),
         ("cache_prompt", json!(request.cache_prompt)),
+        ("n_cache_reuse", json!(request.n_cache_reuse)),
         ("id_slot", count(request.id_slot)),
         ("timeout_ms", json!(request.timeout.and_then(|timeout| u64::try_from(timeout.as_millis()).ok()).unwrap_or(0))),
         ("stream", json!(request.stream)),
