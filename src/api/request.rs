@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::llama::Token;
 use crate::sampling::Settings;
 
-/// The longest `timeout_ms`: a year. Longer ones could not be added to a clock.
+/// The longest time limit: a year. Longer ones could not be added to a clock.
 const MAX_TIMEOUT_MS: i64 = 365 * 24 * 60 * 60 * 1000;
 /// The largest `logit_bias`; a sum of a few, divided by a small temperature, still is an `f32`.
 const MAX_BIAS: f32 = 1e9;
@@ -51,6 +51,14 @@ pub struct CompletionRequest {
     pub id_slot: Option<usize>,
     /// The hard limit on the time.
     pub timeout: Option<Duration>,
+    /// Ends the text with the first newline that comes later than this after the first token.
+    pub t_max_predict: Option<Duration>,
+    /// Whether `n_probs` reports the probabilities after the sampler chain instead of the model's own.
+    pub post_sampling_probs: bool,
+    /// Whether updates tell how far the prompt's evaluation has come.
+    pub return_progress: bool,
+    /// What of the final response is wanted, by names (`a/b` is `b` in `a`); empty: everything.
+    pub response_fields: Vec<String>,
     /// Accepted for the old server's sake: the function called says whether updates come.
     pub stream: bool,
     /// Whether updates carry `tokens` and `sources`.
@@ -88,15 +96,11 @@ pub enum BiasTarget {
 type AsksForNothing = fn(&Value) -> bool;
 
 /// Fields that another version serves, each with the values that ask for nothing.
-const TO_COME: [(&str, AsksForNothing); 17] = [
+const TO_COME: [(&str, AsksForNothing); 13] = [
     ("prompts", is_empty),
     ("json_schema", |_| false),
     ("n_beams", is_at_most_one),
     ("n_cmpl", is_at_most_one),
-    ("t_max_predict_ms", |value| value.as_f64().is_some_and(|ms| ms <= 0.0)),
-    ("post_sampling_probs", is_false),
-    ("return_progress", is_false),
-    ("response_fields", is_empty),
     ("lora", is_empty),
     ("input_prefix", is_empty),
     ("input_suffix", is_empty),
@@ -107,10 +111,6 @@ const TO_COME: [(&str, AsksForNothing); 17] = [
     ("lookup_cache_static", is_empty),
     ("lookup_cache_dynamic", is_empty),
 ];
-
-fn is_false(value: &Value) -> bool {
-    *value == false
-}
 
 fn is_empty(value: &Value) -> bool {
     match value {
@@ -171,7 +171,11 @@ impl CompletionRequest {
             n_keep: count_or_all(fields, "n_keep")?.unwrap_or(defaults.n_keep),
             cache_prompt: flag(fields, "cache_prompt", true)?,
             id_slot: count_or_all(fields, "id_slot")?.flatten(),
-            timeout: timeout(fields)?,
+            timeout: duration(fields, "timeout_ms")?,
+            t_max_predict: duration(fields, "t_max_predict_ms")?,
+            post_sampling_probs: flag(fields, "post_sampling_probs", false)?,
+            return_progress: flag(fields, "return_progress", false)?,
+            response_fields: fields.list("response_fields", "an array of names", own_text)?.unwrap_or_default(),
             stream: flag(fields, "stream", false)?,
             return_tokens: flag(fields, "return_tokens", false)?,
             timings_per_token: flag(fields, "timings_per_token", false)?,
@@ -199,10 +203,14 @@ fn n_predict(fields: &mut Fields) -> Result<Option<usize>> {
     Ok(count_or_all(fields, "n_predict")?.or(other).flatten())
 }
 
-/// `timeout_ms`; 0 and -1 are no limit.
-fn timeout(fields: &mut Fields) -> Result<Option<Duration>> {
-    let timeout: Option<i64> = fields.int("timeout_ms", -1..=MAX_TIMEOUT_MS)?;
-    Ok(timeout.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0).map(Duration::from_millis))
+/// A limit in milliseconds; 0 and -1 are none.
+fn duration(fields: &mut Fields, key: &'static str) -> Result<Option<Duration>> {
+    let limit: Option<i64> = fields.int(key, -1..=MAX_TIMEOUT_MS)?;
+    Ok(limit.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0).map(Duration::from_millis))
+}
+
+fn own_text(name: &str, value: &Value) -> Result<String> {
+    text_in(name, value).map(str::to_owned)
 }
 
 /// An array of strings, or one; empty ones are dropped, as the old server did.
@@ -210,7 +218,7 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>> {
     let words = match fields.get("stop") {
         Some(Value::String(word)) => vec![word.clone()],
         _ => fields
-            .list("stop", "an array of strings", |name, word| text_in(name, word).map(str::to_owned))?
+            .list("stop", "an array of strings", own_text)?
             .unwrap_or_default(),
     };
     Ok(words.into_iter().filter(|word| !word.is_empty()).collect())

@@ -84,6 +84,15 @@ fn other_fields() {
     check(json!({"id_slot": 3}), |r| r.id_slot = Some(3));
     check(json!({"id_slot": -1, "timeout_ms": 0}), |_| ());
     check(json!({"timeout_ms": 1500}), |r| r.timeout = Some(Duration::from_millis(1500)));
+    check(json!({"t_max_predict_ms": 250}), |r| r.t_max_predict = Some(Duration::from_millis(250)));
+    check(json!({"t_max_predict_ms": 0}), |_| ());
+    check(json!({"t_max_predict_ms": -1}), |_| ());
+    check(json!({"post_sampling_probs": true}), |r| r.post_sampling_probs = true);
+    check(json!({"return_progress": true}), |r| r.return_progress = true);
+    check(json!({"response_fields": ["content", "a/b"]}), |r| {
+        r.response_fields = vec!["content".into(), "a/b".into()]
+    });
+    check(json!({"response_fields": []}), |_| ());
     check(json!({"tag": {"a": [1]}}), |r| r.tag = Some(json!({"a": [1]})));
     check(json!({"tag": false}), |r| r.tag = Some(json!(false)));
     check(json!({"n_ctx": 4096, "model": "m.gguf"}), |_| ());
@@ -96,6 +105,11 @@ fn other_fields() {
     check_error(json!({"n_keep": 1.5}), "n_keep");
     check_error(json!({"id_slot": -2}), "id_slot");
     check_error(json!({"timeout_ms": u64::MAX}), "timeout_ms: expected a whole number");
+    check_error(json!({"t_max_predict_ms": -2}), "t_max_predict_ms: expected a whole number from -1");
+    check_error(json!({"post_sampling_probs": 1}), "post_sampling_probs: expected true or false, got 1");
+    check_error(json!({"return_progress": "x"}), "return_progress: expected true or false");
+    check_error(json!({"response_fields": "content"}), "response_fields: expected an array of names, got \"content\"");
+    check_error(json!({"response_fields": [1]}), "response_fields[0]: expected a string, got 1");
     check_error(json!({"stream": 1}), "stream: expected true or false, got 1");
     check_error(json!({"speculative": {"n_max": 65}}), "speculative.n_max");
 }
@@ -143,10 +157,6 @@ fn fields_to_come() {
     check("json_schema", &[], &[json!({}), json!({"type": "object"}), json!(false)]);
     check("n_beams", &[json!(0), json!(1), json!(1.0)], &[json!(2), json!("2")]);
     check("n_cmpl", &[json!(1)], &[json!(2)]);
-    check("t_max_predict_ms", &[json!(0), json!(-1)], &[json!(100), json!("x")]);
-    check("post_sampling_probs", &[json!(false)], &[json!(true), json!(1)]);
-    check("return_progress", &[json!(false)], &[json!(true)]);
-    check("response_fields", &[json!([])], &[json!(["content"])]);
     check("lora", &[json!([])], &[json!([{"id": 0, "scale": 1}])]);
     check("input_prefix", &[json!("")], &[json!("a")]);
     check("input_suffix", &[json!("")], &[json!("a")]);
@@ -210,7 +220,8 @@ fn settings_as_reported() {
         "samplers": ["top_k", "temperature"], "min_keep": 0, "n_probs": 0,
         "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": false, "stop": ["x"], "grammar": "root ::= \"a\"",
         "n_predict": 9, "n_keep": 0, "cache_prompt": true, "id_slot": -1, "timeout_ms": 0, "stream": false,
-        "return_tokens": false, "timings_per_token": false,
+        "return_tokens": false, "timings_per_token": false, "t_max_predict_ms": 0, "post_sampling_probs": false,
+        "return_progress": false, "response_fields": [],
         "speculative": {"type": "auto", "n_max": 4, "n_min": 0, "p_min": 0.0, "verify": "coupled", "adaptive": true}
     }"#;
     assert_eq!(settings, Value::Object(parse_object(expected.as_bytes()).unwrap()));

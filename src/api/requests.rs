@@ -32,7 +32,11 @@ pub(super) struct Record {
     pub(super) n_keep: Option<usize>,
     pub(super) return_tokens: bool,
     pub(super) with_probs: bool,
+    /// Whether the probabilities are those after the sampler chain.
+    pub(super) post_sampling_probs: bool,
     pub(super) timings_per_token: bool,
+    /// What of the final response is wanted; empty: everything.
+    pub(super) response_fields: Vec<String>,
     pub(super) debug: bool,
     pub(super) tag: Option<Value>,
     pub(super) speculation: Option<speculative::Settings>,

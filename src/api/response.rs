@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::requests::Record;
-use crate::engine::{Event, Generated, Outcome, SpeculationStats, Stop, Timings, Update};
+use crate::engine::{Event, Generated, Outcome, Progress, SpeculationStats, Stop, Timings, Update};
 use crate::error::Error;
 use crate::llama::{Token, Vocab};
 use crate::sampling::TokenProbs;
@@ -23,6 +23,7 @@ pub fn error_json(error: &Error) -> Value {
 pub(super) fn event(record: &Record, event: Event, vocab: &Vocab) -> Value {
     match event {
         Event::Update(update) => partial(record, &update, vocab),
+        Event::Progress(done) => progress(record, &done),
         Event::Finished(outcome) => last(record, &outcome, vocab),
     }
 }
@@ -36,6 +37,24 @@ fn partial(record: &Record, update: &Update, vocab: &Vocab) -> Value {
     if record.timings_per_token {
         answer.insert("timings".into(), timings(&update.timings));
     }
+    add_tag(&mut answer, record);
+    Value::Object(answer)
+}
+
+/// llama-server's update while a prompt is evaluated: tokens, and milliseconds since the request got its slot.
+fn progress(record: &Record, done: &Progress) -> Value {
+    let mut answer = Map::new();
+    answer.insert("content".into(), "".into());
+    answer.insert("stop".into(), false.into());
+    answer.insert("id".into(), record.ticket.id().into());
+    add_token_ids(&mut answer, record, std::iter::empty());
+    let progress = json!({
+        "total": done.total,
+        "cache": done.cached,
+        "processed": done.processed,
+        "time_ms": done.time.as_secs_f64() * 1e3,
+    });
+    answer.insert("prompt_progress".into(), progress);
     add_tag(&mut answer, record);
     Value::Object(answer)
 }
@@ -120,7 +139,22 @@ fn finished(record: &Record, outcome: &Outcome, text: String, tokens: &[&Generat
         answer.insert("warnings".into(), record.warnings.clone().into());
     }
     add_tag(&mut answer, record);
-    Value::Object(answer)
+    Value::Object(if record.response_fields.is_empty() { answer } else { selected(answer, &record.response_fields) })
+}
+
+/// The fields named, as llama-server: `a/b` is the field `b` of `a`, under the name `a/b`; what is not there is left
+/// out. Whether the request succeeded, and if not why, is always said.
+fn selected(answer: Map<String, Value>, names: &[String]) -> Map<String, Value> {
+    let find = |path: &str| {
+        let mut keys = path.split('/');
+        let first = answer.get(keys.next()?)?;
+        keys.try_fold(first, |value, key| value.as_object()?.get(key))
+    };
+    let always = ["success", "status", "error", "code"].into_iter().filter(|key| {
+        *key == "success" || answer.get("success") == Some(&Value::Bool(false))
+    });
+    let names = names.iter().map(String::as_str).chain(always);
+    names.filter_map(|name| Some((name.to_owned(), find(name)?.clone()))).collect()
 }
 
 fn add_tag(answer: &mut Map<String, Value>, record: &Record) {
@@ -157,21 +191,18 @@ fn add_probabilities<'a>(
     vocab: &Vocab,
 ) {
     if record.with_probs {
-        let probs: Vec<Value> = tokens.filter_map(|token| Some(probabilities(token.probs.as_ref()?, vocab))).collect();
+        let probs: Vec<Value> = tokens.filter_map(|token| Some(probabilities(token.probs.as_ref()?, record.post_sampling_probs, vocab))).collect();
         answer.insert("completion_probabilities".into(), probs.into());
     }
 }
 
-/// One token's probabilities in the old server's shape with llama-server's beside it.
-fn probabilities(probs: &TokenProbs, vocab: &Vocab) -> Value {
+/// One token's probabilities in the old server's shape with llama-server's beside it. `post`: they are those after the
+/// sampler chain, for which llama-server has other names.
+fn probabilities(probs: &TokenProbs, post: bool, vocab: &Vocab) -> Value {
     let facts = |token: Token, logprob: f32| {
         let piece = vocab.piece(token);
-        json!({
-            "id": token,
-            "token": String::from_utf8_lossy(piece),
-            "bytes": piece,
-            "logprob": finite(logprob),
-        })
+        let (name, value) = if post { ("prob", logprob.exp()) } else { ("logprob", finite(logprob)) };
+        json!({"id": token, "token": String::from_utf8_lossy(piece), "bytes": piece, name: value})
     };
     let old: Vec<Value> = probs
         .top
@@ -185,7 +216,7 @@ fn probabilities(probs: &TokenProbs, vocab: &Vocab) -> Value {
     };
     answer.insert("content".into(), shown(vocab.piece(probs.token)).into());
     answer.insert("probs".into(), old.into());
-    answer.insert("top_logprobs".into(), top.into());
+    answer.insert(if post { "top_probs" } else { "top_logprobs" }.into(), top.into());
     Value::Object(answer)
 }
 

@@ -23,6 +23,12 @@ impl Generation {
                     let (ticket, n_prompt) = (Arc::clone(&submission.ticket), submission.request.prompt.len());
                     if let Err(error) = self.begin(index, submission) {
                         self.ended.push((ticket, Outcome::never_ran(Stop::Error(error), n_prompt, false)));
+                    } else if let Some(task) = self.slots.get(index).and_then(|slot| slot.task.as_ref())
+                        && task.progress
+                    {
+                        // Before the first evaluation: that it has begun.
+                        task.report_progress(task.prompt.n_cached);
+                        notify(ticket.id());
                     }
                 }
                 Some(_) => notify(submission.ticket.id()), // cancelled at this moment
@@ -103,10 +109,13 @@ impl Generation {
             prompt: PromptStats { n_total, n_prompt: tokens.len(), n_cached: reused, truncated: left_out.is_some() },
             tokens,
             n_probs: request.sampling.n_probs,
+            post_sampling_probs: request.post_sampling_probs,
+            progress: request.progress,
             sampler,
             // As llama.cpp: a BOS that begins every text is kept as well.
             n_keep: session::keep(Some(n_keep + usize::from(vocab.adds_bos())), n_total, n_ctx),
             n_predict: request.n_predict,
+            t_max_predict: request.t_max_predict,
             deadline,
             speculation,
             stop: request.stop,

@@ -159,8 +159,12 @@ impl Generation {
             let Some(task) = &mut slot.task else { continue };
             let known = slot.cache.len();
             slot.cache.extend_from_slice(task.tokens.get(known..known + part.chunk).unwrap_or(&[]));
-            let Some(row) = part.row else { continue };
             let is_first = task.n_predicted == 0;
+            if task.progress && is_first {
+                task.report_progress(slot.cache.len());
+                notify(task.ticket.id());
+            }
+            let Some(row) = part.row else { continue };
             if let Some(speculation) = &mut task.speculation {
                 speculation.stats.n_steps += 1;
                 // The first token's evaluation is the prompt's.
@@ -199,14 +203,21 @@ fn sample(context: &mut Context, slot: &mut Slot, row: usize, n_draft: usize) ->
         let Some(logits) = context.logits(row + place) else {
             return Some(Stop::Error(Error::new(Code::Internal, "the evaluation gave no logits")));
         };
-        let token = match task.sampler.pick(logits, &task.tokens, task.n_predicted) {
-            Ok(token) => token,
+        let picked = match task.post_sampling_probs {
+            true => task
+                .sampler
+                .pick_with_probs(logits, &task.tokens, task.n_predicted, task.n_probs)
+                .map(|(token, probs)| (token, Some(probs))),
+            false => task.sampler.pick(logits, &task.tokens, task.n_predicted).map(|token| (token, None)),
+        };
+        let (token, probs) = match picked {
+            Ok(picked) => picked,
             Err(error) => {
                 stop = Some(Stop::Error(error));
                 break;
             }
         };
-        let probs = (task.n_probs > 0).then(|| sampling::token_probs(logits, token, task.n_probs));
+        let probs = probs.or_else(|| (task.n_probs > 0).then(|| sampling::token_probs(logits, token, task.n_probs)));
         if let Err(error) = task.sampler.accept(token) {
             stop = Some(Stop::Error(error));
             break;

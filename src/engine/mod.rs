@@ -33,7 +33,7 @@ use crate::llama::log::{self, Level};
 use crate::llama::{Interrupt, Token};
 
 pub use self::config::Config;
-pub use self::event::{Event, Generated, Outcome, PromptStats, SpeculationStats, Stop, Timings, Update};
+pub use self::event::{Event, Generated, Outcome, Progress, PromptStats, SpeculationStats, Stop, Timings, Update};
 pub use self::load::{Models, load};
 pub use self::request::Request;
 pub use self::ticket::{MAX_UPDATES, Phase, Ticket};

@@ -22,6 +22,12 @@ pub struct Request {
     pub slot: Option<usize>,
     /// A hard limit on the time from submission to the end.
     pub timeout: Option<Duration>,
+    /// Ends the text after the first token with a newline that comes later than this after the first token.
+    pub t_max_predict: Option<Duration>,
+    /// Whether reported probabilities are those that the token was drawn by, instead of the model's own.
+    pub post_sampling_probs: bool,
+    /// Whether to report how far the prompt's evaluation has come.
+    pub progress: bool,
     /// How tokens are chosen.
     pub sampling: sampling::Settings,
     /// A grammar that the text must follow, compiled for this request.

@@ -1,9 +1,9 @@
 //! A request in a slot: its tokens, its text, its statistics.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::event::{Generated, Outcome, PromptStats, SpeculationStats, Stop, Timings, Update};
+use super::event::{Generated, Outcome, Progress, PromptStats, SpeculationStats, Stop, Timings, Update};
 use super::text::TextStream;
 use super::ticket::Ticket;
 use crate::llama::{Token, Vocab};
@@ -20,9 +20,14 @@ pub(super) struct Task {
     pub(super) tokens: Vec<Token>,
     pub(super) sampler: Sampler,
     pub(super) n_probs: usize,
+    pub(super) post_sampling_probs: bool,
+    /// Whether the prompt's progress is reported.
+    pub(super) progress: bool,
     /// Tokens that a context shift keeps.
     pub(super) n_keep: usize,
     pub(super) n_predict: Option<usize>,
+    /// How long after the first token a newline ends the text.
+    pub(super) t_max_predict: Option<Duration>,
     pub(super) deadline: Option<Instant>,
     pub(super) speculation: Option<Speculation>,
     pub(super) text: TextStream,
@@ -55,8 +60,11 @@ pub(super) struct Parts {
     pub(super) tokens: Vec<Token>,
     pub(super) sampler: Sampler,
     pub(super) n_probs: usize,
+    pub(super) post_sampling_probs: bool,
+    pub(super) progress: bool,
     pub(super) n_keep: usize,
     pub(super) n_predict: Option<usize>,
+    pub(super) t_max_predict: Option<Duration>,
     pub(super) deadline: Option<Instant>,
     pub(super) speculation: Option<Speculation>,
     pub(super) stop: Vec<String>,
@@ -70,8 +78,11 @@ impl Task {
             tokens: parts.tokens,
             sampler: parts.sampler,
             n_probs: parts.n_probs,
+            post_sampling_probs: parts.post_sampling_probs,
+            progress: parts.progress,
             n_keep: parts.n_keep,
             n_predict: parts.n_predict,
+            t_max_predict: parts.t_max_predict,
             deadline: parts.deadline,
             speculation: parts.speculation,
             text: TextStream::new(parts.stop),
@@ -104,9 +115,9 @@ impl Task {
     ) -> Option<Stop> {
         let now = Instant::now();
         if self.clock.first_token.is_none() {
-            self.clock.first_token = Some(now);
             self.ticket.set_generating();
         }
+        let elapsed = now.duration_since(*self.clock.first_token.get_or_insert(now));
         self.clock.last_token = Some(now);
         self.tokens.push(token);
         self.n_predicted += 1;
@@ -114,12 +125,27 @@ impl Task {
         if vocab.is_eog(token) {
             return Some(Stop::Eos);
         }
-        if let Some(word) = self.text.push(vocab.text(token)) {
+        let piece = vocab.text(token);
+        if let Some(word) = self.text.push(piece) {
             return Some(Stop::Word(word.to_owned()));
+        }
+        // As llama-server: a line is not broken off.
+        if self.t_max_predict.is_some_and(|most| elapsed > most) && piece.contains(&b'\n') {
+            return Some(Stop::Limit);
         }
         let n_predict = self.n_predict.filter(|n_predict| self.n_predicted >= *n_predict)?;
         let unfinished = self.text.is_inside_character() && self.n_predicted < n_predict + MAX_EXTRA;
         (!unfinished).then_some(Stop::Limit)
+    }
+
+    /// Reports that `processed` tokens of the prompt are in the cache.
+    pub(super) fn report_progress(&self, processed: usize) {
+        self.ticket.progress(Progress {
+            total: self.prompt.n_prompt,
+            cached: self.prompt.n_cached,
+            processed,
+            time: self.clock.start.elapsed(),
+        });
     }
 
     /// Sends the text that may be shown.

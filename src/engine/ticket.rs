@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::event::{Event, Outcome, Stop, Update};
+use super::event::{Event, Outcome, Progress, Stop, Update};
 
 /// Updates kept for a request that is not polled; further ones are joined to the last, so that nothing is lost
 /// and memory grows with the text alone.
@@ -161,6 +161,16 @@ impl Ticket {
         } else {
             inner.events.push_back(Event::Update(update));
         }
+        drop(inner);
+        self.news.notify_all();
+    }
+
+    pub(super) fn progress(&self, progress: Progress) {
+        let mut inner = self.inner.lock();
+        if inner.events.len() >= MAX_UPDATES {
+            inner.events.pop_back(); // what came before the text is progress as well, and the later one says more
+        }
+        inner.events.push_back(Event::Progress(progress));
         drop(inner);
         self.news.notify_all();
     }

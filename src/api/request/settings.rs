@@ -1,5 +1,7 @@
 //! `generation_settings`: every setting as used, in the form of a request.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::{CompletionRequest, sampling};
@@ -29,7 +31,11 @@ pub fn generation_settings(request: &CompletionRequest, used: &Settings, n_ctx: 
         ("n_keep", count(request.n_keep)),
         ("cache_prompt", json!(request.cache_prompt)),
         ("id_slot", count(request.id_slot)),
-        ("timeout_ms", json!(request.timeout.and_then(|timeout| u64::try_from(timeout.as_millis()).ok()).unwrap_or(0))),
+        ("timeout_ms", milliseconds(request.timeout)),
+        ("t_max_predict_ms", milliseconds(request.t_max_predict)),
+        ("post_sampling_probs", json!(request.post_sampling_probs)),
+        ("return_progress", json!(request.return_progress)),
+        ("response_fields", json!(request.response_fields)),
         ("stream", json!(request.stream)),
         ("return_tokens", json!(request.return_tokens)),
         ("timings_per_token", json!(request.timings_per_token)),
@@ -37,6 +43,11 @@ pub fn generation_settings(request: &CompletionRequest, used: &Settings, n_ctx: 
     ];
     settings.extend(others.map(|(key, value)| (key.to_owned(), value)));
     Value::Object(settings)
+}
+
+/// 0 is no limit.
+fn milliseconds(limit: Option<Duration>) -> Value {
+    json!(limit.and_then(|limit| u64::try_from(limit.as_millis()).ok()).unwrap_or(0))
 }
 
 /// -1 is all, any, or no limit.
