@@ -2,24 +2,24 @@
 
 use serde_json::Value;
 
-use super::request::{Chat, Piece, Prompt};
+use super::request::{Chat, Input, Piece, Prompt};
 use super::{ChatTemplate, RenderInput, Server};
 use crate::error::{Error, Result};
 use crate::llama::{Token, Vocab};
 
-/// The tokens of a prompt, and the prompt as the answer shows it.
-pub(super) fn tokens(server: &Server, prompt: &Prompt, given: Value) -> Result<(Vec<Token>, Value)> {
-    match prompt {
-        Prompt::Text(pieces) => Ok((of_pieces(server.models().target.vocab(), pieces)?, given)),
+/// The tokens of a prompt, which messages call `name`, and the prompt as the answer shows it.
+pub(super) fn tokens(server: &Server, name: &str, input: &Input) -> Result<(Vec<Token>, Value)> {
+    match &input.prompt {
+        Prompt::Text(pieces) => Ok((of_pieces(server.models().target.vocab(), name, pieces)?, input.given.clone())),
         Prompt::Messages(chat) => {
             let text = render(server, chat)?;
-            let tokens = of_pieces(server.models().target.vocab(), &[Piece::Text(text.clone())])?;
+            let tokens = of_pieces(server.models().target.vocab(), name, &[Piece::Text(text.clone())])?;
             Ok((tokens, text.into()))
         }
     }
 }
 
-fn of_pieces(vocab: &Vocab, pieces: &[Piece]) -> Result<Vec<Token>> {
+fn of_pieces(vocab: &Vocab, name: &str, pieces: &[Piece]) -> Result<Vec<Token>> {
     let mut tokens = Vec::new();
     for (index, piece) in pieces.iter().enumerate() {
         match piece {
@@ -27,7 +27,7 @@ fn of_pieces(vocab: &Vocab, pieces: &[Piece]) -> Result<Vec<Token>> {
             Piece::Token(token) if vocab.contains(*token) => tokens.push(*token),
             Piece::Token(token) => {
                 return Err(Error::invalid(format!(
-                    "prompt[{index}]: {token} is not in the vocabulary of {} tokens",
+                    "{name}[{index}]: {token} is not in the vocabulary of {} tokens",
                     vocab.n_tokens()
                 )));
             }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-pub use self::prompt::{Chat, Piece, Prompt};
+pub use self::prompt::{Chat, Input, Inputs, Piece, Prompt};
 pub use self::settings::generation_settings;
 use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpected};
 use super::init::{RequestDefaults, read_seed};
@@ -20,6 +20,8 @@ use crate::sampling::Settings;
 
 /// The longest time limit: a year. Longer ones could not be added to a clock.
 const MAX_TIMEOUT_MS: i64 = 365 * 24 * 60 * 60 * 1000;
+/// The largest `n_cmpl`; as many as may wait (`max_queue`) is the limit that matters.
+const MAX_COMPLETIONS: i64 = 1 << 16;
 /// The largest `logit_bias`; a sum of a few, divided by a small temperature, still is an `f32`.
 const MAX_BIAS: f32 = 1e9;
 
@@ -28,11 +30,13 @@ const MAX_BIAS: f32 = 1e9;
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompletionRequest {
     /// What to continue.
-    pub prompt: Prompt,
-    /// `prompt` as it was given, for the answer; null with `messages`.
-    pub prompt_given: Value,
+    pub inputs: Inputs,
+    /// How many texts each prompt gets; at least 1.
+    pub n_cmpl: usize,
     /// How tokens are chosen, the seed drawn. `logit_bias` is empty: see [`CompletionRequest::logit_bias`].
     pub sampling: Settings,
+    /// Whether the seed was drawn rather than given.
+    pub seed_is_drawn: bool,
     /// Biases in the order given; of several for one token, the last counts.
     pub logit_bias: Vec<LogitBias>,
     /// Whether all tokens that end a text are banned (before `logit_bias`, which may allow them again).
@@ -96,11 +100,9 @@ pub enum BiasTarget {
 type AsksForNothing = fn(&Value) -> bool;
 
 /// Fields that another version serves, each with the values that ask for nothing.
-const TO_COME: [(&str, AsksForNothing); 13] = [
-    ("prompts", is_empty),
+const TO_COME: [(&str, AsksForNothing); 11] = [
     ("json_schema", |_| false),
     ("n_beams", is_at_most_one),
-    ("n_cmpl", is_at_most_one),
     ("lora", is_empty),
     ("input_prefix", is_empty),
     ("input_suffix", is_empty),
@@ -145,6 +147,20 @@ impl CompletionRequest {
         sampling::table()
     }
 
+    /// Whether the answer is `results`, one for each text.
+    pub fn has_results(&self) -> bool {
+        self.inputs.listed || self.n_cmpl > 1
+    }
+
+    /// The seed of a text: the `copy`-th (from 0) of the `prompt`-th prompt. As llama-server, a given seed begins anew with
+    /// each prompt and is counted up for its further texts; drawn ones all differ.
+    pub fn seed(&self, prompt: usize, copy: usize) -> u32 {
+        let place = if self.seed_is_drawn { prompt * self.n_cmpl + copy } else { copy };
+        // The largest number is no seed: it means "draw one".
+        let seed = (u64::from(self.sampling.seed) + place as u64) % u64::from(u32::MAX);
+        u32::try_from(seed).unwrap_or(0)
+    }
+
     fn read(fields: &mut Fields, family: Family, defaults: &RequestDefaults) -> Result<CompletionRequest> {
         for (key, asks_for_nothing) in TO_COME {
             fields.unavailable(key, asks_for_nothing)?;
@@ -152,17 +168,15 @@ impl CompletionRequest {
         // What generation_settings reports and no request sets.
         fields.get("model");
         fields.get("n_ctx");
-        let (prompt, prompt_given) = prompt::read(fields)?;
+        let inputs = prompt::read(fields)?;
         let mut sampling = sampling::read(fields)?;
-        sampling.seed = match read_seed(fields)? {
-            Some(Some(seed)) => seed,
-            Some(None) => draw_seed(),
-            None => defaults.seed.unwrap_or_else(draw_seed),
-        };
+        let seed = read_seed(fields)?.unwrap_or(defaults.seed);
+        sampling.seed = seed.unwrap_or_else(draw_seed);
         Ok(CompletionRequest {
-            prompt,
-            prompt_given,
+            inputs,
+            n_cmpl: n_cmpl(fields)?,
             sampling,
+            seed_is_drawn: seed.is_none(),
             logit_bias: logit_bias(fields)?,
             ignore_eos: flag(fields, "ignore_eos", false)?,
             stop: stop(fields)?,
@@ -207,6 +221,12 @@ fn n_predict(fields: &mut Fields) -> Result<Option<usize>> {
 fn duration(fields: &mut Fields, key: &'static str) -> Result<Option<Duration>> {
     let limit: Option<i64> = fields.int(key, -1..=MAX_TIMEOUT_MS)?;
     Ok(limit.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0).map(Duration::from_millis))
+}
+
+/// `n_cmpl`, or OpenAI's other name for it.
+fn n_cmpl(fields: &mut Fields) -> Result<usize> {
+    let other = fields.int("n", 1..=MAX_COMPLETIONS)?;
+    Ok(fields.int("n_cmpl", 1..=MAX_COMPLETIONS)?.or(other).unwrap_or(1))
 }
 
 fn own_text(name: &str, value: &Value) -> Result<String> {

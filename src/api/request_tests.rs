@@ -38,8 +38,9 @@ pub(super) fn check_error(document: Value, expected: &str) {
 
 #[test]
 fn defaults_are_the_old_servers() {
-    let CompletionRequest { sampling: s, prompt, .. } = &request(json!({}));
-    assert_eq!(*prompt, Prompt::Text(vec![Piece::Text(String::new())]));
+    let CompletionRequest { sampling: s, inputs, .. } = &request(json!({}));
+    assert_eq!(inputs.all[0].prompt, Prompt::Text(vec![Piece::Text(String::new())]));
+    assert_eq!((inputs.all.len(), inputs.listed), (1, false));
     assert_eq!((s.temperature, s.top_k, s.top_p, s.tfs_z, s.typical_p), (0.8, 40, 0.95, 1.0, 1.0));
     assert_eq!((s.repeat_last_n, s.repeat_penalty, s.penalize_nl, s.mirostat), (64, 1.1, true, Mirostat::Off));
     assert_eq!((s.presence_penalty, s.frequency_penalty, s.mirostat_tau, s.mirostat_eta), (0.0, 0.0, 5.0, 0.1));
@@ -59,6 +60,7 @@ fn defaults_are_the_old_servers() {
     // null is as good as nothing, for every field.
     let nulls: Map<String, Value> = KEYS.iter().map(|key| (key.to_string(), Value::Null)).collect();
     let (mut nothing, mut null) = (request(json!({})), request(Value::Object(nulls)));
+    assert!(nothing.seed_is_drawn);
     (nothing.sampling.seed, null.sampling.seed) = (0, 0);
     assert_eq!(nothing, null);
 }
@@ -153,10 +155,8 @@ fn fields_to_come() {
             check_error(json!({key: value}), &format!("{key}: not available in this version of foredraft"));
         }
     };
-    check("prompts", &[json!([])], &[json!(["a"]), json!(0)]);
     check("json_schema", &[], &[json!({}), json!({"type": "object"}), json!(false)]);
     check("n_beams", &[json!(0), json!(1), json!(1.0)], &[json!(2), json!("2")]);
-    check("n_cmpl", &[json!(1)], &[json!(2)]);
     check("lora", &[json!([])], &[json!([{"id": 0, "scale": 1}])]);
     check("input_prefix", &[json!("")], &[json!("a")]);
     check("input_suffix", &[json!("")], &[json!("a")]);
@@ -200,6 +200,24 @@ fn seeds_and_other_defaults_of_init() {
         CompletionRequest::from_object(document.as_object().unwrap(), Family::Speculative, &defaults).unwrap().n_keep
     };
     assert_eq!((n_keep(json!({})), n_keep(json!({"n_keep": 3}))), (None, Some(3)));
+}
+
+#[test]
+fn several_texts_and_their_seeds() {
+    check(json!({"n_cmpl": 3}), |r| r.n_cmpl = 3);
+    check(json!({"n": 3}), |r| r.n_cmpl = 3);
+    check(json!({"n": 3, "n_cmpl": 2}), |r| r.n_cmpl = 2);
+    check_error(json!({"n_cmpl": 0}), "n_cmpl: expected a whole number from 1 to 65536, got 0");
+    check_error(json!({"n_cmpl": "two"}), "n_cmpl: expected a whole number");
+    let seeds = |document: Value| {
+        let request = request(document);
+        let seeds: Vec<u32> = (0..2).flat_map(|prompt| [0, 1].map(|copy| request.seed(prompt, copy))).collect();
+        (request.sampling.seed, seeds)
+    };
+    assert_eq!(seeds(json!({"n_cmpl": 2, "seed": 7})).1, [7, 8, 7, 8]);
+    assert_eq!(seeds(json!({"n_cmpl": 2, "seed": u32::MAX - 1})).1, [u32::MAX - 1, 0, u32::MAX - 1, 0]);
+    let (drawn, all) = seeds(json!({"n_cmpl": 2}));
+    assert_eq!((all[0], all.iter().collect::<HashSet<_>>().len()), (drawn, 4));
 }
 
 #[test]
@@ -356,8 +374,9 @@ proptest! {
 
         let text = generation_settings(&first, &used, 512, "m").to_string();
         let mut fed_back = parse_object(text.as_bytes()).unwrap();
-        if let Prompt::Text(_) = first.prompt {
-            fed_back.insert("prompt".into(), first.prompt_given.clone());
+        let given = first.inputs.all[0].given.clone();
+        if !given.is_null() {
+            fed_back.insert("prompt".into(), given);
         }
         let again = CompletionRequest::from_object(&fed_back, family, &RequestDefaults::default()).unwrap();
 
@@ -372,8 +391,9 @@ proptest! {
             sampling: again.sampling.clone(),
             logit_bias: again.logit_bias.clone(),
             warnings: vec![],
-            prompt: again.prompt.clone(),
-            prompt_given: again.prompt_given.clone(),
+            inputs: again.inputs.clone(),
+            n_cmpl: 1,
+            seed_is_drawn: false,
             tag: None,
             debug: false,
             ..first

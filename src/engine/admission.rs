@@ -5,10 +5,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::command::Submission;
-use super::event::{Outcome, PromptStats, Stop};
+use super::event::{PromptStats, Stop};
 use super::generation::Generation;
 use super::task::{Parts, Speculation, Task};
+use super::ticket::Phase;
+use super::slots::Slot;
 use crate::error::{Code, Error, Result};
+use crate::llama::Token;
 use crate::sampling::Sampler;
 use crate::session;
 use crate::speculative::Source;
@@ -20,9 +23,10 @@ impl Generation {
         while let Some(submission) = self.queue.pop_front() {
             match self.slot_for(&submission) {
                 Some(index) if submission.ticket.start() => {
-                    let (ticket, n_prompt) = (Arc::clone(&submission.ticket), submission.request.prompt.len());
+                    let ticket = submission.ticket.clone();
                     if let Err(error) = self.begin(index, submission) {
-                        self.ended.push((ticket, Outcome::never_ran(Stop::Error(error), n_prompt, false)));
+                        let outcome = ticket.never_ran(Stop::Error(error));
+                        self.ended.push((ticket, outcome));
                     } else if let Some(task) = self.slots.get(index).and_then(|slot| slot.task.as_ref())
                         && task.progress
                     {
@@ -42,6 +46,10 @@ impl Generation {
     /// the one unused for longest. `None`: none is free, or the cache has no room beside those that run.
     fn slot_for(&self, submission: &Submission) -> Option<usize> {
         let request = &submission.request;
+        let leader = request.prompt_of.map(|index| submission.ticket.phase_of(index));
+        if leader.is_some_and(|phase| matches!(phase, Phase::Queued | Phase::Prompt)) {
+            return None; // soon the prompt can be copied
+        }
         let free = self.slots.iter().filter(|slot| slot.task.is_none());
         let slot = match request.slot {
             Some(index) => free.into_iter().find(|slot| slot.index == index)?,
@@ -56,6 +64,20 @@ impl Generation {
         let running: usize = self.running().map(|(slot, task)| slot.cache.len().max(task.tokens.len())).sum();
         let fits = self.shared_cells.is_none_or(|cells| running == 0 || running + n_prompt < cells);
         fits.then_some(slot.index)
+    }
+
+    /// Copies the cache of the slot that begins with most of `tokens`, if that is more than the slot `index` has itself.
+    /// Not where slots share their cells: a shift of the one would move the tokens of the other.
+    fn copy_prefix(&mut self, index: usize, tokens: &[Token]) {
+        let common = |slot: &Slot| session::common_prefix(&slot.cache, tokens);
+        let own = self.slots.get(index).map_or(0, common);
+        let best = self.slots.iter().filter(|slot| slot.index != index).max_by_key(|slot| common(slot));
+        let Some(best) = best.filter(|best| self.shared_cells.is_none() && common(best) > own) else { return };
+        let (from, cache) = (best.sequence(), best.cache.clone());
+        let Some(slot) = self.slots.get_mut(index) else { return };
+        if self.context.copy(from, slot.sequence()) {
+            slot.cache = cache;
+        }
     }
 
     /// Starts a request in a free slot.
@@ -80,6 +102,9 @@ impl Generation {
         }
         if tokens.is_empty() {
             return Err(Error::invalid("prompt: has no tokens, and the model begins texts with none"));
+        }
+        if request.prompt_of.is_some() && request.cache_prompt {
+            self.copy_prefix(index, &tokens);
         }
         let slot = self.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
         let mut reused = if request.cache_prompt { session::common_prefix(&slot.cache, &tokens) } else { 0 };

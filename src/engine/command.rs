@@ -1,11 +1,11 @@
 //! What the engine's thread is asked to do.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
 
-use super::{Request, Ticket};
+use super::Request;
+use super::ticket::Ticket;
 use crate::error::Result;
 use crate::llama::Token;
 
@@ -19,9 +19,9 @@ pub(super) enum Command {
     Wake,
 }
 
-/// A request on its way to a slot.
+/// A text on its way to a slot.
 pub(super) struct Submission {
     pub(super) request: Request,
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) ticket: Ticket,
     pub(super) deadline: Option<Instant>,
 }

@@ -5,7 +5,6 @@
 //! a few more tokens behind those. So speculation, long prompts and paused requests need no loops of their own.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::command::Submission;
@@ -28,7 +27,7 @@ pub(super) struct Generation {
     pub(super) shared_cells: Option<usize>,
     pub(super) ctx_shift: bool,
     /// Requests that have ended in this step, to be told by [`Generation::deliver`].
-    pub(super) ended: Vec<(Arc<Ticket>, Outcome)>,
+    pub(super) ended: Vec<(Ticket, Outcome)>,
     pub(super) batch: Batch,
     pub(super) costs: Costs,
     /// Counts admissions: the order of requests, and of the slots' last use.

@@ -10,6 +10,9 @@ use crate::{sampling, speculative};
 pub struct Request {
     /// The whole prompt; the engine shortens it when it does not fit (see [`crate::session`]).
     pub prompt: Vec<Token>,
+    /// The text of the same submission (by index, and before this one) that has the same prompt: it is evaluated once
+    /// for both where the KV cache allows it.
+    pub prompt_of: Option<usize>,
     /// Most tokens to generate; `None`: until the model ends the text.
     pub n_predict: Option<usize>,
     /// Tokens at the start of the prompt that a shortened prompt and a context shift keep; `None`: the whole prompt.

@@ -1,6 +1,5 @@
 //! A request in a slot: its tokens, its text, its statistics.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::event::{Generated, Outcome, Progress, PromptStats, SpeculationStats, Stop, Timings, Update};
@@ -15,7 +14,7 @@ const MAX_EXTRA: usize = 3;
 
 /// What a slot works on.
 pub(super) struct Task {
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) ticket: Ticket,
     /// The whole context: prompt and generated tokens. Those beyond the slot's cache are to be evaluated.
     pub(super) tokens: Vec<Token>,
     pub(super) sampler: Sampler,
@@ -56,7 +55,7 @@ struct Clock {
 
 /// The parts of a request that a task is made of.
 pub(super) struct Parts {
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) ticket: Ticket,
     pub(super) tokens: Vec<Token>,
     pub(super) sampler: Sampler,
     pub(super) n_probs: usize,
@@ -166,7 +165,7 @@ impl Task {
         slot: usize,
         n_cached: usize,
         truncated: bool,
-    ) -> (Arc<Ticket>, Outcome) {
+    ) -> (Ticket, Outcome) {
         let outcome = Outcome {
             stop,
             text: self.text.finish(),

@@ -246,6 +246,19 @@ impl Context {
         self.remove(sequence, from, None)
     }
 
+    /// Makes the sequence `to` a copy of `from`, in place of what it holds. False for a sequence that the context does not
+    /// have, and then nothing changed. Where both have buffers of their own these are copied whole, by the next
+    /// evaluation.
+    pub fn copy(&mut self, from: SeqId, to: SeqId) -> bool {
+        if from == to || !self.has_sequence(from) || !self.truncate(to, 0) {
+            return false;
+        }
+        // SAFETY: the memory belongs to the context, and both sequences are its own; whole sequences can be copied by
+        // every kind of memory.
+        unsafe { sys::llama_memory_seq_cp(self.memory, from, to, -1, -1) }
+        true
+    }
+
     /// Removes the positions `from..to` of `sequence` (to the end with `None`), leaving a hole.
     pub fn remove(&mut self, sequence: SeqId, from: usize, to: Option<usize>) -> bool {
         if self.memory.is_null() || !self.has_sequence(sequence) {

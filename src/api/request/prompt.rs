@@ -42,32 +42,59 @@ pub struct Chat {
     pub add_generation_prompt: bool,
 }
 
-/// Reads `prompt` or `messages`; also returns `prompt` as it was given. Neither of them is the empty text, as
-/// with the old server.
-pub(super) fn read(fields: &mut Fields) -> Result<(Prompt, Value)> {
+/// A prompt, and `prompt` as it was given (null with `messages`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Input {
+    /// What to continue.
+    pub prompt: Prompt,
+    /// For the answer.
+    pub given: Value,
+}
+
+/// What a request asks to continue.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Inputs {
+    /// At least one.
+    pub all: Vec<Input>,
+    /// Whether they came as `prompts`, so that the answer has `results` even if it is one.
+    pub listed: bool,
+}
+
+/// Reads `prompt`, `prompts` or `messages`. Neither of them is the empty text, as with the old server.
+pub(super) fn read(fields: &mut Fields) -> Result<Inputs> {
     let given = fields.get("prompt");
+    let has_prompt = matches!(given, Some(value) if value != "");
+    let listed = fields
+        .list("prompts", "an array of prompts", |name, value| input(name, value))?
+        .filter(|prompts| !prompts.is_empty());
     let chat = Chat::read(fields)?;
-    match (given, chat) {
-        (Some(Value::String(text)), Some(_)) if !text.is_empty() => Err(both()),
-        (Some(Value::Array(_)), Some(_)) => Err(both()),
-        (_, Some(chat)) => Ok((Prompt::Messages(chat), Value::Null)),
-        (None, None) => Ok((Prompt::Text(vec![Piece::Text(String::new())]), Value::from(""))),
-        (Some(value), None) => Ok((Prompt::Text(pieces(value)?), value.clone())),
-    }
+    let all = match (listed, chat) {
+        (Some(_), Some(_)) => return Err(Error::invalid("messages: expected either prompts or messages, got both")),
+        (Some(_), None) if has_prompt => {
+            return Err(Error::invalid("prompts: expected either prompt or prompts, got both"));
+        }
+        (Some(all), None) => return Ok(Inputs { all, listed: true }),
+        (None, Some(_)) if has_prompt => {
+            return Err(Error::invalid("messages: expected either prompt or messages, got both"));
+        }
+        (None, Some(chat)) => vec![Input { prompt: Prompt::Messages(chat), given: Value::Null }],
+        (None, None) => vec![input("prompt", given.unwrap_or(&Value::from("")))?],
+    };
+    Ok(Inputs { all, listed: false })
 }
 
-fn both() -> Error {
-    Error::invalid("messages: expected either prompt or messages, got both")
+fn input(name: &str, value: &Value) -> Result<Input> {
+    Ok(Input { prompt: Prompt::Text(pieces(name, value)?), given: value.clone() })
 }
 
-fn pieces(value: &Value) -> Result<Vec<Piece>> {
+fn pieces(name: &str, value: &Value) -> Result<Vec<Piece>> {
     match value {
         Value::String(text) => Ok(vec![Piece::Text(text.clone())]),
         Value::Array(items) => items
             .iter()
             .enumerate()
             .map(|(i, item)| {
-                let name = format!("prompt[{i}]");
+                let name = format!("{name}[{i}]");
                 match item {
                     Value::String(text) => Ok(Piece::Text(text.clone())),
                     Value::Number(_) => token(&name, item).map(Piece::Token),
@@ -75,7 +102,7 @@ fn pieces(value: &Value) -> Result<Vec<Piece>> {
                 }
             })
             .collect(),
-        _ => Err(unexpected("prompt", "a string, or an array of strings and token ids", value)),
+        _ => Err(unexpected(name, "a string, or an array of strings and token ids", value)),
     }
 }
 

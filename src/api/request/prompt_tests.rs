@@ -8,13 +8,31 @@ fn prompts() {
     let text = |text: &str| Piece::Text(text.into());
     let check = |given: Value, pieces: Vec<Piece>| {
         let request = request(json!({"prompt": given}));
-        assert_eq!((request.prompt, request.prompt_given), (Prompt::Text(pieces), given));
+        let input = Input { prompt: Prompt::Text(pieces), given };
+        assert_eq!(request.inputs, Inputs { all: vec![input], listed: false });
     };
     check(json!("Once"), vec![text("Once")]);
     check(json!("a\0b"), vec![text("a\0b")]);
     check(json!(["Once", 5, 6.0, "upon"]), vec![text("Once"), Piece::Token(5), Piece::Token(6), text("upon")]);
     check(json!([0, i32::MAX]), vec![Piece::Token(0), Piece::Token(i32::MAX)]);
     check(json!([]), vec![]);
+    let listed = request(json!({"prompts": ["a", ["b", 5], []], "prompt": ""})).inputs;
+    let input = |pieces, given| Input { prompt: Prompt::Text(pieces), given };
+    let all = vec![
+        input(vec![text("a")], json!("a")),
+        input(vec![text("b"), Piece::Token(5)], json!(["b", 5])),
+        input(vec![], json!([])),
+    ];
+    assert_eq!(listed, Inputs { all, listed: true });
+    assert!(!request(json!({"prompts": [], "prompt": "a"})).inputs.listed, "nothing is asked for");
+    assert!(request(json!({"prompts": ["a"]})).has_results() && !request(json!({"prompt": "a"})).has_results());
+    check_error(json!({"prompts": ["a", 5]}), "prompts[1]: expected a string, or an array of strings and token ids");
+    check_error(json!({"prompts": ["a", ["b", [5]]]}), "prompts[1][1]: expected a string or a token id, got [5]");
+    check_error(json!({"prompts": "a"}), "prompts: expected an array of prompts, got \"a\"");
+    check_error(json!({"prompts": ["a"], "prompt": "b"}), "prompts: expected either prompt or prompts, got both");
+    let hello = json!([{"role": "user", "content": "Hello"}]);
+    check_error(json!({"prompts": ["a"], "messages": hello}), "messages: expected either prompts or messages");
+
     check_error(json!({"prompt": 5}), "prompt: expected a string, or an array of strings and token ids, got 5");
     check_error(json!({"prompt": {"a": 1}}), "prompt: expected a string");
     check_error(json!({"prompt": ["a", -1]}), "prompt[1]: expected a whole number from 0 to 2147483647, got -1");
@@ -27,7 +45,7 @@ fn prompts() {
 #[test]
 fn messages() {
     let hello = json!([{"role": "user", "content": "Hello"}]);
-    let chat = |document: Value| match request(document).prompt {
+    let chat = |document: Value| match request(document).inputs.all.remove(0).prompt {
         Prompt::Messages(chat) => chat,
         other => panic!("{other:?}"),
     };
