@@ -237,9 +237,7 @@ fn own_text(name: &str, value: &Value) -> Result<String> {
 fn stop(fields: &mut Fields) -> Result<Vec<String>> {
     let words = match fields.get("stop") {
         Some(Value::String(word)) => vec![word.clone()],
-        _ => fields
-            .list("stop", "an array of strings", own_text)?
-            .unwrap_or_default(),
+        _ => fields.list("stop", "an array of strings", own_text)?.unwrap_or_default(),
     };
     Ok(words.into_iter().filter(|word| !word.is_empty()).collect())
 }

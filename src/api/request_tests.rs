@@ -91,9 +91,7 @@ fn other_fields() {
     check(json!({"t_max_predict_ms": -1}), |_| ());
     check(json!({"post_sampling_probs": true}), |r| r.post_sampling_probs = true);
     check(json!({"return_progress": true}), |r| r.return_progress = true);
-    check(json!({"response_fields": ["content", "a/b"]}), |r| {
-        r.response_fields = vec!["content".into(), "a/b".into()]
-    });
+    check(json!({"response_fields": ["content", "a/b"]}), |r| r.response_fields = vec!["content".into(), "a/b".into()]);
     check(json!({"response_fields": []}), |_| ());
     check(json!({"tag": {"a": [1]}}), |r| r.tag = Some(json!({"a": [1]})));
     check(json!({"tag": false}), |r| r.tag = Some(json!(false)));

@@ -81,9 +81,10 @@ pub(super) fn whole(record: &Record, events: Vec<(usize, Event)>, vocab: &Vocab)
             Event::Finished(outcome) => *end = Some(outcome),
         }
     }
-    let results = texts.into_iter().enumerate().map(|(index, (updates, end))| {
-        finished(record, index, end.as_deref()?, &updates, vocab)
-    });
+    let results = texts
+        .into_iter()
+        .enumerate()
+        .map(|(index, (updates, end))| finished(record, index, end.as_deref()?, &updates, vocab));
     let results: Vec<Value> = results.collect::<Option<_>>()?;
     if !record.has_results {
         return results.into_iter().next();
@@ -178,9 +179,9 @@ fn selected(answer: Map<String, Value>, names: &[String]) -> Map<String, Value> 
         let first = answer.get(keys.next()?)?;
         keys.try_fold(first, |value, key| value.as_object()?.get(key))
     };
-    let always = ["success", "index", "status", "error", "code"].into_iter().filter(|key| {
-        ["success", "index"].contains(key) || answer.get("success") == Some(&Value::Bool(false))
-    });
+    let always = ["success", "index", "status", "error", "code"]
+        .into_iter()
+        .filter(|key| ["success", "index"].contains(key) || answer.get("success") == Some(&Value::Bool(false)));
     let names = names.iter().map(String::as_str).chain(always);
     names.filter_map(|name| Some((name.to_owned(), find(name)?.clone()))).collect()
 }
@@ -219,7 +220,9 @@ fn add_probabilities<'a>(
     vocab: &Vocab,
 ) {
     if record.with_probs {
-        let probs: Vec<Value> = tokens.filter_map(|token| Some(probabilities(token.probs.as_ref()?, record.post_sampling_probs, vocab))).collect();
+        let probs: Vec<Value> = tokens
+            .filter_map(|token| Some(probabilities(token.probs.as_ref()?, record.post_sampling_probs, vocab)))
+            .collect();
         answer.insert("completion_probabilities".into(), probs.into());
     }
 }

@@ -127,7 +127,9 @@ impl Engine {
         let waiting = unfinished.saturating_sub(self.n_slots);
         let message = match n_texts {
             1 => format!("max_queue: {waiting} requests are waiting already"),
-            n => format!("max_queue: {n} texts were asked for, where {most} may run or wait and {unfinished} do so already"),
+            n => format!(
+                "max_queue: {n} texts were asked for, where {most} may run or wait and {unfinished} do so already"
+            ),
         };
         Err(Error::new(Code::QueueFull, message))
     }

@@ -159,13 +159,7 @@ impl Task {
     }
 
     /// The end of the request, to be told to its ticket.
-    pub(super) fn finish(
-        mut self,
-        stop: Stop,
-        slot: usize,
-        n_cached: usize,
-        truncated: bool,
-    ) -> (Ticket, Outcome) {
+    pub(super) fn finish(mut self, stop: Stop, slot: usize, n_cached: usize, truncated: bool) -> (Ticket, Outcome) {
         let outcome = Outcome {
             stop,
             text: self.text.finish(),

@@ -71,7 +71,10 @@ impl Inner {
     /// How far the request has come: as far as the text that has come furthest, and finished when all are.
     fn phase(&self) -> Phase {
         let is = |phase| self.phases.contains(&phase);
-        [Phase::Generating, Phase::Prompt, Phase::Queued].into_iter().find(|phase| is(*phase)).unwrap_or(Phase::Finished)
+        [Phase::Generating, Phase::Prompt, Phase::Queued]
+            .into_iter()
+            .find(|phase| is(*phase))
+            .unwrap_or(Phase::Finished)
     }
 }
 
@@ -189,11 +192,7 @@ impl Ticket {
     /// The outcome of a text that got no slot, or nothing out of it.
     pub(super) fn never_ran(&self, stop: Stop) -> Outcome {
         let expected = self.order.texts.get(self.index);
-        Outcome::never_ran(
-            stop,
-            expected.map_or(0, |text| text.n_prompt),
-            expected.is_some_and(|text| text.speculates),
-        )
+        Outcome::never_ran(stop, expected.map_or(0, |text| text.n_prompt), expected.is_some_and(|text| text.speculates))
     }
 
     /// Moves from the queue into a slot; false when it has ended meanwhile.

@@ -1,0 +1,7 @@
+//! The contract's fields, one row each: what is sent and what must be seen, by `get_completion`, by polling and by
+//! `speculative_completion`.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod frame;
+mod sampling;
