@@ -4,4 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod frame;
+mod limits;
+mod output;
+mod prompts;
 mod sampling;
