@@ -22,6 +22,8 @@ use crate::sampling::Settings;
 const MAX_TIMEOUT_MS: i64 = 365 * 24 * 60 * 60 * 1000;
 /// The largest `n_cmpl`; as many as may wait (`max_queue`) is the limit that matters.
 const MAX_COMPLETIONS: i64 = 1 << 16;
+/// The largest scale of a LoRA adapter, as in `init`.
+const MAX_LORA: f32 = 1000.0;
 /// The largest `logit_bias`; a sum of a few, divided by a small temperature, still is an `f32`.
 const MAX_BIAS: f32 = 1e9;
 
@@ -75,6 +77,8 @@ pub struct CompletionRequest {
     pub tag: Option<Value>,
     /// Whether and how to speculate.
     pub speculative: Speculation,
+    /// LoRA adapters by number, which may not exist, with their scales; all others are off. `None`: as in `init`.
+    pub lora: Option<Vec<(usize, f32)>>,
     /// Unknown keys.
     pub warnings: Vec<String>,
 }
@@ -100,10 +104,9 @@ pub enum BiasTarget {
 type AsksForNothing = fn(&Value) -> bool;
 
 /// Fields that another version serves, each with the values that ask for nothing.
-const TO_COME: [(&str, AsksForNothing); 11] = [
+const TO_COME: [(&str, AsksForNothing); 10] = [
     ("json_schema", |_| false),
     ("n_beams", is_at_most_one),
-    ("lora", is_empty),
     ("input_prefix", is_empty),
     ("input_suffix", is_empty),
     ("input_extra", is_empty),
@@ -195,6 +198,7 @@ impl CompletionRequest {
             timings_per_token: flag(fields, "timings_per_token", false)?,
             debug: flag(fields, "__debug", false)?,
             tag: fields.get("tag").cloned(),
+            lora: lora(fields)?,
             speculative: Speculation::read(fields, family, &defaults.speculative)?,
             warnings: Vec::new(),
         })
@@ -282,6 +286,16 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<LogitBias>> {
             Ok(entries.unwrap_or_default())
         }
     }
+}
+
+/// llama-server's form: `[{"id": 0, "scale": 0.5}]`.
+fn lora(fields: &mut Fields) -> Result<Option<Vec<(usize, f32)>>> {
+    fields.list("lora", "an array of {\"id\", \"scale\"}", |name, value| {
+        let entry = value.get("id").zip(value.get("scale"));
+        let (id, scale) = entry.ok_or_else(|| unexpected(name, "{\"id\", \"scale\"}", value))?;
+        let id = int_in(&format!("{name}.id"), id, 0..=i64::from(i32::MAX))?;
+        Ok((id, number_in(&format!("{name}.scale"), scale, -MAX_LORA..=MAX_LORA)?))
+    })
 }
 
 /// A token id; whether the vocabulary has it is checked later.

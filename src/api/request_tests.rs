@@ -86,6 +86,10 @@ fn other_fields() {
     check(json!({"id_slot": 3}), |r| r.id_slot = Some(3));
     check(json!({"id_slot": -1, "timeout_ms": 0}), |_| ());
     check(json!({"timeout_ms": 1500}), |r| r.timeout = Some(Duration::from_millis(1500)));
+    check(json!({"lora": [{"id": 1, "scale": -0.5}, {"id": 0, "scale": 2}]}), |r| {
+        r.lora = Some(vec![(1, -0.5), (0, 2.0)])
+    });
+    check(json!({"lora": []}), |r| r.lora = Some(vec![]));
     check(json!({"t_max_predict_ms": 250}), |r| r.t_max_predict = Some(Duration::from_millis(250)));
     check(json!({"t_max_predict_ms": 0}), |_| ());
     check(json!({"t_max_predict_ms": -1}), |_| ());
@@ -105,6 +109,10 @@ fn other_fields() {
     check_error(json!({"n_keep": 1.5}), "n_keep");
     check_error(json!({"id_slot": -2}), "id_slot");
     check_error(json!({"timeout_ms": u64::MAX}), "timeout_ms: expected a whole number");
+    check_error(json!({"lora": {"id": 0}}), "lora: expected an array of");
+    check_error(json!({"lora": [{"id": 0}]}), "lora[0]: expected {\"id\", \"scale\"}, got {\"id\":0}");
+    check_error(json!({"lora": [{"id": -1, "scale": 1}]}), "lora[0].id: expected a whole number from 0");
+    check_error(json!({"lora": [{"id": 0, "scale": 1e5}]}), "lora[0].scale: expected a number from -1000 to 1000");
     check_error(json!({"t_max_predict_ms": -2}), "t_max_predict_ms: expected a whole number from -1");
     check_error(json!({"post_sampling_probs": 1}), "post_sampling_probs: expected true or false, got 1");
     check_error(json!({"return_progress": "x"}), "return_progress: expected true or false");
@@ -155,7 +163,6 @@ fn fields_to_come() {
     };
     check("json_schema", &[], &[json!({}), json!({"type": "object"}), json!(false)]);
     check("n_beams", &[json!(0), json!(1), json!(1.0)], &[json!(2), json!("2")]);
-    check("lora", &[json!([])], &[json!([{"id": 0, "scale": 1}])]);
     check("input_prefix", &[json!("")], &[json!("a")]);
     check("input_suffix", &[json!("")], &[json!("a")]);
     check("input_extra", &[json!([])], &[json!([{"text": "a"}])]);
@@ -237,7 +244,7 @@ fn settings_as_reported() {
         "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": false, "stop": ["x"], "grammar": "root ::= \"a\"",
         "n_predict": 9, "n_keep": 0, "cache_prompt": true, "id_slot": -1, "timeout_ms": 0, "stream": false,
         "return_tokens": false, "timings_per_token": false, "t_max_predict_ms": 0, "post_sampling_probs": false,
-        "return_progress": false, "response_fields": [],
+        "return_progress": false, "response_fields": [], "lora": [],
         "speculative": {"type": "auto", "n_max": 4, "n_min": 0, "p_min": 0.0, "verify": "coupled", "adaptive": true}
     }"#;
     assert_eq!(settings, Value::Object(parse_object(expected.as_bytes()).unwrap()));
@@ -392,6 +399,7 @@ proptest! {
             inputs: again.inputs.clone(),
             n_cmpl: 1,
             seed_is_drawn: false,
+            lora: again.lora.clone(),
             tag: None,
             debug: false,
             ..first

@@ -47,6 +47,8 @@ pub(super) struct Record {
 pub(super) struct Text {
     /// The prompt's tokens as sent.
     pub(super) prompt: Arc<[Token]>,
+    /// The LoRA scales, which a cached prompt must have too.
+    pub(super) lora: Vec<f32>,
     /// The prompt as the answer shows it.
     pub(super) shown_prompt: Value,
     /// `generation_settings`.

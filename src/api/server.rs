@@ -215,7 +215,7 @@ impl Server {
     fn enqueue(&self, family: Family, request: &[u8]) -> Result<Arc<Record>> {
         let engine = self.engine()?;
         let object = parse_object(request)?;
-        let request = CompletionRequest::from_object(&object, family, &self.init.defaults)?;
+        let mut request = CompletionRequest::from_object(&object, family, &self.init.defaults)?;
         if request.debug {
             log::always(Level::Info, &format!("request: {}", Value::Object(object)));
         }
@@ -229,6 +229,8 @@ impl Server {
         let mut settings = request.sampling.clone();
         settings.logit_bias = self.logit_bias(&request)?;
         let grammar = request.grammar.as_ref().map(|text| Grammar::new(&self.models.target, text)).transpose()?;
+        let lora = self.lora_scales(request.lora.as_deref())?;
+        request.lora = Some(lora.iter().copied().enumerate().collect());
         // Before anything is made so many times.
         engine.check_room(request.inputs.all.len().saturating_mul(request.n_cmpl))?;
         let (mut texts, mut requests) = (Vec::new(), Vec::new());
@@ -255,6 +257,7 @@ impl Server {
                     t_max_predict: request.t_max_predict,
                     post_sampling_probs: request.post_sampling_probs && settings.n_probs > 0,
                     progress: request.return_progress,
+                    lora: lora.clone(),
                     sampling: settings.clone(),
                     grammar: grammar.as_ref().map(Grammar::try_clone).transpose()?,
                     speculative: request.speculative.settings.clone(),
@@ -263,6 +266,7 @@ impl Server {
                 texts.push(Text {
                     prompt: Arc::clone(&prompt),
                     shown_prompt: shown_prompt.clone(),
+                    lora: lora.clone(),
                     settings: generation_settings(&request, &settings, n_ctx, &self.alias()),
                 });
             }
@@ -287,6 +291,21 @@ impl Server {
             not_speculating: request.speculative.disabled.map(str::to_owned),
             warnings: request.warnings,
         }))
+    }
+
+    /// The scale of each LoRA adapter: `init`'s, or those asked for, which turn off all others.
+    fn lora_scales(&self, asked: Option<&[(usize, f32)]>) -> Result<Vec<f32>> {
+        let mut scales = self.models.target.lora_scales();
+        let Some(asked) = asked else { return Ok(scales) };
+        scales.fill(0.0);
+        let n = scales.len();
+        for (index, (id, scale)) in asked.iter().enumerate() {
+            let place = scales.get_mut(*id);
+            *place.ok_or_else(|| {
+                Error::invalid(format!("lora[{index}].id: there is no adapter {id}, init loaded {n}"))
+            })? = *scale;
+        }
+        Ok(scales)
     }
 
     /// What the engine would refuse: a request for several texts shall have all of them or none.
@@ -337,7 +356,8 @@ impl Server {
         if let Some(range) = left_out {
             prompt.drain(range);
         }
-        let caches = self.engine_status().slots.into_iter().filter_map(|slot| slot.cache);
+        let slots = self.engine_status().slots.into_iter().filter(|slot| slot.lora == text.lora);
+        let caches = slots.filter_map(|slot| slot.cache);
         let common = caches.map(|cache| session::common_prefix(&cache, &prompt)).max().unwrap_or(0);
         let cached = common.min(prompt.len().saturating_sub(1));
         response::prompt_stats(self.vocab(), &text.prompt, record.n_ctx, n_keep, cached)

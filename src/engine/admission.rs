@@ -54,7 +54,7 @@ impl Generation {
         let slot = match request.slot {
             Some(index) => free.into_iter().find(|slot| slot.index == index)?,
             None => free.into_iter().max_by_key(|slot| {
-                let common = session::common_prefix(&slot.cache, &request.prompt);
+                let common = slot.common_prefix(&request.prompt, &request.lora);
                 // A tenth in common is more than a BOS and a system prompt's first words.
                 let worth = if 10 * common > request.prompt.len() { common } else { 0 };
                 (worth, Reverse(slot.last_used))
@@ -68,8 +68,8 @@ impl Generation {
 
     /// Copies the cache of the slot that begins with most of `tokens`, if that is more than the slot `index` has itself.
     /// Not where slots share their cells: a shift of the one would move the tokens of the other.
-    fn copy_prefix(&mut self, index: usize, tokens: &[Token]) {
-        let common = |slot: &Slot| session::common_prefix(&slot.cache, tokens);
+    fn copy_prefix(&mut self, index: usize, tokens: &[Token], lora: &[f32]) {
+        let common = |slot: &Slot| slot.common_prefix(tokens, lora);
         let own = self.slots.get(index).map_or(0, common);
         let best = self.slots.iter().filter(|slot| slot.index != index).max_by_key(|slot| common(slot));
         let Some(best) = best.filter(|best| self.shared_cells.is_none() && common(best) > own) else { return };
@@ -77,6 +77,7 @@ impl Generation {
         let Some(slot) = self.slots.get_mut(index) else { return };
         if self.context.copy(from, slot.sequence()) {
             slot.cache = cache;
+            slot.lora = lora.to_vec();
         }
     }
 
@@ -104,10 +105,10 @@ impl Generation {
             return Err(Error::invalid("prompt: has no tokens, and the model begins texts with none"));
         }
         if request.prompt_of.is_some() && request.cache_prompt {
-            self.copy_prefix(index, &tokens);
+            self.copy_prefix(index, &tokens, &request.lora);
         }
         let slot = self.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
-        let mut reused = if request.cache_prompt { session::common_prefix(&slot.cache, &tokens) } else { 0 };
+        let mut reused = if request.cache_prompt { slot.common_prefix(&tokens, &request.lora) } else { 0 };
         // One token at least must be evaluated, for its logits.
         reused = reused.min(tokens.len() - 1);
         if !self.context.truncate(slot.sequence(), reused) {
@@ -115,6 +116,7 @@ impl Generation {
             reused = 0;
         }
         slot.cache.truncate(reused);
+        slot.lora = request.lora;
         let sampler = Sampler::new(&request.sampling, vocab, request.grammar)?;
         let mut speculation = request.speculative.map(Speculation::new);
         if let Some(speculation) = &mut speculation {

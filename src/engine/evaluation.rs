@@ -22,7 +22,7 @@ impl Generation {
         let others = others.saturating_sub(1);
         let mut asks = Vec::with_capacity(self.slots.len());
         for slot in &mut self.slots {
-            let Some(task) = slot.task.as_mut().filter(|task| !task.paused) else { continue };
+            let Some(task) = slot.task.as_mut().filter(|task| !task.paused && !slot.sits_out) else { continue };
             let room = n_ctx.saturating_sub(task.tokens.len() + 1);
             let most = room.min(task.remaining() - 1);
             let ready = task.is_generating() && task.tokens.len() == slot.cache.len() + 1;
@@ -79,7 +79,7 @@ impl Generation {
             let Some(slot) = self.slots.get_mut(index) else { continue };
             slot.in_batch = None;
             let sequence = slot.sequence();
-            let Some(task) = slot.task.as_ref().filter(|task| !task.paused) else { continue };
+            let Some(task) = slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out) else { continue };
             let pending = task.tokens.get(slot.cache.len()..).unwrap_or(&[]);
             let chunk = pending.get(..room.min(pending.len())).unwrap_or(&[]);
             let draft = task.speculation.as_ref().map_or(&[][..], |speculation| &speculation.draft.tokens);

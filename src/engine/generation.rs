@@ -32,6 +32,8 @@ pub(super) struct Generation {
     pub(super) costs: Costs,
     /// Counts admissions: the order of requests, and of the slots' last use.
     pub(super) tick: u64,
+    /// Counts steps, for slots that take turns.
+    pub(super) turn: u64,
 }
 
 impl Generation {
@@ -48,6 +50,7 @@ impl Generation {
             batch: Batch::new(),
             costs: Costs::default(),
             tick: 0,
+            turn: 0,
         }
     }
 
@@ -64,6 +67,7 @@ impl Generation {
         interrupt.set_deadline(self.deadline());
         self.make_space();
         self.balance();
+        self.take_turns();
         self.draft();
         if self.fill_batch() {
             self.evaluate(notify);

@@ -17,6 +17,7 @@ mod space;
 mod task;
 mod text;
 mod ticket;
+mod turns;
 mod worker;
 
 use std::sync::Arc;
@@ -91,6 +92,8 @@ pub struct SlotStatus {
     pub n_past: usize,
     /// The tokens in the cache of a free slot.
     pub cache: Option<Arc<Vec<Token>>>,
+    /// The LoRA scales that they were evaluated with.
+    pub lora: Vec<f32>,
 }
 
 impl Engine {

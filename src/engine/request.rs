@@ -31,6 +31,8 @@ pub struct Request {
     pub post_sampling_probs: bool,
     /// Whether to report how far the prompt's evaluation has come.
     pub progress: bool,
+    /// The scale of each LoRA adapter of the model.
+    pub lora: Vec<f32>,
     /// How tokens are chosen.
     pub sampling: sampling::Settings,
     /// A grammar that the text must follow, compiled for this request.

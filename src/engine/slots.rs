@@ -2,14 +2,20 @@
 
 use super::task::Task;
 use crate::llama::{SeqId, Token};
+use crate::session;
 
 pub(super) struct Slot {
     pub(super) index: usize,
     /// The tokens in the KV cache, from position 0; they stay when a request ends, for the next one to reuse.
     pub(super) cache: Vec<Token>,
+    /// The LoRA scales that the cache was made with, which are those of the task.
+    pub(super) lora: Vec<f32>,
     pub(super) task: Option<Task>,
     /// When a request last began or ended here, counted in admissions.
     pub(super) last_used: u64,
+    /// When it last took part in a step, and whether others have their turn in this one.
+    pub(super) last_turn: u64,
+    pub(super) sits_out: bool,
     /// This slot's part of the batch being evaluated.
     pub(super) in_batch: Option<InBatch>,
 }
@@ -26,7 +32,21 @@ pub(super) struct InBatch {
 
 impl Slot {
     pub(super) fn new(index: usize) -> Slot {
-        Slot { index, cache: Vec::new(), task: None, last_used: 0, in_batch: None }
+        Slot {
+            index,
+            cache: Vec::new(),
+            lora: Vec::new(),
+            task: None,
+            last_used: 0,
+            last_turn: 0,
+            sits_out: false,
+            in_batch: None,
+        }
+    }
+
+    /// How many tokens at the start of `tokens` are in the cache, as evaluated with these LoRA scales.
+    pub(super) fn common_prefix(&self, tokens: &[Token], lora: &[f32]) -> usize {
+        if self.lora == lora { session::common_prefix(&self.cache, tokens) } else { 0 }
     }
 
     /// Its sequence in target and draft.

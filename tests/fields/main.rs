@@ -5,6 +5,7 @@
 mod common;
 mod frame;
 mod limits;
+mod lora;
 mod output;
 mod prompts;
 mod sampling;

@@ -36,6 +36,7 @@ pub fn generation_settings(request: &CompletionRequest, used: &Settings, n_ctx: 
         ("post_sampling_probs", json!(request.post_sampling_probs)),
         ("return_progress", json!(request.return_progress)),
         ("response_fields", json!(request.response_fields)),
+        ("lora", lora(request)),
         ("stream", json!(request.stream)),
         ("return_tokens", json!(request.return_tokens)),
         ("timings_per_token", json!(request.timings_per_token)),
@@ -43,6 +44,12 @@ pub fn generation_settings(request: &CompletionRequest, used: &Settings, n_ctx: 
     ];
     settings.extend(others.map(|(key, value)| (key.to_owned(), value)));
     Value::Object(settings)
+}
+
+/// Every adapter, as [`CompletionRequest::lora`] has them once the server has looked up what `init` says.
+fn lora(request: &CompletionRequest) -> Value {
+    let scales = request.lora.as_deref().unwrap_or_default();
+    scales.iter().map(|(id, scale)| json!({"id": id, "scale": shortest(*scale)})).collect()
 }
 
 /// 0 is no limit.
