@@ -50,12 +50,14 @@ pub struct RequestDefaults {
     pub seed: Option<u32>,
     /// How to speculate.
     pub speculative: Options,
+    /// Whether infill prompts have the suffix before the prefix.
+    pub spm_infill: bool,
 }
 
 impl Default for RequestDefaults {
     /// As with an `init` that says nothing about them.
     fn default() -> Self {
-        RequestDefaults { n_keep: Some(0), seed: None, speculative: Options::default() }
+        RequestDefaults { n_keep: Some(0), seed: None, speculative: Options::default(), spm_infill: false }
     }
 }
 
@@ -136,6 +138,7 @@ impl InitRequest {
             n_keep: fields.int("n_keep", -1..=MAX_CTX)?.map_or(Some(0), |n: i64| usize::try_from(n).ok()),
             seed: read_seed(fields)?.flatten(),
             speculative: Options::read_defaults(fields)?,
+            spm_infill: fields.flag("spm_infill")?.unwrap_or(false),
         };
         let model_alias = fields.c_text("model_alias")?;
         let chat_template = fields.c_text("chat_template")?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-pub use self::prompt::{Chat, Input, Inputs, Piece, Prompt};
+pub use self::prompt::{Chat, Infill, Input, Inputs, Piece, Prompt, pieces};
 pub use self::settings::generation_settings;
 use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpected};
 use super::init::{RequestDefaults, read_seed};
@@ -104,12 +104,9 @@ pub enum BiasTarget {
 type AsksForNothing = fn(&Value) -> bool;
 
 /// Fields that another version serves, each with the values that ask for nothing.
-const TO_COME: [(&str, AsksForNothing); 10] = [
+const TO_COME: [(&str, AsksForNothing); 7] = [
     ("json_schema", |_| false),
     ("n_beams", is_at_most_one),
-    ("input_prefix", is_empty),
-    ("input_suffix", is_empty),
-    ("input_extra", is_empty),
     ("session_load", is_empty),
     ("session_save", is_empty),
     ("prediction", is_empty),

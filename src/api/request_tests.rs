@@ -163,9 +163,6 @@ fn fields_to_come() {
     };
     check("json_schema", &[], &[json!({}), json!({"type": "object"}), json!(false)]);
     check("n_beams", &[json!(0), json!(1), json!(1.0)], &[json!(2), json!("2")]);
-    check("input_prefix", &[json!("")], &[json!("a")]);
-    check("input_suffix", &[json!("")], &[json!("a")]);
-    check("input_extra", &[json!([])], &[json!([{"text": "a"}])]);
     check("session_load", &[json!("")], &[json!("a.bin")]);
     check("session_save", &[json!("")], &[json!("a.bin")]);
     check("prediction", &[json!({})], &[json!({"type": "content", "content": "a"})]);

@@ -8,6 +8,7 @@ use parking_lot::RwLock;
 use serde_json::{Map, Value, json};
 
 use super::fields::{Fields, parse_object, show};
+use super::infill::Room;
 use super::request::{BiasTarget, CompletionRequest, generation_settings};
 use super::requests::{Found, Record, Requests, Text};
 use super::system::would_deadlock;
@@ -233,10 +234,16 @@ impl Server {
         request.lora = Some(lora.iter().copied().enumerate().collect());
         // Before anything is made so many times.
         engine.check_room(request.inputs.all.len().saturating_mul(request.n_cmpl))?;
+        let room = Room {
+            n_ctx: self.models.n_ctx,
+            n_batch: self.init.config.context.n_batch as usize,
+            n_predict: request.n_predict,
+            spm: self.init.defaults.spm_infill,
+        };
         let (mut texts, mut requests) = (Vec::new(), Vec::new());
         for (place, input) in request.inputs.all.iter().enumerate() {
             let name = if request.inputs.listed { format!("prompts[{place}]") } else { "prompt".to_owned() };
-            let (prompt, shown_prompt) = prompts::tokens(self, &name, input)?;
+            let (prompt, shown_prompt) = prompts::tokens(self, &name, input, &room)?;
             if request.has_results() {
                 self.check_prompt(&name, &prompt, request.n_keep)?;
             }

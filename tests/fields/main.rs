@@ -4,8 +4,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod frame;
+mod infill;
 mod limits;
 mod lora;
 mod output;
 mod prompts;
 mod sampling;
+mod text;

@@ -43,6 +43,37 @@ fn prompts() {
 }
 
 #[test]
+fn gaps() {
+    let text = |text: &str| Piece::Text(text.into());
+    let infill = |document: Value| match request(document).inputs.all.remove(0).prompt {
+        Prompt::Infill(infill) => infill,
+        other => panic!("{other:?}"),
+    };
+    let found = infill(json!({"input_prefix": ["a", 5], "input_suffix": "b", "prompt": "c",
+        "input_extra": [{"text": "d"}, {"filename": "e", "text": ""}]}));
+    let extra =
+        [("tmp", "d"), ("e", "")].map(|(name, text)| Extra { filename: name.into(), text: text.into() }).to_vec();
+    assert_eq!(
+        found,
+        Infill { prefix: vec![text("a"), Piece::Token(5)], prompt: vec![text("c")], suffix: vec![text("b")], extra }
+    );
+    assert_eq!(infill(json!({"input_suffix": "b"})).prompt, []);
+    infill(json!({"input_extra": [{"text": "a"}]}));
+    // A host that always sends them, and means a plain prompt.
+    let plain = request(json!({"input_prefix": "", "input_suffix": "", "input_extra": [], "prompt": "a"}));
+    assert_eq!(plain.inputs, request(json!({"prompt": "a"})).inputs);
+
+    check_error(json!({"input_prefix": 5}), "input_prefix: expected a string, or an array of strings and token ids");
+    check_error(json!({"input_suffix": [[]]}), "input_suffix[0]: expected a string or a token id");
+    check_error(json!({"input_extra": "a"}), "input_extra: expected an array of");
+    check_error(json!({"input_extra": [{"filename": "a"}]}), "input_extra[0]: expected {\"filename\", \"text\"}");
+    check_error(json!({"input_extra": [{"text": 5}]}), "input_extra[0].text: expected a string, got 5");
+    check_error(json!({"input_extra": [{"text": "", "filename": 5}]}), "input_extra[0].filename: expected a string");
+    check_error(json!({"input_prefix": "a", "prompts": ["b"]}), "input_prefix: with input_suffix and input_extra");
+    check_error(json!({"input_prefix": "a", "messages": [{"role": "user"}]}), "input_prefix: with");
+}
+
+#[test]
 fn messages() {
     let hello = json!([{"role": "user", "content": "Hello"}]);
     let chat = |document: Value| match request(document).inputs.all.remove(0).prompt {
