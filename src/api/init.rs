@@ -53,12 +53,20 @@ pub struct RequestDefaults {
     pub seed: Option<u32>,
     /// How to speculate.
     pub speculative: Options,
+    /// Whether infill prompts have the suffix before the prefix.
+    pub spm_infill: bool,
 }
 
 impl Default for RequestDefaults {
     /// As with an `init` that says nothing about them.
     fn default() -> Self {
-        RequestDefaults { n_keep: Some(0), n_cache_reuse: 0, seed: None, speculative: Options::default() }
+        RequestDefaults {
+            n_keep: Some(0),
+            n_cache_reuse: 0,
+            seed: None,
+            speculative: Options::default(),
+            spm_infill: false,
+        }
     }
 }
 
@@ -141,6 +149,7 @@ impl InitRequest {
             n_cache_reuse: fields.int("n_cache_reuse", 0..=i64::from(i32::MAX))?.unwrap_or(0),
             seed: read_seed(fields)?.flatten(),
             speculative: Options::read_defaults(fields)?,
+            spm_infill: fields.flag("spm_infill")?.unwrap_or(false),
         };
         let model_alias = fields.c_text("model_alias")?;
         let chat_template = fields.c_text("chat_template")?;

@@ -7,6 +7,7 @@
 mod args;
 mod chat_template;
 mod fields;
+mod infill;
 mod init;
 mod prompts;
 mod request;

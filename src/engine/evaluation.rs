@@ -23,7 +23,7 @@ impl Generation {
         let wishes: Vec<Wish> = self
             .slots
             .iter()
-            .filter_map(|slot| Some((slot, slot.task.as_ref().filter(|task| !task.paused)?)))
+            .filter_map(|slot| Some((slot, slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out)?)))
             .filter(|(_, task)| task.speculation.is_some())
             .map(|(slot, task)| {
                 let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(task.remaining() - 1);
@@ -64,7 +64,7 @@ impl Generation {
         for index in order {
             let Some(slot) = self.slots.get_mut(index) else { continue };
             slot.in_batch = None;
-            let Some(task) = slot.task.as_ref().filter(|task| !task.paused) else { continue };
+            let Some(task) = slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out) else { continue };
             slot.cache.group(&mut self.context);
             let pending = task.tokens.get(slot.cache.len()..).unwrap_or(&[]);
             let most = room.min(slot.cache.room());
@@ -141,11 +141,12 @@ impl Generation {
             let Some(task) = &mut slot.task else { continue };
             let known = slot.cache.len();
             slot.cache.push(task.tokens.get(known..known + part.chunk).unwrap_or(&[]));
-            let Some(row) = part.row else {
-                slot.cache.checkpoint(&mut self.context);
-                continue;
-            };
             let is_first = task.n_predicted == 0;
+            if task.progress && is_first {
+                task.report_progress(slot.cache.len());
+                notify(task.ticket.id());
+            }
+            let Some(row) = part.row else { continue };
             if let Some(speculation) = &mut task.speculation {
                 speculation.stats.n_steps += 1;
                 // The first token's evaluation is the prompt's.
@@ -201,11 +202,19 @@ fn sample(
         let Some(logits) = context.logits(row + accepted) else {
             return (Some(Stop::Error(Error::new(Code::Internal, "the evaluation gave no logits"))), accepted);
         };
-        let token = match task.sampler.pick(logits, &task.tokens, task.position()) {
-            Ok(token) => token,
+        let position = task.position();
+        let picked = match task.post_sampling_probs {
+            true => task
+                .sampler
+                .pick_with_probs(logits, &task.tokens, position, task.n_probs)
+                .map(|(token, probs)| (token, Some(probs))),
+            false => task.sampler.pick(logits, &task.tokens, position).map(|token| (token, None)),
+        };
+        let (token, probs) = match picked {
+            Ok(picked) => picked,
             Err(error) => return (Some(Stop::Error(error)), accepted),
         };
-        let probs = (task.n_probs > 0).then(|| sampling::token_probs(logits, token, task.n_probs));
+        let probs = probs.or_else(|| (task.n_probs > 0).then(|| sampling::token_probs(logits, token, task.n_probs)));
         if let Err(error) = task.sampler.accept(token) {
             return (Some(Stop::Error(error)), accepted);
         }

@@ -5,7 +5,6 @@
 //! a few more tokens behind those. So speculation, long prompts and paused requests need no loops of their own.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::beams::Beams;
@@ -34,12 +33,14 @@ pub(super) struct Generation {
     pub(super) shared_cells: Option<usize>,
     pub(super) ctx_shift: bool,
     /// Requests that have ended in this step, to be told by [`Generation::deliver`].
-    pub(super) ended: Vec<(Arc<Ticket>, Outcome)>,
+    pub(super) ended: Vec<(Ticket, Outcome)>,
     pub(super) batch: Batch,
     /// Time that the drafters took in this step.
     pub(super) t_draft: Duration,
     /// Counts admissions: the order of requests, and of the slots' last use.
     pub(super) tick: u64,
+    /// Counts steps, for slots that take turns.
+    pub(super) turn: u64,
 }
 
 impl Generation {
@@ -59,6 +60,7 @@ impl Generation {
             batch: Batch::new(),
             t_draft: Duration::ZERO,
             tick: 0,
+            turn: 0,
         }
     }
 
@@ -77,6 +79,7 @@ impl Generation {
         interrupt.set_deadline(self.deadline());
         self.make_space();
         self.balance();
+        self.take_turns();
         self.draft();
         if self.fill_batch() {
             self.evaluate(notify);

@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::event::{Generated, Outcome, PromptStats, Restored, SpeculationStats, Stop, Timings, Update};
+use super::event::{Generated, Outcome, Progress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update};
 use super::text::TextStream;
 use super::ticket::Ticket;
 use crate::llama::{Token, Vocab};
@@ -17,14 +16,19 @@ const MAX_EXTRA: usize = 3;
 
 /// What a slot works on.
 pub(super) struct Task {
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) ticket: Ticket,
     /// The whole context: prompt and generated tokens. Those beyond the slot's cache are to be evaluated.
     pub(super) tokens: Vec<Token>,
     pub(super) sampler: Sampler,
     pub(super) n_probs: usize,
+    pub(super) post_sampling_probs: bool,
+    /// Whether the prompt's progress is reported.
+    pub(super) progress: bool,
     /// Tokens that a context shift keeps.
     pub(super) n_keep: usize,
     pub(super) n_predict: Option<usize>,
+    /// How long after the first token a newline ends the text.
+    pub(super) t_max_predict: Option<Duration>,
     pub(super) deadline: Option<Instant>,
     pub(super) speculation: Option<Speculation>,
     pub(super) text: TextStream,
@@ -58,12 +62,15 @@ struct Clock {
 
 /// The parts of a request that a task is made of.
 pub(super) struct Parts {
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) ticket: Ticket,
     pub(super) tokens: Vec<Token>,
     pub(super) sampler: Sampler,
     pub(super) n_probs: usize,
+    pub(super) post_sampling_probs: bool,
+    pub(super) progress: bool,
     pub(super) n_keep: usize,
     pub(super) n_predict: Option<usize>,
+    pub(super) t_max_predict: Option<Duration>,
     pub(super) deadline: Option<Instant>,
     pub(super) speculation: Option<Speculation>,
     pub(super) stop: Vec<String>,
@@ -80,8 +87,11 @@ impl Task {
             ticket: parts.ticket,
             sampler: parts.sampler,
             n_probs: parts.n_probs,
+            post_sampling_probs: parts.post_sampling_probs,
+            progress: parts.progress,
             n_keep: parts.n_keep,
             n_predict: parts.n_predict,
+            t_max_predict: parts.t_max_predict,
             deadline: parts.deadline,
             speculation: parts.speculation,
             text: TextStream::new(parts.stop),
@@ -125,9 +135,9 @@ impl Task {
     ) -> Option<Stop> {
         let now = Instant::now();
         if self.clock.first_token.is_none() {
-            self.clock.first_token = Some(now);
             self.ticket.set_generating();
         }
+        let elapsed = now.duration_since(*self.clock.first_token.get_or_insert(now));
         self.clock.last_token = Some(now);
         self.tokens.push(token);
         self.n_predicted += 1;
@@ -135,8 +145,13 @@ impl Task {
         if vocab.is_eog(token) {
             return Some(Stop::Eos);
         }
-        if let Some(word) = self.text.push(vocab.text(token)) {
+        let piece = vocab.text(token);
+        if let Some(word) = self.text.push(piece) {
             return Some(Stop::Word(word.to_owned()));
+        }
+        // As llama-server: a line is not broken off.
+        if self.t_max_predict.is_some_and(|most| elapsed > most) && piece.contains(&b'\n') {
+            return Some(Stop::Limit);
         }
         let n_predict = self.n_predict.filter(|n_predict| self.n_predicted >= *n_predict)?;
         let unfinished = self.text.is_inside_character() && self.n_predicted < n_predict + MAX_EXTRA;
@@ -154,6 +169,16 @@ impl Task {
         self.output -= before_output.len();
         self.tokens.drain(gone);
         self.truncated = true;
+    }
+
+    /// Reports that `processed` tokens of the prompt are in the cache.
+    pub(super) fn report_progress(&self, processed: usize) {
+        self.ticket.progress(Progress {
+            total: self.prompt.n_prompt,
+            cached: self.prompt.n_cached,
+            processed,
+            time: self.clock.start.elapsed(),
+        });
     }
 
     /// Sends the text that may be shown.
@@ -175,7 +200,7 @@ impl Task {
         n_cached: usize,
         truncated: bool,
         draft_length: Option<usize>,
-    ) -> (Arc<Ticket>, Outcome) {
+    ) -> (Ticket, Outcome) {
         let outcome = Outcome {
             stop,
             text: self.text.finish(),

@@ -42,13 +42,15 @@ impl Context {
         unsafe { sys::llama_memory_seq_rm(self.memory, sequence, from, to) }
     }
 
-    /// Makes `to` hold what `from` holds; in a buffer that sequences share this takes no memory. False when each has a
-    /// buffer of its own, where llama.cpp would copy it or fail an assertion.
+    /// Makes the sequence `to` a copy of `from`, in place of what it holds. False for a sequence that the context does not
+    /// have, and then nothing changed. Where both have buffers of their own these are copied whole, by the next
+    /// evaluation; in a buffer that they share it takes no memory.
     pub fn copy(&mut self, from: SeqId, to: SeqId) -> bool {
-        if !self.unified || self.memory.is_null() || !self.has_sequence(from) || !self.has_sequence(to) {
+        if from == to || !self.has_sequence(from) || !self.truncate(to, 0) {
             return false;
         }
-        // SAFETY: as in `remove`; the buffer is shared.
+        // SAFETY: the memory belongs to the context, and both sequences are its own; whole sequences can be copied by
+        // every kind of memory.
         unsafe { sys::llama_memory_seq_cp(self.memory, from, to, -1, -1) };
         true
     }
