@@ -90,6 +90,9 @@ impl Generation {
         let mut speculation = request.speculative.map(Speculation::new);
         if let Some(speculation) = &mut speculation {
             let obstacle = match &mut self.drafter {
+                _ if !model.can_roll_back() => {
+                    Some("the target's memory cannot be cut back after a rejected draft".to_owned())
+                }
                 _ if !speculation.settings.sources.contains(&Source::Draft) => Some("no drafter was asked for".into()),
                 Some(drafter) => {
                     drafter.begin(index, &sampler, &speculation.settings).err().map(|error| error.message().to_owned())
