@@ -129,6 +129,16 @@ impl Generation {
         self.beams.begin(submission, prompt, stats)
     }
 
+    /// Why the draft model does not draft, when that is worth telling: it is there and does not fit, or nobody else was
+    /// asked for.
+    fn missing(&self, sources: &[Source]) -> Option<String> {
+        if !sources.contains(&Source::Draft) || self.team.has(Source::Draft) {
+            return None;
+        }
+        let alone = sources.iter().all(|source| *source == Source::Draft);
+        self.draft_obstacle.clone().or_else(|| alone.then(|| "there is no draft model".into()))
+    }
+
     /// Starts a request in a free slot.
     fn begin(&mut self, index: usize, submission: Submission) -> Result<()> {
         let Submission { request, ticket, deadline } = submission;
@@ -157,12 +167,15 @@ impl Generation {
         slot.lora = request.lora;
         let sampler = Sampler::new(&request.sampling, vocab, request.grammar)?;
         let mut speculation = request.speculative.map(Speculation::new);
-        if let Some(Speculation { settings, stats, .. }) = &mut speculation {
-            self.team.begin(index, &sampler, settings);
-            if settings.sources.contains(&Source::Draft) && !self.team.has(Source::Draft) {
-                let reason = self.draft_obstacle.clone();
-                stats.disabled = Some(reason.unwrap_or_else(|| "there is no draft model".into()));
+        match &mut speculation {
+            Some(Speculation { stats, .. }) if !model.can_roll_back() => {
+                stats.disabled = Some("the target's memory cannot be cut back after a rejected draft".into());
             }
+            Some(Speculation { settings, stats, .. }) => {
+                self.team.begin(index, &sampler, settings);
+                stats.disabled = self.missing(&settings.sources);
+            }
+            None => {}
         }
         if request.cache_prompt && request.n_cache_reuse > 0 {
             self.team.reuse(index, &tokens, request.n_cache_reuse);

@@ -183,9 +183,10 @@ impl Sequence {
         self.cut(context, end)
     }
 
-    /// Removes the tokens `range`; those behind move down. False when this memory cannot do that; then nothing changed.
+    /// Removes the tokens `range`; those behind move down. False when this memory cannot do that, or groups positions; then
+    /// nothing changed.
     pub fn shift(&mut self, context: &mut Context, range: Range<usize>) -> bool {
-        let fits = self.blocks == 0 && range.start < range.end && range.end <= self.tokens.len();
+        let fits = self.extend.is_none() && range.start < range.end && range.end <= self.tokens.len();
         if !fits || !context.can_shift() || !context.remove(self.id, range.start, Some(range.end)) {
             return false;
         }

@@ -197,7 +197,6 @@ impl Drafter for DraftModel {
                 slot.row = None;
                 continue;
             }
-            slot.cache.checkpoint(&mut self.context);
             // The history differs from the last step's by its end alone: only that is copied.
             let kept = common_prefix(&slot.history, ask.tokens);
             slot.history.truncate(kept);
