@@ -152,6 +152,7 @@ impl Generation {
             self.copy_prefix(index, &tokens, &request.lora);
         }
         let session_load = request.session_load.as_deref().map(|path| self.load_from(index, path)).transpose()?;
+        let missing = request.speculative.as_ref().and_then(|settings| self.missing(&settings.sources));
         let slot = self.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
         // A session's seed goes on where the request does.
         let continues = std::mem::take(&mut slot.loaded) && tokens.starts_with(&slot.cache);
@@ -173,7 +174,7 @@ impl Generation {
             }
             Some(Speculation { settings, stats, .. }) => {
                 self.team.begin(index, &sampler, settings);
-                stats.disabled = self.missing(&settings.sources);
+                stats.disabled = missing;
             }
             None => {}
         }
