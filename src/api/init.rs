@@ -5,6 +5,8 @@
 
 mod model;
 
+use std::path::PathBuf;
+
 use serde_json::{Map, Value};
 
 use super::args;
@@ -131,6 +133,8 @@ impl InitRequest {
             check_together(model, context, "cache_type_v_draft")?;
         }
         let config = Config {
+            lookup_static: fields.c_text("lookup_cache_static")?.map(PathBuf::from),
+            lookup_dynamic: fields.c_text("lookup_cache_dynamic")?.map(PathBuf::from),
             n_parallel: fields.int("n_parallel", 1..=MAX_PARALLEL)?.unwrap_or(1),
             // As the old server did; llama.cpp's own default has changed.
             ctx_shift: fields.flag("ctx_shift")?.unwrap_or(true),
@@ -304,8 +308,6 @@ fn check_together(model: &ModelParams, context: &ContextParams, type_v: &str) ->
 
 /// Keys of later versions, and keys of the old server's HTTP side.
 fn refuse_and_ignore(fields: &mut Fields) -> Result<()> {
-    fields.unavailable("lookup_cache_static", |value| value == "")?;
-    fields.unavailable("lookup_cache_dynamic", |value| value == "")?;
     for key in ["hostname", "port", "public_path", "read_timeout", "write_timeout"] {
         if fields.get(key).is_some() {
             fields.warn(format!("{key}: ignored, there is no HTTP server"));

@@ -26,6 +26,8 @@ fn defaults() {
             model: ModelParams::new("m.gguf"),
             context: ContextParams::default(),
             draft: None,
+            lookup_static: None,
+            lookup_dynamic: None,
             n_parallel: 1,
             ctx_shift: true,
             self_extend: None,
@@ -272,8 +274,6 @@ fn errors() {
         json!({"grp_attn_n": 2, "grp_attn_w": 511}),
         "grp_attn_w: expected a multiple of grp_attn_n, which is 2, got 511",
     );
-    check(json!({"lookup_cache_static": "a.bin"}), "lookup_cache_static: not available in this version");
-    check(json!({"lookup_cache_dynamic": "a.bin"}), "lookup_cache_dynamic: not available in this version");
     check(json!({"seed": -2}), "seed: expected a whole number from -1 to 4294967295, got -2");
     check(json!({"n_keep": -2}), "n_keep");
     check(json!({"log_level": "loud"}), "log_level: expected one of");

@@ -9,6 +9,7 @@ mod chat_template;
 mod fields;
 mod infill;
 mod init;
+mod lookup_cache;
 mod prompts;
 mod request;
 mod requests;

@@ -1,5 +1,6 @@
 //! A loaded server: takes requests, hands out their results.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::fields::{Fields, parse_object, show};
 use super::infill::Room;
+use super::lookup_cache::CacheFiles;
 use super::request::{BiasTarget, CompletionRequest, generation_settings};
 use super::requests::{Found, Record, Requests, Text};
 use super::system::would_deadlock;
@@ -32,6 +34,7 @@ pub struct Server {
     engine: Option<Engine>,
     init: InitRequest,
     template: OnceCell<ChatTemplate>,
+    cache_files: CacheFiles,
     requests: Requests,
     status: OnceCell<Map<String, Value>>,
     /// Read-locked by those who are inside [`Server::during`].
@@ -51,6 +54,7 @@ impl Server {
             engine,
             init,
             template: OnceCell::new(),
+            cache_files: CacheFiles::default(),
             requests: Requests::default(),
             status: OnceCell::new(),
             in_use: RwLock::new(()),
@@ -349,6 +353,15 @@ impl Server {
         if let (Some(settings), Some(text)) = (&mut settings, &request.prediction) {
             settings.prediction = Some(self.vocab().tokenize(text.as_bytes(), false, true)?.into());
             settings.sources.insert(0, Source::Prediction);
+        }
+        if let Some(settings) = &mut settings {
+            let n_vocab = self.vocab().n_tokens();
+            let file = |name, path: &Option<PathBuf>| {
+                path.as_ref().map(|path| self.cache_files.get(name, path, n_vocab)).transpose()
+            };
+            let caches = request.speculative.caches();
+            settings.lookup_static = file("speculative.lookup_cache_static", &caches.0)?;
+            settings.lookup_dynamic = file("speculative.lookup_cache_dynamic", &caches.1)?;
         }
         Ok(settings)
     }

@@ -32,6 +32,7 @@ impl Generation {
                     slot: slot.index,
                     tokens: &task.tokens,
                     sampler: &task.sampler,
+                    generated: task.output().len(),
                     position: task.position(),
                     room: ready.then_some(room),
                 }

@@ -35,6 +35,7 @@ use self::ticket::Expected;
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{Interrupt, Token};
+use crate::speculative::Caches;
 
 pub use self::beams::MAX_BEAMS;
 pub use self::config::Config;
@@ -63,6 +64,7 @@ pub struct Engine {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Requests submitted and not finished; as many may be as there are slots and places in the queue.
     unfinished: Arc<AtomicUsize>,
+    caches: Arc<Caches>,
     n_slots: usize,
     max_queue: usize,
 }
@@ -179,6 +181,11 @@ impl Engine {
         let (reply, answer) = crossbeam_channel::bounded(1);
         self.send(Command::Embed(tokens, reply))?;
         answer.recv().map_err(|_| Error::new(Code::Cancelled, "get_embedding: the engine was stopped"))?
+    }
+
+    /// The n-gram caches that all slots share.
+    pub fn caches(&self) -> &Caches {
+        &self.caches
     }
 
     /// What slots and queue are doing. Never waits for an evaluation.

@@ -65,7 +65,9 @@ pub struct Ask<'a> {
     pub tokens: &'a [Token],
     /// The target's sampler, in the state after `tokens`.
     pub sampler: &'a Sampler,
-    /// The number of the next generated token.
+    /// How many of them, at the end, were generated.
+    pub generated: usize,
+    /// The position of the next token in the noise.
     pub position: usize,
     /// Most tokens to draft; 0: only keep up with `tokens`.
     pub n_max: usize,

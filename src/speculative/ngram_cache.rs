@@ -59,7 +59,7 @@ impl Rule for Lookup {
         }
     }
 
-    fn heard(shared: &mut Arc<Caches>, text: &[Token], output: usize) {
-        shared.learn(text, output);
+    fn remember(shared: &mut Arc<Caches>, context: &[Token], output: usize) {
+        shared.learn(context, output);
     }
 }

@@ -92,7 +92,7 @@ fn k4v_needs_hits() {
     let drafts: Vec<usize> = (0..4).map(|_| draft_in(&mut drafter, &text, 12, 64).tokens.len()).collect();
     assert_eq!(drafts, [0, 0, 4, 4]);
     drafter.start(0, &settings(2, 4, 3));
-    assert_eq!(draft_in(&mut drafter, &text, 12, 64).tokens, [], "another request");
+    assert!(draft_in(&mut drafter, &text, 12, 64).tokens.is_empty(), "another request");
 }
 
 /// `k`: what is known in each step, most preferred first.

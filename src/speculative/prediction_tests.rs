@@ -59,11 +59,11 @@ fn the_nearest_place_ahead_is_taken() {
 #[test]
 fn there_is_an_end_and_it_can_be_short() {
     assert_eq!(draft(&[5, 6], &[5], 8).tokens, [6]);
-    assert_eq!(draft(&[5, 6], &[5, 6], 8).tokens, []);
-    assert_eq!(draft(&[5, 6], &[5, 6, 7, 8, 9, 10], 8).tokens, []);
+    assert!(draft(&[5, 6], &[5, 6], 8).tokens.is_empty());
+    assert!(draft(&[5, 6], &[5, 6, 7, 8, 9, 10], 8).tokens.is_empty());
     assert_eq!(draft(&[Token::MAX], &[], 1).tokens, [Token::MAX]);
     assert_eq!(draft(&numbers(0, 100), &[], 64).tokens, numbers(0, 64));
-    assert_eq!(draft(&numbers(0, 100), &[], 0).tokens, []);
+    assert!(draft(&numbers(0, 100), &[], 0).tokens.is_empty());
 }
 
 #[test]

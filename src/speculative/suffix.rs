@@ -116,8 +116,8 @@ impl Rule for Matches {
         }
     }
 
-    fn remember(answers: &mut Answers, output: &[Token]) {
-        answers.add(output);
+    fn remember(answers: &mut Answers, context: &[Token], output: usize) {
+        answers.add(context.get(output..).unwrap_or(&[]));
     }
 }
 

@@ -95,6 +95,8 @@ pub struct Wish<'a> {
     pub tokens: &'a [Token],
     /// The target's sampler.
     pub sampler: &'a Sampler,
+    /// As [`Ask::generated`].
+    pub generated: usize,
     /// As [`Ask::position`].
     pub position: usize,
     /// Most tokens that there is room for; `None`: the context is not evaluated yet, only keep up with it.
@@ -203,8 +205,8 @@ impl Team {
             };
             let pace = if pays { Pace::Paying { plan, calibration, bias: *bias } } else { Pace::All };
             let p_min = player.settings.p_min;
-            let Wish { tokens, sampler, position, .. } = *wish;
-            let mut ask = Ask { slot, tokens, sampler, position, n_max, p_min, pace, draft };
+            let Wish { tokens, sampler, generated, position, .. } = *wish;
+            let mut ask = Ask { slot, tokens, sampler, generated, position, n_max, p_min, pace, draft };
             if *takes_time {
                 asks.push(ask);
                 continue;

@@ -100,7 +100,8 @@ fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Tabl
 impl Table {
     /// A step in which the target says `truth`: how many tokens were checked, whose, and how many of them were right.
     fn step(&mut self, truth: &[Token]) -> (usize, Option<Source>, usize) {
-        let wish = Wish { slot: 0, tokens: &[1, 2, 3], sampler: &self.sampler, position: 1, room: Some(100) };
+        let wish =
+            Wish { slot: 0, tokens: &[1, 2, 3], sampler: &self.sampler, generated: 1, position: 1, room: Some(100) };
         self.team.draft(&[wish], 1);
         let draft = self.team.drafted(0).to_vec();
         let source = self.team.source(0);

@@ -31,8 +31,8 @@ pub trait Rule: Sized {
     /// Of the last draft, `drafted` tokens were checked and `accepted` right.
     fn checked(&mut self, _drafted: usize, _accepted: usize) {}
 
-    /// A request has ended with this output.
-    fn remember(_shared: &mut Self::Shared, _output: &[Token]) {}
+    /// A request has ended with this context, whose tokens from `output` on were generated.
+    fn remember(_shared: &mut Self::Shared, _context: &[Token], _output: usize) {}
 
     /// Why it can draft nothing for this request.
     fn disabled(&self) -> Option<&str> {
@@ -81,7 +81,12 @@ impl<R: Rule> Slot<R> {
 impl<R: Rule> TextDrafter<R> {
     /// A drafter for `n_slots` slots.
     pub fn new(n_slots: usize) -> Self {
-        TextDrafter { slots: std::iter::repeat_with(|| None).take(n_slots).collect(), shared: R::Shared::default() }
+        TextDrafter::with(n_slots, R::Shared::default())
+    }
+
+    /// A drafter for `n_slots` slots that shares this with others.
+    pub fn with(n_slots: usize, shared: R::Shared) -> Self {
+        TextDrafter { slots: std::iter::repeat_with(|| None).take(n_slots).collect(), shared }
     }
 
     /// What all slots share.
@@ -131,7 +136,7 @@ impl<R: Rule> Drafter for TextDrafter<R> {
     fn draft(&mut self, asks: &mut [Ask<'_>]) {
         for ask in asks {
             let limits = Limits { n_max: ask.n_max, p_min: ask.p_min };
-            self.propose(ask.slot, ask.tokens, ask.position, limits, ask.draft);
+            self.propose(ask.slot, ask.tokens, ask.generated, limits, ask.draft);
         }
     }
 
@@ -151,7 +156,7 @@ impl<R: Rule> Drafter for TextDrafter<R> {
         if let Some(slot) = self.slots.get_mut(slot) {
             *slot = None;
         }
-        R::remember(&mut self.shared, tokens.get(tokens.len().saturating_sub(generated)..).unwrap_or(&[]));
+        R::remember(&mut self.shared, tokens, tokens.len().saturating_sub(generated));
     }
 
     fn disabled(&self, slot: usize) -> Option<&str> {

@@ -90,8 +90,8 @@ impl Rule for Spy {
         draft.extend_from(&vec![7; limits.n_max + 3], 0.5);
     }
 
-    fn remember(shared: &mut Self::Shared, output: &[Token]) {
-        shared.push(output.to_vec());
+    fn remember(shared: &mut Self::Shared, context: &[Token], output: usize) {
+        shared.push(context[output..].to_vec());
     }
 }
 
