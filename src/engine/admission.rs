@@ -46,7 +46,7 @@ impl Generation {
     /// the one unused for longest. `None`: none is free, or the cache has no room beside those that run.
     fn slot_for(&self, submission: &Submission) -> Option<usize> {
         let request = &submission.request;
-        let leader = request.prompt_of.map(|index| submission.ticket.phase_of(index));
+        let leader = request.prompt_of.filter(|_| self.can_copy()).map(|index| submission.ticket.phase_of(index));
         if leader.is_some_and(|phase| matches!(phase, Phase::Queued | Phase::Prompt)) {
             return None; // soon the prompt can be copied
         }
@@ -66,13 +66,18 @@ impl Generation {
         fits.then_some(slot.index)
     }
 
+    /// Whether caches are copied from slot to slot. Not where slots share their cells: a shift of the one would move the
+    /// tokens of the other.
+    fn can_copy(&self) -> bool {
+        self.shared_cells.is_none()
+    }
+
     /// Copies the cache of the slot that begins with most of `tokens`, if that is more than the slot `index` has itself.
-    /// Not where slots share their cells: a shift of the one would move the tokens of the other.
     fn copy_prefix(&mut self, index: usize, tokens: &[Token], lora: &[f32]) {
         let common = |slot: &Slot| slot.common_prefix(tokens, lora);
         let own = self.slots.get(index).map_or(0, common);
         let best = self.slots.iter().filter(|slot| slot.index != index).max_by_key(|slot| common(slot));
-        let Some(best) = best.filter(|best| self.shared_cells.is_none() && common(best) > own) else { return };
+        let Some(best) = best.filter(|best| common(best) > own) else { return };
         let (from, cache) = (best.sequence(), best.cache.clone());
         let Some(slot) = self.slots.get_mut(index) else { return };
         if self.context.copy(from, slot.sequence()) {
@@ -89,7 +94,7 @@ impl Generation {
         let vocab = model.vocab();
         let n_total = request.prompt.len();
         let n_keep = session::keep(request.n_keep, n_total, n_ctx);
-        let mut tokens = request.prompt;
+        let mut tokens = request.prompt.to_vec();
         let left_out = session::leave_out(n_total, n_keep, n_ctx);
         match &left_out {
             Some(_) if !self.ctx_shift => {
@@ -104,7 +109,7 @@ impl Generation {
         if tokens.is_empty() {
             return Err(Error::invalid("prompt: has no tokens, and the model begins texts with none"));
         }
-        if request.prompt_of.is_some() && request.cache_prompt {
+        if request.prompt_of.is_some() && request.cache_prompt && self.can_copy() {
             self.copy_prefix(index, &tokens, &request.lora);
         }
         let slot = self.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;

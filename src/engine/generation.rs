@@ -12,6 +12,7 @@ use super::event::{Outcome, Stop};
 use super::slots::Slot;
 use super::task::Task;
 use super::ticket::Ticket;
+use super::turns::Turn;
 use crate::llama::{Batch, Context, Interrupt};
 use crate::speculative::{Costs, Drafter};
 
@@ -32,8 +33,8 @@ pub(super) struct Generation {
     pub(super) costs: Costs,
     /// Counts admissions: the order of requests, and of the slots' last use.
     pub(super) tick: u64,
-    /// Counts steps, for slots that take turns.
-    pub(super) turn: u64,
+    /// Whose turn it is among requests with different LoRA scales.
+    pub(super) turn: Turn,
 }
 
 impl Generation {
@@ -50,7 +51,7 @@ impl Generation {
             batch: Batch::new(),
             costs: Costs::default(),
             tick: 0,
-            turn: 0,
+            turn: Turn::default(),
         }
     }
 

@@ -32,7 +32,7 @@ const FINAL: [&str; 23] = [
     "speculative",
 ];
 
-fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Row> {
     vec![
         row(&["success", "status", "id", "model", "stop", "generation_settings"], json!({}), |seen| {
             let mut keys: Vec<&str> = seen.answer.as_object().expect("an object").keys().map(String::as_str).collect();
