@@ -9,7 +9,7 @@ use std::process::Command;
 use toolbox::{have, library_folder, root, run};
 
 /// The contract, as far as this version serves it.
-const FUNCTIONS: [&str; 20] = [
+const FUNCTIONS: [&str; 22] = [
     "init",
     "init_async",
     "poll_system_status",
@@ -30,6 +30,8 @@ const FUNCTIONS: [&str; 20] = [
     "speculative_completion_init",
     "speculative_completion_poll",
     "speculative_completion_cancel",
+    "session_save",
+    "session_load",
 ];
 
 fn contract() -> BTreeSet<String> {

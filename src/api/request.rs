@@ -5,6 +5,7 @@ mod sampling;
 mod settings;
 
 use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -14,7 +15,8 @@ pub use self::settings::generation_settings;
 use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpected};
 use super::init::{RequestDefaults, read_seed};
 use super::speculative::{Family, Speculation};
-use crate::error::Result;
+use crate::engine::MAX_BEAMS;
+use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling::Settings;
 
@@ -47,6 +49,8 @@ pub struct CompletionRequest {
     pub stop: Vec<String>,
     /// GBNF, not empty.
     pub grammar: Option<String>,
+    /// Texts that a beam search follows side by side; up to 1: none.
+    pub n_beams: usize,
     /// Most tokens to generate; `None`: until the model ends the text.
     pub n_predict: Option<usize>,
     /// Tokens that a shortened prompt keeps; `None`: the whole prompt.
@@ -55,6 +59,14 @@ pub struct CompletionRequest {
     pub cache_prompt: bool,
     /// The slot to run in, which may not exist; `None`: any.
     pub id_slot: Option<usize>,
+    /// Least tokens of a part of the prompt that is moved to its place from further back in the cache; 0: none are.
+    pub n_cache_reuse: usize,
+    /// A session file to begin with.
+    pub session_load: Option<PathBuf>,
+    /// Where to save the slot at the end.
+    pub session_save: Option<PathBuf>,
+    /// The position in the seed's noise of the first token; `None`: 0, or where a loaded session's seed goes on.
+    pub seed_position: Option<usize>,
     /// The hard limit on the time.
     pub timeout: Option<Duration>,
     /// Ends the text with the first newline that comes later than this after the first token.
@@ -77,6 +89,8 @@ pub struct CompletionRequest {
     pub tag: Option<Value>,
     /// Whether and how to speculate.
     pub speculative: Speculation,
+    /// Text that the answer will probably repeat: a draft, when the request speculates.
+    pub prediction: Option<String>,
     /// LoRA adapters by number, which may not exist, with their scales; all others are off. `None`: as in `init`.
     pub lora: Option<Vec<(usize, f32)>>,
     /// Unknown keys.
@@ -104,15 +118,8 @@ pub enum BiasTarget {
 type AsksForNothing = fn(&Value) -> bool;
 
 /// Fields that another version serves, each with the values that ask for nothing.
-const TO_COME: [(&str, AsksForNothing); 7] = [
-    ("json_schema", |_| false),
-    ("n_beams", is_at_most_one),
-    ("session_load", is_empty),
-    ("session_save", is_empty),
-    ("prediction", is_empty),
-    ("lookup_cache_static", is_empty),
-    ("lookup_cache_dynamic", is_empty),
-];
+const TO_COME: [(&str, AsksForNothing); 3] =
+    [("json_schema", |_| false), ("lookup_cache_static", is_empty), ("lookup_cache_dynamic", is_empty)];
 
 fn is_empty(value: &Value) -> bool {
     match value {
@@ -121,10 +128,6 @@ fn is_empty(value: &Value) -> bool {
         Value::Object(map) => map.is_empty(),
         _ => false,
     }
-}
-
-fn is_at_most_one(value: &Value) -> bool {
-    matches!(value.as_f64(), Some(0.0 | 1.0))
 }
 
 impl CompletionRequest {
@@ -172,7 +175,7 @@ impl CompletionRequest {
         let mut sampling = sampling::read(fields)?;
         let seed = read_seed(fields)?.unwrap_or(defaults.seed);
         sampling.seed = seed.unwrap_or_else(draw_seed);
-        Ok(CompletionRequest {
+        let request = CompletionRequest {
             inputs,
             n_cmpl: n_cmpl(fields)?,
             sampling,
@@ -181,10 +184,15 @@ impl CompletionRequest {
             ignore_eos: flag(fields, "ignore_eos", false)?,
             stop: stop(fields)?,
             grammar: fields.c_text("grammar")?,
+            n_beams: fields.int("n_beams", 0..=MAX_BEAMS as i64)?.unwrap_or(0),
             n_predict: n_predict(fields)?,
             n_keep: count_or_all(fields, "n_keep")?.unwrap_or(defaults.n_keep),
             cache_prompt: flag(fields, "cache_prompt", true)?,
             id_slot: count_or_all(fields, "id_slot")?.flatten(),
+            n_cache_reuse: fields.int("n_cache_reuse", 0..=i64::from(i32::MAX))?.unwrap_or(defaults.n_cache_reuse),
+            session_load: fields.c_text("session_load")?.map(PathBuf::from),
+            session_save: fields.c_text("session_save")?.map(PathBuf::from),
+            seed_position: fields.int("seed_position", 0..=i64::from(u32::MAX))?,
             timeout: duration(fields, "timeout_ms")?,
             t_max_predict: duration(fields, "t_max_predict_ms")?,
             post_sampling_probs: flag(fields, "post_sampling_probs", false)?,
@@ -197,8 +205,21 @@ impl CompletionRequest {
             tag: fields.get("tag").cloned(),
             lora: lora(fields)?,
             speculative: Speculation::read(fields, family, &defaults.speculative)?,
+            prediction: prediction(fields)?,
             warnings: Vec::new(),
-        })
+        };
+        request.with_beams()
+    }
+
+    /// What a beam search does not go with.
+    fn with_beams(mut self) -> Result<CompletionRequest> {
+        if self.n_beams > 1 {
+            if self.grammar.is_some() {
+                return Err(Error::invalid("n_beams: a beam search follows no grammar"));
+            }
+            self.speculative.forgo("a beam search does not speculate");
+        }
+        Ok(self)
     }
 }
 
@@ -241,6 +262,33 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>> {
         _ => fields.list("stop", "an array of strings", own_text)?.unwrap_or_default(),
     };
     Ok(words.into_iter().filter(|word| !word.is_empty()).collect())
+}
+
+/// OpenAI's predicted output: `{"type": "content", "content": "..."}`, where the content may also be an array of text
+/// parts. An empty one is none.
+fn prediction(fields: &mut Fields) -> Result<Option<String>> {
+    let name = "prediction";
+    let value = match fields.get(name) {
+        None => return Ok(None),
+        Some(Value::Object(map)) if map.is_empty() => return Ok(None),
+        Some(value) => value,
+    };
+    let wrong = || unexpected(name, r#"{"type": "content", "content": "..."}"#, value);
+    let map = value.as_object().ok_or_else(wrong)?;
+    let mut inner = Fields::nested("prediction.", map);
+    if inner.get("type").is_some_and(|kind| kind != "content") {
+        return Err(wrong());
+    }
+    let text = match inner.get("content") {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => {
+            let texts = parts.iter().map(|part| part.get("text").and_then(Value::as_str).ok_or_else(wrong));
+            texts.collect::<Result<String>>()?
+        }
+        _ => return Err(wrong()),
+    };
+    fields.absorb(inner);
+    Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
 /// All of llama-server's forms: pairs `[id or text, bias]`, objects `{"token", "bias"}` as its

@@ -152,6 +152,23 @@ fn logit_biases() {
 }
 
 #[test]
+fn predictions() {
+    let check = |value: Value, expected: Option<&str>| {
+        let r = request(json!({"prompt": "x", "prediction": value}));
+        assert_eq!(r.prediction.as_deref(), expected);
+    };
+    check(json!(null), None);
+    check(json!({}), None);
+    check(json!({"type": "content", "content": ""}), None);
+    check(json!({"type": "content", "content": "a b"}), Some("a b"));
+    check(json!({"content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]}), Some("a b"));
+    for wrong in [json!("a"), json!({"content": 1}), json!({"type": "image", "content": "a"}), json!({"content": [{}]})]
+    {
+        check_error(json!({"prompt": "x", "prediction": wrong}), "prediction: expected");
+    }
+}
+
+#[test]
 fn fields_to_come() {
     let check = |key: &str, neutral: &[Value], asking: &[Value]| {
         for value in neutral {
@@ -162,10 +179,6 @@ fn fields_to_come() {
         }
     };
     check("json_schema", &[], &[json!({}), json!({"type": "object"}), json!(false)]);
-    check("n_beams", &[json!(0), json!(1), json!(1.0)], &[json!(2), json!("2")]);
-    check("session_load", &[json!("")], &[json!("a.bin")]);
-    check("session_save", &[json!("")], &[json!("a.bin")]);
-    check("prediction", &[json!({})], &[json!({"type": "content", "content": "a"})]);
 }
 
 #[test]
@@ -239,10 +252,14 @@ fn settings_as_reported() {
         "mirostat": 2, "mirostat_tau": 5.0, "mirostat_eta": 0.1,
         "samplers": ["top_k", "temperature"], "min_keep": 0, "n_probs": 0,
         "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": false, "stop": ["x"], "grammar": "root ::= \"a\"",
-        "n_predict": 9, "n_keep": 0, "cache_prompt": true, "id_slot": -1, "timeout_ms": 0, "stream": false,
+        "n_predict": 9, "n_beams": 0, "n_keep": 0, "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0,
+        "stream": false,
         "return_tokens": false, "timings_per_token": false, "t_max_predict_ms": 0, "post_sampling_probs": false,
         "return_progress": false, "response_fields": [], "lora": [],
-        "speculative": {"type": "auto", "n_max": 4, "n_min": 0, "p_min": 0.0, "verify": "coupled", "adaptive": true}
+        "speculative": {"type": "auto", "n_max": 4, "n_min": 0, "p_min": 0.0, "verify": "coupled", "adaptive": true,
+            "ngram_size_n": 12, "ngram_size_m": 48, "ngram_min_hits": 1,
+            "ngram_mod_n_match": 24, "ngram_mod_n_min": 48, "ngram_mod_n_max": 64,
+            "suffix_depth": 32, "suffix_factor": 4.0, "suffix_p_min": 0.1}
     }"#;
     assert_eq!(settings, Value::Object(parse_object(expected.as_bytes()).unwrap()));
 }

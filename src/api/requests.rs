@@ -37,7 +37,8 @@ pub(super) struct Record {
     pub(super) response_fields: Vec<String>,
     pub(super) debug: bool,
     pub(super) tag: Option<Value>,
-    pub(super) speculation: Option<speculative::Settings>,
+    /// What `type` it speculates with, and how drafts are verified.
+    pub(super) speculation: Option<(Value, speculative::Verify)>,
     /// Why a request that is to report on speculation does not speculate.
     pub(super) not_speculating: Option<String>,
     pub(super) warnings: Vec<String>,

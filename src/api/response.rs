@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::requests::Record;
+use super::session as session_json;
 use crate::engine::{Event, Generated, Outcome, Progress, SpeculationStats, Stop, Timings, Update};
 use crate::error::Error;
 use crate::llama::{Token, Vocab};
@@ -128,6 +129,10 @@ fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update]
         session::keep(record.n_keep, text.prompt.len(), record.n_ctx),
         outcome.prompt.n_cached,
     );
+    let mut settings = text.settings.clone();
+    if let (Value::Object(settings), 1..) = (&mut settings, outcome.seed_position) {
+        settings.insert("seed_position".into(), outcome.seed_position.into());
+    }
     let rest = json!({
         "content": content,
         "stop": true,
@@ -136,7 +141,7 @@ fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update]
         "model": record.model,
         "tokens_predicted": outcome.n_predicted,
         "tokens_evaluated": outcome.prompt.n_total,
-        "generation_settings": text.settings,
+        "generation_settings": settings,
         "prompt": text.shown_prompt,
         "truncated": outcome.truncated,
         "stopped_eos": stop_type == "eos",
@@ -157,6 +162,12 @@ fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update]
     } else if let Some(why) = &record.not_speculating {
         let stats = SpeculationStats { disabled: Some(why.clone()), ..SpeculationStats::default() };
         answer.insert("speculative".into(), speculative(record, outcome, &stats));
+    }
+    if let Some(restored) = &outcome.session_load {
+        answer.insert("session_load".into(), session_json::restored(restored));
+    }
+    if let Some(saved) = &outcome.session_save {
+        answer.insert("session_save".into(), saved.as_ref().map_or_else(error_json, session_json::saved));
     }
     // A stop string is no part of the answer, and neither are the probabilities of its tokens.
     let cut = matches!(outcome.stop, Stop::Word(_));
@@ -298,11 +309,8 @@ fn speculative(record: &Record, outcome: &Outcome, stats: &SpeculationStats) -> 
             (source.as_str().to_owned(), json!({"n_drafted": drafted, "n_accepted": accepted}))
         })
         .collect();
-    let kind = record
-        .speculation
-        .as_ref()
-        .map_or("none", |settings| settings.sources.first().map_or("none", |source| source.as_str()));
-    let verify = record.speculation.as_ref().map(|settings| settings.verify.as_str());
+    let kind = record.speculation.as_ref().map_or("none".into(), |(kind, _)| kind.clone());
+    let verify = record.speculation.as_ref().map(|(_, verify)| verify.as_str());
     let mut answer = json!({
         "type": kind,
         "verify": verify,

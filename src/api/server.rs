@@ -1,5 +1,6 @@
 //! A loaded server: takes requests, hands out their results.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::fields::{Fields, parse_object, show};
 use super::infill::Room;
+use super::lookup_cache::CacheFiles;
 use super::request::{BiasTarget, CompletionRequest, generation_settings};
 use super::requests::{Found, Record, Requests, Text};
 use super::system::would_deadlock;
@@ -19,6 +21,7 @@ use crate::host;
 use crate::llama::log::{self, Level};
 use crate::llama::{Grammar, Token, Vocab};
 use crate::session;
+use crate::speculative::{self, Source};
 
 /// A poll that waits for longer waits for this long; a host that wants more polls again.
 const MAX_POLL_MS: i64 = 24 * 60 * 60 * 1000;
@@ -31,6 +34,7 @@ pub struct Server {
     engine: Option<Engine>,
     init: InitRequest,
     template: OnceCell<ChatTemplate>,
+    cache_files: CacheFiles,
     requests: Requests,
     status: OnceCell<Map<String, Value>>,
     /// Read-locked by those who are inside [`Server::during`].
@@ -50,6 +54,7 @@ impl Server {
             engine,
             init,
             template: OnceCell::new(),
+            cache_files: CacheFiles::default(),
             requests: Requests::default(),
             status: OnceCell::new(),
             in_use: RwLock::new(()),
@@ -208,6 +213,15 @@ impl Server {
         Ok(answer)
     }
 
+    /// Refuses the number of a slot that is not there.
+    pub(super) fn check_slot(&self, slot: usize) -> Result<()> {
+        let n_parallel = self.init.config.n_parallel;
+        if slot < n_parallel {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("id_slot: there is no slot {slot}, only {n_parallel} of them, from 0")))
+    }
+
     fn vocab(&self) -> &Vocab {
         self.models.target.vocab()
     }
@@ -223,12 +237,10 @@ impl Server {
         if !self.models.target.can_generate() {
             return Err(Error::invalid("the model generates no text"));
         }
-        let n_parallel = self.init.config.n_parallel;
-        if let Some(slot) = request.id_slot.filter(|slot| *slot >= n_parallel) {
-            return Err(Error::invalid(format!("id_slot: there is no slot {slot}, only {n_parallel} of them, from 0")));
-        }
+        request.id_slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
         let mut settings = request.sampling.clone();
         settings.logit_bias = self.logit_bias(&request)?;
+        let speculative = self.speculation(&request)?;
         let grammar = request.grammar.as_ref().map(|text| Grammar::new(&self.models.target, text)).transpose()?;
         let lora = self.lora_scales(request.lora.as_deref())?;
         request.lora = Some(lora.iter().copied().enumerate().collect());
@@ -267,7 +279,12 @@ impl Server {
                     lora: lora.clone(),
                     sampling: settings.clone(),
                     grammar: grammar.as_ref().map(Grammar::try_clone).transpose()?,
-                    speculative: request.speculative.settings.clone(),
+                    speculative: speculative.clone(),
+                    n_cache_reuse: request.n_cache_reuse,
+                    session_load: request.session_load.clone(),
+                    session_save: request.session_save.clone(),
+                    seed_position: request.seed_position,
+                    n_beams: request.n_beams,
                 });
                 let n_ctx = u32::try_from(self.models.n_ctx).unwrap_or(0);
                 texts.push(Text {
@@ -294,7 +311,7 @@ impl Server {
             response_fields: request.response_fields,
             debug: request.debug,
             tag: request.tag,
-            speculation: request.speculative.settings,
+            speculation: speculative.map(|settings| (request.speculative.kind(), settings.verify)),
             not_speculating: request.speculative.disabled.map(str::to_owned),
             warnings: request.warnings,
         }))
@@ -328,6 +345,25 @@ impl Server {
         } else {
             Ok(())
         }
+    }
+
+    /// How the engine is to speculate, with the predicted output in tokens.
+    fn speculation(&self, request: &CompletionRequest) -> Result<Option<speculative::Settings>> {
+        let mut settings = request.speculative.settings.clone();
+        if let (Some(settings), Some(text)) = (&mut settings, &request.prediction) {
+            settings.prediction = Some(self.vocab().tokenize(text.as_bytes(), false, true)?.into());
+            settings.sources.insert(0, Source::Prediction);
+        }
+        if let Some(settings) = &mut settings {
+            let n_vocab = self.vocab().n_tokens();
+            let file = |name, path: &Option<PathBuf>| {
+                path.as_ref().map(|path| self.cache_files.get(name, path, n_vocab)).transpose()
+            };
+            let caches = request.speculative.caches();
+            settings.lookup_static = file("speculative.lookup_cache_static", &caches.0)?;
+            settings.lookup_dynamic = file("speculative.lookup_cache_dynamic", &caches.1)?;
+        }
+        Ok(settings)
     }
 
     /// Biases by token, one entry each, sorted. A text's bias goes to each of its tokens, as in llama-server.

@@ -4,6 +4,7 @@
 //! [`Order`]. Nothing here knows JSON.
 
 mod admission;
+mod beams;
 mod command;
 mod config;
 mod embedder;
@@ -12,6 +13,7 @@ mod event;
 mod generation;
 mod load;
 mod request;
+mod sessions;
 mod slots;
 mod space;
 mod task;
@@ -33,9 +35,13 @@ use self::ticket::Expected;
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{Interrupt, Token};
+use crate::speculative::Caches;
 
+pub use self::beams::MAX_BEAMS;
 pub use self::config::Config;
-pub use self::event::{Event, Generated, Outcome, Progress, PromptStats, SpeculationStats, Stop, Timings, Update};
+pub use self::event::{
+    Event, Generated, Outcome, Progress, PromptStats, Restored, Saved, SpeculationStats, Stop, Timings, Update,
+};
 pub use self::load::{Models, load};
 pub use self::request::Request;
 pub use self::ticket::{MAX_UPDATES, Order, Phase};
@@ -46,6 +52,11 @@ pub type Notify = dyn Fn(u64) + Send + Sync;
 /// Request numbers are unique in the process, so that one from before a second `init` is not mistaken for another.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
+/// The number of the newest request.
+fn newest_id() -> u64 {
+    NEXT_ID.load(Ordering::Relaxed).saturating_sub(1)
+}
+
 /// A running engine. Usable from all threads. Dropping it stops it.
 pub struct Engine {
     commands: Sender<Command>,
@@ -53,6 +64,7 @@ pub struct Engine {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Requests submitted and not finished; as many may be as there are slots and places in the queue.
     unfinished: Arc<AtomicUsize>,
+    caches: Arc<Caches>,
     n_slots: usize,
     max_queue: usize,
 }
@@ -169,6 +181,11 @@ impl Engine {
         let (reply, answer) = crossbeam_channel::bounded(1);
         self.send(Command::Embed(tokens, reply))?;
         answer.recv().map_err(|_| Error::new(Code::Cancelled, "get_embedding: the engine was stopped"))?
+    }
+
+    /// The n-gram caches that all slots share.
+    pub fn caches(&self) -> &Caches {
+        &self.caches
     }
 
     /// What slots and queue are doing. Never waits for an evaluation.

@@ -1,13 +1,15 @@
 //! A request in a slot: its tokens, its text, its statistics.
 
+use std::ops::Range;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::event::{Generated, Outcome, Progress, PromptStats, SpeculationStats, Stop, Timings, Update};
+use super::event::{Generated, Outcome, Progress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update};
 use super::text::TextStream;
 use super::ticket::Ticket;
 use crate::llama::{Token, Vocab};
 use crate::sampling::{Sampler, TokenProbs};
-use crate::speculative::{Draft, Length, Settings, Source};
+use crate::speculative::{Checked, Settings, Source};
 
 /// A request that ends within a character may go on for so many tokens to complete it.
 const MAX_EXTRA: usize = 3;
@@ -32,6 +34,13 @@ pub(super) struct Task {
     pub(super) text: TextStream,
     pub(super) prompt: PromptStats,
     pub(super) n_predicted: usize,
+    /// Where in `tokens` the generated ones begin, as far as they are still in the context.
+    output: usize,
+    pub(super) seed: u32,
+    /// The position in the noise of the first generated token.
+    pub(super) seed_position: usize,
+    pub(super) session_load: Option<Restored>,
+    pub(super) session_save: Option<PathBuf>,
     pub(super) truncated: bool,
     /// Waits for room in the KV cache: its own part was given to older requests.
     pub(super) paused: bool,
@@ -42,8 +51,6 @@ pub(super) struct Task {
 /// What speculation needs of a request.
 pub(super) struct Speculation {
     pub(super) settings: Settings,
-    pub(super) length: Length,
-    pub(super) draft: Draft,
     pub(super) stats: SpeculationStats,
 }
 
@@ -68,13 +75,16 @@ pub(super) struct Parts {
     pub(super) speculation: Option<Speculation>,
     pub(super) stop: Vec<String>,
     pub(super) prompt: PromptStats,
+    pub(super) seed: u32,
+    pub(super) seed_position: usize,
+    pub(super) session_load: Option<Restored>,
+    pub(super) session_save: Option<PathBuf>,
 }
 
 impl Task {
     pub(super) fn new(parts: Parts) -> Task {
         Task {
             ticket: parts.ticket,
-            tokens: parts.tokens,
             sampler: parts.sampler,
             n_probs: parts.n_probs,
             post_sampling_probs: parts.post_sampling_probs,
@@ -85,9 +95,15 @@ impl Task {
             deadline: parts.deadline,
             speculation: parts.speculation,
             text: TextStream::new(parts.stop),
+            output: parts.tokens.len(),
+            tokens: parts.tokens,
             truncated: parts.prompt.truncated,
             prompt: parts.prompt,
             n_predicted: 0,
+            seed: parts.seed,
+            seed_position: parts.seed_position,
+            session_load: parts.session_load,
+            session_save: parts.session_save,
             paused: false,
             unsent: Vec::new(),
             clock: Clock { start: Instant::now(), first_token: None, last_token: None },
@@ -97,6 +113,11 @@ impl Task {
     /// Whether the prompt is evaluated and tokens are being generated.
     pub(super) fn is_generating(&self) -> bool {
         self.clock.first_token.is_some()
+    }
+
+    /// The position in the noise of the next token.
+    pub(super) fn position(&self) -> usize {
+        self.seed_position.saturating_add(self.n_predicted)
     }
 
     /// How many tokens may still be generated; at least one while the request runs.
@@ -137,6 +158,19 @@ impl Task {
         (!unfinished).then_some(Stop::Limit)
     }
 
+    /// The generated tokens that are still in the context.
+    pub(super) fn output(&self) -> &[Token] {
+        self.tokens.get(self.output..).unwrap_or(&[])
+    }
+
+    /// The context has shifted: these positions of it are gone.
+    pub(super) fn shift(&mut self, gone: Range<usize>) {
+        let before_output = gone.start.min(self.output)..gone.end.min(self.output);
+        self.output -= before_output.len();
+        self.tokens.drain(gone);
+        self.truncated = true;
+    }
+
     /// Reports that `processed` tokens of the prompt are in the cache.
     pub(super) fn report_progress(&self, processed: usize) {
         self.ticket.progress(Progress {
@@ -159,7 +193,14 @@ impl Task {
     }
 
     /// The end of the request, to be told to its ticket.
-    pub(super) fn finish(mut self, stop: Stop, slot: usize, n_cached: usize, truncated: bool) -> (Ticket, Outcome) {
+    pub(super) fn finish(
+        mut self,
+        stop: Stop,
+        slot: usize,
+        n_cached: usize,
+        truncated: bool,
+        draft_length: Option<usize>,
+    ) -> (Ticket, Outcome) {
         let outcome = Outcome {
             stop,
             text: self.text.finish(),
@@ -171,11 +212,13 @@ impl Task {
             n_cached,
             truncated: self.truncated || truncated,
             timings: self.timings(),
-            speculation: self.speculation.take().map(|speculation| {
-                let mut stats = speculation.stats;
-                stats.n_max_final = speculation.length.current();
-                stats
-            }),
+            speculation: self
+                .speculation
+                .take()
+                .map(|speculation| SpeculationStats { n_max_final: draft_length.unwrap_or(0), ..speculation.stats }),
+            seed_position: self.seed_position,
+            session_load: self.session_load,
+            session_save: None,
         };
         (self.ticket, outcome)
     }
@@ -200,35 +243,22 @@ impl Task {
 
 impl Speculation {
     pub(super) fn new(settings: Settings) -> Speculation {
-        Speculation {
-            length: Length::new(&settings),
-            draft: Draft::default(),
-            stats: SpeculationStats::default(),
-            settings,
-        }
+        Speculation { stats: SpeculationStats::default(), settings }
     }
 
-    /// The draft in hand was checked and its first `n_accepted` tokens were right.
-    pub(super) fn checked(&mut self, n_accepted: usize) {
-        let drafted = self.draft.tokens.len();
-        if drafted == 0 {
-            return;
-        }
-        self.length.saw(drafted, n_accepted);
+    /// A draft was checked.
+    pub(super) fn checked(&mut self, Checked { source, drafted, accepted }: Checked) {
         let stats = &mut self.stats;
         stats.n_drafted += drafted;
-        stats.n_accepted += n_accepted;
+        stats.n_accepted += accepted;
         if stats.accepted_per_position.len() < drafted {
             stats.accepted_per_position.resize(drafted, 0);
         }
-        for count in stats.accepted_per_position.iter_mut().take(n_accepted) {
+        for count in stats.accepted_per_position.iter_mut().take(accepted) {
             *count += 1;
         }
-        if let Some(source) = self.draft.source {
-            let (all, right) = stats.by_source.entry(source).or_default();
-            *all += drafted;
-            *right += n_accepted;
-        }
-        self.draft.clear();
+        let (all, right) = stats.by_source.entry(source).or_default();
+        *all += drafted;
+        *right += accepted;
     }
 }

@@ -8,6 +8,8 @@ mod callbacks;
 mod completion;
 mod guard;
 mod lifecycle;
+mod lookup_cache;
+mod session;
 mod text;
 
 use once_cell::sync::Lazy;

@@ -156,6 +156,7 @@ pub(super) static FLAGS: &[Flag] = &[
     flag(&["--context-shift"], Set(&[("ctx_shift", Bool(true))])),
     flag(&["--no-context-shift"], Set(&[("ctx_shift", Bool(false))])),
     flag(&["--keep"], Int("n_keep")),
+    flag(&["--cache-reuse"], Int("n_cache_reuse")),
     flag(&["--embedding", "--embeddings"], Set(&[("embedding", Bool(true))])),
     flag(&["--pooling"], Word("pooling")),
     // Defaults for requests.
