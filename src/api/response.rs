@@ -84,7 +84,8 @@ fn finished(record: &Record, outcome: &Outcome, text: String, tokens: &[&Generat
         outcome.prompt.n_cached,
     );
     let mut settings = record.settings.clone();
-    if let (Value::Object(settings), 1..) = (&mut settings, outcome.seed_position) {
+    // A session that was loaded may have moved it.
+    if let Value::Object(settings) = &mut settings {
         settings.insert("seed_position".into(), outcome.seed_position.into());
     }
     let rest = json!({
