@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::host;
 
 /// Functions of a JSON document that returns one.
-pub const FUNCTIONS: [&str; 12] = [
+pub const FUNCTIONS: [&str; 14] = [
     "tokenize",
     "detokenize",
     "apply_template",
@@ -23,6 +23,8 @@ pub const FUNCTIONS: [&str; 12] = [
     "speculative_completion_init",
     "speculative_completion_poll",
     "speculative_completion_cancel",
+    "session_save",
+    "session_load",
 ];
 /// Those that take NULL and the empty text for `{}`.
 pub const COMMANDS: [&str; 4] = [
