@@ -8,6 +8,8 @@ mod args;
 mod chat_template;
 mod fields;
 mod init;
+mod lookup;
+mod lookups;
 mod prompts;
 mod request;
 mod requests;

@@ -93,7 +93,7 @@ fn text<'a>(fields: &mut Fields<'a>, name: &'static str, other: &'static str) ->
 }
 
 /// A successful answer, with the warnings about the request.
-fn done(fields: Fields, answer: Value) -> Value {
+pub(super) fn done(fields: Fields, answer: Value) -> Value {
     let warnings = fields.finish();
     let mut result = Map::from_iter([("success".to_owned(), true.into())]);
     if let Value::Object(answer) = answer {

@@ -8,6 +8,7 @@ mod callbacks;
 mod completion;
 mod guard;
 mod lifecycle;
+mod lookup;
 mod text;
 
 use once_cell::sync::Lazy;
