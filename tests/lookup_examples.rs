@@ -58,8 +58,8 @@ fn a_text_becomes_a_cache_and_is_drafted_from_it() {
     assert_eq!(number(&once, "n_predict") % 128.0, 0.0);
     let svg = fs::read_to_string(plot).expect("it was written");
     assert!(svg.starts_with("<svg") && svg.contains("by position in the draft"));
-    // Shares decide, not counts: what was seen often enough once is drafted from both.
-    assert_eq!(number(&stats("twice", &[]), "n_accept"), number(&once, "n_accept"));
+    // What was seen once is not sure enough, twice is.
+    assert!(number(&stats("twice", &[]), "n_accept") > number(&once, "n_accept"), "{once}");
 }
 
 #[test]
@@ -81,6 +81,7 @@ fn mistakes_are_explained() {
         ("lookup_stats", &["-p", "a", "-c", "0"], "n_ctx: "),
     ] {
         let errors = run_failing(program(name).args(args));
-        assert!(errors.starts_with(&format!("{name}: ")) && errors.contains(part), "{name} {args:?}: {errors}");
+        let explained = |line: &str| line.starts_with(&format!("{name}: ")) && line.contains(part);
+        assert!(errors.lines().any(explained), "{name} {args:?}: {errors}");
     }
 }
