@@ -28,10 +28,7 @@ const OPTIONS: [Opt; 4] = [
 
 fn main() {
     lookup::main("lookup_create", || {
-        let Some((request, others)) = lookup::parse(USAGE, &[&TEXT, &OPTIONS])? else { return Ok(()) };
-        if let Some(other) = others.first() {
-            return Err(format!("{other:?} belongs to no option; --help lists them").into());
-        }
+        let Some(request) = lookup::options(USAGE, &[&TEXT, &OPTIONS])? else { return Ok(()) };
         let answer = lookup::call("lookup_create", request)?;
         println!("tokens        = {}", answer["n_tokens"]);
         println!("n-grams       = {}", answer["n_ngrams"]);

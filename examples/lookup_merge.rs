@@ -5,7 +5,7 @@
 mod host;
 mod lookup;
 
-use lookup::megabytes;
+use lookup::{Asked, megabytes};
 use serde_json::{Map, json};
 
 const USAGE: &str = "\
@@ -15,7 +15,7 @@ Adds n-gram caches of llama.cpp's format up. OUTPUT may be one of the inputs: it
 
 fn main() {
     lookup::main("lookup_merge", || {
-        let Some((_, files)) = lookup::parse(USAGE, &[])? else { return Ok(()) };
+        let Some(Asked { others: files, .. }) = lookup::parse(USAGE, &[])? else { return Ok(()) };
         let Some((output, inputs)) = files.split_last().filter(|(_, inputs)| !inputs.is_empty()) else {
             return Err(format!("one or more inputs and an output are needed\n\n{USAGE}").into());
         };

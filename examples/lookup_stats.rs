@@ -32,10 +32,7 @@ const OPTIONS: [Opt; 5] = [
 
 fn main() {
     lookup::main("lookup_stats", || {
-        let Some((request, others)) = lookup::parse(USAGE, &[&TEXT, &OPTIONS])? else { return Ok(()) };
-        if let Some(other) = others.first() {
-            return Err(format!("{other:?} belongs to no option; --help lists them").into());
-        }
+        let Some(request) = lookup::options(USAGE, &[&TEXT, &OPTIONS])? else { return Ok(()) };
         let answer = lookup::call("lookup_stats", request)?;
         for warning in answer["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             eprintln!("lookup_stats: {warning}");

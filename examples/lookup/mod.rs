@@ -28,8 +28,16 @@ pub const TEXT: [Opt; 3] = [
     ("-p", "--prompt", "text", Kind::Text),
 ];
 
-/// A command line as a request, and what was no option; `None` when help was asked for and given.
-pub fn parse(usage: &str, options: &[&[Opt]]) -> Result<Option<(Map<String, Value>, Vec<String>)>> {
+/// What a command line asks for.
+pub struct Asked {
+    /// The options, by the keys of a request.
+    pub request: Map<String, Value>,
+    /// What belongs to no option.
+    pub others: Vec<String>,
+}
+
+/// Reads the command line; `None` when help was asked for and given.
+pub fn parse(usage: &str, options: &[&[Opt]]) -> Result<Option<Asked>> {
     let mut request = Map::new();
     let mut others = Vec::new();
     let mut args = std::env::args().skip(1);
@@ -54,7 +62,16 @@ pub fn parse(usage: &str, options: &[&[Opt]]) -> Result<Option<(Map<String, Valu
             None => others.push(arg),
         }
     }
-    Ok(Some((request, others)))
+    Ok(Some(Asked { request, others }))
+}
+
+/// As [`parse`], where everything belongs to an option.
+pub fn options(usage: &str, options: &[&[Opt]]) -> Result<Option<Map<String, Value>>> {
+    let Some(Asked { request, others }) = parse(usage, options)? else { return Ok(None) };
+    match others.first() {
+        Some(other) => Err(format!("{other:?} belongs to no option; --help lists them").into()),
+        None => Ok(Some(request)),
+    }
 }
 
 /// Loads what is needed of the model that the request names, calls a function, and draws on stderr, if that is a terminal, how

@@ -8,8 +8,8 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::c::{
-    COMMANDS, FUNCTIONS, call, command, deinit, endless, init, init_async, loaded, needing_a_model, set_log_callback, status, submit,
-    turn, until, wait_for_state, works,
+    COMMANDS, FUNCTIONS, call, command, deinit, endless, init, init_async, loaded, needing_a_model, set_log_callback,
+    status, submit, turn, until, wait_for_state, works,
 };
 
 /// Holds whoever logs a line until it is opened: a load that takes as long as a test wants.
