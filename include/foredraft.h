@@ -187,6 +187,27 @@ const char *lookup_merge(const char *req);
  */
 const char *lookup_stats(const char *req);
 
+/**
+ * Works on an n-gram cache of the engine while it serves. Request: `action` (`load`, `save`, `merge`, `clear`, `stats`), `cache`
+ * (`static`, `dynamic`), `filename` (for the first three). Answer: how much the cache knows then. The caller owns the
+ * returned string.
+ */
+const char *lookup_cache(const char *req);
+
+/**
+ * Saves what a slot holds. Request: `id_slot` (0), `filename`. Answer: `n_saved`, `n_saved_draft` (tokens), `n_written`
+ * (bytes). The file is replaced whole, or not at all. The caller owns the returned string.
+ */
+const char *session_save(const char *req);
+
+/**
+ * Puts a saved session into a slot, in place of what it holds, so that the next request there evaluates only what is
+ * new. Request: `id_slot` (0), `filename`. Answer: `n_restored`, `n_restored_draft` (tokens), `seed`, `seed_position`. A
+ * file that is damaged, of another version or of another model is an error, and the slot stays as it was. The caller
+ * owns the returned string.
+ */
+const char *session_load(const char *req);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -3,6 +3,7 @@
 #![deny(unsafe_code, missing_docs)]
 
 pub mod api;
+pub mod checksum;
 pub mod engine;
 pub mod error;
 #[allow(unsafe_code)]

@@ -26,8 +26,11 @@ fn defaults() {
             model: ModelParams::new("m.gguf"),
             context: ContextParams::default(),
             draft: None,
+            lookup_static: None,
+            lookup_dynamic: None,
             n_parallel: 1,
             ctx_shift: true,
+            self_extend: None,
             embedding: false,
             max_queue: 64,
             warmup: true,
@@ -267,9 +270,10 @@ fn errors() {
     check(json!({"override_kv": ["a"]}), "override_kv[0]: expected \"key=type:value\"");
     check(json!({"override_kv": ["a=float:nan"]}), "override_kv[0]");
     check(json!({"override_kv": 5}), "override_kv: expected an object, or an array");
-    check(json!({"grp_attn_n": 2}), "grp_attn_n: not available in this version of foredraft");
-    check(json!({"lookup_cache_static": "a.bin"}), "lookup_cache_static: not available in this version");
-    check(json!({"lookup_cache_dynamic": "a.bin"}), "lookup_cache_dynamic: not available in this version");
+    check(
+        json!({"grp_attn_n": 2, "grp_attn_w": 511}),
+        "grp_attn_w: expected a multiple of grp_attn_n, which is 2, got 511",
+    );
     check(json!({"seed": -2}), "seed: expected a whole number from -1 to 4294967295, got -2");
     check(json!({"n_keep": -2}), "n_keep");
     check(json!({"log_level": "loud"}), "log_level: expected one of");

@@ -1,6 +1,8 @@
 //! The `speculative` value of `init` (defaults) and of a request, in the object's form and in llama-server's
 //! flat form (`"speculative.n_max"`).
 
+use std::path::PathBuf;
+
 use serde_json::{Map, Value, json};
 
 use super::fields::{Fields, shortest, show, unavailable, unexpected, word_in};
@@ -24,12 +26,14 @@ pub struct Options {
     enabled: bool,
     /// Without sources it is `none`, and so it is with an `n_max` of 0.
     settings: Settings,
+    /// Files of n-gram caches, static and dynamic, in place of the engine's.
+    caches: (Option<PathBuf>, Option<PathBuf>),
 }
 
 impl Default for Options {
     /// The engine's own defaults, with the type `auto`.
     fn default() -> Self {
-        Options { enabled: true, settings: Settings::default() }
+        Options { enabled: true, settings: Settings::default(), caches: (None, None) }
     }
 }
 
@@ -134,8 +138,9 @@ impl Options {
         // Where a tree would branch: means nothing for one branch, but llama.cpp's users set it.
         fields.number("p_split", 0.0..=1.0)?;
         fields.unavailable("n_branches", |value| matches!(value.as_f64(), Some(0.0 | 1.0)))?;
-        fields.unavailable("lookup_cache_static", |value| value == "")?;
-        fields.unavailable("lookup_cache_dynamic", |value| value == "")?;
+        let file = |path: String| Some(path).filter(|path| !path.is_empty()).map(PathBuf::from);
+        set(&mut self.caches.0, fields.c_text("lookup_cache_static")?.map(file));
+        set(&mut self.caches.1, fields.c_text("lookup_cache_dynamic")?.map(file));
         fields.unavailable("model", |value| value == "target")?;
         fields.unavailable("compare", |value| value == false)
     }
@@ -183,6 +188,8 @@ impl Options {
             "suffix_depth": ngram.suffix.max_depth,
             "suffix_factor": shortest(ngram.suffix.factor),
             "suffix_p_min": shortest(ngram.suffix.min_prob),
+            "lookup_cache_static": self.caches.0,
+            "lookup_cache_dynamic": self.caches.1,
         })
     }
 }
@@ -225,6 +232,11 @@ impl Speculation {
         let settings = (report && disabled.is_none()).then(|| options.settings.clone());
         let options = Some(options).filter(|options| report && options.enabled);
         Ok(Speculation { settings, disabled, report, options })
+    }
+
+    /// Files of n-gram caches, static and dynamic, in place of the engine's.
+    pub fn caches(&self) -> (Option<PathBuf>, Option<PathBuf>) {
+        self.options.as_ref().map(|options| options.caches.clone()).unwrap_or_default()
     }
 
     /// Turns it off, for this reason.

@@ -11,6 +11,7 @@ use super::task::Task;
 use crate::error::{Code, Error};
 use crate::llama::{Context, DecodeError, Token};
 use crate::sampling;
+use crate::session::Sequence;
 use crate::speculative::{Source, Wish};
 
 impl Generation {
@@ -22,7 +23,7 @@ impl Generation {
         let wishes: Vec<Wish> = self
             .slots
             .iter()
-            .filter_map(|slot| Some((slot, slot.task.as_ref().filter(|task| !task.paused)?)))
+            .filter_map(|slot| Some((slot, slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out)?)))
             .filter(|(_, task)| task.speculation.is_some())
             .map(|(slot, task)| {
                 let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(task.remaining() - 1);
@@ -31,7 +32,8 @@ impl Generation {
                     slot: slot.index,
                     tokens: &task.tokens,
                     sampler: &task.sampler,
-                    position: task.n_predicted,
+                    generated: task.output().len(),
+                    position: task.position(),
                     room: ready.then_some(room),
                 }
             })
@@ -63,17 +65,22 @@ impl Generation {
         for index in order {
             let Some(slot) = self.slots.get_mut(index) else { continue };
             slot.in_batch = None;
-            let sequence = slot.sequence();
-            let Some(task) = slot.task.as_ref().filter(|task| !task.paused) else { continue };
+            let Some(task) = slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out) else { continue };
+            slot.cache.group(&mut self.context);
             let pending = task.tokens.get(slot.cache.len()..).unwrap_or(&[]);
-            let chunk = pending.get(..room.min(pending.len())).unwrap_or(&[]);
+            let most = room.min(slot.cache.room());
+            let chunk = pending.get(..most.min(pending.len())).unwrap_or(&[]);
+            // A prompt pauses before its last token, where such memories are come back to when it is sent again.
+            let pauses = !task.is_generating() && chunk.len() > 1 && Sequence::needs_checkpoints(&self.context);
+            let chunk = if pauses { chunk.get(..chunk.len().min(pending.len() - 1)).unwrap_or(&[]) } else { chunk };
             let draft = self.team.drafted(index);
             let complete = chunk.len() == pending.len();
-            let draft = if complete { draft.get(..draft.len().min(room - chunk.len())).unwrap_or(&[]) } else { &[] };
+            let draft = if complete { draft.get(..draft.len().min(most - chunk.len())).unwrap_or(&[]) } else { &[] };
             let mut row = None;
+            let next = slot.cache.next();
             for (offset, token) in chunk.iter().chain(draft).enumerate() {
                 let output = complete && offset + 1 >= chunk.len();
-                let at = self.batch.push(*token, slot.cache.len() + offset, sequence, output);
+                let at = self.batch.push(*token, next + offset, slot.cache.id(), output);
                 if output && row.is_none() {
                     row = Some(at);
                 }
@@ -105,19 +112,11 @@ impl Generation {
     fn roll_back(&mut self) {
         for slot in &mut self.slots {
             let Some(part) = slot.in_batch.take() else { continue };
-            let sequence = slot.sequence();
             let known = slot.cache.len();
-            let evaluated = self.context.len(sequence).clamp(known, known + part.chunk);
-            if let Some(task) = &slot.task {
-                slot.cache.extend_from_slice(task.tokens.get(known..evaluated).unwrap_or(&[]));
-            }
+            let tokens = slot.task.as_ref().map_or(&[][..], |task| &task.tokens);
+            slot.cache.recover(&mut self.context, tokens.get(known..known + part.chunk).unwrap_or(&[]));
             // The last token is evaluated again: its logits are lost.
-            let all = slot.task.as_ref().map_or(0, |task| task.tokens.len());
-            slot.cache.truncate(all.saturating_sub(1));
-            if !self.context.truncate(sequence, slot.cache.len()) {
-                self.context.truncate(sequence, 0);
-                slot.cache.clear();
-            }
+            slot.cache.cut(&mut self.context, tokens.len().saturating_sub(1));
         }
     }
 
@@ -142,15 +141,18 @@ impl Generation {
             let Some(part) = slot.in_batch.take() else { continue };
             let Some(task) = &mut slot.task else { continue };
             let known = slot.cache.len();
-            slot.cache.extend_from_slice(task.tokens.get(known..known + part.chunk).unwrap_or(&[]));
-            let Some(row) = part.row else { continue };
+            slot.cache.push(task.tokens.get(known..known + part.chunk).unwrap_or(&[]));
             let is_first = task.n_predicted == 0;
+            if task.progress && is_first {
+                task.report_progress(slot.cache.len());
+                notify(task.ticket.id());
+            }
+            let Some(row) = part.row else { continue };
             if let Some(speculation) = &mut task.speculation {
                 speculation.stats.n_steps += 1;
                 // The first token's evaluation is the prompt's.
                 speculation.stats.t_verify += if is_first { Duration::ZERO } else { time };
             }
-            let in_context = known + part.chunk + part.draft;
             let before = task.tokens.len();
             let draft = self.team.drafted(index).get(..part.draft).unwrap_or(&[]);
             let (stop, accepted) = sample(&mut self.context, slot, row, draft, self.team.source(index));
@@ -162,10 +164,8 @@ impl Generation {
                     speculation.checked(checked);
                 }
             }
-            let (sequence, cached) = (slot.sequence(), slot.cache.len());
-            if cached < in_context && !self.context.truncate(sequence, cached) {
-                self.forget(index);
-            }
+            let cached = slot.cache.len();
+            slot.cache.cut(&mut self.context, cached);
             match stop {
                 Some(stop) => self.end(index, stop, false),
                 None => {
@@ -203,18 +203,26 @@ fn sample(
         let Some(logits) = context.logits(row + accepted) else {
             return (Some(Stop::Error(Error::new(Code::Internal, "the evaluation gave no logits"))), accepted);
         };
-        let token = match task.sampler.pick(logits, &task.tokens, task.n_predicted) {
-            Ok(token) => token,
+        let position = task.position();
+        let picked = match task.post_sampling_probs {
+            true => task
+                .sampler
+                .pick_with_probs(logits, &task.tokens, position, task.n_probs)
+                .map(|(token, probs)| (token, Some(probs))),
+            false => task.sampler.pick(logits, &task.tokens, position).map(|token| (token, None)),
+        };
+        let (token, probs) = match picked {
+            Ok(picked) => picked,
             Err(error) => return (Some(Stop::Error(error)), accepted),
         };
-        let probs = (task.n_probs > 0).then(|| sampling::token_probs(logits, token, task.n_probs));
+        let probs = probs.or_else(|| (task.n_probs > 0).then(|| sampling::token_probs(logits, token, task.n_probs)));
         if let Err(error) = task.sampler.accept(token) {
             return (Some(Stop::Error(error)), accepted);
         }
         let agreed = source.filter(|_| draft.get(accepted) == Some(&token));
         if agreed.is_some() {
             accepted += 1;
-            slot.cache.push(token);
+            slot.cache.push(&[token]);
         }
         let stop = task.generated(token, agreed.unwrap_or(Source::Target), probs, model.vocab());
         if stop.is_some() || agreed.is_none() {

@@ -14,7 +14,10 @@ use super::{Config, Engine, Notify, Shared, SlotStatus, Status};
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{self, Batch, Context, ContextParams, Interrupt, Model, ThreadPool, Token};
-use crate::speculative::{Compatibility, Costs, DraftModel};
+use crate::speculative::{
+    CacheKind, Caches, Compatibility, Costs, DraftModel, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramSimple,
+    Prediction, Suffix, Team, read_cache,
+};
 
 /// The models of a running engine.
 #[derive(Debug, Clone)]
@@ -70,9 +73,10 @@ fn start(config: &Config, models: &mut Models, notify: Arc<Notify>) -> Result<En
     let most = contexts.iter().flatten().map(|context| context.n_threads.max(context.n_threads_batch)).max();
     let threads = Arc::new(ThreadPool::new(most.unwrap_or(1))?);
 
+    let caches = Arc::new(read_caches(config, &models.target)?);
     let mut generation = None;
     if models.target.can_generate() {
-        generation = Some(generator(config, models, &threads, &interrupt)?);
+        generation = Some(generator(config, models, &caches, &threads, &interrupt)?);
     } else if !config.embedding {
         return Err(Error::model("model: it generates no text; \"embedding\": true loads it for embeddings"));
     }
@@ -106,6 +110,7 @@ fn start(config: &Config, models: &mut Models, notify: Arc<Notify>) -> Result<En
         shared,
         thread: Mutex::new(Some(thread)),
         unfinished: Arc::default(),
+        caches,
         n_slots: slots,
         max_queue: config.max_queue,
     })
@@ -114,6 +119,7 @@ fn start(config: &Config, models: &mut Models, notify: Arc<Notify>) -> Result<En
 fn generator(
     config: &Config,
     models: &mut Models,
+    caches: &Arc<Caches>,
     threads: &Arc<ThreadPool>,
     interrupt: &Arc<Interrupt>,
 ) -> Result<Generation> {
@@ -129,8 +135,12 @@ fn generator(
         }
     }
     models.n_ctx = context.n_ctx();
+    let extend = config.self_extend;
+    if extend.is_some() && !(context.can_shift() && context.cuts_anywhere()) {
+        return Err(Error::invalid("grp_attn_n: this model's memory cannot move positions"));
+    }
     let beams = Beams::new(&models.target, &config.context, threads, interrupt);
-    let mut generation = Generation::new(context, beams, n_parallel, params.kv_unified, config.ctx_shift);
+    let mut generation = Generation::new(context, beams, config);
     if let (Some(draft), Some((_, params))) = (&models.draft, &config.draft) {
         let n_ctx = params.n_ctx.or(u32::try_from(models.n_ctx).ok());
         let params = ContextParams { n_seq_max: sequences, embeddings: false, n_ctx, ..params.clone() };
@@ -143,7 +153,8 @@ fn generator(
         match &report.reason {
             Some(reason) => log::write(Level::Warn, &format!("model_draft: not used: {reason}")),
             None => {
-                let drafter = DraftModel::new(context, n_parallel, models.target.vocab().n_tokens());
+                let extend = extend.filter(|_| context.can_shift() && context.cuts_anywhere());
+                let drafter = DraftModel::new(context, n_parallel, models.target.vocab().n_tokens(), extend);
                 generation.team.add_model(Box::new(drafter));
             }
         }
@@ -151,7 +162,30 @@ fn generator(
         models.compatibility = Some(report);
     }
     generation.team.costs = costs;
+    add_text_drafters(&mut generation.team, n_parallel, caches);
     Ok(generation)
+}
+
+/// The drafters that need no model, in the order in which equals are preferred.
+fn add_text_drafters(team: &mut Team, n_slots: usize, caches: &Arc<Caches>) {
+    team.add(Box::new(Prediction::new(n_slots)));
+    team.add(Box::new(Suffix::new(n_slots)));
+    team.add(Box::new(NgramCache::with(n_slots, Arc::clone(caches))));
+    team.add(Box::new(NgramMapK4v::new(n_slots)));
+    team.add(Box::new(NgramMapK::new(n_slots)));
+    team.add(Box::new(NgramSimple::new(n_slots)));
+    team.add(Box::new(NgramMod::new(n_slots)));
+}
+
+fn read_caches(config: &Config, model: &Model) -> Result<Caches> {
+    let (caches, n_vocab) = (Caches::default(), model.vocab().n_tokens());
+    if let Some(path) = &config.lookup_static {
+        caches.set(CacheKind::Static, read_cache("lookup_cache_static", path, n_vocab, false)?);
+    }
+    if let Some(path) = &config.lookup_dynamic {
+        caches.set(CacheKind::Dynamic, read_cache("lookup_cache_dynamic", path, n_vocab, true)?);
+    }
+    Ok(caches)
 }
 
 /// Sizes of target batches that are measured before the first request, as far as [`MEASURING`] allows; those between

@@ -1,10 +1,10 @@
 //! A request in a slot: its tokens, its text, its statistics.
 
 use std::ops::Range;
-use std::sync::Arc;
-use std::time::Instant;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use super::event::{Generated, Outcome, PromptStats, SpeculationStats, Stop, Timings, Update};
+use super::event::{Generated, Outcome, Progress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update};
 use super::text::TextStream;
 use super::ticket::Ticket;
 use crate::llama::{Token, Vocab};
@@ -16,14 +16,19 @@ const MAX_EXTRA: usize = 3;
 
 /// What a slot works on.
 pub(super) struct Task {
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) ticket: Ticket,
     /// The whole context: prompt and generated tokens. Those beyond the slot's cache are to be evaluated.
     pub(super) tokens: Vec<Token>,
     pub(super) sampler: Sampler,
     pub(super) n_probs: usize,
+    pub(super) post_sampling_probs: bool,
+    /// Whether the prompt's progress is reported.
+    pub(super) progress: bool,
     /// Tokens that a context shift keeps.
     pub(super) n_keep: usize,
     pub(super) n_predict: Option<usize>,
+    /// How long after the first token a newline ends the text.
+    pub(super) t_max_predict: Option<Duration>,
     pub(super) deadline: Option<Instant>,
     pub(super) speculation: Option<Speculation>,
     pub(super) text: TextStream,
@@ -31,6 +36,11 @@ pub(super) struct Task {
     pub(super) n_predicted: usize,
     /// Where in `tokens` the generated ones begin, as far as they are still in the context.
     output: usize,
+    pub(super) seed: u32,
+    /// The position in the noise of the first generated token.
+    pub(super) seed_position: usize,
+    pub(super) session_load: Option<Restored>,
+    pub(super) session_save: Option<PathBuf>,
     pub(super) truncated: bool,
     /// Waits for room in the KV cache: its own part was given to older requests.
     pub(super) paused: bool,
@@ -52,16 +62,23 @@ struct Clock {
 
 /// The parts of a request that a task is made of.
 pub(super) struct Parts {
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) ticket: Ticket,
     pub(super) tokens: Vec<Token>,
     pub(super) sampler: Sampler,
     pub(super) n_probs: usize,
+    pub(super) post_sampling_probs: bool,
+    pub(super) progress: bool,
     pub(super) n_keep: usize,
     pub(super) n_predict: Option<usize>,
+    pub(super) t_max_predict: Option<Duration>,
     pub(super) deadline: Option<Instant>,
     pub(super) speculation: Option<Speculation>,
     pub(super) stop: Vec<String>,
     pub(super) prompt: PromptStats,
+    pub(super) seed: u32,
+    pub(super) seed_position: usize,
+    pub(super) session_load: Option<Restored>,
+    pub(super) session_save: Option<PathBuf>,
 }
 
 impl Task {
@@ -70,8 +87,11 @@ impl Task {
             ticket: parts.ticket,
             sampler: parts.sampler,
             n_probs: parts.n_probs,
+            post_sampling_probs: parts.post_sampling_probs,
+            progress: parts.progress,
             n_keep: parts.n_keep,
             n_predict: parts.n_predict,
+            t_max_predict: parts.t_max_predict,
             deadline: parts.deadline,
             speculation: parts.speculation,
             text: TextStream::new(parts.stop),
@@ -80,6 +100,10 @@ impl Task {
             truncated: parts.prompt.truncated,
             prompt: parts.prompt,
             n_predicted: 0,
+            seed: parts.seed,
+            seed_position: parts.seed_position,
+            session_load: parts.session_load,
+            session_save: parts.session_save,
             paused: false,
             unsent: Vec::new(),
             clock: Clock { start: Instant::now(), first_token: None, last_token: None },
@@ -89,6 +113,11 @@ impl Task {
     /// Whether the prompt is evaluated and tokens are being generated.
     pub(super) fn is_generating(&self) -> bool {
         self.clock.first_token.is_some()
+    }
+
+    /// The position in the noise of the next token.
+    pub(super) fn position(&self) -> usize {
+        self.seed_position.saturating_add(self.n_predicted)
     }
 
     /// How many tokens may still be generated; at least one while the request runs.
@@ -106,9 +135,9 @@ impl Task {
     ) -> Option<Stop> {
         let now = Instant::now();
         if self.clock.first_token.is_none() {
-            self.clock.first_token = Some(now);
             self.ticket.set_generating();
         }
+        let elapsed = now.duration_since(*self.clock.first_token.get_or_insert(now));
         self.clock.last_token = Some(now);
         self.tokens.push(token);
         self.n_predicted += 1;
@@ -116,8 +145,13 @@ impl Task {
         if vocab.is_eog(token) {
             return Some(Stop::Eos);
         }
-        if let Some(word) = self.text.push(vocab.text(token)) {
+        let piece = vocab.text(token);
+        if let Some(word) = self.text.push(piece) {
             return Some(Stop::Word(word.to_owned()));
+        }
+        // As llama-server: a line is not broken off.
+        if self.t_max_predict.is_some_and(|most| elapsed > most) && piece.contains(&b'\n') {
+            return Some(Stop::Limit);
         }
         let n_predict = self.n_predict.filter(|n_predict| self.n_predicted >= *n_predict)?;
         let unfinished = self.text.is_inside_character() && self.n_predicted < n_predict + MAX_EXTRA;
@@ -135,6 +169,16 @@ impl Task {
         self.output -= before_output.len();
         self.tokens.drain(gone);
         self.truncated = true;
+    }
+
+    /// Reports that `processed` tokens of the prompt are in the cache.
+    pub(super) fn report_progress(&self, processed: usize) {
+        self.ticket.progress(Progress {
+            total: self.prompt.n_prompt,
+            cached: self.prompt.n_cached,
+            processed,
+            time: self.clock.start.elapsed(),
+        });
     }
 
     /// Sends the text that may be shown.
@@ -156,7 +200,7 @@ impl Task {
         n_cached: usize,
         truncated: bool,
         draft_length: Option<usize>,
-    ) -> (Arc<Ticket>, Outcome) {
+    ) -> (Ticket, Outcome) {
         let outcome = Outcome {
             stop,
             text: self.text.finish(),
@@ -172,6 +216,9 @@ impl Task {
                 .speculation
                 .take()
                 .map(|speculation| SpeculationStats { n_max_final: draft_length.unwrap_or(0), ..speculation.stats }),
+            seed_position: self.seed_position,
+            session_load: self.session_load,
+            session_save: None,
         };
         (self.ticket, outcome)
     }

@@ -9,6 +9,8 @@ mod completion;
 mod guard;
 mod lifecycle;
 mod lookup;
+mod lookup_cache;
+mod session;
 mod text;
 
 use once_cell::sync::Lazy;

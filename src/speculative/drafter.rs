@@ -4,6 +4,7 @@ use super::{Pace, Settings, Source};
 use crate::error::Result;
 use crate::llama::Token;
 use crate::sampling::Sampler;
+use crate::session::Snapshot;
 
 /// Proposes tokens that the target then checks. One drafter serves all slots.
 ///
@@ -28,8 +29,28 @@ pub trait Drafter {
     /// The tokens `dropped` positions from `keep` on are gone from the context of `slot`, those behind moved down.
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize);
 
-    /// The request in `slot` has ended with this output. Told to every drafter, also of requests it was not asked for.
-    fn end(&mut self, slot: usize, output: &[Token]);
+    /// The request in `slot` has ended; the last `generated` of its context's tokens are its output. Told to every
+    /// drafter, also of requests it was not asked for.
+    fn end(&mut self, slot: usize, tokens: &[Token], generated: usize);
+
+    /// What of a session it has for `slot`; `None`: nothing that would be worth a file.
+    fn save(&mut self, slot: usize) -> Option<Snapshot> {
+        let _ = slot;
+        None
+    }
+
+    /// Takes what [`Drafter::save`] gave; false when it does not fit or fails, after which it catches up as always.
+    fn load(&mut self, slot: usize, snapshot: &Snapshot) -> bool {
+        let _ = (slot, snapshot);
+        false
+    }
+
+    /// A request for `prompt` begins in `slot` that lets parts of the cache be moved: see [`Sequence::reuse`].
+    ///
+    /// [`Sequence::reuse`]: crate::session::Sequence::reuse
+    fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
+        let _ = (slot, prompt, least);
+    }
 
     /// Why it drafts no more for the request in `slot`.
     fn disabled(&self, slot: usize) -> Option<&str>;
@@ -44,7 +65,9 @@ pub struct Ask<'a> {
     pub tokens: &'a [Token],
     /// The target's sampler, in the state after `tokens`.
     pub sampler: &'a Sampler,
-    /// The number of the next generated token.
+    /// How many of them, at the end, were generated.
+    pub generated: usize,
+    /// The position of the next token in the noise.
     pub position: usize,
     /// Most tokens to draft; 0: only keep up with `tokens`.
     pub n_max: usize,

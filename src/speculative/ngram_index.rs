@@ -1,7 +1,7 @@
 //! Where n-grams of one length are in a text: a flat table that is kept up to date token by token.
 //!
-//! Hashes roll (a polynomial modulo 2^64), so a token costs the same for any n. The table has open addressing and eight bytes
-//! an entry; whoever asks compares the n-grams themselves, so that a collision costs a probe and never an error.
+//! Hashes roll (a polynomial modulo 2^64), so a token costs the same for any n. The table has open addressing and eight
+//! bytes an entry; whoever asks compares the n-grams themselves, so that a collision costs a probe and never an error.
 
 use crate::llama::Token;
 

@@ -1,11 +1,13 @@
 //! `ngram-map-k` and `ngram-map-k4v`: what followed the last n tokens, remembering n-gram by n-gram what became of it.
 //!
-//! llama.cpp's `common_ngram_map` (`common/ngram-map.cpp`), but exact and without its scans of the history and of all keys:
-//! - `ngram-map-k`: the m tokens behind the n-gram's place: the last one in the prompt, else the first one in the answer (of
-//!   those that become known in one step, the last one). Once a draft from there was wrong, later ones are no longer than what
-//!   was right of it. Draft for draft what llama.cpp makes of a text, but for the first two defects below.
-//! - `ngram-map-k4v`: up to four different m-grams behind the n-gram are counted. The most frequent one is drafted (of equals
-//!   the one seen first) if it is at least twice as frequent as the others together.
+//! llama.cpp's `common_ngram_map` (`common/ngram-map.cpp`), but exact and without its scans of the history and of all
+//! keys:
+//! - `ngram-map-k`: the m tokens behind the n-gram's place: the last one in the prompt, else the first one in the
+//!   answer (of those that become known in one step, the last one). Once a draft from there was wrong, later ones are
+//!   no longer than what was right of it. Draft for draft what llama.cpp makes of a text, but for the first two defects
+//!   below.
+//! - `ngram-map-k4v`: up to four different m-grams behind the n-gram are counted. The most frequent one is drafted (of
+//!   equals the one seen first) if it is at least twice as frequent as the others together.
 //!
 //! Both look at an n-gram only once the m tokens behind it, and two more, are known, and never at index 0.
 //!
@@ -13,10 +15,11 @@
 //! - Its hash table has no chains: the second of two n-grams with the same place in it is never found.
 //! - The n-grams in the last n + m tokens of the prompt are never found.
 //! - A draft that was cut short by others and accepted in full shortens later ones.
-//! - `k4v` counts an occurrence again with each look-up, does not count those after the first one it found, and drafts what is
-//!   behind that one whichever m-gram is the most frequent.
+//! - `k4v` counts an occurrence again with each look-up, does not count those after the first one it found, and drafts
+//!   what is behind that one whichever m-gram is the most frequent.
 //!
-//! Memory: 28 bytes for each token of the text at most, and 52 for each n-gram that drafted (`k`) or occurred twice (`k4v`).
+//! Memory: 28 bytes for each token of the text at most, and 52 for each n-gram that drafted (`k`) or occurred twice
+//! (`k4v`).
 
 use super::drafter::Draft;
 use super::ngram_index::{NgramIndex, Place, RollingHash, same_ngram, to_index, to_value};

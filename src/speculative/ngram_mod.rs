@@ -1,17 +1,17 @@
 //! `ngram-mod`: token after token, each the one that last followed the n tokens before it.
 //!
-//! llama.cpp's `common_ngram_mod` (`common/ngram-mod.cpp`, `speculative.cpp`): a draft has n_min..=n_max tokens or none, and what
-//! was generated becomes known in pieces of 32 tokens less n. If a request allows fewer tokens than n_min, the draft is still
-//! made that long first, and then cut, as llama.cpp does.
+//! llama.cpp's `common_ngram_mod` (`common/ngram-mod.cpp`, `speculative.cpp`): a draft has n_min..=n_max tokens or
+//! none, and what was generated becomes known in pieces of 32 tokens less n. If a request allows fewer tokens than
+//! n_min, the draft is still made that long first, and then cut, as llama.cpp does.
 //!
 //! What is different, on purpose:
-//! - llama.cpp's table of 2^22 tokens has no keys: n-grams with the same place in it take each other's continuation. Here they
-//!   are compared, so each n-gram has its own.
-//! - llama.cpp's table is shared by all sequences and outlives requests, so one request's text steers another's drafts. Here it
-//!   is the request's own; `suffix` is the drafter that learns from earlier answers.
-//! - llama.cpp empties the table when it is a quarter full, and after five drafts in a row of which less than a quarter was
-//!   accepted, to get rid of what others left there; the sequence's own text it adds again in the next step. As there is only
-//!   that here, there is nothing to reset.
+//! - llama.cpp's table of 2^22 tokens has no keys: n-grams with the same place in it take each other's continuation.
+//!   Here they are compared, so each n-gram has its own.
+//! - llama.cpp's table is shared by all sequences and outlives requests, so one request's text steers another's drafts.
+//!   Here it is the request's own; `suffix` is the drafter that learns from earlier answers.
+//! - llama.cpp empties the table when it is a quarter full, and after five drafts in a row of which less than a quarter
+//!   was accepted, to get rid of what others left there; the sequence's own text it adds again in the next step. As
+//!   there is only that here, there is nothing to reset.
 //!
 //! Memory: 28 bytes for each token of the text at most.
 
@@ -25,7 +25,8 @@ use crate::llama::Token;
 /// The drafter.
 pub type NgramMod = TextDrafter<Chain>;
 
-/// Tokens by which the text must have grown, since the begin of the last n-gram that is known, before more become known.
+/// Tokens by which the text must have grown, since the begin of the last n-gram that is known, before more become
+/// known.
 const PIECE: usize = 32;
 
 /// The rule.
@@ -44,12 +45,7 @@ impl Rule for Chain {
     fn new(settings: &Settings) -> Self {
         let params = settings.ngram.modulo;
         let n = params.n_match.max(1);
-        Chain {
-            n_min: params.n_min,
-            n_max: params.n_max,
-            places: LatestPlaces::new(n, 0),
-            window: Vec::new(),
-        }
+        Chain { n_min: params.n_min, n_max: params.n_max, places: LatestPlaces::new(n, 0), window: Vec::new() }
     }
 
     fn forget(&mut self) {

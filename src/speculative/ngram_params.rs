@@ -7,7 +7,8 @@ pub struct LookupParams {
     pub size_n: usize,
     /// Tokens drafted behind a match, at least 1 (`size_m`).
     pub size_m: usize,
-    /// How often an n-gram must have been looked up successfully before it drafts; only `ngram-map-k4v` heeds it, as in llama.cpp.
+    /// How often an n-gram must have been looked up successfully before it drafts; only `ngram-map-k4v` heeds it, as in
+    /// llama.cpp.
     pub min_hits: u32,
 }
 
@@ -37,7 +38,7 @@ impl Default for ModParams {
 /// Parameters of `suffix`, which llama.cpp does not have; the names are SuffixDecoding's (arXiv 2411.04975).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SuffixParams {
-    /// Longest context whose continuations are counted, 1..=32. Matches may be longer.
+    /// Longest context whose continuations are counted; more than 16 is as 16. Matches may be longer.
     pub max_depth: usize,
     /// A draft is at most this many times as long as the match.
     pub factor: f32,
@@ -47,7 +48,7 @@ pub struct SuffixParams {
 
 impl Default for SuffixParams {
     fn default() -> Self {
-        SuffixParams { max_depth: 32, factor: 4.0, min_prob: 0.1 }
+        SuffixParams { max_depth: 16, factor: 4.0, min_prob: 0.1 }
     }
 }
 

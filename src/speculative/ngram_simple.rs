@@ -1,8 +1,8 @@
 //! `ngram-simple`: what followed the last n tokens when they last occurred.
 //!
-//! llama.cpp's `common_ngram_simple_draft` (`common/ngram-map.cpp`), draft for draft: the latest occurrence that begins at
-//! least two tokens before the one at the end, never at index 0; up to m tokens behind it, but nothing if fewer than n are there.
-//! It searches the whole history in each step; here a table knows the latest occurrence of each n-gram.
+//! llama.cpp's `common_ngram_simple_draft` (`common/ngram-map.cpp`), draft for draft: the latest occurrence that begins
+//! at least two tokens before the one at the end, never at index 0; up to m tokens behind it, but nothing if fewer than
+//! n are there. It searches the whole history in each step; here a table knows the latest occurrence of each n-gram.
 //!
 //! Memory: 28 bytes for each token of the text at most.
 

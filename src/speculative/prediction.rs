@@ -1,15 +1,16 @@
 //! `prediction`: drafts from the text that the request expects as its answer.
 //!
-//! A cursor stands in the expected text where the answer has come to. After a deviation it is set anew with each generated
-//! token, by what the last generated tokens match, in this order:
-//! 1. the last three, at the nearest place that is not behind the last sure one (text was left out or put in), else anywhere;
+//! A cursor stands in the expected text where the answer has come to. After a deviation it is set anew with each
+//! generated token, by what the last generated tokens match, in this order:
+//! 1. the last three, at the nearest place that is not behind the last sure one (text was left out or put in), else
+//!    anywhere;
 //! 2. the last two, else the last one, at the nearest place a little ahead (a few tokens were left out or replaced);
 //! 3. nothing: the cursor stays as far ahead as if each wrong token had replaced one of the expected text's.
 //!
 //! How long it has been in step, and how often it was not, is the draft's confidence.
 //!
-//! The expected text's 3-, 2- and 1-grams are sorted once when the request begins: 24 bytes a token, and O(log n) a token
-//! while out of step. In step, a token costs one comparison.
+//! The expected text's 3-, 2- and 1-grams are sorted once when the request begins: 24 bytes a token, and O(log n) a
+//! token while out of step. In step, a token costs one comparison.
 
 use std::sync::Arc;
 
@@ -131,12 +132,12 @@ impl Expected {
         None
     }
 
-    /// That the token `ahead` places behind the cursor is right, if those between are. Grows with each token in step, more
-    /// slowly the more deviations there were lately.
+    /// That the token `ahead` places behind the cursor is right, if those between are. Grows with each token in step,
+    /// more slowly the more deviations there were lately.
     #[allow(clippy::cast_precision_loss)]
     fn confidence(&self, ahead: usize) -> f32 {
         let steps = (self.in_step + ahead) as f32;
-        (steps + 1.0) / (steps + 2.0 + 2.0 * self.deviations)
+        (steps + 1.0) / (steps + 1.5 + 0.5 * self.deviations)
     }
 }
 
@@ -161,8 +162,8 @@ impl Places {
         Places { n, sorted }
     }
 
-    /// The first place of `ngram` from `from` on, at most `near` tokens behind that; if any distance will do, else the last
-    /// place before.
+    /// The first place of `ngram` from `from` on, at most `near` tokens behind that; if any distance will do, else the
+    /// last place before.
     fn nearest(&self, text: &[Token], ngram: &[Token], from: usize, near: usize) -> Option<usize> {
         let mut hash = RollingHash::new(self.n);
         hash.advance(ngram, self.n);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::NgramParams;
+use super::{CacheFile, NgramParams};
 use crate::llama::Token;
 
 /// Who proposed a token: the target itself or one of the drafters.
@@ -93,6 +93,10 @@ pub struct Settings {
     pub adaptive: Adaptive,
     /// Parameters of the drafters that need no model.
     pub ngram: NgramParams,
+    /// The request's own n-gram caches, in place of those that all share.
+    pub lookup_static: Option<CacheFile>,
+    /// As `lookup_static`: the dynamic one, which then learns nothing.
+    pub lookup_dynamic: Option<CacheFile>,
     /// The output that the request predicts.
     pub prediction: Option<Arc<[Token]>>,
 }
@@ -110,6 +114,8 @@ impl Default for Settings {
             verify: Verify::Coupled,
             adaptive: Adaptive::Auto,
             ngram: NgramParams::default(),
+            lookup_static: None,
+            lookup_dynamic: None,
             prediction: None,
         }
     }

@@ -13,6 +13,7 @@ use super::policy::{Length, Pace, Plan, Rate};
 use super::{Adaptive, Costs, Settings, Source};
 use crate::llama::Token;
 use crate::sampling::Sampler;
+use crate::session::Snapshot;
 
 /// The drafters, and what is known of each.
 pub struct Team {
@@ -94,6 +95,8 @@ pub struct Wish<'a> {
     pub tokens: &'a [Token],
     /// The target's sampler.
     pub sampler: &'a Sampler,
+    /// As [`Ask::generated`].
+    pub generated: usize,
     /// As [`Ask::position`].
     pub position: usize,
     /// Most tokens that there is room for; `None`: the context is not evaluated yet, only keep up with it.
@@ -202,8 +205,8 @@ impl Team {
             };
             let pace = if pays { Pace::Paying { plan, calibration, bias: *bias } } else { Pace::All };
             let p_min = player.settings.p_min;
-            let Wish { tokens, sampler, position, .. } = *wish;
-            let mut ask = Ask { slot, tokens, sampler, position, n_max, p_min, pace, draft };
+            let Wish { tokens, sampler, generated, position, .. } = *wish;
+            let mut ask = Ask { slot, tokens, sampler, generated, position, n_max, p_min, pace, draft };
             if *takes_time {
                 asks.push(ask);
                 continue;
@@ -279,10 +282,27 @@ impl Team {
         }
     }
 
-    /// A request has ended with this output, whether or not it speculated.
-    pub fn end(&mut self, slot: usize, output: &[Token]) {
+    /// As [`Drafter::reuse`].
+    pub fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
         for member in &mut self.members {
-            member.drafter.end(slot, output);
+            member.drafter.reuse(slot, prompt, least);
+        }
+    }
+
+    /// As [`Drafter::save`]; the draft model's, if there is one.
+    pub fn save(&mut self, slot: usize) -> Option<Snapshot> {
+        self.members.iter_mut().rev().find_map(|member| member.drafter.save(slot))
+    }
+
+    /// As [`Drafter::load`].
+    pub fn load(&mut self, slot: usize, snapshot: &Snapshot) -> bool {
+        self.members.iter_mut().any(|member| member.drafter.load(slot, snapshot))
+    }
+
+    /// A request has ended, whether or not it speculated: see [`Drafter::end`].
+    pub fn end(&mut self, slot: usize, tokens: &[Token], generated: usize) {
+        for member in &mut self.members {
+            member.drafter.end(slot, tokens, generated);
         }
         if let Some(player) = self.slots.get_mut(slot) {
             *player = None;

@@ -64,8 +64,8 @@ impl Drafter for Scripted {
 
     fn shift(&mut self, _: usize, _: usize, _: usize) {}
 
-    fn end(&mut self, slot: usize, output: &[Token]) {
-        self.log.lock().unwrap().push(format!("end {slot} {output:?}"));
+    fn end(&mut self, slot: usize, tokens: &[Token], generated: usize) {
+        self.log.lock().unwrap().push(format!("end {slot} {tokens:?} {generated}"));
     }
 
     fn disabled(&self, _: usize) -> Option<&str> {
@@ -100,7 +100,8 @@ fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Tabl
 impl Table {
     /// A step in which the target says `truth`: how many tokens were checked, whose, and how many of them were right.
     fn step(&mut self, truth: &[Token]) -> (usize, Option<Source>, usize) {
-        let wish = Wish { slot: 0, tokens: &[1, 2, 3], sampler: &self.sampler, position: 1, room: Some(100) };
+        let wish =
+            Wish { slot: 0, tokens: &[1, 2, 3], sampler: &self.sampler, generated: 1, position: 1, room: Some(100) };
         self.team.draft(&[wish], 1);
         let draft = self.team.drafted(0).to_vec();
         let source = self.team.source(0);
@@ -205,7 +206,7 @@ fn every_drafter_hears_of_every_end_and_nobody_drafts_after_it() {
     table.text.says(&[(7, 0.9)]);
     table.model.says(&[(7, 0.9), (8, 0.9)]);
     assert_eq!(table.step(&[7, 8]), (1, Some(Source::Suffix), 1));
-    table.team.end(0, &[7, 8]);
-    assert_eq!(table.model.log(), ["end 0 [7, 8]"], "it was not asked for");
+    table.team.end(0, &[6, 7, 8], 2);
+    assert_eq!(table.model.log(), ["end 0 [6, 7, 8] 2"], "it was not asked for");
     assert_eq!(table.step(&[7, 8]), (0, None, 0));
 }

@@ -1,7 +1,7 @@
 //! What the drafters without a model have in common: the slots, and following the text of each.
 //!
-//! A [`Rule`] sees one text that only grows. Where it comes from (contexts that shift, steps without a draft, contexts that
-//! are not what they were) is [`History`]'s business, and the slots are [`TextDrafter`]'s.
+//! A [`Rule`] sees one text that only grows. Where it comes from (contexts that shift, steps without a draft, contexts
+//! that are not what they were) is [`History`]'s business, and the slots are [`TextDrafter`]'s.
 
 use super::drafter::{Ask, Draft, Drafter};
 use super::{Settings, Source};
@@ -31,8 +31,8 @@ pub trait Rule: Sized {
     /// Of the last draft, `drafted` tokens were checked and `accepted` right.
     fn checked(&mut self, _drafted: usize, _accepted: usize) {}
 
-    /// The request has ended; all of `text` was learnt.
-    fn end(self, _shared: &mut Self::Shared, _text: &[Token], _prompt: usize) {}
+    /// A request has ended with this context, whose tokens from `output` on were generated.
+    fn remember(_shared: &mut Self::Shared, _context: &[Token], _output: usize) {}
 
     /// Why it can draft nothing for this request.
     fn disabled(&self) -> Option<&str> {
@@ -45,7 +45,8 @@ pub trait Rule: Sized {
 pub struct Limits {
     /// Most tokens to draft, at least 1.
     pub n_max: usize,
-    /// Drafting stops at a token less probable than this. llama.cpp's rules know no probabilities and ignore it, as there.
+    /// Drafting stops at a token less probable than this. llama.cpp's rules know no probabilities and ignore it, as
+    /// there.
     pub p_min: f32,
 }
 
@@ -80,7 +81,12 @@ impl<R: Rule> Slot<R> {
 impl<R: Rule> TextDrafter<R> {
     /// A drafter for `n_slots` slots.
     pub fn new(n_slots: usize) -> Self {
-        TextDrafter { slots: std::iter::repeat_with(|| None).take(n_slots).collect(), shared: R::Shared::default() }
+        TextDrafter::with(n_slots, R::Shared::default())
+    }
+
+    /// A drafter for `n_slots` slots that shares this with others.
+    pub fn with(n_slots: usize, shared: R::Shared) -> Self {
+        TextDrafter { slots: std::iter::repeat_with(|| None).take(n_slots).collect(), shared }
     }
 
     /// What all slots share.
@@ -112,9 +118,7 @@ impl<R: Rule> TextDrafter<R> {
         slot.follow(&self.shared, context, generated);
         if limits.n_max > 0 && !context.is_empty() {
             slot.rule.draft(&self.shared, &slot.history.tokens, limits, draft);
-            draft.tokens.truncate(limits.n_max);
-            draft.confidence.truncate(limits.n_max);
-            draft.source = (!draft.tokens.is_empty()).then_some(R::SOURCE);
+            draft.truncate(limits.n_max);
         }
     }
 }
@@ -132,7 +136,7 @@ impl<R: Rule> Drafter for TextDrafter<R> {
     fn draft(&mut self, asks: &mut [Ask<'_>]) {
         for ask in asks {
             let limits = Limits { n_max: ask.n_max, p_min: ask.p_min };
-            self.propose(ask.slot, ask.tokens, ask.position, limits, ask.draft);
+            self.propose(ask.slot, ask.tokens, ask.generated, limits, ask.draft);
         }
     }
 
@@ -148,12 +152,11 @@ impl<R: Rule> Drafter for TextDrafter<R> {
         }
     }
 
-    fn end(&mut self, slot: usize, tokens: &[Token]) {
-        let Some(mut slot) = self.slots.get_mut(slot).and_then(Option::take) else { return };
-        // A request that never asked has no known prompt: none of its tokens counts as generated.
-        let generated = 0;
-        slot.follow(&self.shared, tokens, generated);
-        slot.rule.end(&mut self.shared, &slot.history.tokens, slot.history.prompt);
+    fn end(&mut self, slot: usize, tokens: &[Token], generated: usize) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            *slot = None;
+        }
+        R::remember(&mut self.shared, tokens, tokens.len().saturating_sub(generated));
     }
 
     fn disabled(&self, slot: usize) -> Option<&str> {
@@ -186,7 +189,8 @@ enum Followed {
 }
 
 impl History {
-    /// Catches up with `context`, the last `generated` tokens of which are the answer. `Anew`: earlier indices are void.
+    /// Catches up with `context`, the last `generated` tokens of which are the answer. `Anew`: earlier indices are
+    /// void.
     fn follow(&mut self, context: &[Token], generated: usize) -> Followed {
         let grown = self.begun && self.is_known_at_end_of(context);
         if !grown {
@@ -213,11 +217,13 @@ impl History {
     }
 
     fn shift(&mut self, keep: usize, dropped: usize) {
-        self.context = if self.context >= keep + dropped { self.context - dropped } else { self.context.min(keep) };
-        self.joined = self.joined.min(self.context).max(keep.min(self.context));
+        if dropped > 0 {
+            self.context = if self.context >= keep + dropped { self.context - dropped } else { self.context.min(keep) };
+            self.joined = self.joined.saturating_sub(dropped).max(keep).min(self.context);
+        }
     }
 }
 
 #[cfg(test)]
 #[path = "text_drafter_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -2,7 +2,7 @@
 #![allow(dead_code)] // each test file uses a part
 
 /// Functions of a JSON document that returns one.
-pub const FUNCTIONS: [&str; 15] = [
+pub const FUNCTIONS: [&str; 18] = [
     "tokenize",
     "detokenize",
     "apply_template",
@@ -18,6 +18,9 @@ pub const FUNCTIONS: [&str; 15] = [
     "lookup_create",
     "lookup_merge",
     "lookup_stats",
+    "lookup_cache",
+    "session_save",
+    "session_load",
 ];
 /// Those that take NULL and the empty text for `{}`.
 pub const COMMANDS: [&str; 4] = [

@@ -44,7 +44,7 @@ struct Draft {
 }
 
 struct Task {
-    ticket: Arc<Ticket>,
+    ticket: Ticket,
     prompt: Vec<Token>,
     stats: PromptStats,
     /// Prompt tokens in the cache.
@@ -95,6 +95,9 @@ impl Beams {
             self.context = Some(Context::new(&self.model, &params, &self.threads, &self.interrupt)?);
             self.params = params;
         }
+        if let Some(context) = &mut self.context {
+            context.set_adapters(&request.lora);
+        }
         let answer = TextStream::new(request.stop);
         let first = Draft { tokens: Vec::new(), text: answer.clone(), sequence: 0, stop: None };
         self.task = Some(Task {
@@ -117,7 +120,7 @@ impl Beams {
     }
 
     /// One evaluation. Returns the end of the request when there it is.
-    pub(super) fn step(&mut self, notify: &mut dyn FnMut(u64)) -> Option<(Arc<Ticket>, Outcome)> {
+    pub(super) fn step(&mut self, notify: &mut dyn FnMut(u64)) -> Option<(Ticket, Outcome)> {
         let task = self.task.as_ref()?;
         if task.ticket.is_cancelled() {
             return self.end(Stop::Cancelled);
@@ -188,7 +191,7 @@ impl Beams {
     }
 
     /// Ends the search: its answer so far is the most probable text.
-    pub(super) fn end(&mut self, stop: Stop) -> Option<(Arc<Ticket>, Outcome)> {
+    pub(super) fn end(&mut self, stop: Stop) -> Option<(Ticket, Outcome)> {
         let mut task = self.task.take()?;
         let n_ctx = self.context.as_ref().map_or(0, Context::n_ctx);
         for sequence in 0..SeqId::try_from(self.params.n_seq_max).unwrap_or(0) {
@@ -212,7 +215,7 @@ impl Beams {
             truncated,
             timings: task.timings(n_predicted),
             prompt: task.stats,
-            ..Outcome::never_ran(stop, task.stats.n_total, false)
+            ..task.ticket.never_ran(stop)
         };
         Some((task.ticket, outcome))
     }
