@@ -298,7 +298,7 @@ fn timings(timings: &Timings) -> Value {
     answer
 }
 
-fn ratio(a: f64, b: f64) -> f64 {
+pub(super) fn ratio(a: f64, b: f64) -> f64 {
     if b > 0.0 { a / b } else { 0.0 }
 }
 

@@ -79,7 +79,7 @@ impl Server {
     }
 
     /// Runs `call`; [`Server::stop`] waits for it.
-    pub(super) fn during(&self, call: impl FnOnce(&Server) -> Result<Value>) -> Result<Value> {
+    pub(super) fn during<R>(&self, call: impl FnOnce(&Server) -> Result<R>) -> Result<R> {
         // Recursive: a callback inside of a call may call again while `stop` waits.
         let _in_use = self.in_use.read_recursive();
         call(self)

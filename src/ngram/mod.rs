@@ -54,6 +54,7 @@ pub use key::{LONGEST, Sizes};
 pub use pool::Count;
 pub use stats::{LookupStats, Tally, lookup_stats};
 pub use tools::{Progress, create, merge};
+pub(crate) use whole::{open, write};
 
 #[cfg(test)]
 mod naive;

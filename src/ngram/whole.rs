@@ -11,7 +11,7 @@ use crate::error::{Code, Error, Result};
 ///
 /// # Errors
 /// [`Code::NotFound`]; [`Code::InvalidRequest`] for what is no regular file or may not be read.
-pub(super) fn open(path: &Path) -> Result<File> {
+pub(crate) fn open(path: &Path) -> Result<File> {
     // Before opening: to open a pipe waits for its other end.
     let metadata = fs::metadata(path).map_err(|error| failed(path, &error))?;
     regular(path, &metadata)?;
@@ -24,7 +24,7 @@ pub(super) fn open(path: &Path) -> Result<File> {
 ///
 /// # Errors
 /// [`Code::NotFound`]: there is no such folder; [`Code::InvalidRequest`]: it cannot be written, or `write` failed.
-pub(super) fn write(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
+pub(crate) fn write(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
     let failed = |error| failed(path, &error);
     let (place, before) = match fs::canonicalize(path) {
         Ok(place) => {
