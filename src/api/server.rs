@@ -16,7 +16,8 @@ use crate::engine::{self, Config, Engine, Models, Phase, Request};
 use crate::error::{Code, Error, Result};
 use crate::host;
 use crate::llama::log::{self, Level};
-use crate::llama::{Grammar, Token, Vocab};
+use crate::grammar::Grammar;
+use crate::llama::{Token, Vocab};
 use crate::session;
 
 /// A poll that waits for longer waits for this long; a host that wants more polls again.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::llama::{Grammar, Token};
+use crate::grammar::Grammar;
+use crate::llama::Token;
 use crate::{sampling, speculative};
 
 /// One text generation.

@@ -75,13 +75,4 @@ llama_adapter_lora * foredraft_lora_load(llama_model * model, const char * path,
     return guarded<llama_adapter_lora *>(nullptr, why, why_size, [&] { return llama_adapter_lora_init(model, path); });
 }
 
-// false: threw.
-bool foredraft_sampler_apply(llama_sampler * sampler, llama_token_data_array * candidates, char * why, size_t why_size) {
-    return guarded<bool>(false, why, why_size, [&] { llama_sampler_apply(sampler, candidates); return true; });
-}
-
-llama_sampler * foredraft_sampler_clone(const llama_sampler * sampler, char * why, size_t why_size) {
-    return guarded<llama_sampler *>(nullptr, why, why_size, [&] { return llama_sampler_clone(sampler); });
-}
-
 }

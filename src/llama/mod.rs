@@ -7,8 +7,6 @@
 mod backend;
 mod batch;
 mod context;
-mod gbnf;
-mod grammar;
 mod guard;
 mod interrupt;
 pub mod log;
@@ -20,7 +18,7 @@ mod vocab;
 pub use backend::{Device, Numa, add_rpc_server, devices, llama_version, set_numa, system_info};
 pub use batch::Batch;
 pub use context::{Context, DEFAULT_N_CTX, DecodeError};
-pub use grammar::{Grammar, TokenData};
+
 pub use interrupt::Interrupt;
 pub use model::Model;
 pub use params::{
@@ -31,5 +29,7 @@ pub use vocab::{Vocab, VocabKind};
 
 /// A token's id in a vocabulary.
 pub type Token = i32;
+/// A candidate token as llama.cpp's samplers see it.
+pub type TokenData = llama_cpp_sys_2::llama_token_data;
 /// A sequence's number in a context.
 pub type SeqId = i32;
