@@ -8,6 +8,7 @@ mod args;
 mod chat_template;
 mod fields;
 mod init;
+mod json_schema;
 mod prompts;
 mod request;
 mod requests;

@@ -14,7 +14,8 @@ pub use self::settings::generation_settings;
 use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpected};
 use super::init::{RequestDefaults, read_seed};
 use super::speculative::{Family, Speculation};
-use crate::error::Result;
+use super::json_schema;
+use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling::Settings;
 
@@ -39,8 +40,10 @@ pub struct CompletionRequest {
     pub ignore_eos: bool,
     /// Texts that end the generation; none of them is empty.
     pub stop: Vec<String>,
-    /// GBNF, not empty.
+    /// GBNF, not empty; given, or made of `json_schema`.
     pub grammar: Option<String>,
+    /// A JSON schema that the text must be valid under.
+    pub json_schema: Option<Value>,
     /// Most tokens to generate; `None`: until the model ends the text.
     pub n_predict: Option<usize>,
     /// Tokens that a shortened prompt keeps; `None`: the whole prompt.
@@ -88,9 +91,8 @@ pub enum BiasTarget {
 type AsksForNothing = fn(&Value) -> bool;
 
 /// Fields that another version serves, each with the values that ask for nothing.
-const TO_COME: [(&str, AsksForNothing); 17] = [
+const TO_COME: [(&str, AsksForNothing); 16] = [
     ("prompts", is_empty),
-    ("json_schema", |_| false),
     ("n_beams", is_at_most_one),
     ("n_cmpl", is_at_most_one),
     ("t_max_predict_ms", |value| value.as_f64().is_some_and(|ms| ms <= 0.0)),
@@ -153,6 +155,7 @@ impl CompletionRequest {
         fields.get("model");
         fields.get("n_ctx");
         let (prompt, prompt_given) = prompt::read(fields)?;
+        let (grammar, json_schema) = grammar(fields)?;
         let mut sampling = sampling::read(fields)?;
         sampling.seed = match read_seed(fields)? {
             Some(Some(seed)) => seed,
@@ -166,7 +169,8 @@ impl CompletionRequest {
             logit_bias: logit_bias(fields)?,
             ignore_eos: flag(fields, "ignore_eos", false)?,
             stop: stop(fields)?,
-            grammar: fields.c_text("grammar")?,
+            grammar,
+            json_schema,
             n_predict: n_predict(fields)?,
             n_keep: count_or_all(fields, "n_keep")?.unwrap_or(defaults.n_keep),
             cache_prompt: flag(fields, "cache_prompt", true)?,
@@ -181,6 +185,18 @@ impl CompletionRequest {
             warnings: Vec::new(),
         })
     }
+}
+
+/// `grammar` and `json_schema`. Both only together where one is what the other gives, as in `generation_settings`.
+fn grammar(fields: &mut Fields) -> Result<(Option<String>, Option<Value>)> {
+    let grammar = fields.c_text("grammar")?;
+    let Some(given) = fields.get("json_schema").filter(|value| **value != "") else { return Ok((grammar, None)) };
+    let schema = json_schema::read(given)?;
+    let made = json_schema::to_grammar(&schema)?;
+    if grammar.is_some_and(|grammar| grammar != made) {
+        return Err(Error::invalid("json_schema: either json_schema or grammar can be specified, but not both"));
+    }
+    Ok((Some(made), Some(schema)))
 }
 
 fn flag(fields: &mut Fields, key: &'static str, default: bool) -> Result<bool> {

@@ -12,6 +12,7 @@ mod interrupt;
 pub mod log;
 mod model;
 mod params;
+mod schema;
 mod threads;
 mod vocab;
 
@@ -24,6 +25,7 @@ pub use model::Model;
 pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode,
 };
+pub use schema::schema_to_grammar;
 pub use threads::ThreadPool;
 pub use vocab::{Vocab, VocabKind};
 
