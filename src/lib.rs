@@ -8,6 +8,7 @@ pub mod engine;
 pub mod error;
 #[allow(unsafe_code)]
 mod ffi;
+pub mod grammar;
 pub mod host;
 #[allow(unsafe_code)]
 pub mod llama;

@@ -9,6 +9,7 @@ mod chat_template;
 mod fields;
 mod infill;
 mod init;
+mod json_schema;
 mod lookup;
 mod lookup_cache;
 mod lookups;

@@ -176,19 +176,6 @@ fn predictions() {
 }
 
 #[test]
-fn fields_to_come() {
-    let check = |key: &str, neutral: &[Value], asking: &[Value]| {
-        for value in neutral {
-            super::tests::check(json!({key: value}), |_| ());
-        }
-        for value in asking {
-            check_error(json!({key: value}), &format!("{key}: not available in this version of foredraft"));
-        }
-    };
-    check("json_schema", &[], &[json!({}), json!({"type": "object"}), json!(false)]);
-}
-
-#[test]
 fn unknown_keys_are_warnings() {
     let check = |document: Value, expected: &str| assert_eq!(read(&document).unwrap().warnings, [expected]);
     check(json!({"temprature": 1}), r#"unknown key "temprature" (did you mean "temperature"?)"#);
@@ -272,7 +259,7 @@ fn settings_as_reported() {
     assert_eq!(settings, Value::Object(parse_object(expected.as_bytes()).unwrap()));
 }
 
-const KEYS: [&str; 75] = [
+const KEYS: [&str; 73] = [
     "prompt",
     "messages",
     "tools",
@@ -345,8 +332,6 @@ const KEYS: [&str; 75] = [
     "prediction",
     "timeout_ms",
     "tag",
-    "lookup_cache_static",
-    "lookup_cache_dynamic",
     "model",
 ];
 

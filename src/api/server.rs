@@ -17,9 +17,10 @@ use super::system::would_deadlock;
 use super::{ChatTemplate, Family, InitRequest, prompts, response, status};
 use crate::engine::{self, Config, Engine, Models, Phase, Request};
 use crate::error::{Code, Error, Result};
+use crate::grammar::Grammar;
 use crate::host;
 use crate::llama::log::{self, Level};
-use crate::llama::{Grammar, Token, Vocab};
+use crate::llama::{Token, Vocab};
 use crate::session;
 use crate::speculative::{self, Source};
 
@@ -278,7 +279,7 @@ impl Server {
                     progress: request.return_progress,
                     lora: lora.clone(),
                     sampling: settings.clone(),
-                    grammar: grammar.as_ref().map(Grammar::try_clone).transpose()?,
+                    grammar: grammar.clone(),
                     speculative: speculative.clone(),
                     n_cache_reuse: request.n_cache_reuse,
                     session_load: request.session_load.clone(),

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::llama::{Grammar, Token};
+use crate::grammar::Grammar;
+use crate::llama::Token;
 use crate::{sampling, speculative};
 
 /// One text generation.

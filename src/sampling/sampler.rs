@@ -11,7 +11,8 @@ use super::probs::TokenProbs;
 use super::row::Row;
 use super::settings::Settings;
 use crate::error::{Error, Result};
-use crate::llama::{Grammar, Token, TokenData, Vocab};
+use crate::grammar::Grammar;
+use crate::llama::{Token, TokenData, Vocab};
 
 /// Chooses tokens for one text, and owns all memory for that: after the first few tokens nothing is allocated
 /// (except by a grammar).

@@ -27,6 +27,7 @@ pub fn generation_settings(request: &CompletionRequest, used: &Settings, n_ctx: 
         ("logit_bias", Value::Array(bias)),
         ("ignore_eos", json!(request.ignore_eos)),
         ("stop", json!(request.stop)),
+        ("json_schema", request.json_schema.clone().unwrap_or(Value::Null)),
         ("grammar", json!(request.grammar.as_deref().unwrap_or(""))),
         ("n_predict", count(request.n_predict)),
         ("n_beams", json!(request.n_beams)),
