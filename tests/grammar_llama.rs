@@ -45,8 +45,8 @@ const GRAMMARS: [&str; 24] = [
 
 /// What mutations put in.
 const PIECES: [&str; 30] = [
-    "\"", "(", ")", "[", "]", "{", "}", "|", "*", "+", "?", "\n", "\\", "::=", "root", ",", "<", ">", "!", "#", "^", "-", "é", "\\x4",
-    "{2,3}", "{9,1}", "<[3]>", "\\u12", " ", "a ::= ",
+    "\"", "(", ")", "[", "]", "{", "}", "|", "*", "+", "?", "\n", "\\", "::=", "root", ",", "<", ">", "!", "#", "^",
+    "-", "é", "\\x4", "{2,3}", "{9,1}", "<[3]>", "\\u12", " ", "a ::= ",
 ];
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-target.gguf");
@@ -128,7 +128,13 @@ fn verdict(model: &Arc<Model>, vocab: *const sys::llama_vocab, gbnf: &str) -> Op
 
 /// Walks texts of both at once; how many tokens were compared. Parts of characters are left out: there llama.cpp allows
 /// what can never become UTF-8, and forbids some that can become a character outside a class (`grammar::tests` has them).
-fn walk(model: &Arc<Model>, (mut ours, mut theirs): (Grammar, Theirs), rng: &mut Rng, steps: usize, what: &str) -> usize {
+fn walk(
+    model: &Arc<Model>,
+    (mut ours, mut theirs): (Grammar, Theirs),
+    rng: &mut Rng,
+    steps: usize,
+    what: &str,
+) -> usize {
     let vocab = model.vocab();
     let n = Token::try_from(vocab.n_tokens()).expect("small");
     let whole = |token: Token| std::str::from_utf8(vocab.piece(token)).is_ok();
@@ -141,11 +147,20 @@ fn walk(model: &Arc<Model>, (mut ours, mut theirs): (Grammar, Theirs), rng: &mut
         theirs.filter(&mut b);
         for (a, b) in a.iter().zip(&b).filter(|(a, _)| whole(a.id)) {
             let shown = String::from_utf8_lossy(vocab.piece(a.id));
-            assert_eq!(a.logit, b.logit, "{what:?} after {:?}: token {} {shown:?}", String::from_utf8_lossy(&text), a.id);
+            assert_eq!(
+                a.logit,
+                b.logit,
+                "{what:?} after {:?}: token {} {shown:?}",
+                String::from_utf8_lossy(&text),
+                a.id
+            );
         }
         compared += a.len();
-        let allowed: Vec<Token> =
-            a.iter().filter(|item| item.logit == 0.0 && !vocab.is_eog(item.id) && whole(item.id)).map(|item| item.id).collect();
+        let allowed: Vec<Token> = a
+            .iter()
+            .filter(|item| item.logit == 0.0 && !vocab.is_eog(item.id) && whole(item.id))
+            .map(|item| item.id)
+            .collect();
         if allowed.is_empty() {
             break;
         }

@@ -8,6 +8,8 @@
 mod disjoint;
 mod merge;
 mod pattern;
+#[cfg(test)]
+mod validator;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -31,9 +33,26 @@ const MAX_INTEGER: i64 = 999_999_999_999_999;
 
 /// Keywords that say nothing about what is valid.
 const NOTES: [&str; 20] = [
-    "$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "$vocabulary", "title", "description", "default",
-    "examples", "example", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema",
-    "then", "else",
+    "$schema",
+    "$id",
+    "$comment",
+    "$defs",
+    "definitions",
+    "$anchor",
+    "$vocabulary",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "example",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "contentEncoding",
+    "contentMediaType",
+    "contentSchema",
+    "then",
+    "else",
 ];
 /// Keywords of one type each.
 const OF_TYPE: [(&str, &[&str]); 4] = [
@@ -46,8 +65,20 @@ const NUMERIC: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclusive
 const TYPES: [&str; 7] = ["object", "array", "string", "integer", "number", "boolean", "null"];
 /// What no grammar enforces.
 const BEYOND: [&str; 14] = [
-    "not", "if", "dependentRequired", "dependentSchemas", "dependencies", "patternProperties", "propertyNames",
-    "unevaluatedProperties", "unevaluatedItems", "contains", "minContains", "maxContains", "$dynamicRef", "$recursiveRef",
+    "not",
+    "if",
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+    "patternProperties",
+    "propertyNames",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+    "contains",
+    "minContains",
+    "maxContains",
+    "$dynamicRef",
+    "$recursiveRef",
 ];
 
 /// A JSON string's character: what the converter has, without surrogates, of which two halves could go astray.
@@ -308,8 +339,7 @@ impl<'a> Reader<'a> {
             }
         }
         let few = count(map, "minProperties", at)?.is_some_and(|least| least > required.len() as u64);
-        let many =
-            count(map, "maxProperties", at)?.is_some_and(|most| additional.is_some() || most < out.len() as u64);
+        let many = count(map, "maxProperties", at)?.is_some_and(|most| additional.is_some() || most < out.len() as u64);
         if few || many {
             return wrong(at, "minProperties and maxProperties cannot be enforced by a grammar");
         }
@@ -421,7 +451,9 @@ fn named_types(map: &Map<String, Value>, at: &str) -> Checked<Vec<String>> {
     let names = match map.get("type") {
         None => return Ok(Vec::new()),
         Some(Value::String(name)) => vec![name.clone()],
-        Some(Value::Array(names)) if !names.is_empty() => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        Some(Value::Array(names)) if !names.is_empty() => {
+            names.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+        }
         Some(_) => return wrong(at, "type must be a string or an array of strings"),
     };
     match names.iter().find(|name| !TYPES.contains(&name.as_str())) {

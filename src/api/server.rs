@@ -14,9 +14,9 @@ use super::system::would_deadlock;
 use super::{ChatTemplate, Family, InitRequest, prompts, response, status};
 use crate::engine::{self, Config, Engine, Models, Phase, Request};
 use crate::error::{Code, Error, Result};
+use crate::grammar::Grammar;
 use crate::host;
 use crate::llama::log::{self, Level};
-use crate::grammar::Grammar;
 use crate::llama::{Token, Vocab};
 use crate::session;
 

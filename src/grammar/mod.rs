@@ -108,9 +108,7 @@ impl Grammar {
         if vocab.is_eog(token) {
             return Ok(if automaton.may_end(self.state) { self.state } else { State::NOWHERE });
         }
-        automaton
-            .follow(self.state, token, vocab.piece(token))
-            .map_err(|why| Error::invalid(format!("grammar: {why}")))
+        automaton.follow(self.state, token, vocab.piece(token)).map_err(|why| Error::invalid(format!("grammar: {why}")))
     }
 }
 

@@ -24,15 +24,8 @@ pub(super) type FindToken<'a> = &'a dyn Fn(&str) -> Option<u32>;
 
 /// The rules of `gbnf`, whose start is `root`. The error says where it is wrong and why.
 pub(super) fn parse(gbnf: &str, find_token: FindToken<'_>) -> Result<Rules, String> {
-    let mut parser = Parser {
-        text: gbnf,
-        at: 0,
-        find_token,
-        ids: HashMap::new(),
-        drafts: Vec::new(),
-        classes: Vec::new(),
-        size: 0,
-    };
+    let mut parser =
+        Parser { text: gbnf, at: 0, find_token, ids: HashMap::new(), drafts: Vec::new(), classes: Vec::new(), size: 0 };
     parser.grammar().map_err(|wrong| wrong.describe(gbnf))?;
     Rules::link(&parser.drafts, parser.classes).map_err(|wrong| wrong.describe(gbnf))
 }
