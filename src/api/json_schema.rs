@@ -8,6 +8,8 @@
 mod disjoint;
 mod merge;
 mod pattern;
+#[cfg(test)]
+mod validator;
 
 use std::collections::{HashMap, VecDeque};
 

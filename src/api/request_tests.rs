@@ -108,6 +108,11 @@ fn other_fields() {
     check_error(json!({"stop": {}}), "stop: expected an array of strings, got {}");
     check_error(json!({"grammar": "a\0b"}), "grammar: expected a string without NUL");
     check_error(json!({"grammar": {}}), "grammar: expected a string, got {}");
+    check_error(json!({"json_schema": 5}), "json_schema: expected an object, or a string that holds one, got 5");
+    check_error(
+        json!({"json_schema": {"type": "null"}, "grammar": "root ::= \"a\""}),
+        "json_schema: either json_schema or grammar can be specified, but not both",
+    );
     check_error(json!({"n_predict": -2}), "n_predict: expected a whole number from -1 to 2147483647, got -2");
     check_error(json!({"n_keep": 1.5}), "n_keep");
     check_error(json!({"id_slot": -2}), "id_slot");
@@ -245,7 +250,7 @@ fn settings_as_reported() {
         "repeat_last_n": 64, "repeat_penalty": 1.1, "presence_penalty": 0.0, "frequency_penalty": 0.0, "penalize_nl": true,
         "mirostat": 2, "mirostat_tau": 5.0, "mirostat_eta": 0.1,
         "samplers": ["top_k", "temperature"], "min_keep": 0, "n_probs": 0,
-        "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": false, "stop": ["x"], "grammar": "root ::= \"a\"",
+        "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": false, "stop": ["x"], "json_schema": null, "grammar": "root ::= \"a\"",
         "n_predict": 9, "n_beams": 0, "n_keep": 0, "seed_position": 0, "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0,
         "stream": false,
         "return_tokens": false, "timings_per_token": false, "t_max_predict_ms": 0, "post_sampling_probs": false,
