@@ -1,0 +1,167 @@
+//! Ways to generate the same: ours through the C ABI, llama.cpp's through its own functions; and what each costs.
+
+use serde_json::{Value, json};
+
+use super::common::median;
+use super::host::{Cost, Host, Result};
+use super::peer::{Models, Request};
+use super::texts::Text;
+
+/// One way to generate.
+#[derive(Debug, Clone)]
+pub struct Way {
+    pub name: String,
+    pub role: Role,
+    how: How,
+}
+
+/// What a way is in the comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Without speculation.
+    Plain { ours: bool },
+    /// Ours, choosing the length itself.
+    Adaptive,
+    /// Drafts of always so many tokens by the draft model.
+    Fixed { ours: bool, n_max: usize },
+    /// Ours with the rule `match`, to compare what is accepted.
+    Match { n_max: usize },
+    /// Drafts from the text itself; `general` is ours that need no choice of a rule: `suffix` and `auto`.
+    Ngram { ours: bool, general: bool },
+}
+
+#[derive(Debug, Clone)]
+enum How {
+    /// The `speculative` object of a request.
+    Ours(Value),
+    Theirs(Request),
+}
+
+impl Way {
+    pub fn ours(name: impl Into<String>, role: Role, speculative: Value) -> Way {
+        Way { name: name.into(), role, how: How::Ours(speculative) }
+    }
+
+    pub fn theirs(name: impl Into<String>, role: Role, request: Request) -> Way {
+        Way { name: name.into(), role, how: How::Theirs(request) }
+    }
+}
+
+/// What came of a way.
+#[derive(Debug, Default, Clone)]
+pub struct Row {
+    /// For each repetition, all prompts together.
+    costs: Vec<Cost>,
+    /// What was written in the last one, each prompt's.
+    pub tokens: Vec<Vec<i32>>,
+    /// Why there is nothing.
+    pub missing: Option<String>,
+}
+
+impl Row {
+    /// The repetition of median speed.
+    pub fn cost(&self) -> Cost {
+        let middle = self.speed();
+        self.costs.iter().find(|cost| cost.speed() == middle).cloned().unwrap_or_default()
+    }
+
+    /// Tokens a second, the median; NaN where there is nothing.
+    pub fn speed(&self) -> f64 {
+        median(self.costs.iter().map(Cost::speed).collect())
+    }
+}
+
+/// How much to generate.
+#[derive(Debug, Clone, Copy)]
+pub struct Amount {
+    pub n_predict: usize,
+    pub prompts: usize,
+    pub repetitions: usize,
+}
+
+/// A text with its prompts in tokens, at one temperature.
+pub struct Task<'a> {
+    pub text: &'a Text,
+    pub prompts: Vec<Vec<i32>>,
+    pub temperature: f64,
+    pub amount: Amount,
+}
+
+/// The two sides.
+pub struct Sides<'a> {
+    pub host: &'a Host,
+    pub models: &'a mut Models,
+}
+
+impl Sides<'_> {
+    /// All ways, taking turns: a disturbance of the machine hits all of them.
+    pub fn measure(&mut self, task: &Task, ways: &[Way]) -> Vec<Row> {
+        let mut rows = vec![Row::default(); ways.len()];
+        for repetition in 0..task.amount.repetitions {
+            for turn in 0..ways.len() {
+                // Nobody always follows the same one.
+                let at = (turn + repetition * 5) % ways.len();
+                let (Some(way), Some(row)) = (ways.get(at), rows.get_mut(at)) else { continue };
+                if row.missing.is_none() {
+                    match self.all_prompts(task, way, repetition) {
+                        Ok((cost, tokens)) => {
+                            row.costs.push(cost);
+                            row.tokens = tokens;
+                        }
+                        Err(error) => row.missing = Some(error.to_string()),
+                    }
+                }
+            }
+        }
+        rows
+    }
+
+    fn all_prompts(&mut self, task: &Task, way: &Way, repetition: usize) -> Result<(Cost, Vec<Vec<i32>>)> {
+        let (mut cost, mut texts) = (Cost::default(), Vec::new());
+        for (prompt, seed) in task.prompts.iter().zip(100 * repetition + 1..) {
+            let (one, tokens) = self.generate(task, way, prompt, u32::try_from(seed)?)?;
+            cost.add(&one);
+            texts.push(tokens);
+        }
+        Ok((cost, texts))
+    }
+
+    /// One text.
+    pub fn generate(&mut self, task: &Task, way: &Way, prompt: &[i32], seed: u32) -> Result<(Cost, Vec<i32>)> {
+        match &way.how {
+            How::Ours(speculative) => {
+                if matches!(way.role, Role::Ngram { .. }) {
+                    // What the last text taught would give this one away; llama.cpp's side starts anew, too.
+                    let _ = self.host.call("lookup_cache", &json!({"action": "clear", "cache": "dynamic"}));
+                }
+                let response = self.host.call(
+                    "get_completion",
+                    &json!({
+                        "prompt": prompt, "n_predict": task.amount.n_predict, "temperature": task.temperature, "seed": seed,
+                        "top_k": 0, "top_p": 1, "min_p": 0, "repeat_penalty": 1, "ignore_eos": task.text.endless,
+                        "cache_prompt": false, "return_tokens": true, "speculative": speculative,
+                    }),
+                )?;
+                Ok((Cost::of(&response), serde_json::from_value(response["tokens"].clone())?))
+            }
+            How::Theirs(request) => {
+                let request = Request {
+                    n_predict: task.amount.n_predict,
+                    temperature: task.temperature as f32,
+                    seed,
+                    ignore_eos: task.text.endless,
+                    ..request.clone()
+                };
+                let (tokens, outcome) = self.models.generate(prompt, &request)?;
+                let cost = Cost {
+                    tokens: outcome.n_tokens as f64,
+                    ms: outcome.seconds * 1e3,
+                    steps: outcome.n_steps as f64,
+                    drafted: outcome.n_drafted as f64,
+                    accepted: outcome.n_accepted as f64,
+                };
+                Ok((cost, tokens))
+            }
+        }
+    }
+}
