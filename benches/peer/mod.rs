@@ -170,9 +170,7 @@ impl Cache {
         let mut seconds = 0.0;
         let (n, least, most) = (tokens.len() as u64, *sizes.start(), *sizes.end());
         // SAFETY: the cache lives and the tokens are as many as said.
-        check(unsafe {
-            sys::peer_cache_update(self.0.as_ptr(), tokens.as_ptr(), n, least, most, step, &mut seconds)
-        })?;
+        check(unsafe { sys::peer_cache_update(self.0.as_ptr(), tokens.as_ptr(), n, least, most, step, &mut seconds) })?;
         Ok(seconds)
     }
 
@@ -385,9 +383,7 @@ impl Models {
         let (n, past, repetitions) = (i32::try_from(n)?, i32::try_from(past)?, i32::try_from(repetitions)?);
         let mut seconds = 0.0;
         // SAFETY: the models live.
-        check(unsafe {
-            sys::peer_batch_seconds(self.0.as_ptr(), draft.into(), n, past, repetitions, &mut seconds)
-        })?;
+        check(unsafe { sys::peer_batch_seconds(self.0.as_ptr(), draft.into(), n, past, repetitions, &mut seconds) })?;
         Ok(seconds)
     }
 }

@@ -114,8 +114,12 @@ impl Options {
             Way::ours(format!("n_max {n_max}"), Role::Fixed { ours: true, n_max }, speculative)
         };
         let theirs = |n_max: usize, probabilistic: bool| {
-            let request =
-                Request { kind: "draft-simple", n_max: i32::try_from(n_max).unwrap_or(0), probabilistic, ..Request::default() };
+            let request = Request {
+                kind: "draft-simple",
+                n_max: i32::try_from(n_max).unwrap_or(0),
+                probabilistic,
+                ..Request::default()
+            };
             let name = if probabilistic { ", rejection" } else { "" };
             Way::theirs(format!("llama.cpp n_max {n_max}{name}"), Role::Fixed { ours: false, n_max }, request)
         };

@@ -101,7 +101,9 @@ fn legend(svg: &mut String) {
 fn marker(class: &str, x: f64, y: f64) -> String {
     match class {
         "chosen" => format!("<path class=\"chosen\" d=\"M{x:.1} {:.1}l6.5 6.5 -6.5 6.5 -6.5 -6.5z\"/>", y - 6.5),
-        "theirdot" => format!("<rect class=\"theirdot\" x=\"{:.1}\" y=\"{:.1}\" width=\"6\" height=\"6\"/>", x - 3.0, y - 3.0),
+        "theirdot" => {
+            format!("<rect class=\"theirdot\" x=\"{:.1}\" y=\"{:.1}\" width=\"6\" height=\"6\"/>", x - 3.0, y - 3.0)
+        }
         _ => format!("<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.2\"/>"),
     }
 }
@@ -135,7 +137,11 @@ fn draw(svg: &mut String, panel: &Panel) {
     for (n, _) in &panel.ours {
         if x(*n) >= free {
             let below = MARGIN.1 + AREA.1 + 16.0;
-            let _ = write!(svg, "<text class=\"small\" x=\"{:.1}\" y=\"{below:.1}\" text-anchor=\"middle\">{n}</text>", x(*n));
+            let _ = write!(
+                svg,
+                "<text class=\"small\" x=\"{:.1}\" y=\"{below:.1}\" text-anchor=\"middle\">{n}</text>",
+                x(*n)
+            );
             free = x(*n) + 16.0;
         }
     }

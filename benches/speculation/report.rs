@@ -122,8 +122,10 @@ impl Summary {
             let _ = writeln!(self.draft, "{model:28}{title:28}  nothing to compare");
             return;
         };
-        let fixed = best(ways, rows, |role| matches!(role, Role::Plain { ours: true } | Role::Fixed { ours: true, .. }));
-        let theirs = best(ways, rows, |role| matches!(role, Role::Plain { ours: false } | Role::Fixed { ours: false, .. }));
+        let fixed =
+            best(ways, rows, |role| matches!(role, Role::Plain { ours: true } | Role::Fixed { ours: true, .. }));
+        let theirs =
+            best(ways, rows, |role| matches!(role, Role::Plain { ours: false } | Role::Fixed { ours: false, .. }));
         let (fixed, fixed_name) = fixed.map_or((f64::NAN, ""), |(way, speed, _)| (speed, way.name.as_str()));
         let (theirs, their_name) = theirs.map_or((f64::NAN, ""), |(way, speed, _)| (speed, way.name.as_str()));
         // A few percent are the noise of the machine: by so much a length must be faster than none to say that it pays.
@@ -163,7 +165,8 @@ impl Summary {
     /// Drafting from the text on one text.
     pub fn add_ngram(&mut self, model: &str, title: &str, ways: &[Way], rows: &[Row]) {
         let plain = best(ways, rows, |role| role == Role::Plain { ours: true }).map_or(f64::NAN, |(_, speed, _)| speed);
-        let theirs = best(ways, rows, |role| matches!(role, Role::Ngram { ours: false, .. } | Role::Plain { ours: false }));
+        let theirs =
+            best(ways, rows, |role| matches!(role, Role::Ngram { ours: false, .. } | Role::Plain { ours: false }));
         let (theirs, their_name) = theirs.map_or((f64::NAN, ""), |(way, speed, _)| (speed, way.name.as_str()));
         let mut line = format!("{model:28}{title:28}{plain:9.1}  {:40}", format!("{their_name} {theirs:.1}"));
         for (way, row) in ways.iter().zip(rows) {
@@ -171,7 +174,13 @@ impl Summary {
                 Role::Ngram { ours: true, general: true } if row.missing.is_none() => {
                     let holds = self.goal(row.speed() >= theirs);
                     let speed = row.speed();
-                    let _ = write!(line, "  {} {speed:.1} ({:.2}, {:.2} of llama.cpp's best: {holds})", way.name, speed / plain, speed / theirs);
+                    let _ = write!(
+                        line,
+                        "  {} {speed:.1} ({:.2}, {:.2} of llama.cpp's best: {holds})",
+                        way.name,
+                        speed / plain,
+                        speed / theirs
+                    );
                 }
                 Role::Ngram { ours: true, general: true } => {
                     let _ = write!(line, "  {} not available", way.name);
@@ -190,18 +199,36 @@ impl Summary {
             let _ = writeln!(
                 text,
                 "{:28}{:28}{:>9}{:>10}{:>9}{:>9}{:>8}{:>7}  {:14}{:>6}  {:36}{:>6}   goals",
-                "target", "with the draft model", "plain", "adaptive", "speed-up", "accepted", "tok/step", "cap", "best fixed",
-                "of it", "llama.cpp's best", "ours/"
+                "target",
+                "with the draft model",
+                "plain",
+                "adaptive",
+                "speed-up",
+                "accepted",
+                "tok/step",
+                "cap",
+                "best fixed",
+                "of it",
+                "llama.cpp's best",
+                "ours/"
             );
             text += &self.draft;
             text.push('\n');
         }
         if !self.ngram.is_empty() {
-            let _ = writeln!(text, "{:28}{:28}{:>9}  {:40}  ours (speed-up, of theirs)", "target", "from the text", "plain", "llama.cpp's best");
+            let _ = writeln!(
+                text,
+                "{:28}{:28}{:>9}  {:40}  ours (speed-up, of theirs)",
+                "target", "from the text", "plain", "llama.cpp's best"
+            );
             text += &self.ngram;
             text.push('\n');
         }
-        let _ = writeln!(text, "goals met: {} of {}. Speed-ups are over our plain speed; cap: what v(n), c and the measured tokens a step allow the best fixed length.", self.met, self.goals);
+        let _ = writeln!(
+            text,
+            "goals met: {} of {}. Speed-ups are over our plain speed; cap: what v(n), c and the measured tokens a step allow the best fixed length.",
+            self.met, self.goals
+        );
         text
     }
 }

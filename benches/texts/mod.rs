@@ -33,8 +33,7 @@ pub struct Text {
 pub const STORY: &str =
     "<|im_start|>user\nTell me a story about a child who lost a ring.<|im_end|>\n<|im_start|>assistant\n";
 /// Another one.
-pub const SNAIL: &str =
-    "<|im_start|>user\nTell me a story about Tom and a snail.<|im_end|>\n<|im_start|>assistant\n";
+pub const SNAIL: &str = "<|im_start|>user\nTell me a story about Tom and a snail.<|im_end|>\n<|im_start|>assistant\n";
 /// Facts that are to become a JSON record.
 pub const RECORD: &str = "<|im_start|>user\nWrite this as JSON. Mia was 7 years old and lived near the river. She carried a \
      new red kite. It was windy. Mia met a fox. They ate soup. In the end Mia was proud.<|im_end|>\n\
@@ -99,7 +98,10 @@ pub fn texts() -> Vec<Text> {
             "chat",
             vec![
                 chat(&[], "Tell me a story about Karl and a badger."),
-                chat(&[(&format!("{} Who did Mia meet?", MIA.0), "Mia met a fox.")], "Can you tell me a story about the mill?"),
+                chat(
+                    &[(&format!("{} Who did Mia meet?", MIA.0), "Mia met a fox.")],
+                    "Can you tell me a story about the mill?",
+                ),
                 chat(&[], "Please tell me a story about a duck and a golden kite."),
             ],
         ),
