@@ -4,8 +4,8 @@
 //! | --- | --- |
 //! | `--quick` | everything once; else the best of three, which take turns |
 //!
-//! On more than 5 million tokens of the models' own corpus. Times of llama.cpp's side are taken in C++, memory is what
-//! malloc has given out. It leaves the corpus's 2-grams in `target/bench/static.bin` for the benchmark `speculation`.
+//! On more than 5 million tokens of the models' own corpus. Times are the thread's work (saving: the wall clock's),
+//! llama.cpp's taken in C++; memory is what malloc has given out. It leaves the corpus's 2-grams in `target/bench/static.bin` for the benchmark `speculation`.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -25,7 +25,7 @@ use std::time::Instant;
 use common::{Args, yes};
 use foredraft::ngram::{Cache, Drafted, Levels, Sizes, lookup_stats};
 use host::{Host, Result, root};
-use peer::{Caches, grown};
+use peer::{Caches, grown, timed};
 
 /// Tokens that the static and the large cache learn, those of the dynamic one, and those that are drafted for: of these,
 /// the context's cache knows the first half already where lookups are timed.
@@ -99,13 +99,6 @@ impl Best {
     }
 }
 
-/// Runs something of ours; also the seconds.
-fn timed<T>(f: impl FnOnce() -> T) -> (T, f64) {
-    let start = Instant::now();
-    let value = f();
-    (value, start.elapsed().as_secs_f64())
-}
-
 /// A cache of a whole text at once, and the seconds.
 fn update(tokens: &[i32], sizes: Sizes) -> (Cache, f64) {
     timed(|| {
@@ -148,9 +141,9 @@ fn large_caches(tokens: &[i32], repetitions: usize) -> Result<()> {
     let (path, their_path) = (common::folder()?.join("ours.bin"), common::folder()?.join("theirs.bin"));
     let (mut ours, mut theirs) = (Best::NONE, Best::NONE);
     for _ in 0..repetitions {
-        let (saved, seconds) = timed(|| cache.save(&path));
-        saved?;
-        ours.saw(seconds);
+        let start = Instant::now();
+        cache.save(&path)?;
+        ours.saw(start.elapsed().as_secs_f64());
         theirs.saw(their_cache.save(&their_path)?);
     }
     line("saving them (ours ordered and synchronised)", ours.0, theirs.0, MS, None);

@@ -38,6 +38,7 @@ mod sys {
     unsafe extern "C" {
         pub safe fn peer_error() -> *const c_char;
         pub safe fn peer_heap() -> u64;
+        pub safe fn peer_work() -> f64;
         pub safe fn peer_cache_new() -> *mut Cache;
         pub fn peer_cache_free(cache: *mut Cache);
         pub fn peer_cache_size(cache: *const Cache) -> u64;
@@ -109,6 +110,14 @@ mod sys {
 /// Bytes that malloc has given out in this process, Rust's included; 0 where the C library does not tell.
 pub fn heap() -> u64 {
     sys::peer_heap()
+}
+
+/// What `f` returns, and the seconds that this thread worked for it: a busy machine does not lengthen them. llama.cpp's
+/// n-gram caches are measured by the same clock.
+pub fn timed<T>(f: impl FnOnce() -> T) -> (T, f64) {
+    let start = sys::peer_work();
+    let value = f();
+    (value, sys::peer_work() - start)
 }
 
 /// What `f` returns, and by how many bytes the heap is larger afterwards.

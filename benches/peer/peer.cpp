@@ -1,6 +1,7 @@
 // llama.cpp's own speculation and n-gram caches behind a C interface, to measure ours against. Compiled for benchmarks only
 // (feature `peer`); benches/peer/mod.rs is its other half. Every function returns 0, or 1 after an exception, whose text
-// peer_error() has. Times are taken here, so that calls from Rust cost nothing in them.
+// peer_error() has. Times are taken here, so that calls from Rust cost nothing in them: of generation by the wall clock, of
+// n-gram caches, which use one thread, the processor's.
 
 #include "common.h"
 #include "log.h"
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <ctime>
 #include <memory>
 #include <set>
 #include <stdexcept>
@@ -48,6 +50,22 @@ class Clock {
     double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
 };
 
+// The processor time of this thread where the system tells: a busy machine does not lengthen it.
+class Work {
+    static double now() {
+#if defined(CLOCK_THREAD_CPUTIME_ID)
+        timespec time{};
+        if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0) return double(time.tv_sec) + 1e-9 * double(time.tv_nsec);
+#endif
+        return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    }
+    double start = now();
+
+  public:
+    double seconds() const { return now() - start; }
+    static double total() { return now(); }
+};
+
 void silent(ggml_log_level, const char *, void *) {}
 
 void be_silent() {
@@ -70,6 +88,9 @@ uint64_t peer_heap() {
     return 0;
 #endif
 }
+
+// Seconds of work by this thread since some moment.
+double peer_work() { return Work::total(); }
 
 } // extern "C"
 
@@ -163,15 +184,15 @@ uint64_t peer_cache_size(const peer_cache * cache) { return cache->map.size(); }
 
 int32_t peer_cache_load(peer_cache * cache, const char * path, double * seconds) {
     return guarded([&] {
-        const Clock clock;
+        const Work work;
         cache->map = common_ngram_cache_load(path);
-        *seconds = clock.seconds();
+        *seconds = work.seconds();
     });
 }
 
 int32_t peer_cache_save(peer_cache * cache, const char * path, double * seconds) {
     return guarded([&] {
-        const Clock clock;
+        const Clock clock; // a disk may take part in it
         common_ngram_cache_save(cache->map, path);
         *seconds = clock.seconds();
     });
@@ -179,9 +200,9 @@ int32_t peer_cache_save(peer_cache * cache, const char * path, double * seconds)
 
 int32_t peer_cache_merge(peer_cache * cache, peer_cache * other, double * seconds) {
     return guarded([&] {
-        const Clock clock;
+        const Work work;
         common_ngram_cache_merge(cache->map, other->map);
-        *seconds = clock.seconds();
+        *seconds = work.seconds();
     });
 }
 
@@ -191,14 +212,14 @@ int32_t peer_cache_update(peer_cache * cache, const int32_t * tokens, uint64_t n
     return guarded([&] {
         std::vector<llama_token> input;
         input.reserve(n);
-        const Clock clock;
+        const Work work;
         for (uint64_t at = 0; at < n;) {
             const uint64_t more = step == 0 ? n : std::min(step, n - at);
             input.insert(input.end(), tokens + at, tokens + at + more);
             common_ngram_cache_update(cache->map, ngram_min, ngram_max, input, int(more), false);
             at += more;
         }
-        *seconds = clock.seconds();
+        *seconds = work.seconds();
     });
 }
 
@@ -211,7 +232,7 @@ int32_t peer_cache_drafts(peer_cache * context, peer_cache * dynamic, peer_cache
         std::vector<llama_token> input(tokens, tokens + from), draft;
         input.reserve(n);
         std::fill(drafts, drafts + (n - from) * n_draft, LLAMA_TOKEN_NULL);
-        const Clock clock;
+        const Work work;
         for (uint64_t at = from; at < n; ++at) {
             draft.assign(1, input.back());
             common_ngram_cache_draft(input, draft, n_draft, LLAMA_NGRAM_MIN, LLAMA_NGRAM_MAX, context->map, dynamic->map,
@@ -220,7 +241,7 @@ int32_t peer_cache_drafts(peer_cache * context, peer_cache * dynamic, peer_cache
             input.push_back(tokens[at]);
             if (learn) common_ngram_cache_update(context->map, LLAMA_NGRAM_MIN, LLAMA_NGRAM_MAX, input, 1, false);
         }
-        *seconds = clock.seconds();
+        *seconds = work.seconds();
     });
 }
 

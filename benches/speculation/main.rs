@@ -38,7 +38,7 @@ use peer::{Models, Request, Settings};
 use plot::Panel;
 use report::{Limits, Summary};
 use serde_json::json;
-use ways::{Amount, Role, Sides, Task, Way};
+use ways::{Amount, Kind, Role, Sides, Task, Way};
 
 /// The context of both sides; the shipped models were trained on it.
 const N_CTX: i32 = 512;
@@ -149,20 +149,21 @@ fn plain() -> Vec<Way> {
 /// have that as their static one.
 fn from_the_text() -> Result<Vec<Way>> {
     let mut ways = plain();
-    for kind in OUR_NGRAMS {
-        let role = Role::Ngram { ours: true, general: ["suffix", "auto"].contains(&kind) };
-        ways.push(Way::ours(kind, role, json!({ "type": kind })));
+    let role = |ours: bool, kind: Kind| Role::Ngram { ours, kind };
+    for name in OUR_NGRAMS {
+        let kind = if ["suffix", "auto"].contains(&name) { Kind::General } else { Kind::Rule };
+        ways.push(Way::ours(name, role(true, kind), json!({ "type": name })));
     }
-    let role = Role::Ngram { ours: false, general: false };
     for kind in THEIR_NGRAMS {
-        ways.push(Way::theirs(format!("llama.cpp {kind}"), role, Request { kind, ..Request::default() }));
+        let request = Request { kind, ..Request::default() };
+        ways.push(Way::theirs(format!("llama.cpp {kind}"), role(false, Kind::Rule), request));
     }
     let lookup = common::folder()?.join("static.bin");
     if lookup.is_file() {
         let speculative = json!({"type": "ngram-cache", "lookup_cache_static": lookup});
-        ways.push(Way::ours("ngram-cache, static", Role::Ngram { ours: true, general: false }, speculative));
+        ways.push(Way::ours("ngram-cache, static", role(true, Kind::Static), speculative));
         let request = Request { kind: "ngram-cache", lookup_static: Some(lookup), ..Request::default() };
-        ways.push(Way::theirs("llama.cpp ngram-cache, static", role, request));
+        ways.push(Way::theirs("llama.cpp ngram-cache, static", role(false, Kind::Static), request));
     }
     Ok(ways)
 }
@@ -217,7 +218,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
                 let rows = sides.measure(&task, &ways);
                 println!("{}", report::table(&title, &ways, &rows, temperature == 0.0));
                 summary.add_draft(&name, &title, &ways, &rows, &limits);
-                panels.push(Panel::of(&format!("{name}, {title}"), &ways, &rows));
+                panels.push(Panel::of(&name, &title, &ways, &rows));
             }
             // Where nothing repeats, drafting from the text must at least cost nothing.
             if options.ngram && (text.repetitive || text.name == "noise") {

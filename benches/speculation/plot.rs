@@ -6,7 +6,8 @@ use super::ways::{Role, Row, Way};
 
 /// One diagram: a text with a pair of models.
 pub struct Panel {
-    title: String,
+    /// The target's and the text's.
+    titles: [String; 2],
     /// Speed-ups over plain by draft length, ours and llama.cpp's.
     ours: Vec<(f64, f64)>,
     theirs: Vec<(f64, f64)>,
@@ -16,7 +17,7 @@ pub struct Panel {
 
 impl Panel {
     /// Of what was measured.
-    pub fn of(title: &str, ways: &[Way], rows: &[Row]) -> Panel {
+    pub fn of(target: &str, text: &str, ways: &[Way], rows: &[Row]) -> Panel {
         let measured = || ways.iter().zip(rows).filter(|(_, row)| row.missing.is_none());
         let plain = measured().find(|(way, _)| way.role == Role::Plain { ours: true });
         let plain = plain.map_or(f64::NAN, |(_, row)| row.speed());
@@ -42,13 +43,13 @@ impl Panel {
             let drafted = row.cost().drafted_per_step();
             (if drafted.is_finite() { drafted } else { 0.0 }, row.speed() / plain)
         });
-        Panel { title: title.to_owned(), ours: curve(true), theirs: curve(false), chosen }
+        Panel { titles: [target.to_owned(), text.to_owned()], ours: curve(true), theirs: curve(false), chosen }
     }
 }
 
 /// A panel with its margins, and the area of its curves.
-const PANEL: (f64, f64) = (330.0, 230.0);
-const MARGIN: (f64, f64) = (40.0, 36.0);
+const PANEL: (f64, f64) = (330.0, 246.0);
+const MARGIN: (f64, f64) = (40.0, 52.0);
 const AREA: (f64, f64) = (PANEL.0 - MARGIN.0 - 14.0, PANEL.1 - MARGIN.1 - 40.0);
 const COLUMNS: usize = 3;
 const LEGEND: f64 = 44.0;
@@ -68,7 +69,7 @@ pub fn svg(panels: &[Panel]) -> String {
     let (width, height) = (columns as f64 * PANEL.0, LEGEND + rows as f64 * PANEL.1);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
-         role=\"img\"><title>Speed-up against draft length</title><style>{STYLE}</style>\n"
+         role=\"img\"><title>Speed-up over plain decoding, by draft length</title><style>{STYLE}</style>\n"
     );
     legend(&mut svg);
     for (index, panel) in panels.iter().enumerate() {
@@ -84,8 +85,8 @@ pub fn svg(panels: &[Panel]) -> String {
 fn legend(svg: &mut String) {
     let mut at = 16.0;
     for (class, dot, label) in [
-        ("ours", "ourdot", "fixed draft length"),
-        ("theirs", "theirdot", "llama.cpp, fixed draft length"),
+        ("ours", "ourdot", "speed-up at a fixed draft length"),
+        ("theirs", "theirdot", "llama.cpp's"),
         ("", "chosen", "adaptive, at its mean length"),
     ] {
         if !class.is_empty() {
@@ -117,7 +118,11 @@ fn draw(svg: &mut String, panel: &Panel) {
     let x = |n: f64| MARGIN.0 + AREA.0 * n / longest;
     let y = |speed_up: f64| MARGIN.1 + AREA.1 * (1.0 - speed_up / top);
 
-    let _ = writeln!(svg, "<text class=\"title\" x=\"{}\" y=\"18\">{}</text>", MARGIN.0 - 24.0, escaped(&panel.title));
+    let [target, text] = panel.titles.each_ref().map(|title| escaped(title));
+    let _ = writeln!(
+        svg,
+        "<text class=\"title\" x=\"16\" y=\"18\">{text}</text><text class=\"small\" x=\"16\" y=\"34\">{target}</text>"
+    );
     let mut line = 0.0;
     while line <= top + 1e-9 {
         let at = y(line);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::common::yes;
 use super::host::{Cost, Result};
 use super::peer::Models;
-use super::ways::{Role, Row, Way};
+use super::ways::{Kind, Role, Row, Way};
 
 /// What bounds the speed-up: v(n), a batch of n tokens in evaluations of one, and c, a drafted token in the same unit.
 pub struct Limits {
@@ -164,31 +164,33 @@ impl Summary {
 
     /// Drafting from the text on one text.
     pub fn add_ngram(&mut self, model: &str, title: &str, ways: &[Way], rows: &[Row]) {
-        let plain = best(ways, rows, |role| role == Role::Plain { ours: true }).map_or(f64::NAN, |(_, speed, _)| speed);
-        let theirs =
-            best(ways, rows, |role| matches!(role, Role::Ngram { ours: false, .. } | Role::Plain { ours: false }));
-        let (theirs, their_name) = theirs.map_or((f64::NAN, ""), |(way, speed, _)| (speed, way.name.as_str()));
-        let mut line = format!("{model:28}{title:28}{plain:9.1}  {:40}", format!("{their_name} {theirs:.1}"));
+        let speed = |among: &dyn Fn(Role) -> bool| {
+            best(ways, rows, among).map_or((f64::NAN, ""), |(way, speed, _)| (speed, way.name.as_str()))
+        };
+        let (plain, _) = speed(&|role| role == Role::Plain { ours: true });
+        let rules = [Role::Plain { ours: false }, Role::Ngram { ours: false, kind: Kind::Rule }];
+        let (rule, name) = speed(&|role| rules.contains(&role));
+        let (with_static, _) = speed(&|role| role == Role::Ngram { ours: false, kind: Kind::Static });
+        let _ = write!(self.ngram, "{model:28}{title:28}{plain:9.1}  {:38}", format!("{name} {rule:.1}"));
         for (way, row) in ways.iter().zip(rows) {
-            match way.role {
-                Role::Ngram { ours: true, general: true } if row.missing.is_none() => {
-                    let holds = self.goal(row.speed() >= theirs);
-                    let speed = row.speed();
-                    let _ = write!(
-                        line,
-                        "  {} {speed:.1} ({:.2}, {:.2} of llama.cpp's best: {holds})",
-                        way.name,
-                        speed / plain,
-                        speed / theirs
-                    );
-                }
-                Role::Ngram { ours: true, general: true } => {
-                    let _ = write!(line, "  {} not available", way.name);
-                }
-                _ => {}
-            }
+            let theirs = match way.role {
+                Role::Ngram { ours: true, kind: Kind::General } => rule,
+                Role::Ngram { ours: true, kind: Kind::Static } => with_static,
+                _ => continue,
+            };
+            let shown = if row.missing.is_none() {
+                let holds = self.goal(row.speed() >= theirs);
+                format!(
+                    "{:.1} ({:.2}, {:.2} of theirs: {holds})",
+                    row.speed(),
+                    row.speed() / plain,
+                    row.speed() / theirs
+                )
+            } else {
+                "not available".into()
+            };
+            let _ = write!(self.ngram, "  {} {shown}", way.name);
         }
-        self.ngram += &line;
         self.ngram.push('\n');
     }
 

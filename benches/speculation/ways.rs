@@ -26,8 +26,19 @@ pub enum Role {
     Fixed { ours: bool, n_max: usize },
     /// Ours with the rule `match`, to compare what is accepted.
     Match { n_max: usize },
-    /// Drafts from the text itself; `general` is ours that need no choice of a rule: `suffix` and `auto`.
-    Ngram { ours: bool, general: bool },
+    /// Drafts from the text itself.
+    Ngram { ours: bool, kind: Kind },
+}
+
+/// What drafts from the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// One of llama.cpp's five.
+    Rule,
+    /// `ngram-cache` with a static cache.
+    Static,
+    /// Ours that need no choice of a rule: `suffix` and `auto`.
+    General,
 }
 
 #[derive(Debug, Clone)]
@@ -59,10 +70,11 @@ pub struct Row {
 }
 
 impl Row {
-    /// The repetition of median speed.
+    /// All repetitions together.
     pub fn cost(&self) -> Cost {
-        let middle = self.speed();
-        self.costs.iter().find(|cost| cost.speed() == middle).cloned().unwrap_or_default()
+        let mut sum = Cost::default();
+        self.costs.iter().for_each(|cost| sum.add(cost));
+        sum
     }
 
     /// Tokens a second, the median; NaN where there is nothing.
