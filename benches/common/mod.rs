@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each of them uses a part
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::str::FromStr;
 
 use super::host::{self, Pair, Result};
@@ -44,6 +45,17 @@ impl Args {
         match self.0.iter().find(|arg| arg.starts_with("--")) {
             Some(arg) => Err(format!("{arg}: no such option").into()),
             None => Ok(self.0),
+        }
+    }
+}
+
+/// How a program ends: on an error it says why.
+pub fn exit(result: Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            ExitCode::FAILURE
         }
     }
 }

@@ -14,6 +14,7 @@ mod host;
 #[path = "../texts/mod.rs"]
 mod texts;
 
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use bare::Bare;
@@ -38,11 +39,8 @@ const TEXTS: [(&str, &str, f64); 4] =
 
 const N_PREDICT: usize = 96;
 
-fn main() {
-    if let Err(error) = run() {
-        eprintln!("bench: {error}");
-        std::process::exit(1);
-    }
+fn main() -> ExitCode {
+    common::exit(run())
 }
 
 fn run() -> Result<()> {

@@ -20,6 +20,7 @@ mod texts;
 use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use common::{Args, yes};
@@ -36,11 +37,8 @@ const TEXT: usize = 40_000;
 const N_DRAFT: usize = 8;
 const N_CTX: usize = 512;
 
-fn main() {
-    if let Err(error) = run() {
-        eprintln!("bench: {error}");
-        std::process::exit(1);
-    }
+fn main() -> ExitCode {
+    common::exit(run())
 }
 
 fn run() -> Result<()> {

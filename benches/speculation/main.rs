@@ -31,6 +31,7 @@ mod texts;
 mod ways;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use common::Args;
 use host::{Host, Pair, Result};
@@ -168,11 +169,8 @@ fn from_the_text() -> Result<Vec<Way>> {
     Ok(ways)
 }
 
-fn main() {
-    if let Err(error) = run() {
-        eprintln!("bench: {error}");
-        std::process::exit(1);
-    }
+fn main() -> ExitCode {
+    common::exit(run())
 }
 
 fn run() -> Result<()> {
