@@ -17,7 +17,7 @@ help:
 	@echo "make setup     install what building and testing need; the others do it too"
 	@echo "make header    make include/foredraft.h anew out of src/ffi"
 	@echo "make portable  a build for other machines, in target/portable/foredraft"
-	@echo "make inflate   the enlarged model that demo and bench measure with, in target/models"
+	@echo "make inflate   the enlarged model that demo and bench measure with, in target/models (ARGS=--all: those of bench-full, 7 GB)"
 	@echo "make clean     remove everything that was made"
 
 setup:
@@ -58,7 +58,7 @@ bench-full: setup-build
 	$(BENCH) --bench speculation -- --plot docs/speedup.svg $(ARGS)
 
 inflate:
-	@scripts/inflate.sh
+	@scripts/inflate.sh $(ARGS)
 
 header: setup-build
 	$(ENV) UPDATE_HEADER=1 cargo test --release --test header the_header_is

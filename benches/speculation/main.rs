@@ -9,14 +9,15 @@
 //! | `--quick` | fewer texts, lengths and tokens |
 //! | `--texts story,json` | only these |
 //! | `--lengths 1,2,4` | fixed draft lengths, on both sides |
-//! | `--n-predict`, `--prompts`, `--repetitions` | tokens of a text at most, prompts of a kind, runs of each (medians count) |
+//! | `--n-predict`, `--prompts`, `--repetitions` | most tokens of a text, prompts of a kind, runs of each (medians count) |
 //! | `--threads 1` | for target evaluations on both sides, and for our draft; all cores without it |
 //! | `--no-draft`, `--no-ngram` | leave out a half |
-//! | `--stock` | llama.cpp as it comes: draft on all threads, polling; else one thread for the draft and no polling, which is faster |
+//! | `--stock` | llama.cpp as it comes: draft on all threads, polling; else a thread for the draft and no polling: faster |
 //! | `--plot FILE` | where the plot of speed-up against draft length goes; `target/bench/speedup.svg` without it |
 //!
-//! Without models: the shipped pair and the enlarged targets in `target/models`. Ours goes through the C ABI as a host sees
-//! it, llama.cpp's through `benches/peer`. All ways take turns, so that a disturbance of the machine hits all of them.
+//! Without models: the shipped pair and the enlarged targets in `target/models` (`--quick`: that of 750 M parameters). Ours
+//! goes through the C ABI as a host sees it, llama.cpp's through `benches/peer`. All ways take turns, so that a disturbance
+//! of the machine hits all of them.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -89,7 +90,7 @@ impl Options {
 
     fn amount(&self, slow: bool) -> Amount {
         let (n_predict, prompts, repetitions) = match (self.quick, slow) {
-            (true, true) => (40, 1, 1),
+            (true, true) => (32, 1, 1),
             (true, false) => (80, 2, 3),
             (false, true) => (96, 2, 3),
             (false, false) => (128, 3, 5),
@@ -133,7 +134,7 @@ impl Options {
         }
         ways.extend(self.lengths.iter().map(|n| theirs(*n, false)));
         if temperature > 0.0 {
-            ways.extend(self.lengths.iter().map(|n| theirs(*n, true)));
+            ways.extend(self.lengths.iter().filter(|n| !self.quick || **n == 3).map(|n| theirs(*n, true)));
         }
         ways
     }
@@ -178,7 +179,8 @@ fn run() -> Result<()> {
     println!("{}\n", common::machine());
     let host = Host::open()?;
     let (mut summary, mut panels) = (Summary::default(), Vec::new());
-    for pair in common::pairs(&options.models) {
+    let pairs = if options.quick { host::pairs(&options.models) } else { common::pairs(&options.models) };
+    for pair in pairs {
         measure(&host, &pair, &options, &mut summary, &mut panels)?;
     }
     println!("{}", summary.text());
@@ -206,7 +208,8 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
     let amount = options.amount(limits.one > SLOW);
     let mut sides = Sides { host, models: &mut models };
     for text in texts::texts().iter().filter(|text| options.wants(text.name)) {
-        for &temperature in text.temperatures {
+        let temperatures = text.temperatures.iter().filter(|t| **t != 1.0 || !options.quick || !text.repetitive);
+        for &temperature in temperatures {
             let prompts: Result<Vec<_>> =
                 text.prompts.iter().take(amount.prompts).map(|prompt| prompt.ids(host)).collect();
             let task = Task { text, prompts: prompts?, temperature, amount };

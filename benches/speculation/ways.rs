@@ -53,6 +53,11 @@ impl Way {
         Way { name: name.into(), role, how: How::Ours(speculative) }
     }
 
+    /// Whether it is ours.
+    pub fn is_ours(&self) -> bool {
+        matches!(self.how, How::Ours(_))
+    }
+
     pub fn theirs(name: impl Into<String>, role: Role, request: Request) -> Way {
         Way { name: name.into(), role, how: How::Theirs(request) }
     }
