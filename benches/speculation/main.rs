@@ -126,7 +126,7 @@ impl Options {
             Way::theirs(format!("llama.cpp n_max {n_max}{name}"), Role::Fixed { ours: false, n_max }, request)
         };
         let mut ways = plain();
-        ways.push(Way::ours("adaptive", Role::Adaptive, json!({"type": "draft", "adaptive": true})));
+        ways.push(adaptive());
         ways.extend(self.lengths.iter().map(|n| fixed(*n)));
         if temperature > 0.0 {
             let speculative = json!({"type": "draft", "adaptive": false, "n_max": 3, "verify": "match"});
@@ -138,6 +138,10 @@ impl Options {
         }
         ways
     }
+}
+
+fn adaptive() -> Way {
+    Way::ours("adaptive", Role::Adaptive, json!({"type": "draft", "adaptive": true}))
 }
 
 fn plain() -> Vec<Way> {
@@ -207,12 +211,17 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
     println!("{}", limits.text());
     let amount = options.amount(limits.one > SLOW);
     let mut sides = Sides { host, models: &mut models };
-    for text in texts::texts().iter().filter(|text| options.wants(text.name)) {
+    let texts = texts::texts();
+    if let Some(text) = texts.first() {
+        // The controller knows the costs of these models before it counts.
+        let amount = Amount { repetitions: 1, ..amount };
+        let warm_up = Task { text, prompts: text.ids(1, host)?, temperature: 0.0, amount };
+        sides.measure(&warm_up, &[adaptive()]);
+    }
+    for text in texts.iter().filter(|text| options.wants(text.name)) {
         let temperatures = text.temperatures.iter().filter(|t| **t != 1.0 || !options.quick || !text.repetitive);
         for &temperature in temperatures {
-            let prompts: Result<Vec<_>> =
-                text.prompts.iter().take(amount.prompts).map(|prompt| prompt.ids(host)).collect();
-            let task = Task { text, prompts: prompts?, temperature, amount };
+            let task = Task { text, prompts: text.ids(amount.prompts, host)?, temperature, amount };
             let title = format!("{} at temperature {temperature}", text.name);
             if options.draft && !text.repetitive {
                 let ways = options.drafting(temperature);
@@ -226,7 +235,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
                 let ways = from_the_text()?;
                 let rows = sides.measure(&task, &ways);
                 println!("{}", report::table(&format!("{title}, from the text"), &ways, &rows, temperature == 0.0));
-                summary.add_ngram(&name, &title, &ways, &rows);
+                summary.add_ngram(&name, &title, text.repetitive, &ways, &rows);
             }
         }
     }

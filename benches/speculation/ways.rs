@@ -176,6 +176,7 @@ impl Sides<'_> {
                     steps: outcome.n_steps as f64,
                     drafted: outcome.n_drafted as f64,
                     accepted: outcome.n_accepted as f64,
+                    draft_ms: f64::NAN,
                 };
                 Ok((cost, tokens))
             }

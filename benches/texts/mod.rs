@@ -143,9 +143,16 @@ const STORY_TOLD: &str = "Once upon a time there was a child named Karl. Karl li
      white hat in his bag. It was a cloudy day, so Karl went for a walk.\n\nOn the way he met an otter. \"Hello,\" said the \
      otter. \"Where are you going?\" \"I am going to the beach,\" said Karl. \"Do you want to come with me?\"";
 
+impl Text {
+    /// The tokens of its first `n` prompts, as the target of `host` reads them.
+    pub fn ids(&self, n: usize, host: &Host) -> Result<Vec<Vec<i32>>> {
+        self.prompts.iter().take(n).map(|prompt| prompt.ids(host)).collect()
+    }
+}
+
 impl Prompt {
-    /// Its tokens, as the target of `host` reads them.
-    pub fn ids(&self, host: &Host) -> Result<Vec<i32>> {
+    /// Its tokens.
+    fn ids(&self, host: &Host) -> Result<Vec<i32>> {
         match self {
             Prompt::Ids(ids) => Ok(ids.clone()),
             Prompt::Text(text) => tokenize(host, text, true),

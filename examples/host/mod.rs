@@ -139,6 +139,8 @@ pub struct Cost {
     pub steps: f64,
     pub drafted: f64,
     pub accepted: f64,
+    /// The time for drafting, in milliseconds.
+    pub draft_ms: f64,
 }
 
 impl Cost {
@@ -152,6 +154,7 @@ impl Cost {
             steps: (number("/speculative/n_steps") - 1.0).max(0.0),
             drafted: number("/speculative/n_drafted"),
             accepted: number("/speculative/n_accepted"),
+            draft_ms: number("/speculative/t_draft_ms"),
         }
     }
 
@@ -162,6 +165,7 @@ impl Cost {
         self.steps += other.steps;
         self.drafted += other.drafted;
         self.accepted += other.accepted;
+        self.draft_ms += other.draft_ms;
     }
 
     /// Generated tokens a second, the prompt's time left out.
