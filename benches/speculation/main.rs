@@ -12,7 +12,7 @@
 //! | `--n-predict`, `--prompts`, `--repetitions` | most tokens of a text, prompts of a kind, runs of each (medians count) |
 //! | `--threads 1` | for target evaluations on both sides, and for our draft; all cores without it |
 //! | `--no-draft`, `--no-ngram` | leave out a half |
-//! | `--stock` | llama.cpp as it comes: draft on all threads, polling; else a thread for the draft and no polling: faster |
+//! | `--stock` | llama.cpp as it comes: draft on all threads, polling; else what a short try finds fastest |
 //! | `--plot FILE` | where the plot of speed-up against draft length goes; `target/bench/speedup.svg` without it |
 //!
 //! Without models: the shipped pair and the enlarged targets in `target/models` (`--quick`: that of 750 M parameters). Ours
@@ -195,29 +195,50 @@ fn run() -> Result<()> {
     Ok(())
 }
 
+/// llama.cpp's side with the settings that suit it best on this machine, by a short try of each; or as it comes.
+fn load(pair: &Pair, options: &Options, prompt: &[i32]) -> Result<Models> {
+    let n_threads = options.threads;
+    let with = |n_threads_draft: i32, poll: i32| Settings { n_ctx: N_CTX, n_threads, n_threads_draft, poll };
+    let mut settings = vec![with(n_threads, 50)];
+    if !options.stock {
+        settings.extend([with(1, 50), with(1, 0)]);
+    }
+    let request = Request { kind: "draft-simple", n_max: 3, n_predict: 24, ..Request::default() };
+    let mut best: Option<(f64, Models, Settings)> = None;
+    for settings in settings {
+        let mut models = Models::load(&pair.target, Some(&pair.draft), settings)?;
+        let mut speed: f64 = 0.0;
+        for _ in 0..3 {
+            let (_, outcome) = models.generate(prompt, &request)?;
+            speed = speed.max(outcome.n_tokens as f64 / outcome.seconds);
+        }
+        if best.as_ref().is_none_or(|best| best.0 < speed) {
+            best = Some((speed, models, settings));
+        }
+    }
+    let (_, models, settings) = best.ok_or("no settings")?;
+    let Settings { n_threads_draft, poll, .. } = settings;
+    println!("llama.cpp: {n_threads} threads, {n_threads_draft} for the draft, poll {poll}");
+    Ok(models)
+}
+
 /// All texts with one pair of models.
 fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, panels: &mut Vec<Panel>) -> Result<()> {
     let name = pair.target.file_stem().map_or(pair.name.into(), |stem| stem.to_string_lossy().into_owned());
     println!("## {name}\n");
     let n_threads = options.threads;
-    let settings = if options.stock {
-        Settings { n_ctx: N_CTX, n_threads, n_threads_draft: n_threads, poll: 50 }
-    } else {
-        Settings { n_ctx: N_CTX, n_threads, n_threads_draft: 1, poll: 0 }
-    };
     host.init_with(&json!({"model": pair.target, "model_draft": pair.draft, "n_ctx": N_CTX, "n_threads": n_threads}))?;
-    let mut models = Models::load(&pair.target, Some(&pair.draft), settings)?;
+    let texts = texts::texts();
+    let warm_up = texts.first().ok_or("there are no texts")?;
+    let prompts = warm_up.ids(1, host)?;
+    let mut models = load(pair, options, prompts.first().ok_or("there are no prompts")?)?;
     let limits = Limits::measure(&mut models, &options.lengths)?;
     println!("{}", limits.text());
     let amount = options.amount(limits.one > SLOW);
     let mut sides = Sides { host, models: &mut models };
-    let texts = texts::texts();
-    if let Some(text) = texts.first() {
-        // The controller knows the costs of these models before it counts.
-        let amount = Amount { repetitions: 1, ..amount };
-        let warm_up = Task { text, prompts: text.ids(1, host)?, temperature: 0.0, amount };
-        sides.measure(&warm_up, &[adaptive()]);
-    }
+    // The controller knows the costs of these models before it counts.
+    let once = Amount { repetitions: 1, ..amount };
+    sides.measure(&Task { text: warm_up, prompts, temperature: 0.0, amount: once }, &[adaptive()]);
     for text in texts.iter().filter(|text| options.wants(text.name)) {
         let temperatures = text.temperatures.iter().filter(|t| **t != 1.0 || !options.quick || !text.repetitive);
         for &temperature in temperatures {
