@@ -42,7 +42,7 @@ fn compile_peer(installed: &Path) {
 fn make_header() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("cbindgen.toml is valid");
-    let rooms = ["lifecycle", "callbacks", "text", "completion"];
+    let rooms = ["lifecycle", "callbacks", "text", "completion", "lookup", "lookup_cache", "session"];
     let builder = cbindgen::Builder::new().with_config(config);
     let builder = rooms.iter().fold(builder, |builder, room| builder.with_src(root.join(format!("src/ffi/{room}.rs"))));
     let header = builder.generate().expect("src/ffi has a C interface");

@@ -3,6 +3,7 @@
 #![deny(unsafe_code, missing_docs)]
 
 pub mod api;
+pub mod checksum;
 pub mod engine;
 pub mod error;
 #[allow(unsafe_code)]
@@ -10,6 +11,7 @@ mod ffi;
 pub mod host;
 #[allow(unsafe_code)]
 pub mod llama;
+pub mod ngram;
 pub mod sampling;
 pub mod session;
 pub mod speculative;

@@ -227,7 +227,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
     let name = pair.target.file_stem().map_or(pair.name.into(), |stem| stem.to_string_lossy().into_owned());
     println!("## {name}\n");
     let n_threads = options.threads;
-    host.init_with(&json!({"model": pair.target, "model_draft": pair.draft, "n_ctx": N_CTX, "n_threads": n_threads}))?;
+    host.start(&json!({"model": pair.target, "model_draft": pair.draft, "n_ctx": N_CTX, "n_threads": n_threads}))?;
     let texts = texts::texts();
     let warm_up = texts.first().ok_or("there are no texts")?;
     let prompts = warm_up.ids(1, host)?;

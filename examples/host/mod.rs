@@ -40,21 +40,26 @@ impl Host {
 
     /// Loads the models; an error says why it failed.
     pub fn init(&self, model: &Path, draft: &Path) -> Result<()> {
-        self.init_with(&json!({ "model": model, "model_draft": draft }))
+        self.start(&json!({ "model": model, "model_draft": draft }))
     }
 
-    /// `init` with all of its configuration.
-    pub fn init_with(&self, config: &Value) -> Result<()> {
+    /// Calls `init` with that object; an error says why it failed.
+    pub fn start(&self, config: &Value) -> Result<()> {
         let config = CString::new(config.to_string())?;
         // SAFETY: `int32_t init(const char *)`; the string outlives the call.
         let status = unsafe { self.library.get::<extern "C" fn(*const c_char) -> i32>(b"init")?(config.as_ptr()) };
         if status == 0 {
             return Ok(());
         }
+        self.status()?;
+        Err(format!("init returned {status}").into())
+    }
+
+    /// What `poll_system_status` answers; after a failed `init`, its error.
+    pub fn status(&self) -> Result<Value> {
         // SAFETY: `const char *poll_system_status(void)`.
         let answer = unsafe { self.library.get::<extern "C" fn() -> *const c_char>(b"poll_system_status")?() };
-        self.taken(answer)?;
-        Err(format!("init returned {status}").into())
+        self.taken(answer)
     }
 
     /// Calls a function that takes and gives JSON; an error object is an error.

@@ -5,6 +5,8 @@
 
 mod model;
 
+use std::path::PathBuf;
+
 use serde_json::{Map, Value};
 
 use super::args;
@@ -14,6 +16,7 @@ use crate::engine::Config;
 use crate::error::{Code, Error, Result};
 use crate::llama::log::Level;
 use crate::llama::{CacheType, ContextParams, FlashAttn, ModelParams, Numa, Pooling, RopeScaling, SplitMode};
+use crate::session::SelfExtend;
 
 /// `LLAMA_MAX_SEQ`: the most sequences that a context of llama.cpp can have.
 const MAX_PARALLEL: i64 = 256;
@@ -46,16 +49,26 @@ pub struct InitRequest {
 pub struct RequestDefaults {
     /// Tokens that a shortened prompt keeps; `None`: the whole prompt.
     pub n_keep: Option<usize>,
+    /// Least tokens of a part of a prompt that is moved to its place from further back in the cache; 0: none are.
+    pub n_cache_reuse: usize,
     /// The seed; `None`: drawn anew for each request.
     pub seed: Option<u32>,
     /// How to speculate.
     pub speculative: Options,
+    /// Whether infill prompts have the suffix before the prefix.
+    pub spm_infill: bool,
 }
 
 impl Default for RequestDefaults {
     /// As with an `init` that says nothing about them.
     fn default() -> Self {
-        RequestDefaults { n_keep: Some(0), seed: None, speculative: Options::default() }
+        RequestDefaults {
+            n_keep: Some(0),
+            n_cache_reuse: 0,
+            seed: None,
+            speculative: Options::default(),
+            spm_infill: false,
+        }
     }
 }
 
@@ -120,9 +133,12 @@ impl InitRequest {
             check_together(model, context, "cache_type_v_draft")?;
         }
         let config = Config {
+            lookup_static: fields.c_text("lookup_cache_static")?.map(PathBuf::from),
+            lookup_dynamic: fields.c_text("lookup_cache_dynamic")?.map(PathBuf::from),
             n_parallel: fields.int("n_parallel", 1..=MAX_PARALLEL)?.unwrap_or(1),
             // As the old server did; llama.cpp's own default has changed.
             ctx_shift: fields.flag("ctx_shift")?.unwrap_or(true),
+            self_extend: self_extend(fields)?,
             embedding: fields.flag("embedding")?.unwrap_or(false),
             max_queue: fields.int("max_queue", 0..=1_000_000)?.unwrap_or(MAX_QUEUE),
             warmup: fields.flag("warmup")?.unwrap_or(true),
@@ -134,8 +150,10 @@ impl InitRequest {
         };
         let defaults = RequestDefaults {
             n_keep: fields.int("n_keep", -1..=MAX_CTX)?.map_or(Some(0), |n: i64| usize::try_from(n).ok()),
+            n_cache_reuse: fields.int("n_cache_reuse", 0..=i64::from(i32::MAX))?.unwrap_or(0),
             seed: read_seed(fields)?.flatten(),
             speculative: Options::read_defaults(fields)?,
+            spm_infill: fields.flag("spm_infill")?.unwrap_or(false),
         };
         let model_alias = fields.c_text("model_alias")?;
         let chat_template = fields.c_text("chat_template")?;
@@ -243,6 +261,18 @@ fn numa(fields: &mut Fields) -> Result<Option<Numa>> {
     }
 }
 
+/// `grp_attn_n` and `grp_attn_w`, with llama.cpp's defaults; 0 and 1 group nothing.
+fn self_extend(fields: &mut Fields) -> Result<Option<SelfExtend>> {
+    let n: usize = fields.int("grp_attn_n", 0..=MAX_CTX)?.unwrap_or(1);
+    let w: usize = fields.int("grp_attn_w", 0..=MAX_CTX)?.unwrap_or(512);
+    if n <= 1 {
+        return Ok(None);
+    }
+    let extend = SelfExtend::new(n, w);
+    let refused = || Error::invalid(format!("grp_attn_w: expected a multiple of grp_attn_n, which is {n}, got {w}"));
+    extend.ok_or_else(refused).map(Some)
+}
+
 /// A word, or llama.cpp's verbosity (`-lv`).
 fn log_level(fields: &mut Fields) -> Result<Option<Level>> {
     const NUMBERS: [Level; 6] = [Level::Off, Level::Error, Level::Warn, Level::Info, Level::Debug, Level::Debug];
@@ -278,10 +308,6 @@ fn check_together(model: &ModelParams, context: &ContextParams, type_v: &str) ->
 
 /// Keys of later versions, and keys of the old server's HTTP side.
 fn refuse_and_ignore(fields: &mut Fields) -> Result<()> {
-    fields.unavailable("grp_attn_n", |value| matches!(value.as_f64(), Some(0.0 | 1.0)))?;
-    fields.int::<i32>("grp_attn_w", 0..=MAX_CTX)?; // means nothing while grp_attn_n is 1
-    fields.unavailable("lookup_cache_static", |value| value == "")?;
-    fields.unavailable("lookup_cache_dynamic", |value| value == "")?;
     for key in ["hostname", "port", "public_path", "read_timeout", "write_timeout"] {
         if fields.get(key).is_some() {
             fields.warn(format!("{key}: ignored, there is no HTTP server"));

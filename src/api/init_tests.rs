@@ -4,6 +4,7 @@ use serde_json::json;
 use super::*;
 use crate::error::Code;
 use crate::llama::{KvValue, LoraParams};
+use crate::session::SelfExtend;
 
 /// An init with `model` and these keys.
 fn init(keys: Value) -> Result<InitRequest> {
@@ -26,8 +27,11 @@ fn defaults() {
             model: ModelParams::new("m.gguf"),
             context: ContextParams::default(),
             draft: None,
+            lookup_static: None,
+            lookup_dynamic: None,
             n_parallel: 1,
             ctx_shift: true,
+            self_extend: None,
             embedding: false,
             max_queue: 64,
             warmup: true,
@@ -172,7 +176,11 @@ fn the_rest() {
     let numa = |value: Value| init(json!({"numa": value})).unwrap().config.numa;
     assert_eq!((numa(json!(true)), numa(json!(false)), numa(json!("disabled"))), (Some(Numa::Distribute), None, None));
 
-    let request = init(json!({"model_alias": "gpt", "chat_template": "chatml", "n_keep": -1, "seed": 7})).unwrap();
+    let request =
+        init(json!({"model_alias": "gpt", "chat_template": "chatml", "n_keep": -1, "n_cache_reuse": 9, "seed": 7,
+        "grp_attn_n": 4, "grp_attn_w": 64}))
+        .unwrap();
+    assert_eq!((request.config.self_extend, request.defaults.n_cache_reuse), (SelfExtend::new(4, 64), 9));
     assert_eq!((request.model_alias.as_deref(), request.chat_template.as_deref()), (Some("gpt"), Some("chatml")));
     assert_eq!((request.defaults.n_keep, request.defaults.seed), (None, Some(7)));
     let seed = |value: Value| init(json!({"seed": value})).unwrap().defaults.seed;
@@ -267,14 +275,18 @@ fn errors() {
     check(json!({"override_kv": ["a"]}), "override_kv[0]: expected \"key=type:value\"");
     check(json!({"override_kv": ["a=float:nan"]}), "override_kv[0]");
     check(json!({"override_kv": 5}), "override_kv: expected an object, or an array");
-    check(json!({"grp_attn_n": 2}), "grp_attn_n: not available in this version of foredraft");
-    check(json!({"lookup_cache_static": "a.bin"}), "lookup_cache_static: not available in this version");
-    check(json!({"lookup_cache_dynamic": "a.bin"}), "lookup_cache_dynamic: not available in this version");
+    check(json!({"grp_attn_n": -1}), "grp_attn_n");
+    check(json!({"grp_attn_n": 2, "grp_attn_w": 0}), "grp_attn_w");
+    check(json!({"n_cache_reuse": -1}), "n_cache_reuse");
+    check(
+        json!({"grp_attn_n": 2, "grp_attn_w": 511}),
+        "grp_attn_w: expected a multiple of grp_attn_n, which is 2, got 511",
+    );
     check(json!({"seed": -2}), "seed: expected a whole number from -1 to 4294967295, got -2");
     check(json!({"n_keep": -2}), "n_keep");
     check(json!({"log_level": "loud"}), "log_level: expected one of");
     check(json!({"log_level": 6}), "log_level: expected a whole number from 0 to 5, got 6");
-    check(json!({"speculative": {"type": "suffix"}}), "speculative.type \"suffix\": not available in this version");
+    check(json!({"speculative": {"type": "mtp"}}), "speculative.type \"mtp\": not available in this version");
     check(json!({"warmup": 1}), "warmup: expected true or false, got 1");
     check(json!({"chat_template": "a\0"}), "chat_template: expected a string without NUL");
 }
@@ -313,7 +325,7 @@ fn arguments() {
     check(b"-m m.gguf -sm diagonal", Code::InvalidRequest, "split_mode: expected one of");
 }
 
-const KEYS: [&str; 61] = [
+const KEYS: [&str; 62] = [
     "model",
     "model_alias",
     "model_draft",
@@ -359,6 +371,7 @@ const KEYS: [&str; 61] = [
     "grp_attn_w",
     "ctx_shift",
     "n_keep",
+    "n_cache_reuse",
     "embedding",
     "pooling",
     "lora",

@@ -7,12 +7,17 @@
 mod args;
 mod chat_template;
 mod fields;
+mod infill;
 mod init;
+mod lookup;
+mod lookup_cache;
+mod lookups;
 mod prompts;
 mod request;
 mod requests;
 mod response;
 mod server;
+mod session;
 mod speculative;
 mod status;
 mod suggest;

@@ -1,6 +1,9 @@
 //! What an engine is started with.
 
+use std::path::PathBuf;
+
 use crate::llama::{ContextParams, ModelParams, Numa};
+use crate::session::SelfExtend;
 
 /// A validated `init` request.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,10 +14,16 @@ pub struct Config {
     pub context: ContextParams,
     /// The draft model and its context, if there is one.
     pub draft: Option<(ModelParams, ContextParams)>,
+    /// The file of the static n-gram cache.
+    pub lookup_static: Option<PathBuf>,
+    /// The file that the dynamic n-gram cache begins with, if it is there.
+    pub lookup_dynamic: Option<PathBuf>,
     /// How many requests are evaluated together.
     pub n_parallel: usize,
     /// Whether a full context drops its middle and goes on (otherwise the request ends).
     pub ctx_shift: bool,
+    /// Grouping of positions in target and draft (then contexts do not shift).
+    pub self_extend: Option<SelfExtend>,
     /// Whether `get_embedding` is served (by a context of its own).
     pub embedding: bool,
     /// Requests that may wait for a slot; one more is refused.

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling::TokenProbs;
+use crate::session::SeedOrigin;
 use crate::speculative::Source;
 
 /// A generated token.
@@ -26,8 +27,23 @@ pub struct Generated {
 pub enum Event {
     /// More text.
     Update(Update),
+    /// More of the prompt was evaluated.
+    Progress(Progress),
     /// The end of the request: always the last event, and always sent.
     Finished(Box<Outcome>),
+}
+
+/// How far the evaluation of a prompt has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Tokens of the prompt.
+    pub total: usize,
+    /// Those that were in the cache.
+    pub cached: usize,
+    /// Those that are in the cache now.
+    pub processed: usize,
+    /// Since the request got its slot.
+    pub time: Duration,
 }
 
 /// More text, and the tokens that it was made of.
@@ -136,6 +152,34 @@ pub struct Outcome {
     pub timings: Timings,
     /// What speculation did, when the request asked for it.
     pub speculation: Option<SpeculationStats>,
+    /// The position in the noise of the first generated token.
+    pub seed_position: usize,
+    /// What became of the session that was to be loaded.
+    pub session_load: Option<Restored>,
+    /// What became of the session that was to be saved.
+    pub session_save: Option<Result<Saved>>,
+}
+
+/// A session as it was saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Saved {
+    /// Tokens in the target's context.
+    pub n_tokens: usize,
+    /// Tokens in the draft's.
+    pub n_draft: usize,
+    /// Bytes of the file.
+    pub n_bytes: u64,
+}
+
+/// A session as it was loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restored {
+    /// Tokens in the target's context.
+    pub n_tokens: usize,
+    /// Tokens in the draft's; 0 where there is none, or another than the one that the session was saved with.
+    pub n_draft: usize,
+    /// The seed that can go on, and from where its noise is counted.
+    pub seed: Option<SeedOrigin>,
 }
 
 impl Outcome {
@@ -153,6 +197,9 @@ impl Outcome {
             truncated: false,
             timings: Timings::default(),
             speculation: speculates.then(SpeculationStats::default),
+            seed_position: 0,
+            session_load: None,
+            session_save: None,
         }
     }
 }

@@ -5,70 +5,87 @@
 //! a few more tokens behind those. So speculation, long prompts and paused requests need no loops of their own.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::command::Submission;
+use super::beams::Beams;
+use super::command::{SessionJob, Submission};
+use super::config::Config;
 use super::event::{Outcome, Stop};
 use super::slots::Slot;
 use super::task::Task;
 use super::ticket::Ticket;
+use super::turns::Turn;
 use crate::llama::{Batch, Context, Interrupt};
-use crate::speculative::{Costs, Drafter};
+use crate::session::SeedOrigin;
+use crate::speculative::Team;
 
 /// The target's context, its slots and the requests that wait for one.
 pub(super) struct Generation {
     pub(super) context: Context,
     pub(super) slots: Vec<Slot>,
     pub(super) queue: VecDeque<Submission>,
-    pub(super) drafter: Option<Box<dyn Drafter + Send>>,
-    /// Why there is no drafter although there is a draft model.
+    /// Sessions to be saved and loaded as soon as no request runs in their slots.
+    pub(super) session_jobs: VecDeque<SessionJob>,
+    pub(super) beams: Beams,
+    pub(super) team: Team,
+    /// Why the draft model does not draft.
     pub(super) draft_obstacle: Option<String>,
     /// Cells that all slots share; `None` when each has its own.
     pub(super) shared_cells: Option<usize>,
     pub(super) ctx_shift: bool,
     /// Requests that have ended in this step, to be told by [`Generation::deliver`].
-    pub(super) ended: Vec<(Arc<Ticket>, Outcome)>,
+    pub(super) ended: Vec<(Ticket, Outcome)>,
     pub(super) batch: Batch,
-    pub(super) costs: Costs,
+    /// Time that the drafters took in this step.
+    pub(super) t_draft: Duration,
     /// Counts admissions: the order of requests, and of the slots' last use.
     pub(super) tick: u64,
+    /// Whose turn it is among requests with different LoRA scales.
+    pub(super) turn: Turn,
 }
 
 impl Generation {
-    pub(super) fn new(context: Context, n_parallel: usize, unified: bool, ctx_shift: bool) -> Generation {
+    pub(super) fn new(context: Context, beams: Beams, config: &Config) -> Generation {
+        let n_parallel = config.n_parallel.max(1);
         Generation {
-            shared_cells: (unified && n_parallel > 1).then(|| context.n_ctx()),
-            slots: (0..n_parallel).map(Slot::new).collect(),
+            shared_cells: (config.context.kv_unified && n_parallel > 1).then(|| context.n_ctx()),
+            slots: (0..n_parallel).map(|index| Slot::new(index, config.self_extend)).collect(),
             context,
             queue: VecDeque::new(),
-            drafter: None,
+            session_jobs: VecDeque::new(),
+            beams,
+            team: Team::new(n_parallel),
             draft_obstacle: None,
-            ctx_shift,
+            ctx_shift: config.ctx_shift,
             ended: Vec::new(),
             batch: Batch::new(),
-            costs: Costs::default(),
+            t_draft: Duration::ZERO,
             tick: 0,
+            turn: Turn::default(),
         }
     }
 
     /// Whether anything runs or waits.
     pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.slots.iter().all(|slot| slot.task.is_none())
+        let waits = !self.queue.is_empty() || !self.session_jobs.is_empty() || self.beams.is_busy();
+        !waits && self.slots.iter().all(|slot| slot.task.is_none())
     }
 
     /// One step for all slots. `notify` is called with the number of each request that has news. `interrupt` stops the
     /// evaluation when the first of the requests must end.
     pub(super) fn step(&mut self, interrupt: &Interrupt, notify: &mut dyn FnMut(u64)) {
         self.end_cancelled(notify);
+        self.serve_sessions();
         self.admit(notify);
         interrupt.set_deadline(self.deadline());
         self.make_space();
         self.balance();
+        self.take_turns();
         self.draft();
         if self.fill_batch() {
             self.evaluate(notify);
         }
+        self.ended.extend(self.beams.step(notify));
         interrupt.set_deadline(None);
     }
 
@@ -82,21 +99,28 @@ impl Generation {
         for index in 0..self.slots.len() {
             self.end(index, stop.clone(), false);
         }
+        self.ended.extend(self.beams.end(stop.clone()));
     }
 
     /// The earliest time at which a request has to end.
     fn deadline(&self) -> Option<Instant> {
-        self.slots.iter().filter_map(|slot| slot.task.as_ref()?.deadline).min()
+        let slots = self.slots.iter().filter_map(|slot| slot.task.as_ref()?.deadline);
+        slots.chain(self.beams.deadline()).min()
     }
 
     pub(super) fn end(&mut self, index: usize, stop: Stop, truncated: bool) {
         let Some(slot) = self.slots.get_mut(index) else { return };
         let Some(task) = slot.task.take() else { return };
         slot.last_used = self.tick;
-        if let Some(drafter) = &mut self.drafter {
-            drafter.end(index);
-        }
-        self.ended.push(task.finish(stop, index, slot.cache.len(), truncated));
+        let length = self.team.length(index);
+        self.team.end(index, &task.tokens, task.output().len());
+        slot.seed = Some(SeedOrigin::new(task.seed, task.tokens.len(), task.position()));
+        let path = task.session_save.clone().filter(|_| !matches!(stop, Stop::Error(_)));
+        let cached = slot.cache.len();
+        let saved = path.map(|path| self.save_to(index, &path));
+        let (ticket, mut outcome) = task.finish(stop, index, cached, truncated, length);
+        outcome.session_save = saved;
+        self.ended.push((ticket, outcome));
     }
 
     /// Tells the requests that have ended. Apart from the step, so that whoever learns of an end finds the slot free.

@@ -10,22 +10,16 @@ impl Generation {
         let n_ctx = self.context.n_ctx();
         for index in 0..self.slots.len() {
             let Some(slot) = self.slots.get_mut(index) else { continue };
-            let sequence = slot.sequence();
             let Some(task) = slot.task.as_mut().filter(|task| task.tokens.len() >= n_ctx) else { continue };
             let range = session::shift(slot.cache.len(), task.n_keep)
-                .filter(|_| self.ctx_shift && self.context.can_shift())
-                .filter(|range| self.context.remove(sequence, range.start, Some(range.end)));
+                .filter(|_| self.ctx_shift)
+                .filter(|range| slot.cache.shift(&mut self.context, range.clone()));
             let Some(range) = range else {
                 self.end(index, Stop::Limit, true);
                 continue;
             };
-            self.context.shift_down(sequence, range.end, range.len());
-            slot.cache.drain(range.clone());
-            task.tokens.drain(range.clone());
-            task.truncated = true;
-            if let Some(drafter) = &mut self.drafter {
-                drafter.shift(index, range.start, range.len());
-            }
+            task.shift(range.clone());
+            self.team.shift(index, range.start, range.len());
         }
     }
 
@@ -87,8 +81,7 @@ impl Generation {
     /// Empties a slot's cache.
     pub(super) fn forget(&mut self, index: usize) {
         if let Some(slot) = self.slots.get_mut(index) {
-            self.context.truncate(slot.sequence(), 0);
-            slot.cache.clear();
+            slot.cache.clear(&mut self.context);
         }
     }
 }

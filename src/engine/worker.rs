@@ -94,6 +94,12 @@ impl Worker {
                     generation.queue.push_back(*submission);
                 }
             }
+            Command::Session(job) => {
+                if let Some(generation) = &mut self.generation {
+                    generation.session_jobs.push_back(job);
+                    generation.serve_sessions();
+                }
+            }
             Command::Embed(tokens, reply) => {
                 let result = match &mut self.embedder {
                     Some(embedder) => embedder.embed(&tokens, &self.shared),
@@ -117,11 +123,12 @@ impl Worker {
             status.request = busy.map(|task| task.ticket.id());
             status.phase = busy.map(|task| task.ticket.phase());
             status.n_past = slot.cache.len();
+            status.lora.clone_from(&slot.lora);
             // Cached tokens matter to those who ask what a prompt will reuse: free slots only, and only when they changed.
             if busy.is_some() {
                 status.cache = None;
-            } else if status.cache.as_ref().is_none_or(|cache| cache.as_slice() != slot.cache.as_slice()) {
-                status.cache = Some(Arc::new(slot.cache.clone()));
+            } else if status.cache.as_ref().is_none_or(|cache| cache.as_slice() != &*slot.cache) {
+                status.cache = Some(Arc::new(slot.cache.to_vec()));
             }
         }
     }

@@ -8,6 +8,9 @@ mod callbacks;
 mod completion;
 mod guard;
 mod lifecycle;
+mod lookup;
+mod lookup_cache;
+mod session;
 mod text;
 
 use once_cell::sync::Lazy;

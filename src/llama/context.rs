@@ -29,8 +29,8 @@ pub enum DecodeError {
 /// Everything that llama.cpp would answer with an assertion (which ends the process) is checked here first.
 #[derive(Debug)]
 pub struct Context {
-    ptr: NonNull<sys::llama_context>,
-    memory: sys::llama_memory_t,
+    pub(super) ptr: NonNull<sys::llama_context>,
+    pub(super) memory: sys::llama_memory_t,
     /// Scratch of `decode`: llama.cpp wants lists of sequences by pointer.
     seq_lists: Vec<*mut SeqId>,
     seq_counts: Vec<i32>,
@@ -42,10 +42,17 @@ pub struct Context {
     n_batch: usize,
     n_seq_max: SeqId,
     pooled: bool,
+    /// Positions were moved, and the next evaluation turns the keys after them.
+    pub(super) moved: bool,
+    /// Whether every position stays in the memory until it is removed, and can be removed alone.
+    pub(super) cuts_anywhere: bool,
+    layout: Vec<(&'static str, String)>,
+    /// The adapters' scales in force.
+    lora_scales: Vec<f32>,
     // After `ptr`, which uses them and is freed first (see `drop`).
-    model: Arc<Model>,
+    pub(super) model: Arc<Model>,
     _threads: Arc<ThreadPool>,
-    _interrupt: Arc<Interrupt>,
+    interrupt: Arc<Interrupt>,
 }
 
 // SAFETY: a context has no thread affinity; `&mut self` keeps it to one thread at a time, and the methods that
@@ -77,13 +84,8 @@ impl Context {
                 why.message()
             ))
         })?;
-        // SAFETY: the context is alive; the adapters belong to its model.
+        // SAFETY: the context is alive.
         let mut context = unsafe {
-            let (mut adapters, mut scales): (Vec<_>, Vec<_>) =
-                model.adapters().iter().map(|(adapter, scale)| (adapter.as_ptr(), *scale)).unzip();
-            if !adapters.is_empty() {
-                sys::llama_set_adapters_lora(ptr.as_ptr(), adapters.as_mut_ptr(), adapters.len(), scales.as_mut_ptr());
-            }
             Context {
                 ptr,
                 memory: sys::llama_get_memory(ptr.as_ptr()),
@@ -97,14 +99,19 @@ impl Context {
                 n_batch: sys::llama_n_batch(ptr.as_ptr()) as usize,
                 n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
                 pooled: params.embeddings,
+                moved: false,
+                cuts_anywhere: model.can_roll_back() && (model.n_swa() == 0 || params.swa_full),
+                layout: layout(params, sys::llama_n_rs_seq(ptr.as_ptr())),
+                lora_scales: Vec::new(),
                 model: Arc::clone(model),
                 _threads: Arc::clone(threads),
-                _interrupt: Arc::clone(interrupt),
+                interrupt: Arc::clone(interrupt),
             }
         };
         if context.memory.is_null() && !params.embeddings {
             return Err(Error::model("the model has no KV cache: it cannot generate text"));
         }
+        context.set_adapters(&model.lora_scales());
         context.prove()?;
         // SAFETY: context and pool are alive, and the context keeps the pool.
         unsafe { sys::llama_attach_threadpool(context.ptr.as_ptr(), threads.as_ptr(), threads.as_ptr()) };
@@ -134,6 +141,11 @@ impl Context {
         &self.model
     }
 
+    /// What a sequence's state must agree in beside the model, to be of use in another context: name and value of each.
+    pub fn layout(&self) -> &[(&'static str, String)] {
+        &self.layout
+    }
+
     /// Tokens that one sequence may hold.
     pub fn n_ctx(&self) -> usize {
         self.n_ctx
@@ -156,6 +168,24 @@ impl Context {
         unsafe { sys::llama_set_n_threads(self.ptr.as_ptr(), n_threads.max(1), n_threads_batch.max(1)) }
     }
 
+    /// Sets the scale of each LoRA adapter of the model, by its number, for the evaluations that follow. Costs nothing when
+    /// none changes.
+    pub fn set_adapters(&mut self, scales: &[f32]) {
+        if self.lora_scales == scales {
+            return;
+        }
+        self.lora_scales = scales.to_vec();
+        let (mut adapters, mut scales): (Vec<_>, Vec<_>) =
+            self.model.adapters().iter().zip(scales).map(|((adapter, _), scale)| (adapter.as_ptr(), *scale)).unzip();
+        if adapters.is_empty() {
+            return;
+        }
+        // SAFETY: the context is alive, the adapters belong to its model, and both lists have the length given.
+        unsafe {
+            sys::llama_set_adapters_lora(self.ptr.as_ptr(), adapters.as_mut_ptr(), adapters.len(), scales.as_mut_ptr());
+        }
+    }
+
     /// Evaluates `batch`; afterwards [`Context::logits`] has the rows that were asked for.
     pub fn decode(&mut self, batch: &Batch) -> std::result::Result<(), DecodeError> {
         self.has_logits.clear();
@@ -173,11 +203,15 @@ impl Context {
             seq_id: self.seq_lists.as_mut_ptr(),
             logits: batch.outputs.as_ptr().cast_mut(),
         };
+        // Keys that are turned for new positions in part only, because the evaluation was stopped, would be lost.
+        let moved = std::mem::take(&mut self.moved);
+        self.interrupt.hold(moved);
         let mut why = Why::new();
         // SAFETY: all arrays have `n_tokens` elements and live through the call, which only reads them; tokens,
         // sequences and size are within what llama.cpp asserts (`check`); exceptions end in the guard.
         let (code, errors) =
             log::collecting(|| unsafe { foredraft_decode(self.ptr.as_ptr(), raw, why.ptr(), why.size()) });
+        self.interrupt.hold(false);
         match code {
             0 => {
                 self.has_logits.extend(batch.outputs.iter().map(|output| *output != 0));
@@ -208,7 +242,7 @@ impl Context {
         Ok(())
     }
 
-    fn has_sequence(&self, sequence: SeqId) -> bool {
+    pub(super) fn has_sequence(&self, sequence: SeqId) -> bool {
         (0..self.n_seq_max).contains(&sequence)
     }
 
@@ -238,51 +272,6 @@ impl Context {
             let row = sys::llama_get_embeddings_seq(self.ptr.as_ptr(), sequence);
             (!row.is_null()).then(|| std::slice::from_raw_parts(row, self.n_embd))
         }
-    }
-
-    /// Removes the tokens of `sequence` from `from` on. False when this memory cannot be cut there (recurrent
-    /// models); the whole sequence (`from` 0) can always be removed.
-    pub fn truncate(&mut self, sequence: SeqId, from: usize) -> bool {
-        self.remove(sequence, from, None)
-    }
-
-    /// Removes the positions `from..to` of `sequence` (to the end with `None`), leaving a hole.
-    pub fn remove(&mut self, sequence: SeqId, from: usize, to: Option<usize>) -> bool {
-        if self.memory.is_null() || !self.has_sequence(sequence) {
-            return false;
-        }
-        let from = i32::try_from(from).unwrap_or(i32::MAX);
-        let to = to.map_or(-1, |to| i32::try_from(to).unwrap_or(i32::MAX));
-        // SAFETY: the memory belongs to the context, and the sequence is one of its own.
-        unsafe { sys::llama_memory_seq_rm(self.memory, sequence, from, to) }
-    }
-
-    /// Moves the positions from `from` on of `sequence` down by `by`, closing a hole. False when this memory
-    /// cannot shift; then nothing changed.
-    pub fn shift_down(&mut self, sequence: SeqId, from: usize, by: usize) -> bool {
-        let (Ok(from), Ok(by)) = (i32::try_from(from), i32::try_from(by)) else { return false };
-        if !self.can_shift() || !self.has_sequence(sequence) {
-            return false;
-        }
-        // SAFETY: as in `remove`, and the memory supports shifting.
-        unsafe { sys::llama_memory_seq_add(self.memory, sequence, from, -1, -by) };
-        true
-    }
-
-    /// Whether [`Context::shift_down`] works.
-    pub fn can_shift(&self) -> bool {
-        // SAFETY: the memory belongs to the context.
-        !self.memory.is_null() && unsafe { sys::llama_memory_can_shift(self.memory) }
-    }
-
-    /// How many tokens of `sequence` are in the cache, counted from position 0.
-    pub fn len(&self, sequence: SeqId) -> usize {
-        if self.memory.is_null() || !self.has_sequence(sequence) {
-            return 0;
-        }
-        // SAFETY: as in `remove`.
-        let last = unsafe { sys::llama_memory_seq_pos_max(self.memory, sequence) };
-        usize::try_from(last.saturating_add(1)).unwrap_or(0)
     }
 }
 
@@ -359,6 +348,23 @@ fn model_pools(model: &Model) -> bool {
     let architecture = model.metadata("general.architecture").unwrap_or_default();
     let pooling = model.metadata(&format!("{architecture}.pooling_type"));
     pooling.is_some_and(|kind| kind != "0")
+}
+
+/// See [`Context::layout`]. What rotates keys is part of it, and so is what the state's own format depends on.
+fn layout(params: &ContextParams, n_snapshots: u32) -> Vec<(&'static str, String)> {
+    let n_buffers = if params.kv_unified { 1 } else { params.n_seq_max.max(1) };
+    let rope = (params.rope_freq_base, params.rope_freq_scale, params.rope_scaling, params.yarn_orig_ctx);
+    let yarn = (params.yarn_ext_factor, params.yarn_attn_factor, params.yarn_beta_fast, params.yarn_beta_slow);
+    vec![
+        ("cache_type_k", format!("{:?}", params.type_k)),
+        ("cache_type_v", format!("{:?}", params.type_v)),
+        ("flash_attn", format!("{:?}", params.flash_attn)),
+        ("swa_full", params.swa_full.to_string()),
+        ("KV buffers (n_parallel without kv_unified)", n_buffers.to_string()),
+        ("recurrent snapshots", n_snapshots.to_string()),
+        ("rope_*", format!("{rope:?}")),
+        ("yarn_*", format!("{yarn:?}")),
+    ]
 }
 
 fn cache_type(kind: CacheType) -> sys::ggml_type {

@@ -38,6 +38,11 @@ R guarded(R failed, char * why, size_t why_size, F call) noexcept {
     return failed;
 }
 
+// Of a state: what later tokens overwrite alone, or all of it.
+llama_state_seq_flags state_flags(bool fleeting) {
+    return fleeting ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE;
+}
+
 }  // namespace
 
 extern "C" {
@@ -73,6 +78,35 @@ int32_t foredraft_detokenize(const llama_vocab * vocab, const llama_token * toke
 
 llama_adapter_lora * foredraft_lora_load(llama_model * model, const char * path, char * why, size_t why_size) {
     return guarded<llama_adapter_lora *>(nullptr, why, why_size, [&] { return llama_adapter_lora_init(model, path); });
+}
+
+// 0: threw; else as llama_state_seq_get_size_ext.
+size_t foredraft_state_size(llama_context * ctx, llama_seq_id seq, bool fleeting, char * why, size_t why_size) {
+    return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_get_size_ext(ctx, seq, state_flags(fleeting)); });
+}
+
+// 0: threw; else as llama_state_seq_get_data_ext.
+size_t foredraft_state_get(llama_context * ctx, uint8_t * to, size_t size, llama_seq_id seq, bool fleeting,
+                           char * why, size_t why_size) {
+    return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_get_data_ext(ctx, to, size, seq, state_flags(fleeting)); });
+}
+
+// 0: threw; else as llama_state_seq_set_data_ext.
+size_t foredraft_state_set(llama_context * ctx, const uint8_t * from, size_t size, llama_seq_id seq,
+                           bool fleeting, char * why, size_t why_size) {
+    return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_set_data_ext(ctx, from, size, seq, state_flags(fleeting)); });
+}
+
+// false: threw.
+bool foredraft_seq_move(llama_memory_t memory, llama_seq_id seq, llama_pos from, llama_pos to, llama_pos by, char * why,
+                        size_t why_size) {
+    return guarded<bool>(false, why, why_size, [&] { llama_memory_seq_add(memory, seq, from, to, by); return true; });
+}
+
+// false: threw.
+bool foredraft_seq_divide(llama_memory_t memory, llama_seq_id seq, llama_pos from, llama_pos to, int by, char * why,
+                          size_t why_size) {
+    return guarded<bool>(false, why, why_size, [&] { llama_memory_seq_div(memory, seq, from, to, by); return true; });
 }
 
 // false: threw.

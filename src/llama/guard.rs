@@ -50,6 +50,49 @@ unsafe extern "C" {
         why: *mut c_char,
         why_size: usize,
     ) -> *mut sys::llama_adapter_lora;
+    pub(super) fn foredraft_state_size(
+        ctx: *mut sys::llama_context,
+        seq: sys::llama_seq_id,
+        fleeting: bool,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> usize;
+    pub(super) fn foredraft_state_get(
+        ctx: *mut sys::llama_context,
+        to: *mut u8,
+        size: usize,
+        seq: sys::llama_seq_id,
+        fleeting: bool,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> usize;
+    pub(super) fn foredraft_state_set(
+        ctx: *mut sys::llama_context,
+        from: *const u8,
+        size: usize,
+        seq: sys::llama_seq_id,
+        fleeting: bool,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> usize;
+    pub(super) fn foredraft_seq_move(
+        memory: sys::llama_memory_t,
+        seq: sys::llama_seq_id,
+        from: sys::llama_pos,
+        to: sys::llama_pos,
+        by: sys::llama_pos,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> bool;
+    pub(super) fn foredraft_seq_divide(
+        memory: sys::llama_memory_t,
+        seq: sys::llama_seq_id,
+        from: sys::llama_pos,
+        to: sys::llama_pos,
+        by: i32,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> bool;
     pub(super) fn foredraft_sampler_apply(
         sampler: *mut sys::llama_sampler,
         candidates: *mut sys::llama_token_data_array,

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Interrupt {
     raised: AtomicBool,
+    /// Evaluations run to their end whatever is raised.
+    held: AtomicBool,
     /// Nanoseconds after `start` at which evaluations stop by themselves; `u64::MAX`: never.
     deadline: AtomicU64,
     start: Instant,
@@ -15,7 +17,12 @@ pub struct Interrupt {
 
 impl Default for Interrupt {
     fn default() -> Self {
-        Interrupt { raised: AtomicBool::new(false), deadline: AtomicU64::new(u64::MAX), start: Instant::now() }
+        Interrupt {
+            raised: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+            deadline: AtomicU64::new(u64::MAX),
+            start: Instant::now(),
+        }
     }
 }
 
@@ -36,7 +43,15 @@ impl Interrupt {
         self.deadline.store(nanos, Ordering::Relaxed);
     }
 
+    /// While held, evaluations run to their end.
+    pub(super) fn hold(&self, held: bool) {
+        self.held.store(held, Ordering::Relaxed);
+    }
+
     fn stops_now(&self) -> bool {
+        if self.held.load(Ordering::Relaxed) {
+            return false;
+        }
         if self.raised.load(Ordering::Acquire) {
             return true;
         }
@@ -74,6 +89,12 @@ mod tests {
         assert!(interrupt.stops_now());
         interrupt.set_deadline(Some(Instant::now() + Duration::from_secs(3600)));
         assert!(!interrupt.stops_now());
+        interrupt.hold(true);
+        interrupt.raise();
+        assert!(!interrupt.stops_now(), "held");
+        interrupt.hold(false);
+        assert!(interrupt.stops_now(), "what was raised meanwhile counts afterwards");
+        interrupt.clear();
         interrupt.set_deadline(None);
         assert!(!interrupt.stops_now());
     }

@@ -10,8 +10,10 @@ mod context;
 mod gbnf;
 mod grammar;
 mod guard;
+mod identity;
 mod interrupt;
 pub mod log;
+mod memory;
 mod model;
 mod params;
 mod threads;
@@ -22,12 +24,13 @@ pub use batch::Batch;
 pub use context::{Context, DEFAULT_N_CTX, DecodeError};
 pub use grammar::{Grammar, TokenData};
 pub use interrupt::Interrupt;
+pub use memory::Part;
 pub use model::Model;
 pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode,
 };
 pub use threads::ThreadPool;
-pub use vocab::{Vocab, VocabKind};
+pub use vocab::{Fim, Vocab, VocabKind};
 
 /// A token's id in a vocabulary.
 pub type Token = i32;

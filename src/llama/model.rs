@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use llama_cpp_sys_2 as sys;
 
 use super::guard::{Why, foredraft_lora_load, foredraft_model_load};
+use super::identity::Files;
 use super::params::{KvValue, ModelParams, SplitMode};
 use super::{Vocab, backend, log};
 use crate::error::{Code, Error, Result};
@@ -18,6 +19,7 @@ pub struct Model {
     vocab: Vocab,
     adapters: Vec<(NonNull<sys::llama_adapter_lora>, f32)>,
     vocab_only: bool,
+    files: Files,
 }
 
 // SAFETY: after loading, llama.cpp only reads a model; contexts keep their own state.
@@ -111,7 +113,8 @@ impl Model {
                 return Err(error);
             }
         };
-        let mut model = Model { ptr, vocab, adapters: Vec::new(), vocab_only: params.vocab_only };
+        let files = Files::of(params);
+        let mut model = Model { ptr, vocab, adapters: Vec::new(), vocab_only: params.vocab_only, files };
         for lora in &params.lora {
             model.add_adapter(&lora.path, lora.scale)?;
         }
@@ -130,6 +133,11 @@ impl Model {
         let adapter = NonNull::new(adapter).ok_or_else(|| {
             Error::model(format!("lora: {path:?} cannot be loaded: {}", reason(&errors, &why.message())))
         })?;
+        // SAFETY: the adapter is alive.
+        if unsafe { sys::llama_adapter_get_alora_n_invocation_tokens(adapter.as_ptr()) } > 0 {
+            let message = format!("lora: {path:?} is an activated LoRA, which is not available in this version");
+            return Err(Error::model(message));
+        }
         self.adapters.push((adapter, scale));
         Ok(())
     }
@@ -224,8 +232,30 @@ impl Model {
         unsafe { !sys::llama_model_is_recurrent(self.ptr.as_ptr()) && !sys::llama_model_is_hybrid(self.ptr.as_ptr()) }
     }
 
+    /// Tokens that a layer with a sliding window sees; 0 without such layers.
+    pub fn n_swa(&self) -> usize {
+        // SAFETY: see `n_ctx_train`.
+        usize::try_from(unsafe { sys::llama_model_n_swa(self.ptr.as_ptr()) }).unwrap_or(0)
+    }
+
+    /// Layers.
+    pub fn n_layer(&self) -> usize {
+        // SAFETY: see `n_ctx_train`.
+        usize::try_from(unsafe { sys::llama_model_n_layer(self.ptr.as_ptr()) }).unwrap_or(0)
+    }
+
+    /// What tells this model from all others, and the adapters that were loaded with it: name and value of each.
+    pub fn identity(&self) -> &[(&'static str, String)] {
+        self.files.identity(self)
+    }
+
     pub(super) fn as_ptr(&self) -> *mut sys::llama_model {
         self.ptr.as_ptr()
+    }
+
+    /// The scale that each LoRA adapter was loaded with, by its number.
+    pub fn lora_scales(&self) -> Vec<f32> {
+        self.adapters.iter().map(|(_, scale)| *scale).collect()
     }
 
     pub(super) fn adapters(&self) -> &[(NonNull<sys::llama_adapter_lora>, f32)] {

@@ -1,7 +1,19 @@
-//! What a slot remembers of its tokens: reusing a common beginning, shortening a prompt that is too long,
-//! and shifting a full context. Pure decisions over tokens; the engine applies them to target and draft alike.
+//! What a slot remembers of its tokens: reusing a common beginning, shortening a prompt that is too long, shifting a
+//! full context, grouping positions, saving and loading. Pure decisions over tokens, and [`Sequence`], which applies them
+//! to the contexts of target and draft alike.
+
+mod checkpoints;
+mod extend;
+mod file;
+mod reuse;
+mod sequence;
 
 use std::ops::Range;
+
+pub use checkpoints::Checkpoints;
+pub use extend::SelfExtend;
+pub use file::{SeedOrigin, Session};
+pub use sequence::{Sequence, Snapshot};
 
 use crate::llama::Token;
 

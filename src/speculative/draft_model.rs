@@ -7,9 +7,9 @@
 use super::drafter::{Ask, Drafter};
 use super::{Settings, Source, Verify};
 use crate::error::Result;
-use crate::llama::{Batch, Context, DecodeError, SeqId, Token};
+use crate::llama::{Batch, Context, DecodeError, Token};
 use crate::sampling::{self, Sampler};
-use crate::session::common_prefix;
+use crate::session::{SelfExtend, Sequence, Snapshot, common_prefix};
 
 /// The draft model's context and what each slot has in it.
 pub struct DraftModel {
@@ -20,16 +20,30 @@ pub struct DraftModel {
     n_vocab: usize,
 }
 
-#[derive(Default)]
 struct Slot {
-    /// The tokens in the draft's KV cache, from position 0.
-    cache: Vec<Token>,
+    /// The tokens in the draft's KV cache.
+    cache: Sequence,
+    /// Its tokens in the batch, behind those.
+    in_batch: Vec<Token>,
     sampler: Option<Sampler>,
     disabled: Option<String>,
     /// Context and draft while drafting: what the sampler's penalties look at.
     history: Vec<Token>,
     /// Index in the batch of the row to sample from; `None`: this slot's draft is done.
     row: Option<usize>,
+}
+
+impl Slot {
+    fn new(index: usize, extend: Option<SelfExtend>) -> Slot {
+        Slot {
+            cache: Sequence::new(index, extend),
+            in_batch: Vec::new(),
+            sampler: None,
+            disabled: None,
+            history: Vec::new(),
+            row: None,
+        }
+    }
 }
 
 /// Whether an evaluation brought what was asked for.
@@ -41,9 +55,9 @@ enum Evaluated {
 
 impl DraftModel {
     /// A drafter for `n_slots` slots of a target with a vocabulary of `n_vocab` tokens.
-    pub fn new(context: Context, n_slots: usize, n_vocab: usize) -> DraftModel {
+    pub fn new(context: Context, n_slots: usize, n_vocab: usize, extend: Option<SelfExtend>) -> DraftModel {
         let n_vocab = n_vocab.min(context.model().vocab().n_tokens());
-        let slots = std::iter::repeat_with(Slot::default).take(n_slots).collect();
+        let slots = (0..n_slots).map(|index| Slot::new(index, extend)).collect();
         DraftModel { context, batch: Batch::new(), slots, n_vocab }
     }
 
@@ -65,30 +79,27 @@ impl DraftModel {
             let wants_draft = ask.n_max > 0;
             // The last token is evaluated again if it must be, because its logits are needed.
             let most = ask.tokens.len().saturating_sub(usize::from(wants_draft));
-            let sequence = sequence(ask.slot);
-            let mut kept = common_prefix(&slot.cache, ask.tokens).min(most);
-            if kept < slot.cache.len() && !self.context.truncate(sequence, kept) {
-                self.context.truncate(sequence, 0);
-                kept = 0;
-            }
-            slot.cache.truncate(kept);
+            let kept = common_prefix(&slot.cache, ask.tokens).min(most);
+            let kept = slot.cache.cut(&mut self.context, kept);
+            slot.cache.group(&mut self.context);
             let missing = ask.tokens.get(kept..).unwrap_or(&[]);
-            let chunk = missing.get(..room.min(missing.len())).unwrap_or(&[]);
+            let chunk = missing.get(..room.min(slot.cache.room()).min(missing.len())).unwrap_or(&[]);
             let complete = wants_draft && chunk.len() == missing.len();
+            let next = slot.cache.next();
             for (index, token) in chunk.iter().enumerate() {
                 let is_last = index + 1 == chunk.len();
-                let row = self.batch.push(*token, kept + index, sequence, complete && is_last);
+                let row = self.batch.push(*token, next + index, slot.cache.id(), complete && is_last);
                 if complete && is_last {
                     slot.row = Some(row);
                 }
             }
-            slot.cache.extend_from_slice(chunk);
+            slot.in_batch.extend_from_slice(chunk);
             room -= chunk.len();
         }
         self.evaluate()
     }
 
-    /// Evaluates the batch, whose tokens are in the slots' caches already, and takes them out again if that fails.
+    /// Evaluates the batch, and takes the tokens in it into the slots' caches.
     fn evaluate(&mut self) -> Evaluated {
         if self.batch.is_empty() {
             return Evaluated::Yes;
@@ -97,17 +108,17 @@ impl DraftModel {
         if result == Err(DecodeError::Full) && self.forget_idle() {
             result = self.context.decode(&self.batch);
         }
-        let Err(error) = result else { return Evaluated::Yes };
-        for (index, slot) in self.slots.iter_mut().enumerate() {
-            let sequence = sequence(index);
-            // What is in the context is the beginning of what was to be there.
-            let len = self.context.len(sequence).min(slot.cache.len());
-            let len = if error == DecodeError::Aborted { len } else { 0 };
-            if !self.context.truncate(sequence, len) {
-                self.context.truncate(sequence, 0);
-                slot.cache.clear();
+        for slot in &mut self.slots {
+            match &result {
+                Ok(()) => slot.cache.push(&slot.in_batch),
+                Err(DecodeError::Aborted) if slot.in_batch.is_empty() => {}
+                Err(DecodeError::Aborted) => slot.cache.recover(&mut self.context, &slot.in_batch),
+                Err(_) => slot.cache.clear(&mut self.context),
             }
-            slot.cache.truncate(len);
+            slot.in_batch.clear();
+        }
+        let Err(error) = result else { return Evaluated::Yes };
+        for slot in &mut self.slots {
             let busy = slot.sampler.is_some();
             match &error {
                 DecodeError::Aborted => {}
@@ -122,10 +133,9 @@ impl DraftModel {
     /// Empties the caches of slots without a request; false when that made no room.
     fn forget_idle(&mut self) -> bool {
         let mut forgot = false;
-        for (index, slot) in self.slots.iter_mut().enumerate() {
+        for slot in &mut self.slots {
             if slot.sampler.is_none() && !slot.cache.is_empty() {
-                self.context.truncate(sequence(index), 0);
-                slot.cache.clear();
+                slot.cache.clear(&mut self.context);
                 forgot = true;
             }
         }
@@ -143,18 +153,21 @@ impl DraftModel {
             let drafted = ask.draft.tokens.len();
             // Nothing can follow (a grammar's end): the draft ends, the target says what is next.
             let Ok(token) = sampler.pick(logits, &slot.history, ask.position + drafted) else { continue };
-            if ask.p_min > 0.0 && sampling::probability(logits, token) < ask.p_min {
+            let confidence = sampling::probability(logits, token);
+            if confidence < ask.p_min {
                 continue;
             }
-            ask.draft.tokens.push(token);
+            ask.draft.push(token, confidence);
             slot.history.push(token);
             let ends = drafted + 1 == ask.n_max
+                || !ask.pace.wants_more(&ask.draft.confidence, ask.n_max)
                 || self.context.model().vocab().is_eog(token)
                 || slot.cache.len() + 1 >= self.context.n_ctx()
+                || slot.cache.room() == 0
                 || sampler.accept(token).is_err();
             if !ends {
-                slot.row = Some(self.batch.push(token, slot.cache.len(), sequence(ask.slot), true));
-                slot.cache.push(token);
+                slot.row = Some(self.batch.push(token, slot.cache.next(), slot.cache.id(), true));
+                slot.in_batch.push(token);
             }
         }
     }
@@ -195,33 +208,47 @@ impl Drafter for DraftModel {
                 break;
             }
         }
-        for ask in asks {
-            ask.draft.source = (!ask.draft.tokens.is_empty()).then_some(Source::Draft);
-        }
     }
+
+    fn checked(&mut self, _slot: usize, _drafted: usize, _accepted: usize) {}
 
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
-        let sequence = sequence(slot);
         let Some(slot) = self.slots.get_mut(slot) else { return };
-        let end = keep + dropped;
-        if slot.cache.len() > end
-            && self.context.can_shift()
-            && self.context.remove(sequence, keep, Some(end))
-            && self.context.shift_down(sequence, end, dropped)
-        {
-            slot.cache.drain(keep..end);
-        } else {
-            slot.cache.truncate(keep);
-            if !self.context.truncate(sequence, keep) {
-                self.context.truncate(sequence, 0);
-                slot.cache.clear();
-            }
+        if !slot.cache.shift(&mut self.context, keep..keep + dropped) {
+            slot.cache.cut(&mut self.context, keep);
         }
     }
 
-    fn end(&mut self, slot: usize) {
+    fn end(&mut self, slot: usize, _tokens: &[Token], _generated: usize) {
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.sampler = None;
+        }
+    }
+
+    fn save(&mut self, slot: usize) -> Option<Snapshot> {
+        let cache = &mut self.slots.get_mut(slot)?.cache;
+        if cache.is_empty() { None } else { cache.save(&mut self.context).ok() }
+    }
+
+    fn load(&mut self, slot: usize, snapshot: &Snapshot) -> bool {
+        let Some(cache) = self.slots.get_mut(slot).map(|slot| &mut slot.cache) else { return false };
+        if snapshot.tokens.len() > self.context.n_ctx() || cache.difference(&self.context, snapshot).is_some() {
+            return false;
+        }
+        if cache.load(&mut self.context, snapshot).is_ok() {
+            return true;
+        }
+        for (index, other) in self.slots.iter_mut().enumerate() {
+            if index != slot {
+                other.cache.clear(&mut self.context);
+            }
+        }
+        false
+    }
+
+    fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            slot.cache.reuse(&mut self.context, prompt, least);
         }
     }
 
@@ -240,8 +267,4 @@ fn obstacle(ask: &Ask<'_>, context: &Context, n_vocab: usize) -> Option<String> 
     let tail = ask.tokens.len().saturating_sub(context.n_ubatch());
     let foreign = ask.tokens.get(tail..).unwrap_or(&[]).iter().find(unknown)?;
     Some(format!("the draft has no token {foreign}"))
-}
-
-fn sequence(slot: usize) -> SeqId {
-    SeqId::try_from(slot).unwrap_or(SeqId::MAX)
 }

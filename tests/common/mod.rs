@@ -2,6 +2,10 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+#[path = "../hostile/gguf.rs"]
+pub mod gguf;
+pub mod tiny;
+
 use std::path::{Path, PathBuf};
 
 use foredraft::api::{Family, System};

@@ -1,0 +1,70 @@
+//! What tells one model from another.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use super::{Model, ModelParams, Token};
+use crate::checksum::Checksum;
+
+/// Pieces of a file that are looked at, evenly spread, and the bytes of each: two models of one kind differ in all weights.
+const PIECES: u64 = 64;
+const PIECE: u64 = 4096;
+
+/// The files of a model, looked at when it is loaded, and its identity, made when it is asked for.
+#[derive(Debug)]
+pub(super) struct Files {
+    weights: String,
+    adapters: String,
+    identity: OnceLock<Vec<(&'static str, String)>>,
+}
+
+impl Files {
+    pub(super) fn of(params: &ModelParams) -> Files {
+        let adapters: Vec<String> =
+            params.lora.iter().map(|lora| format!("{} at {}", sample(&lora.path), lora.scale)).collect();
+        Files { weights: sample(&params.path), adapters: adapters.join(", "), identity: OnceLock::new() }
+    }
+
+    pub(super) fn identity(&self, model: &Model) -> &[(&'static str, String)] {
+        self.identity.get_or_init(|| {
+            let vocab = model.vocab();
+            let mut tokens = Checksum::default();
+            for token in 0..Token::try_from(vocab.n_tokens()).unwrap_or(Token::MAX) {
+                tokens.add(vocab.raw_text(token).as_bytes());
+                tokens.add(&[0]);
+            }
+            vec![
+                ("architecture", model.metadata("general.architecture").unwrap_or_default()),
+                ("model", model.description()),
+                ("parameters", model.n_params().to_string()),
+                ("bytes", model.size().to_string()),
+                ("layers", model.n_layer().to_string()),
+                ("embedding", model.n_embd().to_string()),
+                ("vocabulary", format!("{} tokens, {:016x}", vocab.n_tokens(), tokens.value())),
+                ("weights", self.weights.clone()),
+                ("adapters", self.adapters.clone()),
+            ]
+        })
+    }
+}
+
+/// Length and checksum of some pieces of a file; `unknown` for one that cannot be read.
+fn sample(path: &Path) -> String {
+    let read = || -> std::io::Result<String> {
+        let mut file = File::open(path)?;
+        let len = file.metadata()?.len();
+        let mut sum = Checksum::default();
+        let mut piece = Vec::new();
+        for n in 0..PIECES {
+            let at = len / PIECES * n;
+            file.seek(SeekFrom::Start(at))?;
+            piece.clear();
+            (&mut file).take(PIECE).read_to_end(&mut piece)?;
+            sum.add(&piece);
+        }
+        Ok(format!("{len} bytes, {:016x}", sum.value()))
+    };
+    read().unwrap_or_else(|_| "unknown".into())
+}

@@ -1,0 +1,207 @@
+//! Tiny models of architectures that no shipped model has: seeded random weights, and the shipped models' vocabulary.
+//! What they write is nonsense, but every number in their memories decides on it.
+
+use std::path::PathBuf;
+
+use super::gguf::Gguf;
+
+const N_EMBD: u64 = 32;
+const N_LAYER: u64 = 4;
+const N_VOCAB: u64 = 1536;
+
+/// A model file that is being written.
+struct Writer {
+    entries: Vec<u8>,
+    n_entries: u64,
+    architecture: &'static str,
+    tensors: Vec<(String, Vec<u64>, Vec<f32>)>,
+    random: u64,
+}
+
+fn put_string(bytes: &mut Vec<u8>, text: &str) {
+    bytes.extend((text.len() as u64).to_le_bytes());
+    bytes.extend(text.as_bytes());
+}
+
+impl Writer {
+    fn new(architecture: &'static str) -> Writer {
+        let mut writer = Writer { entries: Vec::new(), n_entries: 0, architecture, tensors: Vec::new(), random: 1 };
+        let vocabulary = Gguf::read(&super::model("draft"));
+        for entry in vocabulary.entries.iter().filter(|entry| entry.key.starts_with("tokenizer.")) {
+            put_string(&mut writer.entries, &entry.key);
+            // The value's type is before it.
+            writer.entries.extend(&vocabulary.bytes[entry.value.start - 4..entry.value.end]);
+            writer.n_entries += 1;
+        }
+        writer.entry("general.architecture", 8, |bytes| put_string(bytes, architecture));
+        writer.number("context_length", 4096);
+        writer.number("embedding_length", N_EMBD);
+        writer.number("block_count", N_LAYER);
+        writer.float("attention.layer_norm_rms_epsilon", 1e-5);
+        let n = N_EMBD;
+        writer.random("token_embd.weight", &[n, N_VOCAB], 1.0);
+        writer.random("output.weight", &[n, N_VOCAB], 0.8);
+        writer
+    }
+
+    fn entry(&mut self, key: &str, kind: u32, value: impl FnOnce(&mut Vec<u8>)) {
+        put_string(&mut self.entries, key);
+        self.entries.extend(kind.to_le_bytes());
+        value(&mut self.entries);
+        self.n_entries += 1;
+    }
+
+    fn number(&mut self, key: &str, value: u64) {
+        let key = format!("{}.{key}", self.architecture);
+        self.entry(&key, 4, |bytes| bytes.extend(u32::try_from(value).expect("small").to_le_bytes()));
+    }
+
+    fn float(&mut self, key: &str, value: f32) {
+        let key = format!("{}.{key}", self.architecture);
+        self.entry(&key, 6, |bytes| bytes.extend(value.to_le_bytes()));
+    }
+
+    fn numbers(&mut self, key: &str, values: &[i32]) {
+        let key = format!("{}.{key}", self.architecture);
+        self.entry(&key, 9, |bytes| {
+            bytes.extend(5_u32.to_le_bytes());
+            bytes.extend((values.len() as u64).to_le_bytes());
+            values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+        });
+    }
+
+    /// Weights between `-scale` and `scale`.
+    fn random(&mut self, name: &str, shape: &[u64], scale: f32) {
+        let count = shape.iter().product::<u64>();
+        let values = (0..count)
+            .map(|_| {
+                self.random =
+                    self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                ((self.random >> 40) as f32 / (1 << 23) as f32 - 1.0) * scale
+            })
+            .collect();
+        self.tensors.push((name.into(), shape.to_vec(), values));
+    }
+
+    fn filled(&mut self, name: &str, shape: &[u64], value: impl Fn(u64) -> f32) {
+        let count = shape.iter().product::<u64>();
+        self.tensors.push((name.into(), shape.to_vec(), (0..count).map(value).collect()));
+    }
+
+    fn ones(&mut self, name: &str, len: u64) {
+        self.filled(name, &[len], |_| 1.0);
+    }
+
+    fn feed_forward(&mut self, layer: u64, n_ff: u64) {
+        for (name, shape) in [("gate", [N_EMBD, n_ff]), ("up", [N_EMBD, n_ff]), ("down", [n_ff, N_EMBD])] {
+            self.random(&format!("blk.{layer}.ffn_{name}.weight"), &shape, 0.4);
+        }
+        self.ones(&format!("blk.{layer}.ffn_norm.weight"), N_EMBD);
+    }
+
+    fn attention(&mut self, layer: u64) {
+        for name in ["q", "k", "v", "output"] {
+            self.random(&format!("blk.{layer}.attn_{name}.weight"), &[N_EMBD, N_EMBD], 0.5);
+        }
+        for name in ["q", "k"] {
+            self.filled(&format!("blk.{layer}.attn_{name}_norm.weight"), &[N_EMBD / 2], |_| 2.0);
+        }
+    }
+
+    fn write(self, name: &str) -> String {
+        let mut bytes = b"GGUF".to_vec();
+        bytes.extend(3_u32.to_le_bytes());
+        bytes.extend((self.tensors.len() as u64).to_le_bytes());
+        bytes.extend(self.n_entries.to_le_bytes());
+        bytes.extend(&self.entries);
+        let mut offset = 0_u64;
+        for (name, shape, values) in &self.tensors {
+            put_string(&mut bytes, name);
+            bytes.extend(u32::try_from(shape.len()).expect("small").to_le_bytes());
+            shape.iter().for_each(|size| bytes.extend(size.to_le_bytes()));
+            bytes.extend(0_u32.to_le_bytes()); // F32
+            bytes.extend(offset.to_le_bytes());
+            offset += (4 * values.len() as u64).next_multiple_of(32);
+        }
+        for (_, _, values) in &self.tensors {
+            bytes.resize(bytes.len().next_multiple_of(32), 0);
+            values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+        }
+        bytes.resize(bytes.len().next_multiple_of(32), 0);
+        // Moved into place: another test may have the file open.
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let (path, beside) =
+            (folder.join(format!("tiny-{name}.gguf")), folder.join(format!("{name}-{:p}.tmp", &raw const bytes)));
+        std::fs::write(&beside, bytes).expect("target/ is writable");
+        std::fs::rename(&beside, &path).expect("target/ is writable");
+        path.to_string_lossy().into_owned()
+    }
+}
+
+/// Mamba: a recurrent state and nothing else.
+pub fn recurrent() -> String {
+    let mut model = Writer::new("mamba");
+    let (d_conv, d_inner, d_state, dt_rank) = (4, 2 * N_EMBD, 8, 4);
+    model.number("ssm.conv_kernel", d_conv);
+    model.number("ssm.inner_size", d_inner);
+    model.number("ssm.state_size", d_state);
+    model.number("ssm.time_step_rank", dt_rank);
+    model.number("feed_forward_length", 0);
+    model.number("attention.head_count", 0);
+    model.ones("output_norm.weight", N_EMBD);
+    for layer in 0..N_LAYER {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        model.ones(&name("attn_norm.weight"), N_EMBD);
+        model.random(&name("ssm_in.weight"), &[N_EMBD, 2 * d_inner], 0.4);
+        model.random(&name("ssm_conv1d.weight"), &[d_conv, d_inner], 0.6);
+        model.random(&name("ssm_conv1d.bias"), &[d_inner], 0.1);
+        model.random(&name("ssm_x.weight"), &[d_inner, dt_rank + 2 * d_state], 0.3);
+        model.random(&name("ssm_dt.weight"), &[dt_rank, d_inner], 0.5);
+        model.filled(&name("ssm_dt.bias"), &[d_inner], |_| -2.5);
+        model.filled(&name("ssm_a"), &[d_state, d_inner], |index| -(1.0 + (index % 8) as f32) / 8.0);
+        model.ones(&name("ssm_d"), d_inner);
+        model.random(&name("ssm_out.weight"), &[d_inner, N_EMBD], 0.4);
+    }
+    model.write("recurrent")
+}
+
+/// LFM2: layers of short convolutions, which are recurrent, and of attention.
+pub fn hybrid() -> String {
+    let mut model = Writer::new("lfm2");
+    model.number("shortconv.l_cache", 3);
+    model.number("feed_forward_length", 64);
+    model.number("attention.head_count", 2);
+    model.numbers("attention.head_count_kv", &[0, 2, 0, 2]);
+    model.ones("token_embd_norm.weight", N_EMBD);
+    for layer in 0..N_LAYER {
+        model.ones(&format!("blk.{layer}.attn_norm.weight"), N_EMBD);
+        model.feed_forward(layer, 64);
+        if layer % 2 == 1 {
+            model.attention(layer);
+        } else {
+            model.random(&format!("blk.{layer}.shortconv.conv.weight"), &[3, N_EMBD], 0.6);
+            model.random(&format!("blk.{layer}.shortconv.in_proj.weight"), &[N_EMBD, 3 * N_EMBD], 0.5);
+            model.random(&format!("blk.{layer}.shortconv.out_proj.weight"), &[N_EMBD, N_EMBD], 0.5);
+        }
+    }
+    model.write("hybrid")
+}
+
+/// Gemma 3: every second layer sees a window of 16 tokens alone.
+pub fn sliding_window() -> String {
+    let mut model = Writer::new("gemma3");
+    model.number("attention.sliding_window", 16);
+    model.number("attention.sliding_window_pattern", 2);
+    model.number("feed_forward_length", 64);
+    model.number("attention.head_count", 2);
+    model.number("attention.head_count_kv", 2);
+    model.ones("output_norm.weight", N_EMBD);
+    for layer in 0..N_LAYER {
+        model.attention(layer);
+        model.feed_forward(layer, 64);
+        for name in ["attn_norm", "post_attention_norm", "post_ffw_norm"] {
+            model.ones(&format!("blk.{layer}.{name}.weight"), N_EMBD);
+        }
+    }
+    model.write("sliding-window")
+}

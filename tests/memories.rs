@@ -1,0 +1,197 @@
+//! Models whose memory cannot be cut back: recurrent ones, hybrids, and sliding windows in a small cache. What is reused
+//! of earlier prompts changes no text.
+
+mod common;
+
+use common::{complete, drain, start, submit, text, tiny, with};
+use foredraft::api::Family::{Completion, Speculative};
+use foredraft::api::System;
+use serde_json::{Value, json};
+
+fn n(value: &Value) -> usize {
+    value.as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Each kind, with what its `init` needs.
+fn kinds() -> [(&'static str, Value); 4] {
+    let window = tiny::sliding_window();
+    [
+        ("recurrent", json!({"model": tiny::recurrent()})),
+        ("hybrid", json!({"model": tiny::hybrid()})),
+        ("sliding window", json!({"model": window, "swa_full": false})),
+        ("sliding window, full cache", json!({"model": window})),
+    ]
+}
+
+/// Small batches, which are all computed in the same way, to the last bit.
+fn load(init: &Value, more: Value) -> System {
+    let base = json!({"model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32});
+    start(with(&with(&base, init.clone()), more))
+}
+
+/// Tokens that are not special.
+fn tokens(seed: usize, count: usize) -> Vec<usize> {
+    (0..count).map(|index| 300 + (seed * 7919 + index * index * 31 + index * 17) % 1000).collect()
+}
+
+/// At this temperature, whatever differs in the logits soon differs in the text.
+fn request(prompt: &[usize]) -> Value {
+    json!({
+        "prompt": prompt, "n_predict": 40, "temperature": 1.5, "top_k": 0, "top_p": 1, "seed": 8, "ignore_eos": true,
+        "return_tokens": true,
+    })
+}
+
+fn cold(system: &System, prompt: &[usize]) -> Value {
+    complete(system, Completion, &with(&request(prompt), json!({"cache_prompt": false})))
+}
+
+#[test]
+fn what_is_reused_changes_no_text() {
+    for (kind, init) in kinds() {
+        let system = load(&init, json!({}));
+        // Longer than the smallest cache that llama.cpp makes for a window, 256 cells.
+        let base = tokens(1, 450);
+        let answer = cold(&system, &base);
+        let other = cold(&system, &[&base[..449], &[777]].concat());
+        assert_ne!(answer["tokens"], other["tokens"], "{kind}: the text depends on the prompt's end");
+        let other = cold(&system, &[&base[..447], &[777], &base[448..]].concat());
+        assert_ne!(answer["tokens"], other["tokens"], "{kind}: and on what is before it");
+        let said: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
+        let prompts: [(&str, Vec<usize>, usize); 6] = [
+            ("the same again", base.clone(), 449),
+            ("goes on", [base.as_slice(), &said, &tokens(2, 30)].concat(), 480),
+            ("goes on in another way", [base.as_slice(), &said[..9], &tokens(3, 30)].concat(), 449),
+            ("another end", [&base[..320], &tokens(4, 40)].concat(), 200),
+            ("another beginning", tokens(5, 100), 0),
+            ("a part", base[..140].to_vec(), 60),
+        ];
+        for (name, prompt, least) in prompts {
+            let expected = cold(&system, &prompt);
+            cold(&system, &base);
+            let answer = complete(&system, Completion, &request(&prompt));
+            assert_eq!(answer["tokens"], expected["tokens"], "{kind}: {name}");
+            let reused = n(&answer["timings"]["cache_n"]);
+            assert!(reused >= least, "{kind}: {name}: {reused}");
+            let again = complete(&system, Completion, &request(&prompt));
+            assert_eq!(again["tokens"], expected["tokens"], "{kind}: {name}, again");
+            assert!(n(&again["timings"]["cache_n"]) + 1 >= prompt.len(), "{kind}: {name}, again: {}", again["timings"]);
+        }
+    }
+}
+
+#[test]
+fn speculation_is_right_or_off_with_the_reason() {
+    for (kind, init) in kinds() {
+        // The model drafts for itself, which it does well.
+        let system = load(&with(&init, json!({"model_draft": init["model"]})), json!({"n_parallel": 2}));
+        let prompt = tokens(6, 290);
+        let expected = cold(&system, &prompt);
+        for n_max in [1, 3, 8] {
+            let more = json!({"cache_prompt": false, "speculative": {"adaptive": false, "n_max": n_max}});
+            let answer = complete(&system, Speculative, &with(&request(&prompt), more));
+            assert_eq!(answer["tokens"], expected["tokens"], "{kind} {n_max}");
+            let report = &answer["speculative"];
+            if kind.starts_with("sliding") {
+                assert!(n(&report["n_accepted"]) > 10 && report.get("disabled").is_none(), "{kind}: {report}");
+            } else {
+                let why = report["disabled"].as_str().unwrap_or_default();
+                assert!(why.contains("cannot be cut back"), "{kind}: {report}");
+                assert_eq!(report["n_drafted"], 0);
+            }
+        }
+        // Several at once, with drafts of different lengths.
+        let ids = [2, 5].map(|n_max| {
+            let more =
+                json!({"cache_prompt": false, "speculative": {"adaptive": false, "n_max": n_max, "verify": "match"}});
+            submit(&system, Speculative, &with(&request(&prompt), more))
+        });
+        for id in ids {
+            assert_eq!(
+                text(&drain(&system, Speculative, id)),
+                expected["content"].as_str().expect("content"),
+                "{kind}"
+            );
+        }
+    }
+}
+
+#[test]
+fn cancels_next_door_leave_memories_whole() {
+    for (kind, init) in kinds() {
+        let system = load(&init, json!({"n_parallel": 2}));
+        let long = with(&request(&tokens(7, 260)), json!({"n_predict": 100, "cache_prompt": false, "id_slot": 0}));
+        let alone = complete(&system, Completion, &long);
+        let id = submit(&system, Completion, &long);
+        let mut updates = Vec::new();
+        loop {
+            let answer = common::poll(&system, Completion, id, 5);
+            updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
+            if answer["finished"] == true {
+                break;
+            }
+            let other = submit(&system, Completion, &with(&request(&tokens(8, 300)), json!({"id_slot": 1})));
+            let command = json!({"id": other}).to_string();
+            system.with_server(|server| server.cancel(Completion, Some(command.as_bytes()))).expect("cancelled");
+        }
+        assert_eq!(text(&updates), alone["content"].as_str().expect("content"), "{kind}");
+    }
+}
+
+#[test]
+fn sessions_of_such_models_go_on() {
+    for (kind, init) in kinds() {
+        let path =
+            std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.session", kind.replace(' ', "-")));
+        let prompt = tokens(9, 300);
+        let whole = cold(&load(&init, json!({})), &prompt);
+        let said: Vec<usize> = whole["tokens"].as_array().expect("tokens").iter().map(n).collect();
+        {
+            let system = load(&init, json!({}));
+            let half = with(&request(&prompt), json!({"n_predict": 15, "session_save": path}));
+            let half = complete(&system, Completion, &half);
+            assert_eq!(half["session_save"]["n_saved"], 314, "{kind}: {half}");
+        }
+        let system = load(&init, json!({}));
+        let rest = [prompt.as_slice(), &said[..15]].concat();
+        let rest = with(&request(&rest), json!({"n_predict": 25, "session_load": path}));
+        let answer = complete(&system, Completion, &rest);
+        assert_eq!(answer["timings"]["prompt_n"], 1, "{kind}: {}", answer["timings"]);
+        let tokens: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
+        assert_eq!(tokens, said[15..], "{kind}");
+        // Back before its end, where the state alone cannot go.
+        let shorter = cold(&system, &prompt[..150]);
+        system
+            .with_server(|server| server.session_load(json!({"filename": path}).to_string().as_bytes()))
+            .expect("loaded");
+        let answer = complete(&system, Completion, &request(&prompt[..150]));
+        assert_eq!(answer["tokens"], shorter["tokens"], "{kind}");
+    }
+}
+
+/// Where a cut falls among the positions that the small cache still has, the window before it may lack its beginning.
+#[test]
+fn windows_that_are_lost_in_part_are_not_used() {
+    let (_, init) = kinds().into_iter().find(|(kind, _)| *kind == "sliding window").expect("it is one of them");
+    let system = load(&init, json!({}));
+    let (base, end) = (tokens(1, 450), tokens(2, 3));
+    let few = json!({"n_predict": 5, "n_probs": 1});
+    let mut reused = 0;
+    for kept in (160..300).step_by(3) {
+        let prompt = [&base[..kept], &end].concat();
+        let expected =
+            complete(&system, Completion, &with(&with(&request(&prompt), few.clone()), json!({"cache_prompt": false})));
+        complete(&system, Completion, &with(&with(&request(&base), few.clone()), json!({"cache_prompt": false})));
+        let answer = complete(&system, Completion, &with(&request(&prompt), few.clone()));
+        let logprobs = |answer: &Value| -> Vec<f64> {
+            let probs = answer["completion_probabilities"].as_array().expect("probabilities").iter();
+            probs.map(|token| token["logprob"].as_f64().expect("a number")).collect()
+        };
+        // The cells of a small cache lie in another order each time, and last bits depend on that.
+        let pairs = logprobs(&answer).into_iter().zip(logprobs(&expected));
+        let largest = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(largest < 0.1, "{kept}: {largest} {}", answer["timings"]["cache_n"]);
+        reused += n(&answer["timings"]["cache_n"]);
+    }
+    assert!(reused > 40 * 100, "checkpoints are of use: {reused}");
+}
