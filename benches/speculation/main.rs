@@ -17,7 +17,7 @@
 //!
 //! Without models: the shipped pair and the enlarged targets in `target/models` (`--quick`: that of 750 M parameters). Ours
 //! goes through the C ABI as a host sees it, llama.cpp's through `benches/peer`. All ways take turns, so that a disturbance
-//! of the machine hits all of them.
+//! of the machine hits all of them. No way may know a text from before: what learns from answers is started anew for each.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -227,7 +227,8 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
     let name = pair.target.file_stem().map_or(pair.name.into(), |stem| stem.to_string_lossy().into_owned());
     println!("## {name}\n");
     let n_threads = options.threads;
-    host.start(&json!({"model": pair.target, "model_draft": pair.draft, "n_ctx": N_CTX, "n_threads": n_threads}))?;
+    let config = json!({"model": pair.target, "model_draft": pair.draft, "n_ctx": N_CTX, "n_threads": n_threads});
+    host.start(&config)?;
     let texts = texts::texts();
     let warm_up = texts.first().ok_or("there are no texts")?;
     let prompts = warm_up.ids(1, host)?;
@@ -235,7 +236,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
     let limits = Limits::measure(&mut models, &options.lengths)?;
     println!("{}", limits.text());
     let amount = options.amount(limits.one > SLOW);
-    let mut sides = Sides { host, models: &mut models };
+    let mut sides = Sides { host, config, models: &mut models, unrelated: texts::random(64, 99) };
     // The controller knows the costs of these models before it counts.
     let once = Amount { repetitions: 1, ..amount };
     sides.measure(&Task { text: warm_up, prompts, temperature: 0.0, amount: once }, &[adaptive()]);

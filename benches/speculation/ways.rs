@@ -104,10 +104,17 @@ pub struct Task<'a> {
     pub amount: Amount,
 }
 
+/// Ours that learn from answers in a way that only a new start forgets.
+const LEARNING: [&str; 3] = ["ngram-mod", "suffix", "auto"];
+
 /// The two sides.
 pub struct Sides<'a> {
     pub host: &'a Host,
+    /// What `init` is given.
+    pub config: Value,
     pub models: &'a mut Models,
+    /// The beginning of a text that has nothing to do with the others.
+    pub unrelated: Vec<i32>,
 }
 
 impl Sides<'_> {
@@ -148,17 +155,9 @@ impl Sides<'_> {
         match &way.how {
             How::Ours(speculative) => {
                 if matches!(way.role, Role::Ngram { .. }) {
-                    // What the last text taught would give this one away; llama.cpp's side starts anew, too.
-                    let _ = self.host.call("lookup_cache", &json!({"action": "clear", "cache": "dynamic"}));
+                    self.forget(way, speculative, task)?;
                 }
-                let response = self.host.call(
-                    "get_completion",
-                    &json!({
-                        "prompt": prompt, "n_predict": task.amount.n_predict, "temperature": task.temperature, "seed": seed,
-                        "top_k": 0, "top_p": 1, "min_p": 0, "repeat_penalty": 1, "ignore_eos": task.text.endless,
-                        "cache_prompt": false, "return_tokens": true, "speculative": speculative,
-                    }),
-                )?;
+                let response = self.host.call("get_completion", &request(task, prompt, seed, speculative))?;
                 Ok((Cost::of(&response), serde_json::from_value(response["tokens"].clone())?))
             }
             How::Theirs(request) => {
@@ -182,4 +181,26 @@ impl Sides<'_> {
             }
         }
     }
+
+    /// What the last text taught would give this one away; llama.cpp's side starts anew for each, too.
+    fn forget(&self, way: &Way, speculative: &Value, task: &Task) -> Result<()> {
+        if LEARNING.contains(&way.name.as_str()) {
+            self.host.start(&self.config)?;
+            // The controller has to know what evaluations cost, as it does in a host that has been running.
+            let task = &Task { prompts: Vec::new(), temperature: 1.0, ..*task };
+            self.host.call("get_completion", &request(task, &self.unrelated, 1, &json!({"type": "draft"})))?;
+            self.host.call("get_completion", &request(task, &self.unrelated, 2, speculative))?;
+        } else {
+            self.host.call("lookup_cache", &json!({"action": "clear", "cache": "dynamic"}))?;
+        }
+        Ok(())
+    }
+}
+
+fn request(task: &Task, prompt: &[i32], seed: u32, speculative: &Value) -> Value {
+    json!({
+        "prompt": prompt, "n_predict": task.amount.n_predict, "temperature": task.temperature, "seed": seed, "top_k": 0,
+        "top_p": 1, "min_p": 0, "repeat_penalty": 1, "ignore_eos": task.text.endless, "cache_prompt": false,
+        "return_tokens": true, "speculative": speculative,
+    })
 }

@@ -50,7 +50,7 @@ fn chat(turns: &[(&str, &str)], last: &str) -> Prompt {
 
 /// `n` ids that no generator of ours makes sense of, the same for the same seed. None is a control token of the shipped
 /// vocabulary (ids 0..=2) or behind its end.
-fn random(n: usize, seed: u64) -> Vec<i32> {
+pub fn random(n: usize, seed: u64) -> Vec<i32> {
     let mut state = seed;
     let mut next = || {
         // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
