@@ -135,13 +135,17 @@ pub fn pairs(args: &[String]) -> Vec<Pair> {
 }
 
 /// What one or more answers cost.
-#[derive(Default, Clone)]
+#[derive(Debug, Default, Clone)]
 pub struct Cost {
-    tokens: f64,
-    ms: f64,
-    steps: f64,
-    drafted: f64,
-    accepted: f64,
+    /// Generated tokens, and the time for them in milliseconds.
+    pub tokens: f64,
+    pub ms: f64,
+    /// Evaluations of the target, and what was drafted for them.
+    pub steps: f64,
+    pub drafted: f64,
+    pub accepted: f64,
+    /// The time for drafting, in milliseconds.
+    pub draft_ms: f64,
 }
 
 impl Cost {
@@ -149,11 +153,13 @@ impl Cost {
     pub fn of(response: &Value) -> Cost {
         let number = |path: &str| response.pointer(path).and_then(Value::as_f64).unwrap_or(0.0);
         Cost {
-            tokens: number("/timings/predicted_n"),
+            // The first token is the prompt's, whose time is not in `predicted_ms`.
+            tokens: (number("/timings/predicted_n") - 1.0).max(0.0),
             ms: number("/timings/predicted_ms"),
-            steps: number("/speculative/n_steps"),
+            steps: (number("/speculative/n_steps") - 1.0).max(0.0),
             drafted: number("/speculative/n_drafted"),
             accepted: number("/speculative/n_accepted"),
+            draft_ms: number("/speculative/t_draft_ms"),
         }
     }
 
@@ -164,6 +170,7 @@ impl Cost {
         self.steps += other.steps;
         self.drafted += other.drafted;
         self.accepted += other.accepted;
+        self.draft_ms += other.draft_ms;
     }
 
     /// Generated tokens a second, the prompt's time left out.
@@ -179,5 +186,10 @@ impl Cost {
     /// Tokens for each evaluation of the target.
     pub fn tokens_per_step(&self) -> f64 {
         self.tokens / self.steps
+    }
+
+    /// Drafted tokens for each evaluation of the target.
+    pub fn drafted_per_step(&self) -> f64 {
+        self.drafted / self.steps
     }
 }
