@@ -57,7 +57,8 @@ void init_async(const char *cmd);
 
 /**
  * What the library is doing, as JSON: `init_success` (1 ready, 0 not yet, -1 failed), `state`, `progress`, `error`,
- * the models, slots, queue, the draft's compatibility, devices. Never waits for a load or an evaluation.
+ * the models, slots, queue, the draft's compatibility, devices, and in `lookups` how far the lookup functions that run are
+ * (`function`, `step`, `progress` 0..1). Never waits for a load or an evaluation.
  * The caller owns the returned string and releases it with `free_string` or `free`.
  */
 const char *poll_system_status(void);
@@ -96,7 +97,8 @@ void set_log_callback(void (*cb)(int32_t level, const char *text, void *user), v
 void set_update_callback(void (*cb)(uint64_t id, void *user), void *user);
 
 /**
- * The tokens of a text. Request: `text` (or `content`), `add_special` (true), `parse_special` (true).
+ * The tokens of a text. Request: `text` (or `content`; token ids may be mixed in), `add_special` (true),
+ * `parse_special` (true), `with_pieces` (false: then `tokens` has ids and pieces).
  * Answer: `tokens` (pieces as strings), `length`, `ids`, `pieces`. The caller owns the returned string.
  */
 const char *tokenize(const char *req);
@@ -119,7 +121,8 @@ const char *apply_template(const char *req);
 const char *get_embedding(const char *req);
 
 /**
- * Generates, and returns the final response. Waits until the request has finished.
+ * Generates, and returns the final response; with `prompts` or `n_cmpl` the `results`, one for each text. Waits until the
+ * request has finished.
  */
 const char *get_completion(const char *req);
 

@@ -264,7 +264,7 @@ impl Server {
             for copy in 0..request.n_cmpl {
                 settings.seed = request.seed(place, copy);
                 requests.push(Request {
-                    prompt: prompt.to_vec(),
+                    prompt: Arc::clone(&prompt),
                     prompt_of: (copy > 0 && request.cache_prompt).then_some(leader),
                     n_predict: request.n_predict,
                     n_keep: request.n_keep,

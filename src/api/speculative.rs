@@ -208,7 +208,7 @@ fn ngram(fields: &mut Fields, ngram: &mut NgramParams) -> Result<()> {
     set(&mut ngram.modulo.n_match, fields.int("ngram_mod_n_match", 1..=LONGEST)?);
     set(&mut ngram.modulo.n_min, fields.int("ngram_mod_n_min", 0..=LONGEST)?);
     set(&mut ngram.modulo.n_max, fields.int("ngram_mod_n_max", 1..=LONGEST)?);
-    set(&mut ngram.suffix.max_depth, fields.int("suffix_depth", 1..=32)?);
+    set(&mut ngram.suffix.max_depth, fields.int("suffix_depth", 1..=16)?);
     set(&mut ngram.suffix.factor, fields.number("suffix_factor", 0.0..=64.0)?);
     set(&mut ngram.suffix.min_prob, fields.number("suffix_p_min", 0.0..=1.0)?);
     Ok(())

@@ -114,8 +114,6 @@ fn errors() {
     check(one("n_branches", json!(2)), "speculative.n_branches: not available in this version");
     check(one("model", json!("draft")), "speculative.model: not available in this version");
     check(one("compare", json!(true)), "speculative.compare: not available in this version");
-    check(one("lookup_cache_static", json!("a.bin")), "speculative.lookup_cache_static: not available");
-    check(one("lookup_cache_dynamic", json!("a.bin")), "speculative.lookup_cache_dynamic: not available");
     check(
         json!({"speculative": {"n_max": 4}, "speculative.n_max": 5}),
         "speculative.n_max: given as 5, and as 4 in \"speculative\"",

@@ -14,6 +14,7 @@ use super::event::{Outcome, Stop};
 use super::slots::Slot;
 use super::task::Task;
 use super::ticket::Ticket;
+use super::turns::Turn;
 use crate::llama::{Batch, Context, Interrupt};
 use crate::session::SeedOrigin;
 use crate::speculative::Team;
@@ -39,8 +40,8 @@ pub(super) struct Generation {
     pub(super) t_draft: Duration,
     /// Counts admissions: the order of requests, and of the slots' last use.
     pub(super) tick: u64,
-    /// Counts steps, for slots that take turns.
-    pub(super) turn: u64,
+    /// Whose turn it is among requests with different LoRA scales.
+    pub(super) turn: Turn,
 }
 
 impl Generation {
@@ -60,7 +61,7 @@ impl Generation {
             batch: Batch::new(),
             t_draft: Duration::ZERO,
             tick: 0,
-            turn: 0,
+            turn: Turn::default(),
         }
     }
 

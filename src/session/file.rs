@@ -193,10 +193,11 @@ impl Reader<'_> {
         Error::invalid(format!("{}: byte {at}: {what}", self.path.display()))
     }
 
-    fn bytes(&mut self, count: u64, what: &str) -> Result<Vec<u8>> {
+    /// `count` bytes, a number that was read at `start`.
+    fn bytes(&mut self, count: u64, start: u64, what: &str) -> Result<Vec<u8>> {
         if count > self.size - self.at {
             let there = self.size - self.at;
-            return Err(self.wrong(self.at, &format!("{what}: {count} bytes long, but {there} are left in the file")));
+            return Err(self.wrong(start, &format!("{what}: {count} bytes long, but {there} are left in the file")));
         }
         let mut bytes = Vec::new();
         let room = usize::try_from(count).is_ok_and(|count| bytes.try_reserve_exact(count).is_ok());
@@ -214,7 +215,7 @@ impl Reader<'_> {
 
     /// How many snapshots follow.
     fn header(&mut self) -> Result<u32> {
-        let header = self.bytes((HEADER as u64).min(self.size), "the header")?;
+        let header = self.bytes((HEADER as u64).min(self.size), 0, "the header")?;
         let mut fields = Fields { bytes: &header };
         if fields.take(MAGIC.len()) != Some(&MAGIC[..]) {
             return Err(self.wrong(0, "this is not a session file"));
@@ -240,10 +241,10 @@ impl Reader<'_> {
 
     fn section(&mut self, what: &str) -> Result<Vec<u8>> {
         let start = self.at;
-        let head = self.bytes(16, what)?;
+        let head = self.bytes(16, start, what)?;
         let mut fields = Fields { bytes: &head };
         let (len, checksum) = (fields.u64().unwrap_or(0), fields.u64().unwrap_or(0));
-        let section = self.bytes(len, what)?;
+        let section = self.bytes(len, start, what)?;
         if Checksum::of(&section) != checksum {
             return Err(
                 self.wrong(start, &format!("{what}, up to byte {}, is damaged: its checksum is another", self.at))

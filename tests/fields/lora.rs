@@ -73,7 +73,7 @@ fn start_with(adapters: &[(&File, f32)], more: Value) -> System {
     start(with(&json!({"n_ctx": 256, "lora": lora}), more))
 }
 
-fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Row> {
     vec![row(&["lora"], json!({"temperature": 0}), |seen| {
         let with_scales = |a: f64, b: f64| seen.ask(json!({"lora": [{"id": 0, "scale": a}, {"id": 1, "scale": b}]}));
         let plain = with_scales(0.0, 0.0);

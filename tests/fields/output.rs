@@ -32,13 +32,14 @@ const FINAL: [&str; 23] = [
     "speculative",
 ];
 
-fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Row> {
     vec![
         row(&["success", "status", "id", "model", "stop", "generation_settings"], json!({}), |seen| {
             let mut keys: Vec<&str> = seen.answer.as_object().expect("an object").keys().map(String::as_str).collect();
             let mut expected: Vec<&str> =
                 FINAL.into_iter().filter(|key| *key != "speculative" || seen.way == Way::Speculative).collect();
-            (keys.sort(), expected.sort());
+            keys.sort();
+            expected.sort();
             assert_eq!(keys, expected);
             assert_eq!(
                 (&seen.answer["success"], &seen.answer["status"], &seen.answer["model"]),

@@ -23,6 +23,7 @@ pub fn generation_settings(request: &CompletionRequest, used: &Settings, n_ctx: 
         ("n_ctx", json!(n_ctx)),
         ("model", json!(model)),
         ("seed", json!(used.seed)),
+        ("seed_position", json!(request.seed_position.unwrap_or(0))),
         ("logit_bias", Value::Array(bias)),
         ("ignore_eos", json!(request.ignore_eos)),
         ("stop", json!(request.stop)),

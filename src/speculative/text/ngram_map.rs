@@ -24,7 +24,7 @@
 use super::drafter::Draft;
 use super::ngram_index::{NgramIndex, Place, RollingHash, same_ngram, to_index, to_value};
 use super::ngram_simple::confidence;
-use super::text_drafter::{Limits, Rule, TextDrafter};
+use super::rule::{Limits, Rule, TextDrafter};
 use super::{Settings, Source};
 use crate::llama::Token;
 

@@ -225,5 +225,5 @@ impl History {
 }
 
 #[cfg(test)]
-#[path = "text_drafter_tests.rs"]
+#[path = "rule_tests.rs"]
 pub(super) mod tests;

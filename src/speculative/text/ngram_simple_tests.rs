@@ -1,6 +1,6 @@
-use super::super::text_drafter::tests::draft_of;
+use super::super::ngram_params::{LookupParams, NgramParams};
+use super::super::rule::tests::draft_of;
 use super::*;
-use crate::speculative::ngram_params::{LookupParams, NgramParams};
 use proptest::prelude::*;
 
 fn settings(size_n: usize, size_m: usize) -> Settings {
@@ -71,7 +71,7 @@ proptest! {
         let mut end = 0;
         for step in steps {
             end = (end + step).min(text.len());
-            let draft = super::super::text_drafter::tests::draft_in(&mut drafter, &text[..end], 0, 64);
+            let draft = super::super::rule::tests::draft_in(&mut drafter, &text[..end], 0, 64);
             prop_assert_eq!(draft.tokens, naive(&text[..end], n, m));
         }
     }

@@ -18,7 +18,7 @@
 use super::drafter::Draft;
 use super::ngram_index::LatestPlaces;
 use super::ngram_simple::confidence;
-use super::text_drafter::{Limits, Rule, TextDrafter};
+use super::rule::{Limits, Rule, TextDrafter};
 use super::{Settings, Source};
 use crate::llama::Token;
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::drafter::Draft;
 use super::ngram_index::{RollingHash, to_index, to_value};
-use super::text_drafter::{Limits, Rule, TextDrafter};
+use super::rule::{Limits, Rule, TextDrafter};
 use super::{Settings, Source};
 use crate::llama::Token;
 

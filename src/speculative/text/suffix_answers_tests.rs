@@ -1,5 +1,5 @@
+use super::super::suffix_tree::Hint;
 use super::*;
-use crate::speculative::suffix_tree::Hint;
 
 fn behind(answers: &Answers, context: &[Token]) -> Option<Token> {
     let [longest, ..] = answers.tree.look_up(context, &mut Hint::default());

@@ -199,7 +199,7 @@ pub fn same_ngram(text: &[Token], a: usize, b: usize, n: usize) -> bool {
     }
 }
 
-/// An index as a table's value. Texts are short enough ([`super::text_drafter::MAX_HISTORY`]).
+/// An index as a table's value. Texts are short enough ([`super::rule::MAX_HISTORY`]).
 pub fn to_value(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX - 1)
 }

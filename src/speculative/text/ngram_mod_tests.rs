@@ -1,6 +1,6 @@
-use super::super::text_drafter::tests::{draft_in, draft_of};
+use super::super::ngram_params::{ModParams, NgramParams};
+use super::super::rule::tests::{draft_in, draft_of};
 use super::*;
-use crate::speculative::ngram_params::{ModParams, NgramParams};
 use proptest::prelude::*;
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
-use super::super::text_drafter::tests::{draft_in, draft_of, play};
+use super::super::ngram_params::{LookupParams, NgramParams};
+use super::super::rule::tests::{draft_in, draft_of, play};
 use super::*;
 use crate::speculative::Drafter;
-use crate::speculative::ngram_params::{LookupParams, NgramParams};
 use proptest::prelude::*;
 
 fn settings(size_n: usize, size_m: usize, min_hits: u32) -> Settings {

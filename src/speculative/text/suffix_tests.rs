@@ -1,8 +1,8 @@
-use super::super::text_drafter::tests::{Played, draft_in, draft_of, play};
+use super::super::ngram_params::NgramParams;
+use super::super::rule::tests::{Played, draft_in, draft_of, play};
+use super::super::{ngram_map, ngram_mod, ngram_simple};
 use super::*;
 use crate::speculative::Drafter;
-use crate::speculative::ngram_params::NgramParams;
-use crate::speculative::{ngram_map, ngram_mod, ngram_simple};
 use proptest::prelude::*;
 
 fn settings(params: SuffixParams) -> Settings {
@@ -162,7 +162,7 @@ fn a_request_starts_as_if_it_were_the_first() {
 
 #[test]
 fn a_trace_into_answers_that_were_forgotten_is_lost() {
-    use crate::speculative::suffix_answers::MAX_ANSWERS;
+    use super::super::suffix_answers::MAX_ANSWERS;
     let mut drafter = Suffix::new(2);
     let answer = numbers(0, 1000);
     play(&mut drafter, &Settings::default(), &[&[1_000_000], &answer[..]].concat(), 1, 16);

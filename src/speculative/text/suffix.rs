@@ -18,11 +18,11 @@
 
 use super::drafter::Draft;
 use super::ngram_params::SuffixParams;
+use super::rule::{Limits, Rule, TextDrafter};
 use super::suffix_answers::Answers;
 use super::suffix_confidence::{Bins, Kind, Origin};
 use super::suffix_trace::{Candidate, Text, Trace};
 use super::suffix_tree::{ContextTree, MAX_LENGTH};
-use super::text_drafter::{Limits, Rule, TextDrafter};
 use super::{Settings, Source};
 use crate::llama::Token;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::caches::{CacheFile, Caches};
 use super::drafter::Draft;
-use super::text_drafter::{Limits, Rule, TextDrafter};
+use super::rule::{Limits, Rule, TextDrafter};
 use super::{Settings, Source};
 use crate::llama::Token;
 use crate::ngram::{Cache, Drafted, Levels, Sizes};

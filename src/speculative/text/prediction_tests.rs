@@ -1,4 +1,4 @@
-use super::super::text_drafter::tests::{draft_in, play};
+use super::super::rule::tests::{draft_in, play};
 use super::*;
 use crate::speculative::Drafter;
 use proptest::prelude::*;
