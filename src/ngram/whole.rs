@@ -47,9 +47,8 @@ pub(crate) fn write(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>
         return Err(failed(error));
     }
     // Only now the renaming is sure to survive a power failure. Not every file system has this, and the file is whole.
-    if let Some(Ok(folder)) = place.parent().map(File::open) {
-        let _ = folder.sync_all();
-    }
+    let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let _ = File::open(folder).and_then(|folder| folder.sync_all());
     Ok(())
 }
 
