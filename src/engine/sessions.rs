@@ -87,6 +87,10 @@ impl Generation {
         if slot.cache.is_empty() {
             return Err(Error::invalid(format!("slot {index} has no tokens to be saved")));
         }
+        if slot.lora != self.context.model().lora_scales() {
+            let message = format!("slot {index} was evaluated with other LoRA scales than init's, which no file holds");
+            return Err(Error::invalid(message));
+        }
         let target = slot.cache.save(&mut self.context)?;
         let draft = self.team.save(index);
         Ok(Session { target, draft, seed: slot.seed })
@@ -110,6 +114,7 @@ impl Generation {
             (0..self.slots.len()).filter(|other| *other != index).for_each(|other| self.forget(other));
             return Err(error);
         }
+        slot.lora = self.context.model().lora_scales();
         slot.seed = session.seed;
         slot.loaded = true;
         self.tick += 1;

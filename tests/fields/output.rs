@@ -64,7 +64,7 @@ pub fn rows() -> Vec<Row> {
                 .iter()
                 .map(|source| source.as_str().expect("a name"))
                 .collect();
-            let drafted = sources.iter().filter(|source| **source == "draft").count() as u64;
+            let drafted = sources.iter().filter(|source| **source != "target").count() as u64;
             assert_eq!(sources.len(), 16);
             if seen.way == Way::Speculative {
                 assert_eq!(seen.answer["speculative"]["n_accepted"].as_u64(), Some(drafted));
