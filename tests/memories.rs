@@ -169,6 +169,18 @@ fn sessions_of_such_models_go_on() {
     }
 }
 
+#[test]
+fn full_contexts_go_on() {
+    for (kind, init) in kinds() {
+        let system = load(&init, json!({"n_ctx": 96}));
+        let long = with(&request(&tokens(3, 60)), json!({"n_predict": 160, "cache_prompt": false}));
+        let first = complete(&system, Completion, &long);
+        assert_eq!((n(&first["tokens_predicted"]), &first["truncated"]), (160, &json!(true)), "{kind}");
+        let again = complete(&system, Completion, &long);
+        assert_eq!(again["tokens"], first["tokens"], "{kind}");
+    }
+}
+
 /// Where a cut falls among the positions that the small cache still has, the window before it may lack its beginning.
 #[test]
 fn windows_that_are_lost_in_part_are_not_used() {

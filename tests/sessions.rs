@@ -91,6 +91,12 @@ fn a_session_goes_into_any_slot_and_after_a_shift() {
         with(&request("Once upon a time"), json!({"n_predict": 300, "id_slot": 0, "temperature": 0.7, "seed": 5}));
     let answer = complete(&system, Speculative, &with(&first, steady()));
     assert_eq!(answer["truncated"], true, "it has shifted");
+    // The draft's keys are to be turned after a shift, and nothing was evaluated since.
+    let plain = json!({"prompt": "Once upon a time", "n_predict": 200, "ignore_eos": true, "id_slot": 1});
+    complete(&system, Completion, &with(&plain, json!({"temperature": 0.7})));
+    complete(&system, Completion, &with(&first, json!({"n_predict": 150})));
+    assert!(save(&system, 1, &path).is_ok());
+    let answer = complete(&system, Speculative, &with(&first, steady()));
     save(&system, 0, &path).expect("saved");
     load(&system, 1, &path).expect("loaded");
     assert_eq!(n_past(&system, 0), n_past(&system, 1));

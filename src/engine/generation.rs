@@ -24,6 +24,8 @@ pub(super) struct Generation {
     pub(super) queue: VecDeque<Submission>,
     /// Sessions to be saved and loaded as soon as no request runs in their slots.
     pub(super) session_jobs: VecDeque<SessionJob>,
+    /// What to tell those who asked for them, by [`Generation::deliver`].
+    pub(super) answers: Vec<Box<dyn FnOnce() + Send>>,
     pub(super) drafter: Option<Box<dyn Drafter + Send>>,
     /// Why there is no drafter although there is a draft model.
     pub(super) draft_obstacle: Option<String>,
@@ -52,6 +54,7 @@ impl Generation {
             context,
             queue: VecDeque::new(),
             session_jobs: VecDeque::new(),
+            answers: Vec::new(),
             drafter: None,
             draft_obstacle: None,
             ctx_shift,
@@ -116,8 +119,9 @@ impl Generation {
         self.ended.push((ticket, outcome));
     }
 
-    /// Tells the requests that have ended. Apart from the step, so that whoever learns of an end finds the slot free.
+    /// Tells the requests that have ended, and those who asked for sessions. Apart from the step, so that whoever learns of an end finds the slot free.
     pub(super) fn deliver(&mut self, notify: &mut dyn FnMut(u64)) {
+        self.answers.drain(..).for_each(|answer| answer());
         for (ticket, outcome) in self.ended.drain(..) {
             ticket.finish(outcome);
             notify(ticket.id());

@@ -62,10 +62,17 @@ impl Generation {
                 continue;
             }
             // Whoever asked may be gone.
-            match job.work {
-                SessionWork::Save(reply) => drop(reply.send(self.copy_out(job.slot))),
-                SessionWork::Load(session, reply) => drop(reply.send(self.put_in(job.slot, &session))),
-            }
+            let answer: Box<dyn FnOnce() + Send> = match job.work {
+                SessionWork::Save(reply) => {
+                    let result = self.copy_out(job.slot);
+                    Box::new(move || drop(reply.send(result)))
+                }
+                SessionWork::Load(session, reply) => {
+                    let result = self.put_in(job.slot, &session);
+                    Box::new(move || drop(reply.send(result)))
+                }
+            };
+            self.answers.push(answer);
         }
     }
 

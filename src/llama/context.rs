@@ -104,7 +104,7 @@ impl Context {
                 pooled: params.embeddings,
                 moved: false,
                 cuts_anywhere: model.can_roll_back() && (model.n_swa() == 0 || params.swa_full),
-                layout: layout(params, sys::llama_n_rs_seq(ptr.as_ptr())),
+                layout: layout(params, model, sys::llama_n_rs_seq(ptr.as_ptr())),
                 model: Arc::clone(model),
                 _threads: Arc::clone(threads),
                 interrupt: Arc::clone(interrupt),
@@ -334,7 +334,7 @@ fn model_pools(model: &Model) -> bool {
 }
 
 /// See [`Context::layout`]. What rotates keys is part of it, and so is what the state's own format depends on.
-fn layout(params: &ContextParams, n_snapshots: u32) -> Vec<(&'static str, String)> {
+fn layout(params: &ContextParams, model: &Model, n_snapshots: u32) -> Vec<(&'static str, String)> {
     let n_buffers = if params.kv_unified { 1 } else { params.n_seq_max.max(1) };
     let rope = (params.rope_freq_base, params.rope_freq_scale, params.rope_scaling, params.yarn_orig_ctx);
     let yarn = (params.yarn_ext_factor, params.yarn_attn_factor, params.yarn_beta_fast, params.yarn_beta_slow);
@@ -347,6 +347,8 @@ fn layout(params: &ContextParams, n_snapshots: u32) -> Vec<(&'static str, String
         ("recurrent snapshots", n_snapshots.to_string()),
         ("rope_*", format!("{rope:?}")),
         ("yarn_*", format!("{yarn:?}")),
+        // Some models' keys are rotated in another way then.
+        ("n_ctx beyond the training", (n_ctx(params, model) > model.n_ctx_train()).to_string()),
     ]
 }
 
