@@ -154,7 +154,7 @@ impl Context {
             let (from, size) = (state.as_ptr(), state.len());
             foredraft_state_set(self.ptr.as_ptr(), from, size, sequence, part.is_fleeting(), why.ptr(), why.size())
         });
-        if read == state.len() {
+        if read == state.len() && read > 0 {
             return Ok(());
         }
         self.truncate(sequence, 0);
