@@ -96,7 +96,8 @@ void set_log_callback(void (*cb)(int32_t level, const char *text, void *user), v
 void set_update_callback(void (*cb)(uint64_t id, void *user), void *user);
 
 /**
- * The tokens of a text. Request: `text` (or `content`), `add_special` (true), `parse_special` (true).
+ * The tokens of a text. Request: `text` (or `content`; token ids may be mixed in), `add_special` (true),
+ * `parse_special` (true), `with_pieces` (false: then `tokens` has ids and pieces).
  * Answer: `tokens` (pieces as strings), `length`, `ids`, `pieces`. The caller owns the returned string.
  */
 const char *tokenize(const char *req);
@@ -119,7 +120,8 @@ const char *apply_template(const char *req);
 const char *get_embedding(const char *req);
 
 /**
- * Generates, and returns the final response. Waits until the request has finished.
+ * Generates, and returns the final response; with `prompts` or `n_cmpl` the `results`, one for each text. Waits until the
+ * request has finished.
  */
 const char *get_completion(const char *req);
 

@@ -11,6 +11,7 @@ mod ffi;
 pub mod host;
 #[allow(unsafe_code)]
 pub mod llama;
+pub mod ngram;
 pub mod sampling;
 pub mod session;
 pub mod speculative;

@@ -5,6 +5,8 @@
 
 mod model;
 
+use std::path::PathBuf;
+
 use serde_json::{Map, Value};
 
 use super::args;
@@ -53,12 +55,20 @@ pub struct RequestDefaults {
     pub seed: Option<u32>,
     /// How to speculate.
     pub speculative: Options,
+    /// Whether infill prompts have the suffix before the prefix.
+    pub spm_infill: bool,
 }
 
 impl Default for RequestDefaults {
     /// As with an `init` that says nothing about them.
     fn default() -> Self {
-        RequestDefaults { n_keep: Some(0), n_cache_reuse: 0, seed: None, speculative: Options::default() }
+        RequestDefaults {
+            n_keep: Some(0),
+            n_cache_reuse: 0,
+            seed: None,
+            speculative: Options::default(),
+            spm_infill: false,
+        }
     }
 }
 
@@ -123,6 +133,8 @@ impl InitRequest {
             check_together(model, context, "cache_type_v_draft")?;
         }
         let config = Config {
+            lookup_static: fields.c_text("lookup_cache_static")?.map(PathBuf::from),
+            lookup_dynamic: fields.c_text("lookup_cache_dynamic")?.map(PathBuf::from),
             n_parallel: fields.int("n_parallel", 1..=MAX_PARALLEL)?.unwrap_or(1),
             // As the old server did; llama.cpp's own default has changed.
             ctx_shift: fields.flag("ctx_shift")?.unwrap_or(true),
@@ -141,6 +153,7 @@ impl InitRequest {
             n_cache_reuse: fields.int("n_cache_reuse", 0..=i64::from(i32::MAX))?.unwrap_or(0),
             seed: read_seed(fields)?.flatten(),
             speculative: Options::read_defaults(fields)?,
+            spm_infill: fields.flag("spm_infill")?.unwrap_or(false),
         };
         let model_alias = fields.c_text("model_alias")?;
         let chat_template = fields.c_text("chat_template")?;
@@ -295,8 +308,6 @@ fn check_together(model: &ModelParams, context: &ContextParams, type_v: &str) ->
 
 /// Keys of later versions, and keys of the old server's HTTP side.
 fn refuse_and_ignore(fields: &mut Fields) -> Result<()> {
-    fields.unavailable("lookup_cache_static", |value| value == "")?;
-    fields.unavailable("lookup_cache_dynamic", |value| value == "")?;
     for key in ["hostname", "port", "public_path", "read_timeout", "write_timeout"] {
         if fields.get(key).is_some() {
             fields.warn(format!("{key}: ignored, there is no HTTP server"));

@@ -27,6 +27,8 @@ fn defaults() {
             model: ModelParams::new("m.gguf"),
             context: ContextParams::default(),
             draft: None,
+            lookup_static: None,
+            lookup_dynamic: None,
             n_parallel: 1,
             ctx_shift: true,
             self_extend: None,
@@ -280,13 +282,11 @@ fn errors() {
         json!({"grp_attn_n": 2, "grp_attn_w": 511}),
         "grp_attn_w: expected a multiple of grp_attn_n, which is 2, got 511",
     );
-    check(json!({"lookup_cache_static": "a.bin"}), "lookup_cache_static: not available in this version");
-    check(json!({"lookup_cache_dynamic": "a.bin"}), "lookup_cache_dynamic: not available in this version");
     check(json!({"seed": -2}), "seed: expected a whole number from -1 to 4294967295, got -2");
     check(json!({"n_keep": -2}), "n_keep");
     check(json!({"log_level": "loud"}), "log_level: expected one of");
     check(json!({"log_level": 6}), "log_level: expected a whole number from 0 to 5, got 6");
-    check(json!({"speculative": {"type": "suffix"}}), "speculative.type \"suffix\": not available in this version");
+    check(json!({"speculative": {"type": "mtp"}}), "speculative.type \"mtp\": not available in this version");
     check(json!({"warmup": 1}), "warmup: expected true or false, got 1");
     check(json!({"chat_template": "a\0"}), "chat_template: expected a string without NUL");
 }

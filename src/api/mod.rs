@@ -7,7 +7,9 @@
 mod args;
 mod chat_template;
 mod fields;
+mod infill;
 mod init;
+mod lookup_cache;
 mod prompts;
 mod request;
 mod requests;

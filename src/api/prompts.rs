@@ -2,41 +2,64 @@
 
 use serde_json::Value;
 
-use super::request::{Chat, Piece, Prompt};
+use super::infill::{self, Room};
+use super::request::{Chat, Input, Piece, Prompt};
 use super::{ChatTemplate, RenderInput, Server};
 use crate::error::{Error, Result};
 use crate::llama::{Token, Vocab};
 
-/// The tokens of a prompt, and the prompt as the answer shows it.
-pub(super) fn tokens(server: &Server, prompt: &Prompt, given: Value) -> Result<(Vec<Token>, Value)> {
-    match prompt {
-        Prompt::Text(pieces) => Ok((of_pieces(server.models().target.vocab(), pieces)?, given)),
+/// The tokens of a prompt, which messages call `name`, and the prompt as the answer shows it.
+pub(super) fn tokens(server: &Server, name: &str, input: &Input, room: &Room) -> Result<(Vec<Token>, Value)> {
+    let vocab = server.models().target.vocab();
+    match &input.prompt {
+        Prompt::Text(pieces) => Ok((whole(vocab, name, pieces)?, input.given.clone())),
+        Prompt::Infill(infill) => {
+            let tokens = infill::tokens(vocab, infill, room)?;
+            let text = vocab.detokenize(&tokens, true)?;
+            Ok((tokens, String::from_utf8_lossy(&text).into()))
+        }
         Prompt::Messages(chat) => {
             let text = render(server, chat)?;
-            let tokens = of_pieces(server.models().target.vocab(), &[Piece::Text(text.clone())])?;
+            let tokens = whole(vocab, name, &[Piece::Text(text.clone())])?;
             Ok((tokens, text.into()))
         }
     }
 }
 
-fn of_pieces(vocab: &Vocab, pieces: &[Piece]) -> Result<Vec<Token>> {
-    let mut tokens = Vec::new();
-    for (index, piece) in pieces.iter().enumerate() {
-        match piece {
-            Piece::Text(text) => tokens.extend(vocab.tokenize(text.as_bytes(), index == 0, true)?),
-            Piece::Token(token) if vocab.contains(*token) => tokens.push(*token),
-            Piece::Token(token) => {
-                return Err(Error::invalid(format!(
-                    "prompt[{index}]: {token} is not in the vocabulary of {} tokens",
-                    vocab.n_tokens()
-                )));
-            }
-        }
-    }
+/// A text from its beginning: BOS as the model wants it, and names of special tokens are those tokens.
+fn whole(vocab: &Vocab, name: &str, pieces: &[Piece]) -> Result<Vec<Token>> {
+    let mut tokens = of_pieces(vocab, name, pieces, true, true)?;
     // A template that writes BOS itself must not get another.
     let bos = vocab.bos().filter(|_| vocab.adds_bos());
     if bos.is_some() && tokens.first().copied() == bos && tokens.get(1).copied() == bos {
         tokens.remove(0);
+    }
+    Ok(tokens)
+}
+
+/// The tokens of all pieces; messages call them `name`. The special tokens at the beginning of a text go before a piece
+/// that is the first one and text.
+pub(super) fn of_pieces(
+    vocab: &Vocab,
+    name: &str,
+    pieces: &[Piece],
+    add_special: bool,
+    parse_special: bool,
+) -> Result<Vec<Token>> {
+    let mut tokens = Vec::new();
+    for (index, piece) in pieces.iter().enumerate() {
+        match piece {
+            Piece::Text(text) => {
+                tokens.extend(vocab.tokenize(text.as_bytes(), add_special && index == 0, parse_special)?)
+            }
+            Piece::Token(token) if vocab.contains(*token) => tokens.push(*token),
+            Piece::Token(token) => {
+                return Err(Error::invalid(format!(
+                    "{name}[{index}]: {token} is not in the vocabulary of {} tokens",
+                    vocab.n_tokens()
+                )));
+            }
+        }
     }
     Ok(tokens)
 }

@@ -10,17 +10,22 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-pub use self::prompt::{Chat, Piece, Prompt};
+pub use self::prompt::{Chat, Infill, Input, Inputs, Piece, Prompt, pieces};
 pub use self::settings::generation_settings;
 use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpected};
 use super::init::{RequestDefaults, read_seed};
 use super::speculative::{Family, Speculation};
-use crate::error::Result;
+use crate::engine::MAX_BEAMS;
+use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling::Settings;
 
-/// The longest `timeout_ms`: a year. Longer ones could not be added to a clock.
+/// The longest time limit: a year. Longer ones could not be added to a clock.
 const MAX_TIMEOUT_MS: i64 = 365 * 24 * 60 * 60 * 1000;
+/// The largest `n_cmpl`; as many as may wait (`max_queue`) is the limit that matters.
+const MAX_COMPLETIONS: i64 = 1 << 16;
+/// The largest scale of a LoRA adapter, as in `init`.
+const MAX_LORA: f32 = 1000.0;
 /// The largest `logit_bias`; a sum of a few, divided by a small temperature, still is an `f32`.
 const MAX_BIAS: f32 = 1e9;
 
@@ -29,11 +34,13 @@ const MAX_BIAS: f32 = 1e9;
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompletionRequest {
     /// What to continue.
-    pub prompt: Prompt,
-    /// `prompt` as it was given, for the answer; null with `messages`.
-    pub prompt_given: Value,
+    pub inputs: Inputs,
+    /// How many texts each prompt gets; at least 1.
+    pub n_cmpl: usize,
     /// How tokens are chosen, the seed drawn. `logit_bias` is empty: see [`CompletionRequest::logit_bias`].
     pub sampling: Settings,
+    /// Whether the seed was drawn rather than given.
+    pub seed_is_drawn: bool,
     /// Biases in the order given; of several for one token, the last counts.
     pub logit_bias: Vec<LogitBias>,
     /// Whether all tokens that end a text are banned (before `logit_bias`, which may allow them again).
@@ -42,6 +49,8 @@ pub struct CompletionRequest {
     pub stop: Vec<String>,
     /// GBNF, not empty.
     pub grammar: Option<String>,
+    /// Texts that a beam search follows side by side; up to 1: none.
+    pub n_beams: usize,
     /// Most tokens to generate; `None`: until the model ends the text.
     pub n_predict: Option<usize>,
     /// Tokens that a shortened prompt keeps; `None`: the whole prompt.
@@ -60,6 +69,14 @@ pub struct CompletionRequest {
     pub seed_position: Option<usize>,
     /// The hard limit on the time.
     pub timeout: Option<Duration>,
+    /// Ends the text with the first newline that comes later than this after the first token.
+    pub t_max_predict: Option<Duration>,
+    /// Whether `n_probs` reports the probabilities after the sampler chain instead of the model's own.
+    pub post_sampling_probs: bool,
+    /// Whether updates tell how far the prompt's evaluation has come.
+    pub return_progress: bool,
+    /// What of the final response is wanted, by names (`a/b` is `b` in `a`); empty: everything.
+    pub response_fields: Vec<String>,
     /// Accepted for the old server's sake: the function called says whether updates come.
     pub stream: bool,
     /// Whether updates carry `tokens` and `sources`.
@@ -72,6 +89,10 @@ pub struct CompletionRequest {
     pub tag: Option<Value>,
     /// Whether and how to speculate.
     pub speculative: Speculation,
+    /// Text that the answer will probably repeat: a draft, when the request speculates.
+    pub prediction: Option<String>,
+    /// LoRA adapters by number, which may not exist, with their scales; all others are off. `None`: as in `init`.
+    pub lora: Option<Vec<(usize, f32)>>,
     /// Unknown keys.
     pub warnings: Vec<String>,
 }
@@ -97,27 +118,8 @@ pub enum BiasTarget {
 type AsksForNothing = fn(&Value) -> bool;
 
 /// Fields that another version serves, each with the values that ask for nothing.
-const TO_COME: [(&str, AsksForNothing); 15] = [
-    ("prompts", is_empty),
-    ("json_schema", |_| false),
-    ("n_beams", is_at_most_one),
-    ("n_cmpl", is_at_most_one),
-    ("t_max_predict_ms", |value| value.as_f64().is_some_and(|ms| ms <= 0.0)),
-    ("post_sampling_probs", is_false),
-    ("return_progress", is_false),
-    ("response_fields", is_empty),
-    ("lora", is_empty),
-    ("input_prefix", is_empty),
-    ("input_suffix", is_empty),
-    ("input_extra", is_empty),
-    ("prediction", is_empty),
-    ("lookup_cache_static", is_empty),
-    ("lookup_cache_dynamic", is_empty),
-];
-
-fn is_false(value: &Value) -> bool {
-    *value == false
-}
+const TO_COME: [(&str, AsksForNothing); 3] =
+    [("json_schema", |_| false), ("lookup_cache_static", is_empty), ("lookup_cache_dynamic", is_empty)];
 
 fn is_empty(value: &Value) -> bool {
     match value {
@@ -126,10 +128,6 @@ fn is_empty(value: &Value) -> bool {
         Value::Object(map) => map.is_empty(),
         _ => false,
     }
-}
-
-fn is_at_most_one(value: &Value) -> bool {
-    matches!(value.as_f64(), Some(0.0 | 1.0))
 }
 
 impl CompletionRequest {
@@ -152,6 +150,20 @@ impl CompletionRequest {
         sampling::table()
     }
 
+    /// Whether the answer is `results`, one for each text.
+    pub fn has_results(&self) -> bool {
+        self.inputs.listed || self.n_cmpl > 1
+    }
+
+    /// The seed of a text: the `copy`-th (from 0) of the `prompt`-th prompt. As llama-server, a given seed begins anew with
+    /// each prompt and is counted up for its further texts; drawn ones all differ.
+    pub fn seed(&self, prompt: usize, copy: usize) -> u32 {
+        let place = if self.seed_is_drawn { prompt * self.n_cmpl + copy } else { copy };
+        // The largest number is no seed: it means "draw one".
+        let seed = (u64::from(self.sampling.seed) + place as u64) % u64::from(u32::MAX);
+        u32::try_from(seed).unwrap_or(0)
+    }
+
     fn read(fields: &mut Fields, family: Family, defaults: &RequestDefaults) -> Result<CompletionRequest> {
         for (key, asks_for_nothing) in TO_COME {
             fields.unavailable(key, asks_for_nothing)?;
@@ -159,21 +171,20 @@ impl CompletionRequest {
         // What generation_settings reports and no request sets.
         fields.get("model");
         fields.get("n_ctx");
-        let (prompt, prompt_given) = prompt::read(fields)?;
+        let inputs = prompt::read(fields)?;
         let mut sampling = sampling::read(fields)?;
-        sampling.seed = match read_seed(fields)? {
-            Some(Some(seed)) => seed,
-            Some(None) => draw_seed(),
-            None => defaults.seed.unwrap_or_else(draw_seed),
-        };
-        Ok(CompletionRequest {
-            prompt,
-            prompt_given,
+        let seed = read_seed(fields)?.unwrap_or(defaults.seed);
+        sampling.seed = seed.unwrap_or_else(draw_seed);
+        let request = CompletionRequest {
+            inputs,
+            n_cmpl: n_cmpl(fields)?,
             sampling,
+            seed_is_drawn: seed.is_none(),
             logit_bias: logit_bias(fields)?,
             ignore_eos: flag(fields, "ignore_eos", false)?,
             stop: stop(fields)?,
             grammar: fields.c_text("grammar")?,
+            n_beams: fields.int("n_beams", 0..=MAX_BEAMS as i64)?.unwrap_or(0),
             n_predict: n_predict(fields)?,
             n_keep: count_or_all(fields, "n_keep")?.unwrap_or(defaults.n_keep),
             cache_prompt: flag(fields, "cache_prompt", true)?,
@@ -182,15 +193,33 @@ impl CompletionRequest {
             session_load: fields.c_text("session_load")?.map(PathBuf::from),
             session_save: fields.c_text("session_save")?.map(PathBuf::from),
             seed_position: fields.int("seed_position", 0..=i64::from(u32::MAX))?,
-            timeout: timeout(fields)?,
+            timeout: duration(fields, "timeout_ms")?,
+            t_max_predict: duration(fields, "t_max_predict_ms")?,
+            post_sampling_probs: flag(fields, "post_sampling_probs", false)?,
+            return_progress: flag(fields, "return_progress", false)?,
+            response_fields: fields.list("response_fields", "an array of names", own_text)?.unwrap_or_default(),
             stream: flag(fields, "stream", false)?,
             return_tokens: flag(fields, "return_tokens", false)?,
             timings_per_token: flag(fields, "timings_per_token", false)?,
             debug: flag(fields, "__debug", false)?,
             tag: fields.get("tag").cloned(),
+            lora: lora(fields)?,
             speculative: Speculation::read(fields, family, &defaults.speculative)?,
+            prediction: prediction(fields)?,
             warnings: Vec::new(),
-        })
+        };
+        request.with_beams()
+    }
+
+    /// What a beam search does not go with.
+    fn with_beams(mut self) -> Result<CompletionRequest> {
+        if self.n_beams > 1 {
+            if self.grammar.is_some() {
+                return Err(Error::invalid("n_beams: a beam search follows no grammar"));
+            }
+            self.speculative.forgo("a beam search does not speculate");
+        }
+        Ok(self)
     }
 }
 
@@ -210,21 +239,56 @@ fn n_predict(fields: &mut Fields) -> Result<Option<usize>> {
     Ok(count_or_all(fields, "n_predict")?.or(other).flatten())
 }
 
-/// `timeout_ms`; 0 and -1 are no limit.
-fn timeout(fields: &mut Fields) -> Result<Option<Duration>> {
-    let timeout: Option<i64> = fields.int("timeout_ms", -1..=MAX_TIMEOUT_MS)?;
-    Ok(timeout.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0).map(Duration::from_millis))
+/// A limit in milliseconds; 0 and -1 are none.
+fn duration(fields: &mut Fields, key: &'static str) -> Result<Option<Duration>> {
+    let limit: Option<i64> = fields.int(key, -1..=MAX_TIMEOUT_MS)?;
+    Ok(limit.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0).map(Duration::from_millis))
+}
+
+/// `n_cmpl`, or OpenAI's other name for it.
+fn n_cmpl(fields: &mut Fields) -> Result<usize> {
+    let other = fields.int("n", 1..=MAX_COMPLETIONS)?;
+    Ok(fields.int("n_cmpl", 1..=MAX_COMPLETIONS)?.or(other).unwrap_or(1))
+}
+
+fn own_text(name: &str, value: &Value) -> Result<String> {
+    text_in(name, value).map(str::to_owned)
 }
 
 /// An array of strings, or one; empty ones are dropped, as the old server did.
 fn stop(fields: &mut Fields) -> Result<Vec<String>> {
     let words = match fields.get("stop") {
         Some(Value::String(word)) => vec![word.clone()],
-        _ => fields
-            .list("stop", "an array of strings", |name, word| text_in(name, word).map(str::to_owned))?
-            .unwrap_or_default(),
+        _ => fields.list("stop", "an array of strings", own_text)?.unwrap_or_default(),
     };
     Ok(words.into_iter().filter(|word| !word.is_empty()).collect())
+}
+
+/// OpenAI's predicted output: `{"type": "content", "content": "..."}`, where the content may also be an array of text
+/// parts. An empty one is none.
+fn prediction(fields: &mut Fields) -> Result<Option<String>> {
+    let name = "prediction";
+    let value = match fields.get(name) {
+        None => return Ok(None),
+        Some(Value::Object(map)) if map.is_empty() => return Ok(None),
+        Some(value) => value,
+    };
+    let wrong = || unexpected(name, r#"{"type": "content", "content": "..."}"#, value);
+    let map = value.as_object().ok_or_else(wrong)?;
+    let mut inner = Fields::nested("prediction.", map);
+    if inner.get("type").is_some_and(|kind| kind != "content") {
+        return Err(wrong());
+    }
+    let text = match inner.get("content") {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => {
+            let texts = parts.iter().map(|part| part.get("text").and_then(Value::as_str).ok_or_else(wrong));
+            texts.collect::<Result<String>>()?
+        }
+        _ => return Err(wrong()),
+    };
+    fields.absorb(inner);
+    Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
 /// All of llama-server's forms: pairs `[id or text, bias]`, objects `{"token", "bias"}` as its
@@ -267,6 +331,16 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<LogitBias>> {
             Ok(entries.unwrap_or_default())
         }
     }
+}
+
+/// llama-server's form: `[{"id": 0, "scale": 0.5}]`.
+fn lora(fields: &mut Fields) -> Result<Option<Vec<(usize, f32)>>> {
+    fields.list("lora", "an array of {\"id\", \"scale\"}", |name, value| {
+        let entry = value.get("id").zip(value.get("scale"));
+        let (id, scale) = entry.ok_or_else(|| unexpected(name, "{\"id\", \"scale\"}", value))?;
+        let id = int_in(&format!("{name}.id"), id, 0..=i64::from(i32::MAX))?;
+        Ok((id, number_in(&format!("{name}.scale"), scale, -MAX_LORA..=MAX_LORA)?))
+    })
 }
 
 /// A token id; whether the vocabulary has it is checked later.

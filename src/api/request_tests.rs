@@ -38,8 +38,9 @@ pub(super) fn check_error(document: Value, expected: &str) {
 
 #[test]
 fn defaults_are_the_old_servers() {
-    let CompletionRequest { sampling: s, prompt, .. } = &request(json!({}));
-    assert_eq!(*prompt, Prompt::Text(vec![Piece::Text(String::new())]));
+    let CompletionRequest { sampling: s, inputs, .. } = &request(json!({}));
+    assert_eq!(inputs.all[0].prompt, Prompt::Text(vec![Piece::Text(String::new())]));
+    assert_eq!((inputs.all.len(), inputs.listed), (1, false));
     assert_eq!((s.temperature, s.top_k, s.top_p, s.tfs_z, s.typical_p), (0.8, 40, 0.95, 1.0, 1.0));
     assert_eq!((s.repeat_last_n, s.repeat_penalty, s.penalize_nl, s.mirostat), (64, 1.1, true, Mirostat::Off));
     assert_eq!((s.presence_penalty, s.frequency_penalty, s.mirostat_tau, s.mirostat_eta), (0.0, 0.0, 5.0, 0.1));
@@ -59,6 +60,7 @@ fn defaults_are_the_old_servers() {
     // null is as good as nothing, for every field.
     let nulls: Map<String, Value> = KEYS.iter().map(|key| (key.to_string(), Value::Null)).collect();
     let (mut nothing, mut null) = (request(json!({})), request(Value::Object(nulls)));
+    assert!(nothing.seed_is_drawn);
     (nothing.sampling.seed, null.sampling.seed) = (0, 0);
     assert_eq!(nothing, null);
 }
@@ -87,6 +89,17 @@ fn other_fields() {
     check(json!({"session_save": "b.bin", "session_load": ""}), |r| r.session_save = Some("b.bin".into()));
     check(json!({"n_cache_reuse": 256, "seed_position": 7}), |r| (r.n_cache_reuse, r.seed_position) = (256, Some(7)));
     check(json!({"timeout_ms": 1500}), |r| r.timeout = Some(Duration::from_millis(1500)));
+    check(json!({"lora": [{"id": 1, "scale": -0.5}, {"id": 0, "scale": 2}]}), |r| {
+        r.lora = Some(vec![(1, -0.5), (0, 2.0)])
+    });
+    check(json!({"lora": []}), |r| r.lora = Some(vec![]));
+    check(json!({"t_max_predict_ms": 250}), |r| r.t_max_predict = Some(Duration::from_millis(250)));
+    check(json!({"t_max_predict_ms": 0}), |_| ());
+    check(json!({"t_max_predict_ms": -1}), |_| ());
+    check(json!({"post_sampling_probs": true}), |r| r.post_sampling_probs = true);
+    check(json!({"return_progress": true}), |r| r.return_progress = true);
+    check(json!({"response_fields": ["content", "a/b"]}), |r| r.response_fields = vec!["content".into(), "a/b".into()]);
+    check(json!({"response_fields": []}), |_| ());
     check(json!({"tag": {"a": [1]}}), |r| r.tag = Some(json!({"a": [1]})));
     check(json!({"tag": false}), |r| r.tag = Some(json!(false)));
     check(json!({"n_ctx": 4096, "model": "m.gguf"}), |_| ());
@@ -103,6 +116,15 @@ fn other_fields() {
     check_error(json!({"n_cache_reuse": -1}), "n_cache_reuse: expected a whole number from 0 to 2147483647, got -1");
     check_error(json!({"seed_position": -1}), "seed_position");
     check_error(json!({"timeout_ms": u64::MAX}), "timeout_ms: expected a whole number");
+    check_error(json!({"lora": {"id": 0}}), "lora: expected an array of");
+    check_error(json!({"lora": [{"id": 0}]}), "lora[0]: expected {\"id\", \"scale\"}, got {\"id\":0}");
+    check_error(json!({"lora": [{"id": -1, "scale": 1}]}), "lora[0].id: expected a whole number from 0");
+    check_error(json!({"lora": [{"id": 0, "scale": 1e5}]}), "lora[0].scale: expected a number from -1000 to 1000");
+    check_error(json!({"t_max_predict_ms": -2}), "t_max_predict_ms: expected a whole number from -1");
+    check_error(json!({"post_sampling_probs": 1}), "post_sampling_probs: expected true or false, got 1");
+    check_error(json!({"return_progress": "x"}), "return_progress: expected true or false");
+    check_error(json!({"response_fields": "content"}), "response_fields: expected an array of names, got \"content\"");
+    check_error(json!({"response_fields": [1]}), "response_fields[0]: expected a string, got 1");
     check_error(json!({"stream": 1}), "stream: expected true or false, got 1");
     check_error(json!({"speculative": {"n_max": 65}}), "speculative.n_max");
 }
@@ -137,6 +159,23 @@ fn logit_biases() {
 }
 
 #[test]
+fn predictions() {
+    let check = |value: Value, expected: Option<&str>| {
+        let r = request(json!({"prompt": "x", "prediction": value}));
+        assert_eq!(r.prediction.as_deref(), expected);
+    };
+    check(json!(null), None);
+    check(json!({}), None);
+    check(json!({"type": "content", "content": ""}), None);
+    check(json!({"type": "content", "content": "a b"}), Some("a b"));
+    check(json!({"content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]}), Some("a b"));
+    for wrong in [json!("a"), json!({"content": 1}), json!({"type": "image", "content": "a"}), json!({"content": [{}]})]
+    {
+        check_error(json!({"prompt": "x", "prediction": wrong}), "prediction: expected");
+    }
+}
+
+#[test]
 fn fields_to_come() {
     let check = |key: &str, neutral: &[Value], asking: &[Value]| {
         for value in neutral {
@@ -146,19 +185,7 @@ fn fields_to_come() {
             check_error(json!({key: value}), &format!("{key}: not available in this version of foredraft"));
         }
     };
-    check("prompts", &[json!([])], &[json!(["a"]), json!(0)]);
     check("json_schema", &[], &[json!({}), json!({"type": "object"}), json!(false)]);
-    check("n_beams", &[json!(0), json!(1), json!(1.0)], &[json!(2), json!("2")]);
-    check("n_cmpl", &[json!(1)], &[json!(2)]);
-    check("t_max_predict_ms", &[json!(0), json!(-1)], &[json!(100), json!("x")]);
-    check("post_sampling_probs", &[json!(false)], &[json!(true), json!(1)]);
-    check("return_progress", &[json!(false)], &[json!(true)]);
-    check("response_fields", &[json!([])], &[json!(["content"])]);
-    check("lora", &[json!([])], &[json!([{"id": 0, "scale": 1}])]);
-    check("input_prefix", &[json!("")], &[json!("a")]);
-    check("input_suffix", &[json!("")], &[json!("a")]);
-    check("input_extra", &[json!([])], &[json!([{"text": "a"}])]);
-    check("prediction", &[json!({})], &[json!({"type": "content", "content": "a"})]);
 }
 
 #[test]
@@ -198,6 +225,24 @@ fn seeds_and_other_defaults_of_init() {
 }
 
 #[test]
+fn several_texts_and_their_seeds() {
+    check(json!({"n_cmpl": 3}), |r| r.n_cmpl = 3);
+    check(json!({"n": 3}), |r| r.n_cmpl = 3);
+    check(json!({"n": 3, "n_cmpl": 2}), |r| r.n_cmpl = 2);
+    check_error(json!({"n_cmpl": 0}), "n_cmpl: expected a whole number from 1 to 65536, got 0");
+    check_error(json!({"n_cmpl": "two"}), "n_cmpl: expected a whole number");
+    let seeds = |document: Value| {
+        let request = request(document);
+        let seeds: Vec<u32> = (0..2).flat_map(|prompt| [0, 1].map(|copy| request.seed(prompt, copy))).collect();
+        (request.sampling.seed, seeds)
+    };
+    assert_eq!(seeds(json!({"n_cmpl": 2, "seed": 7})).1, [7, 8, 7, 8]);
+    assert_eq!(seeds(json!({"n_cmpl": 2, "seed": u32::MAX - 1})).1, [u32::MAX - 1, 0, u32::MAX - 1, 0]);
+    let (drawn, all) = seeds(json!({"n_cmpl": 2}));
+    assert_eq!((all[0], all.iter().collect::<HashSet<_>>().len()), (drawn, 4));
+}
+
+#[test]
 fn settings_as_reported() {
     let request = request(json!({"prompt": "a", "temperature": 0.7, "seed": 5, "stop": ["x"], "n_predict": 9,
         "mirostat": 2, "samplers": "kt", "grammar": "root ::= \"a\"", "speculative": {"n_max": 4}}));
@@ -214,9 +259,15 @@ fn settings_as_reported() {
         "mirostat": 2, "mirostat_tau": 5.0, "mirostat_eta": 0.1,
         "samplers": ["top_k", "temperature"], "min_keep": 0, "n_probs": 0,
         "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": false, "stop": ["x"], "grammar": "root ::= \"a\"",
-        "n_predict": 9, "n_keep": 0, "seed_position": 0, "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0, "stream": false,
-        "return_tokens": false, "timings_per_token": false,
-        "speculative": {"type": "auto", "n_max": 4, "n_min": 0, "p_min": 0.0, "verify": "coupled", "adaptive": true}
+        "n_predict": 9, "n_beams": 0, "n_keep": 0, "seed_position": 0, "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0,
+        "stream": false,
+        "return_tokens": false, "timings_per_token": false, "t_max_predict_ms": 0, "post_sampling_probs": false,
+        "return_progress": false, "response_fields": [], "lora": [],
+        "speculative": {"type": "auto", "n_max": 4, "n_min": 0, "p_min": 0.0, "verify": "coupled", "adaptive": true,
+            "ngram_size_n": 12, "ngram_size_m": 48, "ngram_min_hits": 1,
+            "ngram_mod_n_match": 24, "ngram_mod_n_min": 48, "ngram_mod_n_max": 64,
+            "suffix_depth": 16, "suffix_factor": 4.0, "suffix_p_min": 0.1,
+            "lookup_cache_static": null, "lookup_cache_dynamic": null}
     }"#;
     assert_eq!(settings, Value::Object(parse_object(expected.as_bytes()).unwrap()));
 }
@@ -352,8 +403,9 @@ proptest! {
 
         let text = generation_settings(&first, &used, 512, "m").to_string();
         let mut fed_back = parse_object(text.as_bytes()).unwrap();
-        if let Prompt::Text(_) = first.prompt {
-            fed_back.insert("prompt".into(), first.prompt_given.clone());
+        let given = first.inputs.all[0].given.clone();
+        if !given.is_null() {
+            fed_back.insert("prompt".into(), given);
         }
         let again = CompletionRequest::from_object(&fed_back, family, &RequestDefaults::default()).unwrap();
 
@@ -368,8 +420,10 @@ proptest! {
             sampling: again.sampling.clone(),
             logit_bias: again.logit_bias.clone(),
             warnings: vec![],
-            prompt: again.prompt.clone(),
-            prompt_given: again.prompt_given.clone(),
+            inputs: again.inputs.clone(),
+            n_cmpl: 1,
+            seed_is_drawn: false,
+            lora: again.lora.clone(),
             tag: None,
             debug: false,
             session_load: None,

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::Family;
-use crate::engine::{Phase, Ticket};
+use crate::engine::{Order, Phase};
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::speculative;
@@ -19,26 +19,41 @@ pub const MAX_ENDED: usize = 4096;
 
 /// What the answers to a request need beside the engine's events.
 pub(super) struct Record {
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) order: Arc<Order>,
     pub(super) family: Family,
-    /// The prompt's tokens as sent.
-    pub(super) prompt: Vec<Token>,
-    /// The prompt as the answer shows it.
-    pub(super) shown_prompt: Value,
-    /// `generation_settings`.
-    pub(super) settings: Value,
+    /// Its texts.
+    pub(super) texts: Vec<Text>,
+    /// Whether the answer is `results`, and updates have an `index`.
+    pub(super) has_results: bool,
     pub(super) model: String,
     pub(super) n_ctx: usize,
     pub(super) n_keep: Option<usize>,
     pub(super) return_tokens: bool,
     pub(super) with_probs: bool,
+    /// Whether the probabilities are those after the sampler chain.
+    pub(super) post_sampling_probs: bool,
     pub(super) timings_per_token: bool,
+    /// What of the final response is wanted; empty: everything.
+    pub(super) response_fields: Vec<String>,
     pub(super) debug: bool,
     pub(super) tag: Option<Value>,
-    pub(super) speculation: Option<speculative::Settings>,
+    /// What `type` it speculates with, and how drafts are verified.
+    pub(super) speculation: Option<(Value, speculative::Verify)>,
     /// Why a request that is to report on speculation does not speculate.
     pub(super) not_speculating: Option<String>,
     pub(super) warnings: Vec<String>,
+}
+
+/// What is special about one of the texts of a request.
+pub(super) struct Text {
+    /// The prompt's tokens as sent.
+    pub(super) prompt: Arc<[Token]>,
+    /// The LoRA scales, which a cached prompt must have too.
+    pub(super) lora: Vec<f32>,
+    /// The prompt as the answer shows it.
+    pub(super) shown_prompt: Value,
+    /// `generation_settings`.
+    pub(super) settings: Value,
 }
 
 /// All requests of a server.
@@ -75,7 +90,7 @@ impl Requests {
     /// Adds a request; `polled`: it was queued to be polled, so it is its family's newest.
     pub(super) fn add(&self, record: Arc<Record>, polled: bool) {
         let mut inner = self.inner.lock();
-        let id = record.ticket.id();
+        let id = record.order.id();
         if polled && let Some(newest) = inner.newest.get_mut(index(record.family)) {
             // Two threads may submit at once and get here in the other order.
             *newest = (*newest).max(Some(id));
@@ -84,7 +99,7 @@ impl Requests {
         let done: Vec<u64> = inner
             .records
             .iter()
-            .filter(|(_, record)| record.ticket.phase() == Phase::Finished)
+            .filter(|(_, record)| record.order.phase() == Phase::Finished)
             .map(|(id, _)| *id)
             .collect();
         for id in done.iter().take(done.len().saturating_sub(MAX_UNPOLLED)) {

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::requests::Record;
 use super::session as session_json;
-use crate::engine::{Event, Generated, Outcome, SpeculationStats, Stop, Timings, Update};
+use crate::engine::{Event, Generated, Outcome, Progress, SpeculationStats, Stop, Timings, Update};
 use crate::error::Error;
 use crate::llama::{Token, Vocab};
 use crate::sampling::TokenProbs;
@@ -21,18 +21,32 @@ pub fn error_json(error: &Error) -> Value {
 }
 
 /// What the host gets for an event.
-pub(super) fn event(record: &Record, event: Event, vocab: &Vocab) -> Value {
+pub(super) fn event(record: &Record, index: usize, event: Event, vocab: &Vocab) -> Option<Value> {
     match event {
-        Event::Update(update) => partial(record, &update, vocab),
-        Event::Finished(outcome) => last(record, &outcome, vocab),
+        Event::Update(update) => Some(partial(record, index, &update, vocab)),
+        Event::Progress(done) => Some(progress(record, index, &done)),
+        Event::Finished(outcome) => finished(record, index, &outcome, &[], vocab),
     }
 }
 
-fn partial(record: &Record, update: &Update, vocab: &Vocab) -> Value {
+/// What every update begins with.
+fn begun(record: &Record, index: usize, text: &str) -> Map<String, Value> {
     let mut answer = Map::new();
-    answer.insert("content".into(), update.text.as_str().into());
+    answer.insert("content".into(), text.into());
     answer.insert("stop".into(), false.into());
-    answer.insert("id".into(), record.ticket.id().into());
+    answer.insert("id".into(), record.order.id().into());
+    add_index(&mut answer, record, index);
+    answer
+}
+
+fn add_index(answer: &mut Map<String, Value>, record: &Record, index: usize) {
+    if record.has_results {
+        answer.insert("index".into(), index.into());
+    }
+}
+
+fn partial(record: &Record, index: usize, update: &Update, vocab: &Vocab) -> Value {
+    let mut answer = begun(record, index, &update.text);
     add_tokens(&mut answer, record, update.tokens.iter(), vocab);
     if record.timings_per_token {
         answer.insert("timings".into(), timings(&update.timings));
@@ -41,29 +55,61 @@ fn partial(record: &Record, update: &Update, vocab: &Vocab) -> Value {
     Value::Object(answer)
 }
 
-/// The final response of a request whose updates were all taken before.
-fn last(record: &Record, outcome: &Outcome, vocab: &Vocab) -> Value {
-    let text = outcome.text.clone();
-    finished(record, outcome, text, &outcome.tokens.iter().collect::<Vec<_>>(), vocab)
+/// llama-server's update while a prompt is evaluated: tokens, and milliseconds since the request got its slot.
+fn progress(record: &Record, index: usize, done: &Progress) -> Value {
+    let mut answer = begun(record, index, "");
+    add_token_ids(&mut answer, record, std::iter::empty());
+    let progress = json!({
+        "total": done.total,
+        "cache": done.cached,
+        "processed": done.processed,
+        "time_ms": done.time.as_secs_f64() * 1e3,
+    });
+    answer.insert("prompt_progress".into(), progress);
+    add_tag(&mut answer, record);
+    Value::Object(answer)
 }
 
-/// The final response of a request that was not polled: with all of its text.
-pub(super) fn whole(record: &Record, events: &[Event], vocab: &Vocab) -> Option<Value> {
-    let Some((Event::Finished(outcome), updates)) = events.split_last() else { return None };
-    let mut text = String::new();
-    let mut tokens: Vec<&Generated> = Vec::new();
-    for event in updates {
-        if let Event::Update(update) = event {
-            text.push_str(&update.text);
-            tokens.extend(&update.tokens);
+/// The final response of a request that was not polled, with all of its text: of its only text, or with the `results` of
+/// all of them, successful when all are. `None` when a poll took the end of one.
+pub(super) fn whole(record: &Record, events: Vec<(usize, Event)>, vocab: &Vocab) -> Option<Value> {
+    let mut texts: Vec<(Vec<Update>, Option<Box<Outcome>>)> = record.texts.iter().map(|_| Default::default()).collect();
+    for (index, event) in events {
+        let (updates, end) = texts.get_mut(index)?;
+        match event {
+            Event::Update(update) => updates.push(update),
+            Event::Progress(_) => {}
+            Event::Finished(outcome) => *end = Some(outcome),
         }
     }
-    text.push_str(&outcome.text);
-    tokens.extend(&outcome.tokens);
-    Some(finished(record, outcome, text, &tokens, vocab))
+    let results = texts
+        .into_iter()
+        .enumerate()
+        .map(|(index, (updates, end))| finished(record, index, end.as_deref()?, &updates, vocab));
+    let results: Vec<Value> = results.collect::<Option<_>>()?;
+    if !record.has_results {
+        return results.into_iter().next();
+    }
+    let failed = results.iter().find(|result| result.get("success") != Some(&Value::Bool(true)));
+    let mut answer = Map::new();
+    answer.insert("success".into(), failed.is_none().into());
+    answer.insert("status".into(), 200.into());
+    for key in ["status", "error", "code"] {
+        if let Some(value) = failed.and_then(|failed| failed.get(key)) {
+            answer.insert(key.into(), value.clone());
+        }
+    }
+    answer.insert("id".into(), record.order.id().into());
+    answer.insert("results".into(), results.into());
+    add_tag(&mut answer, record);
+    Some(Value::Object(answer))
 }
 
-fn finished(record: &Record, outcome: &Outcome, text: String, tokens: &[&Generated], vocab: &Vocab) -> Value {
+/// The final response of a text, with what of it is in `updates` and the rest.
+fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update], vocab: &Vocab) -> Option<Value> {
+    let text = record.texts.get(index)?;
+    let content: String = updates.iter().map(|update| update.text.as_str()).chain([outcome.text.as_str()]).collect();
+    let tokens: Vec<&Generated> = updates.iter().flat_map(|update| &update.tokens).chain(&outcome.tokens).collect();
     let (stop_type, word, error) = match &outcome.stop {
         Stop::Eos => ("eos", "", None),
         Stop::Word(word) => ("word", word.as_str(), None),
@@ -78,26 +124,26 @@ fn finished(record: &Record, outcome: &Outcome, text: String, tokens: &[&Generat
     };
     let prompt = prompt_stats(
         vocab,
-        &record.prompt,
+        &text.prompt,
         record.n_ctx,
-        session::keep(record.n_keep, record.prompt.len(), record.n_ctx),
+        session::keep(record.n_keep, text.prompt.len(), record.n_ctx),
         outcome.prompt.n_cached,
     );
-    let mut settings = record.settings.clone();
+    let mut settings = text.settings.clone();
     // A session that was loaded may have moved it.
     if let Value::Object(settings) = &mut settings {
         settings.insert("seed_position".into(), outcome.seed_position.into());
     }
     let rest = json!({
-        "content": text,
+        "content": content,
         "stop": true,
-        "id": record.ticket.id(),
+        "id": record.order.id(),
         "id_slot": outcome.slot,
         "model": record.model,
         "tokens_predicted": outcome.n_predicted,
         "tokens_evaluated": outcome.prompt.n_total,
         "generation_settings": settings,
-        "prompt": record.shown_prompt,
+        "prompt": text.shown_prompt,
         "truncated": outcome.truncated,
         "stopped_eos": stop_type == "eos",
         "stopped_word": stop_type == "word",
@@ -111,6 +157,7 @@ fn finished(record: &Record, outcome: &Outcome, text: String, tokens: &[&Generat
     if let Value::Object(rest) = rest {
         answer.extend(rest);
     }
+    add_index(&mut answer, record, index);
     if let Some(stats) = &outcome.speculation {
         answer.insert("speculative".into(), speculative(record, outcome, stats));
     } else if let Some(why) = &record.not_speculating {
@@ -132,7 +179,23 @@ fn finished(record: &Record, outcome: &Outcome, text: String, tokens: &[&Generat
         answer.insert("warnings".into(), record.warnings.clone().into());
     }
     add_tag(&mut answer, record);
-    Value::Object(answer)
+    let answer = if record.response_fields.is_empty() { answer } else { selected(answer, &record.response_fields) };
+    Some(Value::Object(answer))
+}
+
+/// The fields named, as llama-server: `a/b` is the field `b` of `a`, under the name `a/b`; what is not there is left
+/// out. Whether the request succeeded, and if not why, is always said, and so is which of several texts it is.
+fn selected(answer: Map<String, Value>, names: &[String]) -> Map<String, Value> {
+    let find = |path: &str| {
+        let mut keys = path.split('/');
+        let first = answer.get(keys.next()?)?;
+        keys.try_fold(first, |value, key| value.as_object()?.get(key))
+    };
+    let always = ["success", "index", "status", "error", "code"]
+        .into_iter()
+        .filter(|key| ["success", "index"].contains(key) || answer.get("success") == Some(&Value::Bool(false)));
+    let names = names.iter().map(String::as_str).chain(always);
+    names.filter_map(|name| Some((name.to_owned(), find(name)?.clone()))).collect()
 }
 
 fn add_tag(answer: &mut Map<String, Value>, record: &Record) {
@@ -169,21 +232,20 @@ fn add_probabilities<'a>(
     vocab: &Vocab,
 ) {
     if record.with_probs {
-        let probs: Vec<Value> = tokens.filter_map(|token| Some(probabilities(token.probs.as_ref()?, vocab))).collect();
+        let probs: Vec<Value> = tokens
+            .filter_map(|token| Some(probabilities(token.probs.as_ref()?, record.post_sampling_probs, vocab)))
+            .collect();
         answer.insert("completion_probabilities".into(), probs.into());
     }
 }
 
-/// One token's probabilities in the old server's shape with llama-server's beside it.
-fn probabilities(probs: &TokenProbs, vocab: &Vocab) -> Value {
+/// One token's probabilities in the old server's shape with llama-server's beside it. `post`: they are those after the
+/// sampler chain, for which llama-server has other names.
+fn probabilities(probs: &TokenProbs, post: bool, vocab: &Vocab) -> Value {
     let facts = |token: Token, logprob: f32| {
         let piece = vocab.piece(token);
-        json!({
-            "id": token,
-            "token": String::from_utf8_lossy(piece),
-            "bytes": piece,
-            "logprob": finite(logprob),
-        })
+        let (name, value) = if post { ("prob", logprob.exp()) } else { ("logprob", finite(logprob)) };
+        json!({"id": token, "token": String::from_utf8_lossy(piece), "bytes": piece, name: value})
     };
     let old: Vec<Value> = probs
         .top
@@ -197,7 +259,7 @@ fn probabilities(probs: &TokenProbs, vocab: &Vocab) -> Value {
     };
     answer.insert("content".into(), shown(vocab.piece(probs.token)).into());
     answer.insert("probs".into(), old.into());
-    answer.insert("top_logprobs".into(), top.into());
+    answer.insert(if post { "top_probs" } else { "top_logprobs" }.into(), top.into());
     Value::Object(answer)
 }
 
@@ -248,11 +310,8 @@ fn speculative(record: &Record, outcome: &Outcome, stats: &SpeculationStats) -> 
             (source.as_str().to_owned(), json!({"n_drafted": drafted, "n_accepted": accepted}))
         })
         .collect();
-    let kind = record
-        .speculation
-        .as_ref()
-        .map_or("none", |settings| settings.sources.first().map_or("none", |source| source.as_str()));
-    let verify = record.speculation.as_ref().map(|settings| settings.verify.as_str());
+    let kind = record.speculation.as_ref().map_or("none".into(), |(kind, _)| kind.clone());
+    let verify = record.speculation.as_ref().map(|(_, verify)| verify.as_str());
     let mut answer = json!({
         "type": kind,
         "verify": verify,

@@ -1,5 +1,6 @@
 //! A loaded server: takes requests, hands out their results.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +9,10 @@ use parking_lot::RwLock;
 use serde_json::{Map, Value, json};
 
 use super::fields::{Fields, parse_object, show};
+use super::infill::Room;
+use super::lookup_cache::CacheFiles;
 use super::request::{BiasTarget, CompletionRequest, generation_settings};
-use super::requests::{Found, Record, Requests};
+use super::requests::{Found, Record, Requests, Text};
 use super::system::would_deadlock;
 use super::{ChatTemplate, Family, InitRequest, prompts, response, status};
 use crate::engine::{self, Config, Engine, Models, Phase, Request};
@@ -18,6 +21,7 @@ use crate::host;
 use crate::llama::log::{self, Level};
 use crate::llama::{Grammar, Token, Vocab};
 use crate::session;
+use crate::speculative::{self, Source};
 
 /// A poll that waits for longer waits for this long; a host that wants more polls again.
 const MAX_POLL_MS: i64 = 24 * 60 * 60 * 1000;
@@ -30,6 +34,7 @@ pub struct Server {
     engine: Option<Engine>,
     init: InitRequest,
     template: OnceCell<ChatTemplate>,
+    cache_files: CacheFiles,
     requests: Requests,
     status: OnceCell<Map<String, Value>>,
     /// Read-locked by those who are inside [`Server::during`].
@@ -49,6 +54,7 @@ impl Server {
             engine,
             init,
             template: OnceCell::new(),
+            cache_files: CacheFiles::default(),
             requests: Requests::default(),
             status: OnceCell::new(),
             in_use: RwLock::new(()),
@@ -125,11 +131,9 @@ impl Server {
     pub fn submit(&self, family: Family, request: &[u8]) -> Result<Value> {
         let record = self.enqueue(family, request)?;
         self.requests.add(Arc::clone(&record), true);
-        let mut answer = json!({
-            "success": true,
-            "id": record.ticket.id(),
-            "prompt_stats": self.expected_prompt_stats(&record),
-        });
+        let mut stats = record.texts.iter().map(|text| self.expected_prompt_stats(&record, text));
+        let stats = if record.has_results { stats.collect() } else { stats.next().unwrap_or_default() };
+        let mut answer = json!({"success": true, "id": record.order.id(), "prompt_stats": stats});
         if let (Value::Object(answer), false) = (&mut answer, record.warnings.is_empty()) {
             answer.insert("warnings".into(), record.warnings.clone().into());
         }
@@ -146,9 +150,9 @@ impl Server {
         }
         let record = self.enqueue(family, request)?;
         self.requests.add(Arc::clone(&record), false);
-        let events = record.ticket.wait();
-        self.requests.ended(record.ticket.id());
-        let answer = response::whole(&record, &events, self.vocab())
+        let events = record.order.wait();
+        self.requests.ended(record.order.id());
+        let answer = response::whole(&record, events, self.vocab())
             .ok_or_else(|| Error::new(Code::Internal, "the request's result was taken by a poll"))?;
         debug(&record, &answer);
         Ok(answer)
@@ -166,16 +170,18 @@ impl Server {
         let (id, updates, phase) = match self.requests.find(family, id)? {
             Found::Ended(id) => (id, Vec::new(), Phase::Finished),
             Found::Here(record) => {
-                let (events, phase) = record.ticket.take(wait);
-                let updates: Vec<Value> =
-                    events.into_iter().map(|event| response::event(&record, event, self.vocab())).collect();
+                let (events, phase) = record.order.take(wait);
+                let updates: Vec<Value> = events
+                    .into_iter()
+                    .filter_map(|(index, event)| response::event(&record, index, event, self.vocab()))
+                    .collect();
                 for update in &updates {
                     debug(&record, update);
                 }
                 if phase == Phase::Finished {
-                    self.requests.ended(record.ticket.id());
+                    self.requests.ended(record.order.id());
                 }
-                (record.ticket.id(), updates, phase)
+                (record.order.id(), updates, phase)
             }
         };
         let mut answer = Map::new();
@@ -198,7 +204,7 @@ impl Server {
         let (id, _, warnings) = read_command(command)?;
         let (id, cancelled) = match self.requests.find(family, id)? {
             Found::Ended(id) => (id, false),
-            Found::Here(record) => (record.ticket.id(), self.engine()?.cancel(&record.ticket)),
+            Found::Here(record) => (record.order.id(), self.engine()?.cancel(&record.order)),
         };
         let mut answer = json!({"success": true, "id": id, "cancelled": cancelled});
         if let (Value::Object(answer), false) = (&mut answer, warnings.is_empty()) {
@@ -220,11 +226,11 @@ impl Server {
         self.models.target.vocab()
     }
 
-    /// Parses a request, makes tokens of its prompt and hands it to the engine.
+    /// Parses a request, makes tokens of its prompts and hands it to the engine.
     fn enqueue(&self, family: Family, request: &[u8]) -> Result<Arc<Record>> {
         let engine = self.engine()?;
         let object = parse_object(request)?;
-        let request = CompletionRequest::from_object(&object, family, &self.init.defaults)?;
+        let mut request = CompletionRequest::from_object(&object, family, &self.init.defaults)?;
         if request.debug {
             log::always(Level::Info, &format!("request: {}", Value::Object(object)));
         }
@@ -232,50 +238,132 @@ impl Server {
             return Err(Error::invalid("the model generates no text"));
         }
         request.id_slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
-        let (prompt, shown_prompt) = prompts::tokens(self, &request.prompt, request.prompt_given.clone())?;
         let mut settings = request.sampling.clone();
         settings.logit_bias = self.logit_bias(&request)?;
+        let speculative = self.speculation(&request)?;
         let grammar = request.grammar.as_ref().map(|text| Grammar::new(&self.models.target, text)).transpose()?;
-        let record = |ticket, prompt| Record {
-            ticket,
+        let lora = self.lora_scales(request.lora.as_deref())?;
+        request.lora = Some(lora.iter().copied().enumerate().collect());
+        // Before anything is made so many times.
+        engine.check_room(request.inputs.all.len().saturating_mul(request.n_cmpl))?;
+        let room = Room {
+            n_ctx: self.models.n_ctx,
+            n_batch: self.init.config.context.n_batch as usize,
+            n_predict: request.n_predict,
+            spm: self.init.defaults.spm_infill,
+        };
+        let (mut texts, mut requests) = (Vec::new(), Vec::new());
+        for (place, input) in request.inputs.all.iter().enumerate() {
+            let name = if request.inputs.listed { format!("prompts[{place}]") } else { "prompt".to_owned() };
+            let (prompt, shown_prompt) = prompts::tokens(self, &name, input, &room)?;
+            if request.has_results() {
+                self.check_prompt(&name, &prompt, request.n_keep)?;
+            }
+            let prompt: Arc<[Token]> = prompt.into();
+            let leader = requests.len();
+            for copy in 0..request.n_cmpl {
+                settings.seed = request.seed(place, copy);
+                requests.push(Request {
+                    prompt: Arc::clone(&prompt),
+                    prompt_of: (copy > 0 && request.cache_prompt).then_some(leader),
+                    n_predict: request.n_predict,
+                    n_keep: request.n_keep,
+                    stop: request.stop.clone(),
+                    cache_prompt: request.cache_prompt,
+                    // As llama-server: the further texts run where there is room.
+                    slot: request.id_slot.filter(|_| copy == 0),
+                    timeout: request.timeout,
+                    t_max_predict: request.t_max_predict,
+                    post_sampling_probs: request.post_sampling_probs && settings.n_probs > 0,
+                    progress: request.return_progress,
+                    lora: lora.clone(),
+                    sampling: settings.clone(),
+                    grammar: grammar.as_ref().map(Grammar::try_clone).transpose()?,
+                    speculative: speculative.clone(),
+                    n_cache_reuse: request.n_cache_reuse,
+                    session_load: request.session_load.clone(),
+                    session_save: request.session_save.clone(),
+                    seed_position: request.seed_position,
+                    n_beams: request.n_beams,
+                });
+                let n_ctx = u32::try_from(self.models.n_ctx).unwrap_or(0);
+                texts.push(Text {
+                    prompt: Arc::clone(&prompt),
+                    shown_prompt: shown_prompt.clone(),
+                    lora: lora.clone(),
+                    settings: generation_settings(&request, &settings, n_ctx, &self.alias()),
+                });
+            }
+        }
+        let order = engine.submit(requests)?;
+        Ok(Arc::new(Record {
+            order,
             family,
-            prompt,
-            shown_prompt,
-            settings: generation_settings(
-                &request,
-                &settings,
-                u32::try_from(self.models.n_ctx).unwrap_or(0),
-                &self.alias(),
-            ),
+            texts,
+            has_results: request.has_results(),
             model: self.alias(),
             n_ctx: self.models.n_ctx,
             n_keep: request.n_keep,
             return_tokens: request.return_tokens,
             with_probs: settings.n_probs > 0,
+            post_sampling_probs: request.post_sampling_probs,
             timings_per_token: request.timings_per_token,
+            response_fields: request.response_fields,
             debug: request.debug,
-            tag: request.tag.clone(),
-            speculation: request.speculative.settings.clone(),
+            tag: request.tag,
+            speculation: speculative.map(|settings| (request.speculative.kind(), settings.verify)),
             not_speculating: request.speculative.disabled.map(str::to_owned),
-            warnings: request.warnings.clone(),
-        };
-        let ticket = engine.submit(Request {
-            prompt: prompt.clone(),
-            n_predict: request.n_predict,
-            n_keep: request.n_keep,
-            stop: request.stop.clone(),
-            cache_prompt: request.cache_prompt,
-            slot: request.id_slot,
-            n_cache_reuse: request.n_cache_reuse,
-            session_load: request.session_load.clone(),
-            session_save: request.session_save.clone(),
-            seed_position: request.seed_position,
-            timeout: request.timeout,
-            sampling: settings.clone(),
-            grammar,
-            speculative: request.speculative.settings.clone(),
-        })?;
-        Ok(Arc::new(record(ticket, prompt)))
+            warnings: request.warnings,
+        }))
+    }
+
+    /// The scale of each LoRA adapter: `init`'s, or those asked for, which turn off all others.
+    fn lora_scales(&self, asked: Option<&[(usize, f32)]>) -> Result<Vec<f32>> {
+        let mut scales = self.models.target.lora_scales();
+        let Some(asked) = asked else { return Ok(scales) };
+        scales.fill(0.0);
+        let n = scales.len();
+        for (index, (id, scale)) in asked.iter().enumerate() {
+            let place = scales.get_mut(*id);
+            *place.ok_or_else(|| {
+                Error::invalid(format!("lora[{index}].id: there is no adapter {id}, init loaded {n}"))
+            })? = *scale;
+        }
+        Ok(scales)
+    }
+
+    /// What the engine would refuse: a request for several texts shall have all of them or none.
+    fn check_prompt(&self, name: &str, prompt: &[Token], n_keep: Option<usize>) -> Result<()> {
+        let n_ctx = self.models.n_ctx;
+        let too_long = session::leave_out(prompt.len(), session::keep(n_keep, prompt.len(), n_ctx), n_ctx).is_some();
+        if prompt.is_empty() {
+            Err(Error::invalid(format!("{name}: has no tokens, and the model begins texts with none")))
+        } else if too_long && !self.init.config.ctx_shift {
+            let n = prompt.len();
+            let message = format!("{name}: {n} tokens do not fit into the context of {n_ctx}, which may not shift");
+            Err(Error::new(Code::ContextFull, message))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// How the engine is to speculate, with the predicted output in tokens.
+    fn speculation(&self, request: &CompletionRequest) -> Result<Option<speculative::Settings>> {
+        let mut settings = request.speculative.settings.clone();
+        if let (Some(settings), Some(text)) = (&mut settings, &request.prediction) {
+            settings.prediction = Some(self.vocab().tokenize(text.as_bytes(), false, true)?.into());
+            settings.sources.insert(0, Source::Prediction);
+        }
+        if let Some(settings) = &mut settings {
+            let n_vocab = self.vocab().n_tokens();
+            let file = |name, path: &Option<PathBuf>| {
+                path.as_ref().map(|path| self.cache_files.get(name, path, n_vocab)).transpose()
+            };
+            let caches = request.speculative.caches();
+            settings.lookup_static = file("speculative.lookup_cache_static", &caches.0)?;
+            settings.lookup_dynamic = file("speculative.lookup_cache_dynamic", &caches.1)?;
+        }
+        Ok(settings)
     }
 
     /// Biases by token, one entry each, sorted. A text's bias goes to each of its tokens, as in llama-server.
@@ -304,17 +392,18 @@ impl Server {
     }
 
     /// `prompt_stats` as far as can be told before the request has a slot: by the free slot whose cache fits best.
-    fn expected_prompt_stats(&self, record: &Record) -> Value {
-        let n_keep = session::keep(record.n_keep, record.prompt.len(), record.n_ctx);
-        let left_out = session::leave_out(record.prompt.len(), n_keep, record.n_ctx);
-        let mut prompt = record.prompt.clone();
+    fn expected_prompt_stats(&self, record: &Record, text: &Text) -> Value {
+        let n_keep = session::keep(record.n_keep, text.prompt.len(), record.n_ctx);
+        let left_out = session::leave_out(text.prompt.len(), n_keep, record.n_ctx);
+        let mut prompt = text.prompt.to_vec();
         if let Some(range) = left_out {
             prompt.drain(range);
         }
-        let caches = self.engine_status().slots.into_iter().filter_map(|slot| slot.cache);
+        let slots = self.engine_status().slots.into_iter().filter(|slot| slot.lora == text.lora);
+        let caches = slots.filter_map(|slot| slot.cache);
         let common = caches.map(|cache| session::common_prefix(&cache, &prompt)).max().unwrap_or(0);
         let cached = common.min(prompt.len().saturating_sub(1));
-        response::prompt_stats(self.vocab(), &record.prompt, record.n_ctx, n_keep, cached)
+        response::prompt_stats(self.vocab(), &text.prompt, record.n_ctx, n_keep, cached)
     }
 }
 

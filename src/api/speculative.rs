@@ -1,12 +1,14 @@
 //! The `speculative` value of `init` (defaults) and of a request, in the object's form and in llama-server's
 //! flat form (`"speculative.n_max"`).
 
+use std::path::PathBuf;
+
 use serde_json::{Map, Value, json};
 
-use super::fields::{Fields, show, unavailable, unexpected, word_in};
+use super::fields::{Fields, shortest, show, unavailable, unexpected, word_in};
 use super::suggest;
 use crate::error::{Error, Result};
-use crate::speculative::{Adaptive, MAX_DRAFT, Settings, Source, Verify};
+use crate::speculative::{Adaptive, MAX_DRAFT, NgramParams, Settings, Source, Verify};
 
 /// Which functions a request came through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,28 +19,21 @@ pub enum Family {
     Speculative,
 }
 
-/// What `speculative` says, key by key: the defaults that `init` sets and a request changes.
+/// What `speculative` says: the defaults that `init` sets and a request changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// false when the whole value is `false`.
     enabled: bool,
-    /// Whether `type` holds `auto`: then `sources` is what auto stands for.
-    auto: bool,
-    /// `type`; empty is `none`.
-    sources: Vec<Source>,
-    /// 0 is as `none`.
-    n_max: usize,
-    n_min: usize,
-    p_min: f32,
-    verify: Verify,
-    adaptive: Adaptive,
+    /// Without sources it is `none`, and so it is with an `n_max` of 0.
+    settings: Settings,
+    /// Files of n-gram caches, static and dynamic, in place of the engine's.
+    caches: (Option<PathBuf>, Option<PathBuf>),
 }
 
 impl Default for Options {
     /// The engine's own defaults, with the type `auto`.
     fn default() -> Self {
-        let Settings { sources, n_max, n_min, p_min, verify, adaptive } = Settings::default();
-        Options { enabled: true, auto: true, sources, n_max, n_min, p_min, verify, adaptive }
+        Options { enabled: true, settings: Settings::default(), caches: (None, None) }
     }
 }
 
@@ -51,33 +46,25 @@ pub struct Speculation {
     pub disabled: Option<&'static str>,
     /// Whether the answer has a `speculative` object.
     pub report: bool,
-    /// Whether the drafters were chosen by `auto`, so that a missing draft model is no surprise.
-    pub auto: bool,
     /// What was asked for; `None`: that there be none.
     options: Option<Options>,
 }
 
-/// Names of types that work, and what they stand for; `None` is `none`.
-const TYPES: [(&str, Option<Source>); 4] = [
-    ("auto", Some(Source::Draft)),
-    ("draft", Some(Source::Draft)),
-    ("draft-simple", Some(Source::Draft)), // llama.cpp's name
-    ("none", None),
+/// Names of types; llama.cpp's own names work too. `auto` and `none` are not in it.
+const TYPES: [(&str, Source); 8] = [
+    ("draft", Source::Draft),
+    ("draft-simple", Source::Draft),
+    ("ngram-cache", Source::NgramCache),
+    ("ngram-simple", Source::NgramSimple),
+    ("ngram-map-k", Source::NgramMapK),
+    ("ngram-map-k4v", Source::NgramMapK4v),
+    ("ngram-mod", Source::NgramMod),
+    ("suffix", Source::Suffix),
 ];
+const AUTO: &str = "auto";
+const NONE: &str = "none";
 /// Names that the contract or llama.cpp has and this version has not.
-const TYPES_TO_COME: [&str; 11] = [
-    "ngram-cache",
-    "ngram-simple",
-    "ngram-map-k",
-    "ngram-map-k4v",
-    "ngram-mod",
-    "suffix",
-    "mtp",
-    "draft-mtp",
-    "draft-eagle3",
-    "draft-dflash",
-    "draft-dspark",
-];
+const TYPES_TO_COME: [&str; 5] = ["mtp", "draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark"];
 const VERIFY: [(&str, Option<Verify>); 4] =
     [("coupled", Some(Verify::Coupled)), ("match", Some(Verify::Match)), ("rejection", None), ("block", None)];
 
@@ -121,36 +108,39 @@ impl Options {
     }
 
     fn overlay(&mut self, fields: &mut Fields) -> Result<()> {
+        let settings = &mut self.settings;
         if let Some(value) = fields.get("type") {
-            (self.sources, self.auto) = read_types(value)?;
+            settings.sources = read_types(value)?;
         }
         if let Some(n_max) = fields.int("n_max", 0..=MAX_DRAFT as i64)? {
-            self.n_max = n_max;
+            settings.n_max = n_max;
         }
         // A default above the request's own n_max gives way; a number in the request does not.
-        self.n_min = match fields.int("n_min", 0..=self.n_max as i64)? {
+        settings.n_min = match fields.int("n_min", 0..=settings.n_max as i64)? {
             Some(n_min) => n_min,
-            None => self.n_min.min(self.n_max),
+            None => settings.n_min.min(settings.n_max),
         };
         if let Some(p_min) = fields.number("p_min", 0.0..=1.0)? {
-            self.p_min = p_min;
+            settings.p_min = p_min;
         }
         if let Some(value) = fields.get("verify") {
             let verify = word_in("speculative.verify", value, &VERIFY)?;
-            self.verify = verify.ok_or_else(|| not_yet("speculative.verify", value))?;
+            settings.verify = verify.ok_or_else(|| not_yet("speculative.verify", value))?;
         }
         match fields.get("adaptive") {
             None => {}
-            Some(Value::Bool(true)) => self.adaptive = Adaptive::Auto,
-            Some(Value::Bool(false)) => self.adaptive = Adaptive::Fixed,
-            Some(Value::String(word)) if word == "heuristic" => self.adaptive = Adaptive::Heuristic,
+            Some(Value::Bool(true)) => settings.adaptive = Adaptive::Auto,
+            Some(Value::Bool(false)) => settings.adaptive = Adaptive::Fixed,
+            Some(Value::String(word)) if word == "heuristic" => settings.adaptive = Adaptive::Heuristic,
             Some(other) => return Err(unexpected("speculative.adaptive", "true, false or \"heuristic\"", other)),
         }
+        ngram(fields, &mut settings.ngram)?;
         // Where a tree would branch: means nothing for one branch, but llama.cpp's users set it.
         fields.number("p_split", 0.0..=1.0)?;
         fields.unavailable("n_branches", |value| matches!(value.as_f64(), Some(0.0 | 1.0)))?;
-        fields.unavailable("lookup_cache_static", |value| value == "")?;
-        fields.unavailable("lookup_cache_dynamic", |value| value == "")?;
+        let file = |path: String| Some(path).filter(|path| !path.is_empty()).map(PathBuf::from);
+        set(&mut self.caches.0, fields.c_text("lookup_cache_static")?.map(file));
+        set(&mut self.caches.1, fields.c_text("lookup_cache_dynamic")?.map(file));
         fields.unavailable("model", |value| value == "target")?;
         fields.unavailable("compare", |value| value == false)
     }
@@ -159,33 +149,74 @@ impl Options {
     fn off(&self) -> Option<&'static str> {
         match self {
             Options { enabled: false, .. } => Some("speculative is false"),
-            Options { sources, .. } if sources.is_empty() => Some("speculative.type is none"),
-            Options { n_max: 0, .. } => Some("speculative.n_max is 0"),
+            Options { settings, .. } if settings.sources.is_empty() => Some("speculative.type is none"),
+            Options { settings, .. } if settings.n_max == 0 => Some("speculative.n_max is 0"),
             _ => None,
         }
     }
 
-    fn to_json(&self) -> Value {
-        let kind = match self.sources.as_slice() {
-            _ if self.auto => json!("auto"),
-            [] => json!("none"),
+    /// `type` as a request gives it.
+    fn kind(&self) -> Value {
+        match self.settings.sources.as_slice() {
+            sources if *sources == Settings::default().sources => json!(AUTO),
+            [] => json!(NONE),
             [source] => json!(source.as_str()),
             sources => sources.iter().map(|source| source.as_str()).collect(),
-        };
-        let verify = VERIFY.iter().find(|(_, verify)| *verify == Some(self.verify)).map(|(name, _)| *name);
-        let adaptive = match self.adaptive {
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        let Settings { n_max, n_min, p_min, verify, adaptive, ngram, .. } = &self.settings;
+        let adaptive = match adaptive {
             Adaptive::Auto => json!(true),
             Adaptive::Heuristic => json!("heuristic"),
             Adaptive::Fixed => json!(false),
         };
         json!({
-            "type": kind,
-            "n_max": self.n_max,
-            "n_min": self.n_min,
-            "p_min": super::fields::shortest(self.p_min),
-            "verify": verify,
+            "type": self.kind(),
+            "n_max": n_max,
+            "n_min": n_min,
+            "p_min": shortest(*p_min),
+            "verify": verify.as_str(),
             "adaptive": adaptive,
+            "ngram_size_n": ngram.simple.size_n,
+            "ngram_size_m": ngram.simple.size_m,
+            "ngram_min_hits": ngram.simple.min_hits,
+            "ngram_mod_n_match": ngram.modulo.n_match,
+            "ngram_mod_n_min": ngram.modulo.n_min,
+            "ngram_mod_n_max": ngram.modulo.n_max,
+            "suffix_depth": ngram.suffix.max_depth,
+            "suffix_factor": shortest(ngram.suffix.factor),
+            "suffix_p_min": shortest(ngram.suffix.min_prob),
+            "lookup_cache_static": self.caches.0,
+            "lookup_cache_dynamic": self.caches.1,
         })
+    }
+}
+
+/// The parameters of the drafters that need no model: llama.cpp's, under llama-server's names for a request, and those
+/// of `suffix`. One set of sizes serves `ngram-simple`, `ngram-map-k` and `ngram-map-k4v`, as there.
+fn ngram(fields: &mut Fields, ngram: &mut NgramParams) -> Result<()> {
+    const LONGEST: i64 = 1024;
+    let lookup = &mut ngram.simple;
+    set(&mut lookup.size_n, fields.int("ngram_size_n", 1..=LONGEST)?);
+    set(&mut lookup.size_m, fields.int("ngram_size_m", 1..=LONGEST)?);
+    // llama-server's name, and the option's.
+    set(&mut lookup.min_hits, fields.int("ngram_m_hits", 1..=LONGEST)?);
+    set(&mut lookup.min_hits, fields.int("ngram_min_hits", 1..=LONGEST)?);
+    (ngram.map_k, ngram.map_k4v) = (*lookup, *lookup);
+    set(&mut ngram.modulo.n_match, fields.int("ngram_mod_n_match", 1..=LONGEST)?);
+    set(&mut ngram.modulo.n_min, fields.int("ngram_mod_n_min", 0..=LONGEST)?);
+    set(&mut ngram.modulo.n_max, fields.int("ngram_mod_n_max", 1..=LONGEST)?);
+    set(&mut ngram.suffix.max_depth, fields.int("suffix_depth", 1..=16)?);
+    set(&mut ngram.suffix.factor, fields.number("suffix_factor", 0.0..=64.0)?);
+    set(&mut ngram.suffix.min_prob, fields.number("suffix_p_min", 0.0..=1.0)?);
+    Ok(())
+}
+
+fn set<T>(place: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *place = value;
     }
 }
 
@@ -198,17 +229,26 @@ impl Speculation {
         let (options, asks) = defaults.changed_by(fields)?;
         let report = asks || family == Family::Speculative;
         let disabled = if report { options.off() } else { None };
-        let settings = (report && disabled.is_none()).then(|| Settings {
-            sources: options.sources.clone(),
-            n_max: options.n_max,
-            n_min: options.n_min,
-            p_min: options.p_min,
-            verify: options.verify,
-            adaptive: options.adaptive,
-        });
+        let settings = (report && disabled.is_none()).then(|| options.settings.clone());
         let options = Some(options).filter(|options| report && options.enabled);
-        let auto = options.as_ref().is_some_and(|options| options.auto);
-        Ok(Speculation { settings, disabled, report, auto, options })
+        Ok(Speculation { settings, disabled, report, options })
+    }
+
+    /// Files of n-gram caches, static and dynamic, in place of the engine's.
+    pub fn caches(&self) -> (Option<PathBuf>, Option<PathBuf>) {
+        self.options.as_ref().map(|options| options.caches.clone()).unwrap_or_default()
+    }
+
+    /// Turns it off, for this reason.
+    pub fn forgo(&mut self, why: &'static str) {
+        if self.settings.take().is_some() {
+            self.disabled = Some(why);
+        }
+    }
+
+    /// The type that was asked for, or `none`.
+    pub fn kind(&self) -> Value {
+        self.options.as_ref().map_or(json!(NONE), Options::kind)
     }
 
     /// As a request's `speculative`: `false`, or the object with every key.
@@ -217,8 +257,8 @@ impl Speculation {
     }
 }
 
-/// `type`: the drafters without repetitions, and whether `auto` is among them.
-fn read_types(value: &Value) -> Result<(Vec<Source>, bool)> {
+/// `type`: the drafters, without repetitions.
+fn read_types(value: &Value) -> Result<Vec<Source>> {
     let name = "speculative.type";
     let items = match value {
         Value::String(_) => std::slice::from_ref(value),
@@ -226,24 +266,32 @@ fn read_types(value: &Value) -> Result<(Vec<Source>, bool)> {
         _ => return Err(unexpected(name, "a name or an array of names", value)),
     };
     let mut sources = Vec::new();
-    let mut auto = false;
     for item in items {
         let word = item.as_str().ok_or_else(|| unexpected(name, "a name or an array of names", item))?;
-        let Some((_, source)) = TYPES.iter().find(|(known, _)| *known == word) else {
-            return Err(unknown_type(name, word, item));
+        let named = match word {
+            NONE => Vec::new(),
+            AUTO => Settings::default().sources,
+            _ => match TYPES.iter().find(|(known, _)| *known == word) {
+                Some((_, source)) => vec![*source],
+                None => return Err(unknown_type(name, word, item)),
+            },
         };
-        auto |= word == "auto";
-        sources.extend(source.filter(|source| !sources.contains(source)));
+        for source in named {
+            if !sources.contains(&source) {
+                sources.push(source);
+            }
+        }
     }
-    Ok((sources, auto))
+    Ok(sources)
 }
 
 fn unknown_type(name: &str, word: &str, item: &Value) -> Error {
     if TYPES_TO_COME.contains(&word) {
         return not_yet(name, item);
     }
-    let known: Vec<String> = TYPES.iter().map(|(known, _)| format!("{known:?}")).collect();
-    let hint = suggest::did_you_mean(word, TYPES.iter().map(|(known, _)| *known).chain(TYPES_TO_COME));
+    let names = || TYPES.iter().map(|(known, _)| *known).chain([AUTO, NONE]);
+    let known: Vec<String> = names().map(|known| format!("{known:?}")).collect();
+    let hint = suggest::did_you_mean(word, names().chain(TYPES_TO_COME));
     let expected = format!("one of {}", known.join(", "));
     Error::invalid(format!("{}{hint}", unexpected(name, &expected, item).message()))
 }

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::super::fields::parse_object;
 use super::*;
+use crate::speculative::LookupParams;
 
 fn read(document: &Value, family: Family, defaults: &Options) -> Result<(Speculation, Vec<String>)> {
     let map = document.as_object().unwrap();
@@ -51,7 +52,7 @@ fn values() {
     check(json!({"speculative": {"n_max": 3.0, "n_min": null}}), Settings { n_max: 3, ..base() });
     check(
         json!({"speculative.n_max": 5, "speculative.n_min": 2, "speculative.p_min": 0.5, "speculative.type": "draft"}),
-        Settings { n_max: 5, n_min: 2, p_min: 0.5, ..base() },
+        Settings { n_max: 5, n_min: 2, p_min: 0.5, sources: vec![Source::Draft], ..base() },
     );
     check(json!({"speculative": {"n_min": 2}, "speculative.n_max": 5}), Settings { n_max: 5, n_min: 2, ..base() });
     check(
@@ -60,7 +61,24 @@ fn values() {
     );
     check(json!({"speculative": {"verify": "coupled", "adaptive": true}}), base());
     check(json!({"speculative": {"adaptive": "heuristic"}}), Settings { adaptive: Adaptive::Heuristic, ..base() });
-    check(json!({"speculative": {"type": ["draft", "auto", "draft-simple", "none"]}}), base());
+    let types = |value: Value, sources: Vec<Source>| {
+        check(json!({"speculative": {"type": value}}), Settings { sources, ..base() });
+    };
+    types(json!("auto"), base().sources);
+    types(json!(["auto", "draft-simple", "none"]), base().sources);
+    types(json!(["ngram-mod", "suffix", "ngram-mod"]), vec![Source::NgramMod, Source::Suffix]);
+    types(json!(["ngram-map-k", "ngram-map-k4v"]), vec![Source::NgramMapK, Source::NgramMapK4v]);
+    types(json!(["ngram-cache", "ngram-simple"]), vec![Source::NgramCache, Source::NgramSimple]);
+    let mut ngram = NgramParams::default();
+    ngram.simple = LookupParams { size_n: 3, size_m: 7, min_hits: 2 };
+    (ngram.map_k, ngram.map_k4v) = (ngram.simple, ngram.simple);
+    ngram.modulo.n_match = 9;
+    ngram.suffix.factor = 1.5;
+    check(
+        json!({"speculative": {"ngram_size_n": 3, "ngram_mod_n_match": 9, "suffix_factor": 1.5},
+        "speculative.ngram_size_m": 7, "speculative.ngram_m_hits": 2}),
+        Settings { ngram, ..base() },
+    );
     // Values that ask for nothing.
     check(
         json!({"speculative": {"n_branches": 1, "p_split": 0.3, "model": "target", "compare": false,
@@ -92,15 +110,10 @@ fn errors() {
     check(one("adaptive", json!("yes")), "speculative.adaptive: expected true, false or \"heuristic\", got \"yes\"");
     check(one("type", json!([])), "speculative.type: expected a name or an array of names, got []");
     check(one("type", json!(["draft", 1])), "speculative.type: expected a name or an array of names, got 1");
-    check(
-        one("type", json!("drft")),
-        r#"expected one of "auto", "draft", "draft-simple", "none", got "drft" (did you mean "draft"?)"#,
-    );
+    check(one("type", json!("drft")), r#""ngram-mod", "suffix", "auto", "none", got "drft" (did you mean "draft"?)"#);
     check(one("n_branches", json!(2)), "speculative.n_branches: not available in this version");
     check(one("model", json!("draft")), "speculative.model: not available in this version");
     check(one("compare", json!(true)), "speculative.compare: not available in this version");
-    check(one("lookup_cache_static", json!("a.bin")), "speculative.lookup_cache_static: not available");
-    check(one("lookup_cache_dynamic", json!("a.bin")), "speculative.lookup_cache_dynamic: not available");
     check(
         json!({"speculative": {"n_max": 4}, "speculative.n_max": 5}),
         "speculative.n_max: given as 5, and as 4 in \"speculative\"",
@@ -161,9 +174,21 @@ fn any_scalar() -> impl Strategy<Value = Value> {
         (-3i64..70).prop_map(Value::from),
         (-0.5f64..1.5).prop_map(Value::from),
         any::<f64>().prop_map(|x| serde_json::Number::from_f64(x).map_or(Value::Null, Value::Number)),
-        prop::sample::select(vec!["", "auto", "draft", "none", "match", "coupled", "heuristic", "block", "x"])
-            .prop_map(Value::from),
+        prop::sample::select(vec![
+            "",
+            "auto",
+            "draft",
+            "none",
+            "match",
+            "coupled",
+            "heuristic",
+            "block",
+            "x",
+            "suffix"
+        ])
+        .prop_map(Value::from),
         Just(json!(["draft", "none"])),
+        Just(json!(["suffix", "ngram-cache", "draft"])),
         Just(json!({})),
     ]
 }

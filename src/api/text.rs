@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::fields::{Fields, int_in, parse_object, text_in, unexpected};
-use super::request::Chat;
+use super::fields::{Fields, int_in, parse_object, unexpected};
+use super::request::{Chat, Piece, pieces};
 use super::system::would_deadlock;
 use super::{Server, prompts};
 use crate::error::{Error, Result};
@@ -11,7 +11,8 @@ use crate::host;
 use crate::llama::Token;
 
 impl Server {
-    /// `tokenize`: the tokens of `text` (or `content`).
+    /// `tokenize`: the tokens of `text` (or `content`), which may be mixed with ids as a prompt. `with_pieces`: `tokens` in
+    /// llama-server's form, with id and piece.
     ///
     /// # Errors
     /// The request is wrong, or the text too long.
@@ -19,10 +20,11 @@ impl Server {
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
         let text = text(&mut fields, "text", "content")?;
+        let with_pieces = fields.flag("with_pieces")?.unwrap_or(false);
         let add_special = fields.flag("add_special")?.unwrap_or(true);
         let parse_special = fields.flag("parse_special")?.unwrap_or(true);
         let vocab = self.models().target.vocab();
-        let ids = vocab.tokenize(text.as_bytes(), add_special, parse_special)?;
+        let ids = prompts::of_pieces(vocab, "text", &text, add_special, parse_special)?;
         let strings: Vec<String> =
             ids.iter().map(|id| String::from_utf8_lossy(vocab.piece(*id)).into_owned()).collect();
         let pieces: Vec<Value> = ids
@@ -32,7 +34,11 @@ impl Server {
                 std::str::from_utf8(piece).map_or_else(|_| Value::from(piece), Value::from)
             })
             .collect();
-        Ok(done(fields, json!({"tokens": strings, "length": ids.len(), "ids": ids, "pieces": pieces})))
+        let tokens: Vec<Value> = match with_pieces {
+            true => ids.iter().zip(&pieces).map(|(id, piece)| json!({"id": id, "piece": piece})).collect(),
+            false => strings.into_iter().map(Value::from).collect(),
+        };
+        Ok(done(fields, json!({"tokens": tokens, "length": ids.len(), "ids": ids, "pieces": pieces})))
     }
 
     /// `detokenize`: the text of `tokens`.
@@ -63,7 +69,7 @@ impl Server {
         Ok(done(fields, json!({"prompt": prompt})))
     }
 
-    /// `get_embedding`: the pooled embedding of `content` (or `prompt`). Waits for the engine.
+    /// `get_embedding`: the pooled embedding of `content` (or `prompt`), which may be mixed with ids. Waits for the engine.
     ///
     /// # Errors
     /// The request is wrong, the text too long, or the server was not started for embeddings.
@@ -75,7 +81,7 @@ impl Server {
         let mut fields = Fields::new(&object);
         let text = text(&mut fields, "content", "prompt")?;
         let normalize: i32 = fields.int("embd_normalize", -1..=100)?.unwrap_or(2);
-        let tokens = self.models().target.vocab().tokenize(text.as_bytes(), true, true)?;
+        let tokens = prompts::of_pieces(self.models().target.vocab(), "content", &text, true, true)?;
         let mut embedding = self.engine()?.embed(tokens)?;
         scale(&mut embedding, normalize);
         let embedding: Vec<f64> = embedding.into_iter().map(f64::from).collect();
@@ -84,10 +90,10 @@ impl Server {
 }
 
 /// The text under one of two names.
-fn text<'a>(fields: &mut Fields<'a>, name: &'static str, other: &'static str) -> Result<&'a str> {
+fn text(fields: &mut Fields, name: &'static str, other: &'static str) -> Result<Vec<Piece>> {
     let second = fields.get(other);
     match fields.get(name).or(second) {
-        Some(value) => text_in(name, value),
+        Some(value) => pieces(name, value),
         None => Err(unexpected(name, "a string", &Value::Null)),
     }
 }

@@ -5,24 +5,48 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::command::Submission;
-use super::event::{Outcome, PromptStats, Stop};
+use super::event::{PromptStats, Stop};
 use super::generation::Generation;
+use super::slots::Slot;
 use super::task::{Parts, Speculation, Task};
+use super::ticket::Phase;
 use crate::error::{Code, Error, Result};
+use crate::llama::Token;
 use crate::sampling::Sampler;
 use crate::session;
 use crate::speculative::Source;
+
+/// Where a request runs.
+enum Place {
+    Slot(usize),
+    Beams,
+}
 
 impl Generation {
     /// Gives free slots to the requests that wait, in their order.
     pub(super) fn admit(&mut self, notify: &mut dyn FnMut(u64)) {
         let mut waiting = VecDeque::with_capacity(self.queue.len());
         while let Some(submission) = self.queue.pop_front() {
-            match self.slot_for(&submission) {
-                Some(index) if submission.ticket.start() => {
-                    let (ticket, n_prompt) = (Arc::clone(&submission.ticket), submission.request.prompt.len());
-                    if let Err(error) = self.begin(index, submission) {
-                        self.ended.push((ticket, Outcome::never_ran(Stop::Error(error), n_prompt, false)));
+            let place = match submission.request.n_beams {
+                0 | 1 => self.slot_for(&submission).map(Place::Slot),
+                _ => (!self.beams.is_busy()).then_some(Place::Beams),
+            };
+            match place {
+                Some(place) if submission.ticket.start() => {
+                    let ticket = submission.ticket.clone();
+                    let (begun, slot) = match place {
+                        Place::Slot(index) => (self.begin(index, submission), self.slots.get(index)),
+                        Place::Beams => (self.begin_beams(submission), None),
+                    };
+                    if let Err(error) = begun {
+                        let outcome = ticket.never_ran(Stop::Error(error));
+                        self.ended.push((ticket, outcome));
+                    } else if let Some(task) = slot.and_then(|slot| slot.task.as_ref())
+                        && task.progress
+                    {
+                        // Before the first evaluation: that it has begun.
+                        task.report_progress(task.prompt.n_cached);
+                        notify(ticket.id());
                     }
                 }
                 Some(_) => notify(submission.ticket.id()), // cancelled at this moment
@@ -36,13 +60,17 @@ impl Generation {
     /// the one unused for longest. `None`: none is free, or the cache has no room beside those that run.
     fn slot_for(&self, submission: &Submission) -> Option<usize> {
         let request = &submission.request;
+        let leader = request.prompt_of.filter(|_| self.can_copy()).map(|index| submission.ticket.phase_of(index));
+        if leader.is_some_and(|phase| matches!(phase, Phase::Queued | Phase::Prompt)) {
+            return None; // soon the prompt can be copied
+        }
         let free = self.slots.iter().filter(|slot| slot.task.is_none());
         let slot = match request.slot {
             Some(index) => free.into_iter().find(|slot| slot.index == index)?,
             // What it holds makes way for the session.
             None if request.session_load.is_some() => free.into_iter().min_by_key(|slot| slot.last_used)?,
             None => free.into_iter().max_by_key(|slot| {
-                let common = session::common_prefix(&slot.cache, &request.prompt);
+                let common = slot.common_prefix(&request.prompt, &request.lora);
                 // A tenth in common is more than a BOS and a system prompt's first words.
                 let worth = if 10 * common > request.prompt.len() { common } else { 0 };
                 (worth, Reverse(slot.last_used))
@@ -54,15 +82,31 @@ impl Generation {
         fits.then_some(slot.index)
     }
 
-    /// Starts a request in a free slot.
-    fn begin(&mut self, index: usize, submission: Submission) -> Result<()> {
-        let Submission { request, ticket, deadline } = submission;
-        let n_ctx = self.context.n_ctx();
-        let model = Arc::clone(self.context.model());
-        let vocab = model.vocab();
-        let n_total = request.prompt.len();
-        let n_keep = session::keep(request.n_keep, n_total, n_ctx);
-        let mut tokens = request.prompt;
+    /// Whether caches are copied from slot to slot. Not where slots share their cells: a shift of the one would move the
+    /// tokens of the other.
+    fn can_copy(&self) -> bool {
+        self.shared_cells.is_none()
+    }
+
+    /// Copies the cache of the slot that begins with most of `tokens`, if that is more than the slot `index` has itself.
+    fn copy_prefix(&mut self, index: usize, tokens: &[Token], lora: &[f32]) {
+        let common = |slot: &Slot| slot.common_prefix(tokens, lora);
+        let own = self.slots.get(index).map_or(0, common);
+        let best = self.slots.iter().filter(|slot| slot.index != index).max_by_key(|slot| common(slot));
+        let Some(best) = best.filter(|best| common(best) > own) else { return };
+        let best = best.index;
+        let [from, to] = match self.slots.get_disjoint_mut([best, index]) {
+            Ok(slots) => slots,
+            Err(_) => return,
+        };
+        if to.cache.copy_from(&mut self.context, &from.cache) {
+            to.lora = lora.to_vec();
+        }
+    }
+
+    /// What of a prompt is evaluated, and whether something was left out because it does not fit.
+    fn fitting(&self, mut tokens: Vec<Token>, n_keep: usize) -> Result<(Vec<Token>, bool)> {
+        let (n_total, n_ctx) = (tokens.len(), self.context.n_ctx());
         let left_out = session::leave_out(n_total, n_keep, n_ctx);
         match &left_out {
             Some(_) if !self.ctx_shift => {
@@ -77,44 +121,85 @@ impl Generation {
         if tokens.is_empty() {
             return Err(Error::invalid("prompt: has no tokens, and the model begins texts with none"));
         }
+        Ok((tokens, left_out.is_some()))
+    }
+
+    /// Starts a beam search.
+    fn begin_beams(&mut self, mut submission: Submission) -> Result<()> {
+        let prompt = std::mem::take(&mut submission.request.prompt).to_vec();
+        let n_total = prompt.len();
+        let n_keep = session::keep(submission.request.n_keep, n_total, self.context.n_ctx());
+        let (prompt, truncated) = self.fitting(prompt, n_keep)?;
+        let stats = PromptStats { n_total, n_prompt: prompt.len(), n_cached: 0, truncated };
+        self.beams.begin(submission, prompt, stats)
+    }
+
+    /// Why the draft model does not draft, when that is worth telling: it is there and does not fit, or nobody else was
+    /// asked for.
+    fn missing(&self, sources: &[Source]) -> Option<String> {
+        if !sources.contains(&Source::Draft) || self.team.has(Source::Draft) {
+            return None;
+        }
+        let alone = sources.iter().all(|source| *source == Source::Draft);
+        self.draft_obstacle.clone().or_else(|| alone.then(|| "there is no draft model".into()))
+    }
+
+    /// Starts a request in a free slot.
+    fn begin(&mut self, index: usize, submission: Submission) -> Result<()> {
+        let Submission { request, ticket, deadline } = submission;
+        let n_ctx = self.context.n_ctx();
+        let model = Arc::clone(self.context.model());
+        let vocab = model.vocab();
+        let n_total = request.prompt.len();
+        let n_keep = session::keep(request.n_keep, n_total, n_ctx);
+        let (tokens, truncated) = self.fitting(request.prompt.to_vec(), n_keep)?;
+        if request.prompt_of.is_some() && request.cache_prompt && self.can_copy() {
+            self.copy_prefix(index, &tokens, &request.lora);
+        }
         let session_load = request.session_load.as_deref().map(|path| self.load_from(index, path)).transpose()?;
+        let missing = request.speculative.as_ref().and_then(|settings| self.missing(&settings.sources));
         let slot = self.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
         // A session's seed goes on where the request does.
         let continues = std::mem::take(&mut slot.loaded) && tokens.starts_with(&slot.cache);
         let seed = slot.seed.filter(|seed| continues && seed.seed == request.sampling.seed);
         let seed_position = request.seed_position.or(seed.map(|seed| seed.position(tokens.len()))).unwrap_or(0);
         // One token at least must be evaluated, for its logits.
-        let reusable = if request.cache_prompt { tokens.get(..tokens.len() - 1).unwrap_or(&[]) } else { &[] };
+        let reusable = if request.cache_prompt && slot.lora == request.lora {
+            tokens.get(..tokens.len() - 1).unwrap_or(&[])
+        } else {
+            &[]
+        };
         let reused = slot.cache.reuse(&mut self.context, reusable, request.n_cache_reuse);
+        slot.lora = request.lora;
         let sampler = Sampler::new(&request.sampling, vocab, request.grammar)?;
         let mut speculation = request.speculative.map(Speculation::new);
-        if let Some(speculation) = &mut speculation {
-            let obstacle = match &mut self.drafter {
-                _ if !model.can_roll_back() => {
-                    Some("the target's memory cannot be cut back after a rejected draft".to_owned())
-                }
-                _ if !speculation.settings.sources.contains(&Source::Draft) => Some("no drafter was asked for".into()),
-                Some(drafter) => {
-                    drafter.begin(index, &sampler, &speculation.settings).err().map(|error| error.message().to_owned())
-                }
-                None => Some(self.draft_obstacle.clone().unwrap_or_else(|| "there is no draft model".into())),
-            };
-            speculation.stats.disabled = obstacle;
+        match &mut speculation {
+            Some(Speculation { stats, .. }) if !model.can_roll_back() => {
+                stats.disabled = Some("the target's memory cannot be cut back after a rejected draft".into());
+            }
+            Some(Speculation { settings, stats, .. }) => {
+                self.team.begin(index, &sampler, settings);
+                stats.disabled = missing;
+            }
+            None => {}
         }
-        if let Some(drafter) = self.drafter.as_mut().filter(|_| request.cache_prompt && request.n_cache_reuse > 0) {
-            drafter.reuse(index, &tokens, request.n_cache_reuse);
+        if request.cache_prompt && request.n_cache_reuse > 0 {
+            self.team.reuse(index, &tokens, request.n_cache_reuse);
         }
         self.tick += 1;
         slot.last_used = self.tick;
         slot.task = Some(Task::new(Parts {
             ticket,
-            prompt: PromptStats { n_total, n_prompt: tokens.len(), n_cached: reused, truncated: left_out.is_some() },
+            prompt: PromptStats { n_total, n_prompt: tokens.len(), n_cached: reused, truncated },
             tokens,
             n_probs: request.sampling.n_probs,
+            post_sampling_probs: request.post_sampling_probs,
+            progress: request.progress,
             sampler,
             // As llama.cpp: a BOS that begins every text is kept as well.
             n_keep: session::keep(Some(n_keep + usize::from(vocab.adds_bos())), n_total, n_ctx),
             n_predict: request.n_predict,
+            t_max_predict: request.t_max_predict,
             deadline,
             speculation,
             stop: request.stop,

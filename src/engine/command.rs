@@ -1,11 +1,11 @@
 //! What the engine's thread is asked to do.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
 
-use super::{Request, Restored, Ticket};
+use super::ticket::Ticket;
+use super::{Request, Restored};
 use crate::error::Result;
 use crate::llama::Token;
 use crate::session::Session;
@@ -35,9 +35,9 @@ pub(super) enum SessionWork {
     Load(Box<Session>, Sender<Result<Restored>>),
 }
 
-/// A request on its way to a slot.
+/// A text on its way to a slot.
 pub(super) struct Submission {
     pub(super) request: Request,
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) ticket: Ticket,
     pub(super) deadline: Option<Instant>,
 }

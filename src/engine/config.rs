@@ -1,5 +1,7 @@
 //! What an engine is started with.
 
+use std::path::PathBuf;
+
 use crate::llama::{ContextParams, ModelParams, Numa};
 use crate::session::SelfExtend;
 
@@ -12,6 +14,10 @@ pub struct Config {
     pub context: ContextParams,
     /// The draft model and its context, if there is one.
     pub draft: Option<(ModelParams, ContextParams)>,
+    /// The file of the static n-gram cache.
+    pub lookup_static: Option<PathBuf>,
+    /// The file that the dynamic n-gram cache begins with, if it is there.
+    pub lookup_dynamic: Option<PathBuf>,
     /// How many requests are evaluated together.
     pub n_parallel: usize,
     /// Whether a full context drops its middle and goes on (otherwise the request ends).

@@ -9,62 +9,47 @@ use super::generation::Generation;
 use super::slots::{InBatch, Slot};
 use super::task::Task;
 use crate::error::{Code, Error};
-use crate::llama::{Context, DecodeError};
+use crate::llama::{Context, DecodeError, Token};
 use crate::sampling;
 use crate::session::Sequence;
-use crate::speculative::{Ask, Source};
+use crate::speculative::{Source, Wish};
 
 impl Generation {
-    /// Lets the drafter keep up with all requests that speculate, and propose tokens to those that generate.
+    /// Lets the drafters keep up with all requests that speculate, and propose tokens to those that generate.
     pub(super) fn draft(&mut self) {
-        let Some(drafter) = &mut self.drafter else { return };
+        self.t_draft = Duration::ZERO;
         let n_ctx = self.context.n_ctx();
-        let others = self.slots.iter().filter(|slot| slot.task.as_ref().is_some_and(Task::is_generating)).count();
-        let others = others.saturating_sub(1);
-        let mut asks = Vec::with_capacity(self.slots.len());
-        for slot in &mut self.slots {
-            let Some(task) = slot.task.as_mut().filter(|task| !task.paused) else { continue };
-            let room = n_ctx.saturating_sub(task.tokens.len() + 1);
-            let most = room.min(task.remaining() - 1);
-            let position = task.position();
-            let ready = task.is_generating() && task.tokens.len() == slot.cache.len() + 1;
-            let Some(speculation) = &mut task.speculation else { continue };
-            if speculation.stats.disabled.is_some() {
-                continue;
-            }
-            speculation.draft.clear();
-            let n_max = if ready { speculation.length.next(&self.costs, others).min(most) } else { 0 };
-            if ready && n_max == 0 {
-                continue; // not worth keeping up while it does not pay
-            }
-            asks.push(Ask {
-                slot: slot.index,
-                tokens: &task.tokens,
-                sampler: &task.sampler,
-                position,
-                n_max,
-                p_min: speculation.settings.p_min,
-                draft: &mut speculation.draft,
-            });
-        }
-        if asks.is_empty() {
+        let base = self.running().filter(|(_, task)| task.is_generating()).count();
+        let wishes: Vec<Wish> = self
+            .slots
+            .iter()
+            .filter_map(|slot| Some((slot, slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out)?)))
+            .filter(|(_, task)| task.speculation.is_some())
+            .map(|(slot, task)| {
+                let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(task.remaining() - 1);
+                let ready = task.is_generating() && task.tokens.len() == slot.cache.len() + 1;
+                Wish {
+                    slot: slot.index,
+                    tokens: &task.tokens,
+                    sampler: &task.sampler,
+                    generated: task.output().len(),
+                    position: task.position(),
+                    room: ready.then_some(room),
+                }
+            })
+            .collect();
+        if wishes.is_empty() {
             return;
         }
         let start = Instant::now();
-        drafter.draft(&mut asks);
-        let time = start.elapsed();
-        let longest = asks.iter().map(|ask| ask.draft.tokens.len()).max().unwrap_or(0);
-        let asked: Vec<usize> = asks.iter().map(|ask| ask.slot).collect();
-        drop(asks);
-        self.costs.saw_draft(longest, time);
-        for index in asked {
-            let Some(task) = self.slots.get_mut(index).and_then(|slot| slot.task.as_mut()) else { continue };
-            let Some(speculation) = &mut task.speculation else { continue };
-            if speculation.draft.tokens.len() < speculation.settings.n_min {
-                speculation.draft.clear();
+        self.team.draft(&wishes, base);
+        self.t_draft = start.elapsed();
+        for slot in &mut self.slots {
+            let Some(speculation) = slot.task.as_mut().and_then(|task| task.speculation.as_mut()) else { continue };
+            speculation.stats.t_draft += self.t_draft;
+            if let Some(why) = self.team.disabled(slot.index) {
+                speculation.stats.disabled = Some(why.to_owned());
             }
-            speculation.stats.t_draft += time;
-            speculation.stats.disabled = drafter.disabled(index).map(str::to_owned);
         }
     }
 
@@ -80,7 +65,7 @@ impl Generation {
         for index in order {
             let Some(slot) = self.slots.get_mut(index) else { continue };
             slot.in_batch = None;
-            let Some(task) = slot.task.as_ref().filter(|task| !task.paused) else { continue };
+            let Some(task) = slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out) else { continue };
             slot.cache.group(&mut self.context);
             let pending = task.tokens.get(slot.cache.len()..).unwrap_or(&[]);
             let most = room.min(slot.cache.room());
@@ -88,7 +73,7 @@ impl Generation {
             // A prompt pauses before its last token, where such memories are come back to when it is sent again.
             let pauses = !task.is_generating() && chunk.len() > 1 && Sequence::needs_checkpoints(&self.context);
             let chunk = if pauses { chunk.get(..chunk.len().min(pending.len() - 1)).unwrap_or(&[]) } else { chunk };
-            let draft = task.speculation.as_ref().map_or(&[][..], |speculation| &speculation.draft.tokens);
+            let draft = self.team.drafted(index);
             let complete = chunk.len() == pending.len();
             let draft = if complete { draft.get(..draft.len().min(most - chunk.len())).unwrap_or(&[]) } else { &[] };
             let mut row = None;
@@ -149,26 +134,36 @@ impl Generation {
     fn advance(&mut self, time: Duration, notify: &mut dyn FnMut(u64)) {
         let generated: usize =
             self.slots.iter().filter_map(|slot| slot.in_batch.as_ref()).map(|part| part.draft + 1).sum();
-        if generated == self.batch.len() {
-            self.costs.saw_target(generated, time);
-        }
+        let evaluated = self.batch.len();
+        let mut n_tokens = 0;
         for index in 0..self.slots.len() {
             let Some(slot) = self.slots.get_mut(index) else { continue };
             let Some(part) = slot.in_batch.take() else { continue };
             let Some(task) = &mut slot.task else { continue };
             let known = slot.cache.len();
             slot.cache.push(task.tokens.get(known..known + part.chunk).unwrap_or(&[]));
-            let Some(row) = part.row else {
-                slot.cache.checkpoint(&mut self.context);
-                continue;
-            };
             let is_first = task.n_predicted == 0;
+            if task.progress && is_first {
+                task.report_progress(slot.cache.len());
+                notify(task.ticket.id());
+            }
+            let Some(row) = part.row else { continue };
             if let Some(speculation) = &mut task.speculation {
                 speculation.stats.n_steps += 1;
                 // The first token's evaluation is the prompt's.
                 speculation.stats.t_verify += if is_first { Duration::ZERO } else { time };
             }
-            let stop = sample(&mut self.context, slot, row, part.draft);
+            let before = task.tokens.len();
+            let draft = self.team.drafted(index).get(..part.draft).unwrap_or(&[]);
+            let (stop, accepted) = sample(&mut self.context, slot, row, draft, self.team.source(index));
+            if let Some(task) = &mut slot.task {
+                let new = task.tokens.get(before..).unwrap_or(&[]);
+                n_tokens += new.len();
+                let checked = self.team.saw(index, new, part.draft, accepted);
+                if let (Some(speculation), Some(checked)) = (&mut task.speculation, checked) {
+                    speculation.checked(checked);
+                }
+            }
             let cached = slot.cache.len();
             slot.cache.cut(&mut self.context, cached);
             match stop {
@@ -181,50 +176,57 @@ impl Generation {
                 }
             }
         }
+        if generated == evaluated {
+            self.team.costs.saw_target(evaluated, time);
+            self.team.stepped(n_tokens, evaluated, self.team.costs.of(self.t_draft));
+        }
     }
 }
 
-/// Samples from the rows of a slot: `row` follows its context, the `n_draft` next ones its draft. Goes on as long as
-/// the target says what was drafted. Returns why the request ends, if it does.
-fn sample(context: &mut Context, slot: &mut Slot, row: usize, n_draft: usize) -> Option<Stop> {
-    let task = slot.task.as_mut()?;
+/// Samples from the rows of a slot: `row` follows its context, the next ones follow the tokens of `draft`, those of
+/// them that are in the batch. Goes on as long as the target says what was drafted. Returns why the request ends, if it
+/// does, and how many drafted tokens were right.
+fn sample(
+    context: &mut Context,
+    slot: &mut Slot,
+    row: usize,
+    draft: &[Token],
+    source: Option<Source>,
+) -> (Option<Stop>, usize) {
+    let Some(task) = &mut slot.task else { return (None, 0) };
     if task.n_predict == Some(0) {
-        return Some(Stop::Limit);
+        return (Some(Stop::Limit), 0);
     }
     let model = Arc::clone(context.model());
     let mut accepted = 0;
-    let mut stop = None;
-    for place in 0..=n_draft {
-        let Some(logits) = context.logits(row + place) else {
-            return Some(Stop::Error(Error::new(Code::Internal, "the evaluation gave no logits")));
+    loop {
+        let Some(logits) = context.logits(row + accepted) else {
+            return (Some(Stop::Error(Error::new(Code::Internal, "the evaluation gave no logits"))), accepted);
         };
-        let token = match task.sampler.pick(logits, &task.tokens, task.position()) {
-            Ok(token) => token,
-            Err(error) => {
-                stop = Some(Stop::Error(error));
-                break;
-            }
+        let position = task.position();
+        let picked = match task.post_sampling_probs {
+            true => task
+                .sampler
+                .pick_with_probs(logits, &task.tokens, position, task.n_probs)
+                .map(|(token, probs)| (token, Some(probs))),
+            false => task.sampler.pick(logits, &task.tokens, position).map(|token| (token, None)),
         };
-        let probs = (task.n_probs > 0).then(|| sampling::token_probs(logits, token, task.n_probs));
+        let (token, probs) = match picked {
+            Ok(picked) => picked,
+            Err(error) => return (Some(Stop::Error(error)), accepted),
+        };
+        let probs = probs.or_else(|| (task.n_probs > 0).then(|| sampling::token_probs(logits, token, task.n_probs)));
         if let Err(error) = task.sampler.accept(token) {
-            stop = Some(Stop::Error(error));
-            break;
+            return (Some(Stop::Error(error)), accepted);
         }
-        let draft = task.speculation.as_ref().map(|speculation| &speculation.draft);
-        let drafted = draft.and_then(|draft| draft.source.filter(|_| draft.tokens.get(place) == Some(&token)));
-        let agreed = drafted.filter(|_| place < n_draft);
+        let agreed = source.filter(|_| draft.get(accepted) == Some(&token));
         if agreed.is_some() {
             accepted += 1;
             slot.cache.push(&[token]);
         }
-        stop = task.generated(token, agreed.unwrap_or(Source::Target), probs, model.vocab());
+        let stop = task.generated(token, agreed.unwrap_or(Source::Target), probs, model.vocab());
         if stop.is_some() || agreed.is_none() {
-            break;
+            return (stop, accepted);
         }
     }
-    if let Some(speculation) = &mut task.speculation {
-        speculation.draft.tokens.truncate(n_draft);
-        speculation.checked(accepted);
-    }
-    stop
 }

@@ -27,8 +27,23 @@ pub struct Generated {
 pub enum Event {
     /// More text.
     Update(Update),
+    /// More of the prompt was evaluated.
+    Progress(Progress),
     /// The end of the request: always the last event, and always sent.
     Finished(Box<Outcome>),
+}
+
+/// How far the evaluation of a prompt has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Tokens of the prompt.
+    pub total: usize,
+    /// Those that were in the cache.
+    pub cached: usize,
+    /// Those that are in the cache now.
+    pub processed: usize,
+    /// Since the request got its slot.
+    pub time: Duration,
 }
 
 /// More text, and the tokens that it was made of.

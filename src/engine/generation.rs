@@ -5,17 +5,19 @@
 //! a few more tokens behind those. So speculation, long prompts and paused requests need no loops of their own.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::beams::Beams;
 use super::command::{SessionJob, Submission};
+use super::config::Config;
 use super::event::{Outcome, Stop};
 use super::slots::Slot;
 use super::task::Task;
 use super::ticket::Ticket;
+use super::turns::Turn;
 use crate::llama::{Batch, Context, Interrupt};
-use crate::session::{SeedOrigin, SelfExtend};
-use crate::speculative::{Costs, Drafter};
+use crate::session::SeedOrigin;
+use crate::speculative::Team;
 
 /// The target's context, its slots and the requests that wait for one.
 pub(super) struct Generation {
@@ -26,48 +28,50 @@ pub(super) struct Generation {
     pub(super) session_jobs: VecDeque<SessionJob>,
     /// What to tell those who asked for them, by [`Generation::deliver`].
     pub(super) answers: Vec<Box<dyn FnOnce() + Send>>,
-    pub(super) drafter: Option<Box<dyn Drafter + Send>>,
-    /// Why there is no drafter although there is a draft model.
+    pub(super) beams: Beams,
+    pub(super) team: Team,
+    /// Why the draft model does not draft.
     pub(super) draft_obstacle: Option<String>,
     /// Cells that all slots share; `None` when each has its own.
     pub(super) shared_cells: Option<usize>,
     pub(super) ctx_shift: bool,
     /// Requests that have ended in this step, to be told by [`Generation::deliver`].
-    pub(super) ended: Vec<(Arc<Ticket>, Outcome)>,
+    pub(super) ended: Vec<(Ticket, Outcome)>,
     pub(super) batch: Batch,
-    pub(super) costs: Costs,
+    /// Time that the drafters took in this step.
+    pub(super) t_draft: Duration,
     /// Counts admissions: the order of requests, and of the slots' last use.
     pub(super) tick: u64,
+    /// Whose turn it is among requests with different LoRA scales.
+    pub(super) turn: Turn,
 }
 
 impl Generation {
-    pub(super) fn new(
-        context: Context,
-        n_parallel: usize,
-        unified: bool,
-        ctx_shift: bool,
-        extend: Option<SelfExtend>,
-    ) -> Generation {
+    pub(super) fn new(context: Context, beams: Beams, config: &Config) -> Generation {
+        let n_parallel = config.n_parallel.max(1);
         Generation {
-            shared_cells: (unified && n_parallel > 1).then(|| context.n_ctx()),
-            slots: (0..n_parallel).map(|index| Slot::new(index, extend)).collect(),
+            shared_cells: (config.context.kv_unified && n_parallel > 1).then(|| context.n_ctx()),
+            slots: (0..n_parallel).map(|index| Slot::new(index, config.self_extend)).collect(),
             context,
             queue: VecDeque::new(),
             session_jobs: VecDeque::new(),
             answers: Vec::new(),
-            drafter: None,
+            beams,
+            team: Team::new(n_parallel),
             draft_obstacle: None,
-            ctx_shift,
+            ctx_shift: config.ctx_shift,
             ended: Vec::new(),
             batch: Batch::new(),
-            costs: Costs::default(),
+            t_draft: Duration::ZERO,
             tick: 0,
+            turn: Turn::default(),
         }
     }
 
     /// Whether anything runs or waits.
     pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.session_jobs.is_empty() && self.slots.iter().all(|slot| slot.task.is_none())
+        let waits = !self.queue.is_empty() || !self.session_jobs.is_empty() || self.beams.is_busy();
+        !waits && self.slots.iter().all(|slot| slot.task.is_none())
     }
 
     /// One step for all slots. `notify` is called with the number of each request that has news. `interrupt` stops the
@@ -79,10 +83,12 @@ impl Generation {
         interrupt.set_deadline(self.deadline());
         self.make_space();
         self.balance();
+        self.take_turns();
         self.draft();
         if self.fill_batch() {
             self.evaluate(notify);
         }
+        self.ended.extend(self.beams.step(notify));
         interrupt.set_deadline(None);
     }
 
@@ -96,25 +102,26 @@ impl Generation {
         for index in 0..self.slots.len() {
             self.end(index, stop.clone(), false);
         }
+        self.ended.extend(self.beams.end(stop.clone()));
     }
 
     /// The earliest time at which a request has to end.
     fn deadline(&self) -> Option<Instant> {
-        self.slots.iter().filter_map(|slot| slot.task.as_ref()?.deadline).min()
+        let slots = self.slots.iter().filter_map(|slot| slot.task.as_ref()?.deadline);
+        slots.chain(self.beams.deadline()).min()
     }
 
     pub(super) fn end(&mut self, index: usize, stop: Stop, truncated: bool) {
         let Some(slot) = self.slots.get_mut(index) else { return };
         let Some(task) = slot.task.take() else { return };
         slot.last_used = self.tick;
-        if let Some(drafter) = &mut self.drafter {
-            drafter.end(index);
-        }
+        let length = self.team.length(index);
+        self.team.end(index, &task.tokens, task.output().len());
         slot.seed = Some(SeedOrigin::new(task.seed, task.tokens.len(), task.position()));
         let path = task.session_save.clone().filter(|_| !matches!(stop, Stop::Error(_)));
         let cached = slot.cache.len();
         let saved = path.map(|path| self.save_to(index, &path));
-        let (ticket, mut outcome) = task.finish(stop, index, cached, truncated);
+        let (ticket, mut outcome) = task.finish(stop, index, cached, truncated, length);
         outcome.session_save = saved;
         self.ended.push((ticket, outcome));
     }

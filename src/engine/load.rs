@@ -2,17 +2,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::beams::Beams;
 use super::embedder::Embedder;
 use super::generation::Generation;
 use super::worker::Worker;
 use super::{Config, Engine, Notify, Shared, SlotStatus, Status};
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
-use crate::llama::{self, Batch, Context, ContextParams, Interrupt, Model, ThreadPool};
-use crate::speculative::{Compatibility, DraftModel};
+use crate::llama::{self, Batch, Context, ContextParams, Interrupt, Model, ThreadPool, Token};
+use crate::speculative::{
+    CacheKind, Caches, Compatibility, Costs, DraftModel, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramSimple,
+    Prediction, Suffix, Team, read_cache,
+};
 
 /// The models of a running engine.
 #[derive(Debug, Clone)]
@@ -68,9 +73,10 @@ fn start(config: &Config, models: &mut Models, notify: Arc<Notify>) -> Result<En
     let most = contexts.iter().flatten().map(|context| context.n_threads.max(context.n_threads_batch)).max();
     let threads = Arc::new(ThreadPool::new(most.unwrap_or(1))?);
 
+    let caches = Arc::new(read_caches(config, &models.target)?);
     let mut generation = None;
     if models.target.can_generate() {
-        generation = Some(generator(config, models, &threads, &interrupt)?);
+        generation = Some(generator(config, models, &caches, &threads, &interrupt)?);
     } else if !config.embedding {
         return Err(Error::model("model: it generates no text; \"embedding\": true loads it for embeddings"));
     }
@@ -104,6 +110,7 @@ fn start(config: &Config, models: &mut Models, notify: Arc<Notify>) -> Result<En
         shared,
         thread: Mutex::new(Some(thread)),
         unfinished: Arc::default(),
+        caches,
         n_slots: slots,
         max_queue: config.max_queue,
     })
@@ -112,6 +119,7 @@ fn start(config: &Config, models: &mut Models, notify: Arc<Notify>) -> Result<En
 fn generator(
     config: &Config,
     models: &mut Models,
+    caches: &Arc<Caches>,
     threads: &Arc<ThreadPool>,
     interrupt: &Arc<Interrupt>,
 ) -> Result<Generation> {
@@ -119,21 +127,27 @@ fn generator(
     let sequences = u32::try_from(n_parallel).unwrap_or(u32::MAX);
     let params = ContextParams { n_seq_max: sequences, embeddings: false, ..config.context.clone() };
     let mut context = Context::new(&models.target, &params, threads, interrupt)?;
+    let mut costs = Costs::default();
     if config.warmup {
         warm_up(&mut context);
+        if config.draft.is_some() {
+            measure(&mut context, TARGET_SIZES, |n, time| costs.saw_target(n, time));
+        }
     }
     models.n_ctx = context.n_ctx();
     let extend = config.self_extend;
     if extend.is_some() && !(context.can_shift() && context.cuts_anywhere()) {
         return Err(Error::invalid("grp_attn_n: this model's memory cannot move positions"));
     }
-    let mut generation = Generation::new(context, n_parallel, params.kv_unified, config.ctx_shift, extend);
+    let beams = Beams::new(&models.target, &config.context, threads, interrupt);
+    let mut generation = Generation::new(context, beams, config);
     if let (Some(draft), Some((_, params))) = (&models.draft, &config.draft) {
         let n_ctx = params.n_ctx.or(u32::try_from(models.n_ctx).ok());
         let params = ContextParams { n_seq_max: sequences, embeddings: false, n_ctx, ..params.clone() };
         let mut context = Context::new(draft, &params, threads, interrupt)?;
         if config.warmup {
             warm_up(&mut context);
+            measure(&mut context, &[1], |n, time| costs.saw_draft(n, time));
         }
         let report = Compatibility::of(&models.target, draft, context.n_ctx());
         match &report.reason {
@@ -141,13 +155,74 @@ fn generator(
             None => {
                 let extend = extend.filter(|_| context.can_shift() && context.cuts_anywhere());
                 let drafter = DraftModel::new(context, n_parallel, models.target.vocab().n_tokens(), extend);
-                generation.drafter = Some(Box::new(drafter));
+                generation.team.add_model(Box::new(drafter));
             }
         }
         generation.draft_obstacle = report.reason.clone();
         models.compatibility = Some(report);
     }
+    generation.team.costs = costs;
+    add_text_drafters(&mut generation.team, n_parallel, caches);
     Ok(generation)
+}
+
+/// The drafters that need no model, in the order in which equals are preferred.
+fn add_text_drafters(team: &mut Team, n_slots: usize, caches: &Arc<Caches>) {
+    team.add(Box::new(Prediction::new(n_slots)));
+    team.add(Box::new(Suffix::new(n_slots)));
+    team.add(Box::new(NgramCache::with(n_slots, Arc::clone(caches))));
+    team.add(Box::new(NgramMapK4v::new(n_slots)));
+    team.add(Box::new(NgramMapK::new(n_slots)));
+    team.add(Box::new(NgramSimple::new(n_slots)));
+    team.add(Box::new(NgramMod::new(n_slots)));
+}
+
+fn read_caches(config: &Config, model: &Model) -> Result<Caches> {
+    let (caches, n_vocab) = (Caches::default(), model.vocab().n_tokens());
+    if let Some(path) = &config.lookup_static {
+        caches.set(CacheKind::Static, read_cache("lookup_cache_static", path, n_vocab, false)?);
+    }
+    if let Some(path) = &config.lookup_dynamic {
+        caches.set(CacheKind::Dynamic, read_cache("lookup_cache_dynamic", path, n_vocab, true)?);
+    }
+    Ok(caches)
+}
+
+/// Sizes of target batches that are measured before the first request, as far as [`MEASURING`] allows; those between
+/// are measured when they are used. CPUs multiply by four rows at a time, so a step is looked for at both of its ends.
+const TARGET_SIZES: &[usize] = &[1, 2, 4, 8, 3, 5, 6, 12, 16, 9, 13];
+/// How long measuring may take; a size that was begun is measured to its end.
+const MEASURING: Duration = Duration::from_millis(1200);
+
+/// Tells what evaluations of these sizes cost, so that the first request already drafts as much as pays.
+fn measure(context: &mut Context, sizes: &[usize], mut saw: impl FnMut(usize, Duration)) {
+    let (n_tokens, n_batch) = (context.model().vocab().n_tokens(), context.n_batch());
+    let begin = Instant::now();
+    let mut batch = Batch::new();
+    for n in sizes.iter().copied().filter(|n| *n <= n_batch) {
+        let mut best = None;
+        for _ in 0..3 {
+            batch.clear();
+            for position in 0..n {
+                let token = Token::try_from((position * 31 + 7) % n_tokens.max(1)).unwrap_or(0);
+                batch.push(token, position, 0, true);
+            }
+            let start = Instant::now();
+            let result = context.decode(&batch);
+            let time = start.elapsed();
+            context.truncate(0, 0);
+            if result.is_err() {
+                return;
+            }
+            best = Some(best.map_or(time, |best: Duration| best.min(time)));
+        }
+        if let Some(best) = best {
+            saw(n, best);
+        }
+        if begin.elapsed() > MEASURING {
+            return;
+        }
+    }
 }
 
 /// Evaluates one token, so that the first request does not pay for what is done once.

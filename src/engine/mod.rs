@@ -1,9 +1,10 @@
 //! The engine: one thread that owns all contexts and generates for all requests.
 //!
 //! [`Engine`] is the handle. Requests go in as [`Request`]s, by a channel; what becomes of one is taken out of its
-//! [`Ticket`]. Nothing here knows JSON.
+//! [`Order`]. Nothing here knows JSON.
 
 mod admission;
+mod beams;
 mod command;
 mod config;
 mod embedder;
@@ -18,6 +19,7 @@ mod space;
 mod task;
 mod text;
 mod ticket;
+mod turns;
 mod worker;
 
 use std::sync::Arc;
@@ -29,17 +31,20 @@ use crossbeam_channel::Sender;
 use parking_lot::Mutex;
 
 use self::command::{Command, Submission};
+use self::ticket::Expected;
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{Interrupt, Token};
+use crate::speculative::Caches;
 
+pub use self::beams::MAX_BEAMS;
 pub use self::config::Config;
 pub use self::event::{
-    Event, Generated, Outcome, PromptStats, Restored, Saved, SpeculationStats, Stop, Timings, Update,
+    Event, Generated, Outcome, Progress, PromptStats, Restored, Saved, SpeculationStats, Stop, Timings, Update,
 };
 pub use self::load::{Models, load};
 pub use self::request::Request;
-pub use self::ticket::{MAX_UPDATES, Phase, Ticket};
+pub use self::ticket::{MAX_UPDATES, Order, Phase};
 
 /// Told the number of each request that has news, on the engine's thread.
 pub type Notify = dyn Fn(u64) + Send + Sync;
@@ -59,6 +64,7 @@ pub struct Engine {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Requests submitted and not finished; as many may be as there are slots and places in the queue.
     unfinished: Arc<AtomicUsize>,
+    caches: Arc<Caches>,
     n_slots: usize,
     max_queue: usize,
 }
@@ -98,28 +104,49 @@ pub struct SlotStatus {
     pub n_past: usize,
     /// The tokens in the cache of a free slot.
     pub cache: Option<Arc<Vec<Token>>>,
+    /// The LoRA scales that they were evaluated with.
+    pub lora: Vec<f32>,
 }
 
 impl Engine {
-    /// Queues a request; its prompt's tokens and its settings are valid for the model.
-    pub fn submit(&self, request: Request) -> Result<Arc<Ticket>> {
+    /// Queues the texts of a request, all of them or none; their prompts' tokens and their settings are valid for the
+    /// model.
+    pub fn submit(&self, requests: Vec<Request>) -> Result<Arc<Order>> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let closed = self.shared.closed.lock();
         if *closed {
             return Err(self.stopped());
         }
-        let unfinished = self.unfinished.load(Ordering::Acquire);
-        if unfinished >= self.n_slots + self.max_queue {
-            let waiting = unfinished - self.n_slots;
-            return Err(Error::new(Code::QueueFull, format!("max_queue: {waiting} requests are waiting already")));
+        self.check_room(requests.len())?;
+        let expect =
+            |request: &Request| Expected { n_prompt: request.prompt.len(), speculates: request.speculative.is_some() };
+        let order = Order::new(id, requests.iter().map(expect).collect(), Arc::clone(&self.unfinished));
+        let now = Instant::now();
+        for (request, ticket) in requests.into_iter().zip(order.tickets()) {
+            // A time too far to be written as an `Instant` never comes.
+            let deadline = request.timeout.and_then(|timeout| now.checked_add(timeout));
+            self.send(Command::Submit(Box::new(Submission { request, ticket, deadline })))?;
         }
-        let ticket = Ticket::new(id, request.prompt.len(), request.speculative.is_some(), Arc::clone(&self.unfinished));
-        let ticket = Arc::new(ticket);
-        // A time too far to be written as an `Instant` never comes.
-        let deadline = request.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let submission = Submission { request, ticket: Arc::clone(&ticket), deadline };
-        self.send(Command::Submit(Box::new(submission)))?;
-        Ok(ticket)
+        Ok(order)
+    }
+
+    /// Whether `n_texts` more could be queued now. Holds until others submit.
+    ///
+    /// # Errors
+    /// They could not ([`Code::QueueFull`]).
+    pub fn check_room(&self, n_texts: usize) -> Result<()> {
+        let (unfinished, most) = (self.unfinished.load(Ordering::Acquire), self.n_slots + self.max_queue);
+        if unfinished + n_texts <= most {
+            return Ok(());
+        }
+        let waiting = unfinished.saturating_sub(self.n_slots);
+        let message = match n_texts {
+            1 => format!("max_queue: {waiting} requests are waiting already"),
+            n => format!(
+                "max_queue: {n} texts were asked for, where {most} may run or wait and {unfinished} do so already"
+            ),
+        };
+        Err(Error::new(Code::QueueFull, message))
     }
 
     fn send(&self, command: Command) -> Result<()> {
@@ -136,12 +163,12 @@ impl Engine {
     }
 
     /// Ends a request: at once when it waits, else within one evaluation. True when it had not ended before.
-    pub fn cancel(&self, ticket: &Ticket) -> bool {
-        if ticket.phase() == Phase::Finished {
+    pub fn cancel(&self, order: &Arc<Order>) -> bool {
+        if order.phase() == Phase::Finished {
             return false;
         }
-        if !ticket.cancel() {
-            // It is in a slot: stop the evaluation that runs.
+        if !order.cancel() {
+            // Some of it is in a slot: stop the evaluation that runs.
             self.shared.interrupt.raise();
         }
         // An engine that has ended has ended the request as well.
@@ -154,6 +181,11 @@ impl Engine {
         let (reply, answer) = crossbeam_channel::bounded(1);
         self.send(Command::Embed(tokens, reply))?;
         answer.recv().map_err(|_| Error::new(Code::Cancelled, "get_embedding: the engine was stopped"))?
+    }
+
+    /// The n-gram caches that all slots share.
+    pub fn caches(&self) -> &Caches {
+        &self.caches
     }
 
     /// What slots and queue are doing. Never waits for an evaluation.

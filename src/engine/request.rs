@@ -1,6 +1,7 @@
 //! A request as the engine sees it: tokens and validated settings, no JSON.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::llama::{Grammar, Token};
@@ -10,7 +11,10 @@ use crate::{sampling, speculative};
 #[derive(Debug)]
 pub struct Request {
     /// The whole prompt; the engine shortens it when it does not fit (see [`crate::session`]).
-    pub prompt: Vec<Token>,
+    pub prompt: Arc<[Token]>,
+    /// The text of the same submission (by index, and before this one) that has the same prompt: it is evaluated once
+    /// for both where the KV cache allows it.
+    pub prompt_of: Option<usize>,
     /// Most tokens to generate; `None`: until the model ends the text.
     pub n_predict: Option<usize>,
     /// Tokens at the start of the prompt that a shortened prompt and a context shift keep; `None`: the whole prompt.
@@ -31,6 +35,16 @@ pub struct Request {
     pub seed_position: Option<usize>,
     /// A hard limit on the time from submission to the end.
     pub timeout: Option<Duration>,
+    /// Texts that a beam search follows side by side, up to [`MAX_BEAMS`](super::MAX_BEAMS); up to 1: none.
+    pub n_beams: usize,
+    /// Ends the text after the first token with a newline that comes later than this after the first token.
+    pub t_max_predict: Option<Duration>,
+    /// Whether reported probabilities are those that the token was drawn by, instead of the model's own.
+    pub post_sampling_probs: bool,
+    /// Whether to report how far the prompt's evaluation has come.
+    pub progress: bool,
+    /// The scale of each LoRA adapter of the model.
+    pub lora: Vec<f32>,
     /// How tokens are chosen.
     pub sampling: sampling::Settings,
     /// A grammar that the text must follow, compiled for this request.

@@ -95,7 +95,7 @@ impl Generation {
             return Err(Error::invalid(format!("slot {index} has no tokens to be saved")));
         }
         let target = slot.cache.save(&mut self.context)?;
-        let draft = self.drafter.as_mut().and_then(|drafter| drafter.save(index));
+        let draft = self.team.save(index);
         Ok(Session { target, draft, seed: slot.seed })
     }
 
@@ -121,8 +121,8 @@ impl Generation {
         slot.loaded = true;
         self.tick += 1;
         slot.last_used = self.tick;
-        let draft = session.draft.as_ref().zip(self.drafter.as_mut());
-        let taken = draft.map_or(0, |(draft, drafter)| if drafter.load(index, draft) { draft.tokens.len() } else { 0 });
+        let draft = session.draft.as_ref().filter(|draft| self.team.load(index, draft));
+        let taken = draft.map_or(0, |draft| draft.tokens.len());
         Ok(Restored { n_tokens, n_draft: taken, seed: session.seed })
     }
 

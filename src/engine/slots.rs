@@ -1,12 +1,15 @@
 //! A slot: a sequence of the KV cache, and the request that uses it now.
 
 use super::task::Task;
-use crate::session::{SeedOrigin, SelfExtend, Sequence};
+use crate::llama::Token;
+use crate::session::{self, SeedOrigin, SelfExtend, Sequence};
 
 pub(super) struct Slot {
     pub(super) index: usize,
     /// The tokens in the KV cache; they stay when a request ends, for the next one to reuse.
     pub(super) cache: Sequence,
+    /// The LoRA scales that the cache was made with, which are those of the task.
+    pub(super) lora: Vec<f32>,
     pub(super) task: Option<Task>,
     /// The seed of the last request, or of the loaded session, and from where its noise is counted.
     pub(super) seed: Option<SeedOrigin>,
@@ -14,6 +17,10 @@ pub(super) struct Slot {
     pub(super) loaded: bool,
     /// When a request last began or ended here, counted in admissions.
     pub(super) last_used: u64,
+    /// Its last turn, counted in turns.
+    pub(super) last_turn: u64,
+    /// Whether others have their turn in this step.
+    pub(super) sits_out: bool,
     /// This slot's part of the batch being evaluated.
     pub(super) in_batch: Option<InBatch>,
 }
@@ -36,8 +43,16 @@ impl Slot {
             task: None,
             seed: None,
             loaded: false,
+            lora: Vec::new(),
             last_used: 0,
+            last_turn: 0,
+            sits_out: false,
             in_batch: None,
         }
+    }
+
+    /// How many tokens at the start of `tokens` are in the cache, as evaluated with these LoRA scales.
+    pub(super) fn common_prefix(&self, tokens: &[Token], lora: &[f32]) -> usize {
+        if self.lora == lora { session::common_prefix(&self.cache, tokens) } else { 0 }
     }
 }

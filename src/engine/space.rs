@@ -18,11 +18,8 @@ impl Generation {
                 self.end(index, Stop::Limit, true);
                 continue;
             };
-            task.tokens.drain(range.clone());
-            task.truncated = true;
-            if let Some(drafter) = &mut self.drafter {
-                drafter.shift(index, range.start, range.len());
-            }
+            task.shift(range.clone());
+            self.team.shift(index, range.start, range.len());
         }
     }
 

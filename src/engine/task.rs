@@ -1,34 +1,41 @@
 //! A request in a slot: its tokens, its text, its statistics.
 
+use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::event::{Generated, Outcome, PromptStats, Restored, SpeculationStats, Stop, Timings, Update};
+use super::event::{Generated, Outcome, Progress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update};
 use super::text::TextStream;
 use super::ticket::Ticket;
 use crate::llama::{Token, Vocab};
 use crate::sampling::{Sampler, TokenProbs};
-use crate::speculative::{Draft, Length, Settings, Source};
+use crate::speculative::{Checked, Settings, Source};
 
 /// A request that ends within a character may go on for so many tokens to complete it.
 const MAX_EXTRA: usize = 3;
 
 /// What a slot works on.
 pub(super) struct Task {
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) ticket: Ticket,
     /// The whole context: prompt and generated tokens. Those beyond the slot's cache are to be evaluated.
     pub(super) tokens: Vec<Token>,
     pub(super) sampler: Sampler,
     pub(super) n_probs: usize,
+    pub(super) post_sampling_probs: bool,
+    /// Whether the prompt's progress is reported.
+    pub(super) progress: bool,
     /// Tokens that a context shift keeps.
     pub(super) n_keep: usize,
     pub(super) n_predict: Option<usize>,
+    /// How long after the first token a newline ends the text.
+    pub(super) t_max_predict: Option<Duration>,
     pub(super) deadline: Option<Instant>,
     pub(super) speculation: Option<Speculation>,
     pub(super) text: TextStream,
     pub(super) prompt: PromptStats,
     pub(super) n_predicted: usize,
+    /// Where in `tokens` the generated ones begin, as far as they are still in the context.
+    output: usize,
     pub(super) seed: u32,
     /// The position in the noise of the first generated token.
     pub(super) seed_position: usize,
@@ -44,8 +51,6 @@ pub(super) struct Task {
 /// What speculation needs of a request.
 pub(super) struct Speculation {
     pub(super) settings: Settings,
-    pub(super) length: Length,
-    pub(super) draft: Draft,
     pub(super) stats: SpeculationStats,
 }
 
@@ -57,12 +62,15 @@ struct Clock {
 
 /// The parts of a request that a task is made of.
 pub(super) struct Parts {
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) ticket: Ticket,
     pub(super) tokens: Vec<Token>,
     pub(super) sampler: Sampler,
     pub(super) n_probs: usize,
+    pub(super) post_sampling_probs: bool,
+    pub(super) progress: bool,
     pub(super) n_keep: usize,
     pub(super) n_predict: Option<usize>,
+    pub(super) t_max_predict: Option<Duration>,
     pub(super) deadline: Option<Instant>,
     pub(super) speculation: Option<Speculation>,
     pub(super) stop: Vec<String>,
@@ -77,14 +85,18 @@ impl Task {
     pub(super) fn new(parts: Parts) -> Task {
         Task {
             ticket: parts.ticket,
-            tokens: parts.tokens,
             sampler: parts.sampler,
             n_probs: parts.n_probs,
+            post_sampling_probs: parts.post_sampling_probs,
+            progress: parts.progress,
             n_keep: parts.n_keep,
             n_predict: parts.n_predict,
+            t_max_predict: parts.t_max_predict,
             deadline: parts.deadline,
             speculation: parts.speculation,
             text: TextStream::new(parts.stop),
+            output: parts.tokens.len(),
+            tokens: parts.tokens,
             truncated: parts.prompt.truncated,
             prompt: parts.prompt,
             n_predicted: 0,
@@ -123,9 +135,9 @@ impl Task {
     ) -> Option<Stop> {
         let now = Instant::now();
         if self.clock.first_token.is_none() {
-            self.clock.first_token = Some(now);
             self.ticket.set_generating();
         }
+        let elapsed = now.duration_since(*self.clock.first_token.get_or_insert(now));
         self.clock.last_token = Some(now);
         self.tokens.push(token);
         self.n_predicted += 1;
@@ -133,12 +145,40 @@ impl Task {
         if vocab.is_eog(token) {
             return Some(Stop::Eos);
         }
-        if let Some(word) = self.text.push(vocab.text(token)) {
+        let piece = vocab.text(token);
+        if let Some(word) = self.text.push(piece) {
             return Some(Stop::Word(word.to_owned()));
+        }
+        // As llama-server: a line is not broken off.
+        if self.t_max_predict.is_some_and(|most| elapsed > most) && piece.contains(&b'\n') {
+            return Some(Stop::Limit);
         }
         let n_predict = self.n_predict.filter(|n_predict| self.n_predicted >= *n_predict)?;
         let unfinished = self.text.is_inside_character() && self.n_predicted < n_predict + MAX_EXTRA;
         (!unfinished).then_some(Stop::Limit)
+    }
+
+    /// The generated tokens that are still in the context.
+    pub(super) fn output(&self) -> &[Token] {
+        self.tokens.get(self.output..).unwrap_or(&[])
+    }
+
+    /// The context has shifted: these positions of it are gone.
+    pub(super) fn shift(&mut self, gone: Range<usize>) {
+        let before_output = gone.start.min(self.output)..gone.end.min(self.output);
+        self.output -= before_output.len();
+        self.tokens.drain(gone);
+        self.truncated = true;
+    }
+
+    /// Reports that `processed` tokens of the prompt are in the cache.
+    pub(super) fn report_progress(&self, processed: usize) {
+        self.ticket.progress(Progress {
+            total: self.prompt.n_prompt,
+            cached: self.prompt.n_cached,
+            processed,
+            time: self.clock.start.elapsed(),
+        });
     }
 
     /// Sends the text that may be shown.
@@ -159,7 +199,8 @@ impl Task {
         slot: usize,
         n_cached: usize,
         truncated: bool,
-    ) -> (Arc<Ticket>, Outcome) {
+        draft_length: Option<usize>,
+    ) -> (Ticket, Outcome) {
         let outcome = Outcome {
             stop,
             text: self.text.finish(),
@@ -171,11 +212,10 @@ impl Task {
             n_cached,
             truncated: self.truncated || truncated,
             timings: self.timings(),
-            speculation: self.speculation.take().map(|speculation| {
-                let mut stats = speculation.stats;
-                stats.n_max_final = speculation.length.current();
-                stats
-            }),
+            speculation: self
+                .speculation
+                .take()
+                .map(|speculation| SpeculationStats { n_max_final: draft_length.unwrap_or(0), ..speculation.stats }),
             seed_position: self.seed_position,
             session_load: self.session_load,
             session_save: None,
@@ -203,35 +243,22 @@ impl Task {
 
 impl Speculation {
     pub(super) fn new(settings: Settings) -> Speculation {
-        Speculation {
-            length: Length::new(&settings),
-            draft: Draft::default(),
-            stats: SpeculationStats::default(),
-            settings,
-        }
+        Speculation { stats: SpeculationStats::default(), settings }
     }
 
-    /// The draft in hand was checked and its first `n_accepted` tokens were right.
-    pub(super) fn checked(&mut self, n_accepted: usize) {
-        let drafted = self.draft.tokens.len();
-        if drafted == 0 {
-            return;
-        }
-        self.length.saw(drafted, n_accepted);
+    /// A draft was checked.
+    pub(super) fn checked(&mut self, Checked { source, drafted, accepted }: Checked) {
         let stats = &mut self.stats;
         stats.n_drafted += drafted;
-        stats.n_accepted += n_accepted;
+        stats.n_accepted += accepted;
         if stats.accepted_per_position.len() < drafted {
             stats.accepted_per_position.resize(drafted, 0);
         }
-        for count in stats.accepted_per_position.iter_mut().take(n_accepted) {
+        for count in stats.accepted_per_position.iter_mut().take(accepted) {
             *count += 1;
         }
-        if let Some(source) = self.draft.source {
-            let (all, right) = stats.by_source.entry(source).or_default();
-            *all += drafted;
-            *right += n_accepted;
-        }
-        self.draft.clear();
+        let (all, right) = stats.by_source.entry(source).or_default();
+        *all += drafted;
+        *right += accepted;
     }
 }

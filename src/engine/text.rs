@@ -4,7 +4,7 @@
 ///
 /// Bytes come in token by token; text goes out as soon as it can be neither part of a stop string nor the
 /// beginning of a character. What goes out, joined, is the same however often it is taken.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct TextStream {
     stops: Vec<String>,
     longest_stop: usize,

@@ -1,4 +1,5 @@
-//! The two ends of a request: the engine puts events in, whoever submitted it takes them out.
+//! The two ends of a request: the engine puts events in by [`Ticket`]s, one for each text that it generates; whoever
+//! submitted the request takes them out of the [`Order`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::event::{Event, Outcome, Stop, Update};
+use super::event::{Event, Outcome, Progress, Stop, Update};
 
 /// Updates kept for a request that is not polled; further ones are joined to the last, so that nothing is lost
 /// and memory grows with the text alone.
 pub const MAX_UPDATES: usize = 1024;
 
-/// How far a request has come.
+/// How far a request has come, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Waiting for a slot.
@@ -38,37 +39,61 @@ impl Phase {
     }
 }
 
-/// A submitted request, shared by the engine and those who poll it.
+/// A submitted request: its number, and what is reported about its texts, of which it has one or several.
 #[derive(Debug)]
-pub struct Ticket {
+pub struct Order {
     id: u64,
-    n_prompt: usize,
-    speculates: bool,
+    texts: Vec<Expected>,
     cancelled: AtomicBool,
     inner: Mutex<Inner>,
     news: Condvar,
-    /// Counts the tickets that have not finished.
+    /// Counts the texts that have not finished, of all orders.
     unfinished: Arc<AtomicUsize>,
+}
+
+/// What is known of a text before it runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Expected {
+    /// Tokens of its prompt.
+    pub(super) n_prompt: usize,
+    pub(super) speculates: bool,
 }
 
 #[derive(Debug)]
 struct Inner {
-    phase: Phase,
-    events: VecDeque<Event>,
+    /// Of each text.
+    phases: Vec<Phase>,
+    /// Each with the index of its text.
+    events: VecDeque<(usize, Event)>,
 }
 
-impl Ticket {
-    pub(super) fn new(id: u64, n_prompt: usize, speculates: bool, unfinished: Arc<AtomicUsize>) -> Ticket {
-        unfinished.fetch_add(1, Ordering::AcqRel);
-        Ticket {
+impl Inner {
+    /// How far the request has come: as far as the text that has come furthest, and finished when all are.
+    fn phase(&self) -> Phase {
+        let is = |phase| self.phases.contains(&phase);
+        [Phase::Generating, Phase::Prompt, Phase::Queued]
+            .into_iter()
+            .find(|phase| is(*phase))
+            .unwrap_or(Phase::Finished)
+    }
+}
+
+impl Order {
+    pub(super) fn new(id: u64, texts: Vec<Expected>, unfinished: Arc<AtomicUsize>) -> Arc<Order> {
+        unfinished.fetch_add(texts.len(), Ordering::AcqRel);
+        Arc::new(Order {
             unfinished,
             id,
-            n_prompt,
-            speculates,
             cancelled: AtomicBool::new(false),
-            inner: Mutex::new(Inner { phase: Phase::Queued, events: VecDeque::new() }),
+            inner: Mutex::new(Inner { phases: vec![Phase::Queued; texts.len()], events: VecDeque::new() }),
+            texts,
             news: Condvar::new(),
-        }
+        })
+    }
+
+    /// The engine's end of each text.
+    pub(super) fn tickets(self: &Arc<Self>) -> impl Iterator<Item = Ticket> {
+        (0..self.texts.len()).map(|index| Ticket { order: Arc::clone(self), index })
     }
 
     /// The request's number, unique in the process.
@@ -76,19 +101,19 @@ impl Ticket {
         self.id
     }
 
-    /// How far it has come.
+    /// How far it has come: as far as the text that has come furthest, and finished when all are.
     pub fn phase(&self) -> Phase {
-        self.inner.lock().phase
+        self.inner.lock().phase()
     }
 
-    /// Takes the events so far. Waits for the first one up to `wait`, unless the request has finished.
-    /// The phase is the one after them.
-    pub fn take(&self, wait: Duration) -> (Vec<Event>, Phase) {
+    /// Takes the events so far, each with the index of its text. Waits for the first one up to `wait`, unless the
+    /// request has finished. The phase is the one after them.
+    pub fn take(&self, wait: Duration) -> (Vec<(usize, Event)>, Phase) {
         let mut inner = self.inner.lock();
         if inner.events.is_empty() && !wait.is_zero() {
             // A far deadline that does not fit into an `Instant` is no deadline.
             let deadline = Instant::now().checked_add(wait);
-            while inner.events.is_empty() && inner.phase != Phase::Finished {
+            while inner.events.is_empty() && inner.phase() != Phase::Finished {
                 let late = match deadline {
                     Some(deadline) => self.news.wait_until(&mut inner, deadline).timed_out(),
                     None => {
@@ -101,134 +126,142 @@ impl Ticket {
                 }
             }
         }
-        (inner.events.drain(..).collect(), inner.phase)
+        (inner.events.drain(..).collect(), inner.phase())
     }
 
-    /// Waits for the end and returns all events not taken yet.
-    pub fn wait(&self) -> Vec<Event> {
+    /// Waits for the end of all texts and returns all events not taken yet.
+    pub fn wait(&self) -> Vec<(usize, Event)> {
         let mut inner = self.inner.lock();
-        while inner.phase != Phase::Finished {
+        while inner.phase() != Phase::Finished {
             self.news.wait(&mut inner);
         }
         inner.events.drain(..).collect()
     }
 
-    /// Asks the request to end. One that still waits for a slot ends here and now: then true is returned.
-    pub(super) fn cancel(&self) -> bool {
+    /// Asks all texts to end. Those that still wait for a slot end here and now: true when no other is left.
+    pub(super) fn cancel(self: &Arc<Self>) -> bool {
         self.cancelled.store(true, Ordering::Release);
-        self.finish_if_queued(Stop::Cancelled)
+        for ticket in self.tickets() {
+            ticket.finish_if_queued(Stop::Cancelled);
+        }
+        self.phase() == Phase::Finished
+    }
+}
+
+/// The engine's end of one text.
+#[derive(Debug, Clone)]
+pub(super) struct Ticket {
+    order: Arc<Order>,
+    index: usize,
+}
+
+impl Ticket {
+    /// The request's number.
+    pub(super) fn id(&self) -> u64 {
+        self.order.id
+    }
+
+    /// How far this text has come.
+    pub(super) fn phase(&self) -> Phase {
+        self.of(&self.order.inner.lock())
+    }
+
+    /// How far the text with that index of the same request has come.
+    pub(super) fn phase_of(&self, index: usize) -> Phase {
+        self.order.inner.lock().phases.get(index).copied().unwrap_or(Phase::Finished)
+    }
+
+    fn of(&self, inner: &Inner) -> Phase {
+        inner.phases.get(self.index).copied().unwrap_or(Phase::Finished)
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Acquire)
+        self.order.cancelled.load(Ordering::Acquire)
     }
 
-    /// Ends the request if no slot has it yet; true when it did.
+    /// Ends the text if no slot has it yet; true when it did.
     pub(super) fn finish_if_queued(&self, stop: Stop) -> bool {
-        let inner = self.inner.lock();
-        if inner.phase != Phase::Queued {
+        let inner = self.order.inner.lock();
+        if self.of(&inner) != Phase::Queued {
             return false;
         }
-        self.end(inner, Outcome::never_ran(stop, self.n_prompt, self.speculates));
+        self.end(inner, self.never_ran(stop));
         true
+    }
+
+    /// The outcome of a text that got no slot, or nothing out of it.
+    pub(super) fn never_ran(&self, stop: Stop) -> Outcome {
+        let expected = self.order.texts.get(self.index);
+        Outcome::never_ran(stop, expected.map_or(0, |text| text.n_prompt), expected.is_some_and(|text| text.speculates))
     }
 
     /// Moves from the queue into a slot; false when it has ended meanwhile.
     pub(super) fn start(&self) -> bool {
-        let mut inner = self.inner.lock();
-        let queued = inner.phase == Phase::Queued;
-        if queued {
-            inner.phase = Phase::Prompt;
-        }
-        queued
+        self.advance(Phase::Queued, Phase::Prompt)
     }
 
     pub(super) fn set_generating(&self) {
-        let mut inner = self.inner.lock();
-        if inner.phase == Phase::Prompt {
-            inner.phase = Phase::Generating;
+        self.advance(Phase::Prompt, Phase::Generating);
+    }
+
+    fn advance(&self, from: Phase, to: Phase) -> bool {
+        let mut inner = self.order.inner.lock();
+        match inner.phases.get_mut(self.index).filter(|phase| **phase == from) {
+            Some(phase) => {
+                *phase = to;
+                true
+            }
+            None => false,
         }
     }
 
     pub(super) fn update(&self, update: Update) {
-        let mut inner = self.inner.lock();
-        if inner.events.len() >= MAX_UPDATES
-            && let Some(Event::Update(last)) = inner.events.back_mut()
-        {
+        let mut inner = self.order.inner.lock();
+        let full = inner.events.len() >= MAX_UPDATES;
+        let own = inner.events.iter_mut().rev().filter(|_| full).find(|(index, _)| *index == self.index);
+        if let Some((_, Event::Update(last))) = own {
             last.text.push_str(&update.text);
             last.tokens.extend(update.tokens);
             last.timings = update.timings;
         } else {
-            inner.events.push_back(Event::Update(update));
+            inner.events.push_back((self.index, Event::Update(update)));
         }
         drop(inner);
-        self.news.notify_all();
+        self.order.news.notify_all();
+    }
+
+    pub(super) fn progress(&self, progress: Progress) {
+        let mut inner = self.order.inner.lock();
+        let full = inner.events.len() >= MAX_UPDATES;
+        let own = inner.events.iter_mut().rev().filter(|_| full).find(|(index, _)| *index == self.index);
+        match own {
+            // The later one says more.
+            Some((_, Event::Progress(last))) => *last = progress,
+            _ => inner.events.push_back((self.index, Event::Progress(progress))),
+        }
+        drop(inner);
+        self.order.news.notify_all();
     }
 
     pub(super) fn finish(&self, outcome: Outcome) {
-        let inner = self.inner.lock();
-        if inner.phase != Phase::Finished {
+        let inner = self.order.inner.lock();
+        if self.of(&inner) != Phase::Finished {
             self.end(inner, outcome);
         }
     }
 
     fn end(&self, mut inner: MutexGuard<'_, Inner>, outcome: Outcome) {
-        inner.events.push_back(Event::Finished(Box::new(outcome)));
-        inner.phase = Phase::Finished;
+        inner.events.push_back((self.index, Event::Finished(Box::new(outcome))));
+        if let Some(phase) = inner.phases.get_mut(self.index) {
+            *phase = Phase::Finished;
+        }
         // Before anybody can learn of the end and submit another.
-        self.unfinished.fetch_sub(1, Ordering::AcqRel);
+        self.order.unfinished.fetch_sub(1, Ordering::AcqRel);
         drop(inner);
-        self.news.notify_all();
+        self.order.news.notify_all();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn text(events: &[Event]) -> String {
-        events.iter().map(|event| if let Event::Update(update) = event { update.text.as_str() } else { "|" }).collect()
-    }
-
-    #[test]
-    fn updates_beyond_the_bound_are_joined_and_nothing_is_lost() {
-        let ticket = Ticket::new(1, 3, false, Arc::default());
-        assert!(ticket.start());
-        let sent: Vec<String> = (0..MAX_UPDATES + 500).map(|n| format!("{n} ")).collect();
-        for text in &sent {
-            ticket.update(Update { text: text.clone(), ..Update::default() });
-        }
-        let (events, phase) = ticket.take(Duration::ZERO);
-        assert_eq!(phase, Phase::Prompt);
-        assert_eq!(events.len(), MAX_UPDATES);
-        assert_eq!(text(&events), sent.concat());
-    }
-
-    #[test]
-    fn a_queued_request_ends_where_it_is_cancelled() {
-        let unfinished = Arc::default();
-        let ticket = Ticket::new(1, 3, true, Arc::clone(&unfinished));
-        assert_eq!(unfinished.load(Ordering::Relaxed), 1);
-        assert!(ticket.cancel());
-        assert_eq!(unfinished.load(Ordering::Relaxed), 0);
-        assert!(!ticket.cancel(), "only once");
-        assert!(!ticket.start(), "a slot must not take it");
-        let (events, phase) = ticket.take(Duration::from_secs(3600));
-        assert_eq!(phase, Phase::Finished);
-        let [Event::Finished(outcome)] = events.as_slice() else { panic!("{events:?}") };
-        assert_eq!(outcome.stop, Stop::Cancelled);
-        assert_eq!(outcome.prompt.n_total, 3);
-        assert!(outcome.speculation.is_some());
-        assert_eq!(ticket.take(Duration::from_secs(3600)).0.len(), 0, "waits for nothing once finished");
-    }
-
-    #[test]
-    fn waiting_ends_with_the_first_update() {
-        let ticket = std::sync::Arc::new(Ticket::new(1, 3, false, Arc::default()));
-        let other = std::sync::Arc::clone(&ticket);
-        assert!(ticket.start());
-        let waiting = std::thread::spawn(move || other.take(Duration::MAX));
-        ticket.update(Update { text: "a".into(), ..Update::default() });
-        assert_eq!(text(&waiting.join().unwrap().0), "a");
-    }
-}
+#[path = "ticket_tests.rs"]
+mod tests;

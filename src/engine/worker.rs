@@ -123,6 +123,7 @@ impl Worker {
             status.request = busy.map(|task| task.ticket.id());
             status.phase = busy.map(|task| task.ticket.phase());
             status.n_past = slot.cache.len();
+            status.lora.clone_from(&slot.lora);
             // Cached tokens matter to those who ask what a prompt will reuse: free slots only, and only when they changed.
             if busy.is_some() {
                 status.cache = None;

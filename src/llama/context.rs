@@ -47,6 +47,8 @@ pub struct Context {
     /// Whether every position stays in the memory until it is removed, and can be removed alone.
     pub(super) cuts_anywhere: bool,
     layout: Vec<(&'static str, String)>,
+    /// The adapters' scales in force.
+    lora_scales: Vec<f32>,
     // After `ptr`, which uses them and is freed first (see `drop`).
     pub(super) model: Arc<Model>,
     _threads: Arc<ThreadPool>,
@@ -82,13 +84,8 @@ impl Context {
                 why.message()
             ))
         })?;
-        // SAFETY: the context is alive; the adapters belong to its model.
+        // SAFETY: the context is alive.
         let mut context = unsafe {
-            let (mut adapters, mut scales): (Vec<_>, Vec<_>) =
-                model.adapters().iter().map(|(adapter, scale)| (adapter.as_ptr(), *scale)).unzip();
-            if !adapters.is_empty() {
-                sys::llama_set_adapters_lora(ptr.as_ptr(), adapters.as_mut_ptr(), adapters.len(), scales.as_mut_ptr());
-            }
             Context {
                 ptr,
                 memory: sys::llama_get_memory(ptr.as_ptr()),
@@ -105,6 +102,7 @@ impl Context {
                 moved: false,
                 cuts_anywhere: model.can_roll_back() && (model.n_swa() == 0 || params.swa_full),
                 layout: layout(params, model, sys::llama_n_rs_seq(ptr.as_ptr())),
+                lora_scales: Vec::new(),
                 model: Arc::clone(model),
                 _threads: Arc::clone(threads),
                 interrupt: Arc::clone(interrupt),
@@ -113,6 +111,7 @@ impl Context {
         if context.memory.is_null() && !params.embeddings {
             return Err(Error::model("the model has no KV cache: it cannot generate text"));
         }
+        context.set_adapters(&model.lora_scales());
         context.prove()?;
         // SAFETY: context and pool are alive, and the context keeps the pool.
         unsafe { sys::llama_attach_threadpool(context.ptr.as_ptr(), threads.as_ptr(), threads.as_ptr()) };
@@ -167,6 +166,24 @@ impl Context {
     pub fn set_threads(&mut self, n_threads: i32, n_threads_batch: i32) {
         // SAFETY: the context is alive; ggml takes no more threads than the pool has.
         unsafe { sys::llama_set_n_threads(self.ptr.as_ptr(), n_threads.max(1), n_threads_batch.max(1)) }
+    }
+
+    /// Sets the scale of each LoRA adapter of the model, by its number, for the evaluations that follow. Costs nothing when
+    /// none changes.
+    pub fn set_adapters(&mut self, scales: &[f32]) {
+        if self.lora_scales == scales {
+            return;
+        }
+        self.lora_scales = scales.to_vec();
+        let (mut adapters, mut scales): (Vec<_>, Vec<_>) =
+            self.model.adapters().iter().zip(scales).map(|((adapter, _), scale)| (adapter.as_ptr(), *scale)).unzip();
+        if adapters.is_empty() {
+            return;
+        }
+        // SAFETY: the context is alive, the adapters belong to its model, and both lists have the length given.
+        unsafe {
+            sys::llama_set_adapters_lora(self.ptr.as_ptr(), adapters.as_mut_ptr(), adapters.len(), scales.as_mut_ptr());
+        }
     }
 
     /// Evaluates `batch`; afterwards [`Context::logits`] has the rows that were asked for.

@@ -42,6 +42,19 @@ impl Context {
         unsafe { sys::llama_memory_seq_rm(self.memory, sequence, from, to) }
     }
 
+    /// Makes the sequence `to` a copy of `from`, in place of what it holds. False for a sequence that the context does not
+    /// have, and then nothing changed. Where both have buffers of their own these are copied whole, by the next
+    /// evaluation; in a buffer that they share it takes no memory.
+    pub fn copy(&mut self, from: SeqId, to: SeqId) -> bool {
+        if from == to || !self.has_sequence(from) || !self.truncate(to, 0) {
+            return false;
+        }
+        // SAFETY: the memory belongs to the context, and both sequences are its own; whole sequences can be copied by
+        // every kind of memory.
+        unsafe { sys::llama_memory_seq_cp(self.memory, from, to, -1, -1) };
+        true
+    }
+
     /// Adds `by` to the positions `range` of `sequence`, whose new places are free. False when this memory cannot
     /// shift; then nothing changed.
     pub fn move_by(&mut self, sequence: SeqId, range: Range<usize>, by: isize) -> bool {

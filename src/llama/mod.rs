@@ -30,7 +30,7 @@ pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode,
 };
 pub use threads::ThreadPool;
-pub use vocab::{Vocab, VocabKind};
+pub use vocab::{Fim, Vocab, VocabKind};
 
 /// A token's id in a vocabulary.
 pub type Token = i32;

@@ -133,6 +133,11 @@ impl Model {
         let adapter = NonNull::new(adapter).ok_or_else(|| {
             Error::model(format!("lora: {path:?} cannot be loaded: {}", reason(&errors, &why.message())))
         })?;
+        // SAFETY: the adapter is alive.
+        if unsafe { sys::llama_adapter_get_alora_n_invocation_tokens(adapter.as_ptr()) } > 0 {
+            let message = format!("lora: {path:?} is an activated LoRA, which is not available in this version");
+            return Err(Error::model(message));
+        }
         self.adapters.push((adapter, scale));
         Ok(())
     }
@@ -246,6 +251,11 @@ impl Model {
 
     pub(super) fn as_ptr(&self) -> *mut sys::llama_model {
         self.ptr.as_ptr()
+    }
+
+    /// The scale that each LoRA adapter was loaded with, by its number.
+    pub fn lora_scales(&self) -> Vec<f32> {
+        self.adapters.iter().map(|(_, scale)| *scale).collect()
     }
 
     pub(super) fn adapters(&self) -> &[(NonNull<sys::llama_adapter_lora>, f32)] {

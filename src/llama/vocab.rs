@@ -39,6 +39,21 @@ impl VocabKind {
     }
 }
 
+/// Tokens that tell a model which part of a text is to be filled in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fim {
+    /// Before the text before the gap.
+    pub prefix: Token,
+    /// Before the text behind the gap.
+    pub suffix: Token,
+    /// Before the text in the gap.
+    pub middle: Token,
+    /// Before the name of a repository.
+    pub repository: Option<Token>,
+    /// Before a file.
+    pub separator: Option<Token>,
+}
+
 /// The vocabulary of a [`Model`](super::Model), which owns it: the pieces of all tokens are copied out
 /// once, so that looking one up is a slice and neither allocates nor calls llama.cpp.
 pub struct Vocab {
@@ -176,6 +191,20 @@ impl Vocab {
     pub fn newline(&self) -> Option<Token> {
         // SAFETY: see `bos`.
         self.known(unsafe { sys::llama_vocab_nl(self.ptr) })
+    }
+
+    /// The tokens for filling in the middle of a text; `None` when one of those that it takes is missing.
+    pub fn fim(&self) -> Option<Fim> {
+        // SAFETY: see `bos`.
+        unsafe {
+            Some(Fim {
+                prefix: self.known(sys::llama_vocab_fim_pre(self.ptr))?,
+                suffix: self.known(sys::llama_vocab_fim_suf(self.ptr))?,
+                middle: self.known(sys::llama_vocab_fim_mid(self.ptr))?,
+                repository: self.known(sys::llama_vocab_fim_rep(self.ptr)),
+                separator: self.known(sys::llama_vocab_fim_sep(self.ptr)),
+            })
+        }
     }
 
     /// Whether a text is to begin with BOS.

@@ -1,14 +1,15 @@
-//! The model's own probabilities: the softmax of the raw logits, before penalties, biases and truncation.
+//! Probabilities that are reported: the model's own, which are the softmax of the raw logits (before penalties, biases
+//! and truncation), or those that a token was drawn from.
 
 use super::blocks::{BlockScratch, Blocks, max_of, sum_exp};
 use super::candidates::Candidates;
 use super::math::{exp, gap};
-use crate::llama::Token;
+use crate::llama::{Token, TokenData};
 
 /// The log-probability of what cannot be drawn: JSON has no infinity, so llama-server reports this too.
 const LOWEST: f32 = f32::MIN;
 
-/// A token with the model's log-probability for it and for the most probable ones.
+/// A token with its log-probability and the most probable ones with theirs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenProbs {
     /// The token.
@@ -17,6 +18,18 @@ pub struct TokenProbs {
     pub logprob: f32,
     /// The most probable tokens with their log-probabilities, most probable first; of equals, the lowest first.
     pub top: Vec<(Token, f32)>,
+}
+
+impl TokenProbs {
+    /// `token` and the `n` most probable tokens of a distribution, which lists the most probable first.
+    pub(super) fn in_distribution(items: &[TokenData], token: Token, n: usize) -> TokenProbs {
+        let logprob = |p: f32| p.ln().max(LOWEST);
+        TokenProbs {
+            token,
+            logprob: items.iter().find(|item| item.id == token).map_or(LOWEST, |item| logprob(item.p)),
+            top: items.iter().take(n).map(|item| (item.id, logprob(item.p))).collect(),
+        }
+    }
 }
 
 /// The logit of `token`; -inf for an id outside the row and for NaN.

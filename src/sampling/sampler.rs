@@ -7,6 +7,7 @@ use super::candidates::Candidates;
 use super::chain::{Chain, Place, Work};
 use super::noise::Noise;
 use super::outside::{Constraint, Words};
+use super::probs::TokenProbs;
 use super::row::Row;
 use super::settings::Settings;
 use crate::error::{Error, Result};
@@ -92,6 +93,22 @@ impl<G: Constraint> Sampler<G> {
         self.list.retain(|item| item.p > 0.0);
         self.list.sort();
         Ok(self.list.items())
+    }
+
+    /// The token of [`Sampler::pick`] with the probabilities that it was drawn by: its own, and the `n` largest (fewer
+    /// when fewer tokens could be drawn). llama-server's `post_sampling_probs`. Takes about twice as long as
+    /// [`Sampler::distribution`]. Arguments and errors as for `pick`.
+    pub fn pick_with_probs(
+        &mut self,
+        logits: &mut [f32],
+        history: &[Token],
+        position: usize,
+        n: usize,
+    ) -> Result<(Token, TokenProbs)> {
+        let distribution = self.distribution(logits, history, position)?.to_vec();
+        // Once more, for what `accept` learns from.
+        let token = self.pick(logits, history, position)?;
+        Ok((token, TokenProbs::in_distribution(&distribution, token, n)))
     }
 
     /// Tells grammar and mirostat that `token` was emitted: once for each, after its `pick`. Mirostat learns from the

@@ -108,6 +108,17 @@ impl Sequence {
         self.back_to_checkpoint(context, len)
     }
 
+    /// Becomes a copy of `other`, which is in the same context. False when that cannot be; then nothing changed.
+    pub fn copy_from(&mut self, context: &mut Context, other: &Sequence) -> bool {
+        let copied = context.copy(other.id, self.id);
+        if copied {
+            self.checkpoints.keep(0);
+            self.tokens.clone_from(&other.tokens);
+            self.blocks = other.blocks;
+        }
+        copied
+    }
+
     fn keep(&mut self, len: usize) {
         self.tokens.truncate(len);
         self.blocks = self.blocks.min(self.extend.map_or(0, |extend| extend.blocks(len)));

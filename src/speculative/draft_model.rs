@@ -153,12 +153,14 @@ impl DraftModel {
             let drafted = ask.draft.tokens.len();
             // Nothing can follow (a grammar's end): the draft ends, the target says what is next.
             let Ok(token) = sampler.pick(logits, &slot.history, ask.position + drafted) else { continue };
-            if ask.p_min > 0.0 && sampling::probability(logits, token) < ask.p_min {
+            let confidence = sampling::probability(logits, token);
+            if confidence < ask.p_min {
                 continue;
             }
-            ask.draft.tokens.push(token);
+            ask.draft.push(token, confidence);
             slot.history.push(token);
             let ends = drafted + 1 == ask.n_max
+                || !ask.pace.wants_more(&ask.draft.confidence, ask.n_max)
                 || self.context.model().vocab().is_eog(token)
                 || slot.cache.len() + 1 >= self.context.n_ctx()
                 || slot.cache.room() == 0
@@ -206,10 +208,9 @@ impl Drafter for DraftModel {
                 break;
             }
         }
-        for ask in asks {
-            ask.draft.source = (!ask.draft.tokens.is_empty()).then_some(Source::Draft);
-        }
     }
+
+    fn checked(&mut self, _slot: usize, _drafted: usize, _accepted: usize) {}
 
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
         let Some(slot) = self.slots.get_mut(slot) else { return };
@@ -218,7 +219,7 @@ impl Drafter for DraftModel {
         }
     }
 
-    fn end(&mut self, slot: usize) {
+    fn end(&mut self, slot: usize, _tokens: &[Token], _generated: usize) {
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.sampler = None;
         }

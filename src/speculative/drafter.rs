@@ -1,6 +1,6 @@
 //! The one interface of all drafters.
 
-use super::{Settings, Source};
+use super::{Pace, Settings, Source};
 use crate::error::Result;
 use crate::llama::Token;
 use crate::sampling::Sampler;
@@ -15,18 +15,23 @@ pub trait Drafter {
     /// Who it is.
     fn source(&self) -> Source;
 
-    /// A request begins in `slot`; `sampler` is the target's.
+    /// A request begins in `slot`; `sampler` is the target's. Nothing of the slot's earlier request may be left, except
+    /// in what the drafter learns on purpose from all outputs.
     fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) -> Result<()>;
 
-    /// Drafts for all that ask, together. A drafter that has not yet caught up with an [`Ask`]'s context works on that
-    /// and proposes nothing, so that nobody waits for a long prompt.
+    /// Drafts for all that ask, together; each asks once a step. A drafter that has not yet caught up with an [`Ask`]'s
+    /// context works on that and proposes nothing, so that nobody waits for a long prompt.
     fn draft(&mut self, asks: &mut [Ask<'_>]);
+
+    /// Of the slot's last draft, `drafted` tokens were checked and the first `accepted` of them were right.
+    fn checked(&mut self, slot: usize, drafted: usize, accepted: usize);
 
     /// The tokens `dropped` positions from `keep` on are gone from the context of `slot`, those behind moved down.
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize);
 
-    /// The request in `slot` has ended.
-    fn end(&mut self, slot: usize);
+    /// The request in `slot` has ended; the last `generated` of its context's tokens are its output. Told to every
+    /// drafter, also of requests it was not asked for.
+    fn end(&mut self, slot: usize, tokens: &[Token], generated: usize);
 
     /// What of a session it has for `slot`; `None`: nothing that would be worth a file.
     fn save(&mut self, slot: usize) -> Option<Snapshot> {
@@ -55,16 +60,21 @@ pub trait Drafter {
 pub struct Ask<'a> {
     /// The slot.
     pub slot: usize,
-    /// The whole context: prompt and generated tokens, the last one not yet evaluated by the target.
+    /// The whole context: prompt and generated tokens, the last one not yet evaluated by the target. From one ask of
+    /// a request to the next it only grows at its end, except by [`Drafter::shift`].
     pub tokens: &'a [Token],
     /// The target's sampler, in the state after `tokens`.
     pub sampler: &'a Sampler,
-    /// The number of the next generated token.
+    /// How many of them, at the end, were generated.
+    pub generated: usize,
+    /// The position of the next token in the noise.
     pub position: usize,
     /// Most tokens to draft; 0: only keep up with `tokens`.
     pub n_max: usize,
     /// Drafting stops at a token less probable than this.
     pub p_min: f32,
+    /// Tells a drafter whose drafts take time when a longer one would not pay.
+    pub pace: Pace<'a>,
     /// The draft goes here; it is empty before.
     pub draft: &'a mut Draft,
 }
@@ -74,14 +84,26 @@ pub struct Ask<'a> {
 pub struct Draft {
     /// Its tokens.
     pub tokens: Vec<Token>,
-    /// Who proposed them.
-    pub source: Option<Source>,
+    /// For each token the drafter's own estimate, 0..=1, that the target says it if it said those before. What it
+    /// is worth is learnt from what is accepted, so only its order matters: higher is likelier.
+    pub confidence: Vec<f32>,
 }
 
 impl Draft {
+    /// Adds a token.
+    pub fn push(&mut self, token: Token, confidence: f32) {
+        self.tokens.push(token);
+        self.confidence.push(confidence);
+    }
+
+    /// Keeps the first `n` tokens.
+    pub fn truncate(&mut self, n: usize) {
+        self.tokens.truncate(n);
+        self.confidence.truncate(n);
+    }
+
     /// Forgets it, keeping its memory.
     pub fn clear(&mut self) {
-        self.tokens.clear();
-        self.source = None;
+        self.truncate(0);
     }
 }

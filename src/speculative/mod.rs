@@ -5,14 +5,25 @@
 //! text. `coupled` lets the draft choose with the target's Gumbel noise, which makes them agree as often as their
 //! distributions do; `match` lets it propose its most probable token.
 
+mod calibration;
 mod compat;
+mod costs;
 mod draft_model;
 mod drafter;
 mod policy;
 mod settings;
+mod team;
+mod text;
 
+pub use calibration::{Bias, Calibration};
 pub use compat::{Compatibility, VocabSummary};
+pub use costs::{Costs, MAX_MEASURED};
 pub use draft_model::DraftModel;
 pub use drafter::{Ask, Draft, Drafter};
-pub use policy::{Costs, Length};
+pub use policy::{Length, Pace, Plan};
 pub use settings::{Adaptive, MAX_DRAFT, Settings, Source, Verify};
+pub use team::{Checked, Team, Wish};
+pub use text::{
+    CacheFile, CacheKind, Caches, LookupParams, ModParams, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramParams,
+    NgramSimple, Prediction, Suffix, SuffixParams, read_cache,
+};

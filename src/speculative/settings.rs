@@ -1,5 +1,10 @@
 //! What a request asks of speculation, already validated.
 
+use std::sync::Arc;
+
+use super::{CacheFile, NgramParams};
+use crate::llama::Token;
+
 /// Who proposed a token: the target itself or one of the drafters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
@@ -7,6 +12,20 @@ pub enum Source {
     Target,
     /// The draft model.
     Draft,
+    /// n-gram caches: of the request, of earlier outputs, and of a file.
+    NgramCache,
+    /// llama.cpp's `ngram-simple`: what followed the last time that the text was here.
+    NgramSimple,
+    /// llama.cpp's `ngram-map-k`.
+    NgramMapK,
+    /// llama.cpp's `ngram-map-k4v`.
+    NgramMapK4v,
+    /// llama.cpp's `ngram-mod`.
+    NgramMod,
+    /// The longest repetition in the request and in earlier outputs.
+    Suffix,
+    /// The output that the request predicted.
+    Prediction,
 }
 
 impl Source {
@@ -15,6 +34,13 @@ impl Source {
         match self {
             Source::Target => "target",
             Source::Draft => "draft",
+            Source::NgramCache => "ngram-cache",
+            Source::NgramSimple => "ngram-simple",
+            Source::NgramMapK => "ngram-map-k",
+            Source::NgramMapK4v => "ngram-map-k4v",
+            Source::NgramMod => "ngram-mod",
+            Source::Suffix => "suffix",
+            Source::Prediction => "prediction",
         }
     }
 }
@@ -53,7 +79,7 @@ pub enum Adaptive {
 /// The validated `speculative` object of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Which drafters may propose, in order.
+    /// Which drafters may propose; of drafts that promise the same, the one named first is taken.
     pub sources: Vec<Source>,
     /// Most tokens to draft in a step, 1..=[`MAX_DRAFT`].
     pub n_max: usize,
@@ -65,6 +91,14 @@ pub struct Settings {
     pub verify: Verify,
     /// How the draft length adapts.
     pub adaptive: Adaptive,
+    /// Parameters of the drafters that need no model.
+    pub ngram: NgramParams,
+    /// The request's own n-gram caches, in place of those that all share.
+    pub lookup_static: Option<CacheFile>,
+    /// As `lookup_static`: the dynamic one, which then learns nothing.
+    pub lookup_dynamic: Option<CacheFile>,
+    /// The output that the request predicts.
+    pub prediction: Option<Arc<[Token]>>,
 }
 
 /// The longest draft that a request may ask for.
@@ -73,12 +107,16 @@ pub const MAX_DRAFT: usize = 64;
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            sources: vec![Source::Draft],
+            sources: vec![Source::Suffix, Source::NgramCache, Source::Draft],
             n_max: 16,
             n_min: 0,
             p_min: 0.0,
             verify: Verify::Coupled,
             adaptive: Adaptive::Auto,
+            ngram: NgramParams::default(),
+            lookup_static: None,
+            lookup_dynamic: None,
+            prediction: None,
         }
     }
 }

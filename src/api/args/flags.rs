@@ -79,6 +79,7 @@ pub(super) static FLAGS: &[Flag] = &[
     flag(&["--override-kv"], Overrides("override_kv")),
     flag(&["--check-tensors"], Set(&[("check_tensors", Bool(true))])),
     flag(&["--chat-template"], Word("chat_template")),
+    flag(&["--spm-infill"], Set(&[("spm_infill", Bool(true))])),
     flag(&["--warmup"], Set(&[("warmup", Bool(true))])),
     flag(&["--no-warmup"], Set(&[("warmup", Bool(false))])),
     // Memory and devices.

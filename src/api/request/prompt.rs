@@ -15,6 +15,54 @@ pub enum Prompt {
     Text(Vec<Piece>),
     /// Messages to be rendered by the chat template.
     Messages(Chat),
+    /// What stands around a gap.
+    Infill(Infill),
+}
+
+/// A text with a gap.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Infill {
+    /// The text before the gap.
+    pub prefix: Vec<Piece>,
+    /// The beginning of the gap's text.
+    pub prompt: Vec<Piece>,
+    /// The text behind the gap.
+    pub suffix: Vec<Piece>,
+    /// Other files of the repository.
+    pub extra: Vec<Extra>,
+}
+
+/// A file that may help.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Extra {
+    /// Its name.
+    pub filename: String,
+    /// Its text.
+    pub text: String,
+}
+
+impl Infill {
+    /// Reads `input_prefix`, `input_suffix` and `input_extra`; `None` when all of them are empty.
+    fn read(fields: &mut Fields, prompt: Option<&Value>) -> Result<Option<Infill>> {
+        let mut text = |key| fields.get(key).map_or(Ok(Vec::new()), |value| pieces(key, value));
+        let (prefix, suffix) = (text("input_prefix")?, text("input_suffix")?);
+        let extra = fields.list("input_extra", "an array of {\"filename\", \"text\"}", |name, value| {
+            let text = value.get("text").ok_or_else(|| unexpected(name, "{\"filename\", \"text\"}", value))?;
+            let filename =
+                value.get("filename").map(|value| text_in(&format!("{name}.filename"), value)).transpose()?;
+            Ok(Extra {
+                filename: filename.unwrap_or("tmp").to_owned(), // as llama-server
+                text: text_in(&format!("{name}.text"), text)?.to_owned(),
+            })
+        })?;
+        let extra = extra.unwrap_or_default();
+        let is_empty = |pieces: &[Piece]| pieces.iter().all(|piece| *piece == Piece::Text(String::new()));
+        if is_empty(&prefix) && is_empty(&suffix) && extra.is_empty() {
+            return Ok(None);
+        }
+        let prompt = prompt.map_or(Ok(Vec::new()), |value| pieces("prompt", value))?;
+        Ok(Some(Infill { prefix, prompt, suffix, extra }))
+    }
 }
 
 /// A part of a prompt.
@@ -42,32 +90,65 @@ pub struct Chat {
     pub add_generation_prompt: bool,
 }
 
-/// Reads `prompt` or `messages`; also returns `prompt` as it was given. Neither of them is the empty text, as
-/// with the old server.
-pub(super) fn read(fields: &mut Fields) -> Result<(Prompt, Value)> {
+/// A prompt, and `prompt` as it was given (null where the answer shows the text made of messages or around a gap).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Input {
+    /// What to continue.
+    pub prompt: Prompt,
+    /// For the answer.
+    pub given: Value,
+}
+
+/// What a request asks to continue.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Inputs {
+    /// At least one.
+    pub all: Vec<Input>,
+    /// Whether they came as `prompts`, so that the answer has `results` even if it is one.
+    pub listed: bool,
+}
+
+/// Reads `prompt`, `prompts` or `messages`, and what goes with `prompt`. Neither of them is the empty text, as with the old server.
+pub(super) fn read(fields: &mut Fields) -> Result<Inputs> {
     let given = fields.get("prompt");
+    let has_prompt = matches!(given, Some(value) if value != "");
+    let listed = fields.list("prompts", "an array of prompts", input)?.filter(|prompts| !prompts.is_empty());
     let chat = Chat::read(fields)?;
-    match (given, chat) {
-        (Some(Value::String(text)), Some(_)) if !text.is_empty() => Err(both()),
-        (Some(Value::Array(_)), Some(_)) => Err(both()),
-        (_, Some(chat)) => Ok((Prompt::Messages(chat), Value::Null)),
-        (None, None) => Ok((Prompt::Text(vec![Piece::Text(String::new())]), Value::from(""))),
-        (Some(value), None) => Ok((Prompt::Text(pieces(value)?), value.clone())),
+    let infill = Infill::read(fields, given)?;
+    if infill.is_some() && (listed.is_some() || chat.is_some()) {
+        return Err(Error::invalid("input_prefix: with input_suffix and input_extra it goes with prompt alone"));
     }
+    let all = match (listed, chat) {
+        (Some(_), Some(_)) => return Err(Error::invalid("messages: expected either prompts or messages, got both")),
+        (Some(_), None) if has_prompt => {
+            return Err(Error::invalid("prompts: expected either prompt or prompts, got both"));
+        }
+        (Some(all), None) => return Ok(Inputs { all, listed: true }),
+        (None, Some(_)) if has_prompt => {
+            return Err(Error::invalid("messages: expected either prompt or messages, got both"));
+        }
+        (None, Some(chat)) => vec![Input { prompt: Prompt::Messages(chat), given: Value::Null }],
+        (None, None) => vec![match infill {
+            Some(infill) => Input { prompt: Prompt::Infill(infill), given: Value::Null },
+            None => input("prompt", given.unwrap_or(&Value::from("")))?,
+        }],
+    };
+    Ok(Inputs { all, listed: false })
 }
 
-fn both() -> Error {
-    Error::invalid("messages: expected either prompt or messages, got both")
+fn input(name: &str, value: &Value) -> Result<Input> {
+    Ok(Input { prompt: Prompt::Text(pieces(name, value)?), given: value.clone() })
 }
 
-fn pieces(value: &Value) -> Result<Vec<Piece>> {
+/// A text, or an array of texts and token ids.
+pub fn pieces(name: &str, value: &Value) -> Result<Vec<Piece>> {
     match value {
         Value::String(text) => Ok(vec![Piece::Text(text.clone())]),
         Value::Array(items) => items
             .iter()
             .enumerate()
             .map(|(i, item)| {
-                let name = format!("prompt[{i}]");
+                let name = format!("{name}[{i}]");
                 match item {
                     Value::String(text) => Ok(Piece::Text(text.clone())),
                     Value::Number(_) => token(&name, item).map(Piece::Token),
@@ -75,7 +156,7 @@ fn pieces(value: &Value) -> Result<Vec<Piece>> {
                 }
             })
             .collect(),
-        _ => Err(unexpected("prompt", "a string, or an array of strings and token ids", value)),
+        _ => Err(unexpected(name, "a string, or an array of strings and token ids", value)),
     }
 }
 

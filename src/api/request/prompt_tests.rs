@@ -8,13 +8,31 @@ fn prompts() {
     let text = |text: &str| Piece::Text(text.into());
     let check = |given: Value, pieces: Vec<Piece>| {
         let request = request(json!({"prompt": given}));
-        assert_eq!((request.prompt, request.prompt_given), (Prompt::Text(pieces), given));
+        let input = Input { prompt: Prompt::Text(pieces), given };
+        assert_eq!(request.inputs, Inputs { all: vec![input], listed: false });
     };
     check(json!("Once"), vec![text("Once")]);
     check(json!("a\0b"), vec![text("a\0b")]);
     check(json!(["Once", 5, 6.0, "upon"]), vec![text("Once"), Piece::Token(5), Piece::Token(6), text("upon")]);
     check(json!([0, i32::MAX]), vec![Piece::Token(0), Piece::Token(i32::MAX)]);
     check(json!([]), vec![]);
+    let listed = request(json!({"prompts": ["a", ["b", 5], []], "prompt": ""})).inputs;
+    let input = |pieces, given| Input { prompt: Prompt::Text(pieces), given };
+    let all = vec![
+        input(vec![text("a")], json!("a")),
+        input(vec![text("b"), Piece::Token(5)], json!(["b", 5])),
+        input(vec![], json!([])),
+    ];
+    assert_eq!(listed, Inputs { all, listed: true });
+    assert!(!request(json!({"prompts": [], "prompt": "a"})).inputs.listed, "nothing is asked for");
+    assert!(request(json!({"prompts": ["a"]})).has_results() && !request(json!({"prompt": "a"})).has_results());
+    check_error(json!({"prompts": ["a", 5]}), "prompts[1]: expected a string, or an array of strings and token ids");
+    check_error(json!({"prompts": ["a", ["b", [5]]]}), "prompts[1][1]: expected a string or a token id, got [5]");
+    check_error(json!({"prompts": "a"}), "prompts: expected an array of prompts, got \"a\"");
+    check_error(json!({"prompts": ["a"], "prompt": "b"}), "prompts: expected either prompt or prompts, got both");
+    let hello = json!([{"role": "user", "content": "Hello"}]);
+    check_error(json!({"prompts": ["a"], "messages": hello}), "messages: expected either prompts or messages");
+
     check_error(json!({"prompt": 5}), "prompt: expected a string, or an array of strings and token ids, got 5");
     check_error(json!({"prompt": {"a": 1}}), "prompt: expected a string");
     check_error(json!({"prompt": ["a", -1]}), "prompt[1]: expected a whole number from 0 to 2147483647, got -1");
@@ -25,9 +43,40 @@ fn prompts() {
 }
 
 #[test]
+fn gaps() {
+    let text = |text: &str| Piece::Text(text.into());
+    let infill = |document: Value| match request(document).inputs.all.remove(0).prompt {
+        Prompt::Infill(infill) => infill,
+        other => panic!("{other:?}"),
+    };
+    let found = infill(json!({"input_prefix": ["a", 5], "input_suffix": "b", "prompt": "c",
+        "input_extra": [{"text": "d"}, {"filename": "e", "text": ""}]}));
+    let extra =
+        [("tmp", "d"), ("e", "")].map(|(name, text)| Extra { filename: name.into(), text: text.into() }).to_vec();
+    assert_eq!(
+        found,
+        Infill { prefix: vec![text("a"), Piece::Token(5)], prompt: vec![text("c")], suffix: vec![text("b")], extra }
+    );
+    assert_eq!(infill(json!({"input_suffix": "b"})).prompt, []);
+    infill(json!({"input_extra": [{"text": "a"}]}));
+    // A host that always sends them, and means a plain prompt.
+    let plain = request(json!({"input_prefix": "", "input_suffix": "", "input_extra": [], "prompt": "a"}));
+    assert_eq!(plain.inputs, request(json!({"prompt": "a"})).inputs);
+
+    check_error(json!({"input_prefix": 5}), "input_prefix: expected a string, or an array of strings and token ids");
+    check_error(json!({"input_suffix": [[]]}), "input_suffix[0]: expected a string or a token id");
+    check_error(json!({"input_extra": "a"}), "input_extra: expected an array of");
+    check_error(json!({"input_extra": [{"filename": "a"}]}), "input_extra[0]: expected {\"filename\", \"text\"}");
+    check_error(json!({"input_extra": [{"text": 5}]}), "input_extra[0].text: expected a string, got 5");
+    check_error(json!({"input_extra": [{"text": "", "filename": 5}]}), "input_extra[0].filename: expected a string");
+    check_error(json!({"input_prefix": "a", "prompts": ["b"]}), "input_prefix: with input_suffix and input_extra");
+    check_error(json!({"input_prefix": "a", "messages": [{"role": "user"}]}), "input_prefix: with");
+}
+
+#[test]
 fn messages() {
     let hello = json!([{"role": "user", "content": "Hello"}]);
-    let chat = |document: Value| match request(document).prompt {
+    let chat = |document: Value| match request(document).inputs.all.remove(0).prompt {
         Prompt::Messages(chat) => chat,
         other => panic!("{other:?}"),
     };

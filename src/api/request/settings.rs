@@ -1,5 +1,7 @@
 //! `generation_settings`: every setting as used, in the form of a request.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::{CompletionRequest, sampling};
@@ -27,11 +29,17 @@ pub fn generation_settings(request: &CompletionRequest, used: &Settings, n_ctx: 
         ("stop", json!(request.stop)),
         ("grammar", json!(request.grammar.as_deref().unwrap_or(""))),
         ("n_predict", count(request.n_predict)),
+        ("n_beams", json!(request.n_beams)),
         ("n_keep", count(request.n_keep)),
         ("cache_prompt", json!(request.cache_prompt)),
         ("n_cache_reuse", json!(request.n_cache_reuse)),
         ("id_slot", count(request.id_slot)),
-        ("timeout_ms", json!(request.timeout.and_then(|timeout| u64::try_from(timeout.as_millis()).ok()).unwrap_or(0))),
+        ("timeout_ms", milliseconds(request.timeout)),
+        ("t_max_predict_ms", milliseconds(request.t_max_predict)),
+        ("post_sampling_probs", json!(request.post_sampling_probs)),
+        ("return_progress", json!(request.return_progress)),
+        ("response_fields", json!(request.response_fields)),
+        ("lora", lora(request)),
         ("stream", json!(request.stream)),
         ("return_tokens", json!(request.return_tokens)),
         ("timings_per_token", json!(request.timings_per_token)),
@@ -39,6 +47,17 @@ pub fn generation_settings(request: &CompletionRequest, used: &Settings, n_ctx: 
     ];
     settings.extend(others.map(|(key, value)| (key.to_owned(), value)));
     Value::Object(settings)
+}
+
+/// Every adapter, as [`CompletionRequest::lora`] has them once the server has looked up what `init` says.
+fn lora(request: &CompletionRequest) -> Value {
+    let scales = request.lora.as_deref().unwrap_or_default();
+    scales.iter().map(|(id, scale)| json!({"id": id, "scale": shortest(*scale)})).collect()
+}
+
+/// 0 is no limit.
+fn milliseconds(limit: Option<Duration>) -> Value {
+    json!(limit.and_then(|limit| u64::try_from(limit.as_millis()).ok()).unwrap_or(0))
 }
 
 /// -1 is all, any, or no limit.

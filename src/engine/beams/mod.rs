@@ -1,0 +1,339 @@
+//! Beam search: a request with `n_beams` follows its most probable texts side by side.
+//!
+//! The beams are sequences of one context of their own, made when it is first needed, whose KV cache they share: a beam
+//! that splits costs no memory for what both have in common. One request at a time; each step is one evaluation
+//! of a token of each beam, between the steps of the slots.
+
+mod search;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use self::search::{Beam, Candidate, Search};
+use super::command::Submission;
+use super::event::{Generated, Outcome, PromptStats, Stop, Timings, Update};
+use super::text::TextStream;
+use super::ticket::Ticket;
+use crate::error::{Code, Error, Result};
+use crate::llama::{Batch, Context, ContextParams, DecodeError, Interrupt, Model, SeqId, ThreadPool, Token};
+use crate::sampling;
+use crate::speculative::Source;
+
+/// Most beams of a request.
+pub const MAX_BEAMS: usize = 64;
+
+/// What beam searches run on.
+pub(super) struct Beams {
+    model: Arc<Model>,
+    params: ContextParams,
+    threads: Arc<ThreadPool>,
+    interrupt: Arc<Interrupt>,
+    context: Option<Context>,
+    batch: Batch,
+    task: Option<Task>,
+}
+
+/// A text on its way.
+#[derive(Clone)]
+struct Draft {
+    tokens: Vec<Generated>,
+    text: TextStream,
+    sequence: SeqId,
+    /// Why it ended.
+    stop: Option<Stop>,
+}
+
+struct Task {
+    ticket: Ticket,
+    prompt: Vec<Token>,
+    stats: PromptStats,
+    /// Prompt tokens in the cache.
+    evaluated: usize,
+    search: Search<Draft>,
+    biases: Vec<(Token, f32)>,
+    n_probs: usize,
+    n_predict: usize,
+    deadline: Option<Instant>,
+    /// Tokens that all beams have in common, and those of them whose text was not sent yet.
+    sent: usize,
+    unsent: Vec<Generated>,
+    /// The text that was sent, or will be.
+    answer: TextStream,
+    start: Instant,
+    first_token: Option<Instant>,
+}
+
+impl Beams {
+    pub(super) fn new(
+        model: &Arc<Model>,
+        params: &ContextParams,
+        threads: &Arc<ThreadPool>,
+        interrupt: &Arc<Interrupt>,
+    ) -> Beams {
+        let params = ContextParams { kv_unified: true, ..params.clone() };
+        let (model, threads, interrupt) = (Arc::clone(model), Arc::clone(threads), Arc::clone(interrupt));
+        Beams { model, params, threads, interrupt, context: None, batch: Batch::new(), task: None }
+    }
+
+    /// Whether a search is on its way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.task.is_some()
+    }
+
+    /// When the search has to end.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.task.as_ref()?.deadline
+    }
+
+    /// Begins a search; `prompt` is what of the request's fits.
+    pub(super) fn begin(&mut self, submission: Submission, prompt: Vec<Token>, stats: PromptStats) -> Result<()> {
+        let Submission { request, ticket, deadline } = submission;
+        let width = u32::try_from(request.n_beams).unwrap_or(u32::MAX);
+        if self.context.is_none() || self.params.n_seq_max < width {
+            self.context = None; // its memory first
+            let params = ContextParams { n_seq_max: width, embeddings: false, ..self.params.clone() };
+            self.context = Some(Context::new(&self.model, &params, &self.threads, &self.interrupt)?);
+            self.params = params;
+        }
+        if let Some(context) = &mut self.context {
+            context.set_adapters(&request.lora);
+        }
+        let answer = TextStream::new(request.stop);
+        let first = Draft { tokens: Vec::new(), text: answer.clone(), sequence: 0, stop: None };
+        self.task = Some(Task {
+            ticket,
+            prompt,
+            stats,
+            evaluated: 0,
+            search: Search::new(request.n_beams, first),
+            biases: request.sampling.logit_bias,
+            n_probs: request.sampling.n_probs,
+            n_predict: request.n_predict.unwrap_or(usize::MAX),
+            deadline,
+            sent: 0,
+            unsent: Vec::new(),
+            answer,
+            start: Instant::now(),
+            first_token: None,
+        });
+        Ok(())
+    }
+
+    /// One evaluation. Returns the end of the request when there it is.
+    pub(super) fn step(&mut self, notify: &mut dyn FnMut(u64)) -> Option<(Ticket, Outcome)> {
+        let task = self.task.as_ref()?;
+        if task.ticket.is_cancelled() {
+            return self.end(Stop::Cancelled);
+        }
+        if task.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return self.end(Stop::Timeout);
+        }
+        if task.n_predict == 0 {
+            return self.end(Stop::Limit);
+        }
+        let result = self.evaluate();
+        let (task, context) = (self.task.as_mut()?, self.context.as_mut()?);
+        match result {
+            Ok(()) => {}
+            Err(DecodeError::Aborted) => return None, // whoever did that is looked for in the next step
+            Err(DecodeError::Full) => return self.end(Stop::Limit),
+            Err(DecodeError::Failed(why)) => return self.end(Stop::Error(Error::model(why))),
+        }
+        if task.evaluated < task.prompt.len() {
+            return None;
+        }
+        let first_row = self.batch.len().saturating_sub(task.search.live.len());
+        if let Err(error) = task.advance(context, first_row) {
+            return self.end(Stop::Error(error));
+        }
+        if task.search.is_over() {
+            let stop = task.search.answer().and_then(|beam| beam.text.stop.clone());
+            return self.end(stop.unwrap_or(Stop::Limit));
+        }
+        if task.send(context) {
+            notify(task.ticket.id());
+        }
+        None
+    }
+
+    /// Evaluates a piece of the prompt, or the last token of each beam.
+    fn evaluate(&mut self) -> std::result::Result<(), DecodeError> {
+        let (Some(task), Some(context)) = (&mut self.task, &mut self.context) else { return Ok(()) };
+        self.batch.clear();
+        let n_prompt = task.prompt.len();
+        let in_prompt = task.evaluated < n_prompt;
+        if in_prompt {
+            let piece =
+                task.prompt.iter().enumerate().skip(task.evaluated).take(context.n_ubatch().min(context.n_batch()));
+            for (position, token) in piece {
+                self.batch.push(*token, position, 0, position + 1 == n_prompt);
+            }
+        } else {
+            for Beam { text, .. } in &task.search.live {
+                let Some(last) = text.tokens.last() else { continue };
+                self.batch.push(last.token, n_prompt + text.tokens.len() - 1, text.sequence, true);
+            }
+        }
+        let result = context.decode(&self.batch);
+        match (&result, in_prompt) {
+            (Ok(()), true) => task.evaluated += self.batch.len(),
+            (Ok(()), false) => {}
+            (Err(_), true) => {
+                context.truncate(0, task.evaluated);
+            }
+            (Err(_), false) => {
+                for Beam { text, .. } in &task.search.live {
+                    context.truncate(text.sequence, n_prompt + text.tokens.len() - 1);
+                }
+            }
+        }
+        result
+    }
+
+    /// Ends the search: its answer so far is the most probable text.
+    pub(super) fn end(&mut self, stop: Stop) -> Option<(Ticket, Outcome)> {
+        let mut task = self.task.take()?;
+        let n_ctx = self.context.as_ref().map_or(0, Context::n_ctx);
+        for sequence in 0..SeqId::try_from(self.params.n_seq_max).unwrap_or(0) {
+            self.context.as_mut()?.truncate(sequence, 0);
+        }
+        let mut tokens = task.search.answer().map(|beam| beam.text.tokens.clone()).unwrap_or_default();
+        let n_predicted = tokens.len();
+        let truncated =
+            task.stats.truncated || (stop == Stop::Limit && n_predicted < task.n_predict && n_predicted > 0);
+        let rest = tokens.split_off(task.sent.min(n_predicted));
+        for token in &rest {
+            task.answer.push(self.model.vocab().text(token.token));
+        }
+        task.unsent.extend(rest);
+        let outcome = Outcome {
+            text: task.answer.finish(),
+            text_end: task.answer.end(),
+            tokens: std::mem::take(&mut task.unsent),
+            n_predicted,
+            n_cached: (task.prompt.len() + n_predicted).min(n_ctx),
+            truncated,
+            timings: task.timings(n_predicted),
+            prompt: task.stats,
+            ..task.ticket.never_ran(stop)
+        };
+        Some((task.ticket, outcome))
+    }
+}
+
+impl Task {
+    /// Goes on with the most probable texts after the evaluated rows, one for each beam from `first_row` on.
+    fn advance(&mut self, context: &mut Context, first_row: usize) -> Result<()> {
+        if self.first_token.is_none() {
+            self.first_token = Some(Instant::now());
+            self.ticket.set_generating();
+        }
+        let model = Arc::clone(context.model());
+        let vocab = model.vocab();
+        // Tokens that end a text take no beam, so that many more may be needed.
+        let n = self.search.live.len().max(self.search.width()) + vocab.eog_tokens().count();
+        let mut candidates = Vec::new();
+        let mut tops = Vec::new();
+        for beam in 0..self.search.live.len() {
+            let logits = context
+                .logits(first_row + beam)
+                .ok_or_else(|| Error::new(Code::Internal, "the evaluation gave no logits"))?;
+            for (token, bias) in &self.biases {
+                if let Some(logit) = usize::try_from(*token).ok().and_then(|token| logits.get_mut(token)) {
+                    *logit += bias;
+                }
+            }
+            let top = sampling::token_probs(logits, 0, n.max(self.n_probs)).top;
+            candidates.extend(top.iter().take(n).map(|(token, logprob)| Candidate {
+                beam,
+                token: *token,
+                logprob: f64::from(*logprob),
+            }));
+            tops.push(top);
+        }
+        let (n_probs, n_predict) = (self.n_probs, self.n_predict);
+        let room = context.n_ctx().saturating_sub(self.prompt.len());
+        let parents = self.search.advance(&mut candidates, |text, candidate| {
+            let mut text = text.clone();
+            let probs = (n_probs > 0).then(|| sampling::TokenProbs {
+                token: candidate.token,
+                logprob: candidate.logprob as f32,
+                top: tops
+                    .get(candidate.beam)
+                    .map(|top| top.iter().take(n_probs).copied().collect())
+                    .unwrap_or_default(),
+            });
+            let start = text.text.len();
+            text.tokens.push(Generated { token: candidate.token, source: Source::Target, start, probs });
+            text.stop = if vocab.is_eog(candidate.token) {
+                Some(Stop::Eos)
+            } else if let Some(word) = text.text.push(vocab.text(candidate.token)) {
+                Some(Stop::Word(word.to_owned()))
+            } else {
+                (text.tokens.len() >= n_predict || text.tokens.len() >= room).then_some(Stop::Limit)
+            };
+            let ended = text.stop.is_some();
+            (text, ended)
+        });
+        if self.search.live.is_empty() && self.search.best.is_none() {
+            return Err(Error::invalid("logit_bias: every token is banned"));
+        }
+        self.give_sequences(&parents, context);
+        Ok(())
+    }
+
+    /// The first beam that continues another keeps its sequence; further ones copy it into one that is free.
+    fn give_sequences(&mut self, parents: &[usize], context: &mut Context) {
+        let width = SeqId::try_from(self.search.width()).unwrap_or(SeqId::MAX);
+        let used: Vec<SeqId> = self.search.live.iter().map(|beam| beam.text.sequence).collect();
+        let mut free = (0..width).filter(|sequence| !used.contains(sequence)).collect::<Vec<_>>();
+        for sequence in &free {
+            context.truncate(*sequence, 0);
+        }
+        let mut taken = Vec::with_capacity(parents.len());
+        for beam in &mut self.search.live {
+            let own = beam.text.sequence;
+            if taken.contains(&own) {
+                let Some(sequence) = free.pop() else { continue };
+                context.copy(own, sequence);
+                beam.text.sequence = sequence;
+            }
+            taken.push(beam.text.sequence);
+        }
+    }
+
+    /// Sends what all texts that may become the answer have in common.
+    fn send(&mut self, context: &Context) -> bool {
+        let mut texts = self.search.texts();
+        let Some(first) = texts.next() else { return false };
+        let common = texts.fold(first.tokens.len(), |common, text| {
+            let same = first.tokens.iter().zip(&text.tokens).take_while(|(a, b)| a.token == b.token).count();
+            common.min(same)
+        });
+        let new = first.tokens.get(self.sent..common).unwrap_or(&[]);
+        for token in new {
+            self.answer.push(context.model().vocab().text(token.token));
+        }
+        self.sent += new.len();
+        self.unsent.extend_from_slice(new);
+        let text = self.answer.take();
+        if text.is_empty() {
+            return false;
+        }
+        let update = Update { text, tokens: std::mem::take(&mut self.unsent), timings: self.timings(self.sent) };
+        self.ticket.update(update);
+        true
+    }
+
+    fn timings(&self, n_predicted: usize) -> Timings {
+        let first = self.first_token.unwrap_or_else(Instant::now);
+        Timings {
+            prompt_n: self.prompt.len(),
+            prompt: first.saturating_duration_since(self.start),
+            predicted_n: n_predicted,
+            predicted: first.elapsed(),
+            cache_n: 0,
+            draft: None,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// A language of `n` tokens, of which 0 ends a text: log-probabilities by the text before.
+struct Language {
+    n: Token,
+    seed: u64,
+}
+
+impl Language {
+    fn logprobs(&self, text: &[Token]) -> Vec<f64> {
+        let mut state = self.seed;
+        let mut mix = |value: u64| {
+            state = (state ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            state ^= state >> 29;
+            state
+        };
+        for token in text {
+            mix(*token as u64 + 1);
+        }
+        let weights: Vec<f64> = (0..self.n).map(|token| 1.0 + (mix(token as u64 + 99) % 1000) as f64).collect();
+        let sum: f64 = weights.iter().sum();
+        weights.iter().map(|weight| (weight / sum).ln()).collect()
+    }
+
+    /// Every text of up to `length` tokens that has ended or has that length.
+    fn all(&self, length: usize) -> Vec<(Vec<Token>, f64)> {
+        let mut texts = vec![(Vec::new(), 0.0)];
+        let mut done = Vec::new();
+        for _ in 0..length {
+            let mut longer = Vec::new();
+            for (text, logprob) in texts {
+                for (token, more) in (0..).zip(self.logprobs(&text)) {
+                    let next = ([text.as_slice(), &[token]].concat(), logprob + more);
+                    if token == 0 { done.push(next) } else { longer.push(next) }
+                }
+            }
+            texts = longer;
+        }
+        done.extend(texts);
+        done
+    }
+
+    fn search(&self, width: usize, length: usize) -> (Vec<Token>, f64) {
+        let mut search = Search::new(width, Vec::new());
+        for _ in 0..length {
+            let mut candidates = Vec::new();
+            for (beam, live) in search.live.iter().enumerate() {
+                let logprobs = self.logprobs(&live.text);
+                candidates.extend((0..).zip(logprobs).map(|(token, logprob)| Candidate { beam, token, logprob }));
+            }
+            let before = search.live.clone();
+            let parents = search.advance(&mut candidates, |text, candidate| {
+                ([text.as_slice(), &[candidate.token]].concat(), candidate.token == 0)
+            });
+            assert!(search.live.len() <= width && parents.len() == search.live.len());
+            for (beam, parent) in search.live.iter().zip(parents) {
+                assert!(beam.text.starts_with(&before[parent].text) && beam.logprob < before[parent].logprob);
+            }
+            if search.is_over() {
+                break;
+            }
+        }
+        let best = search.answer().expect("a text");
+        (best.text.clone(), best.logprob)
+    }
+}
+
+proptest! {
+    /// Wide enough, it finds the most probable text of all: exhaustive search says which.
+    #[test]
+    fn it_is_exhaustive_when_wide_enough(seed in any::<u64>(), n in 2i32..5, length in 1usize..5) {
+        let language = Language { n, seed };
+        let best = language.all(length).into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+        let (text, logprob) = language.search(4usize.pow(5), length);
+        prop_assert_eq!(text, best.0);
+        prop_assert!((logprob - best.1).abs() < 1e-9);
+    }
+
+    /// Narrow, it finds a text of the language, with the probability that it really has.
+    #[test]
+    fn it_never_claims_too_much(seed in any::<u64>(), n in 2i32..5, length in 1usize..6, width in 1usize..4) {
+        let language = Language { n, seed };
+        let (text, logprob) = language.search(width, length);
+        let real = language.all(length).into_iter().find(|(other, _)| *other == text).expect("a text of the language").1;
+        prop_assert!((logprob - real).abs() < 1e-9);
+    }
+
+    /// With one beam it is the greedy choice, up to a first end that is the best so far.
+    #[test]
+    fn one_beam_is_greedy(seed in any::<u64>(), n in 2i32..6) {
+        let language = Language { n, seed };
+        let mut greedy = Vec::new();
+        loop {
+            let logprobs = language.logprobs(&greedy);
+            let best = (0..).zip(&logprobs).max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
+            greedy.push(best);
+            if best == 0 || greedy.len() == 6 {
+                break;
+            }
+        }
+        let (text, logprob) = language.search(1, 6);
+        let greedy_logprob: f64 = (0..greedy.len()).map(|at| language.logprobs(&greedy[..at])[greedy[at] as usize]).sum();
+        prop_assert!(logprob >= greedy_logprob - 1e-9 || !text.contains(&0), "{text:?} {greedy:?}");
+    }
+}
+
+#[test]
+fn the_search_ends_when_nothing_alive_can_win() {
+    let mut search = Search::new(2, "");
+    let mut step = |candidates: &[(usize, Token, f64)]| {
+        let mut candidates: Vec<Candidate> = candidates
+            .iter()
+            .map(|(beam, token, p)| Candidate { beam: *beam, token: *token, logprob: p.ln() })
+            .collect();
+        search.advance(&mut candidates, |_, candidate| {
+            (if candidate.token == 0 { "ended" } else { "alive" }, candidate.token == 0)
+        });
+        (search.live.len(), search.best.is_some(), search.is_over())
+    };
+    assert_eq!(step(&[(0, 1, 0.5), (0, 2, 0.3), (0, 0, 0.2)]), (2, false, false), "the end was the third best");
+    // .5 * .6 = .3 ends; .5 * .4 = .2 and .3 * .9 = .27 are worse already.
+    assert_eq!(step(&[(0, 0, 0.6), (0, 1, 0.4), (1, 1, 0.9)]), (0, true, true));
+}

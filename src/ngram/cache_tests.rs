@@ -1,0 +1,176 @@
+use proptest::prelude::*;
+
+use super::super::naive::{Naive, both};
+use super::super::{Cache, Sizes, Statistics};
+
+/// A text over few tokens, in which everything comes again and again.
+fn text() -> impl Strategy<Value = Vec<i32>> {
+    prop::collection::vec(0..6_i32, 0..200)
+}
+
+fn sizes() -> impl Strategy<Value = (usize, usize)> {
+    (1..=4_usize, 1..=4_usize).prop_map(|(a, b)| (a.min(b), a.max(b)))
+}
+
+proptest! {
+    /// However a text comes, the n-grams are those of the whole.
+    #[test]
+    fn pieces_make_the_whole(text in text(), pieces in prop::collection::vec(0..9_usize, 0..60), sizes in sizes()) {
+        let (cache, naive) = both(&text, &pieces, sizes);
+        naive.check(&cache);
+        let (whole, _) = both(&text, &[], sizes);
+        naive.check(&whole);
+    }
+
+    /// Merging is updating with both.
+    #[test]
+    fn merging_adds(a in text(), b in text(), sizes in sizes()) {
+        let ((mut cache, mut naive), (other, naive_other)) = (both(&a, &[], sizes), both(&b, &[], sizes));
+        cache.merge(&other);
+        naive.merge(&naive_other);
+        naive.check(&cache);
+        naive_other.check(&other);
+        cache.merge(&Cache::new());
+        naive.check(&cache);
+    }
+
+    /// A cleared cache is as a new one.
+    #[test]
+    fn clearing_forgets(a in text(), b in text()) {
+        let (mut cache, _) = both(&a, &[], (1, 4));
+        cache.clear();
+        Naive::default().check(&cache);
+        cache.update(&b, b.len(), Sizes::ALL);
+        both(&b, &[], (1, 4)).1.check(&cache);
+    }
+
+    /// Many tokens after few n-grams: lists that grow, move and leave blocks for others.
+    #[test]
+    fn long_lists(tokens in prop::collection::vec((0..3_i32, 0..400_i32), 0..2000)) {
+        let text: Vec<i32> = tokens.into_iter().flat_map(|(a, b)| [a, 1000 + b]).collect();
+        let (cache, naive) = both(&text, &[7, 100], (1, 2));
+        naive.check(&cache);
+    }
+}
+
+#[test]
+fn updates_are_those_of_llama_cpp() {
+    // Text, how much of it is new, sizes, and each n-gram with what follows.
+    type Expected<'a> = &'a [(&'a [i32], &'a [(i32, u32)])];
+    type Case<'a> = (&'a [i32], usize, (usize, usize), Expected<'a>);
+    let cases: [Case; 8] = [
+        (&[1, 2, 3], 3, (1, 1), &[(&[1], &[(2, 1)]), (&[2], &[(3, 1)])]),
+        (&[1, 2, 3], 1, (1, 2), &[(&[2], &[(3, 1)]), (&[1, 2], &[(3, 1)])]),
+        (&[1, 2, 3], 0, (1, 4), &[]),
+        (&[1, 2, 3], 99, (2, 4), &[(&[1, 2], &[(3, 1)])]),
+        (&[1], 1, (1, 4), &[]),
+        (&[], 0, (1, 4), &[]),
+        (&[7, 7, 7, 7], 4, (2, 2), &[(&[7, 7], &[(7, 2)])]),
+        (&[1, -1, 2, 3, 4], 5, (1, 2), &[(&[2], &[(3, 1)]), (&[3], &[(4, 1)]), (&[2, 3], &[(4, 1)])]),
+    ];
+    for (text, new, (min, max), expected) in cases {
+        let mut cache = Cache::new();
+        cache.update(text, new, Sizes::new(min, max).unwrap());
+        assert_eq!(cache.len(), expected.len(), "{text:?} {new}");
+        for (ngram, counts) in expected {
+            let part = cache.get(ngram).unwrap_or_else(|| panic!("{text:?} {new}: no {ngram:?}"));
+            let found: Vec<(i32, u32)> = part.counts().map(|pair| (pair.token, pair.count)).collect();
+            assert_eq!(found, *counts, "{text:?} {new} {ngram:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_ngram_is_not_found() {
+    let (cache, _) = both(&[1, 2, 3, 4, 5, 6], &[], (1, 4));
+    for ngram in [&[][..], &[-1], &[1, -1], &[-1, 1], &[1, 2, 3, 4, 5], &[6], &[2, 1], &[i32::MIN]] {
+        assert!(cache.get(ngram).is_none(), "{ngram:?}");
+    }
+    assert!(cache.get(&[1, 2, 3, 4]).is_some());
+}
+
+#[test]
+fn among_equals_the_lowest_is_the_best() {
+    let best = |after: &[i32]| {
+        let text: Vec<i32> = after.iter().flat_map(|token| [0, *token]).collect();
+        let (cache, _) = both(&text, &[], (1, 1));
+        cache.get(&[0]).unwrap().best.token
+    };
+    for (after, expected) in [
+        (&[5, 3][..], 3),
+        (&[3, 5], 3),
+        (&[3, 5, 5], 5),
+        (&[5, 5, 3, 3], 3),
+        (&[9, 8, 7, 9, 8, 7], 7),
+        (&[9, 8, 7, 9, 8, 7, 8], 8),
+    ] {
+        assert_eq!(best(after), expected, "{after:?}");
+    }
+}
+
+/// `n` n-grams of one token, all followed by token 1 with that count.
+fn counted(count: i32) -> Cache {
+    let numbers = [7, -1, -1, -1, 2, 1, count, 2, 5];
+    let bytes: Vec<u8> = numbers.into_iter().flat_map(i32::to_le_bytes).collect();
+    Cache::parse(&bytes, "memory".as_ref(), None).unwrap()
+}
+
+#[test]
+fn counts_end_where_files_end() {
+    let mut cache = counted(i32::MAX - 1);
+    for expected in [i32::MAX - 1, i32::MAX, i32::MAX] {
+        let part = cache.get(&[7]).unwrap();
+        assert_eq!(i64::from(part.count(1)), i64::from(expected));
+        assert_eq!(u64::from(part.total), u64::from(part.count(1)) + u64::from(part.count(2)));
+        cache.update(&[7, 1], 1, Sizes::ALL);
+    }
+    cache.merge(&counted(i32::MAX));
+    assert_eq!(cache.get(&[7]).unwrap().count(1), i32::MAX as u32);
+    // Three such counts are more than a total can be.
+    let mut numbers = vec![7, -1, -1, -1, 3];
+    (1..=3).for_each(|token| numbers.extend([token, i32::MAX]));
+    let bytes: Vec<u8> = numbers.into_iter().flat_map(i32::to_le_bytes).collect();
+    let mut cache = Cache::parse(&bytes, "memory".as_ref(), None).unwrap();
+    assert_eq!(cache.get(&[7]).unwrap().total, u32::MAX);
+    cache.update(&[7, 9], 1, Sizes::ALL);
+    assert_eq!(cache.get(&[7]).unwrap().total, u32::MAX);
+    assert_eq!(cache.statistics().observations, 3 * (i32::MAX as u64) + 1);
+}
+
+#[test]
+fn statistics_count_everything() {
+    let text = [1, 2, 3, 1, 2, 4, 1, 2, 3];
+    let (cache, naive) = both(&text, &[], (1, 3));
+    let of = |size: usize| naive.0.keys().filter(|ngram| ngram.len() == size).count();
+    assert_eq!(
+        cache.statistics(),
+        Statistics {
+            ngrams: [of(1), of(2), of(3), 0],
+            continuations: naive.0.values().map(|part| part.len()).sum(),
+            observations: 8 + 7 + 6,
+            largest_token: Some(4),
+            bytes: cache.bytes(),
+            file_bytes: naive.bytes().len() as u64,
+        }
+    );
+    assert_eq!(Cache::new().statistics(), Statistics::default());
+}
+
+/// In a map of maps (GNU's, 64 bits), an n-gram with one token takes two nodes of 96 and 32 bytes, 104 for the smallest
+/// array of buckets, 8 in the large one: 240.
+#[test]
+fn memory_is_a_fifth_of_a_map_of_maps() {
+    let mut cache = Cache::new();
+    for i in 0..300_000 {
+        cache.update(&[i, 0, 1], 1, Sizes::STATIC);
+        let few = cache.bytes() / cache.len();
+        assert!(i < 1000 || few <= 240 / 5, "{few} bytes for each of {i} n-grams");
+    }
+}
+
+#[test]
+fn sizes_are_checked() {
+    for (min, max, valid) in [(1, 1, true), (1, 4, true), (4, 4, true), (0, 2, false), (3, 2, false), (1, 5, false)] {
+        assert_eq!(Sizes::new(min, max).is_ok(), valid, "{min} {max}");
+    }
+}

@@ -1,0 +1,210 @@
+//! llama.cpp's files (`common_ngram_cache_save` and `_load`): no head; to the end of the file, 4 × i32 tokens (-1 where the
+//! n-gram has fewer), i32 n > 0, n × (i32 token, i32 count > 0); little-endian. Of equal keys, and of equal tokens after
+//! one key, the first counts, as in llama.cpp.
+//!
+//! What is written is in order: n-grams as arrays of numbers (so a shorter one comes before those that it begins), each
+//! one's tokens by id. Equal caches make equal files.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::path::Path;
+
+use super::cache::Cache;
+use super::key::{Key, LONGEST, NONE};
+use super::pool::Count;
+use super::whole;
+use crate::error::{Error, Result};
+
+/// Bytes of an n-gram and its n.
+const HEAD: u64 = 20;
+/// Bytes of a token and its count.
+const PAIR: u64 = 8;
+/// How much is read and written at once.
+const BUFFER: usize = 1 << 16;
+
+impl Cache {
+    /// Reads a file. `n_vocab`: its tokens must be below that; `None` takes every token.
+    ///
+    /// # Errors
+    /// `not_found`; or `invalid_request`: it is not a file, cannot be read, is damaged or too large for the memory. The
+    /// message names the file and, where there is one, the byte offset of what is wrong.
+    pub fn load(path: &Path, n_vocab: Option<usize>) -> Result<Cache> {
+        let file = whole::open(path)?;
+        let length = file.metadata().map_err(|error| whole::failed(path, &error))?.len();
+        Reader { input: BufReader::with_capacity(BUFFER, file), offset: 0, length, path, n_vocab }.cache()
+    }
+
+    /// Reads the bytes of a file; `path` is only named in messages.
+    ///
+    /// # Errors
+    /// As [`Cache::load`].
+    pub fn parse(bytes: &[u8], path: &Path, n_vocab: Option<usize>) -> Result<Cache> {
+        Reader { input: bytes, offset: 0, length: bytes.len() as u64, path, n_vocab }.cache()
+    }
+
+    /// Writes a file: the whole of it, or, on an error, nothing. The same cache always makes the same bytes.
+    ///
+    /// # Errors
+    /// `not_found`: there is no such folder; `invalid_request`: it cannot be written. A file that was there
+    /// is as it was.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        whole::write(path, |file: &mut File| {
+            let mut out = std::io::BufWriter::with_capacity(BUFFER, file);
+            self.write(&mut out)?;
+            out.flush()
+        })
+    }
+
+    /// Writes the bytes of a file.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let mut order: Vec<_> = self.records().iter().collect();
+        order.sort_by_cached_key(|record| record.key);
+        for record in order {
+            let part = self.part(record);
+            for token in record.key.0 {
+                out.write_all(&token.to_le_bytes())?;
+            }
+            let n = u32::try_from(1 + part.others.len()).map_err(|_| ErrorKind::InvalidData)?;
+            out.write_all(&n.to_le_bytes())?;
+            for pair in part.counts() {
+                out.write_all(&pair.token.to_le_bytes())?;
+                out.write_all(&pair.count.to_le_bytes())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads record after record, and believes nothing: memory is taken for what is there, not for what a number says.
+struct Reader<'a, R> {
+    input: R,
+    /// Where the record begins that is being read, and where the last one ends.
+    offset: u64,
+    length: u64,
+    path: &'a Path,
+    n_vocab: Option<usize>,
+}
+
+impl<R: BufRead> Reader<'_, R> {
+    fn cache(mut self) -> Result<Cache> {
+        let mut cache = Cache::new();
+        let mut counts = Vec::new();
+        while let Some(key) = self.next(&mut counts)? {
+            // Nearly all have one token. Stable: of equal ones, the first stays.
+            if counts.len() > 1 {
+                counts.sort_by_key(|pair| pair.token);
+                counts.dedup_by_key(|pair| pair.token);
+            }
+            cache.append(key, &counts).ok_or_else(|| self.error(0, "there is no memory for so many n-grams"))?;
+        }
+        cache.index_appended().ok_or_else(|| self.error(0, "there is no memory for so many n-grams"))?;
+        Ok(cache)
+    }
+
+    fn error(&self, behind: u64, what: &str) -> Error {
+        Error::invalid(format!("{}: byte {}: {what}", self.path.display(), self.offset + behind))
+    }
+
+    /// The next n-gram, and in `counts` what followed it: at least one token. `None` at the end.
+    #[inline]
+    fn next(&mut self, counts: &mut Vec<Count>) -> Result<Option<Key>> {
+        let left = self.length - self.offset;
+        if left == 0 {
+            return self.end();
+        }
+        if left < HEAD {
+            return Err(self.error(0, &format!("the file ends within an n-gram, of which {left} bytes are there")));
+        }
+        let [a, b, c, d, n] = self.numbers(0)?;
+        let key = self.key([a, b, c, d])?;
+        let room = (left - HEAD) / PAIR;
+        let n = match u64::try_from(n) {
+            Ok(n) if (1..=room).contains(&n) => n,
+            _ => {
+                let what = format!("an n-gram followed by {n} tokens, where the file has room for 1 to {room}");
+                return Err(self.error(16, &what));
+            }
+        };
+        counts.clear();
+        for at in (0..n).map(|i| HEAD + PAIR * i) {
+            let [token, count] = self.numbers(at)?;
+            self.check(at, token)?;
+            let count = u32::try_from(count).ok().filter(|count| *count > 0);
+            let count = count.ok_or_else(|| self.error(at + 4, "a count that is not positive"))?;
+            counts.push(Count { token, count });
+        }
+        self.offset += HEAD + PAIR * n;
+        Ok(Some(key))
+    }
+
+    fn key(&self, tokens: [i32; LONGEST]) -> Result<Key> {
+        let size = tokens.iter().take_while(|token| **token != NONE).count();
+        let (used, unused) = tokens.split_at(size);
+        if size == 0 || unused.iter().any(|token| *token != NONE) {
+            return Err(self.error(0, &format!("{tokens:?} is no n-gram: expected 1 to 4 tokens, then -1")));
+        }
+        for (token, at) in used.iter().zip((0..).step_by(4)) {
+            self.check(at, *token)?;
+        }
+        Ok(Key(tokens))
+    }
+
+    #[inline]
+    fn check(&self, at: u64, token: i32) -> Result<()> {
+        match usize::try_from(token) {
+            Err(_) => Err(self.error(at, &format!("{token} is no token"))),
+            Ok(id) => match self.n_vocab {
+                Some(n_vocab) if id >= n_vocab => {
+                    Err(self.error(at, &format!("token {token} is outside the vocabulary of {n_vocab}")))
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// The next numbers, which are at that offset in the record.
+    #[inline]
+    fn numbers<const N: usize>(&mut self, at: u64) -> Result<[i32; N]> {
+        let size = N * size_of::<i32>();
+        // Nearly always they are all in the buffer.
+        if let Ok(Some(bytes)) = self.input.fill_buf().map(|buffer| buffer.get(..size)) {
+            let numbers = numbers(bytes);
+            self.input.consume(size);
+            return Ok(numbers);
+        }
+        let mut bytes = [[0; 4]; N];
+        match self.input.read_exact(bytes.as_flattened_mut()) {
+            Ok(()) => Ok(numbers(bytes.as_flattened())),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                Err(self.error(at, "the file ends here: it was changed while it was being read"))
+            }
+            Err(error) => Err(self.error(at, &format!("cannot be read: {error}"))),
+        }
+    }
+
+    /// At the end there must be nothing more.
+    fn end(&mut self) -> Result<Option<Key>> {
+        match self.input.fill_buf() {
+            Ok([]) => Ok(None),
+            Ok(_) => Err(self.error(0, "the file goes on: it was changed while it was being read")),
+            Err(error) => Err(self.error(0, &format!("cannot be read: {error}"))),
+        }
+    }
+}
+
+/// As many numbers as there are bytes for.
+#[inline]
+fn numbers<const N: usize>(bytes: &[u8]) -> [i32; N] {
+    let mut numbers = [0; N];
+    for (number, bytes) in numbers.iter_mut().zip(bytes.as_chunks().0) {
+        *number = i32::from_le_bytes(*bytes);
+    }
+    numbers
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

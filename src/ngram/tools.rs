@@ -1,0 +1,55 @@
+//! Making caches and files of them: what llama.cpp's `llama-lookup-create` and `llama-lookup-merge` do.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use super::cache::Cache;
+use super::key::Sizes;
+use crate::error::{Code, Error, Result};
+
+/// Is told how far a long work is, 0..=1, at least every few milliseconds unless a file is being read, and may stop it.
+pub type Progress<'a> = dyn FnMut(f32) -> ControlFlow<()> + 'a;
+
+/// So many tokens are counted between two looks at the [`Progress`].
+const STEP: usize = 1 << 15;
+
+/// Reports progress; an error when the work is to stop.
+pub(super) fn report(progress: &mut Progress, done: usize, all: usize) -> Result<()> {
+    match progress(done as f32 / all.max(1) as f32) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Error::new(Code::Cancelled, "it was stopped")),
+    }
+}
+
+/// The cache of a text: as [`Cache::update`] with all of it.
+///
+/// # Errors
+/// [`Code::Cancelled`]: `progress` stopped it.
+pub fn create(tokens: &[i32], sizes: Sizes, progress: &mut Progress) -> Result<Cache> {
+    let mut cache = Cache::new();
+    for start in (0..tokens.len()).step_by(STEP) {
+        report(progress, start, tokens.len())?;
+        let end = tokens.len().min(start + STEP);
+        cache.update(tokens.get(..end).unwrap_or(tokens), end - start, sizes);
+    }
+    report(progress, 1, 1)?;
+    Ok(cache)
+}
+
+/// The sum of caches in files.
+///
+/// # Errors
+/// Those of [`Cache::load`]; [`Code::Cancelled`]: `progress`, which is asked after each file, stopped it.
+pub fn merge<P: AsRef<Path>>(files: &[P], n_vocab: Option<usize>, progress: &mut Progress) -> Result<Cache> {
+    let mut merged = Cache::new();
+    for (file, done) in files.iter().zip(1..) {
+        let next = Cache::load(file.as_ref(), n_vocab)?;
+        if merged.is_empty() {
+            merged = next;
+        } else {
+            merged.merge(&next);
+        }
+        report(progress, done, files.len())?;
+    }
+    Ok(merged)
+}

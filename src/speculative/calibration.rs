@@ -1,0 +1,144 @@
+//! What a drafter's own confidence is worth: the probability that the target says the token, learnt from what it said.
+
+/// Borders of the bins of confidence: fine where it matters, close to 1.
+const BORDERS: [f32; 13] = [0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.85, 0.92, 0.96, 0.985, 0.996];
+const BINS: usize = BORDERS.len() + 1;
+/// Observations that a bin remembers, and how many its prior counts for.
+const MEMORY: f64 = 400.0;
+const PRIOR: f64 = 4.0;
+/// Acceptance of a drafter that nothing is known about.
+const FIRST_MEAN: f64 = 0.7;
+
+/// A drafter's acceptance by confidence, over all requests.
+#[derive(Debug)]
+pub struct Calibration {
+    /// For each bin the tokens seen and those accepted, both fading.
+    bins: [(f64, f64); BINS],
+    /// The same over all bins.
+    all: (f64, f64),
+}
+
+/// How one request differs from all others.
+#[derive(Debug, Clone, Copy)]
+pub struct Bias {
+    /// Added to the log-odds.
+    shift: f64,
+    /// Mean acceptance here.
+    mean: f64,
+}
+
+/// How fast a request's own acceptance is learnt, and how far it may differ from that of all others, in log-odds.
+const SHIFT_RATE: f64 = 0.15;
+const MAX_SHIFT: f64 = 3.0;
+const MEAN_RATE: f64 = 0.04;
+
+impl Default for Calibration {
+    fn default() -> Self {
+        let mut calibration = Calibration { bins: [(0.0, 0.0); BINS], all: (PRIOR, PRIOR * FIRST_MEAN) };
+        for (index, bin) in calibration.bins.iter_mut().enumerate() {
+            // To begin with, drafters are believed.
+            let low = index.checked_sub(1).and_then(|below| BORDERS.get(below)).copied().unwrap_or(0.0);
+            let high = BORDERS.get(index).copied().unwrap_or(1.0);
+            *bin = (PRIOR, PRIOR * f64::from(low + high) / 2.0);
+        }
+        calibration
+    }
+}
+
+fn fade((seen, accepted): &mut (f64, f64), was_accepted: bool) {
+    let keep = if *seen >= MEMORY { 1.0 - 1.0 / MEMORY } else { 1.0 };
+    *seen = *seen * keep + 1.0;
+    *accepted = *accepted * keep + f64::from(u8::from(was_accepted));
+}
+
+impl Calibration {
+    /// A request begins: it is like all others so far.
+    pub fn begin(&self) -> Bias {
+        Bias { shift: 0.0, mean: self.all.1 / self.all.0 }
+    }
+
+    /// The probability that a token drafted with this confidence is accepted, when those before it were.
+    pub fn acceptance(&self, bias: &Bias, confidence: f32) -> f64 {
+        let bin = BORDERS.partition_point(|border| *border <= confidence);
+        let (seen, accepted) = self.bins.get(bin).copied().unwrap_or(self.all);
+        let odds = (accepted + 0.05) / (seen - accepted + 0.05) * bias.shift.exp();
+        odds / (1.0 + odds)
+    }
+
+    /// A token drafted with this confidence was, or was not, what the target said; those before it were.
+    pub fn saw(&mut self, bias: &mut Bias, confidence: f32, was_accepted: bool) {
+        let outcome = f64::from(u8::from(was_accepted));
+        let error = outcome - self.acceptance(bias, confidence);
+        bias.shift = (bias.shift + SHIFT_RATE * error).clamp(-MAX_SHIFT, MAX_SHIFT);
+        bias.mean += MEAN_RATE * (outcome - bias.mean);
+        let bin = BORDERS.partition_point(|border| *border <= confidence);
+        if let Some(bin) = self.bins.get_mut(bin) {
+            fade(bin, was_accepted);
+        }
+        fade(&mut self.all, was_accepted);
+    }
+}
+
+impl Bias {
+    /// The acceptance to expect of a token whose confidence is not known yet.
+    pub fn mean(&self) -> f64 {
+        self.mean
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A repeatable sequence in 0..1.
+    fn chances(seed: u64) -> impl Iterator<Item = f64> {
+        let mut state = seed;
+        std::iter::repeat_with(move || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 11) as f64 / (1u64 << 53) as f64
+        })
+    }
+
+    #[test]
+    fn confidence_that_is_too_high_is_corrected() {
+        let mut calibration = Calibration::default();
+        let mut bias = calibration.begin();
+        assert!((calibration.acceptance(&bias, 0.9) - 0.88).abs() < 0.05, "believed at first");
+        for chance in chances(1).take(3000) {
+            // Says .9 and is right in half of the cases; says .3 and is never right.
+            calibration.saw(&mut bias, 0.9, chance < 0.5);
+            calibration.saw(&mut bias, 0.3, false);
+        }
+        let fresh = calibration.begin();
+        assert!((calibration.acceptance(&fresh, 0.9) - 0.5).abs() < 0.1, "{}", calibration.acceptance(&fresh, 0.9));
+        assert!(calibration.acceptance(&fresh, 0.3) < 0.02);
+        assert!((fresh.mean() - 0.25).abs() < 0.08, "{}", fresh.mean());
+    }
+
+    #[test]
+    fn a_request_that_differs_is_noticed_soon() {
+        let mut calibration = Calibration::default();
+        let mut usual = calibration.begin();
+        for chance in chances(2).take(2000) {
+            calibration.saw(&mut usual, 0.8, chance < 0.8);
+        }
+        let mut hard = calibration.begin();
+        assert!(calibration.acceptance(&hard, 0.8) > 0.7);
+        for _ in 0..12 {
+            calibration.saw(&mut hard, 0.8, false);
+        }
+        assert!(calibration.acceptance(&hard, 0.8) < 0.55, "{}", calibration.acceptance(&hard, 0.8));
+        assert!(calibration.acceptance(&calibration.begin(), 0.8) > 0.7, "the next request is no worse for it");
+    }
+
+    #[test]
+    fn every_confidence_has_a_bin() {
+        let mut calibration = Calibration::default();
+        let mut bias = calibration.begin();
+        for confidence in [0.0, 0.02, 0.5, 0.996, 1.0, 2.0, -1.0, f32::NAN] {
+            calibration.saw(&mut bias, confidence, true);
+            let acceptance = calibration.acceptance(&bias, confidence);
+            assert!((0.0..=1.0).contains(&acceptance), "{confidence}: {acceptance}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What evaluations cost on this machine with these models, measured while they run.
+
+use std::time::Duration;
+
+use super::MAX_DRAFT;
+
+/// Target batches of up to this many tokens are told apart; beyond, cost is taken to grow as before.
+pub const MAX_MEASURED: usize = MAX_DRAFT + 1;
+
+/// v(n), the cost of a target batch of n tokens, and c, that of a drafted token, both in evaluations of one token by
+/// the target. One for all requests.
+///
+/// On CPUs v climbs in steps and may even fall from one n to the next (`speculation.md` has figures), so it is a table
+/// and not a line. What slows down all evaluations alike (a longer context, a busy machine) goes into one factor,
+/// so that sizes that are seldom used stay comparable with those in use.
+#[derive(Debug)]
+pub struct Costs {
+    /// Seconds for a target batch of 1, 2, ... tokens, at `scale` 1; 0 where none was seen.
+    target: Vec<f64>,
+    /// How slow the machine is now, against the table.
+    scale: f64,
+    /// Seconds for one drafted token; 0: none was seen.
+    draft: f64,
+}
+
+/// Weight of a new measurement: in the factor that all sizes share, in a size's own entry, in the draft's.
+const FRESH_SCALE: f64 = 0.2;
+const FRESH_ENTRY: f64 = 0.1;
+const FRESH_DRAFT: f64 = 0.2;
+/// A single slow evaluation (the machine did something else) must not count for many.
+const MOST_SLOWER: f64 = 2.0;
+/// Until measured: each further token of a batch costs this part of the first.
+const GUESSED_SLOPE: f64 = 0.15;
+/// Until measured: a drafted token costs this part of a target's evaluation.
+const GUESSED_DRAFT: f64 = 0.1;
+
+impl Default for Costs {
+    fn default() -> Self {
+        Costs { target: vec![0.0; MAX_MEASURED], scale: 1.0, draft: 0.0 }
+    }
+}
+
+impl Costs {
+    /// A target batch of `n` generated or drafted tokens, and no prompt, took `time`.
+    pub fn saw_target(&mut self, n: usize, time: Duration) {
+        let (time, scale) = (time.as_secs_f64(), self.scale);
+        let Some(entry) = n.checked_sub(1).and_then(|index| self.target.get_mut(index)) else { return };
+        if *entry <= 0.0 {
+            *entry = time / scale;
+            return;
+        }
+        let slower = (time / (*entry * scale)).min(MOST_SLOWER);
+        self.scale *= 1.0 + FRESH_SCALE * (slower - 1.0);
+        *entry *= 1.0 + FRESH_ENTRY * (slower - 1.0);
+    }
+
+    /// Drafting `n` tokens, one after the other, took `time`.
+    pub fn saw_draft(&mut self, n: usize, time: Duration) {
+        if n == 0 {
+            return;
+        }
+        let each = time.as_secs_f64() / n as f64;
+        let known = self.draft > 0.0;
+        self.draft =
+            if known { self.draft + FRESH_DRAFT * (each.min(MOST_SLOWER * self.draft) - self.draft) } else { each };
+    }
+
+    /// Whether batches of `n` tokens were measured.
+    pub fn knows(&self, n: usize) -> bool {
+        n.checked_sub(1).and_then(|index| self.target.get(index)).is_some_and(|cost| *cost > 0.0)
+    }
+
+    /// v(n): what a batch of `n` tokens costs, in evaluations of one; v(0) = 0. Between measured sizes a straight line;
+    /// beyond, the line of the last ones goes on.
+    pub fn v(&self, n: usize) -> f64 {
+        let one = self.target.first().copied().unwrap_or(0.0);
+        if n <= 1 || one <= 0.0 {
+            return if n == 0 { 0.0 } else { 1.0 + GUESSED_SLOPE * (n - 1) as f64 };
+        }
+        let known = |n: usize| {
+            let cost = self.target.get(n - 1).copied().filter(|cost| *cost > 0.0)?;
+            Some((n as f64, cost / one))
+        };
+        let (below, above) = ((1..=n.min(MAX_MEASURED)).rev().find_map(known), (n..=MAX_MEASURED).find_map(known));
+        let (x0, y0) = below.unwrap_or((1.0, 1.0));
+        match above {
+            Some((x1, y1)) if x1 > x0 => y0 + (y1 - y0) * (n as f64 - x0) / (x1 - x0),
+            Some((_, y1)) => y1,
+            None => y0 + GUESSED_SLOPE.max((y0 - 1.0) / x0) * (n as f64 - x0),
+        }
+    }
+
+    /// c: what a drafted token costs, in evaluations of one token by the target.
+    pub fn c(&self) -> f64 {
+        if self.draft > 0.0 { self.in_evaluations(self.draft) } else { GUESSED_DRAFT }
+    }
+
+    /// A time in evaluations of one token by the target.
+    pub fn of(&self, time: Duration) -> f64 {
+        self.in_evaluations(time.as_secs_f64())
+    }
+
+    fn in_evaluations(&self, seconds: f64) -> f64 {
+        match self.target.first() {
+            Some(one) if *one > 0.0 => seconds / (one * self.scale),
+            _ => GUESSED_DRAFT,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Costs where batches took so long, in milliseconds, and a drafted token `draft_ms`.
+    pub fn costs(target_ms: &[(usize, u64)], draft_ms: f64) -> Costs {
+        let mut costs = Costs::default();
+        for (n, ms) in target_ms {
+            costs.saw_target(*n, Duration::from_millis(*ms));
+        }
+        costs.saw_draft(1, Duration::from_secs_f64(draft_ms / 1e3));
+        costs
+    }
+
+    #[test]
+    fn v_is_measured_between_and_guessed_beyond() {
+        let costs = costs(&[(1, 100), (5, 200), (9, 200)], 10.0);
+        for (n, expected) in [(0, 0.0), (1, 1.0), (3, 1.5), (5, 2.0), (7, 2.0), (9, 2.0)] {
+            assert!((costs.v(n) - expected).abs() < 1e-9, "v({n}) = {}", costs.v(n));
+        }
+        assert!(costs.v(20) > 2.0);
+        assert!((costs.c() - 0.1).abs() < 1e-9);
+        assert!(Costs::default().v(4) > 1.0);
+        assert!(costs.knows(5) && !costs.knows(4) && !costs.knows(0));
+    }
+
+    #[test]
+    fn what_slows_all_sizes_changes_no_ratio() {
+        let mut costs = costs(&[(1, 100), (4, 150), (8, 300)], 10.0);
+        for _ in 0..200 {
+            costs.saw_target(4, Duration::from_millis(300));
+        }
+        assert!((costs.v(8) - 3.0).abs() < 1e-6, "{}", costs.v(8));
+        assert!((costs.v(4) - 1.5).abs() < 0.6, "mostly the machine's doing: {}", costs.v(4));
+        assert!(costs.c() < 0.08, "the target got slower, not the draft: {}", costs.c());
+    }
+
+    #[test]
+    fn a_single_slow_evaluation_counts_little() {
+        let mut costs = costs(&[(1, 100), (2, 120)], 10.0);
+        costs.saw_target(2, Duration::from_secs(60));
+        costs.saw_draft(1, Duration::from_secs(60));
+        assert!(costs.v(2) < 1.4 && costs.c() < 0.15, "{} {}", costs.v(2), costs.c());
+    }
+}

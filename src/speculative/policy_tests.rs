@@ -1,0 +1,103 @@
+use super::super::costs::tests::costs;
+use super::*;
+
+fn plan(costs: &Costs, rate: f64) -> Plan {
+    let mut plan = Plan::default();
+    let mut seen = Rate::default();
+    seen.saw(1000, 1000.0 / rate);
+    plan.update(costs, &seen, 1);
+    plan
+}
+
+#[test]
+fn the_heuristic_is_that_of_speculative_cpp() {
+    let settings = Settings { adaptive: Adaptive::Heuristic, n_max: 30, ..Settings::default() };
+    let mut length = Length::new(&settings);
+    length.current = 10;
+    let steps = [(10, 10, 18), (18, 18, 26), (26, 26, 30), (30, 3, 29), (29, 28, 28), (7, 7, 28), (28, 0, 27)];
+    for (drafted, accepted, expected) in steps {
+        length.saw(drafted, accepted);
+        assert_eq!(length.current(), expected, "after {accepted} of {drafted}");
+    }
+    for _ in 0..100 {
+        length.saw(5, 0);
+    }
+    assert_eq!(length.current(), 2, "never below two");
+}
+
+#[test]
+fn a_fixed_length_stays() {
+    let mut length = Length::new(&Settings { adaptive: Adaptive::Fixed, n_max: 5, ..Settings::default() });
+    length.saw(5, 0);
+    assert_eq!(length.current(), 5);
+}
+
+#[test]
+fn a_step_of_v_is_used_to_its_end() {
+    // As Q4_0 in speculation.md: four tokens cost less than two.
+    let costs = costs(&[(1, 100), (2, 148), (3, 191), (4, 132), (5, 180), (8, 247)], 0.0);
+    let plan = plan(&costs, 1.2);
+    assert_eq!(plan.best([0.5].into_iter()).0, 0, "one token at 1.48 does not pay");
+    assert_eq!(plan.best([0.5, 0.5, 0.5].into_iter()).0, 3, "three at 1.32 do");
+    assert_eq!(plan.best([0.9, 0.9, 0.9, 0.1, 0.1].into_iter()).0, 3);
+    assert_eq!(plan.best(std::iter::empty()).0, 0);
+}
+
+#[test]
+fn drafts_end_where_one_more_does_not_pay() {
+    let free = costs(&[(1, 100), (65, 101)], 0.1);
+    let dear = costs(&[(1, 100), (2, 200), (17, 1700)], 50.0);
+    let calibration = Calibration::default();
+    let wants = |costs: &Costs, confidence: &[f32]| {
+        let plan = plan(costs, 1.0);
+        Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin() }.wants_more(confidence, 16)
+    };
+    assert!(wants(&free, &[]));
+    assert!(wants(&free, &[0.9; 12]));
+    assert!(!wants(&free, &[0.9; 16]), "n_max");
+    assert!(!wants(&free, &[0.01; 6]), "too unlikely to be reached");
+    assert!(!wants(&dear, &[]));
+    assert!(Pace::All.wants_more(&[0.0; 15], 16));
+}
+
+/// The best fixed length's rate, and the one that the plan reaches when it follows its own rate, for tokens accepted
+/// with a constant chance: the plan must find the best without being told.
+#[test]
+fn following_its_own_rate_leads_to_the_best_length() {
+    let q8 = [(1, 100), (2, 114), (3, 129), (4, 146), (5, 208), (8, 226), (12, 308), (16, 403)];
+    let f16 = [(1, 100), (2, 134), (3, 138), (4, 164), (5, 156), (8, 223), (12, 264), (16, 341)];
+    let steep = [(1, 100), (2, 200), (4, 400), (16, 1600)];
+    for table in [&q8[..], &f16, &steep] {
+        for c in [0.5, 5.0, 20.0, 60.0] {
+            for acceptance in [0.1, 0.4, 0.6, 0.75, 0.9, 0.97] {
+                let costs = costs(table, c);
+                let expected = |m: usize| (0..=m).map(|power| acceptance_power(acceptance, power)).sum::<f64>();
+                let rate_of = |m: usize| expected(m) / (m as f64 * costs.c() + costs.v(m + 1));
+                let best = (0..=16).map(rate_of).fold(0.0, f64::max);
+                let mut rate = Rate::default();
+                let mut plan = Plan::default();
+                let mut length = 0;
+                for _ in 0..400 {
+                    plan.update(&costs, &rate, 1);
+                    // What `prospect` looks at, with the length that it is best at.
+                    length = (0..=16)
+                        .max_by(|a, b| {
+                            let gain = |m: usize| expected(m) - plan.verify(m) - plan.draft * m as f64;
+                            gain(*a).total_cmp(&gain(*b))
+                        })
+                        .unwrap();
+                    let prospect = plan.prospect(acceptance, 16);
+                    assert_eq!(prospect > 0.0, length > 0, "c {c}, acceptance {acceptance}: {prospect} {length}");
+                    rate.tokens = FADE * rate.tokens + expected(length);
+                    rate.cost = FADE * rate.cost + length as f64 * costs.c() + costs.v(length + 1);
+                }
+                let reached = rate_of(length);
+                assert!(reached > 0.999 * best, "c {c}, acceptance {acceptance}: {reached} of {best} with {length}");
+            }
+        }
+    }
+}
+
+fn acceptance_power(acceptance: f64, power: usize) -> f64 {
+    acceptance.powi(i32::try_from(power).unwrap())
+}

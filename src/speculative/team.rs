@@ -1,0 +1,388 @@
+//! All drafters of an engine: who drafts for a slot in this step, and how much of it is checked.
+//!
+//! Drafters that look at the text alone take a microsecond: each is asked in every step, and what it proposed is compared
+//! with what came, whether or not it was chosen. So what they are worth here and now is known without ever having paid for
+//! it, and on text that nobody can foretell they cost next to nothing. A draft model's time counts: it is asked when what
+//! it has brought lately makes up for that, and now and then for a short draft, to notice when it would again.
+
+use std::time::Instant;
+
+use super::calibration::{Bias, Calibration};
+use super::drafter::{Ask, Draft, Drafter};
+use super::policy::{Length, Pace, Plan, Rate};
+use super::{Adaptive, Costs, Settings, Source};
+use crate::llama::Token;
+use crate::sampling::Sampler;
+use crate::session::Snapshot;
+
+/// The drafters, and what is known of each.
+pub struct Team {
+    /// Those that look at the text alone come first, the draft model last.
+    members: Vec<Member>,
+    slots: Vec<Option<Player>>,
+    /// What evaluations cost.
+    pub costs: Costs,
+    rate: Rate,
+    plan: Plan,
+    clock: fn() -> Instant,
+}
+
+struct Member {
+    drafter: Box<dyn Drafter + Send>,
+    /// Whether its drafts take time that counts.
+    takes_time: bool,
+    calibration: Calibration,
+}
+
+/// A request that speculates.
+struct Player {
+    settings: Settings,
+    length: Length,
+    /// One for each member; `None`: not asked for, or of no use here.
+    proposals: Vec<Option<Proposal>>,
+    /// Who drafts in this step, and how many of its tokens are checked.
+    chosen: Option<(usize, usize)>,
+    tries: Tries,
+    /// Why a drafter that was asked for has no proposal.
+    disabled: Option<String>,
+}
+
+struct Proposal {
+    draft: Draft,
+    bias: Bias,
+}
+
+/// When a drafter that takes time and does not pay is tried again.
+#[derive(Default)]
+struct Tries {
+    /// Time saved up for the next try, in evaluations; negative after an expensive one.
+    credit: f64,
+    /// Tries in vain since it last paid.
+    in_vain: i32,
+    /// Whether it was asked in this step.
+    asked: bool,
+}
+
+impl Tries {
+    fn are_due(&self, c: f64) -> bool {
+        self.credit >= TRY as f64 * c
+    }
+
+    /// A step is planned; `chosen`: with its draft.
+    fn settle(&mut self, chosen: bool) {
+        if chosen {
+            *self = Tries::default();
+        } else if std::mem::take(&mut self.asked) {
+            self.in_vain = (self.in_vain + 1).min(MAX_IN_VAIN);
+            self.credit = self.credit.min(0.0);
+        } else {
+            self.credit += TRY_SHARE * 0.5_f64.powi(self.in_vain);
+        }
+    }
+}
+
+/// Part of the time that tries may take; half of it after each in vain, down to `2^-MAX_IN_VAIN`.
+const TRY_SHARE: f64 = 0.01;
+const MAX_IN_VAIN: i32 = 4;
+/// Tokens drafted in a try.
+const TRY: usize = 2;
+
+/// One slot's wish for a draft.
+pub struct Wish<'a> {
+    /// The slot.
+    pub slot: usize,
+    /// As [`Ask::tokens`].
+    pub tokens: &'a [Token],
+    /// The target's sampler.
+    pub sampler: &'a Sampler,
+    /// As [`Ask::generated`].
+    pub generated: usize,
+    /// As [`Ask::position`].
+    pub position: usize,
+    /// Most tokens that there is room for; `None`: the context is not evaluated yet, only keep up with it.
+    pub room: Option<usize>,
+}
+
+/// What became of a draft.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Checked {
+    /// Whose it was.
+    pub source: Source,
+    /// Tokens checked, at least one.
+    pub drafted: usize,
+    /// Those that were right.
+    pub accepted: usize,
+}
+
+impl Team {
+    /// A team without drafters, for `n_slots` slots.
+    pub fn new(n_slots: usize) -> Team {
+        Team {
+            members: Vec::new(),
+            slots: std::iter::repeat_with(|| None).take(n_slots).collect(),
+            costs: Costs::default(),
+            rate: Rate::default(),
+            plan: Plan::default(),
+            clock: Instant::now,
+        }
+    }
+
+    /// Adds a drafter that looks at the text alone.
+    pub fn add(&mut self, drafter: Box<dyn Drafter + Send>) {
+        let place = self.members.iter().position(|member| member.takes_time).unwrap_or(self.members.len());
+        self.members.insert(place, Member { drafter, takes_time: false, calibration: Calibration::default() });
+    }
+
+    /// Adds a drafter whose time counts: a model.
+    pub fn add_model(&mut self, drafter: Box<dyn Drafter + Send>) {
+        self.members.push(Member { drafter, takes_time: true, calibration: Calibration::default() });
+    }
+
+    /// Whether anybody drafts like this.
+    pub fn has(&self, source: Source) -> bool {
+        self.members.iter().any(|member| member.drafter.source() == source)
+    }
+
+    /// A request that speculates begins in `slot`.
+    pub fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
+        let mut disabled = None;
+        let mut proposals = Vec::with_capacity(self.members.len());
+        for member in &mut self.members {
+            let wanted = settings.sources.contains(&member.drafter.source());
+            let begun = wanted.then(|| member.drafter.begin(slot, sampler, settings));
+            if let Some(Err(error)) = &begun {
+                disabled = Some(error.message().to_owned());
+            }
+            let usable = matches!(begun, Some(Ok(())));
+            proposals.push(usable.then(|| Proposal { draft: Draft::default(), bias: member.calibration.begin() }));
+        }
+        let length = Length::new(settings);
+        let (settings, tries) = (settings.clone(), Tries::default());
+        let player = Player { settings, length, proposals, chosen: None, tries, disabled };
+        if let Some(place) = self.slots.get_mut(slot) {
+            *place = Some(player);
+        }
+    }
+
+    /// Lets the drafters keep up with all that speculate and propose tokens to those that have room. `base`: how many
+    /// slots generate, those included that do not speculate.
+    pub fn draft(&mut self, wishes: &[Wish<'_>], base: usize) {
+        self.plan.update(&self.costs, &self.rate, base);
+        for wish in wishes {
+            let Some(player) = self.slots.get_mut(wish.slot).and_then(Option::as_mut) else { continue };
+            player.chosen = None;
+            for proposal in player.proposals.iter_mut().flatten() {
+                proposal.draft.clear();
+            }
+        }
+        for index in 0..self.members.len() {
+            self.ask(index, wishes);
+        }
+        for wish in wishes.iter().filter(|wish| wish.room.is_some()) {
+            let Some(player) = self.slots.get_mut(wish.slot).and_then(Option::as_mut) else { continue };
+            let best = player.best(&self.members, &self.plan);
+            player.chosen = best.map(|(index, n, _)| (index, n)).filter(|(_, n)| *n >= player.settings.n_min);
+            let chosen = player.chosen.and_then(|(index, _)| self.members.get(index));
+            player.tries.settle(chosen.is_some_and(|member| member.takes_time));
+        }
+    }
+
+    /// Asks one drafter for all slots: together when it is a model, which evaluates them in one batch.
+    fn ask(&mut self, index: usize, wishes: &[Wish<'_>]) {
+        let Some((member, before)) = self.members.get_mut(..=index).and_then(|members| members.split_last_mut()) else {
+            return;
+        };
+        let Member { drafter, takes_time, calibration } = member;
+        let (plan, costs) = (&self.plan, &mut self.costs);
+        let mut asks = Vec::new();
+        for (slot, player) in self.slots.iter_mut().enumerate() {
+            let Some(player) = player else { continue };
+            let Some(wish) = wishes.iter().find(|wish| wish.slot == slot) else { continue };
+            let asked = player.ask(index, *takes_time, before, plan, costs.c(), wish.room);
+            let Some((n_max, pays)) = asked else { continue };
+            let Some(Proposal { draft, bias }) = player.proposals.get_mut(index).and_then(Option::as_mut) else {
+                continue;
+            };
+            let pace = if pays { Pace::Paying { plan, calibration, bias: *bias } } else { Pace::All };
+            let p_min = player.settings.p_min;
+            let Wish { tokens, sampler, generated, position, .. } = *wish;
+            let mut ask = Ask { slot, tokens, sampler, generated, position, n_max, p_min, pace, draft };
+            if *takes_time {
+                asks.push(ask);
+                continue;
+            }
+            drafter.draft(std::slice::from_mut(&mut ask));
+            let likely = ask.draft.confidence.iter().take_while(|confidence| **confidence >= p_min).count();
+            ask.draft.truncate(likely);
+        }
+        if asks.is_empty() {
+            return;
+        }
+        let start = (self.clock)();
+        drafter.draft(&mut asks);
+        let time = (self.clock)().saturating_duration_since(start);
+        let longest = asks.iter().map(|ask| ask.draft.tokens.len()).max().unwrap_or(0);
+        let each = costs.of(time) / asks.len() as f64;
+        costs.saw_draft(longest, time);
+        for (slot, player) in self.slots.iter_mut().enumerate() {
+            let Some(player) = player else { continue };
+            if player.tries.asked {
+                player.tries.credit -= each;
+            }
+            if let Some(why) =
+                drafter.disabled(slot).filter(|_| player.proposals.get(index).is_some_and(Option::is_some))
+            {
+                player.disabled = Some(why.to_owned());
+                player.proposals.iter_mut().skip(index).take(1).for_each(|proposal| *proposal = None);
+            }
+        }
+    }
+
+    /// The tokens to check in `slot` in this step.
+    pub fn drafted(&self, slot: usize) -> &[Token] {
+        let player = self.slots.get(slot).and_then(Option::as_ref);
+        player.and_then(Player::chosen).and_then(|(draft, n)| draft.tokens.get(..n)).unwrap_or(&[])
+    }
+
+    /// Who proposed [`Team::drafted`].
+    pub fn source(&self, slot: usize) -> Option<Source> {
+        let (index, _) = self.slots.get(slot)?.as_ref()?.chosen?;
+        Some(self.members.get(index)?.drafter.source())
+    }
+
+    /// The target said `tokens`, of which the first `accepted` are the draft's, when it was checked for `drafted` tokens.
+    /// Tells what became of the draft, if there was one.
+    pub fn saw(&mut self, slot: usize, tokens: &[Token], drafted: usize, accepted: usize) -> Option<Checked> {
+        let player = self.slots.get_mut(slot)?.as_mut()?;
+        for (member, proposal) in self.members.iter_mut().zip(&mut player.proposals) {
+            let Some(Proposal { draft, bias }) = proposal else { continue };
+            for ((token, drafted), confidence) in tokens.iter().zip(&draft.tokens).zip(&draft.confidence) {
+                member.calibration.saw(bias, *confidence, token == drafted);
+                if token != drafted {
+                    break;
+                }
+            }
+        }
+        let (index, _) = player.chosen.take().filter(|_| drafted > 0)?;
+        player.length.saw(drafted, accepted);
+        let member = self.members.get_mut(index)?;
+        member.drafter.checked(slot, drafted, accepted);
+        Some(Checked { source: member.drafter.source(), drafted, accepted })
+    }
+
+    /// A step of `evaluated` tokens, and no prompt, brought `tokens` and took the drafters `drafting` evaluations of one token.
+    pub fn stepped(&mut self, tokens: usize, evaluated: usize, drafting: f64) {
+        self.rate.saw(tokens, self.costs.v(evaluated) + drafting);
+    }
+
+    /// As [`Drafter::shift`].
+    pub fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
+        for member in &mut self.members {
+            member.drafter.shift(slot, keep, dropped);
+        }
+    }
+
+    /// As [`Drafter::reuse`].
+    pub fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
+        for member in &mut self.members {
+            member.drafter.reuse(slot, prompt, least);
+        }
+    }
+
+    /// As [`Drafter::save`]; the draft model's, if there is one.
+    pub fn save(&mut self, slot: usize) -> Option<Snapshot> {
+        self.members.iter_mut().rev().find_map(|member| member.drafter.save(slot))
+    }
+
+    /// As [`Drafter::load`].
+    pub fn load(&mut self, slot: usize, snapshot: &Snapshot) -> bool {
+        self.members.iter_mut().any(|member| member.drafter.load(slot, snapshot))
+    }
+
+    /// A request has ended, whether or not it speculated: see [`Drafter::end`].
+    pub fn end(&mut self, slot: usize, tokens: &[Token], generated: usize) {
+        for member in &mut self.members {
+            member.drafter.end(slot, tokens, generated);
+        }
+        if let Some(player) = self.slots.get_mut(slot) {
+            *player = None;
+        }
+    }
+
+    /// Why a drafter that the request in `slot` asked for does not draft.
+    pub fn disabled(&self, slot: usize) -> Option<&str> {
+        self.slots.get(slot)?.as_ref()?.disabled.as_deref()
+    }
+
+    /// The draft length in use.
+    pub fn length(&self, slot: usize) -> Option<usize> {
+        Some(self.slots.get(slot)?.as_ref()?.length.current())
+    }
+}
+
+impl Player {
+    fn chosen(&self) -> Option<(&Draft, usize)> {
+        let (index, n) = self.chosen?;
+        Some((&self.proposals.get(index)?.as_ref()?.draft, n))
+    }
+
+    /// How many tokens to ask a drafter for, and whether it is to stop when more do not pay; `None`: not now.
+    fn ask(
+        &mut self,
+        index: usize,
+        takes_time: bool,
+        before: &[Member],
+        plan: &Plan,
+        c: f64,
+        room: Option<usize>,
+    ) -> Option<(usize, bool)> {
+        let bias = self.proposals.get(index)?.as_ref()?.bias;
+        let n_max = room.map_or(0, |room| self.length.current().min(room));
+        if room.is_some() && n_max == 0 {
+            return None;
+        }
+        if !takes_time || self.settings.adaptive != Adaptive::Auto {
+            return Some((n_max, false));
+        }
+        let without = self.best(before, plan).map_or(0.0, |(_, _, gain)| gain);
+        let pays = plan.prospect(bias.mean(), self.length.current()) > without;
+        // Nor does it keep up with a prompt while it does not pay.
+        let asked = pays || (room.is_some() && self.tries.are_due(c));
+        self.tries.asked = asked && room.is_some();
+        asked.then_some((if pays { n_max } else { n_max.min(TRY) }, pays))
+    }
+
+    /// The best of the drafts: whose, how many of its tokens to check, and what that gains.
+    fn best(&self, members: &[Member], plan: &Plan) -> Option<(usize, usize, f64)> {
+        let mut best: Option<(usize, usize, f64)> = None;
+        for (index, (member, proposal)) in members.iter().zip(&self.proposals).enumerate() {
+            let Some(Proposal { draft, bias }) = proposal else { continue };
+            let acceptances =
+                draft.confidence.iter().map(|confidence| member.calibration.acceptance(bias, *confidence));
+            let (n, gain) = match self.settings.adaptive {
+                Adaptive::Auto => plan.best(acceptances),
+                // All of it, whatever it costs: then the draft with most tokens to expect is the best.
+                _ => {
+                    let mut sure = 1.0;
+                    (
+                        draft.tokens.len(),
+                        acceptances
+                            .map(|acceptance| {
+                                sure *= acceptance;
+                                sure
+                            })
+                            .sum(),
+                    )
+                }
+            };
+            if n > 0 && best.is_none_or(|(_, _, most)| gain > most) {
+                best = Some((index, n, gain));
+            }
+        }
+        best
+    }
+}
+
+#[cfg(test)]
+#[path = "team_tests.rs"]
+mod tests;

@@ -1,0 +1,212 @@
+use std::cell::Cell;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::super::costs::tests::costs;
+use super::*;
+use crate::llama::{Model, ModelParams};
+use crate::sampling;
+
+thread_local! {
+    static NOW: Cell<Instant> = Cell::new(Instant::now());
+}
+
+/// Proposes what it is told to.
+#[derive(Clone, Default)]
+struct Scripted {
+    source: Option<Source>,
+    script: Arc<Mutex<Vec<(Token, f32)>>>,
+    log: Arc<Mutex<Vec<String>>>,
+    /// What a token costs, in milliseconds.
+    ms: f64,
+}
+
+impl Scripted {
+    fn new(source: Source) -> Scripted {
+        Scripted { source: Some(source), ..Scripted::default() }
+    }
+
+    fn says(&self, tokens: &[(Token, f32)]) {
+        *self.script.lock().unwrap() = tokens.to_vec();
+    }
+
+    fn log(&self) -> Vec<String> {
+        std::mem::take(&mut self.log.lock().unwrap())
+    }
+}
+
+impl Drafter for Scripted {
+    fn source(&self) -> Source {
+        self.source.unwrap()
+    }
+
+    fn begin(&mut self, slot: usize, _: &Sampler, _: &Settings) -> crate::error::Result<()> {
+        self.log.lock().unwrap().push(format!("begin {slot}"));
+        Ok(())
+    }
+
+    fn draft(&mut self, asks: &mut [Ask<'_>]) {
+        for ask in asks {
+            self.log.lock().unwrap().push(format!("draft {} {}", ask.slot, ask.n_max));
+            for (token, confidence) in self.script.lock().unwrap().iter().take(ask.n_max) {
+                ask.draft.push(*token, *confidence);
+                NOW.set(NOW.get() + Duration::from_secs_f64(self.ms / 1e3));
+                if !ask.pace.wants_more(&ask.draft.confidence, ask.n_max) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn checked(&mut self, slot: usize, drafted: usize, accepted: usize) {
+        self.log.lock().unwrap().push(format!("checked {slot} {drafted} {accepted}"));
+    }
+
+    fn shift(&mut self, _: usize, _: usize, _: usize) {}
+
+    fn end(&mut self, slot: usize, tokens: &[Token], generated: usize) {
+        self.log.lock().unwrap().push(format!("end {slot} {tokens:?} {generated}"));
+    }
+
+    fn disabled(&self, _: usize) -> Option<&str> {
+        None
+    }
+}
+
+/// A team of a text drafter and a model on slot 0, at these costs.
+struct Table {
+    team: Team,
+    sampler: Sampler,
+    text: Scripted,
+    model: Scripted,
+}
+
+fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Table {
+    let mut params = ModelParams::new(concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-target.gguf"));
+    params.vocab_only = true;
+    let vocabulary = Model::load(&params, |_| true).expect("the shipped model");
+    let sampler = Sampler::new(&sampling::Settings::default(), vocabulary.vocab(), None).expect("a sampler");
+    let (text, mut model) = (Scripted::new(Source::Suffix), Scripted::new(Source::Draft));
+    model.ms = draft_ms;
+    let mut team = Team::new(1);
+    team.clock = || NOW.get();
+    team.costs = costs(target_ms, draft_ms);
+    team.add_model(Box::new(model.clone()));
+    team.add(Box::new(text.clone()));
+    team.begin(0, &sampler, settings);
+    Table { team, sampler, text, model }
+}
+
+impl Table {
+    /// A step in which the target says `truth`: how many tokens were checked, whose, and how many of them were right.
+    fn step(&mut self, truth: &[Token]) -> (usize, Option<Source>, usize) {
+        let wish =
+            Wish { slot: 0, tokens: &[1, 2, 3], sampler: &self.sampler, generated: 1, position: 1, room: Some(100) };
+        self.team.draft(&[wish], 1);
+        let draft = self.team.drafted(0).to_vec();
+        let source = self.team.source(0);
+        let right = draft.iter().zip(truth).take_while(|(drafted, said)| drafted == said).count();
+        let checked = self.team.saw(0, &truth[..=right], draft.len(), right);
+        assert_eq!(checked.map(|checked| (checked.drafted, checked.accepted)), source.map(|_| (draft.len(), right)));
+        self.team.stepped(right + 1, draft.len() + 1, 0.0);
+        (draft.len(), source, right)
+    }
+}
+
+const CHEAP: [(usize, u64); 3] = [(1, 100), (9, 140), (65, 400)];
+const DEAR: [(usize, u64); 3] = [(1, 100), (2, 195), (65, 6400)];
+
+fn both(adaptive: Adaptive) -> Settings {
+    Settings { sources: vec![Source::Suffix, Source::Draft], adaptive, ..Settings::default() }
+}
+
+#[test]
+fn the_draft_with_most_to_expect_is_checked() {
+    let mut table = table(&both(Adaptive::Fixed), &CHEAP, 1.0);
+    table.text.says(&[(7, 0.9), (8, 0.2)]);
+    table.model.says(&[(7, 0.9), (8, 0.9), (9, 0.9)]);
+    assert_eq!(table.step(&[7, 8, 9, 4]), (3, Some(Source::Draft), 3));
+    table.text.says(&[(7, 0.95), (8, 0.99), (9, 0.99), (1, 0.99), (2, 0.99)]);
+    assert_eq!(table.step(&[7, 8, 9, 4]), (5, Some(Source::Suffix), 3));
+    assert_eq!(table.text.log(), ["begin 0", "draft 0 16", "draft 0 16", "checked 0 5 3"]);
+    assert_eq!(table.model.log(), ["begin 0", "draft 0 16", "checked 0 3 3", "draft 0 16"]);
+}
+
+#[test]
+fn a_drafter_is_judged_by_what_it_proposed_even_when_it_was_not_checked() {
+    let mut table = table(&both(Adaptive::Auto), &CHEAP, 1.0);
+    table.text.says(&[(5, 0.9), (5, 0.9)]);
+    table.model.says(&[(7, 0.7), (8, 0.7)]);
+    table.step(&[7, 8, 9]);
+    // The text drafter boasted and was wrong all the time: from now on it is the model that is checked.
+    for _ in 0..30 {
+        table.step(&[7, 8, 9]);
+    }
+    assert_eq!(table.step(&[7, 8, 9]), (2, Some(Source::Draft), 2));
+    table.text.says(&[(7, 0.9), (8, 0.9), (9, 0.9)]);
+    let until = (0..300).find(|_| table.step(&[7, 8, 9, 1]).1 == Some(Source::Suffix));
+    assert!(until.is_some_and(|steps| steps > 3), "it has to win back its credit, and can: {until:?}");
+}
+
+#[test]
+fn a_model_is_not_asked_where_the_text_says_enough() {
+    let mut table = table(&both(Adaptive::Auto), &[(1, 100), (2, 160), (65, 6400)], 30.0);
+    table.text.says(&[(7, 0.99), (8, 0.99)]);
+    for _ in 0..60 {
+        table.step(&[7, 8, 9]);
+    }
+    table.model.log();
+    for _ in 0..500 {
+        assert_eq!(table.step(&[7, 8, 9]).1, Some(Source::Suffix));
+    }
+    let asked = table.model.log().len();
+    assert!((1..10).contains(&asked), "only tried now and then: {asked}");
+}
+
+#[test]
+fn where_nothing_pays_a_model_is_tried_ever_more_rarely_and_the_text_is_still_watched() {
+    let mut table = table(&both(Adaptive::Auto), &DEAR, 50.0);
+    table.text.says(&[(5, 0.5)]);
+    table.model.says(&[(5, 0.5), (5, 0.5)]);
+    let mut tried = Vec::new();
+    let mut checked = 0;
+    for step in 0..20_000 {
+        checked += table.step(&[7, 8]).0;
+        let log = table.model.log();
+        if log.iter().any(|entry| entry.starts_with("draft")) {
+            tried.push(step);
+        }
+    }
+    let gaps: Vec<usize> = tried.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    // A try costs two times half an evaluation; a hundredth of the time pays for it.
+    assert!(gaps.iter().rev().take(3).all(|gap| *gap > 1000), "{:?}", &gaps[..gaps.len().min(20)]);
+    assert!(tried.len() > 5, "{}", tried.len());
+    assert!(checked < 30, "{checked}");
+    assert_eq!(table.text.log().iter().filter(|entry| entry.starts_with("draft")).count(), 20_000);
+}
+
+#[test]
+fn drafts_that_are_too_short_or_too_unlikely_are_dropped() {
+    let settings = Settings { n_min: 2, p_min: 0.5, ..both(Adaptive::Fixed) };
+    let mut table = table(&settings, &CHEAP, 1.0);
+    for (says, expected) in [
+        (&[(7, 0.9)][..], 0),
+        (&[(7, 0.9), (8, 0.4), (9, 0.9)], 0),
+        (&[(7, 0.9), (8, 0.6), (9, 0.4)], 2),
+        (&[(7, 0.9), (8, 0.6), (9, 0.5)], 3),
+    ] {
+        table.text.says(says);
+        assert_eq!(table.step(&[7, 8, 9, 1]).0, expected, "{says:?}");
+    }
+}
+
+#[test]
+fn every_drafter_hears_of_every_end_and_nobody_drafts_after_it() {
+    let mut table = table(&Settings { sources: vec![Source::Suffix], ..both(Adaptive::Fixed) }, &CHEAP, 1.0);
+    table.text.says(&[(7, 0.9)]);
+    table.model.says(&[(7, 0.9), (8, 0.9)]);
+    assert_eq!(table.step(&[7, 8]), (1, Some(Source::Suffix), 1));
+    table.team.end(0, &[6, 7, 8], 2);
+    assert_eq!(table.model.log(), ["end 0 [6, 7, 8] 2"], "it was not asked for");
+    assert_eq!(table.step(&[7, 8]), (0, None, 0));
+}

@@ -1,0 +1,107 @@
+//! Beam search through the server.
+
+mod common;
+
+use common::{complete, drain, poll, prompts, start, submit, text, with};
+use foredraft::api::Family::{Completion, Speculative};
+use serde_json::{Value, json};
+
+/// The sum of an answer's log-probabilities.
+fn logprob(answer: &Value) -> f64 {
+    let tokens = answer["completion_probabilities"].as_array().expect("probabilities");
+    assert_eq!(tokens.len(), usize::try_from(answer["tokens_predicted"].as_u64().expect("a count")).expect("small"));
+    tokens.iter().map(|token| token["logprob"].as_f64().expect("a number")).sum()
+}
+
+#[test]
+fn beams_find_more_probable_texts_than_greed_does() {
+    let system = start(json!({"n_ctx": 512}));
+    let (mut better, mut worse) = (0, 0);
+    for prompt in prompts().iter().step_by(3) {
+        let request = json!({"prompt": prompt, "n_predict": 10, "n_probs": 1, "temperature": 0, "repeat_penalty": 1});
+        let greedy = logprob(&complete(&system, Completion, &request));
+        for n_beams in [2, 4, 12] {
+            let answer = complete(&system, Completion, &with(&request, json!({"n_beams": n_beams})));
+            let found = logprob(&answer);
+            // Beams share a KV buffer, whose cells are summed up in another order: a few thousandths.
+            better += usize::from(found > greedy + 0.01);
+            worse += usize::from(found < greedy - 0.01);
+        }
+    }
+    assert!(better > 10 && worse * 10 < better, "{better} better, {worse} worse");
+}
+
+#[test]
+fn the_probabilities_are_those_of_the_text() {
+    let system = start(json!({"n_ctx": 512}));
+    let prompt = "Once upon a time there was a child named";
+    let request = json!({"prompt": prompt, "n_predict": 8, "n_probs": 1, "n_beams": 5, "return_tokens": true});
+    let answer = complete(&system, Completion, &request);
+    // The same tokens once more, forced one by one.
+    let mut context = vec![json!(prompt)];
+    for (token, probs) in
+        answer["tokens"].as_array().unwrap().iter().zip(answer["completion_probabilities"].as_array().unwrap())
+    {
+        let forced = json!({"prompt": context, "n_predict": 1, "n_probs": 300, "temperature": 0, "repeat_penalty": 1});
+        let top = complete(&system, Completion, &forced);
+        let top = top["completion_probabilities"][0]["top_logprobs"].as_array().unwrap().clone();
+        let known = top.iter().find(|entry| entry["id"] == *token).expect("among the most probable");
+        let difference = known["logprob"].as_f64().unwrap() - probs["logprob"].as_f64().unwrap();
+        assert!(difference.abs() < 1e-3, "{token}: {difference}");
+        context.push(token.clone());
+    }
+}
+
+#[test]
+fn updates_add_up_and_nothing_else_is_disturbed() {
+    let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
+    let plain = json!({"prompt": "Tom had a drum.", "n_predict": 40, "temperature": 0, "cache_prompt": false});
+    let alone = complete(&system, Completion, &plain);
+    let beams = json!({"prompt": "Once upon a time", "n_predict": 40, "n_beams": 4});
+    let expected = complete(&system, Completion, &beams);
+    let ids: Vec<u64> = [&beams, &plain, &beams].iter().map(|request| submit(&system, Completion, request)).collect();
+    let texts: Vec<Vec<Value>> = ids.iter().map(|id| drain(&system, Completion, *id)).collect();
+    for (updates, expected) in texts.iter().zip([&expected, &alone, &expected]) {
+        assert_eq!(text(updates), expected["content"]);
+        assert_eq!(updates.last().unwrap()["stop_type"], expected["stop_type"]);
+    }
+    assert!(texts[0].len() >= 3, "what is certain comes before the end: {}", texts[0].len());
+}
+
+#[test]
+fn stops_limits_cancels_and_what_does_not_go_together() {
+    let system = start(json!({"n_ctx": 256}));
+    let request = json!({"prompt": "Once upon a time", "n_predict": 60, "n_beams": 3});
+    let whole = complete(&system, Completion, &request);
+    let content = whole["content"].as_str().unwrap();
+    let word = content.split_whitespace().nth(5).unwrap();
+    let stopped = complete(&system, Completion, &with(&request, json!({"stop": [word]})));
+    assert!(!stopped["content"].as_str().unwrap().contains(word), "{stopped}");
+    // Longer than the context: ends at its limit.
+    let long = complete(&system, Completion, &with(&request, json!({"n_predict": -1, "ignore_eos": true})));
+    assert_eq!((&long["stop_type"], &long["truncated"]), (&json!("limit"), &json!(true)));
+    assert_eq!(complete(&system, Completion, &with(&request, json!({"n_predict": 0})))["content"], "");
+    let late =
+        complete(&system, Completion, &with(&request, json!({"n_predict": -1, "timeout_ms": 1, "ignore_eos": true})));
+    assert_eq!(late["stop_type"], "timeout");
+    let speculating = complete(&system, Speculative, &request);
+    assert_eq!(speculating["content"], content);
+    assert_eq!(speculating["speculative"]["disabled"], "a beam search does not speculate");
+    let id = submit(&system, Completion, &with(&request, json!({"n_predict": -1, "ignore_eos": true})));
+    poll(&system, Completion, id, 10_000);
+    let cancel = json!({"id": id}).to_string();
+    system.with_server(|server| server.cancel(Completion, Some(cancel.as_bytes()))).unwrap();
+    let last = drain(&system, Completion, id);
+    assert_eq!(last.last().unwrap()["stop_type"], "cancelled");
+    for (more, expected) in [
+        (json!({"n_beams": 65}), "n_beams: expected a whole number from 0 to 64"),
+        (json!({"grammar": "root ::= \"a\""}), "n_beams: a beam search follows no grammar"),
+    ] {
+        let bytes = with(&request, more).to_string();
+        let error = system.with_server(|server| server.complete(Completion, bytes.as_bytes())).unwrap_err();
+        assert!(error.message().contains(expected), "{error}");
+    }
+    let greedy = json!({"prompt": "Once upon a time", "n_predict": 20, "temperature": 0});
+    let one = complete(&system, Completion, &with(&greedy, json!({"n_beams": 1})));
+    assert_eq!(one["content"], complete(&system, Completion, &greedy)["content"], "one beam is no search");
+}

@@ -1,0 +1,137 @@
+//! Filling in the middle. The shipped models have no tokens for it; `override_kv` makes some out of others.
+
+use serde_json::{Value, json};
+
+use crate::common::{start, with};
+use crate::frame::{Row, Seen, Way, base, row, run, tokenized};
+
+const PRE: i64 = 1501;
+const SUF: i64 = 1502;
+const MID: i64 = 1503;
+const REP: i64 = 1504;
+const SEP: i64 = 1505;
+const BOS: i64 = 0;
+
+fn fim(repository: bool) -> Value {
+    let key = |name: &str| format!("tokenizer.ggml.fim_{name}_token_id");
+    let mut tokens = json!({key("pre"): PRE, key("suf"): SUF, key("mid"): MID});
+    if repository {
+        crate::common::merge(&mut tokens, &json!({key("rep"): REP, key("sep"): SEP}));
+    }
+    json!({"n_ctx": 256, "n_batch": 64, "override_kv": tokens})
+}
+
+fn ids(seen: &Seen, text: &str) -> Vec<i64> {
+    tokenized(seen.system, json!({"text": text, "add_special": false, "parse_special": false}))
+}
+
+/// The answer must be the one to these tokens.
+fn continues(seen: &Seen, parts: &[&[i64]]) {
+    let tokens = parts.concat();
+    let mut request = seen.request.clone();
+    for field in ["input_prefix", "input_suffix", "input_extra"] {
+        request.as_object_mut().expect("an object").remove(field);
+    }
+    let plain = Seen::of(seen.system, seen.way, with(&request, json!({"prompt": tokens})));
+    assert_eq!(seen.answer["prompt_stats"], plain.answer["prompt_stats"]);
+    assert_eq!(seen.tokens(), plain.tokens());
+    let text = seen.system.with_server(|server| server.detokenize(json!({"tokens": tokens}).to_string().as_bytes()));
+    assert_eq!(seen.answer["prompt"], text.expect("text")["content"], "shown as it was put together");
+}
+
+fn around() -> Value {
+    json!({"prompt": "    x", "input_prefix": "def add(a, b):\n", "input_suffix": ["\n", 300, "def <|im_end|>"]})
+}
+
+pub fn rows() -> Vec<Row> {
+    vec![
+        row(&["input_prefix", "input_suffix"], around(), |seen| {
+            let (prefix, prompt) = (ids(seen, "def add(a, b):\n"), ids(seen, "    x"));
+            let suffix = [ids(seen, "\n"), vec![300], ids(seen, "def <|im_end|>")].concat();
+            continues(seen, &[&[BOS, PRE], &prefix, &prompt, &[SUF], &suffix, &[MID]]);
+            continues(&seen.ask(json!({"prompt": ""})), &[&[BOS, PRE], &prefix, &[SUF], &suffix, &[MID]]);
+            let no_suffix = seen.ask(json!({"prompt": "", "input_suffix": null}));
+            continues(&no_suffix, &[&[BOS, PRE], &prefix, &[SUF, MID]]);
+            // Three quarters of a batch of 64 before the gap, what is left of one behind it.
+            let long = "Tom had a hat. ".repeat(30);
+            let all = ids(seen, &long);
+            let cut = seen.ask(json!({"input_prefix": long, "input_suffix": long}));
+            let behind = 16 - 2 - prompt.len();
+            continues(&cut, &[&[BOS, PRE], &all[all.len() - 48..], &prompt, &[SUF], &all[..behind], &[MID]]);
+            let several = seen.ask(json!({"n_cmpl": 2}));
+            assert_eq!(several.answer["results"][0]["content"], seen.content());
+            assert!(seen.refused(json!({"messages": [{"role": "user"}]})).starts_with("input_prefix: with"));
+        }),
+        row(
+            &["input_extra"],
+            with(&around(), json!({"input_extra": [{"filename": "a.py", "text": "x = 1\n"}, {"text": "y"}]})),
+            |seen| {
+                let (prefix, prompt) = (ids(seen, "def add(a, b):\n"), ids(seen, "    x"));
+                let suffix = [ids(seen, "\n"), vec![300], ids(seen, "def <|im_end|>")].concat();
+                let snippet = ids(seen, "\n\n--- snippet ---\n\n");
+                let files = [snippet.clone(), ids(seen, "x = 1\n"), snippet, ids(seen, "y")].concat();
+                continues(seen, &[&files, &[BOS, PRE], &prefix, &prompt, &[SUF], &suffix, &[MID]]);
+                // 256 of context, less a batch of 64, less twice the answer: the last of the files.
+                let text = "Tom had a hat. ".repeat(60);
+                let long = seen.ask(json!({"input_extra": [{"text": text}], "n_predict": 16}));
+                let all = ids(seen, &text);
+                continues(&long, &[&all[all.len() - 160..], &[BOS, PRE], &prefix, &prompt, &[SUF], &suffix, &[MID]]);
+            },
+        ),
+    ]
+}
+
+#[test]
+fn gaps_are_filled() {
+    run(&start(fim(false)), &rows());
+}
+
+#[test]
+fn at_repository_level() {
+    let system = start(fim(true));
+    for way in [Way::Whole, Way::Speculative] {
+        let request = with(
+            &base(way),
+            with(&around(), json!({"input_extra": [{"filename": "a.py", "text": "x = 1\n"}, {"text": "y"}]})),
+        );
+        let seen = Seen::of(&system, way, request);
+        let of = |text: &str| ids(&seen, text);
+        let extra = [
+            vec![REP],
+            of("myproject\n"),
+            vec![SEP],
+            of("a.py\n"),
+            of("x = 1\n"),
+            vec![SEP],
+            of("tmp\n"),
+            of("y"),
+            vec![SEP],
+            of("filename\n"),
+        ];
+        let suffix = [of("\n"), vec![300], of("def <|im_end|>")].concat();
+        continues(
+            &seen,
+            &[&extra.concat(), &[BOS, PRE], &of("def add(a, b):\n"), &of("    x"), &[SUF], &suffix, &[MID]],
+        );
+    }
+}
+
+#[test]
+fn with_the_suffix_first() {
+    let system = start(with(&fim(false), json!({"spm_infill": true})));
+    let seen = Seen::of(&system, Way::Whole, with(&base(Way::Whole), around()));
+    let suffix = [ids(&seen, "\n"), vec![300], ids(&seen, "def <|im_end|>")].concat();
+    let (prefix, prompt) = (ids(&seen, "def add(a, b):\n"), ids(&seen, "    x"));
+    continues(&seen, &[&[BOS, SUF], &suffix, &[PRE], &prefix, &prompt, &[MID]]);
+}
+
+#[test]
+fn a_model_without_the_tokens_says_so() {
+    let system = start(json!({"n_ctx": 64}));
+    for request in [json!({"input_prefix": "a"}), json!({"input_suffix": "a"}), json!({"input_extra": [{"text": "a"}]})]
+    {
+        let answer = system.with_server(|server| server.complete(Way::Whole.family(), request.to_string().as_bytes()));
+        let error = answer.expect_err("no infill");
+        assert!(error.message().starts_with("input_prefix: the model has no fill-in-the-middle tokens"), "{error}");
+    }
+}

@@ -1,0 +1,172 @@
+//! LoRA adapters: a small one is made for the shipped target.
+
+use foredraft::api::System;
+use serde_json::{Value, json};
+
+use crate::common::{complete, drain, start, submit, with};
+use crate::frame::{Row, Way, base, row, run};
+
+/// A file that is gone with the test.
+struct File(std::path::PathBuf);
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A GGUF file's bytes.
+#[derive(Default)]
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn text(&mut self, text: &str) {
+        self.0.extend((text.len() as u64).to_le_bytes());
+        self.0.extend(text.bytes());
+    }
+
+    fn key(&mut self, key: &str, kind: u32) {
+        self.text(key);
+        self.0.extend(kind.to_le_bytes());
+    }
+}
+
+/// An adapter of rank 2 on the attention outputs of all 6 layers (256 x 256), with pseudo-random weights.
+fn adapter(name: &str, seed: u32) -> File {
+    let tensors: Vec<(String, [u64; 2])> = (0..6)
+        .flat_map(|layer| [("lora_a", [256, 2]), ("lora_b", [2, 256])].map(|(part, shape)| (layer, part, shape)))
+        .map(|(layer, part, shape)| (format!("blk.{layer}.attn_output.weight.{part}"), shape))
+        .collect();
+    let mut file = Writer(b"GGUF".to_vec());
+    file.0.extend(3u32.to_le_bytes());
+    file.0.extend((tensors.len() as u64).to_le_bytes());
+    file.0.extend(4u64.to_le_bytes());
+    for (key, value) in [("general.type", "adapter"), ("general.architecture", "llama"), ("adapter.type", "lora")] {
+        file.key(key, 8);
+        file.text(value);
+    }
+    file.key("adapter.lora.alpha", 6);
+    file.0.extend(2f32.to_le_bytes());
+    for (index, (name, shape)) in tensors.iter().enumerate() {
+        file.text(name);
+        file.0.extend(2u32.to_le_bytes());
+        shape.iter().for_each(|n| file.0.extend(n.to_le_bytes()));
+        file.0.extend(0u32.to_le_bytes()); // f32
+        file.0.extend((index as u64 * 2048).to_le_bytes());
+    }
+    file.0.resize(file.0.len().next_multiple_of(32), 0);
+    let mut state = seed;
+    for _ in 0..tensors.len() * 512 {
+        state = state.wrapping_mul(1664525).wrapping_add(1013904223);
+        file.0.extend(((state >> 8) as f32 / (1 << 23) as f32 - 1.0).mul_add(0.15, 0.0).to_le_bytes());
+    }
+    let path = std::env::temp_dir().join(format!("foredraft-{}-{name}.gguf", std::process::id()));
+    std::fs::write(&path, file.0).expect("a file");
+    File(path)
+}
+
+fn start_with(adapters: &[(&File, f32)], more: Value) -> System {
+    let lora: Vec<Value> = adapters
+        .iter()
+        .map(|(file, scale)| json!({"path": file.0.to_str().expect("a path"), "scale": scale}))
+        .collect();
+    start(with(&json!({"n_ctx": 256, "lora": lora}), more))
+}
+
+pub fn rows() -> Vec<Row> {
+    vec![row(&["lora"], json!({"temperature": 0}), |seen| {
+        let with_scales = |a: f64, b: f64| seen.ask(json!({"lora": [{"id": 0, "scale": a}, {"id": 1, "scale": b}]}));
+        let plain = with_scales(0.0, 0.0);
+        // As init says: the first at 1, the second off.
+        assert_eq!(seen.setting("lora"), &json!([{"id": 0, "scale": 1.0}, {"id": 1, "scale": 0.0}]));
+        assert_eq!(with_scales(1.0, 0.0).tokens(), seen.tokens());
+        let texts = [&plain, seen, &with_scales(0.0, 1.0), &with_scales(-3.0, 0.0)].map(|seen| seen.tokens());
+        for (i, text) in texts.iter().enumerate() {
+            assert!(texts[..i].iter().all(|other| other != text), "{texts:?}");
+        }
+        // An adapter that is not named is off, and so are all with an empty list.
+        assert_eq!(seen.ask(json!({"lora": [{"id": 1, "scale": 1}]})).tokens(), texts[2]);
+        let none = seen.ask(json!({"lora": []}));
+        assert_eq!((none.tokens(), none.setting("lora")), (texts[0].clone(), plain.setting("lora")));
+        // What is cached was made with other scales, or with the same.
+        let cached = seen.ask(json!({"cache_prompt": true}));
+        let other = cached.ask(json!({"lora": []}));
+        assert_eq!((&other.answer["timings"]["cache_n"], other.tokens()), (&json!(0), texts[0].clone()));
+        let again = other.ask(json!({"n_predict": 4}));
+        assert!(again.answer["timings"]["cache_n"].as_u64() > Some(3), "{}", again.answer);
+        assert_eq!(again.tokens(), texts[0][..4]);
+        assert_eq!(
+            seen.refused(json!({"lora": [{"id": 0, "scale": 1}, {"id": 2, "scale": 1}]})),
+            "lora[1].id: there is no adapter 2, init loaded 2"
+        );
+    })]
+}
+
+#[test]
+fn adapters_change_the_text_as_asked() {
+    let (a, b) = (adapter("a", 1), adapter("b", 2));
+    let system = start_with(&[(&a, 1.0), (&b, 0.0)], json!({}));
+    run(&system, &rows());
+    // Without adapters the model says what it says with all of them off.
+    let request = with(&base(Way::Whole), json!({"temperature": 0}));
+    let off = complete(&system, Way::Whole.family(), &with(&request, json!({"lora": []})));
+    let bare = complete(&start(json!({"n_ctx": 256})), Way::Whole.family(), &request);
+    assert_eq!((&bare["tokens"], &bare["generation_settings"]["lora"]), (&off["tokens"], &json!([])));
+}
+
+/// Requests with different scales are never in one batch, and all get on.
+#[test]
+fn requests_with_different_scales_run_side_by_side() {
+    let a = adapter("c", 1);
+    let system = start_with(&[(&a, 1.0)], json!({"n_parallel": 4}));
+    for way in [Way::Polled, Way::Speculative] {
+        let requests: Vec<Value> = [0.0, 1.0, 0.5, 1.0, -0.7]
+            .iter()
+            .enumerate()
+            .map(|(seed, scale)| {
+                let lora = json!([{"id": 0, "scale": scale}]);
+                with(&base(way), json!({"n_predict": 40, "ignore_eos": true, "seed": seed, "lora": lora}))
+            })
+            .collect();
+        let alone: Vec<Value> = requests.iter().map(|request| complete(&system, way.family(), request)).collect();
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&system, way.family(), request)).collect();
+        for (id, alone) in ids.into_iter().zip(&alone) {
+            let text = crate::common::text(&drain(&system, way.family(), id));
+            assert_eq!(text, alone["content"].as_str().expect("content"));
+        }
+    }
+}
+
+/// One that has its turn must not keep the others waiting until it ends.
+#[test]
+fn turns_are_taken() {
+    let a = adapter("d", 1);
+    let system = start_with(&[(&a, 1.0)], json!({"n_parallel": 2}));
+    let family = Way::Polled.family();
+    let endless = with(&base(Way::Polled), json!({"n_predict": -1, "ignore_eos": true}));
+    let first = submit(&system, family, &endless);
+    assert!(
+        !crate::common::poll(&system, family, first, 60_000)["completion_updates"]
+            .as_array()
+            .expect("updates")
+            .is_empty()
+    );
+    let other = submit(&system, family, &with(&base(Way::Polled), json!({"lora": []})));
+    assert_eq!(drain(&system, family, other).last().expect("an end")["stop_type"], "limit");
+    assert_eq!(crate::common::poll(&system, family, first, 0)["finished"], false);
+    let cancel = json!({"id": first}).to_string();
+    system.with_server(|server| server.cancel(family, Some(cancel.as_bytes()))).expect("a cancel");
+}
+
+#[test]
+fn an_adapter_that_cannot_be_loaded_is_an_error() {
+    let broken = adapter("e", 1);
+    let bytes = std::fs::read(&broken.0).expect("the file");
+    std::fs::write(&broken.0, &bytes[..bytes.len() - 4096]).expect("a file");
+    for path in [broken.0.to_str().expect("a path"), "/no/such.gguf"] {
+        let init =
+            json!({"model": crate::common::model("target"), "lora": [{"path": path}], "log_level": "none"}).to_string();
+        let error = System::new().init(init.as_bytes()).expect_err("no adapter");
+        assert!(error.message().contains(path), "{error}");
+    }
+}

@@ -1,0 +1,279 @@
+//! What is reported: updates, final responses, timings, and what a request can have left out or added.
+
+use serde_json::{Value, json};
+
+use crate::common::start;
+use crate::frame::{Row, Seen, Way, float, row, run};
+
+/// Every field of a plain final response, in no order.
+const FINAL: [&str; 23] = [
+    "success",
+    "status",
+    "content",
+    "stop",
+    "id",
+    "id_slot",
+    "model",
+    "tokens_predicted",
+    "tokens_evaluated",
+    "generation_settings",
+    "prompt",
+    "truncated",
+    "stopped_eos",
+    "stopped_word",
+    "stopped_limit",
+    "stopping_word",
+    "stop_type",
+    "tokens_cached",
+    "timings",
+    "prompt_stats",
+    "tokens",
+    "sources",
+    "speculative",
+];
+
+pub fn rows() -> Vec<Row> {
+    vec![
+        row(&["success", "status", "id", "model", "stop", "generation_settings"], json!({}), |seen| {
+            let mut keys: Vec<&str> = seen.answer.as_object().expect("an object").keys().map(String::as_str).collect();
+            let mut expected: Vec<&str> =
+                FINAL.into_iter().filter(|key| *key != "speculative" || seen.way == Way::Speculative).collect();
+            keys.sort();
+            expected.sort();
+            assert_eq!(keys, expected);
+            assert_eq!(
+                (&seen.answer["success"], &seen.answer["status"], &seen.answer["model"]),
+                (&json!(true), &json!(200), &json!("stories"))
+            );
+            assert!(seen.answer["id"].as_u64() < seen.ask(json!({})).answer["id"].as_u64());
+            assert_eq!((seen.setting("model"), seen.setting("n_ctx")), (&json!("stories"), &json!(256)));
+            for (i, update) in seen.updates.iter().enumerate() {
+                let last = i + 1 == seen.updates.len();
+                assert_eq!((&update["stop"], &update["id"]), (&json!(last), &seen.answer["id"]));
+                assert!(last || update["success"].is_null(), "a partial update has few fields: {update}");
+            }
+        }),
+        row(&["return_tokens", "tokens", "sources"], json!({"return_tokens": true}), |seen| {
+            let tokens = seen.tokens();
+            let request = json!({"tokens": tokens}).to_string();
+            let text = seen.system.with_server(|server| server.detokenize(request.as_bytes())).expect("text");
+            assert_eq!((text["content"].as_str(), tokens.len()), (Some(seen.content()), 16));
+            let sources: Vec<&str> = seen.answer["sources"]
+                .as_array()
+                .expect("sources")
+                .iter()
+                .map(|source| source.as_str().expect("a name"))
+                .collect();
+            let drafted = sources.iter().filter(|source| **source == "draft").count() as u64;
+            assert_eq!(sources.len(), 16);
+            if seen.way == Way::Speculative {
+                assert_eq!(seen.answer["speculative"]["n_accepted"].as_u64(), Some(drafted));
+            } else {
+                assert_eq!(drafted, 0);
+            }
+            let without = seen.ask(json!({"return_tokens": false}));
+            assert!(without.answer["tokens"].is_null() && without.answer["sources"].is_null());
+            assert!(without.updates.iter().all(|update| update["tokens"].is_null()));
+        }),
+        row(&["timings", "timings_per_token"], json!({"timings_per_token": true}), |seen| {
+            let timings = &seen.answer["timings"];
+            let n = |key: &str| float(&timings[key]);
+            assert_eq!(
+                (n("prompt_n"), n("predicted_n"), n("cache_n")),
+                (float(&seen.answer["tokens_evaluated"]), 16.0, 0.0)
+            );
+            for kind in ["prompt", "predicted"] {
+                let (count, ms) = (n(&format!("{kind}_n")), n(&format!("{kind}_ms")));
+                assert!(ms > 0.0 && (n(&format!("{kind}_per_token_ms")) - ms / count).abs() < 1e-6, "{timings}");
+                assert!((n(&format!("{kind}_per_second")) - 1e3 * count / ms).abs() < 1e-3, "{timings}");
+            }
+            assert_eq!(timings["draft_n"].is_u64(), seen.way == Way::Speculative);
+            if seen.way == Way::Speculative {
+                let stats = &seen.answer["speculative"];
+                assert_eq!(
+                    (&timings["draft_n"], &timings["draft_n_accepted"]),
+                    (&stats["n_drafted"], &stats["n_accepted"])
+                );
+            }
+            let has = |seen: &Seen| {
+                seen.updates
+                    .iter()
+                    .take(seen.updates.len().saturating_sub(1))
+                    .all(|update| update["timings"].is_object())
+            };
+            assert!(has(seen));
+            assert!(seen.way != Way::Polled || !has(&seen.ask(json!({"timings_per_token": false}))));
+        }),
+        row(
+            &["return_progress", "prompt_progress"],
+            json!({"return_progress": true, "prompt": "Tom had a hat. ".repeat(30)}),
+            |seen| {
+                let of = |update: &Value| update.get("prompt_progress").cloned();
+                let progress: Vec<Value> = seen.updates.iter().filter_map(of).collect();
+                assert!(seen.answer["prompt_progress"].is_null(), "not in the final response");
+                if seen.way != Way::Polled {
+                    return; // nobody is told before the end
+                }
+                let total = &seen.answer["tokens_evaluated"];
+                let done: Vec<u64> = progress.iter().map(|step| step["processed"].as_u64().expect("a count")).collect();
+                assert!(done.len() > 3 && done.is_sorted(), "a start, pieces of 32 tokens, the end: {done:?}");
+                assert_eq!((done[0], done.last().map(|done| json!(done)).as_ref()), (0, Some(total)));
+                for step in &progress {
+                    assert_eq!((&step["total"], &step["cache"]), (total, &json!(0)));
+                    assert!(float(&step["time_ms"]) >= 0.0);
+                }
+                assert!(
+                    seen.updates[..progress.len()]
+                        .iter()
+                        .all(|update| update["content"] == "" && update["stop"] == false)
+                );
+                assert!(seen.ask(json!({"return_progress": false})).updates.iter().all(|update| of(update).is_none()));
+            },
+        ),
+        row(
+            &["response_fields"],
+            json!({"response_fields": ["content", "generation_settings/n_predict", "timings/cache_n", "no/such", "tokens"]}),
+            |seen| {
+                let mut answer = seen.answer.clone();
+                let object = answer.as_object_mut().expect("an object");
+                let all = seen.without("response_fields");
+                assert_eq!(object.remove("content"), Some(json!(all.content())));
+                assert_eq!(object.remove("tokens"), Some(json!(all.tokens())));
+                assert_eq!(answer, json!({"generation_settings/n_predict": 16, "timings/cache_n": 0, "success": true}));
+            },
+        ),
+        row(&["stream"], json!({"stream": true}), |seen| {
+            assert_eq!(
+                (seen.content(), seen.setting("stream")),
+                (seen.ask(json!({"stream": false})).content(), &json!(true))
+            );
+        }),
+        row(&["tag"], json!({"tag": {"a": [1, null]}}), |seen| {
+            assert_eq!(seen.answer["tag"], seen.request["tag"]);
+            assert!(seen.updates.iter().all(|update| update["tag"] == seen.request["tag"]));
+            assert_eq!(seen.ask(json!({"tag": false})).answer["tag"], false);
+            assert!(seen.without("tag").answer.get("tag").is_none());
+            let several = seen.ask(json!({"n_cmpl": 2}));
+            assert!((0..2).all(|index| several.answer["results"][index]["tag"] == seen.request["tag"]));
+        }),
+        row(&["__debug"], json!({"__debug": true}), |seen| {
+            assert_eq!(seen.content(), seen.ask(json!({"__debug": false})).content());
+            assert!(seen.answer["warnings"].is_null());
+        }),
+        row(&["warnings"], json!({"temprature": 1}), |seen| {
+            assert_eq!(seen.answer["warnings"], json!(["unknown key \"temprature\" (did you mean \"temperature\"?)"]));
+        }),
+        row(&["speculative"], json!({"temperature": 0, "n_predict": 40}), |seen| {
+            let stats = &seen.answer["speculative"];
+            let asked =
+                seen.ask(json!({"speculative": {"type": "draft", "adaptive": false, "n_max": 4, "verify": "match"}}));
+            assert_eq!(asked.tokens(), seen.tokens());
+            let found = &asked.answer["speculative"];
+            assert_eq!(
+                (&found["type"], &found["verify"], &found["n_max_final"]),
+                (&json!("draft"), &json!("match"), &json!(4))
+            );
+            let n = |key: &str| float(&found[key]);
+            assert!(n("n_accepted") > 10.0 && n("n_accepted") <= n("n_drafted"));
+            assert!((n("accept_rate") - n("n_accepted") / n("n_drafted")).abs() < 1e-9);
+            assert!(
+                (n("tokens_per_step") - 40.0 / n("n_steps")).abs() < 1e-9
+                    && n("t_draft_ms") > 0.0
+                    && n("t_verify_ms") > 0.0
+            );
+            let per_position: Vec<f64> =
+                found["accepted_per_position"].as_array().expect("a list").iter().map(float).collect();
+            assert_eq!((per_position.iter().sum::<f64>(), per_position.len()), (n("n_accepted"), 4));
+            assert_eq!(
+                found["by_type"]["draft"],
+                json!({"n_drafted": found["n_drafted"], "n_accepted": found["n_accepted"]})
+            );
+            let off = seen.ask(json!({"speculative": false}));
+            assert_eq!(off.tokens(), seen.tokens());
+            match seen.way {
+                Way::Speculative => {
+                    assert!(stats["n_drafted"].as_u64() > Some(0), "{stats}");
+                    assert_eq!(off.answer["speculative"]["disabled"], "speculative is false");
+                }
+                _ => assert!(stats.is_null() && off.answer["speculative"].is_null()),
+            }
+            let flat = seen.without("speculative").ask(json!({"speculative.n_max": 2, "speculative.adaptive": false}));
+            assert_eq!((&flat.answer["speculative"]["n_max_final"], flat.tokens()), (&json!(2), seen.tokens()));
+        }),
+        row(&["generation_settings"], json!({"temperature": 1.1, "stop": ["zz"], "tag": 1}), |seen| {
+            for (key, value) in
+                [("temperature", json!(1.1)), ("stop", json!(["zz"])), ("seed", json!(7)), ("n_predict", json!(16))]
+            {
+                assert_eq!(seen.setting(key), &value);
+            }
+        }),
+    ]
+}
+
+#[test]
+fn what_is_reported() {
+    run(&start(json!({"n_ctx": 256, "n_parallel": 2, "n_batch": 32, "model_alias": "stories"})), &rows());
+}
+
+/// Settings of many kinds, some that are at odds with each other.
+fn settings() -> Vec<Value> {
+    let mut all = vec![
+        json!({}),
+        json!({"temperature": 0}),
+        json!({"temperature": 1.3, "top_k": 0, "top_p": 0.9}),
+        json!({"temperature": 0.7, "dynatemp_range": 0.4, "dynatemp_exponent": 1.5}),
+        json!({"min_p": 0.05, "top_p": 1, "top_k": 0}),
+        json!({"tfs_z": 0.9, "typical_p": 0.8}),
+        json!({"top_n_sigma": 1.5, "temperature": 2}),
+        json!({"xtc_probability": 0.7, "xtc_threshold": 0.05}),
+        json!({"dry_multiplier": 0.8, "dry_base": 1.4, "dry_allowed_length": 1, "dry_sequence_breakers": ["\n", "Tom"]}),
+        json!({"repeat_penalty": 1.4, "repeat_last_n": 16, "presence_penalty": 0.3, "frequency_penalty": 0.2, "penalize_nl": false}),
+        json!({"mirostat": 1, "mirostat_tau": 3}),
+        json!({"mirostat": 2, "mirostat_tau": 2, "mirostat_eta": 0.3}),
+        json!({"samplers": ["temperature", "top_k", "min_p"], "top_k": 7, "min_keep": 3}),
+        json!({"samplers": "kt"}),
+        json!({"ignore_eos": true, "n_predict": 60}),
+        json!({"logit_bias": {" the": -5, "65": false}}),
+        json!({"logit_bias": [[" a", 2], [70, 0.5]]}),
+        json!({"stop": ["Tom", "."]}),
+        json!({"grammar": "root ::= [A-Z] [a-z ]{5,40} \".\""}),
+        json!({"n_probs": 4, "post_sampling_probs": true}),
+        json!({"n_keep": 4, "n_predict": 200, "ignore_eos": true}),
+        json!({"timeout_ms": 100_000, "t_max_predict_ms": 100_000, "id_slot": 1}),
+        json!({"return_progress": true, "timings_per_token": true, "stream": true}),
+        json!({"speculative": {"n_max": 2, "verify": "match", "adaptive": false}}),
+        json!({"seed": -1}),
+        json!({"n_cmpl": 2, "temperature": 1.4}),
+    ];
+    let half = all.clone();
+    all.extend(half.iter().zip(half.iter().skip(5)).map(|(a, b)| crate::common::with(a, b.clone())));
+    all
+}
+
+#[test]
+fn settings_fed_back_give_the_same_text() {
+    let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
+    let all = settings();
+    assert!(all.len() > 40);
+    for (index, sent) in all.iter().enumerate() {
+        let way = crate::frame::WAYS[index % 3];
+        let request = crate::common::with(&crate::frame::base(way), sent.clone());
+        let first = Seen::of(&system, way, request.clone());
+        let answers: Vec<Value> = match first.answer.get("results") {
+            Some(results) => results.as_array().expect("results").clone(),
+            None => vec![first.answer.clone()],
+        };
+        for answer in answers {
+            let mut again = answer["generation_settings"].clone();
+            again["prompt"] = request["prompt"].clone();
+            let again = Seen::of(&system, way, again);
+            assert_eq!(
+                (again.content(), again.tokens()),
+                (answer["content"].as_str().expect("content"), crate::frame::numbers(&answer["tokens"])),
+                "{sent}"
+            );
+            assert_eq!(again.answer["generation_settings"], answer["generation_settings"], "{sent}");
+            assert!(again.answer["warnings"].is_null());
+        }
+    }
+}

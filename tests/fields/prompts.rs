@@ -1,0 +1,202 @@
+//! What a request asks to continue, and how often.
+
+use serde_json::{Value, json};
+
+use crate::common::{complete, drain, poll, start, submit, with};
+use crate::frame::{Row, Seen, Way, base, row, run, tokenized};
+
+const STORY: &str = "Once upon a time there was a child named";
+
+/// The `results` of an answer: their contents.
+fn contents(answer: &Value) -> Vec<String> {
+    let results = answer["results"].as_array().unwrap_or_else(|| panic!("results: {answer}"));
+    for (index, result) in results.iter().enumerate() {
+        assert_eq!(
+            (&result["index"], &result["success"], &result["stop"]),
+            (&json!(index), &json!(true), &json!(true))
+        );
+        assert_eq!(result["id"], answer["id"]);
+    }
+    results.iter().map(|result| result["content"].as_str().expect("content").to_owned()).collect()
+}
+
+/// The content of the same request with other fields, which has one text.
+fn alone(seen: &Seen, more: Value) -> String {
+    let mut request = with(&seen.request, more);
+    for field in ["prompts", "n_cmpl"] {
+        request.as_object_mut().expect("an object").remove(field);
+    }
+    Seen::of(seen.system, seen.way, request).content().to_owned()
+}
+
+pub fn rows() -> Vec<Row> {
+    vec![
+        row(&["prompt", "tokens_evaluated"], json!({}), |seen| {
+            let ids = tokenized(seen.system, json!({"text": STORY}));
+            assert_eq!((&seen.answer["prompt"], &seen.answer["tokens_evaluated"]), (&json!(STORY), &json!(ids.len())));
+            // As ids, and as a mixture.
+            assert_eq!(seen.ask(json!({"prompt": ids})).content(), seen.content());
+            let rest = tokenized(seen.system, json!({"text": " there was a child named", "add_special": false}));
+            let mut mixed = vec![json!("Once upon a time")];
+            mixed.extend(rest.iter().map(|id| json!(id)));
+            let mixed = seen.ask(json!({"prompt": mixed}));
+            assert_eq!(mixed.content(), seen.content());
+            assert_eq!(mixed.answer["prompt"][0], "Once upon a time");
+            assert_ne!(seen.ask(json!({"prompt": "<|im_start|>user\nCount from 1 to 9."})).content(), seen.content());
+        }),
+        row(
+            &["messages"],
+            json!({"prompt": "", "messages": [{"role": "user", "content": "Count from 1 to 5."}], "temperature": 0}),
+            |seen| {
+                let by_hand = "<|im_start|>user\nCount from 1 to 5.<|im_end|>\n<|im_start|>assistant\n";
+                assert_eq!(seen.answer["prompt"], by_hand);
+                assert!(seen.content().starts_with("1, 2, 3"), "{}", seen.answer);
+                let plain = seen.without("messages").ask(json!({"prompt": by_hand}));
+                assert_eq!(plain.tokens(), seen.tokens());
+                assert!(seen.refused(json!({"prompt": "a"})).starts_with("messages: expected either"));
+            },
+        ),
+        row(
+            &["prompts", "results", "index"],
+            json!({"prompt": "", "prompts": [STORY, ["Tom", 5], "<|im_start|>user\nCount"]}),
+            |seen| {
+                let texts = contents(&seen.answer);
+                let prompts = seen.request["prompts"].as_array().expect("prompts");
+                for (index, (text, prompt)) in texts.iter().zip(prompts).enumerate() {
+                    assert_eq!(text, &alone(seen, json!({"prompt": prompt})), "{prompt}");
+                    assert_eq!(&seen.answer["results"][index]["prompt"], prompt);
+                }
+                // One of a list is still a list; one that is wrong keeps all from running.
+                assert_eq!(contents(&seen.ask(json!({"prompts": [STORY]})).answer), texts[..1]);
+                let error = seen.refused(json!({"prompts": ["a", ["b", 99999]]}));
+                assert_eq!(error, "prompts[1][1]: 99999 is not in the vocabulary of 1536 tokens");
+                // Each has its own stop.
+                let stopped = seen.ask(json!({"stop": [texts[0].split(' ').nth(2).expect("words")]}));
+                assert_eq!(stopped.answer["results"][0]["stop_type"], "word", "{}", stopped.answer);
+            },
+        ),
+        row(&["n_cmpl"], json!({"n_cmpl": 3, "temperature": 1.2}), |seen| {
+            let texts = contents(&seen.answer);
+            assert_eq!(texts.len(), 3);
+            for (copy, text) in texts.iter().enumerate() {
+                assert_eq!(text, &alone(seen, json!({"seed": 7 + copy})), "the seeds count up");
+                assert_eq!(seen.answer["results"][copy]["generation_settings"]["seed"], 7 + copy);
+            }
+            assert!(texts[0] != texts[1] && texts[1] != texts[2]);
+            // Of each of several prompts; drawn seeds all differ.
+            let both = seen.ask(json!({"prompt": "", "prompts": [STORY, STORY], "n_cmpl": 2, "seed": -1}));
+            let seeds = both.answer["results"].as_array().expect("results").iter();
+            let seeds: std::collections::HashSet<u64> =
+                seeds.map(|result| result["generation_settings"]["seed"].as_u64().expect("a seed")).collect();
+            assert_eq!((seeds.len(), contents(&both.answer).len()), (4, 4));
+            assert!(seen.refused(json!({"n_cmpl": 0})).starts_with("n_cmpl: expected a whole number"));
+            assert!(seen.refused(json!({"n_cmpl": 5000})).starts_with("max_queue: 5000 texts were asked for"));
+            assert_eq!(seen.ask(json!({"n_cmpl": 1})).content(), texts[0]);
+        }),
+        row(
+            &["n_cmpl"],
+            json!({"n_cmpl": 3, "cache_prompt": true, "prompt": format!("{STORY} {}", "Tom ".repeat(20))}),
+            |seen| {
+                // The prompt is evaluated once, or half of it where drafts share the cache.
+                let timings: Vec<u64> = seen.answer["results"]
+                    .as_array()
+                    .expect("results")
+                    .iter()
+                    .map(|result| result["timings"]["prompt_n"].as_u64().expect("a count"))
+                    .collect();
+                assert_eq!(timings[1..], [1, 1], "{timings:?}");
+                let plain = seen.ask(json!({"cache_prompt": false}));
+                assert_eq!(contents(&plain.answer), contents(&seen.answer));
+            },
+        ),
+        row(&["id_slot", "cache_prompt", "tokens_cached"], json!({"id_slot": 2, "cache_prompt": true}), |seen| {
+            assert_eq!(seen.answer["id_slot"], 2);
+            let n = seen.answer["tokens_evaluated"].as_u64().expect("a count");
+            let cached = seen.answer["tokens_cached"].as_u64().expect("a count");
+            assert!(cached >= n && cached < n + 16 + 3, "prompt and text are in the cache: {cached}");
+            let again = seen.ask(json!({"n_predict": 4}));
+            assert_eq!(again.answer["prompt_stats"]["n_past"], n - 1, "all but the last token was there");
+            assert_eq!(
+                (&again.answer["timings"]["cache_n"], &again.answer["timings"]["prompt_n"]),
+                (&json!(n - 1), &json!(1))
+            );
+            let fresh = seen.ask(json!({"n_predict": 4, "cache_prompt": false}));
+            assert_eq!((&fresh.answer["timings"]["cache_n"], &fresh.answer["id_slot"]), (&json!(0), &json!(2)));
+            assert_eq!(fresh.content(), again.content());
+            let error = seen.refused(json!({"id_slot": 9}));
+            assert_eq!(error, "id_slot: there is no slot 9, only 4 of them, from 0");
+        }),
+        row(
+            &["n_keep", "truncated", "prompt_stats"],
+            json!({"prompt": "Tom had a hat. ".repeat(60), "n_keep": 8}),
+            |seen| {
+                assert_eq!(seen.answer["truncated"], true);
+                let (stats, all) =
+                    (&seen.answer["prompt_stats"], tokenized(seen.system, json!({"text": seen.request["prompt"]})));
+                assert_eq!((&stats["n_ctx"], &stats["truncated"]), (&json!(256), &json!(true)));
+                assert_eq!(stats["total_prompt_tokens"], all.len());
+                let to_eval = stats["to_eval"].as_str().expect("text");
+                let head = json!({"tokens": all[..8]}).to_string();
+                let head =
+                    seen.system.with_server(|server| server.detokenize(head.as_bytes())).expect("text")["content"]
+                        .clone();
+                assert!(to_eval.starts_with(head.as_str().expect("text")), "{to_eval} {head}");
+                assert!(to_eval.len() < seen.request["prompt"].as_str().expect("text").len());
+                let whole = seen.ask(json!({"prompt": STORY}));
+                let stats = &whole.answer["prompt_stats"];
+                assert_eq!(
+                    (&stats["cached"], &stats["truncated"], &stats["n_past"]),
+                    (&json!(""), &json!(false), &json!(0))
+                );
+                assert_eq!(stats["to_eval"], format!("<|endoftext|>{STORY}"));
+            },
+        ),
+    ]
+}
+
+#[test]
+fn what_is_continued() {
+    run(&start(json!({"n_ctx": 256, "n_parallel": 4})), &rows());
+}
+
+#[test]
+fn with_fewer_slots_than_texts_and_with_shared_cells() {
+    for init in [json!({"n_ctx": 256, "n_parallel": 2}), json!({"n_ctx": 512, "n_parallel": 3, "kv_unified": true})] {
+        let system = start(init);
+        let request = with(&base(Way::Whole), json!({"n_cmpl": 5, "cache_prompt": true}));
+        let several = contents(&complete(&system, Way::Whole.family(), &request));
+        for (copy, text) in several.iter().enumerate() {
+            let one = with(&base(Way::Whole), json!({"seed": 7 + copy}));
+            assert_eq!(complete(&system, Way::Whole.family(), &one)["content"], *text);
+        }
+    }
+}
+
+#[test]
+fn a_queue_takes_all_texts_or_none() {
+    let system = start(json!({"n_ctx": 256, "n_parallel": 2, "max_queue": 2}));
+    let family = Way::Polled.family();
+    let request = with(&base(Way::Polled), json!({"n_cmpl": 4, "n_predict": 200, "ignore_eos": true}));
+    let id = submit(&system, family, &request);
+    let refused = system.with_server(|server| server.submit(family, base(Way::Polled).to_string().as_bytes()));
+    assert!(refused.expect_err("full").message().starts_with("max_queue: 2 requests are waiting already"));
+    let cancel = json!({"id": id}).to_string();
+    system.with_server(|server| server.cancel(family, Some(cancel.as_bytes()))).expect("a cancel");
+    let updates = drain(&system, family, id);
+    let ends: Vec<&Value> = updates.iter().filter(|update| update["stop"] == true).collect();
+    assert_eq!(ends.len(), 4, "each text ends once");
+    assert!(ends.iter().all(|end| end["stop_type"] == "cancelled"), "{ends:?}");
+    assert_eq!(poll(&system, family, id, 0)["finished"], true);
+    // Nothing is left behind.
+    submit(&system, family, &base(Way::Polled));
+}
+
+#[test]
+fn a_time_limit_ends_all_texts() {
+    let system = start(json!({"n_ctx": 256, "n_parallel": 2}));
+    let more = json!({"n_cmpl": 4, "n_predict": -1, "ignore_eos": true, "timeout_ms": 300});
+    let answer = complete(&system, Way::Whole.family(), &with(&base(Way::Whole), more));
+    for result in answer["results"].as_array().expect("results") {
+        assert_eq!(result["stop_type"], "timeout", "{result}");
+    }
+}

@@ -1,0 +1,163 @@
+//! The functions about text: tokens, templates, embeddings; and models that can do nothing else.
+
+use foredraft::api::System;
+use foredraft::error::Result;
+use serde_json::{Value, json};
+
+use crate::common::{model, start, with};
+use crate::frame::{WAYS, base, float, numbers};
+
+fn embedding(system: &System, request: Value) -> Vec<f64> {
+    let bytes = request.to_string();
+    let answer = system.with_server(|server| server.get_embedding(bytes.as_bytes()));
+    let answer = answer.unwrap_or_else(|error| panic!("{request}: {error}"));
+    answer["embedding"].as_array().expect("an array").iter().map(float).collect()
+}
+
+fn tokenize(system: &System, request: Value) -> Result<Value> {
+    let bytes = request.to_string();
+    system.with_server(|server| server.tokenize(bytes.as_bytes()))
+}
+
+fn detokenize(system: &System, request: Value) -> Result<Value> {
+    let bytes = request.to_string();
+    system.with_server(|server| server.detokenize(bytes.as_bytes()))
+}
+
+fn near(a: &[f64], b: &[f64]) {
+    let scale = b.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+    assert_eq!(a.len(), b.len());
+    assert!(a.iter().zip(b).all(|(x, y)| (x - y).abs() < 1e-4 * scale), "{a:?}\n{b:?}");
+}
+
+fn tokens_and_back(system: &System) {
+    let answer = tokenize(system, json!({"text": "Tom<|im_end|> é😀"})).expect("tokens");
+    let (ids, pieces) = (numbers(&answer["ids"]), answer["pieces"].as_array().expect("pieces"));
+    assert_eq!((&answer["success"], &answer["length"], ids[0]), (&json!(true), &json!(ids.len()), 0));
+    let bytes: Vec<u8> = pieces
+        .iter()
+        .flat_map(|piece| match piece {
+            Value::String(text) => text.as_bytes().to_vec(),
+            bytes => numbers(bytes).into_iter().map(|byte| u8::try_from(byte).expect("a byte")).collect(),
+        })
+        .collect();
+    assert_eq!(String::from_utf8(bytes).as_deref(), Ok("<|endoftext|>Tom<|im_end|> é😀"));
+    assert!(pieces.iter().any(Value::is_array), "the emoji is none of the vocabulary: {answer}");
+    let strings = answer["tokens"].as_array().expect("tokens");
+    for (text, piece) in strings.iter().zip(pieces) {
+        assert!(text.is_string() && (text == piece || piece.is_array() && text == "\u{FFFD}"), "{text} {piece}");
+    }
+    let end = ids.iter().zip(pieces).find(|(_, piece)| **piece == "<|im_end|>").expect("one token").0;
+
+    let plain = tokenize(system, json!({"content": "Tom<|im_end|>", "add_special": false, "parse_special": false}));
+    let plain = numbers(&plain.expect("tokens")["ids"]);
+    assert!(!plain.contains(end) && plain[0] != 0 && plain.len() > 3, "{plain:?}");
+    let pieces = tokenize(system, json!({"content": ["Tom", 5], "with_pieces": true})).expect("tokens");
+    assert_eq!(pieces["tokens"][0], json!({"id": 0, "piece": "<|endoftext|>"}));
+    assert_eq!(pieces["tokens"].as_array().and_then(|all| all.last()).map(|last| &last["id"]), Some(&json!(5)));
+
+    let text = |request| detokenize(system, request).expect("text")["content"].clone();
+    assert_eq!(text(json!({"tokens": ids})), "<|endoftext|>Tom<|im_end|> é😀");
+    assert_eq!(text(json!({"tokens": ids, "special": false})), "Tom é😀");
+    assert_eq!(text(json!({"tokens": plain})), "Tom<|im_end|>");
+    assert_eq!(text(json!({"tokens": []})), "");
+
+    let messages = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    let render = |request: Value| {
+        let bytes = request.to_string();
+        system.with_server(|server| server.apply_template(bytes.as_bytes())).expect("a prompt")["prompt"].clone()
+    };
+    let turn = "<|im_start|>user\nHi<|im_end|>\n";
+    assert_eq!(render(messages.clone()), format!("{turn}<|im_start|>assistant\n"));
+    assert_eq!(render(with(&messages, json!({"add_generation_prompt": false}))), turn);
+    let own = json!({"chat_template": "{{ messages[0].content }}{{ tools | length }}{{ x }}", "tools": [{}],
+        "chat_template_kwargs": {"x": "y"}});
+    assert_eq!(render(with(&messages, own)), "Hi1y");
+}
+
+#[test]
+fn tokens_templates_and_what_is_wrong_with_them() {
+    let system = start(json!({"n_ctx": 64}));
+    tokens_and_back(&system);
+    for (request, expected) in [
+        (json!({}), "text: expected a string, got null"),
+        (json!({"text": 5}), "text: expected a string, or an array of strings and token ids, got 5"),
+        (json!({"text": [99999]}), "text[0]: 99999 is not in the vocabulary of 1536 tokens"),
+        (json!({"text": "a", "add_special": 1}), "add_special: expected true or false, got 1"),
+        (json!({"text": "a", "with_pieces": "x"}), "with_pieces: expected true or false"),
+    ] {
+        let error = tokenize(&system, request.clone()).expect_err("an error");
+        assert!(error.message().starts_with(expected), "{request}: {error}");
+    }
+    for (request, expected) in [
+        (json!({}), "tokens: is missing"),
+        (json!({"tokens": [1536]}), "tokens: 1536 is not in the vocabulary"),
+        (json!({"tokens": "a"}), "tokens: expected an array of token ids"),
+    ] {
+        let error = detokenize(&system, request.clone()).expect_err("an error");
+        assert!(error.message().starts_with(expected), "{request}: {error}");
+    }
+    let warned = tokenize(&system, json!({"text": "a", "add_specials": true})).expect("tokens");
+    assert_eq!(warned["warnings"], json!(["unknown key \"add_specials\" (did you mean \"add_special\"?)"]));
+}
+
+#[test]
+fn a_model_with_only_its_vocabulary() {
+    let system = System::new();
+    let init = json!({"model": model("target"), "vocab_only": true, "log_level": "error"}).to_string();
+    system.init(init.as_bytes()).expect("a vocabulary");
+    tokens_and_back(&system);
+    for way in WAYS {
+        let request = base(way).to_string();
+        let answers = [
+            system.with_server(|server| server.complete(way.family(), request.as_bytes())),
+            system.with_server(|server| server.submit(way.family(), request.as_bytes())),
+            system.with_server(|server| server.get_embedding(br#"{"content": "a"}"#)),
+        ];
+        for answer in answers {
+            let error = answer.expect_err("nothing to evaluate with");
+            assert_eq!(error.message(), "the model was loaded with vocab_only: it tokenizes and nothing else");
+        }
+    }
+}
+
+#[test]
+fn embeddings_are_pooled_and_scaled_as_asked() {
+    let text = "Tom had a red hat.";
+    let [last, mean, first] =
+        ["last", "mean", "cls"].map(|pooling| start(json!({"n_ctx": 64, "embedding": true, "pooling": pooling})));
+    let ids = numbers(&tokenize(&last, json!({"text": text})).expect("tokens")["ids"]);
+    // Nothing looks ahead, so the last token's embedding of a beginning is that token's of the whole.
+    let each: Vec<Vec<f64>> =
+        (1..=ids.len()).map(|n| embedding(&last, json!({"content": ids[..n], "embd_normalize": -1}))).collect();
+    let width = each[0].len();
+    assert_eq!(width, 256);
+    let average: Vec<f64> =
+        (0..width).map(|i| each.iter().map(|one| one[i]).sum::<f64>() / each.len() as f64).collect();
+    near(&embedding(&mean, json!({"content": text, "embd_normalize": -1})), &average);
+    near(&embedding(&first, json!({"prompt": text, "embd_normalize": -1})), &each[0]);
+    let raw = embedding(&last, json!({"content": text, "embd_normalize": -1}));
+    near(&raw, each.last().expect("one"));
+
+    let norm = |p: f64| raw.iter().map(|x| x.abs().powf(p)).sum::<f64>().powf(1.0 / p);
+    let largest = raw.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+    for (normalize, norm) in [(0, largest / 32760.0), (1, norm(1.0)), (2, norm(2.0)), (3, norm(3.0))] {
+        let expected: Vec<f64> = raw.iter().map(|x| x / norm).collect();
+        near(&embedding(&last, json!({"content": text, "embd_normalize": normalize})), &expected);
+    }
+    let default: Vec<f64> = raw.iter().map(|x| x / norm(2.0)).collect();
+    near(&embedding(&last, json!({"content": text})), &default);
+
+    let refused = |request: Value| {
+        let bytes = request.to_string();
+        last.with_server(|server| server.get_embedding(bytes.as_bytes())).expect_err("an error").message().to_owned()
+    };
+    assert!(
+        refused(json!({"content": "a", "embd_normalize": -2})).starts_with("embd_normalize: expected a whole number")
+    );
+    assert!(refused(json!({"content": "Tom had a hat. ".repeat(99)})).starts_with("content: "));
+    assert_eq!(refused(json!({})), "content: expected a string, got null");
+    let without = start(json!({"n_ctx": 64}));
+    let error = without.with_server(|server| server.get_embedding(br#"{"content": "a"}"#)).expect_err("not asked for");
+    assert!(error.message().contains("\"embedding\": true"), "{error}");
+}
