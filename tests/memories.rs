@@ -88,7 +88,8 @@ fn speculation_is_right_or_off_with_the_reason() {
         let prompt = tokens(6, 290);
         let expected = cold(&system, &prompt);
         for n_max in [1, 3, 8] {
-            let more = json!({"cache_prompt": false, "speculative": {"adaptive": false, "n_max": n_max}});
+            let more =
+                json!({"cache_prompt": false, "speculative": {"type": "draft", "adaptive": false, "n_max": n_max}});
             let answer = complete(&system, Speculative, &with(&request(&prompt), more));
             assert_eq!(answer["tokens"], expected["tokens"], "{kind} {n_max}");
             let report = &answer["speculative"];
@@ -221,7 +222,9 @@ fn impossible_calls_of_a_context_are_refused() {
         let params = ContextParams { swa_full: init["swa_full"] != false, ..params.clone() };
         let mut context = Context::new(&model, &params, &threads, &Arc::new(Interrupt::default())).expect("it fits");
         let mut batch = Batch::new();
-        (0..20).for_each(|position| drop(batch.push(300, position, 0, position == 19)));
+        for position in 0..20 {
+            batch.push(300, position, 0, position == 19);
+        }
         context.decode(&batch).expect("evaluated");
         for sequence in [-1, 1, i32::MAX] {
             assert!(!context.move_by(sequence, 0..5, 1) && !context.divide(sequence, 0..5, 2), "{kind}");

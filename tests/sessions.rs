@@ -41,7 +41,7 @@ fn request(prompt: &str) -> Value {
     json!({"prompt": prompt, "n_predict": 24, "temperature": 0, "ignore_eos": true, "return_tokens": true})
 }
 
-const STEADY: &str = r#"{"adaptive": false, "n_max": 4}"#;
+const STEADY: &str = r#"{"type": "draft", "adaptive": false, "n_max": 4}"#;
 
 fn steady() -> Value {
     json!({"speculative": serde_json::from_str::<Value>(STEADY).expect("JSON")})
@@ -301,6 +301,34 @@ fn forged_states_end_neither_the_process_nor_the_slot() {
     load(&system, 0, &path).expect("the true one");
     let again = complete(&system, Speculative, &with(&prompt, steady()));
     assert_eq!((&again["content"], &again["timings"]["prompt_n"]), (&first["content"], &json!(1)));
+}
+
+#[test]
+fn several_texts_begin_with_one_session() {
+    let path = file("several");
+    let system = start(json!({"n_ctx": 512, "n_parallel": 3}));
+    let first = complete(&system, Completion, &with(&request(&long_prompt()), json!({"session_save": path})));
+    let prompt = long_prompt() + first["content"].as_str().expect("content") + " Once";
+    let three = json!({"n_cmpl": 3, "session_load": path, "temperature": 0.8, "seed": 4});
+    let three = with(&request(&prompt), three);
+    let answer = complete(&system, Completion, &three);
+    let results = answer["results"].as_array().expect("results");
+    for (index, result) in results.iter().enumerate() {
+        let seed = result["generation_settings"]["seed"].clone();
+        let alone = json!({"n_cmpl": 1, "session_load": "", "seed": seed});
+        let alone = complete(&system, Completion, &with(&three, alone));
+        assert_eq!(result["content"], alone["content"], "{index}");
+        assert!(result["timings"]["prompt_n"].as_u64() < Some(10), "{index}: {}", result["timings"]);
+    }
+    for (more, part) in [
+        (json!({"n_cmpl": 2, "session_save": path}), "session_save: 2 texts would be saved to one file"),
+        (json!({"n_beams": 2, "session_save": path}), "session_save: beams"),
+        (json!({"n_beams": 2, "session_load": path}), "session_load: beams"),
+    ] {
+        let bytes = with(&request("x"), more).to_string();
+        let error = system.with_server(|server| server.complete(Completion, bytes.as_bytes())).expect_err("refused");
+        assert!(error.message().contains(part), "{error}");
+    }
 }
 
 #[test]

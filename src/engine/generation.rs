@@ -126,7 +126,8 @@ impl Generation {
         self.ended.push((ticket, outcome));
     }
 
-    /// Tells the requests that have ended, and those who asked for sessions. Apart from the step, so that whoever learns of an end finds the slot free.
+    /// Tells the requests that have ended, and those who asked for sessions. Apart from the step, so that whoever learns of
+    /// an end finds the slot free.
     pub(super) fn deliver(&mut self, notify: &mut dyn FnMut(u64)) {
         self.answers.drain(..).for_each(|answer| answer());
         for (ticket, outcome) in self.ended.drain(..) {

@@ -96,7 +96,7 @@ impl Generation {
         }
         let target = slot.cache.save(&mut self.context)?;
         let draft = self.team.save(index);
-        Ok(Session { target, draft, seed: slot.seed })
+        Ok(Session { target, draft, seed: slot.seed, lora: slot.lora.clone() })
     }
 
     /// Everything is checked before anything is changed.
@@ -118,6 +118,7 @@ impl Generation {
             return Err(error);
         }
         slot.seed = session.seed;
+        slot.lora.clone_from(&session.lora);
         slot.loaded = true;
         self.tick += 1;
         slot.last_used = self.tick;

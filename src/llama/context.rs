@@ -42,7 +42,7 @@ pub struct Context {
     n_batch: usize,
     n_seq_max: SeqId,
     pooled: bool,
-    /// Positions were moved, and the next evaluation turns the keys after them.
+    /// Positions were moved or sequences copied, and the next evaluation moves the keys after them.
     pub(super) moved: bool,
     /// Whether every position stays in the memory until it is removed, and can be removed alone.
     pub(super) cuts_anywhere: bool,

@@ -49,6 +49,8 @@ impl Context {
         if from == to || !self.has_sequence(from) || !self.truncate(to, 0) {
             return false;
         }
+        // As with moved keys: until then there is nothing in the new place.
+        self.moved = true;
         // SAFETY: the memory belongs to the context, and both sequences are its own; whole sequences can be copied by
         // every kind of memory.
         unsafe { sys::llama_memory_seq_cp(self.memory, from, to, -1, -1) };
@@ -183,7 +185,7 @@ impl Context {
         self.moved = false;
     }
 
-    /// Turns keys whose positions were moved: until then a state would have them in their old places. llama.cpp does it
+    /// Turns keys whose positions were moved, and copies what is to be copied: until then a state would be an old one. llama.cpp does it
     /// before an evaluation, so there is one, of a token that is removed again.
     fn settle(&mut self, sequence: SeqId) -> Result<()> {
         if !self.has_sequence(sequence) {
