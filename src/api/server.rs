@@ -239,6 +239,7 @@ impl Server {
             return Err(Error::invalid("the model generates no text"));
         }
         request.id_slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
+        super::session::check(&request)?;
         let mut settings = request.sampling.clone();
         settings.logit_bias = self.logit_bias(&request)?;
         let speculative = self.speculation(&request)?;
@@ -282,7 +283,8 @@ impl Server {
                     grammar: grammar.clone(),
                     speculative: speculative.clone(),
                     n_cache_reuse: request.n_cache_reuse,
-                    session_load: request.session_load.clone(),
+                    // The further texts copy the first one's slot.
+                    session_load: request.session_load.clone().filter(|_| copy == 0),
                     session_save: request.session_save.clone(),
                     seed_position: request.seed_position,
                     n_beams: request.n_beams,

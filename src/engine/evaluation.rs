@@ -147,7 +147,10 @@ impl Generation {
                 task.report_progress(slot.cache.len());
                 notify(task.ticket.id());
             }
-            let Some(row) = part.row else { continue };
+            let Some(row) = part.row else {
+                slot.cache.checkpoint(&mut self.context);
+                continue;
+            };
             if let Some(speculation) = &mut task.speculation {
                 speculation.stats.n_steps += 1;
                 // The first token's evaluation is the prompt's.

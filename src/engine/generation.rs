@@ -26,6 +26,8 @@ pub(super) struct Generation {
     pub(super) queue: VecDeque<Submission>,
     /// Sessions to be saved and loaded as soon as no request runs in their slots.
     pub(super) session_jobs: VecDeque<SessionJob>,
+    /// What to tell those who asked for them, by [`Generation::deliver`].
+    pub(super) answers: Vec<Box<dyn FnOnce() + Send>>,
     pub(super) beams: Beams,
     pub(super) team: Team,
     /// Why the draft model does not draft.
@@ -53,6 +55,7 @@ impl Generation {
             context,
             queue: VecDeque::new(),
             session_jobs: VecDeque::new(),
+            answers: Vec::new(),
             beams,
             team: Team::new(n_parallel),
             draft_obstacle: None,
@@ -123,8 +126,10 @@ impl Generation {
         self.ended.push((ticket, outcome));
     }
 
-    /// Tells the requests that have ended. Apart from the step, so that whoever learns of an end finds the slot free.
+    /// Tells the requests that have ended, and those who asked for sessions. Apart from the step, so that whoever learns of
+    /// an end finds the slot free.
     pub(super) fn deliver(&mut self, notify: &mut dyn FnMut(u64)) {
+        self.answers.drain(..).for_each(|answer| answer());
         for (ticket, outcome) in self.ended.drain(..) {
             ticket.finish(outcome);
             notify(ticket.id());

@@ -2,7 +2,7 @@
 //!
 //! Little-endian throughout. 48 bytes of header: [`MAGIC`], format (u32), sections (u32), bytes in the file (u64), 8 bytes
 //! of zeros, checksum of the 40 bytes before (u64). Then the sections, each with its length (u64) and checksum (u64)
-//! before it: one about the writer and the seed, then three for the target, and three for the draft if there is one: what
+//! before it: one about the writer, the seed and the adapters, then three for the target, and three for the draft if there is one: what
 //! it fits, its tokens, llama.cpp's state. All of it is checked before anything of it is used. The checksums are there to
 //! find damage; they do not stop whoever forges a file on purpose.
 
@@ -23,7 +23,7 @@ const HEADER: usize = 48;
 const PER_SNAPSHOT: u32 = 3;
 
 /// What a session file holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Session {
     /// The target's sequence.
     pub target: Snapshot,
@@ -31,6 +31,8 @@ pub struct Session {
     pub draft: Option<Snapshot>,
     /// The seed of the last request, if there was one, and how far its noise was used up.
     pub seed: Option<SeedOrigin>,
+    /// The scale of each LoRA adapter that the target's sequence was evaluated with.
+    pub lora: Vec<f32>,
 }
 
 /// Noise is a function of seed and position; this is where positions are counted from.
@@ -125,6 +127,7 @@ impl Session {
         about.extend_from_slice(&u32::from(self.seed.is_some()).to_le_bytes());
         about.extend_from_slice(&self.seed.map_or(0, |seed| seed.seed).to_le_bytes());
         about.extend_from_slice(&self.seed.map_or(0, |seed| seed.origin).to_le_bytes());
+        about.extend(self.lora.iter().flat_map(|scale| scale.to_le_bytes()));
         let mut sections = vec![about];
         for snapshot in std::iter::once(&self.target).chain(&self.draft) {
             let mut identity = Vec::new();
@@ -157,13 +160,13 @@ impl Session {
         let mut reader = Reader { file, path, at: 0, size: metadata.len() };
         let n_snapshots = reader.header()?;
         let about = reader.section("the description of the writer")?;
-        let seed = reader.about(&about)?;
+        let (seed, lora) = reader.about(&about)?;
         let target = reader.snapshot("target")?;
         let draft = if n_snapshots > 1 { Some(reader.snapshot("draft")?) } else { None };
         if reader.at != reader.size {
             return Err(reader.wrong(reader.at, "there are more bytes than sections"));
         }
-        Ok(Session { target, draft, seed })
+        Ok(Session { target, draft, seed, lora })
     }
 }
 
@@ -253,7 +256,7 @@ impl Reader<'_> {
         Ok(section)
     }
 
-    fn about(&self, section: &[u8]) -> Result<Option<SeedOrigin>> {
+    fn about(&self, section: &[u8]) -> Result<(Option<SeedOrigin>, Vec<f32>)> {
         let start = HEADER as u64 + 16;
         let mut fields = Fields { bytes: section };
         let known = writer();
@@ -265,7 +268,9 @@ impl Reader<'_> {
         let (Some(has_seed), Some(seed), Some(origin)) = (fields.u32(), fields.u32(), fields.u64()) else {
             return Err(self.wrong(start, "the description of the writer is too short"));
         };
-        Ok((has_seed == 1).then_some(SeedOrigin { seed, origin: origin.cast_signed() }))
+        let seed = (has_seed == 1).then_some(SeedOrigin { seed, origin: origin.cast_signed() });
+        let (scales, _) = fields.bytes.as_chunks::<4>();
+        Ok((seed, scales.iter().map(|scale| f32::from_le_bytes(*scale)).collect()))
     }
 
     fn snapshot(&mut self, whose: &str) -> Result<Snapshot> {
