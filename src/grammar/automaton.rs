@@ -14,8 +14,10 @@ use super::rules::{Rules, Symbol};
 use super::utf8::{Partial, Step};
 use crate::llama::Token;
 
-/// Most stacks looked at for one character.
+/// Most stacks in a set.
 const MAX_STACKS: usize = 1 << 14;
+/// Most stacks looked at for one set: those with rules on top, too, of which a grammar may have long chains.
+const MAX_LOOKED_AT: usize = 1 << 18;
 /// Most stacks looked at in one call: about a second.
 const MAX_WORK: usize = 1 << 24;
 /// What is remembered, in entries of some 16 bytes, before it is begun again.
@@ -204,7 +206,7 @@ impl Automaton {
             if !seen.insert(stack) {
                 continue;
             }
-            if seen.len() > MAX_STACKS {
+            if seen.len() > MAX_LOOKED_AT || found.len() > MAX_STACKS {
                 return Err(TooAmbiguous);
             }
             self.spend(1)?;

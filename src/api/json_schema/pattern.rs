@@ -15,7 +15,7 @@ const MAX_REPEAT: u32 = 2000;
 /// `|` and repetitions only. The error says what a grammar cannot express.
 pub(super) fn translate(pattern: &str) -> Result<String, String> {
     let inner = pattern.strip_prefix('^').unwrap_or(pattern);
-    let escaped = inner.strip_suffix('$').is_some_and(|rest| rest.len() - rest.trim_end_matches('\\').len() & 1 == 1);
+    let escaped = inner.strip_suffix('$').is_some_and(|rest| (rest.len() - rest.trim_end_matches('\\').len()) % 2 == 1);
     let inner = if escaped { inner } else { inner.strip_suffix('$').unwrap_or(inner) };
     let mut reader = Reader { rest: inner.chars().peekable(), out: String::from("^") };
     let mut depth = 0_usize;
