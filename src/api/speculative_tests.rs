@@ -69,9 +69,8 @@ fn values() {
     types(json!(["ngram-mod", "suffix", "ngram-mod"]), vec![Source::NgramMod, Source::Suffix]);
     types(json!(["ngram-map-k", "ngram-map-k4v"]), vec![Source::NgramMapK, Source::NgramMapK4v]);
     types(json!(["ngram-cache", "ngram-simple"]), vec![Source::NgramCache, Source::NgramSimple]);
-    let mut ngram = NgramParams::default();
-    ngram.simple = LookupParams { size_n: 3, size_m: 7, min_hits: 2 };
-    (ngram.map_k, ngram.map_k4v) = (ngram.simple, ngram.simple);
+    let sizes = LookupParams { size_n: 3, size_m: 7, min_hits: 2 };
+    let mut ngram = NgramParams { simple: sizes, map_k: sizes, map_k4v: sizes, ..NgramParams::default() };
     ngram.modulo.n_match = 9;
     ngram.suffix.factor = 1.5;
     check(

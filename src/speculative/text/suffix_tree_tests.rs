@@ -14,8 +14,8 @@ fn context(text: &[Token], at: usize, length: usize) -> Option<&[Token]> {
 
 impl Naive {
     fn learn(&mut self, text: &[Token], at: usize, depth: usize) {
-        for level in 0..depth {
-            let Some(here) = context(text, at, LENGTHS[level]) else { return };
+        for (level, length) in LENGTHS.into_iter().enumerate().take(depth) {
+            let Some(here) = context(text, at, length) else { return };
             let Some(places) = self.nodes.get_mut(here) else {
                 self.nodes.insert(here.to_vec(), vec![at]);
                 return;
