@@ -26,6 +26,8 @@ pub enum Role {
     Fixed { ours: bool, n_max: usize },
     /// Ours with the rule `match`, to compare what is accepted.
     Match { n_max: usize },
+    /// Ours with another rule.
+    Verify,
     /// Drafts from the text itself.
     Ngram { ours: bool, kind: Kind },
 }
@@ -187,7 +189,8 @@ impl Sides<'_> {
         if LEARNING.contains(&way.name.as_str()) {
             self.host.start(&self.config)?;
             // The controller has to know what evaluations cost, as it does in a host that has been running.
-            let task = &Task { prompts: Vec::new(), temperature: 1.0, ..*task };
+            let amount = Amount { n_predict: 12, ..task.amount };
+            let task = &Task { prompts: Vec::new(), temperature: 1.0, amount, ..*task };
             self.host.call("get_completion", &request(task, &self.unrelated, 1, &json!({"type": "draft"})))?;
             self.host.call("get_completion", &request(task, &self.unrelated, 2, speculative))?;
         } else {

@@ -110,7 +110,7 @@ pub fn texts() -> Vec<Text> {
         // At temperature 5 the target says nearly anything.
         Text { temperatures: &[5.0], endless: true, ..kind("noise", vec![text(SNAIL)]) },
         // The target copies well what is no language; language it would rather continue its own way.
-        Text { endless: true, ..twice("rewrite", (4..=6).map(|seed| again(&random(110, seed))).collect()) },
+        Text { endless: true, ..twice("rewrite", (4..=6).map(|seed| again(&random(64, seed))).collect()) },
         twice(
             "code",
             vec![
