@@ -16,3 +16,4 @@ pub mod ngram;
 pub mod sampling;
 pub mod session;
 pub mod speculative;
+mod whole;

@@ -43,7 +43,7 @@ fn no_drafter_changes_a_text() {
     let system = start(json!({"n_ctx": 512}));
     let mut accepted = json!({});
     let mut texts = prompts();
-    texts.truncate(10);
+    texts.truncate(6);
     texts.push(REPETITIVE.into());
     for (index, prompt) in texts.iter().enumerate() {
         for temperature in [0.0, 0.8] {

@@ -18,6 +18,7 @@ use super::text::done;
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::ngram::{self, Cache, LONGEST, LookupStats, Sizes, Tally};
+use crate::whole;
 
 /// llama.cpp's `--draft-max`, where a request does not say it.
 const N_DRAFT: usize = 3;
@@ -105,7 +106,7 @@ impl System {
         let stats = ngram::lookup_stats(&tokens, n_draft, n_ctx, &mut dynamic, &fixed, &mut lookup.progress());
         let stats = stats.map_err(|error| lookup.named(error))?;
         if let Some(path) = &plot {
-            ngram::write(Path::new(path), |file| file.write_all(stats.plot().as_bytes()))?;
+            whole::write(Path::new(path), |file| file.write_all(stats.plot().as_bytes()))?;
         }
         let mut answer = json!({"n_tokens": tokens.len(), "n_draft": n_draft, "n_ctx": n_ctx, "plot": plot});
         if let (Value::Object(answer), Value::Object(more)) = (&mut answer, shown(&stats, t_draft_flat)) {
@@ -177,7 +178,7 @@ impl<'a> Text<'a> {
 /// The bytes of a text file, without the line feed at its end, as llama.cpp's `--file` has it.
 fn read(path: &Path) -> Result<Vec<u8>> {
     let failed = |error| Error::invalid(format!("{}: {error}", path.display()));
-    let file = ngram::open(path)?;
+    let file = whole::open(path)?;
     let length = file.metadata().map_err(failed)?.len();
     let most = i32::MAX.unsigned_abs();
     if length > u64::from(most) {

@@ -14,6 +14,10 @@ use crate::sampling;
 use crate::session::Sequence;
 use crate::speculative::{Source, Wish};
 
+/// Most drafted tokens of a slot in a batch. From 64 tokens of a sequence on, ggml's flash attention on CPUs sums up in another
+/// order (`GGML_FA_TILE_Q`), and the last bits of logits would depend on the draft.
+const MAX_CHECKED: usize = 62;
+
 impl Generation {
     /// Lets the drafters keep up with all requests that speculate, and propose tokens to those that generate.
     pub(super) fn draft(&mut self) {
@@ -26,7 +30,7 @@ impl Generation {
             .filter_map(|slot| Some((slot, slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out)?)))
             .filter(|(_, task)| task.speculation.is_some())
             .map(|(slot, task)| {
-                let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(task.remaining() - 1);
+                let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(task.remaining() - 1).min(MAX_CHECKED);
                 let ready = task.is_generating() && task.tokens.len() == slot.cache.len() + 1;
                 Wish {
                     slot: slot.index,

@@ -46,7 +46,6 @@ mod plot;
 mod pool;
 mod stats;
 mod tools;
-mod whole;
 
 pub use cache::{Cache, Part, Statistics};
 pub use draft::{Drafted, Level, Levels};
@@ -54,7 +53,6 @@ pub use key::{LONGEST, Sizes};
 pub use pool::Count;
 pub use stats::{LookupStats, Tally, lookup_stats};
 pub use tools::{Progress, create, merge};
-pub(crate) use whole::{open, write};
 
 #[cfg(test)]
-mod naive;
+pub(crate) mod naive;

@@ -8,13 +8,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
 
 use super::Snapshot;
 use crate::checksum::Checksum;
 use crate::error::{Code, Error, Result};
 use crate::llama::{Token, llama_version};
+use crate::whole;
 
 const MAGIC: &[u8; 16] = b"foredraft state\n";
 const FORMAT: u32 = 1;
@@ -69,31 +69,15 @@ impl Session {
     /// # Errors
     /// The folder is missing, full or not writable; what was at `path` is then as it was.
     pub fn write(&self, path: &Path) -> Result<u64> {
-        let refuse =
-            |why: &dyn std::fmt::Display| Error::invalid(format!("{}: cannot be written: {why}", path.display()));
-        // Neither a device nor a link is replaced, but what the link leads to.
-        let path = &match fs::metadata(path) {
-            Ok(there) if !there.is_file() => return Err(refuse(&"what is there is not a file")),
-            Ok(_) => fs::canonicalize(path).map_err(|error| refuse(&error))?,
-            Err(_) => path.to_owned(),
-        };
-        let beside = beside(path);
-        let written = self.write_new(&beside).and_then(|size| {
-            fs::rename(&beside, path)?;
-            Ok(size)
-        });
-        let size = written.map_err(|error| {
-            // It may never have been there.
-            let _ = fs::remove_file(&beside);
-            refuse(&error)
+        let mut size = 0;
+        whole::write(path, |file| {
+            size = self.write_to(file)?;
+            Ok(())
         })?;
-        // The move itself is on disk with its folder; where folders cannot be synced, it comes there later.
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let _ = File::open(folder).and_then(|folder| folder.sync_all());
         Ok(size)
     }
 
-    fn write_new(&self, path: &Path) -> io::Result<u64> {
+    fn write_to(&self, file: &mut File) -> io::Result<u64> {
         let small = self.small_sections();
         let states = std::iter::once(&self.target).chain(&self.draft).map(|snapshot| snapshot.state.as_slice());
         // A state follows the small sections of its snapshot.
@@ -109,14 +93,12 @@ impl Session {
         header.extend_from_slice(&(size as u64).to_le_bytes());
         header.extend_from_slice(&[0; 8]);
         header.extend_from_slice(&Checksum::of(&header).to_le_bytes());
-        let mut file = File::options().write(true).create_new(true).open(path)?;
         file.write_all(&header)?;
         for section in sections {
             file.write_all(&(section.len() as u64).to_le_bytes())?;
             file.write_all(&Checksum::of(section).to_le_bytes())?;
             file.write_all(section)?;
         }
-        file.sync_all()?;
         Ok(size as u64)
     }
 
@@ -168,15 +150,6 @@ impl Session {
         }
         Ok(Session { target, draft, seed, lora })
     }
-}
-
-/// A name that nobody else uses, in the same folder.
-fn beside(path: &Path) -> PathBuf {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}-{count}.tmp", std::process::id()));
-    PathBuf::from(name)
 }
 
 fn put_text(section: &mut Vec<u8>, text: &str) {

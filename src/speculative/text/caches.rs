@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::error::{Code, Error, Result};
+use crate::error::Result;
 use crate::llama::Token;
 use crate::ngram::{Cache, Sizes, Statistics};
 
@@ -138,10 +138,7 @@ pub fn read_cache(name: &str, path: &Path, n_vocab: usize, may_be_missing: bool)
     if may_be_missing && !path.exists() {
         return Ok(Cache::new());
     }
-    Cache::load(path, Some(n_vocab)).map_err(|error| match error.code() {
-        Code::Internal => error,
-        code => Error::new(code, format!("{name}: {}", error.message())),
-    })
+    Cache::load(path, Some(n_vocab)).map_err(|error| error.within(name))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 use std::fs;
 use std::io::{self, Write};
 
-use super::super::naive::Folder;
+use crate::ngram::naive::Folder;
 use super::{open, write};
 use crate::error::Code;
 
