@@ -1,9 +1,9 @@
 use std::fs;
 use std::io::{self, Write};
 
-use crate::ngram::naive::Folder;
 use super::{open, write};
 use crate::error::Code;
+use crate::ngram::naive::Folder;
 
 /// Whatever goes wrong while it is written, the old file stays and nothing else does.
 #[test]

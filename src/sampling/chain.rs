@@ -265,17 +265,12 @@ impl Chain {
         listed: bool,
     ) -> Option<Token> {
         match row {
-            Some(mut blocks) if self.greedy => {
-                if listed {
-                    blocks.top(1, list);
-                }
-                blocks.argmax()
-            }
             Some(blocks) => {
+                let chosen = if self.greedy { blocks.argmax() } else { blocks.draw(noise) };
                 if listed {
-                    blocks.all(list);
+                    self.list(Some(blocks), list);
                 }
-                blocks.draw(noise)
+                chosen
             }
             None if self.greedy => {
                 list.keep_argmax();
@@ -288,6 +283,16 @@ impl Chain {
                 }
                 list.draw(noise)
             }
+        }
+    }
+
+    /// Leaves in `list` what a draw from `row`, or without a row from `list`, chooses among.
+    pub(super) fn list(&self, row: Option<Blocks<'_>>, list: &mut Candidates) {
+        match row {
+            Some(mut blocks) if self.greedy => blocks.top(1, list),
+            Some(blocks) => blocks.all(list),
+            None if self.greedy => list.keep_argmax(),
+            None => {}
         }
     }
 

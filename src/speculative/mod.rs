@@ -14,6 +14,7 @@ mod policy;
 mod settings;
 mod team;
 mod text;
+pub mod verify;
 
 pub use calibration::{Bias, Calibration};
 pub use compat::{Compatibility, VocabSummary};
