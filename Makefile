@@ -1,6 +1,6 @@
 # Every target sets the machine up by itself (scripts/setup.sh) and keeps what it makes in target/.
 # One cargo profile for everything, because each profile compiles llama.cpp anew, which takes minutes.
-.PHONY: help setup setup-build build test demo bench inflate header portable clean
+.PHONY: help setup setup-build build test demo bench inflate header portable templates clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -16,6 +16,7 @@ help:
 	@echo "make setup     install what building and testing need; the others do it too"
 	@echo "make header    make include/foredraft.h anew out of src/ffi"
 	@echo "make portable  a build for other machines, in target/portable/foredraft"
+	@echo "make templates compare what real chat templates render to with Jinja2 (downloads them)"
 	@echo "make inflate   the enlarged model that demo and bench measure with, in target/models"
 	@echo "make clean     remove everything that was made"
 
@@ -43,6 +44,11 @@ demo: setup-build
 bench: setup-build
 	@scripts/inflate.sh --optional
 	$(ENV) cargo bench --bench engine -- $(ARGS)
+
+# 76 MB from PyPI: real chat templates, whose prompts are compared with Jinja2's.
+templates: setup-build
+	@scripts/templates.sh
+	$(ENV) cargo test --release --test templates -- --ignored
 
 inflate:
 	@scripts/inflate.sh
