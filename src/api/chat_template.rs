@@ -7,6 +7,8 @@
 //! namespace put into itself), so a template is as trusted as the model file it comes from.
 
 mod filters;
+mod lists;
+mod source;
 
 use std::io;
 use std::thread;
@@ -85,6 +87,8 @@ pub struct RenderInput<'a> {
     /// The request's `chat_template_kwargs`, as variables of the template. They override the others except
     /// `messages` and `add_generation_prompt`.
     pub kwargs: &'a Map<String, Json>,
+    /// The time that `strftime_now`, `date_string` and `datetime` tell, in UTC.
+    pub now: SystemTime,
 }
 
 impl ChatTemplate {
@@ -99,8 +103,7 @@ impl ChatTemplate {
         let developer = source.contains("developer");
         on_own_stack(|| {
             let mut env = environment()?;
-            let source = without_generation(&source.replace("\r\n", "\n").replace('\r', "\n"));
-            env.add_template_owned(NAME, source).map_err(|error| failure(&error))?;
+            env.add_template_owned(NAME, source::prepared(source)).map_err(|error| failure(&error))?;
             env.set_fuel(Some(PROBE_FUEL));
             let mut template = ChatTemplate { env, shape: Shape::default() };
             template.shape = template.probe(developer);
@@ -118,23 +121,30 @@ impl ChatTemplate {
         let messages =
             input.messages.iter().enumerate().map(|(i, it)| self.shape.message(i, it)).collect::<Result<Vec<_>>>()?;
         let tools = input.tools.filter(|tools| tools.as_array().is_none_or(|list| !list.is_empty()));
-        // As in transformers, what the request does not have is there, and null.
+        let seconds = input.now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        // llama-server's defaults. What the request does not have is not defined: iterating null would fail.
         let mut variables = Map::from_iter([
-            ("tools".to_owned(), tools.cloned().unwrap_or_default()),
-            ("documents".to_owned(), Json::Null),
             ("bos_token".to_owned(), input.bos_token.into()),
             ("eos_token".to_owned(), input.eos_token.into()),
+            ("enable_thinking".to_owned(), true.into()),
+            ("date_string".to_owned(), filters::strftime("%d %b %Y", seconds).into()),
+            ("datetime".to_owned(), filters::strftime("%b %d %Y", seconds).into()),
         ]);
+        variables.extend(tools.map(|tools| ("tools".to_owned(), tools.clone())));
         variables.extend(input.kwargs.clone());
         variables.insert("messages".to_owned(), Json::Array(messages));
         variables.insert("add_generation_prompt".to_owned(), input.add_generation_prompt.into());
-        on_own_stack(|| self.run(&Json::Object(variables)))
+        on_own_stack(|| self.run(&variables, seconds))
     }
 
-    fn run(&self, variables: &Json) -> Result<String> {
+    /// Renders with these variables; `now` in seconds since 1970.
+    fn run(&self, variables: &Map<String, Json>, now: u64) -> Result<String> {
         let mut output = Bounded::default();
         let template = self.env.get_template(NAME).map_err(|error| failure(&error))?;
-        match template.render_captured_to(filters::value(variables), &mut output) {
+        let strftime_now = Value::from_function(move |format: &str| filters::strftime(format, now));
+        let variables = variables.iter().map(|(name, json)| (name.as_str(), filters::value(json)));
+        let variables = Value::from_pairs(std::iter::once(("strftime_now", strftime_now)).chain(variables));
+        match template.render_captured_to(variables, &mut output) {
             Ok(_) => String::from_utf8(output.bytes)
                 .map_err(|error| Error::new(Code::Internal, format!("{NAME}: not UTF-8: {error}"))),
             Err(_) if output.full => Err(Error::invalid(format!("{NAME}: the prompt exceeds {MAX_OUTPUT} bytes"))),
@@ -146,9 +156,14 @@ impl ChatTemplate {
     fn probe(&self, developer: bool) -> Shape {
         let [mark, key, value] = MARKS;
         let render = |messages: Json| {
-            let variables = json!({"messages": messages, "tools": null, "documents": null, "bos_token": "",
-                "eos_token": "", "add_generation_prompt": true});
-            self.run(&variables).unwrap_or_default()
+            let variables = [
+                ("messages", messages),
+                ("bos_token", "".into()),
+                ("eos_token", "".into()),
+                ("add_generation_prompt", true.into()),
+            ];
+            let variables = variables.map(|(name, value)| (name.to_owned(), value));
+            self.run(&Map::from_iter(variables), 0).unwrap_or_default()
         };
         let text = render(json!([{"role": "user", "content": mark}])).contains(mark);
         // A template for strings prints the parts as they are, with their keys.
@@ -206,12 +221,14 @@ impl Shape {
             message.retain(|name, _| name != "tool_calls");
         }
         let content = match message.get("content").unwrap_or(&Json::Null) {
-            Json::Null if self.null_content && message.contains_key("tool_calls") => Json::Null,
             Json::Null => Json::from(""),
             Json::Array(parts) if self.content == Content::Text => Json::from(joined(i, parts)?),
             other => other.clone(),
         };
         let content = match content {
+            Json::String(text) if text.is_empty() && self.null_content && message.contains_key("tool_calls") => {
+                Json::Null
+            }
             Json::String(text) if self.content == Content::Parts => json!([{"type": "text", "text": text}]),
             other => other,
         };
@@ -264,10 +281,12 @@ fn environment() -> Result<Environment<'static>> {
     env.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
     });
-    env.add_function("strftime_now", |format: &str| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        filters::strftime(format, now.as_secs())
-    });
+    env.add_function("namespace", lists::namespace);
+    env.add_function(lists::MAKE, lists::make);
+    env.add_filter("string", filters::string);
+    env.add_filter("length", filters::length);
+    env.add_filter("count", filters::length);
+    env.set_formatter(filters::format);
     Ok(env)
 }
 
@@ -292,28 +311,6 @@ fn failure(error: &minijinja::Error) -> Error {
         message += &format!(" (line {line})");
     }
     Error::invalid(format!("{NAME}: {message}"))
-}
-
-/// Replaces the tags `{% generation %}` and `{% endgeneration %}`, with which training code marks the assistant's
-/// text, by tags which do nothing but open the same scope.
-fn without_generation(source: &str) -> String {
-    let mut result = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some((before, tag)) = rest.split_once("{%") {
-        result.push_str(before);
-        result.push_str("{%");
-        rest = tag;
-        let Some((inside, _)) = tag.split_once("%}") else { continue };
-        let name = inside.trim_matches(|c: char| c == '-' || c == '+' || c.is_ascii_whitespace());
-        let new = match name {
-            "generation" => "with",
-            "endgeneration" => "endwith",
-            _ => continue,
-        };
-        result.push_str(&inside.replacen(name, new, 1));
-        rest = tag.get(inside.len()..).unwrap_or_default();
-    }
-    result + rest
 }
 
 /// Output up to [`MAX_OUTPUT`] bytes.

@@ -1,3 +1,5 @@
+use std::time::SystemTime;
+
 use serde_json::{Map, Value as Json, json};
 
 use super::{ChatTemplate, MAX_OUTPUT, MAX_SOURCE, RenderInput, filters};
@@ -95,6 +97,7 @@ fn render(template: &str, input: Json) -> Result<String> {
         eos_token: "</s>",
         tools: input.get("tools"),
         kwargs: input["kwargs"].as_object().unwrap_or(&Map::new()),
+        now: SystemTime::now(),
     })
 }
 
@@ -240,11 +243,11 @@ fn roles() {
 #[test]
 fn variables() {
     let print = "{{ bos_token }}|{{ tools }}|{{ add_generation_prompt }}|{{ x }}|{{ nothing }}";
-    check(print, json!([]), "<s>|None|True||");
+    check(print, json!([]), "<s>||True||");
     check(
         print,
         json!({"messages": [], "add": false, "kwargs": {"x": [1, "a"], "bos_token": "B", "messages": 1, "add_generation_prompt": 1}}),
-        "B|None|False|[1, 'a']|",
+        "B||False|[1, 'a']|",
     );
 }
 
@@ -275,6 +278,53 @@ fn python_values() {
         "[False, True, True, True, False]",
     );
     check_value("'<a href=\"x\">&'", "<a href=\"x\">&");
+}
+
+#[test]
+fn lists_grow() {
+    let grow =
+        "{% set n = namespace(ids=['a'], x=1) %}{% for i in range(3) %}{% set _ = n.ids.append(i) %}{% endfor %}";
+    for (expression, expected) in [
+        ("n.ids", "['a', 0, 1, 2]"),
+        ("[n.ids.pop(0), n.ids.pop(), n.ids.pop(-1), n.ids|length, n.ids[0]]", "['a', 2, 1, 1, 0]"),
+        ("n.ids.insert(1, 'b') or n.ids.extend([7]) or n.ids[1:]|join('-')", "b-0-1-2-7"),
+        ("n.ids.insert(-9, 'b') or n.ids[0] ~ n.x ~ (n.ids is sequence) ~ n.ids.count(2)", "b1True1"),
+        ("n.ids.clear() or n.ids|tojson", "[]"),
+    ] {
+        check(&format!("{grow}{{{{ {expression} }}}}"), json!([]), expected);
+    }
+    check("{%- set a = [ ] -%}{% set _ = a.append([1]) %}{{ a }} {{ a == [[1]] }}", json!([]), "[[1]] True");
+    check_error(
+        "{% set a = [] %}{{ a.append([a]) }}",
+        json!([]),
+        "chat_template: append: the item holds a list that can grow, or is nested too deeply (line 1)",
+    );
+    check_error("{% set a = [] %}{{ a.pop() }}", json!([]), "chat_template: pop: the list has no such item (line 1)");
+}
+
+#[test]
+fn numbers_are_printed_as_in_python() {
+    let numbers =
+        json!([1e21, 1.5e-7, 1e16, 123456789012345.5, 0.0001, 0.00001, 1.0, -2.5e300, 18446744073709551615_u64]);
+    let expected = "1e+21 1.5e-07 1e+16 123456789012345.5 0.0001 1e-05 1.0 -2.5e+300 18446744073709551615";
+    let print = "{% for x in n %}{{ x }}{{ '' if loop.last else ' ' }}{% endfor %}";
+    check(print, json!({"messages": [], "kwargs": {"n": numbers}}), expected);
+    let text = print.replace("{{ x }}", "{{ x|string + '' }}");
+    check(&text, json!({"messages": [], "kwargs": {"n": numbers}}), expected);
+    let list = format!("[{}]", expected.replace(' ', ", "));
+    check("{{ n|tojson }}", json!({"messages": [], "kwargs": {"n": numbers}}), &list);
+}
+
+#[test]
+fn defaults_as_in_llama_server() {
+    let defined = "{{ [tools is defined, documents is defined, enable_thinking, tools|length] }}";
+    check(defined, json!([]), "[False, False, True, 0]");
+    check(defined, json!({"messages": [], "kwargs": {"enable_thinking": false}}), "[False, False, False, 0]");
+    check(
+        "{{ (date_string == strftime_now('%d %b %Y')) and datetime == strftime_now('%b %d %Y') }}",
+        json!([]),
+        "True",
+    );
 }
 
 #[test]
@@ -357,6 +407,7 @@ fn one_template_serves_many_threads() {
                     eos_token,
                     tools: None,
                     kwargs,
+                    now: SystemTime::now(),
                 };
                 assert_eq!(template.render(&input).unwrap(), format!("<|im_start|>user\n{i}<|im_end|>\n"));
             });

@@ -1,5 +1,7 @@
 //! From prompts and messages to tokens.
 
+use std::time::SystemTime;
+
 use serde_json::Value;
 
 use super::infill::{self, Room};
@@ -86,5 +88,6 @@ pub(super) fn render(server: &Server, chat: &Chat) -> Result<String> {
         eos_token: &name(vocab.eos()),
         tools: (!chat.tools.is_empty()).then_some(&tools),
         kwargs: &chat.chat_template_kwargs,
+        now: SystemTime::now(),
     })
 }

@@ -15,6 +15,22 @@ const LANES: usize = 16;
 /// one part in 10^10.
 const NEGLIGIBLE: f32 = -36.0;
 
+/// The range of floats is counted in this many bins: eight for each power of two.
+const N_BINS: usize = 1 << (32 - BIN_SHIFT);
+/// The low bits of a float that its bin does not see.
+const BIN_SHIFT: u32 = 20;
+
+/// The bits of a float as an integer of the same order. -0 comes right before 0.
+fn ordered(value: f32) -> u32 {
+    let bits = value.to_bits();
+    if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
+}
+
+/// The float that [`ordered`] makes `key` of.
+fn from_ordered(key: u32) -> f32 {
+    f32::from_bits(if key >> 31 == 1 { key & !(1 << 31) } else { !key })
+}
+
 /// The largest of `values`; -inf when there is none. NaN is passed over.
 pub(super) fn max_of(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -66,13 +82,18 @@ pub(super) fn sum_exp(logits: &[f32], max: f32) -> f64 {
 pub(super) struct BlockScratch {
     maxima: Vec<f32>,
     ranks: Vec<f32>,
+    counts: Vec<u32>,
 }
 
 impl BlockScratch {
     /// For rows of `n_vocab` logits.
     pub(super) fn new(n_vocab: usize) -> Self {
         let n_blocks = n_vocab.div_ceil(BLOCK);
-        BlockScratch { maxima: Vec::with_capacity(n_blocks), ranks: Vec::with_capacity(n_blocks) }
+        BlockScratch {
+            maxima: Vec::with_capacity(n_blocks),
+            ranks: Vec::with_capacity(n_blocks),
+            counts: Vec::with_capacity(N_BINS),
+        }
     }
 }
 
@@ -85,6 +106,7 @@ pub(super) struct Blocks<'a> {
     max: f32,
     temperature: f32,
     ranks: &'a mut Vec<f32>,
+    counts: &'a mut Vec<u32>,
 }
 
 impl<'a> Blocks<'a> {
@@ -98,6 +120,7 @@ impl<'a> Blocks<'a> {
             maxima: &scratch.maxima,
             temperature: 1.0,
             ranks: &mut scratch.ranks,
+            counts: &mut scratch.counts,
         }
     }
 
@@ -175,13 +198,16 @@ impl<'a> Blocks<'a> {
     /// The `k` candidates with the largest logits, largest first; of equal logits, the lowest token first.
     ///
     /// The k-th largest of the block maxima is a lower bound for the k-th largest logit, so only blocks that reach
-    /// it are searched. With more than a k per block the whole row is a candidate.
+    /// it are searched. Where k is larger than the number of blocks, the bound comes from counting how many logits are in
+    /// which range.
     pub(super) fn top(&mut self, k: usize, out: &mut Candidates) {
         let k = k.max(1);
         self.ranks.clear();
         self.ranks.extend_from_slice(self.maxima);
         let threshold = if k <= self.ranks.len() {
             *self.ranks.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
+        } else if k < self.len() {
+            self.counted_bound(k)
         } else {
             f32::NEG_INFINITY
         };
@@ -194,6 +220,24 @@ impl<'a> Blocks<'a> {
             items.sort_unstable_by(best_first);
         });
         out.set_masked(k.min(self.len()) - out.len());
+    }
+
+    /// A lower bound for the k-th largest logit, not far below it.
+    fn counted_bound(&mut self, k: usize) -> f32 {
+        self.counts.clear();
+        self.counts.resize(N_BINS, 0);
+        for logit in self.logits.iter().filter(|logit| **logit > f32::NEG_INFINITY) {
+            // Adding 0 turns -0 into 0: they are equal, so they belong in the same bin.
+            if let Some(count) = self.counts.get_mut((ordered(*logit + 0.0) >> BIN_SHIFT) as usize) {
+                *count += 1;
+            }
+        }
+        let mut above = 0;
+        let bin = (0..1_u32 << (32 - BIN_SHIFT)).zip(self.counts.iter()).rev().find(|(_, count)| {
+            above += **count as usize;
+            above >= k
+        });
+        bin.map_or(f32::NEG_INFINITY, |(bin, _)| from_ordered(bin << BIN_SHIFT))
     }
 
     /// Σ exp(value - max).

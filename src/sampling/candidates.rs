@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::math::{exp, gap};
-use super::noise::{Best, Noise};
+use super::noise::{BLOCK, Best, Noise};
 use crate::llama::{Token, TokenData};
 
 /// Larger logits first; of equal logits, lower tokens first. Total where no logit is NaN.
@@ -199,7 +199,11 @@ impl Candidates {
         let max = self.max();
         let mut best = Best::new();
         for item in &self.items {
-            best.offer(Best::score(item.logit, max, noise.gumbel(item.id)), item.id);
+            let Ok(index) = usize::try_from(item.id) else { continue };
+            // Most tokens cannot win, which costs a hash to tell, and no logarithm.
+            if let Some(shared) = noise.block_above(index / BLOCK, best.lead_over(item.logit, max)) {
+                best.offer(Best::score(item.logit, max, noise.gumbel_in(shared, index)), item.id);
+            }
         }
         best.token()
     }

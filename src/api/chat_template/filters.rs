@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use minijinja::value::{Kwargs, Rest, ValueKind};
-use minijinja::{Error, ErrorKind, State, Value};
+use minijinja::{Error, ErrorKind, Output, State, Value};
 use minijinja_contrib::pycompat;
 use serde_json::Value as Json;
 
@@ -100,9 +100,7 @@ fn write_json(out: &mut String, value: &Value, style: &JsonStyle, depth: usize) 
     match value.kind() {
         ValueKind::Undefined | ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-        ValueKind::Number => {
-            let _ = write!(out, "{value}");
-        }
+        ValueKind::Number => out.push_str(&number(value)),
         ValueKind::String => write_json_text(out, value.as_str().unwrap_or_default(), style.ensure_ascii),
         ValueKind::Map => {
             let mut keys = value.try_iter()?.collect::<Vec<_>>();
@@ -142,6 +140,47 @@ fn write_json(out: &mut String, value: &Value, style: &JsonStyle, depth: usize) 
         other => return fail(format!("{other} has no JSON form")),
     }
     Ok(())
+}
+
+/// A number as Python prints it: a float is one that can be told from an integer, and has an exponent from 10^16 on and
+/// below 10^-4.
+fn number(value: &Value) -> String {
+    let Ok(float) = f64::try_from(value.clone()) else { return value.to_string() };
+    if value.is_integer() || !float.is_finite() || float == 0.0 {
+        return value.to_string();
+    }
+    let text = format!("{float:e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    match exponent.parse::<i32>() {
+        Ok(exponent @ (16.. | ..-4)) => {
+            format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
+        }
+        _ => value.to_string(),
+    }
+}
+
+/// The filter `string`.
+pub fn string(value: &Value) -> Value {
+    match value.kind() {
+        ValueKind::String => value.clone(),
+        ValueKind::Number => Value::from(number(value)),
+        _ => Value::from(value.to_string()),
+    }
+}
+
+/// The filter `length`: what is not defined is empty in Jinja2.
+pub fn length(value: &Value) -> Result<usize, Error> {
+    let len = if value.is_undefined() { Some(0) } else { value.len() };
+    let no_length = || Error::new(ErrorKind::InvalidOperation, format!("a {} has no length", value.kind()));
+    len.ok_or_else(no_length)
+}
+
+/// Prints a value.
+pub fn format(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+    match value.kind() {
+        ValueKind::Number => out.write_str(&number(value)).map_err(Error::from),
+        _ => minijinja::escape_formatter(out, state, value),
+    }
 }
 
 fn write_json_text(out: &mut String, text: &str, ensure_ascii: bool) {

@@ -1,0 +1,101 @@
+//! Model files with a vocabulary and nothing else.
+#![allow(dead_code)] // each test and benchmark uses its part
+
+use std::path::Path;
+
+/// What a token is, as llama.cpp numbers it.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Kind {
+    Normal = 1,
+    Unknown = 2,
+    Control = 3,
+    UserDefined = 4,
+    Byte = 6,
+}
+
+/// A vocabulary.
+pub struct Vocabulary {
+    /// llama.cpp's name of the tokenizer, and of what splits texts before it.
+    pub model: &'static str,
+    pub pre: Option<&'static str>,
+    /// Text, score, kind.
+    pub tokens: Vec<(String, f32, Kind)>,
+    pub merges: Vec<String>,
+    /// `add_bos_token` and the like, without `tokenizer.ggml.`.
+    pub flags: Vec<(&'static str, bool)>,
+    /// `bos_token_id` and the like.
+    pub ids: Vec<(&'static str, u32)>,
+}
+
+fn put_string(bytes: &mut Vec<u8>, text: &str) {
+    bytes.extend((text.len() as u64).to_le_bytes());
+    bytes.extend(text.as_bytes());
+}
+
+impl Vocabulary {
+    /// Writes it into cargo's folder for such files, and returns the path.
+    pub fn write(&self, name: &str) -> String {
+        let (mut entries, mut count) = (Vec::new(), 0_u64);
+        let mut entry = |key: &str, kind: u32, value: &dyn Fn(&mut Vec<u8>)| {
+            put_string(&mut entries, key);
+            entries.extend(kind.to_le_bytes());
+            value(&mut entries);
+            count += 1;
+        };
+        let list = |bytes: &mut Vec<u8>, kind: u32, len: usize| {
+            bytes.extend(kind.to_le_bytes());
+            bytes.extend((len as u64).to_le_bytes());
+        };
+        let n = self.tokens.len();
+        entry("general.architecture", 8, &|bytes| put_string(bytes, "llama"));
+        entry("tokenizer.ggml.model", 8, &|bytes| put_string(bytes, self.model));
+        if let Some(pre) = self.pre {
+            entry("tokenizer.ggml.pre", 8, &|bytes| put_string(bytes, pre));
+        }
+        entry("tokenizer.ggml.tokens", 9, &|bytes| {
+            list(bytes, 8, n);
+            self.tokens.iter().for_each(|(text, ..)| put_string(bytes, text));
+        });
+        entry("tokenizer.ggml.scores", 9, &|bytes| {
+            list(bytes, 6, n);
+            self.tokens.iter().for_each(|(_, score, _)| bytes.extend(score.to_le_bytes()));
+        });
+        entry("tokenizer.ggml.token_type", 9, &|bytes| {
+            list(bytes, 5, n);
+            self.tokens.iter().for_each(|(.., kind)| bytes.extend((*kind as i32).to_le_bytes()));
+        });
+        if self.model == "gpt2" {
+            entry("tokenizer.ggml.merges", 9, &|bytes| {
+                list(bytes, 8, self.merges.len());
+                self.merges.iter().for_each(|merge| put_string(bytes, merge));
+            });
+        }
+        for (key, flag) in &self.flags {
+            entry(&format!("tokenizer.ggml.{key}"), 7, &|bytes| bytes.push(u8::from(*flag)));
+        }
+        for (key, id) in &self.ids {
+            entry(&format!("tokenizer.ggml.{key}"), 4, &|bytes| bytes.extend(id.to_le_bytes()));
+        }
+        let mut bytes = b"GGUF".to_vec();
+        bytes.extend(3_u32.to_le_bytes());
+        bytes.extend(0_u64.to_le_bytes());
+        bytes.extend(count.to_le_bytes());
+        bytes.extend(entries);
+        bytes.resize(bytes.len().next_multiple_of(32), 0);
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.gguf"));
+        std::fs::write(&path, bytes).expect("target/ is writable");
+        path.to_string_lossy().into_owned()
+    }
+}
+
+/// A SentencePiece vocabulary of the 256 bytes and `words`, the first of which merge first.
+pub fn sentence_piece(words: impl IntoIterator<Item = String>) -> Vocabulary {
+    let mut tokens = vec![
+        ("<unk>".to_owned(), 0.0, Kind::Unknown),
+        ("<s>".to_owned(), 0.0, Kind::Control),
+        ("</s>".to_owned(), 0.0, Kind::Control),
+    ];
+    tokens.extend((0..256).map(|byte| (format!("<0x{byte:02X}>"), 0.0, Kind::Byte)));
+    tokens.extend((0_u32..).zip(words).map(|(rank, word)| (word, -(rank as f32), Kind::Normal)));
+    Vocabulary { model: "llama", pre: None, tokens, merges: Vec::new(), flags: Vec::new(), ids: Vec::new() }
+}
