@@ -47,14 +47,18 @@ fn values() {
     check(json!({}), base());
     check(
         json!({"speculative": {"n_max": 64, "n_min": 64, "p_min": 1}}),
-        Settings { n_max: 64, n_min: 64, p_min: 1.0, ..base() },
+        Settings { n_max: 64, n_max_text: 64, n_min: 64, p_min: 1.0, ..base() },
     );
-    check(json!({"speculative": {"n_max": 3.0, "n_min": null}}), Settings { n_max: 3, ..base() });
+    check(json!({"speculative": {"n_max": 3, "n_max_text": 9}}), Settings { n_max: 3, n_max_text: 9, ..base() });
+    check(json!({"speculative": {"n_max": 3.0, "n_min": null}}), Settings { n_max: 3, n_max_text: 3, ..base() });
     check(
         json!({"speculative.n_max": 5, "speculative.n_min": 2, "speculative.p_min": 0.5, "speculative.type": "draft"}),
-        Settings { n_max: 5, n_min: 2, p_min: 0.5, sources: vec![Source::Draft], ..base() },
+        Settings { n_max: 5, n_max_text: 5, n_min: 2, p_min: 0.5, sources: vec![Source::Draft], ..base() },
     );
-    check(json!({"speculative": {"n_min": 2}, "speculative.n_max": 5}), Settings { n_max: 5, n_min: 2, ..base() });
+    check(
+        json!({"speculative": {"n_min": 2}, "speculative.n_max": 5}),
+        Settings { n_max: 5, n_max_text: 5, n_min: 2, ..base() },
+    );
     check(
         json!({"speculative": {"verify": "match", "adaptive": false}}),
         Settings { verify: Verify::Match, adaptive: Adaptive::Fixed, ..base() },

@@ -183,6 +183,10 @@ impl Generation {
                 }
             }
         }
+        // Prompts, and nearly nothing else.
+        if evaluated > 16 * generated {
+            self.team.costs.saw_prompt(evaluated, time);
+        }
         if generated == evaluated {
             self.team.costs.saw_target(evaluated, time);
             self.team.stepped(n_tokens, evaluated, self.team.costs.of(self.t_draft));
