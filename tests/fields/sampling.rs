@@ -269,7 +269,7 @@ fn rows() -> Vec<Row> {
             json!({"samplers": ["adaptive_p", "top_k"], "top_k": 20, "adaptive_target": 0.3, "adaptive_decay": 0.5}),
             |seen| {
                 let drawn = seen.ask(json!({"n_probs": 1}));
-                let mean = std::cell::Cell::new(0.3);
+                let mean = std::cell::Cell::new(0.3_f64);
                 drawn_from(seen, |place| {
                     let (before, target) = (place.first(20), (0.6 - mean.get()).clamp(0.0, 1.0));
                     let token = drawn.tokens()[place.position];
