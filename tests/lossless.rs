@@ -91,6 +91,7 @@ fn every_sampler_leaves_speculation_lossless() {
         json!({"repeat_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.3, "repeat_last_n": -1}),
         json!({"mirostat": 1, "mirostat_tau": 3}),
         json!({"mirostat": 2, "mirostat_tau": 3, "mirostat_eta": 0.3}),
+        json!({"samplers": ["top_k", "adaptive_p"], "adaptive_target": 0.4, "adaptive_decay": 0.7}),
         json!({"tfs_z": 0.9, "typical_p": 0.8, "top_k": 0}),
         json!({"min_p": 0.1, "top_p": 0.7, "penalize_nl": false}),
         json!({"xtc_probability": 0.5, "xtc_threshold": 0.1, "dynatemp_range": 0.5}),

@@ -38,6 +38,10 @@ fn sampling_allocates_nothing() {
         ("xtc alone", Settings { xtc_probability: 1.0, ..off.clone() }),
         ("mirostat 1", Settings { mirostat: Mirostat::V1, ..Settings::default() }),
         ("mirostat 2", Settings { mirostat: Mirostat::V2, ..Settings::default() }),
+        (
+            "adaptive_p",
+            Settings { adaptive_target: 0.4, stages: vec![foredraft::sampling::Stage::AdaptiveP], ..off.clone() },
+        ),
         ("everything", everything),
     ];
     for (name, settings) in kinds {

@@ -200,7 +200,7 @@ impl Theirs {
                 Stage::TopP => sys::llama_sampler_init_top_p(settings.top_p, keep),
                 Stage::MinP => sys::llama_sampler_init_min_p(settings.min_p, keep),
                 Stage::Xtc => sys::llama_sampler_init_xtc(settings.xtc_probability, settings.xtc_threshold, keep, 1),
-                Stage::Temperature | Stage::TfsZ => sys::llama_sampler_init_temp_ext(
+                Stage::Temperature | Stage::TfsZ | Stage::AdaptiveP => sys::llama_sampler_init_temp_ext(
                     settings.temperature,
                     settings.dynatemp_range,
                     settings.dynatemp_exponent,
@@ -263,4 +263,70 @@ fn every_chain_leaves_what_llama_cpps_leaves() {
         assert!(sum > 0.999, "case {case}: llama.cpp cut what has {} here\n{settings:?}", 1.0 - sum);
     }
     assert!(cut > 1000, "only {cut} chains cut anything off");
+}
+
+#[test]
+fn adaptive_p_learns_as_llama_cpps() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-target.gguf");
+    let params = ModelParams { vocab_only: true, ..ModelParams::new(file) };
+    let model = Model::load(&params, |_| true).expect("the model loads");
+    let vocab = model.vocab();
+    let mut rng = Rng(2_463_534_242);
+    for case in 0..40 {
+        let (target, decay) = (rng.between(0.0, 1.0), rng.between(0.0, 1.0));
+        let settings = Settings {
+            adaptive_target: target,
+            adaptive_decay: decay,
+            top_k: 50,
+            // Last, wherever it stands.
+            stages: vec![Stage::AdaptiveP, Stage::TopK],
+            ..Settings::default()
+        };
+        let mut sampler = Sampler::new(&settings, vocab, None).expect("valid settings");
+        // SAFETY: the chain owns its samplers, and is freed below.
+        let chain = unsafe {
+            let chain = sys::llama_sampler_chain_init(sys::llama_sampler_chain_default_params());
+            sys::llama_sampler_chain_add(chain, sys::llama_sampler_init_top_k(50));
+            sys::llama_sampler_chain_add(chain, sys::llama_sampler_init_adaptive_p(target, decay, case));
+            chain
+        };
+        for position in 0..40 {
+            let mut logits = any_logits(&mut rng, vocab.n_tokens());
+            let mut items: Vec<TokenData> =
+                (0..).zip(&logits).map(|(id, logit)| TokenData { id, logit: *logit, p: 0.0 }).collect();
+            let size = items.len();
+            let mut list = sys::llama_token_data_array { data: items.as_mut_ptr(), size, selected: -1, sorted: false };
+            // SAFETY: the list is valid for its size, and what comes back lies within it.
+            let (left, token) = unsafe {
+                sys::llama_sampler_apply(chain, &mut list);
+                let left = std::slice::from_raw_parts(list.data, list.size).to_vec();
+                let token = left[usize::try_from(list.selected).expect("a choice")].id;
+                sys::llama_sampler_accept(chain, token);
+                (left, token)
+            };
+            // Picks are not accepted by themselves, and a distribution does not disturb what is learnt.
+            for _ in 0..rng.below(3) {
+                sampler.pick(&mut logits, &[], position).expect("a token");
+            }
+            let found = sampler.distribution(&mut logits, &[], position).expect("a distribution");
+            for item in &left {
+                let p = found.iter().find(|other| other.id == item.id).map_or(0.0, |other| other.p);
+                let close = (p - item.p).abs() <= 1e-5 + 1e-3 * item.p;
+                assert!(close, "{case} {position}: token {}: {p}, llama.cpp {}", item.id, item.p);
+            }
+            // A draft that follows may pick and accept what it likes.
+            let mut draft = sampler.for_draft(false).expect("no grammar");
+            let other = draft.pick(&mut logits, &[], position + 1).expect("a token");
+            draft.accept(other).expect("no grammar");
+            draft.sync_from(&sampler).expect("no grammar");
+            let pairs = |sampler: &mut Sampler, logits: &mut [f32]| -> Vec<(Token, f32)> {
+                let left = sampler.distribution(logits, &[], position).expect("a distribution");
+                left.iter().map(|item| (item.id, item.p)).collect()
+            };
+            assert_eq!(pairs(&mut draft, &mut logits), pairs(&mut sampler, &mut logits));
+            sampler.accept(token).expect("no grammar");
+        }
+        // SAFETY: the only owner.
+        unsafe { sys::llama_sampler_free(chain) };
+    }
 }

@@ -248,7 +248,7 @@ fn settings_as_reported() {
         "dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1,
         "dry_sequence_breakers": ["\n", ":", "\"", "*"],
         "repeat_last_n": 64, "repeat_penalty": 1.1, "presence_penalty": 0.0, "frequency_penalty": 0.0, "penalize_nl": true,
-        "mirostat": 2, "mirostat_tau": 5.0, "mirostat_eta": 0.1,
+        "mirostat": 2, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_target": -1.0, "adaptive_decay": 0.9,
         "samplers": ["top_k", "temperature"], "min_keep": 0, "n_probs": 0,
         "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": false, "stop": ["x"], "json_schema": null, "grammar": "root ::= \"a\"",
         "n_predict": 9, "n_beams": 0, "n_keep": 0, "seed_position": 0, "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0,
@@ -264,7 +264,7 @@ fn settings_as_reported() {
     assert_eq!(settings, Value::Object(parse_object(expected.as_bytes()).unwrap()));
 }
 
-const KEYS: [&str; 73] = [
+const KEYS: [&str; 75] = [
     "prompt",
     "messages",
     "tools",
@@ -299,6 +299,8 @@ const KEYS: [&str; 73] = [
     "mirostat",
     "mirostat_tau",
     "mirostat_eta",
+    "adaptive_target",
+    "adaptive_decay",
     "samplers",
     "min_keep",
     "seed",

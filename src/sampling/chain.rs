@@ -1,6 +1,7 @@
 //! The stages that a request asked for, in its order, and how they run: over the row of logits while that is
 //! cheaper, over a list of candidates once a stage has made one.
 
+use super::adaptive::Adaptive;
 use super::blocks::Blocks;
 use super::candidates::Candidates;
 use super::dry::Dry;
@@ -30,6 +31,7 @@ enum Step {
     Xtc { probability: f32, threshold: f32 },
     Temperature(Temperature),
     Mirostat(Mirostat),
+    Adaptive(Adaptive),
 }
 
 impl Step {
@@ -49,6 +51,7 @@ impl Step {
                 (probability > 0.0 && threshold <= 0.5).then_some(Step::Xtc { probability, threshold })
             }
             Stage::Temperature => Temperature::new(settings).map(Step::Temperature),
+            Stage::AdaptiveP => Adaptive::new(settings).map(Step::Adaptive),
         };
         Ok(step)
     }
@@ -75,8 +78,8 @@ pub(super) struct Place<'a> {
     pub(super) history: &'a [Token],
     /// The position's noise.
     pub(super) noise: Noise,
-    /// Mirostat's state.
-    pub(super) mu: f32,
+    /// Mirostat's or adaptive-p's state.
+    pub(super) state: f32,
 }
 
 /// Memory that the steps work in.
@@ -84,6 +87,15 @@ pub(super) struct Place<'a> {
 pub(super) struct Work {
     tally: Tally,
     matches: Vec<u32>,
+    /// The probabilities before adaptive-p.
+    before: Vec<(Token, f32)>,
+}
+
+impl Work {
+    /// Forgets what the last tokens were drawn from.
+    pub(super) fn forget(&mut self) {
+        self.before.clear();
+    }
 }
 
 /// The compiled settings. Immutable, shared by a target's sampler and those of its drafts.
@@ -110,6 +122,12 @@ impl Chain {
             steps.retain(Step::is_penalty);
             steps.extend(Temperature::fixed(settings.temperature).map(Step::Temperature));
             steps.push(Step::Mirostat(mirostat));
+        }
+        // As in llama.cpp, where it takes the place of the draw.
+        if let Some(at) = steps.iter().position(|step| matches!(step, Step::Adaptive(_))) {
+            let adaptive = steps.remove(at);
+            steps.retain(|step| !matches!(step, Step::Adaptive(_)));
+            steps.push(adaptive);
         }
         let others = steps.split_off(steps.iter().take_while(|step| step.is_penalty()).count());
         let chain = Chain {
@@ -139,12 +157,30 @@ impl Chain {
         self.n_vocab
     }
 
-    /// Mirostat, when the chain ends in it.
-    pub(super) fn mirostat(&self) -> Option<Mirostat> {
-        self.steps.iter().find_map(|step| match step {
-            Step::Mirostat(mirostat) => Some(*mirostat),
-            _ => None,
-        })
+    /// Whether the chain ends in mirostat.
+    fn has_mirostat(&self) -> bool {
+        matches!(self.steps.last(), Some(Step::Mirostat(_)))
+    }
+
+    /// The state of the stage that has one, before the first token.
+    pub(super) fn initial_state(&self) -> f32 {
+        match self.steps.last() {
+            Some(Step::Mirostat(mirostat)) => mirostat.initial(),
+            Some(Step::Adaptive(adaptive)) => adaptive.initial(),
+            _ => 0.0,
+        }
+    }
+
+    /// The state after `token`, which had the probability `p` when it was drawn; the same when it was no candidate.
+    pub(super) fn next_state(&self, state: f32, token: Token, p: Option<f32>, work: &Work) -> f32 {
+        match self.steps.last() {
+            Some(Step::Mirostat(mirostat)) => p.map_or(state, |p| mirostat.next(state, p)),
+            Some(Step::Adaptive(adaptive)) => {
+                let before = work.before.iter().find(|(id, _)| *id == token);
+                before.map_or(state, |(_, p)| adaptive.next(state, *p))
+            }
+            _ => state,
+        }
     }
 
     /// How many logits of a row [`Chain::edit`] changes at most.
@@ -156,7 +192,12 @@ impl Chain {
     /// Memory for the steps of this chain.
     pub(super) fn work(&self) -> Work {
         let counts = self.edits.iter().chain(&self.steps).any(Step::is_penalty);
-        Work { tally: if counts { Tally::new(self.n_vocab) } else { Tally::default() }, matches: Vec::new() }
+        let adaptive = matches!(self.steps.last(), Some(Step::Adaptive(_)));
+        Work {
+            tally: if counts { Tally::new(self.n_vocab) } else { Tally::default() },
+            matches: Vec::new(),
+            before: Vec::with_capacity(if adaptive { self.n_vocab } else { 0 }),
+        }
     }
 
     /// What comes before all truncation: the biases and the leading penalties, in place.
@@ -226,7 +267,7 @@ impl Chain {
                     return Some(blocks);
                 }
             }
-            Step::Mirostat(mirostat) => mirostat.cut_row(place.mu, &mut blocks, list),
+            Step::Mirostat(mirostat) => mirostat.cut_row(place.state, &mut blocks, list),
             _ => {
                 blocks.all(list);
                 self.step(step, list, place, work);
@@ -251,7 +292,8 @@ impl Chain {
                 }
             }
             Step::Temperature(temperature) => temperature.apply(list),
-            Step::Mirostat(mirostat) => mirostat.cut(place.mu, list),
+            Step::Mirostat(mirostat) => mirostat.cut(place.state, list),
+            Step::Adaptive(adaptive) => adaptive.apply(place.state, list, &mut work.before),
         }
     }
 
@@ -278,7 +320,7 @@ impl Chain {
             }
             None => {
                 // Mirostat learns from these probabilities when the token is accepted.
-                if self.mirostat().is_some() {
+                if self.has_mirostat() {
                     list.softmax();
                 }
                 list.draw(noise)

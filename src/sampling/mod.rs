@@ -12,7 +12,7 @@
 //! - [`sampler`](Sampler): one text's sampler: grammar, state, memory; [`probability`] and [`token_probs`] beside it.
 //! - `chain`: the stages in the request's order. A stage works on a list of candidates; those that often come first
 //!   have a form that works on the row, so that a whole vocabulary is hardly ever listed or sorted.
-//! - `penalties`, `dry` (with `breakers`), `truncation`, `temperature`, `mirostat`: the stages.
+//! - `penalties`, `dry` (with `breakers`), `truncation`, `temperature`, `mirostat`, `adaptive`: the stages.
 //! - `noise`: chance as a function of (seed, position, token), and why a text does not depend on speculation.
 //! - `row`, `blocks`, `candidates`, `tally`, `math`: the row that is put back, fast questions about it, the list,
 //!   counts of tokens, and the exponential. `outside`: what is asked of grammars and vocabularies.
@@ -27,6 +27,7 @@
 //! - Sums are taken in `f64`.
 //! - Probabilities of 0 are no trouble: llama.cpp's `typ_p` after a ban gives NaN.
 
+mod adaptive;
 mod blocks;
 mod breakers;
 mod candidates;

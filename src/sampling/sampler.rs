@@ -17,7 +17,7 @@ use crate::llama::{Token, TokenData, Vocab};
 /// Chooses tokens for one text, and owns all memory for that: after the first few tokens nothing is allocated
 /// (except by a grammar).
 ///
-/// Of what it does, only grammar and mirostat have a state, and both change only in [`Sampler::accept`]. Everything
+/// Of what it does, only grammar, mirostat and adaptive-p have a state, and they change only in [`Sampler::accept`]. Everything
 /// else is a pure function of the logits, the history, the position and the seed. So a token may be picked and
 /// then not used, a text may be taken back, and the same question gets the same answer.
 ///
@@ -27,8 +27,8 @@ pub struct Sampler<G = Grammar> {
     chain: Arc<Chain>,
     seed: u32,
     grammar: Option<G>,
-    /// Mirostat's state; unused without it.
-    mu: f32,
+    /// Mirostat's or adaptive-p's state; unused without them.
+    state: f32,
     /// What the last pick drew from, unless that was the whole row.
     list: Candidates,
     blocks: BlockScratch,
@@ -48,16 +48,16 @@ impl<G: Constraint> Sampler<G> {
     /// As [`Sampler::new`], for any vocabulary and grammar.
     pub(super) fn build(settings: &Settings, words: &impl Words, grammar: Option<G>) -> Result<Self> {
         let chain = Chain::new(settings, words)?;
-        let mu = chain.mirostat().map_or(0.0, |mirostat| mirostat.initial());
-        Ok(Self::with(Arc::new(chain), settings.seed, grammar, mu))
+        let state = chain.initial_state();
+        Ok(Self::with(Arc::new(chain), settings.seed, grammar, state))
     }
 
-    fn with(chain: Arc<Chain>, seed: u32, grammar: Option<G>, mu: f32) -> Self {
+    fn with(chain: Arc<Chain>, seed: u32, grammar: Option<G>, state: f32) -> Self {
         let n_vocab = chain.n_vocab();
         Sampler {
             seed,
             grammar,
-            mu,
+            state,
             list: Candidates::new(n_vocab),
             blocks: BlockScratch::new(n_vocab),
             undo: Vec::with_capacity(chain.reach()),
@@ -130,7 +130,7 @@ impl<G: Constraint> Sampler<G> {
         Ok(self.list.items())
     }
 
-    /// Tells grammar and mirostat that `token` was emitted: once for each, after its `pick`. Mirostat learns from the
+    /// Tells grammar, mirostat and adaptive-p that `token` was emitted: once for each, after its `pick`. They learn from the
     /// probability that the last `pick` gave it, and nothing from a token that was no candidate there.
     ///
     /// Errors: the grammar does not allow the token.
@@ -149,9 +149,7 @@ impl<G: Constraint> Sampler<G> {
         if let Some(grammar) = &mut self.grammar {
             grammar.accept(token)?;
         }
-        if let (Some(mirostat), Some(p)) = (self.chain.mirostat(), p) {
-            self.mu = mirostat.next(self.mu, p);
-        }
+        self.state = self.chain.next_state(self.state, token, p, &self.work);
         Ok(())
     }
 
@@ -162,14 +160,15 @@ impl<G: Constraint> Sampler<G> {
     pub fn for_draft(&self, greedy: bool) -> Result<Self> {
         let chain = if greedy { Arc::new(self.chain.to_greedy()) } else { Arc::clone(&self.chain) };
         let grammar = self.grammar.as_ref().map(Constraint::try_clone).transpose()?;
-        Ok(Self::with(chain, self.seed, grammar, self.mu))
+        Ok(Self::with(chain, self.seed, grammar, self.state))
     }
 
     /// Brings the sampler of a draft to the state of its target, the one that it was made from. Allocates only for a
     /// grammar. Errors: the grammar cannot be copied.
     pub fn sync_from(&mut self, target: &Self) -> Result<()> {
-        self.mu = target.mu;
+        self.state = target.state;
         self.list.clear();
+        self.work.forget();
         match (&mut self.grammar, &target.grammar) {
             (Some(own), Some(other)) => own.copy_from(other),
             _ => Ok(()),
@@ -191,7 +190,7 @@ impl<G: Constraint> Sampler<G> {
         position: usize,
         look: impl FnOnce(&mut Self, &[f32], Place<'_>) -> Result<Option<R>>,
     ) -> Result<R> {
-        let place = Place { history, noise: Noise::new(self.seed, position), mu: self.mu };
+        let place = Place { history, noise: Noise::new(self.seed, position), state: self.state };
         let mut row = Row::new(logits, std::mem::take(&mut self.undo));
         self.chain.edit(&mut row, history, &mut self.work);
         let found = look(self, row.logits(), place);
@@ -232,6 +231,7 @@ impl<G: Constraint> Sampler<G> {
         listed: bool,
     ) -> Result<Option<Token>> {
         self.list.clear();
+        self.work.forget();
         let blocks = Blocks::survey(logits, &mut self.blocks);
         if blocks.is_empty() {
             return Ok(None);

@@ -255,11 +255,11 @@ fn mirostat_learns_when_a_token_is_accepted_and_only_then() {
         let (token, p) = (left[1].id, f64::from(left[1].p));
         sampler.accept(token).unwrap();
         let expected = 4.0 - 0.5 * (-p.log2() - 2.0);
-        assert!((f64::from(sampler.mu) - expected).abs() < 1e-5, "{} and {expected}", sampler.mu);
-        let mu = sampler.mu;
+        assert!((f64::from(sampler.state) - expected).abs() < 1e-5, "{} and {expected}", sampler.state);
+        let mu = sampler.state;
         sampler.pick(&mut row, &[], 1).unwrap();
         sampler.accept(299_999).unwrap();
-        assert_eq!(sampler.mu, mu, "nothing from a token that was no candidate");
+        assert_eq!(sampler.state, mu, "nothing from a token that was no candidate");
     }
 }
 
@@ -280,9 +280,9 @@ fn what_another_sampler_found_is_accepted_alike() {
             ahead.accept(item.id).unwrap();
             own.accept_with(item.id, item.p).unwrap();
             history.push(item.id);
-            assert_eq!(own.mu, ahead.mu);
+            assert_eq!(own.state, ahead.state);
         }
-        assert_ne!(own.mu, 4.0);
+        assert_ne!(own.state, 4.0);
         assert_eq!(own.grammar.as_ref().unwrap().accepted, history);
         assert!(own.accept_with(4, 0.5).is_err());
     }
@@ -320,7 +320,7 @@ fn a_draft_can_be_brought_back() {
         }
         let token = target.pick(&mut row, &[], 0).unwrap();
         target.accept(token).unwrap();
-        assert_ne!(draft.mu, target.mu);
+        assert_ne!(draft.state, target.state);
         draft.sync_from(&target).unwrap();
         assert_eq!(draft.grammar.as_ref().unwrap().accepted, target.grammar.as_ref().unwrap().accepted);
         let expected = target.distribution(&mut row, &[], 1).unwrap().to_vec();

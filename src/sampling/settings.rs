@@ -25,6 +25,8 @@ pub enum Stage {
     Xtc,
     /// `temperature`, with `dynatemp_*`.
     Temperature,
+    /// `adaptive_p`: always the last one, wherever it stands.
+    AdaptiveP,
 }
 
 /// Which form of mirostat replaces the truncating stages.
@@ -98,6 +100,10 @@ pub struct Settings {
     pub mirostat_tau: f32,
     /// Mirostat's learning rate.
     pub mirostat_eta: f32,
+    /// Adaptive-p's target probability; negative turns it off.
+    pub adaptive_target: f32,
+    /// How long adaptive-p remembers: about 1 / (1 - decay) tokens.
+    pub adaptive_decay: f32,
     /// The order of the stages; a stage left out is not applied.
     pub stages: Vec<Stage>,
     /// Truncating stages leave at least this many candidates.
@@ -139,6 +145,8 @@ impl Default for Settings {
             mirostat: Mirostat::Off,
             mirostat_tau: 5.0,
             mirostat_eta: 0.1,
+            adaptive_target: -1.0,
+            adaptive_decay: 0.9,
             stages: vec![
                 Stage::Penalties,
                 Stage::Dry,

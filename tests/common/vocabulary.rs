@@ -1,6 +1,7 @@
 //! Model files with a vocabulary and nothing else.
 #![allow(dead_code)] // each test and benchmark uses its part
 
+use std::collections::HashSet;
 use std::path::Path;
 
 /// What a token is, as llama.cpp numbers it.
@@ -82,8 +83,12 @@ impl Vocabulary {
         bytes.extend(count.to_le_bytes());
         bytes.extend(entries);
         bytes.resize(bytes.len().next_multiple_of(32), 0);
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.gguf"));
-        std::fs::write(&path, bytes).expect("target/ is writable");
+        // Moved into place: another test may have the file open.
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let (path, beside) =
+            (folder.join(format!("{name}.gguf")), folder.join(format!("{name}-{:p}.tmp", &raw const bytes)));
+        std::fs::write(&beside, bytes).expect("target/ is writable");
+        std::fs::rename(&beside, &path).expect("target/ is writable");
         path.to_string_lossy().into_owned()
     }
 }
@@ -96,6 +101,8 @@ pub fn sentence_piece(words: impl IntoIterator<Item = String>) -> Vocabulary {
         ("</s>".to_owned(), 0.0, Kind::Control),
     ];
     tokens.extend((0..256).map(|byte| (format!("<0x{byte:02X}>"), 0.0, Kind::Byte)));
+    let mut seen = HashSet::new();
+    let words = words.into_iter().filter(|word| seen.insert(word.clone()));
     tokens.extend((0_u32..).zip(words).map(|(rank, word)| (word, -(rank as f32), Kind::Normal)));
     Vocabulary { model: "llama", pre: None, tokens, merges: Vec::new(), flags: Vec::new(), ids: Vec::new() }
 }

@@ -264,6 +264,26 @@ pub fn rows() -> Vec<Row> {
                 left
             });
         }),
+        stage(
+            &["adaptive_target", "adaptive_decay"],
+            json!({"samplers": ["adaptive_p", "top_k"], "top_k": 20, "adaptive_target": 0.3, "adaptive_decay": 0.5}),
+            |seen| {
+                let drawn = seen.ask(json!({"n_probs": 1}));
+                let mean = std::cell::Cell::new(0.3_f64);
+                drawn_from(seen, |place| {
+                    let (before, target) = (place.first(20), (0.6 - mean.get()).clamp(0.0, 1.0));
+                    let token = drawn.tokens()[place.position];
+                    let p = before.iter().find(|(id, _)| *id == token).expect("the token").1;
+                    mean.set(0.5 * mean.get() + 0.5 * p);
+                    let weight = |p: f64| {
+                        let x = (p - target).abs() / 0.3;
+                        (5.0 - 10.0 * x * x / (1.0 + x)).exp()
+                    };
+                    let sum: f64 = before.iter().map(|(_, p)| weight(*p)).sum();
+                    before.into_iter().map(|(id, p)| (id, weight(p) / sum)).collect()
+                });
+            },
+        ),
         stage(&["mirostat"], json!({"mirostat": 1, "mirostat_tau": 2, "n_predict": 1}), |seen| {
             // Mirostat 1 keeps the k most probable, k from an estimate of Zipf's exponent.
             drawn_from(seen, |place| {

@@ -34,6 +34,8 @@ fn wrong_types_and_ranges_are_refused_by_name() {
         ("mirostat", -1.0, 3.0),
         ("mirostat_tau", -1.0, 1e39),
         ("mirostat_eta", -1.0, 1e39),
+        ("adaptive_target", -1e39, 1.01),
+        ("adaptive_decay", -0.01, 1.0),
         ("min_keep", -1.0, 1e12),
         ("n_probs", -1.0, 1e12),
         ("n_predict", -2.0, 1e12),

@@ -39,7 +39,7 @@ const fn field(key: &'static str, place: Place, about: &'static str) -> Field {
 const I32: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
 
 /// Where two keys share a place, the later one wins.
-static FIELDS: [Field; 25] = [
+static FIELDS: [Field; 27] = [
     field("temp", Number(|s| &mut s.temperature, -ANY, 1000.0), "another name of `temperature`"),
     field("temperature", Number(|s| &mut s.temperature, -ANY, 1000.0), "0 or less: always the most probable token"),
     field(
@@ -99,12 +99,22 @@ static FIELDS: [Field; 25] = [
     field("penalize_nl", Flag(|s| &mut s.penalize_nl), "whether the penalties apply to the newline too"),
     field("mirostat_tau", Number(|s| &mut s.mirostat_tau, 0.0, 1000.0), "mirostat's target surprise, in bits"),
     field("mirostat_eta", Number(|s| &mut s.mirostat_eta, 0.0, 1000.0), "mirostat's learning rate"),
+    field(
+        "adaptive_target",
+        Number(|s| &mut s.adaptive_target, -ANY, 1.0),
+        "adaptive_p prefers tokens of about this probability; negative off",
+    ),
+    field(
+        "adaptive_decay",
+        Number(|s| &mut s.adaptive_decay, 0.0, 0.99),
+        "adaptive_p remembers about 1 / (1 - decay) tokens",
+    ),
     field("min_keep", Count(|s| &mut s.min_keep, 0, MAX_CANDIDATES), "truncation leaves at least this many candidates"),
     field("n_probs", Count(|s| &mut s.n_probs, 0, MAX_CANDIDATES), "alternatives reported with each token"),
 ];
 
 /// The stages: llama.cpp's name and letter of each, and its other names. Case, `-` and `_` do not count.
-const STAGES: [(Stage, &str, char, &[&str]); 10] = [
+const STAGES: [(Stage, &str, char, &[&str]); 11] = [
     (Stage::Penalties, "penalties", 'e', &[]),
     (Stage::Dry, "dry", 'd', &[]),
     (Stage::TopNSigma, "top_n_sigma", 's', &[]),
@@ -115,9 +125,10 @@ const STAGES: [(Stage, &str, char, &[&str]); 10] = [
     (Stage::MinP, "min_p", 'm', &[]),
     (Stage::Xtc, "xtc", 'x', &[]),
     (Stage::Temperature, "temperature", 't', &["temp"]),
+    (Stage::AdaptiveP, "adaptive_p", 'a', &[]),
 ];
 /// Stages of llama.cpp's that are none here.
-const OTHER_STAGES: [&str; 2] = ["infill", "adaptive_p"];
+const OTHER_STAGES: [&str; 1] = ["infill"];
 
 /// Reads every field but `seed` and `logit_bias`, which stay as in the default.
 pub(super) fn read(fields: &mut Fields) -> Result<Settings> {

@@ -43,6 +43,10 @@ fn sampler_fields() {
     check_sampling(json!({"presence_penalty": -2, "frequency_penalty": 0.5, "penalize_nl": false}), |s| {
         (s.presence_penalty, s.frequency_penalty, s.penalize_nl) = (-2.0, 0.5, false);
     });
+    check_sampling(json!({"adaptive_target": 0.3, "adaptive_decay": 0.5, "samplers": ["adaptive-p"]}), |s| {
+        (s.adaptive_target, s.adaptive_decay) = (0.3, 0.5);
+        s.stages = vec![Stage::AdaptiveP];
+    });
     check_sampling(json!({"mirostat": 1, "mirostat_tau": 3, "mirostat_eta": 0.5}), |s| {
         (s.mirostat, s.mirostat_tau, s.mirostat_eta) = (Mirostat::V1, 3.0, 0.5);
     });
@@ -87,7 +91,10 @@ fn samplers() {
         json!(["top-k", "TopP", "minp", "typ", "typical_p", "nucleus", "temp"]),
         &[TopK, TopP, MinP, TypicalP, TypicalP, TopP, Temperature],
     );
-    check(json!("edskfypmxt"), &[Penalties, Dry, TopNSigma, TopK, TfsZ, TypicalP, TopP, MinP, Xtc, Temperature]);
+    check(
+        json!("edskfypmxta"),
+        &[Penalties, Dry, TopNSigma, TopK, TfsZ, TypicalP, TopP, MinP, Xtc, Temperature, AdaptiveP],
+    );
     check(json!("top_k; temp;"), &[TopK, Temperature]);
     check(
         json!(["penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typ_p", "top_p", "min_p", "xtc", "temperature"]),
@@ -99,7 +106,7 @@ fn samplers() {
     check_error(json!({"samplers": [5]}), "samplers[0]: expected a string, got 5");
     check_error(
         json!({"samplers": "kqt"}),
-        "samplers: expected an array of names, or letters of \"edskfypmxt\", got \"kqt\"",
+        "samplers: expected an array of names, or letters of \"edskfypmxta\", got \"kqt\"",
     );
     check_error(json!({"samplers": 5}), "samplers: expected an array of names, got 5");
     check_error(json!({"samplers": "k".repeat(65)}), "samplers: expected at most 64 stages, got 65");
