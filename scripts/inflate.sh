@@ -2,11 +2,12 @@
 # Makes target/models/stories-target-750m-q8_0.gguf: the shipped target, enlarged until it costs what a real model of
 # 750 M parameters costs, and still saying the same (models/inflate.py). Takes 0.8 GB of disk and about half a minute, once.
 #
-#   scripts/inflate.sh [--optional]     --optional: where it cannot be made, say so and go on
+#   scripts/inflate.sh [--optional] [--all]     --optional: where it cannot be made, say so and go on
+#                                               --all: also 100 M and 1.5 B parameters, each in Q8_0 and F16 (7 GB, minutes)
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
-model=$root/target/models/stories-target-750m-q8_0.gguf
+models=$root/target/models
 venv=$root/target/setup/gguf
 
 say() { printf 'inflate: %s\n' "$*" >&2; }
@@ -29,13 +30,32 @@ find_python() {
     "$python" -c "$imports" || give_up "gguf and numpy do not work"
 }
 
-optional=${1:-}
-if [ ! -e "$model" ] || [ "$root/models/inflate.py" -nt "$model" ] || [ "$root/models/stories-target.gguf" -nt "$model" ]; then
-    find_python
-    mkdir -p "$(dirname "$model")"
-    trap 'rm -f "$model.part"' EXIT
-    say "enlarging the shipped target to 750 M parameters (0.8 GB under target/models, about half a minute, once)"
-    "$python" "$root/models/inflate.py" "$root/models/stories-target.gguf" "$model.part" \
-        --embd 2048 --layers 16 --ff 5632 --type Q8_0 >&2 || give_up "models/inflate.py failed"
-    mv "$model.part" "$model"
-fi
+# enlarge PARAMETERS TYPE EMBD LAYERS FF
+enlarge() {
+    local model source=$root/models/stories-target.gguf
+    model=$models/stories-target-$1-$(tr '[:upper:]' '[:lower:]' <<<"$2").gguf
+    if [ -e "$model" ] && [ ! "$root/models/inflate.py" -nt "$model" ] && [ ! "$source" -nt "$model" ]; then return; fi
+    [ -n "$python" ] || find_python
+    mkdir -p "$models"
+    part=$model.part
+    say "enlarging the shipped target to $1 parameters in $2 (under target/models, once)"
+    "$python" "$root/models/inflate.py" "$source" "$part" --embd "$3" --layers "$4" --ff "$5" --type "$2" >&2 ||
+        give_up "models/inflate.py failed"
+    mv "$part" "$model"
+}
+
+optional='' all='' python='' part=''
+trap '[ -z "$part" ] || rm -f "$part"' EXIT
+for option in "$@"; do
+    case $option in
+    --optional) optional=$option ;;
+    --all) all=$option ;;
+    *) say "$option: no such option"; exit 2 ;;
+    esac
+done
+enlarge 750m Q8_0 2048 16 5632
+[ -z "$all" ] || for type in Q8_0 F16; do
+    enlarge 100m "$type" 768 16 2048
+    enlarge 750m "$type" 2048 16 5632
+    enlarge 1500m "$type" 2048 32 5632
+done

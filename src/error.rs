@@ -107,6 +107,11 @@ impl Error {
         Error::new(Code::ModelError, message)
     }
 
+    /// The same failure, told of the field `name`.
+    pub fn within(self, name: &str) -> Self {
+        Error { message: format!("{name}: {}", self.message), ..self }
+    }
+
     /// The kind of failure.
     pub fn code(&self) -> Code {
         self.code

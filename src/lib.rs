@@ -8,6 +8,7 @@ pub mod engine;
 pub mod error;
 #[allow(unsafe_code)]
 mod ffi;
+pub mod grammar;
 pub mod host;
 #[allow(unsafe_code)]
 pub mod llama;
@@ -15,3 +16,4 @@ pub mod ngram;
 pub mod sampling;
 pub mod session;
 pub mod speculative;
+mod whole;

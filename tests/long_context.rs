@@ -14,7 +14,7 @@ fn essence(answer: &Value) -> Value {
 }
 
 fn steady(n_max: usize) -> Value {
-    json!({"speculative": {"adaptive": false, "n_max": n_max}})
+    json!({"speculative": {"type": "draft", "adaptive": false, "n_max": n_max}})
 }
 
 /// A prompt that the models know, of at least so many tokens, and those.

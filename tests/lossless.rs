@@ -72,7 +72,7 @@ fn coupled_accepts_more_than_match_when_sampling() {
     let mut accepted = [0, 0];
     for (seed, prompt) in prompts().iter().enumerate() {
         for (verify, accepted) in ["coupled", "match"].into_iter().zip(&mut accepted) {
-            let speculative = json!({"verify": verify, "adaptive": false, "n_max": 3});
+            let speculative = json!({"type": "draft", "verify": verify, "adaptive": false, "n_max": 3});
             let request = json!({
                 "prompt": prompt, "n_predict": 32, "temperature": 1.0, "top_k": 0, "top_p": 1, "seed": seed,
                 "speculative": speculative,

@@ -1,46 +1,10 @@
 //! Sampling allocates nothing, once its buffers have grown to what a text needs.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod counting;
 
+use counting::allocations;
 use foredraft::llama::{Model, ModelParams, Token};
 use foredraft::sampling::{self, Dry, Mirostat, Sampler, Settings};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting.
-struct Counting;
-
-// SAFETY: passes everything on unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(ptr, layout, new_size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn allocations<R>(work: impl FnOnce() -> R) -> u64 {
-    let before = ALLOCATIONS.with(Cell::get);
-    std::hint::black_box(work());
-    ALLOCATIONS.with(Cell::get) - before
-}
 
 #[test]
 fn sampling_allocates_nothing() {

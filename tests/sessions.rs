@@ -41,7 +41,7 @@ fn request(prompt: &str) -> Value {
     json!({"prompt": prompt, "n_predict": 24, "temperature": 0, "ignore_eos": true, "return_tokens": true})
 }
 
-const STEADY: &str = r#"{"adaptive": false, "n_max": 4}"#;
+const STEADY: &str = r#"{"type": "draft", "adaptive": false, "n_max": 4}"#;
 
 fn steady() -> Value {
     json!({"speculative": serde_json::from_str::<Value>(STEADY).expect("JSON")})
@@ -91,6 +91,12 @@ fn a_session_goes_into_any_slot_and_after_a_shift() {
         with(&request("Once upon a time"), json!({"n_predict": 300, "id_slot": 0, "temperature": 0.7, "seed": 5}));
     let answer = complete(&system, Speculative, &with(&first, steady()));
     assert_eq!(answer["truncated"], true, "it has shifted");
+    // The draft's keys are to be turned after a shift, and nothing was evaluated since.
+    let plain = json!({"prompt": "Once upon a time", "n_predict": 200, "ignore_eos": true, "id_slot": 1});
+    complete(&system, Completion, &with(&plain, json!({"temperature": 0.7})));
+    complete(&system, Completion, &with(&first, json!({"n_predict": 150})));
+    assert!(save(&system, 1, &path).is_ok());
+    let answer = complete(&system, Speculative, &with(&first, steady()));
     save(&system, 0, &path).expect("saved");
     load(&system, 1, &path).expect("loaded");
     assert_eq!(n_past(&system, 0), n_past(&system, 1));
@@ -137,7 +143,7 @@ fn the_same_seed_goes_on() {
         // Another seed, or another text, begins from its own start.
         for other in [json!({"seed": 78}), json!({"prompt": prompt})] {
             let answer = complete(&system, Completion, &with(&rest, other));
-            assert_eq!(answer["generation_settings"].get("seed_position"), None, "{answer}");
+            assert_eq!(answer["generation_settings"]["seed_position"], 0, "{answer}");
         }
     }
 }
@@ -295,6 +301,34 @@ fn forged_states_end_neither_the_process_nor_the_slot() {
     load(&system, 0, &path).expect("the true one");
     let again = complete(&system, Speculative, &with(&prompt, steady()));
     assert_eq!((&again["content"], &again["timings"]["prompt_n"]), (&first["content"], &json!(1)));
+}
+
+#[test]
+fn several_texts_begin_with_one_session() {
+    let path = file("several");
+    let system = start(json!({"n_ctx": 512, "n_parallel": 3}));
+    let first = complete(&system, Completion, &with(&request(&long_prompt()), json!({"session_save": path})));
+    let prompt = long_prompt() + first["content"].as_str().expect("content") + " Once";
+    let three = json!({"n_cmpl": 3, "session_load": path, "temperature": 0.8, "seed": 4});
+    let three = with(&request(&prompt), three);
+    let answer = complete(&system, Completion, &three);
+    let results = answer["results"].as_array().expect("results");
+    for (index, result) in results.iter().enumerate() {
+        let seed = result["generation_settings"]["seed"].clone();
+        let alone = json!({"n_cmpl": 1, "session_load": "", "seed": seed});
+        let alone = complete(&system, Completion, &with(&three, alone));
+        assert_eq!(result["content"], alone["content"], "{index}");
+        assert!(result["timings"]["prompt_n"].as_u64() < Some(10), "{index}: {}", result["timings"]);
+    }
+    for (more, part) in [
+        (json!({"n_cmpl": 2, "session_save": path}), "session_save: 2 texts would be saved to one file"),
+        (json!({"n_beams": 2, "session_save": path}), "session_save: beams"),
+        (json!({"n_beams": 2, "session_load": path}), "session_load: beams"),
+    ] {
+        let bytes = with(&request("x"), more).to_string();
+        let error = system.with_server(|server| server.complete(Completion, bytes.as_bytes())).expect_err("refused");
+        assert!(error.message().contains(part), "{error}");
+    }
 }
 
 #[test]

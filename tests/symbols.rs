@@ -1,41 +1,17 @@
 //! The names that the shared library gives to the world: the contract's and no other, so that it can be loaded beside
 //! anything, another llama.cpp included.
 
+mod contract;
 mod toolbox;
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
+use contract::{FUNCTIONS, OTHERS};
 use toolbox::{have, library_folder, root, run};
 
-/// The contract, as far as this version serves it.
-const FUNCTIONS: [&str; 22] = [
-    "init",
-    "init_async",
-    "poll_system_status",
-    "deinit",
-    "free_string",
-    "version",
-    "set_log_callback",
-    "set_update_callback",
-    "tokenize",
-    "detokenize",
-    "apply_template",
-    "get_embedding",
-    "get_completion",
-    "async_completion_init",
-    "async_completion_poll",
-    "async_completion_cancel",
-    "speculative_completion",
-    "speculative_completion_init",
-    "speculative_completion_poll",
-    "speculative_completion_cancel",
-    "session_save",
-    "session_load",
-];
-
 fn contract() -> BTreeSet<String> {
-    FUNCTIONS.map(str::to_owned).into()
+    FUNCTIONS.into_iter().chain(OTHERS).map(str::to_owned).collect()
 }
 
 #[test]

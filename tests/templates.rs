@@ -27,7 +27,7 @@ fn fnv(text: &str) -> String {
 fn render(template: &ChatTemplate, case: &Value, now: u64) -> Result<String, String> {
     let rendered = template.render(&RenderInput {
         messages: case["messages"].as_array().expect("messages"),
-        add_generation_prompt: case["add"] != Value::from(false),
+        add_generation_prompt: case["add"] != false,
         bos_token: "<s>",
         eos_token: "</s>",
         tools: case.get("tools"),

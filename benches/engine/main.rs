@@ -7,14 +7,21 @@
 //! library is measured as a host sees it: as a shared library, through JSON.
 
 mod bare;
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../../examples/host/mod.rs"]
 mod host;
+#[path = "../texts/mod.rs"]
+mod texts;
 
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use bare::Bare;
+use common::{Args, median, yes};
 use host::{Cost, Host, Pair, Result};
 use serde_json::{Value, json};
+use texts::{RECORD, SNAIL, STORY};
 
 /// Ways of speculating.
 const WAYS: [(&str, &str); 6] = [
@@ -27,33 +34,17 @@ const WAYS: [(&str, &str); 6] = [
 ];
 
 /// A kind of text, its prompt and the temperature it is written at: from what a draft guesses easily to what nobody can.
-const TEXTS: [(&str, &str, f64); 4] = [
-    (
-        "story",
-        "<|im_start|>user\nTell me a story about a child who lost a ring.<|im_end|>\n<|im_start|>assistant\n",
-        0.0,
-    ),
-    (
-        "record",
-        "<|im_start|>user\nWrite this as JSON. Mia was 7 years old and lived near the river. She carried a new red kite. \
-         It was windy. Mia met a fox. They ate soup. In the end Mia was proud.<|im_end|>\n<|im_start|>assistant\n",
-        0.0,
-    ),
-    ("story at 1", "<|im_start|>user\nTell me a story about Tom and a snail.<|im_end|>\n<|im_start|>assistant\n", 1.0),
-    ("noise", "<|im_start|>user\nTell me a story about Tom and a snail.<|im_end|>\n<|im_start|>assistant\n", 5.0),
-];
+const TEXTS: [(&str, &str, f64); 4] =
+    [("story", STORY, 0.0), ("record", RECORD, 0.0), ("story at 1", SNAIL, 1.0), ("noise", SNAIL, 5.0)];
 
 const N_PREDICT: usize = 96;
 
-fn main() {
-    if let Err(error) = run() {
-        eprintln!("bench: {error}");
-        std::process::exit(1);
-    }
+fn main() -> ExitCode {
+    common::exit(run())
 }
 
 fn run() -> Result<()> {
-    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let args = Args::new().rest()?;
     let repetitions = args.get(2).map_or(Ok(3), |text| text.parse())?;
     let host = Host::open()?;
     for pair in host::pairs(&args) {
@@ -96,7 +87,7 @@ fn plain(host: &Host, pair: &Pair, repetitions: usize) -> Result<()> {
     println!(
         "bare loop           {bares:9.1} tokens/s   (llama_decode and argmax, the same library, threads and model)"
     );
-    println!("ratio               {:9.3}            same tokens: {}\n", ours / bares, if same { "yes" } else { "NO" });
+    println!("ratio               {:9.3}            same tokens: {}\n", ours / bares, yes(same));
     Ok(())
 }
 
@@ -171,11 +162,6 @@ fn latency(host: &Host) -> Result<()> {
     }
     println!();
     Ok(())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn by_speed(mut costs: Vec<Cost>) -> Cost {

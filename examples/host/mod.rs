@@ -40,16 +40,26 @@ impl Host {
 
     /// Loads the models; an error says why it failed.
     pub fn init(&self, model: &Path, draft: &Path) -> Result<()> {
-        let config = CString::new(json!({ "model": model, "model_draft": draft }).to_string())?;
+        self.start(&json!({ "model": model, "model_draft": draft }))
+    }
+
+    /// Calls `init` with that object; an error says why it failed.
+    pub fn start(&self, config: &Value) -> Result<()> {
+        let config = CString::new(config.to_string())?;
         // SAFETY: `int32_t init(const char *)`; the string outlives the call.
         let status = unsafe { self.library.get::<extern "C" fn(*const c_char) -> i32>(b"init")?(config.as_ptr()) };
         if status == 0 {
             return Ok(());
         }
+        self.status()?;
+        Err(format!("init returned {status}").into())
+    }
+
+    /// What `poll_system_status` answers; after a failed `init`, its error.
+    pub fn status(&self) -> Result<Value> {
         // SAFETY: `const char *poll_system_status(void)`.
         let answer = unsafe { self.library.get::<extern "C" fn() -> *const c_char>(b"poll_system_status")?() };
-        self.taken(answer)?;
-        Err(format!("init returned {status}").into())
+        self.taken(answer)
     }
 
     /// Calls a function that takes and gives JSON; an error object is an error.
@@ -125,13 +135,17 @@ pub fn pairs(args: &[String]) -> Vec<Pair> {
 }
 
 /// What one or more answers cost.
-#[derive(Default, Clone)]
+#[derive(Debug, Default, Clone)]
 pub struct Cost {
-    tokens: f64,
-    ms: f64,
-    steps: f64,
-    drafted: f64,
-    accepted: f64,
+    /// Generated tokens, and the time for them in milliseconds.
+    pub tokens: f64,
+    pub ms: f64,
+    /// Evaluations of the target, and what was drafted for them.
+    pub steps: f64,
+    pub drafted: f64,
+    pub accepted: f64,
+    /// The time for drafting, in milliseconds.
+    pub draft_ms: f64,
 }
 
 impl Cost {
@@ -139,11 +153,13 @@ impl Cost {
     pub fn of(response: &Value) -> Cost {
         let number = |path: &str| response.pointer(path).and_then(Value::as_f64).unwrap_or(0.0);
         Cost {
-            tokens: number("/timings/predicted_n"),
+            // The first token is the prompt's, whose time is not in `predicted_ms`.
+            tokens: (number("/timings/predicted_n") - 1.0).max(0.0),
             ms: number("/timings/predicted_ms"),
-            steps: number("/speculative/n_steps"),
+            steps: (number("/speculative/n_steps") - 1.0).max(0.0),
             drafted: number("/speculative/n_drafted"),
             accepted: number("/speculative/n_accepted"),
+            draft_ms: number("/speculative/t_draft_ms"),
         }
     }
 
@@ -154,6 +170,7 @@ impl Cost {
         self.steps += other.steps;
         self.drafted += other.drafted;
         self.accepted += other.accepted;
+        self.draft_ms += other.draft_ms;
     }
 
     /// Generated tokens a second, the prompt's time left out.
@@ -169,5 +186,10 @@ impl Cost {
     /// Tokens for each evaluation of the target.
     pub fn tokens_per_step(&self) -> f64 {
         self.tokens / self.steps
+    }
+
+    /// Drafted tokens for each evaluation of the target.
+    pub fn drafted_per_step(&self) -> f64 {
+        self.drafted / self.steps
     }
 }

@@ -11,6 +11,9 @@ mod error;
 #[allow(dead_code, unused_imports)]
 #[path = "../../src/ngram/mod.rs"]
 mod ngram;
+#[allow(dead_code)]
+#[path = "../../src/whole.rs"]
+mod whole;
 
 use ngram::{Cache, Levels, Sizes};
 

@@ -4,6 +4,7 @@ use serde_json::json;
 use super::*;
 use crate::error::Code;
 use crate::llama::{KvValue, LoraParams};
+use crate::session::SelfExtend;
 
 /// An init with `model` and these keys.
 fn init(keys: Value) -> Result<InitRequest> {
@@ -175,7 +176,11 @@ fn the_rest() {
     let numa = |value: Value| init(json!({"numa": value})).unwrap().config.numa;
     assert_eq!((numa(json!(true)), numa(json!(false)), numa(json!("disabled"))), (Some(Numa::Distribute), None, None));
 
-    let request = init(json!({"model_alias": "gpt", "chat_template": "chatml", "n_keep": -1, "seed": 7})).unwrap();
+    let request =
+        init(json!({"model_alias": "gpt", "chat_template": "chatml", "n_keep": -1, "n_cache_reuse": 9, "seed": 7,
+        "grp_attn_n": 4, "grp_attn_w": 64}))
+        .unwrap();
+    assert_eq!((request.config.self_extend, request.defaults.n_cache_reuse), (SelfExtend::new(4, 64), 9));
     assert_eq!((request.model_alias.as_deref(), request.chat_template.as_deref()), (Some("gpt"), Some("chatml")));
     assert_eq!((request.defaults.n_keep, request.defaults.seed), (None, Some(7)));
     let seed = |value: Value| init(json!({"seed": value})).unwrap().defaults.seed;
@@ -270,6 +275,9 @@ fn errors() {
     check(json!({"override_kv": ["a"]}), "override_kv[0]: expected \"key=type:value\"");
     check(json!({"override_kv": ["a=float:nan"]}), "override_kv[0]");
     check(json!({"override_kv": 5}), "override_kv: expected an object, or an array");
+    check(json!({"grp_attn_n": -1}), "grp_attn_n");
+    check(json!({"grp_attn_n": 2, "grp_attn_w": 0}), "grp_attn_w");
+    check(json!({"n_cache_reuse": -1}), "n_cache_reuse");
     check(
         json!({"grp_attn_n": 2, "grp_attn_w": 511}),
         "grp_attn_w: expected a multiple of grp_attn_n, which is 2, got 511",
@@ -317,7 +325,7 @@ fn arguments() {
     check(b"-m m.gguf -sm diagonal", Code::InvalidRequest, "split_mode: expected one of");
 }
 
-const KEYS: [&str; 61] = [
+const KEYS: [&str; 62] = [
     "model",
     "model_alias",
     "model_draft",
@@ -363,6 +371,7 @@ const KEYS: [&str; 61] = [
     "grp_attn_w",
     "ctx_shift",
     "n_keep",
+    "n_cache_reuse",
     "embedding",
     "pooling",
     "lora",

@@ -51,7 +51,7 @@ impl Server {
         match action {
             Action::Load => caches.set(kind, read(&path()?)?),
             Action::Merge => caches.merge(kind, &read(&path()?)?),
-            Action::Save => caches.save(kind, &path()?)?,
+            Action::Save => caches.save(kind, &path()?).map_err(|error| error.within("filename"))?,
             Action::Clear => caches.set(kind, Cache::new()),
             Action::Stats => {}
         }

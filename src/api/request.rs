@@ -14,6 +14,7 @@ pub use self::prompt::{Chat, Infill, Input, Inputs, Piece, Prompt, pieces};
 pub use self::settings::generation_settings;
 use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpected};
 use super::init::{RequestDefaults, read_seed};
+use super::json_schema;
 use super::speculative::{Family, Speculation};
 use crate::engine::MAX_BEAMS;
 use crate::error::{Error, Result};
@@ -47,10 +48,12 @@ pub struct CompletionRequest {
     pub ignore_eos: bool,
     /// Texts that end the generation; none of them is empty.
     pub stop: Vec<String>,
-    /// GBNF, not empty.
+    /// GBNF, not empty; given, or made of `json_schema`.
     pub grammar: Option<String>,
     /// Texts that a beam search follows side by side; up to 1: none.
     pub n_beams: usize,
+    /// A JSON schema that the text must be valid under.
+    pub json_schema: Option<Value>,
     /// Most tokens to generate; `None`: until the model ends the text.
     pub n_predict: Option<usize>,
     /// Tokens that a shortened prompt keeps; `None`: the whole prompt.
@@ -115,21 +118,6 @@ pub enum BiasTarget {
     Text(String),
 }
 
-type AsksForNothing = fn(&Value) -> bool;
-
-/// Fields that another version serves, each with the values that ask for nothing.
-const TO_COME: [(&str, AsksForNothing); 3] =
-    [("json_schema", |_| false), ("lookup_cache_static", is_empty), ("lookup_cache_dynamic", is_empty)];
-
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        _ => false,
-    }
-}
-
 impl CompletionRequest {
     /// Reads a request that came through a function of `family`, with `init`'s defaults.
     ///
@@ -165,13 +153,11 @@ impl CompletionRequest {
     }
 
     fn read(fields: &mut Fields, family: Family, defaults: &RequestDefaults) -> Result<CompletionRequest> {
-        for (key, asks_for_nothing) in TO_COME {
-            fields.unavailable(key, asks_for_nothing)?;
-        }
         // What generation_settings reports and no request sets.
         fields.get("model");
         fields.get("n_ctx");
         let inputs = prompt::read(fields)?;
+        let (grammar, json_schema) = grammar(fields)?;
         let mut sampling = sampling::read(fields)?;
         let seed = read_seed(fields)?.unwrap_or(defaults.seed);
         sampling.seed = seed.unwrap_or_else(draw_seed);
@@ -183,7 +169,8 @@ impl CompletionRequest {
             logit_bias: logit_bias(fields)?,
             ignore_eos: flag(fields, "ignore_eos", false)?,
             stop: stop(fields)?,
-            grammar: fields.c_text("grammar")?,
+            grammar,
+            json_schema,
             n_beams: fields.int("n_beams", 0..=MAX_BEAMS as i64)?.unwrap_or(0),
             n_predict: n_predict(fields)?,
             n_keep: count_or_all(fields, "n_keep")?.unwrap_or(defaults.n_keep),
@@ -221,6 +208,18 @@ impl CompletionRequest {
         }
         Ok(self)
     }
+}
+
+/// `grammar` and `json_schema`. Both only together where one is what the other gives, as in `generation_settings`.
+fn grammar(fields: &mut Fields) -> Result<(Option<String>, Option<Value>)> {
+    let grammar = fields.c_text("grammar")?;
+    let Some(given) = fields.get("json_schema").filter(|value| **value != "") else { return Ok((grammar, None)) };
+    let schema = json_schema::read(given)?;
+    let made = json_schema::to_grammar(&schema)?;
+    if grammar.is_some_and(|grammar| grammar != made) {
+        return Err(Error::invalid("json_schema: either json_schema or grammar can be specified, but not both"));
+    }
+    Ok((Some(made), Some(schema)))
 }
 
 fn flag(fields: &mut Fields, key: &'static str, default: bool) -> Result<bool> {

@@ -85,6 +85,9 @@ fn other_fields() {
     check(json!({"__debug": true, "ignore_eos": true}), |r| (r.debug, r.ignore_eos) = (true, true));
     check(json!({"id_slot": 3}), |r| r.id_slot = Some(3));
     check(json!({"id_slot": -1, "timeout_ms": 0}), |_| ());
+    check(json!({"session_load": "a.bin"}), |r| r.session_load = Some("a.bin".into()));
+    check(json!({"session_save": "b.bin", "session_load": ""}), |r| r.session_save = Some("b.bin".into()));
+    check(json!({"n_cache_reuse": 256, "seed_position": 7}), |r| (r.n_cache_reuse, r.seed_position) = (256, Some(7)));
     check(json!({"timeout_ms": 1500}), |r| r.timeout = Some(Duration::from_millis(1500)));
     check(json!({"lora": [{"id": 1, "scale": -0.5}, {"id": 0, "scale": 2}]}), |r| {
         r.lora = Some(vec![(1, -0.5), (0, 2.0)])
@@ -105,9 +108,18 @@ fn other_fields() {
     check_error(json!({"stop": {}}), "stop: expected an array of strings, got {}");
     check_error(json!({"grammar": "a\0b"}), "grammar: expected a string without NUL");
     check_error(json!({"grammar": {}}), "grammar: expected a string, got {}");
+    check_error(json!({"json_schema": 5}), "json_schema: expected an object, or a string that holds one, got 5");
+    check_error(
+        json!({"json_schema": {"type": "null"}, "grammar": "root ::= \"a\""}),
+        "json_schema: either json_schema or grammar can be specified, but not both",
+    );
     check_error(json!({"n_predict": -2}), "n_predict: expected a whole number from -1 to 2147483647, got -2");
     check_error(json!({"n_keep": 1.5}), "n_keep");
     check_error(json!({"id_slot": -2}), "id_slot");
+    check_error(json!({"session_load": true}), "session_load: expected a string, got true");
+    check_error(json!({"session_save": "a\0"}), "session_save: expected a string without NUL");
+    check_error(json!({"n_cache_reuse": -1}), "n_cache_reuse: expected a whole number from 0 to 2147483647, got -1");
+    check_error(json!({"seed_position": -1}), "seed_position");
     check_error(json!({"timeout_ms": u64::MAX}), "timeout_ms: expected a whole number");
     check_error(json!({"lora": {"id": 0}}), "lora: expected an array of");
     check_error(json!({"lora": [{"id": 0}]}), "lora[0]: expected {\"id\", \"scale\"}, got {\"id\":0}");
@@ -166,19 +178,6 @@ fn predictions() {
     {
         check_error(json!({"prompt": "x", "prediction": wrong}), "prediction: expected");
     }
-}
-
-#[test]
-fn fields_to_come() {
-    let check = |key: &str, neutral: &[Value], asking: &[Value]| {
-        for value in neutral {
-            super::tests::check(json!({key: value}), |_| ());
-        }
-        for value in asking {
-            check_error(json!({key: value}), &format!("{key}: not available in this version of foredraft"));
-        }
-    };
-    check("json_schema", &[], &[json!({}), json!({"type": "object"}), json!(false)]);
 }
 
 #[test]
@@ -251,15 +250,16 @@ fn settings_as_reported() {
         "repeat_last_n": 64, "repeat_penalty": 1.1, "presence_penalty": 0.0, "frequency_penalty": 0.0, "penalize_nl": true,
         "mirostat": 2, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_target": -1.0, "adaptive_decay": 0.9,
         "samplers": ["top_k", "temperature"], "min_keep": 0, "n_probs": 0,
-        "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": false, "stop": ["x"], "grammar": "root ::= \"a\"",
-        "n_predict": 9, "n_beams": 0, "n_keep": 0, "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0,
+        "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": false, "stop": ["x"], "json_schema": null, "grammar": "root ::= \"a\"",
+        "n_predict": 9, "n_beams": 0, "n_keep": 0, "seed_position": 0, "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0,
         "stream": false,
         "return_tokens": false, "timings_per_token": false, "t_max_predict_ms": 0, "post_sampling_probs": false,
         "return_progress": false, "response_fields": [], "lora": [],
-        "speculative": {"type": "auto", "n_max": 4, "n_min": 0, "p_min": 0.0, "verify": "coupled", "adaptive": true,
+        "speculative": {"type": "auto", "n_max": 4, "n_max_text": 4, "n_min": 0, "p_min": 0.0, "verify": "coupled", "adaptive": true,
             "ngram_size_n": 12, "ngram_size_m": 48, "ngram_min_hits": 1,
             "ngram_mod_n_match": 24, "ngram_mod_n_min": 48, "ngram_mod_n_max": 64,
-            "suffix_depth": 32, "suffix_factor": 4.0, "suffix_p_min": 0.1}
+            "suffix_depth": 16, "suffix_factor": 4.0, "suffix_p_min": 0.1,
+            "lookup_cache_static": null, "lookup_cache_dynamic": null}
     }"#;
     assert_eq!(settings, Value::Object(parse_object(expected.as_bytes()).unwrap()));
 }
@@ -329,6 +329,8 @@ const KEYS: [&str; 75] = [
     "input_extra",
     "session_load",
     "session_save",
+    "seed_position",
+    "n_cache_reuse",
     "speculative",
     "speculative.n_max",
     "speculative.n_min",
@@ -337,8 +339,6 @@ const KEYS: [&str; 75] = [
     "prediction",
     "timeout_ms",
     "tag",
-    "lookup_cache_static",
-    "lookup_cache_dynamic",
     "model",
 ];
 
@@ -418,6 +418,9 @@ proptest! {
             lora: again.lora.clone(),
             tag: None,
             debug: false,
+            session_load: None,
+            session_save: None,
+            seed_position: Some(first.seed_position.unwrap_or(0)),
             ..first
         };
         prop_assert_eq!(again, expected);

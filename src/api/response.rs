@@ -130,7 +130,8 @@ fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update]
         outcome.prompt.n_cached,
     );
     let mut settings = text.settings.clone();
-    if let (Value::Object(settings), 1..) = (&mut settings, outcome.seed_position) {
+    // A session that was loaded may have moved it.
+    if let Value::Object(settings) = &mut settings {
         settings.insert("seed_position".into(), outcome.seed_position.into());
     }
     let rest = json!({
@@ -297,7 +298,7 @@ fn timings(timings: &Timings) -> Value {
     answer
 }
 
-fn ratio(a: f64, b: f64) -> f64 {
+pub(super) fn ratio(a: f64, b: f64) -> f64 {
     if b > 0.0 { a / b } else { 0.0 }
 }
 

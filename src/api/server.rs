@@ -17,9 +17,10 @@ use super::system::would_deadlock;
 use super::{ChatTemplate, Family, InitRequest, prompts, response, status};
 use crate::engine::{self, Config, Engine, Models, Phase, Request};
 use crate::error::{Code, Error, Result};
+use crate::grammar::Grammar;
 use crate::host;
 use crate::llama::log::{self, Level};
-use crate::llama::{Grammar, Token, Vocab};
+use crate::llama::{Token, Vocab};
 use crate::session;
 use crate::speculative::{self, Source};
 
@@ -79,7 +80,7 @@ impl Server {
     }
 
     /// Runs `call`; [`Server::stop`] waits for it.
-    pub(super) fn during(&self, call: impl FnOnce(&Server) -> Result<Value>) -> Result<Value> {
+    pub(super) fn during<R>(&self, call: impl FnOnce(&Server) -> Result<R>) -> Result<R> {
         // Recursive: a callback inside of a call may call again while `stop` waits.
         let _in_use = self.in_use.read_recursive();
         call(self)
@@ -238,6 +239,7 @@ impl Server {
             return Err(Error::invalid("the model generates no text"));
         }
         request.id_slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
+        super::session::check(&request)?;
         let mut settings = request.sampling.clone();
         settings.logit_bias = self.logit_bias(&request)?;
         let speculative = self.speculation(&request)?;
@@ -264,7 +266,7 @@ impl Server {
             for copy in 0..request.n_cmpl {
                 settings.seed = request.seed(place, copy);
                 requests.push(Request {
-                    prompt: prompt.to_vec(),
+                    prompt: Arc::clone(&prompt),
                     prompt_of: (copy > 0 && request.cache_prompt).then_some(leader),
                     n_predict: request.n_predict,
                     n_keep: request.n_keep,
@@ -278,10 +280,11 @@ impl Server {
                     progress: request.return_progress,
                     lora: lora.clone(),
                     sampling: settings.clone(),
-                    grammar: grammar.as_ref().map(Grammar::try_clone).transpose()?,
+                    grammar: grammar.clone(),
                     speculative: speculative.clone(),
                     n_cache_reuse: request.n_cache_reuse,
-                    session_load: request.session_load.clone(),
+                    // The further texts copy the first one's slot.
+                    session_load: request.session_load.clone().filter(|_| copy == 0),
                     session_save: request.session_save.clone(),
                     seed_position: request.seed_position,
                     n_beams: request.n_beams,

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
-use super::Server;
 use super::fields::{Fields, parse_object};
 use super::system::would_deadlock;
+use super::{CompletionRequest, Server};
 use crate::engine::{Restored, Saved};
 use crate::error::{Error, Result};
 use crate::host;
@@ -52,6 +52,21 @@ impl Server {
         self.check_slot(slot)?;
         Ok((slot, PathBuf::from(path), fields.finish()))
     }
+}
+
+/// Whether a completion's sessions can be served.
+pub(super) fn check(request: &CompletionRequest) -> Result<()> {
+    let texts = request.inputs.all.len().saturating_mul(request.n_cmpl);
+    let asked = [("session_load", &request.session_load), ("session_save", &request.session_save)];
+    for (name, _) in asked.into_iter().filter(|(_, path)| path.is_some()) {
+        if request.n_beams > 1 {
+            return Err(Error::invalid(format!("{name}: beams have a context of their own, which is no session")));
+        }
+        if name == "session_save" && texts > 1 {
+            return Err(Error::invalid(format!("session_save: {texts} texts would be saved to one file")));
+        }
+    }
+    Ok(())
 }
 
 fn named(function: &str, error: &Error) -> Error {

@@ -113,8 +113,9 @@ impl Options {
             settings.sources = read_types(value)?;
         }
         if let Some(n_max) = fields.int("n_max", 0..=MAX_DRAFT as i64)? {
-            settings.n_max = n_max;
+            (settings.n_max, settings.n_max_text) = (n_max, n_max);
         }
+        set(&mut settings.n_max_text, fields.int("n_max_text", 0..=MAX_DRAFT as i64)?);
         // A default above the request's own n_max gives way; a number in the request does not.
         settings.n_min = match fields.int("n_min", 0..=settings.n_max as i64)? {
             Some(n_min) => n_min,
@@ -166,7 +167,7 @@ impl Options {
     }
 
     fn to_json(&self) -> Value {
-        let Settings { n_max, n_min, p_min, verify, adaptive, ngram, .. } = &self.settings;
+        let Settings { n_max, n_max_text, n_min, p_min, verify, adaptive, ngram, .. } = &self.settings;
         let adaptive = match adaptive {
             Adaptive::Auto => json!(true),
             Adaptive::Heuristic => json!("heuristic"),
@@ -175,6 +176,7 @@ impl Options {
         json!({
             "type": self.kind(),
             "n_max": n_max,
+            "n_max_text": n_max_text,
             "n_min": n_min,
             "p_min": shortest(*p_min),
             "verify": verify.as_str(),
@@ -208,7 +210,7 @@ fn ngram(fields: &mut Fields, ngram: &mut NgramParams) -> Result<()> {
     set(&mut ngram.modulo.n_match, fields.int("ngram_mod_n_match", 1..=LONGEST)?);
     set(&mut ngram.modulo.n_min, fields.int("ngram_mod_n_min", 0..=LONGEST)?);
     set(&mut ngram.modulo.n_max, fields.int("ngram_mod_n_max", 1..=LONGEST)?);
-    set(&mut ngram.suffix.max_depth, fields.int("suffix_depth", 1..=32)?);
+    set(&mut ngram.suffix.max_depth, fields.int("suffix_depth", 1..=16)?);
     set(&mut ngram.suffix.factor, fields.number("suffix_factor", 0.0..=64.0)?);
     set(&mut ngram.suffix.min_prob, fields.number("suffix_p_min", 0.0..=1.0)?);
     Ok(())

@@ -47,14 +47,18 @@ fn values() {
     check(json!({}), base());
     check(
         json!({"speculative": {"n_max": 64, "n_min": 64, "p_min": 1}}),
-        Settings { n_max: 64, n_min: 64, p_min: 1.0, ..base() },
+        Settings { n_max: 64, n_max_text: 64, n_min: 64, p_min: 1.0, ..base() },
     );
-    check(json!({"speculative": {"n_max": 3.0, "n_min": null}}), Settings { n_max: 3, ..base() });
+    check(json!({"speculative": {"n_max": 3, "n_max_text": 9}}), Settings { n_max: 3, n_max_text: 9, ..base() });
+    check(json!({"speculative": {"n_max": 3.0, "n_min": null}}), Settings { n_max: 3, n_max_text: 3, ..base() });
     check(
         json!({"speculative.n_max": 5, "speculative.n_min": 2, "speculative.p_min": 0.5, "speculative.type": "draft"}),
-        Settings { n_max: 5, n_min: 2, p_min: 0.5, sources: vec![Source::Draft], ..base() },
+        Settings { n_max: 5, n_max_text: 5, n_min: 2, p_min: 0.5, sources: vec![Source::Draft], ..base() },
     );
-    check(json!({"speculative": {"n_min": 2}, "speculative.n_max": 5}), Settings { n_max: 5, n_min: 2, ..base() });
+    check(
+        json!({"speculative": {"n_min": 2}, "speculative.n_max": 5}),
+        Settings { n_max: 5, n_max_text: 5, n_min: 2, ..base() },
+    );
     check(
         json!({"speculative": {"verify": "match", "adaptive": false}}),
         Settings { verify: Verify::Match, adaptive: Adaptive::Fixed, ..base() },
@@ -69,9 +73,8 @@ fn values() {
     types(json!(["ngram-mod", "suffix", "ngram-mod"]), vec![Source::NgramMod, Source::Suffix]);
     types(json!(["ngram-map-k", "ngram-map-k4v"]), vec![Source::NgramMapK, Source::NgramMapK4v]);
     types(json!(["ngram-cache", "ngram-simple"]), vec![Source::NgramCache, Source::NgramSimple]);
-    let mut ngram = NgramParams::default();
-    ngram.simple = LookupParams { size_n: 3, size_m: 7, min_hits: 2 };
-    (ngram.map_k, ngram.map_k4v) = (ngram.simple, ngram.simple);
+    let sizes = LookupParams { size_n: 3, size_m: 7, min_hits: 2 };
+    let mut ngram = NgramParams { simple: sizes, map_k: sizes, map_k4v: sizes, ..NgramParams::default() };
     ngram.modulo.n_match = 9;
     ngram.suffix.factor = 1.5;
     check(
@@ -114,8 +117,6 @@ fn errors() {
     check(one("n_branches", json!(2)), "speculative.n_branches: not available in this version");
     check(one("model", json!("draft")), "speculative.model: not available in this version");
     check(one("compare", json!(true)), "speculative.compare: not available in this version");
-    check(one("lookup_cache_static", json!("a.bin")), "speculative.lookup_cache_static: not available");
-    check(one("lookup_cache_dynamic", json!("a.bin")), "speculative.lookup_cache_dynamic: not available");
     check(
         json!({"speculative": {"n_max": 4}, "speculative.n_max": 5}),
         "speculative.n_max: given as 5, and as 4 in \"speculative\"",

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::lookups::{Lookup, Lookups};
 use super::{InitRequest, Server, status};
 use crate::engine;
 use crate::error::{Code, Error, Result};
@@ -28,6 +29,7 @@ struct Inner {
     turn: Mutex<()>,
     state: Mutex<State>,
     updates: Arc<Hook<dyn Fn(u64) + Send + Sync>>,
+    lookups: Lookups,
 }
 
 /// What `poll_system_status` shows as `state`.
@@ -103,7 +105,7 @@ impl System {
     ///
     /// # Errors
     /// None is loaded, or what `call` returns.
-    pub fn with_server(&self, call: impl FnOnce(&Server) -> Result<Value>) -> Result<Value> {
+    pub fn with_server<R>(&self, call: impl FnOnce(&Server) -> Result<R>) -> Result<R> {
         let server = match &*self.inner.state.lock() {
             State::Ready(server) => Arc::clone(server),
             State::Loading(_) => {
@@ -123,14 +125,21 @@ impl System {
     /// What `poll_system_status` answers.
     pub fn status(&self) -> Value {
         let state = self.inner.state.lock();
-        match &*state {
+        let status = match &*state {
             State::Ready(server) => {
                 let server = Arc::clone(server);
                 drop(state);
                 status::of_server(&server)
             }
             other => status::without_server(other),
-        }
+        };
+        self.inner.lookups.shown_in(status)
+    }
+
+    /// A long work of this name, which goes on until a later `init` or `deinit`.
+    pub(super) fn lookup(&self, function: &'static str) -> Lookup<'_> {
+        let epoch = self.inner.epoch.load(Ordering::Acquire);
+        self.inner.lookups.begin(function, move || self.inner.is_current(epoch))
     }
 
     /// Replaces the callback for requests with news; see [`Hook::set`].

@@ -99,7 +99,7 @@ fn text(fields: &mut Fields, name: &'static str, other: &'static str) -> Result<
 }
 
 /// A successful answer, with the warnings about the request.
-fn done(fields: Fields, answer: Value) -> Value {
+pub(super) fn done(fields: Fields, answer: Value) -> Value {
     let warnings = fields.finish();
     let mut result = Map::from_iter([("success".to_owned(), true.into())]);
     if let Value::Object(answer) = answer {

@@ -60,7 +60,7 @@ impl Generation {
     /// the one unused for longest. `None`: none is free, or the cache has no room beside those that run.
     fn slot_for(&self, submission: &Submission) -> Option<usize> {
         let request = &submission.request;
-        let leader = request.prompt_of.map(|index| submission.ticket.phase_of(index));
+        let leader = request.prompt_of.filter(|_| self.can_copy()).map(|index| submission.ticket.phase_of(index));
         if leader.is_some_and(|phase| matches!(phase, Phase::Queued | Phase::Prompt)) {
             return None; // soon the prompt can be copied
         }
@@ -82,13 +82,18 @@ impl Generation {
         fits.then_some(slot.index)
     }
 
+    /// Whether caches are copied from slot to slot. Not where slots share their cells: a shift of the one would move the
+    /// tokens of the other.
+    fn can_copy(&self) -> bool {
+        self.shared_cells.is_none()
+    }
+
     /// Copies the cache of the slot that begins with most of `tokens`, if that is more than the slot `index` has itself.
-    /// Not where slots share their cells: a shift of the one would move the tokens of the other.
     fn copy_prefix(&mut self, index: usize, tokens: &[Token], lora: &[f32]) {
         let common = |slot: &Slot| slot.common_prefix(tokens, lora);
         let own = self.slots.get(index).map_or(0, common);
         let best = self.slots.iter().filter(|slot| slot.index != index).max_by_key(|slot| common(slot));
-        let Some(best) = best.filter(|best| self.shared_cells.is_none() && common(best) > own) else { return };
+        let Some(best) = best.filter(|best| common(best) > own) else { return };
         let best = best.index;
         let [from, to] = match self.slots.get_disjoint_mut([best, index]) {
             Ok(slots) => slots,
@@ -121,7 +126,7 @@ impl Generation {
 
     /// Starts a beam search.
     fn begin_beams(&mut self, mut submission: Submission) -> Result<()> {
-        let prompt = std::mem::take(&mut submission.request.prompt);
+        let prompt = std::mem::take(&mut submission.request.prompt).to_vec();
         let n_total = prompt.len();
         let n_keep = session::keep(submission.request.n_keep, n_total, self.context.n_ctx());
         let (prompt, truncated) = self.fitting(prompt, n_keep)?;
@@ -147,8 +152,8 @@ impl Generation {
         let vocab = model.vocab();
         let n_total = request.prompt.len();
         let n_keep = session::keep(request.n_keep, n_total, n_ctx);
-        let (tokens, truncated) = self.fitting(request.prompt, n_keep)?;
-        if request.prompt_of.is_some() && request.cache_prompt {
+        let (tokens, truncated) = self.fitting(request.prompt.to_vec(), n_keep)?;
+        if request.prompt_of.is_some() && request.cache_prompt && self.can_copy() {
             self.copy_prefix(index, &tokens, &request.lora);
         }
         let session_load = request.session_load.as_deref().map(|path| self.load_from(index, path)).transpose()?;

@@ -14,6 +14,10 @@ use crate::sampling;
 use crate::session::Sequence;
 use crate::speculative::{Source, Wish};
 
+/// Most drafted tokens of a slot in a batch. From 64 tokens of a sequence on, ggml's flash attention on CPUs sums up in another
+/// order (`GGML_FA_TILE_Q`), and the last bits of logits would depend on the draft.
+const MAX_CHECKED: usize = 62;
+
 impl Generation {
     /// Lets the drafters keep up with all requests that speculate, and propose tokens to those that generate.
     pub(super) fn draft(&mut self) {
@@ -26,7 +30,7 @@ impl Generation {
             .filter_map(|slot| Some((slot, slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out)?)))
             .filter(|(_, task)| task.speculation.is_some())
             .map(|(slot, task)| {
-                let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(task.remaining() - 1);
+                let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(task.remaining() - 1).min(MAX_CHECKED);
                 let ready = task.is_generating() && task.tokens.len() == slot.cache.len() + 1;
                 Wish {
                     slot: slot.index,
@@ -147,7 +151,10 @@ impl Generation {
                 task.report_progress(slot.cache.len());
                 notify(task.ticket.id());
             }
-            let Some(row) = part.row else { continue };
+            let Some(row) = part.row else {
+                slot.cache.checkpoint(&mut self.context);
+                continue;
+            };
             if let Some(speculation) = &mut task.speculation {
                 speculation.stats.n_steps += 1;
                 // The first token's evaluation is the prompt's.
@@ -175,6 +182,10 @@ impl Generation {
                     }
                 }
             }
+        }
+        // Prompts, and nearly nothing else.
+        if evaluated > 16 * generated {
+            self.team.costs.saw_prompt(evaluated, time);
         }
         if generated == evaluated {
             self.team.costs.saw_target(evaluated, time);

@@ -14,6 +14,7 @@ use super::event::{Outcome, Stop};
 use super::slots::Slot;
 use super::task::Task;
 use super::ticket::Ticket;
+use super::turns::Turn;
 use crate::llama::{Batch, Context, Interrupt};
 use crate::session::SeedOrigin;
 use crate::speculative::Team;
@@ -25,6 +26,8 @@ pub(super) struct Generation {
     pub(super) queue: VecDeque<Submission>,
     /// Sessions to be saved and loaded as soon as no request runs in their slots.
     pub(super) session_jobs: VecDeque<SessionJob>,
+    /// What to tell those who asked for them, by [`Generation::deliver`].
+    pub(super) answers: Vec<Box<dyn FnOnce() + Send>>,
     pub(super) beams: Beams,
     pub(super) team: Team,
     /// Why the draft model does not draft.
@@ -39,8 +42,8 @@ pub(super) struct Generation {
     pub(super) t_draft: Duration,
     /// Counts admissions: the order of requests, and of the slots' last use.
     pub(super) tick: u64,
-    /// Counts steps, for slots that take turns.
-    pub(super) turn: u64,
+    /// Whose turn it is among requests with different LoRA scales.
+    pub(super) turn: Turn,
 }
 
 impl Generation {
@@ -52,6 +55,7 @@ impl Generation {
             context,
             queue: VecDeque::new(),
             session_jobs: VecDeque::new(),
+            answers: Vec::new(),
             beams,
             team: Team::new(n_parallel),
             draft_obstacle: None,
@@ -60,7 +64,7 @@ impl Generation {
             batch: Batch::new(),
             t_draft: Duration::ZERO,
             tick: 0,
-            turn: 0,
+            turn: Turn::default(),
         }
     }
 
@@ -122,8 +126,10 @@ impl Generation {
         self.ended.push((ticket, outcome));
     }
 
-    /// Tells the requests that have ended. Apart from the step, so that whoever learns of an end finds the slot free.
+    /// Tells the requests that have ended, and those who asked for sessions. Apart from the step, so that whoever learns of
+    /// an end finds the slot free.
     pub(super) fn deliver(&mut self, notify: &mut dyn FnMut(u64)) {
+        self.answers.drain(..).for_each(|answer| answer());
         for (ticket, outcome) in self.ended.drain(..) {
             ticket.finish(outcome);
             notify(ticket.id());

@@ -1,16 +1,18 @@
 //! A request as the engine sees it: tokens and validated settings, no JSON.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::llama::{Grammar, Token};
+use crate::grammar::Grammar;
+use crate::llama::Token;
 use crate::{sampling, speculative};
 
 /// One text generation.
 #[derive(Debug)]
 pub struct Request {
     /// The whole prompt; the engine shortens it when it does not fit (see [`crate::session`]).
-    pub prompt: Vec<Token>,
+    pub prompt: Arc<[Token]>,
     /// The text of the same submission (by index, and before this one) that has the same prompt: it is evaluated once
     /// for both where the KV cache allows it.
     pub prompt_of: Option<usize>,

@@ -62,10 +62,17 @@ impl Generation {
                 continue;
             }
             // Whoever asked may be gone.
-            match job.work {
-                SessionWork::Save(reply) => drop(reply.send(self.copy_out(job.slot))),
-                SessionWork::Load(session, reply) => drop(reply.send(self.put_in(job.slot, &session))),
-            }
+            let answer: Box<dyn FnOnce() + Send> = match job.work {
+                SessionWork::Save(reply) => {
+                    let result = self.copy_out(job.slot);
+                    Box::new(move || drop(reply.send(result)))
+                }
+                SessionWork::Load(session, reply) => {
+                    let result = self.put_in(job.slot, &session);
+                    Box::new(move || drop(reply.send(result)))
+                }
+            };
+            self.answers.push(answer);
         }
     }
 
@@ -87,9 +94,13 @@ impl Generation {
         if slot.cache.is_empty() {
             return Err(Error::invalid(format!("slot {index} has no tokens to be saved")));
         }
+        if slot.lora != self.context.model().lora_scales() {
+            let message = format!("slot {index} was evaluated with other LoRA scales than init's, which no file holds");
+            return Err(Error::invalid(message));
+        }
         let target = slot.cache.save(&mut self.context)?;
         let draft = self.team.save(index);
-        Ok(Session { target, draft, seed: slot.seed })
+        Ok(Session { target, draft, seed: slot.seed, lora: slot.lora.clone() })
     }
 
     /// Everything is checked before anything is changed.
@@ -110,7 +121,9 @@ impl Generation {
             (0..self.slots.len()).filter(|other| *other != index).for_each(|other| self.forget(other));
             return Err(error);
         }
+        slot.lora = self.context.model().lora_scales();
         slot.seed = session.seed;
+        slot.lora.clone_from(&session.lora);
         slot.loaded = true;
         self.tick += 1;
         slot.last_used = self.tick;

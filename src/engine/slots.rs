@@ -17,8 +17,9 @@ pub(super) struct Slot {
     pub(super) loaded: bool,
     /// When a request last began or ended here, counted in admissions.
     pub(super) last_used: u64,
-    /// When it last took part in a step, and whether others have their turn in this one.
+    /// Its last turn, counted in turns.
     pub(super) last_turn: u64,
+    /// Whether others have their turn in this step.
     pub(super) sits_out: bool,
     /// This slot's part of the batch being evaluated.
     pub(super) in_batch: Option<InBatch>,

@@ -9,7 +9,8 @@ use super::SYSTEM;
 use super::guard::{answer, bytes, required};
 use crate::api::Family;
 
-/// Generates, and returns the final response. Waits until the request has finished.
+/// Generates, and returns the final response; with `prompts` or `n_cmpl` the `results`, one for each text. Waits until the
+/// request has finished.
 #[unsafe(no_mangle)]
 pub extern "C" fn get_completion(req: *const c_char) -> *const c_char {
     // SAFETY: see the room's promise.

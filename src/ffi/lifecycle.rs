@@ -37,7 +37,8 @@ pub extern "C" fn init_async(cmd: *const c_char) {
 }
 
 /// What the library is doing, as JSON: `init_success` (1 ready, 0 not yet, -1 failed), `state`, `progress`, `error`,
-/// the models, slots, queue, the draft's compatibility, devices. Never waits for a load or an evaluation.
+/// the models, slots, queue, the draft's compatibility, devices, and in `lookups` how far the lookup functions that run are
+/// (`function`, `step`, `progress` 0..1). Never waits for a load or an evaluation.
 /// The caller owns the returned string and releases it with `free_string` or `free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn poll_system_status() -> *const c_char {

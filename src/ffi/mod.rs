@@ -8,6 +8,7 @@ mod callbacks;
 mod completion;
 mod guard;
 mod lifecycle;
+mod lookup;
 mod lookup_cache;
 mod session;
 mod text;

@@ -7,7 +7,8 @@ use std::ffi::c_char;
 use super::SYSTEM;
 use super::guard::{answer, required};
 
-/// The tokens of a text. Request: `text` (or `content`), `add_special` (true), `parse_special` (true).
+/// The tokens of a text. Request: `text` (or `content`; token ids may be mixed in), `add_special` (true),
+/// `parse_special` (true), `with_pieces` (false: then `tokens` has ids and pieces).
 /// Answer: `tokens` (pieces as strings), `length`, `ids`, `pieces`. The caller owns the returned string.
 #[unsafe(no_mangle)]
 pub extern "C" fn tokenize(req: *const c_char) -> *const c_char {

@@ -42,7 +42,7 @@ pub struct Context {
     n_batch: usize,
     n_seq_max: SeqId,
     pooled: bool,
-    /// Positions were moved, and the next evaluation turns the keys after them.
+    /// Positions were moved or sequences copied, and the next evaluation moves the keys after them.
     pub(super) moved: bool,
     /// Whether every position stays in the memory until it is removed, and can be removed alone.
     pub(super) cuts_anywhere: bool,
@@ -101,7 +101,7 @@ impl Context {
                 pooled: params.embeddings,
                 moved: false,
                 cuts_anywhere: model.can_roll_back() && (model.n_swa() == 0 || params.swa_full),
-                layout: layout(params, sys::llama_n_rs_seq(ptr.as_ptr())),
+                layout: layout(params, model, sys::llama_n_rs_seq(ptr.as_ptr())),
                 lora_scales: Vec::new(),
                 model: Arc::clone(model),
                 _threads: Arc::clone(threads),
@@ -351,7 +351,7 @@ fn model_pools(model: &Model) -> bool {
 }
 
 /// See [`Context::layout`]. What rotates keys is part of it, and so is what the state's own format depends on.
-fn layout(params: &ContextParams, n_snapshots: u32) -> Vec<(&'static str, String)> {
+fn layout(params: &ContextParams, model: &Model, n_snapshots: u32) -> Vec<(&'static str, String)> {
     let n_buffers = if params.kv_unified { 1 } else { params.n_seq_max.max(1) };
     let rope = (params.rope_freq_base, params.rope_freq_scale, params.rope_scaling, params.yarn_orig_ctx);
     let yarn = (params.yarn_ext_factor, params.yarn_attn_factor, params.yarn_beta_fast, params.yarn_beta_slow);
@@ -364,6 +364,8 @@ fn layout(params: &ContextParams, n_snapshots: u32) -> Vec<(&'static str, String
         ("recurrent snapshots", n_snapshots.to_string()),
         ("rope_*", format!("{rope:?}")),
         ("yarn_*", format!("{yarn:?}")),
+        // Some models' keys are rotated in another way then.
+        ("n_ctx beyond the training", (n_ctx(params, model) > model.n_ctx_train()).to_string()),
     ]
 }
 

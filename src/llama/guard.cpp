@@ -109,13 +109,5 @@ bool foredraft_seq_divide(llama_memory_t memory, llama_seq_id seq, llama_pos fro
     return guarded<bool>(false, why, why_size, [&] { llama_memory_seq_div(memory, seq, from, to, by); return true; });
 }
 
-// false: threw.
-bool foredraft_sampler_apply(llama_sampler * sampler, llama_token_data_array * candidates, char * why, size_t why_size) {
-    return guarded<bool>(false, why, why_size, [&] { llama_sampler_apply(sampler, candidates); return true; });
-}
-
-llama_sampler * foredraft_sampler_clone(const llama_sampler * sampler, char * why, size_t why_size) {
-    return guarded<llama_sampler *>(nullptr, why, why_size, [&] { return llama_sampler_clone(sampler); });
-}
 
 }

@@ -93,17 +93,6 @@ unsafe extern "C" {
         why: *mut c_char,
         why_size: usize,
     ) -> bool;
-    pub(super) fn foredraft_sampler_apply(
-        sampler: *mut sys::llama_sampler,
-        candidates: *mut sys::llama_token_data_array,
-        why: *mut c_char,
-        why_size: usize,
-    ) -> bool;
-    pub(super) fn foredraft_sampler_clone(
-        sampler: *const sys::llama_sampler,
-        why: *mut c_char,
-        why_size: usize,
-    ) -> *mut sys::llama_sampler;
 }
 
 /// Where a guarded call leaves the message of the exception that it caught.

@@ -17,6 +17,7 @@ const PIECE: u64 = 4096;
 pub(super) struct Files {
     weights: String,
     adapters: String,
+    overrides: String,
     identity: OnceLock<Vec<(&'static str, String)>>,
 }
 
@@ -24,7 +25,14 @@ impl Files {
     pub(super) fn of(params: &ModelParams) -> Files {
         let adapters: Vec<String> =
             params.lora.iter().map(|lora| format!("{} at {}", sample(&lora.path), lora.scale)).collect();
-        Files { weights: sample(&params.path), adapters: adapters.join(", "), identity: OnceLock::new() }
+        let overrides: Vec<String> =
+            params.override_kv.iter().map(|(key, value)| format!("{key}: {value:?}")).collect();
+        Files {
+            weights: sample(&params.path),
+            adapters: adapters.join(", "),
+            overrides: overrides.join(", "),
+            identity: OnceLock::new(),
+        }
     }
 
     pub(super) fn identity(&self, model: &Model) -> &[(&'static str, String)] {
@@ -45,6 +53,7 @@ impl Files {
                 ("vocabulary", format!("{} tokens, {:016x}", vocab.n_tokens(), tokens.value())),
                 ("weights", self.weights.clone()),
                 ("adapters", self.adapters.clone()),
+                ("override_kv", self.overrides.clone()),
             ]
         })
     }

@@ -49,6 +49,8 @@ impl Context {
         if from == to || !self.has_sequence(from) || !self.truncate(to, 0) {
             return false;
         }
+        // As with moved keys: until then there is nothing in the new place.
+        self.moved = true;
         // SAFETY: the memory belongs to the context, and both sequences are its own; whole sequences can be copied by
         // every kind of memory.
         unsafe { sys::llama_memory_seq_cp(self.memory, from, to, -1, -1) };
@@ -167,7 +169,7 @@ impl Context {
             let (from, size) = (state.as_ptr(), state.len());
             foredraft_state_set(self.ptr.as_ptr(), from, size, sequence, part.is_fleeting(), why.ptr(), why.size())
         });
-        if read == state.len() {
+        if read == state.len() && read > 0 {
             return Ok(());
         }
         self.truncate(sequence, 0);
@@ -183,7 +185,7 @@ impl Context {
         self.moved = false;
     }
 
-    /// Turns keys whose positions were moved: until then a state would have them in their old places. llama.cpp does it
+    /// Turns keys whose positions were moved, and copies what is to be copied: until then a state would be an old one. llama.cpp does it
     /// before an evaluation, so there is one, of a token that is removed again.
     fn settle(&mut self, sequence: SeqId) -> Result<()> {
         if !self.has_sequence(sequence) {

@@ -7,8 +7,6 @@
 mod backend;
 mod batch;
 mod context;
-mod gbnf;
-mod grammar;
 mod guard;
 mod identity;
 mod interrupt;
@@ -16,23 +14,27 @@ pub mod log;
 mod memory;
 mod model;
 mod params;
+mod schema;
 mod threads;
 mod vocab;
 
 pub use backend::{Device, Numa, add_rpc_server, devices, llama_version, set_numa, system_info};
 pub use batch::Batch;
 pub use context::{Context, DEFAULT_N_CTX, DecodeError};
-pub use grammar::{Grammar, TokenData};
+
 pub use interrupt::Interrupt;
 pub use memory::Part;
 pub use model::Model;
 pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode,
 };
+pub use schema::schema_to_grammar;
 pub use threads::ThreadPool;
 pub use vocab::{Fim, Vocab, VocabKind};
 
 /// A token's id in a vocabulary.
 pub type Token = i32;
+/// A candidate token as llama.cpp's samplers see it.
+pub type TokenData = llama_cpp_sys_2::llama_token_data;
 /// A sequence's number in a context.
 pub type SeqId = i32;

@@ -315,10 +315,6 @@ impl Vocab {
             }
         }
     }
-
-    pub(super) fn as_ptr(&self) -> *const sys::llama_vocab {
-        self.ptr
-    }
 }
 
 impl std::fmt::Debug for Vocab {

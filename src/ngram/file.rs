@@ -12,8 +12,8 @@ use std::path::Path;
 use super::cache::Cache;
 use super::key::{Key, LONGEST, NONE};
 use super::pool::Count;
-use super::whole;
 use crate::error::{Error, Result};
+use crate::whole;
 
 /// Bytes of an n-gram and its n.
 const HEAD: u64 = 20;

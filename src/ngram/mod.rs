@@ -15,7 +15,7 @@
 //! # One structure, and why files are not mapped
 //! The first idea was a mapped file with an index, and a second structure over it for what changes. But who truncates a
 //! mapped file ends the host (SIGBUS), and who changes it changes what was validated. `read` into memory of our own takes
-//! 5 ms for 18 MB (mapping it with `MAP_POPULATE`: 1 to 5 ms), 2 % of what llama.cpp takes to load it, and cures both. And once
+//! 5 ms for 18 MB (mapping it with `MAP_POPULATE`: 1 to 5 ms), 1 % of what llama.cpp takes to load it, and cures both. And once
 //! bytes are copied they may as well be copied to where they serve best: best, total and the other tokens of a record
 //! are then known without walking its values, a cache that was loaded is not slower to change than one that was
 //! not, and lookups never ask two structures. A file is streamed once into two flat vectors and indexed in bulk; memory is
@@ -34,7 +34,7 @@
 //!
 //! Tried and measured as well: looking at one key after the other where many are known (updates take 1.15 times as long; the
 //! memory answers 32 questions at once in little more than the time of one, see `Index::touch`); asking for all nine places of
-//! a draft's lookups at once (1.2 times as long: most of them are not needed); two passes over a file, the first to count, so that
+//! a draft's lookups at once (1.2 to 1.6 times as long: most of them are not needed); two passes over a file, the first to count, so that
 //! nothing has to grow (twice the time, together with keys indexed one by one).
 
 mod cache;
@@ -46,7 +46,6 @@ mod plot;
 mod pool;
 mod stats;
 mod tools;
-mod whole;
 
 pub use cache::{Cache, Part, Statistics};
 pub use draft::{Drafted, Level, Levels};
@@ -56,4 +55,4 @@ pub use stats::{LookupStats, Tally, lookup_stats};
 pub use tools::{Progress, create, merge};
 
 #[cfg(test)]
-mod naive;
+pub(crate) mod naive;

@@ -171,17 +171,19 @@ impl Chain {
         }
     }
 
-    /// The state after `token`, which was drawn from `list`; the same when it was no candidate.
-    pub(super) fn next_state(&self, state: f32, token: Token, list: &Candidates, work: &Work) -> f32 {
+    /// The probability of `token` that the stage with a state learns from; `None` when it was no candidate in `list`.
+    pub(super) fn learns_from(&self, token: Token, list: &Candidates, work: &Work) -> Option<f32> {
         match self.steps.last() {
-            Some(Step::Mirostat(mirostat)) => {
-                let item = list.items().iter().find(|item| item.id == token);
-                item.map_or(state, |item| mirostat.next(state, item.p))
-            }
-            Some(Step::Adaptive(adaptive)) => {
-                let before = work.before.iter().find(|(id, _)| *id == token);
-                before.map_or(state, |(_, p)| adaptive.next(state, *p))
-            }
+            Some(Step::Adaptive(_)) => work.before.iter().find(|(id, _)| *id == token).map(|(_, p)| *p),
+            _ => list.items().iter().find(|item| item.id == token).map(|item| item.p),
+        }
+    }
+
+    /// The state after a token with that probability.
+    pub(super) fn next_state(&self, state: f32, p: f32) -> f32 {
+        match self.steps.last() {
+            Some(Step::Mirostat(mirostat)) => mirostat.next(state, p),
+            Some(Step::Adaptive(adaptive)) => adaptive.next(state, p),
             _ => state,
         }
     }
@@ -310,17 +312,12 @@ impl Chain {
         listed: bool,
     ) -> Option<Token> {
         match row {
-            Some(mut blocks) if self.greedy => {
-                if listed {
-                    blocks.top(1, list);
-                }
-                blocks.argmax()
-            }
             Some(blocks) => {
+                let chosen = if self.greedy { blocks.argmax() } else { blocks.draw(noise) };
                 if listed {
-                    blocks.all(list);
+                    self.list(Some(blocks), list);
                 }
-                blocks.draw(noise)
+                chosen
             }
             None if self.greedy => {
                 list.keep_argmax();
@@ -333,6 +330,16 @@ impl Chain {
                 }
                 list.draw(noise)
             }
+        }
+    }
+
+    /// Leaves in `list` what a draw from `row`, or without a row from `list`, chooses among.
+    pub(super) fn list(&self, row: Option<Blocks<'_>>, list: &mut Candidates) {
+        match row {
+            Some(mut blocks) if self.greedy => blocks.top(1, list),
+            Some(blocks) => blocks.all(list),
+            None if self.greedy => list.keep_argmax(),
+            None => {}
         }
     }
 

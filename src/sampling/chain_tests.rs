@@ -161,6 +161,43 @@ fn any_chain_behind_a_grammar_is_the_oracles() {
     assert!(second > 500, "the grammar forbade only {second} first choices");
 }
 
+/// The row that probabilities are compared with: the chain runs on what the grammar allows, whatever the first choice
+/// would be. Without a grammar it is the distribution that is drawn from.
+#[test]
+fn any_row_is_the_oracles_of_what_the_grammar_allows() {
+    let mut rng = Rng::new(123);
+    for round in 0..3000 {
+        let n = *rng.pick(&[9, 50, 300, 1500]);
+        let (mut settings, logits, history) =
+            (any_settings(&mut rng), any_logits(&mut rng, n), any_history(&mut rng, n));
+        if round % 2 == 1 {
+            settings.stages = (0..rng.below(14)).map(|_| *rng.pick(&STAGES)).collect();
+        }
+        if round % 5 == 0 {
+            settings.mirostat = *rng.pick(&[Mirostat::V1, Mirostat::V2]);
+        } else if round % 7 == 0 {
+            settings.temperature = 0.0;
+        }
+        let mu = 2.0 * f64::from(settings.mirostat_tau);
+        let usable = |token: usize| token != 1 && logits[token] > f32::NEG_INFINITY;
+        let guided = rng.below(3) > 0;
+        let share = if guided { *rng.pick(&[0.005, 0.1, 0.7]) } else { 1.0 };
+        let mut allowed: Vec<Token> = (0..n).filter(|_| rng.unit() < share).map(|token| token as Token).collect();
+        allowed.extend((2..n).rev().find(|token| usable(*token)).map(|token| token as Token));
+        let expected = oracle::distribution(&settings, &logits, &history, true, mu, &|token| allowed.contains(&token));
+        let grammar = guided.then(|| Allow::new(allowed.iter().copied()));
+        let mut sampler = Sampler::build(&settings, &Toy::new(n), grammar).unwrap();
+        let (mut row, mut found) = (logits.clone(), vec![0.0; n]);
+        sampler.row(&mut row, &history, 3).unwrap().iter().for_each(|item| found[item.id as usize] = f64::from(item.p));
+        assert!(row.iter().zip(&logits).all(|(a, b)| a.to_bits() == b.to_bits()), "the row is put back");
+        assert_close(&found, &expected, &format!("round {round}, {n} tokens, {} allowed: {settings:?}", allowed.len()));
+        if !guided {
+            let drawn_from = sampler.distribution(&mut row, &history, 3).unwrap();
+            assert!(drawn_from.iter().all(|item| f64::from(item.p) == found[item.id as usize]), "{settings:?}");
+        }
+    }
+}
+
 #[test]
 fn mirostat_is_the_oracles() {
     let mut rng = Rng::new(7);

@@ -46,10 +46,11 @@ mod tally;
 mod temperature;
 mod truncation;
 
+pub(crate) use noise::{stream, uniform};
 pub use outside::Constraint;
 pub use probs::{TokenProbs, probability, token_probs};
 pub use sampler::Sampler;
 pub use settings::{Dry, Mirostat, Settings, Stage};
 
 #[cfg(test)]
-mod oracle;
+pub(crate) mod oracle;

@@ -52,6 +52,17 @@ fn unit(hash: u64) -> f64 {
     ((hash >> 12) as f64 + 0.5) * STEP
 }
 
+/// The key of a stream of numbers: of the place `position` in a text with that seed. Each use of chance has a `domain` of
+/// its own; 0 is the noise of the draws.
+pub(crate) fn stream(seed: u32, domain: u64, position: usize) -> u64 {
+    mix(hash(domain, u64::from(seed)) ^ position as u64)
+}
+
+/// The `counter`-th number of a stream, strictly between 0 and 1.
+pub(crate) fn uniform(stream: u64, counter: u64) -> f64 {
+    unit(hash(stream, counter))
+}
+
 /// The noise of one position.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Noise {
@@ -84,7 +95,7 @@ impl BlockNoise {
 impl Noise {
     /// The noise of the `position`-th generated token of a text with that seed.
     pub(super) fn new(seed: u32, position: usize) -> Self {
-        let base = mix(hash(0, u64::from(seed)) ^ position as u64);
+        let base = stream(seed, 0, position);
         Noise { tokens: hash(base, 0), blocks: hash(base, 1), stages: hash(base, 2) }
     }
 

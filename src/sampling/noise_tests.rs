@@ -1,5 +1,5 @@
 use super::super::oracle::{Rng, chi_square};
-use super::{BLOCK, Best, Noise, hash, unit};
+use super::{BLOCK, Best, Noise, hash, stream, uniform, unit};
 use crate::llama::Token;
 
 /// Puts E = exp(-G) of many tokens into `n` cells that are equally likely when E is exponential.
@@ -172,4 +172,18 @@ fn argmax_draws_from_the_distribution() {
     let p: Vec<f64> = weights.iter().map(|weight| weight / total).collect();
     let (statistic, bound) = chi_square(&counts, &p);
     assert!(statistic < bound, "{statistic} is over {bound}");
+}
+
+/// Streams of other domains, positions and seeds have nothing in common with each other or with the noise.
+#[test]
+fn streams_are_independent() {
+    let mut seen = std::collections::HashSet::new();
+    for (seed, domain, position) in (0..40_000).map(|n| (n % 20, u64::from(n / 20 % 20), n as usize / 400)) {
+        assert!(seen.insert(stream(seed, domain, position)));
+    }
+    let noise = Noise::new(3, 0);
+    assert_eq!(noise.stages, hash(stream(3, 0, 0), 2), "domain 0 is the noise's");
+    let pairs = |n: u64| (uniform(stream(3, 9, n as usize), 0), uniform(stream(3, 0, n as usize), 0));
+    let both = |n: u64| (pairs(n).0 * 30.0) as usize * 30 + (pairs(n).1 * 30.0) as usize;
+    assert_uniform("domains", 900, (0..200_000).map(both));
 }

@@ -2,7 +2,7 @@
 //! without any of the room's code. And the toys that tests are made of.
 
 use super::outside::{Constraint, Words};
-use super::{Mirostat, Settings, Stage};
+use super::{Mirostat, Sampler, Settings, Stage};
 use crate::error::{Error, Result};
 use crate::llama::{Token, TokenData};
 
@@ -127,8 +127,13 @@ impl Constraint for Allow {
     }
 }
 
+/// A sampler for a made-up vocabulary of `n_vocab` tokens, for tests elsewhere.
+pub(crate) fn sampler<G: Constraint>(settings: &Settings, n_vocab: usize, grammar: Option<G>) -> Sampler<G> {
+    Sampler::build(settings, &Toy::new(n_vocab), grammar).unwrap()
+}
+
 /// Settings with everything off: the softmax of the logits.
-pub(super) fn plain() -> Settings {
+pub(crate) fn plain() -> Settings {
     Settings { temperature: 1.0, top_k: 0, top_p: 1.0, repeat_penalty: 1.0, ..Settings::default() }
 }
 

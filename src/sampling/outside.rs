@@ -1,7 +1,8 @@
 //! What the room asks of the outside, so that its tests need neither a model nor llama.cpp.
 
 use crate::error::Result;
-use crate::llama::{Grammar, Token, TokenData, Vocab};
+use crate::grammar::Grammar;
+use crate::llama::{Token, TokenData, Vocab};
 
 /// What a sampler asks of a grammar: [`Grammar`], or a toy in a test.
 pub trait Constraint: Sized {
@@ -31,11 +32,12 @@ impl Constraint for Grammar {
     }
 
     fn copy_from(&mut self, other: &Self) -> Result<()> {
-        Grammar::copy_from(self, other)
+        self.clone_from(other);
+        Ok(())
     }
 
     fn try_clone(&self) -> Result<Self> {
-        Grammar::try_clone(self)
+        Ok(self.clone())
     }
 }
 

@@ -11,7 +11,8 @@ use super::probs::TokenProbs;
 use super::row::Row;
 use super::settings::Settings;
 use crate::error::{Error, Result};
-use crate::llama::{Grammar, Token, TokenData, Vocab};
+use crate::grammar::Grammar;
+use crate::llama::{Token, TokenData, Vocab};
 
 /// Chooses tokens for one text, and owns all memory for that: after the first few tokens nothing is allocated
 /// (except by a grammar).
@@ -111,15 +112,46 @@ impl<G: Constraint> Sampler<G> {
         Ok((token, TokenProbs::in_distribution(&distribution, token, n)))
     }
 
+    /// The distribution for rules that compare probabilities (`speculative::verify`): as [`Sampler::distribution`], but
+    /// in any order, and with a grammar always the one among what the grammar allows (llama.cpp's `grammar_first`).
+    ///
+    /// What `pick` does with a grammar has no distribution that could be compared: which of two draws decides depends on
+    /// the first one's token, and both use the same noise. Where nothing is cut off, the two ways are the same, since
+    /// what is left of a softmax is a softmax; with truncation they differ in what is cut off.
+    ///
+    /// Uses no noise except for XTC's chance. Asks the grammar about candidates at each call, so it costs more than `pick`
+    /// there. [`Sampler::accept`] learns from it as from a `pick`. Arguments and errors as for `pick`.
+    pub fn row(&mut self, logits: &mut [f32], history: &[Token], position: usize) -> Result<&[TokenData]> {
+        self.with_row(logits, history, position, |sampler, logits, place| {
+            sampler.list_allowed(logits, place, position)
+        })?;
+        self.list.softmax();
+        self.list.retain(|item| item.p > 0.0);
+        Ok(self.list.items())
+    }
+
     /// Tells grammar, mirostat and adaptive-p that `token` was emitted: once for each, after its `pick`. They learn from the
     /// probability that the last `pick` gave it, and nothing from a token that was no candidate there.
     ///
     /// Errors: the grammar does not allow the token.
     pub fn accept(&mut self, token: Token) -> Result<()> {
+        self.advance(token, self.chain.learns_from(token, &self.list, &self.work))
+    }
+
+    /// As [`Sampler::accept`], for a token that another sampler of this text found, and gave the probability `p`: one
+    /// that ran ahead, of which not everything is kept. With adaptive-p, `p` is the probability before its transformation,
+    /// which the lists here do not show. Errors as for `accept`.
+    pub fn accept_with(&mut self, token: Token, p: f32) -> Result<()> {
+        self.advance(token, Some(p))
+    }
+
+    fn advance(&mut self, token: Token, p: Option<f32>) -> Result<()> {
         if let Some(grammar) = &mut self.grammar {
             grammar.accept(token)?;
         }
-        self.state = self.chain.next_state(self.state, token, &self.list, &self.work);
+        if let Some(p) = p {
+            self.state = self.chain.next_state(self.state, p);
+        }
         Ok(())
     }
 
@@ -147,18 +179,50 @@ impl<G: Constraint> Sampler<G> {
 
     /// Picks a token. `listed`: leaves the candidates it was drawn from in the list.
     fn choose(&mut self, logits: &mut [f32], history: &[Token], position: usize, listed: bool) -> Result<Token> {
+        self.with_row(logits, history, position, |sampler, logits, place| {
+            sampler.choose_from(logits, place, position, listed)
+        })
+    }
+
+    /// Edits a row, lets `look` look at it, and puts it back. `None`: it has no candidate, which becomes the error.
+    fn with_row<R>(
+        &mut self,
+        logits: &mut [f32],
+        history: &[Token],
+        position: usize,
+        look: impl FnOnce(&mut Self, &[f32], Place<'_>) -> Result<Option<R>>,
+    ) -> Result<R> {
         let place = Place { history, noise: Noise::new(self.seed, position), state: self.state };
         let mut row = Row::new(logits, std::mem::take(&mut self.undo));
         self.chain.edit(&mut row, history, &mut self.work);
-        let chosen = self.choose_from(row.logits(), place, position, listed);
+        let found = look(self, row.logits(), place);
         self.undo = row.restore();
-        chosen?.ok_or_else(|| {
+        found?.ok_or_else(|| {
             if max_of(logits) > f32::NEG_INFINITY {
                 Error::invalid("logit_bias: every token is banned")
             } else {
                 Error::model(format!("the model gave none of its {} tokens a logit above -inf", logits.len()))
             }
         })
+    }
+
+    /// Leaves what the chain makes of an edited row in the list, of what the grammar allows.
+    fn list_allowed(&mut self, logits: &[f32], place: Place<'_>, position: usize) -> Result<Option<()>> {
+        self.list.clear();
+        self.work.forget();
+        let blocks = Blocks::survey(logits, &mut self.blocks);
+        if blocks.is_empty() {
+            return Ok(None);
+        }
+        let row = match &mut self.grammar {
+            Some(grammar) => {
+                narrow_allowed(&self.chain, blocks, &mut self.list, grammar, place, position, &mut self.work)?;
+                None
+            }
+            None => self.chain.narrow_row(blocks, &mut self.list, place, &mut self.work),
+        };
+        self.chain.list(row, &mut self.list);
+        Ok(Some(()))
     }
 
     /// Picks a token from an edited row; `None` when the row has no candidate.
@@ -181,13 +245,28 @@ impl<G: Constraint> Sampler<G> {
         if grammar.allows(first)? {
             return Ok(Some(first));
         }
-        self.chain.admit(Blocks::survey(logits, &mut self.blocks), &mut self.list, grammar)?;
-        if self.list.is_empty() {
-            return Err(Error::invalid(format!("grammar: no token can follow the {position} tokens generated so far")));
-        }
-        self.chain.narrow(&mut self.list, place, &mut self.work);
+        let blocks = Blocks::survey(logits, &mut self.blocks);
+        narrow_allowed(&self.chain, blocks, &mut self.list, grammar, place, position, &mut self.work)?;
         Ok(self.chain.draw(None, &mut self.list, &place.noise, listed))
     }
+}
+
+/// Leaves in `list` what the chain makes of the tokens that `grammar` allows.
+fn narrow_allowed<G: Constraint>(
+    chain: &Chain,
+    blocks: Blocks<'_>,
+    list: &mut Candidates,
+    grammar: &mut G,
+    place: Place<'_>,
+    position: usize,
+    work: &mut Work,
+) -> Result<()> {
+    chain.admit(blocks, list, grammar)?;
+    if list.is_empty() {
+        return Err(Error::invalid(format!("grammar: no token can follow the {position} tokens generated so far")));
+    }
+    chain.narrow(list, place, work);
+    Ok(())
 }
 
 #[cfg(test)]

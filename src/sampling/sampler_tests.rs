@@ -186,7 +186,10 @@ fn failures_say_whose_fault_it_is() {
         let banned = Settings { logit_bias: bans, ..settings.clone() };
         let error = sampler(&banned, 6).pick(&mut [1.0; 6], &[], 0).unwrap_err();
         assert_eq!((error.code(), error.message()), (Code::InvalidRequest, "logit_bias: every token is banned"));
+        assert_eq!(sampler(&banned, 6).row(&mut [1.0; 6], &[], 0).unwrap_err(), error);
+        let refused = guided(&settings, 20, []).row(&mut [1.0; 20], &[], 5).unwrap_err();
         let error = guided(&settings, 20, []).pick(&mut [1.0; 20], &[], 5).unwrap_err();
+        assert_eq!(refused, error);
         assert_eq!(error.code(), Code::InvalidRequest);
         assert!(error.message().starts_with("grammar: no token can follow"), "{error}");
     }
@@ -257,6 +260,31 @@ fn mirostat_learns_when_a_token_is_accepted_and_only_then() {
         sampler.pick(&mut row, &[], 1).unwrap();
         sampler.accept(299_999).unwrap();
         assert_eq!(sampler.state, mu, "nothing from a token that was no candidate");
+    }
+}
+
+/// A sampler that ran ahead can be left behind: told the probabilities, the text's own sampler comes to the same state.
+#[test]
+fn what_another_sampler_found_is_accepted_alike() {
+    for mirostat in [Mirostat::V1, Mirostat::V2] {
+        let settings = Settings { mirostat, mirostat_tau: 2.0, mirostat_eta: 0.3, ..plain() };
+        let mut rng = Rng::new(12);
+        let mut own = guided(&settings, 300, 5..300);
+        let mut ahead = own.for_draft(false).unwrap();
+        let mut history = Vec::new();
+        for position in 0..20 {
+            let mut row = rng.logits(300);
+            let left = ahead.row(&mut row, &history, position).unwrap();
+            assert!(left.iter().all(|item| item.id >= 5));
+            let item = left[rng.below(left.len())];
+            ahead.accept(item.id).unwrap();
+            own.accept_with(item.id, item.p).unwrap();
+            history.push(item.id);
+            assert_eq!(own.mu, ahead.mu);
+        }
+        assert_ne!(own.mu, 4.0);
+        assert_eq!(own.grammar.as_ref().unwrap().accepted, history);
+        assert!(own.accept_with(4, 0.5).is_err());
     }
 }
 

@@ -6,7 +6,7 @@ const MOST: usize = 8;
 const MOST_BYTES: usize = 512 << 20;
 
 /// Copies of what later tokens overwrite, each with the number of tokens that it is behind; in that order.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Checkpoints {
     list: Vec<(usize, Vec<u8>)>,
 }

@@ -16,7 +16,7 @@ pub struct SelfExtend {
 impl SelfExtend {
     /// Groups of `n` in blocks of `w` tokens; `None` where that groups nothing or does not come out even.
     pub fn new(n: usize, w: usize) -> Option<SelfExtend> {
-        (n > 1 && w > 0 && w % n == 0).then_some(SelfExtend { n, w })
+        (n > 1 && w > 0 && w.is_multiple_of(n)).then_some(SelfExtend { n, w })
     }
 
     /// Neighbours that share a position.

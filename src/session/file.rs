@@ -2,19 +2,19 @@
 //!
 //! Little-endian throughout. 48 bytes of header: [`MAGIC`], format (u32), sections (u32), bytes in the file (u64), 8 bytes
 //! of zeros, checksum of the 40 bytes before (u64). Then the sections, each with its length (u64) and checksum (u64)
-//! before it: one about the writer and the seed, then three for the target, and three for the draft if there is one: what
+//! before it: one about the writer, the seed and the adapters, then three for the target, and three for the draft if there is one: what
 //! it fits, its tokens, llama.cpp's state. All of it is checked before anything of it is used. The checksums are there to
 //! find damage; they do not stop whoever forges a file on purpose.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
 
 use super::Snapshot;
 use crate::checksum::Checksum;
 use crate::error::{Code, Error, Result};
 use crate::llama::{Token, llama_version};
+use crate::whole;
 
 const MAGIC: &[u8; 16] = b"foredraft state\n";
 const FORMAT: u32 = 1;
@@ -23,7 +23,7 @@ const HEADER: usize = 48;
 const PER_SNAPSHOT: u32 = 3;
 
 /// What a session file holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Session {
     /// The target's sequence.
     pub target: Snapshot,
@@ -31,6 +31,8 @@ pub struct Session {
     pub draft: Option<Snapshot>,
     /// The seed of the last request, if there was one, and how far its noise was used up.
     pub seed: Option<SeedOrigin>,
+    /// The scale of each LoRA adapter that the target's sequence was evaluated with.
+    pub lora: Vec<f32>,
 }
 
 /// Noise is a function of seed and position; this is where positions are counted from.
@@ -67,31 +69,15 @@ impl Session {
     /// # Errors
     /// The folder is missing, full or not writable; what was at `path` is then as it was.
     pub fn write(&self, path: &Path) -> Result<u64> {
-        let refuse =
-            |why: &dyn std::fmt::Display| Error::invalid(format!("{}: cannot be written: {why}", path.display()));
-        // Neither a device nor a link is replaced, but what the link leads to.
-        let path = &match fs::metadata(path) {
-            Ok(there) if !there.is_file() => return Err(refuse(&"what is there is not a file")),
-            Ok(_) => fs::canonicalize(path).map_err(|error| refuse(&error))?,
-            Err(_) => path.to_owned(),
-        };
-        let beside = beside(path);
-        let written = self.write_new(&beside).and_then(|size| {
-            fs::rename(&beside, path)?;
-            Ok(size)
-        });
-        let size = written.map_err(|error| {
-            // It may never have been there.
-            let _ = fs::remove_file(&beside);
-            refuse(&error)
+        let mut size = 0;
+        whole::write(path, |file| {
+            size = self.write_to(file)?;
+            Ok(())
         })?;
-        // The move itself is on disk with its folder; where folders cannot be synced, it comes there later.
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let _ = File::open(folder).and_then(|folder| folder.sync_all());
         Ok(size)
     }
 
-    fn write_new(&self, path: &Path) -> io::Result<u64> {
+    fn write_to(&self, file: &mut File) -> io::Result<u64> {
         let small = self.small_sections();
         let states = std::iter::once(&self.target).chain(&self.draft).map(|snapshot| snapshot.state.as_slice());
         // A state follows the small sections of its snapshot.
@@ -107,14 +93,12 @@ impl Session {
         header.extend_from_slice(&(size as u64).to_le_bytes());
         header.extend_from_slice(&[0; 8]);
         header.extend_from_slice(&Checksum::of(&header).to_le_bytes());
-        let mut file = File::options().write(true).create_new(true).open(path)?;
         file.write_all(&header)?;
         for section in sections {
             file.write_all(&(section.len() as u64).to_le_bytes())?;
             file.write_all(&Checksum::of(section).to_le_bytes())?;
             file.write_all(section)?;
         }
-        file.sync_all()?;
         Ok(size as u64)
     }
 
@@ -125,6 +109,7 @@ impl Session {
         about.extend_from_slice(&u32::from(self.seed.is_some()).to_le_bytes());
         about.extend_from_slice(&self.seed.map_or(0, |seed| seed.seed).to_le_bytes());
         about.extend_from_slice(&self.seed.map_or(0, |seed| seed.origin).to_le_bytes());
+        about.extend(self.lora.iter().flat_map(|scale| scale.to_le_bytes()));
         let mut sections = vec![about];
         for snapshot in std::iter::once(&self.target).chain(&self.draft) {
             let mut identity = Vec::new();
@@ -157,23 +142,14 @@ impl Session {
         let mut reader = Reader { file, path, at: 0, size: metadata.len() };
         let n_snapshots = reader.header()?;
         let about = reader.section("the description of the writer")?;
-        let seed = reader.about(&about)?;
+        let (seed, lora) = reader.about(&about)?;
         let target = reader.snapshot("target")?;
         let draft = if n_snapshots > 1 { Some(reader.snapshot("draft")?) } else { None };
         if reader.at != reader.size {
             return Err(reader.wrong(reader.at, "there are more bytes than sections"));
         }
-        Ok(Session { target, draft, seed })
+        Ok(Session { target, draft, seed, lora })
     }
-}
-
-/// A name that nobody else uses, in the same folder.
-fn beside(path: &Path) -> PathBuf {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}-{count}.tmp", std::process::id()));
-    PathBuf::from(name)
 }
 
 fn put_text(section: &mut Vec<u8>, text: &str) {
@@ -193,10 +169,11 @@ impl Reader<'_> {
         Error::invalid(format!("{}: byte {at}: {what}", self.path.display()))
     }
 
-    fn bytes(&mut self, count: u64, what: &str) -> Result<Vec<u8>> {
+    /// `count` bytes, a number that was read at `start`.
+    fn bytes(&mut self, count: u64, start: u64, what: &str) -> Result<Vec<u8>> {
         if count > self.size - self.at {
             let there = self.size - self.at;
-            return Err(self.wrong(self.at, &format!("{what}: {count} bytes long, but {there} are left in the file")));
+            return Err(self.wrong(start, &format!("{what}: {count} bytes long, but {there} are left in the file")));
         }
         let mut bytes = Vec::new();
         let room = usize::try_from(count).is_ok_and(|count| bytes.try_reserve_exact(count).is_ok());
@@ -214,7 +191,7 @@ impl Reader<'_> {
 
     /// How many snapshots follow.
     fn header(&mut self) -> Result<u32> {
-        let header = self.bytes((HEADER as u64).min(self.size), "the header")?;
+        let header = self.bytes((HEADER as u64).min(self.size), 0, "the header")?;
         let mut fields = Fields { bytes: &header };
         if fields.take(MAGIC.len()) != Some(&MAGIC[..]) {
             return Err(self.wrong(0, "this is not a session file"));
@@ -240,10 +217,10 @@ impl Reader<'_> {
 
     fn section(&mut self, what: &str) -> Result<Vec<u8>> {
         let start = self.at;
-        let head = self.bytes(16, what)?;
+        let head = self.bytes(16, start, what)?;
         let mut fields = Fields { bytes: &head };
         let (len, checksum) = (fields.u64().unwrap_or(0), fields.u64().unwrap_or(0));
-        let section = self.bytes(len, what)?;
+        let section = self.bytes(len, start, what)?;
         if Checksum::of(&section) != checksum {
             return Err(
                 self.wrong(start, &format!("{what}, up to byte {}, is damaged: its checksum is another", self.at))
@@ -252,7 +229,7 @@ impl Reader<'_> {
         Ok(section)
     }
 
-    fn about(&self, section: &[u8]) -> Result<Option<SeedOrigin>> {
+    fn about(&self, section: &[u8]) -> Result<(Option<SeedOrigin>, Vec<f32>)> {
         let start = HEADER as u64 + 16;
         let mut fields = Fields { bytes: section };
         let known = writer();
@@ -264,7 +241,9 @@ impl Reader<'_> {
         let (Some(has_seed), Some(seed), Some(origin)) = (fields.u32(), fields.u32(), fields.u64()) else {
             return Err(self.wrong(start, "the description of the writer is too short"));
         };
-        Ok((has_seed == 1).then_some(SeedOrigin { seed, origin: origin.cast_signed() }))
+        let seed = (has_seed == 1).then_some(SeedOrigin { seed, origin: origin.cast_signed() });
+        let (scales, _) = fields.bytes.as_chunks::<4>();
+        Ok((seed, scales.iter().map(|scale| f32::from_le_bytes(*scale)).collect()))
     }
 
     fn snapshot(&mut self, whose: &str) -> Result<Snapshot> {

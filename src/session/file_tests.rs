@@ -43,8 +43,8 @@ fn snapshot(n: u8) -> Snapshot {
 fn sessions() -> [Session; 2] {
     let seed = Some(SeedOrigin { seed: 7, origin: -3 });
     [
-        Session { target: snapshot(1), draft: None, seed: None },
-        Session { target: snapshot(2), draft: Some(snapshot(3)), seed },
+        Session { target: snapshot(1), draft: None, seed: None, lora: Vec::new() },
+        Session { target: snapshot(2), draft: Some(snapshot(3)), seed, lora: vec![1.0, -0.5] },
     ]
 }
 

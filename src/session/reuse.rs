@@ -21,11 +21,12 @@ pub struct Chunk {
 /// whatever the tokens: the search is Knuth, Morris and Pratt's.
 pub fn chunks(cache: &[Token], prompt: &[Token], prefix: usize, least: usize) -> Vec<Chunk> {
     let mut chunks = Vec::new();
+    if least == 0 {
+        return chunks;
+    }
     let (mut from, mut to) = (prefix, prefix);
-    while least > 0 {
-        let wanted = prompt.get(to..).and_then(|rest| rest.get(..least));
-        let Some((wanted, rest)) = wanted.zip(cache.get(from..)) else { break };
-        let Some(found) = find(rest, wanted) else { break };
+    while let Some(wanted) = prompt.get(to..).and_then(|rest| rest.get(..least)) {
+        let Some(found) = cache.get(from..).and_then(|rest| find(rest, wanted)) else { break };
         from += found;
         let pairs = cache.iter().skip(from).zip(prompt.iter().skip(to));
         let len = pairs.take_while(|(cached, asked)| cached == asked).count();

@@ -112,7 +112,7 @@ impl Sequence {
     pub fn copy_from(&mut self, context: &mut Context, other: &Sequence) -> bool {
         let copied = context.copy(other.id, self.id);
         if copied {
-            self.checkpoints.keep(0);
+            self.checkpoints.clone_from(&other.checkpoints);
             self.tokens.clone_from(&other.tokens);
             self.blocks = other.blocks;
         }

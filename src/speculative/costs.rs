@@ -17,6 +17,8 @@ pub const MAX_MEASURED: usize = MAX_DRAFT + 1;
 pub struct Costs {
     /// Seconds for a target batch of 1, 2, ... tokens, at `scale` 1; 0 where none was seen.
     target: Vec<f64>,
+    /// Tokens of a prompt's batch, larger than the table's, and its seconds at `scale` 1: where costs beyond the table lead to.
+    bulk: Option<(usize, f64)>,
     /// How slow the machine is now, against the table.
     scale: f64,
     /// Seconds for one drafted token; 0: none was seen.
@@ -36,7 +38,7 @@ const GUESSED_DRAFT: f64 = 0.1;
 
 impl Default for Costs {
     fn default() -> Self {
-        Costs { target: vec![0.0; MAX_MEASURED], scale: 1.0, draft: 0.0 }
+        Costs { target: vec![0.0; MAX_MEASURED], bulk: None, scale: 1.0, draft: 0.0 }
     }
 }
 
@@ -52,6 +54,13 @@ impl Costs {
         let slower = (time / (*entry * scale)).min(MOST_SLOWER);
         self.scale *= 1.0 + FRESH_SCALE * (slower - 1.0);
         *entry *= 1.0 + FRESH_ENTRY * (slower - 1.0);
+    }
+
+    /// A target batch of `n` tokens of prompts took `time`.
+    pub fn saw_prompt(&mut self, n: usize, time: Duration) {
+        if n > MAX_MEASURED {
+            self.bulk = Some((n, time.as_secs_f64() / self.scale));
+        }
     }
 
     /// Drafting `n` tokens, one after the other, took `time`.
@@ -71,7 +80,7 @@ impl Costs {
     }
 
     /// v(n): what a batch of `n` tokens costs, in evaluations of one; v(0) = 0. Between measured sizes a straight line;
-    /// beyond, the line of the last ones goes on.
+    /// beyond, the line to what prompts cost, or where none was seen that of the last ones.
     pub fn v(&self, n: usize) -> f64 {
         let one = self.target.first().copied().unwrap_or(0.0);
         if n <= 1 || one <= 0.0 {
@@ -81,7 +90,9 @@ impl Costs {
             let cost = self.target.get(n - 1).copied().filter(|cost| *cost > 0.0)?;
             Some((n as f64, cost / one))
         };
-        let (below, above) = ((1..=n.min(MAX_MEASURED)).rev().find_map(known), (n..=MAX_MEASURED).find_map(known));
+        let bulk = || self.bulk.filter(|(size, _)| *size >= n).map(|(size, cost)| (size as f64, cost / one));
+        let below = (1..=n.min(MAX_MEASURED)).rev().find_map(known);
+        let above = (n..=MAX_MEASURED).find_map(known).or_else(bulk);
         let (x0, y0) = below.unwrap_or((1.0, 1.0));
         match above {
             Some((x1, y1)) if x1 > x0 => y0 + (y1 - y0) * (n as f64 - x0) / (x1 - x0),
@@ -132,6 +143,17 @@ pub(super) mod tests {
         assert!((costs.c() - 0.1).abs() < 1e-9);
         assert!(Costs::default().v(4) > 1.0);
         assert!(costs.knows(5) && !costs.knows(4) && !costs.knows(0));
+    }
+
+    #[test]
+    fn beyond_the_largest_size_the_prompts_tell() {
+        let mut costs = costs(&[(1, 100), (8, 500)], 10.0);
+        let guessed = costs.v(48);
+        costs.saw_prompt(40, Duration::from_millis(1));
+        assert_eq!(costs.v(48), guessed, "no more than a draft may have");
+        costs.saw_prompt(208, Duration::from_millis(4500));
+        assert!((costs.v(48) - 13.0).abs() < 1e-9 && costs.v(48) < guessed, "{} {guessed}", costs.v(48));
+        assert_eq!(costs.v(8), 5.0);
     }
 
     #[test]

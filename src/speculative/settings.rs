@@ -83,6 +83,9 @@ pub struct Settings {
     pub sources: Vec<Source>,
     /// Most tokens to draft in a step, 1..=[`MAX_DRAFT`].
     pub n_max: usize,
+    /// The same for drafters that look at the text alone, while lengths adapt: their drafts cost nothing until they are
+    /// checked, and may be as long as what is repeated.
+    pub n_max_text: usize,
     /// Drafts shorter than this are not worth verifying and are dropped.
     pub n_min: usize,
     /// Drafting stops at a token to which the draft gives less than this probability.
@@ -109,6 +112,7 @@ impl Default for Settings {
         Settings {
             sources: vec![Source::Suffix, Source::NgramCache, Source::Draft],
             n_max: 16,
+            n_max_text: MAX_DRAFT,
             n_min: 0,
             p_min: 0.0,
             verify: Verify::Coupled,

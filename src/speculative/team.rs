@@ -337,11 +337,13 @@ impl Player {
         room: Option<usize>,
     ) -> Option<(usize, bool)> {
         let bias = self.proposals.get(index)?.as_ref()?.bias;
-        let n_max = room.map_or(0, |room| self.length.current().min(room));
+        let adapts = self.settings.adaptive == Adaptive::Auto;
+        let most = if adapts && !takes_time { self.settings.n_max_text } else { self.length.current() };
+        let n_max = room.map_or(0, |room| most.min(room));
         if room.is_some() && n_max == 0 {
             return None;
         }
-        if !takes_time || self.settings.adaptive != Adaptive::Auto {
+        if !takes_time || !adapts {
             return Some((n_max, false));
         }
         let without = self.best(before, plan).map_or(0.0, |(_, _, gain)| gain);

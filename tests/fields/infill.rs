@@ -43,7 +43,7 @@ fn around() -> Value {
     json!({"prompt": "    x", "input_prefix": "def add(a, b):\n", "input_suffix": ["\n", 300, "def <|im_end|>"]})
 }
 
-fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Row> {
     vec![
         row(&["input_prefix", "input_suffix"], around(), |seen| {
             let (prefix, prompt) = (ids(seen, "def add(a, b):\n"), ids(seen, "    x"));

@@ -18,7 +18,7 @@ fn counting() -> Value {
     json!({"prompt": "<|im_start|>user\nCount from 1 to 5.<|im_end|>\n<|im_start|>assistant\n", "temperature": 0, "n_predict": 40})
 }
 
-fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Row> {
     vec![
         row(&["n_predict", "tokens_predicted", "stopped_limit"], json!({"n_predict": 5}), |seen| {
             stopped(seen, "limit", "");

@@ -73,7 +73,7 @@ fn start_with(adapters: &[(&File, f32)], more: Value) -> System {
     start(with(&json!({"n_ctx": 256, "lora": lora}), more))
 }
 
-fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Row> {
     vec![row(&["lora"], json!({"temperature": 0}), |seen| {
         let with_scales = |a: f64, b: f64| seen.ask(json!({"lora": [{"id": 0, "scale": a}, {"id": 1, "scale": b}]}));
         let plain = with_scales(0.0, 0.0);
@@ -169,4 +169,29 @@ fn an_adapter_that_cannot_be_loaded_is_an_error() {
         let error = System::new().init(init.as_bytes()).expect_err("no adapter");
         assert!(error.message().contains(path), "{error}");
     }
+}
+
+/// A session file is of the scales that `init` says.
+#[test]
+fn sessions_are_of_the_scales_of_init() {
+    let a = adapter("f", 1);
+    let system = start_with(&[(&a, 1.0)], json!({}));
+    let path = std::env::temp_dir().join(format!("foredraft-{}-lora.session", std::process::id()));
+    let file = File(path.clone());
+    let command = json!({"id_slot": 0, "filename": path}).to_string();
+    let request = with(&base(Way::Whole), json!({"temperature": 0, "cache_prompt": true}));
+    let off = with(&request, json!({"lora": []}));
+    let [own, bare] = [&request, &off].map(|request| complete(&system, Way::Whole.family(), request));
+    let refused = system.with_server(|server| server.session_save(command.as_bytes())).expect_err("other scales");
+    assert!(refused.message().contains("other LoRA scales"), "{refused}");
+
+    complete(&system, Way::Whole.family(), &request);
+    system.with_server(|server| server.session_save(command.as_bytes())).expect("a file");
+    complete(&system, Way::Whole.family(), &off);
+    for (request, tokens, reused) in [(&off, &bare["tokens"], false), (&request, &own["tokens"], true)] {
+        system.with_server(|server| server.session_load(command.as_bytes())).expect("a session");
+        let answer = complete(&system, Way::Whole.family(), request);
+        assert_eq!((&answer["tokens"], answer["timings"]["cache_n"].as_u64() > Some(0)), (tokens, reused));
+    }
+    drop(file);
 }

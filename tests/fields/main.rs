@@ -7,7 +7,36 @@ mod frame;
 mod infill;
 mod limits;
 mod lora;
+mod more;
 mod output;
 mod prompts;
 mod sampling;
 mod text;
+
+/// The contract's fields of a request and of its answers.
+const FIELDS: &str = "
+    prompt messages prompts n_predict temperature top_k top_p min_p tfs_z typical_p top_n_sigma dynatemp_range
+    dynatemp_exponent xtc_probability xtc_threshold dry_multiplier dry_base dry_allowed_length dry_penalty_last_n
+    dry_sequence_breakers repeat_last_n repeat_penalty presence_penalty frequency_penalty penalize_nl mirostat
+    mirostat_tau mirostat_eta samplers min_keep seed n_keep ignore_eos logit_bias stop n_probs post_sampling_probs grammar
+    cache_prompt id_slot n_cmpl t_max_predict_ms return_tokens timings_per_token return_progress response_fields lora
+    stream __debug input_prefix input_suffix input_extra speculative timeout_ms tag
+    n_beams session_load session_save prediction
+
+    success content id model tokens_predicted tokens_evaluated generation_settings truncated stopped_eos stopped_word
+    stopped_limit stopping_word stop_type tokens_cached timings status prompt_stats completion_probabilities warnings
+    tokens sources results index prompt_progress
+";
+
+/// A field whose rows are a test of its own.
+const ELSEWHERE: [&str; 1] = ["json_schema"];
+
+#[test]
+fn every_field_has_a_row() {
+    let tables =
+        [sampling::rows(), prompts::rows(), limits::rows(), output::rows(), lora::rows(), infill::rows(), more::rows()];
+    let rows: Vec<&str> = tables.iter().flatten().flat_map(|row| row.fields.iter().copied()).collect();
+    let missing: Vec<&str> = FIELDS.split_whitespace().filter(|field| !rows.contains(field)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    assert!(ELSEWHERE.iter().all(|field| !rows.contains(field)));
+}

@@ -29,7 +29,7 @@ fn alone(seen: &Seen, more: Value) -> String {
     Seen::of(seen.system, seen.way, request).content().to_owned()
 }
 
-fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Row> {
     vec![
         row(&["prompt", "tokens_evaluated"], json!({}), |seen| {
             let ids = tokenized(seen.system, json!({"text": STORY}));

@@ -96,7 +96,7 @@ fn stage(field: &'static [&'static str], sent: Value, check: fn(&Seen)) -> Row {
     row(field, with(&off, sent), check)
 }
 
-fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Row> {
     vec![
         stage(&["temperature"], json!({"temperature": 0.5}), |seen| {
             drawn_from(seen, |place| place.changed(|_, logit| logit / 0.5));

@@ -7,30 +7,10 @@ use std::time::{Duration, Instant};
 use libloading::Library;
 use serde_json::{Value, json};
 
+use crate::contract::WITHOUT_MODEL;
+pub use crate::contract::{COMMANDS, FUNCTIONS};
 use crate::host;
 
-/// Functions of a JSON document that returns one.
-pub const FUNCTIONS: [&str; 12] = [
-    "tokenize",
-    "detokenize",
-    "apply_template",
-    "get_embedding",
-    "get_completion",
-    "async_completion_init",
-    "async_completion_poll",
-    "async_completion_cancel",
-    "speculative_completion",
-    "speculative_completion_init",
-    "speculative_completion_poll",
-    "speculative_completion_cancel",
-];
-/// Those that take NULL and the empty text for `{}`.
-pub const COMMANDS: [&str; 4] = [
-    "async_completion_poll",
-    "async_completion_cancel",
-    "speculative_completion_poll",
-    "speculative_completion_cancel",
-];
 /// The closed list of error codes, with the status of each.
 const CODES: [(&str, u64); 11] = [
     ("invalid_json", 400),
@@ -166,6 +146,11 @@ pub fn status() -> Value {
     assert_eq!(status["init_success"], expected, "{status}");
     assert_eq!(status["state"] == "failed", status["error"].is_string(), "{status}");
     status
+}
+
+/// The functions of [`FUNCTIONS`] that say so when there is no model.
+pub fn needing_a_model() -> impl Iterator<Item = &'static str> {
+    FUNCTIONS.into_iter().filter(|name| !WITHOUT_MODEL.contains(name))
 }
 
 /// Calls a function of [`FUNCTIONS`] with a document, or NULL.

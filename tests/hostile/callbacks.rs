@@ -57,7 +57,8 @@ fn every_function_from_inside_the_update_callback() {
     until("the calls from inside", || !ANSWERS.lock().expect("not poisoned").is_empty());
     for (name, answer) in answers() {
         let function = name.trim_end_matches(" with timeout_ms");
-        let waits = ["get_completion", "speculative_completion", "get_embedding"].contains(&function)
+        let waits = ["get_completion", "speculative_completion", "get_embedding", "session_save", "session_load"]
+            .contains(&function)
             || name.ends_with("poll with timeout_ms");
         match name.as_str() {
             "init" => assert_eq!(answer, 5),

@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use crate::c::{
-    COMMANDS, FUNCTIONS, call, call_bytes, free_null, init, init_async, loaded, status, turn, until, works,
+    COMMANDS, FUNCTIONS, call, call_bytes, free_null, init, init_async, loaded, needing_a_model, status, turn, until,
+    works,
 };
 
 /// What is no JSON object, with what it is called.
@@ -65,7 +66,7 @@ fn null_and_the_empty_text_are_refused_where_a_request_is_needed() {
 fn nothing_but_an_error_before_init_and_after_deinit() {
     let _turn = turn();
     let check = || {
-        for name in FUNCTIONS {
+        for name in needing_a_model() {
             for document in [None, Some(&b""[..]), Some(b"{}"), Some(b"\xFF"), Some(br#"{"prompt": "a", "id": 1}"#)] {
                 assert_eq!(call_bytes(name, document)["code"], "not_initialized", "{name} {document:?}");
             }

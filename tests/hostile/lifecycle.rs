@@ -8,8 +8,8 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::c::{
-    COMMANDS, FUNCTIONS, call, command, deinit, endless, init, init_async, loaded, set_log_callback, status, submit,
-    turn, until, wait_for_state, works,
+    COMMANDS, FUNCTIONS, call, command, deinit, endless, init, init_async, loaded, needing_a_model, set_log_callback,
+    status, submit, turn, until, wait_for_state, works,
 };
 
 /// Holds whoever logs a line until it is opened: a load that takes as long as a test wants.
@@ -60,7 +60,7 @@ fn every_function_during_a_load() {
     let seen = status();
     assert_eq!(seen["state"], "loading");
     assert!((0.0..1.0).contains(&seen["progress"].as_f64().expect("a number")), "{seen}");
-    for name in FUNCTIONS {
+    for name in needing_a_model() {
         assert_eq!(call(name, &json!({"prompt": "a", "id": 1}))["code"], "loading", "{name}");
     }
     GATE.open();
@@ -131,7 +131,7 @@ fn deinit_while_requests_run() {
     for answer in ended_by(deinit) {
         assert_eq!(answer["stop_type"], "cancelled", "{answer}");
     }
-    for name in FUNCTIONS {
+    for name in needing_a_model() {
         assert_eq!(call(name, &json!({"prompt": "a"}))["code"], "not_initialized", "{name}");
     }
 }

@@ -10,10 +10,13 @@ mod files;
 mod gguf;
 mod grammars;
 mod lifecycle;
+mod lookups;
 mod memory;
 mod polling;
 mod requests;
 mod storm;
 
+#[path = "../contract/mod.rs"]
+mod contract;
 #[path = "../../examples/host/mod.rs"]
 mod host;

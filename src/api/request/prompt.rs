@@ -112,9 +112,7 @@ pub struct Inputs {
 pub(super) fn read(fields: &mut Fields) -> Result<Inputs> {
     let given = fields.get("prompt");
     let has_prompt = matches!(given, Some(value) if value != "");
-    let listed = fields
-        .list("prompts", "an array of prompts", |name, value| input(name, value))?
-        .filter(|prompts| !prompts.is_empty());
+    let listed = fields.list("prompts", "an array of prompts", input)?.filter(|prompts| !prompts.is_empty());
     let chat = Chat::read(fields)?;
     let infill = Infill::read(fields, given)?;
     if infill.is_some() && (listed.is_some() || chat.is_some()) {

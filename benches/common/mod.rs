@@ -1,0 +1,105 @@
+//! What the benchmarks share: options, medians, the machine, the models to measure.
+#![allow(dead_code)] // each of them uses a part
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use super::host::{self, Pair, Result};
+
+/// The words behind `cargo bench --`: options and the rest.
+pub struct Args(Vec<String>);
+
+impl Args {
+    /// Those of this program; `--bench` is cargo's.
+    pub fn new() -> Args {
+        Args(std::env::args().skip(1).filter(|arg| arg != "--bench").collect())
+    }
+
+    /// Whether `--name` is there.
+    pub fn flag(&mut self, name: &str) -> bool {
+        let before = self.0.len();
+        self.0.retain(|arg| arg.strip_prefix("--") != Some(name));
+        self.0.len() < before
+    }
+
+    /// The value behind `--name`.
+    pub fn value<T: FromStr>(&mut self, name: &str) -> Result<Option<T>> {
+        let Some(at) = self.0.iter().position(|arg| arg.strip_prefix("--") == Some(name)) else { return Ok(None) };
+        if at + 1 >= self.0.len() {
+            return Err(format!("--{name} wants a value").into());
+        }
+        let text = self.0.drain(at..at + 2).next_back().unwrap_or_default();
+        text.parse().map(Some).map_err(|_| format!("--{name} {text}: not a value for this option").into())
+    }
+
+    /// The values behind `--name`, separated by commas.
+    pub fn values<T: FromStr>(&mut self, name: &str) -> Result<Option<Vec<T>>> {
+        let Some(list) = self.value::<String>(name)? else { return Ok(None) };
+        let values: std::result::Result<Vec<T>, _> = list.split(',').map(str::parse).collect();
+        values.map(Some).map_err(|_| format!("--{name} {list}: not values for this option").into())
+    }
+
+    /// What no option has taken; an unknown option is an error.
+    pub fn rest(self) -> Result<Vec<String>> {
+        match self.0.iter().find(|arg| arg.starts_with("--")) {
+            Some(arg) => Err(format!("{arg}: no such option").into()),
+            None => Ok(self.0),
+        }
+    }
+}
+
+/// How a program ends: on an error it says why.
+pub fn exit(result: Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The one in the middle; the upper one of two.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// `yes` or `NO`.
+pub fn yes(holds: bool) -> &'static str {
+    if holds { "yes" } else { "NO" }
+}
+
+/// The processor, the number of cores that we may use, and how busy they are, as far as the system tells.
+pub fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name));
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split_once(' ').map_or(String::new(), |(load, _)| format!(", load {load} at the start"));
+    format!("{}, {cores} cores{load}", name.unwrap_or(std::env::consts::ARCH))
+}
+
+/// The folder for what benchmarks make and keep.
+pub fn folder() -> Result<PathBuf> {
+    let folder = host::root().join("target/bench");
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// The pair that the arguments name; without any, the shipped pair and every enlarged target that lies in
+/// `target/models`, from small to large.
+pub fn pairs(args: &[String]) -> Vec<Pair> {
+    let mut pairs = host::pairs(args);
+    if args.is_empty()
+        && let Some(draft) = pairs.first().map(|pair| pair.draft.clone())
+        && let Ok(files) = std::fs::read_dir(host::root().join("target/models"))
+    {
+        let more = files.flatten().map(|file| file.path()).filter(|path| path.extension().is_some_and(|e| e == "gguf"));
+        pairs.extend(more.map(|target| Pair { name: "enlarged", target, draft: draft.clone() }));
+    }
+    pairs.sort_by_key(|pair| std::fs::metadata(&pair.target).map_or(0, |data| data.len()));
+    pairs.dedup_by(|a, b| a.target == b.target);
+    pairs
+}

@@ -1,0 +1,312 @@
+//! llama.cpp's own n-gram caches and speculation, to measure ours against: the safe half of `peer.cpp`.
+//!
+//! The archive is linked here and nowhere else, so the library that hosts load never contains it.
+#![allow(dead_code)] // each benchmark uses a part
+
+mod sys;
+
+use std::ffi::{CStr, CString};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::ptr::{NonNull, null, null_mut};
+
+use llama_cpp_sys_2 as _; // has libllama-common.a in it
+
+use super::host::Result;
+
+/// Bytes that malloc has given out in this process, Rust's included; 0 where the C library does not tell.
+pub fn heap() -> u64 {
+    sys::peer_heap()
+}
+
+/// What `f` returns, and the seconds that this thread worked for it: a busy machine does not lengthen them. llama.cpp's
+/// n-gram caches are measured by the same clock.
+pub fn timed<T>(f: impl FnOnce() -> T) -> (T, f64) {
+    let start = sys::peer_work();
+    let value = f();
+    (value, sys::peer_work() - start)
+}
+
+/// What `f` returns, and by how many bytes the heap is larger afterwards.
+pub fn grown<T>(f: impl FnOnce() -> T) -> (T, u64) {
+    let before = heap();
+    let value = f();
+    (value, heap().saturating_sub(before))
+}
+
+/// An error if a function of `peer.cpp` caught an exception.
+fn check(status: i32) -> Result<()> {
+    if status == 0 {
+        return Ok(());
+    }
+    // SAFETY: it is a string of this thread, unchanged until the next failure.
+    let message = unsafe { CStr::from_ptr(sys::peer_error()) };
+    Err(format!("llama.cpp: {}", message.to_string_lossy()).into())
+}
+
+fn c_path(path: &Path) -> Result<CString> {
+    Ok(CString::new(path.to_string_lossy().as_bytes())?)
+}
+
+/// A `common_ngram_cache`.
+pub struct Cache(NonNull<sys::Cache>);
+
+impl Cache {
+    /// An empty one.
+    pub fn new() -> Result<Cache> {
+        Ok(Cache(NonNull::new(sys::peer_cache_new()).ok_or("out of memory")?))
+    }
+
+    /// Reads a file; also the seconds that it took.
+    pub fn load(path: &Path) -> Result<(Cache, f64)> {
+        let (cache, path, mut seconds) = (Cache::new()?, c_path(path)?, 0.0);
+        // SAFETY: all of them live during the call.
+        check(unsafe { sys::peer_cache_load(cache.0.as_ptr(), path.as_ptr(), &mut seconds) })?;
+        Ok((cache, seconds))
+    }
+
+    /// Writes a file; returns the seconds that it took.
+    pub fn save(&self, path: &Path) -> Result<f64> {
+        let (path, mut seconds) = (c_path(path)?, 0.0);
+        // SAFETY: all of them live during the call, which changes nothing.
+        check(unsafe { sys::peer_cache_save(self.0.as_ptr(), path.as_ptr(), &mut seconds) })?;
+        Ok(seconds)
+    }
+
+    /// Adds the counts of another one; returns the seconds that it took.
+    pub fn merge(&mut self, other: &Cache) -> Result<f64> {
+        let mut seconds = 0.0;
+        // SAFETY: both live during the call and are not the same; the other one is only read.
+        check(unsafe { sys::peer_cache_merge(self.0.as_ptr(), other.0.as_ptr(), &mut seconds) })?;
+        Ok(seconds)
+    }
+
+    /// Counts the n-grams of a text, `step` tokens at a time as while serving, or all at once (0); returns the seconds.
+    pub fn update(&mut self, tokens: &[i32], sizes: RangeInclusive<i32>, step: u64) -> Result<f64> {
+        let mut seconds = 0.0;
+        let (n, least, most) = (tokens.len() as u64, *sizes.start(), *sizes.end());
+        // SAFETY: the cache lives and the tokens are as many as said.
+        check(unsafe { sys::peer_cache_update(self.0.as_ptr(), tokens.as_ptr(), n, least, most, step, &mut seconds) })?;
+        Ok(seconds)
+    }
+
+    /// How many n-grams it has.
+    pub fn len(&self) -> u64 {
+        // SAFETY: the cache lives.
+        unsafe { sys::peer_cache_size(self.0.as_ptr()) }
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        // SAFETY: it lives, and nobody has it after this.
+        unsafe { sys::peer_cache_free(self.0.as_ptr()) }
+    }
+}
+
+/// Whether the drafting rule allows a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum May {
+    /// Some order of the entries with equal scores gives it.
+    Yes,
+    /// llama.cpp multiplies two counts here whose product does not fit its `int`, so the rule says nothing.
+    Overflow,
+    /// No order gives it.
+    No,
+}
+
+/// What `llama-lookup-stats` prints.
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy)]
+pub struct LookupStats {
+    pub n_predict: u64,
+    pub n_drafted: u64,
+    pub n_accept: u64,
+    pub draft_seconds: f64,
+}
+
+/// The three caches that drafts come from.
+pub struct Caches {
+    pub context: Cache,
+    pub dynamic: Cache,
+    pub fixed: Cache,
+}
+
+impl Caches {
+    /// Drafts of at most `n_draft` tokens after each position from `from` on, filled up with -1, and the seconds they
+    /// took. With `learn` the context cache learns each token after the draft at it; the seconds include that.
+    pub fn drafts(&mut self, tokens: &[i32], from: usize, n_draft: usize, learn: bool) -> Result<(Vec<i32>, f64)> {
+        let mut drafts = vec![-1; tokens.len().saturating_sub(from) * n_draft];
+        let mut seconds = 0.0;
+        // SAFETY: the caches live and are three; the tokens are as many as said; the drafts have the room that is
+        // asked for.
+        check(unsafe {
+            sys::peer_cache_drafts(
+                self.context.0.as_ptr(),
+                self.dynamic.0.as_ptr(),
+                self.fixed.0.as_ptr(),
+                tokens.as_ptr(),
+                tokens.len() as u64,
+                from as u64,
+                i32::try_from(n_draft)?,
+                learn.into(),
+                drafts.as_mut_ptr(),
+                &mut seconds,
+            )
+        })?;
+        Ok((drafts, seconds))
+    }
+
+    /// Whether `token` may be drafted after a text (-1: that nothing is).
+    pub fn may_draft(&self, tokens: &[i32], token: i32) -> Result<May> {
+        // SAFETY: as in `drafts`; nothing is changed.
+        let answer = unsafe {
+            sys::peer_cache_may_draft(
+                self.context.0.as_ptr(),
+                self.dynamic.0.as_ptr(),
+                self.fixed.0.as_ptr(),
+                tokens.as_ptr(),
+                tokens.len() as u64,
+                token,
+            )
+        };
+        match answer {
+            0 => Ok(May::No),
+            1 => Ok(May::Yes),
+            2 => Ok(May::Overflow),
+            _ => Err(check(1).err().unwrap_or_else(|| "peer_cache_may_draft failed".into())),
+        }
+    }
+
+    /// The numbers of `llama-lookup-stats` for a text; the dynamic cache learns it.
+    pub fn stats(&mut self, tokens: &[i32], n_ctx: usize, n_draft: usize) -> Result<LookupStats> {
+        let mut stats = LookupStats::default();
+        // SAFETY: as in `drafts`.
+        check(unsafe {
+            sys::peer_cache_stats(
+                self.dynamic.0.as_ptr(),
+                self.fixed.0.as_ptr(),
+                tokens.as_ptr(),
+                tokens.len() as u64,
+                n_ctx as u64,
+                i32::try_from(n_draft)?,
+                &mut stats,
+            )
+        })?;
+        Ok(stats)
+    }
+}
+
+/// How the contexts are made.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    pub n_ctx: i32,
+    pub n_threads: i32,
+    pub n_threads_draft: i32,
+    /// How eagerly idle threads poll, 0..=100; llama.cpp's own default is 50.
+    pub poll: i32,
+}
+
+/// What to generate.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// One of llama.cpp's names; `none` is plain decoding.
+    pub kind: &'static str,
+    /// Of `ngram-cache`: the file of its static cache.
+    pub lookup_static: Option<PathBuf>,
+    pub n_predict: usize,
+    /// Longest draft; 0: llama.cpp's own default for the type.
+    pub n_max: i32,
+    /// 0: greedy.
+    pub temperature: f32,
+    pub p_min: f32,
+    pub seed: u32,
+    /// Of `draft-simple`: rejection sampling instead of comparing.
+    pub probabilistic: bool,
+    pub ignore_eos: bool,
+}
+
+impl Default for Request {
+    fn default() -> Request {
+        Request {
+            kind: "none",
+            lookup_static: None,
+            n_predict: 64,
+            n_max: 0,
+            temperature: 0.0,
+            p_min: 0.0,
+            seed: 1,
+            probabilistic: false,
+            ignore_eos: false,
+        }
+    }
+}
+
+/// What a generation cost; the time of the prompt is left out.
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Outcome {
+    pub n_tokens: u64,
+    pub n_steps: u64,
+    pub n_drafted: u64,
+    pub n_accepted: u64,
+    pub seconds: f64,
+}
+
+/// A target and perhaps its draft, loaded once for many generations.
+pub struct Models(NonNull<sys::Models>);
+
+impl Models {
+    /// Loads them.
+    pub fn load(target: &Path, draft: Option<&Path>, settings: Settings) -> Result<Models> {
+        let target = c_path(target)?;
+        let draft = draft.map(c_path).transpose()?;
+        let mut models = null_mut();
+        let draft = draft.as_ref().map_or(null(), |draft| draft.as_ptr());
+        // SAFETY: all of them live during the call; NULL means no draft.
+        check(unsafe { sys::peer_models_load(target.as_ptr(), draft, &settings, &mut models) })?;
+        Ok(Models(NonNull::new(models).ok_or("no models")?))
+    }
+
+    /// Continues a prompt, from empty contexts.
+    pub fn generate(&mut self, prompt: &[i32], request: &Request) -> Result<(Vec<i32>, Outcome)> {
+        let kind = CString::new(request.kind)?;
+        let lookup = request.lookup_static.as_deref().map(c_path).transpose()?;
+        let mut tokens = vec![0; request.n_predict];
+        let mut outcome = Outcome::default();
+        let request = sys::Request {
+            prompt: prompt.as_ptr(),
+            n_prompt: prompt.len() as u64,
+            kind: kind.as_ptr(),
+            lookup_static: lookup.as_ref().map_or(null(), |path| path.as_ptr()),
+            n_predict: i32::try_from(request.n_predict)?,
+            n_max: request.n_max,
+            temperature: request.temperature,
+            p_min: request.p_min,
+            seed: request.seed,
+            probabilistic: request.probabilistic.into(),
+            ignore_eos: request.ignore_eos.into(),
+        };
+        // SAFETY: the models live, the prompt is as long as said, and never more than `n_predict` tokens are written.
+        check(unsafe { sys::peer_generate(self.0.as_ptr(), &request, tokens.as_mut_ptr(), &mut outcome) })?;
+        tokens.truncate(usize::try_from(outcome.n_tokens)?);
+        Ok((tokens, outcome))
+    }
+
+    /// The median seconds of evaluating `n` tokens at once behind `past` others, by the target or by the draft.
+    pub fn batch_seconds(&mut self, draft: bool, n: usize, past: usize, repetitions: usize) -> Result<f64> {
+        let (n, past, repetitions) = (i32::try_from(n)?, i32::try_from(past)?, i32::try_from(repetitions)?);
+        let mut seconds = 0.0;
+        // SAFETY: the models live.
+        check(unsafe { sys::peer_batch_seconds(self.0.as_ptr(), draft.into(), n, past, repetitions, &mut seconds) })?;
+        Ok(seconds)
+    }
+}
+
+impl Drop for Models {
+    fn drop(&mut self) {
+        // SAFETY: they live, and nobody has them after this.
+        unsafe { sys::peer_models_free(self.0.as_ptr()) }
+    }
+}

@@ -1,0 +1,270 @@
+//! `cargo bench --bench speculation --features peer`: our speculation beside llama.cpp's own.
+//!
+//!     make bench                    the quick form: under three minutes
+//!     make bench-full               everything, for an hour or more
+//!     cargo bench --bench speculation --features peer -- [options] [target.gguf draft.gguf]
+//!
+//! | option | meaning |
+//! | --- | --- |
+//! | `--quick` | fewer texts, lengths and tokens |
+//! | `--texts story,json` | only these |
+//! | `--lengths 1,2,4` | fixed draft lengths, on both sides |
+//! | `--n-predict`, `--prompts`, `--repetitions` | most tokens of a text, prompts of a kind, runs of each (medians count) |
+//! | `--threads 1` | for target evaluations on both sides, and for our draft; all cores without it |
+//! | `--no-draft`, `--no-ngram` | leave out a half |
+//! | `--stock` | llama.cpp as it comes: draft on all threads, polling; else what a short try finds fastest |
+//! | `--plot FILE` | where the plot of speed-up against draft length goes; `target/bench/speedup.svg` without it |
+//!
+//! Without models: the shipped pair and the enlarged targets in `target/models` (`--quick`: that of 750 M parameters). Ours
+//! goes through the C ABI as a host sees it, llama.cpp's through `benches/peer`. All ways take turns, so that a disturbance
+//! of the machine hits all of them. No way may know a text from before: what learns from answers is started anew for each.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../../examples/host/mod.rs"]
+mod host;
+#[path = "../peer/mod.rs"]
+mod peer;
+mod plot;
+mod report;
+#[path = "../texts/mod.rs"]
+mod texts;
+mod ways;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use common::Args;
+use host::{Host, Pair, Result};
+use peer::{Models, Request, Settings};
+use plot::Panel;
+use report::{Limits, Summary};
+use serde_json::json;
+use ways::{Amount, Kind, Role, Sides, Task, Way};
+
+/// The context of both sides; the shipped models were trained on it.
+const N_CTX: i32 = 512;
+/// Evaluations of one token that take longer than this make a target a slow one: fewer repetitions.
+const SLOW: f64 = 5e-3;
+/// Ours that draft from the text; the last two choose for themselves.
+const OUR_NGRAMS: [&str; 7] =
+    ["ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "suffix", "auto"];
+/// llama.cpp's five rules.
+const THEIR_NGRAMS: [&str; 5] = ["ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"];
+
+struct Options {
+    quick: bool,
+    texts: Option<Vec<String>>,
+    lengths: Vec<usize>,
+    n_predict: Option<usize>,
+    prompts: Option<usize>,
+    repetitions: Option<usize>,
+    threads: i32,
+    draft: bool,
+    ngram: bool,
+    stock: bool,
+    plot: PathBuf,
+    models: Vec<String>,
+}
+
+impl Options {
+    fn read() -> Result<Options> {
+        let mut args = Args::new();
+        let quick = args.flag("quick");
+        let lengths: &[usize] = if quick { &[1, 3, 7] } else { &[1, 2, 3, 4, 6, 8, 12, 16] };
+        Ok(Options {
+            quick,
+            texts: args.values("texts")?,
+            lengths: args.values("lengths")?.unwrap_or(lengths.to_vec()),
+            n_predict: args.value("n-predict")?,
+            prompts: args.value("prompts")?,
+            repetitions: args.value("repetitions")?,
+            threads: args.value("threads")?.unwrap_or(i32::try_from(std::thread::available_parallelism()?.get())?),
+            draft: !args.flag("no-draft"),
+            ngram: !args.flag("no-ngram"),
+            stock: args.flag("stock"),
+            plot: args.value("plot")?.unwrap_or(common::folder()?.join("speedup.svg")),
+            models: args.rest()?,
+        })
+    }
+
+    fn amount(&self, slow: bool) -> Amount {
+        let (n_predict, prompts, repetitions) = match (self.quick, slow) {
+            (true, true) => (24, 1, 1),
+            (true, false) => (80, 2, 3),
+            (false, true) => (96, 2, 3),
+            (false, false) => (128, 3, 5),
+        };
+        Amount {
+            n_predict: self.n_predict.unwrap_or(n_predict),
+            prompts: self.prompts.unwrap_or(prompts),
+            repetitions: self.repetitions.unwrap_or(repetitions),
+        }
+    }
+
+    fn wants(&self, text: &str) -> bool {
+        match &self.texts {
+            Some(texts) => texts.iter().any(|name| name == text),
+            None => !self.quick || ["story", "json", "noise", "rewrite", "code"].contains(&text),
+        }
+    }
+
+    /// The draft model's ways.
+    fn drafting(&self, temperature: f64) -> Vec<Way> {
+        let fixed = |n_max: usize| {
+            let speculative = json!({"type": "draft", "adaptive": false, "n_max": n_max});
+            Way::ours(format!("n_max {n_max}"), Role::Fixed { ours: true, n_max }, speculative)
+        };
+        let theirs = |n_max: usize, probabilistic: bool| {
+            let request = Request {
+                kind: "draft-simple",
+                n_max: i32::try_from(n_max).unwrap_or(0),
+                probabilistic,
+                ..Request::default()
+            };
+            let name = if probabilistic { ", rejection" } else { "" };
+            Way::theirs(format!("llama.cpp n_max {n_max}{name}"), Role::Fixed { ours: false, n_max }, request)
+        };
+        let mut ways = plain();
+        ways.push(adaptive());
+        ways.extend(self.lengths.iter().map(|n| fixed(*n)));
+        if temperature > 0.0 {
+            for verify in ["match", "rejection", "block"] {
+                let role = if verify == "match" { Role::Match { n_max: 3 } } else { Role::Verify };
+                let speculative = json!({"type": "draft", "adaptive": false, "n_max": 3, "verify": verify});
+                ways.push(Way::ours(format!("n_max 3, {verify}"), role, speculative));
+            }
+        }
+        ways.extend(self.lengths.iter().map(|n| theirs(*n, false)));
+        if temperature > 0.0 {
+            ways.extend(self.lengths.iter().filter(|n| !self.quick || **n == 3).map(|n| theirs(*n, true)));
+        }
+        ways
+    }
+}
+
+fn adaptive() -> Way {
+    Way::ours("adaptive", Role::Adaptive, json!({"type": "draft", "adaptive": true}))
+}
+
+fn plain() -> Vec<Way> {
+    vec![
+        Way::ours("plain", Role::Plain { ours: true }, json!(false)),
+        Way::theirs("llama.cpp plain", Role::Plain { ours: false }, Request::default()),
+    ]
+}
+
+/// The ways that draft from the text itself. With a file of 2-grams (the benchmark `ngram` makes it), the n-gram caches
+/// have that as their static one.
+fn from_the_text() -> Result<Vec<Way>> {
+    let mut ways = plain();
+    let role = |ours: bool, kind: Kind| Role::Ngram { ours, kind };
+    for name in OUR_NGRAMS {
+        let kind = if ["suffix", "auto"].contains(&name) { Kind::General } else { Kind::Rule };
+        ways.push(Way::ours(name, role(true, kind), json!({ "type": name })));
+    }
+    for kind in THEIR_NGRAMS {
+        let request = Request { kind, ..Request::default() };
+        ways.push(Way::theirs(format!("llama.cpp {kind}"), role(false, Kind::Rule), request));
+    }
+    let lookup = common::folder()?.join("static.bin");
+    if lookup.is_file() {
+        let speculative = json!({"type": "ngram-cache", "lookup_cache_static": lookup});
+        ways.push(Way::ours("ngram-cache, static", role(true, Kind::Static), speculative));
+        let request = Request { kind: "ngram-cache", lookup_static: Some(lookup), ..Request::default() };
+        ways.push(Way::theirs("llama.cpp ngram-cache, static", role(false, Kind::Static), request));
+    }
+    Ok(ways)
+}
+
+fn main() -> ExitCode {
+    common::exit(run())
+}
+
+fn run() -> Result<()> {
+    let options = Options::read()?;
+    println!("{}\n", common::machine());
+    let host = Host::open()?;
+    let (mut summary, mut panels) = (Summary::default(), Vec::new());
+    let pairs = if options.quick { host::pairs(&options.models) } else { common::pairs(&options.models) };
+    for pair in pairs {
+        measure(&host, &pair, &options, &mut summary, &mut panels)?;
+    }
+    println!("{}", summary.text());
+    if !panels.is_empty() {
+        std::fs::write(&options.plot, plot::svg(&panels))?;
+        println!("plot: {}", options.plot.display());
+    }
+    Ok(())
+}
+
+/// llama.cpp's side with the settings that suit it best on this machine, by a short try of each; or as it comes.
+fn load(pair: &Pair, options: &Options, prompt: &[i32]) -> Result<Models> {
+    let n_threads = options.threads;
+    let with = |n_threads_draft: i32, poll: i32| Settings { n_ctx: N_CTX, n_threads, n_threads_draft, poll };
+    let mut settings = vec![with(n_threads, 50)];
+    if !options.stock {
+        settings.extend([with(1, 50), with(1, 0)]);
+    }
+    let request = Request { kind: "draft-simple", n_max: 3, n_predict: 24, ..Request::default() };
+    let mut best: Option<(f64, Models, Settings)> = None;
+    for settings in settings {
+        let mut models = Models::load(&pair.target, Some(&pair.draft), settings)?;
+        let mut speed: f64 = 0.0;
+        for _ in 0..3 {
+            let (_, outcome) = models.generate(prompt, &request)?;
+            speed = speed.max(outcome.n_tokens as f64 / outcome.seconds);
+        }
+        if best.as_ref().is_none_or(|best| best.0 < speed) {
+            best = Some((speed, models, settings));
+        }
+    }
+    let (_, models, settings) = best.ok_or("no settings")?;
+    let Settings { n_threads_draft, poll, .. } = settings;
+    println!("llama.cpp: {n_threads} threads, {n_threads_draft} for the draft, poll {poll}");
+    Ok(models)
+}
+
+/// All texts with one pair of models.
+fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, panels: &mut Vec<Panel>) -> Result<()> {
+    let name = pair.target.file_stem().map_or(pair.name.into(), |stem| stem.to_string_lossy().into_owned());
+    println!("## {name}\n");
+    let n_threads = options.threads;
+    let config = json!({"model": pair.target, "model_draft": pair.draft, "n_ctx": N_CTX, "n_threads": n_threads});
+    host.start(&config)?;
+    let texts = texts::texts();
+    let warm_up = texts.first().ok_or("there are no texts")?;
+    let prompts = warm_up.ids(1, host)?;
+    let mut models = load(pair, options, prompts.first().ok_or("there are no prompts")?)?;
+    let limits = Limits::measure(&mut models, &options.lengths)?;
+    println!("{}", limits.text());
+    let slow = limits.one > SLOW;
+    let amount = options.amount(slow);
+    let mut sides = Sides { host, config, models: &mut models, unrelated: texts::random(16, 99) };
+    // The controller knows the costs of these models before it counts.
+    let once = Amount { repetitions: 1, ..amount };
+    sides.measure(&Task { text: warm_up, prompts, temperature: 0.0, amount: once }, &[adaptive()]);
+    for text in texts.iter().filter(|text| options.wants(text.name)) {
+        let temperatures = text.temperatures.iter().filter(|t| **t != 1.0 || !options.quick || !text.repetitive);
+        for &temperature in temperatures {
+            let task = Task { text, prompts: text.ids(amount.prompts, host)?, temperature, amount };
+            let title = format!("{} at temperature {temperature}", text.name);
+            if options.draft && !text.repetitive {
+                let ways = options.drafting(temperature);
+                let rows = sides.measure(&task, &ways);
+                println!("{}", report::table(&title, &ways, &rows, temperature == 0.0));
+                summary.add_draft(&name, &title, &ways, &rows, &limits);
+                panels.push(Panel::of(&name, &title, &ways, &rows));
+            }
+            // Where nothing repeats, drafting from the text must at least cost nothing.
+            let free = text.name == "noise" && !(options.quick && slow);
+            if options.ngram && (text.repetitive || free) {
+                let ways = from_the_text()?;
+                let rows = sides.measure(&task, &ways);
+                println!("{}", report::table(&format!("{title}, from the text"), &ways, &rows, temperature == 0.0));
+                summary.add_ngram(&name, &title, text.repetitive, &ways, &rows);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,254 @@
+//! Tables, and what of the goals is met.
+
+use std::fmt::Write;
+
+use super::common::yes;
+use super::host::{Cost, Result};
+use super::peer::Models;
+use super::ways::{Kind, Role, Row, Way};
+
+/// What bounds the speed-up: v(n), a batch of n tokens in evaluations of one, and c, a drafted token in the same unit.
+pub struct Limits {
+    /// Seconds for one token.
+    pub one: f64,
+    v: Vec<(usize, f64)>,
+    c: f64,
+}
+
+/// Tokens in the memory while v(n) is measured.
+const PAST: usize = 128;
+
+impl Limits {
+    /// Measured by llama.cpp's side, for drafts of these lengths.
+    pub fn measure(models: &mut Models, lengths: &[usize]) -> Result<Limits> {
+        let one = models.batch_seconds(false, 1, PAST, 9)?;
+        let repetitions = if one > super::SLOW { 7 } else { 51 };
+        let one = models.batch_seconds(false, 1, PAST, repetitions)?;
+        let mut v = vec![(1, 1.0)];
+        for n in lengths.iter().map(|length| length + 1) {
+            v.push((n, models.batch_seconds(false, n, PAST, repetitions)? / one));
+        }
+        Ok(Limits { one, v, c: models.batch_seconds(true, 1, PAST, 51)? / one })
+    }
+
+    /// One line.
+    pub fn text(&self) -> String {
+        let v: Vec<String> = self.v.iter().map(|(n, v)| format!("v({n}) = {v:.2}")).collect();
+        format!("T(1) = {:.2} ms, c = {:.3}, {}\n", self.one * 1e3, self.c, v.join(", "))
+    }
+
+    /// The speed-up of the best fixed length, by the tokens a step that were measured: nothing that evaluates as much
+    /// can be faster.
+    fn cap(&self, ways: &[Way], rows: &[Row]) -> f64 {
+        let speed_up = |(way, row): (&Way, &Row)| {
+            let Role::Fixed { ours: true, n_max } = way.role else { return None };
+            let (_, v) = self.v.iter().find(|(n, _)| *n == n_max + 1)?;
+            Some(row.cost().tokens_per_step() / (v + n_max as f64 * self.c))
+        };
+        ways.iter().zip(rows).filter_map(speed_up).fold(1.0, f64::max)
+    }
+}
+
+/// Every way on one text. With `same`, all of a side must have written the same as its plain way.
+pub fn table(title: &str, ways: &[Way], rows: &[Row], same: bool) -> String {
+    let mut text = format!("{title}\n");
+    let _ = writeln!(
+        text,
+        "{:34}{:>10}{:>10}{:>10}{:>13}{:>10}{:>11}",
+        "", "tokens/s", "speed-up", "accepted", "tokens/step", "us/draft", "same text"
+    );
+    let plain_of = |side: bool| ways.iter().zip(rows).find(|(way, _)| way.role == Role::Plain { ours: side });
+    let texts = |side: bool| plain_of(side).map_or(&[][..], |(_, row)| row.tokens.as_slice());
+    let plain = plain_of(true).map_or(f64::NAN, |(_, row)| row.speed());
+    for (way, row) in ways.iter().zip(rows) {
+        if let Some(why) = &row.missing {
+            let _ = writeln!(text, "{:34}{:>10}   {}", way.name, "-", not_available(why));
+            continue;
+        }
+        let cost = row.cost();
+        let (steps, draft) = (cost.tokens_per_step(), draft_us(&cost));
+        let number = |value: f64| if value.is_finite() { format!("{value:.2}") } else { "-".into() };
+        let _ = writeln!(
+            text,
+            "{:34}{:>10.1}{:>10.2}{:>10}{:>13}{:>10}{:>11}",
+            way.name,
+            row.speed(),
+            row.speed() / plain,
+            cost.acceptance(),
+            number(steps),
+            number(draft),
+            if same { agreement(&row.tokens, texts(way.is_ours())) } else { "-".into() },
+        );
+    }
+    if same && texts(true) != texts(false) {
+        // ggml has another attention for 64 tokens and more at once, and the sides cut prompts differently.
+        let _ = writeln!(text, "llama.cpp's plain texts are ours in {}", agreement(texts(false), texts(true)));
+    }
+    text
+}
+
+/// Microseconds for a drafted token; where hardly anything is drafted, for a look that finds nothing. NaN: not known.
+fn draft_us(cost: &Cost) -> f64 {
+    1e3 * cost.draft_ms / cost.drafted.max(cost.steps)
+}
+
+fn agreement(texts: &[Vec<i32>], others: &[Vec<i32>]) -> String {
+    let same = texts.iter().zip(others).filter(|(a, b)| a == b).count();
+    if same == texts.len() { "yes".into() } else { format!("{same} of {}", texts.len()) }
+}
+
+fn not_available(why: &str) -> String {
+    let line = why.lines().next().unwrap_or_default();
+    let shown: String = line.chars().take(90).collect();
+    format!("not available ({shown}{})", if shown.len() < line.len() { "..." } else { "" })
+}
+
+/// The fastest of some ways.
+fn best<'a>(ways: &'a [Way], rows: &'a [Row], among: impl Fn(Role) -> bool) -> Option<(&'a Way, f64, Cost)> {
+    let speeds = ways.iter().zip(rows).filter(|(way, row)| among(way.role) && row.missing.is_none());
+    speeds.map(|(way, row)| (way, row.speed(), row.cost())).max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// One line for each text, and the goals.
+#[derive(Default)]
+pub struct Summary {
+    draft: String,
+    ngram: String,
+    /// Goals met, and how many there are.
+    met: usize,
+    goals: usize,
+}
+
+impl Summary {
+    fn goal(&mut self, holds: bool) -> &'static str {
+        self.goals += 1;
+        self.met += usize::from(holds);
+        yes(holds)
+    }
+
+    /// The draft model on one text.
+    pub fn add_draft(&mut self, model: &str, title: &str, ways: &[Way], rows: &[Row], limits: &Limits) {
+        let speed = |role: Role| best(ways, rows, |other| other == role);
+        let (Some((_, plain, _)), Some((_, ours, cost))) = (speed(Role::Plain { ours: true }), speed(Role::Adaptive))
+        else {
+            let _ = writeln!(self.draft, "{model:28}{title:28}  nothing to compare");
+            return;
+        };
+        let fixed =
+            best(ways, rows, |role| matches!(role, Role::Plain { ours: true } | Role::Fixed { ours: true, .. }));
+        let theirs =
+            best(ways, rows, |role| matches!(role, Role::Plain { ours: false } | Role::Fixed { ours: false, .. }));
+        let (fixed, fixed_name) = fixed.map_or((f64::NAN, ""), |(way, speed, _)| (speed, way.name.as_str()));
+        let (theirs, their_name) = theirs.map_or((f64::NAN, ""), |(way, speed, _)| (speed, way.name.as_str()));
+        // A few percent are the noise of the machine: by so much a length must be faster than none to say that it pays.
+        let pays = fixed > 1.02 * plain;
+        let goals = if pays {
+            let of_best = self.goal(ours >= 0.95 * fixed);
+            let faster = self.goal(ours > theirs);
+            format!(".95 of best: {of_best}, faster than llama.cpp: {faster}")
+        } else {
+            format!("nothing pays; .98 of plain: {}", self.goal(ours >= 0.98 * plain))
+        };
+        let coupling = self.coupling(ways, rows);
+        let _ = writeln!(
+            self.draft,
+            "{model:28}{title:28}{plain:9.1}{ours:10.1}{:10.2}{:>10}{:>10.2}{:>7.2}  {:12}{:>7.2}  {:36}{:>6.2}   {goals}{coupling}",
+            ours / plain,
+            cost.acceptance(),
+            cost.tokens_per_step(),
+            limits.cap(ways, rows),
+            fixed_name,
+            ours / fixed,
+            format!("{their_name} {theirs:.1}"),
+            ours / theirs,
+        );
+    }
+
+    /// Whether `coupled` accepts as much as `match` does, where both were run.
+    fn coupling(&mut self, ways: &[Way], rows: &[Row]) -> String {
+        let cost = |role: Role| best(ways, rows, |other| other == role).map(|(.., cost)| cost);
+        let Some(compared) = cost(Role::Match { n_max: 3 }) else { return String::new() };
+        let Some(coupled) = cost(Role::Fixed { ours: true, n_max: 3 }) else { return String::new() };
+        let rate = |cost: &Cost| cost.accepted / cost.drafted;
+        let holds = self.goal(rate(&coupled) >= rate(&compared));
+        format!("; coupled {} against match {}: {holds}", coupled.acceptance(), compared.acceptance())
+    }
+
+    /// Drafting from the text on one text: where it repeats itself, to be as fast as llama.cpp's best, elsewhere to cost
+    /// nothing; and always to be quick itself.
+    pub fn add_ngram(&mut self, model: &str, title: &str, repetitive: bool, ways: &[Way], rows: &[Row]) {
+        let speed = |among: &dyn Fn(Role) -> bool| {
+            best(ways, rows, among).map_or((f64::NAN, ""), |(way, speed, _)| (speed, way.name.as_str()))
+        };
+        let (plain, _) = speed(&|role| role == Role::Plain { ours: true });
+        let rules = [Role::Plain { ours: false }, Role::Ngram { ours: false, kind: Kind::Rule }];
+        let (rule, name) = speed(&|role| rules.contains(&role));
+        let (with_static, _) = speed(&|role| role == Role::Ngram { ours: false, kind: Kind::Static });
+        let _ = write!(self.ngram, "{model:28}{title:28}{plain:9.1}  {:38}", format!("{name} {rule:.1}"));
+        for (way, row) in ways.iter().zip(rows) {
+            let theirs = match way.role {
+                Role::Ngram { ours: true, kind: Kind::General } => rule,
+                Role::Ngram { ours: true, kind: Kind::Static } => with_static,
+                _ => continue,
+            };
+            let speed = row.speed();
+            let shown = if row.missing.is_some() {
+                "not available".into()
+            } else if repetitive {
+                let holds = self.goal(speed >= theirs);
+                format!("{speed:.1} ({:.2}, {:.2} of theirs: {holds})", speed / plain, speed / theirs)
+            } else {
+                format!("{speed:.1} ({:.2}, .99 of plain: {})", speed / plain, self.goal(speed >= 0.99 * plain))
+            };
+            // The type auto may have the draft model draft, too.
+            let us = draft_us(&row.cost());
+            let quick = if us.is_finite() && way.name != "auto" {
+                format!(", under 2 us a draft: {}", self.goal(us < 2.0))
+            } else {
+                String::new()
+            };
+            let _ = write!(self.ngram, "  {} {shown}{quick}", way.name);
+        }
+        self.ngram.push('\n');
+    }
+
+    /// Everything.
+    pub fn text(&self) -> String {
+        let mut text = String::from("## Summary\n\n");
+        if !self.draft.is_empty() {
+            let _ = writeln!(
+                text,
+                "{:28}{:28}{:>9}{:>10}{:>10}{:>10}{:>10}{:>7}  {:12}{:>7}  {:36}{:>6}   goals",
+                "target",
+                "with the draft model",
+                "plain",
+                "adaptive",
+                "speed-up",
+                "accepted",
+                "tok/step",
+                "cap",
+                "best fixed",
+                "of it",
+                "llama.cpp's best",
+                "ours/"
+            );
+            text += &self.draft;
+            text.push('\n');
+        }
+        if !self.ngram.is_empty() {
+            let _ = writeln!(
+                text,
+                "{:28}{:28}{:>9}  {:40}  ours (speed-up, of theirs)",
+                "target", "from the text", "plain", "llama.cpp's best"
+            );
+            text += &self.ngram;
+            text.push('\n');
+        }
+        let _ = writeln!(
+            text,
+            "goals met: {} of {}. Speed-ups are over our plain speed; cap: what v(n), c and the measured tokens a step allow the best fixed length.",
+            self.met, self.goals
+        );
+        text
+    }
+}

@@ -1,0 +1,45 @@
+//! A large text in tokens, made once.
+
+use std::fs;
+use std::process::Command;
+use std::time::SystemTime;
+
+use super::super::common;
+use super::super::host::{Host, Result, root};
+
+/// Documents of `models/corpus.py`, and the seed, which no training used.
+const DOCUMENTS: &str = "50000";
+const SEED: &str = "20260701";
+const END: &str = "<|endoftext|>\n";
+/// Documents that are tokenized in one call.
+const AT_ONCE: usize = 500;
+
+/// More than 5 million tokens by the vocabulary of `host`, which is the shipped target's. Made by `models/corpus.py` into
+/// `target/bench/corpus.i32` (little-endian), and anew when the script or the model is.
+pub fn tokens(host: &Host) -> Result<Vec<i32>> {
+    let path = common::folder()?.join("corpus.i32");
+    let script = root().join("models/corpus.py");
+    let changed = |path| fs::metadata(path).and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+    let sources = [script.clone(), root().join("models/stories-target.gguf")];
+    if sources.iter().all(|source| changed(source) < changed(&path)) {
+        let bytes = fs::read(&path)?;
+        return Ok(bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect());
+    }
+
+    eprintln!("making {} (half a minute, once)", path.display());
+    let output = Command::new("python3").arg(&script).args([DOCUMENTS, SEED]).output()?;
+    if !output.status.success() {
+        return Err(format!("{}: {}", script.display(), String::from_utf8_lossy(&output.stderr)).into());
+    }
+    let text = String::from_utf8(output.stdout)?;
+    let mut tokens = Vec::new();
+    let documents: Vec<&str> = text.split_inclusive(END).collect();
+    for documents in documents.chunks(AT_ONCE) {
+        tokens.extend(super::tokenize(host, &documents.concat(), false)?);
+    }
+    // Whole or not at all: a benchmark may be stopped here.
+    let part = path.with_extension("part");
+    fs::write(&part, tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>())?;
+    fs::rename(&part, &path)?;
+    Ok(tokens)
+}

@@ -1,0 +1,167 @@
+//! What the benchmarks have written: prompts that the shipped models can continue, and a corpus of what they were trained on.
+#![allow(dead_code)] // each benchmark uses a part
+
+pub mod corpus;
+
+use serde_json::{Value, json};
+
+use super::host::{Host, Result};
+
+/// A prompt of the benchmarks.
+#[derive(Debug, Clone)]
+pub enum Prompt {
+    /// Text, with ChatML's tokens read as such.
+    Text(String),
+    /// Token ids.
+    Ids(Vec<i32>),
+}
+
+/// Prompts of one kind.
+#[derive(Debug, Clone)]
+pub struct Text {
+    pub name: &'static str,
+    pub prompts: Vec<Prompt>,
+    /// The temperatures to write it at.
+    pub temperatures: &'static [f64],
+    /// Whether much of what comes was there before, so that drafting from the text itself pays.
+    pub repetitive: bool,
+    /// Whether it has no end of its own: EOS is ignored.
+    pub endless: bool,
+}
+
+/// A story by ChatML.
+pub const STORY: &str =
+    "<|im_start|>user\nTell me a story about a child who lost a ring.<|im_end|>\n<|im_start|>assistant\n";
+/// Another one.
+pub const SNAIL: &str = "<|im_start|>user\nTell me a story about Tom and a snail.<|im_end|>\n<|im_start|>assistant\n";
+/// Facts that are to become a JSON record.
+pub const RECORD: &str = "<|im_start|>user\nWrite this as JSON. Mia was 7 years old and lived near the river. She carried a \
+     new red kite. It was windy. Mia met a fox. They ate soup. In the end Mia was proud.<|im_end|>\n\
+     <|im_start|>assistant\n";
+
+/// ChatML: turns of the user and answers, and the beginning of the answer to the last one.
+fn chat(turns: &[(&str, &str)], last: &str) -> Prompt {
+    let turn = |(user, answer): &(&str, &str)| {
+        format!("<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>\n")
+    };
+    let before: String = turns.iter().map(turn).collect();
+    Prompt::Text(format!("{before}<|im_start|>user\n{last}<|im_end|>\n<|im_start|>assistant\n"))
+}
+
+/// `n` ids that no generator of ours makes sense of, the same for the same seed. None is a control token of the shipped
+/// vocabulary (ids 0..=2) or behind its end.
+pub fn random(n: usize, seed: u64) -> Vec<i32> {
+    let mut state = seed;
+    let mut next = || {
+        // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = state;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        3 + i32::try_from((x ^ (x >> 31)) % 1500).unwrap_or(0)
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+/// The ids, again, and the first of them once more.
+fn again(ids: &[i32]) -> Prompt {
+    Prompt::Ids([ids, ids, ids.get(..6).unwrap_or(ids)].concat())
+}
+
+const MIA: (&str, &str) = (
+    "Mia was 7 years old and lived near the river. She carried a new red kite. It was windy. Mia met a fox. They ate \
+     soup. In the end Mia was proud.",
+    r#"{"name": "Mia", "age": 7, "place": "river", "thing": "red kite", "animal": "fox", "food": "soup", "feeling": "proud"}"#,
+);
+const BEN: (&str, &str) = (
+    "Ben was 9 years old and lived near the mill. He carried an old golden flute. It was cold. Ben met a duck. They ate \
+     plums. In the end Ben was calm.",
+    r#"{"name": "Ben", "age": 9, "place": "mill", "thing": "golden flute", "animal": "duck", "food": "plums", "feeling": "calm"}"#,
+);
+const RUTH: (&str, &str) = (
+    "Ruth was 5 years old and lived near the school. She carried a big blue button. It was snowy. Ruth met an owl. They \
+     ate carrots. In the end Ruth was happy.",
+    r#"{"name": "Ruth", "age": 5, "place": "school", "thing": "blue button", "animal": "owl", "food": "carrots", "feeling": "happy"}"#,
+);
+
+/// All kinds, from what a draft guesses easily to what nobody can, then the repetitive ones.
+pub fn texts() -> Vec<Text> {
+    let text = |prompt: &str| Prompt::Text(prompt.to_owned());
+    let both: &[f64] = &[0.0, 1.0];
+    let json_of = |facts: &str| format!("Write this as JSON. {facts}");
+    let repeat = |facts: &str| format!("Repeat after me: {facts}");
+    let kind = |name, prompts| Text { name, prompts, temperatures: both, repetitive: false, endless: false };
+    let twice = |name, prompts| Text { repetitive: true, ..kind(name, prompts) };
+    vec![
+        kind("story", vec![text(STORY), text("Once upon a time there was a child named Tom."), text(SNAIL)]),
+        kind(
+            "chat",
+            vec![
+                chat(&[], "Tell me a story about Karl and a badger."),
+                chat(
+                    &[(&format!("{} Who did Mia meet?", MIA.0), "Mia met a fox.")],
+                    "Can you tell me a story about the mill?",
+                ),
+                chat(&[], "Please tell me a story about a duck and a golden kite."),
+            ],
+        ),
+        kind("json", [MIA, BEN, RUTH].iter().map(|facts| chat(&[], &json_of(facts.0))).collect()),
+        Text { endless: true, ..kind("random", (1..=3).map(|seed| Prompt::Ids(random(64, seed))).collect()) },
+        // At temperature 5 the target says nearly anything.
+        Text { temperatures: &[5.0], endless: true, ..kind("noise", vec![text(SNAIL)]) },
+        // The target copies well what is no language; language it would rather continue its own way.
+        Text { endless: true, ..twice("rewrite", (4..=6).map(|seed| again(&random(64, seed))).collect()) },
+        twice(
+            "code",
+            vec![
+                text("# Python\ndef add_kite(items):"),
+                text("# Python\nclass Ring:"),
+                text("# Python\nfor x in range(7):\n    y = x + 3\n    print(x, y)\n\ndef add_bell(items):"),
+            ],
+        ),
+        twice(
+            "records",
+            vec![
+                chat(&[(&json_of(MIA.0), MIA.1), (&json_of(BEN.0), BEN.1)], &json_of(RUTH.0)),
+                chat(&[(&json_of(BEN.0), BEN.1), (&json_of(RUTH.0), RUTH.1)], &json_of(MIA.0)),
+                chat(&[(&json_of(RUTH.0), RUTH.1), (&json_of(MIA.0), MIA.1)], &json_of(BEN.0)),
+            ],
+        ),
+        twice(
+            "quotes",
+            vec![
+                chat(&[(&repeat(MIA.0), MIA.0)], &repeat(MIA.0)),
+                chat(&[(&repeat(BEN.0), BEN.0)], &repeat(BEN.0)),
+                chat(&[(STORY_ASKED, STORY_TOLD)], "Tell me a story about Karl and a badger."),
+            ],
+        ),
+    ]
+}
+
+const STORY_ASKED: &str = "Tell me a story about Karl and an otter.";
+const STORY_TOLD: &str = "Once upon a time there was a child named Karl. Karl lived near the bridge. Karl carried a heavy \
+     white hat in his bag. It was a cloudy day, so Karl went for a walk.\n\nOn the way he met an otter. \"Hello,\" said the \
+     otter. \"Where are you going?\" \"I am going to the beach,\" said Karl. \"Do you want to come with me?\"";
+
+impl Text {
+    /// The tokens of its first `n` prompts, as the target of `host` reads them.
+    pub fn ids(&self, n: usize, host: &Host) -> Result<Vec<Vec<i32>>> {
+        self.prompts.iter().take(n).map(|prompt| prompt.ids(host)).collect()
+    }
+}
+
+impl Prompt {
+    /// Its tokens.
+    fn ids(&self, host: &Host) -> Result<Vec<i32>> {
+        match self {
+            Prompt::Ids(ids) => Ok(ids.clone()),
+            Prompt::Text(text) => tokenize(host, text, true),
+        }
+    }
+}
+
+/// The tokens of a text; BOS is put before it as the model wants it if `whole`.
+fn tokenize(host: &Host, text: &str, whole: bool) -> Result<Vec<i32>> {
+    let answer: Value = host.call("tokenize", &json!({ "text": text, "add_special": whole }))?;
+    Ok(serde_json::from_value(answer["ids"].clone())?)
+}

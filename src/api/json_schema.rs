@@ -1,0 +1,511 @@
+//! `json_schema`: a JSON schema, made a grammar by llama.cpp's converter.
+//!
+//! The converter ignores what it does not know, gets some of the rest wrong, and has no limits. A text under a schema must
+//! always be valid, so the schema is read here first: it is brought to a form that the converter gets right, and what no
+//! grammar can enforce is an error. A schema may become narrower (no further properties unless it asks for them,
+//! at most 15 digits), never wider. References are followed within the schema alone; nothing is ever fetched.
+
+mod disjoint;
+mod merge;
+mod pattern;
+#[cfg(test)]
+mod validator;
+
+use std::collections::{HashMap, VecDeque};
+
+use serde_json::{Map, Value, json};
+
+use super::fields::show;
+use crate::error::{Error, Result};
+use crate::llama::schema_to_grammar;
+
+/// Most schemas in a schema, most values in an `enum`, most properties of an object.
+const MAX_NODES: usize = 2000;
+const MAX_VALUES: usize = 4000;
+const MAX_PROPERTIES: usize = 128;
+/// The longest name of a property, and all names on the way to a value, in bytes.
+const MAX_NAME: usize = 256;
+const MAX_PATH: usize = 2048;
+/// The largest count of a repetition in a grammar.
+const MAX_COUNT: u64 = 2000;
+/// The largest absolute value of a bounded integer.
+const MAX_INTEGER: i64 = 999_999_999_999_999;
+
+/// Keywords that say nothing about what is valid.
+const NOTES: [&str; 20] = [
+    "$schema",
+    "$id",
+    "$comment",
+    "$defs",
+    "definitions",
+    "$anchor",
+    "$vocabulary",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "example",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "contentEncoding",
+    "contentMediaType",
+    "contentSchema",
+    "then",
+    "else",
+];
+/// Keywords of one type each.
+const OF_TYPE: [(&str, &[&str]); 4] = [
+    ("object", &["properties", "required", "additionalProperties", "minProperties", "maxProperties"]),
+    ("array", &["items", "prefixItems", "minItems", "maxItems", "uniqueItems"]),
+    ("string", &["minLength", "maxLength", "pattern", "format"]),
+    ("integer", &NUMERIC),
+];
+const NUMERIC: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
+const TYPES: [&str; 7] = ["object", "array", "string", "integer", "number", "boolean", "null"];
+/// What no grammar enforces.
+const BEYOND: [&str; 14] = [
+    "not",
+    "if",
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+    "patternProperties",
+    "propertyNames",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+    "contains",
+    "minContains",
+    "maxContains",
+    "$dynamicRef",
+    "$recursiveRef",
+];
+
+/// A JSON string's character: what the converter has, without surrogates, of which two halves could go astray.
+const CHAR: &str = r#"[^"\\\x7F\x00-\x1F\uD800-\uDFFF] | [\\] (["\\bfnrt] | "u" ([0-9a-ce-fA-CE-F] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))"#;
+/// A number that every parser can hold: exponents of one or two digits.
+const NUMBER: &str = r#"("-"? integral-part) ("." decimal-part)? ([eE] [-+]? [0-9] [0-9]?)?"#;
+
+/// Reads the field: an object, or a string that holds one.
+///
+/// # Errors
+/// It is neither.
+pub fn read(value: &Value) -> Result<Value> {
+    let parsed = value.as_str().map(serde_json::from_str::<Value>);
+    match (value, parsed) {
+        (_, Some(Ok(schema @ Value::Object(_)))) => Ok(schema),
+        (_, Some(Err(error))) => Err(Error::invalid(format!("json_schema: not JSON: {error}"))),
+        (Value::Object(_), _) => Ok(value.clone()),
+        _ => Err(super::fields::unexpected("json_schema", "an object, or a string that holds one", value)),
+    }
+}
+
+/// The grammar of the texts that are valid under `schema`.
+///
+/// # Errors
+/// `invalid_request`, with the place in the schema: what is no schema, what nothing can satisfy, what a grammar cannot
+/// enforce, what is too large.
+pub fn to_grammar(schema: &Value) -> Result<String> {
+    let mut reader = Reader { root: schema, names: HashMap::new(), todo: VecDeque::new(), nodes: 0, values: 0 };
+    let root = reader.reference("#", "#").map_err(Error::invalid)?;
+    let mut defs = Map::new();
+    while let Some((name, at)) = reader.todo.pop_front() {
+        let target = reader.resolve(&at, &at).map_err(Error::invalid)?;
+        let plain = reader.schema(target, &at, 0).map_err(Error::invalid)?;
+        defs.insert(name, plain);
+    }
+    let plain = json!({"$ref": root["$ref"], "$defs": defs});
+    let grammar = schema_to_grammar(&plain.to_string())?;
+    Ok(grammar.lines().map(repair).collect())
+}
+
+/// A rule of the converter's, corrected.
+fn repair(line: &str) -> String {
+    match line.split_once(" ::= ") {
+        Some(("char", _)) => format!("char ::= {CHAR}\n"),
+        Some(("number", _)) => format!("number ::= {NUMBER}\n"),
+        // A name that is none of some may begin with anything but a quote there; also with half an escape.
+        Some((name, body)) if body.starts_with("[\"] (") => {
+            format!("{name} ::= {}\n", body.replace("[^\"", "[^\"\\\\\\x7F\\x00-\\x1F"))
+        }
+        _ => format!("{line}\n"),
+    }
+}
+
+type Checked<T> = std::result::Result<T, String>;
+
+/// The error of a place in the schema.
+fn wrong<T>(at: &str, what: impl std::fmt::Display) -> Checked<T> {
+    let shown: String = at.chars().take(120).collect();
+    Err(format!("json_schema: {shown}: {what}"))
+}
+
+struct Reader<'a> {
+    root: &'a Value,
+    /// The definition that a reference became.
+    names: HashMap<String, String>,
+    /// Definitions to be written.
+    todo: VecDeque<(String, String)>,
+    nodes: usize,
+    values: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// What a reference points at.
+    fn resolve(&self, reference: &str, at: &str) -> Checked<&'a Value> {
+        let Some(pointer) = reference.strip_prefix('#') else {
+            return wrong(at, format!("$ref {reference:?}: only references into the same schema are followed"));
+        };
+        self.root.pointer(pointer).map_or_else(|| wrong(at, format!("cannot resolve $ref {reference:?}")), Ok)
+    }
+
+    fn reference(&mut self, reference: &str, at: &str) -> Checked<Value> {
+        self.resolve(reference, at)?;
+        if reference.len() > MAX_PATH {
+            return wrong(at, "a $ref that is too long");
+        }
+        let next = format!("d{}", self.names.len());
+        let name = self.names.entry(reference.to_owned()).or_insert_with(|| {
+            self.todo.push_back((next.clone(), reference.to_owned()));
+            next
+        });
+        Ok(json!({"$ref": format!("#/$defs/{name}")}))
+    }
+
+    /// The schema in the converter's terms. `names`: bytes of the names on the way to it.
+    fn schema(&mut self, schema: &Value, at: &str, names: usize) -> Checked<Value> {
+        self.nodes += 1;
+        if self.nodes > MAX_NODES {
+            return wrong(at, format!("more than {MAX_NODES} schemas in one"));
+        }
+        if names > MAX_PATH {
+            return wrong(at, format!("names of more than {MAX_PATH} bytes on the way here"));
+        }
+        let map = match schema {
+            Value::Object(map) => map,
+            Value::Bool(true) => return Ok(json!({})),
+            Value::Bool(false) => return wrong(at, "nothing is valid under false"),
+            other => return wrong(at, format!("expected a schema, got {}", show(other))),
+        };
+        if let Some(keyword) = BEYOND.iter().find(|keyword| map.contains_key(**keyword)) {
+            return wrong(at, format!("{keyword} cannot be enforced by a grammar"));
+        }
+        let assertions: Vec<&str> = map.keys().map(String::as_str).filter(|key| is_assertion(key)).collect();
+        let alone = |keyword: &str| match assertions.iter().find(|other| **other != keyword) {
+            Some(other) => wrong(at, format!("{other} beside {keyword} cannot be enforced")),
+            None => Ok(()),
+        };
+        if map.contains_key("allOf") {
+            let merged = merge::all_of(map, at, &|reference| self.resolve(reference, at))?;
+            return self.schema(&merged, at, names + 1);
+        }
+        if let Some(reference) = map.get("$ref") {
+            alone("$ref")?;
+            let Some(reference) = reference.as_str() else { return wrong(at, "$ref must be a string") };
+            return self.reference(reference, at);
+        }
+        for keyword in ["anyOf", "oneOf"] {
+            if let Some(parts) = map.get(keyword) {
+                alone(keyword)?;
+                return self.alternatives(parts, keyword, &format!("{at}/{keyword}"), names);
+            }
+        }
+        if let Some(values) = map.get("enum").cloned().or_else(|| map.get("const").map(|value| json!([value]))) {
+            if let Some(other) = assertions.iter().find(|key| !["enum", "const", "type"].contains(key)) {
+                return wrong(at, format!("{other} beside enum or const cannot be enforced"));
+            }
+            return self.values(map, &values, at);
+        }
+        let types = self.types(map, &assertions, at)?;
+        let mut parts = Vec::new();
+        for name in &types {
+            parts.push(self.typed(map, name, at, names)?);
+        }
+        Ok(match parts.len() {
+            0 => json!({}),
+            1 => parts.swap_remove(0),
+            _ => json!({ "anyOf": parts }),
+        })
+    }
+
+    fn alternatives(&mut self, parts: &Value, keyword: &str, at: &str, names: usize) -> Checked<Value> {
+        let Some(list) = parts.as_array().filter(|list| !list.is_empty()) else {
+            return wrong(at, "must be an array of schemas, and not empty");
+        };
+        if keyword == "oneOf" {
+            let resolve = |reference: &str| self.resolve(reference, at).ok();
+            for (i, one) in list.iter().enumerate() {
+                if let Some(j) = list.iter().take(i).position(|other| !disjoint::disjoint(one, other, &resolve, 0)) {
+                    return wrong(at, format!("{j} and {i} may both be valid, which oneOf forbids: use anyOf"));
+                }
+            }
+        }
+        let mut out = Vec::new();
+        for (i, part) in list.iter().enumerate() {
+            if part != &Value::Bool(false) {
+                out.push(self.schema(part, &format!("{at}/{i}"), names + 12)?);
+            }
+        }
+        if out.is_empty() { wrong(at, "nothing is valid") } else { Ok(json!({ "anyOf": out })) }
+    }
+
+    fn values(&mut self, map: &Map<String, Value>, values: &Value, at: &str) -> Checked<Value> {
+        let Some(values) = values.as_array() else { return wrong(at, "enum must be an array") };
+        self.values += values.len();
+        if self.values > MAX_VALUES {
+            return wrong(at, format!("more than {MAX_VALUES} values in enums"));
+        }
+        let types = named_types(map, at)?;
+        let is_const = |value: &Value| map.get("const").is_none_or(|wanted| wanted == value);
+        let fits = |value: &Value| types.is_empty() || types.iter().any(|name| is_of_type(value, name));
+        let valid: Vec<&Value> = values.iter().filter(|value| is_const(value) && fits(value)).collect();
+        if valid.is_empty() { wrong(at, "no value of the enum is valid") } else { Ok(json!({ "enum": valid })) }
+    }
+
+    /// The types that values may have, those that the schema names or that its keywords are for; none: any.
+    fn types(&self, map: &Map<String, Value>, assertions: &[&str], at: &str) -> Checked<Vec<String>> {
+        let named = named_types(map, at)?;
+        if !named.is_empty() || map.contains_key("type") {
+            return Ok(named);
+        }
+        let mut types: Vec<String> = OF_TYPE
+            .iter()
+            .filter(|(_, keywords)| assertions.iter().any(|key| keywords.contains(key)))
+            .map(|(name, _)| (*name).to_owned())
+            .collect();
+        if assertions == ["format"] {
+            types.clear();
+        }
+        Ok(types)
+    }
+
+    fn typed(&mut self, map: &Map<String, Value>, name: &str, at: &str, names: usize) -> Checked<Value> {
+        match name {
+            "object" => self.object(map, at, names),
+            "array" => self.array(map, at, names),
+            "string" => string(map, at),
+            "integer" => integer(map, at),
+            "number" => match NUMERIC.iter().find(|key| map.contains_key(**key)) {
+                Some(key) => wrong(at, format!("{key} is enforced on the type integer alone")),
+                None => Ok(json!({"type": "number"})),
+            },
+            _ => Ok(json!({ "type": name })),
+        }
+    }
+
+    fn object(&mut self, map: &Map<String, Value>, at: &str, names: usize) -> Checked<Value> {
+        let empty = Map::new();
+        let properties = match map.get("properties") {
+            None => &empty,
+            Some(Value::Object(properties)) => properties,
+            Some(_) => return wrong(at, "properties must be an object"),
+        };
+        let required = strings(map, "required", at)?;
+        let additional = match map.get("additionalProperties") {
+            None if map.contains_key("properties") || !required.is_empty() => None,
+            None | Some(Value::Bool(true)) => Some(json!(true)),
+            Some(Value::Bool(false)) => None,
+            Some(schema) => Some(self.schema(schema, &format!("{at}/additionalProperties"), names + 20)?),
+        };
+        let mut out = Map::new();
+        for (name, schema) in properties {
+            if schema != &Value::Bool(false) {
+                let plain = self.schema(schema, &format!("{at}/properties/{name}"), names + name.len() + 1)?;
+                out.insert(name.clone(), plain);
+            } else if required.contains(&name.as_str()) {
+                return wrong(at, format!("{} is required and never valid", show(&json!(name))));
+            }
+        }
+        for name in &required {
+            if !out.contains_key(*name) {
+                if map.get("additionalProperties") == Some(&Value::Bool(false)) {
+                    return wrong(at, format!("{} is required and is no property", show(&json!(name))));
+                }
+                let any = additional.clone().filter(Value::is_object).unwrap_or_else(|| json!({}));
+                out.insert((*name).to_owned(), any);
+            }
+        }
+        if out.len() > MAX_PROPERTIES {
+            return wrong(at, format!("more than {MAX_PROPERTIES} properties"));
+        }
+        let odd = |name: &str| name.is_empty() || name.contains(['"', '\\', '[', ']', '^', '-', '*']);
+        for name in out.keys() {
+            if name.len() > MAX_NAME {
+                return wrong(at, format!("a property's name of more than {MAX_NAME} bytes"));
+            }
+            if name == "*" || additional.is_some() && (odd(name) || name.contains(char::is_control)) {
+                let name = show(&json!(name));
+                return wrong(at, format!("the property {name} cannot be told from additional ones by a grammar"));
+            }
+        }
+        let few = count(map, "minProperties", at)?.is_some_and(|least| least > required.len() as u64);
+        let many = count(map, "maxProperties", at)?.is_some_and(|most| additional.is_some() || most < out.len() as u64);
+        if few || many {
+            return wrong(at, "minProperties and maxProperties cannot be enforced by a grammar");
+        }
+        Ok(json!({
+            "type": "object", "properties": out, "required": required,
+            "additionalProperties": additional.unwrap_or(json!(false)),
+        }))
+    }
+
+    fn array(&mut self, map: &Map<String, Value>, at: &str, names: usize) -> Checked<Value> {
+        if map.get("uniqueItems") == Some(&Value::Bool(true)) {
+            return wrong(at, "uniqueItems cannot be enforced by a grammar");
+        }
+        let (least, most) = bounds(map, "minItems", "maxItems", at)?;
+        let items = map.get("items");
+        let tuple = map.get("prefixItems").or(items.filter(|items| items.is_array()));
+        if let Some(tuple) = tuple {
+            let Some(tuple) = tuple.as_array() else { return wrong(at, "prefixItems must be an array") };
+            let len = tuple.len() as u64;
+            if least > len || most.is_some_and(|most| most < len) {
+                return wrong(at, format!("a tuple has as many items as prefixItems, {len}"));
+            }
+            let mut out = Vec::new();
+            for (i, item) in tuple.iter().enumerate() {
+                out.push(self.schema(item, &format!("{at}/prefixItems/{i}"), names + 12)?);
+            }
+            return Ok(json!({"type": "array", "items": out}));
+        }
+        let (items, most) = match items {
+            Some(Value::Bool(false)) if least == 0 => (json!({}), Some(0)),
+            Some(items) => (self.schema(items, &format!("{at}/items"), names + 5)?, most),
+            None => (json!({}), most),
+        };
+        let mut out = json!({"type": "array", "items": items, "minItems": least});
+        if let Some(most) = most {
+            out["maxItems"] = json!(most);
+        }
+        Ok(out)
+    }
+}
+
+fn string(map: &Map<String, Value>, at: &str) -> Checked<Value> {
+    let (least, most) = bounds(map, "minLength", "maxLength", at)?;
+    let has_length = least > 0 || most.is_some();
+    let format = match map.get("format") {
+        None => None,
+        Some(Value::String(format)) => Some(format.as_str()),
+        Some(_) => return wrong(at, "format must be a string"),
+    };
+    if let Some(pattern) = map.get("pattern") {
+        let Some(pattern) = pattern.as_str() else { return wrong(at, "pattern must be a string") };
+        if has_length {
+            return wrong(at, "a length beside pattern cannot be enforced");
+        }
+        let pattern = match pattern::translate(pattern) {
+            Ok(pattern) if pattern.len() < 1 << 16 => pattern,
+            Ok(_) => return wrong(at, "the pattern is too long"),
+            Err(why) => return wrong(at, format!("the pattern has {why}, which a grammar cannot enforce")),
+        };
+        return Ok(json!({"type": "string", "pattern": pattern}));
+    }
+    // Of the formats, these are enforced; the others are notes, as the standard has it.
+    match format.filter(|format| ["date", "time", "date-time", "uuid"].contains(format)) {
+        Some(_) if has_length => wrong(at, "a length beside format cannot be enforced"),
+        Some(format) => Ok(json!({"type": "string", "format": format})),
+        None => {
+            let mut out = json!({"type": "string", "minLength": least});
+            if let Some(most) = most {
+                out["maxLength"] = json!(most);
+            }
+            Ok(out)
+        }
+    }
+}
+
+/// The converter's rules for one bound are wrong for some numbers, those for two are right.
+fn integer(map: &Map<String, Value>, at: &str) -> Checked<Value> {
+    if map.get("multipleOf").is_some_and(|step| step.as_f64() != Some(1.0)) {
+        return wrong(at, "multipleOf cannot be enforced by a grammar");
+    }
+    let bound = |key: &str, round: fn(f64) -> f64, add: i64| match map.get(key) {
+        None => Ok(None),
+        Some(value) => match (value.as_i64(), value.as_f64()) {
+            (Some(whole), _) => Ok(Some(whole.saturating_add(add))),
+            (None, Some(number)) => Ok(Some((round(number) as i64).saturating_add(add))),
+            _ => wrong(at, format!("{key} must be a number")),
+        },
+    };
+    let least = bound("minimum", f64::ceil, 0)?.max(bound("exclusiveMinimum", f64::floor, 1)?);
+    let upper = [bound("maximum", f64::floor, 0)?, bound("exclusiveMaximum", f64::ceil, -1)?];
+    let most = upper.into_iter().flatten().min();
+    if least.is_none() && most.is_none() {
+        return Ok(json!({"type": "integer"}));
+    }
+    let (least, most) = (least.unwrap_or(-MAX_INTEGER).max(-MAX_INTEGER), most.unwrap_or(MAX_INTEGER).min(MAX_INTEGER));
+    if least > most {
+        return wrong(at, format!("no integer (of at most 15 digits) is from {least} to {most}"));
+    }
+    Ok(json!({"type": "integer", "minimum": least, "maximum": most}))
+}
+
+fn is_assertion(key: &str) -> bool {
+    ["$ref", "allOf", "anyOf", "oneOf", "enum", "const", "type"].contains(&key)
+        || OF_TYPE.iter().any(|(_, keywords)| keywords.contains(&key)) && !NOTES.contains(&key)
+}
+
+/// `type`, one or several.
+fn named_types(map: &Map<String, Value>, at: &str) -> Checked<Vec<String>> {
+    let names = match map.get("type") {
+        None => return Ok(Vec::new()),
+        Some(Value::String(name)) => vec![name.clone()],
+        Some(Value::Array(names)) if !names.is_empty() => {
+            names.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+        }
+        Some(_) => return wrong(at, "type must be a string or an array of strings"),
+    };
+    match names.iter().find(|name| !TYPES.contains(&name.as_str())) {
+        Some(name) => wrong(at, format!("unrecognized type {}", show(&json!(name)))),
+        None if names.is_empty() => wrong(at, "type must be a string or an array of strings"),
+        None => Ok(names),
+    }
+}
+
+fn is_of_type(value: &Value, name: &str) -> bool {
+    match name {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        _ => value.is_null(),
+    }
+}
+
+fn strings<'v>(map: &'v Map<String, Value>, key: &str, at: &str) -> Checked<Vec<&'v str>> {
+    let Some(value) = map.get(key) else { return Ok(Vec::new()) };
+    let list = value.as_array().map(|list| list.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
+    match list.flatten() {
+        Some(list) => Ok(list),
+        None => wrong(at, format!("{key} must be an array of strings")),
+    }
+}
+
+fn count(map: &Map<String, Value>, key: &str, at: &str) -> Checked<Option<u64>> {
+    match map.get(key) {
+        None => Ok(None),
+        Some(value) => match value.as_f64().filter(|number| number.fract() == 0.0 && *number >= 0.0) {
+            Some(number) => Ok(Some(number as u64)),
+            None => wrong(at, format!("{key} must be a non-negative integer")),
+        },
+    }
+}
+
+/// Two counts that a grammar can have. Above its largest, the upper one is lowered: what is shorter is valid, too.
+fn bounds(map: &Map<String, Value>, least: &str, most: &str, at: &str) -> Checked<(u64, Option<u64>)> {
+    let (low, high) = (count(map, least, at)?.unwrap_or(0), count(map, most, at)?);
+    if low > MAX_COUNT {
+        return wrong(at, format!("{least} of {low} is more than the {MAX_COUNT} that a grammar can count"));
+    }
+    match high {
+        Some(high) if high < low => wrong(at, format!("{least} of {low} is more than {most} of {high}")),
+        high => Ok((low, high.map(|high| high.min(MAX_COUNT)))),
+    }
+}
+
+#[cfg(test)]
+#[path = "json_schema_tests.rs"]
+mod tests;

@@ -1,0 +1,209 @@
+//! Regular expressions in schemas.
+//!
+//! llama.cpp's converter copies a pattern's characters into the grammar as they are, so that `.` and `[^a]` admit a bare
+//! quote inside a JSON string; and what it does not know it replaces by any string, with a word on stderr. So each
+//! character and class is made a class of the characters that JSON strings hold unescaped, in the converter's own
+//! notation, and the rest is refused.
+
+/// Characters that a JSON string holds only as escapes, and surrogates.
+const NEVER: [(u32, u32); 5] = [(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF)];
+/// The deepest nesting of groups.
+const MAX_DEPTH: usize = 32;
+const MAX_REPEAT: u32 = 2000;
+
+/// `pattern` as the converter takes it: anchored (what matches as a whole matches in part, too), of classes, groups,
+/// `|` and repetitions only. The error says what a grammar cannot express.
+pub(super) fn translate(pattern: &str) -> Result<String, String> {
+    let inner = pattern.strip_prefix('^').unwrap_or(pattern);
+    let escaped = inner.strip_suffix('$').is_some_and(|rest| (rest.len() - rest.trim_end_matches('\\').len()) % 2 == 1);
+    let inner = if escaped { inner } else { inner.strip_suffix('$').unwrap_or(inner) };
+    let mut reader = Reader { rest: inner.chars().peekable(), out: String::from("^") };
+    let mut depth = 0_usize;
+    // Whether something stands before that can be repeated.
+    let mut item = false;
+    while let Some(char) = reader.rest.next() {
+        item = match char {
+            '(' => {
+                if reader.rest.next_if_eq(&'?').is_some() && reader.rest.next() != Some(':') {
+                    return Err("groups that look around or have names or flags".into());
+                }
+                depth += 1;
+                if depth > MAX_DEPTH {
+                    return Err(format!("groups nested deeper than {MAX_DEPTH}"));
+                }
+                reader.out.push('(');
+                false
+            }
+            ')' => {
+                depth = depth.checked_sub(1).ok_or("unbalanced parentheses")?;
+                reader.out.push(')');
+                true
+            }
+            '|' => {
+                reader.out.push('|');
+                false
+            }
+            '*' | '+' | '?' | '{' if !item => return Err(format!("{char:?} after nothing that it could repeat")),
+            '*' | '+' | '?' => {
+                reader.out.push(char);
+                false
+            }
+            '{' => {
+                reader.bounds()?;
+                false
+            }
+            '^' | '$' => return Err("anchors inside of it".into()),
+            '.' => reader.class(true, &[(0x0A, 0x0A), (0x0D, 0x0D)]),
+            '[' => {
+                let (negated, ranges) = reader.ranges()?;
+                reader.class(negated, &ranges)
+            }
+            '\\' => {
+                let (negated, ranges) = reader.escape()?;
+                reader.class(negated, &ranges)
+            }
+            _ => reader.class(false, &[(u32::from(char), u32::from(char))]),
+        };
+    }
+    if depth > 0 {
+        return Err("unbalanced parentheses".into());
+    }
+    Ok(reader.out + "$")
+}
+
+type Ranges = Vec<(u32, u32)>;
+
+struct Reader<'a> {
+    rest: std::iter::Peekable<std::str::Chars<'a>>,
+    out: String,
+}
+
+impl Reader<'_> {
+    /// Writes the class; true.
+    fn class(&mut self, negated: bool, ranges: &[(u32, u32)]) -> bool {
+        let mut excluded = NEVER.to_vec();
+        if negated {
+            excluded.extend_from_slice(ranges);
+        } else {
+            excluded.extend(complement(ranges));
+        }
+        self.out.push('[');
+        for (first, last) in complement(&excluded) {
+            self.out.push_str(&format!("\\U{first:08X}-\\U{last:08X}"));
+        }
+        // A class of nothing would be no item at all: a character that no text has.
+        if self.out.ends_with('[') {
+            self.out.push_str("\\UFFFFFFFF");
+        }
+        self.out.push(']');
+        true
+    }
+
+    /// What follows `[`.
+    fn ranges(&mut self) -> Result<(bool, Ranges), String> {
+        let negated = self.rest.next_if_eq(&'^').is_some();
+        let mut ranges = Vec::new();
+        loop {
+            let first = match self.rest.next().ok_or("unterminated character class")? {
+                ']' => return Ok((negated, ranges)),
+                '\\' => match self.escape()? {
+                    (false, set) => set,
+                    (true, _) => return Err("negated escapes in a class".into()),
+                },
+                char => vec![(u32::from(char), u32::from(char))],
+            };
+            let mut ahead = self.rest.clone();
+            let is_range = ahead.next() == Some('-') && ahead.next().is_some_and(|next| next != ']');
+            let [(low, _)] = first.as_slice() else {
+                ranges.extend(first);
+                continue;
+            };
+            let low = *low;
+            if !is_range {
+                ranges.extend(first);
+                continue;
+            }
+            self.rest.next();
+            let high = match self.rest.next().ok_or("unterminated character class")? {
+                '\\' => match self.escape()?.1.as_slice() {
+                    [(char, last)] if char == last => *char,
+                    _ => return Err("a range to a class".into()),
+                },
+                char => u32::from(char),
+            };
+            if high < low {
+                return Err("a range upside down".into());
+            }
+            ranges.push((low, high));
+        }
+    }
+
+    /// What follows a backslash.
+    fn escape(&mut self) -> Result<(bool, Ranges), String> {
+        let digit = || vec![(0x30, 0x39)];
+        let word = || vec![(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)];
+        // Line and tab characters are escapes in JSON: of the blanks, these are left.
+        let space = || vec![(0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x2028, 0x2029)];
+        let hex = |reader: &mut Self, digits: usize| {
+            let text: String = reader.rest.by_ref().take(digits).collect();
+            u32::from_str_radix(&text, 16).ok().filter(|_| text.len() == digits).ok_or("an escape of no character")
+        };
+        let char = self.rest.next().ok_or("trailing backslash")?;
+        let one = match char {
+            'd' => return Ok((false, digit())),
+            'D' => return Ok((true, digit())),
+            'w' => return Ok((false, word())),
+            'W' => return Ok((true, word())),
+            's' => return Ok((false, space())),
+            'S' => return Ok((true, space())),
+            't' => 0x09,
+            'n' => 0x0A,
+            'r' => 0x0D,
+            'x' => hex(self, 2)?,
+            'u' => hex(self, 4)?,
+            _ if char.is_ascii_punctuation() => u32::from(char),
+            _ => return Err(format!("the escape \\{char}")),
+        };
+        Ok((false, vec![(one, one)]))
+    }
+
+    /// What follows `{`.
+    fn bounds(&mut self) -> Result<(), String> {
+        let mut inside = String::new();
+        loop {
+            match self.rest.next().ok_or("unterminated curly brackets")? {
+                '}' => break,
+                char => inside.push(char),
+            }
+        }
+        let (least, most) = inside.split_once(',').unwrap_or((&inside, &inside));
+        let read = |text: &str| text.parse::<u32>().ok().filter(|number| *number <= MAX_REPEAT);
+        let bad = || format!("{{{inside}}} (whole numbers up to {MAX_REPEAT} are possible)");
+        let least = read(least).ok_or_else(bad)?;
+        if most.is_empty() {
+            self.out.push_str(&format!("{{{least},}}"));
+        } else {
+            let most = read(most).filter(|most| *most >= least).ok_or_else(bad)?;
+            self.out.push_str(&format!("{{{least},{most}}}"));
+        }
+        Ok(())
+    }
+}
+
+/// All other characters, in order.
+fn complement(ranges: &[(u32, u32)]) -> Ranges {
+    let mut ranges = ranges.to_vec();
+    ranges.sort_unstable();
+    let mut next = 0;
+    let mut rest = Vec::new();
+    for (first, last) in ranges {
+        if next < first {
+            rest.push((next, first - 1));
+        }
+        next = next.max(last.saturating_add(1));
+    }
+    if next <= 0x10_FFFF {
+        rest.push((next, 0x10_FFFF));
+    }
+    rest
+}

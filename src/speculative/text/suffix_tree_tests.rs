@@ -1,0 +1,144 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+/// The tree with its contexts spelt out, and all places of their continuations.
+#[derive(Default)]
+struct Naive {
+    nodes: HashMap<Vec<Token>, Vec<usize>>,
+}
+
+fn context(text: &[Token], at: usize, length: usize) -> Option<&[Token]> {
+    text.get(at.checked_sub(length)?..at).filter(|context| !context.contains(&BETWEEN))
+}
+
+impl Naive {
+    fn learn(&mut self, text: &[Token], at: usize, depth: usize) {
+        for (level, length) in LENGTHS.into_iter().enumerate().take(depth) {
+            let Some(here) = context(text, at, length) else { return };
+            let Some(places) = self.nodes.get_mut(here) else {
+                self.nodes.insert(here.to_vec(), vec![at]);
+                return;
+            };
+            let first = places[0];
+            places.push(at);
+            let deeper = LENGTHS[..depth].get(level + 1).and_then(|length| context(text, first, *length));
+            let early = places.len() == 2 && self.nodes.len() < NODES_PER_TOKEN * at;
+            if let Some(deeper) = deeper.filter(|_| early) {
+                self.nodes.entry(deeper.to_vec()).or_insert_with(|| vec![first]);
+            }
+        }
+    }
+
+    fn longest(&self, text: &[Token], depth: usize) -> Vec<(usize, &[usize])> {
+        let known = |length: usize| Some((length, &self.nodes.get(context(text, text.len(), length)?)?[..]));
+        let mut all: Vec<_> = LENGTHS.iter().take(depth).map_while(|length| known(*length)).collect();
+        all.reverse();
+        all.truncate(TOLD);
+        all
+    }
+}
+
+proptest! {
+    #[test]
+    fn it_knows_what_spelt_out_contexts_know(
+        text in prop::collection::vec(prop_oneof![8 => 0..2_i32, 1 => Just(Token::MAX)], 1..160),
+        max_length in 1..40_usize,
+        hint in 0..9_usize,
+        between in 0..160_usize,
+    ) {
+        let depth = LENGTHS.iter().filter(|length| **length <= max_length).count();
+        let mut text = text;
+        if let Some(token) = text.get_mut(between) {
+            *token = BETWEEN;
+        }
+        let (mut tree, mut naive) = (ContextTree::new(max_length), Naive::default());
+        for at in 0..text.len() {
+            let seen = &text[..at];
+            let found: Vec<Continuations> = tree.look_up(seen, &mut Hint(hint)).into_iter().flatten().collect();
+            let expected = naive.longest(seen, depth);
+            prop_assert_eq!(found.len(), expected.len());
+            for (found, (length, places)) in found.iter().zip(expected) {
+                prop_assert_eq!((found.length, usize::from(found.total)), (length, places.len()));
+                let (best, n_best) = (to_index(found.best.0), usize::from(found.best.1));
+                prop_assert!(places.contains(&best));
+                let count = |place: usize| places.iter().filter(|other| text[**other] == text[place]).count();
+                let mut different: Vec<Token> = places.iter().map(|place| text[*place]).collect();
+                different.sort_unstable();
+                different.dedup();
+                prop_assert!(n_best <= count(best));
+                if different.len() <= 2 {
+                    // Two can be counted exactly.
+                    prop_assert_eq!(n_best, count(best));
+                    prop_assert!(places.iter().all(|place| count(*place) <= n_best), "{:?} {:?}", found, places);
+                    let last = places.iter().rev().find(|place| text[**place] == text[best]);
+                    prop_assert_eq!(Some(&best), last);
+                }
+                if different.len() == 2 {
+                    prop_assert_eq!(usize::from(found.other.1), places.len() - n_best);
+                }
+            }
+            if text[at] != BETWEEN {
+                tree.learn(&text, at);
+                naive.learn(&text, at, depth);
+            }
+        }
+        tree.clear();
+        prop_assert_eq!(tree.look_up(&text, &mut Hint(hint)), [None; TOLD]);
+    }
+
+    #[test]
+    fn what_is_frequent_survives_what_is_rare(rare in prop::collection::vec(10..1000_i32, 0..40)) {
+        // 1 is followed by 2 twice as often as by anything else.
+        let text: Vec<Token> = rare.iter().flat_map(|rare| [1, 2, 1, 2, 1, *rare]).chain([1, 2, 1]).collect();
+        let mut tree = ContextTree::new(1);
+        for at in 0..text.len() {
+            tree.learn(&text, at);
+        }
+        let [Some(found), ..] = tree.look_up(&text, &mut Hint::default()) else { panic!("it was seen") };
+        prop_assert_eq!(text[to_index(found.best.0)], 2);
+    }
+}
+
+#[test]
+fn counts_fade_when_they_are_full() {
+    let text: Vec<Token> = [[1, 2].repeat(1000), [1, 3].repeat(1000), vec![1]].concat();
+    let mut tree = ContextTree::new(1);
+    for at in 0..text.len() {
+        tree.learn(&text, at);
+    }
+    let [Some(found), ..] = tree.look_up(&text, &mut Hint::default()) else { panic!("it was seen") };
+    assert_eq!(text[to_index(found.best.0)], 3, "what was frequent long ago gives way");
+    assert!(found.total >= 127);
+}
+
+#[test]
+fn memory_is_bounded_by_the_number_of_tokens() {
+    let check = |text: Vec<Token>| {
+        let mut tree = ContextTree::new(MAX_LENGTH);
+        for at in 0..text.len() {
+            tree.learn(&text, at);
+            assert!(tree.used <= NODES_PER_TOKEN * at + 1);
+            assert!(tree.nodes.len() * size_of::<Node>() <= 96 * at.max(LEAST));
+        }
+        tree.used
+    };
+    assert_eq!(size_of::<Node>(), 16);
+    check((0..20_000).map(|index: i32| index * index % 97 % 5).collect());
+    let twice = check((0..5000).chain(0..5000).collect());
+    assert!(twice > 10_000, "what is copied gets deeper nodes");
+    assert_eq!(check(vec![1; 1000]), LENGTHS.len());
+}
+
+#[test]
+fn what_was_seen_once_is_found_by_a_longer_context() {
+    // 1 2 was followed by 5 only behind 70 .. 73.
+    let text = [70, 71, 72, 73, 1, 2, 5, 1, 2, 3, 80, 1, 2, 4, 81, 70, 71, 72, 73, 1, 2];
+    let mut tree = ContextTree::new(MAX_LENGTH);
+    for at in 0..text.len() {
+        tree.learn(&text, at);
+    }
+    let [Some(longest), ..] = tree.look_up(&text, &mut Hint::default()) else { panic!("it was seen") };
+    assert_eq!((text[to_index(longest.best.0)], longest.total), (5, 1));
+    assert!(longest.length > 2);
+}

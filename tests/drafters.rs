@@ -1,0 +1,219 @@
+//! Every drafter through the server: the text stays the same, and each drafts where it can.
+
+mod common;
+
+use common::{complete, drain, merge, prompts, start, submit, text, with};
+use foredraft::api::Family::{Completion, Speculative};
+use foredraft::api::System;
+use serde_json::{Value, json};
+
+const TYPES: [&str; 9] = [
+    "draft",
+    "ngram-cache",
+    "ngram-simple",
+    "ngram-map-k",
+    "ngram-map-k4v",
+    "ngram-mod",
+    "suffix",
+    "auto",
+    "prediction",
+];
+
+/// A prompt that the model continues by saying much of it again.
+const REPETITIVE: &str = "<|im_start|>user\nRepeat after me: Mia has a kite. Mia has a kite. Mia has a kite.<|im_end|>\n\
+    <|im_start|>assistant\nMia has a kite. Mia has a kite. Mia has a";
+
+/// Parameters with which each drafts on short texts.
+fn eager(kind: &str) -> Value {
+    let mut speculative = json!({
+        "type": kind, "adaptive": false, "n_max": 6, "ngram_size_n": 3, "ngram_size_m": 6, "ngram_mod_n_match": 4, "ngram_mod_n_min": 0,
+    });
+    if kind == "prediction" {
+        speculative["type"] = json!(["ngram-mod"]);
+    }
+    speculative
+}
+
+fn essence(answer: &Value) -> Value {
+    json!([answer["content"], answer["tokens"], answer["stop_type"], answer["tokens_predicted"]])
+}
+
+#[test]
+fn no_drafter_changes_a_text() {
+    let system = start(json!({"n_ctx": 512}));
+    let mut accepted = json!({});
+    let mut texts = prompts();
+    texts.truncate(6);
+    texts.push(REPETITIVE.into());
+    for (index, prompt) in texts.iter().enumerate() {
+        for temperature in [0.0, 0.8] {
+            let request = json!({
+                "prompt": prompt, "n_predict": 72, "temperature": temperature, "seed": index, "return_tokens": true,
+                "repeat_penalty": 1, "cache_prompt": index % 2 == 0, "ignore_eos": true,
+            });
+            let plain = complete(&system, Completion, &request);
+            for kind in TYPES {
+                for adaptive in [json!(true), json!(false)] {
+                    let mut speculative = eager(kind);
+                    merge(&mut speculative, &json!({"adaptive": adaptive}));
+                    let mut fast = with(&request, json!({"speculative": speculative}));
+                    if kind == "prediction" {
+                        let mut predicted = plain["content"].as_str().unwrap().to_owned();
+                        predicted.truncate(predicted.floor_char_boundary(predicted.len() * 3 / 4));
+                        fast["prediction"] = json!({"type": "content", "content": predicted});
+                    }
+                    let fast = complete(&system, Speculative, &fast);
+                    assert_eq!(essence(&fast), essence(&plain), "{prompt:?} {temperature} {kind} {adaptive}");
+                    for (source, counts) in fast["speculative"]["by_type"].as_object().unwrap() {
+                        let before = accepted[source].as_u64().unwrap_or(0);
+                        accepted[source] = json!(before + counts["n_accepted"].as_u64().unwrap());
+                    }
+                }
+            }
+        }
+    }
+    for source in
+        ["draft", "ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "suffix", "prediction"]
+    {
+        assert!(accepted[source].as_u64() > Some(20), "nothing is proved of who drafts nothing: {source} {accepted}");
+    }
+}
+
+#[test]
+fn a_list_takes_the_best_and_tells_who_it_was() {
+    let system = start(json!({"n_ctx": 512}));
+    let request = json!({
+        "prompt": REPETITIVE, "n_predict": 60, "temperature": 0, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true,
+        "speculative": {"type": ["ngram-mod", "suffix", "draft"], "adaptive": false, "n_max": 6},
+    });
+    let answer = complete(&system, Speculative, &request);
+    let report = &answer["speculative"];
+    assert_eq!(report["type"], json!(["ngram-mod", "suffix", "draft"]));
+    let by_type = report["by_type"].as_object().unwrap();
+    assert!(by_type.contains_key("suffix") && by_type.len() > 1, "{report}");
+    let sum = |key: &str| by_type.values().map(|counts| counts[key].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(
+        (json!(sum("n_drafted")), json!(sum("n_accepted"))),
+        (report["n_drafted"].clone(), report["n_accepted"].clone())
+    );
+    let sources = answer["sources"].as_array().unwrap();
+    for (source, counts) in by_type {
+        let said = sources.iter().filter(|other| *other == source).count();
+        assert_eq!(json!(said), counts["n_accepted"], "{source}");
+    }
+}
+
+#[test]
+fn without_a_draft_model_the_text_drafts() {
+    let system = start(json!({"n_ctx": 512, "model_draft": null}));
+    let request =
+        json!({"prompt": REPETITIVE, "n_predict": 60, "temperature": 0, "repeat_penalty": 1, "ignore_eos": true});
+    let answer = complete(&system, Speculative, &with(&request, json!({"speculative": {"adaptive": false}})));
+    assert!(answer["speculative"]["n_accepted"].as_u64() > Some(10), "{}", answer["speculative"]);
+    assert_eq!(answer["speculative"].get("disabled"), None);
+    let asked = complete(&system, Speculative, &with(&request, json!({"speculative": {"type": "draft"}})));
+    assert_eq!(asked["speculative"]["disabled"], "there is no draft model");
+    assert_eq!(asked["content"], answer["content"]);
+}
+
+fn lookup(system: &System, request: Value) -> Result<Value, String> {
+    let bytes = request.to_string();
+    system.with_server(|server| server.lookup_cache(bytes.as_bytes())).map_err(|error| error.message().to_owned())
+}
+
+#[test]
+fn the_dynamic_cache_learns_what_is_generated_and_nothing_of_a_request_leaks_otherwise() {
+    let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
+    let stats = |cache: &str| lookup(&system, json!({"action": "stats", "cache": cache})).unwrap();
+    assert_eq!(stats("dynamic")["n_ngrams"], 0);
+    let request = json!({
+        "prompt": "Once upon a time there was a child named Nora.", "n_predict": 60, "temperature": 0, "ignore_eos": true,
+        "speculative": {"type": "ngram-cache", "adaptive": false, "n_max": 8}, "return_tokens": true,
+    });
+    let first = complete(&system, Speculative, &request);
+    let learnt = stats("dynamic");
+    // Every generated token follows n-grams of 1 to 4 tokens, those of the prompt's end included.
+    assert_eq!(learnt["n_observations"], 4 * first["tokens_predicted"].as_u64().unwrap(), "{learnt}");
+    // Strict thresholds: what was said once is not said again by the cache; after three times it is.
+    let again: Vec<Value> = (0..3).map(|_| complete(&system, Speculative, &request)).collect();
+    let accepted = |answer: &Value| answer["speculative"]["n_accepted"].as_u64().unwrap();
+    assert!(accepted(&again[2]) > accepted(&first) + 20, "{} {}", first["speculative"], again[2]["speculative"]);
+    lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
+    assert_eq!(
+        accepted(&complete(&system, Speculative, &request)),
+        accepted(&first),
+        "a context cache ends with its request"
+    );
+    // A plain request teaches as well, and a cancelled one what it has said.
+    lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
+    complete(&system, Completion, &with(&request, json!({"speculative": false})));
+    assert_eq!(stats("dynamic")["n_observations"], learnt["n_observations"]);
+}
+
+#[test]
+fn caches_are_loaded_saved_merged_and_cleared_while_serving() {
+    let dir = std::env::temp_dir().join(format!("foredraft-drafters-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = |name: &str| dir.join(name).to_string_lossy().into_owned();
+    let system = start(json!({"n_ctx": 512, "lookup_cache_dynamic": path("not-there-yet.bin")}));
+    let request = json!({
+        "prompt": "Tom was 7 years old and lived near the hill.", "n_predict": 50, "temperature": 0, "ignore_eos": true,
+        "speculative": {"type": "ngram-cache", "adaptive": false},
+    });
+    let running = submit(&system, Completion, &with(&request, json!({"n_predict": 300, "temperature": 1, "seed": 3})));
+    let plain = complete(&system, Speculative, &request);
+    let saved = lookup(&system, json!({"action": "save", "cache": "dynamic", "filename": path("learnt.bin")})).unwrap();
+    assert_eq!(saved["file_bytes"], std::fs::metadata(path("learnt.bin")).unwrap().len());
+    let of_file = |action: &str, cache: &str| {
+        lookup(&system, json!({"action": action, "cache": cache, "filename": path("learnt.bin")})).unwrap()
+    };
+    let loaded = of_file("load", "static");
+    assert_eq!(loaded["n_ngrams"], saved["n_ngrams"]);
+    let merged = of_file("merge", "static");
+    assert_eq!(merged["n_observations"].as_u64(), saved["n_observations"].as_u64().map(|n| 2 * n));
+    assert_eq!(merged["n_ngrams"], saved["n_ngrams"]);
+    assert_eq!(lookup(&system, json!({"action": "clear", "cache": "static"})).unwrap()["n_ngrams"], 0);
+    // A request's own files, and init's.
+    let own = with(
+        &request,
+        json!({"speculative": {"type": "ngram-cache", "adaptive": false, "lookup_cache_static": path("learnt.bin")}}),
+    );
+    let fast = complete(&system, Speculative, &own);
+    assert_eq!(fast["content"], plain["content"]);
+    assert!(
+        fast["speculative"]["n_accepted"].as_u64() > plain["speculative"]["n_accepted"].as_u64(),
+        "{}",
+        fast["speculative"]
+    );
+    drop(text(&drain(&system, Completion, running)));
+    for (request, expected) in [
+        (json!({"action": "load", "cache": "static"}), "filename: is missing"),
+        (json!({"action": "lod", "cache": "static"}), "action: expected"),
+        (json!({"action": "stats", "cache": "both"}), "cache: expected"),
+        (json!({"action": "load", "cache": "static", "filename": path("nothing.bin")}), "nothing.bin"),
+        (json!({"action": "save", "cache": "dynamic", "filename": dir}), "filename"),
+    ] {
+        let error = lookup(&system, request.clone()).unwrap_err();
+        assert!(error.contains(expected), "{request}: {error}");
+    }
+    let other = start(json!({"n_ctx": 512, "lookup_cache_static": path("learnt.bin")}));
+    assert_eq!(lookup(&other, json!({"action": "stats", "cache": "static"})).unwrap()["n_ngrams"], saved["n_ngrams"]);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn contexts_that_shift_and_requests_that_are_cancelled_leave_no_wrong_draft() {
+    let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
+    let request = json!({"prompt": REPETITIVE, "n_predict": 300, "temperature": 0.7, "seed": 5, "ignore_eos": true, "return_tokens": true});
+    let plain = complete(&system, Completion, &request);
+    assert_eq!(plain["truncated"], true);
+    for kind in ["auto", "suffix", "ngram-cache", "ngram-map-k", "ngram-mod"] {
+        let fast = with(&request, json!({"speculative": eager(kind)}));
+        let cancelled = submit(&system, Speculative, &fast);
+        let answer = complete(&system, Speculative, &fast);
+        let command = json!({"id": cancelled}).to_string();
+        system.with_server(|server| server.cancel(Speculative, Some(command.as_bytes()))).unwrap();
+        assert_eq!(essence(&answer), essence(&plain), "{kind}");
+        assert!(answer["speculative"]["n_drafted"].as_u64() > Some(0), "{kind} {}", answer["speculative"]);
+    }
+}
