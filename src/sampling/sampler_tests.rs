@@ -280,9 +280,9 @@ fn what_another_sampler_found_is_accepted_alike() {
             ahead.accept(item.id).unwrap();
             own.accept_with(item.id, item.p).unwrap();
             history.push(item.id);
-            assert_eq!(own.mu, ahead.mu);
+            assert_eq!(own.state, ahead.state);
         }
-        assert_ne!(own.mu, 4.0);
+        assert_ne!(own.state, 4.0);
         assert_eq!(own.grammar.as_ref().unwrap().accepted, history);
         assert!(own.accept_with(4, 0.5).is_err());
     }
