@@ -171,14 +171,19 @@ impl Chain {
         }
     }
 
-    /// The state after `token`, which had the probability `p` when it was drawn; the same when it was no candidate.
-    pub(super) fn next_state(&self, state: f32, token: Token, p: Option<f32>, work: &Work) -> f32 {
+    /// The probability of `token` that the stage with a state learns from; `None` when it was no candidate in `list`.
+    pub(super) fn learns_from(&self, token: Token, list: &Candidates, work: &Work) -> Option<f32> {
         match self.steps.last() {
-            Some(Step::Mirostat(mirostat)) => p.map_or(state, |p| mirostat.next(state, p)),
-            Some(Step::Adaptive(adaptive)) => {
-                let before = work.before.iter().find(|(id, _)| *id == token);
-                before.map_or(state, |(_, p)| adaptive.next(state, *p))
-            }
+            Some(Step::Adaptive(_)) => work.before.iter().find(|(id, _)| *id == token).map(|(_, p)| *p),
+            _ => list.items().iter().find(|item| item.id == token).map(|item| item.p),
+        }
+    }
+
+    /// The state after a token with that probability.
+    pub(super) fn next_state(&self, state: f32, p: f32) -> f32 {
+        match self.steps.last() {
+            Some(Step::Mirostat(mirostat)) => mirostat.next(state, p),
+            Some(Step::Adaptive(adaptive)) => adaptive.next(state, p),
             _ => state,
         }
     }

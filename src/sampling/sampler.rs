@@ -135,12 +135,12 @@ impl<G: Constraint> Sampler<G> {
     ///
     /// Errors: the grammar does not allow the token.
     pub fn accept(&mut self, token: Token) -> Result<()> {
-        let item = self.list.items().iter().find(|item| item.id == token);
-        self.advance(token, item.map(|item| item.p))
+        self.advance(token, self.chain.learns_from(token, &self.list, &self.work))
     }
 
     /// As [`Sampler::accept`], for a token that another sampler of this text found, and gave the probability `p`: one
-    /// that ran ahead, of which not everything is kept. Errors as for `accept`.
+    /// that ran ahead, of which not everything is kept. With adaptive-p, `p` is the probability before its transformation,
+    /// which the lists here do not show. Errors as for `accept`.
     pub fn accept_with(&mut self, token: Token, p: f32) -> Result<()> {
         self.advance(token, Some(p))
     }
@@ -149,7 +149,9 @@ impl<G: Constraint> Sampler<G> {
         if let Some(grammar) = &mut self.grammar {
             grammar.accept(token)?;
         }
-        self.state = self.chain.next_state(self.state, token, p, &self.work);
+        if let Some(p) = p {
+            self.state = self.chain.next_state(self.state, p);
+        }
         Ok(())
     }
 
@@ -207,6 +209,7 @@ impl<G: Constraint> Sampler<G> {
     /// Leaves what the chain makes of an edited row in the list, of what the grammar allows.
     fn list_allowed(&mut self, logits: &[f32], place: Place<'_>, position: usize) -> Result<Option<()>> {
         self.list.clear();
+        self.work.forget();
         let blocks = Blocks::survey(logits, &mut self.blocks);
         if blocks.is_empty() {
             return Ok(None);
