@@ -167,7 +167,7 @@ fn fields_of_a_request_that_fail_say_so() {
     let nowhere = file("no-folder/a");
     let answer = complete(&system, Completion, &with(&request(&long_prompt()), json!({"session_save": nowhere})));
     assert_eq!(answer["content"], first["content"], "the text is there all the same");
-    assert_eq!(answer["session_save"]["code"], "invalid_request", "{answer}");
+    assert_eq!(answer["session_save"]["code"], "not_found", "{answer}");
     assert_eq!(answer["timings"]["prompt_n"], 1);
 }
 

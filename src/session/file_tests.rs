@@ -167,7 +167,8 @@ fn what_cannot_be_written_leaves_the_old_file() {
     fs::create_dir_all(&taken).expect("writable");
     for path in [taken, PathBuf::from("/dev/null")] {
         let error = session.write(&path).expect_err("no file is there");
-        assert!(error.message().contains("is not a file"), "{error}");
+        assert_eq!(error.code(), Code::InvalidRequest);
+        assert!(error.message().starts_with(&format!("{}: is ", path.display())), "{error}");
         assert!(!path.is_file());
     }
     assert_eq!(folder.names(), ["taken"], "nothing is left beside it");

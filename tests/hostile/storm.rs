@@ -12,7 +12,7 @@ use crate::c::{
 };
 
 const THREADS: u64 = 16;
-const CALLS: usize = 150;
+const CALLS: usize = 225;
 /// Completions that were answered to their end.
 static COMPLETED: AtomicUsize = AtomicUsize::new(0);
 

@@ -94,7 +94,8 @@ proptest! {
         let mut greedy = Vec::new();
         loop {
             let logprobs = language.logprobs(&greedy);
-            let best = (0..).zip(&logprobs).max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
+            // Of equals the lowest token, as in the search.
+            let best = (0..).zip(&logprobs).max_by(|a: &(Token, _), b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0))).unwrap().0;
             greedy.push(best);
             if best == 0 || greedy.len() == 6 {
                 break;
