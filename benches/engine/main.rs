@@ -25,12 +25,12 @@ use texts::{RECORD, SNAIL, STORY};
 
 /// Ways of speculating.
 const WAYS: [(&str, &str); 6] = [
-    ("adaptive", r#"{"adaptive": true}"#),
-    ("heuristic", r#"{"adaptive": "heuristic"}"#),
-    ("n_max 2", r#"{"adaptive": false, "n_max": 2}"#),
-    ("n_max 3", r#"{"adaptive": false, "n_max": 3}"#),
-    ("n_max 7", r#"{"adaptive": false, "n_max": 7}"#),
-    ("match 3", r#"{"adaptive": false, "n_max": 3, "verify": "match"}"#),
+    ("adaptive", r#"{"type": "draft", "adaptive": true}"#),
+    ("heuristic", r#"{"type": "draft", "adaptive": "heuristic"}"#),
+    ("n_max 2", r#"{"type": "draft", "adaptive": false, "n_max": 2}"#),
+    ("n_max 3", r#"{"type": "draft", "adaptive": false, "n_max": 3}"#),
+    ("n_max 7", r#"{"type": "draft", "adaptive": false, "n_max": 7}"#),
+    ("match 3", r#"{"type": "draft", "adaptive": false, "n_max": 3, "verify": "match"}"#),
 ];
 
 /// A kind of text, its prompt and the temperature it is written at: from what a draft guesses easily to what nobody can.
