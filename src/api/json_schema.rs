@@ -9,6 +9,7 @@ mod disjoint;
 mod merge;
 mod pattern;
 #[cfg(test)]
+#[path = "json_schema/validator_tests.rs"]
 mod validator;
 
 use std::collections::{HashMap, VecDeque};
