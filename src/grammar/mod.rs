@@ -113,5 +113,5 @@ impl Grammar {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
+#[path = "grammar_tests.rs"]
 mod tests;

@@ -55,4 +55,5 @@ pub use stats::{LookupStats, Tally, lookup_stats};
 pub use tools::{Progress, create, merge};
 
 #[cfg(test)]
+#[path = "naive_tests.rs"]
 pub(crate) mod naive;

@@ -74,11 +74,6 @@ impl Costs {
             if known { self.draft + FRESH_DRAFT * (each.min(MOST_SLOWER * self.draft) - self.draft) } else { each };
     }
 
-    /// Whether batches of `n` tokens were measured.
-    pub fn knows(&self, n: usize) -> bool {
-        n.checked_sub(1).and_then(|index| self.target.get(index)).is_some_and(|cost| *cost > 0.0)
-    }
-
     /// v(n): what a batch of `n` tokens costs, in evaluations of one; v(0) = 0. Between measured sizes a straight line;
     /// beyond, the line to what prompts cost, or where none was seen that of the last ones.
     pub fn v(&self, n: usize) -> f64 {
@@ -142,7 +137,6 @@ pub(super) mod tests {
         assert!(costs.v(20) > 2.0);
         assert!((costs.c() - 0.1).abs() < 1e-9);
         assert!(Costs::default().v(4) > 1.0);
-        assert!(costs.knows(5) && !costs.knows(4) && !costs.knows(0));
     }
 
     #[test]

@@ -40,8 +40,6 @@ pub struct Plan {
     verify: Vec<f64>,
     /// Cost of drafting one, in tokens: S · c.
     draft: f64,
-    /// S.
-    rate: f64,
 }
 
 impl Plan {
@@ -49,20 +47,15 @@ impl Plan {
     pub fn update(&mut self, costs: &Costs, rate: &Rate, base: usize) {
         let plain = base.max(1) as f64 / costs.v(base.max(1));
         // Drafting nothing is always possible.
-        self.rate = rate.value().max(plain);
-        self.draft = self.rate * costs.c();
+        let rate = rate.value().max(plain);
+        self.draft = rate * costs.c();
         self.verify.clear();
         let alone = costs.v(base);
-        self.verify.extend((0..=MAX_DRAFT).map(|m| self.rate * (costs.v(base + m) - alone)));
+        self.verify.extend((0..=MAX_DRAFT).map(|m| rate * (costs.v(base + m) - alone)));
     }
 
     fn verify(&self, m: usize) -> f64 {
         self.verify.get(m).copied().unwrap_or(f64::INFINITY)
-    }
-
-    /// What a time of `evaluations` is worth in tokens.
-    pub fn price(&self, evaluations: f64) -> f64 {
-        self.rate * evaluations
     }
 
     /// How many tokens of a draft to verify, and what that gains in tokens. `acceptances`: of each token, if those before
