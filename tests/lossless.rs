@@ -24,6 +24,8 @@ fn ways() -> Vec<Value> {
         json!({"adaptive": false, "n_max": 5, "verify": "match"}),
         json!({"adaptive": "heuristic", "n_max": 16}),
         json!({"adaptive": true, "n_max": 8, "p_min": 0.3, "n_min": 2}),
+        json!({"type": "draft", "adaptive": false, "n_max": 12, "n_branches": 4, "p_split": 0.05}),
+        json!({"n_branches": 8, "p_split": 0.0, "verify": "match"}),
     ]
 }
 
@@ -47,7 +49,7 @@ fn greedy_text_is_the_same_on_fifty_prompts() {
         let request =
             json!({"prompt": prompt, "n_predict": 64, "temperature": 0, "return_tokens": true, "cache_prompt": false});
         let plain = complete(&system, Completion, &request);
-        let way = &[ways(), drawing_ways()].concat()[index % 8];
+        let way = &[ways(), drawing_ways()].concat()[index % 10];
         let fast = complete(&system, Speculative, &with(&request, json!({"speculative": way})));
         assert_eq!(essence(&fast), essence(&plain), "{prompt:?} {way}");
         accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
@@ -66,10 +68,10 @@ fn sampled_text_is_the_same_for_a_seed() {
                 "return_tokens": true, "cache_prompt": false,
             });
             let plain = complete(&system, Completion, &request);
-            for verify in ["coupled", "match"] {
-                let speculative = json!({"verify": verify, "adaptive": false, "n_max": 4});
+            for (verify, n_branches) in [("coupled", 1), ("match", 1), ("coupled", 3), ("match", 4)] {
+                let speculative = json!({"verify": verify, "adaptive": false, "n_max": 6, "n_branches": n_branches});
                 let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
-                assert_eq!(essence(&fast), essence(&plain), "{prompt:?} {temperature} {verify}");
+                assert_eq!(essence(&fast), essence(&plain), "{prompt:?} {temperature} {speculative}");
                 assert!(fast["speculative"]["n_drafted"].as_u64() > Some(0), "{fast}");
             }
         }
@@ -122,11 +124,59 @@ fn every_sampler_leaves_speculation_lossless() {
         });
         let request = with(&base, setting.clone());
         let plain = complete(&system, Completion, &request);
-        for verify in ["coupled", "match"] {
-            let speculative = json!({"verify": verify, "adaptive": false, "n_max": 6});
+        for (verify, n_branches) in [("coupled", 1), ("match", 1), ("coupled", 4)] {
+            let speculative = json!({"verify": verify, "adaptive": false, "n_max": 6, "n_branches": n_branches});
             let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
             assert_eq!(essence(&fast), essence(&plain), "{setting} {verify}");
         }
+    }
+}
+
+/// Where the first branch is wrong another may be right: of two drafts of the same depth the one with branches brings more.
+#[test]
+fn branches_are_accepted() {
+    let system = start(json!({"n_ctx": 512}));
+    let per_step = |speculative: Value| {
+        let (mut tokens, mut steps) = (0.0, 0.0);
+        for (seed, prompt) in prompts().iter().enumerate().step_by(3) {
+            let request = json!({
+                "prompt": prompt, "n_predict": 48, "temperature": 1, "top_k": 0, "seed": seed, "speculative": speculative,
+            });
+            let answer = complete(&system, Speculative, &request);
+            assert_eq!(answer["speculative"].get("disabled"), None, "{answer}");
+            tokens += answer["tokens_predicted"].as_f64().expect("a count");
+            steps += answer["speculative"]["n_steps"].as_f64().expect("a count");
+        }
+        tokens / steps
+    };
+    let chain = per_step(json!({"type": "draft", "adaptive": false, "n_max": 2}));
+    let tree = per_step(json!({"type": "draft", "adaptive": false, "n_max": 10, "n_branches": 5, "p_split": 0.02}));
+    let long = per_step(json!({"type": "draft", "adaptive": false, "n_max": 10}));
+    assert!(tree > chain + 0.2, "a tree of depth 2 or more: {tree}, a chain of 2: {chain}, of 10: {long}");
+}
+
+/// Slots with buffers of their own cannot share what branches have in common.
+#[test]
+fn where_there_can_be_no_branches_the_answer_says_so() {
+    let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
+    let ask = |speculative: Value| {
+        let request =
+            json!({"prompt": "Once upon a time", "n_predict": 24, "temperature": 0, "speculative": speculative});
+        complete(&system, Speculative, &request)
+    };
+    let answer = ask(json!({"type": "draft", "n_branches": 3}));
+    let why = answer["speculative"]["disabled"].as_str().unwrap_or_default();
+    assert!(why.starts_with("n_branches"), "{answer}");
+    assert!(answer["speculative"]["n_accepted"].as_u64() > Some(0), "one branch there is: {answer}");
+    assert_eq!(ask(json!({"type": "draft"}))["speculative"].get("disabled"), None);
+    let system = start(json!({"n_ctx": 512, "n_parallel": 2, "kv_unified": true}));
+    let request = json!({
+        "prompt": "Once upon a time", "n_predict": 60, "temperature": 1, "speculative": {"type": "draft", "adaptive": false, "n_branches": 3},
+    });
+    let ids = [(); 4].map(|()| submit(&system, Speculative, &request));
+    for id in ids {
+        let answer = drain(&system, Speculative, id).pop().expect("a final response");
+        assert_eq!((&answer["success"], answer["speculative"].get("disabled")), (&json!(true), None), "{answer}");
     }
 }
 

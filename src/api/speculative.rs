@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::fields::{Fields, shortest, show, unavailable, unexpected, word_in};
 use super::suggest;
 use crate::error::{Error, Result};
-use crate::speculative::{Adaptive, MAX_DRAFT, NgramParams, Settings, Source, Verify};
+use crate::speculative::{Adaptive, MAX_BRANCHES, MAX_DRAFT, NgramParams, Settings, Source, Verify};
 
 /// Which functions a request came through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -139,9 +139,9 @@ impl Options {
             Some(other) => return Err(unexpected("speculative.adaptive", "true, false or \"heuristic\"", other)),
         }
         ngram(fields, &mut settings.ngram)?;
-        // Where a tree would branch: means nothing for one branch, but llama.cpp's users set it.
-        fields.number("p_split", 0.0..=1.0)?;
-        fields.unavailable("n_branches", |value| matches!(value.as_f64(), Some(0.0 | 1.0)))?;
+        set(&mut settings.p_split, fields.number("p_split", 0.0..=1.0)?);
+        // 0 is llama.cpp's word for none beside the draft itself.
+        set(&mut settings.n_branches, fields.int("n_branches", 0..=MAX_BRANCHES as i64)?.map(|n: usize| n.max(1)));
         let file = |path: String| Some(path).filter(|path| !path.is_empty()).map(PathBuf::from);
         set(&mut self.caches.0, fields.c_text("lookup_cache_static")?.map(file));
         set(&mut self.caches.1, fields.c_text("lookup_cache_dynamic")?.map(file));
@@ -170,7 +170,8 @@ impl Options {
     }
 
     fn to_json(&self) -> Value {
-        let Settings { n_max, n_max_text, n_min, p_min, verify, adaptive, ngram, .. } = &self.settings;
+        let Settings { n_max, n_max_text, n_min, p_min, n_branches, p_split, verify, adaptive, ngram, .. } =
+            &self.settings;
         let adaptive = match adaptive {
             Adaptive::Auto => json!(true),
             Adaptive::Heuristic => json!("heuristic"),
@@ -182,6 +183,8 @@ impl Options {
             "n_max_text": n_max_text,
             "n_min": n_min,
             "p_min": shortest(*p_min),
+            "n_branches": n_branches,
+            "p_split": shortest(*p_split),
             "verify": verify.as_str(),
             "adaptive": adaptive,
             "ngram_size_n": ngram.simple.size_n,

@@ -22,6 +22,10 @@ enum Place {
     Beams,
 }
 
+/// Why a draft has one branch where more were asked for.
+const NO_BRANCHES: &str = "n_branches: one, since these need the verify rules coupled or match, a model whose memory can be cut \
+    back, and n_parallel 1 or kv_unified";
+
 impl Generation {
     /// Gives free slots to the requests that wait, in their order.
     pub(super) fn admit(&mut self, notify: &mut dyn FnMut(u64)) {
@@ -179,7 +183,8 @@ impl Generation {
             }
             Some(Speculation { settings, stats, .. }) => {
                 self.team.begin(index, &sampler, settings);
-                stats.disabled = missing;
+                let chain = settings.n_branches > 1 && (settings.verify.draws() || self.context.n_shared() < 2);
+                stats.disabled = missing.or_else(|| chain.then(|| NO_BRANCHES.to_owned()));
             }
             None => {}
         }

@@ -35,13 +35,14 @@ pub(super) fn check(context: &mut Context, slot: &mut Slot, row: usize, draft: &
     }
 }
 
-/// `coupled` and `match`: goes on as long as the target chooses what was drafted.
+/// `coupled` and `match`: goes on as long as the target chooses what was drafted, in any branch
+/// ([`verify::matching`]).
 fn compare(context: &mut Context, slot: &mut Slot, row: usize, draft: &Drafted<'_>) -> Checked {
     let Some(task) = &mut slot.task else { return (None, 0) };
     let model = Arc::clone(context.model());
-    let mut accepted = 0;
+    let (mut node, mut accepted) = (0, 0);
     loop {
-        let Some(logits) = context.logits(row + accepted) else { return (Some(no_logits()), accepted) };
+        let Some(logits) = context.logits(row + slot.branches.row(node)) else { return (Some(no_logits()), accepted) };
         let (token, probs) = match pick(task, logits) {
             Ok(picked) => picked,
             Err(error) => return (Some(Stop::Error(error)), accepted),
@@ -49,13 +50,17 @@ fn compare(context: &mut Context, slot: &mut Slot, row: usize, draft: &Drafted<'
         if let Err(error) = task.sampler.accept(token) {
             return (Some(Stop::Error(error)), accepted);
         }
-        let agreed = draft.source.filter(|_| draft.tokens.get(accepted) == Some(&token));
-        if agreed.is_some() {
-            accepted += 1;
-            slot.cache.push(&[token]);
+        let drafted = |child: &usize| draft.tokens.get(*child - 1) == Some(&token);
+        let child = slot.branches.children(node).find(drafted);
+        if let Some(child) = child {
+            (node, accepted) = (child, accepted + 1);
+            if slot.branches.is_own(child) {
+                slot.cache.push(&[token]);
+            }
         }
-        let stop = task.generated(token, agreed.unwrap_or(Source::Target), probs, model.vocab());
-        if stop.is_some() || agreed.is_none() {
+        let source = draft.source.filter(|_| child.is_some()).unwrap_or(Source::Target);
+        let stop = task.generated(token, source, probs, model.vocab());
+        if stop.is_some() || child.is_none() {
             return (stop, accepted);
         }
     }

@@ -13,6 +13,9 @@ use crate::llama::DecodeError;
 use crate::session::Sequence;
 use crate::speculative::Wish;
 
+/// A draft follows so many tokens that are not evaluated yet: the one sampled last, and those of a branch that was right
+/// (see [`branches`]).
+const MAX_PENDING: usize = 16;
 /// Most drafted tokens of a slot in a batch. From 64 tokens of a sequence on, ggml's flash attention on CPUs sums up in another
 /// order (`GGML_FA_TILE_Q`), and the last bits of logits would depend on the draft.
 const MAX_CHECKED: usize = 62;
@@ -30,7 +33,8 @@ impl Generation {
             .filter(|(_, task)| task.speculation.is_some())
             .map(|(slot, task)| {
                 let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(task.remaining() - 1).min(MAX_CHECKED);
-                let ready = task.is_generating() && task.tokens.len() == slot.cache.len() + 1;
+                let pending = task.tokens.len().saturating_sub(slot.cache.len());
+                let ready = task.is_generating() && (1..=MAX_PENDING).contains(&pending);
                 Wish {
                     slot: slot.index,
                     tokens: &task.tokens,
@@ -79,14 +83,18 @@ impl Generation {
             let draft = self.team.drafted(index);
             let complete = chunk.len() == pending.len();
             let draft = if complete { draft.get(..draft.len().min(most - chunk.len())).unwrap_or(&[]) } else { &[] };
-            let mut row = None;
             let next = slot.cache.next();
-            for (offset, token) in chunk.iter().chain(draft).enumerate() {
-                let output = complete && offset + 1 >= chunk.len();
-                let at = self.batch.push(*token, next + offset, slot.cache.id(), output);
-                if output && row.is_none() {
-                    row = Some(at);
-                }
+            let planted = slot.branches.plant(&mut self.context, self.team.parents(index).take(draft.len()));
+            let draft = draft.get(..planted).unwrap_or(&[]);
+            let mut row = None;
+            for (offset, token) in chunk.iter().enumerate() {
+                let output = complete && offset + 1 == chunk.len();
+                let at = self.batch.push_shared(*token, next + offset, slot.branches.of_text(), output);
+                row = Some(at).filter(|_| output);
+            }
+            for (node, depth, sequences) in slot.branches.nodes() {
+                let Some(token) = draft.get(node - 1) else { continue };
+                self.batch.push_shared(*token, next + chunk.len() + depth, sequences, true);
             }
             room -= chunk.len() + draft.len();
             if !chunk.is_empty() {
@@ -101,6 +109,9 @@ impl Generation {
         let start = Instant::now();
         let result = self.context.decode(&self.batch);
         let time = start.elapsed();
+        for slot in &mut self.slots {
+            slot.branches.clear(&mut self.context);
+        }
         match result {
             Ok(()) => self.advance(time, notify),
             Err(DecodeError::Aborted) => self.roll_back(),
@@ -135,8 +146,8 @@ impl Generation {
 
     /// After an evaluation that took `time`: samples, checks drafts, sends text.
     fn advance(&mut self, time: Duration, notify: &mut dyn FnMut(u64)) {
-        let generated: usize =
-            self.slots.iter().filter_map(|slot| slot.in_batch.as_ref()).map(|part| part.draft + 1).sum();
+        let generated = |part: &InBatch| part.draft + if part.chunk <= MAX_PENDING { part.chunk } else { 1 };
+        let generated: usize = self.slots.iter().filter_map(|slot| slot.in_batch.as_ref()).map(generated).sum();
         let evaluated = self.batch.len();
         let mut n_tokens = 0;
         for index in 0..self.slots.len() {

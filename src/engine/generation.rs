@@ -16,7 +16,7 @@ use super::task::Task;
 use super::ticket::Ticket;
 use super::turns::Turn;
 use crate::llama::{Batch, Context, Interrupt};
-use crate::session::SeedOrigin;
+use crate::session::{self, SeedOrigin};
 use crate::speculative::Team;
 
 /// The target's context, its slots and the requests that wait for one.
@@ -51,7 +51,11 @@ impl Generation {
         let n_parallel = config.n_parallel.max(1);
         Generation {
             shared_cells: (config.context.kv_unified && n_parallel > 1).then(|| context.n_ctx()),
-            slots: (0..n_parallel).map(|index| Slot::new(index, config.self_extend)).collect(),
+            slots: (0..n_parallel)
+                .map(|index| {
+                    Slot::new(index, config.self_extend, session::branches(index, n_parallel, context.n_shared()))
+                })
+                .collect(),
             context,
             queue: VecDeque::new(),
             session_jobs: VecDeque::new(),

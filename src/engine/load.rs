@@ -14,9 +14,10 @@ use super::{Config, Engine, Notify, Shared, SlotStatus, Status};
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{self, Batch, Context, ContextParams, Interrupt, Model, ThreadPool, Token};
+use crate::session::SelfExtend;
 use crate::speculative::{
-    CacheKind, Caches, Compatibility, Costs, DraftModel, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramSimple,
-    Prediction, Suffix, Team, read_cache,
+    CacheKind, Caches, Compatibility, Costs, DraftModel, MAX_BRANCHES, NgramCache, NgramMapK, NgramMapK4v, NgramMod,
+    NgramSimple, Prediction, Suffix, Team, read_cache,
 };
 
 /// The models of a running engine.
@@ -124,8 +125,7 @@ fn generator(
     interrupt: &Arc<Interrupt>,
 ) -> Result<Generation> {
     let n_parallel = config.n_parallel.max(1);
-    let sequences = u32::try_from(n_parallel).unwrap_or(u32::MAX);
-    let params = ContextParams { n_seq_max: sequences, embeddings: false, ..config.context.clone() };
+    let params = sequences(&config.context, n_parallel, &models.target, config.self_extend);
     let mut context = Context::new(&models.target, &params, threads, interrupt)?;
     let mut costs = Costs::default();
     if config.warmup {
@@ -142,7 +142,7 @@ fn generator(
     let mut generation = Generation::new(context, beams, config);
     if let (Some(draft), Some((_, params))) = (&models.draft, &config.draft) {
         let n_ctx = params.n_ctx.or(u32::try_from(models.n_ctx).ok());
-        let params = ContextParams { n_seq_max: sequences, embeddings: false, n_ctx, ..params.clone() };
+        let params = ContextParams { n_ctx, ..sequences(params, n_parallel, draft, config.self_extend) };
         let mut context = Context::new(draft, &params, threads, interrupt)?;
         if config.warmup {
             warm_up(&mut context);
@@ -163,6 +163,14 @@ fn generator(
     generation.team.costs = costs;
     add_text_drafters(&mut generation.team, n_parallel, caches);
     Ok(generation)
+}
+
+/// The sequences of a context: one for each slot and, where they can share a buffer, some for the branches of its drafts.
+fn sequences(params: &ContextParams, n_parallel: usize, model: &Model, extend: Option<SelfExtend>) -> ContextParams {
+    let shares = (n_parallel == 1 || params.kv_unified) && model.can_roll_back() && extend.is_none();
+    let each = if shares { MAX_BRANCHES.min(llama::max_sequences() / n_parallel).max(1) } else { 1 };
+    let n_seq_max = u32::try_from(n_parallel * each).unwrap_or(u32::MAX);
+    ContextParams { n_seq_max, kv_unified: params.kv_unified || each > 1, embeddings: false, ..params.clone() }
 }
 
 /// The drafters that need no model, in the order in which equals are preferred.

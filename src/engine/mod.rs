@@ -5,6 +5,7 @@
 
 mod admission;
 mod beams;
+mod branches;
 mod checking;
 mod command;
 mod config;

@@ -1,13 +1,16 @@
 //! A slot: a sequence of the KV cache, and the request that uses it now.
 
+use super::branches::Branches;
 use super::task::Task;
-use crate::llama::Token;
+use crate::llama::{SeqId, Token};
 use crate::session::{self, SeedOrigin, SelfExtend, Sequence};
 
 pub(super) struct Slot {
     pub(super) index: usize,
     /// The tokens in the KV cache; they stay when a request ends, for the next one to reuse.
     pub(super) cache: Sequence,
+    /// Where drafts with branches are evaluated.
+    pub(super) branches: Branches,
     /// The LoRA scales that the cache was made with, which are those of the task.
     pub(super) lora: Vec<f32>,
     pub(super) task: Option<Task>,
@@ -36,10 +39,13 @@ pub(super) struct InBatch {
 }
 
 impl Slot {
-    pub(super) fn new(index: usize, extend: Option<SelfExtend>) -> Slot {
+    /// `spare`: sequences for branches.
+    pub(super) fn new(index: usize, extend: Option<SelfExtend>, spare: Vec<SeqId>) -> Slot {
+        let cache = Sequence::new(index, extend);
         Slot {
             index,
-            cache: Sequence::new(index, extend),
+            branches: Branches::new(cache.id(), spare),
+            cache,
             task: None,
             seed: None,
             loaded: false,

@@ -265,12 +265,12 @@ impl Speculation {
     }
 
     /// A draft was checked.
-    pub(super) fn checked(&mut self, Checked { source, drafted, accepted }: Checked) {
+    pub(super) fn checked(&mut self, Checked { source, drafted, depth, accepted }: Checked) {
         let stats = &mut self.stats;
         stats.n_drafted += drafted;
         stats.n_accepted += accepted;
-        if stats.accepted_per_position.len() < drafted {
-            stats.accepted_per_position.resize(drafted, 0);
+        if stats.accepted_per_position.len() < depth {
+            stats.accepted_per_position.resize(depth, 0);
         }
         for count in stats.accepted_per_position.iter_mut().take(accepted) {
             *count += 1;

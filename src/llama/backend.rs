@@ -214,3 +214,9 @@ pub(super) unsafe fn text(pointer: *const c_char) -> String {
     // SAFETY: the caller's promise.
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
+
+/// The most sequences that a context may have.
+pub fn max_sequences() -> usize {
+    // SAFETY: returns a constant.
+    unsafe { sys::llama_max_parallel_sequences() }
+}

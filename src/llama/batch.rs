@@ -7,7 +7,9 @@ use super::{SeqId, Token};
 pub struct Batch {
     pub(super) tokens: Vec<Token>,
     pub(super) positions: Vec<i32>,
+    /// Of all tokens, one behind the other; each token has as many as `n_sequences` says.
     pub(super) sequences: Vec<SeqId>,
+    pub(super) n_sequences: Vec<i32>,
     pub(super) outputs: Vec<i8>,
 }
 
@@ -19,9 +21,15 @@ impl Batch {
 
     /// Adds `token` at `position` of `sequence` and returns its index; `output`: whether its logits will be read.
     pub fn push(&mut self, token: Token, position: usize, sequence: SeqId, output: bool) -> usize {
+        self.push_shared(token, position, &[sequence], output)
+    }
+
+    /// As [`Batch::push`], for a token that several sequences have in common. They must share their buffer.
+    pub fn push_shared(&mut self, token: Token, position: usize, sequences: &[SeqId], output: bool) -> usize {
         self.tokens.push(token);
         self.positions.push(i32::try_from(position).unwrap_or(i32::MAX));
-        self.sequences.push(sequence);
+        self.sequences.extend_from_slice(sequences);
+        self.n_sequences.push(i32::try_from(sequences.len()).unwrap_or(i32::MAX));
         self.outputs.push(i8::from(output));
         self.tokens.len() - 1
     }
@@ -31,6 +39,7 @@ impl Batch {
         self.tokens.clear();
         self.positions.clear();
         self.sequences.clear();
+        self.n_sequences.clear();
         self.outputs.clear();
     }
 

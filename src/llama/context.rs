@@ -33,7 +33,6 @@ pub struct Context {
     pub(super) memory: sys::llama_memory_t,
     /// Scratch of `decode`: llama.cpp wants lists of sequences by pointer.
     seq_lists: Vec<*mut SeqId>,
-    seq_counts: Vec<i32>,
     /// Which tokens of the last batch have logits.
     has_logits: Vec<bool>,
     n_vocab: usize,
@@ -41,6 +40,8 @@ pub struct Context {
     n_ctx: usize,
     n_batch: usize,
     n_seq_max: SeqId,
+    /// Whether all sequences share one buffer.
+    pub(super) unified: bool,
     pooled: bool,
     /// Positions were moved or sequences copied, and the next evaluation moves the keys after them.
     pub(super) moved: bool,
@@ -90,7 +91,6 @@ impl Context {
                 ptr,
                 memory: sys::llama_get_memory(ptr.as_ptr()),
                 seq_lists: Vec::new(),
-                seq_counts: Vec::new(),
                 has_logits: Vec::new(),
                 n_vocab: model.vocab().n_tokens(),
                 n_embd: model.n_embd(),
@@ -98,6 +98,7 @@ impl Context {
                 n_ctx: (sys::llama_n_ctx_seq(ptr.as_ptr()) as usize).min(n_ctx(params, model) as usize),
                 n_batch: sys::llama_n_batch(ptr.as_ptr()) as usize,
                 n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
+                unified: params.kv_unified || params.n_seq_max <= 1,
                 pooled: params.embeddings,
                 moved: false,
                 cuts_anywhere: model.can_roll_back() && (model.n_swa() == 0 || params.swa_full),
@@ -156,6 +157,12 @@ impl Context {
         self.n_batch
     }
 
+    /// Sequences that share one buffer, in which one may take over what another holds; 0 where each has its own, or
+    /// where what was evaluated cannot be taken back.
+    pub fn n_shared(&self) -> usize {
+        if self.unified && self.cuts_anywhere { usize::try_from(self.n_seq_max).unwrap_or(0) } else { 0 }
+    }
+
     /// Most tokens that are evaluated at once; larger batches are split into such.
     pub fn n_ubatch(&self) -> usize {
         // SAFETY: the context is alive.
@@ -190,16 +197,19 @@ impl Context {
     pub fn decode(&mut self, batch: &Batch) -> std::result::Result<(), DecodeError> {
         self.has_logits.clear();
         self.check(batch).map_err(DecodeError::Failed)?;
-        self.seq_counts.clear();
-        self.seq_counts.resize(batch.len(), 1);
         self.seq_lists.clear();
-        self.seq_lists.extend(batch.sequences.iter().map(|sequence| std::ptr::from_ref(sequence).cast_mut()));
+        let mut sequences = batch.sequences.as_slice();
+        for n in &batch.n_sequences {
+            let (own, rest) = sequences.split_at_checked(usize::try_from(*n).unwrap_or(0)).unwrap_or((&[], &[]));
+            self.seq_lists.push(own.as_ptr().cast_mut());
+            sequences = rest;
+        }
         let raw = sys::llama_batch {
             n_tokens: i32::try_from(batch.len()).unwrap_or(0),
             token: batch.tokens.as_ptr().cast_mut(),
             embd: std::ptr::null_mut(),
             pos: batch.positions.as_ptr().cast_mut(),
-            n_seq_id: self.seq_counts.as_mut_ptr(),
+            n_seq_id: batch.n_sequences.as_ptr().cast_mut(),
             seq_id: self.seq_lists.as_mut_ptr(),
             logits: batch.outputs.as_ptr().cast_mut(),
         };
@@ -238,6 +248,9 @@ impl Context {
         }
         if let Some(sequence) = batch.sequences.iter().find(|sequence| !self.has_sequence(**sequence)) {
             return Err(format!("there is no sequence {sequence}"));
+        }
+        if batch.n_sequences.iter().any(|n| *n < 1 || (*n > 1 && !self.unified)) {
+            return Err("a token of several sequences, or of none".into());
         }
         Ok(())
     }

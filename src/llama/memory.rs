@@ -57,6 +57,17 @@ impl Context {
         true
     }
 
+    /// Makes the sequence `to` the same as `from`, in place of what it holds, where both are in one buffer: nothing is copied.
+    /// False where they are not, and then nothing changed.
+    pub fn share(&mut self, from: SeqId, to: SeqId) -> bool {
+        if !self.unified || !self.cuts_anywhere || from == to || !self.has_sequence(from) || !self.truncate(to, 0) {
+            return false;
+        }
+        // SAFETY: the memory belongs to the context, and both sequences are its own, in one buffer.
+        unsafe { sys::llama_memory_seq_cp(self.memory, from, to, -1, -1) };
+        true
+    }
+
     /// Adds `by` to the positions `range` of `sequence`, whose new places are free. False when this memory cannot
     /// shift; then nothing changed.
     pub fn move_by(&mut self, sequence: SeqId, range: Range<usize>, by: isize) -> bool {

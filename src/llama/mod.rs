@@ -18,7 +18,7 @@ mod schema;
 mod threads;
 mod vocab;
 
-pub use backend::{Device, Numa, add_rpc_server, devices, llama_version, set_numa, system_info};
+pub use backend::{Device, Numa, add_rpc_server, devices, llama_version, max_sequences, set_numa, system_info};
 pub use batch::Batch;
 pub use context::{Context, DEFAULT_N_CTX, DecodeError};
 

@@ -13,7 +13,7 @@ use std::ops::Range;
 pub use checkpoints::Checkpoints;
 pub use extend::SelfExtend;
 pub use file::{SeedOrigin, Session};
-pub use sequence::{Sequence, Snapshot};
+pub use sequence::{Sequence, Snapshot, branches};
 
 use crate::llama::Token;
 

@@ -21,6 +21,14 @@ pub struct Sequence {
     checkpoints: Checkpoints,
 }
 
+/// The sequences for branches beside the one numbered `slot`, in a context where `n_shared` sequences share a buffer, of which
+/// the first `n_slots` belong to slots.
+pub fn branches(slot: usize, n_slots: usize, n_shared: usize) -> Vec<SeqId> {
+    let each = (n_shared / n_slots.max(1)).saturating_sub(1);
+    let first = n_slots + slot * each;
+    (first..first + each).filter_map(|sequence| SeqId::try_from(sequence).ok()).collect()
+}
+
 /// A sequence copied out of its context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {

@@ -6,11 +6,11 @@
 
 use super::drafter::{Ask, Drafter, Drawing};
 use super::verify::Row;
-use super::{Settings, Source, Verify};
+use super::{MAX_BRANCHES, Settings, Source, Verify};
 use crate::error::Result;
-use crate::llama::{Batch, Context, DecodeError, Token};
+use crate::llama::{Batch, Context, DecodeError, SeqId, Token};
 use crate::sampling::{self, Sampler};
-use crate::session::{SelfExtend, Sequence, Snapshot, common_prefix};
+use crate::session::{self, SelfExtend, Sequence, Snapshot, common_prefix};
 
 /// The draft model's context and what each slot has in it.
 pub struct DraftModel {
@@ -26,24 +26,74 @@ struct Slot {
     cache: Sequence,
     /// Its tokens in the batch, behind those.
     in_batch: Vec<Token>,
-    sampler: Option<Sampler>,
+    /// The branches of the draft, the first of which goes into the cache; `None`: no request speculates here.
+    tips: Option<Vec<Tip>>,
+    /// How many of them are used.
+    n_tips: usize,
+    /// The sequences of branches beside the cache's. They hold something only while drafting.
+    branches: Vec<SeqId>,
     disabled: Option<String>,
-    /// Context and draft while drafting: what the sampler's penalties look at.
+}
+
+/// Where a branch of the draft grows. Kept for its memory when the draft is done.
+struct Tip {
+    sequence: SeqId,
+    sampler: Sampler,
+    /// Context and branch: what the sampler's penalties look at.
     history: Vec<Token>,
-    /// Index in the batch of the row to sample from; `None`: this slot's draft is done.
+    /// The draft's node that it has come to.
+    node: usize,
+    /// The confidence of each of its tokens.
+    path: Vec<f32>,
+    /// The position of its next token.
+    position: usize,
+    /// Index in the batch of the row to sample from; `None`: it grows no more.
     row: Option<usize>,
 }
 
+impl Tip {
+    fn new(sequence: SeqId, sampler: Sampler) -> Tip {
+        Tip { sequence, sampler, history: Vec::new(), node: 0, path: Vec::new(), position: 0, row: None }
+    }
+
+    /// Begins where `context` ends.
+    fn begin(&mut self, context: &[Token], sampler: &Sampler) -> Result<()> {
+        self.sampler.sync_from(sampler)?;
+        // It differs from the last one by its end alone: only that is copied.
+        let kept = common_prefix(&self.history, context);
+        self.history.truncate(kept);
+        self.history.extend_from_slice(context.get(kept..).unwrap_or(&[]));
+        self.node = 0;
+        self.path.clear();
+        Ok(())
+    }
+
+    /// Becomes the place where `other` is.
+    fn branch_from(&mut self, other: &Tip) -> Result<()> {
+        self.begin(&other.history, &other.sampler)?;
+        self.node = other.node;
+        self.path.extend_from_slice(&other.path);
+        self.position = other.position;
+        Ok(())
+    }
+
+    fn take(&mut self, node: usize, token: Token, confidence: f32) {
+        self.node = node;
+        self.history.push(token);
+        self.path.push(confidence);
+        self.position += 1;
+    }
+}
+
 impl Slot {
-    fn new(index: usize, extend: Option<SelfExtend>) -> Slot {
-        Slot {
-            cache: Sequence::new(index, extend),
-            in_batch: Vec::new(),
-            sampler: None,
-            disabled: None,
-            history: Vec::new(),
-            row: None,
-        }
+    fn new(index: usize, extend: Option<SelfExtend>, branches: Vec<SeqId>) -> Slot {
+        let cache = Sequence::new(index, extend);
+        Slot { cache, in_batch: Vec::new(), tips: None, n_tips: 0, branches, disabled: None }
+    }
+
+    /// The branch that goes into the cache.
+    fn main(&mut self) -> Option<&mut Tip> {
+        self.tips.as_mut()?.first_mut()
     }
 }
 
@@ -58,7 +108,8 @@ impl DraftModel {
     /// A drafter for `n_slots` slots of a target with a vocabulary of `n_vocab` tokens.
     pub fn new(context: Context, n_slots: usize, n_vocab: usize, extend: Option<SelfExtend>) -> DraftModel {
         let n_vocab = n_vocab.min(context.model().vocab().n_tokens());
-        let slots = (0..n_slots).map(|index| Slot::new(index, extend)).collect();
+        let branches = |index| session::branches(index, n_slots, context.n_shared());
+        let slots = (0..n_slots).map(|index| Slot::new(index, extend, branches(index))).collect();
         DraftModel { context, batch: Batch::new(), slots, n_vocab }
     }
 
@@ -69,7 +120,7 @@ impl DraftModel {
         let mut room = self.context.n_ubatch().min(self.context.n_batch());
         for ask in asks {
             let Some(slot) = self.slots.get_mut(ask.slot) else { continue };
-            slot.row = None;
+            slot.n_tips = 0;
             if slot.disabled.is_some() {
                 continue;
             }
@@ -86,16 +137,20 @@ impl DraftModel {
             let missing = ask.tokens.get(kept..).unwrap_or(&[]);
             let chunk = missing.get(..room.min(slot.cache.room()).min(missing.len())).unwrap_or(&[]);
             let complete = wants_draft && chunk.len() == missing.len();
-            let next = slot.cache.next();
+            let (next, mut row) = (slot.cache.next(), None);
             for (index, token) in chunk.iter().enumerate() {
                 let is_last = index + 1 == chunk.len();
-                let row = self.batch.push(*token, next + index, slot.cache.id(), complete && is_last);
+                let at = self.batch.push(*token, next + index, slot.cache.id(), complete && is_last);
                 if complete && is_last {
-                    slot.row = Some(row);
+                    row = Some(at);
                 }
             }
             slot.in_batch.extend_from_slice(chunk);
             room -= chunk.len();
+            if let Some(main) = slot.main() {
+                (main.row, main.position) = (row, next + chunk.len());
+                slot.n_tips = usize::from(row.is_some());
+            }
         }
         self.evaluate()
     }
@@ -120,7 +175,7 @@ impl DraftModel {
         }
         let Err(error) = result else { return Evaluated::Yes };
         for slot in &mut self.slots {
-            let busy = slot.sampler.is_some();
+            let busy = slot.tips.is_some();
             match &error {
                 DecodeError::Aborted => {}
                 DecodeError::Full if busy => slot.disabled = Some("the draft's context is full".into()),
@@ -135,7 +190,7 @@ impl DraftModel {
     fn forget_idle(&mut self) -> bool {
         let mut forgot = false;
         for slot in &mut self.slots {
-            if slot.sampler.is_none() && !slot.cache.is_empty() {
+            if slot.tips.is_none() && !slot.cache.is_empty() {
                 slot.cache.clear(&mut self.context);
                 forgot = true;
             }
@@ -143,31 +198,81 @@ impl DraftModel {
         forgot
     }
 
-    /// Samples each slot's next token and puts it into the next batch. A slot whose draft is done has no row afterwards.
+    /// Samples the next token of each branch and puts it into the next batch. A branch that is done has no row afterwards.
     fn extend(&mut self, asks: &mut [Ask<'_>]) {
         self.batch.clear();
         for ask in asks {
-            let Some(slot) = self.slots.get_mut(ask.slot) else { continue };
-            let Some(row) = slot.row.take() else { continue };
-            let (Some(sampler), Some(logits)) = (slot.sampler.as_mut(), self.context.logits(row)) else { continue };
-            let Some(logits) = logits.get_mut(..self.n_vocab) else { continue };
-            let drafted = ask.draft.tokens.len();
-            // Nothing can follow (a grammar's end): the draft ends, the target says what is next.
-            let Some((token, confidence)) = choose(ask, sampler, logits, &slot.history) else { continue };
-            ask.draft.push(token, confidence);
-            slot.history.push(token);
-            let ends = drafted + 1 == ask.n_max
-                || !ask.pace.wants_more(&ask.draft.confidence, ask.n_max)
-                || self.context.model().vocab().is_eog(token)
-                || slot.cache.len() + 1 >= self.context.n_ctx()
-                || slot.cache.room() == 0
-                || sampler.accept(token).is_err();
-            if !ends {
-                slot.row = Some(self.batch.push(token, slot.cache.next(), slot.cache.id(), true));
-                slot.in_batch.push(token);
+            for index in 0..self.slots.get(ask.slot).map_or(0, |slot| slot.n_tips) {
+                self.grow(ask, index);
             }
         }
     }
+
+    /// Adds a token to a branch, and branches that begin beside it.
+    fn grow(&mut self, ask: &mut Ask<'_>, index: usize) {
+        let DraftModel { context, batch, slots, n_vocab } = self;
+        let Some(slot) = slots.get_mut(ask.slot) else { return };
+        let Slot { cache, in_batch, tips: Some(tips), n_tips, branches, .. } = slot else { return };
+        let Some((tip, row)) = tips.get_mut(index).and_then(|tip| tip.row.take().map(|row| (tip, row))) else { return };
+        let Some(logits) = context.logits(row).and_then(|logits| logits.get_mut(..*n_vocab)) else { return };
+        // Nothing can follow (a grammar's end): the draft ends, the target says what is next.
+        let Some(first) = choose(ask, tip, logits) else { return };
+        let free = ask.branches.0.min(branches.len() + 1).saturating_sub(*n_tips);
+        let others = if free > 0 { siblings(ask, tip, logits, first, free) } else { [None; MAX_BRANCHES] };
+        let parent = tip.node;
+        let node = ask.draft.push_behind(parent, first.0, first.1);
+        for (token, confidence) in others.into_iter().flatten() {
+            let full = ask.draft.tokens.len() >= ask.n_max;
+            if full || tips.len() == *n_tips && !add_tip(tips, branches) {
+                break;
+            }
+            let Some((used, unused)) = tips.split_at_mut_checked(*n_tips) else { break };
+            let (Some(tip), Some(branch)) = (used.get(index), unused.first_mut()) else { break };
+            if branch.branch_from(tip).is_err() || !context.share(tip.sequence, branch.sequence) {
+                break;
+            }
+            *n_tips += 1;
+            let node = ask.draft.push_behind(parent, token, confidence);
+            branch.take(node, token, confidence);
+            if goes_on(branch, ask, context, token) {
+                branch.row = Some(batch.push(token, branch.position - 1, branch.sequence, true));
+            }
+        }
+        let Some(tip) = tips.get_mut(index) else { return };
+        tip.take(node, first.0, first.1);
+        let is_main = index == 0;
+        if goes_on(tip, ask, context, first.0) && (!is_main || cache.room() > 0) {
+            tip.row = Some(batch.push(first.0, tip.position - 1, tip.sequence, true));
+            in_batch.extend(is_main.then_some(first.0));
+        }
+    }
+
+    /// Empties the branches' sequences.
+    fn prune(&mut self) {
+        for slot in &mut self.slots {
+            for tip in slot.tips.iter().flatten().take(slot.n_tips).skip(1) {
+                self.context.truncate(tip.sequence, 0);
+            }
+            slot.n_tips = 0;
+        }
+    }
+}
+
+/// Makes memory for one branch more, in the next of these sequences. False when there is none.
+fn add_tip(tips: &mut Vec<Tip>, branches: &[SeqId]) -> bool {
+    let Some(sampler) = tips.first().and_then(|main| main.sampler.for_draft(false).ok()) else { return false };
+    let Some(sequence) = tips.len().checked_sub(1).and_then(|index| branches.get(index)) else { return false };
+    tips.push(Tip::new(*sequence, sampler));
+    true
+}
+
+/// Whether a branch grows on behind `token`, its last one.
+fn goes_on(tip: &mut Tip, ask: &Ask<'_>, context: &Context, token: Token) -> bool {
+    ask.draft.tokens.len() < ask.n_max
+        && ask.pace.wants_more(&tip.path, ask.n_max)
+        && !context.model().vocab().is_eog(token)
+        && tip.history.len() < context.n_ctx()
+        && tip.sampler.accept(token).is_ok()
 }
 
 impl Drafter for DraftModel {
@@ -177,7 +282,8 @@ impl Drafter for DraftModel {
 
     fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) -> Result<()> {
         if let Some(slot) = self.slots.get_mut(slot) {
-            slot.sampler = Some(sampler.for_draft(settings.verify == Verify::Match)?);
+            let sampler = sampler.for_draft(settings.verify == Verify::Match)?;
+            slot.tips = Some(vec![Tip::new(slot.cache.id(), sampler)]);
             slot.disabled = None;
         }
         Ok(())
@@ -188,16 +294,9 @@ impl Drafter for DraftModel {
             return;
         }
         for ask in asks.iter() {
-            let Some(slot) = self.slots.get_mut(ask.slot).filter(|slot| slot.row.is_some()) else { continue };
-            let synced = slot.sampler.as_mut().is_some_and(|sampler| sampler.sync_from(ask.sampler).is_ok());
-            if !synced {
-                slot.row = None;
-                continue;
-            }
-            // The history differs from the last step's by its end alone: only that is copied.
-            let kept = common_prefix(&slot.history, ask.tokens);
-            slot.history.truncate(kept);
-            slot.history.extend_from_slice(ask.tokens.get(kept..).unwrap_or(&[]));
+            let Some(slot) = self.slots.get_mut(ask.slot).filter(|slot| slot.n_tips > 0) else { continue };
+            let begun = slot.main().is_some_and(|main| main.begin(ask.tokens, ask.sampler).is_ok());
+            slot.n_tips = usize::from(begun);
         }
         loop {
             self.extend(asks);
@@ -205,6 +304,7 @@ impl Drafter for DraftModel {
                 break;
             }
         }
+        self.prune();
     }
 
     fn checked(&mut self, _slot: usize, _drafted: usize, _accepted: usize) {}
@@ -218,7 +318,7 @@ impl Drafter for DraftModel {
 
     fn end(&mut self, slot: usize, _tokens: &[Token], _generated: usize) {
         if let Some(slot) = self.slots.get_mut(slot) {
-            slot.sampler = None;
+            slot.tips = None;
         }
     }
 
@@ -254,19 +354,55 @@ impl Drafter for DraftModel {
     }
 }
 
-/// The next token of a draft and its probability; `None`: it ends here.
-fn choose(ask: &mut Ask<'_>, sampler: &mut Sampler, logits: &mut [f32], history: &[Token]) -> Option<(Token, f32)> {
-    let position = ask.position + ask.draft.tokens.len();
+/// The next token of a branch and its probability; `None`: it ends here.
+fn choose(ask: &mut Ask<'_>, tip: &mut Tip, logits: &mut [f32]) -> Option<(Token, f32)> {
+    let position = ask.position + tip.path.len();
     if let Some(Drawing { proposal, chance }) = &mut ask.drawing {
-        let q = Row::new(sampler.row(logits, history, position).ok()?)?;
+        let q = Row::new(tip.sampler.row(logits, &tip.history, position).ok()?)?;
         // Known before the draw: what was drawn could not be left out for being improbable.
         let (_, best) = q.best();
         let token = if best < f64::from(ask.p_min) { None } else { proposal.draw(q, chance) }?;
         return Some((token, sampling::probability(logits, token)));
     }
-    let token = sampler.pick(logits, history, position).ok()?;
+    let token = tip.sampler.pick(logits, &tip.history, position).ok()?;
     let confidence = sampling::probability(logits, token);
     (confidence >= ask.p_min).then_some((token, confidence))
+}
+
+/// Up to `n` tokens beside `first` that are worth a branch: what would be chosen if those before them were not there
+/// (`speculative.cpp` takes the most probable ones).
+fn siblings(
+    ask: &Ask<'_>,
+    tip: &mut Tip,
+    logits: &mut [f32],
+    first: (Token, f32),
+    n: usize,
+) -> [Option<(Token, f32)>; MAX_BRANCHES] {
+    let mut siblings = [None; MAX_BRANCHES];
+    let mut hidden = [None; MAX_BRANCHES];
+    let (mut left, mut last) = (1.0 - first.1, first.0);
+    let (least, position) = (ask.branches.1.max(ask.p_min), ask.position + tip.path.len());
+    for (sibling, hidden) in siblings.iter_mut().zip(&mut hidden).take(n) {
+        // What is left of the probability says most of the time that there is none.
+        if left < least {
+            break;
+        }
+        let Some(logit) = usize::try_from(last).ok().and_then(|index| logits.get_mut(index)) else { break };
+        *hidden = Some((last, std::mem::replace(logit, f32::NEG_INFINITY)));
+        let Ok(token) = tip.sampler.pick(logits, &tip.history, position) else { break };
+        let confidence = left * sampling::probability(logits, token);
+        if confidence < least || !ask.pace.wants_branch(&tip.path, confidence, ask.draft.tokens.len() + 1) {
+            break;
+        }
+        *sibling = Some((token, confidence));
+        (left, last) = (left - confidence, token);
+    }
+    for (token, logit) in hidden.into_iter().flatten() {
+        if let Some(place) = usize::try_from(token).ok().and_then(|index| logits.get_mut(index)) {
+            *place = logit;
+        }
+    }
+    siblings
 }
 
 /// Why there can be no draft for this context.

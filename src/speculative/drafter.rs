@@ -74,6 +74,8 @@ pub struct Ask<'a> {
     pub n_max: usize,
     /// Drafting stops at a token less probable than this.
     pub p_min: f32,
+    /// Most branches of the draft, at least 1, and the least probability of a token that begins one.
+    pub branches: (usize, f32),
     /// Tells a drafter whose drafts take time when a longer one would not pay.
     pub pace: Pace<'a>,
     /// The draft goes here; it is empty before.
@@ -91,7 +93,8 @@ pub struct Drawing<'a> {
     pub chance: StepChance,
 }
 
-/// A proposed continuation.
+/// A proposed continuation, or several that share their beginnings: a tree. Its nodes are numbered as they were added, from
+/// 1; node 0 is the text.
 #[derive(Debug, Clone, Default)]
 pub struct Draft {
     /// Its tokens.
@@ -99,19 +102,47 @@ pub struct Draft {
     /// For each token the drafter's own estimate, 0..=1, that the target says it if it said those before. What it
     /// is worth is learnt from what is accepted, so only its order matters: higher is likelier.
     pub confidence: Vec<f32>,
+    /// The node before each token; where there is no entry, the token behind the one before.
+    parents: Vec<usize>,
 }
 
 impl Draft {
-    /// Adds a token.
+    /// Adds a token behind the last one.
     pub fn push(&mut self, token: Token, confidence: f32) {
         self.tokens.push(token);
         self.confidence.push(confidence);
+    }
+
+    /// Adds a token behind `parent`, and returns its node. Drafts that are made so have no other tokens.
+    pub fn push_behind(&mut self, parent: usize, token: Token, confidence: f32) -> usize {
+        self.parents.push(parent);
+        self.push(token, confidence);
+        self.tokens.len()
+    }
+
+    /// The nodes before the first `n` tokens.
+    pub fn parents(&self, n: usize) -> impl Iterator<Item = usize> + '_ {
+        (0..n).map(|index| self.parents.get(index).copied().unwrap_or(index))
+    }
+
+    /// How many tokens the longest branch of the first `n` has.
+    pub fn depth(&self, n: usize) -> usize {
+        let n = n.min(self.tokens.len());
+        if self.parents.is_empty() {
+            return n;
+        }
+        let depth = |node: usize| {
+            std::iter::successors(Some(node), |at| self.parents.get(*at - 1).copied().filter(|parent| *parent > 0))
+                .count()
+        };
+        (1..=n).map(depth).max().unwrap_or(0)
     }
 
     /// Keeps the first `n` tokens.
     pub fn truncate(&mut self, n: usize) {
         self.tokens.truncate(n);
         self.confidence.truncate(n);
+        self.parents.truncate(n);
     }
 
     /// Forgets it, keeping its memory.

@@ -23,7 +23,7 @@ pub use costs::{Costs, MAX_MEASURED};
 pub use draft_model::DraftModel;
 pub use drafter::{Ask, Draft, Drafter, Drawing};
 pub use policy::{Length, Pace, Plan};
-pub use settings::{Adaptive, MAX_DRAFT, Settings, Source, Verify};
+pub use settings::{Adaptive, MAX_BRANCHES, MAX_DRAFT, Settings, Source, Verify};
 pub use team::{Checked, Team, Wish};
 pub use text::{
     CacheFile, CacheKind, Caches, LookupParams, ModParams, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramParams,

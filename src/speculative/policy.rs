@@ -65,12 +65,11 @@ impl Plan {
         self.verify.get(m).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// How many tokens of a draft to verify, and what that gains in tokens. `acceptances`: of each token, if those before
-    /// it are right.
-    pub fn best(&self, acceptances: impl Iterator<Item = f64>) -> (usize, f64) {
-        let (mut best, mut sure, mut sum) = ((0, 0.0), 1.0, 0.0);
-        for (m, acceptance) in (1..).zip(acceptances) {
-            sure *= acceptance;
+    /// How many tokens of a draft to verify, and what that gains in tokens. `sure`: for each token the probability that it
+    /// and all before it are right.
+    pub fn best(&self, sure: impl Iterator<Item = f64>) -> (usize, f64) {
+        let (mut best, mut sum) = ((0, 0.0), 0.0);
+        for (m, sure) in (1..).zip(sure) {
             sum += sure;
             let gain = sum - self.verify(m);
             if gain > best.1 {
@@ -121,13 +120,27 @@ impl Pace<'_> {
             Pace::All => true,
             Pace::Paying { plan, calibration, bias } => {
                 let acceptances = || confidence.iter().map(|confidence| calibration.acceptance(bias, *confidence));
-                let sure: f64 = acceptances().product();
-                let sum = acceptances().scan(1.0, |sure, acceptance| {
-                    *sure *= acceptance;
-                    Some(*sure)
-                });
-                let now = plan.best(acceptances()).1;
-                plan.ahead(confidence.len(), sure, sum.sum(), bias.mean(), n_max) > now
+                let sure = || {
+                    acceptances().scan(1.0, |sure, acceptance| {
+                        *sure *= acceptance;
+                        Some(*sure)
+                    })
+                };
+                let now = plan.best(sure()).1;
+                plan.ahead(confidence.len(), sure().last().unwrap_or(1.0), sure().sum(), bias.mean(), n_max) > now
+            }
+        }
+    }
+
+    /// Whether a branch that begins with a token of this `confidence`, behind tokens as confident as `path`, is worth being
+    /// verified beside a draft of `drafted` tokens.
+    pub fn wants_branch(&self, path: &[f32], confidence: f32, drafted: usize) -> bool {
+        match self {
+            Pace::All => true,
+            Pace::Paying { plan, calibration, bias } => {
+                let acceptance = |confidence: &f32| calibration.acceptance(bias, *confidence);
+                let sure: f64 = path.iter().chain([&confidence]).map(acceptance).product();
+                sure > plan.verify(drafted + 1) - plan.verify(drafted)
             }
         }
     }

@@ -38,8 +38,8 @@ fn a_step_of_v_is_used_to_its_end() {
     let costs = costs(&[(1, 100), (2, 148), (3, 191), (4, 132), (5, 180), (8, 247)], 0.0);
     let plan = plan(&costs, 1.2);
     assert_eq!(plan.best([0.5].into_iter()).0, 0, "one token at 1.48 does not pay");
-    assert_eq!(plan.best([0.5, 0.5, 0.5].into_iter()).0, 3, "three at 1.32 do");
-    assert_eq!(plan.best([0.9, 0.9, 0.9, 0.1, 0.1].into_iter()).0, 3);
+    assert_eq!(plan.best([0.5, 0.25, 0.125].into_iter()).0, 3, "three at 1.32 do");
+    assert_eq!(plan.best([0.9, 0.81, 0.73, 0.07, 0.01].into_iter()).0, 3);
     assert_eq!(plan.best(std::iter::empty()).0, 0);
 }
 

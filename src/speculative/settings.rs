@@ -102,6 +102,10 @@ pub struct Settings {
     pub n_min: usize,
     /// Drafting stops at a token to which the draft gives less than this probability.
     pub p_min: f32,
+    /// Most continuations that a draft model's draft has side by side, 1..=[`MAX_BRANCHES`].
+    pub n_branches: usize,
+    /// It branches to a token to which the draft gives at least this probability.
+    pub p_split: f32,
     /// The verification rule.
     pub verify: Verify,
     /// How the draft length adapts.
@@ -118,6 +122,8 @@ pub struct Settings {
 
 /// The longest draft that a request may ask for.
 pub const MAX_DRAFT: usize = 64;
+/// The most branches that a request may ask for.
+pub const MAX_BRANCHES: usize = 8;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -127,6 +133,8 @@ impl Default for Settings {
             n_max_text: MAX_DRAFT,
             n_min: 0,
             p_min: 0.0,
+            n_branches: 1,
+            p_split: 0.1,
             verify: Verify::Coupled,
             adaptive: Adaptive::Auto,
             ngram: NgramParams::default(),

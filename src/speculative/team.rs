@@ -14,7 +14,7 @@ use super::calibration::{Bias, Calibration};
 use super::drafter::{Ask, Draft, Drafter, Drawing};
 use super::policy::{Length, Pace, Plan, Rate};
 use super::verify::{Proposal, StepChance};
-use super::{Adaptive, Costs, Settings, Source};
+use super::{Adaptive, Costs, MAX_DRAFT, Settings, Source};
 use crate::llama::Token;
 use crate::sampling::Sampler;
 use crate::session::Snapshot;
@@ -118,6 +118,8 @@ pub struct Checked {
     pub source: Source,
     /// Tokens checked, at least one.
     pub drafted: usize,
+    /// The most that could be right: fewer than were checked where the draft had branches.
+    pub depth: usize,
     /// Those that were right.
     pub accepted: usize,
 }
@@ -212,14 +214,16 @@ impl Team {
                 continue;
             };
             let pace = if pays { Pace::Paying { plan, calibration, bias: *bias } } else { Pace::All };
-            let p_min = player.settings.p_min;
+            let Settings { p_min, n_branches, p_split, .. } = player.settings;
             let Wish { tokens, sampler, generated, position, .. } = *wish;
             let draws = *takes_time && player.settings.verify.draws() && player.drawer.is_none();
             let drawing = draws.then(|| {
                 player.drawn.begin(n_max);
                 Drawing { proposal: &mut player.drawn, chance: StepChance::new(sampler.seed(), position) }
             });
-            let mut ask = Ask { slot, tokens, sampler, generated, position, n_max, p_min, pace, draft, drawing };
+            let branches = (if player.settings.verify.draws() { 1 } else { n_branches }, p_split);
+            let mut ask =
+                Ask { slot, tokens, sampler, generated, position, n_max, p_min, branches, pace, draft, drawing };
             if *takes_time {
                 asks.push(ask);
                 continue;
@@ -265,6 +269,12 @@ impl Team {
         player.and_then(Player::chosen).and_then(|(draft, n)| draft.tokens.get(..n)).unwrap_or(&[])
     }
 
+    /// The node before each of [`Team::drafted`]: see [`Draft`].
+    pub fn parents(&self, slot: usize) -> impl Iterator<Item = usize> + '_ {
+        let player = self.slots.get(slot).and_then(Option::as_ref);
+        player.and_then(Player::chosen).into_iter().flat_map(|(draft, n)| draft.parents(n))
+    }
+
     /// [`Team::drafted`] with what it was drawn from, for a rule that compares probabilities.
     pub fn proposal(&self, slot: usize) -> Option<&Proposal> {
         Some(&self.slots.get(slot)?.as_ref()?.drawn)
@@ -284,20 +294,27 @@ impl Team {
             let Some(Bid { draft, bias }) = bid else { continue };
             // What was drawn and refused may still come, as the target's own.
             let most = if player.drawer == Some(index) { accepted } else { usize::MAX };
-            let pairs = tokens.iter().zip(&draft.tokens).zip(&draft.confidence).enumerate();
-            for (place, ((token, drafted), confidence)) in pairs {
-                let right = place < most && token == drafted;
+            // How many tokens were said up to each node that was right.
+            let mut said = [None; MAX_DRAFT + 1];
+            let [text, ..] = &mut said;
+            *text = Some(0);
+            let drafted = draft.tokens.iter().zip(&draft.confidence).zip(draft.parents(draft.tokens.len()));
+            for (node, ((token, confidence), parent)) in (1..).zip(drafted) {
+                let Some(before) = said.get(parent).copied().flatten() else { continue };
+                let Some(actual) = tokens.get(before) else { continue };
+                let right = before < most && actual == token;
                 member.calibration.saw(bias, *confidence, right);
-                if !right {
-                    break;
+                if let Some(said) = said.get_mut(node).filter(|_| right) {
+                    *said = Some(before + 1);
                 }
             }
         }
+        let depth = player.chosen().map_or(0, |(draft, _)| draft.depth(drafted));
         let (index, _) = player.chosen.take().filter(|_| drafted > 0)?;
-        player.length.saw(drafted, accepted);
+        player.length.saw(depth, accepted);
         let member = self.members.get_mut(index)?;
         member.drafter.checked(slot, drafted, accepted);
-        Some(Checked { source: member.drafter.source(), drafted, accepted })
+        Some(Checked { source: member.drafter.source(), drafted, depth, accepted })
     }
 
     /// A step of `evaluated` tokens, and no prompt, brought `tokens` and took the drafters `drafting` evaluations of one token.
@@ -417,23 +434,12 @@ impl Player {
         let mut best: Option<(usize, usize, f64)> = None;
         for (index, (member, bid)) in members.iter().zip(&self.bids).enumerate() {
             let Some(Bid { draft, bias }) = bid else { continue };
-            let acceptances =
-                draft.confidence.iter().map(|confidence| member.calibration.acceptance(bias, *confidence));
+            let sure = sure(draft, |confidence| member.calibration.acceptance(bias, confidence));
+            let sure = sure.iter().skip(1).take(draft.tokens.len()).copied();
             let (n, gain) = match self.settings.adaptive {
-                Adaptive::Auto => plan.best(acceptances),
+                Adaptive::Auto => plan.best(sure),
                 // All of it, whatever it costs: then the draft with most tokens to expect is the best.
-                _ => {
-                    let mut sure = 1.0;
-                    (
-                        draft.tokens.len(),
-                        acceptances
-                            .map(|acceptance| {
-                                sure *= acceptance;
-                                sure
-                            })
-                            .sum(),
-                    )
-                }
+                _ => (draft.tokens.len(), sure.sum()),
             };
             if n > 0 && best.is_none_or(|(_, _, most)| gain > most) {
                 best = Some((index, n, gain));
@@ -441,6 +447,18 @@ impl Player {
         }
         best
     }
+}
+
+/// For each node of a draft the probability that it and all before it are right.
+fn sure(draft: &Draft, acceptance: impl Fn(f32) -> f64) -> [f64; MAX_DRAFT + 1] {
+    let mut sure = [1.0; MAX_DRAFT + 1];
+    for (index, (confidence, parent)) in draft.confidence.iter().zip(draft.parents(draft.tokens.len())).enumerate() {
+        let before = sure.get(parent).copied().unwrap_or(0.0);
+        if let Some(sure) = sure.get_mut(index + 1) {
+            *sure = before * acceptance(*confidence);
+        }
+    }
+    sure
 }
 
 /// Tokens to expect of `n`, each accepted with `acceptance` if those before it were.
