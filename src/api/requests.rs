@@ -41,6 +41,8 @@ pub(super) struct Record {
     pub(super) speculation: Option<(Value, speculative::Verify)>,
     /// Why a request that is to report on speculation does not speculate.
     pub(super) not_speculating: Option<String>,
+    /// Whether its texts are compared with those without speculation.
+    pub(super) compare: bool,
     pub(super) warnings: Vec<String>,
 }
 

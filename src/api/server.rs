@@ -235,6 +235,9 @@ impl Server {
         if request.debug {
             log::always(Level::Info, &format!("request: {}", Value::Object(object)));
         }
+        if request.speculative.preview {
+            return Err(super::fields::unavailable("speculative.model \"draft\""));
+        }
         if !self.models.target.can_generate() {
             return Err(Error::invalid("the model generates no text"));
         }
@@ -282,6 +285,7 @@ impl Server {
                     sampling: settings.clone(),
                     grammar: grammar.clone(),
                     speculative: speculative.clone(),
+                    compare: request.speculative.compare,
                     n_cache_reuse: request.n_cache_reuse,
                     // The further texts copy the first one's slot.
                     session_load: request.session_load.clone().filter(|_| copy == 0),
@@ -315,6 +319,7 @@ impl Server {
             debug: request.debug,
             tag: request.tag,
             speculation: speculative.map(|settings| (request.speculative.kind(), settings.verify)),
+            compare: request.speculative.compare,
             not_speculating: request.speculative.disabled.map(str::to_owned),
             warnings: request.warnings,
         }))

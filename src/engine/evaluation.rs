@@ -230,6 +230,9 @@ fn sample(
         if let Err(error) = task.sampler.accept(token) {
             return (Some(Stop::Error(error)), accepted);
         }
+        if let Some(compare) = &mut task.compare {
+            compare.sampled(token, logits);
+        }
         let agreed = source.filter(|_| draft.get(accepted) == Some(&token));
         if agreed.is_some() {
             accepted += 1;

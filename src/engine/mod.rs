@@ -6,6 +6,7 @@
 mod admission;
 mod beams;
 mod command;
+mod compare;
 mod config;
 mod embedder;
 mod evaluation;
@@ -38,6 +39,7 @@ use crate::llama::{Interrupt, Token};
 use crate::speculative::Caches;
 
 pub use self::beams::MAX_BEAMS;
+pub use self::compare::{Comparison, Difference};
 pub use self::config::Config;
 pub use self::event::{
     Event, Generated, Outcome, Progress, PromptStats, Restored, Saved, SpeculationStats, Stop, Timings, Update,
@@ -125,7 +127,7 @@ impl Engine {
         for (request, ticket) in requests.into_iter().zip(order.tickets()) {
             // A time too far to be written as an `Instant` never comes.
             let deadline = request.timeout.and_then(|timeout| now.checked_add(timeout));
-            self.send(Command::Submit(Box::new(Submission { request, ticket, deadline })))?;
+            self.send(Command::Submit(Box::new(Submission { request, ticket, deadline, found: None })))?;
         }
         Ok(order)
     }
