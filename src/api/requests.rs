@@ -27,6 +27,8 @@ pub(super) struct Record {
     pub(super) has_results: bool,
     pub(super) model: String,
     pub(super) n_ctx: usize,
+    /// Whether the draft model answers.
+    pub(super) preview: bool,
     pub(super) n_keep: Option<usize>,
     pub(super) return_tokens: bool,
     pub(super) with_probs: bool,

@@ -97,6 +97,7 @@ fn request() -> Request {
         sampling: sampling::Settings::default(),
         grammar: None,
         speculative: None,
+        preview: false,
         compare: false,
     }
 }

@@ -13,6 +13,7 @@ mod evaluation;
 mod event;
 mod generation;
 mod load;
+mod preview;
 mod request;
 mod sessions;
 mod slots;
