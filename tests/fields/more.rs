@@ -65,7 +65,7 @@ pub fn rows() -> Vec<Row> {
             assert!(both.starts_with("json_schema: either json_schema or grammar"), "{both}");
             assert!(seen.refused(json!({"json_schema": {"not": {}}})).starts_with("json_schema: #: not cannot be"));
         }),
-        row(&["speculative.model"], json!({"temperature": 0.7}), |seen| {
+        row(&["speculative.model"], json!({"temperature": 1.2, "n_predict": 40, "ignore_eos": true}), |seen| {
             let preview = seen.ask(json!({"speculative.model": "draft"}));
             assert_eq!(preview.answer["model"], model("draft"));
             assert_ne!(preview.tokens(), seen.tokens());

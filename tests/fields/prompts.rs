@@ -58,7 +58,8 @@ pub fn rows() -> Vec<Row> {
                 let bos = "<|endoftext|>";
                 assert!(seen.answer["prompt_stats"]["to_eval"].as_str().is_some_and(|text| text.starts_with(bos)));
                 for begin in ["{{ bos_token }}", bos] {
-                    let turns = "<|im_start|>user\n{{ messages[0].content }}<|im_end|>\n<|im_start|>assistant\n";
+                    let turns =
+                        "<|im_start|>user\n{{ messages[0].content }}<|im_end|>\n<|im_start|>assistant{{ '\\n' }}";
                     let own = seen.ask(json!({"chat_template": format!("{begin}{turns}")}));
                     assert_eq!(own.answer["prompt"], format!("{bos}{by_hand}"));
                     for key in ["prompt_stats", "tokens_evaluated", "tokens"] {
