@@ -126,6 +126,44 @@ fn every_text_of_a_request_is_compared_by_itself() {
     assert!(ends.iter().all(|end| compared(end) == same()), "{ends:?}");
 }
 
+/// `rejection` and `block` keep the distribution, not the text that a seed has.
+#[test]
+fn a_difference_is_where_the_plain_text_has_it() {
+    let system = start(json!({"n_ctx": 256}));
+    let mut differed = 0;
+    for (seed, verify) in (0..4).flat_map(|seed| [(seed, "rejection"), (seed, "block")]) {
+        let request = json!({
+            "prompt": prompts()[seed], "n_predict": 40, "temperature": 1.5, "top_k": 0, "top_p": 1, "seed": seed,
+            "return_tokens": true, "cache_prompt": false,
+        });
+        let plain = complete(&system, Completion, &with(&request, json!({"n_probs": 1536})));
+        let settings = with(&speculating(true), json!({"verify": verify}));
+        let answer = complete(&system, Speculative, &with(&request, json!({"speculative": settings})));
+        let tokens = |answer: &Value| -> Vec<u64> {
+            answer["tokens"].as_array().expect("tokens").iter().map(|token| token.as_u64().expect("an id")).collect()
+        };
+        let (said, expected) = (tokens(&answer), tokens(&plain));
+        let index = said.iter().zip(&expected).position(|(a, b)| a != b);
+        let Some(index) = index else {
+            let shorter = (said.len() != expected.len()).then(|| said.len().min(expected.len()));
+            assert_eq!(answer["speculative"]["first_difference"], json!(shorter), "{answer}");
+            continue;
+        };
+        differed += 1;
+        let found = compared(&answer);
+        assert_eq!(found[0], ("first_difference".into(), json!(index)), "{found:?}");
+        // Differences of logits are those of log-probabilities.
+        let top = plain["completion_probabilities"][index]["top_logprobs"].as_array().expect("alternatives");
+        let logprob = |token: u64| {
+            let row = top.iter().find(|row| row["id"] == token).expect("it is one of all tokens");
+            row["logprob"].as_f64().expect("a number")
+        };
+        let gap = logprob(expected[index]) - logprob(said[index]);
+        assert!((found[1].1.as_f64().expect("a number") - gap).abs() < 1e-3, "{found:?} {gap}");
+    }
+    assert!(differed > 3, "{differed}");
+}
+
 /// Contexts shift in both runs alike.
 #[test]
 fn long_texts_are_compared_through_context_shifts() {

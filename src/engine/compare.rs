@@ -69,12 +69,18 @@ impl Compare {
         matches!(self, Compare::Second(_))
     }
 
-    /// A token was sampled from `logits`.
+    /// A token goes into the text; tells whether the text may end with it, because nothing more is to be learnt.
+    pub(super) fn generated(&mut self, token: Token) -> bool {
+        match self {
+            Compare::First { tokens, .. } => tokens.push(token),
+            Compare::Second(second) => return second.difference.is_some(),
+        }
+        false
+    }
+
+    /// The target has chosen a token from `logits`.
     pub(super) fn sampled(&mut self, token: Token, logits: &[f32]) {
-        let second = match self {
-            Compare::First { tokens, .. } => return tokens.push(token),
-            Compare::Second(second) => second,
-        };
+        let Compare::Second(second) = self else { return };
         let expected = second.expected.get(second.n_equal).copied();
         if expected == Some(token) {
             second.n_equal += 1;
@@ -83,11 +89,6 @@ impl Compare {
         let logit = |token: Token| logits.get(usize::try_from(token).ok()?).copied();
         let logit_gap = expected.and_then(|expected| Some(logit(token)? - logit(expected)?));
         second.difference.get_or_insert(Difference { index: second.n_equal, logit_gap });
-    }
-
-    /// Whether nothing more is to be learnt.
-    pub(super) fn is_decided(&self) -> bool {
-        matches!(self, Compare::Second(second) if second.difference.is_some())
     }
 }
 
