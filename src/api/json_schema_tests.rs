@@ -130,6 +130,62 @@ fn random_texts_are_valid() {
     }
 }
 
+/// Whether the grammar has this text.
+fn accepts(model: &Arc<Model>, grammar: &Grammar, text: &str) -> bool {
+    let (vocab, mut grammar) = (model.vocab(), grammar.clone());
+    let tokens = vocab.tokenize(text.as_bytes(), false, false).unwrap();
+    let follows = tokens.into_iter().all(|token| grammar.allows(token).unwrap() && grammar.accept(token).is_ok());
+    follows && vocab.eog_tokens().any(|token| grammar.allows(token).unwrap())
+}
+
+#[test]
+fn dates_are_days_of_the_calendar() {
+    let model = model();
+    for (format, rest) in [("date", ""), ("date-time", "T23:59:59.125+01:30")] {
+        let grammar = Grammar::new(&model, &to_grammar(&json!({"type": "string", "format": format})).unwrap()).unwrap();
+        for year in ["0000", "0004", "1900", "1996", "2000", "2023", "2024", "2100", "2400"] {
+            for (month, day) in (0..=13).flat_map(|month| (0..=32).map(move |day| (month, day))) {
+                let text = format!("{year}-{month:02}-{day:02}{rest}");
+                let valid = validator::has_format(&text, format);
+                assert_eq!(accepts(&model, &grammar, &format!("{text:?}")), valid, "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_validator_knows_formats_and_patterns() {
+    for (schema, valid, invalid) in [
+        (
+            json!({"format": "date"}),
+            vec!["2024-02-29"],
+            vec!["2023-02-29", "2024-2-9", "2024-02-290", "+024-02-01", ""],
+        ),
+        (
+            json!({"format": "time"}),
+            vec!["00:00:00Z", "23:59:59.5+00:00", "01:02:03-23:59"],
+            vec!["24:00:00Z", "00:60:00Z", "00:00:00", "00:00:00.Z", "00:00:00+1:00", "0:00:00Z", "00:00:00ZZ"],
+        ),
+        (json!({"format": "date-time"}), vec!["2024-02-29T00:00:00Z"], vec!["2024-02-29 00:00:00Z", "2024-02-29"]),
+        (
+            json!({"format": "uuid"}),
+            vec!["01234567-89ab-cdef-ABCD-000000000000"],
+            vec![
+                "01234567-89ab-cdef-ABCD-00000000000",
+                "0123456789abcdefABCD000000000000",
+                "g1234567-89ab-cdef-ABCD-000000000000",
+            ],
+        ),
+        (json!({"pattern": "^[^x]{1,3}\\w\\d+é$"}), vec!["aéb7é"], vec!["xb7é", "aéé7é", "ab7é!"]),
+        (json!({"pattern": "b|c"}), vec!["abc", "c"], vec!["", "a"]),
+        (json!({"format": "of-no-kind"}), vec!["", "x"], vec![]),
+    ] {
+        let check = |text: &&str| validator::is_valid(&schema, &schema, &json!(text));
+        assert!(valid.iter().all(check) && !invalid.iter().any(check), "{schema}");
+        assert!(validator::is_valid(&schema, &schema, &json!(5)));
+    }
+}
+
 #[test]
 fn what_cannot_be_enforced_is_refused() {
     let deep = (0..3000).fold(json!({}), |inner, _| json!({"type": "array", "items": inner}));

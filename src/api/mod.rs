@@ -4,6 +4,7 @@
 //! servers itself, and several of them. Every request is parsed once, into a validated type; every answer is made in
 //! `response`.
 
+mod answerer;
 mod args;
 mod chat_template;
 mod fields;

@@ -4,15 +4,16 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
+use super::answerer::Answerer;
 use super::infill::{self, Room};
 use super::request::{Chat, Input, Piece, Prompt};
-use super::{ChatTemplate, RenderInput, Server};
+use super::{ChatTemplate, RenderInput};
 use crate::error::{Error, Result};
 use crate::llama::{Token, Vocab};
 
 /// The tokens of a prompt, which messages call `name`, and the prompt as the answer shows it.
-pub(super) fn tokens(server: &Server, name: &str, input: &Input, room: &Room) -> Result<(Vec<Token>, Value)> {
-    let vocab = server.models().target.vocab();
+pub(super) fn tokens(answerer: &Answerer, name: &str, input: &Input, room: &Room) -> Result<(Vec<Token>, Value)> {
+    let vocab = answerer.vocab();
     match &input.prompt {
         Prompt::Text(pieces) => Ok((whole(vocab, name, pieces)?, input.given.clone())),
         Prompt::Infill(infill) => {
@@ -21,7 +22,7 @@ pub(super) fn tokens(server: &Server, name: &str, input: &Input, room: &Room) ->
             Ok((tokens, String::from_utf8_lossy(&text).into()))
         }
         Prompt::Messages(chat) => {
-            let text = render(server, chat)?;
+            let text = render(answerer, chat)?;
             let tokens = whole(vocab, name, &[Piece::Text(text.clone())])?;
             Ok((tokens, text.into()))
         }
@@ -67,16 +68,16 @@ pub(super) fn of_pieces(
 }
 
 /// The text of messages, by the request's template, `init`'s or the model's.
-pub(super) fn render(server: &Server, chat: &Chat) -> Result<String> {
+pub(super) fn render(answerer: &Answerer, chat: &Chat) -> Result<String> {
     let own;
     let template = match &chat.chat_template {
         Some(source) => {
             own = ChatTemplate::parse(source)?;
             &own
         }
-        None => server.template()?,
+        None => answerer.template()?,
     };
-    let vocab = server.models().target.vocab();
+    let vocab = answerer.vocab();
     let name = |token: Option<Token>| {
         token.map_or(String::new(), |token| String::from_utf8_lossy(vocab.piece(token)).into_owned())
     };

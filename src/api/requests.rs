@@ -27,6 +27,8 @@ pub(super) struct Record {
     pub(super) has_results: bool,
     pub(super) model: String,
     pub(super) n_ctx: usize,
+    /// Whether the draft model answers.
+    pub(super) preview: bool,
     pub(super) n_keep: Option<usize>,
     pub(super) return_tokens: bool,
     pub(super) with_probs: bool,
@@ -41,6 +43,8 @@ pub(super) struct Record {
     pub(super) speculation: Option<(Value, speculative::Verify)>,
     /// Why a request that is to report on speculation does not speculate.
     pub(super) not_speculating: Option<String>,
+    /// Whether its texts are compared with those without speculation.
+    pub(super) compare: bool,
     pub(super) warnings: Vec<String>,
 }
 

@@ -4,7 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::requests::Record;
 use super::session as session_json;
-use crate::engine::{Event, Generated, Outcome, Progress, SpeculationStats, Stop, Timings, Update};
+use crate::engine::{
+    Comparison, Difference, Event, Generated, Outcome, Progress, SpeculationStats, Stop, Timings, Update,
+};
 use crate::error::Error;
 use crate::llama::{Token, Vocab};
 use crate::sampling::TokenProbs;
@@ -329,7 +331,30 @@ fn speculative(record: &Record, outcome: &Outcome, stats: &SpeculationStats) -> 
     if let (Some(why), Value::Object(answer)) = (&stats.disabled, &mut answer) {
         answer.insert("disabled".into(), why.as_str().into());
     }
+    if let (true, Value::Object(answer)) = (record.compare, &mut answer) {
+        answer.extend(comparison(record, outcome, stats.comparison.as_ref()));
+    }
     answer
+}
+
+/// Where the text without speculation differs; or why that is not known.
+fn comparison(record: &Record, outcome: &Outcome, comparison: Option<&Comparison>) -> Map<String, Value> {
+    let ended = matches!(outcome.stop, Stop::Cancelled | Stop::Timeout | Stop::Error(_));
+    let answer = match comparison {
+        Some(Comparison::Done(None)) => json!({"first_difference": null}),
+        Some(Comparison::Done(Some(Difference { index, logit_gap }))) => {
+            json!({"first_difference": index, "first_difference_logit_gap": logit_gap})
+        }
+        Some(Comparison::Skipped(why)) => json!({"compare_skipped": why}),
+        None if ended && record.speculation.is_some() => {
+            json!({"compare_skipped": "the request did not come to its end"})
+        }
+        None => json!({"compare_skipped": "the request did not speculate, there is nothing to compare"}),
+    };
+    match answer {
+        Value::Object(answer) => answer,
+        _ => Map::new(),
+    }
 }
 
 /// `prompt_stats`: what of the prompt (all of its tokens as sent) is in the cache, and what is to be evaluated.

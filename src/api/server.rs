@@ -8,13 +8,14 @@ use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
 use serde_json::{Map, Value, json};
 
+use super::answerer::Templates;
 use super::fields::{Fields, parse_object, show};
 use super::infill::Room;
 use super::lookup_cache::CacheFiles;
-use super::request::{BiasTarget, CompletionRequest, generation_settings};
+use super::request::{CompletionRequest, generation_settings};
 use super::requests::{Found, Record, Requests, Text};
 use super::system::would_deadlock;
-use super::{ChatTemplate, Family, InitRequest, prompts, response, status};
+use super::{Family, InitRequest, prompts, response, status};
 use crate::engine::{self, Config, Engine, Models, Phase, Request};
 use crate::error::{Code, Error, Result};
 use crate::grammar::Grammar;
@@ -34,7 +35,7 @@ pub struct Server {
     /// `None` with `vocab_only`.
     engine: Option<Engine>,
     init: InitRequest,
-    template: OnceCell<ChatTemplate>,
+    pub(super) templates: Templates,
     cache_files: CacheFiles,
     requests: Requests,
     status: OnceCell<Map<String, Value>>,
@@ -54,7 +55,7 @@ impl Server {
             models,
             engine,
             init,
-            template: OnceCell::new(),
+            templates: Templates::default(),
             cache_files: CacheFiles::default(),
             requests: Requests::default(),
             status: OnceCell::new(),
@@ -115,14 +116,9 @@ impl Server {
         self.status.get_or_init(|| status::fixed(self))
     }
 
-    /// `init`'s chat template, or the model's.
-    pub(super) fn template(&self) -> Result<&ChatTemplate> {
-        self.template.get_or_try_init(|| {
-            let own = self.init.chat_template.clone().or_else(|| self.models.target.chat_template());
-            let source =
-                own.ok_or_else(|| Error::invalid("messages: the model has no chat template; give chat_template"))?;
-            ChatTemplate::parse(&source)
-        })
+    /// `init`'s chat template.
+    pub(super) fn chat_template(&self) -> Option<String> {
+        self.init.chat_template.clone()
     }
 
     /// Queues a request and answers with its number and what of its prompt is cached.
@@ -153,7 +149,7 @@ impl Server {
         self.requests.add(Arc::clone(&record), false);
         let events = record.order.wait();
         self.requests.ended(record.order.id());
-        let answer = response::whole(&record, events, self.vocab())
+        let answer = response::whole(&record, events, self.vocab(record.preview))
             .ok_or_else(|| Error::new(Code::Internal, "the request's result was taken by a poll"))?;
         debug(&record, &answer);
         Ok(answer)
@@ -174,7 +170,7 @@ impl Server {
                 let (events, phase) = record.order.take(wait);
                 let updates: Vec<Value> = events
                     .into_iter()
-                    .filter_map(|(index, event)| response::event(&record, index, event, self.vocab()))
+                    .filter_map(|(index, event)| response::event(&record, index, event, self.vocab(record.preview)))
                     .collect();
                 for update in &updates {
                     debug(&record, update);
@@ -223,8 +219,9 @@ impl Server {
         Err(Error::invalid(format!("id_slot: there is no slot {slot}, only {n_parallel} of them, from 0")))
     }
 
-    fn vocab(&self) -> &Vocab {
-        self.models.target.vocab()
+    /// The vocabulary of the model that answers.
+    fn vocab(&self, preview: bool) -> &Vocab {
+        self.models.draft.as_ref().filter(|_| preview).unwrap_or(&self.models.target).vocab()
     }
 
     /// Parses a request, makes tokens of its prompts and hands it to the engine.
@@ -235,21 +232,23 @@ impl Server {
         if request.debug {
             log::always(Level::Info, &format!("request: {}", Value::Object(object)));
         }
-        if !self.models.target.can_generate() {
+        let preview = request.speculative.preview;
+        let answerer = self.answerer(preview)?;
+        if !answerer.model.can_generate() {
             return Err(Error::invalid("the model generates no text"));
         }
         request.id_slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
         super::session::check(&request)?;
         let mut settings = request.sampling.clone();
-        settings.logit_bias = self.logit_bias(&request)?;
+        settings.logit_bias = answerer.logit_bias(&request)?;
         let speculative = self.speculation(&request)?;
-        let grammar = request.grammar.as_ref().map(|text| Grammar::new(&self.models.target, text)).transpose()?;
-        let lora = self.lora_scales(request.lora.as_deref())?;
+        let grammar = request.grammar.as_ref().map(|text| Grammar::new(answerer.model, text)).transpose()?;
+        let lora = answerer.lora_scales(request.lora.as_deref())?;
         request.lora = Some(lora.iter().copied().enumerate().collect());
         // Before anything is made so many times.
         engine.check_room(request.inputs.all.len().saturating_mul(request.n_cmpl))?;
         let room = Room {
-            n_ctx: self.models.n_ctx,
+            n_ctx: answerer.n_ctx,
             n_batch: self.init.config.context.n_batch as usize,
             n_predict: request.n_predict,
             spm: self.init.defaults.spm_infill,
@@ -257,9 +256,9 @@ impl Server {
         let (mut texts, mut requests) = (Vec::new(), Vec::new());
         for (place, input) in request.inputs.all.iter().enumerate() {
             let name = if request.inputs.listed { format!("prompts[{place}]") } else { "prompt".to_owned() };
-            let (prompt, shown_prompt) = prompts::tokens(self, &name, input, &room)?;
+            let (prompt, shown_prompt) = prompts::tokens(&answerer, &name, input, &room)?;
             if request.has_results() {
-                self.check_prompt(&name, &prompt, request.n_keep)?;
+                answerer.check_prompt(&name, &prompt, request.n_keep)?;
             }
             let prompt: Arc<[Token]> = prompt.into();
             let leader = requests.len();
@@ -282,6 +281,8 @@ impl Server {
                     sampling: settings.clone(),
                     grammar: grammar.clone(),
                     speculative: speculative.clone(),
+                    preview,
+                    compare: request.speculative.compare,
                     n_cache_reuse: request.n_cache_reuse,
                     // The further texts copy the first one's slot.
                     session_load: request.session_load.clone().filter(|_| copy == 0),
@@ -289,12 +290,12 @@ impl Server {
                     seed_position: request.seed_position,
                     n_beams: request.n_beams,
                 });
-                let n_ctx = u32::try_from(self.models.n_ctx).unwrap_or(0);
+                let n_ctx = u32::try_from(answerer.n_ctx).unwrap_or(0);
                 texts.push(Text {
                     prompt: Arc::clone(&prompt),
                     shown_prompt: shown_prompt.clone(),
                     lora: lora.clone(),
-                    settings: generation_settings(&request, &settings, n_ctx, &self.alias()),
+                    settings: generation_settings(&request, &settings, n_ctx, &answerer.name),
                 });
             }
         }
@@ -304,8 +305,9 @@ impl Server {
             family,
             texts,
             has_results: request.has_results(),
-            model: self.alias(),
-            n_ctx: self.models.n_ctx,
+            model: answerer.name,
+            n_ctx: answerer.n_ctx,
+            preview,
             n_keep: request.n_keep,
             return_tokens: request.return_tokens,
             with_probs: settings.n_probs > 0,
@@ -315,50 +317,22 @@ impl Server {
             debug: request.debug,
             tag: request.tag,
             speculation: speculative.map(|settings| (request.speculative.kind(), settings.verify)),
+            compare: request.speculative.compare,
             not_speculating: request.speculative.disabled.map(str::to_owned),
             warnings: request.warnings,
         }))
     }
 
-    /// The scale of each LoRA adapter: `init`'s, or those asked for, which turn off all others.
-    fn lora_scales(&self, asked: Option<&[(usize, f32)]>) -> Result<Vec<f32>> {
-        let mut scales = self.models.target.lora_scales();
-        let Some(asked) = asked else { return Ok(scales) };
-        scales.fill(0.0);
-        let n = scales.len();
-        for (index, (id, scale)) in asked.iter().enumerate() {
-            let place = scales.get_mut(*id);
-            *place.ok_or_else(|| {
-                Error::invalid(format!("lora[{index}].id: there is no adapter {id}, init loaded {n}"))
-            })? = *scale;
-        }
-        Ok(scales)
-    }
-
-    /// What the engine would refuse: a request for several texts shall have all of them or none.
-    fn check_prompt(&self, name: &str, prompt: &[Token], n_keep: Option<usize>) -> Result<()> {
-        let n_ctx = self.models.n_ctx;
-        let too_long = session::leave_out(prompt.len(), session::keep(n_keep, prompt.len(), n_ctx), n_ctx).is_some();
-        if prompt.is_empty() {
-            Err(Error::invalid(format!("{name}: has no tokens, and the model begins texts with none")))
-        } else if too_long && !self.init.config.ctx_shift {
-            let n = prompt.len();
-            let message = format!("{name}: {n} tokens do not fit into the context of {n_ctx}, which may not shift");
-            Err(Error::new(Code::ContextFull, message))
-        } else {
-            Ok(())
-        }
-    }
-
     /// How the engine is to speculate, with the predicted output in tokens.
     fn speculation(&self, request: &CompletionRequest) -> Result<Option<speculative::Settings>> {
         let mut settings = request.speculative.settings.clone();
+        let vocab = self.models.target.vocab();
         if let (Some(settings), Some(text)) = (&mut settings, &request.prediction) {
-            settings.prediction = Some(self.vocab().tokenize(text.as_bytes(), false, true)?.into());
+            settings.prediction = Some(vocab.tokenize(text.as_bytes(), false, true)?.into());
             settings.sources.insert(0, Source::Prediction);
         }
         if let Some(settings) = &mut settings {
-            let n_vocab = self.vocab().n_tokens();
+            let n_vocab = vocab.n_tokens();
             let file = |name, path: &Option<PathBuf>| {
                 path.as_ref().map(|path| self.cache_files.get(name, path, n_vocab)).transpose()
             };
@@ -367,31 +341,6 @@ impl Server {
             settings.lookup_dynamic = file("speculative.lookup_cache_dynamic", &caches.1)?;
         }
         Ok(settings)
-    }
-
-    /// Biases by token, one entry each, sorted. A text's bias goes to each of its tokens, as in llama-server.
-    fn logit_bias(&self, request: &CompletionRequest) -> Result<Vec<(Token, f32)>> {
-        let vocab = self.vocab();
-        let mut biases = std::collections::BTreeMap::new();
-        if request.ignore_eos {
-            biases.extend(vocab.eog_tokens().map(|token| (token, f32::NEG_INFINITY)));
-        }
-        for entry in &request.logit_bias {
-            match &entry.target {
-                BiasTarget::Token(token) if vocab.contains(*token) => {
-                    biases.insert(*token, entry.bias);
-                }
-                BiasTarget::Token(token) => {
-                    let n = vocab.n_tokens();
-                    return Err(Error::invalid(format!("logit_bias: {token} is not in the vocabulary of {n} tokens")));
-                }
-                BiasTarget::Text(text) => {
-                    let tokens = vocab.tokenize(text.as_bytes(), false, false)?;
-                    biases.extend(tokens.into_iter().map(|token| (token, entry.bias)));
-                }
-            }
-        }
-        Ok(biases.into_iter().collect())
     }
 
     /// `prompt_stats` as far as can be told before the request has a slot: by the free slot whose cache fits best.
@@ -404,9 +353,11 @@ impl Server {
         }
         let slots = self.engine_status().slots.into_iter().filter(|slot| slot.lora == text.lora);
         let caches = slots.filter_map(|slot| slot.cache);
+        // A preview's slots are not told of.
+        let caches = caches.filter(|_| !record.preview);
         let common = caches.map(|cache| session::common_prefix(&cache, &prompt)).max().unwrap_or(0);
         let cached = common.min(prompt.len().saturating_sub(1));
-        response::prompt_stats(self.vocab(), &text.prompt, record.n_ctx, n_keep, cached)
+        response::prompt_stats(self.vocab(record.preview), &text.prompt, record.n_ctx, n_keep, cached)
     }
 }
 

@@ -59,6 +59,11 @@ pub(super) fn check(request: &CompletionRequest) -> Result<()> {
     let texts = request.inputs.all.len().saturating_mul(request.n_cmpl);
     let asked = [("session_load", &request.session_load), ("session_save", &request.session_save)];
     for (name, _) in asked.into_iter().filter(|(_, path)| path.is_some()) {
+        if request.speculative.preview {
+            return Err(Error::invalid(format!(
+                "{name}: the draft model that answers alone has slots that are no sessions"
+            )));
+        }
         if request.n_beams > 1 {
             return Err(Error::invalid(format!("{name}: beams have a context of their own, which is no session")));
         }

@@ -28,12 +28,16 @@ pub struct Options {
     settings: Settings,
     /// Files of n-gram caches, static and dynamic, in place of the engine's.
     caches: (Option<PathBuf>, Option<PathBuf>),
+    /// Whether the draft model alone answers.
+    preview: bool,
+    /// Whether the text is generated once more without speculation, to be compared.
+    compare: bool,
 }
 
 impl Default for Options {
     /// The engine's own defaults, with the type `auto`.
     fn default() -> Self {
-        Options { enabled: true, settings: Settings::default(), caches: (None, None) }
+        Options { enabled: true, settings: Settings::default(), caches: (None, None), preview: false, compare: false }
     }
 }
 
@@ -46,6 +50,10 @@ pub struct Speculation {
     pub disabled: Option<&'static str>,
     /// Whether the answer has a `speculative` object.
     pub report: bool,
+    /// Whether the draft model alone answers; then nothing speculates.
+    pub preview: bool,
+    /// Whether the answer tells where the text without speculation differs.
+    pub compare: bool,
     /// What was asked for; `None`: that there be none.
     options: Option<Options>,
 }
@@ -145,14 +153,16 @@ impl Options {
         let file = |path: String| Some(path).filter(|path| !path.is_empty()).map(PathBuf::from);
         set(&mut self.caches.0, fields.c_text("lookup_cache_static")?.map(file));
         set(&mut self.caches.1, fields.c_text("lookup_cache_dynamic")?.map(file));
-        fields.unavailable("model", |value| value == "target")?;
-        fields.unavailable("compare", |value| value == false)
+        set(&mut self.preview, fields.word("model", &[("target", false), ("draft", true)])?);
+        set(&mut self.compare, fields.flag("compare")?);
+        Ok(())
     }
 
     /// Why nothing is drafted with these options, if so.
     fn off(&self) -> Option<&'static str> {
         match self {
             Options { enabled: false, .. } => Some("speculative is false"),
+            Options { preview: true, .. } => Some("speculative.model is draft: the draft model answers alone"),
             Options { settings, .. } if settings.sources.is_empty() => Some("speculative.type is none"),
             Options { settings, .. } if settings.n_max == 0 => Some("speculative.n_max is 0"),
             _ => None,
@@ -198,6 +208,8 @@ impl Options {
             "suffix_p_min": shortest(ngram.suffix.min_prob),
             "lookup_cache_static": self.caches.0,
             "lookup_cache_dynamic": self.caches.1,
+            "model": if self.preview { "draft" } else { "target" },
+            "compare": self.compare,
         })
     }
 }
@@ -239,7 +251,9 @@ impl Speculation {
         let disabled = if report { options.off() } else { None };
         let settings = (report && disabled.is_none()).then(|| options.settings.clone());
         let options = Some(options).filter(|options| report && options.enabled);
-        Ok(Speculation { settings, disabled, report, options })
+        let asks = |what: fn(&Options) -> bool| options.as_ref().is_some_and(what);
+        let (preview, compare) = (asks(|options| options.preview), asks(|options| options.compare));
+        Ok(Speculation { settings, disabled, report, preview, compare, options })
     }
 
     /// Files of n-gram caches, static and dynamic, in place of the engine's.

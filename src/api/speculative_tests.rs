@@ -38,6 +38,10 @@ fn on_or_off() {
     check(Speculative, json!({"speculative": true}), true, true, None);
     check(Speculative, json!({"speculative": false}), false, true, Some("speculative is false"));
     check(Speculative, json!({"speculative": {"n_max": 0}}), false, true, Some("speculative.n_max is 0"));
+    let preview = Some("speculative.model is draft: the draft model answers alone");
+    check(Completion, json!({"speculative": {"model": "draft"}}), false, true, preview);
+    check(Speculative, json!({"speculative.model": "draft"}), false, true, preview);
+    check(Completion, json!({"speculative": {"model": "target"}}), true, true, None);
 }
 
 #[test]
@@ -113,8 +117,8 @@ fn errors() {
     check(one("type", json!(["draft", 1])), "speculative.type: expected a name or an array of names, got 1");
     check(one("type", json!("drft")), r#""ngram-mod", "suffix", "auto", "none", got "drft" (did you mean "draft"?)"#);
     check(one("n_branches", json!(2)), "speculative.n_branches: not available in this version");
-    check(one("model", json!("draft")), "speculative.model: not available in this version");
-    check(one("compare", json!(true)), "speculative.compare: not available in this version");
+    check(one("model", json!("both")), "speculative.model: expected one of \"target\", \"draft\", got \"both\"");
+    check(one("compare", json!("yes")), "speculative.compare: expected true or false, got \"yes\"");
     check(
         json!({"speculative": {"n_max": 4}, "speculative.n_max": 5}),
         "speculative.n_max: given as 5, and as 4 in \"speculative\"",
@@ -185,7 +189,8 @@ fn any_scalar() -> impl Strategy<Value = Value> {
             "heuristic",
             "block",
             "x",
-            "suffix"
+            "suffix",
+            "target"
         ])
         .prop_map(Value::from),
         Just(json!(["draft", "none"])),

@@ -65,7 +65,7 @@ impl Server {
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
         let chat = Chat::read(&mut fields)?.ok_or_else(|| Error::invalid("messages: is missing"))?;
-        let prompt = prompts::render(self, &chat)?;
+        let prompt = prompts::render(&self.target(), &chat)?;
         Ok(done(fields, json!({"prompt": prompt})))
     }
 

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::command::Submission;
+use super::compare::Compare;
 use super::event::{PromptStats, Stop};
 use super::generation::Generation;
 use super::slots::Slot;
@@ -149,8 +150,9 @@ impl Generation {
     }
 
     /// Starts a request in a free slot.
-    fn begin(&mut self, index: usize, submission: Submission) -> Result<()> {
-        let Submission { request, ticket, deadline } = submission;
+    pub(super) fn begin(&mut self, index: usize, submission: Submission) -> Result<()> {
+        let compare = Compare::first(&submission.request);
+        let Submission { request, ticket, deadline, found } = submission;
         let n_ctx = self.context.n_ctx();
         let model = Arc::clone(self.context.model());
         let vocab = model.vocab();
@@ -173,7 +175,9 @@ impl Generation {
         } else {
             &[]
         };
+        let reusable = found.map_or(reusable, |found| found.of(reusable));
         let reused = slot.cache.reuse(&mut self.context, reusable, request.n_cache_reuse);
+        found.map_or(Ok(()), |found| found.check(reused))?;
         slot.lora = request.lora;
         let sampler = Sampler::new(&request.sampling, vocab, request.grammar)?;
         let mut speculation = request.speculative.map(|settings| Speculation::new(settings, &sampler)).transpose()?;
@@ -212,6 +216,7 @@ impl Generation {
             seed_position,
             session_load,
             session_save: request.session_save,
+            compare,
         }));
         Ok(())
     }

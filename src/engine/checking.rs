@@ -50,6 +50,9 @@ fn compare(context: &mut Context, slot: &mut Slot, row: usize, draft: &Drafted<'
         if let Err(error) = task.sampler.accept(token) {
             return (Some(Stop::Error(error)), accepted);
         }
+        if let Some(compare) = &mut task.compare {
+            compare.sampled(token, logits);
+        }
         let drafted = |child: &usize| draft.tokens.get(*child - 1) == Some(&token);
         let child = slot.branches.children(node).find(drafted);
         if let Some(child) = child {

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crossbeam_channel::Sender;
 
+use super::compare::Found;
 use super::ticket::Ticket;
 use super::{Request, Restored};
 use crate::error::Result;
@@ -40,4 +41,6 @@ pub(super) struct Submission {
     pub(super) request: Request,
     pub(super) ticket: Ticket,
     pub(super) deadline: Option<Instant>,
+    /// Of the second run of a comparison, which begins in the first one's slot.
+    pub(super) found: Option<Found>,
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::compare::Comparison;
 use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling::TokenProbs;
@@ -125,6 +126,8 @@ pub struct SpeculationStats {
     pub n_max_final: usize,
     /// Why all or part of the request went without speculation.
     pub disabled: Option<String>,
+    /// How the text compares to the one without speculation, when that was asked for and generated.
+    pub comparison: Option<Comparison>,
 }
 
 /// The result of a request.

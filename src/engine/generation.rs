@@ -117,17 +117,22 @@ impl Generation {
 
     pub(super) fn end(&mut self, index: usize, stop: Stop, truncated: bool) {
         let Some(slot) = self.slots.get_mut(index) else { return };
-        let Some(task) = slot.task.take() else { return };
+        let Some(mut task) = slot.task.take() else { return };
         slot.last_used = self.tick;
         let length = self.team.length(index);
-        self.team.end(index, &task.tokens, task.output().len());
+        if !task.is_repeated() {
+            self.team.end(index, &task.tokens, task.output().len());
+        }
         slot.seed = Some(SeedOrigin::new(task.seed, task.tokens.len(), task.position()));
         let path = task.session_save.clone().filter(|_| !matches!(stop, Stop::Error(_)));
-        let cached = slot.cache.len();
+        let (cached, compare, deadline) = (slot.cache.len(), task.compare.take(), task.deadline);
         let saved = path.map(|path| self.save_to(index, &path));
         let (ticket, mut outcome) = task.finish(stop, index, cached, truncated, length);
         outcome.session_save = saved;
-        self.ended.push((ticket, outcome));
+        match compare {
+            Some(compare) => self.compare(index, compare, ticket, outcome, deadline),
+            None => self.ended.push((ticket, outcome)),
+        }
     }
 
     /// Tells the requests that have ended, and those who asked for sessions. Apart from the step, so that whoever learns of

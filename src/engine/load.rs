@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::beams::Beams;
 use super::embedder::Embedder;
 use super::generation::Generation;
+use super::preview::Preview;
 use super::worker::Worker;
 use super::{Config, Engine, Notify, Shared, SlotStatus, Status};
 use crate::error::{Code, Error, Result};
@@ -75,9 +76,10 @@ fn start(config: &Config, models: &mut Models, notify: Arc<Notify>) -> Result<En
     let threads = Arc::new(ThreadPool::new(most.unwrap_or(1))?);
 
     let caches = Arc::new(read_caches(config, &models.target)?);
-    let mut generation = None;
+    let (mut generation, mut preview) = (None, None);
     if models.target.can_generate() {
-        generation = Some(generator(config, models, &caches, &threads, &interrupt)?);
+        let generator = generator(config, models, &caches, &threads, &interrupt)?;
+        (generation, preview) = (Some(generator.0), generator.1);
     } else if !config.embedding {
         return Err(Error::model("model: it generates no text; \"embedding\": true loads it for embeddings"));
     }
@@ -101,7 +103,7 @@ fn start(config: &Config, models: &mut Models, notify: Arc<Notify>) -> Result<En
         status: Mutex::new(Status { slots: vec![SlotStatus::default(); slots], queue: 0 }),
     });
     let (sender, commands) = crossbeam_channel::unbounded();
-    let worker = Worker { commands, generation, embedder, shared: Arc::clone(&shared), notify };
+    let worker = Worker { commands, generation, preview, embedder, shared: Arc::clone(&shared), notify };
     let thread = std::thread::Builder::new()
         .name("foredraft-engine".into())
         .spawn(move || worker.run())
@@ -123,7 +125,7 @@ fn generator(
     caches: &Arc<Caches>,
     threads: &Arc<ThreadPool>,
     interrupt: &Arc<Interrupt>,
-) -> Result<Generation> {
+) -> Result<(Generation, Option<Preview>)> {
     let n_parallel = config.n_parallel.max(1);
     let params = sequences(&config.context, n_parallel, &models.target, config.self_extend);
     let mut context = Context::new(&models.target, &params, threads, interrupt)?;
@@ -140,9 +142,13 @@ fn generator(
     }
     let beams = Beams::new(&models.target, &config.context, threads, interrupt);
     let mut generation = Generation::new(context, beams, config);
-    if let (Some(draft), Some((_, params))) = (&models.draft, &config.draft) {
+    let mut preview = None;
+    if let (Some(draft), Some((model, params))) = (&models.draft, &config.draft) {
         let n_ctx = params.n_ctx.or(u32::try_from(models.n_ctx).ok());
-        let params = ContextParams { n_ctx, ..sequences(params, n_parallel, draft, config.self_extend) };
+        let n_seq_max = u32::try_from(n_parallel).unwrap_or(u32::MAX);
+        let params = ContextParams { n_ctx, n_seq_max, embeddings: false, ..params.clone() };
+        let alone = Config { model: model.clone(), context: params.clone(), draft: None, ..config.clone() };
+        let params = sequences(&params, n_parallel, draft, config.self_extend);
         let mut context = Context::new(draft, &params, threads, interrupt)?;
         if config.warmup {
             warm_up(&mut context);
@@ -155,6 +161,7 @@ fn generator(
                 let extend = extend.filter(|_| context.can_shift() && context.cuts_anywhere());
                 let drafter = DraftModel::new(context, n_parallel, models.target.vocab().n_tokens(), extend);
                 generation.team.add_model(Box::new(drafter));
+                preview = Some(Preview::new(draft, alone, threads, interrupt));
             }
         }
         generation.draft_obstacle = report.reason.clone();
@@ -162,7 +169,7 @@ fn generator(
     }
     generation.team.costs = costs;
     add_text_drafters(&mut generation.team, n_parallel, caches);
-    Ok(generation)
+    Ok((generation, preview))
 }
 
 /// The sequences of a context: one for each slot and, where they can share a buffer, some for the branches of its drafts.

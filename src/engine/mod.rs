@@ -8,12 +8,14 @@ mod beams;
 mod branches;
 mod checking;
 mod command;
+mod compare;
 mod config;
 mod embedder;
 mod evaluation;
 mod event;
 mod generation;
 mod load;
+mod preview;
 mod request;
 mod sessions;
 mod slots;
@@ -40,6 +42,7 @@ use crate::llama::{Interrupt, Token};
 use crate::speculative::Caches;
 
 pub use self::beams::MAX_BEAMS;
+pub use self::compare::{Comparison, Difference};
 pub use self::config::Config;
 pub use self::event::{
     Event, Generated, Outcome, Progress, PromptStats, Restored, Saved, SpeculationStats, Stop, Timings, Update,
@@ -127,7 +130,7 @@ impl Engine {
         for (request, ticket) in requests.into_iter().zip(order.tickets()) {
             // A time too far to be written as an `Instant` never comes.
             let deadline = request.timeout.and_then(|timeout| now.checked_add(timeout));
-            self.send(Command::Submit(Box::new(Submission { request, ticket, deadline })))?;
+            self.send(Command::Submit(Box::new(Submission { request, ticket, deadline, found: None })))?;
         }
         Ok(order)
     }

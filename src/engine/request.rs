@@ -9,7 +9,7 @@ use crate::llama::Token;
 use crate::{sampling, speculative};
 
 /// One text generation.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Request {
     /// The whole prompt; the engine shortens it when it does not fit (see [`crate::session`]).
     pub prompt: Arc<[Token]>,
@@ -52,4 +52,8 @@ pub struct Request {
     pub grammar: Option<Grammar>,
     /// How to speculate; `None`: not at all.
     pub speculative: Option<speculative::Settings>,
+    /// Whether the draft model answers, alone. Then all that is said of the model is said of that one.
+    pub preview: bool,
+    /// Whether a text that was generated with speculation is generated once more without, to be compared.
+    pub compare: bool,
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use super::compare::Compare;
 use super::event::{Generated, Outcome, Progress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update};
 use super::text::TextStream;
 use super::ticket::Ticket;
@@ -43,6 +44,7 @@ pub(super) struct Task {
     pub(super) seed_position: usize,
     pub(super) session_load: Option<Restored>,
     pub(super) session_save: Option<PathBuf>,
+    pub(super) compare: Option<Compare>,
     pub(super) truncated: bool,
     /// Waits for room in the KV cache: its own part was given to older requests.
     pub(super) paused: bool,
@@ -92,6 +94,7 @@ pub(super) struct Parts {
     pub(super) seed_position: usize,
     pub(super) session_load: Option<Restored>,
     pub(super) session_save: Option<PathBuf>,
+    pub(super) compare: Option<Compare>,
 }
 
 impl Task {
@@ -117,6 +120,7 @@ impl Task {
             seed_position: parts.seed_position,
             session_load: parts.session_load,
             session_save: parts.session_save,
+            compare: parts.compare,
             paused: false,
             unsent: Vec::new(),
             clock: Clock { start: Instant::now(), first_token: None, last_token: None },
@@ -155,6 +159,9 @@ impl Task {
         self.tokens.push(token);
         self.n_predicted += 1;
         self.unsent.push(Generated { token, source, start: self.text.len(), probs });
+        if self.compare.as_mut().is_some_and(|compare| compare.generated(token)) {
+            return Some(Stop::Limit);
+        }
         if vocab.is_eog(token) {
             return Some(Stop::Eos);
         }
@@ -169,6 +176,11 @@ impl Task {
         let n_predict = self.n_predict.filter(|n_predict| self.n_predicted >= *n_predict)?;
         let unfinished = self.text.is_inside_character() && self.n_predicted < n_predict + MAX_EXTRA;
         (!unfinished).then_some(Stop::Limit)
+    }
+
+    /// Whether this is the second run of a comparison, which nobody is told of.
+    pub(super) fn is_repeated(&self) -> bool {
+        self.compare.as_ref().is_some_and(Compare::is_second)
     }
 
     /// The generated tokens that are still in the context.
@@ -196,6 +208,9 @@ impl Task {
 
     /// Sends the text that may be shown.
     pub(super) fn send(&mut self) -> bool {
+        if self.is_repeated() {
+            return false;
+        }
         let text = self.text.take();
         if text.is_empty() {
             return false;

@@ -5,16 +5,18 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_channel::{Receiver, TryRecvError};
 
-use super::command::Command;
+use super::command::{Command, Submission};
 use super::embedder::Embedder;
 use super::event::Stop;
 use super::generation::Generation;
+use super::preview::Preview;
 use super::{Notify, Shared, SlotStatus};
 use crate::error::{Code, Error};
 
 pub(super) struct Worker {
     pub(super) commands: Receiver<Command>,
     pub(super) generation: Option<Generation>,
+    pub(super) preview: Option<Preview>,
     pub(super) embedder: Option<Embedder>,
     pub(super) shared: Arc<Shared>,
     pub(super) notify: Arc<Notify>,
@@ -38,7 +40,10 @@ impl Worker {
         while let Ok(command) = self.commands.try_recv() {
             self.take(command);
         }
-        if let Some(generation) = &mut self.generation {
+        if let Some(preview) = &mut self.preview {
+            preview.end_waiting(&stop, &mut |id| notify(id));
+        }
+        for generation in self.generations() {
             generation.end_all(&stop, &mut |id| notify(id));
         }
         self.publish();
@@ -52,24 +57,33 @@ impl Worker {
         if self.shared.stopping.load(Ordering::Acquire) {
             return;
         }
-        let notify = Arc::clone(&self.notify);
-        if let Some(generation) = self.generation.as_mut().filter(|generation| !generation.is_idle()) {
-            generation.step(&self.shared.interrupt, &mut |id| notify(id));
+        let (notify, shared) = (Arc::clone(&self.notify), Arc::clone(&self.shared));
+        if let Some(preview) = &mut self.preview {
+            preview.open(&mut |id| notify(id));
+        }
+        for generation in self.generations().filter(|generation| !generation.is_idle()) {
+            generation.step(&shared.interrupt, &mut |id| notify(id));
         }
         self.publish();
         self.deliver();
     }
 
     fn deliver(&mut self) {
-        if let Some(generation) = &mut self.generation {
-            let notify = &self.notify;
+        let notify = Arc::clone(&self.notify);
+        for generation in self.generations() {
             generation.deliver(&mut |id| notify(id));
         }
     }
 
+    /// The target's slots and the preview's, as far as there are any.
+    fn generations(&mut self) -> impl Iterator<Item = &mut Generation> {
+        self.generation.iter_mut().chain(self.preview.as_mut().and_then(Preview::generation))
+    }
+
     /// Takes all commands; waits for one when there is nothing else to do.
     fn receive(&mut self) {
-        if self.generation.as_ref().is_none_or(Generation::is_idle) {
+        let is_idle = self.generation.as_ref().is_none_or(Generation::is_idle);
+        if is_idle && self.preview.as_ref().is_none_or(Preview::is_idle) {
             match self.commands.recv() {
                 Ok(command) => self.take(command),
                 Err(_) => self.shared.stopping.store(true, Ordering::Release),
@@ -89,11 +103,7 @@ impl Worker {
 
     fn take(&mut self, command: Command) {
         match command {
-            Command::Submit(submission) => {
-                if let Some(generation) = &mut self.generation {
-                    generation.queue.push_back(*submission);
-                }
-            }
+            Command::Submit(submission) => self.submit(*submission),
             Command::Session(job) => {
                 if let Some(generation) = &mut self.generation {
                     generation.session_jobs.push_back(job);
@@ -112,11 +122,24 @@ impl Worker {
         }
     }
 
+    /// Queues a text for the model that is to answer.
+    fn submit(&mut self, submission: Submission) {
+        match (submission.request.preview, &mut self.generation, &mut self.preview) {
+            (false, Some(generation), _) => generation.queue.push_back(submission),
+            (true, _, Some(preview)) => preview.submit(submission),
+            // Whoever submits has looked before.
+            _ => {
+                let error = Error::new(Code::Internal, "there is no model that could answer");
+                submission.ticket.finish_if_queued(Stop::Error(error));
+            }
+        }
+    }
+
     /// Writes down what `poll_system_status` shows.
     fn publish(&self) {
         let Some(generation) = &self.generation else { return };
         let mut status = self.shared.status.lock();
-        status.queue = generation.queue.len();
+        status.queue = generation.queue.len() + self.preview.as_ref().map_or(0, Preview::n_waiting);
         status.slots.resize_with(generation.slots.len(), SlotStatus::default);
         for (status, slot) in status.slots.iter_mut().zip(&generation.slots) {
             let busy = slot.task.as_ref();

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::common::{start, with};
+use crate::common::{model, start, with};
 use crate::frame::{Row, Seen, Way, row, run};
 
 /// A name for a session file of this process.
@@ -50,6 +50,48 @@ pub fn rows() -> Vec<Row> {
                 assert_eq!(wrong.tokens(), seen.tokens());
             }
             assert!(seen.refused(json!({"prediction": {"type": "text"}})).starts_with("prediction: expected"));
+        }),
+        row(&["json_schema"], json!({"json_schema": {"enum": ["Mia", 7]}}), |seen| {
+            assert!(["\"Mia\"", "7"].contains(&seen.content()), "{}", seen.content());
+            assert_eq!(seen.answer["stop_type"], "eos");
+            assert_eq!(seen.setting("json_schema"), &json!({"enum": ["Mia", 7]}));
+            let as_text = seen.ask(json!({"json_schema": "{\"const\": [1, null]}"}));
+            assert_eq!(as_text.content(), "[1,null]");
+            assert_eq!(as_text.setting("json_schema"), &json!({"const": [1, null]}));
+            // The grammar that it was made is the same request.
+            let grammar = as_text.setting("grammar").clone();
+            assert_eq!(seen.without("json_schema").ask(json!({"grammar": grammar})).content(), "[1,null]");
+            let both = seen.refused(json!({"grammar": "root ::= \"a\""}));
+            assert!(both.starts_with("json_schema: either json_schema or grammar"), "{both}");
+            assert!(seen.refused(json!({"json_schema": {"not": {}}})).starts_with("json_schema: #: not cannot be"));
+        }),
+        row(&["speculative.model"], json!({"temperature": 1.2, "n_predict": 40, "ignore_eos": true}), |seen| {
+            let preview = seen.ask(json!({"speculative.model": "draft"}));
+            assert_eq!(preview.answer["model"], model("draft"));
+            assert_ne!(preview.tokens(), seen.tokens());
+            let why = &preview.answer["speculative"]["disabled"];
+            assert!(why.as_str().is_some_and(|why| why.starts_with("speculative.model is draft")), "{why}");
+            assert_eq!(preview.setting("speculative")["model"], "draft");
+            let target = seen.ask(json!({"speculative.model": "target"}));
+            assert_eq!((target.tokens(), &target.answer["model"]), (seen.tokens(), &seen.answer["model"]));
+            let wrong = seen.refused(json!({"speculative.model": "both"}));
+            assert!(wrong.starts_with("speculative.model: expected one of \"target\", \"draft\""), "{wrong}");
+        }),
+        row(&["speculative.compare"], json!({"temperature": 0.7}), |seen| {
+            assert!(seen.answer["speculative"].get("first_difference").is_none());
+            let compared = seen.ask(json!({"speculative.compare": true}));
+            assert_eq!(compared.tokens(), seen.tokens());
+            let stats = &compared.answer["speculative"];
+            assert_eq!(stats.get("first_difference"), Some(&json!(null)), "{stats}");
+            assert_eq!(compared.setting("speculative")["compare"], true);
+            // The second run is nowhere to be seen.
+            assert_eq!(compared.answer["timings"]["predicted_n"], compared.answer["tokens_predicted"]);
+            assert!(
+                seen.refused(json!({"speculative.compare": 1})).starts_with("speculative.compare: expected true or")
+            );
+            let off = seen.without("speculative").ask(json!({"speculative.compare": true, "speculative.type": "none"}));
+            let stats = off.answer["speculative"].as_object().expect("an object");
+            assert!(stats.contains_key("compare_skipped") && !stats.contains_key("first_difference"), "{stats:?}");
         }),
     ]
 }

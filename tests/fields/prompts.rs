@@ -54,6 +54,18 @@ pub fn rows() -> Vec<Row> {
                 let plain = seen.without("messages").ask(json!({"prompt": by_hand}));
                 assert_eq!(plain.tokens(), seen.tokens());
                 assert!(seen.refused(json!({"prompt": "a"})).starts_with("messages: expected either"));
+                // A template that begins with BOS gets no second one.
+                let bos = "<|endoftext|>";
+                assert!(seen.answer["prompt_stats"]["to_eval"].as_str().is_some_and(|text| text.starts_with(bos)));
+                for begin in ["{{ bos_token }}", bos] {
+                    let turns =
+                        "<|im_start|>user\n{{ messages[0].content }}<|im_end|>\n<|im_start|>assistant{{ '\\n' }}";
+                    let own = seen.ask(json!({"chat_template": format!("{begin}{turns}")}));
+                    assert_eq!(own.answer["prompt"], format!("{bos}{by_hand}"));
+                    for key in ["prompt_stats", "tokens_evaluated", "tokens"] {
+                        assert_eq!(own.answer[key], seen.answer[key], "{begin}");
+                    }
+                }
             },
         ),
         row(

@@ -158,3 +158,50 @@ fn a_cancel_disturbs_nobody_else() {
     }
     assert_eq!(call("get_completion", &alone)["content"], expected);
 }
+
+/// A request has no number while its text is made tokens and its grammar is read: a cancel then finds the newest of those that
+/// have one. It does not wait, and what comes later is cancelled if, and only if, a cancel has said so.
+#[test]
+fn a_cancel_meets_a_request_that_is_still_being_read() {
+    let _turn = loaded(json!({"n_ctx": 256}));
+    let grammar: String = (0..2000).map(|rule| format!("r{rule} ::= [a-z]{{1,9}} r{}?\n", rule + 1)).collect();
+    let request = json!({
+        "prompt": "Once upon a time there was a kite. ".repeat(20_000), "n_predict": 3, "ignore_eos": true,
+        "grammar": format!("root ::= r0\n{grammar}r2000 ::= \"b\"\n"),
+    });
+    for family in FAMILIES {
+        let (start, cancel) = (format!("{family}_init"), format!("{family}_cancel"));
+        let earlier = submit(&start, &json!({"prompt": "Once", "n_predict": 1}));
+        last_update(family, earlier);
+        let (mut cancels_before, mut cancelled) = (0, Vec::new());
+        let id = std::thread::scope(|scope| {
+            let reading = scope.spawn(|| submit(&start, &request));
+            while !reading.is_finished() {
+                let answer = call_bytes(&cancel, None);
+                cancels_before += usize::from(answer["id"] == earlier);
+                assert!(answer["id"] != earlier || answer["cancelled"] == false, "{answer}");
+                cancelled.extend(answer["id"].as_u64().filter(|_| answer["cancelled"] == true));
+            }
+            reading.join().expect("a number")
+        });
+        assert!(cancels_before > 3, "the request was read too fast to be met: {cancels_before}");
+        assert!(cancelled.iter().all(|cancelled| *cancelled == id), "{cancelled:?} {id}");
+        let expected = if cancelled.is_empty() { "limit" } else { "cancelled" };
+        assert_eq!(last_update(family, id)["stop_type"], expected, "{cancelled:?}");
+        until("free slots", || status()["queue"] == 0 && status()["slots"][0]["state"] == "idle");
+    }
+    // An unload is not kept waiting by the queue, and leaves nothing of the request.
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| call("async_completion_init", &request));
+        while status()["state"] == "ready" {
+            crate::c::deinit();
+        }
+        let answer = reading.join().expect("an answer");
+        let code = answer["code"].as_str().unwrap_or_default();
+        assert!(answer["id"].is_u64() || ["cancelled", "not_initialized"].contains(&code), "{answer}");
+        assert_eq!(crate::c::init(Some(crate::c::command(json!({})).to_string().as_bytes())), 0);
+        let id = answer["id"].as_u64().unwrap_or(1);
+        assert_eq!(refusal("async_completion_poll", &json!({"id": id})).0, "not_found");
+    });
+    works();
+}

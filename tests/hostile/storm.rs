@@ -38,6 +38,8 @@ fn request(random: &mut Random) -> Value {
         json!({"mirostat": 2}),
         json!({"id_slot": random.below(4)}),
         json!({"speculative": {"n_max": 4, "verify": "match", "adaptive": false}}),
+        json!({"speculative": {"compare": true}}),
+        json!({"speculative": {"model": "draft"}}),
         json!({"cache_prompt": false}),
         json!({"prompt": vec![1; 300]}),
         json!({"prompt": vec![1; 3000]}),

@@ -87,7 +87,7 @@ impl Beams {
 
     /// Begins a search; `prompt` is what of the request's fits.
     pub(super) fn begin(&mut self, submission: Submission, prompt: Vec<Token>, stats: PromptStats) -> Result<()> {
-        let Submission { request, ticket, deadline } = submission;
+        let Submission { request, ticket, deadline, .. } = submission;
         let width = u32::try_from(request.n_beams).unwrap_or(u32::MAX);
         if self.context.is_none() || self.params.n_seq_max < width {
             self.context = None; // its memory first

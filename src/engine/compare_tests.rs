@@ -1,0 +1,105 @@
+use super::super::event::SpeculationStats;
+use super::*;
+
+/// A second run after a first one of these tokens.
+fn second(expected: &[Token]) -> Compare {
+    let mut first = Outcome::never_ran(Stop::Eos, 3, true);
+    first.text = "the answer".into();
+    Compare::Second(Box::new(Second { expected: expected.to_vec(), n_equal: 0, difference: None, first }))
+}
+
+/// What is reported when the second run says `tokens`, from these logits, and then ends.
+fn run(expected: &[Token], tokens: &[Token], logits: &[f32], stop: Stop) -> Comparison {
+    let mut compare = second(expected);
+    let mut decided = false;
+    for token in tokens {
+        assert!(!decided, "nothing more is to be learnt");
+        compare.sampled(*token, logits);
+        decided = compare.generated(*token);
+    }
+    assert!(compare.is_second());
+    let Compare::Second(second) = compare else { panic!("it is") };
+    let outcome = second.answer(stop);
+    assert_eq!((outcome.text.as_str(), &outcome.stop), ("the answer", &Stop::Eos));
+    outcome.speculation.and_then(|stats: SpeculationStats| stats.comparison).expect("a comparison")
+}
+
+#[test]
+fn the_first_difference_and_the_gap_there() {
+    let at = |index, logit_gap| Comparison::Done(Some(Difference { index, logit_gap }));
+    let logits = [0.5, 2.0, -1.0, f32::NEG_INFINITY];
+    let check = |expected: &[Token], tokens: &[Token], comparison| {
+        assert_eq!(run(expected, tokens, &logits, Stop::Limit), comparison, "{expected:?} {tokens:?}");
+    };
+    check(&[1, 0, 2], &[1, 0, 2], Comparison::Done(None));
+    check(&[], &[], Comparison::Done(None));
+    check(&[1, 0, 2], &[1, 1], at(1, Some(1.5)));
+    // Sampling may choose the lower one.
+    check(&[1, 0, 2], &[2], at(0, Some(-3.0)));
+    // One text ends before the other.
+    check(&[1, 0, 2], &[1, 0], at(2, None));
+    check(&[1, 0], &[1, 0, 2], at(2, None));
+    check(&[9], &[1], at(0, None));
+}
+
+#[test]
+fn a_run_that_does_not_end_by_itself_tells_why() {
+    let check = |stop: Stop, expected: &str| {
+        let found = run(&[1, 2], &[1], &[0.0; 4], stop);
+        assert_eq!(found, Comparison::Skipped(format!("the run without speculation {expected}")));
+    };
+    check(Stop::Cancelled, "was cancelled");
+    check(Stop::Timeout, "was not done in time");
+    check(Stop::Error(Error::model("no memory")), "failed: no memory");
+}
+
+#[test]
+fn nothing_is_compared_with_the_first_run_itself() {
+    let mut first = Compare::First { tokens: vec![7], again: Box::new(request()) };
+    first.sampled(8, &[]);
+    assert!(!first.generated(8) && !first.is_second());
+    let Compare::First { tokens, .. } = first else { panic!("it is") };
+    assert_eq!(tokens, [7, 8]);
+    assert!(Compare::first(&request()).is_none());
+    let speculating = Request { speculative: Some(Default::default()), ..request() };
+    assert!(Compare::first(&speculating).is_none());
+    assert!(Compare::first(&Request { compare: true, ..speculating }).is_some());
+    assert!(Compare::first(&Request { compare: true, ..request() }).is_none());
+}
+
+#[test]
+fn what_only_the_first_run_could_find_must_be_there() {
+    let found = |n_cached, only_there| Found { n_cached, only_there };
+    assert_eq!(found(2, false).of(&[1, 2, 3]), [1, 2]);
+    assert_eq!(found(9, false).of(&[1, 2, 3]), [1, 2, 3]);
+    for (reused, only_there, fits) in [(5, true, true), (5, false, true), (3, false, true), (3, true, false)] {
+        assert_eq!(found(5, only_there).check(reused).is_ok(), fits, "{reused} {only_there}");
+    }
+}
+
+fn request() -> Request {
+    Request {
+        prompt: [1, 2].into(),
+        prompt_of: None,
+        n_predict: None,
+        n_keep: None,
+        stop: Vec::new(),
+        cache_prompt: true,
+        slot: None,
+        n_cache_reuse: 0,
+        session_load: None,
+        session_save: None,
+        seed_position: None,
+        timeout: None,
+        n_beams: 0,
+        t_max_predict: None,
+        post_sampling_probs: false,
+        progress: false,
+        lora: Vec::new(),
+        sampling: sampling::Settings::default(),
+        grammar: None,
+        speculative: None,
+        preview: false,
+        compare: false,
+    }
+}
