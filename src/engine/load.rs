@@ -16,7 +16,7 @@ use crate::llama::log::{self, Level};
 use crate::llama::{self, Batch, Context, ContextParams, Interrupt, Model, ThreadPool, Token};
 use crate::speculative::{
     CacheKind, Caches, Compatibility, Costs, DraftModel, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramSimple,
-    Prediction, Suffix, Team, read_cache,
+    Prediction, Suffix, Team, Translated, read_cache,
 };
 
 /// The models of a running engine.
@@ -154,8 +154,11 @@ fn generator(
             Some(reason) => log::write(Level::Warn, &format!("model_draft: not used: {reason}")),
             None => {
                 let extend = extend.filter(|_| context.can_shift() && context.cuts_anywhere());
-                let drafter = DraftModel::new(context, n_parallel, models.target.vocab().n_tokens(), extend);
-                generation.team.add_model(Box::new(drafter));
+                let target = &models.target;
+                generation.team.add_model(match report.translates {
+                    true => Box::new(Translated::new(context, n_parallel, target, extend)?),
+                    false => Box::new(DraftModel::new(context, n_parallel, target.vocab().n_tokens(), extend)),
+                });
             }
         }
         generation.draft_obstacle = report.reason.clone();
