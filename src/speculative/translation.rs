@@ -15,7 +15,7 @@ use crate::session::common_prefix;
 /// Tokens at the end of a text whose translation may still change.
 const UNSETTLED: usize = 4;
 /// What is put before a text to keep SentencePiece from adding a space to it; a byte that merges with nothing.
-const LEAD: &[u8] = b"\n";
+const LEAD: &[u8] = b"\x01";
 
 /// Whether texts can be translated from and into such a vocabulary: its pieces must be the text, byte for byte.
 pub(super) fn translates(vocab: &Vocab) -> bool {
@@ -173,11 +173,11 @@ impl Pair {
                     Ordering::Less => source += 1,
                     Ordering::Greater => own += 1,
                     Ordering::Equal => {
-                        // Those that are no text belong to what is before them.
-                        let end = *theirs;
+                        let (end, meeting) = (*theirs, (source + 1, own + 1));
+                        // Those that are no text, as an added space, belong to what is behind them.
                         source += self.source_ends.iter().skip(source).take_while(|other| **other == end).count();
                         own += self.ends.iter().skip(own).take_while(|other| **other == end).count();
-                        return Some((source, own));
+                        return Some(meeting);
                     }
                 }
             }
@@ -291,7 +291,8 @@ impl Dictionary {
             let mut before = 0;
             let parts = pair.source_ends.iter().zip(confidence).filter(|(source_end, _)| {
                 let from = std::mem::replace(&mut before, **source_end);
-                from < *end && **source_end > start
+                // A space alone that only this vocabulary puts there counts as what it is put before.
+                from < (*end).max(start + 1) && **source_end > start
             });
             confidences.push(parts.map(|(_, confidence)| confidence).product());
             start = *end;
@@ -397,6 +398,8 @@ impl Translation {
         let end = self.source.len().min(keep + dropped);
         self.source.drain(keep.min(end)..end);
         self.meetings.iter_mut().skip(first + 1).for_each(|(source, _)| *source = source.saturating_sub(dropped));
+        // As if the last token were new: should tokens be lacking just before it, they are translated again.
+        self.source.pop();
         gone
     }
 

@@ -94,7 +94,7 @@ impl Changed {
             }
             let bytes: Vec<u8> = text.chars().map(|letter| letters[&letter]).collect();
             match (bytes.as_slice(), String::from_utf8(bytes.clone())) {
-                ([byte @ 0x80..=0xFF], _) => (*text, *kind) = (format!("<0x{byte:02X}>"), 6),
+                ([byte @ (..0x20 | 0x80..)], _) => (*text, *kind) = (format!("<0x{byte:02X}>"), 6),
                 (_, Ok(plain)) => *text = plain.replace(' ', "\u{2581}"),
                 _ => return false,
             }
