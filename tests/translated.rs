@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 
 use common::other::Changed;
-use common::{complete, drain, prompts, start, submit, text, with};
+use common::{complete, drain, prompts, start, submit, text, tiny, with};
 use foredraft::api::Family::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
@@ -113,26 +113,28 @@ fn whatever_is_asked_for_the_text_is_the_same() {
 
 #[test]
 fn full_contexts_and_cancels_leave_no_wrong_draft() {
+    // What the models go on with for as long as they are let.
+    let prompt = "<|im_start|>user\nRepeat after me: Mia has a kite. Mia has a kite. Mia has a kite.<|im_end|>\n\
+        <|im_start|>assistant\nMia has a kite. Mia has a kite. Mia has a";
     for (name, init, ..) in pairs() {
-        let system = load(&init, json!({"n_ctx": 256, "n_parallel": 2}));
-        for n_keep in [0, 5] {
-            let request = json!({
-                "prompt": "Tom was 7 years old and lived near the hill.", "n_predict": 400, "temperature": 0.5, "seed": 11,
-                "ignore_eos": true, "n_keep": n_keep, "return_tokens": true,
-            });
+        let system = load(&init, json!({"n_ctx": 128, "n_parallel": 2}));
+        let mut late = 0;
+        for (n_keep, temperature) in [(0, 0.0), (5, 0.6)] {
+            let more =
+                json!({"n_predict": 170, "temperature": temperature, "seed": 4, "ignore_eos": true, "n_keep": n_keep});
+            let request = with(&greedy(prompt), more);
             let plain = complete(&system, Completion, &request);
-            assert_eq!((&plain["truncated"], &plain["tokens_predicted"]), (&json!(true), &json!(400)));
+            assert_eq!(plain["truncated"], true);
             let fast = with(&request, eager());
             let cancelled = submit(&system, Speculative, &fast);
             let answer = complete(&system, Speculative, &fast);
             let command = json!({"id": cancelled}).to_string();
             system.with_server(|server| server.cancel(Speculative, Some(command.as_bytes()))).expect("cancelled");
             assert_eq!(essence(&answer), essence(&plain), "{name} {n_keep}");
-            // Behind the first shift, too.
             let sources = answer["sources"].as_array().expect("sources");
-            let late = sources.iter().skip(300).filter(|source| **source == "draft").count();
-            assert!(late > 10, "{name} {n_keep}: {late} {}", answer["speculative"]);
+            late += sources.iter().skip(110).filter(|source| **source == "draft").count();
         }
+        assert!(late > 20, "{name}: little is drafted behind the first shift: {late}");
     }
 }
 
@@ -140,10 +142,11 @@ fn full_contexts_and_cancels_leave_no_wrong_draft() {
 #[test]
 fn a_draft_with_a_short_context_reads_the_end() {
     let draft = Changed::new("draft").without_every(5).write("fewer-5");
-    let system = load(&json!({"model_draft": draft}), json!({"n_ctx_draft": 256, "n_ctx": 1024}));
-    let story = prompts()[..4].join(" ").repeat(4);
+    let system = load(&json!({"model_draft": draft}), json!({"n_ctx_draft": 256}));
+    let story = prompts()[..4].join(" ").repeat(6);
     for (prompt, n_predict) in [(story.as_str(), 40), ("Once upon a time", 400)] {
-        let request = with(&greedy(prompt), json!({"n_predict": n_predict, "ignore_eos": true}));
+        let more = json!({"n_predict": n_predict, "ignore_eos": true, "cache_prompt": false});
+        let request = with(&greedy(prompt), more);
         let plain = complete(&system, Completion, &request);
         let fast = complete(&system, Speculative, &with(&request, eager()));
         assert_eq!(essence(&fast), essence(&plain));
@@ -165,7 +168,10 @@ fn several_at_once_give_what_each_gives_alone() {
             .enumerate()
             .map(|(seed, prompt)| {
                 let temperature = if seed % 2 == 0 { 0.0 } else { 0.7 };
-                with(&with(&greedy(prompt), eager()), json!({"temperature": temperature, "seed": seed, "cache_prompt": seed % 3 == 0}))
+                with(
+                    &with(&greedy(prompt), eager()),
+                    json!({"temperature": temperature, "seed": seed, "cache_prompt": seed % 3 == 0}),
+                )
             })
             .collect();
         let alone: Vec<Value> = requests
@@ -189,14 +195,33 @@ fn a_session_keeps_what_the_draft_has_read() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("translated.session");
     let request = with(&greedy("Once upon a time there was a child named Tom."), eager());
     let whole = complete(&load(&init, json!({})), Completion, &request);
-    let half = complete(&load(&init, json!({})), Speculative, &with(&request, json!({"n_predict": 30, "session_save": path})));
-    assert!(half["session_save"]["n_draft"].as_u64() > Some(30), "{half}");
+    let half =
+        complete(&load(&init, json!({})), Speculative, &with(&request, json!({"n_predict": 30, "session_save": path})));
+    assert!(half["session_save"]["n_saved_draft"].as_u64() > Some(30), "{half}");
     let tokens = |answer: &Value| answer["tokens"].as_array().expect("tokens").clone();
     let system = load(&init, json!({}));
     let prompt = [vec![request["prompt"].clone()], tokens(&half)].concat();
     let rest = with(&request, json!({"prompt": prompt, "n_predict": 34, "session_load": path}));
     let rest = complete(&system, Speculative, &rest);
     assert_eq!([tokens(&half), tokens(&rest)].concat(), tokens(&whole));
-    assert_eq!(rest["session_load"]["n_draft"], half["session_save"]["n_draft"], "{rest}");
+    assert_eq!(rest["session_load"]["n_restored_draft"], half["session_save"]["n_saved_draft"], "{rest}");
     assert!(accepted(&rest) > 5, "{rest}");
+}
+
+#[test]
+fn a_draft_that_cannot_serve_is_not_used_and_the_reason_is_told() {
+    let system = start(json!({"model_draft": tiny::recurrent(), "n_ctx": 512}));
+    let report = system.status()["draft"].clone();
+    assert_eq!((&report["compatible"], &report["translates_tokens"]), (&json!(false), &json!(false)), "{report}");
+    let reason = report["reason"].as_str().expect("a reason");
+    assert!(reason.contains("the draft's memory cannot be cut back"), "{reason}");
+    let request = json!({"prompt": "Once upon a time", "n_predict": 6, "temperature": 0});
+    let answer = complete(&system, Speculative, &request);
+    assert_eq!(
+        (&answer["speculative"]["disabled"], answer["speculative"]["by_type"].get("draft")),
+        (&json!(reason), None)
+    );
+    let asked = complete(&system, Completion, &with(&request, json!({"speculative": {"type": "draft"}})));
+    assert_eq!((&asked["speculative"]["disabled"], &asked["speculative"]["n_drafted"]), (&json!(reason), &json!(0)));
+    assert_eq!(asked["content"], answer["content"]);
 }

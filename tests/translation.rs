@@ -108,8 +108,29 @@ enum Part {
 
 fn part() -> impl Strategy<Value = Part> {
     let words = vec![
-        "Once upon a time", " there was", " a child", " named", " Mia", ".", "\n", " ", "  ", "\n    return", " 12", "345",
-        "<|im_end|>", "é", "日本語", " 😀", "don't", "Lantern", "_", "\"Hello,\" said", " \n\n ", "hedge", "hog",
+        "Once upon a time",
+        " there was",
+        " a child",
+        " named",
+        " Mia",
+        ".",
+        "\n",
+        " ",
+        "  ",
+        "\n    return",
+        " 12",
+        "345",
+        "<|im_end|>",
+        "é",
+        "日本語",
+        " 😀",
+        "don't",
+        "Lantern",
+        "_",
+        "\"Hello,\" said",
+        " \n\n ",
+        "hedge",
+        "hog",
     ];
     prop_oneof![
         8 => prop::sample::select(words).prop_map(|word| Part::Text(word.into())),
@@ -161,24 +182,27 @@ fn a_text_that_grows_and_changes_stays_the_same_text() {
 #[test]
 fn what_a_draft_says_comes_back_as_the_target_would_write_it() {
     let pairs = pairs();
-    check(&(prop::collection::vec(part(), 0..5), prop::collection::vec(part(), 1..8), 1..100_u8), |(before, parts, p)| {
-        for pair in &pairs {
-            let before = pair.translation(&pair.tokens(&before));
-            // What a model of the draft's vocabulary would say.
-            let expected = pair.tokens(&parts);
-            let said = pair.translation(&expected).tokens()[1..].to_vec();
-            let said = [&[pair.draft.vocab().bos().expect("a BOS")], said.as_slice()].concat();
-            let p = f32::from(p) / 100.0;
-            let (tokens, confidence) = pair.dictionary.to_target(&before, &said, &vec![p; said.len()]);
-            prop_assert_eq!(tokens.len(), confidence.len());
-            let (ours, theirs) = (text(pair.target.vocab(), &tokens), text(pair.target.vocab(), &expected));
-            prop_assert_eq!(String::from_utf8_lossy(&ours), String::from_utf8_lossy(&theirs), "{}", pair.name);
-            for confidence in confidence {
-                prop_assert!(confidence > 0.0 && confidence <= p, "{}: {} {}", pair.name, confidence, p);
+    check(
+        &(prop::collection::vec(part(), 0..5), prop::collection::vec(part(), 1..8), 1..100_u8),
+        |(before, parts, p)| {
+            for pair in &pairs {
+                let before = pair.translation(&pair.tokens(&before));
+                // What a model of the draft's vocabulary would say.
+                let expected = pair.tokens(&parts);
+                let said = pair.translation(&expected).tokens()[1..].to_vec();
+                let said = [&[pair.draft.vocab().bos().expect("a BOS")], said.as_slice()].concat();
+                let p = f32::from(p) / 100.0;
+                let (tokens, confidence) = pair.dictionary.to_target(&before, &said, &vec![p; said.len()]);
+                prop_assert_eq!(tokens.len(), confidence.len());
+                let (ours, theirs) = (text(pair.target.vocab(), &tokens), text(pair.target.vocab(), &expected));
+                prop_assert_eq!(String::from_utf8_lossy(&ours), String::from_utf8_lossy(&theirs), "{}", pair.name);
+                for confidence in confidence {
+                    prop_assert!(confidence > 0.0 && confidence <= p, "{}: {} {}", pair.name, confidence, p);
+                }
             }
-        }
-        Ok(())
-    });
+            Ok(())
+        },
+    );
 }
 
 /// Token by token, where the target's text is as its tokenizer would write it.
@@ -281,35 +305,38 @@ fn a_token_is_as_likely_as_all_that_it_is_made_of() {
 fn what_is_gone_of_a_text_is_gone_of_its_translation() {
     let pairs = pairs();
     let lengths = (any::<usize>(), any::<usize>(), any::<usize>());
-    check(&(prop::collection::vec(part(), 1..30), lengths, prop::collection::vec(part(), 0..3)), |(parts, (a, b, c), more)| {
-        for pair in &pairs {
-            let mut all = pair.tokens(&parts);
-            let mut translation = pair.translation(&all);
-            let mut own = translation.tokens().to_vec();
-            let most = 1 + c % own.len();
-            let keep = a % all.len();
-            let dropped = b % (all.len() - keep + 1);
-            let (from, gone) = translation.shift(keep, dropped);
-            own.drain(from..from + gone);
-            prop_assert_eq!(translation.tokens(), &own, "{}", pair.name);
-            all.drain(keep..keep + dropped);
-            let is_broken = std::str::from_utf8(&text(pair.target.vocab(), &all)).is_err();
-            let (from, gone) = translation.shorten(most);
-            own.drain(from..from + gone);
-            prop_assert_eq!(translation.tokens(), &own, "{}", pair.name);
-            prop_assert!(own.len() <= most, "{} {}", own.len(), most);
-            // It goes on as the text does: no beginning is needed for its end.
-            all.extend(pair.tokens(&more).iter().skip(1));
-            translation.follow(&pair.dictionary, &all);
-            let (whole, rest) = (text(pair.target.vocab(), &all), text(pair.draft.vocab(), translation.tokens()));
-            let end = text(pair.target.vocab(), &all[all.len().saturating_sub(2)..]);
-            let end = end.strip_prefix(b" ").unwrap_or(&end);
-            // All but BOS.
-            let all_gone = rest.get(2..).is_some_and(|rest| whole.ends_with(rest));
-            prop_assert!(rest.ends_with(end) || all_gone || is_broken, "{}: {:?} {:?}", pair.name, whole, rest);
-        }
-        Ok(())
-    });
+    check(
+        &(prop::collection::vec(part(), 1..30), lengths, prop::collection::vec(part(), 0..3)),
+        |(parts, (a, b, c), more)| {
+            for pair in &pairs {
+                let mut all = pair.tokens(&parts);
+                let mut translation = pair.translation(&all);
+                let mut own = translation.tokens().to_vec();
+                let most = 1 + c % own.len();
+                let keep = a % all.len();
+                let dropped = b % (all.len() - keep + 1);
+                let (from, gone) = translation.shift(keep, dropped);
+                own.drain(from..from + gone);
+                prop_assert_eq!(translation.tokens(), &own, "{}", pair.name);
+                all.drain(keep..keep + dropped);
+                let is_broken = std::str::from_utf8(&text(pair.target.vocab(), &all)).is_err();
+                let (from, gone) = translation.shorten(most);
+                own.drain(from..from + gone);
+                prop_assert_eq!(translation.tokens(), &own, "{}", pair.name);
+                prop_assert!(own.len() <= most, "{} {}", own.len(), most);
+                // It goes on as the text does: no beginning is needed for its end.
+                all.extend(pair.tokens(&more).iter().skip(1));
+                translation.follow(&pair.dictionary, &all);
+                let (whole, rest) = (text(pair.target.vocab(), &all), text(pair.draft.vocab(), translation.tokens()));
+                let end = text(pair.target.vocab(), &all[all.len().saturating_sub(2)..]);
+                let end = end.strip_prefix(b" ").unwrap_or(&end);
+                // All but BOS.
+                let all_gone = rest.get(2..).is_some_and(|rest| whole.ends_with(rest));
+                prop_assert!(rest.ends_with(end) || all_gone || is_broken, "{}: {:?} {:?}", pair.name, whole, rest);
+            }
+            Ok(())
+        },
+    );
 }
 
 #[test]

@@ -45,7 +45,8 @@ impl Translated {
         let settings = sampling::Settings { temperature: 0.0, stages: Vec::new(), ..sampling::Settings::default() };
         let sampler = Sampler::new(&settings, own.vocab(), None)?;
         let dictionary = Dictionary::new(target, &own);
-        let slots = (0..n_slots).map(|_| Slot { text: Translation::new(&dictionary), said: Draft::default() }).collect();
+        let slots =
+            (0..n_slots).map(|_| Slot { text: Translation::new(&dictionary), said: Draft::default() }).collect();
         let n_ctx = context.n_ctx();
         let model = DraftModel::new(context, n_slots, own.vocab().n_tokens(), extend);
         Ok(Translated { model, dictionary, sampler, slots, n_ctx })

@@ -74,7 +74,11 @@ impl Side {
         // Invalid UTF-8 is not for every tokenizer.
         let whole = String::from_utf8_lossy(whole);
         if !whole.is_empty() {
-            encoded.extend(if self.adds_space { self.without_space(tokenize, &whole) } else { tokenize(whole.as_bytes()) });
+            encoded.extend(if self.adds_space {
+                self.without_space(tokenize, &whole)
+            } else {
+                tokenize(whole.as_bytes())
+            });
         }
         let mut left = text;
         let exact = encoded.iter().take_while(|token| {
