@@ -113,15 +113,17 @@ fn whatever_is_asked_for_the_text_is_the_same() {
 
 #[test]
 fn full_contexts_and_cancels_leave_no_wrong_draft() {
-    // What the models go on with for as long as they are let.
-    let prompt = "<|im_start|>user\nRepeat after me: Mia has a kite. Mia has a kite. Mia has a kite.<|im_end|>\n\
-        <|im_start|>assistant\nMia has a kite. Mia has a kite. Mia has a";
-    for (name, init, ..) in pairs() {
-        let system = load(&init, json!({"n_ctx": 128, "n_parallel": 2}));
-        let mut late = 0;
-        for (n_keep, temperature) in [(0, 0.0), (5, 0.6)] {
-            let more =
-                json!({"n_predict": 170, "temperature": temperature, "seed": 4, "ignore_eos": true, "n_keep": n_keep});
+    for (name, init, same_vocabulary, _) in pairs() {
+        let more = json!({"n_ctx": 128, "n_parallel": 2});
+        let (system, other) = (load(&init, more.clone()), load(&same_vocabulary, more));
+        // Accepted behind the first shift.
+        let late = |answer: &Value| {
+            let sources = answer["sources"].as_array().expect("sources");
+            sources.iter().skip(120).filter(|source| **source == "draft").count()
+        };
+        let (mut through_text, mut direct) = (0, 0);
+        for (prompt, n_keep) in [("Once upon a time", 0), ("Tom was 7 years old and lived near the hill.", 5)] {
+            let more = json!({"n_predict": 240, "temperature": 0.4, "seed": 11, "ignore_eos": true, "n_keep": n_keep});
             let request = with(&greedy(prompt), more);
             let plain = complete(&system, Completion, &request);
             assert_eq!(plain["truncated"], true);
@@ -131,10 +133,10 @@ fn full_contexts_and_cancels_leave_no_wrong_draft() {
             let command = json!({"id": cancelled}).to_string();
             system.with_server(|server| server.cancel(Speculative, Some(command.as_bytes()))).expect("cancelled");
             assert_eq!(essence(&answer), essence(&plain), "{name} {n_keep}");
-            let sources = answer["sources"].as_array().expect("sources");
-            late += sources.iter().skip(110).filter(|source| **source == "draft").count();
+            through_text += late(&answer);
+            direct += late(&complete(&other, Speculative, &fast));
         }
-        assert!(late > 20, "{name}: little is drafted behind the first shift: {late}");
+        assert!(direct > 15 && 2 * through_text > direct, "{name}: {through_text} of {direct}");
     }
 }
 

@@ -1,9 +1,9 @@
 //! The shipped models with other vocabularies: the same weights, and the rows of their tokens in another order.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 
 use super::gguf::Gguf;
+use super::tiny::{place, put_string};
 
 /// A shipped model whose vocabulary is being changed.
 pub struct Changed {
@@ -16,11 +16,6 @@ pub struct Changed {
 
 fn number(bytes: &[u8]) -> usize {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
-}
-
-fn put_string(bytes: &mut Vec<u8>, text: &str) {
-    bytes.extend((text.len() as u64).to_le_bytes());
-    bytes.extend(text.as_bytes());
 }
 
 /// A list's header: the kind of its items, and how many there are.
@@ -199,12 +194,6 @@ impl Changed {
         let mut file = [b"GGUF".as_slice(), &counts.concat(), entries, &infos].concat();
         file.resize(file.len().next_multiple_of(32), 0);
         file.extend(data);
-        // Moved into place: another test may have the file open.
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        let (path, beside) =
-            (folder.join(format!("other-{name}.gguf")), folder.join(format!("{name}-{:p}.tmp", &raw const file)));
-        std::fs::write(&beside, file).expect("target/ is writable");
-        std::fs::rename(&beside, &path).expect("target/ is writable");
-        path.to_string_lossy().into_owned()
+        place(&format!("other-{name}"), file)
     }
 }
