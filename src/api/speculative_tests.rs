@@ -107,8 +107,6 @@ fn errors() {
     );
     check(one("p_min", json!(1.5)), "speculative.p_min: expected a number from 0 to 1, got 1.5");
     check(one("p_split", json!("x")), "speculative.p_split");
-    check(one("verify", json!("rejection")), "speculative.verify \"rejection\": not available in this version");
-    check(one("verify", json!("block")), "not available in this version");
     check(one("verify", json!("mach")), "(did you mean \"match\"?)");
     check(one("adaptive", json!("yes")), "speculative.adaptive: expected true, false or \"heuristic\", got \"yes\"");
     check(one("type", json!([])), "speculative.type: expected a name or an array of names, got []");
