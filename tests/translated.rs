@@ -210,6 +210,29 @@ fn a_session_keeps_what_the_draft_has_read() {
     assert!(accepted(&rest) > 5, "{rest}");
 }
 
+/// Rules that compare probabilities take the draft as found without chance: it is accepted as often as the target says it.
+#[test]
+fn rules_that_weigh_probabilities_take_it_as_found() {
+    for (name, init, ..) in pairs() {
+        let system = load(&init, json!({}));
+        for verify in ["rejection", "block"] {
+            let mut n_accepted = 0;
+            for (seed, prompt) in prompts().iter().enumerate().step_by(12) {
+                let more = json!({"seed": seed, "n_predict": 32});
+                let speculative = json!({"type": "draft", "adaptive": false, "n_max": 5, "verify": verify});
+                let request = with(&with(&greedy(prompt), more), json!({"speculative": speculative}));
+                let fast = complete(&system, Speculative, &request);
+                n_accepted += accepted(&fast);
+                // Without chance there is one text.
+                let plain = complete(&system, Completion, &with(&request, json!({"speculative": false})));
+                assert_eq!(essence(&fast), essence(&plain), "{name} {verify}");
+                accepted(&complete(&system, Speculative, &with(&request, json!({"temperature": 0.9}))));
+            }
+            assert!(n_accepted > 10, "{name} {verify}: {n_accepted}");
+        }
+    }
+}
+
 #[test]
 fn a_draft_that_cannot_serve_is_not_used_and_the_reason_is_told() {
     let system = start(json!({"model_draft": tiny::recurrent(), "n_ctx": 512}));

@@ -76,8 +76,10 @@ impl Drafter for Translated {
         for (index, Slot { text, said }) in self.slots.iter_mut().enumerate() {
             let Some(ask) = asks.iter().find(|ask| ask.slot == index) else { continue };
             let n_max = if ask.n_max == 0 { 0 } else { text.about(ask.n_max) };
-            let (tokens, sampler) = (text.tokens(), &self.sampler);
-            own.push(Ask { tokens, sampler, n_max, draft: said, ..*ask });
+            let Ask { slot, generated, position, p_min, pace, .. } = *ask;
+            let (tokens, sampler, draft) = (text.tokens(), &self.sampler, said);
+            // What is drawn in one vocabulary is not drawn in the other: no rule can weigh it, so nothing is drawn.
+            own.push(Ask { slot, tokens, sampler, generated, position, n_max, p_min, pace, draft, drawing: None });
         }
         self.model.draft(&mut own);
         for ask in asks {
