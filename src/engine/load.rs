@@ -18,7 +18,7 @@ use crate::llama::{self, Batch, Context, ContextParams, Interrupt, Model, Thread
 use crate::session::SelfExtend;
 use crate::speculative::{
     CacheKind, Caches, Compatibility, Costs, DraftModel, MAX_BRANCHES, NgramCache, NgramMapK, NgramMapK4v, NgramMod,
-    NgramSimple, Prediction, Suffix, Team, read_cache,
+    NgramSimple, Prediction, Suffix, Team, Translated, read_cache,
 };
 
 /// The models of a running engine.
@@ -159,9 +159,13 @@ fn generator(
             Some(reason) => log::write(Level::Warn, &format!("model_draft: not used: {reason}")),
             None => {
                 let extend = extend.filter(|_| context.can_shift() && context.cuts_anywhere());
-                let drafter = DraftModel::new(context, n_parallel, models.target.vocab().n_tokens(), extend);
-                generation.team.add_model(Box::new(drafter));
-                preview = Some(Preview::new(draft, alone, threads, interrupt));
+                let target = &models.target;
+                generation.team.add_model(match report.translates {
+                    true => Box::new(Translated::new(context, n_parallel, target, extend)?),
+                    false => Box::new(DraftModel::new(context, n_parallel, target.vocab().n_tokens(), extend)),
+                });
+                // Prompts are the target's tokens.
+                preview = (!report.translates).then(|| Preview::new(draft, alone, threads, interrupt));
             }
         }
         generation.draft_obstacle = report.reason.clone();

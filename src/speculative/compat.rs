@@ -1,5 +1,6 @@
 //! Whether a draft model can serve a target: the compatibility report.
 
+use super::translation::translates;
 use crate::llama::{Model, Vocab, VocabKind};
 
 /// llama.cpp's tolerance: vocabularies padded to different sizes still match where both have tokens.
@@ -35,6 +36,8 @@ pub struct Compatibility {
     pub target_rolls_back: bool,
     /// Whether the draft's cache can be cut back.
     pub draft_rolls_back: bool,
+    /// Whether tokens must be translated, through their text: the vocabularies differ.
+    pub translates: bool,
     /// Why the draft cannot be used; `None`: it can.
     pub reason: Option<String>,
 }
@@ -50,13 +53,17 @@ impl Compatibility {
             n_ctx,
             target_rolls_back: target.can_roll_back(),
             draft_rolls_back: draft.can_roll_back(),
+            translates: false,
             reason: None,
         };
-        report.reason = report.obstacle();
+        let difference = report.difference();
+        report.translates = difference.is_some() && translates(target_vocab) && translates(draft_vocab);
+        report.reason = difference.filter(|_| !report.translates).or_else(|| report.obstacle());
         report
     }
 
-    fn obstacle(&self) -> Option<String> {
+    /// Why the tokens of the one are not those of the other.
+    fn difference(&self) -> Option<String> {
         let (target, draft) = (&self.target, &self.draft);
         if target.kind != draft.kind {
             let (target, draft) = (target.kind.as_str(), draft.kind.as_str());
@@ -79,6 +86,10 @@ impl Compatibility {
                 "token {token} is {target:?} in the target's vocabulary and {draft:?} in the draft's"
             ));
         }
+        None
+    }
+
+    fn obstacle(&self) -> Option<String> {
         if !self.target_rolls_back {
             return Some("the target's memory cannot be cut back after a rejected draft".into());
         }

@@ -15,6 +15,8 @@ mod policy;
 mod settings;
 mod team;
 mod text;
+mod translated;
+mod translation;
 pub mod verify;
 
 pub use calibration::{Bias, Calibration};
@@ -29,3 +31,5 @@ pub use text::{
     CacheFile, CacheKind, Caches, LookupParams, ModParams, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramParams,
     NgramSimple, Prediction, Suffix, SuffixParams, read_cache,
 };
+pub use translated::Translated;
+pub use translation::{Dictionary, Translation};

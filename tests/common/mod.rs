@@ -4,6 +4,7 @@
 
 #[path = "../hostile/gguf.rs"]
 pub mod gguf;
+pub mod other;
 pub mod tiny;
 
 use std::path::{Path, PathBuf};

@@ -18,9 +18,20 @@ struct Writer {
     random: u64,
 }
 
-fn put_string(bytes: &mut Vec<u8>, text: &str) {
+pub(super) fn put_string(bytes: &mut Vec<u8>, text: &str) {
     bytes.extend((text.len() as u64).to_le_bytes());
     bytes.extend(text.as_bytes());
+}
+
+/// Writes a file into cargo's folder for such files, and returns its path.
+pub(super) fn place(name: &str, bytes: Vec<u8>) -> String {
+    // Moved into place: another test may have the file open.
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let (path, beside) =
+        (folder.join(format!("{name}.gguf")), folder.join(format!("{name}-{:p}.tmp", &raw const bytes)));
+    std::fs::write(&beside, bytes).expect("target/ is writable");
+    std::fs::rename(&beside, &path).expect("target/ is writable");
+    path.to_string_lossy().into_owned()
 }
 
 impl Writer {
@@ -128,13 +139,7 @@ impl Writer {
             values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
         }
         bytes.resize(bytes.len().next_multiple_of(32), 0);
-        // Moved into place: another test may have the file open.
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        let (path, beside) =
-            (folder.join(format!("tiny-{name}.gguf")), folder.join(format!("{name}-{:p}.tmp", &raw const bytes)));
-        std::fs::write(&beside, bytes).expect("target/ is writable");
-        std::fs::rename(&beside, &path).expect("target/ is writable");
-        path.to_string_lossy().into_owned()
+        place(&format!("tiny-{name}"), bytes)
     }
 }
 
