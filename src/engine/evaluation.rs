@@ -80,7 +80,7 @@ impl Generation {
             let draft = self.team.drafted(index);
             let complete = chunk.len() == pending.len();
             let draft = if complete { draft.get(..draft.len().min(most - chunk.len())).unwrap_or(&[]) } else { &[] };
-            let mut row = None;
+            let (first, mut row) = (self.batch.len(), None);
             let next = slot.cache.next();
             for (offset, token) in chunk.iter().chain(draft).enumerate() {
                 let output = complete && offset + 1 >= chunk.len();
@@ -91,7 +91,7 @@ impl Generation {
             }
             room -= chunk.len() + draft.len();
             if !chunk.is_empty() {
-                slot.in_batch = Some(InBatch { chunk: chunk.len(), draft: draft.len(), row });
+                slot.in_batch = Some(InBatch { first, chunk: chunk.len(), draft: draft.len(), row });
             }
         }
         !self.batch.is_empty()
@@ -99,6 +99,7 @@ impl Generation {
 
     /// Evaluates the batch and goes on with each slot in it.
     pub(super) fn evaluate(&mut self, notify: &mut dyn FnMut(u64)) {
+        self.context.keep_hidden(self.team.needs_hidden());
         let start = Instant::now();
         let result = self.context.decode(&self.batch);
         let time = start.elapsed();
@@ -146,6 +147,8 @@ impl Generation {
             let Some(task) = &mut slot.task else { continue };
             let known = slot.cache.len();
             slot.cache.push(task.tokens.get(known..known + part.chunk).unwrap_or(&[]));
+            let tokens = task.tokens.get(..known + part.chunk).unwrap_or(&[]);
+            self.team.evaluated(index, &mut self.context, part.first, tokens, known, part.draft);
             let is_first = task.n_predicted == 0;
             if task.progress && is_first {
                 task.report_progress(slot.cache.len());

@@ -108,6 +108,12 @@ impl Writer {
         }
     }
 
+    /// As `filled`, in place of what was there.
+    fn replace(&mut self, name: &str, shape: &[u64], value: impl Fn(u64) -> f32) {
+        self.tensors.retain(|(known, ..)| known != name);
+        self.filled(name, shape, value);
+    }
+
     fn write(self, name: &str) -> String {
         let mut bytes = b"GGUF".to_vec();
         bytes.extend(3_u32.to_le_bytes());
@@ -204,4 +210,134 @@ pub fn sliding_window() -> String {
         }
     }
     model.write("sliding-window")
+}
+
+/// What the layers for multi-token prediction of a tiny model look at.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Guess {
+    /// The token alone, which mostly decides on the next one.
+    Token,
+    /// The hidden state alone: that of the token before, which mostly decides on the next but one.
+    Hidden,
+    /// Both, in a random way.
+    Nothing,
+}
+
+/// A random sign for each number of a token's embedding.
+fn sign(token: u64, index: u64) -> f32 {
+    let mixed = (token * N_EMBD + index).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    if (mixed >> 40) & 1 == 0 { 1.0 } else { -1.0 }
+}
+
+/// The token before `token` in a walk through the vocabulary, whose steps `5 * token + 7` this undoes.
+fn before(token: u64) -> u64 {
+    // 5 * 1229 = 4 * 1536 + 1
+    (token + N_VOCAB - 7) * 1229 % N_VOCAB
+}
+
+impl Writer {
+    /// Embeddings and an output that mostly say what follows a token in the walk.
+    fn walk(&mut self) {
+        let shape = [N_EMBD, N_VOCAB];
+        self.replace("token_embd.weight", &shape, |at| sign(at / N_EMBD, at % N_EMBD));
+        self.replace("output.weight", &shape, |at| 0.4 * sign(before(at / N_EMBD), at % N_EMBD));
+        self.ones("output_norm.weight", N_EMBD);
+    }
+
+    /// What a layer for multi-token prediction has beside the rest of a layer.
+    fn mtp(&mut self, layer: u64, guess: Guess) {
+        let name = |part: &str| format!("blk.{layer}.nextn.{part}.weight");
+        self.ones(&name("enorm"), N_EMBD);
+        self.ones(&name("hnorm"), N_EMBD);
+        let first = match guess {
+            Guess::Token => 0,
+            Guess::Hidden => N_EMBD,
+            Guess::Nothing => return self.random(&name("eh_proj"), &[2 * N_EMBD, N_EMBD], 0.5),
+        };
+        let is_one = |at: u64| at % (2 * N_EMBD) == first + at / (2 * N_EMBD);
+        self.filled(&name("eh_proj"), &[2 * N_EMBD, N_EMBD], |at| f32::from(u8::from(is_one(at))));
+        if guess == Guess::Hidden {
+            let output = |at| 0.4 * sign(before(before(at / N_EMBD)), at % N_EMBD);
+            self.filled(&name("shared_head_head"), &[N_EMBD, N_VOCAB], output);
+        }
+    }
+}
+
+/// GLM 4 MoE: three dense layers and one, of two experts, for multi-token prediction.
+pub fn mtp(guess: Guess) -> String {
+    mtp_with(guess, &format!("mtp-{guess:?}"), |_| ())
+}
+
+/// A [`mtp`] that `change` makes another of.
+fn mtp_with(guess: Guess, name: &str, change: impl FnOnce(&mut Writer)) -> String {
+    let mut model = Writer::new("glm4moe");
+    let (n_ff, last) = (32, N_LAYER - 1);
+    model.walk();
+    for (key, value) in [
+        ("nextn_predict_layers", 1),
+        ("leading_dense_block_count", last),
+        ("feed_forward_length", n_ff),
+        ("expert_feed_forward_length", n_ff),
+        ("expert_count", 2),
+        ("expert_used_count", 1),
+        ("expert_shared_count", 1),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 2),
+    ] {
+        model.number(key, value);
+    }
+    for layer in 0..N_LAYER {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        model.ones(&name("attn_norm.weight"), N_EMBD);
+        model.ones(&name("post_attention_norm.weight"), N_EMBD);
+        for part in ["q", "k", "v", "output"] {
+            let scale = if part == "output" { 0.3 } else { 0.5 };
+            model.random(&name(&format!("attn_{part}.weight")), &[N_EMBD, N_EMBD], scale);
+        }
+        let experts: &[u64] = if layer == last { &[2] } else { &[] };
+        let suffixes: &[_] = if layer == last { &[("_exps", experts), ("_shexp", &[])] } else { &[("", experts)] };
+        for (suffix, experts) in suffixes {
+            for (part, shape) in [("gate", [N_EMBD, n_ff]), ("up", [N_EMBD, n_ff]), ("down", [n_ff, N_EMBD])] {
+                model.random(&name(&format!("ffn_{part}{suffix}.weight")), &[&shape[..], experts].concat(), 0.2);
+            }
+        }
+    }
+    model.random(&format!("blk.{last}.ffn_gate_inp.weight"), &[N_EMBD, 2], 0.5);
+    model.filled(&format!("blk.{last}.exp_probs_b.bias"), &[2], |_| 0.0);
+    model.mtp(last, guess);
+    change(&mut model);
+    model.write(name)
+}
+
+/// MiMo 2: a layer of its own and three for multi-token prediction, each for one token further. Every second one sees a
+/// window alone.
+pub fn mtp_layers() -> String {
+    let mut model = Writer::new("mimo2");
+    model.walk();
+    for (key, value) in [
+        ("nextn_predict_layers", N_LAYER - 1),
+        ("feed_forward_length", 32),
+        ("expert_feed_forward_length", 32),
+        ("attention.sliding_window", 16),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 2),
+    ] {
+        model.number(key, value);
+    }
+    model.numbers("attention.sliding_window_pattern", &[0, 1, 1, 1]);
+    for layer in 0..N_LAYER {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        model.ones(&name("attn_norm"), N_EMBD);
+        model.ones(&name("ffn_norm"), N_EMBD);
+        model.random(&name("attn_qkv"), &[N_EMBD, 3 * N_EMBD], 0.5);
+        model.random(&name("attn_output"), &[N_EMBD, N_EMBD], 0.3);
+        for (part, shape) in [("gate", [N_EMBD, 32]), ("up", [N_EMBD, 32]), ("down", [32, N_EMBD])] {
+            model.random(&name(&format!("ffn_{part}")), &shape, 0.2);
+        }
+        if layer > 0 {
+            model.mtp(layer, Guess::Token);
+        }
+    }
+    model.write("mtp-layers")
 }
