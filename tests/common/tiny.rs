@@ -51,6 +51,17 @@ impl Writer {
         self.n_entries += 1;
     }
 
+    /// As `number`, in place of what was there.
+    fn renumber(&mut self, key: &str, value: u64) {
+        let mut name = Vec::new();
+        put_string(&mut name, &format!("{}.{key}", self.architecture));
+        let at = self.entries.windows(name.len()).position(|bytes| bytes == name);
+        match at.map(|at| at + name.len() + 4) {
+            Some(at) => self.entries[at..at + 4].copy_from_slice(&u32::try_from(value).expect("small").to_le_bytes()),
+            None => self.number(key, value),
+        }
+    }
+
     fn number(&mut self, key: &str, value: u64) {
         let key = format!("{}.{key}", self.architecture);
         self.entry(&key, 4, |bytes| bytes.extend(u32::try_from(value).expect("small").to_le_bytes()));
@@ -230,10 +241,20 @@ fn sign(token: u64, index: u64) -> f32 {
     if (mixed >> 40) & 1 == 0 { 1.0 } else { -1.0 }
 }
 
-/// The token before `token` in a walk through the vocabulary, whose steps `5 * token + 7` this undoes.
+/// Behind the special tokens.
+const FIRST: u64 = 300;
+
+/// The token before `token` in a walk through the tokens from `FIRST` on, whose steps `5 * token + 7` this undoes.
 fn before(token: u64) -> u64 {
-    // 5 * 1229 = 4 * 1536 + 1
-    (token + N_VOCAB - 7) * 1229 % N_VOCAB
+    let count = N_VOCAB - FIRST;
+    // 5 * 989 = 4 * 1236 + 1
+    FIRST + (token - FIRST + count - 7) * 989 % count
+}
+
+/// A number of the output that says a token after the one `steps` before it, and never a special one.
+fn output(at: u64, steps: u32) -> f32 {
+    let token = at / N_EMBD;
+    if token < FIRST { 0.0 } else { 0.4 * sign((0..steps).fold(token, |token, _| before(token)), at % N_EMBD) }
 }
 
 impl Writer {
@@ -241,7 +262,7 @@ impl Writer {
     fn walk(&mut self) {
         let shape = [N_EMBD, N_VOCAB];
         self.replace("token_embd.weight", &shape, |at| sign(at / N_EMBD, at % N_EMBD));
-        self.replace("output.weight", &shape, |at| 0.4 * sign(before(at / N_EMBD), at % N_EMBD));
+        self.replace("output.weight", &shape, |at| output(at, 1));
         self.ones("output_norm.weight", N_EMBD);
     }
 
@@ -258,19 +279,30 @@ impl Writer {
         let is_one = |at: u64| at % (2 * N_EMBD) == first + at / (2 * N_EMBD);
         self.filled(&name("eh_proj"), &[2 * N_EMBD, N_EMBD], |at| f32::from(u8::from(is_one(at))));
         if guess == Guess::Hidden {
-            let output = |at| 0.4 * sign(before(before(at / N_EMBD)), at % N_EMBD);
-            self.filled(&name("shared_head_head"), &[N_EMBD, N_VOCAB], output);
+            self.filled(&name("shared_head_head"), &[N_EMBD, N_VOCAB], |at| output(at, 2));
         }
     }
 }
 
-/// GLM 4 MoE: three dense layers and one, of two experts, for multi-token prediction.
-pub fn mtp(guess: Guess) -> String {
-    mtp_with(guess, &format!("mtp-{guess:?}"), |_| ())
+/// GLM 4 MoE: three dense layers and one, of two experts, for multi-token prediction. `noise`: how much the text before a
+/// token matters; at 1 about as much as the token.
+pub fn mtp(guess: Guess, noise: f32) -> String {
+    mtp_with(guess, noise, &format!("mtp-{guess:?}-{noise}"), |_| ())
+}
+
+/// A [`mtp`] that says of itself what is not so: `numbers` in place of or beside the right ones, and without the tensors
+/// whose names have `missing` in them.
+pub fn mtp_that_lies(name: &str, numbers: &[(&'static str, u64)], missing: &str) -> String {
+    mtp_with(Guess::Token, 0.3, &format!("mtp-lies-{name}"), |model| {
+        for (key, value) in numbers {
+            model.renumber(key, *value);
+        }
+        model.tensors.retain(|(name, ..)| missing.is_empty() || !name.contains(missing));
+    })
 }
 
 /// A [`mtp`] that `change` makes another of.
-fn mtp_with(guess: Guess, name: &str, change: impl FnOnce(&mut Writer)) -> String {
+fn mtp_with(guess: Guess, noise: f32, name: &str, change: impl FnOnce(&mut Writer)) -> String {
     let mut model = Writer::new("glm4moe");
     let (n_ff, last) = (32, N_LAYER - 1);
     model.walk();
@@ -292,14 +324,14 @@ fn mtp_with(guess: Guess, name: &str, change: impl FnOnce(&mut Writer)) -> Strin
         model.ones(&name("attn_norm.weight"), N_EMBD);
         model.ones(&name("post_attention_norm.weight"), N_EMBD);
         for part in ["q", "k", "v", "output"] {
-            let scale = if part == "output" { 0.3 } else { 0.5 };
+            let scale = if part == "output" { 0.5 * noise } else { 0.5 };
             model.random(&name(&format!("attn_{part}.weight")), &[N_EMBD, N_EMBD], scale);
         }
         let experts: &[u64] = if layer == last { &[2] } else { &[] };
         let suffixes: &[_] = if layer == last { &[("_exps", experts), ("_shexp", &[])] } else { &[("", experts)] };
         for (suffix, experts) in suffixes {
             for (part, shape) in [("gate", [N_EMBD, n_ff]), ("up", [N_EMBD, n_ff]), ("down", [n_ff, N_EMBD])] {
-                model.random(&name(&format!("ffn_{part}{suffix}.weight")), &[&shape[..], experts].concat(), 0.2);
+                model.random(&name(&format!("ffn_{part}{suffix}.weight")), &[&shape[..], experts].concat(), 0.3 * noise);
             }
         }
     }
