@@ -105,6 +105,27 @@ impl Context {
         proof
     }
 
+    /// Proves that keys can be moved ([`Context::move_by`]), as [`Context::new`] proves that there can be evaluations: where
+    /// every layer sees a window alone, as those of MiMo-V2 for multi-token prediction do, llama.cpp says that they can and fails.
+    /// Empties the context.
+    pub fn proves_moves(&mut self) -> bool {
+        self.reset();
+        let moved = self.evaluate_one(0)
+            && self.evaluate_one(1)
+            && self.remove(0, 0, Some(1))
+            && self.move_by(0, 1..2, -1)
+            && self.evaluate_one(1);
+        self.reset();
+        moved
+    }
+
+    fn evaluate_one(&mut self, position: usize) -> bool {
+        let mut batch = Batch::new();
+        batch.push(0, position, 0, false);
+        self.pad_hidden(&mut batch);
+        self.decode(&batch).is_ok()
+    }
+
     /// Whether the evaluations that follow keep the hidden state of each token. Costs a little, and nothing when it changes
     /// nothing.
     pub fn keep_hidden(&mut self, keep: bool) {

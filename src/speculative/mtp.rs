@@ -27,6 +27,8 @@ pub struct Mtp {
     slots: Vec<Slot>,
     /// Layers that draft one token each; 1: a single one drafts all.
     n_layers: usize,
+    /// Whether what is in their caches can be moved.
+    moves: bool,
 }
 
 struct Slot {
@@ -56,7 +58,8 @@ const FEW: usize = 4;
 
 impl Mtp {
     /// A drafter for `n_slots` slots, with a context made by [`Context::mtp`].
-    pub fn new(context: Context, n_slots: usize) -> Mtp {
+    pub fn new(mut context: Context, n_slots: usize) -> Mtp {
+        let moves = context.proves_moves();
         let slot = |index| Slot {
             cache: Sequence::new(index, None),
             start: 0,
@@ -70,7 +73,7 @@ impl Mtp {
             behind: Vec::new(),
         };
         let slots = (0..n_slots).map(slot).collect();
-        Mtp { n_layers: context.model().n_mtp_layers().max(1), context, batch: Batch::new(), slots }
+        Mtp { n_layers: context.model().n_mtp_layers().max(1), context, batch: Batch::new(), slots, moves }
     }
 
     fn room(&self) -> usize {
@@ -104,6 +107,11 @@ impl Mtp {
             result = self.context.decode(&self.batch);
         }
         let Err(error) = result else { return true };
+        if matches!(error, DecodeError::Failed(_)) {
+            // What it left behind nobody knows.
+            self.context.reset();
+            self.slots.iter_mut().for_each(|slot| slot.cache.clear(&mut self.context));
+        }
         for slot in &mut self.slots {
             (slot.ready, slot.row) = (false, None);
             slot.in_batch.clear();
@@ -330,7 +338,7 @@ impl Drafter for Mtp {
             slot.cache.clear(&mut self.context);
         } else {
             let keep = keep - slot.start;
-            if !slot.cache.shift(&mut self.context, keep..keep + dropped) {
+            if !self.moves || !slot.cache.shift(&mut self.context, keep..keep + dropped) {
                 slot.cache.cut(&mut self.context, keep);
             }
         }

@@ -342,13 +342,13 @@ fn mtp_with(guess: Guess, noise: f32, name: &str, change: impl FnOnce(&mut Write
     model.write(name)
 }
 
-/// MiMo 2: a layer of its own and three for multi-token prediction, each for one token further. Every second one sees a
+/// MiMo 2: two layers of its own, and two for multi-token prediction, each for one token further. All but the first see a
 /// window alone.
 pub fn mtp_layers() -> String {
     let mut model = Writer::new("mimo2");
     model.walk();
     for (key, value) in [
-        ("nextn_predict_layers", N_LAYER - 1),
+        ("nextn_predict_layers", 2),
         ("feed_forward_length", 32),
         ("expert_feed_forward_length", 32),
         ("attention.sliding_window", 16),
@@ -367,7 +367,7 @@ pub fn mtp_layers() -> String {
         for (part, shape) in [("gate", [N_EMBD, 32]), ("up", [N_EMBD, 32]), ("down", [32, N_EMBD])] {
             model.random(&name(&format!("ffn_{part}")), &shape, 0.2);
         }
-        if layer > 0 {
+        if layer >= 2 {
             model.mtp(layer, Guess::Token);
         }
     }
