@@ -73,7 +73,8 @@ fn texts_are_those_without_it() {
                 assert_eq!(answer["tokens"], expected["tokens"], "{model} {temperature} {more}: {report}");
                 assert!(report.get("disabled").is_none(), "{model}: {report}");
                 // Otherwise it may not pay, or not be probable enough.
-                if more["speculative"]["n_max"].is_u64() && more["speculative"].as_object().map(|o| o.len()) == Some(1) {
+                if more["speculative"]["n_max"].is_u64() && more["speculative"].as_object().map(|o| o.len()) == Some(1)
+                {
                     assert!(n(&report["n_drafted"]) > 20, "{model}: {report}");
                     assert_eq!(report["by_type"]["mtp"]["n_drafted"], report["n_drafted"], "{model}");
                     assert_eq!(report["by_type"]["mtp"]["n_accepted"], report["n_accepted"], "{model}");
@@ -157,7 +158,11 @@ fn neighbours_change_nothing() {
                     let expected = complete(&plain, Completion, request);
                     // Cells of a shared buffer are summed up in the order in which they were taken.
                     if more.get("kv_unified").is_none() {
-                        assert_eq!(said, expected["content"].as_str().expect("content"), "{model} {index} {temperature}");
+                        assert_eq!(
+                            said,
+                            expected["content"].as_str().expect("content"),
+                            "{model} {index} {temperature}"
+                        );
                     }
                 }
             }
@@ -203,7 +208,8 @@ fn full_contexts_go_on() {
     for model in models() {
         let (plain, system) = (load_plain(&model, json!({"n_ctx": 96})), load(&model, json!({"n_ctx": 96})));
         for n_keep in [0, 10, 80] {
-            let long = with(&request(&tokens(3, 60), 0.6), json!({"n_predict": 260, "cache_prompt": false, "n_keep": n_keep}));
+            let long =
+                with(&request(&tokens(3, 60), 0.6), json!({"n_predict": 260, "cache_prompt": false, "n_keep": n_keep}));
             let expected = complete(&plain, Completion, &long);
             let answer = complete(&system, Speculative, &long);
             assert_eq!(answer["tokens"], expected["tokens"], "{model} {n_keep}");
@@ -270,11 +276,19 @@ fn where_there_are_no_layers_the_answer_says_so() {
     check(asks.clone(), json!("draft-mtp"), "the model has no layers for multi-token prediction");
     check(json!({}), json!(["suffix", "mtp", "draft"]), "the model has no layers for multi-token prediction");
     check(tiny.clone(), json!("mtp"), "only if init's speculative.type names mtp");
-    check(with(&json!({"model": tiny::hybrid(), "model_draft": null}), asks.clone()), json!("mtp"), "cannot be cut back");
+    check(
+        with(&json!({"model": tiny::hybrid(), "model_draft": null}), asks.clone()),
+        json!("mtp"),
+        "cannot be cut back",
+    );
     // A draft model may be there as well.
-    let both = start(with(&tiny, json!({"n_ctx": 256, "model_draft": tiny["model"], "speculative": {"type": ["mtp", "draft"]}})));
+    let both = start(with(
+        &tiny,
+        json!({"n_ctx": 256, "model_draft": tiny["model"], "speculative": {"type": ["mtp", "draft"]}}),
+    ));
     for types in [json!("mtp"), json!("draft"), json!(["draft", "mtp"]), json!(["mtp", "draft", "suffix"])] {
-        let request = with(&request(&tokens(1, 20), 0.0), json!({"speculative": {"type": types, "adaptive": false, "n_max": 4}}));
+        let request =
+            with(&request(&tokens(1, 20), 0.0), json!({"speculative": {"type": types, "adaptive": false, "n_max": 4}}));
         let answer = complete(&both, Speculative, &request);
         let plain = complete(&both, Completion, &with(&request, json!({"speculative": false})));
         assert_eq!(answer["tokens"], plain["tokens"], "{types}");

@@ -77,9 +77,8 @@ impl Theirs {
             }
             assert_eq!(sys::llama_decode(self.target, batch), 0);
             assert_eq!(sys::llama_rs_mtp_speculative_process(self.speculative, &raw const batch), 0);
-            let row = |index| {
-                std::slice::from_raw_parts(sys::llama_get_logits_ith(self.target, index as i32), self.n_vocab)
-            };
+            let row =
+                |index| std::slice::from_raw_parts(sys::llama_get_logits_ith(self.target, index as i32), self.n_vocab);
             (0..count).filter(|index| output(*index) != 0).map(|index| largest(row(index))).collect()
         }
     }
@@ -155,13 +154,19 @@ impl Drop for Theirs {
 
 #[test]
 fn drafts_are_those_of_llama_cpp() {
-    let models = [tiny::mtp(Guess::Token, 0.4), tiny::mtp(Guess::Hidden, 0.2), tiny::mtp(Guess::Nothing, 0.4), tiny::mtp_layers()];
+    let models = [
+        tiny::mtp(Guess::Token, 0.4),
+        tiny::mtp(Guess::Hidden, 0.2),
+        tiny::mtp(Guess::Nothing, 0.4),
+        tiny::mtp_layers(),
+    ];
     for model in models {
         let speculative = json!({"type": "mtp", "adaptive": false, "n_max": N_MAX});
         let system = start(json!({"model": model, "model_draft": null, "n_ctx": 1024, "speculative": speculative}));
         let mut theirs = Theirs::load(&model);
         for seed in 0..5 {
-            let prompt: Vec<i32> = (0..20 + 8 * seed).map(|index| 300 + (seed * 7919 + index * index * 31) % 1000).collect();
+            let prompt: Vec<i32> =
+                (0..20 + 8 * seed).map(|index| 300 + (seed * 7919 + index * index * 31) % 1000).collect();
             let (expected, steps) = theirs.write(&prompt, 100);
             let request = json!({
                 "prompt": prompt, "n_predict": 100, "temperature": 0, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true, "cache_prompt": false,

@@ -287,7 +287,10 @@ fn errors() {
     check(json!({"n_keep": -2}), "n_keep");
     check(json!({"log_level": "loud"}), "log_level: expected one of");
     check(json!({"log_level": 6}), "log_level: expected a whole number from 0 to 5, got 6");
-    check(json!({"speculative": {"type": "draft-eagle3"}}), "speculative.type \"draft-eagle3\": not available in this version");
+    check(
+        json!({"speculative": {"type": "draft-eagle3"}}),
+        "speculative.type \"draft-eagle3\": not available in this version",
+    );
     check(json!({"warmup": 1}), "warmup: expected true or false, got 1");
     check(json!({"chat_template": "a\0"}), "chat_template: expected a string without NUL");
 }

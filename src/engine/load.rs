@@ -15,8 +15,8 @@ use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{self, Batch, Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool, Token};
 use crate::speculative::{
-    CacheKind, Caches, Compatibility, Costs, DraftModel, Mtp, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramSimple,
-    Prediction, Suffix, Team, read_cache,
+    CacheKind, Caches, Compatibility, Costs, DraftModel, Mtp, NgramCache, NgramMapK, NgramMapK4v, NgramMod,
+    NgramSimple, Prediction, Suffix, Team, read_cache,
 };
 
 /// The models of a running engine.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use llama_cpp_sys_2 as sys;
 
 use super::guard::{Why, foredraft_context_new, foredraft_decode};
-use super::params::{CacheType, ContextParams, FlashAttn, Pooling, RopeScaling};
 use super::mtp::Hidden;
+use super::params::{CacheType, ContextParams, FlashAttn, Pooling, RopeScaling};
 use super::{Batch, Interrupt, Model, SeqId, ThreadPool, log};
 use crate::error::{Error, Result};
 

@@ -92,12 +92,13 @@ impl Context {
     pub fn prove_hidden(&mut self) -> Result<()> {
         // SAFETY: the context is alive.
         if unsafe { sys::llama_pooling_type(self.ptr.as_ptr()) } != sys::LLAMA_POOLING_TYPE_NONE {
-            return Err(Error::model("the model file asks for pooled embeddings, with which there are no hidden states"));
+            return Err(Error::model(
+                "the model file asks for pooled embeddings, with which there are no hidden states",
+            ));
         }
         // SAFETY: as above.
-        let threads = unsafe {
-            (sys::llama_n_threads(self.ptr.as_ptr()), sys::llama_n_threads_batch(self.ptr.as_ptr()))
-        };
+        let threads =
+            unsafe { (sys::llama_n_threads(self.ptr.as_ptr()), sys::llama_n_threads_batch(self.ptr.as_ptr())) };
         self.keep_hidden(true);
         let proof = self.prove();
         self.set_threads(threads.0, threads.1);

@@ -275,13 +275,7 @@ impl Slot {
 
     /// Puts the tokens `numbers` of a context into `batch`, behind those in the cache, each with the state of the one before
     /// it. Returns the index of the last.
-    fn add(
-        &mut self,
-        batch: &mut Batch,
-        tokens: &[Token],
-        numbers: Range<usize>,
-        output: bool,
-    ) -> Option<usize> {
+    fn add(&mut self, batch: &mut Batch, tokens: &[Token], numbers: Range<usize>, output: bool) -> Option<usize> {
         let mut row = None;
         for (number, token) in tokens.iter().enumerate().take(numbers.end).skip(numbers.start) {
             row = Some(batch.push(*token, number - self.start, self.cache.id(), output));

@@ -52,7 +52,9 @@ fn states_of_other_tokens_do_not_count() {
     add(&mut states, &context, 3);
     assert_eq!((states.from(), befores(&states, &context)), (2, vec![0, 0, 0, 6, 9]));
     // Another context, and one that goes on further behind: what is there is of no use.
-    for (context, from) in [(&[1, 1, 1, 1, 2, 3][..], 4), (&[4, 5, 6, 9, 8, 1, 2, 3], 6), (&[7, 8, 9], 1), (&[4, 5, 6], 0)] {
+    for (context, from) in
+        [(&[1, 1, 1, 1, 2, 3][..], 4), (&[4, 5, 6, 9, 8, 1, 2, 3], 6), (&[7, 8, 9], 1), (&[4, 5, 6], 0)]
+    {
         let mut other = with(&[4, 5, 6, 9, 8], 2);
         add(&mut other, context, from);
         assert_eq!((other.from(), other.reach(context)), (from, context.len()), "{context:?}");
@@ -65,7 +67,9 @@ fn states_of_other_tokens_do_not_count() {
 fn shifts() {
     // Of the context 0..10 the states from 4 on are known.
     let context: Vec<Token> = (10..20).collect();
-    for (keep, dropped, from, len) in [(0, 3, 1, 6), (1, 3, 1, 6), (2, 4, 2, 4), (4, 3, 4, 3), (9, 1, 4, 0), (6, 2, 6, 2)] {
+    for (keep, dropped, from, len) in
+        [(0, 3, 1, 6), (1, 3, 1, 6), (2, 4, 2, 4), (4, 3, 4, 3), (9, 1, 4, 0), (6, 2, 6, 2)]
+    {
         let mut states = with(&context, 4);
         states.shift(keep, dropped);
         let mut shifted = context.clone();

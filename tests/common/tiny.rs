@@ -331,7 +331,11 @@ fn mtp_with(guess: Guess, noise: f32, name: &str, change: impl FnOnce(&mut Write
         let suffixes: &[_] = if layer == last { &[("_exps", experts), ("_shexp", &[])] } else { &[("", experts)] };
         for (suffix, experts) in suffixes {
             for (part, shape) in [("gate", [N_EMBD, n_ff]), ("up", [N_EMBD, n_ff]), ("down", [n_ff, N_EMBD])] {
-                model.random(&name(&format!("ffn_{part}{suffix}.weight")), &[&shape[..], experts].concat(), 0.3 * noise);
+                model.random(
+                    &name(&format!("ffn_{part}{suffix}.weight")),
+                    &[&shape[..], experts].concat(),
+                    0.3 * noise,
+                );
             }
         }
     }
