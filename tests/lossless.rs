@@ -27,6 +27,16 @@ fn ways() -> Vec<Value> {
     ]
 }
 
+/// Those of the rules that compare probabilities: they keep a text's distribution, and where there is no choice, the text.
+fn drawing_ways() -> Vec<Value> {
+    vec![
+        json!({"adaptive": false, "n_max": 4, "verify": "rejection"}),
+        json!({"adaptive": true, "verify": "rejection", "type": "auto", "n_min": 2}),
+        json!({"adaptive": false, "n_max": 6, "verify": "block", "type": "draft", "p_min": 0.2}),
+        json!({"adaptive": "heuristic", "verify": "block", "type": ["suffix", "draft"]}),
+    ]
+}
+
 #[test]
 fn greedy_text_is_the_same_on_fifty_prompts() {
     let system = start(json!({"n_ctx": 512}));
@@ -37,7 +47,7 @@ fn greedy_text_is_the_same_on_fifty_prompts() {
         let request =
             json!({"prompt": prompt, "n_predict": 64, "temperature": 0, "return_tokens": true, "cache_prompt": false});
         let plain = complete(&system, Completion, &request);
-        let way = &ways()[index % 4];
+        let way = &[ways(), drawing_ways()].concat()[index % 8];
         let fast = complete(&system, Speculative, &with(&request, json!({"speculative": way})));
         assert_eq!(essence(&fast), essence(&plain), "{prompt:?} {way}");
         accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
@@ -84,10 +94,9 @@ fn coupled_accepts_more_than_match_when_sampling() {
     assert!(accepted[0] >= accepted[1], "coupled {} match {}", accepted[0], accepted[1]);
 }
 
-#[test]
-fn every_sampler_leaves_speculation_lossless() {
-    let system = start(json!({"n_ctx": 512}));
-    let settings = [
+/// Samplers of every kind.
+fn samplings() -> Vec<Value> {
+    vec![
         json!({"repeat_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.3, "repeat_last_n": -1}),
         json!({"mirostat": 1, "mirostat_tau": 3}),
         json!({"mirostat": 2, "mirostat_tau": 3, "mirostat_eta": 0.3}),
@@ -99,7 +108,13 @@ fn every_sampler_leaves_speculation_lossless() {
         json!({"grammar": "root ::= [A-Za-z ,.]{20,200}"}),
         json!({"logit_bias": [[" the", false], [" a", 3.0]], "n_probs": 3}),
         json!({"ignore_eos": true, "stop": ["\n\n", "Nora"]}),
-    ];
+    ]
+}
+
+#[test]
+fn every_sampler_leaves_speculation_lossless() {
+    let system = start(json!({"n_ctx": 512}));
+    let settings = samplings();
     for (seed, setting) in settings.iter().enumerate() {
         let base = json!({
             "prompt": "Once upon a time there was a child named", "n_predict": 64, "temperature": 0.9, "seed": seed,
@@ -113,6 +128,37 @@ fn every_sampler_leaves_speculation_lossless() {
             assert_eq!(essence(&fast), essence(&plain), "{setting} {verify}");
         }
     }
+}
+
+/// Also with samplers that learn, with grammars, through context shifts and beside others. (That their texts are
+/// distributed as plain ones: `tests/distribution.rs`, and `speculative::verify`'s tests.)
+#[test]
+fn rules_that_compare_probabilities_work_with_every_sampler() {
+    let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
+    let mut accepted = 0;
+    for (seed, setting) in samplings().iter().enumerate() {
+        let base = json!({
+            "prompt": "Once upon a time there was a child named", "n_predict": 200, "temperature": 0.9, "seed": seed,
+            "return_tokens": true, "cache_prompt": false, "n_probs": 2, "post_sampling_probs": seed % 2 == 0,
+        });
+        for way in drawing_ways() {
+            let request = with(&with(&base, setting.clone()), json!({"speculative": way}));
+            let ids = [(); 2].map(|()| submit(&system, Speculative, &request));
+            let answers = ids.map(|id| drain(&system, Speculative, id).pop().expect("a final response"));
+            for answer in &answers {
+                assert_eq!(answer["success"], true, "{request}: {answer}");
+                let probs = answer["completion_probabilities"].as_array().expect("probabilities");
+                let given =
+                    |probs: &Value| probs["prob"].as_f64() > Some(0.0) || probs["logprob"].as_f64() > Some(-60.0);
+                assert!(probs.iter().all(given), "{request} {probs:?}");
+                accepted += answer["speculative"]["n_accepted"].as_u64().expect("a count");
+            }
+            if way["adaptive"] == false {
+                assert_eq!(essence(&answers[0]), essence(&answers[1]), "a seed is a seed: {request}");
+            }
+        }
+    }
+    assert!(accepted > 2000, "{accepted}");
 }
 
 #[test]

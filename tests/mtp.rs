@@ -43,7 +43,7 @@ fn tokens(seed: usize, count: usize) -> Vec<usize> {
 
 fn request(prompt: &[usize], temperature: f64) -> Value {
     json!({
-        "prompt": prompt, "n_predict": 60, "temperature": temperature, "top_k": 0, "top_p": 1, "seed": 8,
+        "prompt": prompt, "n_predict": 50, "temperature": temperature, "top_k": 0, "top_p": 1, "seed": 8,
         "ignore_eos": true, "return_tokens": true,
     })
 }
@@ -73,9 +73,8 @@ fn texts_are_those_without_it() {
                 assert_eq!(answer["tokens"], expected["tokens"], "{model} {temperature} {more}: {report}");
                 assert!(report.get("disabled").is_none(), "{model}: {report}");
                 // Otherwise it may not pay, or not be probable enough.
-                if more["speculative"]["n_max"].is_u64() && more["speculative"].as_object().map(|o| o.len()) == Some(1)
-                {
-                    assert!(n(&report["n_drafted"]) > 20, "{model}: {report}");
+                if more["speculative"].as_object().is_some_and(|speculative| speculative.keys().eq(["n_max"])) {
+                    assert!(n(&report["n_drafted"]) > 15, "{model}: {report}");
                     assert_eq!(report["by_type"]["mtp"]["n_drafted"], report["n_drafted"], "{model}");
                     assert_eq!(report["by_type"]["mtp"]["n_accepted"], report["n_accepted"], "{model}");
                 }
@@ -112,7 +111,7 @@ fn hidden_states_come_with_their_tokens() {
         let system = load(&model, more.clone());
         let check = |answer: &Value, what: &str| {
             let report = &answer["speculative"];
-            assert!(n(&report["n_drafted"]) >= 25, "{more} {what}: {report}");
+            assert!(n(&report["n_drafted"]) >= 20, "{more} {what}: {report}");
             assert_eq!(report["n_accepted"], report["n_drafted"], "{more} {what}");
         };
         let greedy = |prompt: &[usize]| with(&request(prompt, 0.0), json!({"speculative": {"n_max": 1}}));
@@ -203,6 +202,25 @@ fn cancels_and_prefixes_change_nothing() {
     }
 }
 
+/// Drawn drafts: where the target has no choice, no rule has one.
+#[test]
+fn rules_that_compare_probabilities() {
+    for model in [tiny::mtp(Guess::Token, 0.4), tiny::mtp_layers()] {
+        let system = load(&model, json!({}));
+        for verify in ["rejection", "block"] {
+            let rule = json!({"speculative": {"verify": verify}});
+            let greedy = with(&request(&tokens(5, 60), 0.0), rule.clone());
+            let expected = complete(&system, Completion, &with(&greedy, json!({"speculative": false})));
+            let answer = complete(&system, Speculative, &greedy);
+            assert_eq!(answer["tokens"], expected["tokens"], "{model} {verify}");
+            assert!(n(&answer["speculative"]["n_accepted"]) > 10, "{model}: {}", answer["speculative"]);
+            let answer = complete(&system, Speculative, &with(&request(&tokens(5, 60), 0.9), rule));
+            let by_type = &answer["speculative"]["by_type"]["mtp"];
+            assert!(n(&by_type["n_drafted"]) > 20 && n(&by_type["n_accepted"]) > 3, "{model} {verify}: {by_type}");
+        }
+    }
+}
+
 #[test]
 fn full_contexts_go_on() {
     for model in models() {
@@ -251,7 +269,7 @@ fn sessions_go_on() {
     let half = with(&request(&prompt, 0.0), json!({"n_predict": 25, "session_save": path}));
     complete(&load(&model, json!({})), Speculative, &half);
     let rest = [&prompt, &said[..25]].concat();
-    let rest = with(&request(&rest, 0.0), json!({"n_predict": 35, "session_load": path}));
+    let rest = with(&request(&rest, 0.0), json!({"n_predict": 25, "session_load": path}));
     let answer = complete(&load(&model, json!({})), Speculative, &rest);
     let tokens: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
     assert_eq!((n(&answer["timings"]["prompt_n"]), &tokens[..]), (1, &said[25..]));
@@ -489,6 +507,7 @@ fn a_drafter_survives_every_order_of_calls() {
                             p_min: 0.0,
                             pace: Pace::All,
                             draft,
+                            drawing: None,
                         })
                         .collect();
                     drafter.draft(&mut asks);

@@ -46,6 +46,19 @@ fn defaults() {
 }
 
 #[test]
+fn layers_for_multi_token_prediction_are_loaded_for_who_names_them() {
+    let check = |speculative: Value, expected: bool| {
+        let config = init(json!({"speculative": speculative, "model_draft": "d.gguf"})).unwrap().config;
+        assert_eq!((config.mtp, config.model.mtp), (expected, false), "{speculative}");
+    };
+    check(json!({"type": "mtp"}), true);
+    check(json!({"type": ["suffix", "draft-mtp"], "n_max": 0}), true);
+    check(json!({"type": "auto"}), false);
+    check(json!(false), false);
+    check(json!(true), false);
+}
+
+#[test]
 fn model_keys() {
     let check = |keys: Value, change: fn(&mut ModelParams)| {
         let mut expected = ModelParams::new("m.gguf");

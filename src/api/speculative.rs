@@ -67,8 +67,12 @@ const AUTO: &str = "auto";
 const NONE: &str = "none";
 /// Names that the contract or llama.cpp has and this version has not.
 const TYPES_TO_COME: [&str; 3] = ["draft-eagle3", "draft-dflash", "draft-dspark"];
-const VERIFY: [(&str, Option<Verify>); 4] =
-    [("coupled", Some(Verify::Coupled)), ("match", Some(Verify::Match)), ("rejection", None), ("block", None)];
+const VERIFY: [(&str, Verify); 4] = [
+    ("coupled", Verify::Coupled),
+    ("match", Verify::Match),
+    ("rejection", Verify::Rejection),
+    ("block", Verify::Block),
+];
 
 impl Options {
     /// Reads `init`'s `speculative`.
@@ -127,8 +131,7 @@ impl Options {
             settings.p_min = p_min;
         }
         if let Some(value) = fields.get("verify") {
-            let verify = word_in("speculative.verify", value, &VERIFY)?;
-            settings.verify = verify.ok_or_else(|| not_yet("speculative.verify", value))?;
+            settings.verify = word_in("speculative.verify", value, &VERIFY)?;
         }
         match fields.get("adaptive") {
             None => {}

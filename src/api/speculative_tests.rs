@@ -72,6 +72,7 @@ fn values() {
     types(json!(["auto", "draft-simple", "none"]), base().sources);
     types(json!(["ngram-mod", "suffix", "ngram-mod"]), vec![Source::NgramMod, Source::Suffix]);
     types(json!(["ngram-map-k", "ngram-map-k4v"]), vec![Source::NgramMapK, Source::NgramMapK4v]);
+    types(json!(["mtp", "suffix", "draft-mtp"]), vec![Source::Mtp, Source::Suffix]);
     types(json!(["ngram-cache", "ngram-simple"]), vec![Source::NgramCache, Source::NgramSimple]);
     let sizes = LookupParams { size_n: 3, size_m: 7, min_hits: 2 };
     let mut ngram = NgramParams { simple: sizes, map_k: sizes, map_k4v: sizes, ..NgramParams::default() };
@@ -107,8 +108,6 @@ fn errors() {
     );
     check(one("p_min", json!(1.5)), "speculative.p_min: expected a number from 0 to 1, got 1.5");
     check(one("p_split", json!("x")), "speculative.p_split");
-    check(one("verify", json!("rejection")), "speculative.verify \"rejection\": not available in this version");
-    check(one("verify", json!("block")), "not available in this version");
     check(one("verify", json!("mach")), "(did you mean \"match\"?)");
     check(one("adaptive", json!("yes")), "speculative.adaptive: expected true, false or \"heuristic\", got \"yes\"");
     check(one("type", json!([])), "speculative.type: expected a name or an array of names, got []");

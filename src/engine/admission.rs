@@ -175,7 +175,7 @@ impl Generation {
         let reused = slot.cache.reuse(&mut self.context, reusable, request.n_cache_reuse);
         slot.lora = request.lora;
         let sampler = Sampler::new(&request.sampling, vocab, request.grammar)?;
-        let mut speculation = request.speculative.map(Speculation::new);
+        let mut speculation = request.speculative.map(|settings| Speculation::new(settings, &sampler)).transpose()?;
         match &mut speculation {
             Some(Speculation { stats, .. }) if !model.can_roll_back() => {
                 stats.disabled = Some("the target's memory cannot be cut back after a rejected draft".into());

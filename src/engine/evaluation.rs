@@ -1,18 +1,17 @@
 //! A step of all slots together: draft, evaluate one batch, sample and check.
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::checking::{self, Drafted};
 use super::event::Stop;
 use super::generation::Generation;
 use super::slots::{InBatch, Slot};
 use super::task::Task;
 use crate::error::{Code, Error};
-use crate::llama::{Context, DecodeError, Token};
-use crate::sampling;
+use crate::llama::DecodeError;
 use crate::session::Sequence;
-use crate::speculative::{Source, Wish};
+use crate::speculative::Wish;
 
 /// Most drafted tokens of a slot in a batch. From 64 tokens of a sequence on, ggml's flash attention on CPUs sums up in another
 /// order (`GGML_FA_TILE_Q`), and the last bits of logits would depend on the draft.
@@ -164,8 +163,13 @@ impl Generation {
                 speculation.stats.t_verify += if is_first { Duration::ZERO } else { time };
             }
             let before = task.tokens.len();
-            let draft = self.team.drafted(index).get(..part.draft).unwrap_or(&[]);
-            let (stop, accepted) = sample(&mut self.context, slot, row, draft, self.team.source(index));
+            self.team.cap(index, part.draft);
+            let draft = Drafted {
+                tokens: self.team.drafted(index),
+                source: self.team.source(index),
+                drawn: self.team.proposal(index),
+            };
+            let (stop, accepted) = checking::check(&mut self.context, slot, row, &draft);
             if let Some(task) = &mut slot.task {
                 let new = task.tokens.get(before..).unwrap_or(&[]);
                 n_tokens += new.len();
@@ -193,54 +197,6 @@ impl Generation {
         if generated == evaluated {
             self.team.costs.saw_target(evaluated, time);
             self.team.stepped(n_tokens, evaluated, self.team.costs.of(self.t_draft));
-        }
-    }
-}
-
-/// Samples from the rows of a slot: `row` follows its context, the next ones follow the tokens of `draft`, those of
-/// them that are in the batch. Goes on as long as the target says what was drafted. Returns why the request ends, if it
-/// does, and how many drafted tokens were right.
-fn sample(
-    context: &mut Context,
-    slot: &mut Slot,
-    row: usize,
-    draft: &[Token],
-    source: Option<Source>,
-) -> (Option<Stop>, usize) {
-    let Some(task) = &mut slot.task else { return (None, 0) };
-    if task.n_predict == Some(0) {
-        return (Some(Stop::Limit), 0);
-    }
-    let model = Arc::clone(context.model());
-    let mut accepted = 0;
-    loop {
-        let Some(logits) = context.logits(row + accepted) else {
-            return (Some(Stop::Error(Error::new(Code::Internal, "the evaluation gave no logits"))), accepted);
-        };
-        let position = task.position();
-        let picked = match task.post_sampling_probs {
-            true => task
-                .sampler
-                .pick_with_probs(logits, &task.tokens, position, task.n_probs)
-                .map(|(token, probs)| (token, Some(probs))),
-            false => task.sampler.pick(logits, &task.tokens, position).map(|token| (token, None)),
-        };
-        let (token, probs) = match picked {
-            Ok(picked) => picked,
-            Err(error) => return (Some(Stop::Error(error)), accepted),
-        };
-        let probs = probs.or_else(|| (task.n_probs > 0).then(|| sampling::token_probs(logits, token, task.n_probs)));
-        if let Err(error) = task.sampler.accept(token) {
-            return (Some(Stop::Error(error)), accepted);
-        }
-        let agreed = source.filter(|_| draft.get(accepted) == Some(&token));
-        if agreed.is_some() {
-            accepted += 1;
-            slot.cache.push(&[token]);
-        }
-        let stop = task.generated(token, agreed.unwrap_or(Source::Target), probs, model.vocab());
-        if stop.is_some() || agreed.is_none() {
-            return (stop, accepted);
         }
     }
 }

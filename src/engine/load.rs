@@ -144,9 +144,8 @@ fn generator(
     let mut costs = Costs::default();
     if config.warmup {
         warm_up(&mut context);
-        if config.draft.is_some() || mtp.is_ok() {
-            measure(&mut context, TARGET_SIZES, |n, time| costs.saw_target(n, time));
-        }
+        let most = if config.draft.is_some() || mtp.is_ok() { MEASURING } else { MEASURING / 4 };
+        measure(&mut context, TARGET_SIZES, most, |n, time| costs.saw_target(n, time));
     }
     models.n_ctx = context.n_ctx();
     let extend = config.self_extend;
@@ -161,7 +160,7 @@ fn generator(
         let mut context = Context::new(draft, &params, threads, interrupt)?;
         if config.warmup {
             warm_up(&mut context);
-            measure(&mut context, &[1], |n, time| costs.saw_draft(n, time));
+            measure(&mut context, &[1], MEASURING, |n, time| costs.saw_draft(n, time));
         }
         let report = Compatibility::of(&models.target, draft, context.n_ctx());
         match &report.reason {
@@ -179,7 +178,7 @@ fn generator(
         Ok(mut context) => {
             if config.warmup {
                 warm_up(&mut context);
-                measure(&mut context, &[1], |n, time| costs.saw_draft(n, time));
+                measure(&mut context, &[1], MEASURING, |n, time| costs.saw_draft(n, time));
             }
             generation.team.add_model(Box::new(Mtp::new(context, n_parallel)));
         }
@@ -245,18 +244,21 @@ fn read_caches(config: &Config, model: &Model) -> Result<Caches> {
 
 /// Sizes of target batches that are measured before the first request, as far as [`MEASURING`] allows; those between
 /// are measured when they are used. CPUs multiply by four rows at a time, so a step is looked for at both of its ends.
-const TARGET_SIZES: &[usize] = &[1, 2, 4, 8, 3, 5, 6, 12, 16, 9, 13];
+const TARGET_SIZES: &[usize] = &[1, 2, 4, 8, 3, 5, 6, 12, 16, 9, 13, 24, 32, 48, 62];
 /// How long measuring may take; a size that was begun is measured to its end.
 const MEASURING: Duration = Duration::from_millis(1200);
+/// The best of so many evaluations counts, unless a single one takes so long that little disturbs it.
+const TIMES: u32 = 3;
+const LONG: Duration = Duration::from_millis(20);
 
 /// Tells what evaluations of these sizes cost, so that the first request already drafts as much as pays.
-fn measure(context: &mut Context, sizes: &[usize], mut saw: impl FnMut(usize, Duration)) {
+fn measure(context: &mut Context, sizes: &[usize], most: Duration, mut saw: impl FnMut(usize, Duration)) {
     let (n_tokens, n_batch) = (context.model().vocab().n_tokens(), context.n_batch());
     let begin = Instant::now();
     let mut batch = Batch::new();
     for n in sizes.iter().copied().filter(|n| *n <= n_batch) {
-        let mut best = None;
-        for _ in 0..3 {
+        let mut best: Option<Duration> = None;
+        for _ in 0..TIMES {
             batch.clear();
             for position in 0..n {
                 let token = Token::try_from((position * 31 + 7) % n_tokens.max(1)).unwrap_or(0);
@@ -270,12 +272,15 @@ fn measure(context: &mut Context, sizes: &[usize], mut saw: impl FnMut(usize, Du
             if result.is_err() {
                 return;
             }
-            best = Some(best.map_or(time, |best: Duration| best.min(time)));
+            best = Some(best.map_or(time, |best| best.min(time)));
+            if time > LONG {
+                break;
+            }
         }
         if let Some(best) = best {
             saw(n, best);
         }
-        if begin.elapsed() > MEASURING {
+        if begin.elapsed() > most {
             return;
         }
     }

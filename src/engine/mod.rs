@@ -5,6 +5,7 @@
 
 mod admission;
 mod beams;
+mod checking;
 mod command;
 mod config;
 mod embedder;

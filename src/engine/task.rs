@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use super::event::{Generated, Outcome, Progress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update};
 use super::text::TextStream;
 use super::ticket::Ticket;
+use crate::error::Result;
 use crate::llama::{Token, Vocab};
 use crate::sampling::{Sampler, TokenProbs};
+use crate::speculative::verify::Residual;
 use crate::speculative::{Checked, Settings, Source};
 
 /// A request that ends within a character may go on for so many tokens to complete it.
@@ -52,6 +54,17 @@ pub(super) struct Task {
 pub(super) struct Speculation {
     pub(super) settings: Settings,
     pub(super) stats: SpeculationStats,
+    /// What a rule that compares probabilities works with.
+    pub(super) weighing: Option<Weighing>,
+}
+
+/// See [`Speculation::weighing`].
+pub(super) struct Weighing {
+    /// The request's sampler, as it would be behind drafted tokens.
+    pub(super) ahead: Sampler,
+    pub(super) residual: Residual,
+    /// What each drafted token's row gave it in the last step.
+    pub(super) listed: Vec<f32>,
 }
 
 struct Clock {
@@ -242,8 +255,13 @@ impl Task {
 }
 
 impl Speculation {
-    pub(super) fn new(settings: Settings) -> Speculation {
-        Speculation { stats: SpeculationStats::default(), settings }
+    /// # Errors
+    /// The grammar cannot be copied.
+    pub(super) fn new(settings: Settings, sampler: &Sampler) -> Result<Speculation> {
+        let draws = settings.verify.draws();
+        let ahead = draws.then(|| sampler.for_draft(false)).transpose()?;
+        let weighing = ahead.map(|ahead| Weighing { ahead, residual: Residual::default(), listed: Vec::new() });
+        Ok(Speculation { stats: SpeculationStats::default(), settings, weighing })
     }
 
     /// A draft was checked.

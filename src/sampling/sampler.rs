@@ -130,6 +130,25 @@ impl<G: Constraint> Sampler<G> {
         Ok(self.list.items())
     }
 
+    /// `token` with its probability in [`Sampler::row`], and the `n` largest there. Arguments and errors as for `pick`.
+    pub fn row_probs(
+        &mut self,
+        logits: &mut [f32],
+        history: &[Token],
+        position: usize,
+        token: Token,
+        n: usize,
+    ) -> Result<TokenProbs> {
+        self.row(logits, history, position)?;
+        self.list.sort();
+        Ok(TokenProbs::in_distribution(self.list.items(), token, n))
+    }
+
+    /// The request's seed.
+    pub fn seed(&self) -> u32 {
+        self.seed
+    }
+
     /// Tells grammar, mirostat and adaptive-p that `token` was emitted: once for each, after its `pick`. They learn from the
     /// probability that the last `pick` gave it, and nothing from a token that was no candidate there.
     ///

@@ -17,6 +17,8 @@ pub const MAX_MEASURED: usize = MAX_DRAFT + 1;
 pub struct Costs {
     /// Seconds for a target batch of 1, 2, ... tokens, at `scale` 1; 0 where none was seen.
     target: Vec<f64>,
+    /// v(0), v(1), ... by these: looked up often, and computed where one of them changes.
+    v: Vec<f64>,
     /// Tokens of a prompt's batch, larger than the table's, and its seconds at `scale` 1: where costs beyond the table lead to.
     bulk: Option<(usize, f64)>,
     /// How slow the machine is now, against the table.
@@ -38,7 +40,9 @@ const GUESSED_DRAFT: f64 = 0.1;
 
 impl Default for Costs {
     fn default() -> Self {
-        Costs { target: vec![0.0; MAX_MEASURED], bulk: None, scale: 1.0, draft: 0.0 }
+        let guess = |n| if n == 0 { 0.0 } else { 1.0 + GUESSED_SLOPE * (n - 1) as f64 };
+        let v = (0..=MAX_MEASURED).map(guess).collect();
+        Costs { target: vec![0.0; MAX_MEASURED], v, bulk: None, scale: 1.0, draft: 0.0 }
     }
 }
 
@@ -49,17 +53,19 @@ impl Costs {
         let Some(entry) = n.checked_sub(1).and_then(|index| self.target.get_mut(index)) else { return };
         if *entry <= 0.0 {
             *entry = time / scale;
-            return;
+            return self.update();
         }
         let slower = (time / (*entry * scale)).min(MOST_SLOWER);
         self.scale *= 1.0 + FRESH_SCALE * (slower - 1.0);
         *entry *= 1.0 + FRESH_ENTRY * (slower - 1.0);
+        self.update();
     }
 
     /// A target batch of `n` tokens of prompts took `time`.
     pub fn saw_prompt(&mut self, n: usize, time: Duration) {
         if n > MAX_MEASURED {
             self.bulk = Some((n, time.as_secs_f64() / self.scale));
+            self.update();
         }
     }
 
@@ -77,23 +83,31 @@ impl Costs {
     /// v(n): what a batch of `n` tokens costs, in evaluations of one; v(0) = 0. Between measured sizes a straight line;
     /// beyond, the line to what prompts cost, or where none was seen that of the last ones.
     pub fn v(&self, n: usize) -> f64 {
+        self.v.get(n).copied().unwrap_or_else(|| {
+            let most = self.v.last().copied().unwrap_or(1.0);
+            let slope = most / self.v.len().max(1) as f64;
+            most + slope * (n + 1 - self.v.len()) as f64
+        })
+    }
+
+    /// Computes the v(n) anew.
+    fn update(&mut self) {
         let one = self.target.first().copied().unwrap_or(0.0);
-        if n <= 1 || one <= 0.0 {
-            return if n == 0 { 0.0 } else { 1.0 + GUESSED_SLOPE * (n - 1) as f64 };
+        if one <= 0.0 {
+            return;
         }
-        let known = |n: usize| {
-            let cost = self.target.get(n - 1).copied().filter(|cost| *cost > 0.0)?;
-            Some((n as f64, cost / one))
-        };
-        let bulk = || self.bulk.filter(|(size, _)| *size >= n).map(|(size, cost)| (size as f64, cost / one));
-        let below = (1..=n.min(MAX_MEASURED)).rev().find_map(known);
-        let above = (n..=MAX_MEASURED).find_map(known).or_else(bulk);
-        let (x0, y0) = below.unwrap_or((1.0, 1.0));
-        match above {
-            Some((x1, y1)) if x1 > x0 => y0 + (y1 - y0) * (n as f64 - x0) / (x1 - x0),
-            Some((_, y1)) => y1,
-            None => y0 + GUESSED_SLOPE.max((y0 - 1.0) / x0) * (n as f64 - x0),
+        let known = (1..).zip(&self.target).filter(|(_, cost)| **cost > 0.0).map(|(n, cost)| (n, cost / one));
+        let bulk = self.bulk.map(|(n, cost)| (n, cost / one));
+        let (mut before, mut v) = ((0, 0.0), self.v.iter_mut().enumerate().skip(1));
+        for (n, cost) in known.chain(bulk) {
+            let slope = (cost - before.1) / (n - before.0).max(1) as f64;
+            for (at, v) in v.by_ref().take(n - before.0) {
+                *v = before.1 + slope * (at - before.0) as f64;
+            }
+            before = (n, cost);
         }
+        let slope = GUESSED_SLOPE.max((before.1 - 1.0) / before.0 as f64);
+        v.for_each(|(at, v)| *v = before.1 + slope * (at - before.0) as f64);
     }
 
     /// c: what a drafted token costs, in evaluations of one token by the target.

@@ -4,7 +4,8 @@
 //! cache keeps whatever agrees with the context; the last drafted token, which was never evaluated, is evaluated
 //! together with the token that the target added, in one batch. All slots draft in the same batches.
 
-use super::drafter::{Ask, Drafter};
+use super::drafter::{Ask, Drafter, Drawing};
+use super::verify::Row;
 use super::{Settings, Source, Verify};
 use crate::error::Result;
 use crate::llama::{Batch, Context, DecodeError, Token};
@@ -152,11 +153,7 @@ impl DraftModel {
             let Some(logits) = logits.get_mut(..self.n_vocab) else { continue };
             let drafted = ask.draft.tokens.len();
             // Nothing can follow (a grammar's end): the draft ends, the target says what is next.
-            let Ok(token) = sampler.pick(logits, &slot.history, ask.position + drafted) else { continue };
-            let confidence = sampling::probability(logits, token);
-            if confidence < ask.p_min {
-                continue;
-            }
+            let Some((token, confidence)) = choose(ask, sampler, logits, &slot.history) else { continue };
             ask.draft.push(token, confidence);
             slot.history.push(token);
             let ends = drafted + 1 == ask.n_max
@@ -197,10 +194,7 @@ impl Drafter for DraftModel {
                 slot.row = None;
                 continue;
             }
-            // The history differs from the last step's by its end alone: only that is copied.
-            let kept = common_prefix(&slot.history, ask.tokens);
-            slot.history.truncate(kept);
-            slot.history.extend_from_slice(ask.tokens.get(kept..).unwrap_or(&[]));
+            follow(&mut slot.history, ask.tokens);
         }
         loop {
             self.extend(asks);
@@ -255,6 +249,33 @@ impl Drafter for DraftModel {
     fn disabled(&self, slot: usize) -> Option<&str> {
         self.slots.get(slot)?.disabled.as_deref()
     }
+}
+
+/// Makes `history` the same as `tokens`, from which it differs by its end alone: only that is copied.
+pub(super) fn follow(history: &mut Vec<Token>, tokens: &[Token]) {
+    let kept = common_prefix(history, tokens);
+    history.truncate(kept);
+    history.extend_from_slice(tokens.get(kept..).unwrap_or(&[]));
+}
+
+/// The next token of a draft and its probability; `None`: it ends here.
+pub(super) fn choose(
+    ask: &mut Ask<'_>,
+    sampler: &mut Sampler,
+    logits: &mut [f32],
+    history: &[Token],
+) -> Option<(Token, f32)> {
+    let position = ask.position + ask.draft.tokens.len();
+    if let Some(Drawing { proposal, chance }) = &mut ask.drawing {
+        let q = Row::new(sampler.row(logits, history, position).ok()?)?;
+        // Known before the draw: what was drawn could not be left out for being improbable.
+        let (_, best) = q.best();
+        let token = if best < f64::from(ask.p_min) { None } else { proposal.draw(q, chance) }?;
+        return Some((token, sampling::probability(logits, token)));
+    }
+    let token = sampler.pick(logits, history, position).ok()?;
+    let confidence = sampling::probability(logits, token);
+    (confidence >= ask.p_min).then_some((token, confidence))
 }
 
 /// Why there can be no draft for this context.

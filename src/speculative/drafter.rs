@@ -1,5 +1,6 @@
 //! The one interface of all drafters.
 
+use super::verify::{Proposal, StepChance};
 use super::{Pace, Settings, Source};
 use crate::error::Result;
 use crate::llama::{Context, Token};
@@ -88,6 +89,17 @@ pub struct Ask<'a> {
     pub pace: Pace<'a>,
     /// The draft goes here; it is empty before.
     pub draft: &'a mut Draft,
+    /// Of a drafter that has a distribution, when the rule compares probabilities: each token is to be drawn here, and goes
+    /// into the draft as well. Once it is drawn it stays.
+    pub drawing: Option<Drawing<'a>>,
+}
+
+/// Where tokens are drawn from a draft's distribution.
+pub struct Drawing<'a> {
+    /// The tokens and what they were drawn from.
+    pub proposal: &'a mut Proposal,
+    /// The step's random numbers.
+    pub chance: StepChance,
 }
 
 /// What the target evaluated of one slot: the end of its context, and behind that a draft.

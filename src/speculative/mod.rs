@@ -1,9 +1,10 @@
 //! Speculative decoding: who proposes tokens, how many, and what became of them.
 //!
-//! The target's text depends on its own logits and the request's seed alone (see [`crate::sampling`]), so a proposal
-//! is checked by letting the target choose and comparing: no drafter, draft length or stopping rule can change the
-//! text. `coupled` lets the draft choose with the target's Gumbel noise, which makes them agree as often as their
-//! distributions do; `match` lets it propose its most probable token.
+//! With `coupled` and `match` the target's text depends on its own logits and the request's seed alone (see
+//! [`crate::sampling`]), so a proposal is checked by letting the target choose and comparing: no drafter, draft length or
+//! stopping rule can change the text. `coupled` lets the draft choose with the target's Gumbel noise, which makes them
+//! agree as often as their distributions do; `match` lets it propose its most probable token. `rejection` and `block`
+//! compare probabilities, and keep the text's distribution; see [`verify`].
 
 mod calibration;
 mod compat;
@@ -22,7 +23,7 @@ pub use calibration::{Bias, Calibration};
 pub use compat::{Compatibility, VocabSummary};
 pub use costs::{Costs, MAX_MEASURED};
 pub use draft_model::DraftModel;
-pub use drafter::{Ask, Draft, Drafter, Evaluated};
+pub use drafter::{Ask, Draft, Drafter, Drawing, Evaluated};
 pub use mtp::Mtp;
 pub use policy::{Length, Pace, Plan};
 pub use settings::{Adaptive, MAX_DRAFT, Settings, Source, Verify};

@@ -12,12 +12,13 @@
 
 use std::ops::Range;
 
+use super::draft_model::{choose, follow};
 use super::drafter::{Ask, Drafter, Evaluated};
 use super::states::States;
 use super::{Settings, Source, Verify};
 use crate::error::Result;
 use crate::llama::{Batch, Context, DecodeError, Token};
-use crate::sampling::{self, Sampler};
+use crate::sampling::Sampler;
 use crate::session::{Sequence, common_prefix};
 
 /// The layers' context and what each slot has in it.
@@ -172,10 +173,7 @@ impl Mtp {
             if !synced || rest.len() > room {
                 continue;
             }
-            // The history differs from the last step's by its end alone: only that is copied.
-            let kept = common_prefix(&slot.history, ask.tokens);
-            slot.history.truncate(kept);
-            slot.history.extend_from_slice(ask.tokens.get(kept..).unwrap_or(&[]));
+            follow(&mut slot.history, ask.tokens);
             slot.row = slot.add(&mut self.batch, ask.tokens, rest, true);
             // With several layers it is not in the caches of all of them.
             if self.n_layers > 1 {
@@ -194,16 +192,11 @@ impl Mtp {
             let Some(slot) = self.slots.get_mut(ask.slot) else { continue };
             let Some(row) = slot.row.take() else { continue };
             let (Some(sampler), Some(logits)) = (slot.sampler.as_mut(), self.context.logits(row)) else { continue };
-            let drafted = ask.draft.tokens.len();
             // Nothing can follow (a grammar's end): the draft ends, the target says what is next.
-            let Ok(token) = sampler.pick(logits, &slot.history, ask.position + drafted) else { continue };
-            let confidence = sampling::probability(logits, token);
-            if confidence < ask.p_min {
-                continue;
-            }
+            let Some((token, confidence)) = choose(ask, sampler, logits, &slot.history) else { continue };
             ask.draft.push(token, confidence);
             slot.history.push(token);
-            let drafted = drafted + 1;
+            let drafted = ask.draft.tokens.len();
             let most = if self.n_layers > 1 { ask.n_max.min(self.n_layers) } else { ask.n_max };
             let ends = drafted >= most
                 || !ask.pace.wants_more(&ask.draft.confidence, ask.n_max)

@@ -48,7 +48,8 @@ impl Source {
     }
 }
 
-/// How drafted tokens are checked against the target. Both keep the target's text for a given seed.
+/// How drafted tokens are checked against the target. All leave the text distributed as the target alone writes it; the
+/// first two also keep it, token for token, for a seed. See [`super::verify`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verify {
     /// Target and draft take the argmax of log-probability + the same Gumbel noise
@@ -56,6 +57,10 @@ pub enum Verify {
     Coupled,
     /// The draft proposes its most probable token; the target samples and compares (`speculative.cpp`).
     Match,
+    /// A token drawn from the draft's q is accepted with the probability min(1, p/q) (arXiv 2302.01318).
+    Rejection,
+    /// The drawn tokens are accepted together (arXiv 2403.10444).
+    Block,
 }
 
 impl Verify {
@@ -64,7 +69,14 @@ impl Verify {
         match self {
             Verify::Coupled => "coupled",
             Verify::Match => "match",
+            Verify::Rejection => "rejection",
+            Verify::Block => "block",
         }
+    }
+
+    /// Whether it compares probabilities: then drafts are drawn from q, and what was drawn is checked.
+    pub fn draws(self) -> bool {
+        matches!(self, Verify::Rejection | Verify::Block)
     }
 }
 

@@ -4,12 +4,16 @@
 //! with what came, whether or not it was chosen. So what they are worth here and now is known without ever having paid for
 //! it, and on text that nobody can foretell they cost next to nothing. A draft model's time counts: it is asked when what
 //! it has brought lately makes up for that, and now and then for a short draft, to notice when it would again.
+//!
+//! With a rule that compares probabilities, what the model has drawn is checked, all of it (see [`Proposal`]). So whether
+//! its draft is preferred to those that others found is decided before it is asked.
 
 use std::time::Instant;
 
 use super::calibration::{Bias, Calibration};
-use super::drafter::{Ask, Draft, Drafter, Evaluated};
+use super::drafter::{Ask, Draft, Drafter, Drawing, Evaluated};
 use super::policy::{Length, Pace, Plan, Rate};
+use super::verify::{Proposal, StepChance};
 use super::{Adaptive, Costs, Settings, Source};
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
@@ -39,15 +43,19 @@ struct Player {
     settings: Settings,
     length: Length,
     /// One for each member; `None`: not asked for, or of no use here.
-    proposals: Vec<Option<Proposal>>,
+    bids: Vec<Option<Bid>>,
     /// Who drafts in this step, and how many of its tokens are checked.
     chosen: Option<(usize, usize)>,
+    /// The same with what it was drawn from, for a rule that compares probabilities.
+    drawn: Proposal,
+    /// Who has drawn it; `None`: it was found without chance.
+    drawer: Option<usize>,
     tries: Tries,
-    /// Why a drafter that was asked for has no proposal.
+    /// Why a drafter that was asked for has no bid.
     disabled: Option<String>,
 }
 
-struct Proposal {
+struct Bid {
     draft: Draft,
     bias: Bias,
 }
@@ -146,7 +154,7 @@ impl Team {
     /// A request that speculates begins in `slot`.
     pub fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
         let mut disabled = None;
-        let mut proposals = Vec::with_capacity(self.members.len());
+        let mut bids = Vec::with_capacity(self.members.len());
         for member in &mut self.members {
             let wanted = settings.sources.contains(&member.drafter.source());
             let begun = wanted.then(|| member.drafter.begin(slot, sampler, settings));
@@ -154,11 +162,12 @@ impl Team {
                 disabled = Some(error.message().to_owned());
             }
             let usable = matches!(begun, Some(Ok(())));
-            proposals.push(usable.then(|| Proposal { draft: Draft::default(), bias: member.calibration.begin() }));
+            bids.push(usable.then(|| Bid { draft: Draft::default(), bias: member.calibration.begin() }));
         }
         let length = Length::new(settings);
         let (settings, tries) = (settings.clone(), Tries::default());
-        let player = Player { settings, length, proposals, chosen: None, tries, disabled };
+        let drawn = Proposal::default();
+        let player = Player { settings, length, bids, chosen: None, drawn, drawer: None, tries, disabled };
         if let Some(place) = self.slots.get_mut(slot) {
             *place = Some(player);
         }
@@ -170,9 +179,9 @@ impl Team {
         self.plan.update(&self.costs, &self.rate, base);
         for wish in wishes {
             let Some(player) = self.slots.get_mut(wish.slot).and_then(Option::as_mut) else { continue };
-            player.chosen = None;
-            for proposal in player.proposals.iter_mut().flatten() {
-                proposal.draft.clear();
+            player.clear();
+            for bid in player.bids.iter_mut().flatten() {
+                bid.draft.clear();
             }
         }
         for index in 0..self.members.len() {
@@ -180,8 +189,7 @@ impl Team {
         }
         for wish in wishes.iter().filter(|wish| wish.room.is_some()) {
             let Some(player) = self.slots.get_mut(wish.slot).and_then(Option::as_mut) else { continue };
-            let best = player.best(&self.members, &self.plan);
-            player.chosen = best.map(|(index, n, _)| (index, n)).filter(|(_, n)| *n >= player.settings.n_min);
+            player.choose(&self.members, &self.plan);
             let chosen = player.chosen.and_then(|(index, _)| self.members.get(index));
             player.tries.settle(chosen.is_some_and(|member| member.takes_time));
         }
@@ -200,13 +208,18 @@ impl Team {
             let Some(wish) = wishes.iter().find(|wish| wish.slot == slot) else { continue };
             let asked = player.ask(index, *takes_time, before, plan, costs.c(), wish.room);
             let Some((n_max, pays)) = asked else { continue };
-            let Some(Proposal { draft, bias }) = player.proposals.get_mut(index).and_then(Option::as_mut) else {
+            let Some(Bid { draft, bias }) = player.bids.get_mut(index).and_then(Option::as_mut) else {
                 continue;
             };
             let pace = if pays { Pace::Paying { plan, calibration, bias: *bias } } else { Pace::All };
             let p_min = player.settings.p_min;
             let Wish { tokens, sampler, generated, position, .. } = *wish;
-            let mut ask = Ask { slot, tokens, sampler, generated, position, n_max, p_min, pace, draft };
+            let draws = *takes_time && player.settings.verify.draws() && player.drawer.is_none();
+            let drawing = draws.then(|| {
+                player.drawn.begin(n_max);
+                Drawing { proposal: &mut player.drawn, chance: StepChance::new(sampler.seed(), position) }
+            });
+            let mut ask = Ask { slot, tokens, sampler, generated, position, n_max, p_min, pace, draft, drawing };
             if *takes_time {
                 asks.push(ask);
                 continue;
@@ -229,19 +242,32 @@ impl Team {
             if player.tries.asked {
                 player.tries.credit -= each;
             }
-            if let Some(why) =
-                drafter.disabled(slot).filter(|_| player.proposals.get(index).is_some_and(Option::is_some))
-            {
+            if player.drawer.is_none() && !player.drawn.tokens().is_empty() {
+                player.drawer = Some(index);
+            }
+            if let Some(why) = drafter.disabled(slot).filter(|_| player.bids.get(index).is_some_and(Option::is_some)) {
                 player.disabled = Some(why.to_owned());
-                player.proposals.iter_mut().skip(index).take(1).for_each(|proposal| *proposal = None);
+                player.bids.iter_mut().skip(index).take(1).for_each(|bid| *bid = None);
             }
         }
+    }
+
+    /// No more than `n` of the draft for `slot` are in the batch, where there is no room for more.
+    pub fn cap(&mut self, slot: usize, n: usize) {
+        let Some(player) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
+        player.drawn.cap(n);
+        player.chosen = player.chosen.map(|(index, all)| (index, all.min(n)));
     }
 
     /// The tokens to check in `slot` in this step.
     pub fn drafted(&self, slot: usize) -> &[Token] {
         let player = self.slots.get(slot).and_then(Option::as_ref);
         player.and_then(Player::chosen).and_then(|(draft, n)| draft.tokens.get(..n)).unwrap_or(&[])
+    }
+
+    /// [`Team::drafted`] with what it was drawn from, for a rule that compares probabilities.
+    pub fn proposal(&self, slot: usize) -> Option<&Proposal> {
+        Some(&self.slots.get(slot)?.as_ref()?.drawn)
     }
 
     /// Who proposed [`Team::drafted`].
@@ -253,8 +279,8 @@ impl Team {
     /// Whether somebody who drafts now needs the target's hidden states.
     pub fn needs_hidden(&self) -> bool {
         let players = self.slots.iter().flatten();
-        let mut pairs = players.flat_map(|player| self.members.iter().zip(&player.proposals));
-        pairs.any(|(member, proposal)| proposal.is_some() && member.drafter.needs_hidden())
+        let mut pairs = players.flat_map(|player| self.members.iter().zip(&player.bids));
+        pairs.any(|(member, bid)| bid.is_some() && member.drafter.needs_hidden())
     }
 
     /// As [`Drafter::evaluated`]: of `tokens` those from number `from` on, and the first `drafted` of [`Team::drafted`].
@@ -269,8 +295,8 @@ impl Team {
     ) {
         let Some(player) = self.slots.get(slot).and_then(Option::as_ref) else { return };
         let draft = player.chosen().and_then(|(draft, _)| draft.tokens.get(..drafted)).unwrap_or(&[]);
-        for (member, proposal) in self.members.iter_mut().zip(&player.proposals) {
-            if proposal.is_some() {
+        for (member, bid) in self.members.iter_mut().zip(&player.bids) {
+            if bid.is_some() {
                 member.drafter.evaluated(slot, &mut Evaluated { target, first, tokens, from, draft });
             }
         }
@@ -280,11 +306,15 @@ impl Team {
     /// Tells what became of the draft, if there was one.
     pub fn saw(&mut self, slot: usize, tokens: &[Token], drafted: usize, accepted: usize) -> Option<Checked> {
         let player = self.slots.get_mut(slot)?.as_mut()?;
-        for (member, proposal) in self.members.iter_mut().zip(&mut player.proposals) {
-            let Some(Proposal { draft, bias }) = proposal else { continue };
-            for ((token, drafted), confidence) in tokens.iter().zip(&draft.tokens).zip(&draft.confidence) {
-                member.calibration.saw(bias, *confidence, token == drafted);
-                if token != drafted {
+        for (index, (member, bid)) in self.members.iter_mut().zip(&mut player.bids).enumerate() {
+            let Some(Bid { draft, bias }) = bid else { continue };
+            // What was drawn and refused may still come, as the target's own.
+            let most = if player.drawer == Some(index) { accepted } else { usize::MAX };
+            let pairs = tokens.iter().zip(&draft.tokens).zip(&draft.confidence).enumerate();
+            for (place, ((token, drafted), confidence)) in pairs {
+                let right = place < most && token == drafted;
+                member.calibration.saw(bias, *confidence, right);
+                if !right {
                     break;
                 }
             }
@@ -347,9 +377,28 @@ impl Team {
 }
 
 impl Player {
+    fn clear(&mut self) {
+        (self.chosen, self.drawer) = (None, None);
+        self.drawn.begin(0);
+    }
+
+    /// Decides whose draft is checked.
+    fn choose(&mut self, members: &[Member], plan: &Plan) {
+        if let Some(index) = self.drawer {
+            self.chosen = Some((index, self.drawn.tokens().len()));
+            return;
+        }
+        let best = self.best(members, plan);
+        self.chosen = best.map(|(index, n, _)| (index, n)).filter(|(_, n)| *n >= self.settings.n_min);
+        let Some((index, n)) = self.chosen.filter(|_| self.settings.verify.draws()) else { return };
+        let Some(Some(Bid { draft, .. })) = self.bids.get(index) else { return };
+        self.drawn.begin(n);
+        draft.tokens.iter().all(|token| self.drawn.fix(*token));
+    }
+
     fn chosen(&self) -> Option<(&Draft, usize)> {
         let (index, n) = self.chosen?;
-        Some((&self.proposals.get(index)?.as_ref()?.draft, n))
+        Some((&self.bids.get(index)?.as_ref()?.draft, n))
     }
 
     /// How many tokens to ask a drafter for, and whether it is to stop when more do not pay; `None`: not now.
@@ -362,17 +411,22 @@ impl Player {
         c: f64,
         room: Option<usize>,
     ) -> Option<(usize, bool)> {
-        let bias = self.proposals.get(index)?.as_ref()?.bias;
+        let bias = self.bids.get(index)?.as_ref()?.bias;
         let adapts = self.settings.adaptive == Adaptive::Auto;
         let most = if adapts && !takes_time { self.settings.n_max_text } else { self.length.current() };
         let n_max = room.map_or(0, |room| most.min(room));
         if room.is_some() && n_max == 0 {
             return None;
         }
-        if !takes_time || !adapts {
+        if !takes_time {
             return Some((n_max, false));
         }
         let without = self.best(before, plan).map_or(0.0, |(_, _, gain)| gain);
+        if !adapts {
+            // What is drawn cannot be compared afterwards.
+            let gives_way = self.settings.verify.draws() && expected(bias.mean(), n_max) <= without;
+            return (room.is_none() || !gives_way).then_some((n_max, false));
+        }
         let pays = plan.prospect(bias.mean(), self.length.current()) > without;
         // Nor does it keep up with a prompt while it does not pay.
         let asked = pays || (room.is_some() && self.tries.are_due(c));
@@ -383,8 +437,8 @@ impl Player {
     /// The best of the drafts: whose, how many of its tokens to check, and what that gains.
     fn best(&self, members: &[Member], plan: &Plan) -> Option<(usize, usize, f64)> {
         let mut best: Option<(usize, usize, f64)> = None;
-        for (index, (member, proposal)) in members.iter().zip(&self.proposals).enumerate() {
-            let Some(Proposal { draft, bias }) = proposal else { continue };
+        for (index, (member, bid)) in members.iter().zip(&self.bids).enumerate() {
+            let Some(Bid { draft, bias }) = bid else { continue };
             let acceptances =
                 draft.confidence.iter().map(|confidence| member.calibration.acceptance(bias, *confidence));
             let (n, gain) = match self.settings.adaptive {
@@ -409,6 +463,11 @@ impl Player {
         }
         best
     }
+}
+
+/// Tokens to expect of `n`, each accepted with `acceptance` if those before it were.
+fn expected(acceptance: f64, n: usize) -> f64 {
+    (1..).take(n).map(|power| acceptance.powi(power)).sum()
 }
 
 #[cfg(test)]

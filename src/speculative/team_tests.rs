@@ -2,9 +2,11 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::super::Verify;
 use super::super::costs::tests::costs;
+use super::super::verify::Row;
 use super::*;
-use crate::llama::{Model, ModelParams};
+use crate::llama::{Model, ModelParams, TokenData};
 use crate::sampling;
 
 thread_local! {
@@ -49,6 +51,10 @@ impl Drafter for Scripted {
         for ask in asks {
             self.log.lock().unwrap().push(format!("draft {} {}", ask.slot, ask.n_max));
             for (token, confidence) in self.script.lock().unwrap().iter().take(ask.n_max) {
+                if let Some(Drawing { proposal, chance }) = &mut ask.drawing {
+                    let only = [TokenData { id: *token, logit: 0.0, p: 1.0 }];
+                    assert_eq!(proposal.draw(Row::new(&only).unwrap(), chance), Some(*token));
+                }
                 ask.draft.push(*token, *confidence);
                 NOW.set(NOW.get() + Duration::from_secs_f64(self.ms / 1e3));
                 if !ask.pace.wants_more(&ask.draft.confidence, ask.n_max) {
@@ -209,4 +215,42 @@ fn every_drafter_hears_of_every_end_and_nobody_drafts_after_it() {
     table.team.end(0, &[6, 7, 8], 2);
     assert_eq!(table.model.log(), ["end 0 [6, 7, 8] 2"], "it was not asked for");
     assert_eq!(table.step(&[7, 8]), (0, None, 0));
+}
+
+/// What was drawn may not be dropped for what it is: that would change the distribution of the text.
+#[test]
+fn what_was_drawn_is_checked_whole() {
+    for adaptive in [Adaptive::Fixed, Adaptive::Heuristic] {
+        let settings = Settings { verify: Verify::Rejection, n_min: 3, ..both(adaptive) };
+        let mut table = table(&settings, &CHEAP, 1.0);
+        table.model.says(&[(7, 0.1), (8, 0.1)]);
+        assert_eq!(table.step(&[9]), (2, Some(Source::Draft), 0), "shorter than n_min, and improbable");
+        table.text.says(&[(7, 0.5), (8, 0.5), (9, 0.5), (1, 0.5)]);
+        assert_eq!(table.step(&[7, 8, 5]), (2, Some(Source::Draft), 2), "another draft is longer");
+        let drawn = table.team.proposal(0).map(|proposal| proposal.tokens().to_vec());
+        assert_eq!(drawn, Some(vec![7, 8]));
+    }
+}
+
+/// Whether the model is to draw is decided before it does.
+#[test]
+fn a_better_draft_found_without_chance_comes_before_a_draw() {
+    let settings = Settings { verify: Verify::Block, ..both(Adaptive::Fixed) };
+    let mut table = table(&settings, &CHEAP, 1.0);
+    let sure: Vec<(Token, f32)> = (10..40).map(|token| (token, 0.99)).collect();
+    for _ in 0..40 {
+        // Both learn: the text's drafts are right, the model's wrong.
+        table.text.says(&[]);
+        table.model.says(&[(7, 0.1)]);
+        table.step(&[8]);
+        table.text.says(&sure);
+        table.model.says(&[]);
+        table.step(&(10..40).collect::<Vec<_>>()[..]);
+    }
+    table.model.log();
+    let (n, source, _) = table.step(&[8]);
+    assert_eq!((n, source), (16, Some(Source::Suffix)));
+    assert!(!table.model.log().iter().any(|line| line.starts_with("draft")), "nothing was drawn");
+    let proposal = table.team.proposal(0).expect("a proposal");
+    assert_eq!(proposal.tokens(), (10..26).collect::<Vec<_>>(), "it is checked by the same rule");
 }

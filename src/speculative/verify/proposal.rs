@@ -84,6 +84,13 @@ impl Proposal {
         room
     }
 
+    /// Takes it as if its limit had been `limit`. Only for a limit that does not depend on what was drawn: how much room
+    /// a batch has.
+    pub fn cap(&mut self, limit: usize) {
+        self.limit = self.limit.min(limit);
+        self.tokens.truncate(limit);
+    }
+
     /// The tokens so far.
     pub fn tokens(&self) -> &[Token] {
         &self.tokens
