@@ -273,7 +273,7 @@ fn sessions_go_on() {
     let answer = complete(&load(&model, json!({})), Speculative, &rest);
     let tokens: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
     assert_eq!((n(&answer["timings"]["prompt_n"]), &tokens[..]), (1, &said[25..]));
-    assert!(n(&answer["speculative"]["n_drafted"]) > 20, "{}", answer["speculative"]);
+    assert!(n(&answer["speculative"]["n_drafted"]) > 10, "{}", answer["speculative"]);
 }
 
 #[test]

@@ -96,14 +96,21 @@ impl Context {
                 "the model file asks for pooled embeddings, with which there are no hidden states",
             ));
         }
-        // SAFETY: as above.
-        let threads =
-            unsafe { (sys::llama_n_threads(self.ptr.as_ptr()), sys::llama_n_threads_batch(self.ptr.as_ptr())) };
         self.keep_hidden(true);
-        let proof = self.prove();
-        self.set_threads(threads.0, threads.1);
+        let proof = self.alone(Context::prove);
         self.keep_hidden(false);
         proof
+    }
+
+    /// Does `work` without the pool's threads, on which a failed assertion would end the process.
+    fn alone<T>(&mut self, work: impl FnOnce(&mut Context) -> T) -> T {
+        let ptr = self.ptr.as_ptr();
+        // SAFETY: the context is alive.
+        let (one, several) = unsafe { (sys::llama_n_threads(ptr), sys::llama_n_threads_batch(ptr)) };
+        self.set_threads(1, 1);
+        let result = work(self);
+        self.set_threads(one, several);
+        result
     }
 
     /// Proves that keys can be moved ([`Context::move_by`]), as [`Context::new`] proves that there can be evaluations: where
@@ -111,11 +118,13 @@ impl Context {
     /// Empties the context.
     pub fn proves_moves(&mut self) -> bool {
         self.reset();
-        let moved = self.evaluate_one(0)
-            && self.evaluate_one(1)
-            && self.remove(0, 0, Some(1))
-            && self.move_by(0, 1..2, -1)
-            && self.evaluate_one(1);
+        let moved = self.alone(|context| {
+            context.evaluate_one(0)
+                && context.evaluate_one(1)
+                && context.remove(0, 0, Some(1))
+                && context.move_by(0, 1..2, -1)
+                && context.evaluate_one(1)
+        });
         self.reset();
         moved
     }
