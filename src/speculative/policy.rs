@@ -40,6 +40,7 @@ pub struct Plan {
     verify: Vec<f64>,
     /// Cost of drafting one, in tokens: S · c.
     draft: f64,
+    longest: usize,
 }
 
 impl Plan {
@@ -52,6 +53,12 @@ impl Plan {
         self.verify.clear();
         let alone = costs.v(base);
         self.verify.extend((0..=MAX_DRAFT).map(|m| rate * (costs.v(base + m) - alone)));
+        self.longest = self.best(std::iter::repeat_n(1.0, MAX_DRAFT)).0;
+    }
+
+    /// How many tokens to verify if all were right: more never pay.
+    pub fn longest(&self) -> usize {
+        self.longest
     }
 
     fn verify(&self, m: usize) -> f64 {

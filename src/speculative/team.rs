@@ -413,7 +413,11 @@ impl Player {
     ) -> Option<(usize, bool)> {
         let bias = self.bids.get(index)?.as_ref()?.bias;
         let adapts = self.settings.adaptive == Adaptive::Auto;
-        let most = if adapts && !takes_time { self.settings.n_max_text } else { self.length.current() };
+        let most = match adapts && !takes_time {
+            // Of a draft that is not checked, its beginning tells what its drafter is worth.
+            true => self.settings.n_max_text.min(plan.longest().max(TRY)),
+            false => self.length.current(),
+        };
         let n_max = room.map_or(0, |room| most.min(room));
         if room.is_some() && n_max == 0 {
             return None;
