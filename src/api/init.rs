@@ -17,6 +17,7 @@ use crate::error::{Code, Error, Result};
 use crate::llama::log::Level;
 use crate::llama::{CacheType, ContextParams, FlashAttn, ModelParams, Numa, Pooling, RopeScaling, SplitMode};
 use crate::session::SelfExtend;
+use crate::speculative::Source;
 
 /// `LLAMA_MAX_SEQ`: the most sequences that a context of llama.cpp can have.
 const MAX_PARALLEL: i64 = 256;
@@ -132,7 +133,9 @@ impl InitRequest {
         if let Some((model, context)) = &draft {
             check_together(model, context, "cache_type_v_draft")?;
         }
+        let speculative = Options::read_defaults(fields)?;
         let config = Config {
+            mtp: speculative.names(Source::Mtp),
             lookup_static: fields.c_text("lookup_cache_static")?.map(PathBuf::from),
             lookup_dynamic: fields.c_text("lookup_cache_dynamic")?.map(PathBuf::from),
             n_parallel: fields.int("n_parallel", 1..=MAX_PARALLEL)?.unwrap_or(1),
@@ -152,7 +155,7 @@ impl InitRequest {
             n_keep: fields.int("n_keep", -1..=MAX_CTX)?.map_or(Some(0), |n: i64| usize::try_from(n).ok()),
             n_cache_reuse: fields.int("n_cache_reuse", 0..=i64::from(i32::MAX))?.unwrap_or(0),
             seed: read_seed(fields)?.flatten(),
-            speculative: Options::read_defaults(fields)?,
+            speculative,
             spm_infill: fields.flag("spm_infill")?.unwrap_or(false),
         };
         let model_alias = fields.c_text("model_alias")?;

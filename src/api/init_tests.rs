@@ -27,6 +27,7 @@ fn defaults() {
             model: ModelParams::new("m.gguf"),
             context: ContextParams::default(),
             draft: None,
+            mtp: false,
             lookup_static: None,
             lookup_dynamic: None,
             n_parallel: 1,
@@ -42,6 +43,19 @@ fn defaults() {
     assert_eq!((model_alias, chat_template, log_level), (None, None, None));
     assert_eq!(defaults, RequestDefaults::default());
     assert_eq!(warnings, Vec::<String>::new());
+}
+
+#[test]
+fn layers_for_multi_token_prediction_are_loaded_for_who_names_them() {
+    let check = |speculative: Value, expected: bool| {
+        let config = init(json!({"speculative": speculative, "model_draft": "d.gguf"})).unwrap().config;
+        assert_eq!((config.mtp, config.model.mtp), (expected, false), "{speculative}");
+    };
+    check(json!({"type": "mtp"}), true);
+    check(json!({"type": ["suffix", "draft-mtp"], "n_max": 0}), true);
+    check(json!({"type": "auto"}), false);
+    check(json!(false), false);
+    check(json!(true), false);
 }
 
 #[test]
@@ -286,7 +300,10 @@ fn errors() {
     check(json!({"n_keep": -2}), "n_keep");
     check(json!({"log_level": "loud"}), "log_level: expected one of");
     check(json!({"log_level": 6}), "log_level: expected a whole number from 0 to 5, got 6");
-    check(json!({"speculative": {"type": "mtp"}}), "speculative.type \"mtp\": not available in this version");
+    check(
+        json!({"speculative": {"type": "draft-eagle3"}}),
+        "speculative.type \"draft-eagle3\": not available in this version",
+    );
     check(json!({"warmup": 1}), "warmup: expected true or false, got 1");
     check(json!({"chat_template": "a\0"}), "chat_template: expected a string without NUL");
 }

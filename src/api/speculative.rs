@@ -59,9 +59,11 @@ pub struct Speculation {
 }
 
 /// Names of types; llama.cpp's own names work too. `auto` and `none` are not in it.
-const TYPES: [(&str, Source); 8] = [
+const TYPES: [(&str, Source); 10] = [
     ("draft", Source::Draft),
     ("draft-simple", Source::Draft),
+    ("mtp", Source::Mtp),
+    ("draft-mtp", Source::Mtp),
     ("ngram-cache", Source::NgramCache),
     ("ngram-simple", Source::NgramSimple),
     ("ngram-map-k", Source::NgramMapK),
@@ -72,7 +74,7 @@ const TYPES: [(&str, Source); 8] = [
 const AUTO: &str = "auto";
 const NONE: &str = "none";
 /// Names that the contract or llama.cpp has and this version has not.
-const TYPES_TO_COME: [&str; 5] = ["mtp", "draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark"];
+const TYPES_TO_COME: [&str; 3] = ["draft-eagle3", "draft-dflash", "draft-dspark"];
 const VERIFY: [(&str, Verify); 4] = [
     ("coupled", Verify::Coupled),
     ("match", Verify::Match),
@@ -156,6 +158,11 @@ impl Options {
         set(&mut self.preview, fields.word("model", &[("target", false), ("draft", true)])?);
         set(&mut self.compare, fields.flag("compare")?);
         Ok(())
+    }
+
+    /// Whether `source` is among those who draft unless a request says otherwise.
+    pub fn names(&self, source: Source) -> bool {
+        self.settings.sources.contains(&source)
     }
 
     /// Why nothing is drafted with these options, if so.

@@ -76,6 +76,7 @@ fn values() {
     types(json!(["auto", "draft-simple", "none"]), base().sources);
     types(json!(["ngram-mod", "suffix", "ngram-mod"]), vec![Source::NgramMod, Source::Suffix]);
     types(json!(["ngram-map-k", "ngram-map-k4v"]), vec![Source::NgramMapK, Source::NgramMapK4v]);
+    types(json!(["mtp", "suffix", "draft-mtp"]), vec![Source::Mtp, Source::Suffix]);
     types(json!(["ngram-cache", "ngram-simple"]), vec![Source::NgramCache, Source::NgramSimple]);
     let sizes = LookupParams { size_n: 3, size_m: 7, min_hits: 2 };
     let mut ngram = NgramParams { simple: sizes, map_k: sizes, map_k4v: sizes, ..NgramParams::default() };

@@ -139,9 +139,12 @@ impl Generation {
         self.beams.begin(submission, prompt, stats)
     }
 
-    /// Why the draft model does not draft, when that is worth telling: it is there and does not fit, or nobody else was
-    /// asked for.
+    /// Why the draft model, or the layers for multi-token prediction, do not draft, when that is worth telling: they are
+    /// there and do not fit, or nobody else was asked for (the layers nobody asks for who does not mean them).
     fn missing(&self, sources: &[Source]) -> Option<String> {
+        if sources.contains(&Source::Mtp) && self.mtp_obstacle.is_some() {
+            return self.mtp_obstacle.clone();
+        }
         if !sources.contains(&Source::Draft) || self.team.has(Source::Draft) {
             return None;
         }

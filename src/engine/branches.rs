@@ -101,6 +101,11 @@ impl Branches {
         (0..).zip(&self.nodes).skip(1).filter(move |(_, child)| child.parent == node).map(|(child, _)| child)
     }
 
+    /// Whether the draft has more than one.
+    pub(super) fn are_many(&self) -> bool {
+        self.nodes.iter().any(|node| node.branch != 0)
+    }
+
     /// Whether the slot's own sequence goes through a node.
     pub(super) fn is_own(&self, node: usize) -> bool {
         self.nodes.get(node).is_some_and(|node| node.branch == 0)

@@ -14,6 +14,8 @@ pub struct Config {
     pub context: ContextParams,
     /// The draft model and its context, if there is one.
     pub draft: Option<(ModelParams, ContextParams)>,
+    /// Whether requests may draft with the target's layers for multi-token prediction, which [`ModelParams::mtp`] then loads.
+    pub mtp: bool,
     /// The file of the static n-gram cache.
     pub lookup_static: Option<PathBuf>,
     /// The file that the dynamic n-gram cache begins with, if it is there.

@@ -83,6 +83,7 @@ impl Generation {
             let draft = self.team.drafted(index);
             let complete = chunk.len() == pending.len();
             let draft = if complete { draft.get(..draft.len().min(most - chunk.len())).unwrap_or(&[]) } else { &[] };
+            let first = self.batch.len();
             let next = slot.cache.next();
             let planted = slot.branches.plant(&mut self.context, self.team.parents(index).take(draft.len()));
             let draft = draft.get(..planted).unwrap_or(&[]);
@@ -98,7 +99,7 @@ impl Generation {
             }
             room -= chunk.len() + draft.len();
             if !chunk.is_empty() {
-                slot.in_batch = Some(InBatch { chunk: chunk.len(), draft: draft.len(), row });
+                slot.in_batch = Some(InBatch { first, chunk: chunk.len(), draft: draft.len(), row });
             }
         }
         !self.batch.is_empty()
@@ -106,6 +107,7 @@ impl Generation {
 
     /// Evaluates the batch and goes on with each slot in it.
     pub(super) fn evaluate(&mut self, notify: &mut dyn FnMut(u64)) {
+        self.context.keep_hidden(self.team.needs_hidden());
         let start = Instant::now();
         let result = self.context.decode(&self.batch);
         let time = start.elapsed();
@@ -156,6 +158,10 @@ impl Generation {
             let Some(task) = &mut slot.task else { continue };
             let known = slot.cache.len();
             slot.cache.push(task.tokens.get(known..known + part.chunk).unwrap_or(&[]));
+            let tokens = task.tokens.get(..known + part.chunk).unwrap_or(&[]);
+            // Behind several branches nobody knows yet which states are the text's.
+            let draft = if slot.branches.are_many() { 0 } else { part.draft };
+            self.team.evaluated(index, &mut self.context, part.first, tokens, known, draft);
             let is_first = task.n_predicted == 0;
             if task.progress && is_first {
                 task.report_progress(slot.cache.len());

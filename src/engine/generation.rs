@@ -32,6 +32,8 @@ pub(super) struct Generation {
     pub(super) team: Team,
     /// Why the draft model does not draft.
     pub(super) draft_obstacle: Option<String>,
+    /// Why the layers for multi-token prediction do not.
+    pub(super) mtp_obstacle: Option<String>,
     /// Cells that all slots share; `None` when each has its own.
     pub(super) shared_cells: Option<usize>,
     pub(super) ctx_shift: bool,
@@ -63,6 +65,7 @@ impl Generation {
             beams,
             team: Team::new(n_parallel),
             draft_obstacle: None,
+            mtp_obstacle: None,
             ctx_shift: config.ctx_shift,
             ended: Vec::new(),
             batch: Batch::new(),

@@ -14,11 +14,11 @@ use super::worker::Worker;
 use super::{Config, Engine, Notify, Shared, SlotStatus, Status};
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
-use crate::llama::{self, Batch, Context, ContextParams, Interrupt, Model, ThreadPool, Token};
+use crate::llama::{self, Batch, Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool, Token};
 use crate::session::SelfExtend;
 use crate::speculative::{
-    CacheKind, Caches, Compatibility, Costs, DraftModel, MAX_BRANCHES, NgramCache, NgramMapK, NgramMapK4v, NgramMod,
-    NgramSimple, Prediction, Suffix, Team, Translated, read_cache,
+    CacheKind, Caches, Compatibility, Costs, DraftModel, MAX_BRANCHES, Mtp, NgramCache, NgramMapK, NgramMapK4v,
+    NgramMod, NgramSimple, Prediction, Suffix, Team, Translated, read_cache,
 };
 
 /// The models of a running engine.
@@ -51,7 +51,7 @@ pub fn load(
     let size = |path: &std::path::Path| std::fs::metadata(path).map_or(1, |file| file.len()) as f32;
     let draft_size = config.draft.as_ref().map_or(0.0, |(model, _)| size(&model.path));
     let target_part = size(&config.model.path) / (size(&config.model.path) + draft_size);
-    let target = Arc::new(Model::load(&config.model, |part| progress(part * target_part))?);
+    let (target, mtp_failure) = load_target(config, |part| progress(part * target_part))?;
     let draft = match &config.draft {
         Some((params, _)) => {
             Some(Arc::new(Model::load(params, |part| progress(target_part + part * (1.0 - target_part)))?))
@@ -62,14 +62,26 @@ pub fn load(
     if config.model.vocab_only {
         return Ok((models, None));
     }
-    let engine = start(config, &mut models, notify)?;
+    let engine = start(config, &mut models, mtp_failure, notify)?;
     if !progress(1.0) {
         return Err(Error::new(Code::Cancelled, "the load was aborted"));
     }
     Ok((models, Some(engine)))
 }
 
-fn start(config: &Config, models: &mut Models, notify: Arc<Notify>) -> Result<Engine> {
+/// Loads the target, without its layers for multi-token prediction when it cannot be loaded with them; then says why.
+fn load_target(config: &Config, mut progress: impl FnMut(f32) -> bool) -> Result<(Arc<Model>, Option<Error>)> {
+    let with = ModelParams { mtp: config.mtp, ..config.model.clone() };
+    match Model::load(&with, &mut progress) {
+        Err(error) if config.mtp && error.code() != Code::Cancelled => {
+            let without = ModelParams { mtp: false, ..with };
+            Ok((Arc::new(Model::load(&without, progress)?), Some(error)))
+        }
+        loaded => Ok((Arc::new(loaded?), None)),
+    }
+}
+
+fn start(config: &Config, models: &mut Models, mtp_failure: Option<Error>, notify: Arc<Notify>) -> Result<Engine> {
     let interrupt = Arc::new(Interrupt::default());
     let contexts = [Some(&config.context), config.draft.as_ref().map(|(_, context)| context)];
     let most = contexts.iter().flatten().map(|context| context.n_threads.max(context.n_threads_batch)).max();
@@ -78,7 +90,7 @@ fn start(config: &Config, models: &mut Models, notify: Arc<Notify>) -> Result<En
     let caches = Arc::new(read_caches(config, &models.target)?);
     let (mut generation, mut preview) = (None, None);
     if models.target.can_generate() {
-        let generator = generator(config, models, &caches, &threads, &interrupt)?;
+        let generator = generator(config, models, mtp_failure, &caches, &threads, &interrupt)?;
         (generation, preview) = (Some(generator.0), generator.1);
     } else if !config.embedding {
         return Err(Error::model("model: it generates no text; \"embedding\": true loads it for embeddings"));
@@ -122,17 +134,21 @@ fn start(config: &Config, models: &mut Models, notify: Arc<Notify>) -> Result<En
 fn generator(
     config: &Config,
     models: &mut Models,
+    mtp_failure: Option<Error>,
     caches: &Arc<Caches>,
     threads: &Arc<ThreadPool>,
     interrupt: &Arc<Interrupt>,
 ) -> Result<(Generation, Option<Preview>)> {
     let n_parallel = config.n_parallel.max(1);
-    let params = sequences(&config.context, n_parallel, &models.target, config.self_extend);
+    let n_seq_max = u32::try_from(n_parallel).unwrap_or(u32::MAX);
+    let slots_alone = ContextParams { n_seq_max, embeddings: false, ..config.context.clone() };
+    let params = sequences(&slots_alone, n_parallel, &models.target, config.self_extend);
     let mut context = Context::new(&models.target, &params, threads, interrupt)?;
+    let mtp = mtp_context(config, &mut context, mtp_failure, &slots_alone, threads, interrupt);
     let mut costs = Costs::default();
     if config.warmup {
         warm_up(&mut context);
-        let most = if config.draft.is_some() { MEASURING } else { MEASURING / 4 };
+        let most = if config.draft.is_some() || mtp.is_ok() { MEASURING } else { MEASURING / 4 };
         measure(&mut context, TARGET_SIZES, most, |n, time| costs.saw_target(n, time));
     }
     models.n_ctx = context.n_ctx();
@@ -145,7 +161,6 @@ fn generator(
     let mut preview = None;
     if let (Some(draft), Some((model, params))) = (&models.draft, &config.draft) {
         let n_ctx = params.n_ctx.or(u32::try_from(models.n_ctx).ok());
-        let n_seq_max = u32::try_from(n_parallel).unwrap_or(u32::MAX);
         let params = ContextParams { n_ctx, n_seq_max, embeddings: false, ..params.clone() };
         let alone = Config { model: model.clone(), context: params.clone(), draft: None, ..config.clone() };
         let params = sequences(&params, n_parallel, draft, config.self_extend);
@@ -171,6 +186,16 @@ fn generator(
         generation.draft_obstacle = report.reason.clone();
         models.compatibility = Some(report);
     }
+    match mtp {
+        Ok(mut context) => {
+            if config.warmup {
+                warm_up(&mut context);
+                measure(&mut context, &[1], MEASURING, |n, time| costs.saw_draft(n, time));
+            }
+            generation.team.add_model(Box::new(Mtp::new(context, n_parallel)));
+        }
+        Err(why) => generation.mtp_obstacle = Some(why),
+    }
     generation.team.costs = costs;
     add_text_drafters(&mut generation.team, n_parallel, caches);
     Ok((generation, preview))
@@ -181,7 +206,38 @@ fn sequences(params: &ContextParams, n_parallel: usize, model: &Model, extend: O
     let shares = (n_parallel == 1 || params.kv_unified) && model.can_roll_back() && extend.is_none();
     let each = if shares { MAX_BRANCHES.min(llama::max_sequences() / n_parallel).max(1) } else { 1 };
     let n_seq_max = u32::try_from(n_parallel * each).unwrap_or(u32::MAX);
-    ContextParams { n_seq_max, kv_unified: params.kv_unified || each > 1, embeddings: false, ..params.clone() }
+    ContextParams { n_seq_max, kv_unified: params.kv_unified || each > 1, ..params.clone() }
+}
+
+/// The context of the target's layers for multi-token prediction, or why there is none.
+fn mtp_context(
+    config: &Config,
+    target: &mut Context,
+    failure: Option<Error>,
+    params: &ContextParams,
+    threads: &Arc<ThreadPool>,
+    interrupt: &Arc<Interrupt>,
+) -> std::result::Result<Context, String> {
+    let model = Arc::clone(target.model());
+    if model.n_mtp_layers() == 0 {
+        return Err("the model has no layers for multi-token prediction".into());
+    }
+    if !config.mtp {
+        return Err("the layers for multi-token prediction are loaded only if init's speculative.type names mtp".into());
+    }
+    // As for every drafter: see `admission`.
+    if !model.can_roll_back() {
+        return Err("the target's memory cannot be cut back after a rejected draft".into());
+    }
+    let made = failure.map_or(Ok(()), Err).and_then(|()| {
+        target.prove_hidden()?;
+        let n_ctx = u32::try_from(target.n_ctx()).ok();
+        Context::mtp(&model, &ContextParams { n_ctx, swa_full: true, ..params.clone() }, threads, interrupt)
+    });
+    made.map_err(|error| {
+        log::write(Level::Warn, &format!("multi-token prediction: not used: {}", error.message()));
+        format!("multi-token prediction is not possible with this model: {}", error.message())
+    })
 }
 
 /// The drafters that need no model, in the order in which equals are preferred.
@@ -228,6 +284,7 @@ fn measure(context: &mut Context, sizes: &[usize], most: Duration, mut saw: impl
                 let token = Token::try_from((position * 31 + 7) % n_tokens.max(1)).unwrap_or(0);
                 batch.push(token, position, 0, true);
             }
+            context.pad_hidden(&mut batch);
             let start = Instant::now();
             let result = context.decode(&batch);
             let time = start.elapsed();
@@ -255,6 +312,7 @@ fn warm_up(context: &mut Context) {
     let token = vocab.bos().or(vocab.eos()).unwrap_or(0);
     let mut batch = Batch::new();
     batch.push(token, 0, 0, true);
+    context.pad_hidden(&mut batch);
     if let Err(error) = context.decode(&batch) {
         log::write(Level::Warn, &format!("warm-up: {error:?}"));
     }

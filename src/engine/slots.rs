@@ -30,6 +30,8 @@ pub(super) struct Slot {
 
 /// A slot's part of a batch.
 pub(super) struct InBatch {
+    /// Index of the first of its tokens.
+    pub(super) first: usize,
     /// Tokens of the context.
     pub(super) chunk: usize,
     /// Drafted tokens behind them.

@@ -11,6 +11,8 @@ pub struct Batch {
     pub(super) sequences: Vec<SeqId>,
     pub(super) n_sequences: Vec<i32>,
     pub(super) outputs: Vec<i8>,
+    /// Hidden states, one behind the other: of every token, or none.
+    pub(super) hidden: Vec<f32>,
 }
 
 impl Batch {
@@ -34,6 +36,11 @@ impl Batch {
         self.tokens.len() - 1
     }
 
+    /// Adds the hidden state that belongs to the token added last: see [`Context::mtp`](super::Context::mtp).
+    pub fn push_hidden(&mut self, state: &[f32]) {
+        self.hidden.extend_from_slice(state);
+    }
+
     /// Removes all tokens.
     pub fn clear(&mut self) {
         self.tokens.clear();
@@ -41,6 +48,7 @@ impl Batch {
         self.sequences.clear();
         self.n_sequences.clear();
         self.outputs.clear();
+        self.hidden.clear();
     }
 
     /// How many tokens it holds.

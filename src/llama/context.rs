@@ -6,6 +6,7 @@ use std::sync::Arc;
 use llama_cpp_sys_2 as sys;
 
 use super::guard::{Why, foredraft_context_new, foredraft_decode};
+use super::mtp::Hidden;
 use super::params::{CacheType, ContextParams, FlashAttn, Pooling, RopeScaling};
 use super::{Batch, Interrupt, Model, SeqId, ThreadPool, log};
 use crate::error::{Error, Result};
@@ -34,15 +35,16 @@ pub struct Context {
     /// Scratch of `decode`: llama.cpp wants lists of sequences by pointer.
     seq_lists: Vec<*mut SeqId>,
     /// Which tokens of the last batch have logits.
-    has_logits: Vec<bool>,
+    pub(super) has_logits: Vec<bool>,
     n_vocab: usize,
-    n_embd: usize,
+    pub(super) n_embd: usize,
     n_ctx: usize,
     n_batch: usize,
     n_seq_max: SeqId,
     /// Whether all sequences share one buffer.
     pub(super) unified: bool,
     pooled: bool,
+    pub(super) hidden: Hidden,
     /// Positions were moved or sequences copied, and the next evaluation moves the keys after them.
     pub(super) moved: bool,
     /// Whether every position stays in the memory until it is removed, and can be removed alone.
@@ -68,10 +70,23 @@ impl Context {
         threads: &Arc<ThreadPool>,
         interrupt: &Arc<Interrupt>,
     ) -> Result<Context> {
+        Context::make(model, params, threads, interrupt, Hidden::default())
+    }
+
+    pub(super) fn make(
+        model: &Arc<Model>,
+        params: &ContextParams,
+        threads: &Arc<ThreadPool>,
+        interrupt: &Arc<Interrupt>,
+        hidden: Hidden,
+    ) -> Result<Context> {
         if model.vocab_only() {
             return Err(Error::model("the model was loaded with vocab_only: it cannot be evaluated"));
         }
-        let raw = raw_params(params, model, interrupt);
+        let mut raw = raw_params(params, model, interrupt);
+        if hidden.is_input() {
+            raw.ctx_type = sys::LLAMA_CONTEXT_TYPE_MTP;
+        }
         let mut why = Why::new();
         // SAFETY: the model is alive, `raw` is plain data whose one pointer, the interrupt, is kept by the context's
         // owner below, and exceptions end in the guard.
@@ -100,6 +115,7 @@ impl Context {
                 n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
                 unified: params.kv_unified || params.n_seq_max <= 1,
                 pooled: params.embeddings,
+                hidden,
                 moved: false,
                 cuts_anywhere: model.can_roll_back() && (model.n_swa() == 0 || params.swa_full),
                 layout: layout(params, model, sys::llama_n_rs_seq(ptr.as_ptr())),
@@ -113,6 +129,7 @@ impl Context {
             return Err(Error::model("the model has no KV cache: it cannot generate text"));
         }
         context.set_adapters(&model.lora_scales());
+        context.begin_hidden();
         context.prove()?;
         // SAFETY: context and pool are alive, and the context keeps the pool.
         unsafe { sys::llama_attach_threadpool(context.ptr.as_ptr(), threads.as_ptr(), threads.as_ptr()) };
@@ -122,11 +139,12 @@ impl Context {
 
     /// Evaluates a token on this thread alone, where a failed assertion becomes an error: a damaged or unusual model file
     /// may load and yet have tensors that llama.cpp refuses to compute with, and on a pool's thread that ends the process.
-    fn prove(&mut self) -> Result<()> {
+    pub(super) fn prove(&mut self) -> Result<()> {
         self.set_threads(1, 1);
         let mut batch = Batch::new();
         let vocab = self.model.vocab();
         batch.push(vocab.bos().or(vocab.eos()).unwrap_or(0), 0, 0, true);
+        self.pad_hidden(&mut batch);
         match self.decode(&batch) {
             Err(DecodeError::Failed(why)) => Err(Error::model(format!("model: cannot be evaluated: {why}"))),
             // Aborted: a deinit came between; whoever uses the context next learns of it.
@@ -207,7 +225,7 @@ impl Context {
         let raw = sys::llama_batch {
             n_tokens: i32::try_from(batch.len()).unwrap_or(0),
             token: batch.tokens.as_ptr().cast_mut(),
-            embd: std::ptr::null_mut(),
+            embd: self.hidden.of(batch),
             pos: batch.positions.as_ptr().cast_mut(),
             n_seq_id: batch.n_sequences.as_ptr().cast_mut(),
             seq_id: self.seq_lists.as_mut_ptr(),
@@ -217,14 +235,15 @@ impl Context {
         let moved = std::mem::take(&mut self.moved);
         self.interrupt.hold(moved);
         let mut why = Why::new();
-        // SAFETY: all arrays have `n_tokens` elements and live through the call, which only reads them; tokens,
-        // sequences and size are within what llama.cpp asserts (`check`); exceptions end in the guard.
+        // SAFETY: all arrays have `n_tokens` elements (hidden states: `n_embd` each) and live through the call, which only reads
+        // them; tokens, sequences and size are within what llama.cpp asserts (`check`); exceptions end in the guard.
         let (code, errors) =
             log::collecting(|| unsafe { foredraft_decode(self.ptr.as_ptr(), raw, why.ptr(), why.size()) });
         self.interrupt.hold(false);
         match code {
             0 => {
                 self.has_logits.extend(batch.outputs.iter().map(|output| *output != 0));
+                self.hidden.evaluated();
                 Ok(())
             }
             1 => Err(DecodeError::Full),
@@ -242,6 +261,7 @@ impl Context {
         if batch.is_empty() || batch.len() > self.n_batch {
             return Err(format!("a batch of {} tokens, where 1 to {} are allowed", batch.len(), self.n_batch));
         }
+        self.check_hidden(batch)?;
         let vocab = self.model.vocab();
         if let Some(token) = batch.tokens.iter().find(|token| !vocab.contains(**token)) {
             return Err(format!("the token {token} is not in the vocabulary"));

@@ -7,6 +7,12 @@
 #include <exception>
 #include <stdexcept>
 
+// Of llama.cpp's staging interface, whose header (src/llama-ext.h) is not installed. They are C++ functions, so that one whose
+// arguments have changed is not found when we are linked.
+LLAMA_API void    llama_set_embeddings_nextn(llama_context * ctx, bool value, bool masked);
+LLAMA_API void    llama_set_nextn_layer_offset(llama_context * ctx, int32_t offset);
+LLAMA_API float * llama_get_embeddings_nextn_ith(llama_context * ctx, int32_t i);
+
 namespace {
 
 // Guarded calls that this thread is inside of.
@@ -109,5 +115,19 @@ bool foredraft_seq_divide(llama_memory_t memory, llama_seq_id seq, llama_pos fro
     return guarded<bool>(false, why, why_size, [&] { llama_memory_seq_div(memory, seq, from, to, by); return true; });
 }
 
+// Whether evaluations keep hidden states: of tokens with logits alone, or of all.
+void foredraft_keep_hidden(llama_context * ctx, bool keep, bool with_logits_alone) {
+    llama_set_embeddings_nextn(ctx, keep, with_logits_alone);
+}
+
+// Which of the layers that predict further tokens evaluations go through.
+void foredraft_set_mtp_layer(llama_context * ctx, int32_t layer) {
+    llama_set_nextn_layer_offset(ctx, layer);
+}
+
+// NULL: threw, or there is none.
+const float * foredraft_hidden(llama_context * ctx, int32_t index, char * why, size_t why_size) {
+    return guarded<const float *>(nullptr, why, why_size, [&] { return llama_get_embeddings_nextn_ith(ctx, index); });
+}
 
 }

@@ -93,6 +93,14 @@ unsafe extern "C" {
         why: *mut c_char,
         why_size: usize,
     ) -> bool;
+    pub(super) fn foredraft_keep_hidden(ctx: *mut sys::llama_context, keep: bool, with_logits_alone: bool);
+    pub(super) fn foredraft_set_mtp_layer(ctx: *mut sys::llama_context, layer: i32);
+    pub(super) fn foredraft_hidden(
+        ctx: *mut sys::llama_context,
+        index: i32,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> *const f32;
 }
 
 /// Where a guarded call leaves the message of the exception that it caught.

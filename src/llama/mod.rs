@@ -13,6 +13,7 @@ mod interrupt;
 pub mod log;
 mod memory;
 mod model;
+mod mtp;
 mod params;
 mod schema;
 mod threads;

@@ -73,6 +73,7 @@ impl Model {
         }
         raw.vocab_only = params.vocab_only;
         raw.check_tensors = params.check_tensors;
+        raw.load_mtp = params.mtp;
 
         struct Progress<'a> {
             callback: &'a mut dyn FnMut(f32) -> bool,

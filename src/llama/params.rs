@@ -64,6 +64,8 @@ pub struct ModelParams {
     pub override_kv: Vec<(String, KvValue)>,
     /// Adapters applied to every evaluation.
     pub lora: Vec<LoraParams>,
+    /// Load the layers for multi-token prediction, too, if the file has them.
+    pub mtp: bool,
 }
 
 impl ModelParams {
@@ -82,6 +84,7 @@ impl ModelParams {
             vocab_only: false,
             override_kv: Vec::new(),
             lora: Vec::new(),
+            mtp: false,
         }
     }
 }

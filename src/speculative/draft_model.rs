@@ -59,10 +59,7 @@ impl Tip {
     /// Begins where `context` ends.
     fn begin(&mut self, context: &[Token], sampler: &Sampler) -> Result<()> {
         self.sampler.sync_from(sampler)?;
-        // It differs from the last one by its end alone: only that is copied.
-        let kept = common_prefix(&self.history, context);
-        self.history.truncate(kept);
-        self.history.extend_from_slice(context.get(kept..).unwrap_or(&[]));
+        follow(&mut self.history, context);
         self.node = 0;
         self.path.clear();
         Ok(())
@@ -216,7 +213,7 @@ impl DraftModel {
         let Some((tip, row)) = tips.get_mut(index).and_then(|tip| tip.row.take().map(|row| (tip, row))) else { return };
         let Some(logits) = context.logits(row).and_then(|logits| logits.get_mut(..*n_vocab)) else { return };
         // Nothing can follow (a grammar's end): the draft ends, the target says what is next.
-        let Some(first) = choose(ask, tip, logits) else { return };
+        let Some(first) = choose(ask, &mut tip.sampler, logits, &tip.history, tip.path.len()) else { return };
         let free = ask.branches.0.min(branches.len() + 1).saturating_sub(*n_tips);
         let others = if free > 0 { siblings(ask, tip, logits, first, free) } else { [None; MAX_BRANCHES] };
         let parent = tip.node;
@@ -354,17 +351,30 @@ impl Drafter for DraftModel {
     }
 }
 
-/// The next token of a branch and its probability; `None`: it ends here.
-fn choose(ask: &mut Ask<'_>, tip: &mut Tip, logits: &mut [f32]) -> Option<(Token, f32)> {
-    let position = ask.position + tip.path.len();
+/// Makes `history` the same as `tokens`, from which it differs by its end alone: only that is copied.
+pub(super) fn follow(history: &mut Vec<Token>, tokens: &[Token]) {
+    let kept = common_prefix(history, tokens);
+    history.truncate(kept);
+    history.extend_from_slice(tokens.get(kept..).unwrap_or(&[]));
+}
+
+/// The token behind `depth` others of a draft, and its probability; `None`: it ends here.
+pub(super) fn choose(
+    ask: &mut Ask<'_>,
+    sampler: &mut Sampler,
+    logits: &mut [f32],
+    history: &[Token],
+    depth: usize,
+) -> Option<(Token, f32)> {
+    let position = ask.position + depth;
     if let Some(Drawing { proposal, chance }) = &mut ask.drawing {
-        let q = Row::new(tip.sampler.row(logits, &tip.history, position).ok()?)?;
+        let q = Row::new(sampler.row(logits, history, position).ok()?)?;
         // Known before the draw: what was drawn could not be left out for being improbable.
         let (_, best) = q.best();
         let token = if best < f64::from(ask.p_min) { None } else { proposal.draw(q, chance) }?;
         return Some((token, sampling::probability(logits, token)));
     }
-    let token = tip.sampler.pick(logits, &tip.history, position).ok()?;
+    let token = sampler.pick(logits, history, position).ok()?;
     let confidence = sampling::probability(logits, token);
     (confidence >= ask.p_min).then_some((token, confidence))
 }

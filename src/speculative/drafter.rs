@@ -3,7 +3,7 @@
 use super::verify::{Proposal, StepChance};
 use super::{Pace, Settings, Source};
 use crate::error::Result;
-use crate::llama::Token;
+use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
 use crate::session::Snapshot;
 
@@ -53,6 +53,17 @@ pub trait Drafter {
         let _ = (slot, prompt, least);
     }
 
+    /// Whether [`Drafter::evaluated`] wants the target's hidden states.
+    fn needs_hidden(&self) -> bool {
+        false
+    }
+
+    /// The target evaluated tokens of the request in `slot`, and [`Context::hidden`] has their states, if somebody needs
+    /// them. Not told of evaluations that failed or were stopped.
+    fn evaluated(&mut self, slot: usize, what: &mut Evaluated<'_>) {
+        let _ = (slot, what);
+    }
+
     /// Why it drafts no more for the request in `slot`.
     fn disabled(&self, slot: usize) -> Option<&str>;
 }
@@ -91,6 +102,20 @@ pub struct Drawing<'a> {
     pub proposal: &'a mut Proposal,
     /// The step's random numbers.
     pub chance: StepChance,
+}
+
+/// What the target evaluated of one slot: the end of its context, and behind that a draft.
+pub struct Evaluated<'a> {
+    /// The target, just after the evaluation.
+    pub target: &'a mut Context,
+    /// Index in the target's batch of the first of these tokens; the others follow.
+    pub first: usize,
+    /// The whole context.
+    pub tokens: &'a [Token],
+    /// Number in it of the first evaluated token.
+    pub from: usize,
+    /// The drafted tokens behind it. Which of them are right is not known yet.
+    pub draft: &'a [Token],
 }
 
 /// A proposed continuation, or several that share their beginnings: a tree. Its nodes are numbered as they were added, from

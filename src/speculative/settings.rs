@@ -12,6 +12,8 @@ pub enum Source {
     Target,
     /// The draft model.
     Draft,
+    /// The target's own layers for multi-token prediction.
+    Mtp,
     /// n-gram caches: of the request, of earlier outputs, and of a file.
     NgramCache,
     /// llama.cpp's `ngram-simple`: what followed the last time that the text was here.
@@ -34,6 +36,7 @@ impl Source {
         match self {
             Source::Target => "target",
             Source::Draft => "draft",
+            Source::Mtp => "mtp",
             Source::NgramCache => "ngram-cache",
             Source::NgramSimple => "ngram-simple",
             Source::NgramMapK => "ngram-map-k",

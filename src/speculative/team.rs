@@ -11,11 +11,11 @@
 use std::time::Instant;
 
 use super::calibration::{Bias, Calibration};
-use super::drafter::{Ask, Draft, Drafter, Drawing};
+use super::drafter::{Ask, Draft, Drafter, Drawing, Evaluated};
 use super::policy::{Length, Pace, Plan, Rate};
 use super::verify::{Proposal, StepChance};
 use super::{Adaptive, Costs, MAX_DRAFT, Settings, Source};
-use crate::llama::Token;
+use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
 use crate::session::Snapshot;
 
@@ -284,6 +284,32 @@ impl Team {
     pub fn source(&self, slot: usize) -> Option<Source> {
         let (index, _) = self.slots.get(slot)?.as_ref()?.chosen?;
         Some(self.members.get(index)?.drafter.source())
+    }
+
+    /// Whether somebody who drafts now needs the target's hidden states.
+    pub fn needs_hidden(&self) -> bool {
+        let players = self.slots.iter().flatten();
+        let mut pairs = players.flat_map(|player| self.members.iter().zip(&player.bids));
+        pairs.any(|(member, bid)| bid.is_some() && member.drafter.needs_hidden())
+    }
+
+    /// As [`Drafter::evaluated`]: of `tokens` those from number `from` on, and the first `drafted` of [`Team::drafted`].
+    pub fn evaluated(
+        &mut self,
+        slot: usize,
+        target: &mut Context,
+        first: usize,
+        tokens: &[Token],
+        from: usize,
+        drafted: usize,
+    ) {
+        let Some(player) = self.slots.get(slot).and_then(Option::as_ref) else { return };
+        let draft = player.chosen().and_then(|(draft, _)| draft.tokens.get(..drafted)).unwrap_or(&[]);
+        for (member, bid) in self.members.iter_mut().zip(&player.bids) {
+            if bid.is_some() {
+                member.drafter.evaluated(slot, &mut Evaluated { target, first, tokens, from, draft });
+            }
+        }
     }
 
     /// The target said `tokens`, of which the first `accepted` are the draft's, when it was checked for `drafted` tokens.

@@ -62,6 +62,17 @@ impl Writer {
         self.n_entries += 1;
     }
 
+    /// As `number`, in place of what was there.
+    fn renumber(&mut self, key: &str, value: u64) {
+        let mut name = Vec::new();
+        put_string(&mut name, &format!("{}.{key}", self.architecture));
+        let at = self.entries.windows(name.len()).position(|bytes| bytes == name);
+        match at.map(|at| at + name.len() + 4) {
+            Some(at) => self.entries[at..at + 4].copy_from_slice(&u32::try_from(value).expect("small").to_le_bytes()),
+            None => self.number(key, value),
+        }
+    }
+
     fn number(&mut self, key: &str, value: u64) {
         let key = format!("{}.{key}", self.architecture);
         self.entry(&key, 4, |bytes| bytes.extend(u32::try_from(value).expect("small").to_le_bytes()));
@@ -117,6 +128,12 @@ impl Writer {
         for name in ["q", "k"] {
             self.filled(&format!("blk.{layer}.attn_{name}_norm.weight"), &[N_EMBD / 2], |_| 2.0);
         }
+    }
+
+    /// As `filled`, in place of what was there.
+    fn replace(&mut self, name: &str, shape: &[u64], value: impl Fn(u64) -> f32) {
+        self.tensors.retain(|(known, ..)| known != name);
+        self.filled(name, shape, value);
     }
 
     fn write(self, name: &str) -> String {
@@ -209,4 +226,159 @@ pub fn sliding_window() -> String {
         }
     }
     model.write("sliding-window")
+}
+
+/// What the layers for multi-token prediction of a tiny model look at.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Guess {
+    /// The token alone, which mostly decides on the next one.
+    Token,
+    /// The hidden state alone: that of the token before, which mostly decides on the next but one.
+    Hidden,
+    /// Both, in a random way.
+    Nothing,
+}
+
+/// A random sign for each number of a token's embedding.
+fn sign(token: u64, index: u64) -> f32 {
+    let mixed = (token * N_EMBD + index).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    if (mixed >> 40) & 1 == 0 { 1.0 } else { -1.0 }
+}
+
+/// Behind the special tokens.
+const FIRST: u64 = 300;
+
+/// The token before `token` in a walk through the tokens from `FIRST` on, whose steps `5 * token + 7` this undoes.
+fn before(token: u64) -> u64 {
+    let count = N_VOCAB - FIRST;
+    // 5 * 989 = 4 * 1236 + 1
+    FIRST + (token - FIRST + count - 7) * 989 % count
+}
+
+/// A number of the output that says a token after the one `steps` before it, and never a special one.
+fn output(at: u64, steps: u32) -> f32 {
+    let token = at / N_EMBD;
+    if token < FIRST { 0.0 } else { 0.4 * sign((0..steps).fold(token, |token, _| before(token)), at % N_EMBD) }
+}
+
+impl Writer {
+    /// Embeddings and an output that mostly say what follows a token in the walk.
+    fn walk(&mut self) {
+        let shape = [N_EMBD, N_VOCAB];
+        self.replace("token_embd.weight", &shape, |at| sign(at / N_EMBD, at % N_EMBD));
+        self.replace("output.weight", &shape, |at| output(at, 1));
+        self.ones("output_norm.weight", N_EMBD);
+    }
+
+    /// What a layer for multi-token prediction has beside the rest of a layer.
+    fn mtp(&mut self, layer: u64, guess: Guess) {
+        let name = |part: &str| format!("blk.{layer}.nextn.{part}.weight");
+        self.ones(&name("enorm"), N_EMBD);
+        self.ones(&name("hnorm"), N_EMBD);
+        let first = match guess {
+            Guess::Token => 0,
+            Guess::Hidden => N_EMBD,
+            Guess::Nothing => return self.random(&name("eh_proj"), &[2 * N_EMBD, N_EMBD], 0.5),
+        };
+        let is_one = |at: u64| at % (2 * N_EMBD) == first + at / (2 * N_EMBD);
+        self.filled(&name("eh_proj"), &[2 * N_EMBD, N_EMBD], |at| f32::from(u8::from(is_one(at))));
+        if guess == Guess::Hidden {
+            self.filled(&name("shared_head_head"), &[N_EMBD, N_VOCAB], |at| output(at, 2));
+        }
+    }
+}
+
+/// GLM 4 MoE: three dense layers and one, of two experts, for multi-token prediction. `noise`: how much the text before a
+/// token matters; at 1 about as much as the token.
+pub fn mtp(guess: Guess, noise: f32) -> String {
+    mtp_with(guess, noise, &format!("mtp-{guess:?}-{noise}"), |_| ())
+}
+
+/// A [`mtp`] that says of itself what is not so: `numbers` in place of or beside the right ones, and without the tensors
+/// whose names have `missing` in them.
+pub fn mtp_that_lies(name: &str, numbers: &[(&'static str, u64)], missing: &str) -> String {
+    mtp_with(Guess::Token, 0.3, &format!("mtp-lies-{name}"), |model| {
+        for (key, value) in numbers {
+            model.renumber(key, *value);
+        }
+        model.tensors.retain(|(name, ..)| missing.is_empty() || !name.contains(missing));
+    })
+}
+
+/// A [`mtp`] that `change` makes another of.
+fn mtp_with(guess: Guess, noise: f32, name: &str, change: impl FnOnce(&mut Writer)) -> String {
+    let mut model = Writer::new("glm4moe");
+    let (n_ff, last) = (32, N_LAYER - 1);
+    model.walk();
+    for (key, value) in [
+        ("nextn_predict_layers", 1),
+        ("leading_dense_block_count", last),
+        ("feed_forward_length", n_ff),
+        ("expert_feed_forward_length", n_ff),
+        ("expert_count", 2),
+        ("expert_used_count", 1),
+        ("expert_shared_count", 1),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 2),
+    ] {
+        model.number(key, value);
+    }
+    for layer in 0..N_LAYER {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        model.ones(&name("attn_norm.weight"), N_EMBD);
+        model.ones(&name("post_attention_norm.weight"), N_EMBD);
+        for part in ["q", "k", "v", "output"] {
+            let scale = if part == "output" { 0.5 * noise } else { 0.5 };
+            model.random(&name(&format!("attn_{part}.weight")), &[N_EMBD, N_EMBD], scale);
+        }
+        let experts: &[u64] = if layer == last { &[2] } else { &[] };
+        let suffixes: &[_] = if layer == last { &[("_exps", experts), ("_shexp", &[])] } else { &[("", experts)] };
+        for (suffix, experts) in suffixes {
+            for (part, shape) in [("gate", [N_EMBD, n_ff]), ("up", [N_EMBD, n_ff]), ("down", [n_ff, N_EMBD])] {
+                model.random(
+                    &name(&format!("ffn_{part}{suffix}.weight")),
+                    &[&shape[..], experts].concat(),
+                    0.3 * noise,
+                );
+            }
+        }
+    }
+    model.random(&format!("blk.{last}.ffn_gate_inp.weight"), &[N_EMBD, 2], 0.5);
+    model.filled(&format!("blk.{last}.exp_probs_b.bias"), &[2], |_| 0.0);
+    model.mtp(last, guess);
+    change(&mut model);
+    model.write(name)
+}
+
+/// MiMo 2: two layers of its own, and two for multi-token prediction, each for one token further. All but the first see a
+/// window alone.
+pub fn mtp_layers() -> String {
+    let mut model = Writer::new("mimo2");
+    model.walk();
+    for (key, value) in [
+        ("nextn_predict_layers", 2),
+        ("feed_forward_length", 32),
+        ("expert_feed_forward_length", 32),
+        ("attention.sliding_window", 16),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 2),
+    ] {
+        model.number(key, value);
+    }
+    model.numbers("attention.sliding_window_pattern", &[0, 1, 1, 1]);
+    for layer in 0..N_LAYER {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        model.ones(&name("attn_norm"), N_EMBD);
+        model.ones(&name("ffn_norm"), N_EMBD);
+        model.random(&name("attn_qkv"), &[N_EMBD, 3 * N_EMBD], 0.5);
+        model.random(&name("attn_output"), &[N_EMBD, N_EMBD], 0.3);
+        for (part, shape) in [("gate", [N_EMBD, 32]), ("up", [N_EMBD, 32]), ("down", [32, N_EMBD])] {
+            model.random(&name(&format!("ffn_{part}")), &shape, 0.2);
+        }
+        if layer >= 2 {
+            model.mtp(layer, Guess::Token);
+        }
+    }
+    model.write("mtp-layers")
 }
