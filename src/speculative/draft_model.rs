@@ -4,12 +4,12 @@
 //! cache keeps whatever agrees with the context; the last drafted token, which was never evaluated, is evaluated
 //! together with the token that the target added, in one batch. All slots draft in the same batches.
 
-use super::drafter::{Ask, Drafter, Drawing};
-use super::verify::Row;
-use super::{MAX_BRANCHES, Settings, Source, Verify};
+use super::drafter::{Ask, Drafter};
+use super::tip::Tip;
+use super::{Settings, Source, Verify};
 use crate::error::Result;
 use crate::llama::{Batch, Context, DecodeError, SeqId, Token};
-use crate::sampling::{self, Sampler};
+use crate::sampling::Sampler;
 use crate::session::{self, SelfExtend, Sequence, Snapshot, common_prefix};
 
 /// The draft model's context and what each slot has in it.
@@ -33,53 +33,6 @@ struct Slot {
     /// The sequences of branches beside the cache's. They hold something only while drafting.
     branches: Vec<SeqId>,
     disabled: Option<String>,
-}
-
-/// Where a branch of the draft grows. Kept for its memory when the draft is done.
-struct Tip {
-    sequence: SeqId,
-    sampler: Sampler,
-    /// Context and branch: what the sampler's penalties look at.
-    history: Vec<Token>,
-    /// The draft's node that it has come to.
-    node: usize,
-    /// The confidence of each of its tokens.
-    path: Vec<f32>,
-    /// The position of its next token.
-    position: usize,
-    /// Index in the batch of the row to sample from; `None`: it grows no more.
-    row: Option<usize>,
-}
-
-impl Tip {
-    fn new(sequence: SeqId, sampler: Sampler) -> Tip {
-        Tip { sequence, sampler, history: Vec::new(), node: 0, path: Vec::new(), position: 0, row: None }
-    }
-
-    /// Begins where `context` ends.
-    fn begin(&mut self, context: &[Token], sampler: &Sampler) -> Result<()> {
-        self.sampler.sync_from(sampler)?;
-        follow(&mut self.history, context);
-        self.node = 0;
-        self.path.clear();
-        Ok(())
-    }
-
-    /// Becomes the place where `other` is.
-    fn branch_from(&mut self, other: &Tip) -> Result<()> {
-        self.begin(&other.history, &other.sampler)?;
-        self.node = other.node;
-        self.path.extend_from_slice(&other.path);
-        self.position = other.position;
-        Ok(())
-    }
-
-    fn take(&mut self, node: usize, token: Token, confidence: f32) {
-        self.node = node;
-        self.history.push(token);
-        self.path.push(confidence);
-        self.position += 1;
-    }
 }
 
 impl Slot {
@@ -212,33 +165,31 @@ impl DraftModel {
         let Slot { cache, in_batch, tips: Some(tips), n_tips, branches, .. } = slot else { return };
         let Some((tip, row)) = tips.get_mut(index).and_then(|tip| tip.row.take().map(|row| (tip, row))) else { return };
         let Some(logits) = context.logits(row).and_then(|logits| logits.get_mut(..*n_vocab)) else { return };
-        // Nothing can follow (a grammar's end): the draft ends, the target says what is next.
-        let Some(first) = choose(ask, &mut tip.sampler, logits, &tip.history, tip.path.len()) else { return };
-        let free = ask.branches.0.min(branches.len() + 1).saturating_sub(*n_tips);
-        let others = if free > 0 { siblings(ask, tip, logits, first, free) } else { [None; MAX_BRANCHES] };
         let parent = tip.node;
+        let free = ask.branches.0.min(branches.len() + 1).saturating_sub(*n_tips);
+        // Nothing can follow (a grammar's end): the draft ends, the target says what is next.
+        let [Some(first), others @ ..] = tip.choose(ask, logits, free) else { return };
         let node = ask.draft.push_behind(parent, first.0, first.1);
         for (token, confidence) in others.into_iter().flatten() {
-            let full = ask.draft.tokens.len() >= ask.n_max;
-            if full || tips.len() == *n_tips && !add_tip(tips, branches) {
-                break;
+            let node = ask.draft.push_behind(parent, token, confidence);
+            if tips.len() == *n_tips && !add_tip(tips, branches) {
+                continue;
             }
-            let Some((used, unused)) = tips.split_at_mut_checked(*n_tips) else { break };
-            let (Some(tip), Some(branch)) = (used.get(index), unused.first_mut()) else { break };
+            let Some((used, unused)) = tips.split_at_mut_checked(*n_tips) else { continue };
+            let (Some(tip), Some(branch)) = (used.get(index), unused.first_mut()) else { continue };
             if branch.branch_from(tip).is_err() || !context.share(tip.sequence, branch.sequence) {
-                break;
+                continue;
             }
             *n_tips += 1;
-            let node = ask.draft.push_behind(parent, token, confidence);
             branch.take(node, token, confidence);
-            if goes_on(branch, ask, context, token) {
+            if branch.goes_on(ask, context, token) {
                 branch.row = Some(batch.push(token, branch.position - 1, branch.sequence, true));
             }
         }
         let Some(tip) = tips.get_mut(index) else { return };
         tip.take(node, first.0, first.1);
         let is_main = index == 0;
-        if goes_on(tip, ask, context, first.0) && (!is_main || cache.room() > 0) {
+        if tip.goes_on(ask, context, first.0) && (!is_main || cache.room() > 0) {
             tip.row = Some(batch.push(first.0, tip.position - 1, tip.sequence, true));
             in_batch.extend(is_main.then_some(first.0));
         }
@@ -261,15 +212,6 @@ fn add_tip(tips: &mut Vec<Tip>, branches: &[SeqId]) -> bool {
     let Some(sequence) = tips.len().checked_sub(1).and_then(|index| branches.get(index)) else { return false };
     tips.push(Tip::new(*sequence, sampler));
     true
-}
-
-/// Whether a branch grows on behind `token`, its last one.
-fn goes_on(tip: &mut Tip, ask: &Ask<'_>, context: &Context, token: Token) -> bool {
-    ask.draft.tokens.len() < ask.n_max
-        && ask.pace.wants_more(&tip.path, ask.n_max)
-        && !context.model().vocab().is_eog(token)
-        && tip.history.len() < context.n_ctx()
-        && tip.sampler.accept(token).is_ok()
 }
 
 impl Drafter for DraftModel {
@@ -349,70 +291,6 @@ impl Drafter for DraftModel {
     fn disabled(&self, slot: usize) -> Option<&str> {
         self.slots.get(slot)?.disabled.as_deref()
     }
-}
-
-/// Makes `history` the same as `tokens`, from which it differs by its end alone: only that is copied.
-pub(super) fn follow(history: &mut Vec<Token>, tokens: &[Token]) {
-    let kept = common_prefix(history, tokens);
-    history.truncate(kept);
-    history.extend_from_slice(tokens.get(kept..).unwrap_or(&[]));
-}
-
-/// The token behind `depth` others of a draft, and its probability; `None`: it ends here.
-pub(super) fn choose(
-    ask: &mut Ask<'_>,
-    sampler: &mut Sampler,
-    logits: &mut [f32],
-    history: &[Token],
-    depth: usize,
-) -> Option<(Token, f32)> {
-    let position = ask.position + depth;
-    if let Some(Drawing { proposal, chance }) = &mut ask.drawing {
-        let q = Row::new(sampler.row(logits, history, position).ok()?)?;
-        // Known before the draw: what was drawn could not be left out for being improbable.
-        let (_, best) = q.best();
-        let token = if best < f64::from(ask.p_min) { None } else { proposal.draw(q, chance) }?;
-        return Some((token, sampling::probability(logits, token)));
-    }
-    let token = sampler.pick(logits, history, position).ok()?;
-    let confidence = sampling::probability(logits, token);
-    (confidence >= ask.p_min).then_some((token, confidence))
-}
-
-/// Up to `n` tokens beside `first` that are worth a branch: what would be chosen if those before them were not there
-/// (`speculative.cpp` takes the most probable ones).
-fn siblings(
-    ask: &Ask<'_>,
-    tip: &mut Tip,
-    logits: &mut [f32],
-    first: (Token, f32),
-    n: usize,
-) -> [Option<(Token, f32)>; MAX_BRANCHES] {
-    let mut siblings = [None; MAX_BRANCHES];
-    let mut hidden = [None; MAX_BRANCHES];
-    let (mut left, mut last) = (1.0 - first.1, first.0);
-    let (least, position) = (ask.branches.1.max(ask.p_min), ask.position + tip.path.len());
-    for (sibling, hidden) in siblings.iter_mut().zip(&mut hidden).take(n) {
-        // What is left of the probability says most of the time that there is none.
-        if left < least {
-            break;
-        }
-        let Some(logit) = usize::try_from(last).ok().and_then(|index| logits.get_mut(index)) else { break };
-        *hidden = Some((last, std::mem::replace(logit, f32::NEG_INFINITY)));
-        let Ok(token) = tip.sampler.pick(logits, &tip.history, position) else { break };
-        let confidence = left * sampling::probability(logits, token);
-        if confidence < least || !ask.pace.wants_branch(&tip.path, confidence, ask.draft.tokens.len() + 1) {
-            break;
-        }
-        *sibling = Some((token, confidence));
-        (left, last) = (left - confidence, token);
-    }
-    for (token, logit) in hidden.into_iter().flatten() {
-        if let Some(place) = usize::try_from(token).ok().and_then(|index| logits.get_mut(index)) {
-            *place = logit;
-        }
-    }
-    siblings
 }
 
 /// Why there can be no draft for this context.

@@ -1,6 +1,6 @@
 //! The one interface of all drafters.
 
-use super::verify::{Proposal, StepChance};
+use super::verify::{Drawn, StepChance};
 use super::{Pace, Settings, Source};
 use crate::error::Result;
 use crate::llama::{Context, Token};
@@ -99,7 +99,7 @@ pub struct Ask<'a> {
 /// Where tokens are drawn from a draft's distribution.
 pub struct Drawing<'a> {
     /// The tokens and what they were drawn from.
-    pub proposal: &'a mut Proposal,
+    pub drawn: &'a mut Drawn,
     /// The step's random numbers.
     pub chance: StepChance,
 }

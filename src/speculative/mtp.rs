@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use super::draft_model::{choose, follow};
+use super::tip::{choose, follow};
 use super::drafter::{Ask, Drafter, Evaluated};
 use super::states::States;
 use super::{Settings, Source, Verify};

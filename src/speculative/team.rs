@@ -5,16 +5,17 @@
 //! it, and on text that nobody can foretell they cost next to nothing. A draft model's time counts: it is asked when what
 //! it has brought lately makes up for that, and now and then for a short draft, to notice when it would again.
 //!
-//! With a rule that compares probabilities, what the model has drawn is checked, all of it (see [`Proposal`]). So whether
+//! With a rule that compares probabilities, what the model has drawn is checked, all of it (see [`Drawn`]). So whether
 //! its draft is preferred to those that others found is decided before it is asked.
 
 use std::time::Instant;
 
-use super::calibration::{Bias, Calibration};
+use super::calibration::Calibration;
 use super::drafter::{Ask, Draft, Drafter, Drawing, Evaluated};
-use super::policy::{Length, Pace, Plan, Rate};
-use super::verify::{Proposal, StepChance};
-use super::{Adaptive, Costs, MAX_DRAFT, Settings, Source};
+use super::player::{Bid, Player};
+use super::policy::{Pace, Plan, Rate};
+use super::verify::{Drawn, StepChance};
+use super::{Costs, MAX_DRAFT, Settings, Source};
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
 use crate::session::Snapshot;
@@ -31,69 +32,13 @@ pub struct Team {
     clock: fn() -> Instant,
 }
 
-struct Member {
+/// A drafter, and what its drafts have been worth.
+pub(super) struct Member {
     drafter: Box<dyn Drafter + Send>,
     /// Whether its drafts take time that counts.
     takes_time: bool,
-    calibration: Calibration,
+    pub(super) calibration: Calibration,
 }
-
-/// A request that speculates.
-struct Player {
-    settings: Settings,
-    length: Length,
-    /// One for each member; `None`: not asked for, or of no use here.
-    bids: Vec<Option<Bid>>,
-    /// Who drafts in this step, and how many of its tokens are checked.
-    chosen: Option<(usize, usize)>,
-    /// The same with what it was drawn from, for a rule that compares probabilities.
-    drawn: Proposal,
-    /// Who has drawn it; `None`: it was found without chance.
-    drawer: Option<usize>,
-    tries: Tries,
-    /// Why a drafter that was asked for has no bid.
-    disabled: Option<String>,
-}
-
-struct Bid {
-    draft: Draft,
-    bias: Bias,
-}
-
-/// When a drafter that takes time and does not pay is tried again.
-#[derive(Default)]
-struct Tries {
-    /// Time saved up for the next try, in evaluations; negative after an expensive one.
-    credit: f64,
-    /// Tries in vain since it last paid.
-    in_vain: i32,
-    /// Whether it was asked in this step.
-    asked: bool,
-}
-
-impl Tries {
-    fn are_due(&self, c: f64) -> bool {
-        self.credit >= TRY as f64 * c
-    }
-
-    /// A step is planned; `chosen`: with its draft.
-    fn settle(&mut self, chosen: bool) {
-        if chosen {
-            *self = Tries::default();
-        } else if std::mem::take(&mut self.asked) {
-            self.in_vain = (self.in_vain + 1).min(MAX_IN_VAIN);
-            self.credit = self.credit.min(0.0);
-        } else {
-            self.credit += TRY_SHARE * 0.5_f64.powi(self.in_vain);
-        }
-    }
-}
-
-/// Part of the time that tries may take; half of it after each in vain, down to `2^-MAX_IN_VAIN`.
-const TRY_SHARE: f64 = 0.01;
-const MAX_IN_VAIN: i32 = 4;
-/// Tokens drafted in a try.
-const TRY: usize = 2;
 
 /// One slot's wish for a draft.
 pub struct Wish<'a> {
@@ -166,10 +111,7 @@ impl Team {
             let usable = matches!(begun, Some(Ok(())));
             bids.push(usable.then(|| Bid { draft: Draft::default(), bias: member.calibration.begin() }));
         }
-        let length = Length::new(settings);
-        let (settings, tries) = (settings.clone(), Tries::default());
-        let drawn = Proposal::default();
-        let player = Player { settings, length, bids, chosen: None, drawn, drawer: None, tries, disabled };
+        let player = Player::new(settings, bids, disabled);
         if let Some(place) = self.slots.get_mut(slot) {
             *place = Some(player);
         }
@@ -219,9 +161,9 @@ impl Team {
             let draws = *takes_time && player.settings.verify.draws() && player.drawer.is_none();
             let drawing = draws.then(|| {
                 player.drawn.begin(n_max);
-                Drawing { proposal: &mut player.drawn, chance: StepChance::new(sampler.seed(), position) }
+                Drawing { drawn: &mut player.drawn, chance: StepChance::new(sampler.seed(), position) }
             });
-            let branches = (if player.settings.verify.draws() { 1 } else { n_branches }, p_split);
+            let branches = (n_branches, p_split);
             let mut ask =
                 Ask { slot, tokens, sampler, generated, position, n_max, p_min, branches, pace, draft, drawing };
             if *takes_time {
@@ -246,7 +188,7 @@ impl Team {
             if player.tries.asked {
                 player.tries.credit -= each;
             }
-            if player.drawer.is_none() && !player.drawn.tokens().is_empty() {
+            if player.drawer.is_none() && player.drawn.len() > 0 {
                 player.drawer = Some(index);
             }
             if let Some(why) = drafter.disabled(slot).filter(|_| player.bids.get(index).is_some_and(Option::is_some)) {
@@ -276,7 +218,7 @@ impl Team {
     }
 
     /// [`Team::drafted`] with what it was drawn from, for a rule that compares probabilities.
-    pub fn proposal(&self, slot: usize) -> Option<&Proposal> {
+    pub fn drawn(&self, slot: usize) -> Option<&Drawn> {
         Some(&self.slots.get(slot)?.as_ref()?.drawn)
     }
 
@@ -391,105 +333,6 @@ impl Team {
     pub fn length(&self, slot: usize) -> Option<usize> {
         Some(self.slots.get(slot)?.as_ref()?.length.current())
     }
-}
-
-impl Player {
-    fn clear(&mut self) {
-        (self.chosen, self.drawer) = (None, None);
-        self.drawn.begin(0);
-    }
-
-    /// Decides whose draft is checked.
-    fn choose(&mut self, members: &[Member], plan: &Plan) {
-        if let Some(index) = self.drawer {
-            self.chosen = Some((index, self.drawn.tokens().len()));
-            return;
-        }
-        let best = self.best(members, plan);
-        self.chosen = best.map(|(index, n, _)| (index, n)).filter(|(_, n)| *n >= self.settings.n_min);
-        let Some((index, n)) = self.chosen.filter(|_| self.settings.verify.draws()) else { return };
-        let Some(Some(Bid { draft, .. })) = self.bids.get(index) else { return };
-        self.drawn.begin(n);
-        draft.tokens.iter().all(|token| self.drawn.fix(*token));
-    }
-
-    fn chosen(&self) -> Option<(&Draft, usize)> {
-        let (index, n) = self.chosen?;
-        Some((&self.bids.get(index)?.as_ref()?.draft, n))
-    }
-
-    /// How many tokens to ask a drafter for, and whether it is to stop when more do not pay; `None`: not now.
-    fn ask(
-        &mut self,
-        index: usize,
-        takes_time: bool,
-        before: &[Member],
-        plan: &Plan,
-        c: f64,
-        room: Option<usize>,
-    ) -> Option<(usize, bool)> {
-        let bias = self.bids.get(index)?.as_ref()?.bias;
-        let adapts = self.settings.adaptive == Adaptive::Auto;
-        let most = match adapts && !takes_time {
-            // Of a draft that is not checked, its beginning tells what its drafter is worth.
-            true => self.settings.n_max_text.min(plan.longest().max(TRY)),
-            false => self.length.current(),
-        };
-        let n_max = room.map_or(0, |room| most.min(room));
-        if room.is_some() && n_max == 0 {
-            return None;
-        }
-        if !takes_time {
-            return Some((n_max, false));
-        }
-        let without = self.best(before, plan).map_or(0.0, |(_, _, gain)| gain);
-        if !adapts {
-            // What is drawn cannot be compared afterwards.
-            let gives_way = self.settings.verify.draws() && expected(bias.mean(), n_max) <= without;
-            return (room.is_none() || !gives_way).then_some((n_max, false));
-        }
-        let pays = plan.prospect(bias.mean(), self.length.current()) > without;
-        // Nor does it keep up with a prompt while it does not pay.
-        let asked = pays || (room.is_some() && self.tries.are_due(c));
-        self.tries.asked = asked && room.is_some();
-        asked.then_some((if pays { n_max } else { n_max.min(TRY) }, pays))
-    }
-
-    /// The best of the drafts: whose, how many of its tokens to check, and what that gains.
-    fn best(&self, members: &[Member], plan: &Plan) -> Option<(usize, usize, f64)> {
-        let mut best: Option<(usize, usize, f64)> = None;
-        for (index, (member, bid)) in members.iter().zip(&self.bids).enumerate() {
-            let Some(Bid { draft, bias }) = bid else { continue };
-            let sure = sure(draft, |confidence| member.calibration.acceptance(bias, confidence));
-            let sure = sure.iter().skip(1).take(draft.tokens.len()).copied();
-            let (n, gain) = match self.settings.adaptive {
-                Adaptive::Auto => plan.best(sure),
-                // All of it, whatever it costs: then the draft with most tokens to expect is the best.
-                _ => (draft.tokens.len(), sure.sum()),
-            };
-            if n > 0 && best.is_none_or(|(_, _, most)| gain > most) {
-                best = Some((index, n, gain));
-            }
-        }
-        best
-    }
-}
-
-/// For each node of a draft the probability that it and all before it are right.
-fn sure(draft: &Draft, acceptance: impl Fn(f32) -> f64) -> [f64; MAX_DRAFT + 1] {
-    let mut sure = [1.0; MAX_DRAFT + 1];
-    for (index, (confidence, parent)) in draft.confidence.iter().zip(draft.parents(draft.tokens.len())).enumerate() {
-        let before = sure.get(parent).copied().unwrap_or(0.0);
-        if let Some(sure) = sure.get_mut(index + 1) {
-            *sure = before * acceptance(*confidence);
-        }
-    }
-    sure
-}
-
-/// Tokens to expect of `n`, each accepted with `acceptance` if those before it were.
-fn expected(acceptance: f64, n: usize) -> f64 {
-    (1..).take(n).map(|power| acceptance.powi(power)).sum()
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@
 pub mod block;
 mod chance;
 pub mod coupled;
+mod drawn;
 pub mod expected;
 pub mod matching;
 mod proposal;
@@ -28,7 +29,8 @@ mod rows;
 pub mod tree;
 
 pub use chance::{Chance, Draw, StepChance};
-pub use proposal::{Drawn, Proposal};
+pub use drawn::Drawn;
+pub use proposal::{DrawnToken, Proposal};
 pub use residual::Residual;
 pub use rows::Row;
 pub use tree::Tree;

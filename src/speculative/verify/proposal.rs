@@ -26,15 +26,15 @@ pub struct Proposal {
 
 /// A drafted token and the distribution that it was drawn from. Only a [`Proposal`] makes one.
 #[derive(Debug, Clone, Copy)]
-pub struct Drawn<'a> {
+pub struct DrawnToken<'a> {
     token: Token,
     q: Row<'a>,
 }
 
-impl<'a> Drawn<'a> {
+impl<'a> DrawnToken<'a> {
     /// For a row of `rows` that `token` was drawn from.
     fn new(token: Token, q: Row<'a>) -> Self {
-        Drawn { token, q }
+        DrawnToken { token, q }
     }
 
     /// The token.
@@ -97,8 +97,8 @@ impl Proposal {
     }
 
     /// The drafted token behind the first `n`.
-    pub fn get(&self, n: usize) -> Option<Drawn<'_>> {
-        Some(Drawn::new(*self.tokens.get(n)?, self.rows.get(n)?))
+    pub fn get(&self, n: usize) -> Option<DrawnToken<'_>> {
+        Some(DrawnToken::new(*self.tokens.get(n)?, self.rows.get(n)?))
     }
 }
 

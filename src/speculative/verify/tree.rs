@@ -44,6 +44,12 @@ impl Tree {
         self.rows.clear();
     }
 
+    /// As [`super::Proposal::cap`].
+    pub fn cap(&mut self, limit: usize) {
+        self.limit = self.limit.min(limit);
+        self.nodes.truncate(limit);
+    }
+
     /// How many tokens were drafted: the nodes are 0..=`len`.
     pub fn len(&self) -> usize {
         self.nodes.len()

@@ -1,0 +1,178 @@
+//! What a team knows of one request that speculates: what was proposed for it, and whose draft is checked.
+
+use super::calibration::Bias;
+use super::drafter::Draft;
+use super::policy::{Length, Plan};
+use super::team::Member;
+use super::verify::Drawn;
+use super::{Adaptive, MAX_DRAFT, Settings};
+
+/// A request that speculates.
+pub(super) struct Player {
+    pub(super) settings: Settings,
+    pub(super) length: Length,
+    /// One for each member; `None`: not asked for, or of no use here.
+    pub(super) bids: Vec<Option<Bid>>,
+    /// Who drafts in this step, and how many of its tokens are checked.
+    pub(super) chosen: Option<(usize, usize)>,
+    /// The same with what it was drawn from, for a rule that compares probabilities.
+    pub(super) drawn: Drawn,
+    /// Who has drawn it; `None`: it was found without chance.
+    pub(super) drawer: Option<usize>,
+    pub(super) tries: Tries,
+    /// Why a drafter that was asked for has no bid.
+    pub(super) disabled: Option<String>,
+}
+
+pub(super) struct Bid {
+    pub(super) draft: Draft,
+    pub(super) bias: Bias,
+}
+
+/// When a drafter that takes time and does not pay is tried again.
+#[derive(Default)]
+pub(super) struct Tries {
+    /// Time saved up for the next try, in evaluations; negative after an expensive one.
+    pub(super) credit: f64,
+    /// Tries in vain since it last paid.
+    in_vain: i32,
+    /// Whether it was asked in this step.
+    pub(super) asked: bool,
+}
+
+impl Tries {
+    fn are_due(&self, c: f64) -> bool {
+        self.credit >= TRY as f64 * c
+    }
+
+    /// A step is planned; `chosen`: with its draft.
+    pub(super) fn settle(&mut self, chosen: bool) {
+        if chosen {
+            *self = Tries::default();
+        } else if std::mem::take(&mut self.asked) {
+            self.in_vain = (self.in_vain + 1).min(MAX_IN_VAIN);
+            self.credit = self.credit.min(0.0);
+        } else {
+            self.credit += TRY_SHARE * 0.5_f64.powi(self.in_vain);
+        }
+    }
+}
+
+/// Part of the time that tries may take; half of it after each in vain, down to `2^-MAX_IN_VAIN`.
+const TRY_SHARE: f64 = 0.01;
+const MAX_IN_VAIN: i32 = 4;
+/// Tokens drafted in a try.
+const TRY: usize = 2;
+
+impl Player {
+    pub(super) fn new(settings: &Settings, bids: Vec<Option<Bid>>, disabled: Option<String>) -> Player {
+        Player {
+            length: Length::new(settings),
+            bids,
+            chosen: None,
+            drawn: Drawn::new(settings.verify, settings.n_branches),
+            drawer: None,
+            tries: Tries::default(),
+            disabled,
+            settings: settings.clone(),
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        (self.chosen, self.drawer) = (None, None);
+        self.drawn.begin(0);
+    }
+
+    /// Decides whose draft is checked.
+    pub(super) fn choose(&mut self, members: &[Member], plan: &Plan) {
+        if let Some(index) = self.drawer {
+            self.chosen = Some((index, self.drawn.len()));
+            return;
+        }
+        let best = self.best(members, plan);
+        self.chosen = best.map(|(index, n, _)| (index, n)).filter(|(_, n)| *n >= self.settings.n_min);
+        let Some((index, n)) = self.chosen.filter(|_| self.settings.verify.draws()) else { return };
+        let Some(Some(Bid { draft, .. })) = self.bids.get(index) else { return };
+        self.drawn.begin(n);
+        draft.tokens.iter().all(|token| self.drawn.fix(*token));
+    }
+
+    pub(super) fn chosen(&self) -> Option<(&Draft, usize)> {
+        let (index, n) = self.chosen?;
+        Some((&self.bids.get(index)?.as_ref()?.draft, n))
+    }
+
+    /// How many tokens to ask a drafter for, and whether it is to stop when more do not pay; `None`: not now.
+    pub(super) fn ask(
+        &mut self,
+        index: usize,
+        takes_time: bool,
+        before: &[Member],
+        plan: &Plan,
+        c: f64,
+        room: Option<usize>,
+    ) -> Option<(usize, bool)> {
+        let bias = self.bids.get(index)?.as_ref()?.bias;
+        let adapts = self.settings.adaptive == Adaptive::Auto;
+        let most = match adapts && !takes_time {
+            // Of a draft that is not checked, its beginning tells what its drafter is worth.
+            true => self.settings.n_max_text.min(plan.longest().max(TRY)),
+            false => self.length.current(),
+        };
+        let n_max = room.map_or(0, |room| most.min(room));
+        if room.is_some() && n_max == 0 {
+            return None;
+        }
+        if !takes_time {
+            return Some((n_max, false));
+        }
+        let without = self.best(before, plan).map_or(0.0, |(_, _, gain)| gain);
+        if !adapts {
+            // What is drawn cannot be compared afterwards.
+            let gives_way = self.settings.verify.draws() && expected(bias.mean(), n_max) <= without;
+            return (room.is_none() || !gives_way).then_some((n_max, false));
+        }
+        let pays = plan.prospect(bias.mean(), self.length.current()) > without;
+        // Nor does it keep up with a prompt while it does not pay.
+        let asked = pays || (room.is_some() && self.tries.are_due(c));
+        self.tries.asked = asked && room.is_some();
+        asked.then_some((if pays { n_max } else { n_max.min(TRY) }, pays))
+    }
+
+    /// The best of the drafts: whose, how many of its tokens to check, and what that gains.
+    fn best(&self, members: &[Member], plan: &Plan) -> Option<(usize, usize, f64)> {
+        let mut best: Option<(usize, usize, f64)> = None;
+        for (index, (member, bid)) in members.iter().zip(&self.bids).enumerate() {
+            let Some(Bid { draft, bias }) = bid else { continue };
+            let sure = sure(draft, |confidence| member.calibration.acceptance(bias, confidence));
+            let sure = sure.iter().skip(1).take(draft.tokens.len()).copied();
+            let (n, gain) = match self.settings.adaptive {
+                Adaptive::Auto => plan.best(sure),
+                // All of it, whatever it costs: then the draft with most tokens to expect is the best.
+                _ => (draft.tokens.len(), sure.sum()),
+            };
+            if n > 0 && best.is_none_or(|(_, _, most)| gain > most) {
+                best = Some((index, n, gain));
+            }
+        }
+        best
+    }
+}
+
+/// For each node of a draft the probability that it and all before it are right.
+fn sure(draft: &Draft, acceptance: impl Fn(f32) -> f64) -> [f64; MAX_DRAFT + 1] {
+    let mut sure = [1.0; MAX_DRAFT + 1];
+    for (index, (confidence, parent)) in draft.confidence.iter().zip(draft.parents(draft.tokens.len())).enumerate() {
+        let before = sure.get(parent).copied().unwrap_or(0.0);
+        if let Some(sure) = sure.get_mut(index + 1) {
+            *sure = before * acceptance(*confidence);
+        }
+    }
+    sure
+}
+
+/// Tokens to expect of `n`, each accepted with `acceptance` if those before it were.
+fn expected(acceptance: f64, n: usize) -> f64 {
+    (1..).take(n).map(|power| acceptance.powi(power)).sum()
+}
+
