@@ -246,7 +246,10 @@ impl Team {
         drafted: usize,
     ) {
         let Some(player) = self.slots.get(slot).and_then(Option::as_ref) else { return };
-        let draft = player.chosen().and_then(|(draft, _)| draft.tokens.get(..drafted)).unwrap_or(&[]);
+        // Where it has branches, as far as it goes on behind the text without one.
+        let straight =
+            |draft: &Draft| draft.parents(drafted).enumerate().take_while(|(at, parent)| at == parent).count();
+        let draft = player.chosen().and_then(|(draft, _)| draft.tokens.get(..straight(draft))).unwrap_or(&[]);
         for (member, bid) in self.members.iter_mut().zip(&player.bids) {
             if bid.is_some() {
                 member.drafter.evaluated(slot, &mut Evaluated { target, first, tokens, from, draft });
