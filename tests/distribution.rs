@@ -79,7 +79,10 @@ fn check(n: usize, sampling: Value, rules: &[Value]) {
 #[test]
 fn continuations_are_distributed_as_plain_ones() {
     let rule = |verify: &str| json!({"type": "draft", "verify": verify, "adaptive": false, "n_max": 3});
-    check(1200, json!({"temperature": 1.0, "top_k": 4, "top_p": 1.0}), &[rule("rejection"), rule("block")]);
+    let mut tree = rule("rejection");
+    tree["n_branches"] = json!(3);
+    tree["n_max"] = json!(6);
+    check(1200, json!({"temperature": 1.0, "top_k": 4, "top_p": 1.0}), &[rule("rejection"), rule("block"), tree]);
 }
 
 /// `make exactness`. Every rule, several ways to draft and to sample.
@@ -90,6 +93,9 @@ fn a_hundred_thousand_continuations_are_distributed_as_plain_ones() {
     let rules: Vec<Value> = ["coupled", "match", "rejection", "block"]
         .iter()
         .map(|verify| json!({"type": "draft", "verify": verify, "adaptive": false, "n_max": 3}))
+        .chain(["coupled", "rejection"].map(|verify| {
+            json!({"type": "draft", "verify": verify, "adaptive": false, "n_max": 6, "n_branches": 3, "p_split": 0.05})
+        }))
         .collect();
     check(n, json!({"temperature": 1.0, "top_k": 12, "top_p": 0.95}), &rules);
 }

@@ -36,6 +36,7 @@ fn drawing_ways() -> Vec<Value> {
         json!({"adaptive": true, "verify": "rejection", "type": "auto", "n_min": 2}),
         json!({"adaptive": false, "n_max": 6, "verify": "block", "type": "draft", "p_min": 0.2}),
         json!({"adaptive": "heuristic", "verify": "block", "type": ["suffix", "draft"]}),
+        json!({"adaptive": false, "n_max": 10, "n_branches": 4, "p_split": 0.05, "verify": "rejection", "type": "draft"}),
     ]
 }
 
@@ -49,7 +50,7 @@ fn greedy_text_is_the_same_on_fifty_prompts() {
         let request =
             json!({"prompt": prompt, "n_predict": 64, "temperature": 0, "return_tokens": true, "cache_prompt": false});
         let plain = complete(&system, Completion, &request);
-        let way = &[ways(), drawing_ways()].concat()[index % 10];
+        let way = &[ways(), drawing_ways()].concat()[index % 11];
         let fast = complete(&system, Speculative, &with(&request, json!({"speculative": way})));
         assert_eq!(essence(&fast), essence(&plain), "{prompt:?} {way}");
         accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");

@@ -251,14 +251,6 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A field that this version does not serve: an error, unless its value asks for nothing.
-    pub fn unavailable(&mut self, key: &'static str, asks_for_nothing: fn(&Value) -> bool) -> Result<()> {
-        match self.get(key) {
-            Some(value) if !asks_for_nothing(value) => Err(unavailable(&self.name(key))),
-            _ => Ok(()),
-        }
-    }
-
     /// Adds a warning of the reader's own.
     pub fn warn(&mut self, text: impl Into<String>) {
         self.warnings.push(text.into());

@@ -142,17 +142,6 @@ fn unknown_keys_are_warnings() {
     assert_eq!(nested.finish(), [r#"unknown key "speculative.nmax" (did you mean "speculative.n_max"?)"#]);
 }
 
-#[test]
-fn unavailable_fields() {
-    let map = json!({"a": [1], "b": []}).as_object().unwrap().clone();
-    let mut fields = Fields::new(&map);
-    let empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
-    let error = fields.unavailable("a", empty).unwrap_err();
-    assert_eq!(error.message(), "a: not available in this version of foredraft");
-    fields.unavailable("b", empty).unwrap();
-    fields.unavailable("c", empty).unwrap();
-}
-
 proptest! {
     #[test]
     fn shown_values_are_short(text in "\\PC{0,200}", n in 0usize..3) {

@@ -89,9 +89,13 @@ fn values() {
     );
     // Values that ask for nothing.
     check(
-        json!({"speculative": {"n_branches": 1, "p_split": 0.3, "model": "target", "compare": false,
+        json!({"speculative": {"n_branches": 0, "model": "target", "compare": false,
         "lookup_cache_static": "", "lookup_cache_dynamic": null}}),
         base(),
+    );
+    check(
+        json!({"speculative": {"n_branches": 8, "p_split": 0.3, "verify": "block"}}),
+        Settings { n_branches: 8, p_split: 0.3, verify: Verify::Block, ..base() },
     );
 }
 
@@ -117,7 +121,7 @@ fn errors() {
     check(one("type", json!([])), "speculative.type: expected a name or an array of names, got []");
     check(one("type", json!(["draft", 1])), "speculative.type: expected a name or an array of names, got 1");
     check(one("type", json!("drft")), r#""ngram-mod", "suffix", "auto", "none", got "drft" (did you mean "draft"?)"#);
-    check(one("n_branches", json!(2)), "speculative.n_branches: not available in this version");
+    check(one("n_branches", json!(9)), "speculative.n_branches: expected a whole number from 0 to 8, got 9");
     check(one("model", json!("both")), "speculative.model: expected one of \"target\", \"draft\", got \"both\"");
     check(one("compare", json!("yes")), "speculative.compare: expected true or false, got \"yes\"");
     check(

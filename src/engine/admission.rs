@@ -15,7 +15,7 @@ use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::sampling::Sampler;
 use crate::session;
-use crate::speculative::Source;
+use crate::speculative::{Source, Verify};
 
 /// Where a request runs.
 enum Place {
@@ -24,7 +24,7 @@ enum Place {
 }
 
 /// Why a draft has one branch where more were asked for.
-const NO_BRANCHES: &str = "n_branches: one, since these need the verify rules coupled or match, a model whose memory can be cut \
+const NO_BRANCHES: &str = "n_branches: one, since these need another verify rule than block, a model whose memory can be cut \
     back, and n_parallel 1 or kv_unified";
 
 impl Generation {
@@ -189,8 +189,10 @@ impl Generation {
                 stats.disabled = Some("the target's memory cannot be cut back after a rejected draft".into());
             }
             Some(Speculation { settings, stats, .. }) => {
+                let chain =
+                    settings.n_branches > 1 && (settings.verify == Verify::Block || self.context.n_shared() < 2);
+                settings.n_branches = if chain { 1 } else { settings.n_branches };
                 self.team.begin(index, &sampler, settings);
-                let chain = settings.n_branches > 1 && (settings.verify.draws() || self.context.n_shared() < 2);
                 stats.disabled = missing.or_else(|| chain.then(|| NO_BRANCHES.to_owned()));
             }
             None => {}

@@ -101,9 +101,11 @@ impl Branches {
         (0..).zip(&self.nodes).skip(1).filter(move |(_, child)| child.parent == node).map(|(child, _)| child)
     }
 
-    /// Whether the draft has more than one.
-    pub(super) fn are_many(&self) -> bool {
-        self.nodes.iter().any(|node| node.branch != 0)
+    /// The node behind `node` on the way to `last`; `None` where that is reached.
+    pub(super) fn towards(&self, node: usize, last: usize) -> Option<usize> {
+        let parent = |at: &usize| self.nodes.get(*at).map(|node| node.parent);
+        let mut way = std::iter::successors(Some(last).filter(|last| *last != node), parent);
+        way.find(|at| *at == 0 || parent(at) == Some(node)).filter(|at| *at > 0)
     }
 
     /// Whether the slot's own sequence goes through a node.

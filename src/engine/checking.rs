@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use super::branches::Branches;
 use super::event::Stop;
 use super::slots::Slot;
 use super::task::{Task, Weighing};
 use crate::error::{Code, Error, Result};
 use crate::llama::{Context, Token, Vocab};
 use crate::sampling::{self, Sampler, TokenProbs};
-use crate::speculative::verify::{self, Next, Proposal, Row, StepChance, Target, Verdict};
-use crate::speculative::{Source, Verify};
+use crate::speculative::Source;
+use crate::speculative::verify::{self, Drawn, Next, Proposal, Row, StepChance, Target, Verdict};
 
 /// The draft of a slot, as far as it is in the batch.
 pub(super) struct Drafted<'a> {
@@ -17,7 +18,7 @@ pub(super) struct Drafted<'a> {
     /// Whose it is.
     pub(super) source: Option<Source>,
     /// With what it was drawn from, for a rule that compares probabilities.
-    pub(super) drawn: Option<&'a Proposal>,
+    pub(super) drawn: Option<&'a Drawn>,
 }
 
 /// Why the request ends, if it does, and how many drafted tokens were right.
@@ -30,7 +31,7 @@ pub(super) fn check(context: &mut Context, slot: &mut Slot, row: usize, draft: &
         return (Some(Stop::Limit), 0);
     }
     match task.speculation.as_ref().map(|speculation| speculation.settings.verify) {
-        Some(rule) if rule.draws() => weigh(context, slot, row, draft, rule),
+        Some(rule) if rule.draws() => weigh(context, slot, row, draft),
         _ => compare(context, slot, row, draft),
     }
 }
@@ -82,18 +83,15 @@ fn pick(task: &mut Task, logits: &mut [f32]) -> Result<(Token, Option<TokenProbs
 
 /// `rejection` and `block`: chance decides, by the probabilities that target and draft give. Also where nothing was
 /// drafted, so that a text is all of one kind.
-fn weigh(context: &mut Context, slot: &mut Slot, row: usize, draft: &Drafted<'_>, rule: Verify) -> Checked {
+fn weigh(context: &mut Context, slot: &mut Slot, row: usize, draft: &Drafted<'_>) -> Checked {
     let Some(task) = &mut slot.task else { return (None, 0) };
     let Some(mut weighing) = task.speculation.as_mut().and_then(|speculation| speculation.weighing.take()) else {
         return (Some(Stop::Error(Error::new(Code::Internal, "nothing to weigh with"))), 0);
     };
-    let verdict = decide(context, task, row, draft, rule, &mut weighing);
-    let said = draft.tokens.iter().zip(&weighing.listed).map(|(token, p)| Next { token: *token, p: *p });
-    let checked = match verdict {
+    let checked = match decide(context, task, &slot.branches, row, draft, &mut weighing) {
         Ok((Verdict { node, next }, why)) => {
-            let stop = say(context, slot, row, said.take(node).chain(next), draft.source.map(|source| (source, node)));
-            let (stop, said) = stop;
-            (stop.or_else(|| next.is_none().then(|| why.map_or_else(no_logits, Stop::Error))), said.min(node))
+            let (stop, accepted) = say(context, slot, row, draft, &weighing.listed, node, next);
+            (stop.or_else(|| next.is_none().then(|| why.map_or_else(no_logits, Stop::Error))), accepted)
         }
         Err(error) => (Some(Stop::Error(error)), 0),
     };
@@ -107,61 +105,70 @@ fn weigh(context: &mut Context, slot: &mut Slot, row: usize, draft: &Drafted<'_>
 fn decide(
     context: &mut Context,
     task: &mut Task,
+    branches: &Branches,
     row: usize,
     draft: &Drafted<'_>,
-    rule: Verify,
     weighing: &mut Weighing,
 ) -> Result<(Verdict, Option<Error>)> {
     let Weighing { ahead, residual, listed } = weighing;
     ahead.sync_from(&task.sampler)?;
     listed.clear();
+    listed.resize(draft.tokens.len() + 1, 0.0);
     let position = task.position();
     let mut chance = StepChance::new(task.seed, position);
     let model = Arc::clone(context.model());
-    let before = task.tokens.len();
+    let (vocab, before) = (model.vocab(), task.tokens.len());
     let tokens = &mut task.tokens;
     let mut target =
-        Ahead { vocab: model.vocab(), context, row, sampler: ahead, position, tokens, draft, listed, error: None };
-    let nothing = Proposal::default();
-    let proposal = draft.drawn.unwrap_or(&nothing);
-    let verdict = match rule {
-        Verify::Block => verify::block::verify(proposal, &mut target, &mut chance, residual),
-        _ => verify::rejection::verify(proposal, &mut target, &mut chance, residual),
+        Ahead { vocab, context, branches, row, sampler: ahead, position, before, tokens, draft, listed, error: None };
+    let verdict = match draft.drawn {
+        Some(drawn) => drawn.verify(&mut target, &mut chance, residual),
+        None => verify::rejection::verify(&Proposal::default(), &mut target, &mut chance, residual),
     };
     let error = target.error;
     tokens.truncate(before);
     Ok((verdict, error))
 }
 
-/// Takes tokens into the text, of which the first are `drafted`: whose, and how many. Returns why the request ends, if it
-/// does, and how many it took.
+/// Takes the tokens up to `node` of the draft into the text, and `next`. Returns why the request ends, if it does, and how many
+/// drafted ones it took. `listed`: what the row before each node gave it.
 fn say(
     context: &mut Context,
     slot: &mut Slot,
     row: usize,
-    said: impl Iterator<Item = Next>,
-    drafted: Option<(Source, usize)>,
+    draft: &Drafted<'_>,
+    listed: &[f32],
+    node: usize,
+    next: Option<Next>,
 ) -> (Option<Stop>, usize) {
     let Some(task) = &mut slot.task else { return (None, 0) };
     let model = Arc::clone(context.model());
-    for (index, Next { token, p }) in said.enumerate() {
-        let source = drafted.filter(|(_, n)| index < *n).map(|(source, _)| source);
-        let probs = match probs_of(task, context.logits(row + index), token) {
+    let (mut before, mut accepted) = (0, 0);
+    loop {
+        let child = slot.branches.towards(before, node);
+        let drafted = child.and_then(|child| {
+            Some(Next { token: *draft.tokens.get(child - 1)?, p: listed.get(child).copied().unwrap_or(0.0) })
+        });
+        let Some(Next { token, p }) = drafted.or(next) else { return (None, accepted) };
+        let probs = match probs_of(task, context.logits(row + slot.branches.row(before)), token) {
             Ok(probs) => probs,
-            Err(error) => return (Some(Stop::Error(error)), index),
+            Err(error) => return (Some(Stop::Error(error)), accepted),
         };
         if let Err(error) = task.sampler.accept_with(token, p) {
-            return (Some(Stop::Error(error)), index);
+            return (Some(Stop::Error(error)), accepted);
         }
-        if source.is_some() {
-            slot.cache.push(&[token]);
+        if let Some(child) = child {
+            (before, accepted) = (child, accepted + 1);
+            if slot.branches.is_own(child) {
+                slot.cache.push(&[token]);
+            }
         }
-        let stop = task.generated(token, source.unwrap_or(Source::Target), probs, model.vocab());
-        if stop.is_some() {
-            return (stop, index + 1);
+        let source = draft.source.filter(|_| child.is_some()).unwrap_or(Source::Target);
+        let stop = task.generated(token, source, probs, model.vocab());
+        if stop.is_some() || child.is_none() {
+            return (stop, accepted);
         }
     }
-    (None, usize::MAX)
 }
 
 /// The probabilities of a token that was chosen from this row, if they were asked for.
@@ -184,44 +191,44 @@ fn no_logits() -> Stop {
 struct Ahead<'a> {
     context: &'a mut Context,
     vocab: &'a Vocab,
+    branches: &'a Branches,
     /// The row that follows the text.
     row: usize,
     sampler: &'a mut Sampler,
     /// The position of the text's next token.
     position: usize,
-    /// The text and, behind it, the drafted tokens up to the node asked for.
+    /// The text's length, and the text with the drafted tokens up to the node asked for.
+    before: usize,
     tokens: &'a mut Vec<Token>,
     draft: &'a Drafted<'a>,
-    /// What each drafted token's row gave it.
+    /// What the row before each node gave it.
     listed: &'a mut Vec<f32>,
     /// Why there is no row.
     error: Option<Error>,
 }
 
 impl Ahead<'_> {
-    /// Goes on to the node behind a drafted token; false: nothing follows it.
-    fn advance(&mut self, token: Token) -> bool {
-        let p = self.listed.last().copied().unwrap_or(0.0);
+    /// Goes on to a node; false: nothing follows it.
+    fn advance(&mut self, node: usize) -> Option<bool> {
+        let token = *self.draft.tokens.get(node.checked_sub(1)?)?;
         self.tokens.push(token);
         if self.vocab.is_eog(token) {
-            return false;
+            return Some(false);
         }
-        let accepted = self.sampler.accept_with(token, p);
+        let accepted = self.sampler.accept_with(token, self.listed.get(node).copied().unwrap_or(0.0));
         self.error = accepted.err();
-        self.error.is_none()
+        Some(self.error.is_none())
     }
 }
 
 impl Target for Ahead<'_> {
     fn row(&mut self, node: usize) -> Option<Row<'_>> {
-        if let Some(before) = node.checked_sub(1) {
-            let token = *self.draft.tokens.get(before)?;
-            if !self.advance(token) {
-                return None;
-            }
+        if node > 0 && !self.advance(node)? {
+            return None;
         }
-        let logits = self.context.logits(self.row + node)?;
-        let items = match self.sampler.row(logits, self.tokens, self.position.saturating_add(node)) {
+        let logits = self.context.logits(self.row + self.branches.row(node))?;
+        let depth = self.tokens.len() - self.before;
+        let items = match self.sampler.row(logits, self.tokens, self.position.saturating_add(depth)) {
             Ok(items) => items,
             Err(error) => {
                 self.error = Some(error);
@@ -229,7 +236,12 @@ impl Target for Ahead<'_> {
             }
         };
         let row = Row::new(items)?;
-        self.listed.extend(self.draft.tokens.get(node).map(|token| row.listed(*token)));
+        for child in self.branches.children(node) {
+            let token = self.draft.tokens.get(child - 1);
+            if let (Some(listed), Some(token)) = (self.listed.get_mut(child), token) {
+                *listed = row.listed(*token);
+            }
+        }
         Some(row)
     }
 }

@@ -159,9 +159,7 @@ impl Generation {
             let known = slot.cache.len();
             slot.cache.push(task.tokens.get(known..known + part.chunk).unwrap_or(&[]));
             let tokens = task.tokens.get(..known + part.chunk).unwrap_or(&[]);
-            // Behind several branches nobody knows yet which states are the text's.
-            let draft = if slot.branches.are_many() { 0 } else { part.draft };
-            self.team.evaluated(index, &mut self.context, part.first, tokens, known, draft);
+            self.team.evaluated(index, &mut self.context, part.first, tokens, known, part.draft);
             let is_first = task.n_predicted == 0;
             if task.progress && is_first {
                 task.report_progress(slot.cache.len());
@@ -181,7 +179,7 @@ impl Generation {
             let draft = Drafted {
                 tokens: self.team.drafted(index),
                 source: self.team.source(index),
-                drawn: self.team.proposal(index),
+                drawn: self.team.drawn(index),
             };
             let (stop, accepted) = checking::check(&mut self.context, slot, row, &draft);
             if let Some(task) = &mut slot.task {

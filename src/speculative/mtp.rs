@@ -12,9 +12,9 @@
 
 use std::ops::Range;
 
-use super::tip::{choose, follow};
 use super::drafter::{Ask, Drafter, Evaluated};
 use super::states::States;
+use super::tip::{choose, follow};
 use super::{Settings, Source, Verify};
 use crate::error::Result;
 use crate::llama::{Batch, Context, DecodeError, Token};

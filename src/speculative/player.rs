@@ -175,4 +175,3 @@ fn sure(draft: &Draft, acceptance: impl Fn(f32) -> f64) -> [f64; MAX_DRAFT + 1] 
 fn expected(acceptance: f64, n: usize) -> f64 {
     (1..).take(n).map(|power| acceptance.powi(power)).sum()
 }
-

@@ -188,7 +188,7 @@ impl Team {
             if player.tries.asked {
                 player.tries.credit -= each;
             }
-            if player.drawer.is_none() && player.drawn.len() > 0 {
+            if player.drawer.is_none() && !player.drawn.is_empty() {
                 player.drawer = Some(index);
             }
             if let Some(why) = drafter.disabled(slot).filter(|_| player.bids.get(index).is_some_and(Option::is_some)) {

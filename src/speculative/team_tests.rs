@@ -2,9 +2,9 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::super::Verify;
 use super::super::costs::tests::costs;
 use super::super::verify::Row;
+use super::super::{Adaptive, Verify};
 use super::*;
 use crate::llama::{Model, ModelParams, TokenData};
 use crate::sampling;
@@ -51,9 +51,10 @@ impl Drafter for Scripted {
         for ask in asks {
             self.log.lock().unwrap().push(format!("draft {} {}", ask.slot, ask.n_max));
             for (token, confidence) in self.script.lock().unwrap().iter().take(ask.n_max) {
-                if let Some(Drawing { proposal, chance }) = &mut ask.drawing {
+                if let Some(Drawing { drawn, chance }) = &mut ask.drawing {
                     let only = [TokenData { id: *token, logit: 0.0, p: 1.0 }];
-                    assert_eq!(proposal.draw(Row::new(&only).unwrap(), chance), Some(*token));
+                    let last = drawn.len();
+                    assert_eq!(drawn.draw(last, Row::new(&only).unwrap(), 1, chance), [*token]);
                 }
                 ask.draft.push(*token, *confidence);
                 NOW.set(NOW.get() + Duration::from_secs_f64(self.ms / 1e3));
@@ -227,8 +228,8 @@ fn what_was_drawn_is_checked_whole() {
         assert_eq!(table.step(&[9]), (2, Some(Source::Draft), 0), "shorter than n_min, and improbable");
         table.text.says(&[(7, 0.5), (8, 0.5), (9, 0.5), (1, 0.5)]);
         assert_eq!(table.step(&[7, 8, 5]), (2, Some(Source::Draft), 2), "another draft is longer");
-        let drawn = table.team.proposal(0).map(|proposal| proposal.tokens().to_vec());
-        assert_eq!(drawn, Some(vec![7, 8]));
+        let Some(Drawn::Chain(drawn)) = table.team.drawn(0) else { panic!("a chain") };
+        assert_eq!(drawn.tokens(), [7, 8]);
     }
 }
 
@@ -251,6 +252,6 @@ fn a_better_draft_found_without_chance_comes_before_a_draw() {
     let (n, source, _) = table.step(&[8]);
     assert_eq!((n, source), (16, Some(Source::Suffix)));
     assert!(!table.model.log().iter().any(|line| line.starts_with("draft")), "nothing was drawn");
-    let proposal = table.team.proposal(0).expect("a proposal");
-    assert_eq!(proposal.tokens(), (10..26).collect::<Vec<_>>(), "it is checked by the same rule");
+    let Some(Drawn::Block(drawn)) = table.team.drawn(0) else { panic!("a chain for block") };
+    assert_eq!(drawn.tokens(), (10..26).collect::<Vec<_>>(), "it is checked by the same rule");
 }

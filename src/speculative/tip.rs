@@ -1,8 +1,8 @@
 //! The end of a branch of a draft, where a model adds tokens, and how it chooses them.
 
+use super::MAX_BRANCHES;
 use super::drafter::{Ask, Drawing};
 use super::verify::Row;
-use super::MAX_BRANCHES;
 use crate::error::Result;
 use crate::llama::{Context, SeqId, Token};
 use crate::sampling::{self, Sampler};
@@ -91,10 +91,9 @@ impl Tip {
             return choice;
         }
         let Some(first) = choose(ask, &mut self.sampler, logits, &self.history, depth) else { return choice };
-        if let [place, others @ ..] = &mut choice {
-            *place = Some(first);
-            self.siblings(ask, logits, first, others.iter_mut().take(free));
-        }
+        let [place, others @ ..] = &mut choice;
+        *place = Some(first);
+        self.siblings(ask, logits, first, others.iter_mut().take(free));
         choice
     }
 
@@ -160,4 +159,3 @@ pub(super) fn choose(
     let confidence = sampling::probability(logits, token);
     (confidence >= ask.p_min).then_some((token, confidence))
 }
-

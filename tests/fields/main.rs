@@ -22,6 +22,7 @@ const FIELDS: &str = "
     cache_prompt id_slot n_cmpl t_max_predict_ms return_tokens timings_per_token return_progress response_fields lora
     stream __debug input_prefix input_suffix input_extra speculative timeout_ms tag
     n_beams session_load session_save prediction json_schema speculative.model speculative.compare
+    speculative.verify speculative.n_branches speculative.p_split
 
     success content id model tokens_predicted tokens_evaluated generation_settings truncated stopped_eos stopped_word
     stopped_limit stopping_word stop_type tokens_cached timings status prompt_stats completion_probabilities warnings

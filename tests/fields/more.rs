@@ -77,6 +77,50 @@ pub fn rows() -> Vec<Row> {
             let wrong = seen.refused(json!({"speculative.model": "both"}));
             assert!(wrong.starts_with("speculative.model: expected one of \"target\", \"draft\""), "{wrong}");
         }),
+        row(&["speculative.verify"], json!({"temperature": 0, "n_predict": 40}), |seen| {
+            for verify in ["coupled", "match", "rejection", "block"] {
+                let speculative = json!({"type": "draft", "adaptive": false, "n_max": 4, "verify": verify});
+                let other = seen.ask(json!({"speculative": speculative}));
+                assert_eq!(other.tokens(), seen.tokens(), "{verify}");
+                let stats = &other.answer["speculative"];
+                assert_eq!(
+                    (&stats["verify"], stats["n_accepted"].as_u64() > Some(10)),
+                    (&json!(verify), true),
+                    "{stats}"
+                );
+            }
+            // Where there is a choice, chance of its own makes it.
+            let sampled = |verify: &str| {
+                seen.ask(
+                    json!({"temperature": 1, "speculative": {"type": "draft", "adaptive": false, "verify": verify}}),
+                )
+                .tokens()
+            };
+            assert_eq!(sampled("coupled"), sampled("match"));
+            assert_eq!(sampled("rejection"), sampled("rejection"));
+            assert_ne!(sampled("rejection"), sampled("coupled"));
+            let wrong = seen.refused(json!({"speculative.verify": "exact"}));
+            assert!(wrong.starts_with("speculative.verify: expected one of \"coupled\""), "{wrong}");
+        }),
+        row(&["speculative.n_branches", "speculative.p_split"], json!({"temperature": 0.9, "n_predict": 40}), |seen| {
+            let draft = |n_branches: i32, p_split: f64| {
+                let speculative = json!({"type": "draft", "adaptive": false, "n_max": 12, "n_branches": n_branches, "p_split": p_split});
+                let other = seen.ask(json!({"speculative": speculative}));
+                assert_eq!(other.tokens(), seen.tokens());
+                let setting = other.setting("speculative");
+                assert_eq!(
+                    (&setting["n_branches"], setting["p_split"].as_f64().expect("a number")),
+                    (&json!(n_branches), p_split)
+                );
+                other.answer["speculative"]["accepted_per_position"].as_array().expect("a list").len()
+            };
+            let chain = draft(1, 0.0);
+            assert_eq!((chain, draft(8, 1.0)), (12, 12), "a token that is sure has no others beside it");
+            let wrong = seen.refused(json!({"speculative.n_branches": 9}));
+            assert!(wrong.starts_with("speculative.n_branches: expected a whole number from 0 to 8"), "{wrong}");
+            let wrong = seen.refused(json!({"speculative.p_split": 2}));
+            assert!(wrong.starts_with("speculative.p_split: expected a number from 0 to 1"), "{wrong}");
+        }),
         row(&["speculative.compare"], json!({"temperature": 0.7}), |seen| {
             assert!(seen.answer["speculative"].get("first_difference").is_none());
             let compared = seen.ask(json!({"speculative.compare": true}));

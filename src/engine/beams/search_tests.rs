@@ -74,8 +74,10 @@ proptest! {
         let language = Language { n, seed };
         let best = language.all(length).into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
         let (text, logprob) = language.search(4usize.pow(5), length);
-        prop_assert_eq!(text, best.0);
         prop_assert!((logprob - best.1).abs() < 1e-9);
+        // Several may be as probable.
+        let own = language.all(length).into_iter().find(|(other, _)| *other == text);
+        prop_assert!(own.is_some_and(|(_, logprob)| (logprob - best.1).abs() < 1e-9));
     }
 
     /// Narrow, it finds a text of the language, with the probability that it really has.
