@@ -192,8 +192,8 @@ const char *lookup_stats(const char *req);
 
 /**
  * Works on an n-gram cache of the engine while it serves. Request: `action` (`load`, `save`, `merge`, `clear`, `stats`), `cache`
- * (`static`, `dynamic`), `filename` (for the first three). Answer: how much the cache knows then. The caller owns the
- * returned string.
+ * (`static`, `dynamic`), `filename` (for the first three). Answer: how much the cache knows then. Clearing the dynamic cache
+ * makes the drafter `suffix` forget earlier answers as well. The caller owns the returned string.
  */
 const char *lookup_cache(const char *req);
 

@@ -217,3 +217,28 @@ fn contexts_that_shift_and_requests_that_are_cancelled_leave_no_wrong_draft() {
         assert!(answer["speculative"]["n_drafted"].as_u64() > Some(0), "{kind} {}", answer["speculative"]);
     }
 }
+
+/// What answers have taught can be taken back.
+#[test]
+fn a_cleared_dynamic_cache_makes_suffix_forget_earlier_answers() {
+    let system = start(json!({"n_ctx": 512}));
+    let drafted = || {
+        let request = json!({
+            "prompt": "Once upon a time there was a child", "n_predict": 80, "temperature": 0,
+            "speculative": {"type": "suffix", "adaptive": false, "n_max": 8},
+        });
+        let answer = complete(&system, Speculative, &request);
+        answer["speculative"]["n_accepted"].as_u64().expect("a count")
+    };
+    let (first, second) = (drafted(), drafted());
+    assert!(second > first + 40, "the same answer again: {first} {second}");
+    let clear = |cache: &str| {
+        let request = json!({"action": "clear", "cache": cache}).to_string();
+        system.with_server(|server| server.lookup_cache(request.as_bytes())).expect("cleared");
+    };
+    clear("static");
+    assert_eq!(drafted(), second);
+    clear("dynamic");
+    assert_eq!(drafted(), first);
+    assert_eq!(drafted(), second, "it learns again");
+}

@@ -33,7 +33,7 @@ const CACHES: [(&str, CacheKind); 2] = [("static", CacheKind::Static), ("dynamic
 
 impl Server {
     /// `lookup_cache`: loads, saves, merges, clears one of the engine's caches or tells how much it knows. Generation goes
-    /// on meanwhile; what it learns is counted afterwards.
+    /// on meanwhile; what it learns is counted afterwards. To clear the dynamic one makes `suffix` forget earlier answers too.
     ///
     /// # Errors
     /// The request is wrong, or the file cannot be read, is damaged, or cannot be written; the cache is then as it was.
@@ -52,7 +52,12 @@ impl Server {
             Action::Load => caches.set(kind, read(&path()?)?),
             Action::Merge => caches.merge(kind, &read(&path()?)?),
             Action::Save => caches.save(kind, &path()?).map_err(|error| error.within("filename"))?,
-            Action::Clear => caches.set(kind, Cache::new()),
+            Action::Clear => {
+                caches.set(kind, Cache::new());
+                if kind == CacheKind::Dynamic {
+                    self.engine()?.forget_answers()?;
+                }
+            }
             Action::Stats => {}
         }
         let mut answer = statistics(&caches.statistics(kind));

@@ -39,10 +39,10 @@ pub(super) fn check(context: &mut Context, slot: &mut Slot, row: usize, draft: &
 /// `coupled` and `match`: goes on as long as the target chooses what was drafted, in any branch
 /// ([`verify::matching`]).
 fn compare(context: &mut Context, slot: &mut Slot, row: usize, draft: &Drafted<'_>) -> Checked {
-    let Some(task) = &mut slot.task else { return (None, 0) };
     let model = Arc::clone(context.model());
     let (mut node, mut accepted) = (0, 0);
     loop {
+        let Some(task) = &mut slot.task else { return (None, accepted) };
         let Some(logits) = context.logits(row + slot.branches.row(node)) else { return (Some(no_logits()), accepted) };
         let (token, probs) = match pick(task, logits) {
             Ok(picked) => picked,
@@ -56,18 +56,28 @@ fn compare(context: &mut Context, slot: &mut Slot, row: usize, draft: &Drafted<'
         }
         let drafted = |child: &usize| draft.tokens.get(*child - 1) == Some(&token);
         let child = slot.branches.children(node).find(drafted);
-        if let Some(child) = child {
-            (node, accepted) = (child, accepted + 1);
-            if slot.branches.is_own(child) {
-                slot.cache.push(&[token]);
-            }
-        }
-        let source = draft.source.filter(|_| child.is_some()).unwrap_or(Source::Target);
-        let stop = task.generated(token, source, probs, model.vocab());
-        if stop.is_some() || child.is_none() {
-            return (stop, accepted);
+        accepted += usize::from(child.is_some());
+        match (take(slot, draft, child, token, probs, model.vocab()), child) {
+            (None, Some(child)) => node = child,
+            (stop, _) => return (stop, accepted),
         }
     }
+}
+
+/// Takes a token into the text: that of the draft's node `child`, or the target's own.
+fn take(
+    slot: &mut Slot,
+    draft: &Drafted<'_>,
+    child: Option<usize>,
+    token: Token,
+    probs: Option<TokenProbs>,
+    vocab: &Vocab,
+) -> Option<Stop> {
+    if child.is_some_and(|child| slot.branches.is_own(child)) {
+        slot.cache.push(&[token]);
+    }
+    let source = draft.source.filter(|_| child.is_some()).unwrap_or(Source::Target);
+    slot.task.as_mut()?.generated(token, source, probs, vocab)
 }
 
 /// The token that the target chooses, with its probabilities if they were asked for.
@@ -141,10 +151,10 @@ fn say(
     node: usize,
     next: Option<Next>,
 ) -> (Option<Stop>, usize) {
-    let Some(task) = &mut slot.task else { return (None, 0) };
     let model = Arc::clone(context.model());
     let (mut before, mut accepted) = (0, 0);
     loop {
+        let Some(task) = &mut slot.task else { return (None, accepted) };
         let child = slot.branches.towards(before, node);
         let drafted = child.and_then(|child| {
             Some(Next { token: *draft.tokens.get(child - 1)?, p: listed.get(child).copied().unwrap_or(0.0) })
@@ -157,16 +167,10 @@ fn say(
         if let Err(error) = task.sampler.accept_with(token, p) {
             return (Some(Stop::Error(error)), accepted);
         }
-        if let Some(child) = child {
-            (before, accepted) = (child, accepted + 1);
-            if slot.branches.is_own(child) {
-                slot.cache.push(&[token]);
-            }
-        }
-        let source = draft.source.filter(|_| child.is_some()).unwrap_or(Source::Target);
-        let stop = task.generated(token, source, probs, model.vocab());
-        if stop.is_some() || child.is_none() {
-            return (stop, accepted);
+        accepted += usize::from(child.is_some());
+        match (take(slot, draft, child, token, probs, model.vocab()), child) {
+            (None, Some(child)) => before = child,
+            (stop, _) => return (stop, accepted),
         }
     }
 }

@@ -19,6 +19,8 @@ pub(super) enum Command {
     Session(SessionJob),
     /// Compute an embedding and send it back.
     Embed(Vec<Token>, Sender<Result<Vec<f32>>>),
+    /// Nothing of earlier answers shall show in drafts.
+    ForgetAnswers,
     /// Look again: a request was cancelled, or the engine shall stop.
     Wake,
 }

@@ -193,6 +193,11 @@ impl Engine {
         &self.caches
     }
 
+    /// Lets the drafters forget what they learnt from earlier answers, before the next evaluation.
+    pub fn forget_answers(&self) -> Result<()> {
+        self.send(Command::ForgetAnswers)
+    }
+
     /// What slots and queue are doing. Never waits for an evaluation.
     pub fn status(&self) -> Status {
         self.shared.status.lock().clone()

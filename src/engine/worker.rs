@@ -118,6 +118,11 @@ impl Worker {
                 // The asker may be gone.
                 let _ = reply.send(result);
             }
+            Command::ForgetAnswers => {
+                if let Some(generation) = &mut self.generation {
+                    generation.team.forget_answers();
+                }
+            }
             Command::Wake => {}
         }
     }

@@ -64,6 +64,9 @@ pub trait Drafter {
         let _ = (slot, what);
     }
 
+    /// Forgets what it learnt from the answers of earlier requests, if it keeps that to itself.
+    fn forget_answers(&mut self) {}
+
     /// Why it drafts no more for the request in `slot`.
     fn disabled(&self, slot: usize) -> Option<&str>;
 }

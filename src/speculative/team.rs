@@ -327,6 +327,13 @@ impl Team {
         }
     }
 
+    /// As [`Drafter::forget_answers`].
+    pub fn forget_answers(&mut self) {
+        for member in &mut self.members {
+            member.drafter.forget_answers();
+        }
+    }
+
     /// Why a drafter that the request in `slot` asked for does not draft.
     pub fn disabled(&self, slot: usize) -> Option<&str> {
         self.slots.get(slot)?.as_ref()?.disabled.as_deref()

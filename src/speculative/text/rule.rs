@@ -34,6 +34,9 @@ pub trait Rule: Sized {
     /// A request has ended with this context, whose tokens from `output` on were generated.
     fn remember(_shared: &mut Self::Shared, _context: &[Token], _output: usize) {}
 
+    /// What [`Rule::remember`] learnt is to be forgotten.
+    fn forget_answers(_shared: &mut Self::Shared) {}
+
     /// Why it can draft nothing for this request.
     fn disabled(&self) -> Option<&str> {
         None
@@ -157,6 +160,10 @@ impl<R: Rule> Drafter for TextDrafter<R> {
             *slot = None;
         }
         R::remember(&mut self.shared, tokens, tokens.len().saturating_sub(generated));
+    }
+
+    fn forget_answers(&mut self) {
+        R::forget_answers(&mut self.shared);
     }
 
     fn disabled(&self, slot: usize) -> Option<&str> {

@@ -116,6 +116,10 @@ impl Rule for Matches {
         }
     }
 
+    fn forget_answers(answers: &mut Answers) {
+        answers.clear();
+    }
+
     fn remember(answers: &mut Answers, context: &[Token], output: usize) {
         answers.add(context.get(output..).unwrap_or(&[]));
     }

@@ -31,6 +31,13 @@ impl Answers {
         self.text.is_empty()
     }
 
+    /// Forgets all.
+    pub(super) fn clear(&mut self) {
+        self.text.clear();
+        self.tree.clear();
+        self.forgotten += 1;
+    }
+
     /// Remembers an answer, and forgets the older half of all when there is too much.
     pub(super) fn add(&mut self, answer: &[Token]) {
         let answer = answer.get(answer.len().saturating_sub(MAX_ANSWERS / 2)..).unwrap_or(answer);
