@@ -23,6 +23,13 @@ impl Key {
         (!tokens.is_empty() && tokens.iter().all(|token| *token >= 0)).then_some(Key(key))
     }
 
+    /// The n-gram that it ends with: one token fewer.
+    #[inline]
+    pub fn without_first(self) -> Key {
+        let [_, b, c, d] = self.0;
+        Key([b, c, d, NONE])
+    }
+
     /// How many tokens it has.
     pub fn size(self) -> usize {
         self.0.iter().take_while(|token| **token >= 0).count()

@@ -37,6 +37,7 @@
 //! a draft's lookups at once (1.2 to 1.6 times as long: most of them are not needed); two passes over a file, the first to count, so that
 //! nothing has to grow (twice the time, together with keys indexed one by one).
 
+mod bulk;
 mod cache;
 mod draft;
 mod file;
