@@ -8,7 +8,7 @@
 //!
 //! The network's routers count flows like that, and GPUs combine writes.
 
-use super::cache::{Batch, Cache};
+use super::cache::{BATCH, Batch, Cache};
 use super::key::{Key, LONGEST, NONE, Sizes, seed};
 use super::pool::Count;
 
@@ -33,11 +33,13 @@ impl Seen {
     }
 }
 
-/// One size's n-grams.
-#[derive(Default)]
+/// One size's n-grams, each with the tokens after it: open addressing with linear probing, at most half full.
 struct Table {
     places: Vec<Seen>,
     used: usize,
+    /// What is about to be counted, and where the search begins. These places are on the way already.
+    waiting: [(usize, Seen); BATCH],
+    length: usize,
 }
 
 /// Counts into a cache, which knows everything only after [`Bulk::finish`].
@@ -50,26 +52,37 @@ pub(super) struct Bulk<'a> {
 }
 
 impl Table {
-    /// Counts; whether it is full then.
+    fn new(places: usize) -> Table {
+        Table { places: vec![Seen::NOTHING; places], used: 0, waiting: [(0, Seen::NOTHING); BATCH], length: 0 }
+    }
+
+    /// One more; whether the table is full then.
     #[inline]
-    fn count(&mut self, new: Seen) -> bool {
-        let mut at = new.place(self.places.len());
-        loop {
-            let Some(place) = self.places.get_mut(at) else {
-                at = 0;
-                continue;
-            };
-            if place.key == new.key && place.next.token == new.next.token {
-                place.next.count = place.next.count.saturating_add(new.next.count);
-                return false;
-            }
-            if place.next.count == 0 {
-                *place = new;
-                self.used += 1;
-                return self.used > self.places.len() / 2;
-            }
-            at += 1;
+    fn add(&mut self, new: Seen) -> bool {
+        let at = new.place(self.places.len());
+        std::hint::black_box(self.places.get(at).map(|place| place.next.count));
+        if let Some(waiting) = self.waiting.get_mut(self.length) {
+            *waiting = (at, new);
+            self.length += 1;
         }
+        self.length == BATCH && self.count_all()
+    }
+
+    /// Counts what waits; whether the table is full then.
+    fn count_all(&mut self) -> bool {
+        for (at, new) in self.waiting.iter().take(self.length) {
+            let (before, from) = self.places.split_at_mut(*at);
+            let same = |place: &&mut Seen| place.next.count == 0 || (place.key == new.key && place.next.token == new.next.token);
+            let Some(place) = from.iter_mut().chain(before).find(same) else { continue };
+            if place.next.count == 0 {
+                *place = *new;
+                self.used += 1;
+            } else {
+                place.next.count = place.next.count.saturating_add(new.next.count);
+            }
+        }
+        self.length = 0;
+        self.used > self.places.len() / 2
     }
 }
 
@@ -80,7 +93,7 @@ impl<'a> Bulk<'a> {
     }
 
     fn with_places(cache: &'a mut Cache, sizes: Sizes, places: usize) -> Bulk<'a> {
-        let tables = sizes.iter().map(|_| Table { places: vec![Seen::NOTHING; places], used: 0 }).collect();
+        let tables = sizes.iter().map(|_| Table::new(places)).collect();
         Bulk { cache, batch: Batch::default(), sizes, tables }
     }
 
@@ -100,36 +113,36 @@ impl<'a> Bulk<'a> {
         }
     }
 
-    /// Counts an n-gram and those at its end, the longest in the last of the first so many tables.
     #[inline]
     fn count(&mut self, new: Seen, table: usize) {
-        if let Some(t) = self.tables.get_mut(table) && t.count(new) {
-            self.flush(table);
+        if self.tables.get_mut(table).is_some_and(|table| table.add(new)) {
+            self.empty(table);
         }
     }
 
+    /// Empties a table into the cache and the table of the next smaller size.
     #[cold]
-    fn flush(&mut self, table: usize) {
-        let Some(mut places) = self.tables.get_mut(table).map(std::mem::take) else { return };
-        for place in &mut places.places {
-            let seen = std::mem::replace(place, Seen::NOTHING);
-            if seen.next.count > 0 {
-                self.batch.add(self.cache, seen.key, seen.next);
-                if let Some(table) = table.checked_sub(1) {
-                    self.count(Seen { key: seen.key.without_first(), ..seen }, table);
-                }
+    fn empty(&mut self, table: usize) {
+        let Some(full) = self.tables.get_mut(table) else { return };
+        full.used = 0;
+        let mut places = std::mem::take(&mut full.places);
+        for seen in places.iter_mut().filter(|seen| seen.next.count > 0) {
+            let seen = std::mem::replace(seen, Seen::NOTHING);
+            self.batch.add(self.cache, seen.key, seen.next);
+            if let Some(table) = table.checked_sub(1) {
+                self.count(Seen { key: seen.key.without_first(), ..seen }, table);
             }
         }
-        places.used = 0;
         if let Some(table) = self.tables.get_mut(table) {
-            *table = places;
+            table.places = places;
         }
     }
 
     /// Gives the cache what is still in the tables.
     pub fn finish(mut self) {
         for table in (0..self.tables.len()).rev() {
-            self.flush(table);
+            self.tables.get_mut(table).map(Table::count_all);
+            self.empty(table);
         }
         self.batch.add_all(self.cache);
     }

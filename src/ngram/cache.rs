@@ -6,7 +6,7 @@ use super::key::{Key, LONGEST, NONE, Sizes, seed};
 use super::pool::{Count, List, MAX_COUNT, Pool, try_grow};
 
 /// So many n-grams are looked for at once: the memory then answers many questions in the time of one.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 /// From so many tokens on, a text is counted in tables before (see [`Bulk`]), which take a while to make.
 const BULK: usize = 1 << 15;
 
