@@ -1,21 +1,20 @@
-//! Counting long texts: what comes again soon is added up before it reaches the cache.
+//! Counting long texts: what a text repeats is added up before it reaches the cache.
 //!
-//! Most of what a text says it says again, and to find a record and a token in its list costs far more than to count. So
-//! there is a small table for each size, in which an n-gram with the token after it has one place. What finds itself there
-//! is counted there; what finds another one takes its place, and only that goes on: with its count to the cache,
-//! and without its first token to the table of the next smaller size. A token is so usually counted once, not once for
-//! each size, as all that end alike have the same counts to come.
-//!
-//! The network's routers count flows like that, and GPUs combine writes.
+//! To find a record and a token in its list costs far more than to count. So there is a table of limited size for each
+//! size of n-grams, which holds n-grams with the token after each. Of every token only the longest n-gram before it
+//! is counted there. A table that is full is emptied: into the cache, and, without their first tokens, into the table of the next
+//! smaller size. So the cache is asked once for what was seen many times, and shorter n-grams, too, are counted once
+//! for many.
 
-use super::cache::{BATCH, Batch, Cache};
+use super::cache::{Batch, Cache};
 use super::key::{Key, LONGEST, NONE, Sizes, seed};
 use super::pool::Count;
 
-/// Places of a table, 24 bytes each: all four fit into a core's own cache, mostly.
+/// The most places of a table, 24 bytes each. With half of them a text like the benchmark's takes 1.4 times as long, as tables are
+/// emptied more often; with twice as many .8 times.
 const PLACES: usize = 1 << 17;
 
-/// An n-gram and the token after it, and how often it was seen since it came; 0: a place nobody took yet.
+/// An n-gram and the token after it, and how often they were seen since the table was emptied: 0 in a place that is free.
 #[derive(Clone, Copy)]
 struct Seen {
     key: Key,
@@ -24,128 +23,106 @@ struct Seen {
 
 impl Seen {
     const NOTHING: Seen = Seen { key: Key([NONE; LONGEST]), next: Count { token: NONE, count: 0 } };
-
-    /// Its place among so many.
-    #[inline]
-    fn place(&self, places: usize) -> usize {
-        let hash = self.key.hash(seed() ^ u64::from(self.next.token.cast_unsigned()));
-        (((hash >> 32) * places as u64) >> 32) as usize
-    }
 }
 
-/// One size's n-grams, each with the tokens after it: open addressing with linear probing, at most half full.
+/// Open addressing with linear probing, at most half full, so that most searches end where they begin.
 struct Table {
     places: Vec<Seen>,
     used: usize,
-    /// What is about to be counted, and where the search begins. These places are on the way already.
-    waiting: [(usize, Seen); BATCH],
-    length: usize,
-}
-
-/// Counts into a cache, which knows everything only after [`Bulk::finish`].
-pub(super) struct Bulk<'a> {
-    cache: &'a mut Cache,
-    batch: Batch,
-    sizes: Sizes,
-    /// For each size, the smallest first.
-    tables: Vec<Table>,
+    seed: u64,
 }
 
 impl Table {
     fn new(places: usize) -> Table {
-        Table { places: vec![Seen::NOTHING; places], used: 0, waiting: [(0, Seen::NOTHING); BATCH], length: 0 }
+        Table { places: vec![Seen::NOTHING; places], used: 0, seed: seed() }
     }
 
-    /// One more; whether the table is full then.
+    /// Counts. Returns whether the table is full now.
     #[inline]
-    fn add(&mut self, new: Seen) -> bool {
-        let at = new.place(self.places.len());
-        std::hint::black_box(self.places.get(at).map(|place| place.next.count));
-        if let Some(waiting) = self.waiting.get_mut(self.length) {
-            *waiting = (at, new);
-            self.length += 1;
-        }
-        self.length == BATCH && self.count_all()
-    }
-
-    /// Counts what waits; whether the table is full then.
-    fn count_all(&mut self) -> bool {
-        for (at, new) in self.waiting.iter().take(self.length) {
-            let (before, from) = self.places.split_at_mut(*at);
-            let same = |place: &&mut Seen| place.next.count == 0 || (place.key == new.key && place.next.token == new.next.token);
-            let Some(place) = from.iter_mut().chain(before).find(same) else { continue };
-            if place.next.count == 0 {
-                *place = *new;
-                self.used += 1;
-            } else {
+    fn count(&mut self, new: Seen) -> bool {
+        let hash = new.key.hash(self.seed ^ u64::from(new.next.token.cast_unsigned()));
+        let mut at = (((hash >> 32) * self.places.len() as u64) >> 32) as usize;
+        loop {
+            let Some(place) = self.places.get_mut(at) else {
+                at = 0;
+                continue;
+            };
+            if place.key == new.key && place.next.token == new.next.token {
                 place.next.count = place.next.count.saturating_add(new.next.count);
+                return false;
             }
+            if place.next.count == 0 {
+                *place = new;
+                self.used += 1;
+                return self.used > self.places.len() / 2;
+            }
+            at += 1;
         }
-        self.length = 0;
-        self.used > self.places.len() / 2
     }
 }
 
+/// Counts into a cache, which knows all of it only after [`Bulk::finish`].
+pub(super) struct Bulk<'a> {
+    batch: Batch<'a>,
+    sizes: Sizes,
+    /// One for each size, the smallest first.
+    tables: Vec<Table>,
+}
+
 impl<'a> Bulk<'a> {
-    pub fn new(cache: &'a mut Cache, sizes: Sizes) -> Bulk<'a> {
-        let places = std::env::var("PLACES").ok().and_then(|p| p.parse().ok()).unwrap_or(PLACES);
-        Bulk::with_places(cache, sizes, places)
+    /// For about so many tokens.
+    pub fn new(cache: &'a mut Cache, sizes: Sizes, tokens: usize) -> Bulk<'a> {
+        // A place that is free ends a search: there must be one.
+        Bulk::with_places(cache, sizes, tokens.saturating_mul(2).clamp(16, PLACES))
     }
 
     fn with_places(cache: &'a mut Cache, sizes: Sizes, places: usize) -> Bulk<'a> {
         let tables = sizes.iter().map(|_| Table::new(places)).collect();
-        Bulk { cache, batch: Batch::default(), sizes, tables }
+        Bulk { batch: Batch::new(cache), sizes, tables }
     }
 
     /// As [`Cache::update`].
     pub fn update(&mut self, history: &[i32], appended: usize) {
         let old = history.len().saturating_sub(appended);
         for (at, token) in history.iter().enumerate().skip(old).filter(|(_, token)| **token >= 0) {
-            let ngram = |size: usize| history.get(at.checked_sub(size)?..at).and_then(Key::new);
-            // The longest has those before it at its end; at the text's beginning and behind no tokens it is shorter.
-            let longest = self.sizes.iter().rev().zip((0..self.tables.len()).rev());
-            for (size, table) in longest {
-                if let Some(key) = ngram(size) {
-                    self.count(Seen { key, next: Count { token: *token, count: 1 } }, table);
-                    break;
-                }
+            // Fewer than all at the text's beginning and behind what is no token.
+            for (size, tables) in self.sizes.iter().rev().zip((1..=self.tables.len()).rev()) {
+                let ngram = at.checked_sub(size).and_then(|start| history.get(start..at));
+                let Some(key) = ngram.and_then(Key::new) else { continue };
+                let seen = Seen { key, next: Count { token: *token, count: 1 } };
+                count(self.tables.get_mut(..tables).unwrap_or_default(), seen, &mut self.batch);
+                break;
             }
         }
     }
 
-    #[inline]
-    fn count(&mut self, new: Seen, table: usize) {
-        if self.tables.get_mut(table).is_some_and(|table| table.add(new)) {
-            self.empty(table);
-        }
-    }
-
-    /// Empties a table into the cache and the table of the next smaller size.
-    #[cold]
-    fn empty(&mut self, table: usize) {
-        let Some(full) = self.tables.get_mut(table) else { return };
-        full.used = 0;
-        let mut places = std::mem::take(&mut full.places);
-        for seen in places.iter_mut().filter(|seen| seen.next.count > 0) {
-            let seen = std::mem::replace(seen, Seen::NOTHING);
-            self.batch.add(self.cache, seen.key, seen.next);
-            if let Some(table) = table.checked_sub(1) {
-                self.count(Seen { key: seen.key.without_first(), ..seen }, table);
-            }
-        }
-        if let Some(table) = self.tables.get_mut(table) {
-            table.places = places;
-        }
-    }
-
-    /// Gives the cache what is still in the tables.
+    /// Gives the cache what the tables still have.
     pub fn finish(mut self) {
-        for table in (0..self.tables.len()).rev() {
-            self.tables.get_mut(table).map(Table::count_all);
-            self.empty(table);
+        for tables in (1..=self.tables.len()).rev() {
+            empty(self.tables.get_mut(..tables).unwrap_or_default(), &mut self.batch);
         }
-        self.batch.add_all(self.cache);
+        self.batch.add_all();
     }
+}
+
+/// Counts an n-gram in the last of these tables, for those that it ends with as well.
+#[inline]
+fn count(tables: &mut [Table], seen: Seen, batch: &mut Batch) {
+    if tables.last_mut().is_some_and(|table| table.count(seen)) {
+        empty(tables, batch);
+    }
+}
+
+/// Empties the last of these tables into the cache and into the one before it.
+#[cold]
+fn empty(tables: &mut [Table], batch: &mut Batch) {
+    let Some((full, smaller)) = tables.split_last_mut() else { return };
+    for place in full.places.iter_mut().filter(|place| place.next.count > 0) {
+        let seen = std::mem::replace(place, Seen::NOTHING);
+        batch.add(seen.key, seen.next);
+        count(smaller, Seen { key: seen.key.without_first(), next: seen.next }, batch);
+    }
+    full.used = 0;
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ pub(super) fn report(progress: &mut Progress, done: usize, all: usize) -> Result
 /// [`Code::Cancelled`]: `progress` stopped it.
 pub fn create(tokens: &[i32], sizes: Sizes, progress: &mut Progress) -> Result<Cache> {
     let mut cache = Cache::new();
-    let mut bulk = Bulk::new(&mut cache, sizes);
+    let mut bulk = Bulk::new(&mut cache, sizes, tokens.len());
     for start in (0..tokens.len()).step_by(STEP) {
         report(progress, start, tokens.len())?;
         let end = tokens.len().min(start + STEP);
