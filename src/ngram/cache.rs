@@ -1,11 +1,14 @@
 //! Which tokens followed an n-gram, and how often.
 
+use super::bulk::Bulk;
 use super::index::{Found, Index, MAX_RECORDS};
 use super::key::{Key, LONGEST, NONE, Sizes, seed};
 use super::pool::{Count, List, MAX_COUNT, Pool, try_grow};
 
 /// So many n-grams are looked for at once: the memory then answers many questions in the time of one.
 const BATCH: usize = 32;
+/// From so many tokens on, what they repeat is added up first: for fewer that would not be worth its memory.
+const BULK: usize = 1 << 16;
 
 /// One n-gram: 32 bytes, so that most answers take one look at the index and one at this.
 #[derive(Clone, Copy)]
@@ -91,6 +94,47 @@ impl Hashed {
     }
 }
 
+/// N-grams, the tokens after them and their counts, which a cache is about to add. Their places in its index are on the
+/// way already.
+pub(super) struct Batch<'a> {
+    cache: &'a mut Cache,
+    adds: [(Hashed, Count); BATCH],
+    length: usize,
+}
+
+impl<'a> Batch<'a> {
+    pub fn new(cache: &'a mut Cache) -> Batch<'a> {
+        Batch { cache, adds: [(Hashed::NOTHING, Count { token: NONE, count: 0 }); BATCH], length: 0 }
+    }
+
+    /// One more. Adds all when there is no room for another.
+    #[inline]
+    pub fn add(&mut self, key: Key, next: Count) {
+        let key = Hashed::new(key);
+        self.cache.index.touch(key.hash);
+        if let Some(add) = self.adds.get_mut(self.length) {
+            *add = (key, next);
+            self.length += 1;
+        }
+        if self.length == BATCH {
+            self.add_all();
+        }
+    }
+
+    /// Adds what there is.
+    pub fn add_all(&mut self) {
+        let adds = self.adds.get(..self.length).unwrap_or_default();
+        for (key, _) in adds {
+            let record = self.cache.index.guess(key.hash).and_then(|at| self.cache.records.get(at as usize));
+            std::hint::black_box(record.map(|record| record.others));
+        }
+        for (key, next) in adds {
+            self.cache.add(*key, next.token, next.count);
+        }
+        self.length = 0;
+    }
+}
+
 impl Cache {
     /// An empty one; no allocation.
     pub fn new() -> Cache {
@@ -118,36 +162,21 @@ impl Cache {
     /// In order to count everything once, call it each time with the whole text so far (or its last `appended` + 4
     /// tokens) and the number of tokens that are new. Negative tokens are no tokens: n-grams with them are left out.
     pub fn update(&mut self, history: &[i32], appended: usize, sizes: Sizes) {
+        if appended.min(history.len()) >= BULK {
+            let mut bulk = Bulk::new(self, sizes, appended);
+            bulk.update(history, appended);
+            return bulk.finish();
+        }
         let old = history.len().saturating_sub(appended);
-        let mut batch = [(Hashed::NOTHING, 0); BATCH];
-        let mut length = 0;
+        let mut batch = Batch::new(self);
         for (at, token) in history.iter().enumerate().skip(old).filter(|(_, token)| **token >= 0) {
             for size in sizes.iter() {
                 let ngram = at.checked_sub(size).and_then(|start| history.get(start..at));
-                let Some(key) = ngram.and_then(Key::new).map(Hashed::new) else { break };
-                self.index.touch(key.hash);
-                if let Some(next) = batch.get_mut(length) {
-                    *next = (key, *token);
-                    length += 1;
-                }
-            }
-            if length + LONGEST > BATCH {
-                self.add_all(batch.get(..length).unwrap_or_default());
-                length = 0;
+                let Some(key) = ngram.and_then(Key::new) else { break };
+                batch.add(key, Count { token: *token, count: 1 });
             }
         }
-        self.add_all(batch.get(..length).unwrap_or_default());
-    }
-
-    /// Counts each once. Their places in the index are on the way already.
-    fn add_all(&mut self, batch: &[(Hashed, i32)]) {
-        for (key, _) in batch {
-            let record = self.index.guess(key.hash).and_then(|at| self.records.get(at as usize));
-            std::hint::black_box(record.map(|record| record.others));
-        }
-        for (key, token) in batch {
-            self.add(*key, *token, 1);
-        }
+        batch.add_all();
     }
 
     /// Adds to the count of a token after an n-gram; it ends at `i32::MAX`. Without memory, or

@@ -18,9 +18,22 @@ impl Key {
     /// The key of 1 to 4 tokens, none of them negative; `None` for everything else.
     #[inline]
     pub fn new(tokens: &[i32]) -> Option<Key> {
-        let mut key = [NONE; LONGEST];
-        key.get_mut(..tokens.len())?.copy_from_slice(tokens);
-        (!tokens.is_empty() && tokens.iter().all(|token| *token >= 0)).then_some(Key(key))
+        // The sign is that of any; written out, it all stays in registers.
+        let (key, any) = match *tokens {
+            [a] => ([a, NONE, NONE, NONE], a),
+            [a, b] => ([a, b, NONE, NONE], a | b),
+            [a, b, c] => ([a, b, c, NONE], a | b | c),
+            [a, b, c, d] => ([a, b, c, d], a | b | c | d),
+            _ => return None,
+        };
+        (any >= 0).then_some(Key(key))
+    }
+
+    /// The n-gram that it ends with: one token fewer.
+    #[inline]
+    pub fn without_first(self) -> Key {
+        let [_, b, c, d] = self.0;
+        Key([b, c, d, NONE])
     }
 
     /// How many tokens it has.

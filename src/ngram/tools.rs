@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use super::bulk::Bulk;
 use super::cache::Cache;
 use super::key::Sizes;
 use crate::error::{Code, Error, Result};
@@ -27,11 +28,13 @@ pub(super) fn report(progress: &mut Progress, done: usize, all: usize) -> Result
 /// [`Code::Cancelled`]: `progress` stopped it.
 pub fn create(tokens: &[i32], sizes: Sizes, progress: &mut Progress) -> Result<Cache> {
     let mut cache = Cache::new();
+    let mut bulk = Bulk::new(&mut cache, sizes, tokens.len());
     for start in (0..tokens.len()).step_by(STEP) {
         report(progress, start, tokens.len())?;
         let end = tokens.len().min(start + STEP);
-        cache.update(tokens.get(..end).unwrap_or(tokens), end - start, sizes);
+        bulk.update(tokens.get(..end).unwrap_or(tokens), end - start);
     }
+    bulk.finish();
     report(progress, 1, 1)?;
     Ok(cache)
 }
