@@ -201,6 +201,12 @@ impl<'a> Blocks<'a> {
     /// it are searched. Where k is larger than the number of blocks, the bound comes from counting how many logits are in
     /// which range.
     pub(super) fn top(&mut self, k: usize, out: &mut Candidates) {
+        self.best(k, out);
+        out.sort();
+    }
+
+    /// As [`Blocks::top`], in no order: who needs one of many sorts them.
+    pub(super) fn best(&mut self, k: usize, out: &mut Candidates) {
         let k = k.max(1);
         self.ranks.clear();
         self.ranks.extend_from_slice(self.maxima);
@@ -211,13 +217,12 @@ impl<'a> Blocks<'a> {
         } else {
             f32::NEG_INFINITY
         };
-        out.refill(true, |items| {
+        out.refill(false, |items| {
             self.collect(threshold, items);
             if items.len() > k {
                 items.select_nth_unstable_by(k - 1, best_first);
                 items.truncate(k);
             }
-            items.sort_unstable_by(best_first);
         });
         out.set_masked(k.min(self.len()) - out.len());
     }

@@ -110,6 +110,9 @@ pub(super) struct Chain {
     greedy: bool,
 }
 
+/// Where a stage keeps more than these, they are not sorted: most uses of so many need no order.
+const MANY: usize = 1024;
+
 impl Chain {
     /// Compiles the settings for a vocabulary.
     pub(super) fn new(settings: &Settings, words: &impl Words) -> Result<Chain> {
@@ -258,6 +261,7 @@ impl Chain {
     ) -> Option<Blocks<'a>> {
         match step {
             Step::TopK(k) if *k >= blocks.len() => return Some(blocks),
+            Step::TopK(k) if *k > MANY => blocks.best(*k, list),
             Step::TopK(k) => blocks.top(*k, list),
             Step::TopNSigma(n) => truncation::top_n_sigma_row(&blocks, list, *n),
             Step::TopP(p) => truncation::top_p_row(&mut blocks, list, *p, self.min_keep),
