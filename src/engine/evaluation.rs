@@ -13,11 +13,11 @@ use crate::llama::DecodeError;
 use crate::session::Sequence;
 use crate::speculative::Wish;
 
-/// A draft follows so many tokens that are not evaluated yet: the one sampled last, and those of a branch that was right
-/// (see [`branches`]).
+/// A draft follows no more tokens than these that are not evaluated yet: the one sampled last, and those of a branch that was
+/// right (see [`super::branches`]).
 const MAX_PENDING: usize = 16;
-/// Most drafted tokens of a slot in a batch. From 64 tokens of a sequence on, ggml's flash attention on CPUs sums up in another
-/// order (`GGML_FA_TILE_Q`), and the last bits of logits would depend on the draft.
+/// Most drafted tokens of a slot in a batch, behind one other. From 64 tokens of a sequence on, ggml's flash attention on CPUs
+/// sums up in another order (`GGML_FA_TILE_Q`), and the last bits of logits would depend on the draft.
 const MAX_CHECKED: usize = 62;
 
 impl Generation {
@@ -32,8 +32,9 @@ impl Generation {
             .filter_map(|slot| Some((slot, slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out)?)))
             .filter(|(_, task)| task.speculation.is_some())
             .map(|(slot, task)| {
-                let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(task.remaining() - 1).min(MAX_CHECKED);
                 let pending = task.tokens.len().saturating_sub(slot.cache.len());
+                let most = MAX_CHECKED.saturating_sub(pending.saturating_sub(1)).min(task.remaining() - 1);
+                let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(most);
                 let ready = task.is_generating() && (1..=MAX_PENDING).contains(&pending);
                 Wish {
                     slot: slot.index,
