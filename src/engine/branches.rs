@@ -41,9 +41,13 @@ impl Branches {
         Branches { own, spare, ..Branches::default() }
     }
 
-    /// Lays out a draft whose tokens have these nodes before them. Returns how many of them can be evaluated together: all for
-    /// which there are sequences.
-    pub(super) fn plant(&mut self, context: &mut Context, parents: impl Iterator<Item = usize>) -> usize {
+    /// Lays out a draft whose tokens have these nodes before them. `share` is to give a spare sequence what the slot's own has.
+    /// Returns how many of them can be evaluated together: all for which there are sequences.
+    pub(super) fn plant(
+        &mut self,
+        parents: impl Iterator<Item = usize>,
+        mut share: impl FnMut(SeqId, SeqId) -> bool,
+    ) -> usize {
         self.nodes.clear();
         self.nodes.push(Node { parent: 0, depth: 0, branch: 0, through: 1, end: 0 });
         self.used = 1;
@@ -54,7 +58,7 @@ impl Branches {
                 branch
             } else {
                 let spare = self.spare.get(self.used - 1);
-                if !spare.is_some_and(|spare| context.share(self.own, *spare)) {
+                if !spare.is_some_and(|spare| share(self.own, *spare)) {
                     break;
                 }
                 self.used += 1;
@@ -121,3 +125,7 @@ impl Branches {
         self.used = 0;
     }
 }
+
+#[cfg(test)]
+#[path = "branches_tests.rs"]
+mod tests;

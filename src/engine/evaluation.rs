@@ -86,7 +86,8 @@ impl Generation {
             let draft = if complete { draft.get(..draft.len().min(most - chunk.len())).unwrap_or(&[]) } else { &[] };
             let first = self.batch.len();
             let next = slot.cache.next();
-            let planted = slot.branches.plant(&mut self.context, self.team.parents(index).take(draft.len()));
+            let parents = self.team.parents(index).take(draft.len());
+            let planted = slot.branches.plant(parents, |own, spare| self.context.share(own, spare));
             let draft = draft.get(..planted).unwrap_or(&[]);
             let mut row = None;
             for (offset, token) in chunk.iter().enumerate() {

@@ -1,0 +1,76 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+fn planted(parents: &[usize], n_spare: SeqId) -> (Branches, usize) {
+    let mut branches = Branches::new(5, (10..10 + n_spare).collect());
+    let n = branches.plant(parents.iter().copied(), |own, spare| {
+        assert!(own == 5 && spare >= 10);
+        true
+    });
+    (branches, n)
+}
+
+/// Node, how many are before it, and its sequences, of each token in the order of the batch.
+fn layout(branches: &Branches) -> Vec<(usize, usize, Vec<SeqId>)> {
+    branches.nodes().map(|(node, depth, sequences)| (node, depth, sequences.to_vec())).collect()
+}
+
+#[test]
+fn a_chain_is_in_the_slots_own_sequence() {
+    let (branches, n) = planted(&[0, 1, 2], 3);
+    assert_eq!((n, branches.of_text()), (3, &[5][..]));
+    assert_eq!(layout(&branches), [(1, 0, vec![5]), (2, 1, vec![5]), (3, 2, vec![5])]);
+    assert_eq!([0, 1, 2, 3].map(|node| branches.row(node)), [0, 1, 2, 3]);
+}
+
+#[test]
+fn the_first_branch_comes_first() {
+    // 1 and 2 follow the text; 3 follows 1, 4 follows 2, 5 as well.
+    let (branches, n) = planted(&[0, 0, 1, 2, 2], 3);
+    assert_eq!((n, branches.of_text()), (5, &[5, 10, 11][..]));
+    let expected = [(1, 0, vec![5]), (3, 1, vec![5]), (2, 0, vec![10, 11]), (4, 1, vec![10]), (5, 1, vec![11])];
+    assert_eq!(layout(&branches), expected);
+    assert_eq!([0, 1, 2, 3, 4, 5].map(|node| branches.row(node)), [0, 1, 3, 2, 4, 5]);
+    assert_eq!((branches.towards(0, 5), branches.towards(2, 5), branches.towards(5, 5)), (Some(2), Some(5), None));
+    assert!(branches.is_own(3) && !branches.is_own(4));
+}
+
+#[test]
+fn a_draft_ends_where_there_are_no_more_sequences() {
+    assert_eq!(planted(&[0, 0, 0, 1], 1).1, 2);
+    assert_eq!(planted(&[0, 0], 0).1, 1);
+    let mut branches = Branches::new(0, vec![1]);
+    assert_eq!(branches.plant([0, 0, 1].into_iter(), |_, _| false), 1);
+    assert_eq!(branches.of_text(), [0]);
+}
+
+proptest! {
+    /// A token sees just the text and what is before it in its own branch.
+    #[test]
+    fn a_token_sees_what_it_follows(choices in vec(any::<prop::sample::Index>(), 1..40)) {
+        let parents: Vec<usize> = choices.iter().enumerate().map(|(n, choice)| choice.index(n + 1)).collect();
+        let (branches, n) = planted(&parents, 40);
+        prop_assert_eq!(n, parents.len());
+        let before = |node: usize| {
+            let way = std::iter::successors(Some(node), |at| Some(parents[*at - 1]).filter(|parent| *parent > 0));
+            way.skip(1).collect::<Vec<_>>()
+        };
+        let nodes = layout(&branches);
+        for (node, depth, sequences) in &nodes {
+            prop_assert_eq!(before(*node).len(), *depth);
+            prop_assert!(sequences.iter().all(|sequence| branches.of_text().contains(sequence)));
+            for (other, other_depth, others) in nodes.iter().filter(|other| other.1 < *depth) {
+                let shared = sequences.iter().any(|sequence| others.contains(sequence));
+                prop_assert_eq!(shared, before(*node).contains(other), "{} {} {}", node, other, other_depth);
+            }
+            let mut way: Vec<usize> = std::iter::successors(branches.towards(0, *node), |at| branches.towards(*at, *node)).collect();
+            way.reverse();
+            prop_assert_eq!(way, [&[*node], before(*node).as_slice()].concat());
+        }
+        // What is right of the first branch leaves no hole in the cells.
+        let own = nodes.iter().take_while(|(node, ..)| branches.is_own(*node)).count();
+        prop_assert!(nodes.iter().skip(own).all(|(node, ..)| !branches.is_own(*node)));
+    }
+}
