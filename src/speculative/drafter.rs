@@ -9,7 +9,8 @@ use crate::session::Snapshot;
 
 /// Proposes tokens that the target then checks. One drafter serves all slots.
 ///
-/// A drafter cannot make a text wrong, only slow: what it proposes is compared with what the target says. It owes
+/// A drafter cannot make a text wrong, only slow: what it proposes is compared with what the target says. (Where it is
+/// given a [`Drawing`], the distribution that it hands over must be the one drawn from, and there the draw is made.) It owes
 /// no exactness about the tokens it has seen either: each [`Ask`] carries the whole context, and the drafter finds out
 /// itself what of it is new. That keeps cancelled evaluations, context shifts and reused prompts out of this interface.
 pub trait Drafter {
@@ -75,7 +76,7 @@ pub trait Drafter {
 pub struct Ask<'a> {
     /// The slot.
     pub slot: usize,
-    /// The whole context: prompt and generated tokens, the last one not yet evaluated by the target. From one ask of
+    /// The whole context: prompt and generated tokens, the last of them not yet evaluated by the target. From one ask of
     /// a request to the next it only grows at its end, except by [`Drafter::shift`].
     pub tokens: &'a [Token],
     /// The target's sampler, in the state after `tokens`.

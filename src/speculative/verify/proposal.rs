@@ -13,8 +13,8 @@ use crate::llama::Token;
 /// - How long the draft may be is said before the first draw. It may end earlier by not drawing on, which may depend on
 ///   all drawn so far and on the next row ([`Row::best`]), but **nothing drawn can be taken out again**. To drop the
 ///   end because its q is low, or because a rule like "at least so many or none" says so, makes the text wrong (by a
-///   total variation of .24 in the tests). A draft may only be dropped whole, and only for a reason that has nothing to
-///   do with it: a cancel, a full cache.
+///   total variation of .24 in the tests). A draft may be dropped whole, or cut at a length ([`Proposal::cap`]), only for
+///   a reason that has nothing to do with it: a cancel, a full cache, a batch without room.
 /// - The same for choosing between drafts of several sources: those from `fix` may be compared as one likes; one that
 ///   was drawn may be preferred or not before it is drawn.
 #[derive(Debug, Default)]
