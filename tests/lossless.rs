@@ -204,7 +204,8 @@ fn rules_that_compare_probabilities_work_with_every_sampler() {
                 assert!(probs.iter().all(given), "{request} {probs:?}");
                 accepted += answer["speculative"]["n_accepted"].as_u64().expect("a count");
             }
-            if way["adaptive"] == false {
+            // What other drafters know comes from all requests, and changes while these two run.
+            if way["adaptive"] == false && way["type"] == "draft" {
                 assert_eq!(essence(&answers[0]), essence(&answers[1]), "a seed is a seed: {request}");
             }
         }
