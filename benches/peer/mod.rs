@@ -206,6 +206,8 @@ pub struct Settings {
     pub n_threads_draft: i32,
     /// How eagerly idle threads poll, 0..=100; llama.cpp's own default is 50.
     pub poll: i32,
+    /// Whether flash attention is left to llama.cpp, which then takes it; else it is off.
+    pub flash_attn: bool,
 }
 
 /// What to generate.

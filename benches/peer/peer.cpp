@@ -304,6 +304,7 @@ int32_t peer_cache_stats(peer_cache * dynamic, peer_cache * fixed, const int32_t
 
 struct peer_settings {
     int32_t n_ctx, n_threads, n_threads_draft, poll;
+    bool flash_attn;
 };
 
 struct peer_request {
@@ -522,6 +523,7 @@ int32_t peer_models_load(const char * target, const char * draft, const peer_set
         common_params & params = models->params;
         params.model.path = target;
         params.n_ctx = settings->n_ctx;
+        if (!settings->flash_attn) params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
         params.n_parallel = 1;
         params.fit_params = false;
         params.cpuparams.n_threads = settings->n_threads;

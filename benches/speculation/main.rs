@@ -12,7 +12,7 @@
 //! | `--n-predict`, `--prompts`, `--repetitions` | most tokens of a text, prompts of a kind, runs of each (medians count) |
 //! | `--threads 1` | for target evaluations on both sides, and for our draft; all cores without it |
 //! | `--no-draft`, `--no-ngram` | leave out a half |
-//! | `--stock` | llama.cpp as it comes: draft on all threads, polling; else what a short try finds fastest |
+//! | `--stock` | llama.cpp as it comes: draft on all threads, polling, flash attention; else what a short try finds fastest |
 //! | `--plot FILE` | where the plot of speed-up against draft length goes; `target/bench/speedup.svg` without it |
 //!
 //! Without models: the shipped pair and the enlarged targets in `target/models` (`--quick`: that of 750 M parameters). Ours
@@ -201,10 +201,16 @@ fn run() -> Result<()> {
 /// llama.cpp's side with the settings that suit it best on this machine, by a short try of each; or as it comes.
 fn load(pair: &Pair, options: &Options, prompt: &[i32]) -> Result<Models> {
     let n_threads = options.threads;
-    let with = |n_threads_draft: i32, poll: i32| Settings { n_ctx: N_CTX, n_threads, n_threads_draft, poll };
-    let mut settings = vec![with(n_threads, 50)];
+    let with = |n_threads_draft: i32, poll: i32, flash_attn: bool| Settings {
+        n_ctx: N_CTX,
+        n_threads,
+        n_threads_draft,
+        poll,
+        flash_attn,
+    };
+    let mut settings = vec![with(n_threads, 50, true)];
     if !options.stock {
-        settings.extend([with(1, 50), with(1, 0)]);
+        settings.extend([with(1, 50, true), with(1, 0, true), with(1, 50, false), with(1, 0, false)]);
     }
     let request = Request { kind: "draft-simple", n_max: 3, n_predict: 24, ..Request::default() };
     let mut best: Option<(f64, Models, Settings)> = None;
@@ -220,8 +226,9 @@ fn load(pair: &Pair, options: &Options, prompt: &[i32]) -> Result<Models> {
         }
     }
     let (_, models, settings) = best.ok_or("no settings")?;
-    let Settings { n_threads_draft, poll, .. } = settings;
-    println!("llama.cpp: {n_threads} threads, {n_threads_draft} for the draft, poll {poll}");
+    let Settings { n_threads_draft, poll, flash_attn, .. } = settings;
+    let attention = if flash_attn { "flash attention" } else { "no flash attention" };
+    println!("llama.cpp: {n_threads} threads, {n_threads_draft} for the draft, poll {poll}, {attention}");
     Ok(models)
 }
 

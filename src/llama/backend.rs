@@ -180,11 +180,13 @@ pub(super) fn device_by_name(name: &str) -> Option<sys::ggml_backend_dev_t> {
     (!device.is_null()).then_some(device)
 }
 
-/// Whether there is a device other than CPUs.
+/// Whether there is a device other than CPUs: a GPU, or an RPC server's. (`llama_supports_gpu_offload` says so wherever RPC was
+/// compiled in.)
 pub(super) fn supports_offload() -> bool {
     start();
-    // SAFETY: llama.cpp is started; this counts its devices.
-    unsafe { sys::llama_supports_gpu_offload() }
+    let kinds = [sys::GGML_BACKEND_DEVICE_TYPE_GPU, sys::GGML_BACKEND_DEVICE_TYPE_IGPU];
+    // SAFETY: looks through ggml's list of devices; NULL means that there is none.
+    kinds.into_iter().any(|kind| !unsafe { sys::ggml_backend_dev_by_type(kind) }.is_null())
 }
 
 /// One line on the instruction sets and backends in use.

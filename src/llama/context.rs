@@ -8,7 +8,7 @@ use llama_cpp_sys_2 as sys;
 use super::guard::{Why, foredraft_context_new, foredraft_decode};
 use super::mtp::Hidden;
 use super::params::{CacheType, ContextParams, FlashAttn, Pooling, RopeScaling};
-use super::{Batch, Interrupt, Model, SeqId, ThreadPool, log};
+use super::{Batch, Interrupt, Model, SeqId, ThreadPool, backend, log};
 use crate::error::{Error, Result};
 
 /// The context that `n_ctx: None` asks for, unless the model was trained on less.
@@ -83,6 +83,7 @@ impl Context {
         if model.vocab_only() {
             return Err(Error::model("the model was loaded with vocab_only: it cannot be evaluated"));
         }
+        let params = &ContextParams { flash_attn: flash_attn(params, model), ..params.clone() };
         let mut raw = raw_params(params, model, interrupt);
         if hidden.is_input() {
             raw.ctx_type = sys::LLAMA_CONTEXT_TYPE_MTP;
@@ -361,6 +362,23 @@ fn raw_params(params: &ContextParams, model: &Model, interrupt: &Arc<Interrupt>)
     raw.abort_callback = Some(Interrupt::callback);
     raw.abort_callback_data = Arc::as_ptr(interrupt).cast_mut().cast();
     raw
+}
+
+/// Most bytes that attention without the flash kernel may take for its products of queries and keys.
+const MAX_KQ: u64 = 256 << 20;
+
+/// Flash attention, decided where only CPUs compute. ggml's kernel takes one query after the other there, if it has fewer than
+/// 64, and is half as fast as multiplying matrices for drafts of 4 to 62 tokens. It sums up a single query in another order
+/// (from 512 cells on) than several, and 64 in yet another; without it a token's logits hardly depend on its batch.
+fn flash_attn(params: &ContextParams, model: &Model) -> FlashAttn {
+    let n_ubatch = params.n_ubatch.min(params.n_batch);
+    let kq = [n_ubatch, model.n_head(), 4]
+        .map(u64::from)
+        .iter()
+        .fold(u64::from(n_ctx(params, model)), |a, b| a.saturating_mul(*b));
+    let is_plain = matches!(params.type_v, CacheType::F32 | CacheType::F16);
+    let off = params.flash_attn == FlashAttn::Auto && !backend::supports_offload() && is_plain && kq <= MAX_KQ;
+    if off { FlashAttn::Off } else { params.flash_attn }
 }
 
 /// Tokens of context of one sequence, or of all with a shared buffer.

@@ -92,7 +92,8 @@ impl ModelParams {
 /// When to use flash attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlashAttn {
-    /// Where the model and the device support it.
+    /// Where the model and the device support it, and not where only CPUs compute and the context is short enough that
+    /// it would save little memory.
     Auto,
     /// Never.
     Off,
