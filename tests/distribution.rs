@@ -85,6 +85,54 @@ fn continuations_are_distributed_as_plain_ones() {
     check(1200, json!({"temperature": 1.0, "top_k": 4, "top_p": 1.0}), &[rule("rejection"), rule("block"), tree]);
 }
 
+/// A row of probabilities by token, of the token that would follow `prompt`.
+fn row(system: &System, prompt: &[Value], more: Value) -> BTreeMap<u64, f64> {
+    let request = json!({"prompt": prompt, "n_predict": 1, "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "n_probs": 10_000});
+    let answer = complete(system, Speculative, &with(&request, more));
+    let row = answer["completion_probabilities"][0]["top_logprobs"].as_array().expect("a row");
+    row.iter().map(|x| (x["id"].as_u64().expect("an id"), x["logprob"].as_f64().expect("a number").exp())).collect()
+}
+
+/// With shared noise, target and draft say the same as often as their distributions p and q predict:
+/// Σ_x 1 / Σ_y max(p_y / p_x, q_y / q_x), the chance that x wins both of the races that the noise decides.
+#[test]
+fn coupled_accepts_what_the_distributions_predict() {
+    let system = start(json!({"n_ctx": 256}));
+    let (mut checked, mut accepted, mut predicted, mut at_once) = (0.0, 0.0, 0.0, 0.0);
+    for (seed, prompt) in prompts().iter().enumerate().step_by(3) {
+        let request = json!({
+            "prompt": prompt, "n_predict": 40, "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "seed": seed, "ignore_eos": true,
+            "return_tokens": true, "speculative": {"type": "draft", "adaptive": false, "n_max": 1},
+        });
+        let answer = complete(&system, Speculative, &request);
+        let tokenized = system.with_server(|server| server.tokenize(json!({"content": prompt, "add_special": true}).to_string().as_bytes()));
+        let mut text = tokenized.expect("tokens")["tokens"].as_array().expect("tokens").clone();
+        let tokens = answer["tokens"].as_array().expect("tokens");
+        let sources = answer["sources"].as_array().expect("sources");
+        // The first token is the prompt's, and behind an accepted one comes the target's own.
+        let mut is_drafted = false;
+        for (token, source) in tokens.iter().zip(sources) {
+            if is_drafted {
+                let p = row(&system, &text, json!({"speculative": false}));
+                let q = row(&system, &text, json!({"speculative": {"model": "draft"}}));
+                assert!((p.values().sum::<f64>() - 1.0).abs() < 1e-3 && p.len() == q.len(), "whole rows");
+                let wins_both = |x: &u64| 1.0 / p.iter().map(|(y, p_y)| (p_y / p[x]).max(q[y] / q[x])).sum::<f64>();
+                predicted += p.keys().map(wins_both).sum::<f64>();
+                at_once += p.iter().map(|(x, p_x)| p_x.min(q[x])).sum::<f64>();
+                checked += 1.0;
+                accepted += f64::from(u8::from(source == "draft"));
+            }
+            is_drafted = source != "draft";
+            text.push(token.clone());
+        }
+        assert!(sources.iter().any(|source| source == "target"), "{answer}");
+    }
+    let (seen, predicted, most) = (accepted / checked, predicted / checked, at_once / checked);
+    println!("accepted {seen:.3} of {checked}, predicted {predicted:.3}; no rule could accept more than {most:.3}");
+    assert!(checked > 300.0 && (seen - predicted).abs() < 0.05, "{seen} {predicted}");
+    assert!(predicted < most + 1e-6);
+}
+
 /// `make exactness`. Every rule, several ways to draft and to sample.
 #[test]
 #[ignore = "takes two hours; FOREDRAFT_CONTINUATIONS sets how many, 100000 without it"]

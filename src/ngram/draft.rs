@@ -28,8 +28,10 @@ pub enum Level {
 pub struct Drafted {
     /// The token.
     pub token: i32,
-    /// How probable it is: its share of what followed the n-gram, 0..=1.
-    pub probability: f32,
+    /// How often it followed the n-gram.
+    pub count: u32,
+    /// How often anything did.
+    pub total: u32,
     /// The tokens of the n-gram, 1..=4.
     pub size: usize,
     /// The cache that knew it.
@@ -131,7 +133,7 @@ impl Part<'_> {
     }
 
     fn drafted(&self, count: Count, size: usize, level: Level) -> Drafted {
-        Drafted { token: count.token, probability: count.count as f32 / self.total as f32, size, level }
+        Drafted { token: count.token, count: count.count, total: self.total, size, level }
     }
 }
 

@@ -110,13 +110,13 @@ fn levels_and_sizes_in_order() {
     let dynamic = cache(&[(&[4], &[(20, 9)]), (&[3, 4], &[(21, 9)])]);
     let context = cache(&[(&[4], &[(10, 9)]), (&[3, 4], &[(11, 1)]), (&[2, 3, 4], &[(12, 1), (13, 2)])]);
     let empty = Cache::new();
-    let drafted = |token, probability, size, level| Drafted { token, probability, size, level };
+    let drafted = |token, (count, total), size, level| Drafted { token, count, total, size, level };
     for (context, dynamic, history, expected) in [
-        (&context, &dynamic, &[1, 2, 3, 4][..], drafted(13, 2.0 / 3.0, 3, Level::Context)),
+        (&context, &dynamic, &[1, 2, 3, 4][..], drafted(13, (2, 3), 3, Level::Context)),
         // Seen once is not enough for two tokens; one token is.
-        (&context, &dynamic, &[3, 4], drafted(10, 1.0, 1, Level::Context)),
-        (&empty, &dynamic, &[9, 3, 4], drafted(21, 1.0, 2, Level::Dynamic)),
-        (&empty, &empty, &[9, 3, 4], drafted(30, 1.0, 2, Level::Static)),
+        (&context, &dynamic, &[3, 4], drafted(10, (9, 9), 1, Level::Context)),
+        (&empty, &dynamic, &[9, 3, 4], drafted(21, (9, 9), 2, Level::Dynamic)),
+        (&empty, &empty, &[9, 3, 4], drafted(30, (9, 9), 2, Level::Static)),
     ] {
         let levels = Levels { context, dynamic, fixed: &fixed, sizes: Sizes::ALL };
         assert_eq!(levels.next(history), Some(expected), "{history:?}");

@@ -54,12 +54,34 @@ impl Rule for Lookup {
         let fixed = self.fixed.as_ref().map_or_else(|| shared.fixed(), |file| Arc::clone(&file.0));
         let levels = Levels { context: &self.context, dynamic, fixed: &fixed, sizes: Sizes::ALL };
         levels.draft(text, limits.n_max, &mut self.drafted);
-        for Drafted { token, probability, .. } in &self.drafted {
-            draft.push(*token, *probability);
+        for drafted in &self.drafted {
+            draft.push(drafted.token, confidence(drafted));
         }
     }
 
     fn remember(shared: &mut Arc<Caches>, context: &[Token], output: usize) {
         shared.learn(context, output);
+    }
+}
+
+/// A token's share of what followed, as if the n-gram had been seen a little more often with other tokens; the more, the shorter
+/// it is. A share of 1 of a single case is no certainty.
+#[allow(clippy::cast_precision_loss)] // counts beyond 2^24 are sure enough
+fn confidence(drafted: &Drafted) -> f32 {
+    let doubt = 0.1 + 2.0 / drafted.size.max(1) as f32;
+    drafted.count as f32 / (drafted.total as f32 + doubt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ngram::Level;
+
+    #[test]
+    fn the_more_is_known_the_surer() {
+        let of = |count, total, size| confidence(&Drafted { token: 1, count, total, size, level: Level::Context });
+        let rising = [of(1, 2, 4), of(1, 1, 3), of(1, 1, 4), of(2, 2, 4), of(9, 9, 2), of(9, 9, 4), of(500, 500, 4)];
+        assert!(rising.is_sorted() && rising.iter().all(|share| (0.0..1.0).contains(share)), "{rising:?}");
+        assert!(of(500, 500, 4) > 0.99 && of(1, 1, 4) < 0.7, "{rising:?}");
     }
 }
