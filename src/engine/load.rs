@@ -202,7 +202,7 @@ fn generator(
 }
 
 /// The sequences of a context: one for each slot and, where they can share a buffer, some for the branches of its drafts.
-fn sequences(params: &ContextParams, n_parallel: usize, model: &Model, extend: Option<SelfExtend>) -> ContextParams {
+pub(super) fn sequences(params: &ContextParams, n_parallel: usize, model: &Model, extend: Option<SelfExtend>) -> ContextParams {
     let shares = (n_parallel == 1 || params.kv_unified) && model.can_roll_back() && extend.is_none();
     let each = if shares { MAX_BRANCHES.min(llama::max_sequences() / n_parallel).max(1) } else { 1 };
     let n_seq_max = u32::try_from(n_parallel * each).unwrap_or(u32::MAX);
@@ -241,7 +241,7 @@ fn mtp_context(
 }
 
 /// The drafters that need no model, in the order in which equals are preferred.
-fn add_text_drafters(team: &mut Team, n_slots: usize, caches: &Arc<Caches>) {
+pub(super) fn add_text_drafters(team: &mut Team, n_slots: usize, caches: &Arc<Caches>) {
     team.add(Box::new(Prediction::new(n_slots)));
     team.add(Box::new(Suffix::new(n_slots)));
     team.add(Box::new(NgramCache::with(n_slots, Arc::clone(caches))));
