@@ -202,7 +202,12 @@ fn generator(
 }
 
 /// The sequences of a context: one for each slot and, where they can share a buffer, some for the branches of its drafts.
-pub(super) fn sequences(params: &ContextParams, n_parallel: usize, model: &Model, extend: Option<SelfExtend>) -> ContextParams {
+pub(super) fn sequences(
+    params: &ContextParams,
+    n_parallel: usize,
+    model: &Model,
+    extend: Option<SelfExtend>,
+) -> ContextParams {
     let shares = (n_parallel == 1 || params.kv_unified) && model.can_roll_back() && extend.is_none();
     // llama.cpp asserts that a token of each fits into a batch, and that is no larger than the context.
     let n_batch = params.n_batch.min(params.n_ctx.filter(|n_ctx| *n_ctx > 0).unwrap_or(u32::MAX));

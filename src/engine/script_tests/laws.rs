@@ -188,7 +188,7 @@ fn texts_are_distributed_as_the_script_alone_speaks() {
 }
 
 #[test]
-#[ignore = "takes a minute"]
+#[ignore = "takes some minutes"]
 fn many_texts_are_distributed_as_the_script_alone_speaks() {
     check(150_000);
 }

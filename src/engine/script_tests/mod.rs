@@ -179,7 +179,8 @@ fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::Settings) -
 #[test]
 fn small_contexts_can_be_made() {
     for (n_parallel, n_ctx, n_batch) in [(1, 4, 64), (1, 64, 4), (3, 16, 64), (3, 64, 7), (1, 0, 8)] {
-        let params = ContextParams { n_ctx: Some(n_ctx), n_batch, kv_unified: n_parallel > 1, ..ContextParams::default() };
+        let params =
+            ContextParams { n_ctx: Some(n_ctx), n_batch, kv_unified: n_parallel > 1, ..ContextParams::default() };
         let params = load::sequences(&params, n_parallel, &MODEL, None);
         let made = Context::new(&MODEL, &params, &THREADS, &Arc::default());
         assert!(made.is_ok(), "{n_parallel} {n_ctx} {n_batch}: {made:?}");

@@ -179,13 +179,15 @@ fn voice() -> BoxedStrategy<Voice> {
 }
 
 fn faults(most: usize) -> BoxedStrategy<BTreeMap<usize, Fault>> {
+    // The first evaluations are of prompts.
+    let number = prop_oneof![0..6_usize, 0..120_usize];
     let fault = prop_oneof![
         Just(Fault::Full),
         (0..4_usize).prop_map(Fault::Aborted),
         (0..4_usize).prop_map(Fault::Aborted),
         (0..4_usize).prop_map(Fault::Failed),
     ];
-    prop_oneof![3 => Just(BTreeMap::new()), 2 => btree_map(0..120_usize, fault.boxed(), 0..most)].boxed()
+    prop_oneof![3 => Just(BTreeMap::new()), 2 => btree_map(number.boxed(), fault.boxed(), 0..most)].boxed()
 }
 
 prop_compose! {
