@@ -139,7 +139,12 @@ fn run(schedule: &Schedule) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        // PROPTEST_CASES asks for more.
+        cases: 4 * ProptestConfig::default().cases,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn every_text_is_what_the_script_alone_says(schedule in schedules()) {
