@@ -1,7 +1,7 @@
 //! A step of all slots together: draft, evaluate one batch, sample and check.
 
 use std::cmp::Reverse;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::checking::{self, Drafted};
 use super::event::Stop;
@@ -49,9 +49,9 @@ impl Generation {
         if wishes.is_empty() {
             return;
         }
-        let start = Instant::now();
+        let start = self.team.now();
         self.team.draft(&wishes, base);
-        self.t_draft = start.elapsed();
+        self.t_draft = self.team.now().saturating_duration_since(start);
         for slot in &mut self.slots {
             let Some(speculation) = slot.task.as_mut().and_then(|task| task.speculation.as_mut()) else { continue };
             speculation.stats.t_draft += self.t_draft;
@@ -110,9 +110,9 @@ impl Generation {
     /// Evaluates the batch and goes on with each slot in it.
     pub(super) fn evaluate(&mut self, notify: &mut dyn FnMut(u64)) {
         self.context.keep_hidden(self.team.needs_hidden());
-        let start = Instant::now();
+        let start = self.team.now();
         let result = self.context.decode(&self.batch);
-        let time = start.elapsed();
+        let time = self.team.now().saturating_duration_since(start);
         for slot in &mut self.slots {
             slot.branches.clear(&mut self.context);
         }

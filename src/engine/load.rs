@@ -202,9 +202,17 @@ fn generator(
 }
 
 /// The sequences of a context: one for each slot and, where they can share a buffer, some for the branches of its drafts.
-fn sequences(params: &ContextParams, n_parallel: usize, model: &Model, extend: Option<SelfExtend>) -> ContextParams {
+pub(super) fn sequences(
+    params: &ContextParams,
+    n_parallel: usize,
+    model: &Model,
+    extend: Option<SelfExtend>,
+) -> ContextParams {
     let shares = (n_parallel == 1 || params.kv_unified) && model.can_roll_back() && extend.is_none();
-    let each = if shares { MAX_BRANCHES.min(llama::max_sequences() / n_parallel).max(1) } else { 1 };
+    // llama.cpp asserts that a token of each fits into a batch, and that is no larger than the context.
+    let n_batch = params.n_batch.min(params.n_ctx.filter(|n_ctx| *n_ctx > 0).unwrap_or(u32::MAX));
+    let most = usize::try_from(n_batch).unwrap_or(usize::MAX).min(llama::max_sequences());
+    let each = if shares { MAX_BRANCHES.min(most / n_parallel).max(1) } else { 1 };
     let n_seq_max = u32::try_from(n_parallel * each).unwrap_or(u32::MAX);
     ContextParams { n_seq_max, kv_unified: params.kv_unified || each > 1, ..params.clone() }
 }
@@ -241,7 +249,7 @@ fn mtp_context(
 }
 
 /// The drafters that need no model, in the order in which equals are preferred.
-fn add_text_drafters(team: &mut Team, n_slots: usize, caches: &Arc<Caches>) {
+pub(super) fn add_text_drafters(team: &mut Team, n_slots: usize, caches: &Arc<Caches>) {
     team.add(Box::new(Prediction::new(n_slots)));
     team.add(Box::new(Suffix::new(n_slots)));
     team.add(Box::new(NgramCache::with(n_slots, Arc::clone(caches))));

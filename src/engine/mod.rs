@@ -17,6 +17,8 @@ mod generation;
 mod load;
 mod preview;
 mod request;
+#[cfg(test)]
+mod script_tests;
 mod sessions;
 mod slots;
 mod space;

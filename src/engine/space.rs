@@ -11,7 +11,9 @@ impl Generation {
         for index in 0..self.slots.len() {
             let Some(slot) = self.slots.get_mut(index) else { continue };
             let Some(task) = slot.task.as_mut().filter(|task| task.tokens.len() >= n_ctx) else { continue };
-            let range = session::shift(slot.cache.len(), task.n_keep)
+            // All but the newest token count, also those that are not in the cache: of a draft's branch that was right, or
+            // where the cache was lost. Else the text would depend on that.
+            let range = session::shift(task.tokens.len().saturating_sub(1), task.n_keep)
                 .filter(|_| self.ctx_shift)
                 .filter(|range| slot.cache.shift(&mut self.context, range.clone()));
             let Some(range) = range else {

@@ -38,7 +38,7 @@ pub struct Context {
     pub(super) has_logits: Vec<bool>,
     n_vocab: usize,
     pub(super) n_embd: usize,
-    n_ctx: usize,
+    pub(super) n_ctx: usize,
     n_batch: usize,
     n_seq_max: SeqId,
     /// Whether all sequences share one buffer.
@@ -56,7 +56,21 @@ pub struct Context {
     pub(super) model: Arc<Model>,
     _threads: Arc<ThreadPool>,
     interrupt: Arc<Interrupt>,
+    /// What answers in llama.cpp's place.
+    #[cfg(test)]
+    pub(super) script: Option<super::script::Script>,
 }
+
+/// Where a script has taken llama.cpp's place (in tests: see `script`), ends a method of [`Context`] with its answer.
+macro_rules! scripted {
+    ($script:ident = $of:expr => $answer:expr) => {
+        #[cfg(test)]
+        if let Some($script) = $of {
+            return $answer;
+        }
+    };
+}
+pub(super) use scripted;
 
 // SAFETY: a context has no thread affinity; `&mut self` keeps it to one thread at a time, and the methods that
 // take `&self` only read what evaluations do not change.
@@ -124,6 +138,8 @@ impl Context {
                 model: Arc::clone(model),
                 _threads: Arc::clone(threads),
                 interrupt: Arc::clone(interrupt),
+                #[cfg(test)]
+                script: None,
             }
         };
         if context.memory.is_null() && !params.embeddings {
@@ -184,6 +200,7 @@ impl Context {
 
     /// Most tokens that are evaluated at once; larger batches are split into such.
     pub fn n_ubatch(&self) -> usize {
+        scripted!(script = &self.script => script.n_ubatch);
         // SAFETY: the context is alive.
         unsafe { sys::llama_n_ubatch(self.ptr.as_ptr()) as usize }
     }
@@ -216,6 +233,17 @@ impl Context {
     pub fn decode(&mut self, batch: &Batch) -> std::result::Result<(), DecodeError> {
         self.has_logits.clear();
         self.check(batch).map_err(DecodeError::Failed)?;
+        // Keys that are turned for new positions in part only, because the evaluation was stopped, would be lost.
+        let moved = std::mem::take(&mut self.moved);
+        self.evaluate(batch, moved)?;
+        self.has_logits.extend(batch.outputs.iter().map(|output| *output != 0));
+        self.hidden.evaluated();
+        Ok(())
+    }
+
+    /// Evaluates a batch without anything that llama.cpp would assert; `whole`: whatever interrupts.
+    fn evaluate(&mut self, batch: &Batch, whole: bool) -> std::result::Result<(), DecodeError> {
+        scripted!(script = &mut self.script => script.decode(batch, &self.lora_scales, whole));
         self.seq_lists.clear();
         let mut sequences = batch.sequences.as_slice();
         for n in &batch.n_sequences {
@@ -232,9 +260,7 @@ impl Context {
             seq_id: self.seq_lists.as_mut_ptr(),
             logits: batch.outputs.as_ptr().cast_mut(),
         };
-        // Keys that are turned for new positions in part only, because the evaluation was stopped, would be lost.
-        let moved = std::mem::take(&mut self.moved);
-        self.interrupt.hold(moved);
+        self.interrupt.hold(whole);
         let mut why = Why::new();
         // SAFETY: all arrays have `n_tokens` elements (hidden states: `n_embd` each) and live through the call, which only reads
         // them; tokens, sequences and size are within what llama.cpp asserts (`check`); exceptions end in the guard.
@@ -242,11 +268,7 @@ impl Context {
             log::collecting(|| unsafe { foredraft_decode(self.ptr.as_ptr(), raw, why.ptr(), why.size()) });
         self.interrupt.hold(false);
         match code {
-            0 => {
-                self.has_logits.extend(batch.outputs.iter().map(|output| *output != 0));
-                self.hidden.evaluated();
-                Ok(())
-            }
+            0 => Ok(()),
             1 => Err(DecodeError::Full),
             2 => Err(DecodeError::Aborted),
             code => Err(DecodeError::Failed(format!(
@@ -286,6 +308,7 @@ impl Context {
         if !self.has_logits.get(index).copied().unwrap_or(false) {
             return None;
         }
+        scripted!(script = &mut self.script => script.logits(index));
         let row = i32::try_from(index).ok()?;
         // SAFETY: the last evaluation succeeded and computed this row, which has one float a token and belongs
         // to the context, borrowed here as long as the slice lives.

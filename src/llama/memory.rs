@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use llama_cpp_sys_2 as sys;
 
+use super::context::scripted;
 use super::guard::{Why, foredraft_seq_divide, foredraft_seq_move};
 use super::guard::{foredraft_state_get, foredraft_state_set, foredraft_state_size};
 use super::{Batch, Context, DecodeError, SeqId, log};
@@ -36,6 +37,10 @@ impl Context {
         if self.memory.is_null() || !self.has_sequence(sequence) {
             return false;
         }
+        scripted!(script = &mut self.script => {
+            script.remove(sequence, from..to.unwrap_or(usize::MAX));
+            true
+        });
         let from = i32::try_from(from).unwrap_or(i32::MAX);
         let to = to.map_or(-1, |to| i32::try_from(to).unwrap_or(i32::MAX));
         // SAFETY: the memory belongs to the context, and the sequence is one of its own.
@@ -51,6 +56,10 @@ impl Context {
         }
         // As with moved keys: until then there is nothing in the new place.
         self.moved = true;
+        scripted!(script = &mut self.script => {
+            script.copy(from, to);
+            true
+        });
         // SAFETY: the memory belongs to the context, and both sequences are its own; whole sequences can be copied by
         // every kind of memory.
         unsafe { sys::llama_memory_seq_cp(self.memory, from, to, -1, -1) };
@@ -63,6 +72,10 @@ impl Context {
         if !self.unified || !self.cuts_anywhere || from == to || !self.has_sequence(from) || !self.truncate(to, 0) {
             return false;
         }
+        scripted!(script = &mut self.script => {
+            script.copy(from, to);
+            true
+        });
         // SAFETY: the memory belongs to the context, and both sequences are its own, in one buffer.
         unsafe { sys::llama_memory_seq_cp(self.memory, from, to, -1, -1) };
         true
@@ -80,6 +93,10 @@ impl Context {
             return true;
         }
         self.moved = true;
+        scripted!(script = &mut self.script => {
+            script.move_by(sequence, range, by);
+            true
+        });
         let mut why = Why::new();
         // SAFETY: the memory belongs to the context, the sequence is one of its own, and the memory supports shifting;
         // exceptions end in the guard.
@@ -97,6 +114,10 @@ impl Context {
             return true;
         }
         self.moved = true;
+        scripted!(script = &mut self.script => {
+            script.divide(sequence, range, by);
+            true
+        });
         let mut why = Why::new();
         // SAFETY: as in `move_by`; the divisor is not 0.
         unsafe { foredraft_seq_divide(self.memory, sequence, from, to, by, why.ptr(), why.size()) }
@@ -119,6 +140,7 @@ impl Context {
         if self.memory.is_null() || !self.has_sequence(sequence) {
             return 0;
         }
+        scripted!(script = &self.script => script.len(sequence));
         // SAFETY: as in `remove`.
         let last = unsafe { sys::llama_memory_seq_pos_max(self.memory, sequence) };
         usize::try_from(last.saturating_add(1)).unwrap_or(0)
@@ -133,6 +155,7 @@ impl Context {
         if self.memory.is_null() || !self.has_sequence(sequence) || self.len(sequence) != next {
             return false;
         }
+        scripted!(script = &self.script => script.first(sequence) == Some(0));
         // SAFETY: as in `remove`.
         let first = unsafe { sys::llama_memory_seq_pos_min(self.memory, sequence) };
         // A recurrent state stands for all tokens before it.
@@ -147,6 +170,7 @@ impl Context {
     /// Copies the state of `sequence` out. It fits into every context of the same model and [`Context::layout`].
     pub fn state(&mut self, sequence: SeqId, part: Part) -> Result<Vec<u8>> {
         self.settle(sequence)?;
+        scripted!(script = &self.script => Ok(script.state(sequence)));
         let mut why = Why::new();
         // SAFETY: the context is alive and the sequence one of its own; exceptions end in the guard.
         let size =
@@ -173,6 +197,10 @@ impl Context {
         if !self.has_sequence(sequence) {
             return Err(Error::model(format!("there is no sequence {sequence}")));
         }
+        scripted!(script = &mut self.script => match script.set_state(sequence, state) {
+            true => Ok(()),
+            false => Err(Error::model("the state does not fit")),
+        });
         let mut why = Why::new();
         // SAFETY: the context is alive and the sequence one of its own; llama.cpp reads no more than `state`, whose length
         // it is told, and checks types and sizes in it against its tensors; exceptions end in the guard.
@@ -189,11 +217,12 @@ impl Context {
 
     /// Empties all sequences.
     pub fn reset(&mut self) {
+        self.moved = false;
+        scripted!(script = &mut self.script => script.reset());
         if !self.memory.is_null() {
             // SAFETY: the memory belongs to the context.
             unsafe { sys::llama_memory_clear(self.memory, true) };
         }
-        self.moved = false;
     }
 
     /// Turns keys whose positions were moved, and copies what is to be copied: until then a state would be an old one. llama.cpp does it

@@ -16,6 +16,8 @@ mod model;
 mod mtp;
 mod params;
 mod schema;
+#[cfg(test)]
+pub(crate) mod script;
 mod threads;
 mod vocab;
 

@@ -191,11 +191,17 @@ impl Sequence {
         self.cut(context, end)
     }
 
-    /// Removes the tokens `range`; those behind move down. False when this memory cannot do that, or groups positions; then
-    /// nothing changed.
+    /// Removes the tokens `range`, as far as they are here; those behind move down. False when this memory cannot do that, or
+    /// groups positions; then nothing changed.
     pub fn shift(&mut self, context: &mut Context, range: Range<usize>) -> bool {
-        let fits = self.extend.is_none() && range.start < range.end && range.end <= self.tokens.len();
-        if !fits || !context.can_shift() || !context.remove(self.id, range.start, Some(range.end)) {
+        if self.extend.is_some() || range.is_empty() || !context.can_shift() {
+            return false;
+        }
+        if range.end > self.tokens.len() {
+            self.cut(context, range.start);
+            return true;
+        }
+        if !context.remove(self.id, range.start, Some(range.end)) {
             return false;
         }
         let down = range.len().cast_signed();

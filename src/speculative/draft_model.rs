@@ -164,6 +164,10 @@ impl DraftModel {
         let Some(slot) = slots.get_mut(ask.slot) else { return };
         let Slot { cache, in_batch, tips: Some(tips), n_tips, branches, .. } = slot else { return };
         let Some((tip, row)) = tips.get_mut(index).and_then(|tip| tip.row.take().map(|row| (tip, row))) else { return };
+        // Branches beside this one may have taken what there was room for.
+        if ask.draft.tokens.len() >= ask.n_max {
+            return;
+        }
         let Some(logits) = context.logits(row).and_then(|logits| logits.get_mut(..*n_vocab)) else { return };
         let parent = tip.node;
         let free = ask.branches.0.min(branches.len() + 1).saturating_sub(*n_tips);

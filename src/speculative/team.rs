@@ -82,6 +82,17 @@ impl Team {
         }
     }
 
+    /// The time by which drafts and evaluations are measured.
+    pub fn now(&self) -> Instant {
+        (self.clock)()
+    }
+
+    /// Another clock than the machine's.
+    #[cfg(test)]
+    pub(crate) fn set_clock(&mut self, clock: fn() -> Instant) {
+        self.clock = clock;
+    }
+
     /// Adds a drafter that looks at the text alone.
     pub fn add(&mut self, drafter: Box<dyn Drafter + Send>) {
         let place = self.members.iter().position(|member| member.takes_time).unwrap_or(self.members.len());

@@ -69,7 +69,7 @@ impl Tip {
     /// Its next token and, where that is worth it, up to `free` others to begin branches with, each with its probability. No
     /// first one: it ends here.
     pub(super) fn choose(&mut self, ask: &mut Ask<'_>, logits: &mut [f32], free: usize) -> Choice {
-        let free = free.min(MAX_BRANCHES - 1).min(ask.n_max - ask.draft.tokens.len().min(ask.n_max));
+        let free = free.min(MAX_BRANCHES - 1).min(ask.n_max.saturating_sub(ask.draft.tokens.len() + 1));
         let depth = self.path.len();
         let mut choice = [None; MAX_BRANCHES];
         if let Some(Drawing { drawn, chance }) = &mut ask.drawing {

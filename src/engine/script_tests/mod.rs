@@ -1,0 +1,188 @@
+//! The whole engine with a script in llama.cpp's place (`llama::script`), step by step and without threads.
+//!
+//! - `schedules`: what a request says is what the script alone says (`reference`), whatever else happens: other
+//!   requests, cancels, drafts, shifts, reused and copied caches, sessions, evaluations that fail.
+//! - `laws`: the rules that keep the distribution alone do so through the whole engine.
+
+mod laws;
+mod plans;
+mod reference;
+mod schedules;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use super::beams::Beams;
+use super::command::Submission;
+use super::generation::Generation;
+use super::ticket::Expected;
+use super::{Config, Order, Request, load};
+use crate::llama::script::{self, Fault, Script, Voice};
+use crate::llama::{Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool, Token};
+use crate::sampling;
+use crate::speculative::DraftModel;
+
+/// The model whose vocabulary the scripts speak.
+static MODEL: LazyLock<Arc<Model>> = LazyLock::new(|| {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/stories-draft.gguf");
+    Arc::new(Model::load(&ModelParams::new(path), |_| true).unwrap())
+});
+static THREADS: LazyLock<Arc<ThreadPool>> = LazyLock::new(|| Arc::new(ThreadPool::new(1).unwrap()));
+
+/// An engine to be tested.
+#[derive(Debug, Clone)]
+struct Setup {
+    n_parallel: usize,
+    kv_unified: bool,
+    n_ctx: usize,
+    n_ubatch: usize,
+    ctx_shift: bool,
+    target: Voice,
+    /// What goes wrong, by the number of the evaluation.
+    target_faults: BTreeMap<usize, Fault>,
+    draft: Option<Voice>,
+    draft_faults: BTreeMap<usize, Fault>,
+    /// What a drafted token costs, in percent of a target's evaluation.
+    draft_cost: u32,
+}
+
+/// A running engine.
+struct Stage {
+    generation: Generation,
+    interrupt: Arc<Interrupt>,
+    n_orders: u64,
+}
+
+impl Stage {
+    fn new(setup: &Setup) -> Stage {
+        let interrupt = Arc::new(Interrupt::default());
+        let n_seq_max = u32::try_from(setup.n_parallel).unwrap();
+        let context = ContextParams {
+            // The script has less.
+            n_ctx: Some(256),
+            n_batch: 64,
+            n_ubatch: 32,
+            kv_unified: setup.kv_unified,
+            n_threads: 1,
+            n_threads_batch: 1,
+            n_seq_max,
+            ..ContextParams::default()
+        };
+        let play = |voice, percent, faults: &BTreeMap<usize, Fault>| {
+            let params = load::sequences(&context, setup.n_parallel, &MODEL, None);
+            let mut context = Context::new(&MODEL, &params, &THREADS, &interrupt).unwrap();
+            let cost = Duration::from_micros(100) * percent;
+            context.play(Script::new(voice, setup.n_ctx, setup.n_ubatch, cost, faults.clone()));
+            context
+        };
+        let config = Config {
+            model: ModelParams::new(""),
+            context: context.clone(),
+            draft: None,
+            mtp: false,
+            lookup_static: None,
+            lookup_dynamic: None,
+            n_parallel: setup.n_parallel,
+            ctx_shift: setup.ctx_shift,
+            self_extend: None,
+            embedding: false,
+            max_queue: usize::MAX,
+            warmup: false,
+            numa: None,
+            rpc: Vec::new(),
+        };
+        let beams = Beams::new(&MODEL, &context, &THREADS, &interrupt);
+        let mut generation = Generation::new(play(setup.target, 100, &setup.target_faults), beams, &config);
+        if let Some(voice) = setup.draft {
+            let context = play(voice, setup.draft_cost, &setup.draft_faults);
+            let n_vocab = MODEL.vocab().n_tokens();
+            generation.team.add_model(Box::new(DraftModel::new(context, setup.n_parallel, n_vocab, None)));
+        }
+        load::add_text_drafters(&mut generation.team, setup.n_parallel, &Arc::default());
+        generation.team.set_clock(script::clock);
+        Stage { generation, interrupt, n_orders: 0 }
+    }
+
+    /// Queues the texts of a request.
+    fn submit(&mut self, requests: Vec<Request>) -> Arc<Order> {
+        self.n_orders += 1;
+        let expect =
+            |request: &Request| Expected { n_prompt: request.prompt.len(), speculates: request.speculative.is_some() };
+        let order = Order::new(self.n_orders, requests.iter().map(expect).collect(), Arc::default());
+        for (request, ticket) in requests.into_iter().zip(order.tickets()) {
+            self.generation.queue.push_back(Submission { request, ticket, deadline: None, found: None });
+        }
+        order
+    }
+
+    fn advance(&mut self) {
+        self.generation.step(&self.interrupt, &mut |_| {});
+        self.generation.deliver(&mut |_| {});
+    }
+
+    /// A step, after which the engine must know what is in its memory.
+    fn step(&mut self) {
+        self.advance();
+        let (generation, script) = (&self.generation, self.generation.context.script());
+        let n_slots = generation.slots.len();
+        for (id, slot) in (0..).zip(&generation.slots) {
+            assert_eq!(script.tokens(id), slot.cache.to_vec(), "slot {id}: what is there, and what it thinks is there");
+            if let Some(task) = &slot.task {
+                assert!(task.tokens.starts_with(&slot.cache), "slot {id} holds something else than its text");
+            }
+        }
+        let n_branches = generation.context.n_shared().saturating_sub(n_slots);
+        for id in (0..).skip(n_slots).take(n_branches) {
+            assert!(script.tokens(id).is_empty(), "a branch was left behind in sequence {id}");
+        }
+    }
+
+    /// Faults of the target that are still to come and would end requests.
+    fn failures_left(&self) -> usize {
+        let faults = self.generation.context.script().faults();
+        faults.filter(|fault| !matches!(fault, Fault::Aborted(_))).count()
+    }
+}
+
+/// A request for a text behind `prompt`, without anything special.
+fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::Settings) -> Request {
+    Request {
+        prompt: prompt.into(),
+        prompt_of: None,
+        n_predict: Some(n_predict),
+        n_keep: Some(0),
+        stop: Vec::new(),
+        cache_prompt: true,
+        slot: None,
+        n_cache_reuse: 0,
+        session_load: None,
+        session_save: None,
+        // As if no session had been loaded.
+        seed_position: Some(0),
+        timeout: None,
+        n_beams: 1,
+        t_max_predict: None,
+        post_sampling_probs: false,
+        progress: false,
+        lora: Vec::new(),
+        sampling,
+        grammar: None,
+        speculative: None,
+        preview: false,
+        compare: false,
+    }
+}
+
+/// The sequences for branches are no reason to refuse a small batch or context.
+#[test]
+fn small_contexts_can_be_made() {
+    for (n_parallel, n_ctx, n_batch) in [(1, 4, 64), (1, 64, 4), (3, 16, 64), (3, 64, 7), (1, 0, 8)] {
+        let params =
+            ContextParams { n_ctx: Some(n_ctx), n_batch, kv_unified: n_parallel > 1, ..ContextParams::default() };
+        let params = load::sequences(&params, n_parallel, &MODEL, None);
+        let made = Context::new(&MODEL, &params, &THREADS, &Arc::default());
+        assert!(made.is_ok(), "{n_parallel} {n_ctx} {n_batch}: {made:?}");
+    }
+}
