@@ -105,7 +105,9 @@ fn coupled_accepts_what_the_distributions_predict() {
             "return_tokens": true, "speculative": {"type": "draft", "adaptive": false, "n_max": 1},
         });
         let answer = complete(&system, Speculative, &request);
-        let tokenized = system.with_server(|server| server.tokenize(json!({"content": prompt, "add_special": true}).to_string().as_bytes()));
+        let tokenized = system.with_server(|server| {
+            server.tokenize(json!({"content": prompt, "add_special": true}).to_string().as_bytes())
+        });
         let mut text = tokenized.expect("tokens")["tokens"].as_array().expect("tokens").clone();
         let tokens = answer["tokens"].as_array().expect("tokens");
         let sources = answer["sources"].as_array().expect("sources");

@@ -41,6 +41,16 @@ impl Batch {
         self.hidden.extend_from_slice(state);
     }
 
+    /// Becomes like `other`.
+    pub(super) fn assign(&mut self, other: &Batch) {
+        self.tokens.clone_from(&other.tokens);
+        self.positions.clone_from(&other.positions);
+        self.sequences.clone_from(&other.sequences);
+        self.n_sequences.clone_from(&other.n_sequences);
+        self.outputs.clone_from(&other.outputs);
+        self.hidden.clone_from(&other.hidden);
+    }
+
     /// Removes all tokens.
     pub fn clear(&mut self) {
         self.tokens.clear();

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
+use super::company::{self, Company};
 use super::guard::{Why, foredraft_context_new, foredraft_decode};
 use super::mtp::Hidden;
 use super::params::{CacheType, ContextParams, FlashAttn, Pooling, RopeScaling};
-use super::{Batch, Interrupt, Model, SeqId, ThreadPool, backend, log};
+use super::{Batch, Interrupt, Model, SeqId, ThreadPool, log};
 use crate::error::{Error, Result};
 
 /// The context that `n_ctx: None` asks for, unless the model was trained on less.
@@ -41,6 +42,10 @@ pub struct Context {
     pub(super) n_ctx: usize,
     n_batch: usize,
     n_seq_max: SeqId,
+    /// For tokens that would be evaluated alone.
+    company: Option<Company>,
+    /// Threads for one token, and for several.
+    n_threads: (i32, i32),
     /// Whether all sequences share one buffer.
     pub(super) unified: bool,
     pooled: bool,
@@ -97,8 +102,15 @@ impl Context {
         if model.vocab_only() {
             return Err(Error::model("the model was loaded with vocab_only: it cannot be evaluated"));
         }
-        let params = &ContextParams { flash_attn: flash_attn(params, model), ..params.clone() };
+        let in_company = !hidden.is_input() && company::suits(params, model, n_ctx(params, model));
+        let flash_attn = if in_company { FlashAttn::Off } else { params.flash_attn };
+        let params = &ContextParams { flash_attn, ..params.clone() };
         let mut raw = raw_params(params, model, interrupt);
+        if in_company {
+            raw.n_batch += 1;
+            // Where the size of the context changes what is computed, a full one is evaluated without company.
+            raw.n_ctx += u32::from(!rope_depends_on_size(model));
+        }
         if hidden.is_input() {
             raw.ctx_type = sys::LLAMA_CONTEXT_TYPE_MTP;
         }
@@ -126,7 +138,12 @@ impl Context {
                 n_embd: model.n_embd(),
                 // llama.cpp rounds up; what was asked for counts.
                 n_ctx: (sys::llama_n_ctx_seq(ptr.as_ptr()) as usize).min(n_ctx(params, model) as usize),
-                n_batch: sys::llama_n_batch(ptr.as_ptr()) as usize,
+                n_batch: (sys::llama_n_batch(ptr.as_ptr()) as usize).min(params.n_batch.max(1) as usize),
+                company: in_company.then(|| {
+                    let size = (sys::llama_n_batch(ptr.as_ptr()), sys::llama_n_ubatch(ptr.as_ptr()));
+                    Company::new(size.0 as usize, size.1 as usize)
+                }),
+                n_threads: (raw.n_threads, raw.n_threads_batch),
                 n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
                 unified: params.kv_unified || params.n_seq_max <= 1,
                 pooled: params.embeddings,
@@ -207,8 +224,13 @@ impl Context {
 
     /// Sets the threads of the evaluations that follow: for one token, and for several.
     pub fn set_threads(&mut self, n_threads: i32, n_threads_batch: i32) {
+        self.n_threads = (n_threads.max(1), n_threads_batch.max(1));
+        self.use_threads(self.n_threads);
+    }
+
+    fn use_threads(&mut self, (one, several): (i32, i32)) {
         // SAFETY: the context is alive; ggml takes no more threads than the pool has.
-        unsafe { sys::llama_set_n_threads(self.ptr.as_ptr(), n_threads.max(1), n_threads_batch.max(1)) }
+        unsafe { sys::llama_set_n_threads(self.ptr.as_ptr(), one, several) }
     }
 
     /// Sets the scale of each LoRA adapter of the model, by its number, for the evaluations that follow. Costs nothing when
@@ -235,10 +257,32 @@ impl Context {
         self.check(batch).map_err(DecodeError::Failed)?;
         // Keys that are turned for new positions in part only, because the evaluation was stopped, would be lost.
         let moved = std::mem::take(&mut self.moved);
-        self.evaluate(batch, moved)?;
+        self.accompany(batch, moved)?;
         self.has_logits.extend(batch.outputs.iter().map(|output| *output != 0));
         self.hidden.evaluated();
         Ok(())
+    }
+
+    /// As [`Context::evaluate`], with company for a token that would be alone: see [`company`].
+    fn accompany(&mut self, batch: &Batch, whole: bool) -> std::result::Result<(), DecodeError> {
+        let Some(mut company) = self.company.take() else { return self.evaluate(batch, whole) };
+        let guest = company.join(batch);
+        let is_one = batch.len() == 1;
+        if is_one {
+            self.use_threads((self.n_threads.0, self.n_threads.0));
+        }
+        let mut result = self.evaluate(company.batch(), whole);
+        if let Some(guest) = guest {
+            self.truncate(guest.sequence, guest.position);
+            if result == Err(DecodeError::Full) {
+                result = self.evaluate(batch, whole);
+            }
+        }
+        if is_one {
+            self.use_threads(self.n_threads);
+        }
+        self.company = Some(company);
+        result
     }
 
     /// Evaluates a batch without anything that llama.cpp would assert; `whole`: whatever interrupts.
@@ -387,23 +431,6 @@ fn raw_params(params: &ContextParams, model: &Model, interrupt: &Arc<Interrupt>)
     raw
 }
 
-/// Most bytes that attention without the flash kernel may take for its products of queries and keys.
-const MAX_KQ: u64 = 256 << 20;
-
-/// Flash attention, decided where only CPUs compute. ggml's kernel takes one query after the other there, if it has fewer than
-/// 64, and is half as fast as multiplying matrices for drafts of 4 to 62 tokens. It sums up a single query in another order
-/// (from 512 cells on) than several, and 64 in yet another; without it a token's logits hardly depend on its batch.
-fn flash_attn(params: &ContextParams, model: &Model) -> FlashAttn {
-    let n_ubatch = params.n_ubatch.min(params.n_batch);
-    let kq = [n_ubatch, model.n_head(), 4]
-        .map(u64::from)
-        .iter()
-        .fold(u64::from(n_ctx(params, model)), |a, b| a.saturating_mul(*b));
-    let is_plain = matches!(params.type_v, CacheType::F32 | CacheType::F16);
-    let off = params.flash_attn == FlashAttn::Auto && !backend::supports_offload() && is_plain && kq <= MAX_KQ;
-    if off { FlashAttn::Off } else { params.flash_attn }
-}
-
 /// Tokens of context of one sequence, or of all with a shared buffer.
 fn n_ctx(params: &ContextParams, model: &Model) -> u32 {
     let trained = match model.n_ctx_train() {
@@ -415,6 +442,12 @@ fn n_ctx(params: &ContextParams, model: &Model) -> u32 {
         Some(0) => trained,
         Some(n_ctx) => n_ctx,
     }
+}
+
+/// Whether the model has two sets of factors for its rotation, for short contexts and for long ones.
+fn rope_depends_on_size(model: &Model) -> bool {
+    let architecture = model.metadata("general.architecture").unwrap_or_default();
+    model.metadata(&format!("{architecture}.rope.scaling.original_context_length")).is_some()
 }
 
 /// Whether the model file says how to pool.

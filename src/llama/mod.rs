@@ -6,6 +6,7 @@
 
 mod backend;
 mod batch;
+mod company;
 mod context;
 mod guard;
 mod identity;

@@ -92,8 +92,8 @@ impl ModelParams {
 /// When to use flash attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlashAttn {
-    /// Where the model and the device support it, and not where only CPUs compute and the context is short enough that
-    /// it would save little memory.
+    /// Where the model and the device support it, but not where only CPUs compute and it would save little memory: there drafts
+    /// are checked faster without it.
     Auto,
     /// Never.
     Off,
