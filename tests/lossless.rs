@@ -59,6 +59,24 @@ fn greedy_text_is_the_same_on_fifty_prompts() {
     assert!(accepted > 500, "nothing is proved if nothing is accepted: {accepted}");
 }
 
+/// There a token is evaluated by other code alone than behind others, unless it gets company.
+#[test]
+fn texts_are_the_same_without_flash_attention() {
+    for more in [json!({}), json!({"n_parallel": 2}), json!({"n_parallel": 2, "kv_unified": true, "n_ctx": 1024})] {
+        let system = start(with(&json!({"n_ctx": 512, "flash_attn": "off"}), more));
+        for (seed, prompt) in prompts().iter().enumerate().skip(1).step_by(4) {
+            let request = json!({
+                "prompt": prompt, "n_predict": 120, "temperature": seed % 2, "seed": seed, "ignore_eos": true, "return_tokens": true,
+                "cache_prompt": false,
+            });
+            let plain = complete(&system, Completion, &request);
+            let speculative = json!({"type": "draft", "adaptive": false, "n_max": 1 + seed % 7});
+            let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+            assert_eq!(essence(&fast), essence(&plain), "{request} {speculative}");
+        }
+    }
+}
+
 #[test]
 fn sampled_text_is_the_same_for_a_seed() {
     let system = start(json!({"n_ctx": 512}));

@@ -12,6 +12,7 @@
 //! | `--n-predict`, `--prompts`, `--repetitions` | most tokens of a text, prompts of a kind, runs of each (medians count) |
 //! | `--threads 1` | for target evaluations on both sides, and for our draft; all cores without it |
 //! | `--no-draft`, `--no-ngram` | leave out a half |
+//! | `--flash-attn off` | ours without flash attention |
 //! | `--stock` | llama.cpp as it comes: draft on all threads, polling, flash attention; else what a short try finds fastest |
 //! | `--plot FILE` | where the plot of speed-up against draft length goes; `target/bench/speedup.svg` without it |
 //!
@@ -63,6 +64,7 @@ struct Options {
     draft: bool,
     ngram: bool,
     stock: bool,
+    flash_attn: String,
     plot: PathBuf,
     models: Vec<String>,
 }
@@ -83,6 +85,7 @@ impl Options {
             draft: !args.flag("no-draft"),
             ngram: !args.flag("no-ngram"),
             stock: args.flag("stock"),
+            flash_attn: args.value("flash-attn")?.unwrap_or("auto".into()),
             plot: args.value("plot")?.unwrap_or(common::folder()?.join("speedup.svg")),
             models: args.rest()?,
         })
@@ -237,7 +240,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
     let name = pair.target.file_stem().map_or(pair.name.into(), |stem| stem.to_string_lossy().into_owned());
     println!("## {name}\n");
     let n_threads = options.threads;
-    let config = json!({"model": pair.target, "model_draft": pair.draft, "n_ctx": N_CTX, "n_threads": n_threads});
+    let config = json!({"model": pair.target, "model_draft": pair.draft, "n_ctx": N_CTX, "n_threads": n_threads, "flash_attn": options.flash_attn});
     host.start(&config)?;
     let texts = texts::texts();
     let warm_up = texts.first().ok_or("there are no texts")?;

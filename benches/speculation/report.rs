@@ -19,7 +19,7 @@ pub struct Limits {
 const PAST: usize = 128;
 
 impl Limits {
-    /// Measured by llama.cpp's side, for drafts of these lengths.
+    /// Measured with llama.cpp's functions alone, for drafts of these lengths.
     pub fn measure(models: &mut Models, lengths: &[usize]) -> Result<Limits> {
         let one = models.batch_seconds(false, 1, PAST, 9)?;
         let repetitions = if one > super::SLOW { 7 } else { 51 };

@@ -1,33 +1,23 @@
-//! Where only CPUs compute: attention without ggml's flash kernel, and no token evaluated alone.
+//! Without flash attention on CPUs: no token is evaluated alone.
 //!
-//! On CPUs that kernel takes one query after the other, if it has fewer than 64, and multiplying matrices instead checks a draft
-//! up to twice as fast. It also sums up a single query in another order (from 512 cells on, with several threads), and 64 queries in
-//! yet another. But a product with one column (`ggml_vec_dot_*`) is summed up in another order than one with several
-//! (`llamafile_sgemm`, which takes two and more), with or without that kernel: the last bits of a token's logits, and so now and
-//! then a text, would depend on whether it was evaluated alone or behind a draft.
+//! On CPUs ggml's flash kernel takes one query after the other, if it has fewer than 64, and multiplying matrices instead
+//! (`flash_attn: "off"`) checks a draft up to twice as fast. But a product with one column (`ggml_vec_dot_*`) is summed up in
+//! another order than one with several (`llamafile_sgemm`, which takes two and more): the last bits of a token's logits, and so
+//! now and then a text, would depend on whether it was evaluated alone or behind a draft. Of 120 texts of 120 tokens 18 did.
 //!
-//! So a token that would be alone gets company: one more behind it, whose cell is removed at once. An evaluation of two costs hardly
-//! more than one of one, which has to read all weights as well, and little enough to be ahead of the flash kernel. Contexts where
-//! that is not possible are as llama.cpp makes them.
+//! So a token that would be alone gets company: one more behind it, whose cell is removed at once. Two tokens together cost 5 to
+//! 20 % more than one, which a draft makes up for and plain decoding does not: that is why it is not the default.
+//!
+//! The flash kernel needs no such thing up to 62 drafted tokens; but with several threads it sums up a single query in another
+//! order from 512 cells on, and then only this keeps texts the same.
 
-use super::{Batch, CacheType, ContextParams, FlashAttn, Model, SeqId, backend};
+use super::{Batch, ContextParams, FlashAttn, Model, SeqId, backend};
 
-/// Most bytes that the products of queries and keys may take, for which the flash kernel needs no memory.
-const MAX_PRODUCTS: u64 = 256 << 20;
-
-/// Whether a context with `n_ctx` tokens in one buffer is made like this.
-pub(super) fn suits(params: &ContextParams, model: &Model, n_ctx: u32) -> bool {
-    let n_ubatch = params.n_ubatch.min(params.n_batch);
-    let products = [n_ubatch, model.n_head(), 4]
-        .into_iter()
-        .fold(u64::from(n_ctx), |product, factor| product.saturating_mul(u64::from(factor)));
-    params.flash_attn == FlashAttn::Auto
+/// Whether the tokens of such a context get company.
+pub(super) fn suits(params: &ContextParams, model: &Model) -> bool {
+    params.flash_attn == FlashAttn::Off
         && !backend::supports_offload()
-        && products <= MAX_PRODUCTS
-        && matches!(params.type_v, CacheType::F32 | CacheType::F16)
-        // Sequences with buffers of their own are multiplied one by one.
-        && (params.kv_unified || params.n_seq_max <= 1)
-        && n_ubatch > 1
+        && params.n_ubatch.min(params.n_batch) > 1
         // The company must leave no trace.
         && model.can_roll_back()
         && (model.n_swa() == 0 || params.swa_full)
@@ -41,8 +31,20 @@ pub(super) struct Company {
     /// Most tokens that llama.cpp takes.
     n_batch: usize,
     n_ubatch: usize,
+    /// Whether all sequences share one buffer; else each is multiplied by itself.
+    unified: bool,
     /// A batch with company.
     batch: Batch,
+    guests: Vec<Guest>,
+    counts: Vec<Count>,
+}
+
+/// The tokens of a sequence in a batch.
+#[derive(Debug, Clone, Copy)]
+struct Count {
+    sequence: SeqId,
+    is_odd: bool,
+    last: usize,
 }
 
 /// A token that keeps another company.
@@ -53,8 +55,9 @@ pub(super) struct Guest {
 }
 
 impl Company {
-    pub(super) fn new(n_batch: usize, n_ubatch: usize) -> Company {
-        Company { n_batch, n_ubatch: n_ubatch.max(2), batch: Batch::new() }
+    pub(super) fn new(n_batch: usize, n_ubatch: usize, unified: bool) -> Company {
+        let (batch, guests, counts) = (Batch::new(), Vec::new(), Vec::new());
+        Company { n_batch, n_ubatch: n_ubatch.max(2), unified, batch, guests, counts }
     }
 
     /// The batch to evaluate, after [`Company::join`].
@@ -62,9 +65,15 @@ impl Company {
         &self.batch
     }
 
+    /// The tokens that were added to it, whose cells are to be removed.
+    pub(super) fn guests(&self) -> &[Guest] {
+        &self.guests
+    }
+
     /// Makes the batch to evaluate in place of `batch`. Tokens keep their places.
-    pub(super) fn join(&mut self, batch: &Batch) -> Option<Guest> {
+    pub(super) fn join(&mut self, batch: &Batch) {
         self.batch.assign(batch);
+        self.guests.clear();
         // In the last layers only tokens whose logits are read are left.
         let mut outputs = (0..).zip(&batch.outputs).filter(|(_, output)| **output != 0).map(|(index, _)| index);
         if let (Some(only), None) = (outputs.next(), outputs.next()) {
@@ -73,17 +82,40 @@ impl Company {
                 *output = 1;
             }
         }
-        // Physical batches are filled one after the other.
-        let is_alone = batch.len() % self.n_ubatch == 1 && batch.len() < self.n_batch;
-        let (token, position) = (*batch.tokens.last()?, *batch.positions.last()?);
-        let of_last = usize::try_from(*batch.n_sequences.last()?).ok()?;
-        let sequence = *batch.sequences.get(batch.sequences.len().checked_sub(of_last)?)?;
-        let position = usize::try_from(position).ok()? + 1;
-        let output = batch.outputs.last() == Some(&1);
-        is_alone.then(|| {
-            self.batch.push(token, position, sequence, output);
-            Guest { sequence, position }
-        })
+        if self.unified {
+            // Physical batches are filled one after the other. A token may be of several sequences: the first will do.
+            let place =
+                batch.sequences.len().checked_sub(batch.n_sequences.last().map_or(1, |n| n.unsigned_abs() as usize));
+            let last = batch.len().checked_sub(1).filter(|last| last % self.n_ubatch == 0);
+            if let (Some(last), Some(place)) = (last, place) {
+                self.invite(batch, last, place);
+            }
+            return;
+        }
+        // A physical batch has as many tokens of each of its sequences, the others come in the next ones: with even numbers it is
+        // never one (unless it is full and has room for an odd number of each).
+        self.counts.clear();
+        for (last, sequence) in batch.sequences.iter().enumerate() {
+            match self.counts.iter_mut().find(|count| count.sequence == *sequence) {
+                Some(count) => (count.is_odd, count.last) = (!count.is_odd, last),
+                None => self.counts.push(Count { sequence: *sequence, is_odd: true, last }),
+            }
+        }
+        for index in 0..self.counts.len() {
+            // Each token is of one sequence: their places are the same.
+            if let Some(Count { last, .. }) = self.counts.get(index).copied().filter(|count| count.is_odd) {
+                self.invite(batch, last, last);
+            }
+        }
+    }
+
+    /// Adds a token behind the one at `index`, in the sequence at `place`.
+    fn invite(&mut self, batch: &Batch, index: usize, place: usize) {
+        let of_host = batch.tokens.get(index).zip(batch.positions.get(index)).zip(batch.sequences.get(place));
+        let Some(((token, position), sequence)) = of_host.filter(|_| self.batch.len() < self.n_batch) else { return };
+        let guest = Guest { sequence: *sequence, position: usize::try_from(*position).unwrap_or(0) + 1 };
+        self.batch.push(*token, guest.position, guest.sequence, batch.outputs.get(index) == Some(&1));
+        self.guests.push(guest);
     }
 }
 
@@ -97,9 +129,9 @@ mod tests {
         for (position, output) in outputs.iter().enumerate() {
             batch.push_shared(7, position, &[3, 4], *output);
         }
-        let mut company = Company::new(n_batch, n_ubatch);
-        let guest = company.join(&batch);
-        let extended = company.batch();
+        let mut company = Company::new(n_batch, n_ubatch, true);
+        company.join(&batch);
+        let (guest, extended) = (company.guests().first().copied(), company.batch());
         assert_eq!(extended.len(), outputs.len() + usize::from(guest.is_some()));
         assert_eq!(extended.tokens.get(..batch.len()), Some(&*batch.tokens));
         assert_eq!(extended.sequences.len(), 2 * outputs.len() + usize::from(guest.is_some()));
@@ -117,5 +149,24 @@ mod tests {
         assert_eq!(joined(8, 4, &[false, false, false, false, true]), (vec![0, 0, 0, 0, 1, 1], guest(5)));
         assert_eq!(joined(8, 4, &[true, false, true]), (vec![1, 0, 1], None));
         assert_eq!(joined(5, 4, &[true; 5]), (vec![1; 5], None), "no room");
+    }
+
+    #[test]
+    fn sequences_with_buffers_of_their_own_have_even_numbers_of_tokens() {
+        let mut company = Company::new(64, 8, false);
+        for counts in [[1, 1, 1], [2, 1, 0], [3, 2, 4], [5, 0, 7], [4, 2, 2]] {
+            let mut batch = Batch::new();
+            for (sequence, count) in (0..).zip(counts) {
+                (0..count).for_each(|n| _ = batch.push(9, 10 + n, sequence, n + 1 == count));
+            }
+            company.join(&batch);
+            for (sequence, count) in (0..).zip(counts) {
+                let guest = Guest { sequence, position: 10 + count };
+                assert_eq!(company.guests().contains(&guest), count % 2 == 1, "{counts:?}");
+                let all = company.batch().sequences.iter().filter(|other| **other == sequence).count();
+                assert_eq!(all, count.next_multiple_of(2), "{counts:?}");
+            }
+            assert_eq!(company.batch().outputs.get(..batch.len()), Some(&*batch.outputs));
+        }
     }
 }

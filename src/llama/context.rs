@@ -102,14 +102,13 @@ impl Context {
         if model.vocab_only() {
             return Err(Error::model("the model was loaded with vocab_only: it cannot be evaluated"));
         }
-        let in_company = !hidden.is_input() && company::suits(params, model, n_ctx(params, model));
-        let flash_attn = if in_company { FlashAttn::Off } else { params.flash_attn };
-        let params = &ContextParams { flash_attn, ..params.clone() };
+        let in_company = !hidden.is_input() && company::suits(params, model);
         let mut raw = raw_params(params, model, interrupt);
         if in_company {
-            raw.n_batch += 1;
+            let n_buffers = n_buffers(params);
+            raw.n_batch += n_buffers;
             // Where the size of the context changes what is computed, a full one is evaluated without company.
-            raw.n_ctx += u32::from(!rope_depends_on_size(model));
+            raw.n_ctx += if rope_depends_on_size(model) { 0 } else { n_buffers };
         }
         if hidden.is_input() {
             raw.ctx_type = sys::LLAMA_CONTEXT_TYPE_MTP;
@@ -141,7 +140,7 @@ impl Context {
                 n_batch: (sys::llama_n_batch(ptr.as_ptr()) as usize).min(params.n_batch.max(1) as usize),
                 company: in_company.then(|| {
                     let size = (sys::llama_n_batch(ptr.as_ptr()), sys::llama_n_ubatch(ptr.as_ptr()));
-                    Company::new(size.0 as usize, size.1 as usize)
+                    Company::new(size.0 as usize, size.1 as usize, n_buffers(params) == 1)
                 }),
                 n_threads: (raw.n_threads, raw.n_threads_batch),
                 n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
@@ -266,17 +265,17 @@ impl Context {
     /// As [`Context::evaluate`], with company for a token that would be alone: see [`company`].
     fn accompany(&mut self, batch: &Batch, whole: bool) -> std::result::Result<(), DecodeError> {
         let Some(mut company) = self.company.take() else { return self.evaluate(batch, whole) };
-        let guest = company.join(batch);
+        company.join(batch);
         let is_one = batch.len() == 1;
         if is_one {
             self.use_threads((self.n_threads.0, self.n_threads.0));
         }
         let mut result = self.evaluate(company.batch(), whole);
-        if let Some(guest) = guest {
+        for guest in company.guests() {
             self.truncate(guest.sequence, guest.position);
-            if result == Err(DecodeError::Full) {
-                result = self.evaluate(batch, whole);
-            }
+        }
+        if result == Err(DecodeError::Full) && !company.guests().is_empty() {
+            result = self.evaluate(batch, whole);
         }
         if is_one {
             self.use_threads(self.n_threads);
@@ -386,8 +385,7 @@ impl Drop for Context {
 fn raw_params(params: &ContextParams, model: &Model, interrupt: &Arc<Interrupt>) -> sys::llama_context_params {
     // SAFETY: returns plain data.
     let mut raw = unsafe { sys::llama_context_default_params() };
-    let n_buffers = if params.kv_unified { 1 } else { params.n_seq_max.max(1) };
-    raw.n_ctx = n_ctx(params, model).saturating_mul(n_buffers);
+    raw.n_ctx = n_ctx(params, model).saturating_mul(n_buffers(params));
     raw.n_batch = params.n_batch.max(1);
     raw.n_ubatch = params.n_ubatch.clamp(1, raw.n_batch);
     raw.n_seq_max = params.n_seq_max.max(1);
@@ -431,6 +429,11 @@ fn raw_params(params: &ContextParams, model: &Model, interrupt: &Arc<Interrupt>)
     raw
 }
 
+/// Buffers of the KV cache.
+fn n_buffers(params: &ContextParams) -> u32 {
+    if params.kv_unified { 1 } else { params.n_seq_max.max(1) }
+}
+
 /// Tokens of context of one sequence, or of all with a shared buffer.
 fn n_ctx(params: &ContextParams, model: &Model) -> u32 {
     let trained = match model.n_ctx_train() {
@@ -459,7 +462,7 @@ fn model_pools(model: &Model) -> bool {
 
 /// See [`Context::layout`]. What rotates keys is part of it, and so is what the state's own format depends on.
 fn layout(params: &ContextParams, model: &Model, n_snapshots: u32) -> Vec<(&'static str, String)> {
-    let n_buffers = if params.kv_unified { 1 } else { params.n_seq_max.max(1) };
+    let n_buffers = n_buffers(params);
     let rope = (params.rope_freq_base, params.rope_freq_scale, params.rope_scaling, params.yarn_orig_ctx);
     let yarn = (params.yarn_ext_factor, params.yarn_attn_factor, params.yarn_beta_fast, params.yarn_beta_slow);
     vec![

@@ -245,15 +245,6 @@ impl Model {
         usize::try_from(unsafe { sys::llama_model_n_layer(self.ptr.as_ptr()) }).unwrap_or(0)
     }
 
-    /// Attention heads of the first layer.
-    pub fn n_head(&self) -> u32 {
-        if self.n_layer() == 0 {
-            return 0;
-        }
-        // SAFETY: see `n_ctx_train`; without layers llama.cpp would end the process.
-        unsafe { sys::llama_model_n_head(self.ptr.as_ptr()) }.max(0).unsigned_abs()
-    }
-
     /// What tells this model from all others, and the adapters that were loaded with it: name and value of each.
     pub fn identity(&self) -> &[(&'static str, String)] {
         self.files.identity(self)

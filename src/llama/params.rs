@@ -92,10 +92,9 @@ impl ModelParams {
 /// When to use flash attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlashAttn {
-    /// Where the model and the device support it, but not where only CPUs compute and it would save little memory: there drafts
-    /// are checked faster without it.
+    /// Where the model and the device support it.
     Auto,
-    /// Never.
+    /// Never. On CPUs drafts are checked faster then, and a token alone is evaluated more slowly.
     Off,
     /// Always.
     On,

@@ -48,7 +48,8 @@ impl Running {
             stop if !draws => {
                 assert_eq!(self.tokens, expected.tokens, "the text");
                 assert_eq!(stop, &expected.stop);
-                assert_eq!(self.text.as_bytes(), expected.text);
+                // A byte may be a token.
+                assert_eq!(self.text, String::from_utf8_lossy(&expected.text));
             }
             _ => {}
         }
