@@ -68,6 +68,7 @@ impl Generation {
         // While others generate, a prompt comes in pieces that do not keep them waiting for long.
         let most = if self.slots.iter().any(generates) { self.context.n_ubatch() } else { self.context.n_batch() };
         let mut room = most.min(self.context.n_batch());
+        let mut free = self.free_cells();
         let mut order: Vec<usize> = (0..self.slots.len()).collect();
         order.sort_by_key(|index| self.slots.get(*index).map(|slot| (Reverse(generates(slot)), slot.last_used)));
         for index in order {
@@ -83,7 +84,8 @@ impl Generation {
             let chunk = if pauses { chunk.get(..chunk.len().min(pending.len() - 1)).unwrap_or(&[]) } else { chunk };
             let draft = self.team.drafted(index);
             let complete = chunk.len() == pending.len();
-            let draft = if complete { draft.get(..draft.len().min(most - chunk.len())).unwrap_or(&[]) } else { &[] };
+            let n_draft = draft.len().min(most - chunk.len()).min(free);
+            let draft = if complete { draft.get(..n_draft).unwrap_or(&[]) } else { &[] };
             let first = self.batch.len();
             let next = slot.cache.next();
             let parents = self.team.parents(index).take(draft.len());
@@ -100,6 +102,7 @@ impl Generation {
                 self.batch.push_shared(*token, next + chunk.len() + depth, sequences, true);
             }
             room -= chunk.len() + draft.len();
+            free -= draft.len();
             if !chunk.is_empty() {
                 slot.in_batch = Some(InBatch { first, chunk: chunk.len(), draft: draft.len(), row });
             }

@@ -47,6 +47,18 @@ impl Generation {
         }
     }
 
+    /// Cells that drafts may take. Were there more drafted tokens than that, the evaluation would fail, the youngest request pause,
+    /// go on where there is room for it, and the same happen again.
+    pub(super) fn free_cells(&self) -> usize {
+        let Some(cells) = self.shared_cells else { return usize::MAX };
+        let used: usize = self.slots.iter().map(|slot| slot.cache.len()).sum();
+        let ubatch = self.context.n_ubatch();
+        let active = self.running().filter(|(slot, task)| !task.paused && !slot.sits_out);
+        let need: usize =
+            active.map(|(slot, task)| task.tokens.len().saturating_sub(slot.cache.len()).min(ubatch)).sum();
+        cells.saturating_sub(used + need)
+    }
+
     /// Frees cells that all slots share: those of the free slot unused for longest, else those of the youngest request,
     /// which pauses. False when one request alone is left, which always fits.
     pub(super) fn make_way(&mut self) -> bool {
