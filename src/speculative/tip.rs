@@ -46,7 +46,8 @@ impl Tip {
         self.begin(&other.history, &other.sampler)?;
         self.node = other.node;
         self.path.extend_from_slice(&other.path);
-        self.position = other.position;
+        // It may still have one that an interrupted evaluation never filled.
+        (self.position, self.row) = (other.position, None);
         Ok(())
     }
 
