@@ -1,5 +1,6 @@
 use super::super::event::SpeculationStats;
 use super::*;
+use crate::engine::script_tests;
 
 /// A second run after a first one of these tokens.
 fn second(expected: &[Token]) -> Compare {
@@ -78,28 +79,5 @@ fn what_only_the_first_run_could_find_must_be_there() {
 }
 
 fn request() -> Request {
-    Request {
-        prompt: [1, 2].into(),
-        prompt_of: None,
-        n_predict: None,
-        n_keep: None,
-        stop: Vec::new(),
-        cache_prompt: true,
-        slot: None,
-        n_cache_reuse: 0,
-        session_load: None,
-        session_save: None,
-        seed_position: None,
-        timeout: None,
-        n_beams: 0,
-        t_max_predict: None,
-        post_sampling_probs: false,
-        progress: false,
-        lora: Vec::new(),
-        sampling: sampling::Settings::default(),
-        grammar: None,
-        speculative: None,
-        preview: false,
-        compare: false,
-    }
+    script_tests::request(vec![1, 2], 3, sampling::Settings::default())
 }

@@ -5,11 +5,8 @@
 //! another order than one with several (`llamafile_sgemm`, which takes two and more): the last bits of a token's logits, and so
 //! now and then a text, would depend on whether it was evaluated alone or behind a draft. Of 120 texts of 120 tokens 18 did.
 //!
-//! So a token that would be alone gets company: one more behind it, whose cell is removed at once. Two tokens together cost 5 to
-//! 20 % more than one, which a draft makes up for and plain decoding does not: that is why it is not the default.
-//!
-//! The flash kernel needs no such thing up to 62 drafted tokens; but with several threads it sums up a single query in another
-//! order from 512 cells on, and then only this keeps texts the same.
+//! So a token that would be alone gets company: one more behind it, whose cell is removed at once. Two tokens together cost 8 to
+//! 18 % more than one (750 M, 128 cells), which a draft makes up for and plain decoding does not: that is why it is not the default.
 
 use super::{Batch, ContextParams, FlashAttn, Model, SeqId, backend};
 
