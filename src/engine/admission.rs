@@ -15,7 +15,7 @@ use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::sampling::Sampler;
 use crate::session;
-use crate::speculative::{Source, Verify};
+use crate::speculative::{Settings, Source, Verify};
 
 /// Where a request runs.
 enum Place {
@@ -183,7 +183,11 @@ impl Generation {
         found.map_or(Ok(()), |found| found.check(reused))?;
         slot.lora = request.lora;
         let sampler = Sampler::new(&request.sampling, vocab, request.grammar)?;
-        let mut speculation = request.speculative.map(|settings| Speculation::new(settings, &sampler)).transpose()?;
+        let asked = request.speculative.is_some();
+        // Nobody asked for it, and it costs nothing. A second run to compare with is to be without any draft.
+        let guess = || (self.context.keeps_company() && found.is_none()).then(Settings::guess);
+        let settings = request.speculative.or_else(guess);
+        let mut speculation = settings.map(|settings| Speculation::new(settings, asked, &sampler)).transpose()?;
         match &mut speculation {
             Some(Speculation { stats, .. }) if !model.can_roll_back() => {
                 stats.disabled = Some("the target's memory cannot be cut back after a rejected draft".into());

@@ -26,16 +26,18 @@ impl Generation {
         self.t_draft = Duration::ZERO;
         let n_ctx = self.context.n_ctx();
         let base = self.running().filter(|(_, task)| task.is_generating()).count();
+        // Where a token would get company otherwise.
+        let alone = self.context.keeps_company() && (base == 1 || self.shared_cells.is_none());
         let wishes: Vec<Wish> = self
             .slots
             .iter()
             .filter_map(|slot| Some((slot, slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out)?)))
-            .filter(|(_, task)| task.speculation.is_some())
-            .map(|(slot, task)| {
+            .filter_map(|(slot, task)| Some((slot, task, task.speculation.as_ref()?.asked)))
+            .map(|(slot, task, asked)| {
                 let pending = task.tokens.len().saturating_sub(slot.cache.len());
                 let most = MAX_CHECKED.saturating_sub(pending.saturating_sub(1)).min(task.remaining() - 1);
                 let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(most);
-                let ready = task.is_generating() && (1..=MAX_PENDING).contains(&pending);
+                let ready = task.is_generating() && (asked || alone) && (1..=MAX_PENDING).contains(&pending);
                 Wish {
                     slot: slot.index,
                     tokens: &task.tokens,

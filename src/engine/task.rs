@@ -54,6 +54,8 @@ pub(super) struct Task {
 
 /// What speculation needs of a request.
 pub(super) struct Speculation {
+    /// Whether the request asked for it. Else it drafts where that costs nothing, and nobody is told.
+    pub(super) asked: bool,
     pub(super) settings: Settings,
     pub(super) stats: SpeculationStats,
     /// What a rule that compares probabilities works with.
@@ -243,6 +245,7 @@ impl Task {
             speculation: self
                 .speculation
                 .take()
+                .filter(|speculation| speculation.asked)
                 .map(|speculation| SpeculationStats { n_max_final: draft_length.unwrap_or(0), ..speculation.stats }),
             seed_position: self.seed_position,
             session_load: self.session_load,
@@ -264,6 +267,7 @@ impl Task {
             draft: self
                 .speculation
                 .as_ref()
+                .filter(|speculation| speculation.asked)
                 .map(|speculation| (speculation.stats.n_drafted, speculation.stats.n_accepted)),
         }
     }
@@ -272,11 +276,11 @@ impl Task {
 impl Speculation {
     /// # Errors
     /// The grammar cannot be copied.
-    pub(super) fn new(settings: Settings, sampler: &Sampler) -> Result<Speculation> {
+    pub(super) fn new(settings: Settings, asked: bool, sampler: &Sampler) -> Result<Speculation> {
         let draws = settings.verify.draws();
         let ahead = draws.then(|| sampler.for_draft(false)).transpose()?;
         let weighing = ahead.map(|ahead| Weighing { ahead, residual: Residual::default(), listed: Vec::new() });
-        Ok(Speculation { stats: SpeculationStats::default(), settings, weighing })
+        Ok(Speculation { asked, stats: SpeculationStats::default(), settings, weighing })
     }
 
     /// A draft was checked.

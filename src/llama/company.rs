@@ -1,25 +1,52 @@
 //! Without flash attention on CPUs: no token is evaluated alone.
 //!
-//! On CPUs ggml's flash kernel takes one query after the other, if it has fewer than 64, and multiplying matrices instead
+//! On CPUs ggml's flash kernel takes one query after the other, if it has fewer than 64. Multiplying matrices instead
 //! (`flash_attn: "off"`) checks a draft up to twice as fast. But a product with one column (`ggml_vec_dot_*`) is summed up in
 //! another order than one with several (`llamafile_sgemm`, which takes two and more): the last bits of a token's logits, and so
 //! now and then a text, would depend on whether it was evaluated alone or behind a draft. Of 120 texts of 120 tokens 18 did.
 //!
-//! So a token that would be alone gets company: one more behind it, whose cell is removed at once. Two tokens together cost 8 to
-//! 18 % more than one (750 M, 128 cells), which a draft makes up for and plain decoding does not: that is why it is not the default.
+//! So a token that would be alone gets company: one more behind it, whose cell is removed at once. That costs as much as two
+//! tokens cost together. It is the default where the flash kernel multiplies heads of the model's size without vector
+//! instructions (see [`is_slow`]): there two tokens without it take less time than one with it, beyond some 150 cells.
+//!
+//! Who knows a token that may follow should give it as company (see [`Context::keeps_company`]): then it is for nothing.
+//!
+//! [`Context::keeps_company`]: super::Context::keeps_company
 
-use super::{Batch, ContextParams, FlashAttn, Model, SeqId, backend};
+use super::{Batch, CacheType, ContextParams, FlashAttn, Model, SeqId, backend};
 
-/// Whether the tokens of such a context get company.
+/// The attention that `auto` stands for.
+pub(super) fn attention(params: &ContextParams, model: &Model) -> FlashAttn {
+    // Other types have other kernels, and a quantized V cache exists with flash attention only.
+    let plain = params.type_k == CacheType::F16 && params.type_v == CacheType::F16;
+    match params.flash_attn {
+        FlashAttn::Auto if plain && is_possible(params, model) && is_slow(model) => FlashAttn::Off,
+        given => given,
+    }
+}
+
+/// Whether the tokens of a context with this attention get company.
 pub(super) fn suits(params: &ContextParams, model: &Model) -> bool {
-    params.flash_attn == FlashAttn::Off
-        && !backend::supports_offload()
+    params.flash_attn == FlashAttn::Off && is_possible(params, model)
+}
+
+fn is_possible(params: &ContextParams, model: &Model) -> bool {
+    !backend::supports_offload()
         && params.n_ubatch.min(params.n_batch) > 1
         // The company must leave no trace.
         && model.can_roll_back()
         && (model.n_swa() == 0 || params.swa_full)
         && model.n_mtp_layers() == 0
         && !params.embeddings
+}
+
+/// Whether ggml's flash kernel for CPUs multiplies a query with a key one number after the other: with AVX-512 it takes 64 at a
+/// time (`GGML_F16_STEP` in `simd-mappings.h`), and what is left over alone.
+fn is_slow(model: &Model) -> bool {
+    const STEP: usize = 64;
+    cfg!(target_arch = "x86_64")
+        && backend::system_info().contains("AVX512 = 1")
+        && model.head_sizes().is_some_and(|sizes| sizes.iter().any(|size| size % STEP != 0))
 }
 
 /// Sees to it that no token of a context is evaluated alone.

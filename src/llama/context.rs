@@ -102,6 +102,10 @@ impl Context {
         if model.vocab_only() {
             return Err(Error::model("the model was loaded with vocab_only: it cannot be evaluated"));
         }
+        let params = &match hidden.is_input() {
+            true => params.clone(),
+            false => ContextParams { flash_attn: company::attention(params, model), ..params.clone() },
+        };
         let in_company = !hidden.is_input() && company::suits(params, model);
         let mut raw = raw_params(params, model, interrupt);
         if in_company {
@@ -212,6 +216,12 @@ impl Context {
     /// where what was evaluated cannot be taken back.
     pub fn n_shared(&self) -> usize {
         if self.unified && self.cuts_anywhere { usize::try_from(self.n_seq_max).unwrap_or(0) } else { 0 }
+    }
+
+    /// Whether a token that would be evaluated alone gets company, so that one more behind it costs nothing: where sequences
+    /// have buffers of their own each by itself, else the only one. See [`company`].
+    pub fn keeps_company(&self) -> bool {
+        self.company.is_some()
     }
 
     /// Most tokens that are evaluated at once; larger batches are split into such.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CacheFile, NgramParams};
+use super::{CacheFile, NgramParams, SuffixParams};
 use crate::llama::Token;
 
 /// Who proposed a token: the target itself or one of the drafters.
@@ -127,6 +127,20 @@ pub struct Settings {
 pub const MAX_DRAFT: usize = 64;
 /// The most branches that a request may ask for.
 pub const MAX_BRANCHES: usize = 8;
+
+impl Settings {
+    /// One token at most, as likely as it may be: for a context in which a token more costs nothing.
+    pub fn guess() -> Settings {
+        let suffix = SuffixParams { min_prob: 0.0, ..SuffixParams::default() };
+        Settings {
+            sources: vec![Source::Suffix],
+            n_max: 1,
+            adaptive: Adaptive::Fixed,
+            ngram: NgramParams { suffix, ..NgramParams::default() },
+            ..Settings::default()
+        }
+    }
+}
 
 impl Default for Settings {
     fn default() -> Self {

@@ -80,12 +80,12 @@ pub fn rows() -> Vec<Row> {
         // As init says: the first at 1, the second off.
         assert_eq!(seen.setting("lora"), &json!([{"id": 0, "scale": 1.0}, {"id": 1, "scale": 0.0}]));
         assert_eq!(with_scales(1.0, 0.0).tokens(), seen.tokens());
-        let texts = [&plain, seen, &with_scales(0.0, 1.0), &with_scales(-3.0, 0.0)].map(|seen| seen.tokens());
+        let texts = [&plain, seen, &with_scales(0.0, 3.0), &with_scales(-3.0, 0.0)].map(|seen| seen.tokens());
         for (i, text) in texts.iter().enumerate() {
             assert!(texts[..i].iter().all(|other| other != text), "{texts:?}");
         }
         // An adapter that is not named is off, and so are all with an empty list.
-        assert_eq!(seen.ask(json!({"lora": [{"id": 1, "scale": 1}]})).tokens(), texts[2]);
+        assert_eq!(seen.ask(json!({"lora": [{"id": 1, "scale": 3}]})).tokens(), texts[2]);
         let none = seen.ask(json!({"lora": []}));
         assert_eq!((none.tokens(), none.setting("lora")), (texts[0].clone(), plain.setting("lora")));
         // What is cached was made with other scales, or with the same.
