@@ -30,9 +30,17 @@ pub(super) fn suits(params: &ContextParams, model: &Model) -> bool {
     params.flash_attn == FlashAttn::Off && is_possible(params, model)
 }
 
+/// Most tokens in a batch, so that their company fits. With `n_buffers`, each sequence's tokens are multiplied by themselves, and a
+/// batch larger than a physical one could be divided so that one of them is left alone. `None`: there is no room for company.
+pub(super) fn n_batch(n_batch: u32, n_ubatch: u32, n_buffers: u32) -> Option<u32> {
+    let n_ubatch = n_ubatch.min(n_batch);
+    let most = if n_buffers == 1 { n_batch } else { n_ubatch.checked_sub(n_buffers)? };
+    (n_ubatch > 1 && most >= n_buffers).then_some(most)
+}
+
 fn is_possible(params: &ContextParams, model: &Model) -> bool {
     !backend::supports_offload()
-        && params.n_ubatch.min(params.n_batch) > 1
+        && n_batch(params.n_batch, params.n_ubatch, params.n_buffers()).is_some()
         // The company must leave no trace.
         && model.can_roll_back()
         && (model.n_swa() == 0 || params.swa_full)
@@ -84,6 +92,12 @@ impl Company {
         Company { n_batch, n_ubatch: n_ubatch.max(2), unified, batch, guests, counts }
     }
 
+    /// The same for other physical batches.
+    #[cfg(test)]
+    pub(super) fn with_n_ubatch(self, n_ubatch: usize) -> Company {
+        Company { n_ubatch, ..self }
+    }
+
     /// The batch to evaluate, after [`Company::join`].
     pub(super) fn batch(&self) -> &Batch {
         &self.batch
@@ -116,8 +130,8 @@ impl Company {
             }
             return;
         }
-        // A physical batch has as many tokens of each of its sequences, the others come in the next ones: with even numbers it is
-        // never one (unless it is full and has room for an odd number of each).
+        // A physical batch has as many tokens of each of its sequences, the others come in the next ones: with even numbers that
+        // fit into one together it is never one.
         self.counts.clear();
         for (last, sequence) in batch.sequences.iter().enumerate() {
             match self.counts.iter_mut().find(|count| count.sequence == *sequence) {

@@ -40,10 +40,10 @@ pub struct Context {
     n_vocab: usize,
     pub(super) n_embd: usize,
     pub(super) n_ctx: usize,
-    n_batch: usize,
-    n_seq_max: SeqId,
+    pub(super) n_batch: usize,
+    pub(super) n_seq_max: SeqId,
     /// For tokens that would be evaluated alone.
-    company: Option<Company>,
+    pub(super) company: Option<Company>,
     /// Threads for one token, and for several.
     n_threads: (i32, i32),
     /// Whether all sequences share one buffer.
@@ -107,9 +107,12 @@ impl Context {
             false => ContextParams { flash_attn: company::attention(params, model), ..params.clone() },
         };
         let in_company = !hidden.is_input() && company::suits(params, model);
+        let n_batch = company::n_batch(params.n_batch, params.n_ubatch, params.n_buffers())
+            .filter(|_| in_company)
+            .unwrap_or(params.n_batch);
         let mut raw = raw_params(params, model, interrupt);
         if in_company {
-            let n_buffers = n_buffers(params);
+            let n_buffers = params.n_buffers();
             raw.n_batch += n_buffers;
             // Where the size of the context changes what is computed, a full one is evaluated without company.
             raw.n_ctx += if rope_depends_on_size(model) { 0 } else { n_buffers };
@@ -141,10 +144,10 @@ impl Context {
                 n_embd: model.n_embd(),
                 // llama.cpp rounds up; what was asked for counts.
                 n_ctx: (sys::llama_n_ctx_seq(ptr.as_ptr()) as usize).min(n_ctx(params, model) as usize),
-                n_batch: (sys::llama_n_batch(ptr.as_ptr()) as usize).min(params.n_batch.max(1) as usize),
+                n_batch: (sys::llama_n_batch(ptr.as_ptr()) as usize).min(n_batch.max(1) as usize),
                 company: in_company.then(|| {
                     let size = (sys::llama_n_batch(ptr.as_ptr()), sys::llama_n_ubatch(ptr.as_ptr()));
-                    Company::new(size.0 as usize, size.1 as usize, n_buffers(params) == 1)
+                    Company::new(size.0 as usize, size.1 as usize, params.n_buffers() == 1)
                 }),
                 n_threads: (raw.n_threads, raw.n_threads_batch),
                 n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
@@ -395,7 +398,7 @@ impl Drop for Context {
 fn raw_params(params: &ContextParams, model: &Model, interrupt: &Arc<Interrupt>) -> sys::llama_context_params {
     // SAFETY: returns plain data.
     let mut raw = unsafe { sys::llama_context_default_params() };
-    raw.n_ctx = n_ctx(params, model).saturating_mul(n_buffers(params));
+    raw.n_ctx = n_ctx(params, model).saturating_mul(params.n_buffers());
     raw.n_batch = params.n_batch.max(1);
     raw.n_ubatch = params.n_ubatch.clamp(1, raw.n_batch);
     raw.n_seq_max = params.n_seq_max.max(1);
@@ -439,11 +442,6 @@ fn raw_params(params: &ContextParams, model: &Model, interrupt: &Arc<Interrupt>)
     raw
 }
 
-/// Buffers of the KV cache.
-fn n_buffers(params: &ContextParams) -> u32 {
-    if params.kv_unified { 1 } else { params.n_seq_max.max(1) }
-}
-
 /// Tokens of context of one sequence, or of all with a shared buffer.
 fn n_ctx(params: &ContextParams, model: &Model) -> u32 {
     let trained = match model.n_ctx_train() {
@@ -472,7 +470,7 @@ fn model_pools(model: &Model) -> bool {
 
 /// See [`Context::layout`]. What rotates keys is part of it, and so is what the state's own format depends on.
 fn layout(params: &ContextParams, model: &Model, n_snapshots: u32) -> Vec<(&'static str, String)> {
-    let n_buffers = n_buffers(params);
+    let n_buffers = params.n_buffers();
     let rope = (params.rope_freq_base, params.rope_freq_scale, params.rope_scaling, params.yarn_orig_ctx);
     let yarn = (params.yarn_ext_factor, params.yarn_attn_factor, params.yarn_beta_fast, params.yarn_beta_slow);
     vec![

@@ -197,6 +197,13 @@ pub struct ContextParams {
     pub pooling: Pooling,
 }
 
+impl ContextParams {
+    /// Buffers of the KV cache.
+    pub(super) fn n_buffers(&self) -> u32 {
+        if self.kv_unified { 1 } else { self.n_seq_max.max(1) }
+    }
+}
+
 impl Default for ContextParams {
     /// llama.cpp's defaults with one thread for each core, and smaller physical batches where only CPUs compute: llama.cpp
     /// looks at a cancel between operations, and an operation takes the longer the larger its batch is.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::{Batch, Context, DecodeError, SeqId, Token};
+use super::{Batch, Context, DecodeError, SeqId, Token, company};
 
 /// What goes wrong in an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,6 +139,10 @@ pub(crate) struct Script {
     pub(super) n_ubatch: usize,
     /// Of the context.
     unified: bool,
+    /// Whether no token is to be evaluated alone; there is a cell more for that in each buffer.
+    company: bool,
+    /// The last evaluation found no room: the next one may be without company.
+    was_full: bool,
     n_vocab: usize,
     end: Token,
 }
@@ -149,7 +153,13 @@ impl Context {
         let vocab = self.model().vocab();
         let (n_vocab, end) = (vocab.n_tokens(), vocab.eos().unwrap());
         self.n_ctx = script.n_cells;
-        self.script = Some(Script { n_vocab, end, unified: self.unified, ..script });
+        let n_buffers = if self.unified { 1 } else { u32::try_from(self.n_seq_max).unwrap() };
+        let n_batch = company::n_batch(64, u32::try_from(script.n_ubatch).unwrap(), n_buffers);
+        if let Some((company, n_batch)) = self.company.take().zip(n_batch) {
+            self.company = Some(company.with_n_ubatch(script.n_ubatch));
+            self.n_batch = n_batch as usize;
+        }
+        self.script = Some(Script { n_vocab, end, unified: self.unified, company: self.keeps_company(), ..script });
     }
 
     /// The script in llama.cpp's place.
@@ -181,6 +191,8 @@ impl Script {
             n_cells,
             n_ubatch,
             unified: true,
+            company: false,
+            was_full: false,
             n_vocab: 0,
             end: 0,
         }
@@ -208,7 +220,7 @@ impl Script {
         for cell in self.cells.iter().chain(new) {
             *used.entry(if self.unified { 0 } else { cell.first() }).or_insert(0) += 1;
         }
-        used.values().all(|used| *used <= self.n_cells)
+        used.values().all(|used| *used <= self.n_cells + usize::from(self.company))
     }
 
     /// As `llama_decode`; `moved`: an interrupt waits for the end.
@@ -220,10 +232,15 @@ impl Script {
         (self.seen, self.rows, self.unsettled) = (Vec::new(), Vec::new(), false);
         let new = cells_of(batch, scales);
         self.check_order(&new);
+        let may_be_alone = std::mem::take(&mut self.was_full);
         if fault == Some(Fault::Full) || !self.has_room(&new) {
+            self.was_full = true;
             return Err(DecodeError::Full);
         }
         let parts = self.split(&new);
+        if self.company && !may_be_alone {
+            self.check_company(&new, &parts);
+        }
         for (number, part) in parts.iter().enumerate() {
             self.cells.extend(part.iter().map(|index| new[*index].clone()));
             let error = match fault {
@@ -256,6 +273,17 @@ impl Script {
                 *set &= cell.sequences;
                 assert!(*set != 0, "sequence {sequence} shares tokens with ever other sequences");
             }
+        }
+    }
+
+    /// That nobody is alone in a physical batch, or in its buffer's part of it.
+    fn check_company(&self, new: &[Cell], parts: &[Vec<usize>]) {
+        for part in parts {
+            let mut of_buffer = BTreeMap::new();
+            for index in part {
+                *of_buffer.entry(if self.unified { 0 } else { new[*index].first() }).or_insert(0) += 1;
+            }
+            assert!(of_buffer.values().all(|n| *n > 1), "a token is evaluated alone: {of_buffer:?}");
         }
     }
 

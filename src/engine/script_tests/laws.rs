@@ -121,6 +121,7 @@ fn texts(way: &Way, n: u32) -> (Law, f64, f64) {
         kv_unified: true,
         n_ctx: 64,
         n_ubatch: 32,
+        company: false,
         ctx_shift: true,
         target: TARGET,
         target_faults: BTreeMap::new(),

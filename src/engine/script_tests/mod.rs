@@ -20,7 +20,7 @@ use super::generation::Generation;
 use super::ticket::Expected;
 use super::{Config, Order, Request, load};
 use crate::llama::script::{self, Fault, Script, Voice};
-use crate::llama::{Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool, Token};
+use crate::llama::{Context, ContextParams, FlashAttn, Interrupt, Model, ModelParams, ThreadPool, Token};
 use crate::sampling;
 use crate::speculative::DraftModel;
 
@@ -38,6 +38,8 @@ struct Setup {
     kv_unified: bool,
     n_ctx: usize,
     n_ubatch: usize,
+    /// Whether no token is evaluated alone.
+    company: bool,
     ctx_shift: bool,
     target: Voice,
     /// What goes wrong, by the number of the evaluation.
@@ -65,6 +67,7 @@ impl Stage {
             n_batch: 64,
             n_ubatch: 32,
             kv_unified: setup.kv_unified,
+            flash_attn: if setup.company { FlashAttn::Off } else { FlashAttn::On },
             n_threads: 1,
             n_threads_batch: 1,
             n_seq_max,
