@@ -107,7 +107,7 @@ pub struct Task<'a> {
 }
 
 /// Ours that learn from answers in a way that only a new start forgets.
-const LEARNING: [&str; 3] = ["ngram-mod", "suffix", "auto"];
+const LEARNING: [&str; 4] = ["plain", "ngram-mod", "suffix", "auto"];
 
 /// The two sides.
 pub struct Sides<'a> {
@@ -156,7 +156,7 @@ impl Sides<'_> {
     pub fn generate(&mut self, task: &Task, way: &Way, prompt: &[i32], seed: u32) -> Result<(Cost, Vec<i32>)> {
         match &way.how {
             How::Ours(speculative) => {
-                if matches!(way.role, Role::Ngram { .. }) {
+                if matches!(way.role, Role::Ngram { .. } | Role::Plain { ours: true }) {
                     self.forget(way, speculative, task)?;
                 }
                 let response = self.host.call("get_completion", &request(task, prompt, seed, speculative))?;

@@ -185,8 +185,8 @@ impl Generation {
         let sampler = Sampler::new(&request.sampling, vocab, request.grammar)?;
         let asked = request.speculative.is_some();
         // Nobody asked for it, and it costs nothing. A second run to compare with is to be without any draft.
-        let guess = || (self.context.keeps_company() && found.is_none()).then(Settings::guess);
-        let settings = request.speculative.or_else(guess);
+        let guesses = self.context.keeps_company() && found.is_none();
+        let settings = request.speculative.or_else(|| guesses.then(Settings::none));
         let mut speculation = settings.map(|settings| Speculation::new(settings, asked, &sampler)).transpose()?;
         match &mut speculation {
             Some(Speculation { stats, .. }) if !model.can_roll_back() => {

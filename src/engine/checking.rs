@@ -76,10 +76,8 @@ fn take(
     if child.is_some_and(|child| slot.branches.is_own(child)) {
         slot.cache.push(&[token]);
     }
-    let task = slot.task.as_mut()?;
-    let told = child.is_some() && task.speculation.as_ref().is_some_and(|speculation| speculation.asked);
-    let source = draft.source.filter(|_| told).unwrap_or(Source::Target);
-    task.generated(token, source, probs, vocab)
+    let source = draft.source.filter(|_| child.is_some()).unwrap_or(Source::Target);
+    slot.task.as_mut()?.generated(token, source, probs, vocab)
 }
 
 /// The token that the target chooses, with its probabilities if they were asked for.

@@ -32,12 +32,12 @@ impl Generation {
             .slots
             .iter()
             .filter_map(|slot| Some((slot, slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out)?)))
-            .filter_map(|(slot, task)| Some((slot, task, task.speculation.as_ref()?.asked)))
-            .map(|(slot, task, asked)| {
+            .filter(|(_, task)| task.speculation.is_some())
+            .map(|(slot, task)| {
                 let pending = task.tokens.len().saturating_sub(slot.cache.len());
                 let most = MAX_CHECKED.saturating_sub(pending.saturating_sub(1)).min(task.remaining() - 1);
                 let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(most);
-                let ready = task.is_generating() && (asked || alone) && (1..=MAX_PENDING).contains(&pending);
+                let ready = task.is_generating() && (1..=MAX_PENDING).contains(&pending);
                 Wish {
                     slot: slot.index,
                     tokens: &task.tokens,
@@ -45,6 +45,7 @@ impl Generation {
                     generated: task.output().len(),
                     position: task.position(),
                     room: ready.then_some(room),
+                    alone,
                 }
             })
             .collect();

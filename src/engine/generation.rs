@@ -51,6 +51,11 @@ pub(super) struct Generation {
 impl Generation {
     pub(super) fn new(context: Context, beams: Beams, config: &Config) -> Generation {
         let n_parallel = config.n_parallel.max(1);
+        let mut team = Team::new(n_parallel);
+        team.end_with(context.model().vocab().eog_tokens());
+        if context.keeps_company() {
+            team.guess();
+        }
         Generation {
             shared_cells: (config.context.kv_unified && n_parallel > 1).then(|| context.n_ctx()),
             slots: (0..n_parallel)
@@ -63,7 +68,7 @@ impl Generation {
             session_jobs: VecDeque::new(),
             answers: Vec::new(),
             beams,
-            team: Team::new(n_parallel),
+            team,
             draft_obstacle: None,
             mtp_obstacle: None,
             ctx_shift: config.ctx_shift,

@@ -146,6 +146,9 @@ fn generator(
     let mut context = Context::new(&models.target, &params, threads, interrupt)?;
     let mtp = mtp_context(config, &mut context, mtp_failure, &slots_alone, threads, interrupt);
     let mut costs = Costs::default();
+    if context.keeps_company() {
+        costs.pair();
+    }
     if config.warmup {
         warm_up(&mut context);
         let most = if config.draft.is_some() || mtp.is_ok() { MEASURING } else { MEASURING / 4 };
@@ -271,10 +274,11 @@ fn read_caches(config: &Config, model: &Model) -> Result<Caches> {
 }
 
 /// Sizes of target batches that are measured before the first request, as far as [`MEASURING`] allows; those between
-/// are measured when they are used. CPUs multiply by four rows at a time, so a step is looked for at both of its ends.
-const TARGET_SIZES: &[usize] = &[1, 2, 4, 8, 3, 5, 6, 12, 16, 9, 13, 24, 32, 48, 62];
+/// are measured when they are used. CPUs multiply by four rows at a time, so steps are looked for at both ends; first of all, how
+/// long drafts may become.
+const TARGET_SIZES: &[usize] = &[1, 2, 4, 8, 16, 3, 6, 12, 5, 9, 24, 13, 32, 48, 62];
 /// How long measuring may take; a size that was begun is measured to its end.
-const MEASURING: Duration = Duration::from_millis(1200);
+const MEASURING: Duration = Duration::from_millis(1600);
 /// The best of so many evaluations counts, unless a single one takes so long that little disturbs it.
 const TIMES: u32 = 3;
 const LONG: Duration = Duration::from_millis(20);

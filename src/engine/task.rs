@@ -54,7 +54,9 @@ pub(super) struct Task {
 
 /// What speculation needs of a request.
 pub(super) struct Speculation {
-    /// Whether the request asked for it. Else it drafts where that costs nothing, and nobody is told.
+    /// Whether the request asked for it. Else there is nothing but guesses (see [`Team::guess`]), and nobody is told.
+    ///
+    /// [`Team::guess`]: crate::speculative::Team::guess
     pub(super) asked: bool,
     pub(super) settings: Settings,
     pub(super) stats: SpeculationStats,

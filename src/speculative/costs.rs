@@ -19,6 +19,8 @@ pub struct Costs {
     target: Vec<f64>,
     /// v(0), v(1), ... by these: looked up often, and computed where one of them changes.
     v: Vec<f64>,
+    /// Whether one token and two cost the same.
+    paired: bool,
     /// Tokens of a prompt's batch, larger than the table's, and its seconds at `scale` 1: where costs beyond the table lead to.
     bulk: Option<(usize, f64)>,
     /// How slow the machine is now, against the table.
@@ -42,7 +44,7 @@ impl Default for Costs {
     fn default() -> Self {
         let guess = |n| if n == 0 { 0.0 } else { 1.0 + GUESSED_SLOPE * (n - 1) as f64 };
         let v = (0..=MAX_MEASURED).map(guess).collect();
-        Costs { target: vec![0.0; MAX_MEASURED], v, bulk: None, scale: 1.0, draft: 0.0 }
+        Costs { target: vec![0.0; MAX_MEASURED], v, paired: false, bulk: None, scale: 1.0, draft: 0.0 }
     }
 }
 
@@ -50,6 +52,7 @@ impl Costs {
     /// A target batch of `n` generated or drafted tokens, and no prompt, took `time`.
     pub fn saw_target(&mut self, n: usize, time: Duration) {
         let (time, scale) = (time.as_secs_f64(), self.scale);
+        let n = if self.paired { n.max(2) } else { n };
         let Some(entry) = n.checked_sub(1).and_then(|index| self.target.get_mut(index)) else { return };
         if *entry <= 0.0 {
             *entry = time / scale;
@@ -58,6 +61,14 @@ impl Costs {
         let slower = (time / (*entry * scale)).min(MOST_SLOWER);
         self.scale *= 1.0 + FRESH_SCALE * (slower - 1.0);
         *entry *= 1.0 + FRESH_ENTRY * (slower - 1.0);
+        self.update();
+    }
+
+    /// From now on a single token is always evaluated with another: see [`Team::guess`].
+    ///
+    /// [`Team::guess`]: super::Team::guess
+    pub fn pair(&mut self) {
+        self.paired = true;
         self.update();
     }
 
@@ -92,6 +103,9 @@ impl Costs {
 
     /// Computes the v(n) anew.
     fn update(&mut self) {
+        if let (true, [one, two, ..]) = (self.paired, &mut *self.target) {
+            *one = *two;
+        }
         let one = self.target.first().copied().unwrap_or(0.0);
         if one <= 0.0 {
             return;
@@ -106,7 +120,8 @@ impl Costs {
             }
             before = (n, cost);
         }
-        let slope = GUESSED_SLOPE.max((before.1 - 1.0) / before.0 as f64);
+        // Larger batches are taken to be worth no more for each token.
+        let slope = GUESSED_SLOPE.max(before.1 / before.0 as f64);
         v.for_each(|(at, v)| *v = before.1 + slope * (at - before.0) as f64);
     }
 
@@ -173,6 +188,16 @@ pub(super) mod tests {
         assert!((costs.v(8) - 3.0).abs() < 1e-6, "{}", costs.v(8));
         assert!((costs.v(4) - 1.5).abs() < 0.6, "mostly the machine's doing: {}", costs.v(4));
         assert!(costs.c() < 0.08, "the target got slower, not the draft: {}", costs.c());
+    }
+
+    #[test]
+    fn with_company_one_token_costs_what_two_do() {
+        let mut costs = costs(&[(1, 100), (2, 130), (8, 260)], 10.0);
+        costs.pair();
+        assert_eq!((costs.v(1), costs.v(2), costs.v(8)), (1.0, 1.0, 2.0));
+        costs.saw_target(1, Duration::from_millis(130));
+        assert_eq!((costs.v(1), costs.v(2), costs.v(8)), (1.0, 1.0, 2.0));
+        assert!((costs.v(16) - 4.0).abs() < 1e-9, "a larger batch is worth no more: {}", costs.v(16));
     }
 
     #[test]

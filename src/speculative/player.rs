@@ -27,6 +27,10 @@ pub(super) struct Player {
 pub(super) struct Bid {
     pub(super) draft: Draft,
     pub(super) bias: Bias,
+    /// It was not asked for, and is only there to guess: see [`Team::guess`].
+    ///
+    /// [`Team::guess`]: super::Team::guess
+    pub(super) guesses: bool,
 }
 
 /// When a drafter that takes time and does not pay is tried again.
@@ -91,10 +95,22 @@ impl Player {
         }
         let best = self.best(members, plan);
         self.chosen = best.map(|(index, n, _)| (index, n)).filter(|(_, n)| *n >= self.settings.n_min);
+        self.chosen = self.chosen.or_else(|| self.guess());
         let Some((index, n)) = self.chosen.filter(|_| self.settings.verify.draws()) else { return };
         let Some(Some(Bid { draft, .. })) = self.bids.get(index) else { return };
         self.drawn.begin(n);
         draft.tokens.iter().all(|token| self.drawn.fix(*token));
+    }
+
+    fn guess(&self) -> Option<(usize, usize)> {
+        let is_guess = |bid: &Option<Bid>| bid.as_ref().is_some_and(|bid| bid.guesses && !bid.draft.tokens.is_empty());
+        self.bids.iter().position(is_guess).map(|index| (index, 1))
+    }
+
+    /// Whether what is checked was not asked for.
+    pub(super) fn guesses(&self) -> bool {
+        let bid = self.chosen.and_then(|(index, _)| self.bids.get(index)?.as_ref());
+        bid.is_some_and(|bid| bid.guesses)
     }
 
     pub(super) fn chosen(&self) -> Option<(&Draft, usize)> {
@@ -110,9 +126,12 @@ impl Player {
         before: &[Member],
         plan: &Plan,
         c: f64,
-        room: Option<usize>,
+        (room, alone): (Option<usize>, bool),
     ) -> Option<(usize, bool)> {
-        let bias = self.bids.get(index)?.as_ref()?.bias;
+        let Bid { bias, guesses, .. } = *self.bids.get(index)?.as_ref()?;
+        if guesses {
+            return Some((room.filter(|_| alone).unwrap_or(0).min(1), false));
+        }
         let adapts = self.settings.adaptive == Adaptive::Auto;
         let most = match adapts && !takes_time {
             // Of a draft that is not checked, its beginning tells what its drafter is worth.
@@ -143,7 +162,7 @@ impl Player {
     fn best(&self, members: &[Member], plan: &Plan) -> Option<(usize, usize, f64)> {
         let mut best: Option<(usize, usize, f64)> = None;
         for (index, (member, bid)) in members.iter().zip(&self.bids).enumerate() {
-            let Some(Bid { draft, bias }) = bid else { continue };
+            let Some(Bid { draft, bias, guesses: false }) = bid else { continue };
             let sure = sure(draft, |confidence| member.calibration.acceptance(bias, confidence));
             let sure = sure.iter().skip(1).take(draft.tokens.len()).copied();
             let (n, gain) = match self.settings.adaptive {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CacheFile, NgramParams, SuffixParams};
+use super::{CacheFile, NgramParams};
 use crate::llama::Token;
 
 /// Who proposed a token: the target itself or one of the drafters.
@@ -129,16 +129,9 @@ pub const MAX_DRAFT: usize = 64;
 pub const MAX_BRANCHES: usize = 8;
 
 impl Settings {
-    /// One token at most, as likely as it may be: for a context in which a token more costs nothing.
-    pub fn guess() -> Settings {
-        let suffix = SuffixParams { min_prob: 0.0, ..SuffixParams::default() };
-        Settings {
-            sources: vec![Source::Suffix],
-            n_max: 1,
-            adaptive: Adaptive::Fixed,
-            ngram: NgramParams { suffix, ..NgramParams::default() },
-            ..Settings::default()
-        }
+    /// Nobody drafts.
+    pub fn none() -> Settings {
+        Settings { sources: Vec::new(), ..Settings::default() }
     }
 }
 

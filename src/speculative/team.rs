@@ -29,6 +29,9 @@ pub struct Team {
     pub costs: Costs,
     rate: Rate,
     plan: Plan,
+    guesses: bool,
+    /// Tokens that end a text.
+    ends: Vec<Token>,
     clock: fn() -> Instant,
 }
 
@@ -54,6 +57,8 @@ pub struct Wish<'a> {
     pub position: usize,
     /// Most tokens that there is room for; `None`: the context is not evaluated yet, only keep up with it.
     pub room: Option<usize>,
+    /// Whether the slot's token would be evaluated with another that nobody needs.
+    pub alone: bool,
 }
 
 /// What became of a draft.
@@ -78,8 +83,22 @@ impl Team {
             costs: Costs::default(),
             rate: Rate::default(),
             plan: Plan::default(),
+            guesses: false,
+            ends: Vec::new(),
             clock: Instant::now,
         }
+    }
+
+    /// The tokens behind which nothing is worth drafting.
+    pub fn end_with(&mut self, tokens: impl Iterator<Item = Token>) {
+        self.ends.extend(tokens);
+    }
+
+    /// From now on, one token more is evaluated at no cost where a slot is [`Wish::alone`]: where nothing is drafted for it, the
+    /// likeliest by earlier text is checked. That counts as nobody's draft.
+    pub fn guess(&mut self) {
+        self.guesses = true;
+        self.costs.pair();
     }
 
     /// The time by which drafts and evaluations are measured.
@@ -114,13 +133,15 @@ impl Team {
         let mut disabled = None;
         let mut bids = Vec::with_capacity(self.members.len());
         for member in &mut self.members {
-            let wanted = settings.sources.contains(&member.drafter.source());
-            let begun = wanted.then(|| member.drafter.begin(slot, sampler, settings));
+            let source = member.drafter.source();
+            let wanted = settings.sources.contains(&source);
+            let guesses = !wanted && self.guesses && source == Source::Suffix && !settings.verify.draws();
+            let begun = (wanted || guesses).then(|| member.drafter.begin(slot, sampler, settings));
             if let Some(Err(error)) = &begun {
                 disabled = Some(error.message().to_owned());
             }
             let usable = matches!(begun, Some(Ok(())));
-            bids.push(usable.then(|| Bid { draft: Draft::default(), bias: member.calibration.begin() }));
+            bids.push(usable.then(|| Bid { draft: Draft::default(), bias: member.calibration.begin(), guesses }));
         }
         let player = Player::new(settings, bids, disabled);
         if let Some(place) = self.slots.get_mut(slot) {
@@ -156,14 +177,14 @@ impl Team {
             return;
         };
         let Member { drafter, takes_time, calibration } = member;
-        let (plan, costs) = (&self.plan, &mut self.costs);
+        let (plan, costs, ends) = (&self.plan, &mut self.costs, &self.ends);
         let mut asks = Vec::new();
         for (slot, player) in self.slots.iter_mut().enumerate() {
             let Some(player) = player else { continue };
             let Some(wish) = wishes.iter().find(|wish| wish.slot == slot) else { continue };
-            let asked = player.ask(index, *takes_time, before, plan, costs.c(), wish.room);
+            let asked = player.ask(index, *takes_time, before, plan, costs.c(), (wish.room, wish.alone));
             let Some((n_max, pays)) = asked else { continue };
-            let Some(Bid { draft, bias }) = player.bids.get_mut(index).and_then(Option::as_mut) else {
+            let Some(Bid { draft, bias, .. }) = player.bids.get_mut(index).and_then(Option::as_mut) else {
                 continue;
             };
             let pace = if pays { Pace::Paying { plan, calibration, bias: *bias } } else { Pace::All };
@@ -183,7 +204,8 @@ impl Team {
             }
             drafter.draft(std::slice::from_mut(&mut ask));
             let likely = ask.draft.confidence.iter().take_while(|confidence| **confidence >= p_min).count();
-            ask.draft.truncate(likely);
+            let end = ask.draft.tokens.iter().position(|token| ends.contains(token)).map_or(likely, |end| end + 1);
+            ask.draft.truncate(likely.min(end));
         }
         if asks.is_empty() {
             return;
@@ -233,9 +255,9 @@ impl Team {
         Some(&self.slots.get(slot)?.as_ref()?.drawn)
     }
 
-    /// Who proposed [`Team::drafted`].
+    /// Who proposed [`Team::drafted`]; `None`: it is a guess.
     pub fn source(&self, slot: usize) -> Option<Source> {
-        let (index, _) = self.slots.get(slot)?.as_ref()?.chosen?;
+        let (index, _) = self.slots.get(slot)?.as_ref().filter(|player| !player.guesses())?.chosen?;
         Some(self.members.get(index)?.drafter.source())
     }
 
@@ -273,7 +295,7 @@ impl Team {
     pub fn saw(&mut self, slot: usize, tokens: &[Token], drafted: usize, accepted: usize) -> Option<Checked> {
         let player = self.slots.get_mut(slot)?.as_mut()?;
         for (index, (member, bid)) in self.members.iter_mut().zip(&mut player.bids).enumerate() {
-            let Some(Bid { draft, bias }) = bid else { continue };
+            let Some(Bid { draft, bias, .. }) = bid else { continue };
             // What was drawn and refused may still come, as the target's own.
             let most = if player.drawer == Some(index) { accepted } else { usize::MAX };
             // How many tokens were said up to each node that was right.
@@ -292,7 +314,8 @@ impl Team {
             }
         }
         let depth = player.chosen().map_or(0, |(draft, _)| draft.depth(drafted));
-        let (index, _) = player.chosen.take().filter(|_| drafted > 0)?;
+        let guesses = player.guesses();
+        let (index, _) = player.chosen.take().filter(|_| drafted > 0 && !guesses)?;
         player.length.saw(depth, accepted);
         let member = self.members.get_mut(index)?;
         member.drafter.checked(slot, drafted, accepted);

@@ -86,6 +86,8 @@ struct Table {
     sampler: Sampler,
     text: Scripted,
     model: Scripted,
+    /// Whether a token more costs nothing.
+    alone: bool,
 }
 
 fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Table {
@@ -101,14 +103,21 @@ fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Tabl
     team.add_model(Box::new(model.clone()));
     team.add(Box::new(text.clone()));
     team.begin(0, &sampler, settings);
-    Table { team, sampler, text, model }
+    Table { team, sampler, text, model, alone: false }
 }
 
 impl Table {
     /// A step in which the target says `truth`: how many tokens were checked, whose, and how many of them were right.
     fn step(&mut self, truth: &[Token]) -> (usize, Option<Source>, usize) {
-        let wish =
-            Wish { slot: 0, tokens: &[1, 2, 3], sampler: &self.sampler, generated: 1, position: 1, room: Some(100) };
+        let wish = Wish {
+            slot: 0,
+            tokens: &[1, 2, 3],
+            sampler: &self.sampler,
+            generated: 1,
+            position: 1,
+            room: Some(100),
+            alone: self.alone,
+        };
         self.team.draft(&[wish], 1);
         let draft = self.team.drafted(0).to_vec();
         let source = self.team.source(0);
@@ -137,6 +146,41 @@ fn the_draft_with_most_to_expect_is_checked() {
     assert_eq!(table.step(&[7, 8, 9, 4]), (5, Some(Source::Suffix), 3));
     assert_eq!(table.text.log(), ["begin 0", "draft 0 16", "draft 0 16", "checked 0 5 3"]);
     assert_eq!(table.model.log(), ["begin 0", "draft 0 16", "checked 0 3 3", "draft 0 16"]);
+}
+
+#[test]
+fn behind_the_end_of_a_text_nothing_is_drafted() {
+    let mut table = table(&both(Adaptive::Fixed), &CHEAP, 1.0);
+    table.team.end_with([8, 5].into_iter());
+    table.text.says(&[(7, 0.9), (8, 0.9), (9, 0.9), (5, 0.9)]);
+    assert_eq!(table.step(&[7, 8, 1]), (2, Some(Source::Suffix), 2));
+}
+
+#[test]
+fn a_token_that_costs_nothing_is_guessed_and_is_nobodys_draft() {
+    for (settings, alone, expected) in [
+        (Settings::none(), true, 1),
+        (Settings::none(), false, 0),
+        (Settings { sources: vec![Source::Prediction], ..both(Adaptive::Fixed) }, true, 1),
+        (Settings { sources: vec![Source::Prediction], verify: Verify::Rejection, ..both(Adaptive::Fixed) }, true, 0),
+    ] {
+        let mut table = table(&settings, &CHEAP, 1.0);
+        table.team.guess();
+        table.team.begin(0, &table.sampler, &settings);
+        table.alone = alone;
+        table.text.says(&[(7, 0.1), (8, 0.9)]);
+        assert_eq!(table.step(&[7, 3]), (expected, None, expected), "{settings:?}");
+        assert_eq!(table.step(&[4, 3]), (expected, None, 0), "{settings:?}");
+    }
+    // A draft that was asked for comes first.
+    let settings = Settings { sources: vec![Source::Draft], ..both(Adaptive::Fixed) };
+    let mut table = table(&settings, &CHEAP, 1.0);
+    table.team.guess();
+    table.team.begin(0, &table.sampler, &settings);
+    table.alone = true;
+    table.text.says(&[(7, 0.9)]);
+    table.model.says(&[(6, 0.3), (5, 0.3)]);
+    assert_eq!(table.step(&[6, 5, 1]), (2, Some(Source::Draft), 2));
 }
 
 #[test]

@@ -54,6 +54,7 @@ impl Running {
             _ => {}
         }
         let stats = outcome.speculation.as_ref();
+        assert_eq!(stats.is_some(), request.speculative.is_some(), "nobody is told of guesses");
         assert!(stats.is_none_or(|stats| stats.n_accepted <= stats.n_drafted));
     }
 
