@@ -67,28 +67,40 @@ fn plain(host: &Host, pair: &Pair, repetitions: usize) -> Result<()> {
     let ids = host.call("tokenize", &json!({"text": prompt}))?["ids"].clone();
     let ids: Vec<i32> = serde_json::from_value(ids)?;
     let request = json!({
-        "prompt": prompt, "n_predict": N_PREDICT, "temperature": 0, "repeat_penalty": 1, "ignore_eos": true,
+        "prompt": prompt, "n_predict": N_PREDICT, "temperature": 0, "top_k": 0, "top_p": 1, "repeat_penalty": 1, "ignore_eos": true,
         "cache_prompt": false, "return_tokens": true,
     });
-    let (mut bares, mut ours, mut same) = (Vec::new(), Vec::new(), true);
+    let mut noise = request.clone();
+    noise["temperature"] = json!(5);
+    let (mut bares, mut greedy, mut noisy, mut same) = (Vec::new(), Vec::new(), Vec::new(), true);
     for repetition in 0..=3 * repetitions {
         let (tokens, time) = bare.generate(&ids, N_PREDICT)?;
-        let response = host.call("get_completion", &request)?;
+        let response = ask(host, &request)?;
         same &= response["tokens"] == json!(tokens);
+        noise["seed"] = json!(repetition);
+        let of_noise = ask(host, &noise)?;
         if repetition > 0 {
-            // Both from the first token to the last.
-            bares.push((N_PREDICT - 1) as f64 / time.as_secs_f64());
-            let ms = response["timings"]["predicted_ms"].as_f64().unwrap_or(f64::NAN);
-            ours.push((N_PREDICT - 1) as f64 / ms * 1e3);
+            // All from the first token to the last.
+            let speed = |seconds: f64| (N_PREDICT - 1) as f64 / seconds;
+            let of = |response: &Value| speed(response["timings"]["predicted_ms"].as_f64().unwrap_or(f64::NAN) / 1e3);
+            bares.push(speed(time.as_secs_f64()));
+            greedy.push(of(&response));
+            noisy.push(of(&of_noise));
         }
     }
-    let (bares, ours) = (median(bares), median(ours));
-    println!("plain decoding      {ours:9.1} tokens/s");
+    let (bares, greedy, noisy) = (median(bares), median(greedy), median(noisy));
     println!(
         "bare loop           {bares:9.1} tokens/s   (llama_decode and argmax, the same library, threads and model)"
     );
-    println!("ratio               {:9.3}            same tokens: {}\n", ours / bares, yes(same));
+    println!("plain, greedy       {greedy:9.1} tokens/s   ratio {:.3}, same tokens: {}", greedy / bares, yes(same));
+    println!("plain, noise        {noisy:9.1} tokens/s   ratio {:.3}\n", noisy / bares);
     Ok(())
+}
+
+/// A completion that knows nothing of earlier answers: plain decoding guesses by them, too.
+fn ask(host: &Host, request: &Value) -> Result<Value> {
+    host.call("lookup_cache", &json!({"action": "clear", "cache": "dynamic"}))?;
+    host.call("get_completion", request)
 }
 
 /// Every way of speculating on every kind of text.
@@ -109,7 +121,7 @@ fn speculation(host: &Host, repetitions: usize) -> Result<()> {
                     "prompt": prompt, "n_predict": N_PREDICT, "ignore_eos": true, "temperature": temperature, "top_k": 0,
                     "top_p": 1, "repeat_penalty": 1, "seed": repetition, "speculative": serde_json::from_str::<Value>(way)?,
                 });
-                let response = host.call("get_completion", &request)?;
+                let response = ask(host, &request)?;
                 if repetition > 0 {
                     runs.push(Cost::of(&response)); // the first one warms up
                 }
