@@ -75,6 +75,8 @@ fn plain(host: &Host, pair: &Pair, repetitions: usize) -> Result<()> {
     let (mut bares, mut greedy, mut noisy, mut same) = (Vec::new(), Vec::new(), Vec::new(), true);
     for repetition in 0..=3 * repetitions {
         let (tokens, time) = bare.generate(&ids, N_PREDICT)?;
+        // Its threads spin for a while.
+        std::thread::sleep(Duration::from_millis(500));
         let response = ask(host, &request)?;
         same &= response["tokens"] == json!(tokens);
         noise["seed"] = json!(repetition);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CacheFile, NgramParams};
+use super::{CacheFile, NgramParams, SuffixParams};
 use crate::llama::Token;
 
 /// Who proposed a token: the target itself or one of the drafters.
@@ -132,6 +132,12 @@ impl Settings {
     /// Nobody drafts.
     pub fn none() -> Settings {
         Settings { sources: Vec::new(), ..Settings::default() }
+    }
+
+    /// For who guesses: a token that costs nothing may be as unlikely as it is.
+    pub(super) fn guess() -> Settings {
+        let suffix = SuffixParams { min_prob: 0.0, ..SuffixParams::default() };
+        Settings { ngram: NgramParams { suffix, ..NgramParams::default() }, ..Settings::none() }
     }
 }
 

@@ -136,7 +136,10 @@ impl Team {
             let source = member.drafter.source();
             let wanted = settings.sources.contains(&source);
             let guesses = !wanted && self.guesses && source == Source::Suffix && !settings.verify.draws();
-            let begun = (wanted || guesses).then(|| member.drafter.begin(slot, sampler, settings));
+            let begun = match guesses {
+                true => Some(member.drafter.begin(slot, sampler, &Settings::guess())),
+                false => wanted.then(|| member.drafter.begin(slot, sampler, settings)),
+            };
             if let Some(Err(error)) = &begun {
                 disabled = Some(error.message().to_owned());
             }
