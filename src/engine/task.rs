@@ -233,25 +233,25 @@ impl Task {
         truncated: bool,
         draft_length: Option<usize>,
     ) -> (Ticket, Outcome) {
-        let outcome =
-            Outcome {
-                stop,
-                text: self.text.finish(),
-                text_end: self.text.end(),
-                tokens: std::mem::take(&mut self.unsent),
-                slot: Some(slot),
-                prompt: self.prompt,
-                n_predicted: self.n_predicted,
-                n_cached,
-                truncated: self.truncated || truncated,
-                timings: self.timings(),
-                speculation: self.speculation.take().filter(|speculation| speculation.asked).map(|speculation| {
-                    SpeculationStats { n_max_final: draft_length.unwrap_or(0), ..speculation.stats }
-                }),
-                seed_position: self.seed_position,
-                session_load: self.session_load,
-                session_save: None,
-            };
+        let timings = self.timings();
+        let asked = self.speculation.take().filter(|speculation| speculation.asked);
+        let n_max_final = draft_length.unwrap_or(0);
+        let outcome = Outcome {
+            stop,
+            text: self.text.finish(),
+            text_end: self.text.end(),
+            tokens: std::mem::take(&mut self.unsent),
+            slot: Some(slot),
+            prompt: self.prompt,
+            n_predicted: self.n_predicted,
+            n_cached,
+            truncated: self.truncated || truncated,
+            timings,
+            speculation: asked.map(|speculation| SpeculationStats { n_max_final, ..speculation.stats }),
+            seed_position: self.seed_position,
+            session_load: self.session_load,
+            session_save: None,
+        };
         (self.ticket, outcome)
     }
 

@@ -1,7 +1,7 @@
 //! Without flash attention on CPUs: no token is evaluated alone.
 //!
 //! On CPUs ggml's flash kernel takes one query after the other, if it has fewer than 64. Multiplying matrices instead
-//! (`flash_attn: "off"`) checks a draft up to twice as fast. But a product with one column (`ggml_vec_dot_*`) is summed up in
+//! (`flash_attn: "off"`) checks drafts faster. But a product with one column (`ggml_vec_dot_*`) is summed up in
 //! another order than one with several (`llamafile_sgemm`, which takes two and more): the last bits of a token's logits, and so
 //! now and then a text, would depend on whether it was evaluated alone or behind a draft. Of 120 texts of 120 tokens 18 did.
 //!
@@ -160,6 +160,7 @@ impl Company {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::llama::ModelParams;
 
     /// Outputs of the batch to evaluate, and the guest in it.
     fn joined(n_batch: usize, n_ubatch: usize, outputs: &[bool]) -> (Vec<i8>, Option<Guest>) {
@@ -174,6 +175,28 @@ mod tests {
         assert_eq!(extended.tokens.get(..batch.len()), Some(&*batch.tokens));
         assert_eq!(extended.sequences.len(), 2 * outputs.len() + usize::from(guest.is_some()));
         (extended.outputs.clone(), guest)
+    }
+
+    #[test]
+    fn flash_attention_is_left_out_where_it_is_slow_and_that_is_possible() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-draft.gguf");
+        let model = Model::load(&ModelParams::new(path), |_| true).unwrap();
+        assert_eq!(model.head_sizes(), Some([32, 32]));
+        let slow = cfg!(target_arch = "x86_64") && backend::system_info().contains("AVX512 = 1");
+        let here = if slow && !backend::supports_offload() { FlashAttn::Off } else { FlashAttn::Auto };
+        let params = ContextParams::default();
+        for (expected, params) in [
+            (here, params.clone()),
+            (here, ContextParams { n_seq_max: 4, ..params.clone() }),
+            (FlashAttn::On, ContextParams { flash_attn: FlashAttn::On, ..params.clone() }),
+            (FlashAttn::Off, ContextParams { flash_attn: FlashAttn::Off, ..params.clone() }),
+            (FlashAttn::Auto, ContextParams { type_v: CacheType::Q8_0, ..params.clone() }),
+            (FlashAttn::Auto, ContextParams { embeddings: true, ..params.clone() }),
+            (FlashAttn::Auto, ContextParams { n_ubatch: 1, ..params.clone() }),
+            (FlashAttn::Auto, ContextParams { n_ubatch: 4, n_seq_max: 3, ..params.clone() }),
+        ] {
+            assert_eq!(attention(&params, &model), expected, "{params:?}");
+        }
     }
 
     #[test]

@@ -134,10 +134,10 @@ impl Settings {
         Settings { sources: Vec::new(), ..Settings::default() }
     }
 
-    /// For who guesses: a token that costs nothing may be as unlikely as it is.
-    pub(super) fn guess() -> Settings {
-        let suffix = SuffixParams { min_prob: 0.0, ..SuffixParams::default() };
-        Settings { ngram: NgramParams { suffix, ..NgramParams::default() }, ..Settings::none() }
+    /// The same for who guesses: a token that costs nothing may be as unlikely as it is.
+    pub(super) fn guessing(&self) -> Settings {
+        let suffix = SuffixParams { guesses: true, ..self.ngram.suffix };
+        Settings { ngram: NgramParams { suffix, ..self.ngram }, ..self.clone() }
     }
 }
 

@@ -15,7 +15,7 @@ use super::drafter::{Ask, Draft, Drafter, Drawing, Evaluated};
 use super::player::{Bid, Player};
 use super::policy::{Pace, Plan, Rate};
 use super::verify::{Drawn, StepChance};
-use super::{Costs, MAX_DRAFT, Settings, Source};
+use super::{Adaptive, Costs, MAX_DRAFT, Settings, Source};
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
 use crate::session::Snapshot;
@@ -135,11 +135,12 @@ impl Team {
         for member in &mut self.members {
             let source = member.drafter.source();
             let wanted = settings.sources.contains(&source);
-            let guesses = !wanted && self.guesses && source == Source::Suffix && !settings.verify.draws();
-            let begun = match guesses {
-                true => Some(member.drafter.begin(slot, sampler, &Settings::guess())),
-                false => wanted.then(|| member.drafter.begin(slot, sampler, settings)),
-            };
+            let may_guess = self.guesses && source == Source::Suffix;
+            let guesses = may_guess && !wanted && !settings.verify.draws();
+            // Where it was asked for, the plan says when a token costs nothing.
+            let guessing = (guesses || (may_guess && settings.adaptive == Adaptive::Auto)).then(|| settings.guessing());
+            let settings = guessing.as_ref().unwrap_or(settings);
+            let begun = (wanted || guesses).then(|| member.drafter.begin(slot, sampler, settings));
             if let Some(Err(error)) = &begun {
                 disabled = Some(error.message().to_owned());
             }

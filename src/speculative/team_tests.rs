@@ -2,9 +2,9 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::super::Verify;
 use super::super::costs::tests::costs;
 use super::super::verify::Row;
-use super::super::{Adaptive, Verify};
 use super::*;
 use crate::llama::{Model, ModelParams, TokenData};
 use crate::sampling;

@@ -44,11 +44,13 @@ pub struct SuffixParams {
     pub factor: f32,
     /// A draft ends where the probability of all of it falls below this.
     pub min_prob: f32,
+    /// Whether its first token may be less probable than that: where it costs nothing.
+    pub guesses: bool,
 }
 
 impl Default for SuffixParams {
     fn default() -> Self {
-        SuffixParams { max_depth: 16, factor: 4.0, min_prob: 0.1 }
+        SuffixParams { max_depth: 16, factor: 4.0, min_prob: 0.1, guesses: false }
     }
 }
 

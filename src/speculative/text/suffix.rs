@@ -104,7 +104,8 @@ impl Rule for Matches {
             let of_earlier = earlier.candidate(there, &found.1, &self.bins, &mut note);
             let Some(chosen) = of_own.into_iter().chain(of_earlier).reduce(Candidate::likelier) else { return };
             path *= chosen.confidence;
-            if path < self.params.min_prob || chosen.confidence < limits.p_min {
+            let is_guess = drafted == 0 && self.params.guesses;
+            if !is_guess && (path < self.params.min_prob || chosen.confidence < limits.p_min) {
                 return;
             }
             draft.extend_from(&[chosen.token], chosen.confidence);

@@ -80,6 +80,8 @@ fn limits_end_a_draft() {
     let by_probability: Vec<usize> =
         [0.5, 0.1, 0.01].map(|min_prob| length(SuffixParams { min_prob, ..params })).into();
     assert!(by_probability.is_sorted() && by_probability[0] > 0 && by_probability[0] < by_probability[2]);
+    // One that costs nothing may be as unlikely as it is; the others may not.
+    assert_eq!([false, true].map(|guesses| length(SuffixParams { min_prob: 1.0, guesses, ..params })), [0, 1]);
     let mut drafter = Suffix::new(1);
     drafter.start(0, &settings(params));
     let mut drafts = [0.0, 0.999].map(|p_min| {
