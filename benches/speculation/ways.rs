@@ -1,5 +1,7 @@
 //! Ways to generate the same: ours through the C ABI, llama.cpp's through its own functions; and what each costs.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::common::median;
@@ -109,6 +111,9 @@ pub struct Task<'a> {
 /// Ours that learn from answers in a way that only a new start forgets.
 const LEARNING: [&str; 4] = ["plain", "ngram-mod", "suffix", "auto"];
 
+/// How long idle threads of a pool spin at most, before they sleep.
+const SPINNING: Duration = Duration::from_millis(400);
+
 /// The two sides.
 pub struct Sides<'a> {
     pub host: &'a Host,
@@ -129,6 +134,8 @@ impl Sides<'_> {
                 let at = (turn + repetition * 5) % ways.len();
                 let (Some(way), Some(row)) = (ways.get(at), rows.get_mut(at)) else { continue };
                 if row.missing.is_none() {
+                    // Threads of the one before spin for a while.
+                    std::thread::sleep(SPINNING);
                     match self.all_prompts(task, way, repetition) {
                         Ok((cost, tokens)) => {
                             row.costs.push(cost);
