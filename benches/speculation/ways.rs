@@ -108,8 +108,8 @@ pub struct Task<'a> {
     pub amount: Amount,
 }
 
-/// Ours that learn from answers in a way that only a new start forgets.
-const LEARNING: [&str; 4] = ["plain", "ngram-mod", "suffix", "auto"];
+/// Ours that are started anew, because not all that they learn from answers is forgotten otherwise.
+const LEARNING: [&str; 3] = ["ngram-mod", "suffix", "auto"];
 
 /// How long idle threads of a pool spin at most, before they sleep.
 const SPINNING: Duration = Duration::from_millis(400);

@@ -7,7 +7,8 @@
 //!
 //! So a token that would be alone gets company: one more behind it, whose cell is removed at once. That costs as much as two
 //! tokens cost together. It is the default where the flash kernel multiplies heads of the model's size without vector
-//! instructions (see [`is_slow`]): there two tokens without it take less time than one with it, beyond some 150 cells.
+//! instructions (see [`is_slow`]): there two tokens without it take less time than one with it, beyond some 200 cells
+//! (750 M; fewer with smaller models).
 //!
 //! Who knows a token that may follow should give it as company (see [`Context::keeps_company`]): then it is for nothing.
 //!

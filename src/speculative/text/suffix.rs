@@ -1,7 +1,8 @@
 //! `suffix`: what followed the longest matches of the text's end, in the request's own text and in earlier answers.
 //!
 //! After SuffixDecoding (arXiv 2411.04975): counts of continuations say how likely each is, and the draft goes on while
-//! the probability of all of it is at least `min_prob`, up to `factor` times the match's length. As in SAM-Decoding
+//! the probability of all of it is at least `min_prob` (its first token where that costs nothing, whatever that is), up to `factor`
+//! times the match's length. As in SAM-Decoding
 //! (arXiv 2411.10666) a match that goes on is not searched again: a [`Trace`] follows the copied place token by token.
 //! It stays where it is when a single token differs, so that text which is rewritten with other names is followed at
 //! once; insertions and deletions are found again by the [`ContextTree`].
