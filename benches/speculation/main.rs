@@ -18,7 +18,7 @@
 //!
 //! Without models: the shipped pair and the enlarged targets in `target/models` (`--quick`: that of 750 M parameters). Ours
 //! goes through the C ABI as a host sees it, llama.cpp's through `benches/peer`. All ways take turns, so that a disturbance
-//! of the machine hits all of them. No way may know a text from before: what learns from answers is started anew for each.
+//! of the machine hits all of them. No way may know a text from before: what learns from answers forgets them.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -250,7 +250,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
     println!("{}", limits.text());
     let slow = limits.one > SLOW;
     let amount = options.amount(slow);
-    let mut sides = Sides { host, config, models: &mut models, unrelated: texts::random(16, 99) };
+    let mut sides = Sides { host, models: &mut models };
     // The controller knows the costs of these models before it counts.
     let once = Amount { repetitions: 1, ..amount };
     sides.measure(&Task { text: warm_up, prompts, temperature: 0.0, amount: once }, &[adaptive()]);

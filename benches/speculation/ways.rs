@@ -108,20 +108,13 @@ pub struct Task<'a> {
     pub amount: Amount,
 }
 
-/// Ours that are started anew, because not all that they learn from answers is forgotten otherwise.
-const LEARNING: [&str; 3] = ["ngram-mod", "suffix", "auto"];
-
 /// How long idle threads of a pool spin at most, before they sleep.
 const SPINNING: Duration = Duration::from_millis(400);
 
 /// The two sides.
 pub struct Sides<'a> {
     pub host: &'a Host,
-    /// What `init` is given.
-    pub config: Value,
     pub models: &'a mut Models,
-    /// The beginning of a text that has nothing to do with the others.
-    pub unrelated: Vec<i32>,
 }
 
 impl Sides<'_> {
@@ -163,9 +156,7 @@ impl Sides<'_> {
     pub fn generate(&mut self, task: &Task, way: &Way, prompt: &[i32], seed: u32) -> Result<(Cost, Vec<i32>)> {
         match &way.how {
             How::Ours(speculative) => {
-                if matches!(way.role, Role::Ngram { .. } | Role::Plain { ours: true }) {
-                    self.forget(way, speculative, task)?;
-                }
+                self.forget()?;
                 let response = self.host.call("get_completion", &request(task, prompt, seed, speculative))?;
                 Ok((Cost::of(&response), serde_json::from_value(response["tokens"].clone())?))
             }
@@ -192,17 +183,8 @@ impl Sides<'_> {
     }
 
     /// What the last text taught would give this one away; llama.cpp's side starts anew for each, too.
-    fn forget(&self, way: &Way, speculative: &Value, task: &Task) -> Result<()> {
-        if LEARNING.contains(&way.name.as_str()) {
-            self.host.start(&self.config)?;
-            // The controller has to know what evaluations cost, as it does in a host that has been running.
-            let amount = Amount { n_predict: 12, ..task.amount };
-            let task = &Task { prompts: Vec::new(), temperature: 1.0, amount, ..*task };
-            self.host.call("get_completion", &request(task, &self.unrelated, 1, &json!({"type": "draft"})))?;
-            self.host.call("get_completion", &request(task, &self.unrelated, 2, speculative))?;
-        } else {
-            self.host.call("lookup_cache", &json!({"action": "clear", "cache": "dynamic"}))?;
-        }
+    fn forget(&self) -> Result<()> {
+        self.host.call("lookup_cache", &json!({"action": "clear", "cache": "dynamic"}))?;
         Ok(())
     }
 }
