@@ -45,8 +45,9 @@ use ways::{Amount, Kind, Role, Sides, Task, Way};
 
 /// The context of both sides; the shipped models were trained on it.
 const N_CTX: i32 = 512;
-/// Evaluations of one token that take longer than this make a target a slow one: fewer repetitions.
+/// Evaluations of one token that take longer than this make a target a slow one: fewer repetitions. And a very slow one.
 const SLOW: f64 = 5e-3;
+const VERY_SLOW: f64 = 40e-3;
 /// Ours that draft from the text; the last two choose for themselves.
 const OUR_NGRAMS: [&str; 7] =
     ["ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "suffix", "auto"];
@@ -91,12 +92,14 @@ impl Options {
         })
     }
 
-    fn amount(&self, slow: bool) -> Amount {
-        let (n_predict, prompts, repetitions) = match (self.quick, slow) {
-            (true, true) => (24, 1, 1),
-            (true, false) => (80, 2, 3),
-            (false, true) => (96, 2, 3),
-            (false, false) => (128, 3, 5),
+    /// `one`: seconds for one token.
+    fn amount(&self, one: f64) -> Amount {
+        let (n_predict, prompts, repetitions) = match (self.quick, one) {
+            (true, SLOW..) => (24, 1, 1),
+            (true, _) => (80, 2, 3),
+            (false, VERY_SLOW..) => (64, 1, 2),
+            (false, SLOW..) => (64, 2, 3),
+            (false, _) => (96, 3, 7),
         };
         Amount {
             n_predict: self.n_predict.unwrap_or(n_predict),
@@ -112,8 +115,8 @@ impl Options {
         }
     }
 
-    /// The draft model's ways.
-    fn drafting(&self, temperature: f64) -> Vec<Way> {
+    /// The draft model's ways; of llama.cpp's second rule not all lengths for a slow target.
+    fn drafting(&self, temperature: f64, slow: bool) -> Vec<Way> {
         let fixed = |n_max: usize| {
             let speculative = json!({"type": "draft", "adaptive": false, "n_max": n_max});
             Way::ours(format!("n_max {n_max}"), Role::Fixed { ours: true, n_max }, speculative)
@@ -140,7 +143,8 @@ impl Options {
         }
         ways.extend(self.lengths.iter().map(|n| theirs(*n, false)));
         if temperature > 0.0 {
-            ways.extend(self.lengths.iter().filter(|n| !self.quick || **n == 3).map(|n| theirs(*n, true)));
+            let few = |n: &&usize| if self.quick { **n == 3 } else { !slow || [2, 3, 6, 12].contains(*n) };
+            ways.extend(self.lengths.iter().filter(few).map(|n| theirs(*n, true)));
         }
         ways
     }
@@ -248,8 +252,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
     let mut models = load(pair, options, prompts.first().ok_or("there are no prompts")?)?;
     let limits = Limits::measure(&mut models, &options.lengths)?;
     println!("{}", limits.text());
-    let slow = limits.one > SLOW;
-    let amount = options.amount(slow);
+    let (slow, amount) = (limits.one > SLOW, options.amount(limits.one));
     let mut sides = Sides { host, models: &mut models };
     // The controller knows the costs of these models before it counts.
     let once = Amount { repetitions: 1, ..amount };
@@ -260,7 +263,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
             let task = Task { text, prompts: text.ids(amount.prompts, host)?, temperature, amount };
             let title = format!("{} at temperature {temperature}", text.name);
             if options.draft && !text.repetitive {
-                let ways = options.drafting(temperature);
+                let ways = options.drafting(temperature, slow);
                 let rows = sides.measure(&task, &ways);
                 println!("{}", report::table(&title, &ways, &rows, temperature == 0.0));
                 summary.add_draft(&name, &title, &ways, &rows, &limits);

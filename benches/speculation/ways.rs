@@ -86,6 +86,22 @@ impl Row {
         sum
     }
 
+    /// How often it was run.
+    pub fn repetitions(&self) -> usize {
+        self.costs.len()
+    }
+
+    /// Tokens a second in one repetition.
+    pub fn speed_in(&self, repetition: usize) -> Option<f64> {
+        self.costs.get(repetition).map(Cost::speed)
+    }
+
+    /// Tokens a second, the median of all repetitions but this one; of all, where it is the only one.
+    pub fn speed_without(&self, repetition: usize) -> f64 {
+        let others = self.costs.iter().enumerate().filter(|(index, _)| *index != repetition || self.costs.len() == 1);
+        median(others.map(|(_, cost)| cost.speed()).collect())
+    }
+
     /// Tokens a second, the median; NaN where there is nothing.
     pub fn speed(&self) -> f64 {
         median(self.costs.iter().map(Cost::speed).collect())
@@ -121,14 +137,17 @@ impl Sides<'_> {
     /// All ways, taking turns: a disturbance of the machine hits all of them.
     pub fn measure(&mut self, task: &Task, ways: &[Way]) -> Vec<Row> {
         let mut rows = vec![Row::default(); ways.len()];
+        let mut before = None;
         for repetition in 0..task.amount.repetitions {
             for turn in 0..ways.len() {
                 // Nobody always follows the same one.
                 let at = (turn + repetition * 5) % ways.len();
                 let (Some(way), Some(row)) = (ways.get(at), rows.get_mut(at)) else { continue };
                 if row.missing.is_none() {
-                    // Threads of the one before spin for a while.
-                    std::thread::sleep(SPINNING);
+                    // Threads of the other side spin for a while.
+                    if before.replace(way.is_ours()).is_some_and(|ours| ours != way.is_ours()) {
+                        std::thread::sleep(SPINNING);
+                    }
                     match self.all_prompts(task, way, repetition) {
                         Ok((cost, tokens)) => {
                             row.costs.push(cost);

@@ -18,19 +18,28 @@ pub struct Calibration {
     all: (f64, f64),
 }
 
-/// How one request differs from all others.
+/// How one request differs from all others: a Kalman filter of a shift of the log-odds, so that the first surprises count
+/// much and later ones less.
 #[derive(Debug, Clone, Copy)]
 pub struct Bias {
     /// Added to the log-odds.
     shift: f64,
+    /// How uncertain that is.
+    variance: f64,
     /// Mean acceptance here.
     mean: f64,
+    /// How much a new observation counts in it.
+    mean_rate: f64,
 }
 
-/// How fast a request's own acceptance is learnt, and how far it may differ from that of all others, in log-odds.
-const SHIFT_RATE: f64 = 0.15;
+/// By how much requests differ (a variance), how much a request's text changes with each token, and how far a request may differ
+/// from all others, in log-odds.
+const SPREAD: f64 = 1.0;
+const DRIFT: f64 = 0.01;
 const MAX_SHIFT: f64 = 3.0;
-const MEAN_RATE: f64 = 0.04;
+/// Weight of a new observation in the mean: of the first one, and at least.
+const FIRST_MEAN_RATE: f64 = 0.1;
+const LEAST_MEAN_RATE: f64 = 0.04;
 
 impl Default for Calibration {
     fn default() -> Self {
@@ -54,7 +63,7 @@ fn fade((seen, accepted): &mut (f64, f64), was_accepted: bool) {
 impl Calibration {
     /// A request begins: it is like all others so far.
     pub fn begin(&self) -> Bias {
-        Bias { shift: 0.0, mean: self.all.1 / self.all.0 }
+        Bias { shift: 0.0, variance: SPREAD, mean: self.all.1 / self.all.0, mean_rate: FIRST_MEAN_RATE }
     }
 
     /// The probability that a token drafted with this confidence is accepted, when those before it were.
@@ -68,9 +77,11 @@ impl Calibration {
     /// A token drafted with this confidence was, or was not, what the target said; those before it were.
     pub fn saw(&mut self, bias: &mut Bias, confidence: f32, was_accepted: bool) {
         let outcome = f64::from(u8::from(was_accepted));
-        let error = outcome - self.acceptance(bias, confidence);
-        bias.shift = (bias.shift + SHIFT_RATE * error).clamp(-MAX_SHIFT, MAX_SHIFT);
-        bias.mean += MEAN_RATE * (outcome - bias.mean);
+        let expected = self.acceptance(bias, confidence);
+        bias.variance = DRIFT + bias.variance / (1.0 + bias.variance * expected * (1.0 - expected));
+        bias.shift = (bias.shift + bias.variance * (outcome - expected)).clamp(-MAX_SHIFT, MAX_SHIFT);
+        bias.mean += bias.mean_rate * (outcome - bias.mean);
+        bias.mean_rate = (bias.mean_rate / (1.0 + bias.mean_rate)).max(LEAST_MEAN_RATE);
         let bin = BORDERS.partition_point(|border| *border <= confidence);
         if let Some(bin) = self.bins.get_mut(bin) {
             fade(bin, was_accepted);
@@ -124,10 +135,10 @@ mod tests {
         }
         let mut hard = calibration.begin();
         assert!(calibration.acceptance(&hard, 0.8) > 0.7);
-        for _ in 0..12 {
+        for _ in 0..3 {
             calibration.saw(&mut hard, 0.8, false);
         }
-        assert!(calibration.acceptance(&hard, 0.8) < 0.55, "{}", calibration.acceptance(&hard, 0.8));
+        assert!(calibration.acceptance(&hard, 0.8) < 0.5, "{}", calibration.acceptance(&hard, 0.8));
         assert!(calibration.acceptance(&calibration.begin(), 0.8) > 0.7, "the next request is no worse for it");
     }
 

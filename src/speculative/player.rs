@@ -162,13 +162,19 @@ impl Player {
     fn best(&self, members: &[Member], plan: &Plan) -> Option<(usize, usize, f64)> {
         let mut best: Option<(usize, usize, f64)> = None;
         for (index, (member, bid)) in members.iter().zip(&self.bids).enumerate() {
-            let Some(Bid { draft, bias, guesses: false }) = bid else { continue };
+            let Some(Bid { draft, bias, guesses }) = bid else { continue };
+            // A guess that costs nothing is what a draft has to surpass; what is not weighed has been asked for.
+            let most = match (guesses, self.settings.adaptive) {
+                (true, Adaptive::Auto) => draft.tokens.len().min(1),
+                (true, _) => 0,
+                (false, _) => draft.tokens.len(),
+            };
             let sure = sure(draft, |confidence| member.calibration.acceptance(bias, confidence));
-            let sure = sure.iter().skip(1).take(draft.tokens.len()).copied();
+            let sure = sure.iter().skip(1).take(most).copied();
             let (n, gain) = match self.settings.adaptive {
                 Adaptive::Auto => plan.best(sure),
                 // All of it, whatever it costs: then the draft with most tokens to expect is the best.
-                _ => (draft.tokens.len(), sure.sum()),
+                _ => (most, sure.sum()),
             };
             if n > 0 && best.is_none_or(|(_, _, most)| gain > most) {
                 best = Some((index, n, gain));
