@@ -97,8 +97,8 @@ impl Options {
         let (n_predict, prompts, repetitions) = match (self.quick, one) {
             (true, SLOW..) => (24, 1, 1),
             (true, _) => (80, 2, 3),
-            (false, VERY_SLOW..) => (64, 1, 2),
-            (false, SLOW..) => (64, 2, 3),
+            (false, VERY_SLOW..) => (64, 1, 1),
+            (false, SLOW..) => (64, 1, 2),
             (false, _) => (96, 3, 7),
         };
         Amount {

@@ -184,6 +184,25 @@ fn a_token_that_costs_nothing_is_guessed_and_is_nobodys_draft() {
 }
 
 #[test]
+fn a_model_is_not_asked_where_a_guess_that_costs_nothing_is_as_good() {
+    let settings = Settings { sources: vec![Source::Draft], ..both(Adaptive::Auto) };
+    let mut asked = [0, 0];
+    for (asked, alone) in asked.iter_mut().zip([false, true]) {
+        let mut table = table(&settings, &[(1, 100), (2, 100), (3, 195), (65, 6400)], 20.0);
+        table.team.guess();
+        table.team.begin(0, &table.sampler, &settings);
+        table.alone = alone;
+        table.text.says(&[(7, 0.9)]);
+        table.model.says(&[(7, 0.9)]);
+        for _ in 0..60 {
+            table.step(&[7, 8]);
+        }
+        *asked = table.model.log().iter().filter(|entry| entry.starts_with("draft")).count();
+    }
+    assert!(asked[0] > 50 && asked[1] < 30, "{asked:?}");
+}
+
+#[test]
 fn a_drafter_is_judged_by_what_it_proposed_even_when_it_was_not_checked() {
     let mut table = table(&both(Adaptive::Auto), &CHEAP, 1.0);
     table.text.says(&[(5, 0.9), (5, 0.9)]);
