@@ -55,13 +55,33 @@ impl Limits {
     }
 }
 
+impl Limits {
+    /// The share of the time that is spent outside evaluations: what drafting, sampling, queues take. `None`: not known.
+    fn outside(&self, way: &Way, cost: &Cost) -> Option<f64> {
+        let drafting = match way.role {
+            Role::Ngram { ours: true, .. } if way.name != "auto" => 0.0,
+            Role::Adaptive | Role::Fixed { ours: true, .. } | Role::Match { .. } | Role::Verify => {
+                1e3 * self.draft * cost.drafted
+            }
+            _ => return None,
+        };
+        (cost.verify_ms > 0.0).then(|| (cost.ms - cost.verify_ms - drafting.min(cost.draft_ms)) / cost.ms)
+    }
+
+    /// That of `adaptive`, with a target so large that it has to be small.
+    fn outside_goal(&self, ways: &[Way], cost: &Cost) -> Option<f64> {
+        let adaptive = ways.iter().find(|way| way.role == Role::Adaptive).filter(|_| self.one > super::VERY_SLOW)?;
+        self.outside(adaptive, cost)
+    }
+}
+
 /// Every way on one text. With `same`, all of a side must have written the same as its plain way.
-pub fn table(title: &str, ways: &[Way], rows: &[Row], same: bool) -> String {
+pub fn table(title: &str, ways: &[Way], rows: &[Row], limits: &Limits, same: bool) -> String {
     let mut text = format!("{title}\n");
     let _ = writeln!(
         text,
-        "{:34}{:>10}{:>10}{:>10}{:>13}{:>10}{:>11}",
-        "", "tokens/s", "speed-up", "accepted", "tokens/step", "us/draft", "same text"
+        "{:34}{:>10}{:>10}{:>10}{:>13}{:>10}{:>10}{:>11}",
+        "", "tokens/s", "speed-up", "accepted", "tokens/step", "us/draft", "outside", "same text"
     );
     let plain_of = |side: bool| ways.iter().zip(rows).find(|(way, _)| way.role == Role::Plain { ours: side });
     let texts = |side: bool| plain_of(side).map_or(&[][..], |(_, row)| row.tokens.as_slice());
@@ -76,13 +96,14 @@ pub fn table(title: &str, ways: &[Way], rows: &[Row], same: bool) -> String {
         let number = |value: f64| if value.is_finite() { format!("{value:.2}") } else { "-".into() };
         let _ = writeln!(
             text,
-            "{:34}{:>10.1}{:>10.2}{:>10}{:>13}{:>10}{:>11}",
+            "{:34}{:>10.1}{:>10.2}{:>10}{:>13}{:>10}{:>10}{:>11}",
             way.name,
             row.speed(),
             row.speed() / plain,
             cost.acceptance(),
             number(steps),
             number(draft),
+            limits.outside(way, &cost).map_or("-".into(), |share| format!("{:.1} %", 1e2 * share)),
             if same { agreement(&row.tokens, texts(way.is_ours())) } else { "-".into() },
         );
     }
@@ -168,10 +189,13 @@ impl Summary {
         } else {
             format!("nothing pays; .98 of plain: {}", self.goal(ours >= 0.98 * plain))
         };
+        let outside = limits.outside_goal(ways, &cost).map_or(String::new(), |share| {
+            format!("; outside evaluations {:.1} %, under 2: {}", 1e2 * share, self.goal(share < 0.02))
+        });
         let coupling = self.coupling(ways, rows);
         let _ = writeln!(
             self.draft,
-            "{model:28}{title:28}{plain:9.1}{ours:10.1}{:10.2}{:>10}{:>10.2}{:>7.2}  {:12}{:>7.2}  {:36}{:>6.2}   {goals}{coupling}",
+            "{model:28}{title:28}{plain:9.1}{ours:10.1}{:10.2}{:>10}{:>10.2}{:>7.2}  {:12}{:>7.2}  {:36}{:>6.2}   {goals}{outside}{coupling}",
             ours / plain,
             cost.acceptance(),
             cost.tokens_per_step(),

@@ -195,6 +195,7 @@ impl Sides<'_> {
                     drafted: outcome.n_drafted as f64,
                     accepted: outcome.n_accepted as f64,
                     draft_ms: f64::NAN,
+                    verify_ms: f64::NAN,
                 };
                 Ok((cost, tokens))
             }

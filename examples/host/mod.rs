@@ -144,8 +144,9 @@ pub struct Cost {
     pub steps: f64,
     pub drafted: f64,
     pub accepted: f64,
-    /// The time for drafting, in milliseconds.
+    /// The time for drafting and for evaluations of the target, in milliseconds.
     pub draft_ms: f64,
+    pub verify_ms: f64,
 }
 
 impl Cost {
@@ -160,6 +161,7 @@ impl Cost {
             drafted: number("/speculative/n_drafted"),
             accepted: number("/speculative/n_accepted"),
             draft_ms: number("/speculative/t_draft_ms"),
+            verify_ms: number("/speculative/t_verify_ms"),
         }
     }
 
@@ -171,6 +173,7 @@ impl Cost {
         self.drafted += other.drafted;
         self.accepted += other.accepted;
         self.draft_ms += other.draft_ms;
+        self.verify_ms += other.verify_ms;
     }
 
     /// Generated tokens a second, the prompt's time left out.

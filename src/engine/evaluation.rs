@@ -213,10 +213,11 @@ impl Generation {
         // Prompts, and nearly nothing else.
         if evaluated > 16 * generated {
             self.team.costs.saw_prompt(evaluated, time);
-        }
-        if generated == evaluated {
-            self.team.costs.saw_target(evaluated, time);
-            self.team.stepped(n_tokens, evaluated, self.team.costs.of(self.t_draft));
+        } else if generated == evaluated {
+            let cost = self.team.costs.saw_target(evaluated, time) + self.team.costs.of(self.t_draft);
+            self.team.stepped(n_tokens, cost);
+        } else {
+            self.team.costs.saw_mixed(evaluated);
         }
     }
 }

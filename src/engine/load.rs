@@ -152,7 +152,7 @@ fn generator(
     if config.warmup {
         warm_up(&mut context);
         let most = if config.draft.is_some() || mtp.is_ok() { MEASURING } else { MEASURING / 4 };
-        measure(&mut context, TARGET_SIZES, most, |n, time| costs.saw_target(n, time));
+        measure(&mut context, TARGET_SIZES, most, |n, time| _ = costs.saw_target(n, time));
     }
     models.n_ctx = context.n_ctx();
     let extend = config.self_extend;

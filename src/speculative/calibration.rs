@@ -38,7 +38,7 @@ const SPREAD: f64 = 1.0;
 const DRIFT: f64 = 0.01;
 const MAX_SHIFT: f64 = 3.0;
 /// Weight of a new observation in the mean: of the first one, and at least.
-const FIRST_MEAN_RATE: f64 = 0.1;
+const FIRST_MEAN_RATE: f64 = 0.3;
 const LEAST_MEAN_RATE: f64 = 0.04;
 
 impl Default for Calibration {

@@ -13,6 +13,9 @@ pub const MAX_MEASURED: usize = MAX_DRAFT + 1;
 /// On CPUs v climbs in steps and may even fall from one n to the next (`speculation.md` has figures), so it is a table
 /// and not a line. What slows down all evaluations alike (a longer context, a busy machine) goes into one factor,
 /// so that sizes that are seldom used stay comparable with those in use.
+///
+/// llama.cpp keeps the graph of the last batch and builds it anew for one of another size. With small models that takes as long as
+/// a token more, so it is told apart from what the size itself costs.
 #[derive(Debug)]
 pub struct Costs {
     /// Seconds for a target batch of 1, 2, ... tokens, at `scale` 1; 0 where none was seen.
@@ -27,12 +30,16 @@ pub struct Costs {
     scale: f64,
     /// Seconds for one drafted token; 0: none was seen.
     draft: f64,
+    /// The size of the last batch, and the seconds more for one of another size, at `scale` 1.
+    last: usize,
+    change: f64,
 }
 
 /// Weight of a new measurement: in the factor that all sizes share, in a size's own entry, in the draft's.
 const FRESH_SCALE: f64 = 0.2;
 const FRESH_ENTRY: f64 = 0.1;
 const FRESH_DRAFT: f64 = 0.2;
+const FRESH_CHANGE: f64 = 0.2;
 /// A single slow evaluation (the machine did something else) must not count for many.
 const MOST_SLOWER: f64 = 2.0;
 /// Until measured: each further token of a batch costs this part of the first.
@@ -44,24 +51,48 @@ impl Default for Costs {
     fn default() -> Self {
         let guess = |n| if n == 0 { 0.0 } else { 1.0 + GUESSED_SLOPE * (n - 1) as f64 };
         let v = (0..=MAX_MEASURED).map(guess).collect();
-        Costs { target: vec![0.0; MAX_MEASURED], v, paired: false, bulk: None, scale: 1.0, draft: 0.0 }
+        let target = vec![0.0; MAX_MEASURED];
+        Costs { target, v, paired: false, bulk: None, scale: 1.0, draft: 0.0, last: 0, change: 0.0 }
     }
 }
 
 impl Costs {
-    /// A target batch of `n` generated or drafted tokens, and no prompt, took `time`.
-    pub fn saw_target(&mut self, n: usize, time: Duration) {
-        let (time, scale) = (time.as_secs_f64(), self.scale);
-        let n = if self.paired { n.max(2) } else { n };
-        let Some(entry) = n.checked_sub(1).and_then(|index| self.target.get_mut(index)) else { return };
-        if *entry <= 0.0 {
-            *entry = time / scale;
-            return self.update();
+    /// A target batch of `n` generated or drafted tokens, and no prompt, took `time`. Returns what such a batch costs, in evaluations
+    /// of one token.
+    pub fn saw_target(&mut self, n: usize, time: Duration) -> f64 {
+        let (time, n) = (time.as_secs_f64() / self.scale, self.evaluated(n));
+        let changed = std::mem::replace(&mut self.last, n) != n;
+        let change = if changed { self.change } else { 0.0 };
+        if let Some(entry) = n.checked_sub(1).and_then(|index| self.target.get_mut(index)) {
+            if *entry <= 0.0 {
+                *entry = (time - change).max(time / 2.0);
+            } else {
+                let expected = *entry + change;
+                let slower = (time / expected).min(MOST_SLOWER) - 1.0;
+                self.scale *= 1.0 + FRESH_SCALE * slower;
+                *entry *= 1.0 + FRESH_ENTRY * slower;
+                if changed {
+                    self.change = (change + FRESH_CHANGE * slower * expected).max(0.0);
+                }
+            }
+            self.update();
         }
-        let slower = (time / (*entry * scale)).min(MOST_SLOWER);
-        self.scale *= 1.0 + FRESH_SCALE * (slower - 1.0);
-        *entry *= 1.0 + FRESH_ENTRY * (slower - 1.0);
-        self.update();
+        self.v(n) + change / self.one()
+    }
+
+    /// A target batch of `n` tokens, of prompts and others.
+    pub fn saw_mixed(&mut self, n: usize) {
+        self.last = n;
+    }
+
+    /// How many tokens are evaluated for `n`.
+    fn evaluated(&self, n: usize) -> usize {
+        if self.paired { n.max(2) } else { n }
+    }
+
+    /// Seconds for one token at `scale` 1; infinite when none was seen.
+    fn one(&self) -> f64 {
+        self.target.first().copied().filter(|one| *one > 0.0).unwrap_or(f64::INFINITY)
     }
 
     /// From now on a single token is always evaluated with another: see [`Team::guess`].
@@ -74,6 +105,7 @@ impl Costs {
 
     /// A target batch of `n` tokens of prompts took `time`.
     pub fn saw_prompt(&mut self, n: usize, time: Duration) {
+        self.last = n;
         if n > MAX_MEASURED {
             self.bulk = Some((n, time.as_secs_f64() / self.scale));
             self.update();
@@ -101,13 +133,19 @@ impl Costs {
         })
     }
 
+    /// [`Costs::v`] for the next batch: more, where it has not the size of the last one.
+    pub fn next(&self, n: usize) -> f64 {
+        let change = if self.evaluated(n) == self.last { 0.0 } else { self.change };
+        self.v(n) + change / self.one()
+    }
+
     /// Computes the v(n) anew.
     fn update(&mut self) {
         if let (true, [one, two, ..]) = (self.paired, &mut *self.target) {
             *one = *two;
         }
-        let one = self.target.first().copied().unwrap_or(0.0);
-        if one <= 0.0 {
+        let one = self.one();
+        if one.is_infinite() {
             return;
         }
         let known = (1..).zip(&self.target).filter(|(_, cost)| **cost > 0.0).map(|(n, cost)| (n, cost / one));
@@ -136,10 +174,8 @@ impl Costs {
     }
 
     fn in_evaluations(&self, seconds: f64) -> f64 {
-        match self.target.first() {
-            Some(one) if *one > 0.0 => seconds / (one * self.scale),
-            _ => GUESSED_DRAFT,
-        }
+        let one = self.one();
+        if one.is_finite() { seconds / (one * self.scale) } else { GUESSED_DRAFT }
     }
 }
 
@@ -188,6 +224,23 @@ pub(super) mod tests {
         assert!((costs.v(8) - 3.0).abs() < 1e-6, "{}", costs.v(8));
         assert!((costs.v(4) - 1.5).abs() < 0.6, "mostly the machine's doing: {}", costs.v(4));
         assert!(costs.c() < 0.08, "the target got slower, not the draft: {}", costs.c());
+    }
+
+    #[test]
+    fn what_a_batch_of_another_size_costs_more_is_no_sizes_own_cost() {
+        let mut costs = costs(&[(1, 100), (4, 150), (8, 250)], 10.0);
+        for step in 0..400 {
+            let n = [1, 1, 1, 4, 4, 8][step % 6];
+            let changed = step % 6 == 0 || step % 6 == 3 || step % 6 == 5;
+            let time = [0, 100, 0, 0, 150, 0, 0, 0, 250][n] + if changed { 50 } else { 0 };
+            costs.saw_target(n, Duration::from_millis(time));
+        }
+        for (n, v) in [(1, 1.0), (4, 1.5), (8, 2.5)] {
+            assert!((costs.v(n) - v).abs() < 0.1, "v({n}) = {}", costs.v(n));
+        }
+        costs.saw_mixed(4);
+        assert_eq!(costs.next(4), costs.v(4));
+        assert!((costs.next(8) - costs.v(8) - 0.5).abs() < 0.1, "{} {}", costs.next(8), costs.v(8));
     }
 
     #[test]

@@ -51,8 +51,10 @@ impl Plan {
         let rate = rate.value().max(plain);
         self.draft = rate * costs.c();
         self.verify.clear();
-        let alone = costs.v(base);
-        self.verify.extend((0..=MAX_DRAFT).map(|m| rate * (costs.v(base + m) - alone)));
+        // Of several, nobody knows what size the others' drafts lead to.
+        let cost = |n: usize| if base == 1 { costs.next(n) } else { costs.v(n) };
+        let alone = cost(base);
+        self.verify.extend((0..=MAX_DRAFT).map(|m| rate * (cost(base + m) - alone)));
         self.longest = self.best(std::iter::repeat_n(1.0, MAX_DRAFT)).0;
     }
 

@@ -326,9 +326,9 @@ impl Team {
         Some(Checked { source: member.drafter.source(), drafted, depth, accepted })
     }
 
-    /// A step of `evaluated` tokens, and no prompt, brought `tokens` and took the drafters `drafting` evaluations of one token.
-    pub fn stepped(&mut self, tokens: usize, evaluated: usize, drafting: f64) {
-        self.rate.saw(tokens, self.costs.v(evaluated) + drafting);
+    /// A step, which had no prompt in it, brought `tokens` and cost so many evaluations of one token, drafting included.
+    pub fn stepped(&mut self, tokens: usize, cost: f64) {
+        self.rate.saw(tokens, cost);
     }
 
     /// As [`Drafter::shift`].

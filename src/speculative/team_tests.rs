@@ -124,7 +124,7 @@ impl Table {
         let right = draft.iter().zip(truth).take_while(|(drafted, said)| drafted == said).count();
         let checked = self.team.saw(0, &truth[..=right], draft.len(), right);
         assert_eq!(checked.map(|checked| (checked.drafted, checked.accepted)), source.map(|_| (draft.len(), right)));
-        self.team.stepped(right + 1, draft.len() + 1, 0.0);
+        self.team.stepped(right + 1, self.team.costs.v(draft.len() + 1));
         (draft.len(), source, right)
     }
 }
