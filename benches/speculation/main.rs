@@ -274,7 +274,10 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
             if options.ngram && (text.repetitive || free) {
                 let ways = from_the_text()?;
                 let rows = sides.measure(&task, &ways);
-                println!("{}", report::table(&format!("{title}, from the text"), &ways, &rows, &limits, temperature == 0.0));
+                println!(
+                    "{}",
+                    report::table(&format!("{title}, from the text"), &ways, &rows, &limits, temperature == 0.0)
+                );
                 summary.add_ngram(&name, &title, text.repetitive, &ways, &rows);
             }
         }

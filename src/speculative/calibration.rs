@@ -26,9 +26,9 @@ pub struct Bias {
     shift: f64,
     /// How uncertain that is.
     variance: f64,
-    /// Mean acceptance here.
+    /// Mean acceptance of what was proposed here.
     mean: f64,
-    /// How much a new observation counts in it.
+    /// How much one more counts in it.
     mean_rate: f64,
 }
 
@@ -37,8 +37,8 @@ pub struct Bias {
 const SPREAD: f64 = 1.0;
 const DRIFT: f64 = 0.01;
 const MAX_SHIFT: f64 = 3.0;
-/// Weight of a new observation in the mean: of the first one, and at least.
-const FIRST_MEAN_RATE: f64 = 0.3;
+/// Weight of a token in the mean: of the first one, and at least.
+const FIRST_MEAN_RATE: f64 = 0.5;
 const LEAST_MEAN_RATE: f64 = 0.04;
 
 impl Default for Calibration {
@@ -80,7 +80,8 @@ impl Calibration {
         let expected = self.acceptance(bias, confidence);
         bias.variance = DRIFT + bias.variance / (1.0 + bias.variance * expected * (1.0 - expected));
         bias.shift = (bias.shift + bias.variance * (outcome - expected)).clamp(-MAX_SHIFT, MAX_SHIFT);
-        bias.mean += bias.mean_rate * (outcome - bias.mean);
+        // What was to be expected of the token, not what luck made of it.
+        bias.mean += bias.mean_rate * (self.acceptance(bias, confidence) - bias.mean);
         bias.mean_rate = (bias.mean_rate / (1.0 + bias.mean_rate)).max(LEAST_MEAN_RATE);
         let bin = BORDERS.partition_point(|border| *border <= confidence);
         if let Some(bin) = self.bins.get_mut(bin) {

@@ -3,7 +3,7 @@
 use super::calibration::Bias;
 use super::drafter::Draft;
 use super::policy::{Length, Plan};
-use super::team::Member;
+use super::team::{Member, Wish};
 use super::verify::Drawn;
 use super::{Adaptive, MAX_DRAFT, Settings};
 
@@ -31,10 +31,11 @@ pub(super) struct Bid {
     ///
     /// [`Team::guess`]: super::Team::guess
     pub(super) guesses: bool,
+    /// It was asked in the last step as well, so that it has no more than that step to catch up with.
+    pub(super) keeps_up: bool,
 }
 
 /// When a drafter that takes time and does not pay is tried again.
-#[derive(Default)]
 pub(super) struct Tries {
     /// Time saved up for the next try, in evaluations; negative after an expensive one.
     pub(super) credit: f64,
@@ -42,17 +43,40 @@ pub(super) struct Tries {
     in_vain: i32,
     /// Whether it was asked in this step.
     pub(super) asked: bool,
+    /// The text's length when it was last asked.
+    known: usize,
+}
+
+impl Default for Tries {
+    /// The first is due at once.
+    fn default() -> Self {
+        Tries { credit: f64::INFINITY, in_vain: 0, asked: false, known: 0 }
+    }
 }
 
 impl Tries {
-    fn are_due(&self, c: f64) -> bool {
-        self.credit >= TRY as f64 * c
+    /// Whether a try can be paid for, at `c` evaluations for a drafted token; `n_tokens`: of the text, with which the drafter
+    /// has to catch up.
+    fn are_due(&self, c: f64, n_tokens: usize) -> bool {
+        let missing = n_tokens.saturating_sub(self.known).saturating_sub(1) as f64;
+        self.credit >= c * (TRY as f64 + CATCH_UP * missing)
+    }
+
+    fn is_first(&self) -> bool {
+        self.credit.is_infinite()
+    }
+
+    /// By all that is known it would not pay if it were always right: only the measured costs can be wrong.
+    fn must_save_up(&mut self) {
+        if self.is_first() {
+            self.credit = 0.0;
+        }
     }
 
     /// A step is planned; `chosen`: with its draft.
     pub(super) fn settle(&mut self, chosen: bool) {
         if chosen {
-            *self = Tries::default();
+            (self.credit, self.in_vain, self.asked) = (0.0, 0, false);
         } else if std::mem::take(&mut self.asked) {
             self.in_vain = (self.in_vain + 1).min(MAX_IN_VAIN);
             self.credit = self.credit.min(0.0);
@@ -66,7 +90,9 @@ impl Tries {
 const TRY_SHARE: f64 = 0.01;
 const MAX_IN_VAIN: i32 = 4;
 /// Tokens drafted in a try.
-const TRY: usize = 2;
+const TRY: usize = 1;
+/// What a token to catch up with costs, in drafted ones.
+const CATCH_UP: f64 = 0.25;
 
 impl Player {
     pub(super) fn new(settings: &Settings, bids: Vec<Option<Bid>>, disabled: Option<String>) -> Player {
@@ -126,7 +152,7 @@ impl Player {
         before: &[Member],
         plan: &Plan,
         c: f64,
-        (room, alone): (Option<usize>, bool),
+        &Wish { room, alone, tokens, .. }: &Wish<'_>,
     ) -> Option<(usize, bool)> {
         let Bid { bias, guesses, .. } = *self.bids.get(index)?.as_ref()?;
         if guesses {
@@ -151,10 +177,18 @@ impl Player {
             let gives_way = self.settings.verify.draws() && expected(bias.mean(), n_max) <= without;
             return (room.is_none() || !gives_way).then_some((n_max, false));
         }
-        let pays = plan.prospect(bias.mean(), self.length.current()) > without;
-        // Nor does it keep up with a prompt while it does not pay.
-        let asked = pays || (room.is_some() && self.tries.are_due(c));
+        let prospect = |acceptance: f64| plan.prospect(acceptance, self.length.current());
+        let (pays, could_pay) = (prospect(bias.mean()) > without, prospect(1.0) > without);
+        if !could_pay {
+            self.tries.must_save_up();
+        }
+        // With a prompt it keeps up for its first try; later on it does not while it does not pay.
+        let due = if room.is_some() { self.tries.are_due(c, tokens.len()) } else { self.tries.is_first() };
+        let asked = pays || due;
         self.tries.asked = asked && room.is_some();
+        if asked {
+            self.tries.known = tokens.len();
+        }
         asked.then_some((if pays { n_max } else { n_max.min(TRY) }, pays))
     }
 
@@ -162,7 +196,7 @@ impl Player {
     fn best(&self, members: &[Member], plan: &Plan) -> Option<(usize, usize, f64)> {
         let mut best: Option<(usize, usize, f64)> = None;
         for (index, (member, bid)) in members.iter().zip(&self.bids).enumerate() {
-            let Some(Bid { draft, bias, guesses }) = bid else { continue };
+            let Some(Bid { draft, bias, guesses, .. }) = bid else { continue };
             // A guess that costs nothing is what a draft has to surpass; what is not weighed has been asked for.
             let most = match (guesses, self.settings.adaptive) {
                 (true, Adaptive::Auto) => draft.tokens.len().min(1),

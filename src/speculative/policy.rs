@@ -44,9 +44,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Prices for a step in which `base` slots generate.
+    /// Prices for a step in which `base` slots generate; before any does, as for one.
     pub fn update(&mut self, costs: &Costs, rate: &Rate, base: usize) {
-        let plain = base.max(1) as f64 / costs.v(base.max(1));
+        let base = base.max(1);
+        let plain = base as f64 / costs.v(base);
         // Drafting nothing is always possible.
         let rate = rate.value().max(plain);
         self.draft = rate * costs.c();

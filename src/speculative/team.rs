@@ -145,7 +145,12 @@ impl Team {
                 disabled = Some(error.message().to_owned());
             }
             let usable = matches!(begun, Some(Ok(())));
-            bids.push(usable.then(|| Bid { draft: Draft::default(), bias: member.calibration.begin(), guesses }));
+            bids.push(usable.then(|| Bid {
+                draft: Draft::default(),
+                bias: member.calibration.begin(),
+                guesses,
+                keeps_up: false,
+            }));
         }
         let player = Player::new(settings, bids, disabled);
         if let Some(place) = self.slots.get_mut(slot) {
@@ -182,15 +187,17 @@ impl Team {
         };
         let Member { drafter, takes_time, calibration } = member;
         let (plan, costs, ends) = (&self.plan, &mut self.costs, &self.ends);
-        let mut asks = Vec::new();
+        let (mut asks, mut all_keep_up) = (Vec::new(), true);
         for (slot, player) in self.slots.iter_mut().enumerate() {
             let Some(player) = player else { continue };
             let Some(wish) = wishes.iter().find(|wish| wish.slot == slot) else { continue };
-            let asked = player.ask(index, *takes_time, before, plan, costs.c(), (wish.room, wish.alone));
-            let Some((n_max, pays)) = asked else { continue };
-            let Some(Bid { draft, bias, .. }) = player.bids.get_mut(index).and_then(Option::as_mut) else {
+            let asked = player.ask(index, *takes_time, before, plan, costs.c(), wish);
+            let Some(Bid { draft, bias, keeps_up, .. }) = player.bids.get_mut(index).and_then(Option::as_mut) else {
                 continue;
             };
+            let kept_up = std::mem::replace(keeps_up, asked.is_some() && wish.room.is_some());
+            let Some((n_max, pays)) = asked else { continue };
+            all_keep_up &= kept_up;
             let pace = if pays { Pace::Paying { plan, calibration, bias: *bias } } else { Pace::All };
             let Settings { p_min, n_branches, p_split, .. } = player.settings;
             let Wish { tokens, sampler, generated, position, .. } = *wish;
@@ -219,7 +226,10 @@ impl Team {
         let time = (self.clock)().saturating_duration_since(start);
         let longest = asks.iter().map(|ask| ask.draft.tokens.len()).max().unwrap_or(0);
         let each = costs.of(time) / asks.len() as f64;
-        costs.saw_draft(longest, time);
+        // Who has to catch up with more than the last step takes longer for that.
+        if all_keep_up {
+            costs.saw_draft(longest, time);
+        }
         for (slot, player) in self.slots.iter_mut().enumerate() {
             let Some(player) = player else { continue };
             if player.tries.asked {

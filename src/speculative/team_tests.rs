@@ -248,8 +248,8 @@ fn where_nothing_pays_a_model_is_tried_ever_more_rarely_and_the_text_is_still_wa
         }
     }
     let gaps: Vec<usize> = tried.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    // A try costs two times half an evaluation; a hundredth of the time pays for it.
-    assert!(gaps.iter().rev().take(3).all(|gap| *gap > 1000), "{:?}", &gaps[..gaps.len().min(20)]);
+    // A try costs half an evaluation; a hundredth of the time pays for it, after four in vain a sixteenth of that.
+    assert!(gaps.iter().rev().take(3).all(|gap| *gap >= 800), "{:?}", &gaps[..gaps.len().min(20)]);
     assert!(tried.len() > 5, "{}", tried.len());
     assert!(checked < 30, "{checked}");
     assert_eq!(table.text.log().iter().filter(|entry| entry.starts_with("draft")).count(), 20_000);
@@ -289,7 +289,7 @@ fn what_was_drawn_is_checked_whole() {
         let mut table = table(&settings, &CHEAP, 1.0);
         table.model.says(&[(7, 0.1), (8, 0.1)]);
         assert_eq!(table.step(&[9]), (2, Some(Source::Draft), 0), "shorter than n_min, and improbable");
-        table.text.says(&[(7, 0.5), (8, 0.5), (9, 0.5), (1, 0.5)]);
+        table.text.says(&[(7, 0.1), (8, 0.1), (9, 0.1), (1, 0.1)]);
         assert_eq!(table.step(&[7, 8, 5]), (2, Some(Source::Draft), 2), "another draft is longer");
         let Some(Drawn::Chain(drawn)) = table.team.drawn(0) else { panic!("a chain") };
         assert_eq!(drawn.tokens(), [7, 8]);
