@@ -99,7 +99,7 @@ impl Options {
             (true, _) => (80, 2, 3),
             (false, VERY_SLOW..) => (64, 1, 1),
             (false, SLOW..) => (64, 1, 2),
-            (false, _) => (96, 3, 7),
+            (false, _) => (96, 3, 5),
         };
         Amount {
             n_predict: self.n_predict.unwrap_or(n_predict),
