@@ -328,8 +328,6 @@ struct peer_outcome {
 
 // Target and draft with their contexts, made by the functions that speculative-simple makes them with.
 struct peer_models {
-    // Used by measurements of single evaluations. ggml looks at the last one even after it is detached, so they live longest.
-    mutable std::unique_ptr<ggml_threadpool, decltype(&ggml_threadpool_free)> pools[2] = {{nullptr, ggml_threadpool_free}, {nullptr, ggml_threadpool_free}};
     common_params params;
     common_init_result_ptr target;
     common_speculative_init_result_ptr draft;
@@ -568,14 +566,6 @@ int32_t peer_batch_seconds(const peer_models * models, int32_t draft, int32_t n,
         require(context != nullptr, "there is no draft");
         require(n > 0 && past > 0 && repetitions > 0, "n, past and repetitions are at least 1");
         const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(context)));
-        // Without a pool ggml starts and ends its threads at every evaluation: the time for that is not the evaluation's.
-        auto & pool = models->pools[draft ? 1 : 0];
-        if (!pool) {
-            ggml_threadpool_params params = ggml_threadpool_params_default(llama_n_threads(context));
-            pool.reset(ggml_threadpool_new(&params));
-        }
-        llama_attach_threadpool(context, pool.get(), pool.get());
-        const std::unique_ptr<llama_context, decltype(&llama_detach_threadpool)> attached(context, llama_detach_threadpool);
         llama_memory_clear(llama_get_memory(context), true);
         common_batch batch(context);
         // A target gives the logits of all, as to verify them; a draft has room for one row.
