@@ -199,7 +199,6 @@ fn run() -> Result<()> {
     }
     println!("{}", summary.text());
     if !panels.is_empty() {
-        std::fs::write(&options.plot, plot::svg(&panels))?;
         println!("plot: {}", options.plot.display());
     }
     Ok(())
@@ -268,6 +267,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
                 println!("{}", report::table(&title, &ways, &rows, &limits, temperature == 0.0));
                 summary.add_draft(&name, &title, &ways, &rows, &limits);
                 panels.push(Panel::of(&name, &title, &ways, &rows));
+                std::fs::write(&options.plot, plot::svg(panels))?;
             }
             // Where nothing repeats, drafting from the text must at least cost nothing.
             let free = text.name == "noise" && !(options.quick && slow);
@@ -280,6 +280,8 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
                 );
                 summary.add_ngram(&name, &title, text.repetitive, &ways, &rows);
             }
+            // Who has seen enough can stop here.
+            std::fs::write(common::folder()?.join("speculation.txt"), summary.text())?;
         }
     }
     Ok(())

@@ -34,7 +34,7 @@ pub struct Bias {
 
 /// By how much requests differ (a variance), how much a request's text changes with each token, and how far a request may differ
 /// from all others, in log-odds.
-const SPREAD: f64 = 1.0;
+const SPREAD: f64 = 2.0;
 const DRIFT: f64 = 0.01;
 const MAX_SHIFT: f64 = 3.0;
 /// Weight of a token in the mean: of the first one, and at least.

@@ -30,8 +30,9 @@ pub struct Costs {
     scale: f64,
     /// Seconds for one drafted token; 0: none was seen.
     draft: f64,
-    /// The size of the last batch, and the seconds more for one of another size, at `scale` 1.
+    /// The size of the last batches, how many these were, and the seconds more for one of another size, at `scale` 1.
     last: usize,
+    times: usize,
     change: f64,
 }
 
@@ -52,7 +53,7 @@ impl Default for Costs {
         let guess = |n| if n == 0 { 0.0 } else { 1.0 + GUESSED_SLOPE * (n - 1) as f64 };
         let v = (0..=MAX_MEASURED).map(guess).collect();
         let target = vec![0.0; MAX_MEASURED];
-        Costs { target, v, paired: false, bulk: None, scale: 1.0, draft: 0.0, last: 0, change: 0.0 }
+        Costs { target, v, paired: false, bulk: None, scale: 1.0, draft: 0.0, last: 0, times: 0, change: 0.0 }
     }
 }
 
@@ -61,8 +62,9 @@ impl Costs {
     /// of one token.
     pub fn saw_target(&mut self, n: usize, time: Duration) -> f64 {
         let (time, n) = (time.as_secs_f64() / self.scale, self.evaluated(n));
-        let changed = std::mem::replace(&mut self.last, n) != n;
+        let changed = self.last != n;
         let change = if changed { self.change } else { 0.0 };
+        (self.last, self.times) = (n, if changed { 1 } else { self.times + 1 });
         if let Some(entry) = n.checked_sub(1).and_then(|index| self.target.get_mut(index)) {
             if *entry <= 0.0 {
                 *entry = (time - change).max(time / 2.0);
@@ -82,7 +84,7 @@ impl Costs {
 
     /// A target batch of `n` tokens, of prompts and others.
     pub fn saw_mixed(&mut self, n: usize) {
-        self.last = n;
+        (self.last, self.times) = (n, 1);
     }
 
     /// How many tokens are evaluated for `n`.
@@ -105,7 +107,7 @@ impl Costs {
 
     /// A target batch of `n` tokens of prompts took `time`.
     pub fn saw_prompt(&mut self, n: usize, time: Duration) {
-        self.last = n;
+        self.saw_mixed(n);
         if n > MAX_MEASURED {
             self.bulk = Some((n, time.as_secs_f64() / self.scale));
             self.update();
@@ -133,10 +135,12 @@ impl Costs {
         })
     }
 
-    /// [`Costs::v`] for the next batch: more, where it has not the size of the last one.
+    /// [`Costs::v`] for the next batch: more, where it has not the size of the last one. A change is paid once and may be worth it
+    /// for long, so it counts the less, the longer the size has been the same: what pays lastingly comes soon, what would come and
+    /// go with each step does not.
     pub fn next(&self, n: usize) -> f64 {
         let change = if self.evaluated(n) == self.last { 0.0 } else { self.change };
-        self.v(n) + change / self.one()
+        self.v(n) + change / self.one() / self.times.max(1) as f64
     }
 
     /// Computes the v(n) anew.
@@ -241,6 +245,10 @@ pub(super) mod tests {
         costs.saw_mixed(4);
         assert_eq!(costs.next(4), costs.v(4));
         assert!((costs.next(8) - costs.v(8) - 0.5).abs() < 0.1, "{} {}", costs.next(8), costs.v(8));
+        for _ in 0..5 {
+            costs.saw_target(4, Duration::from_millis(150));
+        }
+        assert!(costs.next(8) - costs.v(8) < 0.15, "{} {}", costs.next(8), costs.v(8));
     }
 
     #[test]

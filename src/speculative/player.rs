@@ -58,8 +58,8 @@ impl Tries {
     /// Whether a try can be paid for, at `c` evaluations for a drafted token; `n_tokens`: of the text, with which the drafter
     /// has to catch up.
     fn are_due(&self, c: f64, n_tokens: usize) -> bool {
-        let missing = n_tokens.saturating_sub(self.known).saturating_sub(1) as f64;
-        self.credit >= c * (TRY as f64 + CATCH_UP * missing)
+        let missing = n_tokens.saturating_sub(self.known).saturating_sub(1).min(MOST_MISSING);
+        self.credit >= c * (TRY as f64 + CATCH_UP * missing as f64)
     }
 
     fn is_first(&self) -> bool {
@@ -93,6 +93,8 @@ const MAX_IN_VAIN: i32 = 4;
 const TRY: usize = 1;
 /// What a token to catch up with costs, in drafted ones.
 const CATCH_UP: f64 = 0.25;
+/// More are taken for so many: else what is missing could become dear faster than the time for it is saved up.
+const MOST_MISSING: usize = 64;
 
 impl Player {
     pub(super) fn new(settings: &Settings, bids: Vec<Option<Bid>>, disabled: Option<String>) -> Player {
