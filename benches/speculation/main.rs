@@ -19,6 +19,7 @@
 //! Without models: the shipped pair and the enlarged targets in `target/models` (`--quick`: that of 750 M parameters). Ours
 //! goes through the C ABI as a host sees it, llama.cpp's through `benches/peer`. All ways take turns, so that a disturbance
 //! of the machine hits all of them. No way may know a text from before: what learns from answers forgets them.
+//! After each text the plot and the summary so far (`target/bench/speculation.txt`) are written: who has seen enough can stop it.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -280,7 +281,6 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
                 );
                 summary.add_ngram(&name, &title, text.repetitive, &ways, &rows);
             }
-            // Who has seen enough can stop here.
             std::fs::write(common::folder()?.join("speculation.txt"), summary.text())?;
         }
     }

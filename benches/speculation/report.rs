@@ -53,9 +53,7 @@ impl Limits {
         };
         ways.iter().zip(rows).filter_map(speed).fold(0.0, f64::max)
     }
-}
 
-impl Limits {
     /// The share of the time that is spent outside evaluations: what drafting, sampling, queues take. `None`: not known.
     fn outside(&self, way: &Way, cost: &Cost) -> Option<f64> {
         let drafting = match way.role {

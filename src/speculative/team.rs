@@ -3,7 +3,8 @@
 //! Drafters that look at the text alone take a microsecond: each is asked in every step, and what it proposed is compared
 //! with what came, whether or not it was chosen. So what they are worth here and now is known without ever having paid for
 //! it, and on text that nobody can foretell they cost next to nothing. A draft model's time counts: it is asked when what
-//! it has brought lately makes up for that, and now and then for a short draft, to notice when it would again.
+//! it has brought lately makes up for that, and for a single token at the beginning of each request and now and then, to
+//! notice when it would again.
 //!
 //! With a rule that compares probabilities, what the model has drawn is checked, all of it (see [`Drawn`]). So whether
 //! its draft is preferred to those that others found is decided before it is asked.
