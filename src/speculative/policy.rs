@@ -4,7 +4,8 @@
 //! token for each drafted one that is right. With A the product of the acceptances up to a token, and S the tokens that
 //! the engine makes in the time of one plain evaluation, m tokens gain ΣA and cost S · (v(B + m) - v(B)): renewal-reward's
 //! rule, whose S is the rate that results from following it (Dinkelbach's iteration, one step of it each step). v is a
-//! staircase, so the best m is looked for among all, not where the gain first falls.
+//! staircase, so the best m is looked for among all, not where the gain first falls. Where one slot generates, a batch of another
+//! size than the last one costs more ([`Costs::next`]).
 
 use super::calibration::{Bias, Calibration};
 use super::{Adaptive, Costs, MAX_DRAFT, Settings};
