@@ -9,11 +9,12 @@
 //! | `--quick` | fewer texts, lengths and tokens |
 //! | `--texts story,json` | only these |
 //! | `--lengths 1,2,4` | fixed draft lengths, on both sides |
-//! | `--n-predict`, `--prompts`, `--repetitions` | most tokens of a text, prompts of a kind, runs of each (medians count) |
+//! | `--n-predict`, `--prompts` | most tokens of a text, prompts of a kind |
+//! | `--seeds`, `--repetitions` | texts sampled after a prompt, runs of each text (the fastest counts) |
 //! | `--threads 1` | for target evaluations on both sides, and for our draft; all cores without it |
 //! | `--no-draft`, `--no-ngram` | leave out a half |
 //! | `--flash-attn off` | ours without flash attention |
-//! | `--stock` | llama.cpp as it comes: draft on all threads, polling, flash attention; else what a short try finds fastest |
+//! | `--stock` | llama.cpp as it comes: draft on all threads, polling, flash attention; else what short tries find fastest |
 //! | `--plot FILE` | where the plot of speed-up against draft length goes; `target/bench/speedup.svg` without it |
 //!
 //! Without models: the shipped pair and the enlarged targets in `target/models` (`--quick`: that of 750 M parameters). Ours
@@ -49,6 +50,9 @@ const N_CTX: i32 = 512;
 /// Evaluations of one token that take longer than this make a target a slow one: fewer repetitions. And a very slow one.
 const SLOW: f64 = 5e-3;
 const VERY_SLOW: f64 = 40e-3;
+const NO_PROMPTS: &str = "there are no prompts";
+/// Tokens to try out llama.cpp's settings with.
+const TRIED: usize = 32;
 /// Ours that draft from the text; the last two choose for themselves.
 const OUR_NGRAMS: [&str; 7] =
     ["ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "suffix", "auto"];
@@ -61,6 +65,7 @@ struct Options {
     lengths: Vec<usize>,
     n_predict: Option<usize>,
     prompts: Option<usize>,
+    seeds: Option<usize>,
     repetitions: Option<usize>,
     threads: i32,
     draft: bool,
@@ -82,6 +87,7 @@ impl Options {
             lengths: args.values("lengths")?.unwrap_or(lengths.to_vec()),
             n_predict: args.value("n-predict")?,
             prompts: args.value("prompts")?,
+            seeds: args.value("seeds")?,
             repetitions: args.value("repetitions")?,
             threads: args.value("threads")?.unwrap_or(i32::try_from(std::thread::available_parallelism()?.get())?),
             draft: !args.flag("no-draft"),
@@ -95,16 +101,17 @@ impl Options {
 
     /// `one`: seconds for one token.
     fn amount(&self, one: f64) -> Amount {
-        let (n_predict, prompts, repetitions) = match (self.quick, one) {
-            (true, SLOW..) => (24, 1, 1),
-            (true, _) => (80, 2, 3),
-            (false, VERY_SLOW..) => (64, 1, 1),
-            (false, SLOW..) => (64, 1, 2),
-            (false, _) => (96, 3, 5),
+        let (n_predict, prompts, seeds, repetitions) = match (self.quick, one) {
+            (true, SLOW..) => (24, 1, 1, 1),
+            (true, _) => (80, 2, 1, 3),
+            (false, VERY_SLOW..) => (64, 1, 1, 2),
+            (false, SLOW..) => (64, 2, 2, 3),
+            (false, _) => (96, 3, 2, 5),
         };
         Amount {
             n_predict: self.n_predict.unwrap_or(n_predict),
             prompts: self.prompts.unwrap_or(prompts),
+            seeds: self.seeds.unwrap_or(seeds),
             repetitions: self.repetitions.unwrap_or(repetitions),
         }
     }
@@ -205,38 +212,80 @@ fn run() -> Result<()> {
     Ok(())
 }
 
-/// llama.cpp's side with the settings that suit it best on this machine, by a short try of each; or as it comes.
-fn load(pair: &Pair, options: &Options, prompt: &[i32]) -> Result<Models> {
-    let n_threads = options.threads;
-    let with = |n_threads_draft: i32, poll: i32, flash_attn: bool| Settings {
-        n_ctx: N_CTX,
-        n_threads,
-        n_threads_draft,
-        poll,
-        flash_attn,
-    };
-    let mut settings = vec![with(n_threads, 50, true)];
-    if !options.stock {
-        settings.extend([with(1, 50, true), with(1, 0, true), with(1, 50, false), with(1, 0, false)]);
+/// llama.cpp's side, with flash attention and without it.
+///
+/// Which is the faster depends on the model, and on how much is evaluated at once: each table takes what suits llama.cpp best.
+struct Peers {
+    loaded: Vec<(Settings, Models)>,
+}
+
+impl Peers {
+    /// With the number of threads for the draft, and the polling, that a short try finds fastest for each; or as llama.cpp comes.
+    fn load(pair: &Pair, options: &Options, prompt: &[i32]) -> Result<Peers> {
+        let n_threads = options.threads;
+        let with = |flash_attn: bool, n_threads_draft: i32, poll: i32| Settings {
+            n_ctx: N_CTX,
+            n_threads,
+            n_threads_draft,
+            poll,
+            flash_attn,
+        };
+        let kinds: Vec<Vec<Settings>> = if options.stock {
+            vec![vec![with(true, n_threads, 50)]]
+        } else {
+            [true, false]
+                .map(|flash| [(n_threads, 50), (1, 50), (1, 0)].map(|(t, poll)| with(flash, t, poll)).into())
+                .into()
+        };
+        let mut loaded = Vec::new();
+        for settings in kinds {
+            let mut best: Option<(f64, Settings, Models)> = None;
+            for settings in settings {
+                let mut models = Models::load(&pair.target, Some(&pair.draft), settings)?;
+                let speed = try_out(&mut models, prompt, &[draft_of(3)], 3)?;
+                if best.as_ref().is_none_or(|best| best.0 < speed) {
+                    best = Some((speed, settings, models));
+                }
+            }
+            let (_, settings, models) = best.ok_or("no settings")?;
+            loaded.push((settings, models));
+        }
+        Ok(Peers { loaded })
     }
-    let request = Request { kind: "draft-simple", n_max: 3, n_predict: 24, ..Request::default() };
-    let mut best: Option<(f64, Models, Settings)> = None;
-    for settings in settings {
-        let mut models = Models::load(&pair.target, Some(&pair.draft), settings)?;
-        let mut speed: f64 = 0.0;
-        for _ in 0..3 {
+
+    /// Those that are the fastest with the best of these requests, and what they are.
+    fn best(&mut self, prompt: &[i32], requests: &[Request]) -> Result<(&mut Models, String)> {
+        let mut best: Option<(f64, &mut Settings, &mut Models)> = None;
+        for (settings, models) in &mut self.loaded {
+            let speed = try_out(models, prompt, requests, 1)?;
+            if best.as_ref().is_none_or(|best| best.0 < speed) {
+                best = Some((speed, settings, models));
+            }
+        }
+        let (_, settings, models) = best.ok_or("no settings")?;
+        let Settings { n_threads, n_threads_draft, poll, flash_attn, .. } = *settings;
+        let attention = if flash_attn { "flash attention" } else { "no flash attention" };
+        let text = format!("llama.cpp: {n_threads} threads, {n_threads_draft} for the draft, poll {poll}, {attention}");
+        Ok((models, text))
+    }
+}
+
+/// llama.cpp with its draft model.
+fn draft_of(n_max: i32) -> Request {
+    Request { kind: "draft-simple", n_max, ..Request::default() }
+}
+
+/// Tokens a second with the fastest of these requests, in a few tokens.
+fn try_out(models: &mut Models, prompt: &[i32], requests: &[Request], repetitions: usize) -> Result<f64> {
+    let mut speed: f64 = 0.0;
+    for request in requests {
+        for _ in 0..repetitions {
+            let request = Request { n_predict: TRIED, ignore_eos: true, ..request.clone() };
             let (_, outcome) = models.generate(prompt, &request)?;
             speed = speed.max(outcome.n_tokens as f64 / outcome.seconds);
         }
-        if best.as_ref().is_none_or(|best| best.0 < speed) {
-            best = Some((speed, models, settings));
-        }
     }
-    let (_, models, settings) = best.ok_or("no settings")?;
-    let Settings { n_threads_draft, poll, flash_attn, .. } = settings;
-    let attention = if flash_attn { "flash attention" } else { "no flash attention" };
-    println!("llama.cpp: {n_threads} threads, {n_threads_draft} for the draft, poll {poll}, {attention}");
-    Ok(models)
+    Ok(speed)
 }
 
 /// All texts with one pair of models.
@@ -249,14 +298,16 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
     let texts = texts::texts();
     let warm_up = texts.first().ok_or("there are no texts")?;
     let prompts = warm_up.ids(1, host)?;
-    let mut models = load(pair, options, prompts.first().ok_or("there are no prompts")?)?;
-    let limits = Limits::measure(&mut models, &options.lengths)?;
-    println!("{}", limits.text());
+    let first = prompts.first().ok_or(NO_PROMPTS)?;
+    let mut peers = Peers::load(pair, options, first)?;
+    let (models, settings) = peers.best(first, &[draft_of(3)])?;
+    let limits = Limits::measure(models, &options.lengths)?;
+    println!("{settings}\n{}", limits.text());
     let (slow, amount) = (limits.one > SLOW, options.amount(limits.one));
-    let mut sides = Sides { host, models: &mut models };
     // The controller knows the costs of these models before it counts.
     let once = Amount { repetitions: 1, ..amount };
-    sides.measure(&Task { text: warm_up, prompts, temperature: 0.0, amount: once }, &[adaptive()]);
+    let task = Task { text: warm_up, prompts, temperature: 0.0, amount: once };
+    Sides { host, models }.measure(&task, &[adaptive()]);
     for text in texts.iter().filter(|text| options.wants(text.name)) {
         let temperatures = text.temperatures.iter().filter(|t| **t != 1.0 || !options.quick || !text.repetitive);
         for &temperature in temperatures {
@@ -264,7 +315,10 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
             let title = format!("{} at temperature {temperature}", text.name);
             if options.draft && !text.repetitive {
                 let ways = options.drafting(temperature, slow);
-                let rows = sides.measure(&task, &ways);
+                let (models, settings) =
+                    peers.best(task.prompts.first().ok_or(NO_PROMPTS)?, &[draft_of(1), draft_of(3), draft_of(8)])?;
+                let rows = Sides { host, models }.measure(&task, &ways);
+                println!("{settings}");
                 println!("{}", report::table(&title, &ways, &rows, &limits, temperature == 0.0));
                 summary.add_draft(&name, &title, &ways, &rows, &limits);
                 panels.push(Panel::of(&name, &title, &ways, &rows));
@@ -274,7 +328,10 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
             let free = text.name == "noise" && !(options.quick && slow);
             if options.ngram && (text.repetitive || free) {
                 let ways = from_the_text()?;
-                let rows = sides.measure(&task, &ways);
+                let rules = THEIR_NGRAMS.map(|kind| Request { kind, ..Request::default() });
+                let (models, settings) = peers.best(task.prompts.first().ok_or(NO_PROMPTS)?, &rules)?;
+                let rows = Sides { host, models }.measure(&task, &ways);
+                println!("{settings}");
                 println!(
                     "{}",
                     report::table(&format!("{title}, from the text"), &ways, &rows, &limits, temperature == 0.0)

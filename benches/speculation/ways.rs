@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::common::median;
 use super::host::{Cost, Host, Result};
 use super::peer::{Models, Request};
 use super::texts::Text;
@@ -70,41 +69,38 @@ impl Way {
 /// What came of a way.
 #[derive(Debug, Default, Clone)]
 pub struct Row {
-    /// For each repetition, all prompts together.
-    costs: Vec<Cost>,
-    /// What was written in the last one, each prompt's.
+    /// For each text the fastest run: all runs do the same work, and the machine can only slow it down.
+    fastest: Vec<Cost>,
+    /// What was written in the last runs.
     pub tokens: Vec<Vec<i32>>,
     /// Why there is nothing.
     pub missing: Option<String>,
 }
 
 impl Row {
-    /// All repetitions together.
+    /// A text has been written once more.
+    fn add(&mut self, text: usize, cost: Cost, tokens: Vec<i32>) {
+        match self.fastest.get_mut(text) {
+            Some(fastest) if cost.speed() <= fastest.speed() => (),
+            Some(fastest) => *fastest = cost,
+            None => self.fastest.push(cost),
+        }
+        match self.tokens.get_mut(text) {
+            Some(last) => *last = tokens,
+            None => self.tokens.push(tokens),
+        }
+    }
+
+    /// All texts together, each by its fastest run.
     pub fn cost(&self) -> Cost {
         let mut sum = Cost::default();
-        self.costs.iter().for_each(|cost| sum.add(cost));
+        self.fastest.iter().for_each(|cost| sum.add(cost));
         sum
     }
 
-    /// How often it was run.
-    pub fn repetitions(&self) -> usize {
-        self.costs.len()
-    }
-
-    /// Tokens a second in one repetition.
-    pub fn speed_in(&self, repetition: usize) -> Option<f64> {
-        self.costs.get(repetition).map(Cost::speed)
-    }
-
-    /// Tokens a second, the median of all repetitions but this one; of all, where it is the only one.
-    pub fn speed_without(&self, repetition: usize) -> f64 {
-        let others = self.costs.iter().enumerate().filter(|(index, _)| *index != repetition || self.costs.len() == 1);
-        median(others.map(|(_, cost)| cost.speed()).collect())
-    }
-
-    /// Tokens a second, the median; NaN where there is nothing.
+    /// Tokens a second; NaN where there is nothing.
     pub fn speed(&self) -> f64 {
-        median(self.costs.iter().map(Cost::speed).collect())
+        self.cost().speed()
     }
 }
 
@@ -113,6 +109,8 @@ impl Row {
 pub struct Amount {
     pub n_predict: usize,
     pub prompts: usize,
+    /// Texts sampled after each prompt.
+    pub seeds: usize,
     pub repetitions: usize,
 }
 
@@ -139,40 +137,42 @@ impl Sides<'_> {
         let mut rows = vec![Row::default(); ways.len()];
         let mut before = None;
         for repetition in 0..task.amount.repetitions {
-            for turn in 0..ways.len() {
-                // Nobody always follows the same one.
-                let at = (turn + repetition * 5) % ways.len();
-                let (Some(way), Some(row)) = (ways.get(at), rows.get_mut(at)) else { continue };
-                if row.missing.is_none() {
-                    // Threads of the other side spin for a while.
-                    if before.replace(way.is_ours()).is_some_and(|ours| ours != way.is_ours()) {
-                        std::thread::sleep(SPINNING);
-                    }
-                    match self.all_prompts(task, way, repetition) {
-                        Ok((cost, tokens)) => {
-                            row.costs.push(cost);
-                            row.tokens = tokens;
-                        }
-                        Err(error) => row.missing = Some(error.to_string()),
-                    }
+            // One side after the other, in another order each time: nobody always follows the same one.
+            let mut order: Vec<_> = ways.iter().zip(&mut rows).enumerate().collect();
+            order.sort_by_key(|(at, (way, _))| {
+                let place = (at + repetition) * (2 * repetition + 1) % ways.len();
+                (way.is_ours() == (repetition % 2 == 0), place, *at)
+            });
+            for (_, (way, row)) in order {
+                if row.missing.is_some() {
+                    continue;
+                }
+                // Threads of the other side spin for a while.
+                if before.replace(way.is_ours()).is_some_and(|ours| ours != way.is_ours()) {
+                    std::thread::sleep(SPINNING);
+                }
+                if let Err(error) = self.all_texts(task, way, row) {
+                    row.missing = Some(error.to_string());
                 }
             }
         }
         rows
     }
 
-    fn all_prompts(&mut self, task: &Task, way: &Way, repetition: usize) -> Result<(Cost, Vec<Vec<i32>>)> {
-        let (mut cost, mut texts) = (Cost::default(), Vec::new());
-        for (prompt, seed) in task.prompts.iter().zip(100 * repetition + 1..) {
-            let (one, tokens) = self.generate(task, way, prompt, u32::try_from(seed)?)?;
-            cost.add(&one);
-            texts.push(tokens);
+    /// The same texts in each repetition.
+    fn all_texts(&mut self, task: &Task, way: &Way, row: &mut Row) -> Result<()> {
+        // Greedy texts know no chance.
+        let seeds = if task.temperature > 0.0 { task.amount.seeds } else { 1 };
+        let texts = task.prompts.iter().flat_map(|prompt| (0..seeds).map(move |_| prompt));
+        for (text, prompt) in texts.enumerate() {
+            let (cost, tokens) = self.generate(task, way, prompt, u32::try_from(text + 1)?)?;
+            row.add(text, cost, tokens);
         }
-        Ok((cost, texts))
+        Ok(())
     }
 
     /// One text.
-    pub fn generate(&mut self, task: &Task, way: &Way, prompt: &[i32], seed: u32) -> Result<(Cost, Vec<i32>)> {
+    fn generate(&mut self, task: &Task, way: &Way, prompt: &[i32], seed: u32) -> Result<(Cost, Vec<i32>)> {
         match &way.how {
             How::Ours(speculative) => {
                 self.forget()?;

@@ -138,9 +138,9 @@ impl Costs {
     /// [`Costs::v`] for the next batch: more, where it has not the size of the last one. A change is paid once and may be worth it
     /// for long, so it counts the less, the longer the size has been the same: what pays lastingly comes soon, what would come and
     /// go with each step does not.
-    pub fn next(&self, n: usize) -> f64 {
-        let change = if self.evaluated(n) == self.last { 0.0 } else { self.change };
-        self.v(n) + change / self.one() / self.times.max(1) as f64
+    pub fn next(&self) -> impl Fn(usize) -> f64 + '_ {
+        let change = self.change / self.one() / self.times.max(1) as f64;
+        move |n| self.v(n) + if self.evaluated(n) == self.last { 0.0 } else { change }
     }
 
     /// Computes the v(n) anew.
@@ -243,12 +243,12 @@ pub(super) mod tests {
             assert!((costs.v(n) - v).abs() < 0.1, "v({n}) = {}", costs.v(n));
         }
         costs.saw_mixed(4);
-        assert_eq!(costs.next(4), costs.v(4));
-        assert!((costs.next(8) - costs.v(8) - 0.5).abs() < 0.1, "{} {}", costs.next(8), costs.v(8));
+        assert_eq!(costs.next()(4), costs.v(4));
+        assert!((costs.next()(8) - costs.v(8) - 0.5).abs() < 0.1, "{} {}", costs.next()(8), costs.v(8));
         for _ in 0..5 {
             costs.saw_target(4, Duration::from_millis(150));
         }
-        assert!(costs.next(8) - costs.v(8) < 0.15, "{} {}", costs.next(8), costs.v(8));
+        assert!(costs.next()(8) - costs.v(8) < 0.15, "{} {}", costs.next()(8), costs.v(8));
     }
 
     #[test]

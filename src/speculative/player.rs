@@ -171,7 +171,7 @@ impl Player {
             return None;
         }
         if !takes_time {
-            return Some((n_max, false));
+            return Some((n_max, adapts));
         }
         let without = self.best(before, plan).map_or(0.0, |(_, _, gain)| gain);
         if !adapts {

@@ -54,7 +54,8 @@ impl Plan {
         self.draft = rate * costs.c();
         self.verify.clear();
         // Of several, nobody knows what size the others' drafts lead to.
-        let cost = |n: usize| if base == 1 { costs.next(n) } else { costs.v(n) };
+        let next = costs.next();
+        let cost = |n: usize| if base == 1 { next(n) } else { costs.v(n) };
         let alone = cost(base);
         self.verify.extend((0..=MAX_DRAFT).map(|m| rate * (cost(base + m) - alone)));
         self.longest = self.best(std::iter::repeat_n(1.0, MAX_DRAFT)).0;
@@ -102,7 +103,7 @@ impl Plan {
 }
 
 /// Tells a drafter whether one token more is worth its time.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub enum Pace<'a> {
     /// As many as were asked for.
     All,
@@ -134,6 +135,22 @@ impl Pace<'_> {
                 plan.ahead(confidence.len(), sure().last().unwrap_or(1.0), sure().sum(), bias.mean(), n_max) > now
             }
         }
+    }
+
+    /// The probability that a token of this confidence is right, if those before it are.
+    pub fn acceptance(&self, confidence: f32) -> f64 {
+        match self {
+            Pace::All => 1.0,
+            Pace::Paying { calibration, bias, .. } => calibration.acceptance(bias, confidence),
+        }
+    }
+
+    /// Whether a draft that costs nothing can still gain by what follows its first `drafted` tokens, when all of it up to the next
+    /// token is right with probability `sure`.
+    pub fn may_gain(&self, drafted: usize, sure: f64) -> bool {
+        let Pace::Paying { plan, .. } = self else { return true };
+        let before = plan.verify(drafted);
+        (1..=LOOK_AHEAD).any(|more| plan.verify(drafted + more) - before < sure * more as f64)
     }
 
     /// Whether a branch that begins with a token of this `confidence`, behind tokens as confident as `path`, is worth being

@@ -60,6 +60,23 @@ fn drafts_end_where_one_more_does_not_pay() {
     assert!(Pace::All.wants_more(&[0.0; 15], 16));
 }
 
+/// What [`Pace::may_gain`] cuts off is never part of the best draft, and not all is kept.
+#[test]
+fn what_cannot_gain_is_not_looked_for() {
+    let costs =
+        costs(&[(1, 100), (2, 114), (3, 129), (4, 146), (5, 208), (8, 226), (12, 308), (16, 403), (64, 1600)], 0.1);
+    let (plan, calibration) = (plan(&costs, 1.5), Calibration::default());
+    let pace = Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin() };
+    for confidence in [0.3, 0.6, 0.8, 0.95, 0.999] {
+        let sure: Vec<f64> = (1..=62).map(|n| pace.acceptance(confidence).powi(n)).collect();
+        let best = plan.best(sure.iter().copied()).0;
+        let kept = (0..).zip(&sure).take_while(|(drafted, sure)| pace.may_gain(*drafted, **sure)).count();
+        assert!(kept >= best, "{confidence}: {kept} of which {best} pay");
+        assert!(kept < best + LOOK_AHEAD, "{confidence}: {kept} of which {best} pay");
+    }
+    assert!(Pace::All.may_gain(40, 0.0));
+}
+
 /// The best fixed length's rate, and the one that the plan reaches when it follows its own rate, for tokens accepted
 /// with a constant chance: the plan must find the best without being told.
 #[test]

@@ -46,7 +46,7 @@ impl Rule for Lookup {
         self.known = text.len();
     }
 
-    fn draft(&mut self, shared: &Arc<Caches>, text: &[Token], limits: Limits, draft: &mut Draft) {
+    fn draft(&mut self, shared: &Arc<Caches>, text: &[Token], limits: Limits<'_>, draft: &mut Draft) {
         let empty = Cache::new();
         let common = if self.dynamic.is_some() { None } else { shared.dynamic() };
         let own = self.dynamic.as_ref().map(|file| &*file.0);

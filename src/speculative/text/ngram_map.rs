@@ -211,7 +211,7 @@ impl<const COUNTS: bool> Rule for Map<COUNTS> {
         }
     }
 
-    fn draft(&mut self, (): &(), text: &[Token], limits: Limits, draft: &mut Draft) {
+    fn draft(&mut self, (): &(), text: &[Token], limits: Limits<'_>, draft: &mut Draft) {
         self.last = None;
         if text.len() < 2 * self.n + self.m + 1 {
             return;

@@ -63,7 +63,7 @@ impl Rule for Chain {
         self.places.learn(text, end);
     }
 
-    fn draft(&mut self, (): &(), text: &[Token], limits: Limits, draft: &mut Draft) {
+    fn draft(&mut self, (): &(), text: &[Token], limits: Limits<'_>, draft: &mut Draft) {
         let n = self.places.n();
         let Some(last) = text.len().checked_sub(n).and_then(|start| text.get(start..)) else { return };
         // As many as have to be seen to know whether there are enough.

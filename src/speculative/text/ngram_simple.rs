@@ -40,7 +40,7 @@ impl Rule for Simple {
         self.places.learn(text, text.len().saturating_sub(self.n + 1));
     }
 
-    fn draft(&mut self, (): &(), text: &[Token], limits: Limits, draft: &mut Draft) {
+    fn draft(&mut self, (): &(), text: &[Token], limits: Limits<'_>, draft: &mut Draft) {
         let n = self.n;
         // llama.cpp's history does not have the token sampled last.
         let before_last = text.len().saturating_sub(1);

@@ -78,7 +78,7 @@ impl Rule for Expected {
         self.seen = self.seen.max(text.len().saturating_sub(prompt));
     }
 
-    fn draft(&mut self, (): &(), _text: &[Token], limits: Limits, draft: &mut Draft) {
+    fn draft(&mut self, (): &(), _text: &[Token], limits: Limits<'_>, draft: &mut Draft) {
         let rest = self.text.as_deref().and_then(|text| text.get(self.cursor..)).unwrap_or(&[]);
         for (ahead, token) in rest.iter().take(limits.n_max).enumerate() {
             let confidence = self.confidence(ahead);

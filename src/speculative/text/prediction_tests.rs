@@ -1,6 +1,6 @@
 use super::super::rule::tests::{draft_in, play};
 use super::*;
-use crate::speculative::Drafter;
+use crate::speculative::{Drafter, Pace};
 use proptest::prelude::*;
 
 fn settings(expected: &[Token]) -> Settings {
@@ -99,7 +99,7 @@ fn confidence_is_how_long_it_has_been_in_step() {
     let mut drafter = Prediction::new(1);
     drafter.start(0, &settings(&expected));
     let mut cut = Draft::default();
-    drafter.propose(0, &[3, 0, 900], 2, Limits { n_max: 4, p_min: 0.99 }, &mut cut);
+    drafter.propose(0, &[3, 0, 900], 2, Limits { n_max: 4, p_min: 0.99, pace: Pace::All }, &mut cut);
     assert!(cut.tokens.is_empty());
 }
 

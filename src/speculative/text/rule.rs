@@ -4,7 +4,7 @@
 //! that are not what they were) is [`History`]'s business, and the slots are [`TextDrafter`]'s.
 
 use super::drafter::{Ask, Draft, Drafter};
-use super::{Settings, Source};
+use super::{Pace, Settings, Source};
 use crate::error::Result;
 use crate::llama::Token;
 use crate::sampling::Sampler;
@@ -26,7 +26,7 @@ pub trait Rule: Sized {
     fn learn(&mut self, shared: &Self::Shared, text: &[Token], prompt: usize);
 
     /// Continues `text`, all of which was learnt.
-    fn draft(&mut self, shared: &Self::Shared, text: &[Token], limits: Limits, draft: &mut Draft);
+    fn draft(&mut self, shared: &Self::Shared, text: &[Token], limits: Limits<'_>, draft: &mut Draft);
 
     /// Of the last draft, `drafted` tokens were checked and `accepted` right.
     fn checked(&mut self, _drafted: usize, _accepted: usize) {}
@@ -45,12 +45,14 @@ pub trait Rule: Sized {
 
 /// What an [`Ask`] allows.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct Limits<'a> {
     /// Most tokens to draft, at least 1.
     pub n_max: usize,
     /// Drafting stops at a token less probable than this. llama.cpp's rules know no probabilities and ignore it, as
     /// there.
     pub p_min: f32,
+    /// Tells when more is not worth looking for; who copies a piece at once need not ask.
+    pub pace: Pace<'a>,
 }
 
 impl Draft {
@@ -114,7 +116,7 @@ impl<R: Rule> TextDrafter<R> {
         slot: usize,
         context: &[Token],
         generated: usize,
-        limits: Limits,
+        limits: Limits<'_>,
         draft: &mut Draft,
     ) {
         let Some(Some(slot)) = self.slots.get_mut(slot) else { return };
@@ -138,7 +140,7 @@ impl<R: Rule> Drafter for TextDrafter<R> {
 
     fn draft(&mut self, asks: &mut [Ask<'_>]) {
         for ask in asks {
-            let limits = Limits { n_max: ask.n_max, p_min: ask.p_min };
+            let limits = Limits { n_max: ask.n_max, p_min: ask.p_min, pace: ask.pace };
             self.propose(ask.slot, ask.tokens, ask.generated, limits, ask.draft);
         }
     }

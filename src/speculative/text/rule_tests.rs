@@ -21,7 +21,7 @@ pub(in super::super) fn draft_in<R: Rule>(
     n_max: usize,
 ) -> Draft {
     let mut draft = Draft::default();
-    drafter.propose(0, context, context.len() - prompt, Limits { n_max, p_min: 0.0 }, &mut draft);
+    drafter.propose(0, context, context.len() - prompt, Limits { n_max, p_min: 0.0, pace: Pace::All }, &mut draft);
     assert_eq!(draft.tokens.len(), draft.confidence.len());
     assert!(draft.tokens.len() <= n_max);
     assert!(draft.confidence.iter().all(|confidence| (0.0..=1.0).contains(confidence)), "{:?}", draft.confidence);
@@ -85,7 +85,7 @@ impl Rule for Spy {
         (self.text, self.prompt) = (text.to_vec(), prompt);
     }
 
-    fn draft(&mut self, _shared: &Self::Shared, text: &[Token], limits: Limits, draft: &mut Draft) {
+    fn draft(&mut self, _shared: &Self::Shared, text: &[Token], limits: Limits<'_>, draft: &mut Draft) {
         assert_eq!(text, self.text);
         draft.extend_from(&vec![7; limits.n_max + 3], 0.5);
     }
@@ -187,13 +187,13 @@ fn slots_do_not_meet_and_unknown_ones_do_nothing() {
     drafter.start(1, &Settings::default());
     draft_in(&mut drafter, &numbers(0, 50), 40, 4);
     let mut draft = Draft::default();
-    drafter.propose(1, &[1, 2], 1, Limits { n_max: 2, p_min: 0.0 }, &mut draft);
+    drafter.propose(1, &[1, 2], 1, Limits { n_max: 2, p_min: 0.0, pace: Pace::All }, &mut draft);
     assert_eq!(learnt(&drafter).0, numbers(0, 50));
     assert_eq!(drafter.slots[1].as_ref().unwrap().rule.text, [1, 2]);
     for slot in [2, usize::MAX] {
         drafter.start(slot, &Settings::default());
         let mut draft = Draft::default();
-        drafter.propose(slot, &[1, 2], 1, Limits { n_max: 2, p_min: 0.0 }, &mut draft);
+        drafter.propose(slot, &[1, 2], 1, Limits { n_max: 2, p_min: 0.0, pace: Pace::All }, &mut draft);
         assert!(draft.tokens.is_empty());
         drafter.shift(slot, 1, 1);
         drafter.checked(slot, 1, 1);

@@ -85,7 +85,7 @@ impl Rule for Matches {
         self.known = text.len();
     }
 
-    fn draft(&mut self, answers: &Answers, text: &[Token], limits: Limits, draft: &mut Draft) {
+    fn draft(&mut self, answers: &Answers, text: &[Token], limits: Limits<'_>, draft: &mut Draft) {
         let here = Text { origin: Origin::Own, tokens: text, tree: &self.tree };
         let there = Text { origin: Origin::Earlier, tokens: &answers.text, tree: &answers.tree };
         self.considered.clear();
@@ -96,7 +96,8 @@ impl Rule for Matches {
         self.earlier.seek(there, text, &found.1);
         let (mut own, mut earlier) = (self.own, self.earlier);
         let longest = own.length().max(earlier.length()).max(1);
-        let (most, mut path) = (limits.n_max.min(times(longest, self.params.factor)), 1.0);
+        let most = limits.n_max.min(times(longest, self.params.factor));
+        let (mut path, mut sure) = (1.0, 1.0);
         while draft.tokens.len() < most {
             let drafted = draft.tokens.len();
             let considered = &mut self.considered;
@@ -105,8 +106,13 @@ impl Rule for Matches {
             let of_earlier = earlier.candidate(there, &found.1, &self.bins, &mut note);
             let Some(chosen) = of_own.into_iter().chain(of_earlier).reduce(Candidate::likelier) else { return };
             path *= chosen.confidence;
+            sure *= limits.pace.acceptance(chosen.confidence);
             let is_guess = drafted == 0 && self.params.guesses;
             if !is_guess && (path < self.params.min_prob || chosen.confidence < limits.p_min) {
+                return;
+            }
+            // The first tells what the draft is worth.
+            if drafted > 0 && !limits.pace.may_gain(drafted, sure) {
                 return;
             }
             draft.extend_from(&[chosen.token], chosen.confidence);

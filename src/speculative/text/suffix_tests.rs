@@ -2,7 +2,9 @@ use super::super::ngram_params::NgramParams;
 use super::super::rule::tests::{Played, draft_in, draft_of, play};
 use super::super::{ngram_map, ngram_mod, ngram_simple};
 use super::*;
-use crate::speculative::Drafter;
+use crate::speculative::costs::tests::costs;
+use crate::speculative::policy::Rate;
+use crate::speculative::{Calibration, Drafter, Pace, Plan};
 use proptest::prelude::*;
 
 fn settings(params: SuffixParams) -> Settings {
@@ -86,7 +88,7 @@ fn limits_end_a_draft() {
     drafter.start(0, &settings(params));
     let mut drafts = [0.0, 0.999].map(|p_min| {
         let mut draft = Draft::default();
-        drafter.propose(0, &text, 1, Limits { n_max: 64, p_min }, &mut draft);
+        drafter.propose(0, &text, 1, Limits { n_max: 64, p_min, pace: Pace::All }, &mut draft);
         draft.tokens.len()
     });
     drafts.reverse();
@@ -136,7 +138,7 @@ fn answers_are_learnt_and_prompts_are_not() {
     draft_in(&mut drafter, &numbers(3000, 3100), 10, 4);
     drafter.start(1, &Settings::default());
     let mut draft = Draft::default();
-    drafter.propose(1, &numbers(3000, 3020), 20, Limits { n_max: 4, p_min: 0.0 }, &mut draft);
+    drafter.propose(1, &numbers(3000, 3020), 20, Limits { n_max: 4, p_min: 0.0, pace: Pace::All }, &mut draft);
     assert!(draft.tokens.is_empty());
 }
 
@@ -174,7 +176,7 @@ fn a_trace_into_answers_that_were_forgotten_is_lost() {
     for from in [1_000_000, 2_000_000] {
         let long = numbers(from, from + MAX_ANSWERS as Token / 2);
         drafter.start(1, &Settings::default());
-        drafter.propose(1, &long[..1], 1, Limits { n_max: 4, p_min: 0.0 }, &mut Draft::default());
+        drafter.propose(1, &long[..1], 1, Limits { n_max: 4, p_min: 0.0, pace: Pace::All }, &mut Draft::default());
         drafter.end(1, &long, long.len());
     }
     assert!(draft_in(&mut drafter, &numbers(0, 104), 1, 4).tokens.is_empty());
@@ -274,4 +276,22 @@ proptest! {
         let pieces = draft_in(&mut drafter, &text, text.len(), 16);
         prop_assert_eq!((whole.tokens, whole.confidence), (pieces.tokens, pieces.confidence));
     }
+}
+
+#[test]
+fn it_stops_where_more_would_not_pay() {
+    let text: Vec<Token> = numbers(0, 40).into_iter().chain(numbers(0, 9)).collect();
+    let calibration = Calibration::default();
+    let drafted = |target_ms: &[(usize, u64)]| {
+        let mut plan = Plan::default();
+        plan.update(&costs(target_ms, 0.1), &Rate::default(), 1);
+        let pace = Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin() };
+        let (mut drafter, mut draft) = (Suffix::new(1), Draft::default());
+        drafter.start(0, &Settings::default());
+        drafter.propose(0, &text, 1, Limits { n_max: 30, p_min: 0.0, pace }, &mut draft);
+        draft.tokens.len()
+    };
+    let [cheap, steep, never] =
+        [[(1, 100), (64, 101)], [(1, 100), (64, 2000)], [(1, 100), (64, 9000)]].map(|t| drafted(&t));
+    assert!(never == 1 && steep > 1 && steep < cheap, "{never} {steep} {cheap}");
 }

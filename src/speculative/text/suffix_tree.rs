@@ -127,6 +127,7 @@ impl ContextTree {
     /// `text[at]` follows what is before it. Places are to be told in order, without gaps but for [`BETWEEN`].
     pub fn learn(&mut self, text: &[Token], at: usize) {
         let mut contexts = Contexts::of(text.get(..at).unwrap_or(&[]));
+        let mut before: Option<(usize, Contexts<'_>)> = None;
         for level in 0..self.depth {
             let Some(node) = self.node_for(&mut contexts, level) else { return };
             if node.total == 0 {
@@ -136,18 +137,17 @@ impl ContextTree {
             }
             let only = (node.total == 1).then_some(to_index(node.best));
             node.saw(text, at);
-            if let Some(only) = only.filter(|_| self.used < NODES_PER_TOKEN * at) {
-                self.push_down(text, only, level + 1);
+            let Some(only) = only.filter(|_| self.used < NODES_PER_TOKEN * at) else { continue };
+            // Mostly the same place on all levels.
+            if before.as_ref().is_none_or(|(place, _)| *place != only) {
+                before = Some((only, Contexts::of(text.get(..only).unwrap_or(&[]))));
             }
-        }
-    }
-
-    /// Gives the context before `at` that is one level deeper than its last node a node of its own.
-    fn push_down(&mut self, text: &[Token], at: usize, level: usize) {
-        let mut contexts = Contexts::of(text.get(..at).unwrap_or(&[]));
-        if let Some(node) = self.node_for(&mut contexts, level).filter(|node| node.total == 0) {
-            node.first_saw(at);
-            self.used += 1;
+            let Some((_, contexts)) = &mut before else { continue };
+            // It gets a node of its own one level deeper than its last.
+            if let Some(node) = self.node_for(contexts, level + 1).filter(|node| node.total == 0) {
+                node.first_saw(only);
+                self.used += 1;
+            }
         }
     }
 
