@@ -144,6 +144,11 @@ impl Chain {
         Ok(if settings.temperature <= 0.0 { chain.to_greedy() } else { chain })
     }
 
+    /// Whether it takes the most probable token.
+    pub(super) fn is_greedy(&self) -> bool {
+        self.greedy
+    }
+
     /// The same biases and penalties, and then the most probable token.
     pub(super) fn to_greedy(&self) -> Chain {
         let late = self.steps.iter().filter(|step| step.is_penalty());

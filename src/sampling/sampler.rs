@@ -149,6 +149,11 @@ impl<G: Constraint> Sampler<G> {
         self.seed
     }
 
+    /// Whether it takes the most probable token, without chance.
+    pub fn is_greedy(&self) -> bool {
+        self.chain.is_greedy()
+    }
+
     /// Tells grammar, mirostat and adaptive-p that `token` was emitted: once for each, after its `pick`. They learn from the
     /// probability that the last `pick` gave it, and nothing from a token that was no candidate there.
     ///

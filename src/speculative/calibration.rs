@@ -8,10 +8,31 @@ const MEMORY: f64 = 400.0;
 const PRIOR: f64 = 4.0;
 /// Acceptance of a drafter that nothing is known about.
 const FIRST_MEAN: f64 = 0.7;
+/// The same of tokens without any confidence, where chance is shared.
+const FIRST_SHARED: f64 = 0.5;
+
+/// How the target chooses, which decides what a drafter's confidence is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// The most probable token.
+    Greedy,
+    /// By chance, of which the drafter knows nothing: a token is right as often as the target gives it a probability.
+    Chance,
+    /// By chance that the drafter shares, or by comparing probabilities: also improbable tokens are right where both give them
+    /// the same.
+    Shared,
+}
 
 /// A drafter's acceptance by confidence, over all requests.
 #[derive(Debug)]
 pub struct Calibration {
+    greedy: Bins,
+    chance: Bins,
+    shared: Bins,
+}
+
+#[derive(Debug)]
+struct Bins {
     /// For each bin the tokens seen and those accepted, both fading.
     bins: [(f64, f64); BINS],
     /// The same over all bins.
@@ -22,6 +43,7 @@ pub struct Calibration {
 /// much and later ones less.
 #[derive(Debug, Clone, Copy)]
 pub struct Bias {
+    choice: Choice,
     /// Added to the log-odds.
     shift: f64,
     /// How uncertain that is.
@@ -41,16 +63,28 @@ const MAX_SHIFT: f64 = 3.0;
 const FIRST_MEAN_RATE: f64 = 0.5;
 const LEAST_MEAN_RATE: f64 = 0.04;
 
-impl Default for Calibration {
-    fn default() -> Self {
-        let mut calibration = Calibration { bins: [(0.0, 0.0); BINS], all: (PRIOR, PRIOR * FIRST_MEAN) };
-        for (index, bin) in calibration.bins.iter_mut().enumerate() {
-            // To begin with, drafters are believed.
+impl Bins {
+    /// To begin with, `acceptance` of each confidence.
+    fn new(acceptance: impl Fn(f64) -> f64) -> Bins {
+        let mut bins = Bins { bins: [(0.0, 0.0); BINS], all: (PRIOR, PRIOR * FIRST_MEAN) };
+        for (index, bin) in bins.bins.iter_mut().enumerate() {
             let low = index.checked_sub(1).and_then(|below| BORDERS.get(below)).copied().unwrap_or(0.0);
             let high = BORDERS.get(index).copied().unwrap_or(1.0);
-            *bin = (PRIOR, PRIOR * f64::from(low + high) / 2.0);
+            *bin = (PRIOR, PRIOR * acceptance(f64::from(low + high) / 2.0));
         }
-        calibration
+        bins
+    }
+}
+
+impl Default for Calibration {
+    /// Drafters are believed.
+    fn default() -> Self {
+        let believed = || Bins::new(|confidence| confidence);
+        Calibration {
+            greedy: believed(),
+            chance: believed(),
+            shared: Bins::new(|confidence| FIRST_SHARED + (1.0 - FIRST_SHARED) * confidence),
+        }
     }
 }
 
@@ -61,15 +95,33 @@ fn fade((seen, accepted): &mut (f64, f64), was_accepted: bool) {
 }
 
 impl Calibration {
-    /// A request begins: it is like all others so far.
-    pub fn begin(&self) -> Bias {
-        Bias { shift: 0.0, variance: SPREAD, mean: self.all.1 / self.all.0, mean_rate: FIRST_MEAN_RATE }
+    fn bins(&self, choice: Choice) -> &Bins {
+        match choice {
+            Choice::Greedy => &self.greedy,
+            Choice::Chance => &self.chance,
+            Choice::Shared => &self.shared,
+        }
+    }
+
+    fn bins_mut(&mut self, choice: Choice) -> &mut Bins {
+        match choice {
+            Choice::Greedy => &mut self.greedy,
+            Choice::Chance => &mut self.chance,
+            Choice::Shared => &mut self.shared,
+        }
+    }
+
+    /// A request begins: it is like all others of its kind so far.
+    pub fn begin(&self, choice: Choice) -> Bias {
+        let (seen, accepted) = self.bins(choice).all;
+        Bias { choice, shift: 0.0, variance: SPREAD, mean: accepted / seen, mean_rate: FIRST_MEAN_RATE }
     }
 
     /// The probability that a token drafted with this confidence is accepted, when those before it were.
     pub fn acceptance(&self, bias: &Bias, confidence: f32) -> f64 {
         let bin = BORDERS.partition_point(|border| *border <= confidence);
-        let (seen, accepted) = self.bins.get(bin).copied().unwrap_or(self.all);
+        let bins = self.bins(bias.choice);
+        let (seen, accepted) = bins.bins.get(bin).copied().unwrap_or(bins.all);
         let odds = (accepted + 0.05) / (seen - accepted + 0.05) * bias.shift.exp();
         odds / (1.0 + odds)
     }
@@ -84,10 +136,11 @@ impl Calibration {
         bias.mean += bias.mean_rate * (self.acceptance(bias, confidence) - bias.mean);
         bias.mean_rate = (bias.mean_rate / (1.0 + bias.mean_rate)).max(LEAST_MEAN_RATE);
         let bin = BORDERS.partition_point(|border| *border <= confidence);
-        if let Some(bin) = self.bins.get_mut(bin) {
+        let bins = self.bins_mut(bias.choice);
+        if let Some(bin) = bins.bins.get_mut(bin) {
             fade(bin, was_accepted);
         }
-        fade(&mut self.all, was_accepted);
+        fade(&mut bins.all, was_accepted);
     }
 }
 
@@ -114,14 +167,14 @@ mod tests {
     #[test]
     fn confidence_that_is_too_high_is_corrected() {
         let mut calibration = Calibration::default();
-        let mut bias = calibration.begin();
+        let mut bias = calibration.begin(Choice::Greedy);
         assert!((calibration.acceptance(&bias, 0.9) - 0.88).abs() < 0.05, "believed at first");
         for chance in chances(1).take(3000) {
             // Says .9 and is right in half of the cases; says .3 and is never right.
             calibration.saw(&mut bias, 0.9, chance < 0.5);
             calibration.saw(&mut bias, 0.3, false);
         }
-        let fresh = calibration.begin();
+        let fresh = calibration.begin(Choice::Greedy);
         assert!((calibration.acceptance(&fresh, 0.9) - 0.5).abs() < 0.1, "{}", calibration.acceptance(&fresh, 0.9));
         assert!(calibration.acceptance(&fresh, 0.3) < 0.02);
         assert!((fresh.mean() - 0.25).abs() < 0.08, "{}", fresh.mean());
@@ -130,23 +183,39 @@ mod tests {
     #[test]
     fn a_request_that_differs_is_noticed_soon() {
         let mut calibration = Calibration::default();
-        let mut usual = calibration.begin();
+        let mut usual = calibration.begin(Choice::Greedy);
         for chance in chances(2).take(2000) {
             calibration.saw(&mut usual, 0.8, chance < 0.8);
         }
-        let mut hard = calibration.begin();
+        let mut hard = calibration.begin(Choice::Greedy);
         assert!(calibration.acceptance(&hard, 0.8) > 0.7);
         for _ in 0..3 {
             calibration.saw(&mut hard, 0.8, false);
         }
         assert!(calibration.acceptance(&hard, 0.8) < 0.5, "{}", calibration.acceptance(&hard, 0.8));
-        assert!(calibration.acceptance(&calibration.begin(), 0.8) > 0.7, "the next request is no worse for it");
+        assert!(
+            calibration.acceptance(&calibration.begin(Choice::Greedy), 0.8) > 0.7,
+            "the next request is no worse for it"
+        );
+    }
+
+    #[test]
+    fn what_chance_makes_of_a_draft_says_nothing_of_greedy_ones() {
+        let mut calibration = Calibration::default();
+        let mut shared = calibration.begin(Choice::Shared);
+        assert!(calibration.acceptance(&shared, 0.1) > 0.5, "improbable tokens come as often with the same noise");
+        for chance in chances(3).take(2000) {
+            calibration.saw(&mut shared, 0.1, chance < 0.9);
+        }
+        let accepted = |choice| calibration.acceptance(&calibration.begin(choice), 0.1);
+        assert!((accepted(Choice::Shared) - 0.9).abs() < 0.03, "{}", accepted(Choice::Shared));
+        assert!(accepted(Choice::Greedy) < 0.2 && accepted(Choice::Chance) < 0.2);
     }
 
     #[test]
     fn every_confidence_has_a_bin() {
         let mut calibration = Calibration::default();
-        let mut bias = calibration.begin();
+        let mut bias = calibration.begin(Choice::Greedy);
         for confidence in [0.0, 0.02, 0.5, 0.996, 1.0, 2.0, -1.0, f32::NAN] {
             calibration.saw(&mut bias, confidence, true);
             let acceptance = calibration.acceptance(&bias, confidence);

@@ -23,7 +23,7 @@ mod translated;
 mod translation;
 pub mod verify;
 
-pub use calibration::{Bias, Calibration};
+pub use calibration::{Bias, Calibration, Choice};
 pub use compat::{Compatibility, VocabSummary};
 pub use costs::{Costs, MAX_MEASURED};
 pub use draft_model::DraftModel;

@@ -1,3 +1,4 @@
+use super::super::calibration::Choice;
 use super::super::costs::tests::costs;
 use super::*;
 
@@ -50,7 +51,8 @@ fn drafts_end_where_one_more_does_not_pay() {
     let calibration = Calibration::default();
     let wants = |costs: &Costs, confidence: &[f32]| {
         let plan = plan(costs, 1.0);
-        Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin() }.wants_more(confidence, 16)
+        Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin(Choice::Greedy) }
+            .wants_more(confidence, 16)
     };
     assert!(wants(&free, &[]));
     assert!(wants(&free, &[0.9; 12]));
@@ -66,7 +68,7 @@ fn what_cannot_gain_is_not_looked_for() {
     let costs =
         costs(&[(1, 100), (2, 114), (3, 129), (4, 146), (5, 208), (8, 226), (12, 308), (16, 403), (64, 1600)], 0.1);
     let (plan, calibration) = (plan(&costs, 1.5), Calibration::default());
-    let pace = Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin() };
+    let pace = Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin(Choice::Greedy) };
     for confidence in [0.3, 0.6, 0.8, 0.95, 0.999] {
         let sure: Vec<f64> = (1..=62).map(|n| pace.acceptance(confidence).powi(n)).collect();
         let best = plan.best(sure.iter().copied()).0;

@@ -11,12 +11,12 @@
 
 use std::time::Instant;
 
-use super::calibration::Calibration;
+use super::calibration::{Calibration, Choice};
 use super::drafter::{Ask, Draft, Drafter, Drawing, Evaluated};
 use super::player::{Bid, Player};
 use super::policy::{Pace, Plan, Rate};
 use super::verify::{Drawn, StepChance};
-use super::{Adaptive, Costs, MAX_DRAFT, Settings, Source};
+use super::{Adaptive, Costs, MAX_DRAFT, Settings, Source, Verify};
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
 use crate::session::Snapshot;
@@ -146,9 +146,15 @@ impl Team {
                 disabled = Some(error.message().to_owned());
             }
             let usable = matches!(begun, Some(Ok(())));
+            let choice = match settings.verify {
+                _ if sampler.is_greedy() => Choice::Greedy,
+                Verify::Match => Choice::Chance,
+                _ if member.takes_time => Choice::Shared,
+                _ => Choice::Chance,
+            };
             bids.push(usable.then(|| Bid {
                 draft: Draft::default(),
-                bias: member.calibration.begin(),
+                bias: member.calibration.begin(choice),
                 guesses,
                 keeps_up: false,
             }));
