@@ -146,11 +146,11 @@ impl Team {
                 disabled = Some(error.message().to_owned());
             }
             let usable = matches!(begun, Some(Ok(())));
-            let choice = match settings.verify {
-                _ if sampler.is_greedy() => Choice::Greedy,
-                Verify::Match => Choice::Chance,
-                _ if member.takes_time => Choice::Shared,
-                _ => Choice::Chance,
+            let shares = member.takes_time && settings.verify != Verify::Match;
+            let choice = match sampler.is_greedy() {
+                true => Choice::Greedy,
+                false if shares => Choice::Shared,
+                false => Choice::Chance,
             };
             bids.push(usable.then(|| Bid {
                 draft: Draft::default(),
