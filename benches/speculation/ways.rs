@@ -69,7 +69,8 @@ impl Way {
 /// What came of a way.
 #[derive(Debug, Default, Clone)]
 pub struct Row {
-    /// For each text the fastest run: all runs do the same work, and the machine can only slow it down.
+    /// For each text the fastest run: a disturbance can only slow a run down. Only `adaptive` and `auto` may draft otherwise in each run,
+    /// as they follow the measured times, so theirs is also the luckiest.
     fastest: Vec<Cost>,
     /// What was written in the last runs.
     pub tokens: Vec<Vec<i32>>,

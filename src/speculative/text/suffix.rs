@@ -2,7 +2,7 @@
 //!
 //! After SuffixDecoding (arXiv 2411.04975): counts of continuations say how likely each is, and the draft goes on while
 //! the probability of all of it is at least `min_prob` (its first token where that costs nothing, whatever that is), up to `factor`
-//! times the match's length. As in SAM-Decoding
+//! times the match's length, and no further than it can gain by what evaluations cost ([`Pace::may_gain`]). As in SAM-Decoding
 //! (arXiv 2411.10666) a match that goes on is not searched again: a [`Trace`] follows the copied place token by token.
 //! It stays where it is when a single token differs, so that text which is rewritten with other names is followed at
 //! once; insertions and deletions are found again by the [`ContextTree`].
@@ -16,6 +16,8 @@
 //! A draft token costs a look-up of about three nodes in each text, a generated one at most one visit for each depth of
 //! the tree. Memory: 100 bytes at most for each token of the request, of which the last million are kept, and 17 MiB at
 //! most for all earlier answers: the last 2^18 tokens; when these are full the older half is forgotten.
+//!
+//! [`Pace::may_gain`]: super::Pace::may_gain
 
 use super::drafter::Draft;
 use super::ngram_params::SuffixParams;
