@@ -26,6 +26,7 @@
 mod common;
 #[path = "../../examples/host/mod.rs"]
 mod host;
+mod pairs;
 #[path = "../peer/mod.rs"]
 mod peer;
 mod plot;
@@ -53,6 +54,8 @@ const VERY_SLOW: f64 = 40e-3;
 const NO_PROMPTS: &str = "there are no prompts";
 /// Tokens to try out llama.cpp's settings with.
 const TRIED: usize = 32;
+/// Comparisons for each repetition where a difference is small.
+const COMPARED: usize = 40;
 /// Ours that draft from the text; the last two choose for themselves.
 const OUR_NGRAMS: [&str; 7] =
     ["ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "suffix", "auto"];
@@ -324,9 +327,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
                 panels.push(Panel::of(&name, &title, &ways, &rows));
                 std::fs::write(&options.plot, plot::svg(panels))?;
             }
-            // Where nothing repeats, drafting from the text must at least cost nothing.
-            let free = text.name == "noise" && !(options.quick && slow);
-            if options.ngram && (text.repetitive || free) {
+            if options.ngram && text.repetitive {
                 let ways = from_the_text()?;
                 let rules = THEIR_NGRAMS.map(|kind| Request { kind, ..Request::default() });
                 let (models, settings) = peers.best(task.prompts.first().ok_or(NO_PROMPTS)?, &rules)?;
@@ -336,7 +337,14 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
                     "{}",
                     report::table(&format!("{title}, from the text"), &ways, &rows, &limits, temperature == 0.0)
                 );
-                summary.add_ngram(&name, &title, text.repetitive, &ways, &rows);
+                summary.add_ngram(&name, &title, &ways, &rows);
+            }
+            // Where nothing repeats, drafting from the text must at least cost nothing.
+            if options.ngram && text.name == "noise" && !slow {
+                let ways = from_the_text()?;
+                let pairs = pairs::measure(host, &task, &ways, amount.repetitions * COMPARED)?;
+                println!("{}", pairs::table(&format!("{title}, from the text"), &pairs));
+                summary.add_pairs(&name, &title, &pairs);
             }
             std::fs::write(common::folder()?.join("speculation.txt"), summary.text())?;
         }

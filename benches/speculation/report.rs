@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::common::yes;
 use super::host::{Cost, Result};
+use super::pairs::Pairs;
 use super::peer::Models;
 use super::ways::{Kind, Role, Row, Way};
 
@@ -202,9 +203,8 @@ impl Summary {
         format!("; coupled {} against match {}: {holds}", coupled.acceptance(), compared.acceptance())
     }
 
-    /// Drafting from the text on one text: where it repeats itself, to be as fast as llama.cpp's best, elsewhere to cost
-    /// nothing; and always to be quick itself.
-    pub fn add_ngram(&mut self, model: &str, title: &str, repetitive: bool, ways: &[Way], rows: &[Row]) {
+    /// Drafting from the text where it repeats itself: to be as fast as llama.cpp's best, and to be quick itself.
+    pub fn add_ngram(&mut self, model: &str, title: &str, ways: &[Way], rows: &[Row]) {
         let speed = |among: &dyn Fn(Role) -> bool| {
             best(ways, rows, among).map_or((f64::NAN, ""), |(way, speed, _)| (speed, way.name.as_str()))
         };
@@ -222,11 +222,9 @@ impl Summary {
             let speed = row.speed();
             let shown = if row.missing.is_some() {
                 "not available".into()
-            } else if repetitive {
+            } else {
                 let holds = self.goal(speed >= theirs);
                 format!("{speed:.1} ({:.2}, {:.2} of theirs: {holds})", speed / plain, speed / theirs)
-            } else {
-                format!("{speed:.1} ({:.2}, .99 of plain: {})", speed / plain, self.goal(speed >= 0.99 * plain))
             };
             // The type auto may have the draft model draft, too.
             let us = draft_us(&row.cost());
@@ -236,6 +234,16 @@ impl Summary {
                 String::new()
             };
             let _ = write!(self.ngram, "  {} {shown}{quick}", way.name);
+        }
+        self.ngram.push('\n');
+    }
+
+    /// Drafting from the text where nothing repeats: to cost nothing.
+    pub fn add_pairs(&mut self, model: &str, title: &str, pairs: &[Pairs]) {
+        let _ = write!(self.ngram, "{model:28}{title:28}  .99 of plain:");
+        for pair in pairs {
+            let holds = self.goal(pair.holds());
+            let _ = write!(self.ngram, "  {} {:.3} {holds}", pair.way.name, pair.median());
         }
         self.ngram.push('\n');
     }

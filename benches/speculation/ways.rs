@@ -64,6 +64,18 @@ impl Way {
     pub fn theirs(name: impl Into<String>, role: Role, request: Request) -> Way {
         Way { name: name.into(), role, how: How::Theirs(request) }
     }
+
+    /// The answer of ours to a prompt.
+    pub fn respond(&self, host: &Host, task: &Task, prompt: &[i32], seed: u32) -> Result<Value> {
+        let How::Ours(speculative) = &self.how else { return Err("llama.cpp's ways answer otherwise".into()) };
+        host.call("get_completion", &request(task, prompt, seed, speculative))
+    }
+}
+
+/// What the last text taught would give the next one away; llama.cpp's side starts anew for each, too.
+pub fn forget(host: &Host) -> Result<()> {
+    host.call("lookup_cache", &json!({"action": "clear", "cache": "dynamic"}))?;
+    Ok(())
 }
 
 /// What came of a way.
@@ -175,9 +187,9 @@ impl Sides<'_> {
     /// One text.
     fn generate(&mut self, task: &Task, way: &Way, prompt: &[i32], seed: u32) -> Result<(Cost, Vec<i32>)> {
         match &way.how {
-            How::Ours(speculative) => {
-                self.forget()?;
-                let response = self.host.call("get_completion", &request(task, prompt, seed, speculative))?;
+            How::Ours(_) => {
+                forget(self.host)?;
+                let response = way.respond(self.host, task, prompt, seed)?;
                 Ok((Cost::of(&response), serde_json::from_value(response["tokens"].clone())?))
             }
             How::Theirs(request) => {
@@ -201,12 +213,6 @@ impl Sides<'_> {
                 Ok((cost, tokens))
             }
         }
-    }
-
-    /// What the last text taught would give this one away; llama.cpp's side starts anew for each, too.
-    fn forget(&self) -> Result<()> {
-        self.host.call("lookup_cache", &json!({"action": "clear", "cache": "dynamic"}))?;
-        Ok(())
     }
 }
 
