@@ -258,7 +258,7 @@ fn settings_as_reported() {
         "speculative": {"type": "auto", "n_max": 4, "n_max_text": 4, "n_min": 0, "p_min": 0.0, "n_branches": 1, "p_split": 0.1, "verify": "coupled", "adaptive": true,
             "ngram_size_n": 12, "ngram_size_m": 48, "ngram_min_hits": 1,
             "ngram_mod_n_match": 24, "ngram_mod_n_min": 48, "ngram_mod_n_max": 64,
-            "suffix_depth": 16, "suffix_factor": 4.0, "suffix_p_min": 0.1,
+            "suffix_depth": 5, "suffix_factor": 4.0, "suffix_p_min": 0.1,
             "lookup_cache_static": null, "lookup_cache_dynamic": null, "model": "target", "compare": false}
     }"#;
     assert_eq!(settings, Value::Object(parse_object(expected.as_bytes()).unwrap()));

@@ -38,7 +38,7 @@ impl Default for ModParams {
 /// Parameters of `suffix`, which llama.cpp does not have; the names are SuffixDecoding's (arXiv 2411.04975).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SuffixParams {
-    /// Longest context whose continuations are counted; more than 16 is as 16. Matches may be longer.
+    /// Longest context whose continuations are counted; more than 5 is as 5. Matches may be longer.
     pub max_depth: usize,
     /// A draft is at most this many times as long as the match.
     pub factor: f32,
@@ -50,7 +50,7 @@ pub struct SuffixParams {
 
 impl Default for SuffixParams {
     fn default() -> Self {
-        SuffixParams { max_depth: 16, factor: 4.0, min_prob: 0.1, guesses: false }
+        SuffixParams { max_depth: 5, factor: 4.0, min_prob: 0.1, guesses: false }
     }
 }
 

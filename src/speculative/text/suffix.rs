@@ -7,15 +7,15 @@
 //! It stays where it is when a single token differs, so that text which is rewritten with other names is followed at
 //! once; insertions and deletions are found again by the [`ContextTree`].
 //!
-//! Each token of a draft is the likeliest of: the most frequent continuations of the three longest contexts in the
-//! tree, and the token behind the trace, each in both texts. [`Bins`] says how likely.
+//! Each token of a draft is the likeliest of: the most frequent continuation of the longest context in the tree, and the
+//! token behind the trace, each in both texts. [`Bins`] says how likely.
 //!
 //! Answers are learnt when their request has ended, prompts never: what one user sends does not show in the speed of
 //! another's answers, except as far as the model repeated it.
 //!
-//! A draft token costs a look-up of about three nodes in each text, a generated one at most one visit for each depth of
-//! the tree. Memory: 100 bytes at most for each token of the request, of which the last million are kept, and 17 MiB at
-//! most for all earlier answers: the last 2^18 tokens; when these are full the older half is forgotten.
+//! A draft token costs a look-up of about two nodes in each text, a generated one about two visits, and never more than one for
+//! each depth of the tree. Memory: 100 bytes at most for each token of the request, of which the last million are kept, and
+//! 17 MiB at most for all earlier answers: the last 2^18 tokens; when these are full the older half is forgotten.
 //!
 //! [`Pace::may_gain`]: super::Pace::may_gain
 
@@ -94,8 +94,8 @@ impl Rule for Matches {
         self.window.clear();
         self.window.extend_from_slice(text.get(text.len().saturating_sub(MAX_LENGTH)..).unwrap_or(text));
         let mut found = (self.own.look_up(here, text), self.earlier.look_up(there, text));
-        self.own.seek(here, text, &found.0);
-        self.earlier.seek(there, text, &found.1);
+        self.own.seek(here, text, found.0.as_ref());
+        self.earlier.seek(there, text, found.1.as_ref());
         let (mut own, mut earlier) = (self.own, self.earlier);
         let longest = own.length().max(earlier.length()).max(1);
         let most = limits.n_max.min(times(longest, self.params.factor));
@@ -104,8 +104,8 @@ impl Rule for Matches {
             let drafted = draft.tokens.len();
             let considered = &mut self.considered;
             let mut note = |candidate: &Candidate| considered.push((drafted, candidate.token, candidate.kind));
-            let of_own = own.candidate(here, &found.0, &self.bins, &mut note);
-            let of_earlier = earlier.candidate(there, &found.1, &self.bins, &mut note);
+            let of_own = own.candidate(here, found.0.as_ref(), &self.bins, &mut note);
+            let of_earlier = earlier.candidate(there, found.1.as_ref(), &self.bins, &mut note);
             let Some(chosen) = of_own.into_iter().chain(of_earlier).reduce(Candidate::likelier) else { return };
             path *= chosen.confidence;
             sure *= limits.pace.acceptance(chosen.confidence);

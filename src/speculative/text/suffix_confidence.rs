@@ -35,10 +35,8 @@ pub struct Copied {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind(usize);
 
-/// The ranks of contexts, the longest first, that [`Bins::context`] tells apart.
-pub const RANKS: usize = 3;
 const SHARES: usize = 6;
-const CONTEXTS: usize = RANKS * LENGTHS.len() * SHARES;
+const CONTEXTS: usize = LENGTHS.len() * SHARES;
 const LENGTH_CLASSES: usize = 8;
 const AGREEMENTS: usize = 4;
 const MISSES: usize = 3;
@@ -52,7 +50,7 @@ const PRIOR: f32 = 3.0;
 /// When a bin has seen so many, the older ones count half.
 const FULL: f32 = 60.0;
 
-/// What became of proposals, by kind. 9 KiB.
+/// What became of proposals, by kind. 2 KiB.
 #[derive(Debug)]
 pub struct Bins {
     bins: Vec<Bin>,
@@ -71,11 +69,11 @@ impl Default for Bins {
 }
 
 impl Bins {
-    /// The most frequent token behind a context: the `rank`-th longest of those known, from 0.
+    /// The most frequent token behind a context.
     ///
     /// At first its share, as if the context had been seen a little more often with other tokens; the more, the shorter
     /// it is.
-    pub fn context(&self, origin: Origin, rank: usize, context: &Continuations) -> (Kind, f32) {
+    pub fn context(&self, origin: Origin, context: &Continuations) -> (Kind, f32) {
         let (best, total) = (context.best.1, context.total);
         let share = match (best, total) {
             (1, 1) => 0,
@@ -86,8 +84,8 @@ impl Bins {
             _ => 5,
         };
         let length = LENGTHS.iter().position(|length| *length >= context.length).unwrap_or(0);
-        let kind = (rank.min(RANKS - 1) * LENGTHS.len() + length) * SHARES + share;
-        let formula = f32::from(best) / (f32::from(total) + 0.1 + 2.0 / small(context.length));
+        let kind = length * SHARES + share;
+        let formula = f32::from(best) / (f32::from(total) + 0.5 + 4.0 / small(context.length));
         self.estimate(origin, kind, formula)
     }
 
@@ -108,8 +106,8 @@ impl Bins {
         let bits = usize::try_from(usize::BITS - copied.length.leading_zeros()).unwrap_or(0);
         let kind = (bits.min(LENGTH_CLASSES - 1) * AGREEMENTS + agreement) * MISSES + misses.min(MISSES - 1);
         let before = small(copied.before.min(32)) / 8.0;
-        let alone = (length + before + 0.5) / (length + before + 2.0 + small(misses));
-        let weight = (length / 16.0).clamp(0.5, 8.0);
+        let alone = (length + before + 0.5) / (length + before + 6.0 + small(misses));
+        let weight = (length / 16.0).clamp(1.0, 8.0);
         let formula = if total <= 1.0 { alone } else { (agreeing + weight * alone) / (total + weight) };
         self.estimate(origin, CONTEXTS + kind, formula)
     }

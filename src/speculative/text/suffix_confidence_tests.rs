@@ -11,7 +11,7 @@ fn copied(length: usize, misses: u32, agreeing: u8, total: u8) -> Copied {
 #[test]
 fn at_first_longer_and_clearer_is_likelier() {
     let bins = Bins::default();
-    let of_context = |length, best, total| bins.context(Origin::Own, 0, &context(length, best, total)).1;
+    let of_context = |length, best, total| bins.context(Origin::Own, &context(length, best, total)).1;
     let of_copy =
         |length, misses, agreeing, total| bins.copied(Origin::Own, &copied(length, misses, agreeing, total)).1;
     let rising = |values: &[f32]| {
@@ -31,7 +31,7 @@ fn at_first_longer_and_clearer_is_likelier() {
     rising(&[of_copy(9, 0, 0, 5), of_copy(9, 0, 2, 5), of_copy(9, 0, 5, 5)]);
     let after = |before| bins.copied(Origin::Own, &Copied { before, ..copied(0, 1, 0, 0) }).1;
     rising(&[after(0), after(5), after(30)]);
-    assert!(bins.context(Origin::Earlier, 0, &context(4, 1, 1)).1 < of_context(4, 1, 1));
+    assert!(bins.context(Origin::Earlier, &context(4, 1, 1)).1 < of_context(4, 1, 1));
     assert!(bins.copied(Origin::Earlier, &copied(4, 0, 0, 0)).1 < of_copy(4, 0, 0, 0));
 }
 
@@ -39,27 +39,21 @@ fn at_first_longer_and_clearer_is_likelier() {
 fn what_is_seen_outweighs_the_formula_for_its_kind_alone() {
     let mut bins = Bins::default();
     let single = context(1, 1, 1);
-    let (kind, before) = bins.context(Origin::Own, 0, &single);
+    let (kind, before) = bins.context(Origin::Own, &single);
     let others = |bins: &Bins| {
-        let other = [
-            (Origin::Own, 1, 1, 1, 1),
-            (Origin::Own, 0, 2, 1, 1),
-            (Origin::Own, 0, 1, 2, 2),
-            (Origin::Earlier, 0, 1, 1, 1),
-        ];
-        let contexts =
-            other.map(|(origin, rank, length, best, total)| bins.context(origin, rank, &context(length, best, total)));
+        let other = [(Origin::Own, 2, 1, 1), (Origin::Own, 1, 2, 2), (Origin::Earlier, 1, 1, 1)];
+        let contexts = other.map(|(origin, length, best, total)| bins.context(origin, &context(length, best, total)));
         (contexts, bins.copied(Origin::Own, &copied(1, 0, 1, 1)))
     };
     let others_before = others(&bins);
     for _ in 0..1000 {
         bins.saw(kind, false);
     }
-    assert!(bins.context(Origin::Own, 0, &single).1 < 0.1 * before);
+    assert!(bins.context(Origin::Own, &single).1 < 0.1 * before);
     for _ in 0..1000 {
         bins.saw(kind, true);
     }
-    assert!(bins.context(Origin::Own, 0, &single).1 > 0.9, "it can change again");
+    assert!(bins.context(Origin::Own, &single).1 > 0.9, "it can change again");
     assert_eq!(others(&bins), others_before);
 }
 
@@ -80,11 +74,9 @@ fn every_kind_has_a_bin_of_its_own() {
     let bins = Bins::default();
     let mut kinds = std::collections::HashSet::new();
     for origin in [Origin::Own, Origin::Earlier] {
-        for rank in 0..RANKS {
-            for length in LENGTHS {
-                for (best, total) in [(1, 1), (2, 2), (9, 9), (8, 9), (5, 9), (2, 9)] {
-                    assert!(kinds.insert(bins.context(origin, rank, &context(length, best, total)).0.0));
-                }
+        for length in LENGTHS {
+            for (best, total) in [(1, 1), (2, 2), (9, 9), (8, 9), (5, 9), (2, 9)] {
+                assert!(kinds.insert(bins.context(origin, &context(length, best, total)).0.0));
             }
         }
         for length in [0, 1, 2, 4, 8, 16, 32, 64] {

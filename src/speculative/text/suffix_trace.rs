@@ -2,7 +2,7 @@
 
 use super::ngram_index::to_index;
 use super::suffix_confidence::{Bins, Copied, Kind, Origin};
-use super::suffix_tree::{BETWEEN, ContextTree, Continuations, Found, Hint};
+use super::suffix_tree::{BETWEEN, ContextTree, Continuations, Hint};
 use crate::llama::Token;
 
 /// A text and the tree of its contexts.
@@ -87,17 +87,14 @@ impl Trace {
     }
 
     /// What the tree knows of the end of `text`.
-    pub fn look_up(&mut self, source: Text<'_>, text: &[Token]) -> Found {
+    pub fn look_up(&mut self, source: Text<'_>, text: &[Token]) -> Option<Continuations> {
         source.tree.look_up(text, &mut self.hint)
     }
 
     /// Changes to the longest match of the end of `text` among those `found`, if this one is neither long nor longer.
-    pub fn seek(&mut self, source: Text<'_>, text: &[Token], found: &Found) {
-        if self.active && self.length >= LONG {
-            return;
-        }
-        let Some(longest) = found.iter().flatten().next() else { return };
-        for (at, count) in [longest.best, longest.other] {
+    pub fn seek(&mut self, source: Text<'_>, text: &[Token], found: Option<&Continuations>) {
+        let Some(found) = found.filter(|_| !self.active || self.length < LONG) else { return };
+        for (at, count) in [found.best, found.other] {
             let at = to_index(at);
             let length = if count > 0 { common_end(source.tokens.get(..at).unwrap_or(&[]), text) } else { 0 };
             if length > self.length {
@@ -106,11 +103,11 @@ impl Trace {
         }
     }
 
-    /// The likeliest token at this place and behind the contexts `found`. `note` is told of all candidates.
+    /// The likelier token of that at this place and that behind the context `found`. `note` is told of both.
     pub fn candidate(
         &self,
         source: Text<'_>,
-        found: &Found,
+        found: Option<&Continuations>,
         bins: &Bins,
         mut note: impl FnMut(&Candidate),
     ) -> Option<Candidate> {
@@ -122,23 +119,23 @@ impl Trace {
             likeliest = Some(likeliest.map_or(candidate, |likeliest| likeliest.likelier(candidate)));
         };
         if self.active {
-            let copied = self.compare(source.tokens, found.iter().flatten().next());
+            let copied = self.compare(source.tokens, found);
             consider(self.at, self.length, bins.copied(source.origin, &copied));
         }
-        for (rank, context) in found.iter().flatten().enumerate() {
-            consider(to_index(context.best.0), context.length, bins.context(source.origin, rank, context));
+        if let Some(context) = found {
+            consider(to_index(context.best.0), context.length, bins.context(source.origin, context));
         }
         likeliest
     }
 
-    fn compare(&self, text: &[Token], longest: Option<&Continuations>) -> Copied {
+    fn compare(&self, text: &[Token], found: Option<&Continuations>) -> Copied {
         let says = |place: (u32, u8)| place.1 > 0 && text.get(to_index(place.0)) == text.get(self.at);
-        let agreeing = match longest {
+        let agreeing = match found {
             Some(context) if says(context.best) => context.best.1,
             Some(context) if says(context.other) => context.other.1,
             _ => 0,
         };
-        let total = longest.map_or(0, |context| context.total);
+        let total = found.map_or(0, |context| context.total);
         Copied { length: self.length, before: self.before, misses: self.misses, total, agreeing }
     }
 

@@ -40,12 +40,12 @@ fn the_longer_match_is_taken() {
     let source = Text { origin: Origin::Own, tokens: &text, tree: &tree };
     let mut trace = Trace::default();
     let found = trace.look_up(source, &text);
-    trace.seek(source, &text, &found);
+    trace.seek(source, &text, found.as_ref());
     assert_eq!(state(&trace), (3, 3, 0, true));
     // A long match stays, a short one does not.
     for (length, place) in [(LONG, 5), (LONG - 1, 5), (2, 3)] {
         trace = Trace { length, ..at(5) };
-        trace.seek(source, &text, &found);
+        trace.seek(source, &text, found.as_ref());
         assert_eq!(trace.at, place, "length {length}");
     }
 }
@@ -74,7 +74,7 @@ fn nothing_follows_the_end_of_an_answer() {
     for (place, expected) in [(1, Some(2)), (2, None), (3, Some(4)), (4, None)] {
         let trace = at(place);
         let mut noted = 0;
-        let candidate = trace.candidate(source, &Found::default(), &Bins::default(), |_| noted += 1);
+        let candidate = trace.candidate(source, None, &Bins::default(), |_| noted += 1);
         assert_eq!(candidate.map(|candidate| candidate.token), expected);
         assert_eq!(noted, usize::from(expected.is_some()));
     }

@@ -3,15 +3,15 @@
 //! A node is a context, the path to it being its last 1, 2, 3, ... tokens, and it counts the tokens that followed. As
 //! in a suffix tree, a context gets a node only where it is told from others: one that occurred once has one node, at
 //! the first depth at which it is new, and gets a deeper one when that node is met again. So random text costs one
-//! visit a token, text that is repeated up to one for each of [`LENGTHS`], and memory is bounded by the number of
-//! tokens.
+//! visit a token, text that is repeated for the first time up to one for each of [`LENGTHS`], and memory is bounded by the
+//! number of tokens.
 //!
 //! Why not another structure: a suffix automaton finds the same matches, but counts of occurrences change all along its
 //! suffix links, which is not O(1); it takes about 100 bytes a token, and nothing can be forgotten. SuffixDecoding
 //! (arXiv 2411.04975) has nodes for all suffixes up to 64 tokens, 64 visits a token. Measured on code, prose, records
-//! and edited copies, these seven lengths up to 16 draft as well as thirteen up to 32 at twice the speed: longer
-//! matches are their user's to follow, as each node knows where its context was last. Without the deeper nodes for what
-//! occurred once, copies took a tenth more steps.
+//! and edited copies (whole, and in pieces of 300 and 1000 tokens), these four lengths draft as well as seven up to 16: longer
+//! matches are their user's to follow, as each node knows where its context was last. Learning of all nodes of a token's
+//! contexts instead of the deepest, and candidates of the three longest contexts, drafted worse.
 //!
 //! Nodes are found by hash in a table with open addressing (as in Arctic's flat maps), 16 bytes each. Hashes of 40 bits
 //! are taken for the context: among a million nodes one look-up in 2^18 meets the wrong one, which can cost a draft.
@@ -20,11 +20,9 @@ use super::ngram_index::{mix, to_index, to_value};
 use crate::llama::Token;
 
 /// Lengths of the contexts that have nodes.
-pub const LENGTHS: [usize; 7] = [1, 2, 3, 4, 6, 10, 16];
+pub const LENGTHS: [usize; 4] = [1, 2, 3, 5];
 /// No context is longer than this.
-pub const MAX_LENGTH: usize = 16;
-/// How many nodes a look-up tells of: those of the longest contexts.
-const TOLD: usize = 3;
+pub const MAX_LENGTH: usize = 5;
 /// Between texts; no token, and in no context.
 pub const BETWEEN: Token = Token::MIN;
 /// Contexts get nodes early only while there are fewer nodes than this for each token.
@@ -39,6 +37,8 @@ pub struct ContextTree {
     used: usize,
     /// How many of [`LENGTHS`] are used.
     depth: usize,
+    /// How deep the last token's context had a node.
+    hint: Hint,
 }
 
 /// The continuations of a context: the most frequent one, of equals the latest, another one, and how often there was
@@ -69,15 +69,13 @@ pub struct Continuations {
     pub other: (u32, u8),
 }
 
-/// What followed the longest contexts that have nodes, the longest first.
-pub type Found = [Option<Continuations>; TOLD];
-
 impl Node {
     fn first_saw(&mut self, at: usize) {
         (self.total, self.n_best, self.best) = (1, 1, to_value(at));
     }
 
-    fn saw(&mut self, text: &[Token], at: usize) {
+    /// Returns whether the token has followed before, as far as it is known.
+    fn saw(&mut self, text: &[Token], at: usize) -> bool {
         if self.total == u8::MAX {
             self.total /= 2;
             self.n_best /= 2;
@@ -89,6 +87,7 @@ impl Node {
         if is_at(self.best) {
             self.n_best += 1;
             self.best = to_value(at);
+            return true;
         } else if self.n_other > 0 && is_at(self.other) {
             self.n_other += 1;
             self.other = to_value(at);
@@ -96,6 +95,7 @@ impl Node {
                 std::mem::swap(&mut self.best, &mut self.other);
                 std::mem::swap(&mut self.n_best, &mut self.n_other);
             }
+            return true;
         } else if self.n_other > 1 {
             // Something frequent is not forgotten for what was seen once.
             self.n_other -= 1;
@@ -105,6 +105,7 @@ impl Node {
                 std::mem::swap(&mut self.best, &mut self.other);
             }
         }
+        false
     }
 
     fn tell(&self, length: usize) -> Continuations {
@@ -116,27 +117,33 @@ impl ContextTree {
     /// An empty tree of contexts of up to `max_length` tokens.
     pub fn new(max_length: usize) -> ContextTree {
         let depth = LENGTHS.iter().filter(|length| **length <= max_length.max(1)).count();
-        ContextTree { nodes: Vec::new(), used: 0, depth }
+        ContextTree { nodes: Vec::new(), used: 0, depth, hint: Hint::default() }
     }
 
     /// Forgets all.
     pub fn clear(&mut self) {
-        (self.nodes, self.used) = (Vec::new(), 0);
+        (self.nodes, self.used, self.hint) = (Vec::new(), 0, Hint::default());
     }
 
     /// `text[at]` follows what is before it. Places are to be told in order, without gaps but for [`BETWEEN`].
+    ///
+    /// The deepest node that there is learns of it and gets a deeper one, and those above it as far as nobody below knew the
+    /// token (PPM's update exclusion): what they count is what they will be asked for, and repeated text is learnt by one node.
     pub fn learn(&mut self, text: &[Token], at: usize) {
         let mut contexts = Contexts::of(text.get(..at).unwrap_or(&[]));
+        let (deepest, _) = self.deepest(&mut contexts, self.hint);
+        self.hint = Hint(deepest);
         let mut before: Option<(usize, Contexts<'_>)> = None;
-        for level in 0..self.depth {
-            let Some(node) = self.node_for(&mut contexts, level) else { return };
+        let mut known = false;
+        for level in deepest..self.depth {
+            let Some(node) = self.node_for(&mut contexts, level) else { break };
             if node.total == 0 {
                 node.first_saw(at);
                 self.used += 1;
-                return;
+                break;
             }
             let only = (node.total == 1).then_some(to_index(node.best));
-            node.saw(text, at);
+            known |= node.saw(text, at);
             let Some(only) = only.filter(|_| self.used < NODES_PER_TOKEN * at) else { continue };
             // Mostly the same place on all levels.
             if before.as_ref().is_none_or(|(place, _)| *place != only) {
@@ -148,6 +155,12 @@ impl ContextTree {
                 node.first_saw(only);
                 self.used += 1;
             }
+        }
+        for level in (0..deepest).rev() {
+            if known {
+                break;
+            }
+            known = self.node_for(&mut contexts, level).is_some_and(|node| node.saw(text, at));
         }
     }
 
@@ -165,30 +178,28 @@ impl ContextTree {
         Some(node)
     }
 
-    /// What followed the longest contexts at the end of `text` that have nodes, the longest first. `hint` is where the
-    /// search begins; it becomes where it ended, which is near where that for the next token will end.
-    pub fn look_up(&self, text: &[Token], hint: &mut Hint) -> Found {
-        let mut contexts = Contexts::of(text);
-        let mut level = hint.0.min(self.depth.saturating_sub(1));
-        let mut longest = self.node(&mut contexts, level);
-        if longest.is_some() {
-            while let Some(node) = self.node(&mut contexts, level + 1) {
-                (longest, level) = (Some(node), level + 1);
-            }
-        } else {
-            while longest.is_none() && level > 0 {
-                level -= 1;
-                longest = self.node(&mut contexts, level);
-            }
-        }
+    /// What followed the longest context at the end of `text` that has a node. `hint` is where the search begins; it becomes
+    /// where it ended, which is near where that for the next token will end.
+    pub fn look_up(&self, text: &[Token], hint: &mut Hint) -> Option<Continuations> {
+        let (level, node) = self.deepest(&mut Contexts::of(text), *hint);
         *hint = Hint(level);
-        let mut found = Found::default();
-        for (rank, slot) in found.iter_mut().enumerate() {
-            let Some(level) = level.checked_sub(rank) else { break };
-            let node = if rank == 0 { longest } else { self.node(&mut contexts, level) };
-            *slot = node.zip(LENGTHS.get(level)).map(|(node, length)| node.tell(*length));
+        Some(node?.tell(*LENGTHS.get(level)?))
+    }
+
+    /// The deepest level with a node, and that node; level 0 when there is none.
+    fn deepest(&self, contexts: &mut Contexts<'_>, hint: Hint) -> (usize, Option<&Node>) {
+        let mut level = hint.0.min(self.depth.saturating_sub(1));
+        let mut deepest = self.node(contexts, level);
+        while deepest.is_none() && level > 0 {
+            level -= 1;
+            deepest = self.node(contexts, level);
         }
-        found
+        if deepest.is_some() && level >= hint.0 {
+            while let Some(node) = self.node(contexts, level + 1) {
+                (deepest, level) = (Some(node), level + 1);
+            }
+        }
+        (level, deepest)
     }
 
     /// The node of the context of this level, if there is one.
