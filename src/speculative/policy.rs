@@ -137,10 +137,11 @@ impl Pace<'_> {
         }
     }
 
-    /// The probability that a token of this confidence is right, if those before it are.
+    /// The probability that a token of this confidence is right, if those before it are; where no prices are known, neither is
+    /// what the confidence is worth.
     pub fn acceptance(&self, confidence: f32) -> f64 {
         match self {
-            Pace::All => 1.0,
+            Pace::All => f64::from(confidence),
             Pace::Paying { calibration, bias, .. } => calibration.acceptance(bias, confidence),
         }
     }

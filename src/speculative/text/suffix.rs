@@ -99,7 +99,7 @@ impl Rule for Matches {
         let (mut own, mut earlier) = (self.own, self.earlier);
         let longest = own.length().max(earlier.length()).max(1);
         let most = limits.n_max.min(times(longest, self.params.factor));
-        let (mut path, mut sure) = (1.0, 1.0);
+        let mut sure = 1.0;
         while draft.tokens.len() < most {
             let drafted = draft.tokens.len();
             let considered = &mut self.considered;
@@ -107,10 +107,9 @@ impl Rule for Matches {
             let of_own = own.candidate(here, found.0.as_ref(), &self.bins, &mut note);
             let of_earlier = earlier.candidate(there, found.1.as_ref(), &self.bins, &mut note);
             let Some(chosen) = of_own.into_iter().chain(of_earlier).reduce(Candidate::likelier) else { return };
-            path *= chosen.confidence;
             sure *= limits.pace.acceptance(chosen.confidence);
             let is_guess = drafted == 0 && self.params.guesses;
-            if !is_guess && (path < self.params.min_prob || chosen.confidence < limits.p_min) {
+            if !is_guess && (sure < f64::from(self.params.min_prob) || chosen.confidence < limits.p_min) {
                 return;
             }
             // The first tells what the draft is worth.

@@ -2,7 +2,7 @@ use super::super::suffix_tree::Hint;
 use super::*;
 
 fn behind(answers: &Answers, context: &[Token]) -> Option<Token> {
-    let [longest, ..] = answers.tree.look_up(context, &mut Hint::default());
+    let longest = answers.tree.look_up(context, &mut Hint::default());
     answers.text.get(usize::try_from(longest?.best.0).unwrap()).copied()
 }
 

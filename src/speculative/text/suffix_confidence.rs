@@ -106,7 +106,8 @@ impl Bins {
         let bits = usize::try_from(usize::BITS - copied.length.leading_zeros()).unwrap_or(0);
         let kind = (bits.min(LENGTH_CLASSES - 1) * AGREEMENTS + agreement) * MISSES + misses.min(MISSES - 1);
         let before = small(copied.before.min(32)) / 8.0;
-        let alone = (length + before + 0.5) / (length + before + 6.0 + small(misses));
+        let matched = length + before;
+        let alone = (matched + 0.5) / (matched + 1.0 + 80.0 / (16.0 + matched) + small(misses));
         let weight = (length / 16.0).clamp(1.0, 8.0);
         let formula = if total <= 1.0 { alone } else { (agreeing + weight * alone) / (total + weight) };
         self.estimate(origin, CONTEXTS + kind, formula)

@@ -64,6 +64,7 @@ proptest! {
             let expected = naive.longest(&text[..at], depth);
             prop_assert_eq!(found.map(|found| found.length), expected.map(|(length, _)| length));
             if let Some((found, (_, places))) = found.zip(expected) {
+                let text = &text;
                 let with = |place: usize| places.iter().filter(move |other| text[**other] == text[place]);
                 let (best, n_best) = (to_index(found.best.0), usize::from(found.best.1));
                 prop_assert_eq!(usize::from(found.total), places.len());
