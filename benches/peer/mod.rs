@@ -227,6 +227,8 @@ pub struct Request {
     /// Of `draft-simple`: rejection sampling instead of comparing.
     pub probabilistic: bool,
     pub ignore_eos: bool,
+    /// What is written in place of what is sampled, all `n_predict` tokens of it: another seed's text may be far easier to draft.
+    pub text: Option<Vec<i32>>,
 }
 
 impl Default for Request {
@@ -241,6 +243,7 @@ impl Default for Request {
             seed: 1,
             probabilistic: false,
             ignore_eos: false,
+            text: None,
         }
     }
 }
@@ -275,6 +278,9 @@ impl Models {
     pub fn generate(&mut self, prompt: &[i32], request: &Request) -> Result<(Vec<i32>, Outcome)> {
         let kind = CString::new(request.kind)?;
         let lookup = request.lookup_static.as_deref().map(c_path).transpose()?;
+        if request.text.as_ref().is_some_and(|text| text.len() != request.n_predict) {
+            return Err("a text of another length than n_predict".into());
+        }
         let mut tokens = vec![0; request.n_predict];
         let mut outcome = Outcome::default();
         let request = sys::Request {
@@ -289,8 +295,9 @@ impl Models {
             seed: request.seed,
             probabilistic: request.probabilistic.into(),
             ignore_eos: request.ignore_eos.into(),
+            text: request.text.as_ref().map_or(null(), |text| text.as_ptr()),
         };
-        // SAFETY: the models live, the prompt is as long as said, and never more than `n_predict` tokens are written.
+        // SAFETY: the models live, the prompt is as long as said, a text has `n_predict` tokens, and never more than `n_predict` tokens are written.
         check(unsafe { sys::peer_generate(self.0.as_ptr(), &request, tokens.as_mut_ptr(), &mut outcome) })?;
         tokens.truncate(usize::try_from(outcome.n_tokens)?);
         Ok((tokens, outcome))

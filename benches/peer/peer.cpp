@@ -319,6 +319,7 @@ struct peer_request {
     uint32_t seed;
     int32_t probabilistic; // draft-simple: rejection sampling instead of comparing
     int32_t ignore_eos;
+    const int32_t * text; // n_predict tokens that take the place of the sampled ones, or NULL
 };
 
 struct peer_outcome {
@@ -365,6 +366,25 @@ common_sampler_ptr make_sampler(const llama_model * model, const peer_request & 
     common_sampler_ptr sampler(common_sampler_init(model, params));
     require(sampler != nullptr, "no sampler can be made");
     return sampler;
+}
+
+// Samples the token at a row of the last evaluation, and takes it or that of a given text at this place.
+llama_token choose(common_sampler * sampler, llama_context * context, int row, const peer_request & request, uint64_t place) {
+    llama_token token = common_sampler_sample(sampler, context, row);
+    if (request.text) token = request.text[place];
+    common_sampler_accept(sampler, token, true);
+    return token;
+}
+
+// common_sampler_sample_and_accept_n for a given text.
+llama_tokens choose_n(common_sampler * sampler, llama_context * context, const llama_tokens & draft, const peer_request & request,
+                      uint64_t place) {
+    llama_tokens chosen;
+    do {
+        const size_t at = chosen.size();
+        chosen.push_back(choose(sampler, context, int(at), request, place + at));
+    } while (chosen.size() <= draft.size() && chosen.back() == draft[chosen.size() - 1]);
+    return chosen;
 }
 
 common_speculative_ptr make_speculation(const peer_models & models, const peer_request & request) {
@@ -419,8 +439,7 @@ void generate_plain(const peer_models & models, const peer_request & request, ll
         evaluate(context, batch);
         ++outcome.n_steps;
         if (request.temperature > 0 || request.ignore_eos) {
-            last = common_sampler_sample(sampler.get(), context, 0);
-            common_sampler_accept(sampler.get(), last, true);
+            last = choose(sampler.get(), context, 0, request, outcome.n_tokens);
         } else {
             const float * logits = llama_get_logits_ith(context, -1);
             last = llama_token(std::max_element(logits, logits + n_vocab) - logits);
@@ -480,7 +499,9 @@ void generate_speculatively(const peer_models & models, const peer_request & req
         require(common_speculative_process(speculation, batch), "the draft model cannot take the batch");
 
         llama_tokens chosen;
-        if (draft_q.empty()) {
+        if (request.text) {
+            chosen = choose_n(sampler.get(), context, draft, request, outcome.n_tokens);
+        } else if (draft_q.empty()) {
             chosen = common_sampler_sample_and_accept_n(sampler.get(), context, draft);
         } else {
             std::vector<int> rows(draft.size() + 1);

@@ -19,6 +19,7 @@ pub struct Request {
     pub seed: u32,
     pub probabilistic: i32,
     pub ignore_eos: i32,
+    pub text: *const i32,
 }
 
 #[link(name = "foredraft_peer", kind = "static")]

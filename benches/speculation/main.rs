@@ -20,6 +20,7 @@
 //! Without models: the shipped pair and the enlarged targets in `target/models` (`--quick`: that of 750 M parameters). Ours
 //! goes through the C ABI as a host sees it, llama.cpp's through `benches/peer`. All ways take turns, so that a disturbance
 //! of the machine hits all of them. No way may know a text from before: what learns from answers forgets them.
+//! Above temperature 0 llama.cpp's side writes our text in place of what it samples, except by its rejection sampling.
 //! After each text the plot and the summary so far (`target/bench/speculation.txt`) are written: who has seen enough can stop it.
 
 #[path = "../common/mod.rs"]
@@ -310,7 +311,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
     // The controller knows the costs of these models before it counts.
     let once = Amount { repetitions: 1, ..amount };
     let task = Task { text: warm_up, prompts, temperature: 0.0, amount: once };
-    Sides { host, models }.measure(&task, &[adaptive()]);
+    Sides { host, models }.measure(&task, &[adaptive()])?;
     for text in texts.iter().filter(|text| options.wants(text.name)) {
         let temperatures = text.temperatures.iter().filter(|t| **t != 1.0 || !options.quick || !text.repetitive);
         for &temperature in temperatures {
@@ -320,7 +321,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
                 let ways = options.drafting(temperature, slow);
                 let (models, settings) =
                     peers.best(task.prompts.first().ok_or(NO_PROMPTS)?, &[draft_of(1), draft_of(3), draft_of(8)])?;
-                let rows = Sides { host, models }.measure(&task, &ways);
+                let rows = Sides { host, models }.measure(&task, &ways)?;
                 println!("{settings}");
                 println!("{}", report::table(&title, &ways, &rows, &limits, temperature == 0.0));
                 summary.add_draft(&name, &title, &ways, &rows, &limits);
@@ -331,7 +332,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
                 let ways = from_the_text()?;
                 let rules = THEIR_NGRAMS.map(|kind| Request { kind, ..Request::default() });
                 let (models, settings) = peers.best(task.prompts.first().ok_or(NO_PROMPTS)?, &rules)?;
-                let rows = Sides { host, models }.measure(&task, &ways);
+                let rows = Sides { host, models }.measure(&task, &ways)?;
                 println!("{settings}");
                 println!(
                     "{}",

@@ -135,6 +135,13 @@ pub struct Task<'a> {
     pub amount: Amount,
 }
 
+/// A text to write.
+struct Written {
+    prompt: Vec<i32>,
+    seed: u32,
+    tokens: Vec<i32>,
+}
+
 /// How long idle threads of a pool spin at most, before they sleep.
 const SPINNING: Duration = Duration::from_millis(400);
 
@@ -146,8 +153,9 @@ pub struct Sides<'a> {
 
 impl Sides<'_> {
     /// All ways, taking turns: a disturbance of the machine hits all of them.
-    pub fn measure(&mut self, task: &Task, ways: &[Way]) -> Vec<Row> {
+    pub fn measure(&mut self, task: &Task, ways: &[Way]) -> Result<Vec<Row>> {
         let mut rows = vec![Row::default(); ways.len()];
+        let texts = self.texts(task)?;
         let mut before = None;
         for repetition in 0..task.amount.repetitions {
             // One side after the other, in another order each time: nobody always follows the same one.
@@ -164,43 +172,58 @@ impl Sides<'_> {
                 if before.replace(way.is_ours()).is_some_and(|ours| ours != way.is_ours()) {
                     std::thread::sleep(SPINNING);
                 }
-                if let Err(error) = self.all_texts(task, way, row) {
+                if let Err(error) = self.all_texts(&texts, task, way, row) {
                     row.missing = Some(error.to_string());
                 }
             }
         }
-        rows
+        Ok(rows)
+    }
+
+    /// What there is to write: ours, written plainly.
+    fn texts(&self, task: &Task) -> Result<Vec<Written>> {
+        // Greedy texts know no chance.
+        let seeds = if task.temperature > 0.0 { task.amount.seeds } else { 1 };
+        let texts = task.prompts.iter().flat_map(|prompt| (0..seeds).map(move |_| prompt.clone()));
+        let plain = Way::ours("plain", Role::Plain { ours: true }, json!(false));
+        texts
+            .zip(1..)
+            .map(|(prompt, seed)| {
+                let answer = plain.respond(self.host, task, &prompt, seed)?;
+                Ok(Written { prompt, seed, tokens: serde_json::from_value(answer["tokens"].clone())? })
+            })
+            .collect()
     }
 
     /// The same texts in each repetition.
-    fn all_texts(&mut self, task: &Task, way: &Way, row: &mut Row) -> Result<()> {
-        // Greedy texts know no chance.
-        let seeds = if task.temperature > 0.0 { task.amount.seeds } else { 1 };
-        let texts = task.prompts.iter().flat_map(|prompt| (0..seeds).map(move |_| prompt));
-        for (text, prompt) in texts.enumerate() {
-            let (cost, tokens) = self.generate(task, way, prompt, u32::try_from(text + 1)?)?;
-            row.add(text, cost, tokens);
+    fn all_texts(&mut self, texts: &[Written], task: &Task, way: &Way, row: &mut Row) -> Result<()> {
+        for (at, text) in texts.iter().enumerate() {
+            let (cost, tokens) = self.generate(task, way, text)?;
+            row.add(at, cost, tokens);
         }
         Ok(())
     }
 
     /// One text.
-    fn generate(&mut self, task: &Task, way: &Way, prompt: &[i32], seed: u32) -> Result<(Cost, Vec<i32>)> {
+    fn generate(&mut self, task: &Task, way: &Way, text: &Written) -> Result<(Cost, Vec<i32>)> {
         match &way.how {
             How::Ours(_) => {
                 forget(self.host)?;
-                let response = way.respond(self.host, task, prompt, seed)?;
+                let response = way.respond(self.host, task, &text.prompt, text.seed)?;
                 Ok((Cost::of(&response), serde_json::from_value(response["tokens"].clone())?))
             }
             How::Theirs(request) => {
+                // With its own noise llama.cpp would write another text. One that is drawn by rejection cannot be another.
+                let given = (task.temperature > 0.0 && !request.probabilistic).then(|| text.tokens.clone());
                 let request = Request {
-                    n_predict: task.amount.n_predict,
+                    n_predict: given.as_ref().map_or(task.amount.n_predict, Vec::len),
+                    text: given,
                     temperature: task.temperature as f32,
-                    seed,
+                    seed: text.seed,
                     ignore_eos: task.text.endless,
                     ..request.clone()
                 };
-                let (tokens, outcome) = self.models.generate(prompt, &request)?;
+                let (tokens, outcome) = self.models.generate(&text.prompt, &request)?;
                 let cost = Cost {
                     tokens: outcome.n_tokens as f64,
                     ms: outcome.seconds * 1e3,
