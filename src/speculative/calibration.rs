@@ -1,7 +1,5 @@
 //! What a drafter's own confidence is worth: the probability that the target says the token, learnt from what it said.
 
-use std::f64::consts::PI;
-
 /// Borders of the bins of confidence: fine where it matters, close to 1.
 const BORDERS: [f32; 13] = [0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.85, 0.92, 0.96, 0.985, 0.996];
 const BINS: usize = BORDERS.len() + 1;
@@ -50,9 +48,6 @@ pub struct Bias {
     shift: f64,
     /// How uncertain that is.
     variance: f64,
-    /// The odds' factor and exponent that come of both.
-    factor: f64,
-    sharpness: f64,
     /// Mean acceptance of what was proposed here.
     mean: f64,
     /// How much one more counts in it.
@@ -119,42 +114,26 @@ impl Calibration {
     /// A request begins: it is like all others of its kind so far.
     pub fn begin(&self, choice: Choice) -> Bias {
         let (seen, accepted) = self.bins(choice).all;
-        let mean = accepted / seen;
-        let mut bias = Bias {
-            choice,
-            shift: 0.0,
-            variance: SPREAD,
-            factor: 1.0,
-            sharpness: 1.0,
-            mean,
-            mean_rate: FIRST_MEAN_RATE,
-        };
-        bias.changed();
-        bias
+        Bias { choice, shift: 0.0, variance: SPREAD, mean: accepted / seen, mean_rate: FIRST_MEAN_RATE }
     }
 
-    fn odds(&self, bias: &Bias, confidence: f32) -> f64 {
+    /// The probability that a token drafted with this confidence is accepted, when those before it were.
+    pub fn acceptance(&self, bias: &Bias, confidence: f32) -> f64 {
         let bin = BORDERS.partition_point(|border| *border <= confidence);
         let bins = self.bins(bias.choice);
         let (seen, accepted) = bins.bins.get(bin).copied().unwrap_or(bins.all);
-        (accepted + 0.05) / (seen - accepted + 0.05) * bias.factor
-    }
-
-    /// The probability that a token drafted with this confidence is accepted, when those before it were. The less is known of the
-    /// request, the nearer to a half.
-    pub fn acceptance(&self, bias: &Bias, confidence: f32) -> f64 {
-        probability(self.odds(bias, confidence).powf(bias.sharpness))
+        let odds = (accepted + 0.05) / (seen - accepted + 0.05) * bias.shift.exp();
+        odds / (1.0 + odds)
     }
 
     /// A token drafted with this confidence was, or was not, what the target said; those before it were.
     pub fn saw(&mut self, bias: &mut Bias, confidence: f32, was_accepted: bool) {
         let outcome = f64::from(u8::from(was_accepted));
-        let expected = probability(self.odds(bias, confidence));
+        let expected = self.acceptance(bias, confidence);
         bias.variance = DRIFT + bias.variance / (1.0 + bias.variance * expected * (1.0 - expected));
         bias.shift = (bias.shift + bias.variance * (outcome - expected)).clamp(-MAX_SHIFT, MAX_SHIFT);
-        bias.changed();
         // What was to be expected of the token, not what luck made of it.
-        bias.mean += bias.mean_rate * (probability(self.odds(bias, confidence)) - bias.mean);
+        bias.mean += bias.mean_rate * (self.acceptance(bias, confidence) - bias.mean);
         bias.mean_rate = (bias.mean_rate / (1.0 + bias.mean_rate)).max(LEAST_MEAN_RATE);
         let bin = BORDERS.partition_point(|border| *border <= confidence);
         let bins = self.bins_mut(bias.choice);
@@ -170,17 +149,6 @@ impl Bias {
     pub fn mean(&self) -> f64 {
         self.mean
     }
-
-    fn changed(&mut self) {
-        self.factor = self.shift.exp();
-        // The mean of a logistic function over a normal distribution (MacKay, "The evidence framework applied to classification
-        // networks", 1992).
-        self.sharpness = (1.0 + PI / 8.0 * self.variance).sqrt().recip();
-    }
-}
-
-fn probability(odds: f64) -> f64 {
-    odds / (1.0 + odds)
 }
 
 #[cfg(test)]
