@@ -30,17 +30,21 @@ pub struct Costs {
     scale: f64,
     /// Seconds for one drafted token; 0: none was seen.
     draft: f64,
-    /// The size of the last batches, how many these were, and the seconds more for one of another size, at `scale` 1.
+    /// The size of the last batches, and how many these were.
     last: usize,
     times: usize,
+    /// Seconds more for a batch of another size, at `scale` 1, and how many such were seen.
     change: f64,
+    changes: usize,
 }
 
 /// Weight of a new measurement: in the factor that all sizes share, in a size's own entry, in the draft's.
 const FRESH_SCALE: f64 = 0.2;
 const FRESH_ENTRY: f64 = 0.1;
 const FRESH_DRAFT: f64 = 0.2;
-const FRESH_CHANGE: f64 = 0.2;
+const FRESH_CHANGE: f64 = 0.05;
+/// Steps of the same size after which a change counts half.
+const PATIENCE: f64 = 32.0;
 /// A single slow evaluation (the machine did something else) must not count for many.
 const MOST_SLOWER: f64 = 2.0;
 /// Until measured: each further token of a batch costs this part of the first.
@@ -53,7 +57,18 @@ impl Default for Costs {
         let guess = |n| if n == 0 { 0.0 } else { 1.0 + GUESSED_SLOPE * (n - 1) as f64 };
         let v = (0..=MAX_MEASURED).map(guess).collect();
         let target = vec![0.0; MAX_MEASURED];
-        Costs { target, v, paired: false, bulk: None, scale: 1.0, draft: 0.0, last: 0, times: 0, change: 0.0 }
+        Costs {
+            target,
+            v,
+            paired: false,
+            bulk: None,
+            scale: 1.0,
+            draft: 0.0,
+            last: 0,
+            times: 0,
+            change: 0.0,
+            changes: 0,
+        }
     }
 }
 
@@ -74,7 +89,10 @@ impl Costs {
                 self.scale *= 1.0 + FRESH_SCALE * slower;
                 *entry *= 1.0 + FRESH_ENTRY * slower;
                 if changed {
-                    self.change = (change + FRESH_CHANGE * slower * expected).max(0.0);
+                    // The first say most: nothing is known before them.
+                    self.changes += 1;
+                    let fresh = FRESH_CHANGE.max(1.0 / (self.changes + 2) as f64);
+                    self.change = (change + fresh * slower * expected).max(0.0);
                 }
             }
             self.update();
@@ -136,10 +154,10 @@ impl Costs {
     }
 
     /// [`Costs::v`] for the next batch: more, where it has not the size of the last one. A change is paid once and may be worth it
-    /// for long, so it counts the less, the longer the size has been the same: what pays lastingly comes soon, what would come and
-    /// go with each step does not.
+    /// for long, so it counts the less, the longer the size has been the same: what pays lastingly comes in the end, what would
+    /// come and go with each step does not.
     pub fn next(&self) -> impl Fn(usize) -> f64 + '_ {
-        let change = self.change / self.one() / self.times.max(1) as f64;
+        let change = self.change / self.one() / (1.0 + self.times.saturating_sub(1) as f64 / PATIENCE);
         move |n| self.v(n) + if self.evaluated(n) == self.last { 0.0 } else { change }
     }
 
@@ -245,10 +263,10 @@ pub(super) mod tests {
         costs.saw_mixed(4);
         assert_eq!(costs.next()(4), costs.v(4));
         assert!((costs.next()(8) - costs.v(8) - 0.5).abs() < 0.1, "{} {}", costs.next()(8), costs.v(8));
-        for _ in 0..5 {
+        for _ in 0..32 {
             costs.saw_target(4, Duration::from_millis(150));
         }
-        assert!(costs.next()(8) - costs.v(8) < 0.15, "{} {}", costs.next()(8), costs.v(8));
+        assert!((costs.next()(8) - costs.v(8) - 0.25).abs() < 0.05, "{} {}", costs.next()(8), costs.v(8));
     }
 
     #[test]
