@@ -83,7 +83,8 @@ fn no_drafter_changes_a_text() {
 fn a_list_takes_the_best_and_tells_who_it_was() {
     let system = start(json!({"n_ctx": 512}));
     let request = json!({
-        "prompt": REPETITIVE, "n_predict": 60, "temperature": 0, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true,
+        "prompt": "Mia had a red kite. Mia had a red kite. Mia had a", "n_predict": 60, "temperature": 0, "repeat_penalty": 1,
+        "ignore_eos": true, "return_tokens": true,
         "speculative": {"type": ["ngram-mod", "suffix", "draft"], "adaptive": false, "n_max": 6},
     });
     let answer = complete(&system, Speculative, &request);
@@ -237,7 +238,8 @@ fn a_cleared_dynamic_cache_makes_suffix_forget_earlier_answers() {
         system.with_server(|server| server.lookup_cache(request.as_bytes())).expect("cleared");
     };
     clear("static");
-    assert_eq!(drafted(), second);
+    let third = drafted();
+    assert!(third > first + 40, "still known: {first} {third}");
     clear("dynamic");
     assert_eq!(drafted(), first);
     assert_eq!(drafted(), second, "it learns again");
