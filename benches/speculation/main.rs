@@ -10,7 +10,7 @@
 //! | `--texts story,json` | only these |
 //! | `--lengths 1,2,4` | fixed draft lengths, on both sides |
 //! | `--n-predict`, `--prompts` | most tokens of a text, prompts of a kind |
-//! | `--seeds`, `--repetitions` | texts sampled after a prompt, runs of each text (the fastest counts) |
+//! | `--seeds`, `--repetitions` | texts sampled after a prompt, runs of each text (the fastest counts; where a difference is small, 40 comparisons each) |
 //! | `--threads 1` | for target evaluations on both sides, and for our draft; all cores without it |
 //! | `--no-draft`, `--no-ngram` | leave out a half |
 //! | `--flash-attn off` | ours without flash attention |

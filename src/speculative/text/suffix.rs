@@ -13,7 +13,7 @@
 //! Answers are learnt when their request has ended, prompts never: what one user sends does not show in the speed of
 //! another's answers, except as far as the model repeated it.
 //!
-//! A draft token costs a look-up of about two nodes in each text, a generated one about two visits, and never more than one for
+//! A draft token costs a look-up of about two nodes in each text, a generated one mostly two visits and at most three for
 //! each depth of the tree. Memory: 100 bytes at most for each token of the request, of which the last million are kept, and
 //! 17 MiB at most for all earlier answers: the last 2^18 tokens; when these are full the older half is forgotten.
 //!
