@@ -297,7 +297,8 @@ impl Models {
             ignore_eos: request.ignore_eos.into(),
             text: request.text.as_ref().map_or(null(), |text| text.as_ptr()),
         };
-        // SAFETY: the models live, the prompt is as long as said, a text has `n_predict` tokens, and never more than `n_predict` tokens are written.
+        // SAFETY: the models live, the prompt is as long as said, a text has `n_predict` tokens, and never more than
+        // `n_predict` tokens are read of it or written.
         check(unsafe { sys::peer_generate(self.0.as_ptr(), &request, tokens.as_mut_ptr(), &mut outcome) })?;
         tokens.truncate(usize::try_from(outcome.n_tokens)?);
         Ok((tokens, outcome))

@@ -371,7 +371,10 @@ common_sampler_ptr make_sampler(const llama_model * model, const peer_request & 
 // Samples the token at a row of the last evaluation, and takes it or that of a given text at this place.
 llama_token choose(common_sampler * sampler, llama_context * context, int row, const peer_request & request, uint64_t place) {
     llama_token token = common_sampler_sample(sampler, context, row);
-    if (request.text) token = request.text[place];
+    if (request.text) {
+        require(place < uint64_t(request.n_predict), "the given text has ended");
+        token = request.text[place];
+    }
     common_sampler_accept(sampler, token, true);
     return token;
 }

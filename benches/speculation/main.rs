@@ -10,7 +10,7 @@
 //! | `--texts story,json` | only these |
 //! | `--lengths 1,2,4` | fixed draft lengths, on both sides |
 //! | `--n-predict`, `--prompts` | most tokens of a text, prompts of a kind |
-//! | `--seeds`, `--repetitions` | texts sampled after a prompt, runs of each text (the fastest counts; where a difference is small, 40 comparisons each) |
+//! | `--seeds`, `--repetitions` | texts sampled after a prompt, runs of each text (the fastest counts; where a difference is small, 40 comparisons each, or 10) |
 //! | `--threads 1` | for target evaluations on both sides, and for our draft; all cores without it |
 //! | `--no-draft`, `--no-ngram` | leave out a half |
 //! | `--flash-attn off` | ours without flash attention |
@@ -55,8 +55,9 @@ const VERY_SLOW: f64 = 40e-3;
 const NO_PROMPTS: &str = "there are no prompts";
 /// Tokens to try out llama.cpp's settings with.
 const TRIED: usize = 32;
-/// Comparisons for each repetition where a difference is small.
+/// Comparisons for each repetition where a difference is small; and with `--quick`.
 const COMPARED: usize = 40;
+const COMPARED_QUICKLY: usize = 10;
 /// Ours that draft from the text; the last two choose for themselves.
 const OUR_NGRAMS: [&str; 7] =
     ["ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "suffix", "auto"];
@@ -343,7 +344,8 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
             // Where nothing repeats, drafting from the text must at least cost nothing.
             if options.ngram && text.name == "noise" && !slow {
                 let ways = from_the_text()?;
-                let pairs = pairs::measure(host, &task, &ways, amount.repetitions * COMPARED)?;
+                let compared = if options.quick { COMPARED_QUICKLY } else { COMPARED };
+                let pairs = pairs::measure(host, &task, &ways, amount.repetitions * compared)?;
                 println!("{}", pairs::table(&format!("{title}, from the text"), &pairs));
                 summary.add_pairs(&name, &title, &pairs);
             }

@@ -139,7 +139,8 @@ pub struct Task<'a> {
 struct Written {
     prompt: Vec<i32>,
     seed: u32,
-    tokens: Vec<i32>,
+    /// What llama.cpp's side has to write; `None`: what it finds itself.
+    tokens: Option<Vec<i32>>,
 }
 
 /// How long idle threads of a pool spin at most, before they sleep.
@@ -180,17 +181,24 @@ impl Sides<'_> {
         Ok(rows)
     }
 
-    /// What there is to write: ours, written plainly.
+    /// What there is to write: above temperature 0, where the other side's noise would write another text, ours written plainly.
     fn texts(&self, task: &Task) -> Result<Vec<Written>> {
         // Greedy texts know no chance.
-        let seeds = if task.temperature > 0.0 { task.amount.seeds } else { 1 };
+        let by_chance = task.temperature > 0.0;
+        let seeds = if by_chance { task.amount.seeds } else { 1 };
         let texts = task.prompts.iter().flat_map(|prompt| (0..seeds).map(move |_| prompt.clone()));
         let plain = Way::ours("plain", Role::Plain { ours: true }, json!(false));
         texts
             .zip(1..)
             .map(|(prompt, seed)| {
-                let answer = plain.respond(self.host, task, &prompt, seed)?;
-                Ok(Written { prompt, seed, tokens: serde_json::from_value(answer["tokens"].clone())? })
+                let tokens = match by_chance {
+                    true => {
+                        let answer = plain.respond(self.host, task, &prompt, seed)?;
+                        Some(serde_json::from_value(answer["tokens"].clone())?)
+                    }
+                    false => None,
+                };
+                Ok(Written { prompt, seed, tokens })
             })
             .collect()
     }
@@ -213,8 +221,8 @@ impl Sides<'_> {
                 Ok((Cost::of(&response), serde_json::from_value(response["tokens"].clone())?))
             }
             How::Theirs(request) => {
-                // With its own noise llama.cpp would write another text. One that is drawn by rejection cannot be another.
-                let given = (task.temperature > 0.0 && !request.probabilistic).then(|| text.tokens.clone());
+                // Rejection draws tokens itself, and can be given none.
+                let given = text.tokens.clone().filter(|_| !request.probabilistic);
                 let request = Request {
                     n_predict: given.as_ref().map_or(task.amount.n_predict, Vec::len),
                     text: given,
