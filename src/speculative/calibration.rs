@@ -4,7 +4,7 @@
 const BORDERS: [f32; 13] = [0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.85, 0.92, 0.96, 0.985, 0.996];
 const BINS: usize = BORDERS.len() + 1;
 /// Observations that a bin remembers, and how many its prior counts for.
-const MEMORY: f64 = 400.0;
+const MEMORY: f64 = 64.0;
 const PRIOR: f64 = 4.0;
 /// Acceptance of a drafter that nothing is known about.
 const FIRST_MEAN: f64 = 0.7;
@@ -39,29 +39,44 @@ struct Bins {
     all: (f64, f64),
 }
 
-/// How one request differs from all others: a Kalman filter of a shift of the log-odds, so that the first surprises count
-/// much and later ones less.
+/// How one request differs from all others.
 #[derive(Debug, Clone, Copy)]
 pub struct Bias {
     choice: Choice,
-    /// Added to the log-odds.
-    shift: f64,
-    /// How uncertain that is.
-    variance: f64,
+    line: Line,
     /// Mean acceptance of what was proposed here.
     mean: f64,
     /// How much one more counts in it.
     mean_rate: f64,
 }
 
-/// By how much requests differ (a variance), how much a request's text changes with each token, and how far a request may differ
-/// from all others, in log-odds.
-const SPREAD: f64 = 2.0;
-const DRIFT: f64 = 0.01;
-const MAX_SHIFT: f64 = 3.0;
+/// A request's log-odds by those of all others: `offset + slope · log_odds`. The offset tells how well it is guessed at all, the
+/// slope how well the confidence tells which tokens: where one nearly sure token after the other is refused the slope falls,
+/// and those that were doubted anyway stay as they are.
+///
+/// Platt's scaling (Probabilistic outputs for support vector machines, 1999), learnt from each token by an extended Kalman
+/// filter, so that the first surprises count much and later ones less.
+#[derive(Debug, Clone, Copy)]
+struct Line {
+    offset: f64,
+    slope: f64,
+    /// How uncertain these are: their variances and their covariance.
+    offset_variance: f64,
+    slope_variance: f64,
+    covariance: f64,
+}
+
+/// By how much requests differ (variances), how much a request's text changes with each token, and how far a request may
+/// differ from all others.
+const OFFSET_SPREAD: f64 = 2.0;
+const SLOPE_SPREAD: f64 = 0.1;
+const OFFSET_DRIFT: f64 = 0.01;
+const SLOPE_DRIFT: f64 = 0.002;
+const MAX_OFFSET: f64 = 6.0;
+const SLOPES: (f64, f64) = (0.2, 2.0);
 /// Weight of a token in the mean: of the first one, and at least.
-const FIRST_MEAN_RATE: f64 = 0.5;
-const LEAST_MEAN_RATE: f64 = 0.04;
+const FIRST_MEAN_RATE: f64 = 0.7;
+const LEAST_MEAN_RATE: f64 = 0.06;
 
 impl Bins {
     /// To begin with, `acceptance` of each confidence.
@@ -85,6 +100,44 @@ impl Default for Calibration {
             chance: believed(),
             shared: Bins::new(|confidence| FIRST_SHARED + (1.0 - FIRST_SHARED) * confidence),
         }
+    }
+}
+
+impl Default for Line {
+    /// As all others.
+    fn default() -> Self {
+        Line {
+            offset: 0.0,
+            slope: 1.0,
+            offset_variance: OFFSET_SPREAD,
+            slope_variance: SLOPE_SPREAD,
+            covariance: 0.0,
+        }
+    }
+}
+
+impl Line {
+    /// The probability here of what has these log-odds elsewhere.
+    fn probability(&self, log_odds: f64) -> f64 {
+        1.0 / (1.0 + (-self.offset - self.slope * log_odds).exp())
+    }
+
+    /// What has these log-odds elsewhere came true (1), or not (0).
+    fn saw(&mut self, log_odds: f64, outcome: f64) {
+        let expected = self.probability(log_odds);
+        let information = expected * (1.0 - expected);
+        // The covariances of the log-odds here with offset and slope, before and after.
+        let with_offset = self.offset_variance + self.covariance * log_odds;
+        let with_slope = self.covariance + self.slope_variance * log_odds;
+        let less = information / (1.0 + information * (with_offset + with_slope * log_odds));
+        self.offset_variance += OFFSET_DRIFT - less * with_offset * with_offset;
+        self.slope_variance += SLOPE_DRIFT - less * with_slope * with_slope;
+        self.covariance -= less * with_offset * with_slope;
+        let with_offset = self.offset_variance + self.covariance * log_odds;
+        let with_slope = self.covariance + self.slope_variance * log_odds;
+        let (flattest, steepest) = SLOPES;
+        self.offset = (self.offset + with_offset * (outcome - expected)).clamp(-MAX_OFFSET, MAX_OFFSET);
+        self.slope = (self.slope + with_slope * (outcome - expected)).clamp(flattest, steepest);
     }
 }
 
@@ -114,26 +167,28 @@ impl Calibration {
     /// A request begins: it is like all others of its kind so far.
     pub fn begin(&self, choice: Choice) -> Bias {
         let (seen, accepted) = self.bins(choice).all;
-        Bias { choice, shift: 0.0, variance: SPREAD, mean: accepted / seen, mean_rate: FIRST_MEAN_RATE }
+        Bias { choice, line: Line::default(), mean: accepted / seen, mean_rate: FIRST_MEAN_RATE }
     }
 
     /// The probability that a token drafted with this confidence is accepted, when those before it were.
     pub fn acceptance(&self, bias: &Bias, confidence: f32) -> f64 {
+        bias.line.probability(self.log_odds(bias.choice, confidence))
+    }
+
+    /// The same over all requests, as log-odds.
+    fn log_odds(&self, choice: Choice, confidence: f32) -> f64 {
         let bin = BORDERS.partition_point(|border| *border <= confidence);
-        let bins = self.bins(bias.choice);
+        let bins = self.bins(choice);
         let (seen, accepted) = bins.bins.get(bin).copied().unwrap_or(bins.all);
-        let odds = (accepted + 0.05) / (seen - accepted + 0.05) * bias.shift.exp();
-        odds / (1.0 + odds)
+        ((accepted + 0.05) / (seen - accepted + 0.05)).ln()
     }
 
     /// A token drafted with this confidence was, or was not, what the target said; those before it were.
     pub fn saw(&mut self, bias: &mut Bias, confidence: f32, was_accepted: bool) {
-        let outcome = f64::from(u8::from(was_accepted));
-        let expected = self.acceptance(bias, confidence);
-        bias.variance = DRIFT + bias.variance / (1.0 + bias.variance * expected * (1.0 - expected));
-        bias.shift = (bias.shift + bias.variance * (outcome - expected)).clamp(-MAX_SHIFT, MAX_SHIFT);
+        let log_odds = self.log_odds(bias.choice, confidence);
+        bias.line.saw(log_odds, f64::from(u8::from(was_accepted)));
         // What was to be expected of the token, not what luck made of it.
-        bias.mean += bias.mean_rate * (self.acceptance(bias, confidence) - bias.mean);
+        bias.mean += bias.mean_rate * (bias.line.probability(log_odds) - bias.mean);
         bias.mean_rate = (bias.mean_rate / (1.0 + bias.mean_rate)).max(LEAST_MEAN_RATE);
         let bin = BORDERS.partition_point(|border| *border <= confidence);
         let bins = self.bins_mut(bias.choice);
@@ -200,6 +255,24 @@ mod tests {
     }
 
     #[test]
+    fn where_the_nearly_sure_fails_the_doubted_is_doubted_no_more() {
+        let mut calibration = Calibration::default();
+        let mut usual = calibration.begin(Choice::Greedy);
+        for chance in chances(4).take(2000) {
+            calibration.saw(&mut usual, 0.99, chance < 0.99);
+            calibration.saw(&mut usual, 0.5, chance < 0.5);
+        }
+        let mut misled = calibration.begin(Choice::Greedy);
+        let doubted = calibration.acceptance(&misled, 0.5);
+        for right in [true, true, true, false].into_iter().cycle().take(16) {
+            calibration.saw(&mut misled, 0.99, right);
+        }
+        let (sure, still) = (calibration.acceptance(&misled, 0.99), calibration.acceptance(&misled, 0.5));
+        assert!((sure - 0.75).abs() < 0.2, "{sure}");
+        assert!(still > doubted - 0.25, "{still} {doubted}");
+    }
+
+    #[test]
     fn what_chance_makes_of_a_draft_says_nothing_of_greedy_ones() {
         let mut calibration = Calibration::default();
         let mut shared = calibration.begin(Choice::Shared);
@@ -208,7 +281,7 @@ mod tests {
             calibration.saw(&mut shared, 0.1, chance < 0.9);
         }
         let accepted = |choice| calibration.acceptance(&calibration.begin(choice), 0.1);
-        assert!((accepted(Choice::Shared) - 0.9).abs() < 0.03, "{}", accepted(Choice::Shared));
+        assert!((accepted(Choice::Shared) - 0.9).abs() < 0.1, "{}", accepted(Choice::Shared));
         assert!(accepted(Choice::Greedy) < 0.2 && accepted(Choice::Chance) < 0.2);
     }
 
