@@ -1,5 +1,6 @@
 //! Rules that compare probabilities keep the distribution of a text: chi-square of many sampled continuations, plain
-//! against each rule, on the shipped models. Seeds are fixed, so each run has the same outcome.
+//! against each rule, on the shipped models. Seeds are fixed, so each run has the same outcome,
+//! however the requests share their batches.
 
 mod common;
 
@@ -13,18 +14,57 @@ use serde_json::{Value, json};
 /// How often each continuation came.
 type Counts = BTreeMap<Vec<i64>, f64>;
 
-/// Continuations of the request, one for each seed. Speculating where it says how.
-fn counts(system: &System, request: &Value, seeds: std::ops::Range<usize>) -> Counts {
-    let family = if request.get("speculative").is_some() { Speculative } else { Completion };
-    let mut counts = Counts::new();
-    let (mut drafted, mut accepted) = (0, 0);
-    for seed in seeds {
-        let answer = complete(system, family, &with(request, json!({"seed": seed})));
+/// Requests that each system has at once: their drafts and their checks share batches.
+const AT_ONCE: usize = 8;
+
+/// A system for each core.
+fn systems() -> Vec<System> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let start = || start(json!({"n_ctx": 256, "n_parallel": AT_ONCE, "kv_unified": true}));
+    std::iter::repeat_with(start).take(cores).collect()
+}
+
+/// What came of some requests.
+#[derive(Default)]
+struct Sample {
+    counts: Counts,
+    drafted: u64,
+    accepted: u64,
+}
+
+impl Sample {
+    fn add(&mut self, answer: &Value) {
         let tokens = answer["tokens"].as_array().expect("tokens").iter().map(|id| id.as_i64().expect("an id"));
-        *counts.entry(tokens.collect()).or_default() += 1.0;
-        drafted += answer["speculative"]["n_drafted"].as_u64().unwrap_or(0);
-        accepted += answer["speculative"]["n_accepted"].as_u64().unwrap_or(0);
+        *self.counts.entry(tokens.collect()).or_default() += 1.0;
+        self.drafted += answer["speculative"]["n_drafted"].as_u64().unwrap_or(0);
+        self.accepted += answer["speculative"]["n_accepted"].as_u64().unwrap_or(0);
     }
+
+    fn merge(mut self, other: Sample) -> Sample {
+        for (tokens, count) in other.counts {
+            *self.counts.entry(tokens).or_default() += count;
+        }
+        Sample { drafted: self.drafted + other.drafted, accepted: self.accepted + other.accepted, ..self }
+    }
+}
+
+/// Continuations of the request, one for each seed. Speculating where it says how.
+fn counts(systems: &[System], request: &Value, seeds: std::ops::Range<usize>) -> Counts {
+    let family = if request.get("speculative").is_some() { Speculative } else { Completion };
+    let seeds = std::sync::Mutex::new(seeds);
+    let next = || seeds.lock().expect("no thread has panicked").next();
+    let sample = |system: &System| {
+        let mut sample = Sample::default();
+        while let Some(seed) = next() {
+            sample.add(&complete(system, family, &with(request, json!({"seed": seed}))));
+        }
+        sample
+    };
+    let Sample { counts, drafted, accepted } = std::thread::scope(|scope| {
+        let callers = systems.iter().flat_map(|system| std::iter::repeat_n(system, AT_ONCE));
+        let threads: Vec<_> = callers.map(|system| scope.spawn(move || sample(system))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a sample")).fold(Sample::default(), Sample::merge)
+    });
     if family == Speculative {
         println!("{} {accepted} of {drafted} accepted", request["speculative"]);
         assert!(accepted > 0 && drafted > accepted, "nothing is proved unless some are refused and some are not");
@@ -63,15 +103,15 @@ const MOST: f64 = 4.75;
 
 /// Continuations of a few tokens: plain, and with each rule.
 fn check(n: usize, sampling: Value, rules: &[Value]) {
-    let system = start(json!({"n_ctx": 256}));
+    let systems = systems();
     let base = json!({"prompt": prompts()[3], "n_predict": 5, "return_tokens": true, "repeat_penalty": 1.3});
     let request = with(&base, sampling);
-    let plain = counts(&system, &request, 0..n);
-    let other = counts(&system, &with(&request, json!({"temperature": 1.8})), 0..n);
+    let plain = counts(&systems, &request, 0..n);
+    let other = counts(&systems, &with(&request, json!({"temperature": 1.8})), 0..n);
     assert!(deviation(&plain, &other) > MOST, "the test would not see another temperature");
     for rule in rules {
         // Seeds of its own: samples must not depend on each other.
-        let sampled = counts(&system, &with(&request, json!({"speculative": rule})), n..2 * n);
+        let sampled = counts(&systems, &with(&request, json!({"speculative": rule})), n..2 * n);
         assert!(deviation(&plain, &sampled) < MOST, "{rule}");
     }
 }

@@ -63,7 +63,8 @@ pub fn exit(result: Result<()>) -> ExitCode {
 /// The one in the middle; the upper one of two.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    let at = |place: usize| values.get(place).copied().unwrap_or(f64::NAN);
+    (at(values.len() / 2) + at(values.len().saturating_sub(1) / 2)) / 2.0
 }
 
 /// `yes` or `NO`.

@@ -10,7 +10,7 @@
 //! | `--texts story,json` | only these |
 //! | `--lengths 1,2,4` | fixed draft lengths, on both sides |
 //! | `--n-predict`, `--prompts` | most tokens of a text, prompts of a kind |
-//! | `--seeds`, `--repetitions` | texts sampled after a prompt, runs of each text (the fastest counts; where a difference is small, 40 comparisons each, or 10) |
+//! | `--seeds`, `--repetitions` | texts sampled after a prompt, runs of each text (the fastest counts; where a difference is small, up to 20 comparisons each) |
 //! | `--threads 1` | for target evaluations on both sides, and for our draft; all cores without it |
 //! | `--no-draft`, `--no-ngram` | leave out a half |
 //! | `--flash-attn off` | ours without flash attention |
@@ -55,9 +55,14 @@ const VERY_SLOW: f64 = 40e-3;
 const NO_PROMPTS: &str = "there are no prompts";
 /// Tokens to try out llama.cpp's settings with.
 const TRIED: usize = 32;
-/// Comparisons for each repetition where a difference is small; and with `--quick`.
-const COMPARED: usize = 40;
-const COMPARED_QUICKLY: usize = 10;
+/// Comparisons for each repetition with fast targets: with plain decoding where nothing repeats, with the best fixed lengths, with
+/// llama.cpp's best rules. A third of it for slow ones or in a hurry, one for very slow ones.
+const COMPARED_PLAIN: usize = 20;
+const COMPARED_FIXED: usize = 6;
+const COMPARED_RULES: usize = 6;
+/// So many fixed lengths, and so many of llama.cpp's rules, can be the best one.
+const CANDIDATES: usize = 3;
+const RIVALS: usize = 2;
 /// Ours that draft from the text; the last two choose for themselves.
 const OUR_NGRAMS: [&str; 7] =
     ["ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "suffix", "auto"];
@@ -121,6 +126,16 @@ impl Options {
         }
     }
 
+    /// How often to compare what is compared `most` times in each repetition with fast targets.
+    fn compared(&self, most: usize, amount: Amount, one: f64) -> usize {
+        let each = match (self.quick, one) {
+            (_, VERY_SLOW..) => 1,
+            (true, _) | (false, SLOW..) => most.div_ceil(3),
+            (false, _) => most,
+        };
+        each * amount.repetitions
+    }
+
     fn wants(&self, text: &str) -> bool {
         match &self.texts {
             Some(texts) => texts.iter().any(|name| name == text),
@@ -167,11 +182,12 @@ fn adaptive() -> Way {
     Way::ours("adaptive", Role::Adaptive, json!({"type": "draft", "adaptive": true}))
 }
 
+fn our_plain() -> Way {
+    Way::ours("plain", Role::Plain { ours: true }, json!(false))
+}
+
 fn plain() -> Vec<Way> {
-    vec![
-        Way::ours("plain", Role::Plain { ours: true }, json!(false)),
-        Way::theirs("llama.cpp plain", Role::Plain { ours: false }, Request::default()),
-    ]
+    vec![our_plain(), Way::theirs("llama.cpp plain", Role::Plain { ours: false }, Request::default())]
 }
 
 /// The ways that draft from the text itself. With a file of 2-grams (the benchmark `ngram` makes it), the n-gram caches
@@ -303,7 +319,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
     let texts = texts::texts();
     let warm_up = texts.first().ok_or("there are no texts")?;
     let prompts = warm_up.ids(1, host)?;
-    let first = prompts.first().ok_or(NO_PROMPTS)?;
+    let first = &prompts.first().ok_or(NO_PROMPTS)?.clone();
     let mut peers = Peers::load(pair, options, first)?;
     let (models, settings) = peers.best(first, &[draft_of(3)])?;
     let limits = Limits::measure(models, &options.lengths)?;
@@ -312,7 +328,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
     // The controller knows the costs of these models before it counts.
     let once = Amount { repetitions: 1, ..amount };
     let task = Task { text: warm_up, prompts, temperature: 0.0, amount: once };
-    Sides { host, models }.measure(&task, &[adaptive()])?;
+    Sides::new(host, models).measure(&task, &[adaptive()])?;
     for text in texts.iter().filter(|text| options.wants(text.name)) {
         let temperatures = text.temperatures.iter().filter(|t| **t != 1.0 || !options.quick || !text.repetitive);
         for &temperature in temperatures {
@@ -322,10 +338,16 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
                 let ways = options.drafting(temperature, slow);
                 let (models, settings) =
                     peers.best(task.prompts.first().ok_or(NO_PROMPTS)?, &[draft_of(1), draft_of(3), draft_of(8)])?;
-                let rows = Sides { host, models }.measure(&task, &ways)?;
+                let mut sides = Sides::new(host, models);
+                let rows = sides.measure(&task, &ways)?;
                 println!("{settings}");
                 println!("{}", report::table(&title, &ways, &rows, &limits, temperature == 0.0));
-                summary.add_draft(&name, &title, &ways, &rows, &limits);
+                let adaptive = adaptive();
+                let fixed = report::fastest_fixed(&ways, &rows, CANDIDATES);
+                let task = task.with_runs(options.compared(COMPARED_FIXED, amount, limits.one));
+                let pairs = pairs::measure(&mut sides, &task, &adaptive, &fixed)?;
+                println!("{}", pairs::table(&title, &adaptive, &pairs));
+                summary.add_draft(&name, &title, &ways, &rows, &pairs, &limits);
                 panels.push(Panel::of(&name, &title, &ways, &rows));
                 std::fs::write(&options.plot, plot::svg(panels))?;
             }
@@ -333,20 +355,30 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
                 let ways = from_the_text()?;
                 let rules = THEIR_NGRAMS.map(|kind| Request { kind, ..Request::default() });
                 let (models, settings) = peers.best(task.prompts.first().ok_or(NO_PROMPTS)?, &rules)?;
-                let rows = Sides { host, models }.measure(&task, &ways)?;
+                let mut sides = Sides::new(host, models);
+                let rows = sides.measure(&task, &ways)?;
                 println!("{settings}");
-                println!(
-                    "{}",
-                    report::table(&format!("{title}, from the text"), &ways, &rows, &limits, temperature == 0.0)
-                );
-                summary.add_ngram(&name, &title, &ways, &rows);
+                let title_here = format!("{title}, from the text");
+                println!("{}", report::table(&title_here, &ways, &rows, &limits, temperature == 0.0));
+                let theirs = report::their_fastest(&ways, &rows, RIVALS);
+                let task = task.with_runs(options.compared(COMPARED_RULES, amount, limits.one));
+                let general = ways.iter().filter(|way| matches!(way.role, Role::Ngram { kind: Kind::General, .. }));
+                let mut compared = Vec::new();
+                for way in general {
+                    let pairs = pairs::measure(&mut sides, &task, way, &theirs)?;
+                    println!("{}", pairs::table(&title_here, way, &pairs));
+                    compared.push((way, pairs));
+                }
+                summary.add_ngram(&name, &title, &ways, &rows, &compared);
             }
             // Where nothing repeats, drafting from the text must at least cost nothing.
             if options.ngram && text.name == "noise" && !slow {
-                let ways = from_the_text()?;
-                let compared = if options.quick { COMPARED_QUICKLY } else { COMPARED };
-                let pairs = pairs::measure(host, &task, &ways, amount.repetitions * compared)?;
-                println!("{}", pairs::table(&format!("{title}, from the text"), &pairs));
+                let (plain, ways) = (our_plain(), from_the_text()?);
+                let ours: Vec<_> = ways.iter().filter(|way| way.is_ours() && way.name != plain.name).collect();
+                let task = task.with_runs(options.compared(COMPARED_PLAIN, amount, limits.one));
+                let (models, _) = peers.best(first, &[draft_of(3)])?;
+                let pairs = pairs::measure(&mut Sides::new(host, models), &task, &plain, &ours)?;
+                println!("{}", pairs::table(&format!("{title}, from the text"), &plain, &pairs));
                 summary.add_pairs(&name, &title, &pairs);
             }
             std::fs::write(common::folder()?.join("speculation.txt"), summary.text())?;

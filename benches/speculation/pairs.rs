@@ -1,44 +1,32 @@
-//! What looking for drafts costs where there are none to be found.
+//! Small differences between ways.
 //!
-//! A percent is far less than what a disturbance of the machine takes, so the same text is written plainly before and after
-//! each other way, and the median of many such comparisons counts.
+//! A few percent are far less than what a disturbance of the machine takes, so the same text is written by one way before and after
+//! each other one, and the median of many such comparisons counts. So what is compared ran within seconds.
 
 use std::fmt::Write;
-use std::time::Instant;
 
-use super::common::{median, yes};
-use super::host::{Host, Result};
-use super::ways::{Role, Task, Way, forget};
+use super::common::median;
+use super::host::Result;
+use super::ways::{Sides, Task, Way};
 
-/// The goal: of the plain speed.
-const GOAL: f64 = 0.99;
-
-/// One of our ways against plain decoding.
+/// One way against the one that all are compared with.
 pub struct Pairs<'a> {
     pub way: &'a Way,
-    /// Its speed in units of the plain one, once for each comparison, from small to large.
+    /// Its speed in units of that one's, once for each comparison, from small to large.
     ratios: Vec<f64>,
 }
 
-/// Our ways that draft, each `rounds` times beside plain decoding. The texts are the seeds' with the task's first prompt.
-pub fn measure<'a>(host: &Host, task: &Task, ways: &'a [Way], rounds: usize) -> Result<Vec<Pairs<'a>>> {
-    let prompt = task.prompts.first().ok_or("there are no prompts")?;
-    let plain = ways.iter().find(|way| way.role == Role::Plain { ours: true }).ok_or("no plain way")?;
-    let seconds = |way: &Way, seed: u32| -> Result<f64> {
-        forget(host)?;
-        let start = Instant::now();
-        way.respond(host, task, prompt, seed)?;
-        Ok(start.elapsed().as_secs_f64())
-    };
-    let ours = ways.iter().filter(|way| way.is_ours() && way.role != plain.role);
-    let mut pairs: Vec<_> = ours.map(|way| Pairs { way, ratios: Vec::new() }).collect();
-    for round in 0..rounds {
-        let seed = u32::try_from(round + 1)?;
-        let mut before = seconds(plain, seed)?;
+/// Some ways, beside `common` in each of the task's texts and repetitions.
+pub fn measure<'a>(sides: &mut Sides, task: &Task, common: &Way, others: &[&'a Way]) -> Result<Vec<Pairs<'a>>> {
+    let mut pairs: Vec<_> = others.iter().map(|way| Pairs { way, ratios: Vec::new() }).collect();
+    let texts = sides.texts(task)?;
+    for text in std::iter::repeat_n(&texts, task.amount.repetitions).flatten() {
+        let mut speed = |way: &Way| -> Result<f64> { Ok(sides.generate(task, way, text)?.0.speed()) };
+        let mut before = speed(common)?;
         for pair in &mut pairs {
-            let with = seconds(pair.way, seed)?;
-            let after = seconds(plain, seed)?;
-            pair.ratios.push((before + after) / (2.0 * with));
+            let with = speed(pair.way)?;
+            let after = speed(common)?;
+            pair.ratios.push(2.0 * with / (before + after));
             before = after;
         }
     }
@@ -57,21 +45,16 @@ impl Pairs<'_> {
         let at = |place: f64| self.ratios.get(place.clamp(0.0, n - 1.0) as usize).copied().unwrap_or(f64::NAN);
         (at(n / 2.0 - half), at(n / 2.0 + half))
     }
-
-    /// Whether it costs less than the goal allows.
-    pub fn holds(&self) -> bool {
-        self.median() >= GOAL
-    }
 }
 
-/// One line for each way.
-pub fn table(title: &str, pairs: &[Pairs]) -> String {
-    let mut text = format!("{title}: speed in units of the plain one before and after\n");
-    let _ = writeln!(text, "{:34}{:>10}{:>18}{:>8}", "", "median", "95 % interval", "> .99");
+/// One line for each way. `common`: the way that they were compared with.
+pub fn table(title: &str, common: &Way, pairs: &[Pairs]) -> String {
+    let mut text = format!("{title}: speed in units of that of \"{}\" before and after\n", common.name);
+    let _ = writeln!(text, "{:34}{:>10}{:>18}", "", "median", "95 % interval");
     for pair in pairs {
         let (low, high) = pair.interval();
         let interval = format!("{low:.3} to {high:.3}");
-        let _ = writeln!(text, "{:34}{:>10.3}{interval:>18}{:>8}", pair.way.name, pair.median(), yes(pair.holds()));
+        let _ = writeln!(text, "{:34}{:>10.3}{interval:>18}", pair.way.name, pair.median());
     }
     text
 }

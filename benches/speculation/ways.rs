@@ -66,14 +66,14 @@ impl Way {
     }
 
     /// The answer of ours to a prompt.
-    pub fn respond(&self, host: &Host, task: &Task, prompt: &[i32], seed: u32) -> Result<Value> {
+    fn respond(&self, host: &Host, task: &Task, prompt: &[i32], seed: u32) -> Result<Value> {
         let How::Ours(speculative) = &self.how else { return Err("llama.cpp's ways answer otherwise".into()) };
         host.call("get_completion", &request(task, prompt, seed, speculative))
     }
 }
 
 /// What the last text taught would give the next one away; llama.cpp's side starts anew for each, too.
-pub fn forget(host: &Host) -> Result<()> {
+fn forget(host: &Host) -> Result<()> {
     host.call("lookup_cache", &json!({"action": "clear", "cache": "dynamic"}))?;
     Ok(())
 }
@@ -128,6 +128,7 @@ pub struct Amount {
 }
 
 /// A text with its prompts in tokens, at one temperature.
+#[derive(Clone)]
 pub struct Task<'a> {
     pub text: &'a Text,
     pub prompts: Vec<Vec<i32>>,
@@ -135,8 +136,17 @@ pub struct Task<'a> {
     pub amount: Amount,
 }
 
+impl Task<'_> {
+    /// The same with about `n` runs of each way: other texts by other seeds where there is chance, else the same ones again.
+    pub fn with_runs(&self, n: usize) -> Self {
+        let each = n.div_ceil(self.prompts.len().max(1)).max(1);
+        let (seeds, repetitions) = if self.temperature > 0.0 { (each, 1) } else { (1, each) };
+        Task { amount: Amount { seeds, repetitions, ..self.amount }, ..self.clone() }
+    }
+}
+
 /// A text to write.
-struct Written {
+pub struct Written {
     prompt: Vec<i32>,
     seed: u32,
     /// What llama.cpp's side has to write; `None`: what it finds itself.
@@ -148,16 +158,21 @@ const SPINNING: Duration = Duration::from_millis(400);
 
 /// The two sides.
 pub struct Sides<'a> {
-    pub host: &'a Host,
-    pub models: &'a mut Models,
+    host: &'a Host,
+    models: &'a mut Models,
+    /// Whether the last text was written by ours.
+    before: Option<bool>,
 }
 
-impl Sides<'_> {
+impl<'a> Sides<'a> {
+    pub fn new(host: &'a Host, models: &'a mut Models) -> Self {
+        Sides { host, models, before: None }
+    }
+
     /// All ways, taking turns: a disturbance of the machine hits all of them.
     pub fn measure(&mut self, task: &Task, ways: &[Way]) -> Result<Vec<Row>> {
         let mut rows = vec![Row::default(); ways.len()];
         let texts = self.texts(task)?;
-        let mut before = None;
         for repetition in 0..task.amount.repetitions {
             // One side after the other, in another order each time: nobody always follows the same one.
             let mut order: Vec<_> = ways.iter().zip(&mut rows).enumerate().collect();
@@ -169,10 +184,6 @@ impl Sides<'_> {
                 if row.missing.is_some() {
                     continue;
                 }
-                // Threads of the other side spin for a while.
-                if before.replace(way.is_ours()).is_some_and(|ours| ours != way.is_ours()) {
-                    std::thread::sleep(SPINNING);
-                }
                 if let Err(error) = self.all_texts(&texts, task, way, row) {
                     row.missing = Some(error.to_string());
                 }
@@ -182,7 +193,7 @@ impl Sides<'_> {
     }
 
     /// What there is to write: above temperature 0, where the other side's noise would write another text, ours written plainly.
-    fn texts(&self, task: &Task) -> Result<Vec<Written>> {
+    pub fn texts(&self, task: &Task) -> Result<Vec<Written>> {
         // Greedy texts know no chance.
         let by_chance = task.temperature > 0.0;
         let seeds = if by_chance { task.amount.seeds } else { 1 };
@@ -213,7 +224,11 @@ impl Sides<'_> {
     }
 
     /// One text.
-    fn generate(&mut self, task: &Task, way: &Way, text: &Written) -> Result<(Cost, Vec<i32>)> {
+    pub fn generate(&mut self, task: &Task, way: &Way, text: &Written) -> Result<(Cost, Vec<i32>)> {
+        // Threads of the other side spin for a while.
+        if self.before.replace(way.is_ours()).is_some_and(|ours| ours != way.is_ours()) {
+            std::thread::sleep(SPINNING);
+        }
         match &way.how {
             How::Ours(_) => {
                 forget(self.host)?;

@@ -106,13 +106,7 @@ impl Default for Calibration {
 impl Default for Line {
     /// As all others.
     fn default() -> Self {
-        Line {
-            offset: 0.0,
-            slope: 1.0,
-            offset_variance: OFFSET_SPREAD,
-            slope_variance: SLOPE_SPREAD,
-            covariance: 0.0,
-        }
+        Line { offset: 0.0, slope: 1.0, offset_variance: OFFSET_SPREAD, slope_variance: SLOPE_SPREAD, covariance: 0.0 }
     }
 }
 

@@ -29,7 +29,7 @@ pub use costs::{Costs, MAX_MEASURED};
 pub use draft_model::DraftModel;
 pub use drafter::{Ask, Draft, Drafter, Drawing, Evaluated};
 pub use mtp::Mtp;
-pub use policy::{Length, Pace, Plan};
+pub use policy::{Length, Pace, Plan, SoFar};
 pub use settings::{Adaptive, MAX_BRANCHES, MAX_DRAFT, Settings, Source, Verify};
 pub use team::{Checked, Team, Wish};
 pub use text::{

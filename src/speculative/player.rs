@@ -208,7 +208,8 @@ impl Player {
             let sure = sure(draft, |confidence| member.calibration.acceptance(bias, confidence));
             let sure = sure.iter().skip(1).take(most).copied();
             let (n, gain) = match self.settings.adaptive {
-                Adaptive::Auto => plan.best(sure),
+                Adaptive::Auto if member.takes_time => plan.best(sure),
+                Adaptive::Auto => plan.best_of_text(sure),
                 // All of it, whatever it costs: then the draft with most tokens to expect is the best.
                 _ => (most, sure.sum()),
             };

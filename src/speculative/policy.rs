@@ -6,6 +6,11 @@
 //! rule, whose S is the rate that results from following it (Dinkelbach's iteration, one step of it each step). v is a
 //! staircase, so the best m is looked for among all, not where the gain first falls. Where one slot generates, a batch of another
 //! size than the last one costs more ([`Costs::next`]).
+//!
+//! A draft from the text costs nothing to make again, and where text is copied the next one is as good as this. What is not checked
+//! now is checked in the next step, so that a token saves no more than its share of such steps: there S is the rate at which this
+//! draft makes tokens, where that is higher ([`Plan::best_of_text`]). With the average S, long drafts look cheap wherever copying
+//! begins.
 
 use super::calibration::{Bias, Calibration};
 use super::{Adaptive, Costs, MAX_DRAFT, Settings};
@@ -41,7 +46,26 @@ pub struct Plan {
     verify: Vec<f64>,
     /// Cost of drafting one, in tokens: S · c.
     draft: f64,
+    /// B, and S · v(B).
+    base: f64,
+    alone: f64,
     longest: usize,
+}
+
+/// A draft from the text as far as it has been made.
+#[derive(Debug, Clone, Copy)]
+pub struct SoFar {
+    drafted: usize,
+    /// ΣA.
+    sum: f64,
+    /// The highest rate at which its beginnings make tokens, in units of S; at least 1.
+    rate: f64,
+}
+
+impl Default for SoFar {
+    fn default() -> Self {
+        SoFar { drafted: 0, sum: 0.0, rate: 1.0 }
+    }
 }
 
 impl Plan {
@@ -57,6 +81,7 @@ impl Plan {
         let next = costs.next();
         let cost = |n: usize| if base == 1 { next(n) } else { costs.v(n) };
         let alone = cost(base);
+        (self.base, self.alone) = (base as f64, rate * alone);
         self.verify.extend((0..=MAX_DRAFT).map(|m| rate * (cost(base + m) - alone)));
         self.longest = self.best(std::iter::repeat_n(1.0, MAX_DRAFT)).0;
     }
@@ -73,15 +98,32 @@ impl Plan {
     /// How many tokens of a draft to verify, and what that gains in tokens. `sure`: for each token the probability that it
     /// and all before it are right.
     pub fn best(&self, sure: impl Iterator<Item = f64>) -> (usize, f64) {
-        let (mut best, mut sum) = ((0, 0.0), 0.0);
+        self.best_at(1.0, sure)
+    }
+
+    /// The same of a draft from the text.
+    pub fn best_of_text(&self, sure: impl Iterator<Item = f64> + Clone) -> (usize, f64) {
+        let all = sure.clone().fold(SoFar::default(), |so_far, sure| self.with(so_far, sure));
+        self.best_at(all.rate, sure)
+    }
+
+    /// The same where time is worth `rate` times S. The gain is by S, so that such can be compared.
+    fn best_at(&self, rate: f64, sure: impl Iterator<Item = f64>) -> (usize, f64) {
+        let (mut best, mut most, mut sum) = ((0, 0.0), 0.0, 0.0);
         for (m, sure) in (1..).zip(sure) {
             sum += sure;
-            let gain = sum - self.verify(m);
-            if gain > best.1 {
-                best = (m, gain);
+            let gain = sum - rate * self.verify(m);
+            if gain > most {
+                (best, most) = ((m, sum - self.verify(m)), gain);
             }
         }
         best
+    }
+
+    fn with(&self, so_far: SoFar, sure: f64) -> SoFar {
+        let (drafted, sum) = (so_far.drafted + 1, so_far.sum + sure);
+        let rate = (self.base + sum) / (self.alone + self.verify(drafted));
+        SoFar { drafted, sum, rate: so_far.rate.max(rate) }
     }
 
     /// What a draft of up to `n_max` tokens, each accepted with `acceptance`, gains beyond the cost of drafting it.
@@ -146,12 +188,18 @@ impl Pace<'_> {
         }
     }
 
-    /// Whether a draft that costs nothing can still gain by what follows its first `drafted` tokens, when all of it up to the next
-    /// token is right with probability `sure`.
-    pub fn may_gain(&self, drafted: usize, sure: f64) -> bool {
+    /// Whether a draft from the text can still gain by its next token, when all of it with that one is right with probability
+    /// `sure`, or by what follows. If so the token is added to it. The first one is: it tells what the draft is worth.
+    pub fn may_gain(&self, so_far: &mut SoFar, sure: f64) -> bool {
         let Pace::Paying { plan, .. } = self else { return true };
+        let SoFar { drafted, rate, .. } = *so_far;
         let before = plan.verify(drafted);
-        (1..=LOOK_AHEAD).any(|more| plan.verify(drafted + more) - before < sure * more as f64)
+        let gains = |more: usize| rate * (plan.verify(drafted + more) - before) < sure * more as f64;
+        let may_gain = drafted == 0 || (1..=LOOK_AHEAD).any(gains);
+        if may_gain {
+            *so_far = plan.with(*so_far, sure);
+        }
+        may_gain
     }
 
     /// Whether a branch that begins with a token of this `confidence`, behind tokens as confident as `path`, is worth being

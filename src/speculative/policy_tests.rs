@@ -71,12 +71,33 @@ fn what_cannot_gain_is_not_looked_for() {
     let pace = Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin(Choice::Greedy) };
     for confidence in [0.3, 0.6, 0.8, 0.95, 0.999] {
         let sure: Vec<f64> = (1..=62).map(|n| pace.acceptance(confidence).powi(n)).collect();
-        let best = plan.best(sure.iter().copied()).0;
-        let kept = (0..).zip(&sure).take_while(|(drafted, sure)| pace.may_gain(*drafted, **sure)).count();
+        let best = plan.best_of_text(sure.iter().copied()).0;
+        let mut so_far = SoFar::default();
+        let kept = sure.iter().take_while(|sure| pace.may_gain(&mut so_far, **sure)).count();
         assert!(kept >= best, "{confidence}: {kept} of which {best} pay");
         assert!(kept < best + LOOK_AHEAD, "{confidence}: {kept} of which {best} pay");
     }
-    assert!(Pace::All.may_gain(40, 0.0));
+    assert!(Pace::All.may_gain(&mut SoFar::default(), 0.0));
+}
+
+/// Where each step copies with the same chance, a length is as good as the tokens of a step for its time, whatever the text
+/// brought before.
+#[test]
+fn copied_text_is_checked_in_pieces_of_the_fastest_length() {
+    for slope in [5, 20, 40] {
+        let costs = costs(&[(1, 100), (65, 100 + 64 * slope)], 0.1);
+        for acceptance in [0.5_f64, 0.8, 0.95, 0.99, 0.999] {
+            let expected = |m: i32| (0..=m).map(|power| acceptance.powi(power)).sum::<f64>();
+            let rate_of = |m: i32| expected(m) / costs.v(usize::try_from(m).unwrap() + 1);
+            let best = (0..=MAX_DRAFT).map(|m| rate_of(i32::try_from(m).unwrap())).fold(0.0, f64::max);
+            for before in [1.0, best] {
+                let (m, gain) = plan(&costs, before).best_of_text((1..=64).map(|power| acceptance.powi(power)));
+                let reached = rate_of(i32::try_from(m).unwrap());
+                assert!(reached > 0.999 * best, "slope {slope}, {acceptance}: {reached} of {best} with {m}");
+                assert_eq!(gain > 0.0, m > 0, "{gain}");
+            }
+        }
+    }
 }
 
 /// The best fixed length's rate, and the one that the plan reaches when it follows its own rate, for tokens accepted

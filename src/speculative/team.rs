@@ -40,7 +40,7 @@ pub struct Team {
 pub(super) struct Member {
     drafter: Box<dyn Drafter + Send>,
     /// Whether its drafts take time that counts.
-    takes_time: bool,
+    pub(super) takes_time: bool,
     pub(super) calibration: Calibration,
 }
 

@@ -19,7 +19,7 @@ mod suffix_confidence;
 mod suffix_trace;
 mod suffix_tree;
 
-use super::{Pace, Settings, Source, drafter};
+use super::{Pace, Settings, SoFar, Source, drafter};
 
 pub use caches::{CacheFile, CacheKind, Caches, read_cache};
 pub use ngram_cache::NgramCache;

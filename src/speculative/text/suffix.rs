@@ -26,7 +26,7 @@ use super::suffix_answers::Answers;
 use super::suffix_confidence::{Bins, Kind, Origin};
 use super::suffix_trace::{Candidate, Text, Trace};
 use super::suffix_tree::{ContextTree, MAX_LENGTH};
-use super::{Settings, Source};
+use super::{Settings, SoFar, Source};
 use crate::llama::Token;
 
 /// The drafter.
@@ -99,7 +99,7 @@ impl Rule for Matches {
         let (mut own, mut earlier) = (self.own, self.earlier);
         let longest = own.length().max(earlier.length()).max(1);
         let most = limits.n_max.min(times(longest, self.params.factor));
-        let mut sure = 1.0;
+        let (mut sure, mut so_far) = (1.0, SoFar::default());
         while draft.tokens.len() < most {
             let drafted = draft.tokens.len();
             let considered = &mut self.considered;
@@ -112,8 +112,7 @@ impl Rule for Matches {
             if !is_guess && (sure < f64::from(self.params.min_prob) || chosen.confidence < limits.p_min) {
                 return;
             }
-            // The first tells what the draft is worth.
-            if drafted > 0 && !limits.pace.may_gain(drafted, sure) {
+            if !limits.pace.may_gain(&mut so_far, sure) {
                 return;
             }
             draft.extend_from(&[chosen.token], chosen.confidence);
