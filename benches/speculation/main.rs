@@ -56,7 +56,7 @@ const NO_PROMPTS: &str = "there are no prompts";
 /// Tokens to try out llama.cpp's settings with.
 const TRIED: usize = 32;
 /// Comparisons for each repetition with fast targets: with plain decoding where nothing repeats, with the best fixed lengths, with
-/// llama.cpp's best rules. A third of it for slow ones or in a hurry, one for very slow ones.
+/// llama.cpp's best rules. A third of it for slow ones, a sixth in a hurry, one for very slow ones.
 const COMPARED_PLAIN: usize = 20;
 const COMPARED_FIXED: usize = 6;
 const COMPARED_RULES: usize = 6;
@@ -130,7 +130,8 @@ impl Options {
     fn compared(&self, most: usize, amount: Amount, one: f64) -> usize {
         let each = match (self.quick, one) {
             (_, VERY_SLOW..) => 1,
-            (true, _) | (false, SLOW..) => most.div_ceil(3),
+            (true, _) => most.div_ceil(6),
+            (false, SLOW..) => most.div_ceil(3),
             (false, _) => most,
         };
         each * amount.repetitions
