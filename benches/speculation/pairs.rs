@@ -19,6 +19,9 @@ pub struct Pairs<'a> {
 /// Some ways, beside `common` in each of the task's texts and repetitions.
 pub fn measure<'a>(sides: &mut Sides, task: &Task, common: &Way, others: &[&'a Way]) -> Result<Vec<Pairs<'a>>> {
     let mut pairs: Vec<_> = others.iter().map(|way| Pairs { way, ratios: Vec::new() }).collect();
+    if others.is_empty() {
+        return Ok(pairs);
+    }
     let texts = sides.texts(task)?;
     for text in std::iter::repeat_n(&texts, task.amount.repetitions).flatten() {
         let mut speed = |way: &Way| -> Result<f64> { Ok(sides.generate(task, way, text)?.0.speed()) };

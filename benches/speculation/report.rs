@@ -151,10 +151,10 @@ fn by_speed<'a>(ways: &'a [Way], rows: &[Row], among: impl Fn(Role) -> bool) -> 
     ran.into_iter().map(|(_, way)| way)
 }
 
-/// What is compared with, in units of the fastest of it, and which that is.
-fn of_the_fastest<'a>(pairs: &[Pairs<'a>]) -> (f64, &'a str) {
-    let fastest = pairs.iter().max_by(|a, b| a.median().total_cmp(&b.median()));
-    fastest.map_or((f64::NAN, ""), |fastest| (1.0 / fastest.median(), fastest.way.name.as_str()))
+/// What is compared with, in units of the fastest of it, and which that is. `None`: nothing was compared.
+fn of_the_fastest<'a>(pairs: &[Pairs<'a>]) -> Option<(f64, &'a str)> {
+    let fastest = pairs.iter().max_by(|a, b| a.median().total_cmp(&b.median()))?;
+    Some((1.0 / fastest.median(), fastest.way.name.as_str()))
 }
 
 /// The fastest of some ways.
@@ -196,9 +196,11 @@ impl Summary {
             let _ = writeln!(self.draft, "{model:28}{title:28}  nothing to compare");
             return;
         };
-        let (of_it, fixed) = of_the_fastest(pairs);
+        let is_fixed = |role| matches!(role, Role::Plain { ours: true } | Role::Fixed { ours: true, .. });
+        let by_rows = || best(ways, rows, is_fixed).map(|(way, fixed, _)| (ours / fixed, way.name.as_str()));
+        let (of_it, fixed) = of_the_fastest(pairs).or_else(by_rows).unwrap_or((f64::NAN, ""));
         let of_plain = pairs.iter().find(|pair| pair.way.role == Role::Plain { ours: true });
-        let of_plain = of_plain.map_or(f64::NAN, |pair| 1.0 / pair.median());
+        let of_plain = of_plain.map_or(ours / plain, |pair| 1.0 / pair.median());
         let theirs =
             best(ways, rows, |role| matches!(role, Role::Plain { ours: false } | Role::Fixed { ours: false, .. }));
         let (theirs, their_name) = theirs.map_or((f64::NAN, ""), |(way, speed, _)| (speed, way.name.as_str()));
@@ -255,7 +257,7 @@ impl Summary {
             let of_theirs = match way.role {
                 Role::Ngram { ours: true, kind: Kind::General } => {
                     let compared = compared.iter().find(|(other, _)| other.name == way.name);
-                    compared.map_or(f64::NAN, |(_, pairs)| of_the_fastest(pairs).0)
+                    compared.and_then(|(_, pairs)| of_the_fastest(pairs)).map_or(speed / rule, |(of_it, _)| of_it)
                 }
                 Role::Ngram { ours: true, kind: Kind::Static } => speed / with_static,
                 _ => continue,
