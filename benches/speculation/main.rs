@@ -346,8 +346,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
                 println!("{settings}");
                 println!("{}", report::table(&title, &ways, &rows, &limits, temperature == 0.0));
                 let adaptive = adaptive();
-                let mut fixed = report::fastest_fixed(&ways, &rows, CANDIDATES);
-                fixed.truncate(if in_a_hurry { 0 } else { fixed.len() });
+                let fixed = if in_a_hurry { Vec::new() } else { report::fastest_fixed(&ways, &rows, CANDIDATES) };
                 let task = task.with_runs(options.compared(COMPARED_FIXED, amount, limits.one));
                 let pairs = pairs::measure(&mut sides, &task, &adaptive, &fixed)?;
                 println!("{}", pairs::table(&title, &adaptive, &pairs));
@@ -364,7 +363,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
                 println!("{settings}");
                 let title_here = format!("{title}, from the text");
                 println!("{}", report::table(&title_here, &ways, &rows, &limits, temperature == 0.0));
-                let theirs = report::their_fastest(&ways, &rows, if in_a_hurry { 0 } else { RIVALS });
+                let theirs = if in_a_hurry { Vec::new() } else { report::their_fastest(&ways, &rows, RIVALS) };
                 let task = task.with_runs(options.compared(COMPARED_RULES, amount, limits.one));
                 let general = ways.iter().filter(|way| matches!(way.role, Role::Ngram { kind: Kind::General, .. }));
                 let mut compared = Vec::new();

@@ -52,6 +52,9 @@ impl Pairs<'_> {
 
 /// One line for each way. `common`: the way that they were compared with.
 pub fn table(title: &str, common: &Way, pairs: &[Pairs]) -> String {
+    if pairs.is_empty() {
+        return String::new();
+    }
     let mut text = format!("{title}: speed in units of that of \"{}\" before and after\n", common.name);
     let _ = writeln!(text, "{:34}{:>10}{:>18}", "", "median", "95 % interval");
     for pair in pairs {

@@ -325,8 +325,8 @@ impl Summary {
         let _ = writeln!(
             text,
             "goals met: {} of {}. Speed-ups are over our plain speed; cap: what v(n), c and the measured\n\
-             tokens a step allow the best fixed length. Each text counts by its fastest run; \"of it\", and what is said to\n\
-             be of plain, are medians of comparisons within a second.",
+             tokens a step allow the best fixed length. Each text counts by its fastest run; \"of it\", \"of theirs\" and\n\
+             \"of plain\" are medians of runs just before and after one another, or by the fastest runs where there was no time for that.",
             self.met, self.goals
         );
         text
