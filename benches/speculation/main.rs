@@ -137,10 +137,11 @@ impl Options {
         each * amount.repetitions
     }
 
-    fn wants(&self, text: &str) -> bool {
+    fn wants(&self, text: &str, slow: bool) -> bool {
+        let quick: &[&str] = if slow { &["story", "rewrite"] } else { &["story", "json", "noise", "rewrite", "code"] };
         match &self.texts {
             Some(texts) => texts.iter().any(|name| name == text),
-            None => !self.quick || ["story", "json", "noise", "rewrite", "code"].contains(&text),
+            None => !self.quick || quick.contains(&text),
         }
     }
 
@@ -332,7 +333,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
     let once = Amount { repetitions: 1, ..amount };
     let task = Task { text: warm_up, prompts, temperature: 0.0, amount: once };
     Sides::new(host, models).measure(&task, &[adaptive()])?;
-    for text in texts.iter().filter(|text| options.wants(text.name)) {
+    for text in texts.iter().filter(|text| options.wants(text.name, slow)) {
         let temperatures = text.temperatures.iter().filter(|t| **t != 1.0 || !options.quick || !text.repetitive);
         for &temperature in temperatures {
             let task = Task { text, prompts: text.ids(amount.prompts, host)?, temperature, amount };

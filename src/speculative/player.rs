@@ -110,6 +110,11 @@ impl Player {
         }
     }
 
+    /// Whether its drafts are as long as pays.
+    pub(super) fn weighs(&self) -> bool {
+        self.settings.adaptive == Adaptive::Auto && self.bids.iter().flatten().any(|bid| !bid.guesses)
+    }
+
     pub(super) fn clear(&mut self) {
         (self.chosen, self.drawer) = (None, None);
         self.drawn.begin(0);

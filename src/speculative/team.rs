@@ -344,8 +344,12 @@ impl Team {
     }
 
     /// A step, which had no prompt in it, brought `tokens` and cost so many evaluations of one token, drafting included.
+    ///
+    /// The rate is what weighing drafts leads to: what plain requests and fixed lengths bring says nothing of it.
     pub fn stepped(&mut self, tokens: usize, cost: f64) {
-        self.rate.saw(tokens, cost);
+        if self.slots.iter().flatten().any(Player::weighs) {
+            self.rate.saw(tokens, cost);
+        }
     }
 
     /// As [`Drafter::shift`].

@@ -1,0 +1,20 @@
+/* Found before GCC's own header of this name (CPATH, in .cargo/config.toml), and puts right what that gets wrong up to GCC 14.
+ *
+ * GCC tells its optimizer that `ldtilecfg` reads the first 8 bytes of a tile configuration, so what is written to the
+ * others is removed as dead, and `tileloadd` that it reads nothing (https://gcc.gnu.org/PR114098). So ggml's AMX kernels
+ * run with tiles of no size: an illegal instruction in the first batch of two tokens, on every processor with AMX. */
+#include_next <amxtileintrin.h>
+
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
+
+#define _tile_loadconfig(config) __asm__ volatile("ldtilecfg\t%0" ::"m"(*(const char(*)[64])(config)))
+
+/* What has been written to memory is there before a tile is loaded from it. */
+#undef _tile_loadd
+#define _tile_loadd(tile, base, stride)              \
+    do {                                             \
+        __asm__ volatile("" ::: "memory");           \
+        _tile_loadd_internal(tile, base, stride);    \
+    } while (0)
+
+#endif
