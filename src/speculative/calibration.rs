@@ -141,6 +141,16 @@ fn fade((seen, accepted): &mut (f64, f64), was_accepted: bool) {
     *accepted = *accepted * keep + f64::from(u8::from(was_accepted));
 }
 
+/// The bin of a confidence.
+fn bin(confidence: f32) -> usize {
+    BORDERS.partition_point(|border| *border <= confidence)
+}
+
+/// Those of the tokens in a bin, over all requests.
+fn log_odds((seen, accepted): (f64, f64)) -> f64 {
+    ((accepted + 0.05) / (seen - accepted + 0.05)).ln()
+}
+
 impl Calibration {
     fn bins(&self, choice: Choice) -> &Bins {
         match choice {
@@ -166,30 +176,21 @@ impl Calibration {
 
     /// The probability that a token drafted with this confidence is accepted, when those before it were.
     pub fn acceptance(&self, bias: &Bias, confidence: f32) -> f64 {
-        bias.line.probability(self.log_odds(bias.choice, confidence))
-    }
-
-    /// The same over all requests, as log-odds.
-    fn log_odds(&self, choice: Choice, confidence: f32) -> f64 {
-        let bin = BORDERS.partition_point(|border| *border <= confidence);
-        let bins = self.bins(choice);
-        let (seen, accepted) = bins.bins.get(bin).copied().unwrap_or(bins.all);
-        ((accepted + 0.05) / (seen - accepted + 0.05)).ln()
+        let bins = self.bins(bias.choice);
+        bias.line.probability(log_odds(bins.bins.get(bin(confidence)).copied().unwrap_or(bins.all)))
     }
 
     /// A token drafted with this confidence was, or was not, what the target said; those before it were.
     pub fn saw(&mut self, bias: &mut Bias, confidence: f32, was_accepted: bool) {
-        let log_odds = self.log_odds(bias.choice, confidence);
+        let Bins { bins, all } = self.bins_mut(bias.choice);
+        let Some(bin) = bins.get_mut(bin(confidence)) else { return };
+        let log_odds = log_odds(*bin);
         bias.line.saw(log_odds, f64::from(u8::from(was_accepted)));
         // What was to be expected of the token, not what luck made of it.
         bias.mean += bias.mean_rate * (bias.line.probability(log_odds) - bias.mean);
         bias.mean_rate = (bias.mean_rate / (1.0 + bias.mean_rate)).max(LEAST_MEAN_RATE);
-        let bin = BORDERS.partition_point(|border| *border <= confidence);
-        let bins = self.bins_mut(bias.choice);
-        if let Some(bin) = bins.bins.get_mut(bin) {
-            fade(bin, was_accepted);
-        }
-        fade(&mut bins.all, was_accepted);
+        fade(bin, was_accepted);
+        fade(all, was_accepted);
     }
 }
 

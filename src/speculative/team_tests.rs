@@ -256,6 +256,26 @@ fn where_nothing_pays_a_model_is_tried_ever_more_rarely_and_the_text_is_still_wa
 }
 
 #[test]
+fn what_time_is_worth_is_not_forgotten_over_plain_requests() {
+    let settings = Settings { sources: vec![Source::Draft], ..both(Adaptive::Auto) };
+    let mut table = table(&settings, &[(1, 100), (65, 1060)], 1.0);
+    table.model.says(&[(7, 0.99), (8, 0.99), (9, 0.5), (10, 0.5), (11, 0.5)]);
+    let right_and_wrong = [[7, 8, 9, 4, 4, 4], [7, 8, 4, 4, 4, 4]];
+    for truth in right_and_wrong.iter().cycle().take(100) {
+        table.step(truth);
+    }
+    let learnt = table.step(&right_and_wrong[0]).0;
+    table.team.end(0, &[], 0);
+    table.team.begin(0, &table.sampler, &Settings::none());
+    for _ in 0..100 {
+        assert_eq!(table.step(&[7]).0, 0);
+    }
+    table.team.end(0, &[], 0);
+    table.team.begin(0, &table.sampler, &settings);
+    assert_eq!((learnt, table.step(&right_and_wrong[0]).0), (3, 3));
+}
+
+#[test]
 fn drafts_that_are_too_short_or_too_unlikely_are_dropped() {
     let settings = Settings { n_min: 2, p_min: 0.5, ..both(Adaptive::Fixed) };
     let mut table = table(&settings, &CHEAP, 1.0);
