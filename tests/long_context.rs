@@ -119,7 +119,9 @@ fn grouped_positions_are_the_same_for_every_batch_and_draft() {
         "cache_prompt": false,
     });
     let plain = complete(&system, Completion, &request);
-    assert_eq!((&plain["tokens_predicted"], &plain["truncated"]), (&json!(150), &json!(false)));
+    // A character that the last one has begun is completed.
+    assert!((150..=153).contains(&n(&plain["tokens_predicted"])), "{plain}");
+    assert_eq!(plain["truncated"], false);
     for n_max in [1, 4, 16] {
         let fast = complete(&system, Speculative, &with(&request, steady(n_max)));
         assert_eq!(essence(&fast), essence(&plain), "{n_max}");

@@ -188,7 +188,7 @@ fn the_validator_knows_formats_and_patterns() {
 
 #[test]
 fn what_cannot_be_enforced_is_refused() {
-    let deep = (0..3000).fold(json!({}), |inner, _| json!({"type": "array", "items": inner}));
+    let deep = (0..1000).fold(json!({}), |inner, _| json!({"type": "array", "items": inner}));
     let many: Vec<String> = (0..5000).map(|i| format!("value {i}")).collect();
     let names = |n: usize| (0..n).map(|i| (format!("p{i}"), json!({}))).collect::<serde_json::Map<_, _>>();
     for (schema, why) in [
