@@ -26,6 +26,7 @@ pub enum Choice {
 /// A drafter's acceptance by confidence, over all requests.
 #[derive(Debug)]
 pub struct Calibration {
+    spread: Spread,
     greedy: Bins,
     chance: Bins,
     shared: Bins,
@@ -66,12 +67,20 @@ struct Line {
     covariance: f64,
 }
 
-/// By how much requests differ (variances), how much a request's text changes with each token, and how far a request may
-/// differ from all others.
-const OFFSET_SPREAD: f64 = 2.0;
-const SLOPE_SPREAD: f64 = 0.1;
-const OFFSET_DRIFT: f64 = 0.01;
-const SLOPE_DRIFT: f64 = 0.002;
+/// By how much requests differ, and by how much a request's text changes with each token: variances of a line's offset and slope.
+#[derive(Debug, Clone, Copy)]
+struct Spread {
+    offset: f64,
+    slope: f64,
+    offset_drift: f64,
+    slope_drift: f64,
+}
+
+/// One text repeats itself, the next does not.
+const TEXTS: Spread = Spread { offset: 2.0, slope: 0.1, offset_drift: 0.01, slope_drift: 0.002 };
+/// A model is about as good everywhere. Taken for more, a single refused token shortens the next drafts of a good one.
+const MODELS: Spread = Spread { offset: 0.5, slope: 0.02, offset_drift: 0.003, slope_drift: 0.0004 };
+/// How far a request may differ from all others.
 const MAX_OFFSET: f64 = 6.0;
 const SLOPES: (f64, f64) = (0.2, 2.0);
 /// Weight of a token in the mean: of the first one, and at least.
@@ -91,41 +100,27 @@ impl Bins {
     }
 }
 
-impl Default for Calibration {
-    /// Drafters are believed.
-    fn default() -> Self {
-        let believed = || Bins::new(|confidence| confidence);
-        Calibration {
-            greedy: believed(),
-            chance: believed(),
-            shared: Bins::new(|confidence| FIRST_SHARED + (1.0 - FIRST_SHARED) * confidence),
-        }
-    }
-}
-
-impl Default for Line {
-    /// As all others.
-    fn default() -> Self {
-        Line { offset: 0.0, slope: 1.0, offset_variance: OFFSET_SPREAD, slope_variance: SLOPE_SPREAD, covariance: 0.0 }
-    }
-}
-
 impl Line {
+    /// As all others.
+    fn new(spread: Spread) -> Line {
+        Line { offset: 0.0, slope: 1.0, offset_variance: spread.offset, slope_variance: spread.slope, covariance: 0.0 }
+    }
+
     /// The probability here of what has these log-odds elsewhere.
     fn probability(&self, log_odds: f64) -> f64 {
         1.0 / (1.0 + (-self.offset - self.slope * log_odds).exp())
     }
 
     /// What has these log-odds elsewhere came true (1), or not (0).
-    fn saw(&mut self, log_odds: f64, outcome: f64) {
+    fn saw(&mut self, log_odds: f64, outcome: f64, spread: Spread) {
         let expected = self.probability(log_odds);
         let information = expected * (1.0 - expected);
         // The covariances of the log-odds here with offset and slope, before and after.
         let with_offset = self.offset_variance + self.covariance * log_odds;
         let with_slope = self.covariance + self.slope_variance * log_odds;
         let less = information / (1.0 + information * (with_offset + with_slope * log_odds));
-        self.offset_variance += OFFSET_DRIFT - less * with_offset * with_offset;
-        self.slope_variance += SLOPE_DRIFT - less * with_slope * with_slope;
+        self.offset_variance += spread.offset_drift - less * with_offset * with_offset;
+        self.slope_variance += spread.slope_drift - less * with_slope * with_slope;
         self.covariance -= less * with_offset * with_slope;
         let with_offset = self.offset_variance + self.covariance * log_odds;
         let with_slope = self.covariance + self.slope_variance * log_odds;
@@ -152,6 +147,27 @@ fn log_odds((seen, accepted): (f64, f64)) -> f64 {
 }
 
 impl Calibration {
+    /// Of a drafter that looks at the text alone.
+    pub fn of_text() -> Calibration {
+        Calibration::new(TEXTS)
+    }
+
+    /// Of a model.
+    pub fn of_model() -> Calibration {
+        Calibration::new(MODELS)
+    }
+
+    /// Drafters are believed.
+    fn new(spread: Spread) -> Calibration {
+        let believed = || Bins::new(|confidence| confidence);
+        Calibration {
+            spread,
+            greedy: believed(),
+            chance: believed(),
+            shared: Bins::new(|confidence| FIRST_SHARED + (1.0 - FIRST_SHARED) * confidence),
+        }
+    }
+
     fn bins(&self, choice: Choice) -> &Bins {
         match choice {
             Choice::Greedy => &self.greedy,
@@ -171,7 +187,7 @@ impl Calibration {
     /// A request begins: it is like all others of its kind so far.
     pub fn begin(&self, choice: Choice) -> Bias {
         let (seen, accepted) = self.bins(choice).all;
-        Bias { choice, line: Line::default(), mean: accepted / seen, mean_rate: FIRST_MEAN_RATE }
+        Bias { choice, line: Line::new(self.spread), mean: accepted / seen, mean_rate: FIRST_MEAN_RATE }
     }
 
     /// The probability that a token drafted with this confidence is accepted, when those before it were.
@@ -182,10 +198,11 @@ impl Calibration {
 
     /// A token drafted with this confidence was, or was not, what the target said; those before it were.
     pub fn saw(&mut self, bias: &mut Bias, confidence: f32, was_accepted: bool) {
+        let spread = self.spread;
         let Bins { bins, all } = self.bins_mut(bias.choice);
         let Some(bin) = bins.get_mut(bin(confidence)) else { return };
         let log_odds = log_odds(*bin);
-        bias.line.saw(log_odds, f64::from(u8::from(was_accepted)));
+        bias.line.saw(log_odds, f64::from(u8::from(was_accepted)), spread);
         // What was to be expected of the token, not what luck made of it.
         bias.mean += bias.mean_rate * (bias.line.probability(log_odds) - bias.mean);
         bias.mean_rate = (bias.mean_rate / (1.0 + bias.mean_rate)).max(LEAST_MEAN_RATE);
@@ -216,7 +233,7 @@ mod tests {
 
     #[test]
     fn confidence_that_is_too_high_is_corrected() {
-        let mut calibration = Calibration::default();
+        let mut calibration = Calibration::of_text();
         let mut bias = calibration.begin(Choice::Greedy);
         assert!((calibration.acceptance(&bias, 0.9) - 0.88).abs() < 0.05, "believed at first");
         for chance in chances(1).take(3000) {
@@ -232,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_request_that_differs_is_noticed_soon() {
-        let mut calibration = Calibration::default();
+        let mut calibration = Calibration::of_text();
         let mut usual = calibration.begin(Choice::Greedy);
         for chance in chances(2).take(2000) {
             calibration.saw(&mut usual, 0.8, chance < 0.8);
@@ -250,8 +267,23 @@ mod tests {
     }
 
     #[test]
+    fn one_refused_token_says_little_of_a_model_and_much_of_a_text() {
+        for (mut calibration, expected) in [(Calibration::of_model(), 0.88..1.0), (Calibration::of_text(), 0.3..0.8)] {
+            let mut usual = calibration.begin(Choice::Greedy);
+            for chance in chances(5).take(2000) {
+                calibration.saw(&mut usual, 0.95, chance < 0.96);
+            }
+            let mut other = calibration.begin(Choice::Greedy);
+            assert!(calibration.acceptance(&other, 0.95) > 0.9);
+            calibration.saw(&mut other, 0.95, false);
+            let acceptance = calibration.acceptance(&other, 0.95);
+            assert!(expected.contains(&acceptance), "{acceptance} {expected:?}");
+        }
+    }
+
+    #[test]
     fn where_the_nearly_sure_fails_the_doubted_is_doubted_no_more() {
-        let mut calibration = Calibration::default();
+        let mut calibration = Calibration::of_text();
         let mut usual = calibration.begin(Choice::Greedy);
         for chance in chances(4).take(2000) {
             calibration.saw(&mut usual, 0.99, chance < 0.99);
@@ -269,7 +301,7 @@ mod tests {
 
     #[test]
     fn what_chance_makes_of_a_draft_says_nothing_of_greedy_ones() {
-        let mut calibration = Calibration::default();
+        let mut calibration = Calibration::of_text();
         let mut shared = calibration.begin(Choice::Shared);
         assert!(calibration.acceptance(&shared, 0.1) > 0.5, "improbable tokens come as often with the same noise");
         for chance in chances(3).take(2000) {
@@ -282,7 +314,7 @@ mod tests {
 
     #[test]
     fn every_confidence_has_a_bin() {
-        let mut calibration = Calibration::default();
+        let mut calibration = Calibration::of_text();
         let mut bias = calibration.begin(Choice::Greedy);
         for confidence in [0.0, 0.02, 0.5, 0.996, 1.0, 2.0, -1.0, f32::NAN] {
             calibration.saw(&mut bias, confidence, true);

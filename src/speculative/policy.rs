@@ -16,7 +16,7 @@ use super::calibration::{Bias, Calibration};
 use super::{Adaptive, Costs, MAX_DRAFT, Settings};
 
 /// What a past step still counts after one more, in the rate.
-const FADE: f64 = 0.8;
+const FADE: f64 = 0.95;
 /// How many tokens ahead a drafter looks for the end of a step of v.
 const LOOK_AHEAD: usize = 16;
 

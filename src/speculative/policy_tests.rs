@@ -48,7 +48,7 @@ fn a_step_of_v_is_used_to_its_end() {
 fn drafts_end_where_one_more_does_not_pay() {
     let free = costs(&[(1, 100), (65, 101)], 0.1);
     let dear = costs(&[(1, 100), (2, 200), (17, 1700)], 50.0);
-    let calibration = Calibration::default();
+    let calibration = Calibration::of_text();
     let wants = |costs: &Costs, confidence: &[f32]| {
         let plan = plan(costs, 1.0);
         Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin(Choice::Greedy) }
@@ -67,7 +67,7 @@ fn drafts_end_where_one_more_does_not_pay() {
 fn what_cannot_gain_is_not_looked_for() {
     let costs =
         costs(&[(1, 100), (2, 114), (3, 129), (4, 146), (5, 208), (8, 226), (12, 308), (16, 403), (64, 1600)], 0.1);
-    let (plan, calibration) = (plan(&costs, 1.5), Calibration::default());
+    let (plan, calibration) = (plan(&costs, 1.5), Calibration::of_text());
     let pace = Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin(Choice::Greedy) };
     for confidence in [0.3, 0.6, 0.8, 0.95, 0.999] {
         let sure: Vec<f64> = (1..=62).map(|n| pace.acceptance(confidence).powi(n)).collect();

@@ -116,12 +116,12 @@ impl Team {
     /// Adds a drafter that looks at the text alone.
     pub fn add(&mut self, drafter: Box<dyn Drafter + Send>) {
         let place = self.members.iter().position(|member| member.takes_time).unwrap_or(self.members.len());
-        self.members.insert(place, Member { drafter, takes_time: false, calibration: Calibration::default() });
+        self.members.insert(place, Member { drafter, takes_time: false, calibration: Calibration::of_text() });
     }
 
     /// Adds a drafter whose time counts: a model.
     pub fn add_model(&mut self, drafter: Box<dyn Drafter + Send>) {
-        self.members.push(Member { drafter, takes_time: true, calibration: Calibration::default() });
+        self.members.push(Member { drafter, takes_time: true, calibration: Calibration::of_model() });
     }
 
     /// Whether anybody drafts like this.

@@ -281,7 +281,7 @@ proptest! {
 #[test]
 fn it_stops_where_more_would_not_pay() {
     let text: Vec<Token> = numbers(0, 40).into_iter().chain(numbers(0, 9)).collect();
-    let calibration = Calibration::default();
+    let calibration = Calibration::of_text();
     let drafted = |target_ms: &[(usize, u64)]| {
         let mut plan = Plan::default();
         plan.update(&costs(target_ms, 0.1), &Rate::default(), 1);
