@@ -8,7 +8,8 @@
 //! So a token that would be alone gets company: one more behind it, whose cell is removed at once. That costs as much as two
 //! tokens cost together. It is the default where the flash kernel multiplies heads of the model's size without vector
 //! instructions (see [`is_slow`]): there two tokens without it take less time than one with it, beyond some 200 cells
-//! (750 M; fewer with smaller models).
+//! (750 M; fewer with smaller models). With AMX two tokens take up to twice the time of one, and plain text is slower for it in short
+//! contexts; drafts are checked faster there as well.
 //!
 //! Who knows a token that may follow should give it as company (see [`Context::keeps_company`]): then it is for nothing.
 //!
