@@ -1,6 +1,6 @@
 //! `cargo bench --bench speculation --features peer`: our speculation beside llama.cpp's own.
 //!
-//!     make bench                    the quick form: several minutes
+//!     make bench                    the quick form: with the other benchmarks ten minutes and more
 //!     make bench-full               everything, for an hour or more
 //!     cargo bench --bench speculation --features peer -- [options] [target.gguf draft.gguf]
 //!
