@@ -1,8 +1,8 @@
-/* Found before GCC's own header of this name (CPATH, in .cargo/config.toml), and puts right what that gets wrong up to GCC 14.
+/* Found before GCC's own header of this name (CPATH, in .cargo/config.toml), and puts right what that gets wrong (seen in GCC 12.2).
  *
  * GCC tells its optimizer that `ldtilecfg` reads the first 8 bytes of a tile configuration, so what is written to the
- * others is removed as dead, and `tileloadd` that it reads nothing (https://gcc.gnu.org/PR114098). So ggml's AMX kernels
- * run with tiles of no size: an illegal instruction in the first batch of two tokens, on every processor with AMX. */
+ * others is removed as dead, and `tileloadd` that it reads nothing. So ggml's AMX kernels run with tiles of no size: an
+ * illegal instruction in the first batch of two tokens. llama.cpp's pull request 26954 meets the same. */
 #include_next <amxtileintrin.h>
 
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
