@@ -10,8 +10,7 @@ use super::cache::{Batch, Cache};
 use super::key::{Key, LONGEST, NONE, Sizes, seed};
 use super::pool::Count;
 
-/// The most places of a table, 24 bytes each. With half of them a text like the benchmark's takes 1.4 times as long, as tables are
-/// emptied more often; with twice as many .8 times.
+/// The most places of a table, 24 bytes each: smaller ones are emptied more often, larger ones do not stay in a processor's cache.
 const PLACES: usize = 1 << 17;
 
 /// An n-gram and the token after it, and how often they were seen since the table was emptied: 0 in a place that is free.
@@ -23,6 +22,10 @@ struct Seen {
 
 impl Seen {
     const NOTHING: Seen = Seen { key: Key([NONE; LONGEST]), next: Count { token: NONE, count: 0 } };
+
+    fn once(key: Key, token: i32) -> Seen {
+        Seen { key, next: Count { token, count: 1 } }
+    }
 }
 
 /// Open addressing with linear probing, at most half full, so that most searches end where they begin.
@@ -84,15 +87,29 @@ impl<'a> Bulk<'a> {
     /// As [`Cache::update`].
     pub fn update(&mut self, history: &[i32], appended: usize) {
         let old = history.len().saturating_sub(appended);
-        for (at, token) in history.iter().enumerate().skip(old).filter(|(_, token)| **token >= 0) {
-            // Fewer than all at the text's beginning and behind what is no token.
-            for (size, tables) in self.sizes.iter().rev().zip((1..=self.tables.len()).rev()) {
-                let ngram = at.checked_sub(size).and_then(|start| history.get(start..at));
-                let Some(key) = ngram.and_then(Key::new) else { continue };
-                let seen = Seen { key, next: Count { token: *token, count: 1 } };
-                count(self.tables.get_mut(..tables).unwrap_or_default(), seen, &mut self.batch);
-                break;
+        let longest = *self.sizes.iter().end();
+        // At the text's beginning there are fewer before a token.
+        for end in old + 1..=longest.min(history.len()) {
+            self.count_longest(history.get(..end).unwrap_or_default());
+        }
+        for window in history.get(old.saturating_sub(longest)..).unwrap_or_default().windows(longest + 1) {
+            let Some((token, ngram)) = window.split_last() else { continue };
+            match Key::new(ngram).filter(|_| *token >= 0) {
+                Some(key) => count(&mut self.tables, Seen::once(key, *token), &mut self.batch),
+                None => self.count_longest(window),
             }
+        }
+    }
+
+    /// Counts the last of these tokens after the longest n-gram of tokens before it.
+    #[cold]
+    fn count_longest(&mut self, text: &[i32]) {
+        let Some((token, before)) = text.split_last().filter(|(token, _)| **token >= 0) else { return };
+        for (size, tables) in self.sizes.iter().rev().zip((1..=self.tables.len()).rev()) {
+            let ngram = before.len().checked_sub(size).and_then(|start| before.get(start..));
+            let Some(key) = ngram.and_then(Key::new) else { continue };
+            count(self.tables.get_mut(..tables).unwrap_or_default(), Seen::once(key, *token), &mut self.batch);
+            break;
         }
     }
 
