@@ -307,6 +307,10 @@ fn requests_that_share_too_few_cells_all_finish() {
         let last = updates.last().expect("a final response");
         assert_eq!((&last["success"], &last["tokens_predicted"]), (&json!(true), &json!(200)), "{last}");
         assert_eq!(last["truncated"], false, "{last}");
+        assert!(
+            last["speculative"]["disabled"].is_null(),
+            "those that wait take no room from the others' draft: {last}"
+        );
     }
 }
 

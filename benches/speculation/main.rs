@@ -114,8 +114,9 @@ impl Options {
         let (n_predict, prompts, seeds, repetitions) = match (self.quick, one) {
             (true, SLOW..) => (24, 1, 1, 1),
             (true, _) => (80, 2, 1, 3),
-            (false, VERY_SLOW..) => (64, 1, 1, 2),
-            (false, SLOW..) => (64, 2, 2, 3),
+            // Of how long a draft should be, few steps say little.
+            (false, VERY_SLOW..) => (160, 1, 1, 1),
+            (false, SLOW..) => (160, 1, 1, 2),
             (false, _) => (96, 3, 2, 5),
         };
         Amount {

@@ -16,6 +16,7 @@ mod memory;
 mod model;
 mod mtp;
 mod params;
+mod raw_params;
 mod schema;
 #[cfg(test)]
 pub(crate) mod script;
@@ -24,14 +25,14 @@ mod vocab;
 
 pub use backend::{Device, Numa, add_rpc_server, devices, llama_version, max_sequences, set_numa, system_info};
 pub use batch::Batch;
-pub use context::{Context, DEFAULT_N_CTX, DecodeError};
-
+pub use context::{Context, DecodeError};
 pub use interrupt::Interrupt;
 pub use memory::Part;
 pub use model::Model;
 pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode,
 };
+pub use raw_params::DEFAULT_N_CTX;
 pub use schema::schema_to_grammar;
 pub use threads::ThreadPool;
 pub use vocab::{Fim, Vocab, VocabKind};

@@ -51,6 +51,8 @@ impl Slot {
 #[derive(PartialEq)]
 enum Evaluated {
     Yes,
+    /// There is no room in the context; nothing changed.
+    Full,
     No,
 }
 
@@ -111,36 +113,43 @@ impl DraftModel {
             return Evaluated::Yes;
         }
         let mut result = self.context.decode(&self.batch);
-        if result == Err(DecodeError::Full) && self.forget_idle() {
+        if result == Err(DecodeError::Full) && self.forget_waiting() {
             result = self.context.decode(&self.batch);
         }
         for slot in &mut self.slots {
             match &result {
                 Ok(()) => slot.cache.push(&slot.in_batch),
+                Err(DecodeError::Full) => {}
                 Err(DecodeError::Aborted) if slot.in_batch.is_empty() => {}
                 Err(DecodeError::Aborted) => slot.cache.recover(&mut self.context, &slot.in_batch),
-                Err(_) => slot.cache.clear(&mut self.context),
+                Err(DecodeError::Failed(_)) => slot.cache.clear(&mut self.context),
             }
             slot.in_batch.clear();
         }
-        let Err(error) = result else { return Evaluated::Yes };
-        for slot in &mut self.slots {
-            let busy = slot.tips.is_some();
-            match &error {
-                DecodeError::Aborted => {}
-                DecodeError::Full if busy => slot.disabled = Some("the draft's context is full".into()),
-                DecodeError::Failed(why) if busy => slot.disabled = Some(format!("the draft failed: {why}")),
-                DecodeError::Full | DecodeError::Failed(_) => {}
+        match result {
+            Ok(()) => Evaluated::Yes,
+            Err(DecodeError::Full) => Evaluated::Full,
+            Err(DecodeError::Aborted) => Evaluated::No,
+            Err(DecodeError::Failed(why)) => {
+                self.disable(&format!("the draft failed: {why}"));
+                Evaluated::No
             }
         }
-        Evaluated::No
     }
 
-    /// Empties the caches of slots without a request; false when that made no room.
-    fn forget_idle(&mut self) -> bool {
+    /// Nothing is drafted for those who have a request now.
+    fn disable(&mut self, why: &str) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.tips.is_some()) {
+            slot.disabled = Some(why.to_owned());
+        }
+    }
+
+    /// Empties the caches of slots that nothing is drafted for in this step: they have no request, or one that the target has
+    /// let wait. False when that made no room.
+    fn forget_waiting(&mut self) -> bool {
         let mut forgot = false;
         for slot in &mut self.slots {
-            if slot.tips.is_none() && !slot.cache.is_empty() {
+            if slot.in_batch.is_empty() && slot.n_tips == 0 && !slot.cache.is_empty() {
                 slot.cache.clear(&mut self.context);
                 forgot = true;
             }
@@ -233,8 +242,10 @@ impl Drafter for DraftModel {
     }
 
     fn draft(&mut self, asks: &mut [Ask<'_>]) {
-        if self.catch_up(asks) == Evaluated::No {
-            return;
+        match self.catch_up(asks) {
+            Evaluated::Yes => {}
+            Evaluated::Full => return self.disable("the draft's context is full"),
+            Evaluated::No => return,
         }
         for ask in asks.iter() {
             let Some(slot) = self.slots.get_mut(ask.slot).filter(|slot| slot.n_tips > 0) else { continue };
@@ -243,7 +254,8 @@ impl Drafter for DraftModel {
         }
         loop {
             self.extend(asks);
-            if self.batch.is_empty() || self.evaluate() == Evaluated::No {
+            // Where there is no room for a longer draft, it ends.
+            if self.batch.is_empty() || self.evaluate() != Evaluated::Yes {
                 break;
             }
         }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::is_of_type;
+use super::keywords::is_of_type;
 
 /// Whether it is certain that no value is valid under both schemas.
 pub(super) fn disjoint<'a>(

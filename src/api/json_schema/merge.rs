@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Checked, is_assertion, strings, wrong};
+use super::keywords::strings;
+use super::{Checked, is_assertion, wrong};
 
 /// Most references in a row.
 const MAX_DEPTH: usize = 16;

@@ -23,6 +23,8 @@ struct Running {
     cancelled: bool,
     tokens: Vec<Token>,
     text: String,
+    /// Whether evaluations of the draft are to fail.
+    draft_fails: bool,
 }
 
 impl Running {
@@ -56,6 +58,9 @@ impl Running {
         let stats = outcome.speculation.as_ref();
         assert_eq!(stats.is_some(), request.speculative.is_some(), "nobody is told of guesses");
         assert!(stats.is_none_or(|stats| stats.n_accepted <= stats.n_drafted));
+        // The draft's context is as large as the target's: what fits there fits here.
+        let why = stats.and_then(|stats| stats.disabled.as_deref()).unwrap_or_default();
+        assert!(self.draft_fails || !why.contains("context"), "{why}");
     }
 
     fn take(&mut self, event: Event, disturbed: (bool, bool)) {
@@ -103,6 +108,7 @@ fn run(schedule: &Schedule) {
                 cancelled: false,
                 tokens: Vec::new(),
                 text: String::new(),
+                draft_fails: !schedule.setup.draft_faults.is_empty(),
             };
             let running = requests.iter().map(running).collect();
             orders.push((stage.submit(requests), plan.cancel.map(|later| step + later), running));

@@ -1,0 +1,116 @@
+//! A context's parameters in llama.cpp's terms, and what of them its memory depends on.
+
+use std::sync::Arc;
+
+use llama_cpp_sys_2 as sys;
+
+use super::params::{CacheType, ContextParams, FlashAttn, Pooling, RopeScaling};
+use super::{Interrupt, Model};
+
+/// The context that `n_ctx: None` asks for, unless the model was trained on less.
+pub const DEFAULT_N_CTX: u32 = 4096;
+
+/// The parameters of a context.
+pub(super) fn raw_params(
+    params: &ContextParams,
+    model: &Model,
+    interrupt: &Arc<Interrupt>,
+) -> sys::llama_context_params {
+    // SAFETY: returns plain data.
+    let mut raw = unsafe { sys::llama_context_default_params() };
+    raw.n_ctx = n_ctx(params, model).saturating_mul(params.n_buffers());
+    raw.n_batch = params.n_batch.max(1);
+    raw.n_ubatch = params.n_ubatch.clamp(1, raw.n_batch);
+    raw.n_seq_max = params.n_seq_max.max(1);
+    raw.n_threads = params.n_threads.max(1);
+    raw.n_threads_batch = params.n_threads_batch.max(1);
+    raw.flash_attn_type = match params.flash_attn {
+        FlashAttn::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
+        FlashAttn::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+        FlashAttn::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    };
+    raw.type_k = cache_type(params.type_k);
+    raw.type_v = cache_type(params.type_v);
+    raw.offload_kqv = params.offload_kqv;
+    raw.swa_full = params.swa_full;
+    raw.kv_unified = params.kv_unified;
+    raw.rope_freq_base = params.rope_freq_base;
+    raw.rope_freq_scale = params.rope_freq_scale;
+    raw.rope_scaling_type = match params.rope_scaling {
+        RopeScaling::FromModel => sys::LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED,
+        RopeScaling::None => sys::LLAMA_ROPE_SCALING_TYPE_NONE,
+        RopeScaling::Linear => sys::LLAMA_ROPE_SCALING_TYPE_LINEAR,
+        RopeScaling::Yarn => sys::LLAMA_ROPE_SCALING_TYPE_YARN,
+        RopeScaling::LongRope => sys::LLAMA_ROPE_SCALING_TYPE_LONGROPE,
+    };
+    raw.yarn_ext_factor = params.yarn_ext_factor;
+    raw.yarn_attn_factor = params.yarn_attn_factor;
+    raw.yarn_beta_fast = params.yarn_beta_fast;
+    raw.yarn_beta_slow = params.yarn_beta_slow;
+    raw.yarn_orig_ctx = params.yarn_orig_ctx;
+    raw.embeddings = params.embeddings;
+    raw.pooling_type = match params.pooling {
+        _ if !params.embeddings => sys::LLAMA_POOLING_TYPE_UNSPECIFIED,
+        Pooling::FromModel if model_pools(model) => sys::LLAMA_POOLING_TYPE_UNSPECIFIED,
+        Pooling::FromModel | Pooling::None | Pooling::Last => sys::LLAMA_POOLING_TYPE_LAST,
+        Pooling::Mean => sys::LLAMA_POOLING_TYPE_MEAN,
+        Pooling::Cls => sys::LLAMA_POOLING_TYPE_CLS,
+    };
+    raw.no_perf = true;
+    raw.abort_callback = Some(Interrupt::callback);
+    raw.abort_callback_data = Arc::as_ptr(interrupt).cast_mut().cast();
+    raw
+}
+
+/// Tokens of context of one sequence, or of all with a shared buffer.
+pub(super) fn n_ctx(params: &ContextParams, model: &Model) -> u32 {
+    let trained = match model.n_ctx_train() {
+        0 => DEFAULT_N_CTX,
+        trained => trained,
+    };
+    match params.n_ctx {
+        None => trained.min(DEFAULT_N_CTX),
+        Some(0) => trained,
+        Some(n_ctx) => n_ctx,
+    }
+}
+
+/// Whether the model file says how to pool.
+fn model_pools(model: &Model) -> bool {
+    let architecture = model.metadata("general.architecture").unwrap_or_default();
+    let pooling = model.metadata(&format!("{architecture}.pooling_type"));
+    pooling.is_some_and(|kind| kind != "0")
+}
+
+/// See [`Context::layout`]. What rotates keys is part of it, and so is what the state's own format depends on.
+pub(super) fn layout(params: &ContextParams, model: &Model, n_snapshots: u32) -> Vec<(&'static str, String)> {
+    let n_buffers = params.n_buffers();
+    let rope = (params.rope_freq_base, params.rope_freq_scale, params.rope_scaling, params.yarn_orig_ctx);
+    let yarn = (params.yarn_ext_factor, params.yarn_attn_factor, params.yarn_beta_fast, params.yarn_beta_slow);
+    vec![
+        ("cache_type_k", format!("{:?}", params.type_k)),
+        ("cache_type_v", format!("{:?}", params.type_v)),
+        ("flash_attn", format!("{:?}", params.flash_attn)),
+        ("swa_full", params.swa_full.to_string()),
+        ("KV buffers (n_parallel without kv_unified)", n_buffers.to_string()),
+        ("recurrent snapshots", n_snapshots.to_string()),
+        ("rope_*", format!("{rope:?}")),
+        ("yarn_*", format!("{yarn:?}")),
+        // Some models' keys are rotated in another way then.
+        ("n_ctx beyond the training", (n_ctx(params, model) > model.n_ctx_train()).to_string()),
+    ]
+}
+
+fn cache_type(kind: CacheType) -> sys::ggml_type {
+    match kind {
+        CacheType::F32 => sys::GGML_TYPE_F32,
+        CacheType::F16 => sys::GGML_TYPE_F16,
+        CacheType::Bf16 => sys::GGML_TYPE_BF16,
+        CacheType::Q8_0 => sys::GGML_TYPE_Q8_0,
+        CacheType::Q4_0 => sys::GGML_TYPE_Q4_0,
+        CacheType::Q4_1 => sys::GGML_TYPE_Q4_1,
+        CacheType::Iq4Nl => sys::GGML_TYPE_IQ4_NL,
+        CacheType::Q5_0 => sys::GGML_TYPE_Q5_0,
+        CacheType::Q5_1 => sys::GGML_TYPE_Q5_1,
+    }
+}
