@@ -169,6 +169,23 @@ fn neighbours_change_nothing() {
     }
 }
 
+/// Those that wait for cells take no room from the others' drafts, and have drafts again when they go on.
+#[test]
+fn requests_that_share_too_few_cells_keep_their_drafts() {
+    for model in [tiny::mtp(Guess::Token, 0.4), tiny::mtp_layers()] {
+        let system = load(&model, json!({"n_parallel": 3, "kv_unified": true, "n_ctx": 192}));
+        let long = |seed| with(&request(&tokens(seed, 40), 0.0), json!({"n_predict": 110}));
+        let requests: Vec<u64> = (0..6).map(|seed| submit(&system, Speculative, &long(seed))).collect();
+        for id in requests {
+            let updates = drain(&system, Speculative, id);
+            let last = updates.last().expect("a final response");
+            assert_eq!((&last["success"], n(&last["tokens_predicted"])), (&json!(true), 110), "{model}: {last}");
+            let report = &last["speculative"];
+            assert!(report["disabled"].is_null() && n(&report["n_drafted"]) > 60, "{model}: {report}");
+        }
+    }
+}
+
 #[test]
 fn cancels_and_prefixes_change_nothing() {
     for model in models() {

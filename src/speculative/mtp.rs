@@ -89,8 +89,13 @@ impl Mtp {
                     slot.cut(&mut self.context);
                 }
             }
-            if !self.decode(layer) {
-                return false;
+            match self.decode(layer) {
+                Ok(()) => {}
+                Err(DecodeError::Full) => {
+                    self.disable("the context of the layers for it is full");
+                    return false;
+                }
+                Err(_) => return false,
             }
         }
         for slot in &mut self.slots {
@@ -100,15 +105,16 @@ impl Mtp {
         true
     }
 
-    /// Evaluates the batch through one layer. False: it failed, and is as if it had not been tried.
-    fn decode(&mut self, layer: usize) -> bool {
+    /// Evaluates the batch through one layer. When it failed, it is as if it had not been tried.
+    fn decode(&mut self, layer: usize) -> std::result::Result<(), DecodeError> {
         self.context.set_mtp_layer(layer);
         let mut result = self.context.decode(&self.batch);
-        if result == Err(DecodeError::Full) && self.forget_idle() {
+        if result == Err(DecodeError::Full) && self.forget_waiting() {
             result = self.context.decode(&self.batch);
         }
-        let Err(error) = result else { return true };
-        if matches!(error, DecodeError::Failed(_)) {
+        let Err(error) = &result else { return result };
+        if let DecodeError::Failed(why) = error {
+            self.disable(&format!("multi-token prediction failed: {why}"));
             // What it left behind nobody knows.
             self.context.reset();
             self.slots.iter_mut().for_each(|slot| slot.cache.clear(&mut self.context));
@@ -117,31 +123,35 @@ impl Mtp {
             (slot.ready, slot.row) = (false, None);
             slot.in_batch.clear();
             slot.cut(&mut self.context);
-            if slot.sampler.is_some() {
-                match &error {
-                    DecodeError::Aborted => {}
-                    DecodeError::Full => slot.disabled = Some("the context of the layers for it is full".into()),
-                    DecodeError::Failed(why) => slot.disabled = Some(format!("multi-token prediction failed: {why}")),
-                }
-            }
         }
-        false
+        result
     }
 
-    /// Empties the caches of slots without a request; false when that made no room.
-    fn forget_idle(&mut self) -> bool {
-        let idle = self.slots.iter_mut().filter(|slot| slot.sampler.is_none() && !slot.cache.is_empty());
-        idle.map(|slot| slot.cache.clear(&mut self.context)).count() > 0
+    /// Nothing is drafted for those who have a request now.
+    fn disable(&mut self, why: &str) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.sampler.is_some()) {
+            slot.disabled = Some(why.to_owned());
+        }
+    }
+
+    /// Empties the caches of slots that nothing is drafted for in this step: they have no request, or one that the target has
+    /// let wait. False when that made no room.
+    fn forget_waiting(&mut self) -> bool {
+        let waits = |slot: &&mut Slot| slot.in_batch.is_empty() && !slot.ready && !slot.cache.is_empty();
+        let waiting = self.slots.iter_mut().filter(waits);
+        waiting.map(|slot| slot.cache.clear(&mut self.context)).count() > 0
     }
 
     /// Evaluates what the caches lack of the contexts, without their logits. Of those who want a draft the end is left for
     /// its first batch.
     fn catch_up(&mut self, asks: &[Ask<'_>]) -> bool {
         self.batch.clear();
+        for slot in &mut self.slots {
+            (slot.ready, slot.row) = (false, None);
+        }
         for ask in asks {
             let room = self.room();
             let Some(slot) = self.slots.get_mut(ask.slot) else { continue };
-            (slot.ready, slot.row) = (false, None);
             slot.disabled = slot.disabled.take().or_else(|| obstacle(ask, &self.context));
             if slot.disabled.is_some() {
                 continue;
@@ -299,7 +309,8 @@ impl Drafter for Mtp {
         }
         self.begin_drafts(asks);
         let mut layer = 0;
-        while !self.batch.is_empty() && self.decode(layer) {
+        // Where there is no room for a longer draft, it ends.
+        while !self.batch.is_empty() && self.decode(layer).is_ok() {
             for slot in &mut self.slots {
                 slot.cache.push(&slot.in_batch);
                 slot.in_batch.clear();
