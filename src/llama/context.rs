@@ -395,6 +395,5 @@ impl Drop for Context {
 
 /// Whether the model has two sets of factors for its rotation, for short contexts and for long ones.
 fn rope_depends_on_size(model: &Model) -> bool {
-    let architecture = model.metadata("general.architecture").unwrap_or_default();
-    model.metadata(&format!("{architecture}.rope.scaling.original_context_length")).is_some()
+    model.metadata_of_kind("rope.scaling.original_context_length").is_some()
 }

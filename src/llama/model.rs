@@ -245,10 +245,14 @@ impl Model {
         usize::try_from(unsafe { sys::llama_model_n_layer(self.ptr.as_ptr()) }).unwrap_or(0)
     }
 
+    /// [`Model::metadata`] under a key that begins with the model's architecture.
+    pub(super) fn metadata_of_kind(&self, key: &str) -> Option<String> {
+        self.metadata(&format!("{}.{key}", self.metadata("general.architecture")?))
+    }
+
     /// Numbers in a head's key and in its value, where all layers have the same.
     pub(super) fn head_sizes(&self) -> Option<[usize; 2]> {
-        let architecture = self.metadata("general.architecture")?;
-        let number = |key| self.metadata(&format!("{architecture}.attention.{key}"))?.parse::<usize>().ok();
+        let number = |key| self.metadata_of_kind(&format!("attention.{key}"))?.parse::<usize>().ok();
         let usual = || Some(self.n_embd() / number("head_count").filter(|heads| *heads > 0)?);
         Some([number("key_length").or_else(usual)?, number("value_length").or_else(usual)?])
     }

@@ -77,9 +77,7 @@ pub(super) fn n_ctx(params: &ContextParams, model: &Model) -> u32 {
 
 /// Whether the model file says how to pool.
 fn model_pools(model: &Model) -> bool {
-    let architecture = model.metadata("general.architecture").unwrap_or_default();
-    let pooling = model.metadata(&format!("{architecture}.pooling_type"));
-    pooling.is_some_and(|kind| kind != "0")
+    model.metadata_of_kind("pooling_type").is_some_and(|kind| kind != "0")
 }
 
 /// See [`Context::layout`]. What rotates keys is part of it, and so is what the state's own format depends on.

@@ -144,8 +144,8 @@ impl DraftModel {
         }
     }
 
-    /// Empties the caches of slots that nothing is drafted for in this step: they have no request, or one that the target has
-    /// let wait. False when that made no room.
+    /// Empties the caches of slots that nothing is drafted for in this step, as of those that the target lets wait: what they
+    /// need of it is evaluated again. False when that made no room.
     fn forget_waiting(&mut self) -> bool {
         let mut forgot = false;
         for slot in &mut self.slots {
