@@ -68,6 +68,7 @@ templates: setup-build
 
 # Some 800,000 short requests, three quarters of an hour on two cores; FOREDRAFT_CONTINUATIONS=4000 for two minutes, with less the test would see too little.
 exactness: setup-build
+	$(ENV) cargo test --release --lib -- --ignored script_tests::laws
 	$(ENV) cargo test --release --test distribution -- --ignored --nocapture
 
 inflate:

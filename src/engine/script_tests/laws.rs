@@ -189,7 +189,7 @@ fn texts_are_distributed_as_the_script_alone_speaks() {
 }
 
 #[test]
-#[ignore = "takes some minutes"]
+#[ignore = "takes most of a minute: make exactness"]
 fn many_texts_are_distributed_as_the_script_alone_speaks() {
     check(150_000);
 }
