@@ -18,7 +18,7 @@ help:
 	@echo "make header    make include/foredraft.h anew out of src/ffi"
 	@echo "make portable  a build for other machines, in target/portable/foredraft"
 	@echo "make templates compare what real chat templates render to with Jinja2 (downloads them)"
-	@echo "make exactness  the distribution of 100000 sampled texts with each verification rule beside plain ones (three quarters of an hour)"
+	@echo "make exactness  the distribution of 100000 sampled texts with each verification rule beside plain ones (a quarter of an hour and more)"
 	@echo "make inflate   the enlarged model that demo and bench measure with, in target/models (ARGS=--all: those of bench-full, 7 GB)"
 	@echo "make clean     remove everything that was made"
 
@@ -66,7 +66,7 @@ templates: setup-build
 	@scripts/templates.sh
 	$(ENV) cargo test --release --test templates -- --ignored
 
-# Some 800,000 short requests, three quarters of an hour on two cores; FOREDRAFT_CONTINUATIONS=4000 for two minutes, with less the test would see too little.
+# Some 800,000 short requests, a quarter of an hour and more on two cores; FOREDRAFT_CONTINUATIONS=4000 for two minutes, with less the test would see too little.
 exactness: setup-build
 	$(ENV) cargo test --release --lib -- --ignored script_tests::laws
 	$(ENV) cargo test --release --test distribution -- --ignored --nocapture

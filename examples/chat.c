@@ -65,7 +65,8 @@ static int turn(char **conversation, const char *message) {
                     json_number(json_member(json_member(update, "timings"), "predicted_per_second")),
                     json_number(json_member(json_member(update, "speculative"), "accept_rate")));
         }
-        finished = failed(reply) || json_true(json_member(reply, "finished"));
+        if (failed(reply)) bad = finished = 1;
+        else finished = json_true(json_member(reply, "finished"));
         free_string(reply);
     }
     say(conversation, "assistant", answer);

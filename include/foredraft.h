@@ -45,7 +45,8 @@ extern "C" {
  *
  * Returns 0, or: 1 the model cannot be loaded; 2 not JSON, not UTF-8 or NULL; 3 a key or value is wrong; 4 a later
  * `init` or `deinit` took its place; 5 called from inside a callback, where it would wait for itself; 6 a defect of
- * the library. `poll_system_status` has the sentence that says why.
+ * the library; 7 a file that it names is not there (a model's or an adapter's: 1). `poll_system_status` has the
+ * sentence that says why.
  */
 int32_t init(const char *cmd);
 
@@ -64,8 +65,9 @@ void init_async(const char *cmd);
 const char *poll_system_status(void);
 
 /**
- * Cancels what runs, or aborts the load that runs, joins the threads and frees the models. Harmless at any time and
- * any number of times; `init` may follow. From inside a callback it only begins to, and returns at once.
+ * Cancels what runs, or aborts the load that runs, joins the threads, those of `init_async` among them, and frees the
+ * models. Harmless at any time and any number of times; `init` may follow. From inside a callback it only begins to,
+ * and returns at once; a later `deinit` waits for the rest.
  */
 void deinit(void);
 
@@ -89,10 +91,10 @@ void set_log_callback(void (*cb)(int32_t level, const char *text, void *user), v
 
 /**
  * Called from the engine's thread when the request `id` has a new update or has finished, so that an event loop can
- * sleep until then; NULL ends that. It may call every function of the library that does not wait for the engine:
- * not `init`, `get_completion`, `speculative_completion` or `get_embedding`, which then answer `would_deadlock`, nor a
- * poll with `timeout_ms`. When this function returns, the former callback runs no more (unless this is called from
- * inside a callback).
+ * sleep until then; NULL ends that. It may call every function of the library that does not wait for the engine: not
+ * `get_completion`, `speculative_completion`, `get_embedding`, `session_save`, `session_load`, nor a poll with `timeout_ms`, which
+ * then answer `would_deadlock`, and not `init`, which returns 5. When this function returns, the former callback runs no more
+ * (unless this is called from inside a callback).
  */
 void set_update_callback(void (*cb)(uint64_t id, void *user), void *user);
 

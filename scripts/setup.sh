@@ -32,7 +32,7 @@ find_rust() {
     fi
     local version
     version=$(cargo --version | cut -d' ' -f2)
-    at_least 1.85 "$version" || die "Rust 1.85 or newer is needed (edition 2024), cargo is $version: try \`rustup update\`"
+    at_least 1.88 "$version" || die "Rust 1.88 or newer is needed, cargo is $version: try \`rustup update\`"
 }
 
 have_compiler() { have "${CC:-cc}" && have "${CXX:-c++}" && have make; }
@@ -117,7 +117,8 @@ find_tools() {
     local wheels=()
     have_cmake || wheels+=("cmake>=3.18")
     find_libclang || wheels+=("libclang>=16")
-    if [ ${#wheels[@]} -gt 0 ] && { [ ! -x "$pypi_cmake/cmake" ] || [ ! -e "$pypi_libclang/libclang.so" ]; }; then
+    if [ ${#wheels[@]} -gt 0 ] && { [ ! -e "$dir/pypi.done" ] || [ ! -x "$pypi_cmake/cmake" ] || [ ! -e "$pypi_libclang/libclang.so" ]; }; then
+        rm -f "$dir/pypi.done" # what was interrupted is begun again
         [ "$how" != none ] || die "missing: ${wheels[*]} (FOREDRAFT_SETUP=none, so nothing was installed)"
         from_pypi "cmake>=3.18" "libclang>=16" || die "cmake and libclang are needed and could not be installed:" \
             "apt-get needs root or a sudo without a password, PyPI needs python3 with pip or venv;" \

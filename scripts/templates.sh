@@ -8,7 +8,9 @@ out=target/templates
 [ -e "$out/.$version" ] && exit
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-python3 -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest "$work" "llama-cpp-python==$version"
+pip="python3 -m pip"
+$pip --version >/dev/null 2>&1 || { python3 -m venv "$work/venv" && pip="$work/venv/bin/python -m pip"; }
+$pip download --quiet --no-deps --no-binary llama-cpp-python --dest "$work" "llama-cpp-python==$version"
 tar -xzf "$work"/llama_cpp_python-*.tar.gz -C "$work" --wildcards '*/vendor/llama.cpp/models/templates/*.jinja'
 mkdir -p "$out"
 mv "$work"/llama_cpp_python-*/vendor/llama.cpp/models/templates/*.jinja "$out"

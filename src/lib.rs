@@ -4,6 +4,10 @@
 
 pub mod api;
 pub mod checksum;
+#[cfg(test)]
+#[allow(unsafe_code)]
+#[path = "../tests/counting/mod.rs"]
+mod counting;
 pub mod engine;
 pub mod error;
 #[allow(unsafe_code)]

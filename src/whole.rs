@@ -35,8 +35,14 @@ pub(crate) fn write(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>
         Err(error) if error.kind() == ErrorKind::NotFound => (path.to_path_buf(), None),
         Err(error) => return Err(failed(error)),
     };
-    let beside = beside(&place)?;
-    let mut file = OpenOptions::new().write(true).create_new(true).open(&beside).map_err(failed)?;
+    let (beside, mut file) = loop {
+        let beside = beside(&place)?;
+        match OpenOptions::new().write(true).create_new(true).open(&beside) {
+            // A process of our number was killed while it wrote.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            opened => break (beside, opened.map_err(failed)?),
+        }
+    };
     let written = write(&mut file)
         .and_then(|()| before.map_or(Ok(()), |permissions| file.set_permissions(permissions)))
         .and_then(|()| file.sync_all())
@@ -52,7 +58,7 @@ pub(crate) fn write(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>
     Ok(())
 }
 
-/// A name that nobody else uses, in the same folder.
+/// A name that no other thread uses, in the same folder.
 fn beside(place: &Path) -> Result<PathBuf> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -29,6 +29,22 @@ fn all_or_nothing() {
     assert_eq!(folder.names(), ["file"]);
 }
 
+/// A process that was killed leaves what it wrote, and another one may have its number.
+#[test]
+fn what_a_killed_process_left_is_in_nobodys_way() {
+    let folder = Folder::new();
+    let path = folder.0.join("file");
+    // The names of the next writers, of which other tests may take some.
+    let next = |path: &std::path::Path| super::beside(path).unwrap();
+    let number: u64 = next(&path).to_string_lossy().rsplit(['-', '.']).nth(1).unwrap().parse().unwrap();
+    for number in number + 1..number + 200 {
+        fs::write(folder.0.join(format!(".file.{}-{number}.part", std::process::id())), "left").unwrap();
+    }
+    write(&path, |file| file.write_all(b"whole")).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "whole");
+    assert_eq!(folder.names().len(), 200);
+}
+
 /// While one writes, another may: each has its own file, and the last one's stays.
 #[test]
 fn writers_do_not_meet() {

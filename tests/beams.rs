@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{complete, drain, poll, prompts, start, submit, text, with};
+use common::{complete, drain, poll, prompts, start, submit, text, tiny, with};
 use foredraft::api::Family::{Completion, Speculative};
 use serde_json::{Value, json};
 
@@ -105,4 +105,41 @@ fn stops_limits_cancels_and_what_does_not_go_together() {
     let greedy = json!({"prompt": "Once upon a time", "n_predict": 20, "temperature": 0});
     let one = complete(&system, Completion, &with(&greedy, json!({"n_beams": 1})));
     assert_eq!(one["content"], complete(&system, Completion, &greedy)["content"], "one beam is no search");
+}
+
+/// The cancel of another request stops the evaluation, and such a memory cannot be cut back.
+#[test]
+fn searches_of_models_with_recurrent_memory_survive_the_cancels_of_others() {
+    for model in [tiny::recurrent(), tiny::hybrid()] {
+        let init =
+            json!({"model": model, "model_draft": null, "n_ctx": 1024, "n_parallel": 2, "n_ubatch": 32, "n_batch": 32});
+        let system = start(init);
+        // Most of the time goes into its prompt.
+        let prompt: Vec<usize> = (0..900).map(|n| 300 + n * n % 1000).collect();
+        let search = json!({"prompt": prompt, "n_beams": 2, "n_predict": 20, "ignore_eos": true});
+        let alone = complete(&system, Completion, &search);
+        let mut cancelled = 0;
+        for _ in 0..10 {
+            let id = submit(&system, Completion, &search);
+            let mut updates = Vec::new();
+            loop {
+                let answer = poll(&system, Completion, id, 0);
+                updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
+                if answer["finished"] == true {
+                    break;
+                }
+                let other = json!({"prompt": &prompt[..20], "n_predict": -1, "ignore_eos": true});
+                let other = submit(&system, Completion, &other);
+                while poll(&system, Completion, other, 0)["state"] == "queued" {}
+                let command = json!({"id": other}).to_string();
+                system.with_server(|server| server.cancel(Completion, Some(command.as_bytes()))).expect("it is there");
+                drain(&system, Completion, other);
+                cancelled += 1;
+            }
+            let last = updates.last().expect("an end");
+            assert_eq!((&last["stop_type"], &alone["stop_type"]), (&json!("limit"), &json!("limit")), "{last}");
+            assert_eq!(alone["content"], text(&updates));
+        }
+        assert!(cancelled > 10, "{cancelled}");
+    }
 }

@@ -177,7 +177,7 @@ fn coupled_accepts_what_the_distributions_predict() {
 
 /// `make exactness`. Every rule, several ways to draft and to sample.
 #[test]
-#[ignore = "takes three quarters of an hour on two cores; FOREDRAFT_CONTINUATIONS sets how many, 100000 without it"]
+#[ignore = "takes a quarter of an hour and more on two cores; FOREDRAFT_CONTINUATIONS sets how many, 100000 without it"]
 fn a_hundred_thousand_continuations_are_distributed_as_plain_ones() {
     let n = std::env::var("FOREDRAFT_CONTINUATIONS").map_or(100_000, |n| n.parse().expect("a number"));
     let rules: Vec<Value> = ["coupled", "match", "rejection", "block"]

@@ -247,3 +247,65 @@ fn impossible_calls_of_a_context_are_refused() {
         assert_eq!(context.len(0), 0, "{kind}");
     }
 }
+
+/// A copy of a small cache whose window has gone on is put back to a checkpoint, and the copy itself is made by the next evaluation.
+#[test]
+fn a_text_that_copies_anothers_prompt_is_what_it_is_alone() {
+    for (kind, init) in kinds() {
+        let system = load(&init, json!({"n_parallel": 2}));
+        let first = submit(&system, Completion, &with(&request(&tokens(2, 20)), json!({"n_predict": 320})));
+        let both = with(&request(&tokens(1, 450)), json!({"n_cmpl": 2, "n_predict": 480, "seed": 8}));
+        let both = submit(&system, Completion, &both);
+        drain(&system, Completion, first);
+        let updates = drain(&system, Completion, both);
+        let last = |index: usize| {
+            let mut ends = updates.iter().filter(|update| update["index"] == index && update["stop"] == true);
+            ends.next().unwrap_or_else(|| panic!("{kind}: no end of {index}")).clone()
+        };
+        for index in 0..2 {
+            let seed = last(index)["generation_settings"]["seed"].clone();
+            let alone = with(&request(&tokens(1, 450)), json!({"n_predict": 480, "seed": seed, "cache_prompt": false}));
+            let alone = complete(&system, Completion, &alone);
+            let content: String = updates
+                .iter()
+                .filter(|update| update["index"] == index)
+                .map(|update| update["content"].as_str().expect("content"))
+                .collect();
+            assert_eq!(alone["content"], content.as_str(), "{kind}: text {index}");
+        }
+    }
+}
+
+/// `tokenizer.ggml.suppress_tokens`, which llama-server bans in every request.
+#[test]
+fn what_a_model_is_not_to_say_it_does_not_say() {
+    let plain = load(&json!({"model": tiny::sliding_window()}), json!({}));
+    let ask = |system: &System, more: Value| {
+        let answer = complete(system, Completion, &with(&request(&tokens(3, 30)), more));
+        answer["tokens"].as_array().expect("tokens").iter().map(n).collect::<Vec<_>>()
+    };
+    let said = ask(&plain, json!({"temperature": 0}));
+    let first = i32::try_from(said[0]).expect("a token");
+    let silent = load(&json!({"model": tiny::suppressing(&[first, 300, -5, i32::MAX])}), json!({}));
+    for more in [json!({"temperature": 0}), json!({"logit_bias": [[first, 100.0]]}), json!({})] {
+        let said = ask(&silent, more);
+        assert!(said.len() == 40 && !said.contains(&usize::try_from(first).expect("a token")), "{first}: {said:?}");
+    }
+}
+
+/// llama.cpp's choice, too.
+#[test]
+fn requests_with_tools_have_their_own_template() {
+    let model = tiny::with_tool_template("tools {{ tools[0].function.name }}");
+    let system = load(&json!({"model": model}), json!({}));
+    let tools = json!([{"type": "function", "function": {"name": "dig", "parameters": {}}}]);
+    let prompt = |more: Value| {
+        let request = with(&json!({"messages": [{"role": "user", "content": "hi"}]}), more).to_string();
+        let answer = system.with_server(|server| server.apply_template(request.as_bytes())).expect("a prompt");
+        answer["prompt"].as_str().expect("a text").to_owned()
+    };
+    assert!(prompt(json!({})).contains("hi"), "the usual one");
+    assert_eq!(prompt(json!({"tools": tools})), "tools dig");
+    let own = json!({"tools": tools, "chat_template": "{{ 'own' }}"});
+    assert_eq!(prompt(own), "own");
+}

@@ -1,4 +1,4 @@
-//! The README says what is so: its table of samplers is the code's, and its first calls run.
+//! README.md and docs/reference.md say what is so: the table of samplers is the code's, and the first calls run.
 
 #[path = "../examples/host/mod.rs"]
 mod host;
@@ -16,16 +16,16 @@ const END: &str = "<!-- /samplers -->";
 /// UPDATE_README writes the table instead of comparing it.
 #[test]
 fn the_table_of_samplers_is_the_codes() {
-    let path = root().join("README.md");
-    let readme = std::fs::read_to_string(&path).expect("README.md");
-    let (before, rest) = readme.split_once(BEGIN).expect("the table's begin");
+    let path = root().join("docs/reference.md");
+    let reference = std::fs::read_to_string(&path).expect("docs/reference.md");
+    let (before, rest) = reference.split_once(BEGIN).expect("the table's begin");
     let (_, after) = rest.split_once(END).expect("the table's end");
     let made = format!("{before}{BEGIN}\n{}\n{END}{after}", CompletionRequest::sampler_table().trim());
     if std::env::var_os("UPDATE_README").is_some() {
-        std::fs::write(&path, &made).expect("README.md is writable");
+        std::fs::write(&path, &made).expect("docs/reference.md is writable");
         return;
     }
-    assert!(readme == made, "README.md is out of date: UPDATE_README=1 cargo test --release --test readme");
+    assert!(reference == made, "docs/reference.md is out of date: UPDATE_README=1 cargo test --release --test readme");
 }
 
 /// The README's first block of code in that language.

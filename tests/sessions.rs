@@ -355,3 +355,45 @@ fn requests_that_are_wrong_are_refused() {
     let answer = system.with_server(|server| server.session_save(warned.as_bytes())).expect("saved");
     assert!(answer["warnings"][0].as_str().is_some_and(|warning| warning.contains("id_slot")), "{answer}");
 }
+
+/// Other slots need the cells of a session that was loaded: what is left of it decides nothing.
+#[test]
+fn a_sessions_seed_goes_on_with_its_text_alone() {
+    let path = file("seed");
+    let drawn = |prompt: &str| with(&request(prompt), json!({"temperature": 1.2, "seed": 42}));
+    let system = start(json!({"n_ctx": 300, "n_parallel": 2, "kv_unified": true}));
+    // Longer than the session.
+    let other = &prompts()[10..14].concat();
+    let expected = complete(&system, Completion, &with(&drawn(other), json!({"id_slot": 1})))["tokens"].clone();
+    complete(
+        &system,
+        Completion,
+        &with(&drawn("Once upon a time there was a child named Mia."), json!({"id_slot": 1})),
+    );
+    save(&system, 1, &path).expect("saved");
+    load(&system, 1, &path).expect("loaded");
+    complete(&system, Completion, &with(&request(&long_prompt()), json!({"id_slot": 0, "n_predict": 60})));
+    assert_eq!(n_past(&system, 1), 0, "its cells were needed");
+    let answer = complete(&system, Completion, &with(&drawn(other), json!({"id_slot": 1})));
+    assert!(answer["tokens_evaluated"].as_u64() > Some(50), "{answer}");
+    assert_eq!(answer["tokens"], expected);
+}
+
+/// The token that ends a text is evaluated if it was drafted, and not otherwise.
+#[test]
+fn what_is_saved_does_not_depend_on_who_proposed_the_end() {
+    let (path, system) = (file("end"), start(json!({"n_ctx": 512})));
+    let mut drafted = 0;
+    for prompt in prompts().iter().step_by(3) {
+        let ask = json!({
+            "prompt": prompt, "n_predict": 60, "temperature": 0, "stop": ["."], "session_save": path, "return_tokens": true,
+        });
+        let plain = complete(&system, Completion, &ask);
+        let fast = complete(&system, Speculative, &with(&ask, steady()));
+        assert_eq!(fast["session_save"]["n_saved"], plain["session_save"]["n_saved"], "{prompt}");
+        assert_eq!(fast["tokens_cached"], plain["tokens_cached"], "{prompt}");
+        let ended_by = fast["sources"].as_array().and_then(|sources| sources.last()).cloned();
+        drafted += usize::from(fast["stop_type"] == "word" && ended_by == Some(json!("draft")));
+    }
+    assert!(drafted > 2, "{drafted}");
+}

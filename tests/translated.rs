@@ -192,6 +192,14 @@ fn several_at_once_give_what_each_gives_alone() {
 }
 
 #[test]
+fn a_draft_with_other_tokens_does_not_answer_alone() {
+    let system = load(&json!({"model_draft": Changed::new("draft").without_every(40).write("fewer-alone")}), json!({}));
+    let request = json!({"prompt": "Once", "n_predict": 4, "speculative": {"model": "draft"}}).to_string();
+    let error = system.with_server(|server| server.complete(Speculative, request.as_bytes())).expect_err("refused");
+    assert!(error.message().starts_with("speculative.model: the draft model's vocabulary"), "{error}");
+}
+
+#[test]
 fn a_session_keeps_what_the_draft_has_read() {
     let init = json!({"model_draft": Changed::new("draft").without_every(40).write("fewer-session")});
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("translated.session");

@@ -38,6 +38,8 @@ const TEXTS: [(&str, &str, f64); 4] =
     [("story", STORY, 0.0), ("record", RECORD, 0.0), ("story at 1", SNAIL, 1.0), ("noise", SNAIL, 5.0)];
 
 const N_PREDICT: usize = 96;
+/// So long, and some more, idle threads of a pool poll for work.
+const SPINNING: Duration = Duration::from_millis(1000);
 
 fn main() -> ExitCode {
     common::exit(run())
@@ -74,9 +76,10 @@ fn plain(host: &Host, pair: &Pair, repetitions: usize) -> Result<()> {
     noise["temperature"] = json!(5);
     let (mut bares, mut greedy, mut noisy, mut same) = (Vec::new(), Vec::new(), Vec::new(), true);
     for repetition in 0..=3 * repetitions {
+        // The threads of the other side spin for a while.
+        std::thread::sleep(SPINNING);
         let (tokens, time) = bare.generate(&ids, N_PREDICT)?;
-        // Its threads spin for a while.
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::sleep(SPINNING);
         let response = ask(host, &request)?;
         same &= response["tokens"] == json!(tokens);
         noise["seed"] = json!(repetition);

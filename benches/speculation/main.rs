@@ -261,6 +261,8 @@ impl Peers {
                 .map(|flash| [(n_threads, 50), (1, 50), (1, 0)].map(|(t, poll)| with(flash, t, poll)).into())
                 .into()
         };
+        // Our threads spin for a while.
+        std::thread::sleep(ways::SPINNING);
         let mut loaded = Vec::new();
         for settings in kinds {
             let mut best: Option<(f64, Settings, Models)> = None;

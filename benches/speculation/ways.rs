@@ -154,13 +154,13 @@ pub struct Written {
 }
 
 /// How long idle threads of a pool spin at most, before they sleep.
-const SPINNING: Duration = Duration::from_millis(400);
+pub const SPINNING: Duration = Duration::from_millis(1000);
 
 /// The two sides.
 pub struct Sides<'a> {
     host: &'a Host,
     models: &'a mut Models,
-    /// Whether the last text was written by ours.
+    /// Whether the last text was written by ours, as far as that is known.
     before: Option<bool>,
 }
 
@@ -226,7 +226,7 @@ impl<'a> Sides<'a> {
     /// One text.
     pub fn generate(&mut self, task: &Task, way: &Way, text: &Written) -> Result<(Cost, Vec<i32>)> {
         // Threads of the other side spin for a while.
-        if self.before.replace(way.is_ours()).is_some_and(|ours| ours != way.is_ours()) {
+        if self.before.replace(way.is_ours()) != Some(way.is_ours()) {
             std::thread::sleep(SPINNING);
         }
         match &way.how {

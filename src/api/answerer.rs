@@ -18,7 +18,7 @@ pub(super) struct Answerer<'a> {
     pub(super) name: String,
     /// Tokens that one request's context may hold.
     pub(super) n_ctx: usize,
-    template: &'a OnceCell<ChatTemplate>,
+    templates: &'a ByTools,
     server: &'a Server,
 }
 
@@ -26,8 +26,8 @@ impl Server {
     /// The target.
     pub(super) fn target(&self) -> Answerer<'_> {
         let models = self.models();
-        let template = &self.templates.target;
-        Answerer { model: &models.target, name: self.alias(), n_ctx: models.n_ctx, template, server: self }
+        let templates = &self.templates.target;
+        Answerer { model: &models.target, name: self.alias(), n_ctx: models.n_ctx, templates, server: self }
     }
 
     /// The draft model, as it answers alone.
@@ -44,8 +44,11 @@ impl Server {
         if let Some(why) = &report.reason {
             return Err(refused(&format!("the draft model is not used: {why}")));
         }
+        if report.translates {
+            return Err(refused("the draft model's vocabulary is not the target's, so it drafts and does not answer"));
+        }
         let name = params.path.to_string_lossy().into_owned();
-        Ok(Answerer { model, name, n_ctx: report.n_ctx, template: &self.templates.draft, server: self })
+        Ok(Answerer { model, name, n_ctx: report.n_ctx, templates: &self.templates.draft, server: self })
     }
 
     /// The one or the other.
@@ -60,21 +63,31 @@ impl Server {
 /// The chat templates, parsed when they are first needed.
 #[derive(Default)]
 pub(super) struct Templates {
-    target: OnceCell<ChatTemplate>,
-    draft: OnceCell<ChatTemplate>,
+    target: ByTools,
+    draft: ByTools,
 }
+
+/// The usual one, and that for requests with tools.
+type ByTools = [OnceCell<ChatTemplate>; 2];
 
 impl<'a> Answerer<'a> {
     pub(super) fn vocab(&self) -> &'a Vocab {
         self.model.vocab()
     }
 
-    /// `init`'s chat template, or the model's; a draft model without one has the target's.
+    /// `init`'s chat template, or the model's, which may have another one `with_tools`; a draft model without one has the target's.
     ///
     /// # Errors
     /// There is none, or it cannot be parsed.
-    pub(super) fn template(&self) -> Result<&'a ChatTemplate> {
-        self.template.get_or_try_init(|| {
+    pub(super) fn template(&self, with_tools: bool) -> Result<&'a ChatTemplate> {
+        let [usual, for_tools] = self.templates;
+        if with_tools
+            && self.server.chat_template().is_none()
+            && let Some(source) = self.model.tool_template()
+        {
+            return for_tools.get_or_try_init(|| ChatTemplate::parse(&source));
+        }
+        usual.get_or_try_init(|| {
             let own = self.server.chat_template().or_else(|| self.model.chat_template());
             let source = own
                 .or_else(|| self.server.models().target.chat_template())
@@ -119,7 +132,8 @@ impl<'a> Answerer<'a> {
         }
     }
 
-    /// Biases by token, one entry each, sorted. A text's bias goes to each of its tokens, as in llama-server.
+    /// Biases by token, one entry each, sorted. A text's bias goes to each of its tokens, as in llama-server; and what the model
+    /// is not to say is banned, whatever the request wants.
     ///
     /// # Errors
     /// A token is none of the vocabulary.
@@ -144,6 +158,7 @@ impl<'a> Answerer<'a> {
                 }
             }
         }
+        biases.extend(vocab.suppressed_tokens().iter().map(|token| (*token, f32::NEG_INFINITY)));
         Ok(biases.into_iter().collect())
     }
 }

@@ -92,7 +92,8 @@ pub struct RenderInput<'a> {
 }
 
 impl ChatTemplate {
-    /// Parses a template, and renders it a few times to find out what it expects of the messages.
+    /// Parses a template, which may be given by its name, and renders it a few times to find out what it expects of the
+    /// messages.
     ///
     /// # Errors
     /// [`Code::InvalidRequest`], `chat_template: ...` with the line, when it is not a Jinja template.
@@ -100,6 +101,7 @@ impl ChatTemplate {
         if source.len() > MAX_SOURCE {
             return Err(Error::invalid(format!("{NAME}: {} bytes, the most is {MAX_SOURCE}", source.len())));
         }
+        let source = source::named(source)?;
         let developer = source.contains("developer");
         on_own_stack(|| {
             let mut env = environment()?;

@@ -168,6 +168,12 @@ impl<'a> Fields<'a> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
+    /// The same where `null` is a value as any other.
+    pub fn get_any(&mut self, key: &'static str) -> Option<&'a Value> {
+        self.known.push(key);
+        self.map.get(key)
+    }
+
     /// The keys that begin with `prefix`, without it, and their values; all of them count as known.
     pub fn get_prefixed(&mut self, prefix: &str) -> Vec<(&'a str, &'a Value)> {
         let map: &'a Map<String, Value> = self.map;

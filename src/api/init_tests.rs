@@ -168,6 +168,15 @@ fn draft_follows_the_target() {
     );
     let (model, context) = with_draft(own);
     assert_eq!((model.n_gpu_layers, model.devices), (7, vec!["Y".to_owned()]));
+    // Off all devices: the draft as well, unless it says otherwise.
+    let off = |more: Value| {
+        let mut init = json!({"model": "m.gguf", "model_draft": "d.gguf", "devices": "none"});
+        init.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        with_draft(init).0.n_gpu_layers
+    };
+    assert_eq!((off(json!({})), off(json!({"n_gpu_layers_draft": 7}))), (0, 7));
+    assert_eq!(off(json!({"n_gpu_layers_draft": 7, "devices_draft": "none"})), 0);
+    assert_eq!(off(json!({"devices_draft": ["Y"]})), -1);
     assert_eq!((context.n_ctx, context.n_threads, context.n_threads_batch), (Some(256), 1, 1));
     assert_eq!((context.type_k, context.type_v), (CacheType::F16, CacheType::Q4_0));
 }

@@ -9,18 +9,20 @@ mod disjoint;
 mod keywords;
 mod merge;
 mod pattern;
+mod steps;
 #[cfg(test)]
 #[path = "json_schema/validator_tests.rs"]
 mod validator;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::{Map, Value, json};
 
 use super::fields::show;
 use crate::error::{Error, Result};
 use crate::llama::schema_to_grammar;
-use keywords::{bounds, count, integer, is_of_type, named_types, string, strings};
+use keywords::{FORMATS, MAX_ITEMS, bounds, count, integer, is_of_type, named_types, string, strings};
+use steps::{Steps, VISIT};
 
 /// Most schemas in a schema, most values in an `enum`, most properties of an object.
 const MAX_NODES: usize = 2000;
@@ -110,7 +112,7 @@ pub fn read(value: &Value) -> Result<Value> {
 /// `invalid_request`, with the place in the schema: what is no schema, what nothing can satisfy, what a grammar cannot
 /// enforce, what is too large.
 pub fn to_grammar(schema: &Value) -> Result<String> {
-    let mut reader = Reader { root: schema, names: HashMap::new(), todo: VecDeque::new(), nodes: 0, values: 0 };
+    let mut reader = Reader::new(schema);
     let root = reader.reference("#", "#").map_err(Error::invalid)?;
     let mut defs = Map::new();
     while let Some((name, at)) = reader.todo.pop_front() {
@@ -153,11 +155,20 @@ struct Reader<'a> {
     todo: VecDeque<(String, String)>,
     nodes: usize,
     values: usize,
+    steps: Steps,
 }
 
 impl<'a> Reader<'a> {
+    fn new(root: &'a Value) -> Self {
+        Self { root, names: HashMap::new(), todo: VecDeque::new(), nodes: 0, values: 0, steps: Steps::new() }
+    }
+
     /// What a reference points at.
     fn resolve(&self, reference: &str, at: &str) -> Checked<&'a Value> {
+        if reference.len() > MAX_PATH {
+            return wrong(at, "a $ref that is too long");
+        }
+        self.steps.take(4 + reference.len() / 2, at)?;
         let Some(pointer) = reference.strip_prefix('#') else {
             return wrong(at, format!("$ref {reference:?}: only references into the same schema are followed"));
         };
@@ -166,9 +177,6 @@ impl<'a> Reader<'a> {
 
     fn reference(&mut self, reference: &str, at: &str) -> Checked<Value> {
         self.resolve(reference, at)?;
-        if reference.len() > MAX_PATH {
-            return wrong(at, "a $ref that is too long");
-        }
         let next = format!("d{}", self.names.len());
         let name = self.names.entry(reference.to_owned()).or_insert_with(|| {
             self.todo.push_back((next.clone(), reference.to_owned()));
@@ -192,6 +200,7 @@ impl<'a> Reader<'a> {
             Value::Bool(false) => return wrong(at, "nothing is valid under false"),
             other => return wrong(at, format!("expected a schema, got {}", show(other))),
         };
+        self.steps.take(VISIT * map.len(), at)?;
         if let Some(keyword) = BEYOND.iter().find(|keyword| map.contains_key(**keyword)) {
             return wrong(at, format!("{keyword} cannot be enforced by a grammar"));
         }
@@ -201,8 +210,9 @@ impl<'a> Reader<'a> {
             None => Ok(()),
         };
         if map.contains_key("allOf") {
-            let merged = merge::all_of(map, at, &|reference| self.resolve(reference, at))?;
-            return self.schema(&merged, at, names + 1);
+            let merged = merge::all_of(self, map, at)?;
+            // It may refer to what it is in, and so nests until the names are too long: before the stack is exhausted.
+            return self.schema(&merged, at, names + 24);
         }
         if let Some(reference) = map.get("$ref") {
             alone("$ref")?;
@@ -237,33 +247,42 @@ impl<'a> Reader<'a> {
         let Some(list) = parts.as_array().filter(|list| !list.is_empty()) else {
             return wrong(at, "must be an array of schemas, and not empty");
         };
-        if keyword == "oneOf" {
-            let resolve = |reference: &str| self.resolve(reference, at).ok();
-            for (i, one) in list.iter().enumerate() {
-                if let Some(j) = list.iter().take(i).position(|other| !disjoint::disjoint(one, other, &resolve, 0)) {
-                    return wrong(at, format!("{j} and {i} may both be valid, which oneOf forbids: use anyOf"));
-                }
-            }
-        }
         let mut out = Vec::new();
         for (i, part) in list.iter().enumerate() {
             if part != &Value::Bool(false) {
                 out.push(self.schema(part, &format!("{at}/{i}"), names + 12)?);
             }
         }
+        // Each with each: not before it is known that they are not too many.
+        if keyword == "oneOf" {
+            self.exclusive(list, at)?;
+        }
         if out.is_empty() { wrong(at, "nothing is valid") } else { Ok(json!({ "anyOf": out })) }
     }
 
+    /// An error unless it is certain that no value is valid under two of these.
+    fn exclusive(&self, list: &[Value], at: &str) -> Checked<()> {
+        for (i, one) in list.iter().enumerate() {
+            for (j, other) in list.iter().take(i).enumerate() {
+                if !disjoint::disjoint(self, one, other, at, 0)? {
+                    return wrong(at, format!("{j} and {i} may both be valid, which oneOf forbids: use anyOf"));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn values(&mut self, map: &Map<String, Value>, values: &Value, at: &str) -> Checked<Value> {
-        let Some(values) = values.as_array() else { return wrong(at, "enum must be an array") };
-        self.values += values.len();
+        let Some(list) = values.as_array() else { return wrong(at, "enum must be an array") };
+        self.values += list.len();
         if self.values > MAX_VALUES {
             return wrong(at, format!("more than {MAX_VALUES} values in enums"));
         }
+        self.steps.copy(values, at)?;
         let types = named_types(map, at)?;
         let is_const = |value: &Value| map.get("const").is_none_or(|wanted| wanted == value);
         let fits = |value: &Value| types.is_empty() || types.iter().any(|name| is_of_type(value, name));
-        let valid: Vec<&Value> = values.iter().filter(|value| is_const(value) && fits(value)).collect();
+        let valid: Vec<&Value> = list.iter().filter(|value| is_const(value) && fits(value)).collect();
         if valid.is_empty() { wrong(at, "no value of the enum is valid") } else { Ok(json!({ "enum": valid })) }
     }
 
@@ -278,7 +297,9 @@ impl<'a> Reader<'a> {
             .filter(|(_, keywords)| assertions.iter().any(|key| keywords.contains(key)))
             .map(|(name, _)| (*name).to_owned())
             .collect();
-        if assertions == ["format"] {
+        // A format that is a note says nothing of the type; one that is enforced makes it a string, as in llama.cpp.
+        let is_note = |format: &str| !FORMATS.contains(&format);
+        if assertions == ["format"] && map.get("format").and_then(Value::as_str).is_some_and(is_note) {
             types.clear();
         }
         Ok(types)
@@ -288,7 +309,11 @@ impl<'a> Reader<'a> {
         match name {
             "object" => self.object(map, at, names),
             "array" => self.array(map, at, names),
-            "string" => string(map, at),
+            "string" => {
+                let plain = string(map, at)?;
+                self.steps.copy(&plain, at)?;
+                Ok(plain)
+            }
             "integer" => integer(map, at),
             "number" => match NUMERIC.iter().find(|key| map.contains_key(**key)) {
                 Some(key) => wrong(at, format!("{key} is enforced on the type integer alone")),
@@ -306,6 +331,8 @@ impl<'a> Reader<'a> {
             Some(_) => return wrong(at, "properties must be an object"),
         };
         let required = strings(map, "required", at)?;
+        self.steps.take(VISIT * (properties.len() + required.len()), at)?;
+        let needed: HashSet<&str> = required.iter().copied().collect();
         let additional = match map.get("additionalProperties") {
             None if map.contains_key("properties") || !required.is_empty() => None,
             None | Some(Value::Bool(true)) => Some(json!(true)),
@@ -317,8 +344,12 @@ impl<'a> Reader<'a> {
             if schema != &Value::Bool(false) {
                 let plain = self.schema(schema, &format!("{at}/properties/{name}"), names + name.len() + 1)?;
                 out.insert(name.clone(), plain);
-            } else if required.contains(&name.as_str()) {
+            } else if needed.contains(name.as_str()) {
                 return wrong(at, format!("{} is required and never valid", show(&json!(name))));
+            } else if additional.is_some() {
+                // Left out, its name would be as good as any other for an additional one.
+                let at = format!("{at}/properties/{name}");
+                return wrong(&at, "false beside additionalProperties cannot be enforced");
             }
         }
         for name in &required {
@@ -326,7 +357,13 @@ impl<'a> Reader<'a> {
                 if map.get("additionalProperties") == Some(&Value::Bool(false)) {
                     return wrong(at, format!("{} is required and is no property", show(&json!(name))));
                 }
-                let any = additional.clone().filter(Value::is_object).unwrap_or_else(|| json!({}));
+                // Read again, not copied: schemas are counted where they are read, and a copy may hold a lot of copies.
+                let any = match map.get("additionalProperties") {
+                    Some(any @ Value::Object(_)) => {
+                        self.schema(any, &format!("{at}/additionalProperties"), names + 20)?
+                    }
+                    _ => json!({}),
+                };
                 out.insert((*name).to_owned(), any);
             }
         }
@@ -363,6 +400,9 @@ impl<'a> Reader<'a> {
         let tuple = map.get("prefixItems").or(items.filter(|items| items.is_array()));
         if let Some(tuple) = tuple {
             let Some(tuple) = tuple.as_array() else { return wrong(at, "prefixItems must be an array") };
+            if map.contains_key("prefixItems") && items.is_some_and(Value::is_array) {
+                return wrong(at, "items beside prefixItems must be one schema");
+            }
             let len = tuple.len() as u64;
             if least > len || most.is_some_and(|most| most < len) {
                 return wrong(at, format!("a tuple has as many items as prefixItems, {len}"));
@@ -380,6 +420,7 @@ impl<'a> Reader<'a> {
         };
         let mut out = json!({"type": "array", "items": items, "minItems": least});
         if let Some(most) = most {
+            let most = if least == 0 { most.min(MAX_ITEMS) } else { most };
             out["maxItems"] = json!(most);
         }
         Ok(out)

@@ -1,8 +1,9 @@
 //! Random texts of many schemas' grammars are valid; what cannot be enforced is refused.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{read, to_grammar, validator};
 use crate::grammar::Grammar;
@@ -53,6 +54,8 @@ fn schemas() -> Vec<Value> {
         json!({"type": "string", "pattern": "^[^x]{1,3}.?\\w+é+$"}),
         json!({"type": "string", "pattern": "ab|c\\.d"}),
         json!({"type": "string", "pattern": "^[!-~]{2,4}$"}),
+        json!({"type": "string", "pattern": "^[\\da-c-]{2}$"}),
+        json!({"properties": {"day": {"format": "date"}}, "required": ["day"]}),
         json!({"type": "array", "items": {"type": "array", "items": {"type": "integer"}, "maxItems": 2}, "minItems": 1, "maxItems": 3}),
         json!({"type": "array", "items": false}),
         json!({"type": "array", "prefixItems": [{"type": "boolean"}, {"const": "x"}], "items": {"type": "null"}}),
@@ -65,7 +68,11 @@ fn schemas() -> Vec<Value> {
         json!({"type": "object", "properties": {}, "additionalProperties": false}),
         json!({"properties": {"a b": {"const": 1}, "": {"const": 2}, "\"q\"": {"const": 3}, "root": {"const": 4}, "string": {"type": "null"}}, "required": ["", "root"]}),
         json!({"type": "object", "required": ["x"], "properties": {"y": {"type": "null"}}}),
+        json!({"type": "object", "properties": {"a": false, "b": {"type": "null"}}, "additionalProperties": false}),
         json!({"oneOf": [{"type": "integer", "maximum": 5}, {"type": "boolean"}]}),
+        json!({"oneOf": [{"enum": ["a", "b"]}, {"enum": [1, 2, "c"]}, {"const": null}]}),
+        json!({"oneOf": [{"enum": [1, 2.5]}, {"enum": [1.5, 2]}, {"const": [1]}]}),
+        json!({"oneOf": [{"const": 9_007_199_254_740_992_u64}, {"const": 9_007_199_254_740_993_u64}]}),
         json!({"oneOf": [
             {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["kind", "lives"]},
             {"type": "object", "properties": {"kind": {"const": "dog"}, "name": {"type": "string", "maxLength": 3}}, "required": ["kind"]},
@@ -76,6 +83,8 @@ fn schemas() -> Vec<Value> {
             {"$ref": "#/$defs/b"},
             {"properties": {"a": {"minimum": 3, "maximum": 5, "type": "integer"}}},
         ], "$defs": {"b": {"properties": {"b": {"type": "boolean"}}, "required": ["b"]}}}),
+        json!({"allOf": [{"$ref": "#/$defs/x", "required": ["a"]}],
+            "$defs": {"x": {"type": "object", "properties": {"a": {"type": "null"}}, "additionalProperties": false}}}),
         json!({"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "object", "properties": {
             "value": {"enum": [1, 2]}, "children": {"type": "array", "items": {"$ref": "#/$defs/tree"}, "maxItems": 2},
         }, "required": ["value"]}}}),
@@ -154,6 +163,53 @@ fn dates_are_days_of_the_calendar() {
 }
 
 #[test]
+fn an_enforced_format_makes_a_string() {
+    let grammar = |schema: Value| to_grammar(&schema).unwrap();
+    for format in ["date", "time", "date-time", "uuid"] {
+        assert_eq!(grammar(json!({ "format": format })), grammar(json!({"type": "string", "format": format})));
+    }
+    assert_eq!(grammar(json!({"format": "email"})), grammar(json!({})));
+}
+
+#[test]
+fn blanks_and_line_ends_are_those_of_the_standard() {
+    let model = model();
+    let grammar = |pattern: &str| {
+        let schema = json!({"type": "string", "pattern": pattern});
+        Grammar::new(&model, &to_grammar(&schema).unwrap()).unwrap()
+    };
+    let has = |grammar: &Grammar, char: char| accepts(&model, grammar, &format!("\"{char}\""));
+    let (blank, any) = (grammar("^\\s$"), grammar("^.$"));
+    let others = [grammar("^\\S$"), grammar("^[^\\s]$")];
+    let lines = ['\u{2028}', '\u{2029}'];
+    let blanks = [' ', '\u{A0}', '\u{1680}', '\u{202F}', '\u{205F}', '\u{3000}', '\u{FEFF}'];
+    for char in blanks.into_iter().chain('\u{2000}'..='\u{200A}').chain(lines) {
+        assert!(has(&blank, char) && !others.iter().any(|other| has(other, char)), "{char:?}");
+        assert_eq!(has(&any, char), !lines.contains(&char), "{char:?}");
+    }
+    for char in ['x', 'é', '\u{85}', '\u{180E}', '\u{200B}', '\u{2060}'] {
+        assert!(!has(&blank, char) && others.iter().all(|other| has(other, char)) && has(&any, char), "{char:?}");
+    }
+}
+
+#[test]
+fn the_longest_arrays_are_served() {
+    let model = model();
+    for items in [json!({"type": "integer"}), json!({"$ref": "#/$defs/x"}), json!({"type": "array", "maxItems": 2000})]
+    {
+        for (least, most) in [(0, 1998), (0, 1999), (0, 2000), (0, 1_000_000), (1, 2000), (2000, 2000)] {
+            let schema = json!({
+                "type": "array", "items": items, "minItems": least, "maxItems": most,
+                "$defs": {"x": {"type": "integer"}},
+            });
+            let grammar = to_grammar(&schema).unwrap();
+            let grammar = Grammar::new(&model, &grammar).unwrap_or_else(|error| panic!("{error}: {schema}"));
+            assert_eq!(accepts(&model, &grammar, "[]"), least == 0, "{schema}");
+        }
+    }
+}
+
+#[test]
 fn the_validator_knows_formats_and_patterns() {
     for (schema, valid, invalid) in [
         (
@@ -186,14 +242,43 @@ fn the_validator_knows_formats_and_patterns() {
     }
 }
 
+/// Schemas of which a grammar would admit more than they do.
+fn wider() -> Vec<(Value, &'static str)> {
+    let closed = json!({"x": {"type": "object", "properties": {"a": {}}, "additionalProperties": false}});
+    let open = json!({"x": {"type": "object", "properties": {"a": {}}}});
+    let (array, tuple) = (json!({"type": "array", "items": {"type": "integer"}}), json!({"prefixItems": [{}, {}]}));
+    let closes = "additionalProperties beside properties in another part";
+    let rest = "items beside prefixItems in another part";
+    vec![
+        (
+            json!({"type": "object", "properties": {"a": false}, "additionalProperties": {"type": "integer"}}),
+            "#/properties/a: false beside additionalProperties",
+        ),
+        (json!({"properties": {"a": false}, "additionalProperties": true}), "#/properties/a: false beside"),
+        (json!({"type": "string", "format": "date", "pattern": "^1"}), "#: a format beside pattern"),
+        (json!({"type": "array", "prefixItems": [{}, {}], "items": [{"type": "null"}]}), "#: items beside prefixItems"),
+        (json!({"allOf": [{"$ref": "#/$defs/x", "properties": {"b": {"type": "integer"}}}], "$defs": closed}), closes),
+        (json!({"allOf": [{"properties": {"b": {}}, "$ref": "#/$defs/x"}], "$defs": closed}), closes),
+        (json!({"allOf": [{"$ref": "#/$defs/x", "additionalProperties": false}], "$defs": open}), closes),
+        (json!({"allOf": [array, tuple]}), rest),
+        (json!({"allOf": [tuple, array]}), rest),
+        (json!({"type": "string", "pattern": "^[a-\\d]$"}), "a range to a class"),
+        (json!({"format": 5}), "format must be a string"),
+        (json!({"oneOf": [{"const": 1}, {"const": 1.0}]}), "0 and 1 may both be valid"),
+        (json!({"oneOf": [{"const": {"a": [1], "b": -0.0}}, {"const": {"b": 0, "a": [1.0]}}]}), "0 and 1 may both"),
+        (json!({"oneOf": [{"enum": ["x", [2]]}, {"enum": [[2.0], 3]}]}), "0 and 1 may both be valid"),
+    ]
+}
+
 #[test]
 fn what_cannot_be_enforced_is_refused() {
     let deep = (0..1000).fold(json!({}), |inner, _| json!({"type": "array", "items": inner}));
     let many: Vec<String> = (0..5000).map(|i| format!("value {i}")).collect();
-    let names = |n: usize| (0..n).map(|i| (format!("p{i}"), json!({}))).collect::<serde_json::Map<_, _>>();
+    let names = |n: usize| (0..n).map(|i| (format!("p{i}"), json!({}))).collect::<Map<_, _>>();
     for (schema, why) in [
         (json!({"type": "nothing"}), "#: unrecognized type \"nothing\""),
         (json!({"type": 5}), "#: type must be"),
+        (json!({"type": vec!["string"; 8]}), "#: type must be"),
         (json!({"properties": {"a": {"type": "strin"}}}), "#/properties/a: unrecognized type"),
         (json!({"$ref": "https://example.com/schema"}), "only references into the same schema"),
         (json!({"$ref": "#/$defs/none"}), "cannot resolve $ref"),
@@ -214,6 +299,7 @@ fn what_cannot_be_enforced_is_refused() {
         (json!({"type": "string", "enum": [1]}), "no value"),
         (json!({"enum": many}), "more than 4000 values"),
         (json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "0 and 1 may both be valid"),
+        (json!({"oneOf": [{"enum": [1, 2, 3]}, {"enum": ["x", 3]}]}), "0 and 1 may both be valid"),
         (json!({"anyOf": []}), "not empty"),
         (json!({"anyOf": [{}], "properties": {}}), "beside anyOf"),
         (json!({"allOf": [{"$ref": "#"}]}), "refers to itself"),
@@ -224,13 +310,96 @@ fn what_cannot_be_enforced_is_refused() {
         (json!({"properties": {"a]": {}}, "additionalProperties": true}), "cannot be told from"),
         (json!({"properties": {"a": 5}}), "expected a schema, got 5"),
         (deep, "names of more than"),
-    ] {
+    ]
+    .into_iter()
+    .chain(wider())
+    {
         let shown: String = schema.to_string().chars().take(100).collect();
         let error = to_grammar(&schema).expect_err(&shown);
         assert!(error.message().starts_with("json_schema: "), "{error}");
         assert!(error.message().contains(why), "{shown}: {error}");
         assert!(error.message().len() < 600, "{}", error.message().len());
     }
+}
+
+/// So many parts of an `allOf`, each with a schema for the same property.
+fn parts_of_one_property(n: usize) -> Vec<Value> {
+    (0..n).map(|i| json!({"properties": {"x": {"title": i.to_string()}}})).collect()
+}
+
+/// Schemas that are short, but for lists, and endless to compare or to write out; and why they are refused.
+fn endless() -> Vec<(Value, &'static str)> {
+    let names = |prefix: &str, n: usize| (0..n).map(|i| format!("{prefix}{i}")).collect::<Vec<_>>();
+    let each = |names: &[String], schema: Value| -> Map<String, Value> {
+        names.iter().map(|name| (name.clone(), schema.clone())).collect()
+    };
+    let to = |name: &str| json!({"$ref": format!("#/$defs/{name}")});
+    let mut chain: Map<String, Value> =
+        (1..=8).map(|i| (format!("a{i}"), json!({"allOf": vec![to(&format!("a{}", i + 1)); 100]}))).collect();
+    chain.insert("a9".into(), json!({}));
+    let twenty = names("p", 20);
+    let own = |name: &str| json!({"type": "object", "required": twenty, "properties": each(&twenty, to(name))});
+    let consts: Vec<Value> = (0..100_000).map(|i| json!({ "const": i })).collect();
+    let (some, others) = (names("a", 100_000), names("b", 100_000));
+    let hundred = names("p", 100);
+    let wide = (0..3).fold(json!({}), |inner, _| json!({"required": hundred, "additionalProperties": inner}));
+    let copies = each(&hundred, json!({"allOf": [to("big")]}));
+    vec![
+        (json!({"allOf": parts_of_one_property(20_000)}), "more than 2000 schemas"),
+        (json!({"$ref": "#/$defs/a1", "$defs": chain}), "steps to read"),
+        (json!({"oneOf": [to("a"), to("b")], "$defs": {"a": own("a"), "b": own("b")}}), "#/oneOf: takes more than"),
+        (json!({"oneOf": consts}), "more than 2000 schemas"),
+        (
+            json!({"oneOf": [to("a"), to("b")], "$defs": {"a": {"enum": some}, "b": {"enum": others}}}),
+            "more than 4000 values",
+        ),
+        (json!({"properties": each(&some, json!(false)), "required": others}), "more than 128 properties"),
+        (wide, "more than 2000 schemas"),
+        (json!({"properties": copies, "$defs": {"big": {"const": vec![0; 20_000]}}}), "steps to read"),
+        (json!({"properties": {"": {"allOf": [{"$ref": "#"}]}}}), "names of more than"),
+    ]
+}
+
+#[test]
+fn what_is_endless_is_refused() {
+    for (schema, why) in endless() {
+        let shown: String = schema.to_string().chars().take(100).collect();
+        let started = Instant::now();
+        let error = to_grammar(&schema).expect_err(&shown);
+        assert!(error.message().starts_with("json_schema: ") && error.message().contains(why), "{shown}: {error}");
+        assert!(started.elapsed() < Duration::from_secs(20), "{shown}: {:?}", started.elapsed());
+    }
+}
+
+#[test]
+fn many_parts_may_speak_of_the_same_property() {
+    let grammar = |schema: Value| to_grammar(&schema).unwrap();
+    assert_eq!(grammar(json!({"allOf": parts_of_one_property(1500)})), grammar(json!({"properties": {"x": {}}})));
+    let whole = json!({"properties": {"a": {"type": "integer", "minimum": 3, "maximum": 5}}, "required": ["a"]});
+    let whole = grammar(whole);
+    for first in [
+        json!({"type": "integer"}),
+        json!({"allOf": [{"type": "integer"}]}),
+        json!({"allOf": [{"type": "integer"}, {"title": "a"}], "minimum": 3}),
+    ] {
+        let parts = json!([
+            {"properties": {"a": first}},
+            {"properties": {"a": {"minimum": 3}}, "required": ["a"]},
+            {"properties": {"a": first}},
+            {"properties": {"a": {"allOf": [{"maximum": 5}]}}},
+        ]);
+        assert_eq!(grammar(json!({ "allOf": parts })), whole, "{first}");
+    }
+}
+
+#[test]
+fn a_union_of_many_types_is_served() {
+    let kinds: Vec<String> = (0..300).map(|i| format!("kind{i}")).collect();
+    let kind = |name: &String| json!({"type": "object", "properties": {"kind": {"const": name}}, "required": ["kind"]});
+    let defs: Map<String, Value> = kinds.iter().map(|name| (name.clone(), kind(name))).collect();
+    let list: Vec<Value> = kinds.iter().map(|name| json!({"$ref": format!("#/$defs/{name}")})).collect();
+    let grammar = to_grammar(&json!({"oneOf": list, "$defs": defs})).unwrap();
+    assert!(kinds.iter().all(|name| grammar.contains(&format!("\\\"{name}\\\""))));
 }
 
 #[test]
@@ -245,5 +414,22 @@ fn the_field_is_an_object_or_a_string_that_holds_one() {
     ] {
         let error = read(&given).unwrap_err();
         assert!(error.message().starts_with("json_schema: ") && error.message().contains(why), "{error}");
+    }
+}
+
+/// No range begins with a class: then the hyphen is itself, as in ECMA-262.
+#[test]
+fn a_hyphen_behind_a_class_is_a_hyphen() {
+    let model = model();
+    for (pattern, yes, no) in [
+        ("^[\\d-z]$", ["5", "-", "z"], ["a", ":", "A"]),
+        ("^[\\w-.]$", ["a", "-", "."], ["/", "+", " "]),
+        ("^[\\w-\\.]$", ["a", "-", "."], ["/", "+", "\\"]),
+    ] {
+        let grammar = to_grammar(&json!({"type": "string", "pattern": pattern})).unwrap();
+        let grammar = Grammar::new(&model, &grammar).unwrap();
+        for (text, expected) in yes.map(|text| (text, true)).into_iter().chain(no.map(|text| (text, false))) {
+            assert_eq!(accepts(&model, &grammar, &json!(text).to_string()), expected, "{pattern} {text}");
+        }
     }
 }

@@ -23,7 +23,12 @@ pub(super) fn tokens(answerer: &Answerer, name: &str, input: &Input, room: &Room
         }
         Prompt::Messages(chat) => {
             let text = render(answerer, chat)?;
-            let tokens = whole(vocab, name, &[Piece::Text(text.clone())])?;
+            let mut tokens = whole(vocab, name, &[Piece::Text(text.clone())])?;
+            // A template that writes BOS itself must not get another.
+            let bos = vocab.bos().filter(|_| vocab.adds_bos());
+            if bos.is_some() && tokens.first().copied() == bos && tokens.get(1).copied() == bos {
+                tokens.remove(0);
+            }
             Ok((tokens, text.into()))
         }
     }
@@ -31,13 +36,7 @@ pub(super) fn tokens(answerer: &Answerer, name: &str, input: &Input, room: &Room
 
 /// A text from its beginning: BOS as the model wants it, and names of special tokens are those tokens.
 fn whole(vocab: &Vocab, name: &str, pieces: &[Piece]) -> Result<Vec<Token>> {
-    let mut tokens = of_pieces(vocab, name, pieces, true, true)?;
-    // A template that writes BOS itself must not get another.
-    let bos = vocab.bos().filter(|_| vocab.adds_bos());
-    if bos.is_some() && tokens.first().copied() == bos && tokens.get(1).copied() == bos {
-        tokens.remove(0);
-    }
-    Ok(tokens)
+    of_pieces(vocab, name, pieces, true, true)
 }
 
 /// The tokens of all pieces; messages call them `name`. The special tokens at the beginning of a text go before a piece
@@ -75,7 +74,7 @@ pub(super) fn render(answerer: &Answerer, chat: &Chat) -> Result<String> {
             own = ChatTemplate::parse(source)?;
             &own
         }
-        None => answerer.template()?,
+        None => answerer.template(!chat.tools.is_empty())?,
     };
     let vocab = answerer.vocab();
     let name = |token: Option<Token>| {

@@ -133,7 +133,7 @@ impl CompletionRequest {
         Ok(CompletionRequest { warnings: fields.finish(), ..request })
     }
 
-    /// The sampler's fields as a Markdown table, for the README: name, default, least, largest, meaning.
+    /// The sampler's fields as a Markdown table, for docs/reference.md: name, default, least, largest, meaning.
     pub fn sampler_table() -> String {
         sampling::table()
     }
@@ -189,7 +189,7 @@ impl CompletionRequest {
             return_tokens: flag(fields, "return_tokens", false)?,
             timings_per_token: flag(fields, "timings_per_token", false)?,
             debug: flag(fields, "__debug", false)?,
-            tag: fields.get("tag").cloned(),
+            tag: fields.get_any("tag").cloned(),
             lora: lora(fields)?,
             speculative: Speculation::read(fields, family, &defaults.speculative)?,
             prediction: prediction(fields)?,

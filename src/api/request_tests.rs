@@ -57,11 +57,12 @@ fn defaults_are_the_old_servers() {
         assert_eq!((&r.stop, &r.grammar, &r.logit_bias, &r.tag), (&vec![], &None, &vec![], &None));
         assert!(!r.speculative.report);
     });
-    // null is as good as nothing, for every field.
+    // null is as good as nothing, for every field but the one that is given back as it is.
     let nulls: Map<String, Value> = KEYS.iter().map(|key| (key.to_string(), Value::Null)).collect();
     let (mut nothing, mut null) = (request(json!({})), request(Value::Object(nulls)));
     assert!(nothing.seed_is_drawn);
     (nothing.sampling.seed, null.sampling.seed) = (0, 0);
+    assert_eq!(null.tag.take(), Some(Value::Null));
     assert_eq!(nothing, null);
 }
 

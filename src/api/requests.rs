@@ -21,6 +21,8 @@ pub const MAX_ENDED: usize = 4096;
 pub(super) struct Record {
     pub(super) order: Arc<Order>,
     pub(super) family: Family,
+    /// Whether its caller waits for all of it, so that polls take nothing.
+    pub(super) awaited: bool,
     /// Its texts.
     pub(super) texts: Vec<Text>,
     /// Whether the answer is `results`, and updates have an `index`.
@@ -91,11 +93,13 @@ fn index(family: Family) -> usize {
 }
 
 impl Requests {
-    /// Adds a request; `polled`: it was queued to be polled, so it is its family's newest.
-    pub(super) fn add(&self, record: Arc<Record>, polled: bool) {
+    /// Adds a request, which is its family's newest unless it is awaited.
+    pub(super) fn add(&self, record: Arc<Record>) {
         let mut inner = self.inner.lock();
         let id = record.order.id();
-        if polled && let Some(newest) = inner.newest.get_mut(index(record.family)) {
+        if !record.awaited
+            && let Some(newest) = inner.newest.get_mut(index(record.family))
+        {
             // Two threads may submit at once and get here in the other order.
             *newest = (*newest).max(Some(id));
         }

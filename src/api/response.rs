@@ -186,16 +186,16 @@ fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update]
 }
 
 /// The fields named, as llama-server: `a/b` is the field `b` of `a`, under the name `a/b`; what is not there is left
-/// out. Whether the request succeeded, and if not why, is always said, and so is which of several texts it is.
+/// out. Whether the request succeeded, and if not why, is always said, and so is which of several texts it is, and its `tag`.
 fn selected(answer: Map<String, Value>, names: &[String]) -> Map<String, Value> {
     let find = |path: &str| {
         let mut keys = path.split('/');
         let first = answer.get(keys.next()?)?;
         keys.try_fold(first, |value, key| value.as_object()?.get(key))
     };
-    let always = ["success", "index", "status", "error", "code"]
+    let always = ["success", "index", "tag", "status", "error", "code"]
         .into_iter()
-        .filter(|key| ["success", "index"].contains(key) || answer.get("success") == Some(&Value::Bool(false)));
+        .filter(|key| ["success", "index", "tag"].contains(key) || answer.get("success") == Some(&Value::Bool(false)));
     let names = names.iter().map(String::as_str).chain(always);
     names.filter_map(|name| Some((name.to_owned(), find(name)?.clone()))).collect()
 }

@@ -16,7 +16,7 @@ use super::request::{CompletionRequest, generation_settings};
 use super::requests::{Found, Record, Requests, Text};
 use super::system::would_deadlock;
 use super::{Family, InitRequest, prompts, response, status};
-use crate::engine::{self, Config, Engine, Models, Phase, Request};
+use crate::engine::{self, Config, Engine, Models, Order, Phase, Request};
 use crate::error::{Code, Error, Result};
 use crate::grammar::Grammar;
 use crate::host;
@@ -97,6 +97,11 @@ impl Server {
         &self.init.config
     }
 
+    /// What `init` did not understand.
+    pub fn warnings(&self) -> &[String] {
+        &self.init.warnings
+    }
+
     /// The name that answers give the model.
     pub fn alias(&self) -> String {
         let path = || self.init.config.model.path.to_string_lossy().into_owned();
@@ -126,8 +131,7 @@ impl Server {
     /// # Errors
     /// The request is wrong, or too many wait.
     pub fn submit(&self, family: Family, request: &[u8]) -> Result<Value> {
-        let record = self.enqueue(family, request)?;
-        self.requests.add(Arc::clone(&record), true);
+        let record = self.enqueue(family, request, false)?;
         let mut stats = record.texts.iter().map(|text| self.expected_prompt_stats(&record, text));
         let stats = if record.has_results { stats.collect() } else { stats.next().unwrap_or_default() };
         let mut answer = json!({"success": true, "id": record.order.id(), "prompt_stats": stats});
@@ -145,17 +149,17 @@ impl Server {
         if host::inside() {
             return Err(would_deadlock("get_completion"));
         }
-        let record = self.enqueue(family, request)?;
-        self.requests.add(Arc::clone(&record), false);
+        let record = self.enqueue(family, request, true)?;
         let events = record.order.wait();
         self.requests.ended(record.order.id());
         let answer = response::whole(&record, events, self.vocab(record.preview))
-            .ok_or_else(|| Error::new(Code::Internal, "the request's result was taken by a poll"))?;
+            .ok_or_else(|| Error::new(Code::Internal, "the engine ended without a result"))?;
         debug(&record, &answer);
         Ok(answer)
     }
 
-    /// Takes a request's updates since the last poll.
+    /// Takes a request's updates since the last poll. Of one that somebody waits for in [`Server::complete`] it only tells how far it
+    /// is.
     ///
     /// # Errors
     /// The command is wrong, or there is no such request.
@@ -166,6 +170,7 @@ impl Server {
         }
         let (id, updates, phase) = match self.requests.find(family, id)? {
             Found::Ended(id) => (id, Vec::new(), Phase::Finished),
+            Found::Here(record) if record.awaited => (record.order.id(), Vec::new(), record.order.watch(wait)),
             Found::Here(record) => {
                 let (events, phase) = record.order.take(wait);
                 let updates: Vec<Value> = events
@@ -224,8 +229,8 @@ impl Server {
         self.models.draft.as_ref().filter(|_| preview).unwrap_or(&self.models.target).vocab()
     }
 
-    /// Parses a request, makes tokens of its prompts and hands it to the engine.
-    fn enqueue(&self, family: Family, request: &[u8]) -> Result<Arc<Record>> {
+    /// Parses a request, makes tokens of its prompts and hands it to the engine. `awaited`: the caller waits for all of it.
+    fn enqueue(&self, family: Family, request: &[u8], awaited: bool) -> Result<Arc<Record>> {
         let engine = self.engine()?;
         let object = parse_object(request)?;
         let mut request = CompletionRequest::from_object(&object, family, &self.init.defaults)?;
@@ -299,10 +304,10 @@ impl Server {
                 });
             }
         }
-        let order = engine.submit(requests)?;
-        Ok(Arc::new(Record {
-            order,
+        let record = |order: &Arc<Order>| Record {
+            order: Arc::clone(order),
             family,
+            awaited,
             texts,
             has_results: request.has_results(),
             model: answerer.name,
@@ -320,7 +325,12 @@ impl Server {
             compare: request.speculative.compare,
             not_speculating: request.speculative.disabled.map(str::to_owned),
             warnings: request.warnings,
-        }))
+        };
+        engine.submit(requests, |order| {
+            let record = Arc::new(record(order));
+            self.requests.add(Arc::clone(&record));
+            record
+        })
     }
 
     /// How the engine is to speculate, with the predicted output in tokens.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::fields::{Fields, shortest, show, unavailable, unexpected, word_in};
 use super::suggest;
 use crate::error::{Error, Result};
-use crate::speculative::{Adaptive, MAX_BRANCHES, MAX_DRAFT, NgramParams, Settings, Source, Verify};
+use crate::speculative::{Adaptive, LookupParams, MAX_BRANCHES, MAX_DRAFT, NgramParams, Settings, Source, Verify};
 
 /// Which functions a request came through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -194,7 +194,7 @@ impl Options {
             Adaptive::Heuristic => json!("heuristic"),
             Adaptive::Fixed => json!(false),
         };
-        json!({
+        let mut answer = json!({
             "type": self.kind(),
             "n_max": n_max,
             "n_max_text": n_max_text,
@@ -204,9 +204,6 @@ impl Options {
             "p_split": shortest(*p_split),
             "verify": verify.as_str(),
             "adaptive": adaptive,
-            "ngram_size_n": ngram.simple.size_n,
-            "ngram_size_m": ngram.simple.size_m,
-            "ngram_min_hits": ngram.simple.min_hits,
             "ngram_mod_n_match": ngram.modulo.n_match,
             "ngram_mod_n_min": ngram.modulo.n_min,
             "ngram_mod_n_max": ngram.modulo.n_max,
@@ -217,21 +214,36 @@ impl Options {
             "lookup_cache_dynamic": self.caches.1,
             "model": if self.preview { "draft" } else { "target" },
             "compare": self.compare,
-        })
+        });
+        if let Value::Object(answer) = &mut answer {
+            answer.extend(sizes_json(ngram));
+        }
+        answer
     }
 }
 
-/// The parameters of the drafters that need no model: llama.cpp's, under llama-server's names for a request, and those
-/// of `suffix`. One set of sizes serves `ngram-simple`, `ngram-map-k` and `ngram-map-k4v`, as there.
+/// The keys of the sizes of `ngram-simple`, `ngram-map-k` and `ngram-map-k4v`: of all three (llama-server's names), and of each.
+const SIZES: [&str; 3] = ["ngram_size_n", "ngram_size_m", "ngram_min_hits"];
+const OWN_SIZES: [[&str; 3]; 3] = [
+    ["ngram_simple_size_n", "ngram_simple_size_m", "ngram_simple_min_hits"],
+    ["ngram_map_k_size_n", "ngram_map_k_size_m", "ngram_map_k_min_hits"],
+    ["ngram_map_k4v_size_n", "ngram_map_k4v_size_m", "ngram_map_k4v_min_hits"],
+];
+
+/// The parameters of the drafters that need no model: llama.cpp's, and those of `suffix`.
 fn ngram(fields: &mut Fields, ngram: &mut NgramParams) -> Result<()> {
     const LONGEST: i64 = 1024;
-    let lookup = &mut ngram.simple;
-    set(&mut lookup.size_n, fields.int("ngram_size_n", 1..=LONGEST)?);
-    set(&mut lookup.size_m, fields.int("ngram_size_m", 1..=LONGEST)?);
+    let [size_n, size_m, min_hits] = SIZES;
+    let (size_n, size_m) = (fields.int(size_n, 1..=LONGEST)?, fields.int(size_m, 1..=LONGEST)?);
     // llama-server's name, and the option's.
-    set(&mut lookup.min_hits, fields.int("ngram_m_hits", 1..=LONGEST)?);
-    set(&mut lookup.min_hits, fields.int("ngram_min_hits", 1..=LONGEST)?);
-    (ngram.map_k, ngram.map_k4v) = (*lookup, *lookup);
+    let hits = fields.int("ngram_m_hits", 1..=LONGEST)?;
+    let hits = fields.int(min_hits, 1..=LONGEST)?.or(hits);
+    let lookups = [&mut ngram.simple, &mut ngram.map_k, &mut ngram.map_k4v];
+    for (lookup, [own_n, own_m, own_hits]) in lookups.into_iter().zip(OWN_SIZES) {
+        set(&mut lookup.size_n, fields.int(own_n, 1..=LONGEST)?.or(size_n));
+        set(&mut lookup.size_m, fields.int(own_m, 1..=LONGEST)?.or(size_m));
+        set(&mut lookup.min_hits, fields.int(own_hits, 1..=LONGEST)?.or(hits));
+    }
     set(&mut ngram.modulo.n_match, fields.int("ngram_mod_n_match", 1..=LONGEST)?);
     set(&mut ngram.modulo.n_min, fields.int("ngram_mod_n_min", 0..=LONGEST)?);
     set(&mut ngram.modulo.n_max, fields.int("ngram_mod_n_max", 1..=LONGEST)?);
@@ -239,6 +251,15 @@ fn ngram(fields: &mut Fields, ngram: &mut NgramParams) -> Result<()> {
     set(&mut ngram.suffix.factor, fields.number("suffix_factor", 0.0..=64.0)?);
     set(&mut ngram.suffix.min_prob, fields.number("suffix_p_min", 0.0..=1.0)?);
     Ok(())
+}
+
+/// [`SIZES`], and the own ones of a rule that has others.
+fn sizes_json(ngram: &NgramParams) -> Map<String, Value> {
+    let values = |lookup: &LookupParams| [lookup.size_n.into(), lookup.size_m.into(), lookup.min_hits.into()];
+    let other = [ngram.map_k, ngram.map_k4v].map(|lookup| lookup != ngram.simple);
+    let own = OWN_SIZES.into_iter().skip(1).zip([ngram.map_k, ngram.map_k4v]).zip(other).filter(|(_, other)| *other);
+    let all = std::iter::once((SIZES, ngram.simple)).chain(own.map(|(own, _)| own));
+    all.flat_map(|(keys, lookup)| keys.map(str::to_owned).into_iter().zip(values(&lookup))).collect()
 }
 
 fn set<T>(place: &mut T, value: Option<T>) {

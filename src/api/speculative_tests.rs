@@ -87,6 +87,12 @@ fn values() {
         "speculative.ngram_size_m": 7, "speculative.ngram_m_hits": 2}),
         Settings { ngram, ..base() },
     );
+    let own = |size_n| LookupParams { size_n, size_m: 9, ..LookupParams::default() };
+    let ngram = NgramParams { simple: own(3), map_k: own(4), map_k4v: own(12), ..NgramParams::default() };
+    check(
+        json!({"speculative": {"ngram_simple_size_n": 3, "ngram_map_k_size_n": 4, "ngram_size_m": 9}}),
+        Settings { ngram, ..base() },
+    );
     // Values that ask for nothing.
     check(
         json!({"speculative": {"n_branches": 0, "model": "target", "compare": false,

@@ -93,6 +93,7 @@ pub(super) fn fixed(server: &Server) -> Map<String, Value> {
         "system_info": llama::system_info(),
         "llama_cpp": llama::llama_version(),
         "version": env!("CARGO_PKG_VERSION"),
+        "warnings": server.warnings(),
     });
     match status {
         Value::Object(status) => status,

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 use super::lookups::{Lookup, Lookups};
@@ -17,7 +18,7 @@ use crate::llama::log::{self, Level};
 ///
 /// Each `init` and `deinit` begins a new *epoch*, and only the newest one counts: a load of an older epoch aborts as
 /// soon as it notices. Loading and unloading is done in `turn`, one after the other, so that two models are never in
-/// memory together; `state` is only ever held for a moment.
+/// memory together; `life` is only ever held for a moment.
 #[derive(Clone, Default)]
 pub struct System {
     inner: Arc<Inner>,
@@ -27,9 +28,20 @@ pub struct System {
 struct Inner {
     epoch: AtomicU64,
     turn: Mutex<()>,
-    state: Mutex<State>,
+    joining: Mutex<()>,
+    life: Mutex<Life>,
     updates: Arc<Hook<dyn Fn(u64) + Send + Sync>>,
     lookups: Lookups,
+}
+
+/// What an epoch begins with, and what is left of those before it.
+#[derive(Default)]
+struct Life {
+    state: State,
+    /// Servers that were replaced and told to stop. Whoever gets the turn stops them before anything else.
+    replaced: Vec<Arc<Server>>,
+    /// Threads that load or unload, each with its epoch.
+    aside: Vec<(u64, JoinHandle<()>)>,
 }
 
 /// What `poll_system_status` shows as `state`.
@@ -46,12 +58,6 @@ pub(super) enum State {
     Failed(Error),
 }
 
-/// A new epoch and what the last one left to be unloaded.
-struct Begun {
-    epoch: u64,
-    before: Option<Arc<Server>>,
-}
-
 impl System {
     /// Nothing loaded yet.
     pub fn new() -> System {
@@ -66,38 +72,52 @@ impl System {
         if host::inside() {
             return Err(would_deadlock("init"));
         }
-        let begun = self.inner.begin(State::Loading(0.0));
-        self.inner.load(begun, command)
+        let epoch = self.inner.begin(&mut self.inner.life.lock(), State::Loading(0.0));
+        self.inner.join_older(epoch);
+        self.inner.load(epoch, command)
     }
 
     /// The same on a thread of its own.
     pub fn init_async(&self, command: &[u8]) {
-        let begun = self.inner.begin(State::Loading(0.0));
         let command = command.to_vec();
-        self.aside("foredraft-init", move |inner| {
+        self.aside("foredraft-init", State::Loading(0.0), move |inner, epoch| {
             // Whoever polls the status learns of it.
-            let _ = inner.load(begun, &command);
+            let _ = inner.load(epoch, &command);
         });
     }
 
-    /// Unloads, or aborts the load that runs, and waits for that; inside a callback it only begins to.
+    /// Unloads, or aborts the load that runs, and waits for that and for the threads of earlier calls; inside a
+    /// callback it only begins to.
     pub fn deinit(&self) {
-        let begun = self.inner.begin(State::Uninitialized);
         if host::inside() {
-            self.aside("foredraft-deinit", move |inner| inner.unload(begun));
+            self.aside("foredraft-deinit", State::Uninitialized, |inner, _| drop(inner.take_turn()));
         } else {
-            self.inner.unload(begun);
+            let epoch = self.inner.begin(&mut self.inner.life.lock(), State::Uninitialized);
+            self.inner.join_older(epoch);
+            drop(self.inner.take_turn());
         }
     }
 
-    /// Runs `work` on a thread of its own.
-    fn aside(&self, name: &str, work: impl FnOnce(&Inner) + Send + 'static) {
+    /// Begins a new epoch in that state, and runs `work` for it on a thread of its own.
+    fn aside(&self, name: &str, next: State, work: impl FnOnce(&Inner, u64) + Send + 'static) {
         let inner = Arc::clone(&self.inner);
         let thread = std::thread::Builder::new().name(name.into());
-        if let Err(error) = thread.spawn(move || work(&inner)) {
-            let error = Error::new(Code::Internal, format!("no thread for {name}: {error}"));
-            log::write(Level::Error, error.message());
-            *self.inner.state.lock() = State::Failed(error);
+        // Held until the thread is in the list, where every later epoch finds it.
+        let mut life = self.inner.life.lock();
+        let epoch = self.inner.begin(&mut life, next);
+        match thread.spawn(move || work(&inner, epoch)) {
+            Ok(thread) => {
+                // Those that have ended do not add up.
+                let ended = life.aside.extract_if(.., |(_, thread)| thread.is_finished());
+                ended.for_each(|(_, thread)| drop(thread.join()));
+                life.aside.push((epoch, thread));
+            }
+            Err(error) => {
+                let error = Error::new(Code::Internal, format!("no thread for {name}: {error}"));
+                life.state = State::Failed(error.clone());
+                drop(life);
+                log::write(Level::Error, error.message());
+            }
         }
     }
 
@@ -106,7 +126,7 @@ impl System {
     /// # Errors
     /// None is loaded, or what `call` returns.
     pub fn with_server<R>(&self, call: impl FnOnce(&Server) -> Result<R>) -> Result<R> {
-        let server = match &*self.inner.state.lock() {
+        let server = match &self.inner.life.lock().state {
             State::Ready(server) => Arc::clone(server),
             State::Loading(_) => {
                 return Err(Error::new(
@@ -124,11 +144,11 @@ impl System {
 
     /// What `poll_system_status` answers.
     pub fn status(&self) -> Value {
-        let state = self.inner.state.lock();
-        let status = match &*state {
+        let life = self.inner.life.lock();
+        let status = match &life.state {
             State::Ready(server) => {
                 let server = Arc::clone(server);
-                drop(state);
+                drop(life);
                 status::of_server(&server)
             }
             other => status::without_server(other),
@@ -149,35 +169,37 @@ impl System {
 }
 
 impl Inner {
-    /// Begins a new epoch in that state. What was loaded is told to stop, and left to the caller to unload.
-    fn begin(&self, next: State) -> Begun {
-        let mut state = self.state.lock();
-        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
-        let before = match std::mem::replace(&mut *state, next) {
-            State::Ready(server) => Some(server),
-            _ => None,
-        };
-        drop(state);
-        if let Some(server) = &before {
+    /// Begins a new epoch in that state. What was loaded is told to stop, and left to whoever gets the turn next.
+    fn begin(&self, life: &mut Life, next: State) -> u64 {
+        if let State::Ready(server) = std::mem::replace(&mut life.state, next) {
             server.begin_stop();
+            life.replaced.push(server);
         }
-        Begun { epoch, before }
+        self.epoch.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    fn unload(&self, begun: Begun) {
-        // An older load that still has the turn notices that its epoch is over.
-        let _turn = self.turn.lock();
-        if let Some(server) = begun.before {
+    /// Waits for the turn, and stops all that was replaced until then, whoever replaced it and may get the turn later.
+    /// An older load that has the turn notices that its epoch is over.
+    fn take_turn(&self) -> MutexGuard<'_, ()> {
+        let turn = self.turn.lock();
+        let replaced = std::mem::take(&mut self.life.lock().replaced);
+        for server in replaced {
             server.stop();
         }
+        turn
     }
 
-    fn load(&self, begun: Begun, command: &[u8]) -> Result<()> {
-        let Begun { epoch, before } = begun;
-        let _turn = self.turn.lock();
-        if let Some(server) = before {
-            server.stop();
-        }
+    /// Joins the threads of older epochs, which only have to notice that these are over. Not to be called inside a
+    /// callback, which may be theirs.
+    fn join_older(&self, epoch: u64) {
+        // Whoever comes second finds none in the list, and waits for those that the first one joins.
+        let _joining = self.joining.lock();
+        let older: Vec<_> = self.life.lock().aside.extract_if(.., |(began, _)| *began < epoch).collect();
+        older.into_iter().for_each(|(_, thread)| drop(thread.join()));
+    }
+
+    fn load(&self, epoch: u64, command: &[u8]) -> Result<()> {
+        let _turn = self.take_turn();
         let result = if self.is_current(epoch) { self.start(epoch, command) } else { Err(superseded()) };
         match result {
             Ok(server) => {
@@ -218,10 +240,10 @@ impl Inner {
 
     /// Enters a state, unless a newer epoch has begun; false then.
     fn enter(&self, epoch: u64, next: State) -> bool {
-        let mut state = self.state.lock();
+        let mut life = self.life.lock();
         let current = self.is_current(epoch);
         if current {
-            *state = next;
+            life.state = next;
         }
         current
     }

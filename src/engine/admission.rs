@@ -28,12 +28,20 @@ const NO_BRANCHES: &str = "n_branches: one, since these need another verify rule
     back, and n_parallel 1 or kv_unified";
 
 impl Generation {
-    /// Gives free slots to the requests that wait, in their order.
+    /// Gives free slots to the requests that wait, in their order. Where slots share their cells, nobody overtakes one that waits
+    /// for cells, nor a running one that was paused for want of them: they might wait forever.
     pub(super) fn admit(&mut self, notify: &mut dyn FnMut(u64)) {
         let mut waiting = VecDeque::with_capacity(self.queue.len());
+        let mut cells_are_awaited = self.running().any(|(_, task)| task.paused);
         while let Some(submission) = self.queue.pop_front() {
             let place = match submission.request.n_beams {
-                0 | 1 => self.slot_for(&submission).map(Place::Slot),
+                0 | 1 => match self.slot_for(&submission) {
+                    Some(_) if cells_are_awaited || !self.has_cells_for(&submission) => {
+                        cells_are_awaited = true;
+                        None
+                    }
+                    slot => slot.map(Place::Slot),
+                },
                 _ => (!self.beams.is_busy()).then_some(Place::Beams),
             };
             match place {
@@ -62,7 +70,7 @@ impl Generation {
     }
 
     /// The free slot for a request: the one it asks for, else the one whose cache begins with most of its prompt, else
-    /// the one unused for longest. `None`: none is free, or the cache has no room beside those that run.
+    /// the one unused for longest. `None`: none is free.
     fn slot_for(&self, submission: &Submission) -> Option<usize> {
         let request = &submission.request;
         let leader = request.prompt_of.filter(|_| self.can_copy()).map(|index| submission.ticket.phase_of(index));
@@ -81,10 +89,15 @@ impl Generation {
                 (worth, Reverse(slot.last_used))
             })?,
         };
-        let n_prompt = request.prompt.len().min(self.context.n_ctx());
+        Some(slot.index)
+    }
+
+    /// Whether there is room for a prompt beside those that run.
+    fn has_cells_for(&self, submission: &Submission) -> bool {
+        let Some(cells) = self.shared_cells else { return true };
+        let n_prompt = submission.request.prompt.len().min(self.context.n_ctx());
         let running: usize = self.running().map(|(slot, task)| slot.cache.len().max(task.tokens.len())).sum();
-        let fits = self.shared_cells.is_none_or(|cells| running == 0 || running + n_prompt < cells);
-        fits.then_some(slot.index)
+        running == 0 || running + n_prompt < cells
     }
 
     /// Whether caches are copied from slot to slot. Not where slots share their cells: a shift of the one would move the
@@ -168,8 +181,8 @@ impl Generation {
         let session_load = request.session_load.as_deref().map(|path| self.load_from(index, path)).transpose()?;
         let missing = request.speculative.as_ref().and_then(|settings| self.missing(&settings.sources));
         let slot = self.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
-        // A session's seed goes on where the request does.
-        let continues = std::mem::take(&mut slot.loaded) && tokens.starts_with(&slot.cache);
+        // A session's seed goes on where the request goes on with its text, whatever is left of that in the cache.
+        let continues = slot.loaded.take().is_some_and(|loaded| tokens.starts_with(&loaded));
         let seed = slot.seed.filter(|seed| continues && seed.seed == request.sampling.seed);
         let seed_position = request.seed_position.or(seed.map(|seed| seed.position(tokens.len()))).unwrap_or(0);
         // One token at least must be evaluated, for its logits.

@@ -164,7 +164,7 @@ fn say(
             Ok(probs) => probs,
             Err(error) => return (Some(Stop::Error(error)), accepted),
         };
-        if let Err(error) = task.sampler.accept_with(token, p) {
+        if let Err(error) = accept(task, context.logits(row + slot.branches.row(before)), token, p) {
             return (Some(Stop::Error(error)), accepted);
         }
         accepted += usize::from(child.is_some());
@@ -172,6 +172,19 @@ fn say(
             (None, Some(child)) => before = child,
             (stop, _) => return (stop, accepted),
         }
+    }
+}
+
+/// Tells the sampler of a token that was chosen from this row, in which it had the probability `p`.
+fn accept(task: &mut Task, logits: Option<&mut [f32]>, token: Token, p: f32) -> Result<()> {
+    match logits {
+        // What it learns from is no part of the list.
+        Some(logits) if task.sampler.learns_from_before() => {
+            let position = task.position();
+            task.sampler.row(logits, &task.tokens, position)?;
+            task.sampler.accept(token)
+        }
+        _ => task.sampler.accept_with(token, p),
     }
 }
 
@@ -219,8 +232,8 @@ impl Ahead<'_> {
         if self.vocab.is_eog(token) {
             return Some(false);
         }
-        let accepted = self.sampler.accept_with(token, self.listed.get(node).copied().unwrap_or(0.0));
-        self.error = accepted.err();
+        // The last row asked for was the one before this node.
+        self.error = self.sampler.accept(token).err();
         Some(self.error.is_none())
     }
 }

@@ -51,6 +51,8 @@ pub(super) enum Compare {
 pub(super) struct Second {
     /// What the first run has generated.
     expected: Vec<Token>,
+    /// Whether the run ends with the last of them: the clock may have ended the first one, and would not do so at the same token.
+    limited: bool,
     /// How many of them came.
     n_equal: usize,
     difference: Option<Difference>,
@@ -73,7 +75,7 @@ impl Compare {
     pub(super) fn generated(&mut self, token: Token) -> bool {
         match self {
             Compare::First { tokens, .. } => tokens.push(token),
-            Compare::Second(second) => return second.difference.is_some(),
+            Compare::Second(second) => return second.is_done(),
         }
         false
     }
@@ -117,6 +119,11 @@ impl Found {
 }
 
 impl Second {
+    /// Whether nothing more is to be learnt.
+    fn is_done(&self) -> bool {
+        self.difference.is_some() || (self.limited && self.n_equal == self.expected.len())
+    }
+
     /// The answer, when the run ends for this reason.
     fn answer(mut self, stop: Stop) -> Outcome {
         // A text that ends earlier.
@@ -154,10 +161,7 @@ impl Generation {
             self.ended.push((ticket, outcome));
             return;
         }
-        if request.t_max_predict.take().is_some() && outcome.stop == Stop::Limit {
-            // The clock may have ended it, and would not do so at the same token.
-            request.n_predict = Some(expected.len());
-        }
+        let limited = request.t_max_predict.take().is_some() && outcome.stop == Stop::Limit;
         let only_there = outcome.session_load.is_some() || request.n_cache_reuse > 0;
         let found = Found { n_cached: outcome.prompt.n_cached, only_there };
         let again = Request {
@@ -173,7 +177,7 @@ impl Generation {
             sampling: sampling::Settings { n_probs: 0, ..request.sampling },
             ..request
         };
-        let second = Second { expected, n_equal: 0, difference: None, first: outcome };
+        let second = Second { expected, limited, n_equal: 0, difference: None, first: outcome };
         let submission = Submission { request: again, ticket: ticket.clone(), deadline, found: Some(found) };
         let begun = self.begin(index, submission);
         match (begun, self.slots.get_mut(index).and_then(|slot| slot.task.as_mut())) {

@@ -6,7 +6,13 @@ use crate::engine::script_tests;
 fn second(expected: &[Token]) -> Compare {
     let mut first = Outcome::never_ran(Stop::Eos, 3, true);
     first.text = "the answer".into();
-    Compare::Second(Box::new(Second { expected: expected.to_vec(), n_equal: 0, difference: None, first }))
+    Compare::Second(Box::new(Second {
+        expected: expected.to_vec(),
+        limited: false,
+        n_equal: 0,
+        difference: None,
+        first,
+    }))
 }
 
 /// What is reported when the second run says `tokens`, from these logits, and then ends.
@@ -23,6 +29,21 @@ fn run(expected: &[Token], tokens: &[Token], logits: &[f32], stop: Stop) -> Comp
     let outcome = second.answer(stop);
     assert_eq!((outcome.text.as_str(), &outcome.stop), ("the answer", &Stop::Eos));
     outcome.speculation.and_then(|stats: SpeculationStats| stats.comparison).expect("a comparison")
+}
+
+/// A clock may have ended the first run where nothing else ends the second.
+#[test]
+fn a_run_that_is_limited_ends_with_the_last_token_of_the_first() {
+    let mut compare = second(&[5, 6]);
+    let Compare::Second(run) = &mut compare else { panic!("it is") };
+    run.limited = true;
+    for (token, ends) in [(5, false), (6, true)] {
+        compare.sampled(token, &[]);
+        assert_eq!(compare.generated(token), ends, "{token}");
+    }
+    let Compare::Second(run) = compare else { panic!("it is") };
+    let stats = run.answer(Stop::Limit).speculation;
+    assert_eq!(stats.and_then(|stats| stats.comparison), Some(Comparison::Done(None)));
 }
 
 #[test]

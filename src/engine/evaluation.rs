@@ -28,33 +28,30 @@ impl Generation {
         let base = self.running().filter(|(_, task)| task.is_generating()).count();
         // Where a token would get company otherwise.
         let alone = self.context.keeps_company() && (base == 1 || self.shared_cells.is_none());
-        let wishes: Vec<Wish> = self
-            .slots
-            .iter()
-            .filter_map(|slot| Some((slot, slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out)?)))
-            .filter(|(_, task)| task.speculation.is_some())
-            .map(|(slot, task)| {
-                let pending = task.tokens.len().saturating_sub(slot.cache.len());
-                let most = MAX_CHECKED.saturating_sub(pending.saturating_sub(1)).min(task.remaining() - 1);
-                let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(most);
-                let ready = task.is_generating() && (1..=MAX_PENDING).contains(&pending);
-                Wish {
-                    slot: slot.index,
-                    tokens: &task.tokens,
-                    sampler: &task.sampler,
-                    generated: task.output().len(),
-                    position: task.position(),
-                    room: ready.then_some(room),
-                    alone,
-                }
+        let Generation { slots, team, .. } = &mut *self;
+        let wish = |index: usize| {
+            let slot = slots.get(index)?;
+            let task =
+                slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out && task.speculation.is_some())?;
+            let pending = task.tokens.len().saturating_sub(slot.cache.len());
+            let most = MAX_CHECKED.saturating_sub(pending.saturating_sub(1)).min(task.remaining() - 1);
+            let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(most);
+            let ready = task.is_generating() && (1..=MAX_PENDING).contains(&pending);
+            Some(Wish {
+                tokens: &task.tokens,
+                sampler: &task.sampler,
+                generated: task.output().len(),
+                position: task.position(),
+                room: ready.then_some(room),
+                alone,
             })
-            .collect();
-        if wishes.is_empty() {
+        };
+        if (0..slots.len()).all(|index| wish(index).is_none()) {
             return;
         }
-        let start = self.team.now();
-        self.team.draft(&wishes, base);
-        self.t_draft = self.team.now().saturating_duration_since(start);
+        let start = team.now();
+        team.draft(wish, base);
+        self.t_draft = team.now().saturating_duration_since(start);
         for slot in &mut self.slots {
             let Some(speculation) = slot.task.as_mut().and_then(|task| task.speculation.as_mut()) else { continue };
             speculation.stats.t_draft += self.t_draft;
@@ -70,17 +67,29 @@ impl Generation {
         let generates = |slot: &Slot| slot.task.as_ref().is_some_and(Task::is_generating);
         // While others generate, a prompt comes in pieces that do not keep them waiting for long.
         let most = if self.slots.iter().any(generates) { self.context.n_ubatch() } else { self.context.n_batch() };
-        let mut room = most.min(self.context.n_batch());
         let mut free = self.free_cells();
-        let mut order: Vec<usize> = (0..self.slots.len()).collect();
-        order.sort_by_key(|index| self.slots.get(*index).map(|slot| (Reverse(generates(slot)), slot.last_used)));
-        for index in order {
+        // What each needs of the batch to get on comes before anybody's draft, and before more of a prompt.
+        let due = |slot: &Slot| {
+            let task = slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out);
+            task.map_or(0, |task| task.tokens.len().saturating_sub(slot.cache.len()).min(MAX_PENDING))
+        };
+        let mut owed: usize = self.slots.iter().map(due).sum();
+        let mut room = most.max(owed).min(self.context.n_batch());
+        let mut order = std::mem::take(&mut self.order);
+        order.clear();
+        order.extend(0..self.slots.len());
+        order.sort_unstable_by_key(|index| {
+            (self.slots.get(*index).map(|slot| (Reverse(generates(slot)), slot.last_used)), *index)
+        });
+        for index in order.iter().copied() {
             let Some(slot) = self.slots.get_mut(index) else { continue };
             slot.in_batch = None;
+            let own = due(slot);
+            owed -= own;
             let Some(task) = slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out) else { continue };
             slot.cache.group(&mut self.context);
             let pending = task.tokens.get(slot.cache.len()..).unwrap_or(&[]);
-            let most = room.min(slot.cache.room());
+            let most = room.saturating_sub(owed).max(own.min(room)).min(slot.cache.room());
             let chunk = pending.get(..most.min(pending.len())).unwrap_or(&[]);
             // A prompt pauses before its last token, where such memories are come back to when it is sent again.
             let pauses = !task.is_generating() && chunk.len() > 1 && Sequence::needs_checkpoints(&self.context);
@@ -110,6 +119,7 @@ impl Generation {
                 slot.in_batch = Some(InBatch { first, chunk: chunk.len(), draft: draft.len(), row });
             }
         }
+        self.order = order;
         !self.batch.is_empty()
     }
 

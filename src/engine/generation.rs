@@ -40,6 +40,8 @@ pub(super) struct Generation {
     /// Requests that have ended in this step, to be told by [`Generation::deliver`].
     pub(super) ended: Vec<(Ticket, Outcome)>,
     pub(super) batch: Batch,
+    /// The slots in the order in which they get their part of the batch; kept for its memory.
+    pub(super) order: Vec<usize>,
     /// Time that the drafters took in this step.
     pub(super) t_draft: Duration,
     /// Counts admissions: the order of requests, and of the slots' last use.
@@ -74,6 +76,7 @@ impl Generation {
             ctx_shift: config.ctx_shift,
             ended: Vec::new(),
             batch: Batch::new(),
+            order: Vec::new(),
             t_draft: Duration::ZERO,
             tick: 0,
             turn: Turn::default(),
@@ -132,6 +135,9 @@ impl Generation {
             self.team.end(index, &task.tokens, task.output().len());
         }
         slot.seed = Some(SeedOrigin::new(task.seed, task.tokens.len(), task.position()));
+        // The last generated token is evaluated if it was drafted, and not otherwise: nothing is to depend on that.
+        let generated = usize::from(task.n_predicted > 0);
+        slot.cache.cut(&mut self.context, task.tokens.len().saturating_sub(generated));
         let path = task.session_save.clone().filter(|_| !matches!(stop, Stop::Error(_)));
         let (cached, compare, deadline) = (slot.cache.len(), task.compare.take(), task.deadline);
         let saved = path.map(|path| self.save_to(index, &path));

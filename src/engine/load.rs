@@ -54,7 +54,7 @@ pub fn load(
     let (target, mtp_failure) = load_target(config, |part| progress(part * target_part))?;
     let draft = match &config.draft {
         Some((params, _)) => {
-            Some(Arc::new(Model::load(params, |part| progress(target_part + part * (1.0 - target_part)))?))
+            Some(Arc::new(Model::load_draft(params, |part| progress(target_part + part * (1.0 - target_part)))?))
         }
         None => None,
     };
@@ -167,7 +167,8 @@ fn generator(
         let params = ContextParams { n_ctx, n_seq_max, embeddings: false, ..params.clone() };
         let alone = Config { model: model.clone(), context: params.clone(), draft: None, ..config.clone() };
         let params = sequences(&params, n_parallel, draft, config.self_extend);
-        let mut context = Context::new(draft, &params, threads, interrupt)?;
+        let context = Context::new(draft, &params, threads, interrupt);
+        let mut context = context.map_err(|error| error.within("model_draft"))?;
         if config.warmup {
             warm_up(&mut context);
             measure(&mut context, &[1], MEASURING, |n, time| costs.saw_draft(n, time));

@@ -117,24 +117,29 @@ pub struct SlotStatus {
 
 impl Engine {
     /// Queues the texts of a request, all of them or none; their prompts' tokens and their settings are valid for the
-    /// model.
-    pub fn submit(&self, requests: Vec<Request>) -> Result<Arc<Order>> {
+    /// model. `register` is told of the order before the engine can report anything about it.
+    pub fn submit<R>(&self, requests: Vec<Request>, register: impl FnOnce(&Arc<Order>) -> R) -> Result<R> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let closed = self.shared.closed.lock();
         if *closed {
             return Err(self.stopped());
         }
         self.check_room(requests.len())?;
-        let expect =
+        let text =
             |request: &Request| Expected { n_prompt: request.prompt.len(), speculates: request.speculative.is_some() };
-        let order = Order::new(id, requests.iter().map(expect).collect(), Arc::clone(&self.unfinished));
+        let order = Order::new(id, requests.iter().map(text).collect(), Arc::clone(&self.unfinished));
+        let registered = register(&order);
         let now = Instant::now();
         for (request, ticket) in requests.into_iter().zip(order.tickets()) {
             // A time too far to be written as an `Instant` never comes.
             let deadline = request.timeout.and_then(|timeout| now.checked_add(timeout));
-            self.send(Command::Submit(Box::new(Submission { request, ticket, deadline, found: None })))?;
+            let submission = Submission { request, ticket, deadline, found: None };
+            // What was registered and will never run has ended.
+            self.send(Command::Submit(Box::new(submission))).inspect_err(|_| {
+                order.cancel();
+            })?;
         }
-        Ok(order)
+        Ok(registered)
     }
 
     /// Whether `n_texts` more could be queued now. Holds until others submit.
@@ -195,7 +200,7 @@ impl Engine {
         &self.caches
     }
 
-    /// Lets the drafters forget what they learnt from earlier answers, before the next evaluation.
+    /// Lets the drafters forget what they learnt from earlier answers, before any request that is submitted later.
     pub fn forget_answers(&self) -> Result<()> {
         self.send(Command::ForgetAnswers)
     }

@@ -124,7 +124,7 @@ impl Generation {
         slot.lora = self.context.model().lora_scales();
         slot.seed = session.seed;
         slot.lora.clone_from(&session.lora);
-        slot.loaded = true;
+        slot.loaded = Some(session.target.tokens.clone());
         self.tick += 1;
         slot.last_used = self.tick;
         let draft = session.draft.as_ref().filter(|draft| self.team.load(index, draft));

@@ -16,8 +16,8 @@ pub(super) struct Slot {
     pub(super) task: Option<Task>,
     /// The seed of the last request, or of the loaded session, and from where its noise is counted.
     pub(super) seed: Option<SeedOrigin>,
-    /// A session was loaded and no request has begun since.
-    pub(super) loaded: bool,
+    /// The tokens of the session that was loaded, as long as no request has begun since.
+    pub(super) loaded: Option<Vec<Token>>,
     /// When a request last began or ended here, counted in admissions.
     pub(super) last_used: u64,
     /// Its last turn, counted in turns.
@@ -50,7 +50,7 @@ impl Slot {
             cache,
             task: None,
             seed: None,
-            loaded: false,
+            loaded: None,
             lora: Vec::new(),
             last_used: 0,
             last_turn: 0,

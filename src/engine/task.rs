@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::llama::{Token, Vocab};
 use crate::sampling::{Sampler, TokenProbs};
 use crate::speculative::verify::Residual;
-use crate::speculative::{Checked, Settings, Source};
+use crate::speculative::{Adaptive, Checked, Settings, Source};
 
 /// A request that ends within a character may go on for so many tokens to complete it.
 const MAX_EXTRA: usize = 3;
@@ -234,7 +234,7 @@ impl Task {
         draft_length: Option<usize>,
     ) -> (Ticket, Outcome) {
         let timings = self.timings();
-        let asked = self.speculation.take().filter(|speculation| speculation.asked);
+        let asked = self.speculation.take().filter(|speculation| speculation.asked).map(Speculation::ended);
         let n_max_final = draft_length.unwrap_or(0);
         let outcome = Outcome {
             stop,
@@ -282,6 +282,16 @@ impl Speculation {
         let ahead = draws.then(|| sampler.for_draft(false)).transpose()?;
         let weighing = ahead.map(|ahead| Weighing { ahead, residual: Residual::default(), listed: Vec::new() });
         Ok(Speculation { asked, stats: SpeculationStats::default(), settings, weighing })
+    }
+
+    /// The request has ended: where nothing was drafted because it would not have paid, that is said.
+    fn ended(mut self) -> Speculation {
+        // Nothing is drafted in the first step, which is the prompt's, nor in the last one, whose token ends the text.
+        let weighed = self.settings.adaptive == Adaptive::Auto && self.stats.n_steps > 2;
+        if weighed && self.stats.n_drafted == 0 && self.stats.disabled.is_none() {
+            self.stats.disabled = Some("it did not pay: no draft was found that promised to save time".to_owned());
+        }
+        self
     }
 
     /// A draft was checked.

@@ -109,24 +109,36 @@ impl Order {
     /// Takes the events so far, each with the index of its text. Waits for the first one up to `wait`, unless the
     /// request has finished. The phase is the one after them.
     pub fn take(&self, wait: Duration) -> (Vec<(usize, Event)>, Phase) {
+        let mut inner = self.wait_while(wait, |inner| inner.events.is_empty());
+        (inner.events.drain(..).collect(), inner.phase())
+    }
+
+    /// How far it has come, after having waited for its end up to `wait`. Takes no event.
+    pub fn watch(&self, wait: Duration) -> Phase {
+        self.wait_while(wait, |_| true).phase()
+    }
+
+    /// Waits up to `wait` as long as that is so and the request has not finished.
+    fn wait_while(&self, wait: Duration, so: impl Fn(&Inner) -> bool) -> MutexGuard<'_, Inner> {
         let mut inner = self.inner.lock();
-        if inner.events.is_empty() && !wait.is_zero() {
-            // A far deadline that does not fit into an `Instant` is no deadline.
-            let deadline = Instant::now().checked_add(wait);
-            while inner.events.is_empty() && inner.phase() != Phase::Finished {
-                let late = match deadline {
-                    Some(deadline) => self.news.wait_until(&mut inner, deadline).timed_out(),
-                    None => {
-                        self.news.wait(&mut inner);
-                        false
-                    }
-                };
-                if late {
-                    break;
+        if wait.is_zero() {
+            return inner;
+        }
+        // A far deadline that does not fit into an `Instant` is no deadline.
+        let deadline = Instant::now().checked_add(wait);
+        while so(&inner) && inner.phase() != Phase::Finished {
+            let late = match deadline {
+                Some(deadline) => self.news.wait_until(&mut inner, deadline).timed_out(),
+                None => {
+                    self.news.wait(&mut inner);
+                    false
                 }
+            };
+            if late {
+                break;
             }
         }
-        (inner.events.drain(..).collect(), inner.phase())
+        inner
     }
 
     /// Waits for the end of all texts and returns all events not taken yet.

@@ -80,28 +80,30 @@ impl Worker {
         self.generation.iter_mut().chain(self.preview.as_mut().and_then(Preview::generation))
     }
 
-    /// Takes all commands; waits for one when there is nothing else to do.
+    /// Takes the commands that have come, up to one that took time: two of these have a step of the slots between them. Waits for
+    /// one when there is nothing else to do.
     fn receive(&mut self) {
-        let is_idle = self.generation.as_ref().is_none_or(Generation::is_idle);
-        if is_idle && self.preview.as_ref().is_none_or(Preview::is_idle) {
-            match self.commands.recv() {
-                Ok(command) => self.take(command),
-                Err(_) => self.shared.stopping.store(true, Ordering::Release),
-            }
-        }
+        let is_idle = self.generation.as_ref().is_none_or(Generation::is_idle)
+            && self.preview.as_ref().is_none_or(Preview::is_idle);
+        let disconnected = |_| TryRecvError::Disconnected;
+        let mut next = if is_idle { self.commands.recv().map_err(disconnected) } else { self.commands.try_recv() };
         loop {
-            match self.commands.try_recv() {
-                Ok(command) => self.take(command),
-                Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => {
-                    self.shared.stopping.store(true, Ordering::Release);
-                    return;
+            match next {
+                Ok(command) => {
+                    if self.take(command) {
+                        return;
+                    }
                 }
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => return self.shared.stopping.store(true, Ordering::Release),
             }
+            next = self.commands.try_recv();
         }
     }
 
-    fn take(&mut self, command: Command) {
+    /// Does what is told; true when that took time.
+    fn take(&mut self, command: Command) -> bool {
+        let takes_time = matches!(command, Command::Embed(..) | Command::Session(_));
         match command {
             Command::Submit(submission) => self.submit(*submission),
             Command::Session(job) => {
@@ -125,6 +127,7 @@ impl Worker {
             }
             Command::Wake => {}
         }
+        takes_time
     }
 
     /// Queues a text for the model that is to answer.

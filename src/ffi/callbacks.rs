@@ -43,10 +43,10 @@ pub extern "C" fn set_log_callback(
 }
 
 /// Called from the engine's thread when the request `id` has a new update or has finished, so that an event loop can
-/// sleep until then; NULL ends that. It may call every function of the library that does not wait for the engine:
-/// not `init`, `get_completion`, `speculative_completion` or `get_embedding`, which then answer `would_deadlock`, nor a
-/// poll with `timeout_ms`. When this function returns, the former callback runs no more (unless this is called from
-/// inside a callback).
+/// sleep until then; NULL ends that. It may call every function of the library that does not wait for the engine: not
+/// `get_completion`, `speculative_completion`, `get_embedding`, `session_save`, `session_load`, nor a poll with `timeout_ms`, which
+/// then answer `would_deadlock`, and not `init`, which returns 5. When this function returns, the former callback runs no more
+/// (unless this is called from inside a callback).
 #[unsafe(no_mangle)]
 pub extern "C" fn set_update_callback(cb: Option<extern "C" fn(id: u64, user: *mut c_void)>, user: *mut c_void) {
     quietly((), || {

@@ -27,6 +27,10 @@ const MAX_REMEMBERED: usize = 1 << 19;
 const EMPTY: u32 = 0;
 /// The set of no stacks: the text has left the grammar.
 const DEAD: u32 = 0;
+/// Stands for all tokens that a set does not name.
+const UNNAMED: u32 = u32::MAX;
+/// A look at a stack is this part of the work of making one.
+const LOOKS: usize = 16;
 
 /// Where a text stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,8 +67,15 @@ pub(super) struct Automaton {
     stacks: Vec<(u32, u32)>,
     stack_ids: HashMap<(u32, u32), u32>,
     sets: Vec<Arc<[u32]>>,
+    /// Of each set the tokens that its terminals name by number, in order; `None`: there are no such terminals.
+    named: Vec<Option<Arc<[u32]>>>,
     set_ids: HashMap<Arc<[u32]>, u32>,
+    /// By a character.
     follows: HashMap<(u32, u32), u32>,
+    /// By a token's number; all that a set does not name lead to the same one, under [`UNNAMED`].
+    follows_token: HashMap<(u32, u32), u32>,
+    /// Both sets together.
+    joined: HashMap<(u32, u32), u32>,
     /// All stacks in all sets.
     listed: usize,
     work: usize,
@@ -78,8 +89,11 @@ impl Automaton {
             stacks: vec![(u32::MAX, EMPTY)],
             stack_ids: HashMap::new(),
             sets: vec![Arc::clone(&nothing)],
+            named: vec![None],
             set_ids: HashMap::from([(nothing, DEAD)]),
             follows: HashMap::new(),
+            follows_token: HashMap::new(),
+            joined: HashMap::new(),
             listed: 0,
             work: 0,
         }
@@ -97,12 +111,14 @@ impl Automaton {
         self.work = 0;
     }
 
-    /// The same state in an automaton that remembers nothing else; `None` while this one is small.
-    pub(super) fn renewed(&self, state: State) -> Option<(Automaton, State)> {
-        if self.stacks.len() + self.listed + self.follows.len() < MAX_REMEMBERED {
-            return None;
+    /// The same state in an automaton that remembers nothing else; `None` while this one is small. What the call has cost stays.
+    /// To copy its stacks costs as well: where these alone are more than is remembered, each question would begin again.
+    pub(super) fn renewed(&self, state: State) -> Result<Option<(Automaton, State)>, TooAmbiguous> {
+        let sets = self.follows.len() + self.follows_token.len() + self.joined.len();
+        if self.stacks.len() + self.listed + sets < MAX_REMEMBERED {
+            return Ok(None);
         }
-        let mut fresh = Automaton::new(Arc::clone(&self.rules));
+        let mut fresh = Automaton { work: self.work, ..Automaton::new(Arc::clone(&self.rules)) };
         let mut stacks = Vec::new();
         for &stack in self.set(state.set).iter() {
             let mut places = Vec::new();
@@ -111,10 +127,11 @@ impl Automaton {
                 places.push(at);
                 rest = below;
             }
+            fresh.spend(places.len())?;
             stacks.push(places.into_iter().rev().fold(EMPTY, |below, at| fresh.push(at, below)));
         }
         let set = fresh.number(stacks);
-        Some((fresh, State { set, ..state }))
+        Ok(Some((fresh, State { set, ..state })))
     }
 
     /// Whether the text may end.
@@ -122,20 +139,40 @@ impl Automaton {
         !state.partial.is_open() && self.set(state.set).contains(&EMPTY)
     }
 
-    /// The state after a token that is `piece`; [`State::NOWHERE`] when it may not follow.
-    pub(super) fn follow(&mut self, state: State, token: Token, piece: &[u8]) -> Result<State, TooAmbiguous> {
-        // As in llama.cpp: what has no text, or is NUL, follows nothing.
+    /// The state after a token that is `piece` and adds `text` to the answer; [`State::NOWHERE`] when it may not follow.
+    ///
+    /// Control tokens have a piece, their name, and no text: they follow where the grammar asks for them by number. (In llama.cpp
+    /// they follow by their names as well, and the answer then lacks what the grammar demands.)
+    pub(super) fn follow(
+        &mut self,
+        state: State,
+        token: Token,
+        piece: &[u8],
+        text: &[u8],
+    ) -> Result<State, TooAmbiguous> {
+        // As in llama.cpp: what has no piece, or is NUL, follows nothing.
         if piece.first().is_none_or(|byte| *byte == 0) {
             return Ok(State::NOWHERE);
         }
-        let by_text = self.follow_text(state, piece)?;
+        let by_text = if text.is_empty() { State::NOWHERE } else { self.follow_text(state, text)? };
         let by_number = self.follow_token(state, token)?;
         if by_number == DEAD {
             return Ok(by_text);
         }
-        let mut stacks = self.set(by_number).to_vec();
-        stacks.extend_from_slice(&self.set(by_text.set));
-        Ok(State { set: self.number(stacks), partial: by_text.partial })
+        Ok(State { set: self.join(by_number, by_text.set)?, partial: by_text.partial })
+    }
+
+    /// The set of the stacks of both.
+    fn join(&mut self, one: u32, other: u32) -> Result<u32, TooAmbiguous> {
+        if let Some(&known) = self.joined.get(&(one, other)) {
+            return Ok(known);
+        }
+        let mut stacks = self.set(one).to_vec();
+        stacks.extend_from_slice(&self.set(other));
+        self.spend(stacks.len())?;
+        let both = self.number(stacks);
+        self.joined.insert((one, other), both);
+        Ok(both)
     }
 
     fn follow_text(&mut self, mut state: State, piece: &[u8]) -> Result<State, TooAmbiguous> {
@@ -152,11 +189,22 @@ impl Automaton {
             }
         }
         if state.partial.is_open() {
-            let (low, high) = state.partial.range();
-            let goes_on = self.set(state.set).iter().any(|stack| self.rules.admits_any(self.top(*stack), low, high));
-            return Ok(if goes_on { state } else { State::NOWHERE });
+            return Ok(if self.goes_on(state)? { state } else { State::NOWHERE });
         }
         Ok(state)
+    }
+
+    /// Whether the character that has begun can become one that may stand there. The answer is not remembered, so each
+    /// look at stacks is work.
+    fn goes_on(&mut self, state: State) -> Result<bool, TooAmbiguous> {
+        let (low, high) = state.partial.range();
+        for stacks in self.set(state.set).chunks(LOOKS) {
+            self.spend(1)?;
+            if stacks.iter().any(|stack| self.rules.admits_any(self.top(*stack), low, high)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn follow_char(&mut self, set: u32, char: u32) -> Result<u32, TooAmbiguous> {
@@ -171,22 +219,27 @@ impl Automaton {
 
     /// The set after a token that is asked for by its number.
     fn follow_token(&mut self, state: State, token: Token) -> Result<u32, TooAmbiguous> {
-        let rules = Arc::clone(&self.rules);
-        let is_token = |at: u32| matches!(rules.symbol(at), Symbol::Token(_) | Symbol::NotToken(_));
-        if state.partial.is_open() || !self.set(state.set).iter().any(|stack| is_token(self.top(*stack))) {
-            return Ok(DEAD);
+        let named = self.named.get(state.set as usize).cloned().flatten().filter(|_| !state.partial.is_open());
+        let Some(named) = named else { return Ok(DEAD) };
+        let number = u32::try_from(token).ok().filter(|number| named.binary_search(number).is_ok());
+        let key = (state.set, number.unwrap_or(UNNAMED));
+        if let Some(&known) = self.follows_token.get(&key) {
+            return Ok(known);
         }
-        self.step(state.set, |at| match rules.symbol(at) {
-            Symbol::Token(wanted) => i64::from(wanted) == i64::from(token),
-            Symbol::NotToken(other) => i64::from(other) != i64::from(token),
+        let rules = Arc::clone(&self.rules);
+        let next = self.step(state.set, |at| match rules.symbol(at) {
+            Symbol::Token(wanted) => Some(wanted) == number,
+            Symbol::NotToken(other) => Some(other) != number,
             _ => false,
-        })
+        })?;
+        self.follows_token.insert(key, next);
+        Ok(next)
     }
 
     /// The set after the terminals of `set` that are taken.
     fn step(&mut self, set: u32, takes: impl Fn(u32) -> bool) -> Result<u32, TooAmbiguous> {
         let stacks = self.set(set);
-        self.spend(stacks.len())?;
+        self.spend(1 + stacks.len() / LOOKS)?;
         let mut next = Vec::new();
         for (at, below) in stacks.iter().filter_map(|stack| self.stacks.get(*stack as usize).copied()) {
             if takes(at) {
@@ -250,9 +303,24 @@ impl Automaton {
         }
         let id = u32::try_from(self.sets.len()).unwrap_or(u32::MAX);
         self.listed += stacks.len();
+        self.named.push(self.named_by(&stacks));
         self.sets.push(Arc::clone(&stacks));
         self.set_ids.insert(stacks, id);
         id
+    }
+
+    /// The tokens that terminals on top of these stacks name; `None`: there are no such terminals.
+    fn named_by(&self, stacks: &[u32]) -> Option<Arc<[u32]>> {
+        let symbols = stacks.iter().filter(|stack| **stack != EMPTY).map(|stack| self.rules.symbol(self.top(*stack)));
+        let mut named: Vec<u32> = symbols
+            .filter_map(|symbol| match symbol {
+                Symbol::Token(token) | Symbol::NotToken(token) => Some(token),
+                _ => None,
+            })
+            .collect();
+        named.sort_unstable();
+        named.dedup();
+        (!named.is_empty()).then(|| named.into())
     }
 
     fn set(&self, set: u32) -> Arc<[u32]> {
@@ -264,3 +332,7 @@ impl Automaton {
         if self.work > MAX_WORK { Err(TooAmbiguous) } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+#[path = "automaton_tests.rs"]
+mod tests;

@@ -14,7 +14,7 @@ fn start(gbnf: &str) -> (Automaton, State) {
 fn after(gbnf: &str, pieces: &[&[u8]]) -> Option<bool> {
     let (mut automaton, mut state) = start(gbnf);
     for piece in pieces {
-        state = automaton.follow(state, 1, piece).unwrap();
+        state = automaton.follow(state, 1, piece, piece).unwrap();
         if state.is_nowhere() {
             return None;
         }
@@ -46,16 +46,17 @@ fn nothing_and_nul_follow_nothing() {
     assert_eq!(after("root ::= .*", &[b"\0"]), None);
     assert_eq!(after("root ::= \"\"", &[]), Some(true));
     assert_eq!(after("root ::= [z-a]", &[b"m"]), None);
+    assert_eq!(after("root ::= [^z-a]", &[b"m"]), Some(true), "other than nothing is anything");
 }
 
 #[test]
 fn tokens_by_number() {
     let (mut automaton, state) = start("root ::= <[5]> \"b\" | \"a\" | !<[6]> \"c\"");
-    let five = automaton.follow(state, 5, b"anything").unwrap();
-    assert!(!automaton.follow(five, 1, b"b").unwrap().is_nowhere());
-    assert!(!automaton.follow(five, 1, b"c").unwrap().is_nowhere());
-    let six = automaton.follow(state, 6, b"a").unwrap();
-    assert!(automaton.may_end(six) && automaton.follow(six, 1, b"c").unwrap().is_nowhere());
+    let five = automaton.follow(state, 5, b"anything", b"anything").unwrap();
+    assert!(!automaton.follow(five, 1, b"b", b"b").unwrap().is_nowhere());
+    assert!(!automaton.follow(five, 1, b"c", b"c").unwrap().is_nowhere());
+    let six = automaton.follow(state, 6, b"a", b"a").unwrap();
+    assert!(automaton.may_end(six) && automaton.follow(six, 1, b"c", b"c").unwrap().is_nowhere());
 }
 
 /// Each of these keeps llama.cpp's code busy for minutes, or fills the memory.
@@ -72,7 +73,8 @@ fn ambiguity_is_bounded() {
         assert!(automaton.start().is_err(), "{}", gbnf.chars().take(60).collect::<String>());
     }
     let (mut automaton, mut state) = start("root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"a\"");
-    let steps = (0..100).take_while(|_| automaton.follow(state, 1, b"a").map(|next| state = next).is_ok()).count();
+    let steps =
+        (0..100).take_while(|_| automaton.follow(state, 1, b"a", b"a").map(|next| state = next).is_ok()).count();
     assert!((8..20).contains(&steps), "it doubles with each: {steps}");
     // Not these: they only look so.
     let plain: String = (0..40).map(|i| format!("r{i} ::= r{0} r{0}\n", i + 1)).collect();
@@ -90,9 +92,9 @@ fn a_renewed_automaton_goes_on() {
     for piece in [b"(", b")"].iter().flat_map(|piece| std::iter::repeat_n(piece, depth)) {
         assert!(!automaton.may_end(state));
         automaton.begin_work();
-        state = automaton.follow(state, 1, *piece).unwrap();
+        state = automaton.follow(state, 1, *piece, *piece).unwrap();
         assert!(!state.is_nowhere());
-        if let Some((fresh, same)) = automaton.renewed(state) {
+        if let Some((fresh, same)) = automaton.renewed(state).unwrap() {
             (automaton, state) = (fresh, same);
             renewals += 1;
         }

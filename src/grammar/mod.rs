@@ -99,7 +99,8 @@ impl Grammar {
 
     /// The state after `token`; a token that ends the text leaves it as it is.
     fn next(&mut self, token: Token) -> Result<State> {
-        let renewed = self.automaton.lock().renewed(self.state);
+        let refused = |why| Error::invalid(format!("grammar: {why}"));
+        let renewed = self.automaton.lock().renewed(self.state).map_err(refused)?;
         if let Some((automaton, state)) = renewed {
             (self.automaton, self.state) = (Arc::new(Mutex::new(automaton)), state);
         }
@@ -108,7 +109,8 @@ impl Grammar {
         if vocab.is_eog(token) {
             return Ok(if automaton.may_end(self.state) { self.state } else { State::NOWHERE });
         }
-        automaton.follow(self.state, token, vocab.piece(token)).map_err(|why| Error::invalid(format!("grammar: {why}")))
+        let followed = automaton.follow(self.state, token, vocab.piece(token), vocab.text(token));
+        followed.map_err(refused)
     }
 }
 

@@ -281,7 +281,7 @@ impl<'a> Parser<'a> {
         // A class of nothing is no item, as in llama.cpp.
         if !ranges.is_empty() {
             here.body.push(Symbol::Class(number(self.classes.len())));
-            self.classes.push(Class { negated, ranges });
+            self.classes.push(Class::new(negated, ranges));
         }
         Ok(())
     }

@@ -32,29 +32,47 @@ impl Symbol {
 /// A set of characters: those in the ranges (both ends included), or all others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Class {
-    pub(super) negated: bool,
-    pub(super) ranges: Vec<(u32, u32)>,
+    negated: bool,
+    /// In order, and neither overlapping nor adjacent, so that one look at the right one answers any question.
+    ranges: Vec<(u32, u32)>,
 }
 
 impl Class {
+    /// From the ranges as they are written: in any order, some in others, and those of nothing, whose first character
+    /// is above the last.
+    pub(super) fn new(negated: bool, mut ranges: Vec<(u32, u32)>) -> Class {
+        ranges.retain(|(first, last)| first <= last);
+        ranges.sort_unstable();
+        ranges.dedup_by(|next, kept| {
+            let joins = next.0 <= kept.1.saturating_add(1);
+            if joins {
+                kept.1 = kept.1.max(next.1);
+            }
+            joins
+        });
+        Class { negated, ranges }
+    }
+
+    /// The first range that ends at `char` or above it.
+    fn reaching(&self, char: u32) -> Option<(u32, u32)> {
+        let at = self.ranges.partition_point(|(_, last)| *last < char);
+        self.ranges.get(at).copied()
+    }
+
     fn contains(&self, char: u32) -> bool {
-        self.ranges.iter().any(|(first, last)| (*first..=*last).contains(&char)) != self.negated
+        self.reaching(char).is_some_and(|(first, _)| first <= char) != self.negated
     }
 
     /// Whether it has a character from `low` to `high`.
-    fn meets(&self, mut low: u32, high: u32) -> bool {
-        if !self.negated {
-            return self.ranges.iter().any(|(first, last)| first <= last && *first <= high && low <= *last);
-        }
-        // Its characters are those outside the ranges: step over what these cover.
-        while low <= high {
-            let covering = self.ranges.iter().filter(|(first, last)| (*first..=*last).contains(&low));
-            match covering.map(|(_, last)| *last).max() {
-                None => return true,
-                Some(last) => low = last.saturating_add(1),
-            }
-        }
-        false
+    fn meets(&self, low: u32, high: u32) -> bool {
+        let reaching = self.reaching(low);
+        let met = if self.negated {
+            // All of them are outside of it only if one range covers them: between two there is always a gap.
+            reaching.is_none_or(|(first, last)| low < first || last < high)
+        } else {
+            reaching.is_some_and(|(first, _)| first <= high)
+        };
+        met && low <= high
     }
 }
 
@@ -211,3 +229,7 @@ impl Rules {
         rules
     }
 }
+
+#[cfg(test)]
+#[path = "rules_tests.rs"]
+mod tests;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
+use super::guard::{Why, foredraft_rpc_add};
 use super::log;
 use crate::error::{Error, Result};
 
@@ -118,9 +119,11 @@ pub fn add_rpc_server(endpoint: &str) -> Result<()> {
             return Err(Error::model("rpc: the RPC backend cannot add servers"));
         }
         let add: AddServer = std::mem::transmute::<*mut c_void, AddServer>(add);
-        let registry = add(c_endpoint.as_ptr());
+        // It asserts that what answers is such a server, and of its own version.
+        let mut why = Why::new();
+        let registry = foredraft_rpc_add(add, c_endpoint.as_ptr(), why.ptr(), why.size());
         if registry.is_null() {
-            return Err(Error::model(format!("rpc: the server at {endpoint:?} was refused")));
+            return Err(Error::model(format!("rpc: the server at {endpoint:?} was refused: {}", why.message())));
         }
         sys::ggml_backend_register(registry);
     }

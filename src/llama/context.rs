@@ -10,8 +10,11 @@ use super::guard::{Why, foredraft_context_new, foredraft_decode};
 use super::mtp::Hidden;
 use super::params::ContextParams;
 use super::raw_params::{layout, n_ctx, raw_params};
-use super::{Batch, Interrupt, Model, SeqId, ThreadPool, log};
+use super::{Batch, Interrupt, Model, SeqId, ThreadPool, log, memory};
 use crate::error::{Error, Result};
+
+/// What `foredraft_decode` returns for an exception.
+const THREW: i32 = -1000;
 
 /// Why an evaluation did not happen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,12 +55,14 @@ pub struct Context {
     pub(super) moved: bool,
     /// Whether every position stays in the memory until it is removed, and can be removed alone.
     pub(super) cuts_anywhere: bool,
+    /// Whether keys can be turned for other positions.
+    pub(super) turns_keys: bool,
     layout: Vec<(&'static str, String)>,
     /// The adapters' scales in force.
     lora_scales: Vec<f32>,
     // After `ptr`, which uses them and is freed first (see `drop`).
     pub(super) model: Arc<Model>,
-    _threads: Arc<ThreadPool>,
+    threads: Arc<ThreadPool>,
     interrupt: Arc<Interrupt>,
     /// What answers in llama.cpp's place.
     #[cfg(test)]
@@ -150,19 +155,28 @@ impl Context {
                 n_threads: (raw.n_threads, raw.n_threads_batch),
                 n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
                 unified: params.kv_unified || params.n_seq_max <= 1,
-                pooled: params.embeddings,
+                // What ranks gives numbers of another count.
+                pooled: params.embeddings
+                    && matches!(
+                        sys::llama_pooling_type(ptr.as_ptr()),
+                        sys::LLAMA_POOLING_TYPE_MEAN | sys::LLAMA_POOLING_TYPE_CLS | sys::LLAMA_POOLING_TYPE_LAST
+                    ),
                 hidden,
                 moved: false,
+                turns_keys: memory::turns_keys(params.type_k, model),
                 cuts_anywhere: model.can_roll_back() && (model.n_swa() == 0 || params.swa_full),
                 layout: layout(params, model, sys::llama_n_rs_seq(ptr.as_ptr())),
                 lora_scales: Vec::new(),
                 model: Arc::clone(model),
-                _threads: Arc::clone(threads),
+                threads: Arc::clone(threads),
                 interrupt: Arc::clone(interrupt),
                 #[cfg(test)]
                 script: None,
             }
         };
+        if params.embeddings && !context.pooled {
+            return Err(Error::model("pooling: the model ranks texts, it has no embeddings of them"));
+        }
         if context.memory.is_null() && !params.embeddings {
             return Err(Error::model("the model has no KV cache: it cannot generate text"));
         }
@@ -179,12 +193,24 @@ impl Context {
     /// may load and yet have tensors that llama.cpp refuses to compute with, and on a pool's thread that ends the process.
     pub(super) fn prove(&mut self) -> Result<()> {
         self.set_threads(1, 1);
+        self.prove_at(0).map_err(|why| Error::model(format!("model: cannot be evaluated: {why}")))?;
+        // Some models have a table of the positions that they were trained on.
+        let (trained, n_ctx) = (self.model.n_ctx_train(), self.n_ctx);
+        if n_ctx <= usize::try_from(trained).unwrap_or(0) || n_ctx < 2 {
+            return Ok(());
+        }
+        let refused = |why| format!("n_ctx: {n_ctx} where the model was trained on {trained} and knows no more: {why}");
+        self.prove_at(n_ctx - 1).map_err(|why| Error::model(refused(why)))
+    }
+
+    /// Evaluates a token at a position.
+    fn prove_at(&mut self, position: usize) -> std::result::Result<(), String> {
         let mut batch = Batch::new();
         let vocab = self.model.vocab();
-        batch.push(vocab.bos().or(vocab.eos()).unwrap_or(0), 0, 0, true);
+        batch.push(vocab.bos().or(vocab.eos()).unwrap_or(0), position, 0, true);
         self.pad_hidden(&mut batch);
         match self.decode(&batch) {
-            Err(DecodeError::Failed(why)) => Err(Error::model(format!("model: cannot be evaluated: {why}"))),
+            Err(DecodeError::Failed(why)) => Err(why),
             // Aborted: a deinit came between; whoever uses the context next learns of it.
             _ => {
                 self.truncate(0, 0);
@@ -263,11 +289,20 @@ impl Context {
 
     /// Evaluates `batch`; afterwards [`Context::logits`] has the rows that were asked for.
     pub fn decode(&mut self, batch: &Batch) -> std::result::Result<(), DecodeError> {
+        // Keys that are turned for new positions in part only, because the evaluation was stopped, would be lost.
+        self.decode_unless(batch, !self.moved)
+    }
+
+    /// The same, whatever interrupts.
+    pub fn decode_whole(&mut self, batch: &Batch) -> std::result::Result<(), DecodeError> {
+        self.decode_unless(batch, false)
+    }
+
+    fn decode_unless(&mut self, batch: &Batch, interrupted: bool) -> std::result::Result<(), DecodeError> {
         self.has_logits.clear();
         self.check(batch).map_err(DecodeError::Failed)?;
-        // Keys that are turned for new positions in part only, because the evaluation was stopped, would be lost.
-        let moved = std::mem::take(&mut self.moved);
-        self.accompany(batch, moved)?;
+        self.moved = false;
+        self.accompany(batch, !interrupted)?;
         self.has_logits.extend(batch.outputs.iter().map(|output| *output != 0));
         self.hidden.evaluated();
         Ok(())
@@ -298,6 +333,11 @@ impl Context {
     /// Evaluates a batch without anything that llama.cpp would assert; `whole`: whatever interrupts.
     fn evaluate(&mut self, batch: &Batch, whole: bool) -> std::result::Result<(), DecodeError> {
         scripted!(script = &mut self.script => script.decode(batch, &self.lora_scales, whole));
+        if self.threads.is_broken() {
+            return Err(DecodeError::Failed(
+                "an earlier evaluation failed and left its threads; init makes new ones".into(),
+            ));
+        }
         self.seq_lists.clear();
         let mut sequences = batch.sequences.as_slice();
         for n in &batch.n_sequences {
@@ -321,6 +361,9 @@ impl Context {
         let (code, errors) =
             log::collecting(|| unsafe { foredraft_decode(self.ptr.as_ptr(), raw, why.ptr(), why.size()) });
         self.interrupt.hold(false);
+        if code == THREW && self.n_threads.0.max(self.n_threads.1) > 1 {
+            self.threads.break_up();
+        }
         match code {
             0 => Ok(()),
             1 => Err(DecodeError::Full),

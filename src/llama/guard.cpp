@@ -2,6 +2,7 @@
 // frames or the host's. A failure returns the value given below and leaves its message in `why`.
 #include "llama.h"
 #include "ggml.h"
+#include "ggml-backend.h"
 
 #include <cstdio>
 #include <exception>
@@ -109,10 +110,15 @@ bool foredraft_seq_move(llama_memory_t memory, llama_seq_id seq, llama_pos from,
     return guarded<bool>(false, why, why_size, [&] { llama_memory_seq_add(memory, seq, from, to, by); return true; });
 }
 
-// false: threw.
-bool foredraft_seq_divide(llama_memory_t memory, llama_seq_id seq, llama_pos from, llama_pos to, int by, char * why,
-                          size_t why_size) {
-    return guarded<bool>(false, why, why_size, [&] { llama_memory_seq_div(memory, seq, from, to, by); return true; });
+// NULL: threw, or as the function, which is ggml_backend_rpc_add_server.
+ggml_backend_reg_t foredraft_rpc_add(ggml_backend_reg_t (*add)(const char *), const char * endpoint, char * why, size_t why_size) {
+    return guarded<ggml_backend_reg_t>(nullptr, why, why_size, [&] { return add(endpoint); });
+}
+
+// NULL: threw, or as the function, which is ggml_threadpool_new.
+ggml_threadpool * foredraft_threadpool_new(ggml_threadpool * (*create)(ggml_threadpool_params *), ggml_threadpool_params * params,
+                                           char * why, size_t why_size) {
+    return guarded<ggml_threadpool *>(nullptr, why, why_size, [&] { return create(params); });
 }
 
 // Whether evaluations keep hidden states: of tokens with logits alone, or of all.

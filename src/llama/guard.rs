@@ -84,15 +84,18 @@ unsafe extern "C" {
         why: *mut c_char,
         why_size: usize,
     ) -> bool;
-    pub(super) fn foredraft_seq_divide(
-        memory: sys::llama_memory_t,
-        seq: sys::llama_seq_id,
-        from: sys::llama_pos,
-        to: sys::llama_pos,
-        by: i32,
+    pub(super) fn foredraft_rpc_add(
+        add: unsafe extern "C" fn(*const c_char) -> sys::ggml_backend_reg_t,
+        endpoint: *const c_char,
         why: *mut c_char,
         why_size: usize,
-    ) -> bool;
+    ) -> sys::ggml_backend_reg_t;
+    pub(super) fn foredraft_threadpool_new(
+        create: unsafe extern "C" fn(*mut sys::ggml_threadpool_params) -> *mut sys::ggml_threadpool,
+        params: *mut sys::ggml_threadpool_params,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> *mut sys::ggml_threadpool;
     pub(super) fn foredraft_keep_hidden(ctx: *mut sys::llama_context, keep: bool, with_logits_alone: bool);
     pub(super) fn foredraft_set_mtp_layer(ctx: *mut sys::llama_context, layer: i32);
     pub(super) fn foredraft_hidden(

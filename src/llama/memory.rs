@@ -5,9 +5,10 @@ use std::ops::Range;
 use llama_cpp_sys_2 as sys;
 
 use super::context::scripted;
-use super::guard::{Why, foredraft_seq_divide, foredraft_seq_move};
+use super::guard::{Why, foredraft_seq_move};
 use super::guard::{foredraft_state_get, foredraft_state_set, foredraft_state_size};
-use super::{Batch, Context, DecodeError, SeqId, log};
+use super::params::CacheType;
+use super::{Batch, Context, DecodeError, Model, SeqId, log};
 use crate::error::{Error, Result};
 
 /// Which part of a sequence's state.
@@ -118,15 +119,19 @@ impl Context {
             script.divide(sequence, range, by);
             true
         });
+        // Position by position, each of which is free by then: `llama_memory_seq_div` would turn the keys the wrong way (its
+        // `pos_div` adds up old minus new, `pos_add` new minus old).
         let mut why = Why::new();
         // SAFETY: as in `move_by`; the divisor is not 0.
-        unsafe { foredraft_seq_divide(self.memory, sequence, from, to, by, why.ptr(), why.size()) }
+        (from..to).all(|at| unsafe {
+            foredraft_seq_move(self.memory, sequence, at, at + 1, at / by - at, why.ptr(), why.size())
+        })
     }
 
     /// Whether [`Context::move_by`] and [`Context::divide`] work.
     pub fn can_shift(&self) -> bool {
         // SAFETY: the memory belongs to the context.
-        !self.memory.is_null() && unsafe { sys::llama_memory_can_shift(self.memory) }
+        !self.memory.is_null() && self.turns_keys && unsafe { sys::llama_memory_can_shift(self.memory) }
     }
 
     /// Whether every position stays in the memory until it is removed, and can be removed alone. Not so for recurrent and
@@ -227,7 +232,7 @@ impl Context {
 
     /// Turns keys whose positions were moved, and copies what is to be copied: until then a state would be an old one. llama.cpp does it
     /// before an evaluation, so there is one, of a token that is removed again.
-    fn settle(&mut self, sequence: SeqId) -> Result<()> {
+    pub fn settle(&mut self, sequence: SeqId) -> Result<()> {
         if !self.has_sequence(sequence) {
             return Err(Error::model(format!("there is no sequence {sequence}")));
         }
@@ -248,6 +253,21 @@ impl Context {
                 Ok(())
             }
             Err(error) => Err(Error::model(format!("its context was shifted, and that failed: {error:?}"))),
+        }
+    }
+}
+
+/// Whether llama.cpp can turn keys of this type for new positions. ggml's rotation knows no bf16, on a thread where that ends the
+/// process; and quantized keys are first turned back by a matrix that exists for some sizes of heads alone, and is used
+/// where it does not exist, too.
+pub(super) fn turns_keys(kind: CacheType, model: &Model) -> bool {
+    const SIZE: usize = 64;
+    match kind {
+        CacheType::F16 | CacheType::F32 => true,
+        CacheType::Bf16 => false,
+        _ => {
+            let matrix = std::env::var_os("LLAMA_ATTN_ROT_DISABLE").is_none();
+            matrix && model.head_sizes().is_some_and(|[key, _]| key % SIZE == 0)
         }
     }
 }

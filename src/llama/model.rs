@@ -1,6 +1,6 @@
 //! A loaded model: owner of the weights, the vocabulary and the LoRA adapters.
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::Path;
 use std::ptr::NonNull;
 
@@ -11,6 +11,16 @@ use super::identity::Files;
 use super::params::{KvValue, ModelParams, SplitMode};
 use super::{Vocab, backend, log};
 use crate::error::{Code, Error, Result};
+use crate::whole;
+
+/// What `init` calls a model and its devices.
+struct Names {
+    model: &'static str,
+    devices: &'static str,
+}
+
+const TARGET: Names = Names { model: "model", devices: "devices" };
+const DRAFT: Names = Names { model: "model_draft", devices: "devices_draft" };
 
 /// A loaded model. Immutable, so one [`Arc`](std::sync::Arc) of it serves every thread.
 #[derive(Debug)]
@@ -30,16 +40,35 @@ unsafe impl Sync for Model {}
 impl Model {
     /// Loads a GGUF file. `progress` is called now and then with 0..=1 and aborts the load by returning false
     /// (the error's code is then [`Code::Cancelled`]).
-    pub fn load(params: &ModelParams, mut progress: impl FnMut(f32) -> bool) -> Result<Model> {
+    pub fn load(params: &ModelParams, progress: impl FnMut(f32) -> bool) -> Result<Model> {
+        Model::load_as(&TARGET, params, progress)
+    }
+
+    /// The same for a draft model: errors name the fields that `init` has for it.
+    pub fn load_draft(params: &ModelParams, progress: impl FnMut(f32) -> bool) -> Result<Model> {
+        Model::load_as(&DRAFT, params, progress)
+    }
+
+    fn load_as(names: &Names, params: &ModelParams, mut progress: impl FnMut(f32) -> bool) -> Result<Model> {
         backend::start();
-        check_file(&params.path)?;
+        check_file(names.model, &params.path)?;
+        for lora in &params.lora {
+            check_file("lora", &lora.path)?;
+        }
+        // llama.cpp keeps so many shares of the split, and does not look whether there are more devices.
+        // SAFETY: returns a number.
+        let most = unsafe { sys::llama_max_devices() };
+        if params.devices.len() > most {
+            let (name, n) = (names.devices, params.devices.len());
+            return Err(Error::invalid(format!("{name}: expected at most {most} names, got {n}")));
+        }
         let path = c_path(&params.path)?;
         let mut devices = params
             .devices
             .iter()
             .map(|name| {
                 backend::device_by_name(name)
-                    .ok_or_else(|| Error::invalid(format!("devices: there is no device {name:?}")))
+                    .ok_or_else(|| Error::invalid(format!("{}: there is no device {name:?}", names.devices)))
             })
             .collect::<Result<Vec<_>>>()?;
         devices.push(std::ptr::null_mut());
@@ -99,7 +128,8 @@ impl Model {
                 return Err(Error::new(Code::Cancelled, format!("the load of {:?} was aborted", params.path)));
             }
             return Err(Error::model(format!(
-                "model: {:?} cannot be loaded: {}",
+                "{}: {:?} cannot be loaded: {}",
+                names.model,
                 params.path,
                 reason(&errors, &why.message())
             )));
@@ -123,7 +153,6 @@ impl Model {
     }
 
     fn add_adapter(&mut self, path: &Path, scale: f32) -> Result<()> {
-        check_file(path)?;
         let c_path = c_path(path)?;
         let mut why = Why::new();
         // SAFETY: the model is alive and nobody else uses it yet; exceptions end in the guard. llama.cpp frees
@@ -211,8 +240,18 @@ impl Model {
 
     /// The chat template of the model file.
     pub fn chat_template(&self) -> Option<String> {
-        // SAFETY: NULL asks for the default template; the string lives as long as the model.
-        let template = unsafe { sys::llama_model_chat_template(self.ptr.as_ptr(), std::ptr::null()) };
+        self.chat_template_named(None)
+    }
+
+    /// The one that some files have beside it for requests with tools.
+    pub fn tool_template(&self) -> Option<String> {
+        self.chat_template_named(Some(c"tool_use"))
+    }
+
+    fn chat_template_named(&self, name: Option<&CStr>) -> Option<String> {
+        let name = name.map_or(std::ptr::null(), CStr::as_ptr);
+        // SAFETY: NULL asks for the default template, a name is NUL-terminated; the string lives as long as the model.
+        let template = unsafe { sys::llama_model_chat_template(self.ptr.as_ptr(), name) };
         // SAFETY: NULL or NUL-terminated.
         (!template.is_null()).then(|| unsafe { backend::text(template) })
     }
@@ -283,18 +322,15 @@ impl Drop for Model {
     }
 }
 
-/// A readable message for a missing or foreign file, before llama.cpp's.
-fn check_file(path: &Path) -> Result<()> {
-    let refuse = |why: String| Error::model(format!("model: {path:?}: {why}"));
-    let mut file = std::fs::File::open(path).map_err(|error| refuse(error.to_string()))?;
-    if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
-        return Err(refuse("is a folder".into()));
-    }
+/// A readable message for a missing or foreign file, before llama.cpp's. `name`: the field that names the file.
+fn check_file(name: &str, path: &Path) -> Result<()> {
+    let refuse = |why: &str| Err(Error::model(format!("{name}: {}: {why}", path.display())));
+    let mut file = whole::open(path).map_err(|error| Error::model(error.within(name).message()))?;
     let mut magic = [0_u8; 4];
     match std::io::Read::read_exact(&mut file, &mut magic) {
         Ok(()) if &magic == b"GGUF" => Ok(()),
-        Ok(()) => Err(refuse("is not a GGUF file".into())),
-        Err(_) => Err(refuse("is empty or truncated".into())),
+        Ok(()) => refuse("is not a GGUF file"),
+        Err(_) => refuse("is empty or truncated"),
     }
 }
 

@@ -389,6 +389,7 @@ impl Script {
 
     /// False, and the sequence is empty, where there is no room.
     pub(super) fn set_state(&mut self, sequence: SeqId, state: &[u8]) -> bool {
+        assert!(!self.unsettled, "a copy that is still to be made would be made over the state");
         self.remove(sequence, 0..usize::MAX);
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
         let cells = state[1..].chunks_exact(24).map(|bytes| Cell {

@@ -1,10 +1,12 @@
 //! ggml's thread pool: made once, shared by the target's and the draft's context.
 
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use llama_cpp_sys_2 as sys;
 
 use super::backend;
+use super::guard::{Why, foredraft_threadpool_new};
 use crate::error::{Error, Result};
 
 type New = unsafe extern "C" fn(*mut sys::ggml_threadpool_params) -> *mut sys::ggml_threadpool;
@@ -17,6 +19,9 @@ type Free = unsafe extern "C" fn(*mut sys::ggml_threadpool);
 pub struct ThreadPool {
     ptr: NonNull<sys::ggml_threadpool>,
     free: Free,
+    /// Its threads wait for one that has left a graph by an exception. They never end, and would go on with memory that
+    /// is gone if there were another graph.
+    is_broken: AtomicBool,
 }
 
 // SAFETY: the pool is only handed to contexts, which one thread uses at a time; the pool itself may be moved.
@@ -44,19 +49,35 @@ impl ThreadPool {
             let new = std::mem::transmute::<*mut std::ffi::c_void, New>(new);
             let free = std::mem::transmute::<*mut std::ffi::c_void, Free>(free);
             let mut params = sys::ggml_threadpool_params_default(n_threads.max(1));
-            let ptr = NonNull::new(new(&mut params)).ok_or_else(|| Error::model("no thread pool could be made"))?;
-            Ok(ThreadPool { ptr, free })
+            // It asserts that the system gives it so many.
+            let mut why = Why::new();
+            let ptr = NonNull::new(foredraft_threadpool_new(new, &raw mut params, why.ptr(), why.size()));
+            let refused =
+                || Error::model(format!("n_threads: no {n_threads} threads could be made: {}", why.message()));
+            Ok(ThreadPool { ptr: ptr.ok_or_else(refused)?, free, is_broken: AtomicBool::new(false) })
         }
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::ggml_threadpool {
         self.ptr.as_ptr()
     }
+
+    /// Nothing may be evaluated by it any more.
+    pub(super) fn break_up(&self) {
+        self.is_broken.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_broken.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
-        // SAFETY: contexts hold an `Arc` of the pool they are attached to, so none uses it any more.
-        unsafe { (self.free)(self.ptr.as_ptr()) }
+        // To free a broken one would wait for its threads.
+        if !self.is_broken() {
+            // SAFETY: contexts hold an `Arc` of the pool they are attached to, so none uses it any more.
+            unsafe { (self.free)(self.ptr.as_ptr()) }
+        }
     }
 }

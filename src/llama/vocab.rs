@@ -6,7 +6,7 @@ use llama_cpp_sys_2 as sys;
 
 use super::guard::{Why, foredraft_detokenize, foredraft_tokenize};
 use super::{Token, backend};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 
 /// The tokenizer families of llama.cpp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +54,13 @@ pub struct Fim {
     pub separator: Option<Token>,
 }
 
+/// llama.cpp splits texts for many BPE vocabularies by `std::regex`, which calls itself for each character of a match. What may
+/// match more bytes than this is tokenized on a thread with a stack that is large enough for it.
+const SHORT: usize = 1 << 10;
+const STACK: usize = 1 << 20;
+/// Three times what a character was seen to take.
+const STACK_PER_BYTE: usize = 1 << 10;
+
 /// The vocabulary of a [`Model`](super::Model), which owns it: the pieces of all tokens are copied out
 /// once, so that looking one up is a slice and neither allocates nor calls llama.cpp.
 pub struct Vocab {
@@ -65,6 +72,7 @@ pub struct Vocab {
     end_of_generation: Vec<bool>,
     /// Control and unknown tokens, which have no text of their own in an answer.
     hidden: Vec<bool>,
+    suppressed: Vec<Token>,
 }
 
 // SAFETY: the vocabulary is never written after loading, and llama.cpp documents tokenization as thread-safe.
@@ -94,7 +102,18 @@ impl Vocab {
             ends: Vec::with_capacity(n),
             end_of_generation: Vec::with_capacity(n),
             hidden: Vec::with_capacity(n),
+            suppressed: Vec::new(),
         };
+        if kind != VocabKind::None {
+            let mut count = 0;
+            // SAFETY: the vocabulary is alive and writes how many there are; the list is its own and is copied at once.
+            let list = unsafe {
+                let first = sys::llama_vocab_get_suppress_tokens(ptr, &raw mut count);
+                let count = usize::try_from(count).unwrap_or(0);
+                if first.is_null() { &[] } else { std::slice::from_raw_parts(first, count) }
+            };
+            vocab.suppressed.extend(list.iter().filter(|token| (0..n_tokens).contains(*token)));
+        }
         let mut buffer = vec![0_u8; 256];
         for token in 0..n_tokens {
             if kind != VocabKind::None {
@@ -157,6 +176,11 @@ impl Vocab {
     pub fn text(&self, token: Token) -> &[u8] {
         let hidden = usize::try_from(token).ok().and_then(|index| self.hidden.get(index));
         if hidden == Some(&false) { self.piece(token) } else { &[] }
+    }
+
+    /// The tokens that the model is not to say (`tokenizer.ggml.suppress_tokens`).
+    pub fn suppressed_tokens(&self) -> &[Token] {
+        &self.suppressed
     }
 
     /// Whether `token` ends a generation (EOS, end of turn, ...).
@@ -241,6 +265,23 @@ impl Vocab {
         }
         let too_long = || Error::invalid(format!("a text of {} bytes is too long to tokenize", text.len()));
         let text_len = i32::try_from(text.len()).map_err(|_| too_long())?;
+        let longest = longest_run(text);
+        if self.kind != VocabKind::Bpe || longest <= SHORT {
+            return self.tokenize_here(text, text_len, add_special, parse_special);
+        }
+        let size = STACK + longest.saturating_mul(STACK_PER_BYTE);
+        std::thread::scope(|scope| {
+            let work = || self.tokenize_here(text, text_len, add_special, parse_special);
+            let thread = std::thread::Builder::new().name("tokenize".into()).stack_size(size).spawn_scoped(scope, work);
+            let refused =
+                |why: &str| Error::new(Code::Internal, format!("a text of {text_len} bytes to tokenize: {why}"));
+            let thread = thread.map_err(|error| refused(&format!("no thread: {error}")))?;
+            thread.join().unwrap_or_else(|_| Err(refused("failed")))
+        })
+    }
+
+    fn tokenize_here(&self, text: &[u8], text_len: i32, add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
+        let too_long = || Error::invalid(format!("a text of {} bytes is too long to tokenize", text.len()));
         let mut tokens = vec![0; text.len().saturating_add(16)];
         loop {
             let capacity = i32::try_from(tokens.len()).map_err(|_| too_long())?;
@@ -321,4 +362,18 @@ impl std::fmt::Debug for Vocab {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Vocab").field("kind", &self.kind).field("n_tokens", &self.n_tokens()).finish()
     }
+}
+
+/// The longest line with what blanks and line ends are behind it: no pattern of a tokenizer matches words of two lines.
+fn longest_run(text: &[u8]) -> usize {
+    let ends = text.windows(2).zip(1..).filter_map(|(pair, at)| match pair {
+        [b'\n', next] if !next.is_ascii_whitespace() => Some(at),
+        _ => None,
+    });
+    let (mut longest, mut start) = (0, 0);
+    for end in ends.chain([text.len()]) {
+        longest = longest.max(end - start);
+        start = end;
+    }
+    longest
 }

@@ -1,5 +1,7 @@
 //! Which tokens followed an n-gram, and how often.
 
+use std::ops::Range;
+
 use super::bulk::Bulk;
 use super::index::{Found, Index, MAX_RECORDS};
 use super::key::{Key, LONGEST, NONE, Sizes, seed};
@@ -281,13 +283,43 @@ impl Cache {
 
     /// Adds all counts of another cache.
     pub fn merge(&mut self, other: &Cache) {
-        for batch in other.records.chunks(BATCH) {
+        self.merge_records(other, 0..other.len());
+    }
+
+    /// The same of a part of the other's n-grams, by their numbers.
+    pub(super) fn merge_records(&mut self, other: &Cache, numbers: Range<usize>) {
+        let mut new = Vec::new();
+        for batch in other.records.get(numbers).unwrap_or_default().chunks(BATCH) {
             for (hash, record) in hashes(&self.index, batch).into_iter().zip(batch) {
-                let part = other.part(record);
-                for pair in [part.best].iter().chain(part.others) {
-                    self.add(Hashed { key: record.key, hash }, pair.token, pair.count);
-                }
+                self.add_part(Hashed { key: record.key, hash }, other.part(record), &mut new);
             }
+        }
+    }
+
+    /// Adds all that followed an n-gram elsewhere. The tokens that are `new` (kept for its memory) come into the list together: one
+    /// by one, each would move those behind it.
+    fn add_part(&mut self, key: Hashed, part: Part<'_>, new: &mut Vec<Count>) {
+        // Makes the record, where there is none.
+        self.add(key, part.best.token, part.best.count);
+        if part.others.is_empty() {
+            return;
+        }
+        let Some(at) = self.find(key) else { return };
+        let Some(record) = self.records.get_mut(at) else { return };
+        new.clear();
+        for pair in part.others {
+            if record.add_known(&mut self.pool, *pair).is_err() {
+                new.push(*pair);
+            }
+        }
+        record.add_new(&mut self.pool, new);
+    }
+
+    /// The number of an n-gram's record.
+    fn find(&self, Hashed { key, hash }: Hashed) -> Option<usize> {
+        match self.index.find(hash, |at| self.records.get(at as usize).is_some_and(|record| record.key == key)) {
+            Found::Record(at) => Some(at as usize),
+            Found::Slot(_) => None,
         }
     }
 
@@ -328,14 +360,44 @@ fn hashes(index: &Index, records: &[Record]) -> [u64; BATCH] {
 
 impl Record {
     fn add(&mut self, pool: &mut Pool, token: i32, count: u32) {
+        let pair = Count { token, count: count.min(MAX_COUNT) };
+        let Err(at) = self.add_known(pool, pair) else { return };
+        if pool.insert(&mut self.others, at, pair).is_some() {
+            self.total = self.total.saturating_add(pair.count);
+            self.prefer(pool, at, pair);
+        }
+    }
+
+    /// Adds to the count of a token. `Err`: it has none yet, and would be there in the list.
+    fn add_known(&mut self, pool: &mut Pool, Count { token, count }: Count) -> Result<(), usize> {
         if self.best.token == token {
             let before = self.best.count;
             self.best.count = before.saturating_add(count).min(MAX_COUNT);
             self.total = self.total.saturating_add(self.best.count - before);
+            return Ok(());
+        }
+        let (at, pair, added) = pool.add(self.others, token, count)?;
+        self.total = self.total.saturating_add(added);
+        self.prefer(pool, at, pair);
+        Ok(())
+    }
+
+    /// Adds tokens that have no count yet, by token. Without memory they are not learnt.
+    fn add_new(&mut self, pool: &mut Pool, new: &[Count]) {
+        let Some(best) = new.iter().copied().reduce(|best, next| if next.beats(best) { next } else { best }) else {
+            return;
+        };
+        if pool.insert_all(&mut self.others, new).is_none() {
             return;
         }
-        let Some((at, pair, added)) = pool.add(&mut self.others, token, count) else { return };
-        self.total = self.total.saturating_add(added);
+        self.total = new.iter().fold(self.total, |sum, pair| sum.saturating_add(pair.count));
+        if let Ok(at) = pool.get(self.others).binary_search_by_key(&best.token, |pair| pair.token) {
+            self.prefer(pool, at, best);
+        }
+    }
+
+    /// The pair at `at` of the list becomes the best, if it is that now.
+    fn prefer(&mut self, pool: &mut Pool, at: usize, pair: Count) {
         if pair.beats(self.best) {
             pool.replace(self.others, at, self.best);
             self.best = pair;

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::naive::{Naive, both};
-use super::super::{Cache, Sizes, Statistics};
+use super::super::{Cache, Count, Sizes, Statistics};
 
 /// A text over few tokens, in which everything comes again and again.
 fn text() -> impl Strategy<Value = Vec<i32>> {
@@ -135,6 +135,29 @@ fn counts_end_where_files_end() {
     cache.update(&[7, 9], 1, Sizes::ALL);
     assert_eq!(cache.get(&[7]).unwrap().total, u32::MAX);
     assert_eq!(cache.statistics().observations, 3 * (i32::MAX as u64) + 1);
+}
+
+/// Lists of many tokens that the other cache does not have are joined in one pass: this would take minutes otherwise.
+#[test]
+fn many_new_tokens_are_merged_at_once() {
+    const N: i32 = 400_000;
+    let counted = |start: i32| {
+        let mut cache = Cache::new();
+        let numbers = (start..N).step_by(2).flat_map(|token| [token, 1 + token % 7]);
+        let list: Vec<i32> = [7, -1, -1, -1, N / 2].into_iter().chain(numbers).collect();
+        let bytes: Vec<u8> = list.into_iter().flat_map(i32::to_le_bytes).collect();
+        cache.merge(&Cache::parse(&bytes, "memory".as_ref(), None).unwrap());
+        cache
+    };
+    let (mut cache, odd) = (counted(0), counted(1));
+    cache.merge(&odd);
+    cache.merge(&odd);
+    let part = cache.get(&[7]).unwrap();
+    let expected = |token: i32| Count { token, count: (1 + token % 7) as u32 * if token % 2 == 0 { 1 } else { 2 } };
+    let best = (0..N).map(expected).reduce(|best, next| if next.beats(best) { next } else { best }).unwrap();
+    assert_eq!(part.best, best);
+    assert!(part.counts().eq((0..N).map(expected)));
+    assert_eq!(u64::from(part.total), (0..N).map(|token| u64::from(expected(token).count)).sum::<u64>());
 }
 
 #[test]

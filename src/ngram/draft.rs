@@ -78,10 +78,12 @@ impl Levels<'_> {
     /// The token that continues `history`, whose last 4 tokens matter. `None` where no cache is sure enough.
     pub fn next(&self, history: &[i32]) -> Option<Drafted> {
         let before = |size: usize| history.len().checked_sub(size).and_then(|start| history.get(start..));
-        let fixed = self.fixed.lookup(Hashed::new(Key::new(before(FIXED_SIZE)?)?));
+        let fixed_key = Hashed::new(Key::new(before(FIXED_SIZE)?)?);
+        let fixed = self.fixed.lookup(fixed_key);
         let mut keys = [None; LONGEST];
         for (slot, size) in keys.iter_mut().zip(self.sizes.iter()) {
-            let Some(key) = before(size).and_then(Key::new).map(Hashed::new) else { break };
+            let other = || before(size).and_then(Key::new).map(Hashed::new);
+            let Some(key) = (if size == FIXED_SIZE { Some(fixed_key) } else { other() }) else { break };
             *slot = Some((size, key));
         }
         let from = |cache: &Cache, level: Level, thresholds: &Thresholds| {

@@ -111,28 +111,22 @@ impl Pool {
         }
     }
 
-    /// Adds to a token's count, which ends at [`MAX_COUNT`]. Returns where it is, its count now, and how much was
-    /// added; `None` where there is no memory or no number left. `list` may move.
-    pub fn add(&mut self, list: &mut List, token: i32, count: u32) -> Option<(usize, Count, u32)> {
-        match self.get(*list).binary_search_by_key(&token, |pair| pair.token) {
-            Ok(at) => {
-                let pair = self.pairs(*list, 0).get_mut(at)?;
-                let before = pair.count;
-                pair.count = before.saturating_add(count).min(MAX_COUNT);
-                Some((at, *pair, pair.count - before))
-            }
-            Err(at) => {
-                let pair = Count { token, count: count.min(MAX_COUNT) };
-                self.insert(list, at, pair)?;
-                Some((at, pair, pair.count))
-            }
-        }
+    /// Adds to the count of a token in the list, which ends at [`MAX_COUNT`]. Returns where it is, its count now, and how much was
+    /// added. `Err`: it is not in the list, and would be there.
+    pub fn add(&mut self, list: List, token: i32, count: u32) -> Result<(usize, Count, u32), usize> {
+        let at = self.get(list).binary_search_by_key(&token, |pair| pair.token)?;
+        let pair = self.pairs(list, 0).get_mut(at).ok_or(at)?;
+        let before = pair.count;
+        pair.count = before.saturating_add(count).min(MAX_COUNT);
+        Ok((at, *pair, pair.count - before))
     }
 
-    fn insert(&mut self, list: &mut List, at: usize, pair: Count) -> Option<()> {
+    /// Puts a pair, whose token is not in the list, where it belongs. `None` where there is no memory or no number left. `list` may
+    /// move.
+    pub fn insert(&mut self, list: &mut List, at: usize, pair: Count) -> Option<()> {
         let head = self.head(*list).unwrap_or(Count { token: 0, count: 0 });
         if head.count >= head.token.cast_unsigned() {
-            *list = self.moved(*list, head)?;
+            *list = self.moved(*list, head, 1)?;
         }
         let pairs = self.pairs(*list, 1);
         pairs.get_mut(at..)?.rotate_right(1);
@@ -141,9 +135,39 @@ impl Pool {
         Some(())
     }
 
-    /// The list in a larger block; its old one becomes free.
-    fn moved(&mut self, list: List, head: Count) -> Option<List> {
-        let class = (0..CLASSES).find(|class| capacity(*class) > head.count)?;
+    /// Adds pairs whose tokens are not in the list, sorted by token; in one pass, however many they are. `None`, and nothing is
+    /// added, where there is no memory or no number left. `list` may move.
+    pub fn insert_all(&mut self, list: &mut List, new: &[Count]) -> Option<()> {
+        let head = self.head(*list).unwrap_or(Count { token: 0, count: 0 });
+        let length = u32::try_from(new.len()).ok().and_then(|new| head.count.checked_add(new))?;
+        if length > head.token.cast_unsigned() {
+            *list = self.moved(*list, head, length - head.count)?;
+        }
+        let pairs = self.pairs(*list, new.len());
+        // From the end, so that what is there is moved before its place is taken.
+        let (mut old, mut left) = (head.count as usize, new);
+        while let Some((last, rest)) = left.split_last() {
+            let before = old.checked_sub(1).and_then(|at| pairs.get(at).copied());
+            let to = old + rest.len();
+            match before.filter(|before| before.token > last.token) {
+                Some(before) => {
+                    *pairs.get_mut(to)? = before;
+                    old -= 1;
+                }
+                None => {
+                    *pairs.get_mut(to)? = *last;
+                    left = rest;
+                }
+            }
+        }
+        self.set_length(*list, length);
+        Some(())
+    }
+
+    /// The list in a block with room for `more` pairs at least; its old one becomes free.
+    fn moved(&mut self, list: List, head: Count, more: u32) -> Option<List> {
+        let length = head.count.checked_add(more)?;
+        let class = (0..CLASSES).find(|class| capacity(*class) >= length)?;
         let new = match self.free.get(class).copied().map(List) {
             Some(first) if first != List::EMPTY => {
                 let next = self.head(first)?.count;

@@ -11,7 +11,7 @@ use crate::error::{Code, Error, Result};
 /// Is told how far a long work is, 0..=1, at least every few milliseconds unless a file is being read, and may stop it.
 pub type Progress<'a> = dyn FnMut(f32) -> ControlFlow<()> + 'a;
 
-/// So many tokens are counted between two looks at the [`Progress`].
+/// So many tokens are counted, or n-grams added, between two looks at the [`Progress`].
 const STEP: usize = 1 << 15;
 
 /// Reports progress; an error when the work is to stop.
@@ -42,17 +42,21 @@ pub fn create(tokens: &[i32], sizes: Sizes, progress: &mut Progress) -> Result<C
 /// The sum of caches in files.
 ///
 /// # Errors
-/// Those of [`Cache::load`]; [`Code::Cancelled`]: `progress`, which is asked after each file, stopped it.
+/// Those of [`Cache::load`]; [`Code::Cancelled`]: `progress` stopped it.
 pub fn merge<P: AsRef<Path>>(files: &[P], n_vocab: Option<usize>, progress: &mut Progress) -> Result<Cache> {
     let mut merged = Cache::new();
-    for (file, done) in files.iter().zip(1..) {
+    for (done, file) in files.iter().enumerate() {
+        report(progress, done, files.len())?;
         let next = Cache::load(file.as_ref(), n_vocab)?;
         if merged.is_empty() {
             merged = next;
-        } else {
-            merged.merge(&next);
+            continue;
         }
-        report(progress, done, files.len())?;
+        for start in (0..next.len()).step_by(STEP) {
+            report(progress, done * next.len() + start, files.len() * next.len())?;
+            merged.merge_records(&next, start..next.len().min(start + STEP));
+        }
     }
+    report(progress, 1, 1)?;
     Ok(merged)
 }

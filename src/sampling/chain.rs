@@ -179,6 +179,11 @@ impl Chain {
         }
     }
 
+    /// Whether it ends with adaptive-p.
+    pub(super) fn is_adaptive(&self) -> bool {
+        matches!(self.steps.last(), Some(Step::Adaptive(_)))
+    }
+
     /// The probability of `token` that the stage with a state learns from; `None` when it was no candidate in `list`.
     pub(super) fn learns_from(&self, token: Token, list: &Candidates, work: &Work) -> Option<f32> {
         match self.steps.last() {

@@ -169,6 +169,11 @@ impl<G: Constraint> Sampler<G> {
         self.advance(token, Some(p))
     }
 
+    /// Whether it learns from probabilities that its lists do not show: with adaptive-p, see [`Sampler::accept_with`].
+    pub fn learns_from_before(&self) -> bool {
+        self.chain.is_adaptive()
+    }
+
     fn advance(&mut self, token: Token, p: Option<f32>) -> Result<()> {
         if let Some(grammar) = &mut self.grammar {
             grammar.accept(token)?;

@@ -118,13 +118,18 @@ impl Sequence {
 
     /// Becomes a copy of `other`, which is in the same context. False when that cannot be; then nothing changed.
     pub fn copy_from(&mut self, context: &mut Context, other: &Sequence) -> bool {
-        let copied = context.copy(other.id, self.id);
-        if copied {
-            self.checkpoints.clone_from(&other.checkpoints);
-            self.tokens.clone_from(&other.tokens);
-            self.blocks = other.blocks;
+        if !context.copy(other.id, self.id) {
+            return false;
         }
-        copied
+        self.checkpoints.clone_from(&other.checkpoints);
+        self.tokens.clone_from(&other.tokens);
+        self.blocks = other.blocks;
+        // A copy that is still to be made would be made over a checkpoint that is put back.
+        let waits = Sequence::needs_checkpoints(context) && context.model().can_roll_back();
+        if waits && context.settle(self.id).is_err() {
+            self.clear(context);
+        }
+        true
     }
 
     fn keep(&mut self, len: usize) {

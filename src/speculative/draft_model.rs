@@ -76,8 +76,9 @@ impl DraftModel {
             if slot.disabled.is_some() {
                 continue;
             }
-            if let Some(why) = obstacle(ask, &self.context, self.n_vocab) {
-                slot.disabled = Some(why);
+            if ask.tokens.len() >= self.context.n_ctx() {
+                let n_ctx = self.context.n_ctx();
+                slot.disabled = Some(format!("the text is longer than the draft's context of {n_ctx} tokens"));
                 continue;
             }
             let wants_draft = ask.n_max > 0;
@@ -88,6 +89,10 @@ impl DraftModel {
             slot.cache.group(&mut self.context);
             let missing = ask.tokens.get(kept..).unwrap_or(&[]);
             let chunk = missing.get(..room.min(slot.cache.room()).min(missing.len())).unwrap_or(&[]);
+            if let Some(foreign) = chunk.iter().find(|token| is_foreign(**token, self.n_vocab)) {
+                slot.disabled = Some(format!("the draft has no token {foreign}"));
+                continue;
+            }
             let complete = wants_draft && chunk.len() == missing.len();
             let (next, mut row) = (slot.cache.next(), None);
             for (index, token) in chunk.iter().enumerate() {
@@ -309,14 +314,7 @@ impl Drafter for DraftModel {
     }
 }
 
-/// Why there can be no draft for this context.
-fn obstacle(ask: &Ask<'_>, context: &Context, n_vocab: usize) -> Option<String> {
-    if ask.tokens.len() >= context.n_ctx() {
-        return Some(format!("the text is longer than the draft's context of {} tokens", context.n_ctx()));
-    }
-    let unknown = |token: &&Token| usize::try_from(**token).map_or(true, |token| token >= n_vocab);
-    // Only the end can be new to us; a foreign token further back was noticed when it was the end.
-    let tail = ask.tokens.len().saturating_sub(context.n_ubatch());
-    let foreign = ask.tokens.get(tail..).unwrap_or(&[]).iter().find(unknown)?;
-    Some(format!("the draft has no token {foreign}"))
+/// Whether a vocabulary of `n_vocab` tokens lacks this one.
+fn is_foreign(token: Token, n_vocab: usize) -> bool {
+    usize::try_from(token).map_or(true, |token| token >= n_vocab)
 }

@@ -41,8 +41,9 @@ pub(super) struct Tries {
     pub(super) credit: f64,
     /// Tries in vain since it last paid.
     in_vain: i32,
-    /// Whether it was asked in this step.
+    /// Whether it was asked in this step, and whether only to find out what it is worth.
     pub(super) asked: bool,
+    pub(super) is_a_try: bool,
     /// The text's length when it was last asked.
     known: usize,
 }
@@ -50,7 +51,7 @@ pub(super) struct Tries {
 impl Default for Tries {
     /// The first is due at once.
     fn default() -> Self {
-        Tries { credit: f64::INFINITY, in_vain: 0, asked: false, known: 0 }
+        Tries { credit: f64::INFINITY, in_vain: 0, asked: false, is_a_try: false, known: 0 }
     }
 }
 
@@ -193,6 +194,7 @@ impl Player {
         let due = if room.is_some() { self.tries.are_due(c, tokens.len()) } else { self.tries.is_first() };
         let asked = pays || due;
         self.tries.asked = asked && room.is_some();
+        self.tries.is_a_try = self.tries.asked && !pays;
         if asked {
             self.tries.known = tokens.len();
         }

@@ -239,12 +239,13 @@ impl Length {
         self.current
     }
 
-    /// A draft of `drafted` tokens, at least one, was checked and `accepted` of them were right.
-    pub fn saw(&mut self, drafted: usize, accepted: usize) {
+    /// A draft of `drafted` tokens, at least one, was checked, of which `depth` could be right (fewer where it had branches), and
+    /// `accepted` of them were.
+    pub fn saw(&mut self, drafted: usize, depth: usize, accepted: usize) {
         if self.adaptive != Adaptive::Heuristic {
             return;
         }
-        if accepted < drafted {
+        if accepted < depth {
             self.current = self.current.saturating_sub(1).max(HEURISTIC_LEAST.min(self.n_max));
         } else if drafted == self.current {
             self.current = (self.current + HEURISTIC_STEP).min(self.n_max);

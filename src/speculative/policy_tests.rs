@@ -17,19 +17,25 @@ fn the_heuristic_is_that_of_speculative_cpp() {
     length.current = 10;
     let steps = [(10, 10, 18), (18, 18, 26), (26, 26, 30), (30, 3, 29), (29, 28, 28), (7, 7, 28), (28, 0, 27)];
     for (drafted, accepted, expected) in steps {
-        length.saw(drafted, accepted);
+        length.saw(drafted, drafted, accepted);
         assert_eq!(length.current(), expected, "after {accepted} of {drafted}");
     }
     for _ in 0..100 {
-        length.saw(5, 0);
+        length.saw(5, 5, 0);
     }
     assert_eq!(length.current(), 2, "never below two");
+    // With branches, not all of it can be right.
+    length.current = 10;
+    length.saw(10, 6, 6);
+    assert_eq!(length.current(), 18);
+    length.saw(18, 6, 5);
+    assert_eq!(length.current(), 17);
 }
 
 #[test]
 fn a_fixed_length_stays() {
     let mut length = Length::new(&Settings { adaptive: Adaptive::Fixed, n_max: 5, ..Settings::default() });
-    length.saw(5, 0);
+    length.saw(5, 5, 0);
     assert_eq!(length.current(), 5);
 }
 

@@ -94,7 +94,7 @@ pub enum Adaptive {
 /// The validated `speculative` object of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Which drafters may propose; of drafts that promise the same, the one named first is taken.
+    /// Which drafters may propose; of drafts that promise the same, one from the text is taken.
     pub sources: Vec<Source>,
     /// Most tokens to draft in a step, 1..=[`MAX_DRAFT`].
     pub n_max: usize,

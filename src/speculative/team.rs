@@ -46,8 +46,6 @@ pub(super) struct Member {
 
 /// One slot's wish for a draft.
 pub struct Wish<'a> {
-    /// The slot.
-    pub slot: usize,
     /// As [`Ask::tokens`].
     pub tokens: &'a [Token],
     /// The target's sampler.
@@ -165,30 +163,35 @@ impl Team {
         }
     }
 
-    /// Lets the drafters keep up with all that speculate and propose tokens to those that have room. `base`: how many
-    /// slots generate, those included that do not speculate.
-    pub fn draft(&mut self, wishes: &[Wish<'_>], base: usize) {
-        self.plan.update(&self.costs, &self.rate, base);
-        for wish in wishes {
-            let Some(player) = self.slots.get_mut(wish.slot).and_then(Option::as_mut) else { continue };
+    /// Lets the drafters keep up with all that speculate and propose tokens to those that have room. `wish`: that of a slot, if
+    /// it has one. `base`: how many slots generate, those included that do not speculate.
+    pub fn draft<'a>(&mut self, wish: impl Fn(usize) -> Option<Wish<'a>>, base: usize) {
+        if self.slots.iter().flatten().any(Player::weighs) {
+            self.plan.update(&self.costs, &self.rate, base);
+        }
+        for (slot, player) in self.slots.iter_mut().enumerate() {
+            let Some(player) = player.as_mut().filter(|_| wish(slot).is_some()) else { continue };
             player.clear();
             for bid in player.bids.iter_mut().flatten() {
                 bid.draft.clear();
             }
         }
         for index in 0..self.members.len() {
-            self.ask(index, wishes);
+            self.ask(index, &wish);
         }
-        for wish in wishes.iter().filter(|wish| wish.room.is_some()) {
-            let Some(player) = self.slots.get_mut(wish.slot).and_then(Option::as_mut) else { continue };
+        for (slot, player) in self.slots.iter_mut().enumerate() {
+            let may_draft = wish(slot).is_some_and(|wish| wish.room.is_some());
+            let Some(player) = player.as_mut().filter(|_| may_draft) else { continue };
             player.choose(&self.members, &self.plan);
             let chosen = player.chosen.and_then(|(index, _)| self.members.get(index));
-            player.tries.settle(chosen.is_some_and(|member| member.takes_time));
+            // What was drawn in a try is checked whatever it promised: that is no sign that it pays.
+            let had_to_be = player.drawer.is_some() && player.tries.is_a_try;
+            player.tries.settle(chosen.is_some_and(|member| member.takes_time) && !had_to_be);
         }
     }
 
     /// Asks one drafter for all slots: together when it is a model, which evaluates them in one batch.
-    fn ask(&mut self, index: usize, wishes: &[Wish<'_>]) {
+    fn ask<'a>(&mut self, index: usize, wish: &impl Fn(usize) -> Option<Wish<'a>>) {
         let Some((member, before)) = self.members.get_mut(..=index).and_then(|members| members.split_last_mut()) else {
             return;
         };
@@ -197,8 +200,8 @@ impl Team {
         let (mut asks, mut all_keep_up) = (Vec::new(), true);
         for (slot, player) in self.slots.iter_mut().enumerate() {
             let Some(player) = player else { continue };
-            let Some(wish) = wishes.iter().find(|wish| wish.slot == slot) else { continue };
-            let asked = player.ask(index, *takes_time, before, plan, costs.c(), wish);
+            let Some(wish) = wish(slot) else { continue };
+            let asked = player.ask(index, *takes_time, before, plan, costs.c(), &wish);
             let Some(Bid { draft, bias, keeps_up, .. }) = player.bids.get_mut(index).and_then(Option::as_mut) else {
                 continue;
             };
@@ -207,7 +210,7 @@ impl Team {
             all_keep_up &= kept_up;
             let pace = if pays { Pace::Paying { plan, calibration, bias: *bias } } else { Pace::All };
             let Settings { p_min, n_branches, p_split, .. } = player.settings;
-            let Wish { tokens, sampler, generated, position, .. } = *wish;
+            let Wish { tokens, sampler, generated, position, .. } = wish;
             let draws = *takes_time && player.settings.verify.draws() && player.drawer.is_none();
             let drawing = draws.then(|| {
                 player.drawn.begin(n_max);
@@ -337,7 +340,7 @@ impl Team {
         let depth = player.chosen().map_or(0, |(draft, _)| draft.depth(drafted));
         let guesses = player.guesses();
         let (index, _) = player.chosen.take().filter(|_| drafted > 0 && !guesses)?;
-        player.length.saw(depth, accepted);
+        player.length.saw(drafted, depth, accepted);
         let member = self.members.get_mut(index)?;
         member.drafter.checked(slot, drafted, accepted);
         Some(Checked { source: member.drafter.source(), drafted, depth, accepted })

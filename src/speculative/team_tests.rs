@@ -109,8 +109,7 @@ fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Tabl
 impl Table {
     /// A step in which the target says `truth`: how many tokens were checked, whose, and how many of them were right.
     fn step(&mut self, truth: &[Token]) -> (usize, Option<Source>, usize) {
-        let wish = Wish {
-            slot: 0,
+        let wish = || Wish {
             tokens: &[1, 2, 3],
             sampler: &self.sampler,
             generated: 1,
@@ -118,7 +117,7 @@ impl Table {
             room: Some(100),
             alone: self.alone,
         };
-        self.team.draft(&[wish], 1);
+        self.team.draft(|slot| (slot == 0).then(wish), 1);
         let draft = self.team.drafted(0).to_vec();
         let source = self.team.source(0);
         let right = draft.iter().zip(truth).take_while(|(drafted, said)| drafted == said).count();
@@ -253,6 +252,21 @@ fn where_nothing_pays_a_model_is_tried_ever_more_rarely_and_the_text_is_still_wa
     assert!(tried.len() > 5, "{}", tried.len());
     assert!(checked < 30, "{checked}");
     assert_eq!(table.text.log().iter().filter(|entry| entry.starts_with("draft")).count(), 20_000);
+}
+
+/// With a rule that compares probabilities a try is checked whatever it promised, which is no sign that it pays.
+#[test]
+fn tries_that_have_to_be_checked_become_rarer_too() {
+    let settings = Settings { verify: Verify::Rejection, ..both(Adaptive::Auto) };
+    let mut table = table(&settings, &DEAR, 50.0);
+    table.model.says(&[(5, 0.5), (5, 0.5)]);
+    let tried = (0..20_000).filter(|_| {
+        table.step(&[7, 8]);
+        table.model.log().iter().any(|entry| entry.starts_with("draft"))
+    });
+    // A try costs half an evaluation; a hundredth of the time pays for it, after four in vain a sixteenth of that.
+    let tried = tried.count();
+    assert!((5..60).contains(&tried), "{tried}");
 }
 
 #[test]

@@ -187,6 +187,26 @@ pub fn recurrent() -> String {
     model.write("recurrent")
 }
 
+/// The same, of a model that is not to say these tokens.
+pub fn suppressing(tokens: &[i32]) -> String {
+    let mut model = Writer::new("gemma3");
+    model.entry("tokenizer.ggml.suppress_tokens", 9, |bytes| {
+        bytes.extend(5_u32.to_le_bytes());
+        bytes.extend((tokens.len() as u64).to_le_bytes());
+        tokens.iter().for_each(|token| bytes.extend(token.to_le_bytes()));
+    });
+    window(&mut model);
+    model.write("suppressing")
+}
+
+/// The same, of a model with another chat template for requests with tools.
+pub fn with_tool_template(template: &str) -> String {
+    let mut model = Writer::new("gemma3");
+    model.entry("tokenizer.chat_template.tool_use", 8, |bytes| put_string(bytes, template));
+    window(&mut model);
+    model.write("tool-template")
+}
+
 /// LFM2: layers of short convolutions, which are recurrent, and of attention.
 pub fn hybrid() -> String {
     let mut model = Writer::new("lfm2");
@@ -212,6 +232,11 @@ pub fn hybrid() -> String {
 /// Gemma 3: every second layer sees a window of 16 tokens alone.
 pub fn sliding_window() -> String {
     let mut model = Writer::new("gemma3");
+    window(&mut model);
+    model.write("sliding-window")
+}
+
+fn window(model: &mut Writer) {
     model.number("attention.sliding_window", 16);
     model.number("attention.sliding_window_pattern", 2);
     model.number("feed_forward_length", 64);
@@ -225,7 +250,6 @@ pub fn sliding_window() -> String {
             model.ones(&format!("blk.{layer}.{name}.weight"), N_EMBD);
         }
     }
-    model.write("sliding-window")
 }
 
 /// What the layers for multi-token prediction of a tiny model look at.

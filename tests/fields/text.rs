@@ -1,10 +1,13 @@
 //! The functions about text: tokens, templates, embeddings; and models that can do nothing else.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use foredraft::api::Family::Completion;
 use foredraft::api::System;
 use foredraft::error::Result;
 use serde_json::{Value, json};
 
-use crate::common::{model, start, with};
+use crate::common::{model, poll, start, submit, with};
 use crate::frame::{WAYS, base, float, numbers};
 
 fn embedding(system: &System, request: Value) -> Vec<f64> {
@@ -160,4 +163,33 @@ fn embeddings_are_pooled_and_scaled_as_asked() {
     let without = start(json!({"n_ctx": 64}));
     let error = without.with_server(|server| server.get_embedding(br#"{"content": "a"}"#)).expect_err("not asked for");
     assert!(error.message().contains("\"embedding\": true"), "{error}");
+}
+
+/// Embeddings are asked for without a pause, from two threads.
+#[test]
+fn embeddings_do_not_stop_the_texts() {
+    let system = start(json!({"embedding": true, "n_parallel": 2}));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let words = json!({"content": "Once upon a time there was a child. ".repeat(20)}).to_string();
+                while !done.load(Ordering::Relaxed) {
+                    system.with_server(|server| server.get_embedding(words.as_bytes())).expect("an embedding");
+                }
+            });
+        }
+        let request = json!({"prompt": "Once", "n_predict": 60, "ignore_eos": true, "timeout_ms": 60_000});
+        let id = submit(&system, Completion, &request);
+        let begin = std::time::Instant::now();
+        let mut answer = poll(&system, Completion, id, 100);
+        // Texts that stand still do not notice their own limit either.
+        while answer["finished"] != true && begin.elapsed() < std::time::Duration::from_secs(70) {
+            answer = poll(&system, Completion, id, 100);
+        }
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(answer["finished"], true, "{answer}");
+        let last = answer["completion_updates"].as_array().and_then(|updates| updates.last()).cloned();
+        assert_eq!(last.map(|last| last["stop_type"].clone()), Some(json!("limit")));
+    });
 }

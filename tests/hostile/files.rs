@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::c::{Random, call, command, init, loaded, model, refusal, status, turn, works};
+use crate::c::{Random, call, command, deinit, init, init_async, loaded, model, refusal, status, turn, until, works};
 use crate::gguf::Gguf;
 
 fn folder() -> PathBuf {
@@ -33,7 +33,7 @@ fn files_that_are_no_models() {
     for (path, part) in [
         ("/no/such/file.gguf".to_owned(), "/no/such/file.gguf"),
         (folder().to_string_lossy().into_owned(), "is a folder"),
-        ("/dev/null".to_owned(), "is empty or truncated"),
+        ("/dev/null".to_owned(), "is not a regular file"),
         (file("empty", b""), "is empty or truncated"),
         (file("three", b"GGU"), "is empty or truncated"),
         (file("magic", b"GGUF"), ""),
@@ -43,15 +43,94 @@ fn files_that_are_no_models() {
         (file("big-endian", b"FUGG and so on"), "is not a GGUF file"),
         (file("noise", &[b"GGUF".as_slice(), &[0xFF; 4096]].concat()), ""),
     ] {
-        for draft in [false, true] {
-            let more = if draft { json!({"model_draft": path}) } else { json!({"model": path}) };
-            assert_eq!(init(Some(command(more).to_string().as_bytes())), 1, "{path}");
+        for (field, more) in fields(&path) {
+            assert_eq!(init(Some(command(more).to_string().as_bytes())), 1, "{field} {path}");
             let error = status()["error"].as_str().expect("checked").to_owned();
-            assert!(error.contains(&path) && error.contains(part), "{path}: {error}");
+            let named = error.starts_with(&format!("{field}: "));
+            assert!(named && error.contains(&path) && error.contains(part), "{field} {path}: {error}");
         }
     }
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
     works();
+}
+
+/// The fields of `init` that name a GGUF file, with this one.
+fn fields(path: &str) -> [(&'static str, Value); 3] {
+    [
+        ("model", json!({"model": path})),
+        ("model_draft", json!({"model_draft": path})),
+        ("lora", json!({"lora": [path]})),
+    ]
+}
+
+/// To open one would wait for its other end, and nobody has that.
+#[test]
+fn pipes_are_refused() {
+    let _turn = turn();
+    let pipe = folder().join("pipe");
+    // From an earlier run.
+    let _ = std::fs::remove_file(&pipe);
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    for (field, more) in fields(&pipe.to_string_lossy()) {
+        init_async(Some(command(more).to_string().as_bytes()));
+        until("the end of the load", || status()["state"] != "loading");
+        let error = status()["error"].to_string();
+        assert!(error.contains(field) && error.contains("is not a regular file"), "{field}: {error}");
+        deinit();
+    }
+    assert_eq!(status()["state"], "uninitialized");
+}
+
+#[test]
+fn failures_name_their_field_and_have_their_number() {
+    let _turn = turn();
+    for (more, number, field) in [
+        (json!({"devices": ["nowhere"]}), 3, "devices: "),
+        (json!({"devices_draft": ["nowhere"]}), 3, "devices_draft: "),
+        (json!({"lookup_cache_static": "/no/such/cache"}), 7, "lookup_cache_static: "),
+        // llama.cpp has room for the shares of so many.
+        (json!({"devices": vec!["CPU"; 17], "tensor_split": [1]}), 3, "devices: expected at most 16"),
+        (json!({"devices_draft": vec!["CPU"; 100_000]}), 3, "devices_draft: expected at most 16"),
+    ] {
+        assert_eq!(init(Some(command(more).to_string().as_bytes())), number, "{field}{}", status());
+        let error = status()["error"].as_str().expect("checked").to_owned();
+        assert!(error.starts_with(field), "{field}{error}");
+    }
+}
+
+/// What answers at an address need not be a ggml RPC server.
+#[test]
+fn rpc_servers_that_are_none() {
+    let _turn = turn();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address").to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = std::io::Write::write_all(&mut stream, b"SSH-2.0-OpenSSH_9.2\r\n");
+        }
+    });
+    assert_eq!(init(Some(command(json!({"rpc": [address]})).to_string().as_bytes())), 1);
+    let error = status()["error"].as_str().expect("checked").to_owned();
+    assert!(error.starts_with("rpc: "), "{error}");
+    assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
+}
+
+/// llama.cpp splits texts for this vocabulary by `std::regex`, which calls itself for each character of a word.
+#[test]
+fn words_that_are_longer_than_a_stack() {
+    let _turn = turn();
+    let gguf = Gguf::read(&model("target"));
+    let pre = gguf.value("tokenizer.ggml.pre");
+    assert_eq!(&gguf.bytes[pre.start + 8..pre.end], b"gpt-2");
+    let path = file("bloom", &gguf.with(pre.start + 8, b"bloom"));
+    assert_eq!(load(&path), 0, "{}", status());
+    for length in [100, 1_000, 30_000, 300_000] {
+        let text = "a".repeat(length);
+        let answer = crate::c::call("tokenize", &json!({"text": text, "add_special": false}));
+        let ids = answer["ids"].as_array().expect("tokens").clone();
+        let back = crate::c::call("detokenize", &json!({"tokens": ids}));
+        assert_eq!(back["content"], text.as_str(), "{length}");
+    }
 }
 
 #[test]

@@ -1,18 +1,19 @@
 //! Loads, unloads and requests in every order.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::c::{
-    COMMANDS, FUNCTIONS, call, command, deinit, endless, init, init_async, loaded, needing_a_model, set_log_callback,
-    status, submit, turn, until, wait_for_state, works,
+    COMMANDS, FUNCTIONS, call, command, deinit, endless, init, init_async, loaded, needing_a_model, refusal,
+    set_log_callback, set_update_callback, status, submit, turn, until, wait_for_state, works,
 };
 
-/// Holds whoever logs a line until it is opened: a load that takes as long as a test wants.
+/// Holds whoever calls back until it is opened: a load, or an evaluation, that takes as long as a test wants.
 struct Gate {
     open: Mutex<bool>,
     opened: Condvar,
@@ -25,7 +26,22 @@ impl Gate {
     /// Closes it and makes the log pass through it.
     fn close(&self) {
         *self.open.lock().expect("not poisoned") = false;
-        set_log_callback(Some(wait_at_the_gate), 0);
+        set_log_callback(Some(log_through_the_gate), 0);
+    }
+
+    /// Closes it and makes the engine's thread pass through it.
+    fn close_for_updates(&self) {
+        *self.open.lock().expect("not poisoned") = false;
+        set_update_callback(Some(update_through_the_gate), 0);
+    }
+
+    fn pass(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut open = self.open.lock().expect("not poisoned");
+        while !*open {
+            open = self.opened.wait(open).expect("not poisoned");
+        }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
     fn open(&self) {
@@ -34,17 +50,16 @@ impl Gate {
     }
 
     fn wait_until_someone_waits(&self) {
-        until("a log line", || self.waiting.load(Ordering::SeqCst) > 0);
+        until("a callback", || self.waiting.load(Ordering::SeqCst) > 0);
     }
 }
 
-extern "C" fn wait_at_the_gate(_level: i32, _text: *const c_char, _user: *mut c_void) {
-    GATE.waiting.fetch_add(1, Ordering::SeqCst);
-    let mut open = GATE.open.lock().expect("not poisoned");
-    while !*open {
-        open = GATE.opened.wait(open).expect("not poisoned");
-    }
-    GATE.waiting.fetch_sub(1, Ordering::SeqCst);
+extern "C" fn log_through_the_gate(_level: i32, _text: *const c_char, _user: *mut c_void) {
+    GATE.pass();
+}
+
+extern "C" fn update_through_the_gate(_id: u64, _user: *mut c_void) {
+    GATE.pass();
 }
 
 fn talkative() -> String {
@@ -187,5 +202,70 @@ fn init_and_deinit_again_and_again() {
     for _ in 0..3 {
         assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
     }
+    works();
+}
+
+/// Loads that said in the log why they failed.
+static FAILED: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count_failures(_level: i32, text: *const c_char, _user: *mut c_void) {
+    // SAFETY: the library passes a NUL-terminated text.
+    if unsafe { CStr::from_ptr(text) }.to_bytes().starts_with(b"init: ") {
+        FAILED.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A load that was replaced says so in the log, whenever its thread gets to it; after `deinit` nobody calls back.
+#[test]
+fn deinit_joins_the_threads_of_init_async() {
+    let _turn = turn();
+    set_log_callback(Some(count_failures), 0);
+    for round in 1..=20 {
+        assert_eq!(init(Some(command(json!({"warmup": false})).to_string().as_bytes())), 0, "{}", status());
+        init_async(Some(b"-m /nowhere.gguf"));
+        deinit();
+        assert_eq!(FAILED.load(Ordering::SeqCst), round);
+    }
+    assert_eq!(status()["state"], "uninitialized");
+}
+
+/// The old server belongs to no thread that may be late: `deinit` ends it, and waits for its callbacks.
+#[test]
+fn deinit_ends_what_init_async_was_to_replace() {
+    let _turn = loaded(json!({}));
+    GATE.close_for_updates();
+    submit("async_completion_init", &endless());
+    GATE.wait_until_someone_waits();
+    let unloading = thread::spawn(|| {
+        init_async(Some(b"-m /nowhere.gguf"));
+        deinit();
+    });
+    until("deinit's beginning", || status()["state"] == "uninitialized");
+    thread::sleep(Duration::from_millis(100));
+    let waited = !unloading.is_finished();
+    GATE.open();
+    unloading.join().expect("deinit returns");
+    assert!(waited, "deinit returned while the engine's thread was in a callback");
+}
+
+#[test]
+fn chat_templates_by_name() {
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    let chatml = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
+    let with = |template: &str| json!({"messages": messages, "chat_template": template});
+    let check_refused = |request: &Value| {
+        for name in ["apply_template", "get_completion"] {
+            let (code, error) = refusal(name, request);
+            assert!(code == "invalid_request" && error.starts_with("chat_template: "), "{name} {request}: {error}");
+        }
+    };
+    let turn = loaded(json!({"chat_template": "chatml"}));
+    assert_eq!(call("apply_template", &json!({"messages": messages}))["prompt"], chatml);
+    assert_eq!(call("apply_template", &with("{{ messages[0].content }}"))["prompt"], "Hi");
+    check_refused(&with("llama3"));
+    drop(turn);
+    let _turn = loaded(json!({"chat_template": "llama3"}));
+    check_refused(&json!({"messages": messages}));
+    assert_eq!(call("apply_template", &with("chatml"))["prompt"], chatml);
     works();
 }

@@ -1,8 +1,14 @@
 //! Polls and cancels of requests that are not there, or not any more; full queues; cancels at every stage.
 
+use std::ffi::c_void;
+use std::sync::Mutex;
+
 use serde_json::{Value, json};
 
-use crate::c::{call, call_bytes, endless, last_update, loaded, refusal, status, submit, until, wait_for_state, works};
+use crate::c::{
+    call, call_bytes, endless, last_update, loaded, refusal, set_update_callback, status, submit, until,
+    wait_for_state, works,
+};
 
 const FAMILIES: [&str; 2] = ["async_completion", "speculative_completion"];
 
@@ -203,5 +209,44 @@ fn a_cancel_meets_a_request_that_is_still_being_read() {
         let id = answer["id"].as_u64().unwrap_or(1);
         assert_eq!(refusal("async_completion_poll", &json!({"id": id})).0, "not_found");
     });
+    works();
+}
+
+/// Its caller waits for all of the text, and a poll by the id that the callback tells must not take any of it.
+#[test]
+fn a_poll_takes_nothing_from_a_request_that_is_waited_for() {
+    static SEEN: Mutex<Vec<(u64, Value)>> = Mutex::new(Vec::new());
+    extern "C" fn poll(id: u64, _user: *mut c_void) {
+        SEEN.lock().expect("not poisoned").push((id, call("async_completion_poll", &json!({"id": id}))));
+    }
+    let _turn = loaded(json!({}));
+    let request = json!({"prompt": "Once upon a time", "n_predict": 30, "temperature": 0, "ignore_eos": true});
+    let expected = call("get_completion", &request)["content"].clone();
+    set_update_callback(Some(poll), 0);
+    assert_eq!(call("get_completion", &request)["content"], expected);
+    set_update_callback(None, 0);
+    let seen = std::mem::take(&mut *SEEN.lock().expect("not poisoned"));
+    assert!(seen.len() > 3, "{seen:?}");
+    for (id, answer) in seen {
+        assert_eq!((&answer["id"], &answer["completion_updates"]), (&json!(id), &json!([])), "{answer}");
+    }
+    works();
+}
+
+/// The engine may be done with a request before its number is returned.
+#[test]
+fn a_request_is_known_as_soon_as_there_is_news_of_it() {
+    static CODES: Mutex<Vec<Value>> = Mutex::new(Vec::new());
+    extern "C" fn poll(id: u64, _user: *mut c_void) {
+        CODES.lock().expect("not poisoned").push(call("async_completion_poll", &json!({"id": id}))["success"].clone());
+    }
+    let _turn = loaded(json!({"max_queue": 1000}));
+    set_update_callback(Some(poll), 0);
+    for _ in 0..200 {
+        submit("async_completion_init", &json!({"prompt": "a", "session_load": "/nowhere"}));
+    }
+    until("all news", || CODES.lock().expect("not poisoned").len() >= 200);
+    set_update_callback(None, 0);
+    assert!(CODES.lock().expect("not poisoned").iter().all(|success| *success == true));
     works();
 }

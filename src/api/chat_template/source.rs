@@ -1,6 +1,29 @@
-//! What a template's source is changed to, so that minijinja takes what Jinja2 with transformers' extensions takes.
+//! A template's source: the one that a name stands for, and what it is changed to, so that minijinja takes what Jinja2
+//! with transformers' extensions takes.
 
-use super::lists;
+use serde_json::Value as Json;
+
+use super::{NAME, lists};
+use crate::api::fields::unexpected;
+use crate::error::Result;
+
+/// `chatml`: each message between its marks, nothing trimmed, as llama.cpp has it for models without a template.
+const CHATML: &str = "{% for message in messages %}\
+    {{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}\
+    {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+/// The source that was given, or that of the name that was given.
+///
+/// # Errors
+/// It is no template, so perhaps another name: llama.cpp has more of them, for templates that are not Jinja. As a
+/// source it would make the same prompt of all messages, its own letters.
+pub fn named(given: &str) -> Result<&str> {
+    match given {
+        "chatml" => Ok(CHATML),
+        source if source.contains("{{") || source.contains("{%") => Ok(source),
+        other => Err(unexpected(NAME, "a Jinja template or the name chatml", &Json::from(other))),
+    }
+}
 
 /// The source with all line ends `\n`, and with some tags replaced:
 ///
@@ -38,4 +61,49 @@ fn replaced(inside: &str) -> Option<String> {
         }
     };
     Some(inside.replacen(statement, &new, 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use serde_json::{Map, json};
+
+    use super::*;
+    use crate::api::{ChatTemplate, RenderInput};
+    use crate::error::Code;
+
+    fn render(template: &str, add_generation_prompt: bool) -> Result<String> {
+        let system = json!({"role": "system", "content": " Be brief.\n"});
+        let user = json!({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]});
+        ChatTemplate::parse(template)?.render(&RenderInput {
+            messages: &[system, user, json!({"role": "assistant", "content": null})],
+            add_generation_prompt,
+            bos_token: "<s>",
+            eos_token: "</s>",
+            tools: None,
+            kwargs: &Map::new(),
+            now: UNIX_EPOCH,
+        })
+    }
+
+    #[test]
+    fn chatml_is_a_name() {
+        let turns = "<|im_start|>system\n Be brief.\n<|im_end|>\n<|im_start|>user\na\nb<|im_end|>\n\
+            <|im_start|>assistant\n<|im_end|>\n";
+        assert_eq!(render("chatml", false).unwrap(), turns);
+        assert_eq!(render("chatml", true).unwrap(), format!("{turns}<|im_start|>assistant\n"));
+    }
+
+    #[test]
+    fn other_names_are_refused() {
+        for name in ["llama3", "ChatML", " chatml", "", "{# chatml #}", "<|im_start|>user\n"] {
+            let error = render(name, true).unwrap_err();
+            let expected = "chat_template: expected a Jinja template or the name chatml, got ";
+            assert!(error.code() == Code::InvalidRequest && error.message().starts_with(expected), "{name:?}: {error}");
+        }
+        for source in ["{{ messages[0].role }}", "{%- if true -%}system{%- endif -%}"] {
+            assert_eq!(render(source, true).unwrap(), "system");
+        }
+    }
 }

@@ -37,11 +37,14 @@ pub(super) fn target(fields: &mut Fields) -> Result<ModelParams> {
 pub(super) fn draft(fields: &mut Fields, target: &ModelParams) -> Result<Option<ModelParams>> {
     let path = fields.c_text("model_draft")?;
     let n_gpu_layers = gpu_layers(fields, "n_gpu_layers_draft")?;
-    let devices = fields.c_texts("devices_draft")?;
+    let (of_target, devices) = (fields.c_texts("devices")?, fields.c_texts("devices_draft")?);
     let Some(path) = path else { return Ok(None) };
     let default = ModelParams::new(path);
     let mut model =
         ModelParams { path: default.path, n_gpu_layers: default.n_gpu_layers, lora: default.lora, ..target.clone() };
+    if devices.is_none() {
+        use_devices(&mut model, of_target);
+    }
     set(&mut model.n_gpu_layers, n_gpu_layers);
     use_devices(&mut model, devices);
     Ok(Some(model))

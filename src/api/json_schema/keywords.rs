@@ -7,9 +7,15 @@ use super::{Checked, pattern, wrong};
 
 /// The largest count of a repetition in a grammar.
 const MAX_COUNT: u64 = 2000;
+/// The most items of an array that may be empty. The converter's `(item ("," item){0,n})?` is up to n + 3 rules, and
+/// the question mark repeats them all.
+pub(super) const MAX_ITEMS: u64 = MAX_COUNT - 2;
+/// The formats that are enforced; the others are notes, as the standard has it.
+pub(super) const FORMATS: [&str; 4] = ["date", "time", "date-time", "uuid"];
 /// The largest absolute value of a bounded integer.
 const MAX_INTEGER: i64 = 999_999_999_999_999;
-const TYPES: [&str; 7] = ["object", "array", "string", "integer", "number", "boolean", "null"];
+/// The types that there are.
+pub(super) const TYPES: [&str; 7] = ["object", "array", "string", "integer", "number", "boolean", "null"];
 
 pub(super) fn string(map: &Map<String, Value>, at: &str) -> Checked<Value> {
     let (least, most) = bounds(map, "minLength", "maxLength", at)?;
@@ -24,6 +30,9 @@ pub(super) fn string(map: &Map<String, Value>, at: &str) -> Checked<Value> {
         if has_length {
             return wrong(at, "a length beside pattern cannot be enforced");
         }
+        if format.is_some_and(|format| FORMATS.contains(&format)) {
+            return wrong(at, "a format beside pattern cannot be enforced");
+        }
         let pattern = match pattern::translate(pattern) {
             Ok(pattern) if pattern.len() < 1 << 16 => pattern,
             Ok(_) => return wrong(at, "the pattern is too long"),
@@ -31,8 +40,7 @@ pub(super) fn string(map: &Map<String, Value>, at: &str) -> Checked<Value> {
         };
         return Ok(json!({"type": "string", "pattern": pattern}));
     }
-    // Of the formats, these are enforced; the others are notes, as the standard has it.
-    match format.filter(|format| ["date", "time", "date-time", "uuid"].contains(format)) {
+    match format.filter(|format| FORMATS.contains(format)) {
         Some(_) if has_length => wrong(at, "a length beside format cannot be enforced"),
         Some(format) => Ok(json!({"type": "string", "format": format})),
         None => {
@@ -76,10 +84,11 @@ pub(super) fn named_types(map: &Map<String, Value>, at: &str) -> Checked<Vec<Str
     let names = match map.get("type") {
         None => return Ok(Vec::new()),
         Some(Value::String(name)) => vec![name.clone()],
-        Some(Value::Array(names)) if !names.is_empty() => {
+        // More of them repeat each other, and each is written out.
+        Some(Value::Array(names)) if (1..=TYPES.len()).contains(&names.len()) => {
             names.iter().filter_map(Value::as_str).map(str::to_owned).collect()
         }
-        Some(_) => return wrong(at, "type must be a string or an array of strings"),
+        Some(_) => return wrong(at, "type must be a string or an array of different strings"),
     };
     match names.iter().find(|name| !TYPES.contains(&name.as_str())) {
         Some(name) => wrong(at, format!("unrecognized type {}", show(&json!(name)))),

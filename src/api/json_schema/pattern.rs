@@ -7,6 +7,21 @@
 
 /// Characters that a JSON string holds only as escapes, and surrogates.
 const NEVER: [(u32, u32); 5] = [(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF)];
+/// What ends a line, and is no `.`; by ECMA-262, like the blanks.
+const LINE_ENDS: [(u32, u32); 3] = [(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)];
+/// The blanks that `\s` stands for. All of them: one too few would be one too many for `\S`.
+const BLANKS: [(u32, u32); 10] = [
+    (0x09, 0x0D),
+    (0x20, 0x20),
+    (0xA0, 0xA0),
+    (0x1680, 0x1680),
+    (0x2000, 0x200A),
+    (0x2028, 0x2029),
+    (0x202F, 0x202F),
+    (0x205F, 0x205F),
+    (0x3000, 0x3000),
+    (0xFEFF, 0xFEFF),
+];
 /// The deepest nesting of groups.
 const MAX_DEPTH: usize = 32;
 const MAX_REPEAT: u32 = 2000;
@@ -53,7 +68,7 @@ pub(super) fn translate(pattern: &str) -> Result<String, String> {
                 false
             }
             '^' | '$' => return Err("anchors inside of it".into()),
-            '.' => reader.class(true, &[(0x0A, 0x0A), (0x0D, 0x0D)]),
+            '.' => reader.class(true, &LINE_ENDS),
             '[' => {
                 let (negated, ranges) = reader.ranges()?;
                 reader.class(negated, &ranges)
@@ -114,16 +129,20 @@ impl Reader<'_> {
             };
             let mut ahead = self.rest.clone();
             let is_range = ahead.next() == Some('-') && ahead.next().is_some_and(|next| next != ']');
-            let [(low, _)] = first.as_slice() else {
-                ranges.extend(first);
-                continue;
-            };
-            let low = *low;
             if !is_range {
                 ranges.extend(first);
                 continue;
             }
             self.rest.next();
+            let low = match first.as_slice() {
+                [(char, last)] if char == last => *char,
+                // No range begins with a class: the hyphen is itself (ECMA-262, annex B), and so is what follows.
+                _ => {
+                    ranges.extend(first);
+                    ranges.push((0x2D, 0x2D));
+                    continue;
+                }
+            };
             let high = match self.rest.next().ok_or("unterminated character class")? {
                 '\\' => match self.escape()?.1.as_slice() {
                     [(char, last)] if char == last => *char,
@@ -142,8 +161,6 @@ impl Reader<'_> {
     fn escape(&mut self) -> Result<(bool, Ranges), String> {
         let digit = || vec![(0x30, 0x39)];
         let word = || vec![(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)];
-        // Line and tab characters are escapes in JSON: of the blanks, these are left.
-        let space = || vec![(0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x2028, 0x2029)];
         let hex = |reader: &mut Self, digits: usize| {
             let text: String = reader.rest.by_ref().take(digits).collect();
             u32::from_str_radix(&text, 16).ok().filter(|_| text.len() == digits).ok_or("an escape of no character")
@@ -154,8 +171,8 @@ impl Reader<'_> {
             'D' => return Ok((true, digit())),
             'w' => return Ok((false, word())),
             'W' => return Ok((true, word())),
-            's' => return Ok((false, space())),
-            'S' => return Ok((true, space())),
+            's' => return Ok((false, BLANKS.to_vec())),
+            'S' => return Ok((true, BLANKS.to_vec())),
             't' => 0x09,
             'n' => 0x0A,
             'r' => 0x0D,

@@ -1,6 +1,8 @@
 //! The sampler's fields: one table of names, ranges and meanings, from which they are read, reported and
 //! documented.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use crate::api::fields::{Fields, c_text_in, shortest, show, text_in, unavailable, unexpected, word_in};
@@ -13,6 +15,8 @@ const MAX_WINDOW: i64 = 1 << 24;
 const MAX_CANDIDATES: i64 = 1 << 20;
 /// The longest `samplers`.
 const MAX_STAGES: usize = 64;
+/// Most `dry_sequence_breakers`: each is looked for in all of the vocabulary, on the engine's thread.
+const MAX_BREAKERS: usize = 64;
 const ANY: f32 = f32::MAX;
 
 /// A field of the table.
@@ -150,16 +154,28 @@ pub(super) fn read(fields: &mut Fields) -> Result<Settings> {
             _ => Mirostat::Off,
         }),
     );
-    let breakers =
-        fields.list("dry_sequence_breakers", "an array of strings", |name, value| match c_text_in(name, value)? {
-            "" => Err(unexpected(name, "a string that is not empty", value)),
-            text => Ok(text.to_owned()),
-        })?;
-    set(&mut settings.dry.sequence_breakers, breakers);
+    set(&mut settings.dry.sequence_breakers, breakers(fields)?);
     if let Some(value) = fields.get("samplers") {
         settings.stages = stages(value)?;
     }
     Ok(settings)
+}
+
+/// `dry_sequence_breakers`, each of them once.
+fn breakers(fields: &mut Fields) -> Result<Option<Vec<String>>> {
+    let key = "dry_sequence_breakers";
+    let given = fields.list(key, "an array of strings", |name, value| match c_text_in(name, value)? {
+        "" => Err(unexpected(name, "a string that is not empty", value)),
+        text => Ok(text),
+    })?;
+    let Some(mut texts) = given else { return Ok(None) };
+    let mut seen = HashSet::new();
+    texts.retain(|text| seen.insert(*text));
+    if texts.len() > MAX_BREAKERS {
+        let (name, n) = (fields.name(key), texts.len());
+        return Err(Error::invalid(format!("{name}: expected at most {MAX_BREAKERS} different strings, got {n}")));
+    }
+    Ok(Some(texts.into_iter().map(str::to_owned).collect()))
 }
 
 fn set<T>(place: &mut T, value: Option<T>) {

@@ -80,6 +80,25 @@ fn sampler_fields() {
     check_error(json!({"seed": 4294967296u64}), "seed");
 }
 
+/// Each is looked for in the whole vocabulary.
+#[test]
+fn sequence_breakers_are_few_and_different() {
+    let check = |breakers: &[String], read: &[String]| {
+        let document = json!({"dry_sequence_breakers": breakers});
+        check_sampling(document, |s| s.dry.sequence_breakers = read.to_vec());
+    };
+    let different: Vec<String> = (0..65).map(|i| format!("<{i}>")).collect();
+    check(&different[..64], &different[..64]);
+    check(&[&different[..64], &different[..64]].concat(), &different[..64]);
+    check(&["b", "a", "b"].map(String::from), &["b", "a"].map(String::from));
+    // A long one is cut where it is looked for, and reported as it was sent.
+    check(&["x".repeat(1000), "x".repeat(1000)], &["x".repeat(1000)]);
+    check_error(
+        json!({"dry_sequence_breakers": different}),
+        "dry_sequence_breakers: expected at most 64 different strings, got 65",
+    );
+}
+
 #[test]
 fn samplers() {
     use Stage::*;

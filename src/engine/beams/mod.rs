@@ -174,7 +174,11 @@ impl Beams {
                 self.batch.push(last.token, n_prompt + text.tokens.len() - 1, text.sequence, true);
             }
         }
-        let result = context.decode(&self.batch);
+        // A memory that cannot be cut back is lost in an evaluation that is stopped.
+        let result = match self.model.can_roll_back() {
+            true => context.decode(&self.batch),
+            false => context.decode_whole(&self.batch),
+        };
         match (&result, in_prompt) {
             (Ok(()), true) => task.evaluated += self.batch.len(),
             (Ok(()), false) => {}

@@ -117,17 +117,12 @@ impl Way {
 /// How often each of `n` texts came, how many tokens were drafted for one on average, and how many of those were right.
 fn texts(way: &Way, n: u32) -> (Law, f64, f64) {
     let mut stage = Stage::new(&Setup {
-        n_parallel: 2,
         kv_unified: true,
-        n_ctx: 64,
-        n_ubatch: 32,
         company: false,
         ctx_shift: true,
-        target: TARGET,
-        target_faults: BTreeMap::new(),
         draft: Some(DRAFT),
-        draft_faults: BTreeMap::new(),
         draft_cost: 10,
+        ..Setup::plain(TARGET, 2, 64, 32)
     });
     let (mut counts, mut drafted, mut accepted) = (Law::new(), 0, 0);
     let mut orders = Vec::new();

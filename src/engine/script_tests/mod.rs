@@ -3,11 +3,15 @@
 //! - `schedules`: what a request says is what the script alone says (`reference`), whatever else happens: other
 //!   requests, cancels, drafts, shifts, reused and copied caches, sessions, evaluations that fail.
 //! - `laws`: the rules that keep the distribution alone do so through the whole engine.
+//! - `memory`: a step, up to its evaluation, allocates nothing.
+//! - `turns`: whoever runs or waits gets on, whatever others do.
 
 mod laws;
+mod memory;
 mod plans;
 mod reference;
 mod schedules;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -48,6 +52,52 @@ struct Setup {
     draft_faults: BTreeMap<usize, Fault>,
     /// What a drafted token costs, in percent of a target's evaluation.
     draft_cost: u32,
+    /// How many tokens the draft knows, where that is not all.
+    draft_vocab: Option<usize>,
+}
+
+impl Setup {
+    /// Without shared cells, shifts, a draft model and faults.
+    fn plain(target: Voice, n_parallel: usize, n_ctx: usize, n_ubatch: usize) -> Setup {
+        Setup {
+            n_parallel,
+            kv_unified: false,
+            n_ctx,
+            n_ubatch,
+            company: true,
+            ctx_shift: false,
+            target,
+            target_faults: BTreeMap::new(),
+            draft: None,
+            draft_faults: BTreeMap::new(),
+            draft_cost: 0,
+            draft_vocab: None,
+        }
+    }
+
+    fn params(&self) -> ContextParams {
+        ContextParams {
+            // The script has less.
+            n_ctx: Some(256),
+            n_batch: 64,
+            n_ubatch: 32,
+            kv_unified: self.kv_unified,
+            flash_attn: if self.company { FlashAttn::Off } else { FlashAttn::On },
+            n_threads: 1,
+            n_threads_batch: 1,
+            n_seq_max: u32::try_from(self.n_parallel).unwrap(),
+            ..ContextParams::default()
+        }
+    }
+
+    /// A context in which `voice` speaks, whose evaluations cost `percent` of a target's.
+    fn play(&self, voice: Voice, percent: u32, faults: &BTreeMap<usize, Fault>, interrupt: &Arc<Interrupt>) -> Context {
+        let params = load::sequences(&self.params(), self.n_parallel, &MODEL, None);
+        let mut context = Context::new(&MODEL, &params, &THREADS, interrupt).unwrap();
+        let cost = Duration::from_micros(100) * percent;
+        context.play(Script::new(voice, self.n_ctx, self.n_ubatch, cost, faults.clone()));
+        context
+    }
 }
 
 /// A running engine.
@@ -60,26 +110,7 @@ struct Stage {
 impl Stage {
     fn new(setup: &Setup) -> Stage {
         let interrupt = Arc::new(Interrupt::default());
-        let n_seq_max = u32::try_from(setup.n_parallel).unwrap();
-        let context = ContextParams {
-            // The script has less.
-            n_ctx: Some(256),
-            n_batch: 64,
-            n_ubatch: 32,
-            kv_unified: setup.kv_unified,
-            flash_attn: if setup.company { FlashAttn::Off } else { FlashAttn::On },
-            n_threads: 1,
-            n_threads_batch: 1,
-            n_seq_max,
-            ..ContextParams::default()
-        };
-        let play = |voice, percent, faults: &BTreeMap<usize, Fault>| {
-            let params = load::sequences(&context, setup.n_parallel, &MODEL, None);
-            let mut context = Context::new(&MODEL, &params, &THREADS, &interrupt).unwrap();
-            let cost = Duration::from_micros(100) * percent;
-            context.play(Script::new(voice, setup.n_ctx, setup.n_ubatch, cost, faults.clone()));
-            context
-        };
+        let context = setup.params();
         let config = Config {
             model: ModelParams::new(""),
             context: context.clone(),
@@ -97,10 +128,11 @@ impl Stage {
             rpc: Vec::new(),
         };
         let beams = Beams::new(&MODEL, &context, &THREADS, &interrupt);
-        let mut generation = Generation::new(play(setup.target, 100, &setup.target_faults), beams, &config);
+        let target = setup.play(setup.target, 100, &setup.target_faults, &interrupt);
+        let mut generation = Generation::new(target, beams, &config);
         if let Some(voice) = setup.draft {
-            let context = play(voice, setup.draft_cost, &setup.draft_faults);
-            let n_vocab = MODEL.vocab().n_tokens();
+            let context = setup.play(voice, setup.draft_cost, &setup.draft_faults, &interrupt);
+            let n_vocab = setup.draft_vocab.unwrap_or(MODEL.vocab().n_tokens());
             generation.team.add_model(Box::new(DraftModel::new(context, setup.n_parallel, n_vocab, None)));
         }
         load::add_text_drafters(&mut generation.team, setup.n_parallel, &Arc::default());

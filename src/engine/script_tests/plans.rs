@@ -206,6 +206,7 @@ prop_compose! {
         let draft = noise.map(|noise| Voice { noise, ..target });
         Setup {
             n_parallel, kv_unified, n_ctx, n_ubatch, company, ctx_shift, target, target_faults, draft, draft_faults, draft_cost,
+            draft_vocab: None,
         }
     }
 }

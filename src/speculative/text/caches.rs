@@ -73,31 +73,46 @@ impl Caches {
     }
 
     fn catch_up(&self, dynamic: &mut Cache) {
-        for (text, before) in std::mem::take(&mut *self.waiting.lock()) {
+        // In a statement of its own, so that nobody waits for the lock while this counts.
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        for (text, before) in waiting {
             if dynamic.len() < MAX_LEARNT {
                 dynamic.update(&text, text.len() - before, Sizes::ALL);
             }
         }
     }
 
-    /// Replaces a cache.
+    /// Replaces a cache, and what it was yet to learn.
     pub fn set(&self, kind: CacheKind, cache: Cache) {
         match kind {
-            CacheKind::Static => *self.fixed.lock() = Arc::new(cache),
-            CacheKind::Dynamic => *self.dynamic.lock() = cache,
+            CacheKind::Static => {
+                // In a statement of its own: it is freed when the lock is not held any more.
+                let before = std::mem::replace(&mut *self.fixed.lock(), Arc::new(cache));
+                drop(before);
+            }
+            CacheKind::Dynamic => {
+                let mut dynamic = self.dynamic.lock();
+                self.waiting.lock().clear();
+                *dynamic = cache;
+            }
         }
     }
 
     /// Adds what another cache has counted.
     pub fn merge(&self, kind: CacheKind, other: &Cache) {
         match kind {
-            CacheKind::Static => {
+            // Without the lock, which the engine takes in each step; again where somebody else replaced it meanwhile.
+            CacheKind::Static => loop {
+                let before = self.fixed();
                 let mut merged = Cache::new();
-                let mut fixed = self.fixed.lock();
-                merged.merge(&fixed);
+                merged.merge(&before);
                 merged.merge(other);
-                *fixed = Arc::new(merged);
-            }
+                let mut fixed = self.fixed.lock();
+                if Arc::ptr_eq(&fixed, &before) {
+                    *fixed = Arc::new(merged);
+                    return;
+                }
+            },
             CacheKind::Dynamic => self.learnt().merge(other),
         }
     }
@@ -173,6 +188,16 @@ mod tests {
         assert!(caches.dynamic().is_none(), "nobody waits");
         drop(held);
         assert_eq!(caches.statistics(CacheKind::Dynamic).observations, 2 + 1);
+    }
+
+    #[test]
+    fn what_waits_to_be_learnt_is_forgotten_with_the_rest() {
+        let caches = Caches::default();
+        let held = caches.dynamic().expect("free");
+        caches.learn(&[1, 2, 3], 0);
+        drop(held);
+        caches.set(CacheKind::Dynamic, Cache::new());
+        assert_eq!(caches.statistics(CacheKind::Dynamic).observations, 0);
     }
 
     #[test]

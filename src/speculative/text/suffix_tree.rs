@@ -160,7 +160,9 @@ impl ContextTree {
             if known {
                 break;
             }
-            known = self.node_for(&mut contexts, level).is_some_and(|node| node.saw(text, at));
+            // All of them are there, but where two contexts have the same hash.
+            let node = self.node_for(&mut contexts, level).filter(|node| node.total > 0);
+            known = node.is_some_and(|node| node.saw(text, at));
         }
     }
 

@@ -1,0 +1,50 @@
+//! A step, up to its evaluation, allocates nothing, but for what grows with the text and then becomes twice as large.
+
+use super::{Setup, Stage, request};
+use crate::counting::allocations;
+use crate::llama::Token;
+use crate::llama::script::Voice;
+use crate::sampling;
+use crate::speculative::{Adaptive, Settings, Source};
+
+const VOICE: Voice = Voice { seed: 7, n_words: 3, near: 4.0, far: 2.0, noise: 0.0, ends: 0, floor: f32::NEG_INFINITY };
+const TEXT_SOURCES: [Source; 6] =
+    [Source::NgramCache, Source::NgramSimple, Source::NgramMapK, Source::NgramMapK4v, Source::NgramMod, Source::Suffix];
+/// Steps until all memory has been used once; of the later ones, fewer than one in so many make something larger that grows with
+/// the text.
+const FIRST: usize = 30;
+const GROWS: usize = 4;
+
+#[test]
+fn planning_drafting_and_filling_the_batch_allocate_nothing() {
+    let cases = TEXT_SOURCES.iter().map(|source| vec![*source]).chain([vec![], TEXT_SOURCES.to_vec()]);
+    for (sources, adaptive) in
+        cases.flat_map(|sources| [Adaptive::Auto, Adaptive::Fixed].map(|way| (sources.clone(), way)))
+    {
+        let mut stage = Stage::new(&Setup::plain(VOICE, 2, 250, 32));
+        for seed in 0..2 {
+            let sampling = sampling::Settings { temperature: 0.0, seed, ..sampling::Settings::default() };
+            let prompt: Vec<Token> = (0..60).map(|n| Voice::FIRST + (n + seed as Token) % 3).collect();
+            let settings = Settings { sources: sources.clone(), adaptive, ..Settings::default() };
+            let speculative = Some(settings).filter(|settings| !settings.sources.is_empty());
+            stage.submit(vec![crate::engine::Request { speculative, ..request(prompt, 180, sampling) }]);
+        }
+        let (mut steps, mut allocating, mut drafted) = (0, 0, 0);
+        while !stage.generation.is_idle() {
+            stage.advance();
+            let generation = &mut stage.generation;
+            let allocated = allocations(|| {
+                generation.make_space();
+                generation.balance();
+                generation.take_turns();
+                generation.draft();
+                generation.fill_batch();
+            });
+            steps += 1;
+            allocating += usize::from(steps > FIRST && allocated > 0);
+            drafted += (0..2).map(|slot| generation.team.drafted(slot).len()).sum::<usize>();
+        }
+        assert!(steps > 2 * FIRST && drafted > 0, "{sources:?}: {steps} steps, {drafted} tokens drafted");
+        assert!(allocating * GROWS < steps, "{sources:?} {adaptive:?}: {allocating} of {steps} steps allocate");
+    }
+}
