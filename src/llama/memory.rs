@@ -231,7 +231,7 @@ impl Context {
     }
 
     /// Turns keys whose positions were moved, and copies what is to be copied: until then a state would be an old one. llama.cpp does it
-    /// before an evaluation, so there is one, of a token that is removed again.
+    /// before an evaluation, so there is one, of a token that is removed again, which a recurrent state allows where it is empty.
     pub fn settle(&mut self, sequence: SeqId) -> Result<()> {
         if !self.has_sequence(sequence) {
             return Err(Error::model(format!("there is no sequence {sequence}")));
@@ -239,11 +239,12 @@ impl Context {
         if !self.moved {
             return Ok(());
         }
-        if !self.model.can_roll_back() {
+        let next = self.len(sequence);
+        if next > 0 && !self.model.can_roll_back() {
             return Err(Error::model("its context was shifted and nothing was evaluated since; try again"));
         }
         let vocab = self.model.vocab();
-        let (token, next) = (vocab.bos().or(vocab.eos()).unwrap_or(0), self.len(sequence));
+        let token = vocab.bos().or(vocab.eos()).unwrap_or(0);
         let mut batch = Batch::new();
         batch.push(token, next, sequence, false);
         match self.decode(&batch) {

@@ -272,6 +272,8 @@ impl Sequence {
     /// The state is a forgery (damage was noticed before). What that did to the context's memory nobody knows, so all of it
     /// is emptied: this sequence is then as it was, all others must be cleared.
     pub fn load(&mut self, context: &mut Context, snapshot: &Snapshot) -> Result<()> {
+        // A copy that is still to be made would be made over the new state, or of it.
+        context.settle(self.id)?;
         let before = if self.tokens.is_empty() { None } else { Some(self.save(context)?) };
         let result = self.put(context, snapshot);
         if result.is_err() {

@@ -4,6 +4,7 @@
 //!   requests, cancels, drafts, shifts, reused and copied caches, sessions, evaluations that fail.
 //! - `laws`: the rules that keep the distribution alone do so through the whole engine.
 //! - `memory`: a step, up to its evaluation, allocates nothing.
+//! - `sessions`: one is put in whatever waits to be moved or copied.
 //! - `turns`: whoever runs or waits gets on, whatever others do.
 
 mod laws;
@@ -11,6 +12,7 @@ mod memory;
 mod plans;
 mod reference;
 mod schedules;
+mod sessions;
 mod turns;
 
 use std::collections::BTreeMap;
