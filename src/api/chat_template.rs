@@ -57,6 +57,8 @@ struct Shape {
     null_content: bool,
     /// The template knows the role `developer`; otherwise it becomes `system`.
     developer: bool,
+    /// The template refuses or leaves out what the system says; otherwise the user says it.
+    no_system: bool,
 }
 
 /// How the template reads `content`.
@@ -120,8 +122,7 @@ impl ChatTemplate {
     /// [`Code::InvalidRequest`]: `messages[2].role: ...` for a message that is not one, `chat_template: ...` with
     /// the line when the template fails, calls `raise_exception`, or exceeds a limit.
     pub fn render(&self, input: &RenderInput) -> Result<String> {
-        let messages =
-            input.messages.iter().enumerate().map(|(i, it)| self.shape.message(i, it)).collect::<Result<Vec<_>>>()?;
+        let messages = self.shape.messages(input.messages)?;
         let tools = input.tools.filter(|tools| tools.as_array().is_none_or(|list| !list.is_empty()));
         let seconds = input.now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         // llama-server's defaults. What the request does not have is not defined: iterating null would fail.
@@ -180,6 +181,13 @@ impl ChatTemplate {
             Content::Parts => json!([{"type": "text", "text": text}]),
             _ => json!(text),
         };
+        let system = json!([{"role": "system", "content": part(mark)}, {"role": "user", "content": part("user")}]);
+        let shape = Shape {
+            content,
+            developer,
+            no_system: (text || parts) && !render(system).contains(mark),
+            ..Shape::default()
+        };
         let calls = |content: &Json, arguments: Json| {
             render(json!([
                 {"role": "user", "content": part("user")},
@@ -198,14 +206,32 @@ impl ChatTemplate {
             let object = object.contains(key) && object.contains(value) && !object.contains(&format!("'{key}'"));
             let string = calls(&content_value, json!(json_text)).contains(&json_text);
             if object || string {
-                return Shape { content, arguments_object: Some(object), null_content, developer };
+                return Shape { arguments_object: Some(object), null_content, ..shape };
             }
         }
-        Shape { content, arguments_object: None, null_content: false, developer }
+        shape
     }
 }
 
 impl Shape {
+    /// The messages in the form that the template expects.
+    fn messages(&self, given: &[Json]) -> Result<Vec<Json>> {
+        let mut messages = given.iter().enumerate().map(|(i, it)| self.message(i, it)).collect::<Result<Vec<_>>>()?;
+        let says =
+            |messages: &[Json], i: usize, role: &str| messages.get(i).is_some_and(|message| message["role"] == role);
+        if self.no_system && says(&messages, 0, "system") {
+            if says(&messages, 1, "user") {
+                let system = messages.remove(0)["content"].take();
+                if let Some(user) = messages.first_mut() {
+                    user["content"] = one_after_the_other(system, user["content"].take());
+                }
+            } else if let Some(system) = messages.first_mut() {
+                system["role"] = "user".into();
+            }
+        }
+        Ok(messages)
+    }
+
     /// The `i`-th message in the form that the template expects.
     fn message(&self, i: usize, message: &Json) -> Result<Json> {
         let Json::Object(given) = message else {
@@ -254,6 +280,19 @@ impl Shape {
             }
         }
         Ok(Json::Object(message))
+    }
+}
+
+/// Both contents in one: texts on lines of their own, or all parts.
+fn one_after_the_other(first: Json, second: Json) -> Json {
+    let parts = |content: Json| match content {
+        Json::Array(parts) => parts,
+        text => vec![json!({"type": "text", "text": text})],
+    };
+    match (first, second) {
+        (Json::String(first), second) if first.is_empty() => second,
+        (Json::String(first), Json::String(second)) => format!("{first}\n{second}").into(),
+        (first, second) => [parts(first), parts(second)].concat().into(),
     }
 }
 

@@ -159,7 +159,6 @@ fn model_families() {
         "<s><start_of_turn>user\na<end_of_turn>\n<start_of_turn>model\nb<end_of_turn>\n<start_of_turn>user\nc<end_of_turn>\n\
          <start_of_turn>model\n",
     );
-    check_error(GEMMA, chat(), "chat_template: System role not supported (line 2)");
     check(
         DEEPSEEK,
         chat(),
@@ -368,6 +367,46 @@ fn errors_name_the_line() {
     ] {
         check_error(template, json!([]), expected);
     }
+}
+
+/// What llama.cpp does as well, but that it drops a system message that is alone.
+#[test]
+fn what_the_system_says_is_said_by_the_user_where_templates_have_no_system() {
+    let system = |content: Json| json!({"role": "system", "content": content});
+    let user = |content: Json| json!({"role": "user", "content": content});
+    let turn = |content: &str| format!("<s><start_of_turn>user\n{content}<end_of_turn>\n");
+    let open = "<start_of_turn>model\n";
+    for (messages, expected) in [
+        (json!([system(json!("Be brief.")), user(json!("Hi"))]), turn("Be brief.\nHi")),
+        (
+            json!([system(json!([{"type": "text", "text": "A"}])), user(json!([{"type": "text", "text": "B"}]))]),
+            turn("A\nB"),
+        ),
+        (json!([{"role": "developer", "content": "Be brief."}, user(json!("Hi"))]), turn("Be brief.\nHi")),
+        (json!([system(json!("")), user(json!("Hi"))]), turn("Hi")),
+        (json!([system(json!("Be brief."))]), turn("Be brief.")),
+        (
+            json!([system(json!("A")), {"role": "assistant", "content": "B"}]),
+            turn("A") + "<start_of_turn>model\nB<end_of_turn>\n",
+        ),
+    ] {
+        check(GEMMA, messages, &(expected + open));
+    }
+    // Left out without a word, by a template that reads parts; and one that never shows the user.
+    let silent = "{% for m in messages if m.role != 'system' %}[{{ m.role }}:{% for c in m.content %}{{ c.text }},{% endfor %}]{% endfor %}";
+    check(silent, json!([system(json!("A")), user(json!("B"))]), "[user:A,B,]");
+    check(silent, json!([system(json!([{"type": "text", "text": "A"}])), user(json!("B"))]), "[user:A,B,]");
+    check(
+        "{% for m in messages %}{{ m.role }} {% endfor %}",
+        json!([system(json!("A")), user(json!("B"))]),
+        "system user ",
+    );
+    // Later ones are the template's.
+    check_error(
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ m.content }}{% endfor %}",
+        json!([user(json!("A")), system(json!("B"))]),
+        "chat_template: no system (line 1)",
+    );
 }
 
 #[test]

@@ -20,7 +20,12 @@ fn drafted(slot: usize, length: usize, n_predict: usize) -> Request {
 /// While another slot's context shifts, over and over, and a bad draft is seldom asked: after each number of steps.
 #[test]
 fn a_session_is_put_in_between_a_shift_and_its_evaluation() {
-    let setup = Setup { ctx_shift: true, draft: Some(Voice { seed: 8, ..VOICE }), draft_cost: 50, ..Setup::plain(VOICE, 3, 24, 32) };
+    let setup = Setup {
+        ctx_shift: true,
+        draft: Some(Voice { seed: 8, ..VOICE }),
+        draft_cost: 50,
+        ..Setup::plain(VOICE, 3, 24, 32)
+    };
     for n_steps in 0..24 {
         let mut stage = Stage::new(&setup);
         stage.submit(vec![drafted(2, 9, 4)]);
