@@ -139,6 +139,37 @@ fn cancels_next_door_leave_memories_whole() {
     }
 }
 
+/// llama.cpp exchanges the cells of states before it moves what is in them, also of those that are not evaluated; with one buffer
+/// for all whenever those that are have others between them.
+#[test]
+fn cancels_all_around_leave_an_idle_memory_whole() {
+    for (kind, init) in kinds() {
+        let system = load(&init, json!({"n_parallel": 4, "kv_unified": true}));
+        let on = |slot: usize, prompt: &[usize]| with(&request(prompt), json!({"id_slot": slot}));
+        let base = tokens(7, 60);
+        let next = [base.as_slice(), &tokens(8, 20)].concat();
+        let expected = complete(&system, Completion, &with(&on(1, &next), json!({"cache_prompt": false})));
+        for round in 0..40 {
+            // Each time others lie between others.
+            let [idle, first, second, stopped] = [0, 1, 3, 2].map(|place| (place + round) % 4);
+            complete(&system, Completion, &with(&on(idle, &base), json!({"n_predict": 1})));
+            let fresh = |slot| with(&on(slot, &tokens(20 + slot, 30)), json!({"cache_prompt": false}));
+            let ids = [first, second].map(|slot| submit(&system, Completion, &fresh(slot)));
+            // Each cancel stops what is being evaluated.
+            while ids.iter().any(|id| common::poll(&system, Completion, *id, 0)["finished"] != true) {
+                let other = with(&on(stopped, &tokens(9, 10)), json!({"cache_prompt": false}));
+                let other = submit(&system, Completion, &other);
+                std::thread::sleep(std::time::Duration::from_micros(200));
+                let command = json!({"id": other}).to_string();
+                system.with_server(|server| server.cancel(Completion, Some(command.as_bytes()))).expect("cancelled");
+                drain(&system, Completion, other);
+            }
+            let answer = complete(&system, Completion, &on(idle, &next));
+            assert_eq!(answer["tokens"], expected["tokens"], "{kind}, round {round}");
+        }
+    }
+}
+
 #[test]
 fn sessions_of_such_models_go_on() {
     for (kind, init) in kinds() {

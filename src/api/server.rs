@@ -338,7 +338,8 @@ impl Server {
         let mut settings = request.speculative.settings.clone();
         let vocab = self.models.target.vocab();
         if let (Some(settings), Some(text)) = (&mut settings, &request.prediction) {
-            settings.prediction = Some(vocab.tokenize(text.as_bytes(), false, true)?.into());
+            let text = vocab.tokenize(text.as_bytes(), false, true)?;
+            settings.prediction = Some(Arc::new(text.into()));
             settings.sources.insert(0, Source::Prediction);
         }
         if let Some(settings) = &mut settings {

@@ -53,8 +53,12 @@ impl Generation {
         team.draft(wish, base);
         self.t_draft = team.now().saturating_duration_since(start);
         for slot in &mut self.slots {
-            let Some(speculation) = slot.task.as_mut().and_then(|task| task.speculation.as_mut()) else { continue };
-            speculation.stats.t_draft += self.t_draft;
+            let Some(task) = &mut slot.task else { continue };
+            let Some(speculation) = &mut task.speculation else { continue };
+            // Who waited was not drafted for.
+            if !task.paused && !slot.sits_out {
+                speculation.stats.t_draft += self.t_draft;
+            }
             if let Some(why) = self.team.disabled(slot.index) {
                 speculation.stats.disabled = Some(why.to_owned());
             }
@@ -127,7 +131,10 @@ impl Generation {
     pub(super) fn evaluate(&mut self, notify: &mut dyn FnMut(u64)) {
         self.context.keep_hidden(self.team.needs_hidden());
         let start = self.team.now();
-        let result = self.context.decode(&self.batch);
+        // llama.cpp exchanges the cells of recurrent states before it moves what is in them: whoever is stopped in between has
+        // those of others, who may not even be in the batch.
+        let exchanges = self.exchanges_states();
+        let result = if exchanges { self.context.decode_whole(&self.batch) } else { self.context.decode(&self.batch) };
         let time = self.team.now().saturating_duration_since(start);
         for slot in &mut self.slots {
             slot.branches.clear(&mut self.context);
@@ -138,8 +145,19 @@ impl Generation {
             // Nothing was evaluated: the next step tries again with what fits.
             Err(DecodeError::Full) if self.shared_cells.is_some() && self.make_way() => {}
             Err(DecodeError::Full) => self.fail_batch(&Error::new(Code::ContextFull, "the KV cache is full")),
-            Err(DecodeError::Failed(why)) => self.fail_batch(&Error::model(why)),
+            Err(DecodeError::Failed(why)) => {
+                self.fail_batch(&Error::model(why));
+                if exchanges {
+                    self.context.reset();
+                    (0..self.slots.len()).for_each(|index| self.forget(index));
+                }
+            }
         }
+    }
+
+    /// Whether an evaluation moves the states of sequences that are not in its batch.
+    fn exchanges_states(&self) -> bool {
+        self.slots.len() > 1 && !self.context.model().can_roll_back()
     }
 
     /// After an interrupted evaluation: keeps what was evaluated of prompts and cuts off the rest.

@@ -116,7 +116,8 @@ impl Generation {
         }
         self.make_room_for_session(index, n_tokens)?;
         let slot = self.slots.get_mut(index).ok_or_else(|| no_slot(index))?;
-        if let Err(error) = slot.cache.load(&mut self.context, &session.target) {
+        let before = slot.cache.make_way(&mut self.context)?;
+        if let Err(error) = slot.cache.load(&mut self.context, &session.target, before) {
             // What runs in them is evaluated again.
             (0..self.slots.len()).filter(|other| *other != index).for_each(|other| self.forget(other));
             return Err(error);

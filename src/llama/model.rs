@@ -185,7 +185,11 @@ impl Model {
     /// The context it was trained on, in tokens.
     pub fn n_ctx_train(&self) -> u32 {
         // SAFETY: the model is alive; so in all getters below.
-        unsafe { sys::llama_model_n_ctx_train(self.ptr.as_ptr()) }.max(0).unsigned_abs()
+        match unsafe { sys::llama_model_n_ctx_train(self.ptr.as_ptr()) } {
+            // Not read with the vocabulary alone.
+            ..=0 => self.metadata_of_kind("context_length").and_then(|number| number.parse().ok()).unwrap_or(0),
+            n_ctx => n_ctx.unsigned_abs(),
+        }
     }
 
     /// Numbers in an embedding.

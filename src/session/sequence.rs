@@ -116,19 +116,21 @@ impl Sequence {
         self.back_to_checkpoint(context, len)
     }
 
-    /// Becomes a copy of `other`, which is in the same context. False when that cannot be; then nothing changed.
+    /// Becomes a copy of `other`, which is in the same context. False when that cannot be; then nothing changed, or it is empty.
     pub fn copy_from(&mut self, context: &mut Context, other: &Sequence) -> bool {
-        if !context.copy(other.id, self.id) {
+        if Sequence::needs_checkpoints(context) {
+            // A copy that is still to be made would be made over a checkpoint that is put back: so it is made at once.
+            let Ok(state) = context.state(other.id, Part::Whole) else { return false };
+            if context.set_state(self.id, &state, Part::Whole).is_err() {
+                self.clear(context);
+                return false;
+            }
+        } else if !context.copy(other.id, self.id) {
             return false;
         }
         self.checkpoints.clone_from(&other.checkpoints);
         self.tokens.clone_from(&other.tokens);
         self.blocks = other.blocks;
-        // A copy that is still to be made would be made over a checkpoint that is put back.
-        let waits = Sequence::needs_checkpoints(context) && context.model().can_roll_back();
-        if waits && context.settle(self.id).is_err() {
-            self.clear(context);
-        }
         true
     }
 
@@ -216,6 +218,10 @@ impl Sequence {
         }
         self.tokens.drain(range);
         self.checkpoints.keep(0);
+        // What is kept may be within a sliding window again that had forgotten it.
+        if !context.reaches(self.id, self.next()) {
+            self.clear(context);
+        }
         true
     }
 
@@ -266,15 +272,22 @@ impl Sequence {
         differing.into_iter().next().or(counted).or(blocks)
     }
 
-    /// Puts `snapshot`, which fits and for which there is room, in place of what is there.
+    /// Copies it out, if there is anything, before [`Sequence::load`], when nothing waits to be moved or copied any more: a copy that
+    /// is still to be made would be made over the new state, or of it.
+    ///
+    /// # Errors
+    /// That cannot be; then nothing changed.
+    pub fn make_way(&mut self, context: &mut Context) -> Result<Option<Snapshot>> {
+        context.settle(self.id)?;
+        if self.tokens.is_empty() { Ok(None) } else { self.save(context).map(Some) }
+    }
+
+    /// Puts `snapshot`, which fits and for which there is room, in place of what is there, which is `before`.
     ///
     /// # Errors
     /// The state is a forgery (damage was noticed before). What that did to the context's memory nobody knows, so all of it
     /// is emptied: this sequence is then as it was, all others must be cleared.
-    pub fn load(&mut self, context: &mut Context, snapshot: &Snapshot) -> Result<()> {
-        // A copy that is still to be made would be made over the new state, or of it.
-        context.settle(self.id)?;
-        let before = if self.tokens.is_empty() { None } else { Some(self.save(context)?) };
+    pub fn load(&mut self, context: &mut Context, snapshot: &Snapshot, before: Option<Snapshot>) -> Result<()> {
         let result = self.put(context, snapshot);
         if result.is_err() {
             context.reset();

@@ -292,7 +292,8 @@ impl Drafter for DraftModel {
         if snapshot.tokens.len() > self.context.n_ctx() || cache.difference(&self.context, snapshot).is_some() {
             return false;
         }
-        if cache.load(&mut self.context, snapshot).is_ok() {
+        let Ok(before) = cache.make_way(&mut self.context) else { return false };
+        if cache.load(&mut self.context, snapshot, before).is_ok() {
             return true;
         }
         for (index, other) in self.slots.iter_mut().enumerate() {

@@ -34,7 +34,7 @@ pub use settings::{Adaptive, MAX_BRANCHES, MAX_DRAFT, Settings, Source, Verify};
 pub use team::{Checked, Team, Wish};
 pub use text::{
     CacheFile, CacheKind, Caches, LookupParams, ModParams, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramParams,
-    NgramSimple, Prediction, Suffix, SuffixParams, read_cache,
+    NgramSimple, Predicted, Prediction, Suffix, SuffixParams, read_cache,
 };
 pub use translated::Translated;
 pub use translation::{Dictionary, Translation};

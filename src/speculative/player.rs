@@ -128,8 +128,7 @@ impl Player {
             return;
         }
         let best = self.best(members, plan);
-        self.chosen = best.map(|(index, n, _)| (index, n)).filter(|(_, n)| *n >= self.settings.n_min);
-        self.chosen = self.chosen.or_else(|| self.guess());
+        self.chosen = best.map(|(index, n, _)| (index, n)).or_else(|| self.guess());
         let Some((index, n)) = self.chosen.filter(|_| self.settings.verify.draws()) else { return };
         let Some(Some(Bid { draft, .. })) = self.bids.get(index) else { return };
         self.drawn.begin(n);
@@ -179,13 +178,19 @@ impl Player {
         if !takes_time {
             return Some((n_max, adapts));
         }
+        // What another has drawn is checked, whatever this one would say; and shorter drafts are dropped.
+        let too_short = room.is_some() && n_max < self.settings.n_min && !self.settings.verify.draws();
+        if self.drawer.is_some() || too_short {
+            return None;
+        }
         let without = self.best(before, plan).map_or(0.0, |(_, _, gain)| gain);
         if !adapts {
             // What is drawn cannot be compared afterwards.
             let gives_way = self.settings.verify.draws() && expected(bias.mean(), n_max) <= without;
             return (room.is_none() || !gives_way).then_some((n_max, false));
         }
-        let prospect = |acceptance: f64| plan.prospect(acceptance, self.length.current());
+        let lengths = self.settings.n_min..=self.length.current();
+        let prospect = |acceptance: f64| plan.prospect(acceptance, lengths.clone());
         let (pays, could_pay) = (prospect(bias.mean()) > without, prospect(1.0) > without);
         if !could_pay {
             self.tries.must_save_up();
@@ -201,7 +206,7 @@ impl Player {
         asked.then_some((if pays { n_max } else { n_max.min(TRY) }, pays))
     }
 
-    /// The best of the drafts: whose, how many of its tokens to check, and what that gains.
+    /// The best of the drafts that are not too short: whose, how many of its tokens to check, and what that gains.
     fn best(&self, members: &[Member], plan: &Plan) -> Option<(usize, usize, f64)> {
         let mut best: Option<(usize, usize, f64)> = None;
         for (index, (member, bid)) in members.iter().zip(&self.bids).enumerate() {
@@ -212,11 +217,15 @@ impl Player {
                 (true, _) => 0,
                 (false, _) => draft.tokens.len(),
             };
+            let least = if *guesses { 0 } else { self.settings.n_min };
+            if most < least {
+                continue;
+            }
             let sure = sure(draft, |confidence| member.calibration.acceptance(bias, confidence));
             let sure = sure.iter().skip(1).take(most).copied();
             let (n, gain) = match self.settings.adaptive {
-                Adaptive::Auto if member.takes_time => plan.best(sure),
-                Adaptive::Auto => plan.best_of_text(sure),
+                Adaptive::Auto if member.takes_time => plan.best(sure, least),
+                Adaptive::Auto => plan.best_of_text(sure, least),
                 // All of it, whatever it costs: then the draft with most tokens to expect is the best.
                 _ => (most, sure.sum()),
             };

@@ -12,6 +12,8 @@
 //! draft makes tokens, where that is higher ([`Plan::best_of_text`]). With the average S, long drafts look cheap wherever copying
 //! begins.
 
+use std::ops::RangeInclusive;
+
 use super::calibration::{Bias, Calibration};
 use super::{Adaptive, Costs, MAX_DRAFT, Settings};
 
@@ -83,7 +85,7 @@ impl Plan {
         let alone = cost(base);
         (self.base, self.alone) = (base as f64, rate * alone);
         self.verify.extend((0..=MAX_DRAFT).map(|m| rate * (cost(base + m) - alone)));
-        self.longest = self.best(std::iter::repeat_n(1.0, MAX_DRAFT)).0;
+        self.longest = self.best(std::iter::repeat_n(1.0, MAX_DRAFT), 0).0;
     }
 
     /// How many tokens to verify if all were right: more never pay.
@@ -95,25 +97,25 @@ impl Plan {
         self.verify.get(m).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// How many tokens of a draft to verify, and what that gains in tokens. `sure`: for each token the probability that it
-    /// and all before it are right.
-    pub fn best(&self, sure: impl Iterator<Item = f64>) -> (usize, f64) {
-        self.best_at(1.0, sure)
+    /// How many tokens of a draft to verify, none or at least `n_min`, and what that gains in tokens. `sure`: for each token the
+    /// probability that it and all before it are right.
+    pub fn best(&self, sure: impl Iterator<Item = f64>, n_min: usize) -> (usize, f64) {
+        self.best_at(1.0, sure, n_min)
     }
 
     /// The same of a draft from the text.
-    pub fn best_of_text(&self, sure: impl Iterator<Item = f64> + Clone) -> (usize, f64) {
+    pub fn best_of_text(&self, sure: impl Iterator<Item = f64> + Clone, n_min: usize) -> (usize, f64) {
         let all = sure.clone().fold(SoFar::default(), |so_far, sure| self.with(so_far, sure));
-        self.best_at(all.rate, sure)
+        self.best_at(all.rate, sure, n_min)
     }
 
     /// The same where time is worth `rate` times S. The gain is by S, so that such can be compared.
-    fn best_at(&self, rate: f64, sure: impl Iterator<Item = f64>) -> (usize, f64) {
+    fn best_at(&self, rate: f64, sure: impl Iterator<Item = f64>, n_min: usize) -> (usize, f64) {
         let (mut best, mut most, mut sum) = ((0, 0.0), 0.0, 0.0);
         for (m, sure) in (1..).zip(sure) {
             sum += sure;
             let gain = sum - rate * self.verify(m);
-            if gain > most {
+            if gain > most && m >= n_min {
                 (best, most) = ((m, sum - self.verify(m)), gain);
             }
         }
@@ -126,19 +128,22 @@ impl Plan {
         SoFar { drafted, sum, rate: so_far.rate.max(rate) }
     }
 
-    /// What a draft of up to `n_max` tokens, each accepted with `acceptance`, gains beyond the cost of drafting it.
-    pub fn prospect(&self, acceptance: f64, n_max: usize) -> f64 {
-        self.ahead(0, 1.0, 0.0, acceptance, n_max)
+    /// What a draft of so many tokens, each accepted with `acceptance`, gains beyond the cost of drafting it.
+    pub fn prospect(&self, acceptance: f64, lengths: RangeInclusive<usize>) -> f64 {
+        self.ahead(0, 1.0, 0.0, acceptance, lengths)
     }
 
     /// The best gain of a draft that has `drafted` tokens (the product of their acceptances is `sure`, the sum of such
-    /// products `sum`) and goes on with tokens accepted with `acceptance`.
-    fn ahead(&self, drafted: usize, sure: f64, sum: f64, acceptance: f64, n_max: usize) -> f64 {
+    /// products `sum`) and goes on with tokens accepted with `acceptance` to one of these lengths.
+    fn ahead(&self, drafted: usize, sure: f64, sum: f64, acceptance: f64, lengths: RangeInclusive<usize>) -> f64 {
+        let (n_min, n_max) = lengths.into_inner();
         let (mut best, mut sure, mut sum) = (f64::NEG_INFINITY, sure, sum);
-        for m in drafted + 1..=n_max.min(drafted + LOOK_AHEAD) {
+        for m in drafted + 1..=n_max.min(n_min.max(drafted + LOOK_AHEAD)) {
             sure *= acceptance;
             sum += sure;
-            best = best.max(sum - self.verify(m) - self.draft * (m - drafted) as f64);
+            if m >= n_min {
+                best = best.max(sum - self.verify(m) - self.draft * (m - drafted) as f64);
+            }
         }
         best
     }
@@ -157,6 +162,8 @@ pub enum Pace<'a> {
         calibration: &'a Calibration,
         /// How this request differs.
         bias: Bias,
+        /// Shorter drafts are dropped.
+        n_min: usize,
     },
 }
 
@@ -165,7 +172,7 @@ impl Pace<'_> {
     pub fn wants_more(&self, confidence: &[f32], n_max: usize) -> bool {
         match self {
             Pace::All => true,
-            Pace::Paying { plan, calibration, bias } => {
+            Pace::Paying { plan, calibration, bias, n_min } => {
                 let acceptances = || confidence.iter().map(|confidence| calibration.acceptance(bias, *confidence));
                 let sure = || {
                     acceptances().scan(1.0, |sure, acceptance| {
@@ -173,8 +180,8 @@ impl Pace<'_> {
                         Some(*sure)
                     })
                 };
-                let now = plan.best(sure()).1;
-                plan.ahead(confidence.len(), sure().last().unwrap_or(1.0), sure().sum(), bias.mean(), n_max) > now
+                let (now, lengths) = (plan.best(sure(), *n_min).1, *n_min..=n_max);
+                plan.ahead(confidence.len(), sure().last().unwrap_or(1.0), sure().sum(), bias.mean(), lengths) > now
             }
         }
     }
@@ -207,7 +214,7 @@ impl Pace<'_> {
     pub fn wants_branch(&self, path: &[f32], confidence: f32, drafted: usize) -> bool {
         match self {
             Pace::All => true,
-            Pace::Paying { plan, calibration, bias } => {
+            Pace::Paying { plan, calibration, bias, .. } => {
                 let acceptance = |confidence: &f32| calibration.acceptance(bias, *confidence);
                 let sure: f64 = path.iter().chain([&confidence]).map(acceptance).product();
                 sure > plan.verify(drafted + 1) - plan.verify(drafted)

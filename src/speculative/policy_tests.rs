@@ -44,10 +44,10 @@ fn a_step_of_v_is_used_to_its_end() {
     // As Q4_0 in speculation.md: four tokens cost less than two.
     let costs = costs(&[(1, 100), (2, 148), (3, 191), (4, 132), (5, 180), (8, 247)], 0.0);
     let plan = plan(&costs, 1.2);
-    assert_eq!(plan.best([0.5].into_iter()).0, 0, "one token at 1.48 does not pay");
-    assert_eq!(plan.best([0.5, 0.25, 0.125].into_iter()).0, 3, "three at 1.32 do");
-    assert_eq!(plan.best([0.9, 0.81, 0.73, 0.07, 0.01].into_iter()).0, 3);
-    assert_eq!(plan.best(std::iter::empty()).0, 0);
+    assert_eq!(plan.best([0.5].into_iter(), 0).0, 0, "one token at 1.48 does not pay");
+    assert_eq!(plan.best([0.5, 0.25, 0.125].into_iter(), 0).0, 3, "three at 1.32 do");
+    assert_eq!(plan.best([0.9, 0.81, 0.73, 0.07, 0.01].into_iter(), 0).0, 3);
+    assert_eq!(plan.best(std::iter::empty(), 0).0, 0);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn drafts_end_where_one_more_does_not_pay() {
     let calibration = Calibration::of_text();
     let wants = |costs: &Costs, confidence: &[f32]| {
         let plan = plan(costs, 1.0);
-        Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin(Choice::Greedy) }
+        Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin(Choice::Greedy), n_min: 0 }
             .wants_more(confidence, 16)
     };
     assert!(wants(&free, &[]));
@@ -74,10 +74,11 @@ fn what_cannot_gain_is_not_looked_for() {
     let costs =
         costs(&[(1, 100), (2, 114), (3, 129), (4, 146), (5, 208), (8, 226), (12, 308), (16, 403), (64, 1600)], 0.1);
     let (plan, calibration) = (plan(&costs, 1.5), Calibration::of_text());
-    let pace = Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin(Choice::Greedy) };
+    let pace =
+        Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin(Choice::Greedy), n_min: 0 };
     for confidence in [0.3, 0.6, 0.8, 0.95, 0.999] {
         let sure: Vec<f64> = (1..=62).map(|n| pace.acceptance(confidence).powi(n)).collect();
-        let best = plan.best_of_text(sure.iter().copied()).0;
+        let best = plan.best_of_text(sure.iter().copied(), 0).0;
         let mut so_far = SoFar::default();
         let kept = sure.iter().take_while(|sure| pace.may_gain(&mut so_far, **sure)).count();
         assert!(kept >= best, "{confidence}: {kept} of which {best} pay");
@@ -97,7 +98,7 @@ fn copied_text_is_checked_in_pieces_of_the_fastest_length() {
             let rate_of = |m: i32| expected(m) / costs.v(usize::try_from(m).unwrap() + 1);
             let best = (0..=MAX_DRAFT).map(|m| rate_of(i32::try_from(m).unwrap())).fold(0.0, f64::max);
             for before in [1.0, best] {
-                let (m, gain) = plan(&costs, before).best_of_text((1..=64).map(|power| acceptance.powi(power)));
+                let (m, gain) = plan(&costs, before).best_of_text((1..=64).map(|power| acceptance.powi(power)), 0);
                 let reached = rate_of(i32::try_from(m).unwrap());
                 assert!(reached > 0.999 * best, "slope {slope}, {acceptance}: {reached} of {best} with {m}");
                 assert_eq!(gain > 0.0, m > 0, "{gain}");
@@ -132,7 +133,7 @@ fn following_its_own_rate_leads_to_the_best_length() {
                             gain(*a).total_cmp(&gain(*b))
                         })
                         .unwrap();
-                    let prospect = plan.prospect(acceptance, 16);
+                    let prospect = plan.prospect(acceptance, 0..=16);
                     assert_eq!(prospect > 0.0, length > 0, "c {c}, acceptance {acceptance}: {prospect} {length}");
                     rate.tokens = FADE * rate.tokens + expected(length);
                     rate.cost = FADE * rate.cost + length as f64 * costs.c() + costs.v(length + 1);

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CacheFile, NgramParams, SuffixParams};
-use crate::llama::Token;
+use super::{CacheFile, NgramParams, Predicted, SuffixParams};
 
 /// Who proposed a token: the target itself or one of the drafters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -120,7 +119,7 @@ pub struct Settings {
     /// As `lookup_static`: the dynamic one, which then learns nothing.
     pub lookup_dynamic: Option<CacheFile>,
     /// The output that the request predicts.
-    pub prediction: Option<Arc<[Token]>>,
+    pub prediction: Option<Arc<Predicted>>,
 }
 
 /// The longest draft that a request may ask for.

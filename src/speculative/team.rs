@@ -208,7 +208,11 @@ impl Team {
             let kept_up = std::mem::replace(keeps_up, asked.is_some() && wish.room.is_some());
             let Some((n_max, pays)) = asked else { continue };
             all_keep_up &= kept_up;
-            let pace = if pays { Pace::Paying { plan, calibration, bias: *bias } } else { Pace::All };
+            let pace = if pays {
+                Pace::Paying { plan, calibration, bias: *bias, n_min: player.settings.n_min }
+            } else {
+                Pace::All
+            };
             let Settings { p_min, n_branches, p_split, .. } = player.settings;
             let Wish { tokens, sampler, generated, position, .. } = wish;
             let draws = *takes_time && player.settings.verify.draws() && player.drawer.is_none();
@@ -224,9 +228,9 @@ impl Team {
                 continue;
             }
             drafter.draft(std::slice::from_mut(&mut ask));
-            let likely = ask.draft.confidence.iter().take_while(|confidence| **confidence >= p_min).count();
-            let end = ask.draft.tokens.iter().position(|token| ends.contains(token)).map_or(likely, |end| end + 1);
-            ask.draft.truncate(likely.min(end));
+            if let Some(end) = ask.draft.tokens.iter().position(|token| ends.contains(token)) {
+                ask.draft.truncate(end + 1);
+            }
         }
         if asks.is_empty() {
             return;

@@ -51,6 +51,9 @@ impl Drafter for Scripted {
         for ask in asks {
             self.log.lock().unwrap().push(format!("draft {} {}", ask.slot, ask.n_max));
             for (token, confidence) in self.script.lock().unwrap().iter().take(ask.n_max) {
+                if *confidence < ask.p_min {
+                    break;
+                }
                 if let Some(Drawing { drawn, chance }) = &mut ask.drawing {
                     let only = [TokenData { id: *token, logit: 0.0, p: 1.0 }];
                     let last = drawn.len();
@@ -302,6 +305,42 @@ fn drafts_that_are_too_short_or_too_unlikely_are_dropped() {
         table.text.says(says);
         assert_eq!(table.step(&[7, 8, 9, 1]).0, expected, "{says:?}");
     }
+}
+
+/// A draft that gets no longer than pays, which is too short, would be made for nothing in each step.
+#[test]
+fn only_drafts_that_are_long_enough_are_weighed() {
+    let likely: Vec<(Token, f32)> = (10..26).map(|token| (token, 0.8)).collect();
+    let truth: Vec<Token> = (10..13).chain([1]).collect();
+    for (n_min, draft_ms, expected) in [(0, 20.0, true), (2, 20.0, true), (14, 20.0, false), (14, 0.1, true)] {
+        let settings = Settings { n_min, sources: vec![Source::Draft], ..both(Adaptive::Auto) };
+        let mut table = table(&settings, &CHEAP, draft_ms);
+        table.model.says(&likely);
+        let checked: Vec<usize> = (0..200).map(|_| table.step(&truth).0).skip(100).collect();
+        assert!(checked.iter().all(|n| *n == 0 || *n >= n_min), "{n_min}: {checked:?}");
+        let many = checked.iter().filter(|n| **n > 0).count() > 90;
+        let long =
+            table.model.log().iter().filter(|entry| entry.starts_with("draft") && !entry.ends_with(" 1")).count();
+        assert_eq!((many, long > 90), (expected, expected), "{n_min} {draft_ms}: {checked:?}, {long}");
+    }
+}
+
+/// What the first has drawn is checked, whatever the second would say.
+#[test]
+fn a_second_model_does_not_draw_behind_the_first() {
+    let sources = vec![Source::Draft, Source::Mtp];
+    let settings = Settings { sources, verify: Verify::Rejection, ..both(Adaptive::Fixed) };
+    let mut table = table(&settings, &CHEAP, 1.0);
+    let second = Scripted::new(Source::Mtp);
+    table.team.add_model(Box::new(second.clone()));
+    table.team.begin(0, &table.sampler, &settings);
+    second.says(&[(5, 0.9), (6, 0.9), (7, 0.9)]);
+    table.model.says(&[(7, 0.9)]);
+    assert_eq!(table.step(&[7, 1]), (1, Some(Source::Draft), 1));
+    table.model.says(&[]);
+    assert_eq!(table.step(&[5, 1]).1, Some(Source::Mtp), "where the first says nothing");
+    let asked = second.log().iter().filter(|entry| entry.starts_with("draft")).count();
+    assert_eq!(asked, 1);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::c::{Random, call, deinit, loaded, model, refusal, status, turn, until, works};
+use crate::c::{Random, call, command, deinit, init, loaded, model, refusal, status, turn, until, works};
 
 /// An empty folder of a test under target/.
 fn folder(name: &str) -> PathBuf {
@@ -145,6 +145,10 @@ fn texts_need_a_model() {
         assert!(code == "invalid_request" && error.contains(part), "{request}: {error}");
     }
     works();
+    // Also where only the vocabulary is loaded.
+    assert_eq!(init(Some(command(json!({"vocab_only": true})).to_string().as_bytes())), 0);
+    assert_eq!(done("lookup_stats", &json!({"tokens": [1, 2, 3]}))["n_ctx"].as_u64(), n_ctx);
+    deinit();
 }
 
 #[test]

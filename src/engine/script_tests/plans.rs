@@ -1,6 +1,7 @@
 //! What a schedule is made of, and random ones.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -166,7 +167,7 @@ impl Speculation {
                 modulo: ModParams { n_match: 3, n_min: 1, n_max: 8 },
                 ..NgramParams::default()
             },
-            prediction: Some(tokens(&self.prediction).collect()),
+            prediction: Some(Arc::new(tokens(&self.prediction).collect::<Vec<_>>().into())),
             ..speculative::Settings::default()
         }
     }

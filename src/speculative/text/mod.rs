@@ -27,5 +27,5 @@ pub use ngram_map::{NgramMapK, NgramMapK4v};
 pub use ngram_mod::NgramMod;
 pub use ngram_params::{LookupParams, ModParams, NgramParams, SuffixParams};
 pub use ngram_simple::NgramSimple;
-pub use prediction::Prediction;
+pub use prediction::{Predicted, Prediction};
 pub use suffix::Suffix;

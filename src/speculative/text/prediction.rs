@@ -9,8 +9,8 @@
 //!
 //! How long it has been in step, and how often it was not, is the draft's confidence.
 //!
-//! The expected text's 3-, 2- and 1-grams are sorted once when the request begins: 24 bytes a token, and O(log n) a
-//! token while out of step. In step, a token costs one comparison.
+//! The expected text's 3-, 2- and 1-grams are sorted once, before the request is queued: 24 bytes a token, and O(log n) a token
+//! while out of step. In step, a token costs one comparison.
 
 use std::sync::Arc;
 
@@ -28,10 +28,23 @@ const MAX_N: usize = 3;
 /// How far ahead fewer than [`MAX_N`] tokens may find it.
 const NEAR: [usize; MAX_N] = [8, 48, usize::MAX];
 
+/// A text that may be said, with where its n-grams are.
+#[derive(Debug, PartialEq)]
+pub struct Predicted {
+    text: Vec<Token>,
+    places: [Places; MAX_N],
+}
+
+impl From<Vec<Token>> for Predicted {
+    fn from(text: Vec<Token>) -> Predicted {
+        let places = [1, 2, 3].map(|n| Places::new(&text, n));
+        Predicted { text, places }
+    }
+}
+
 /// The rule.
 pub struct Expected {
-    text: Option<Arc<[Token]>>,
-    places: [Places; MAX_N],
+    predicted: Option<Arc<Predicted>>,
     /// Generated tokens that were compared; `None`: none of the answer was seen.
     seen: usize,
     /// The last generated tokens.
@@ -51,11 +64,8 @@ impl Rule for Expected {
     type Shared = ();
 
     fn new(settings: &Settings) -> Self {
-        let text = settings.prediction.clone().filter(|text| !text.is_empty());
-        let places = [1, 2, 3].map(|n| Places::new(text.as_deref().unwrap_or(&[]), n));
         Expected {
-            text,
-            places,
+            predicted: settings.prediction.clone().filter(|predicted| !predicted.text.is_empty()),
             seen: 0,
             last: Vec::with_capacity(MAX_N + 1),
             cursor: 0,
@@ -71,15 +81,15 @@ impl Rule for Expected {
     }
 
     fn learn(&mut self, (): &(), text: &[Token], prompt: usize) {
-        let Some(expected) = self.text.clone() else { return };
+        let Some(predicted) = self.predicted.clone() else { return };
         for token in text.get(prompt + self.seen..).unwrap_or(&[]) {
-            self.step(&expected, *token);
+            self.step(&predicted, *token);
         }
         self.seen = self.seen.max(text.len().saturating_sub(prompt));
     }
 
     fn draft(&mut self, (): &(), _text: &[Token], limits: Limits<'_>, draft: &mut Draft) {
-        let rest = self.text.as_deref().and_then(|text| text.get(self.cursor..)).unwrap_or(&[]);
+        let rest = self.predicted.as_ref().and_then(|predicted| predicted.text.get(self.cursor..)).unwrap_or(&[]);
         for (ahead, token) in rest.iter().take(limits.n_max).enumerate() {
             let confidence = self.confidence(ahead);
             if confidence < limits.p_min {
@@ -90,18 +100,18 @@ impl Rule for Expected {
     }
 
     fn disabled(&self) -> Option<&str> {
-        self.text.is_none().then_some("the request has no prediction")
+        self.predicted.is_none().then_some("the request has no prediction")
     }
 }
 
 impl Expected {
     /// `token` was generated.
-    fn step(&mut self, expected: &[Token], token: Token) {
+    fn step(&mut self, predicted: &Predicted, token: Token) {
         if self.last.len() == MAX_N {
             self.last.remove(0);
         }
         self.last.push(token);
-        if expected.get(self.cursor) == Some(&token) {
+        if predicted.text.get(self.cursor) == Some(&token) {
             self.cursor += 1;
             self.in_step += 1;
             self.deviations *= FADE;
@@ -113,18 +123,18 @@ impl Expected {
         if self.in_step >= MAX_N {
             self.deviations += 1.0;
         }
-        (self.cursor, self.in_step) = match self.find(expected) {
+        (self.cursor, self.in_step) = match self.find(predicted) {
             Some((cursor, matched)) => (cursor, matched - 1),
-            None => ((self.cursor + 1).min(expected.len()), 0),
+            None => ((self.cursor + 1).min(predicted.text.len()), 0),
         };
     }
 
     /// Where the last tokens say the answer is, and how many of them say so.
-    fn find(&self, expected: &[Token]) -> Option<(usize, usize)> {
+    fn find(&self, Predicted { text, places }: &Predicted) -> Option<(usize, usize)> {
         for n in (1..=self.last.len()).rev() {
             let Some(last) = self.last.len().checked_sub(n).and_then(|from| self.last.get(from..)) else { continue };
-            let (places, near) = (self.places.get(n - 1)?, *NEAR.get(n - 1)?);
-            let found = places.nearest(expected, last, self.sure.saturating_sub(n - 1), near);
+            let (places, near) = (places.get(n - 1)?, *NEAR.get(n - 1)?);
+            let found = places.nearest(text, last, self.sure.saturating_sub(n - 1), near);
             if let Some(place) = found {
                 return Some((place + n, n));
             }
@@ -145,6 +155,7 @@ impl Expected {
 const FADE: f32 = 0.98;
 
 /// The n-grams of a text, sorted by hash and place.
+#[derive(Debug, PartialEq)]
 struct Places {
     n: usize,
     sorted: Vec<(u32, u32)>,

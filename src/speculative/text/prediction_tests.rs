@@ -4,7 +4,7 @@ use crate::speculative::{Drafter, Pace};
 use proptest::prelude::*;
 
 fn settings(expected: &[Token]) -> Settings {
-    Settings { prediction: Some(Arc::from(expected)), ..Settings::default() }
+    Settings { prediction: Some(Arc::new(expected.to_vec().into())), ..Settings::default() }
 }
 
 fn numbers(from: Token, to: Token) -> Vec<Token> {
@@ -69,7 +69,7 @@ fn there_is_an_end_and_it_can_be_short() {
 #[test]
 fn without_a_prediction_it_says_so() {
     let mut drafter = Prediction::new(1);
-    for nothing in [None, Some(Arc::from([]))] {
+    for nothing in [None, Some(Arc::new(Vec::new().into()))] {
         drafter.start(0, &Settings { prediction: nothing, ..Settings::default() });
         assert!(draft_in(&mut drafter, &[1, 2, 3], 1, 8).tokens.is_empty());
         assert_eq!(drafter.disabled(0), Some("the request has no prediction"));

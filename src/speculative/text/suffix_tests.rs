@@ -285,7 +285,8 @@ fn it_stops_where_more_would_not_pay() {
     let drafted = |target_ms: &[(usize, u64)]| {
         let mut plan = Plan::default();
         plan.update(&costs(target_ms, 0.1), &Rate::default(), 1);
-        let pace = Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin(Choice::Greedy) };
+        let pace =
+            Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin(Choice::Greedy), n_min: 0 };
         let (mut drafter, mut draft) = (Suffix::new(1), Draft::default());
         drafter.start(0, &Settings::default());
         drafter.propose(0, &text, 1, Limits { n_max: 30, p_min: 0.0, pace }, &mut draft);
