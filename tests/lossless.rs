@@ -332,3 +332,31 @@ fn text_goes_on_alike_through_context_shifts() {
         }
     }
 }
+
+/// Of a draft that was right, text goes out that ends before what may become a stop string; so do the probabilities.
+#[test]
+fn polled_probabilities_are_those_of_the_text() {
+    let system = start(json!({"n_ctx": 512}));
+    let mut held = 0;
+    for prompt in prompts() {
+        let request = json!({"prompt": prompt, "n_predict": 40, "temperature": 0, "n_probs": 1});
+        let whole = complete(&system, Speculative, &request);
+        let content = whole["content"].as_str().expect("text");
+        // Begins and ends within tokens.
+        for from in (5..content.len().saturating_sub(12)).step_by(29) {
+            let Some(stop) = content.get(from..from + 9) else { continue };
+            let request = with(&request, json!({"stop": [stop]}));
+            let expected = complete(&system, Speculative, &request);
+            let updates = drain(&system, Speculative, submit(&system, Speculative, &request));
+            let polled: Vec<&Value> = updates
+                .iter()
+                .flat_map(|update| update["completion_probabilities"].as_array().into_iter().flatten())
+                .collect();
+            let expected: Vec<&Value> = expected["completion_probabilities"].as_array().into_iter().flatten().collect();
+            let ids = |probs: &[&Value]| probs.iter().map(|entry| entry["id"].clone()).collect::<Vec<_>>();
+            assert_eq!(ids(&polled), ids(&expected), "{prompt:?} {stop:?}");
+            held += usize::from(updates.len() > 1);
+        }
+    }
+    assert!(held > 10, "{held}");
+}

@@ -26,10 +26,19 @@ pub(super) fn without_server(state: &State) -> Value {
         "model_alias": null,
         "model_draft": null,
         "n_ctx": 0,
+        "n_ctx_train": 0,
         "n_parallel": 0,
         "slots": [],
         "queue": 0,
+        "vocab_only": false,
+        "model_description": null,
+        "model_size": 0,
+        "model_n_params": 0,
         "draft": null,
+        // Asked once, by who loads a model: that may take a while.
+        "devices": [],
+        "system_info": null,
+        "llama_cpp": crate::llama::llama_version(),
         "version": env!("CARGO_PKG_VERSION"),
     })
 }

@@ -89,12 +89,16 @@ impl Generation {
         !waits && self.slots.iter().all(|slot| slot.task.is_none())
     }
 
-    /// One step for all slots. `notify` is called with the number of each request that has news. `interrupt` stops the
-    /// evaluation when the first of the requests must end.
-    pub(super) fn step(&mut self, interrupt: &Interrupt, notify: &mut dyn FnMut(u64)) {
+    /// Before a step: ends what was cancelled, and gives free slots to those that wait. `notify` is called with the number of each
+    /// request that has news.
+    pub(super) fn open(&mut self, notify: &mut dyn FnMut(u64)) {
         self.end_cancelled(notify);
         self.serve_sessions();
         self.admit(notify);
+    }
+
+    /// One step for all slots. `interrupt` stops the evaluation when the first of the requests must end.
+    pub(super) fn step(&mut self, interrupt: &Interrupt, notify: &mut dyn FnMut(u64)) {
         interrupt.set_deadline(self.deadline());
         self.make_space();
         self.balance();

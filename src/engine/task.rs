@@ -73,6 +73,12 @@ pub(super) struct Weighing {
     pub(super) listed: Vec<f32>,
 }
 
+/// Takes the tokens whose text begins before `end`: those behind may be of a stop string.
+pub(super) fn begun_before(end: usize, tokens: &mut Vec<Generated>) -> Vec<Generated> {
+    let n = tokens.partition_point(|token| token.start < end);
+    tokens.drain(..n).collect()
+}
+
 struct Clock {
     start: Instant,
     first_token: Option<Instant>,
@@ -219,7 +225,8 @@ impl Task {
         if text.is_empty() {
             return false;
         }
-        let update = Update { text, tokens: std::mem::take(&mut self.unsent), timings: self.timings() };
+        let tokens = begun_before(self.text.sent(), &mut self.unsent);
+        let update = Update { text, tokens, timings: self.timings() };
         self.ticket.update(update);
         true
     }

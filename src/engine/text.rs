@@ -27,6 +27,11 @@ impl TextStream {
         self.bytes.len()
     }
 
+    /// Bytes of the text that was taken.
+    pub fn sent(&self) -> usize {
+        self.sent
+    }
+
     /// Where the answer ends, in bytes: before the stop string that appeared, else at the end of what came in.
     pub fn end(&self) -> usize {
         self.end.unwrap_or(self.bytes.len())

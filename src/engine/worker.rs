@@ -62,6 +62,11 @@ impl Worker {
             preview.open(&mut |id| notify(id));
         }
         for generation in self.generations().filter(|generation| !generation.is_idle()) {
+            generation.open(&mut |id| notify(id));
+        }
+        // What began now is evaluated for a while.
+        self.publish();
+        for generation in self.generations().filter(|generation| !generation.is_idle()) {
             generation.step(&shared.interrupt, &mut |id| notify(id));
         }
         self.publish();

@@ -92,6 +92,27 @@ fn a_full_queue() {
     works();
 }
 
+/// While its prompt is evaluated as one batch.
+#[test]
+fn the_status_tells_of_what_has_just_begun() {
+    let _turn = loaded(json!({"n_ctx": 2048}));
+    let prompt: Vec<u32> = (0..1900).map(|n| 300 + n * n % 700).collect();
+    let id = submit("async_completion_init", &json!({"prompt": prompt, "n_predict": 1}));
+    let is_told = || {
+        let slot = status()["slots"][0].clone();
+        slot["state"] == "prompt" && slot["request_id"] == id
+    };
+    while !is_told() {
+        assert_eq!(
+            call("async_completion_poll", &json!({"id": id}))["finished"],
+            false,
+            "it is not told before the end"
+        );
+    }
+    last_update("async_completion", id);
+    works();
+}
+
 /// A request that was cancelled waits for nothing.
 #[test]
 fn cancelled_requests_leave_the_queue() {

@@ -12,6 +12,7 @@ use std::time::Instant;
 use self::search::{Beam, Candidate, Search};
 use super::command::Submission;
 use super::event::{Generated, Outcome, PromptStats, Stop, Timings, Update};
+use super::task::begun_before;
 use super::text::TextStream;
 use super::ticket::Ticket;
 use crate::error::{Code, Error, Result};
@@ -324,7 +325,8 @@ impl Task {
         if text.is_empty() {
             return false;
         }
-        let update = Update { text, tokens: std::mem::take(&mut self.unsent), timings: self.timings(self.sent) };
+        let tokens = begun_before(self.answer.sent(), &mut self.unsent);
+        let update = Update { text, tokens, timings: self.timings(self.sent) };
         self.ticket.update(update);
         true
     }

@@ -155,6 +155,7 @@ impl Stage {
     }
 
     fn advance(&mut self) {
+        self.generation.open(&mut |_| {});
         self.generation.step(&self.interrupt, &mut |_| {});
         self.generation.deliver(&mut |_| {});
     }
