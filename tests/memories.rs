@@ -307,6 +307,17 @@ fn a_text_that_copies_anothers_prompt_is_what_it_is_alone() {
     }
 }
 
+/// In a small cache for windows, no cell that several beams share would be used again.
+#[test]
+fn searches_go_on_behind_a_window() {
+    for (kind, init) in kinds() {
+        let system = load(&init, json!({}));
+        let search = with(&request(&tokens(1, 600)), json!({"n_beams": 4, "n_predict": 40}));
+        let answer = complete(&system, Completion, &search);
+        assert_eq!((n(&answer["tokens_predicted"]), &answer["truncated"]), (40, &json!(false)), "{kind}");
+    }
+}
+
 /// `tokenizer.ggml.suppress_tokens`, which llama-server bans in every request.
 #[test]
 fn what_a_model_is_not_to_say_it_does_not_say() {

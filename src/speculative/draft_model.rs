@@ -70,9 +70,10 @@ impl DraftModel {
     fn catch_up(&mut self, asks: &[Ask<'_>]) -> Evaluated {
         self.batch.clear();
         let mut room = self.context.n_ubatch().min(self.context.n_batch());
+        // Also of those that an evaluation which failed has left, and that nobody asks for any more.
+        self.slots.iter_mut().for_each(|slot| slot.n_tips = 0);
         for ask in asks {
             let Some(slot) = self.slots.get_mut(ask.slot) else { continue };
-            slot.n_tips = 0;
             if slot.disabled.is_some() {
                 continue;
             }

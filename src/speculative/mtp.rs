@@ -318,6 +318,7 @@ impl Drafter for Mtp {
             self.extend(asks);
             layer = (layer + 1) % self.n_layers;
         }
+        self.slots.iter_mut().for_each(|slot| slot.ready = false);
         for ask in asks {
             // Those still needed: of the token before the last, with which that is evaluated again, and what comes now.
             let Some(slot) = self.slots.get_mut(ask.slot) else { continue };

@@ -71,7 +71,8 @@ impl Beams {
         threads: &Arc<ThreadPool>,
         interrupt: &Arc<Interrupt>,
     ) -> Beams {
-        let params = ContextParams { kv_unified: true, ..params.clone() };
+        // In a small cache for sliding windows no cell is used again that several beams share.
+        let params = ContextParams { kv_unified: true, swa_full: true, ..params.clone() };
         let (model, threads, interrupt) = (Arc::clone(model), Arc::clone(threads), Arc::clone(interrupt));
         Beams { model, params, threads, interrupt, context: None, batch: Batch::new(), task: None }
     }
