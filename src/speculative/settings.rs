@@ -102,7 +102,7 @@ pub struct Settings {
     pub n_max_text: usize,
     /// Drafts shorter than this are not worth verifying and are dropped.
     pub n_min: usize,
-    /// Drafting stops at a token to which the draft gives less than this probability.
+    /// Drafting stops at a token to which the draft gives less than this probability; llama.cpp's n-gram rules know none.
     pub p_min: f32,
     /// Most continuations that a draft model's draft has side by side, 1..=[`MAX_BRANCHES`].
     pub n_branches: usize,
