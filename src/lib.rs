@@ -20,4 +20,5 @@ pub mod ngram;
 pub mod sampling;
 pub mod session;
 pub mod speculative;
+mod stack;
 mod whole;

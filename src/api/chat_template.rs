@@ -11,7 +11,6 @@ mod lists;
 mod source;
 
 use std::io;
-use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::syntax::SyntaxConfig;
@@ -21,6 +20,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::api::fields::unexpected;
 use crate::error::{Code, Error, Result};
+use crate::stack;
 
 /// Instructions of minijinja's machine that one rendering may take.
 const FUEL: u64 = 10_000_000;
@@ -105,7 +105,7 @@ impl ChatTemplate {
         }
         let source = source::named(source)?;
         let developer = source.contains("developer");
-        on_own_stack(|| {
+        stack::with(STACK, NAME, || {
             let mut env = environment()?;
             env.add_template_owned(NAME, source::prepared(source)).map_err(|error| failure(&error))?;
             env.set_fuel(Some(PROBE_FUEL));
@@ -137,7 +137,7 @@ impl ChatTemplate {
         variables.extend(input.kwargs.clone());
         variables.insert("messages".to_owned(), Json::Array(messages));
         variables.insert("add_generation_prompt".to_owned(), input.add_generation_prompt.into());
-        on_own_stack(|| self.run(&variables, seconds))
+        stack::with(STACK, NAME, || self.run(&variables, seconds))
     }
 
     /// Renders with these variables; `now` in seconds since 1970.
@@ -329,16 +329,6 @@ fn environment() -> Result<Environment<'static>> {
     env.add_filter("count", filters::length);
     env.set_formatter(filters::format);
     Ok(env)
-}
-
-/// Runs `work` on a thread with a stack of [`STACK`] bytes; a panic in it is an error.
-fn on_own_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    let internal = |what: &str| Error::new(Code::Internal, format!("{NAME}: {what}"));
-    thread::scope(|scope| {
-        let thread = thread::Builder::new().name(NAME.to_owned()).stack_size(STACK).spawn_scoped(scope, work);
-        let thread = thread.map_err(|error| internal(&format!("no thread: {error}")))?;
-        thread.join().unwrap_or_else(|_| Err(internal("the template engine failed")))
-    })
 }
 
 fn failure(error: &minijinja::Error) -> Error {

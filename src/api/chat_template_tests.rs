@@ -296,8 +296,20 @@ fn lists_grow() {
     check_error(
         "{% set a = [] %}{{ a.append([a]) }}",
         json!([]),
-        "chat_template: append: the item holds a list that can grow, or is nested too deeply (line 1)",
+        "chat_template: append: the item holds a list that can grow, or too much (line 1)",
     );
+    let append = |nest: &str| {
+        let nests = format!("{{% for i in range(30) %}}{{% set n.x = {nest} %}}{{% endfor %}}");
+        format!("{{% set n = namespace(x=0) %}}{nests}{{% set a = [] %}}{{{{ a.append(n.x) }}}}")
+    };
+    check(&append("[1, n.x, 1, 1, 1, 1, 1, 1]"), json!([]), "None");
+    for nest in ["[n.x, n.x]", "{'a': n.x, 'b': n.x}"] {
+        check_error(
+            &append(nest),
+            json!([]),
+            "chat_template: append: the item holds a list that can grow, or too much (line 1)",
+        );
+    }
     check_error("{% set a = [] %}{{ a.pop() }}", json!([]), "chat_template: pop: the list has no such item (line 1)");
 }
 

@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 use super::fields::show;
 use crate::error::{Error, Result};
 use crate::llama::schema_to_grammar;
+use crate::stack;
 use keywords::{FORMATS, MAX_ITEMS, bounds, count, integer, is_of_type, named_types, string, strings};
 use steps::{Steps, VISIT};
 
@@ -31,6 +32,8 @@ const MAX_PROPERTIES: usize = 128;
 /// The longest name of a property, and all names on the way to a value, in bytes.
 const MAX_NAME: usize = 256;
 const MAX_PATH: usize = 2048;
+/// Bytes of stack to read a schema with: [`MAX_PATH`] allows four hundred levels, each some kilobytes.
+const STACK: usize = 16 << 20;
 
 /// Keywords that say nothing about what is valid.
 const NOTES: [&str; 20] = [
@@ -112,17 +115,22 @@ pub fn read(value: &Value) -> Result<Value> {
 /// `invalid_request`, with the place in the schema: what is no schema, what nothing can satisfy, what a grammar cannot
 /// enforce, what is too large.
 pub fn to_grammar(schema: &Value) -> Result<String> {
+    let plain = stack::with(STACK, "json_schema", || plain(schema).map_err(Error::invalid))?;
+    let grammar = schema_to_grammar(&plain)?;
+    Ok(grammar.lines().map(repair).collect())
+}
+
+/// The schema in the converter's terms, as JSON.
+fn plain(schema: &Value) -> Checked<String> {
     let mut reader = Reader::new(schema);
-    let root = reader.reference("#", "#").map_err(Error::invalid)?;
+    let root = reader.reference("#", "#")?;
     let mut defs = Map::new();
     while let Some((name, at)) = reader.todo.pop_front() {
-        let target = reader.resolve(&at, &at).map_err(Error::invalid)?;
-        let plain = reader.schema(target, &at, 0).map_err(Error::invalid)?;
+        let target = reader.resolve(&at, &at)?;
+        let plain = reader.schema(target, &at, 0)?;
         defs.insert(name, plain);
     }
-    let plain = json!({"$ref": root["$ref"], "$defs": defs});
-    let grammar = schema_to_grammar(&plain.to_string())?;
-    Ok(grammar.lines().map(repair).collect())
+    Ok(json!({"$ref": root["$ref"], "$defs": defs}).to_string())
 }
 
 /// A rule of the converter's, corrected.
@@ -131,9 +139,14 @@ fn repair(line: &str) -> String {
         Some(("char", _)) => format!("char ::= {CHAR}\n"),
         Some(("number", _)) => format!("number ::= {NUMBER}\n"),
         Some(("date", _)) => format!("date ::= {DATE}\n"),
-        // A name that is none of some may begin with anything but a quote there; also with half an escape.
-        Some((name, body)) if body.starts_with("[\"] (") => {
-            format!("{name} ::= {}\n", body.replace("[^\"", "[^\"\\\\\\x7F\\x00-\\x1F"))
+        // A name that is none of some may begin with anything but a quote there; also with half an escape. And what may be
+        // left out has to be one rule (the converter's own begin with `ref` here): the parser counts all in it as repeated.
+        Some((name, body)) if body.starts_with("[\"] ( ") => {
+            let body = body.replace("[^\"", "[^\"\\\\\\x7F\\x00-\\x1F");
+            match body.strip_prefix("[\"] ( ").and_then(|body| body.strip_suffix(" )? [\"]")) {
+                Some(inner) => format!("{name} ::= [\"] names-{name}? [\"]\nnames-{name} ::= {inner}\n"),
+                None => format!("{name} ::= {body}\n"),
+            }
         }
         _ => format!("{line}\n"),
     }
@@ -380,7 +393,7 @@ impl<'a> Reader<'a> {
                 return wrong(at, format!("the property {name} cannot be told from additional ones by a grammar"));
             }
         }
-        let few = count(map, "minProperties", at)?.is_some_and(|least| least > required.len() as u64);
+        let few = count(map, "minProperties", at)?.is_some_and(|least| least > needed.len() as u64);
         let many = count(map, "maxProperties", at)?.is_some_and(|most| additional.is_some() || most < out.len() as u64);
         if few || many {
             return wrong(at, "minProperties and maxProperties cannot be enforced by a grammar");

@@ -55,6 +55,9 @@ fn schemas() -> Vec<Value> {
         json!({"type": "string", "pattern": "ab|c\\.d"}),
         json!({"type": "string", "pattern": "^[!-~]{2,4}$"}),
         json!({"type": "string", "pattern": "^[\\da-c-]{2}$"}),
+        json!({"type": "string", "pattern": "^[A-Z]:(\\\\[a-z]{1,3}){1,2}$"}),
+        json!({"type": "string", "pattern": "^\"[a-z]{1,3}\"$"}),
+        json!({"type": "string", "pattern": "^(ok|x\\\\y|[\\n\"]{2}|a\\x01\\x7Fb)$"}),
         json!({"properties": {"day": {"format": "date"}}, "required": ["day"]}),
         json!({"type": "array", "items": {"type": "array", "items": {"type": "integer"}, "maxItems": 2}, "minItems": 1, "maxItems": 3}),
         json!({"type": "array", "items": false}),
@@ -210,6 +213,35 @@ fn the_longest_arrays_are_served() {
 }
 
 #[test]
+fn many_and_long_names_are_told_from_additional_ones() {
+    let model = model();
+    let many = (0..100_u8).map(|i| format!("{}{}", char::from(b'!' + 3 + i % 50), format!("{i:02}").repeat(15)));
+    let long = ["a", "b", "c", "d"].map(|name| name.repeat(256));
+    for names in [many.filter(|name| !name.contains(['[', ']', '^', '-', '*', '\\'])).collect(), long.to_vec()] {
+        let properties: Map<String, Value> = names.iter().map(|name| (name.clone(), json!({"const": 1}))).collect();
+        let schema = json!({"properties": properties, "additionalProperties": {"const": 2}});
+        let grammar = Grammar::new(&model, &to_grammar(&schema).unwrap()).unwrap_or_else(|error| panic!("{error}"));
+        for name in &names {
+            assert!(accepts(&model, &grammar, &json!({ name: 1 }).to_string()), "{name}");
+            assert!(!accepts(&model, &grammar, &json!({ name: 2 }).to_string()), "{name}");
+            assert!(accepts(&model, &grammar, &json!({format!("{name}x"): 2}).to_string()), "{name}");
+        }
+        assert!(accepts(&model, &grammar, r#"{"":2}"#));
+    }
+}
+
+#[test]
+fn schemas_are_read_on_a_small_stack() {
+    let inner = (0..100).fold(json!({"allOf": [{"$ref": "#/$defs/d"}]}), |inner, _| json!({"items": inner}));
+    let schema = json!({"$ref": "#/$defs/d", "$defs": {"d": inner}});
+    let error = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(128 << 10);
+        thread.spawn_scoped(scope, || to_grammar(&schema).unwrap_err()).unwrap().join().unwrap()
+    });
+    assert!(error.message().contains("names of more than"), "{error}");
+}
+
+#[test]
 fn the_validator_knows_formats_and_patterns() {
     for (schema, valid, invalid) in [
         (
@@ -295,6 +327,14 @@ fn what_cannot_be_enforced_is_refused() {
         (json!({"type": "string", "pattern": "^a$", "minLength": 2}), "a length beside pattern"),
         (json!({"type": "string", "pattern": "a{1,9999999}"}), "whole numbers up to 2000"),
         (json!({"type": "string", "pattern": "(".repeat(100_000)}), "nested deeper"),
+        (json!({"type": "string", "pattern": "^a{+2}$"}), "whole numbers up to 2000"),
+        (json!({"type": "string", "pattern": "^\\u+041$"}), "an escape of no character"),
+        (json!({"type": "string", "pattern": "^\\uD83D$"}), "a class of no character"),
+        (json!({"type": "string", "pattern": "^(a|[])$"}), "a class of no character"),
+        (
+            json!({"properties": {"a": {}}, "required": ["a", "a"], "minProperties": 2}),
+            "minProperties and maxProperties cannot",
+        ),
         (json!({"enum": []}), "no value"),
         (json!({"type": "string", "enum": [1]}), "no value"),
         (json!({"enum": many}), "more than 4000 values"),

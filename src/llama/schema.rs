@@ -5,7 +5,8 @@ use std::ptr;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
+use crate::stack;
 
 /// The converter recurses with the schema's depth, and its regular expressions with the length of names.
 const STACK: usize = 32 << 20;
@@ -31,10 +32,5 @@ pub fn schema_to_grammar(schema: &str) -> Result<String> {
         unsafe { sys::llama_rs_string_free(grammar) };
         Ok(text)
     };
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("foredraft-schema".into()).stack_size(STACK);
-        let thread = thread.spawn_scoped(scope, convert).ok()?;
-        thread.join().ok()
-    })
-    .unwrap_or_else(|| Err(Error::new(Code::Internal, "json_schema: no thread to convert it on")))
+    stack::with(STACK, "json_schema", convert)
 }

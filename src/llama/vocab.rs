@@ -6,7 +6,8 @@ use llama_cpp_sys_2 as sys;
 
 use super::guard::{Why, foredraft_detokenize, foredraft_tokenize};
 use super::{Token, backend};
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
+use crate::stack;
 
 /// The tokenizer families of llama.cpp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -270,14 +271,7 @@ impl Vocab {
             return self.tokenize_here(text, text_len, add_special, parse_special);
         }
         let size = STACK + longest.saturating_mul(STACK_PER_BYTE);
-        std::thread::scope(|scope| {
-            let work = || self.tokenize_here(text, text_len, add_special, parse_special);
-            let thread = std::thread::Builder::new().name("tokenize".into()).stack_size(size).spawn_scoped(scope, work);
-            let refused =
-                |why: &str| Error::new(Code::Internal, format!("a text of {text_len} bytes to tokenize: {why}"));
-            let thread = thread.map_err(|error| refused(&format!("no thread: {error}")))?;
-            thread.join().unwrap_or_else(|_| Err(refused("failed")))
-        })
+        stack::with(size, "tokenizing", || self.tokenize_here(text, text_len, add_special, parse_special))
     }
 
     fn tokenize_here(&self, text: &[u8], text_len: i32, add_special: bool, parse_special: bool) -> Result<Vec<Token>> {

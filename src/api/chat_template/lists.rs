@@ -13,6 +13,8 @@ pub const MAKE: &str = "__growing_list";
 const MAX_ITEMS: usize = 1 << 16;
 /// How deep the items may be nested.
 const MAX_DEPTH: usize = 32;
+/// The most values in an item, counted as often as they are in it.
+const MAX_VISITS: usize = 1 << 16;
 
 /// A list with a state. It holds no other list of its kind, so that it cannot hold itself.
 #[derive(Default)]
@@ -104,8 +106,9 @@ impl List {
     /// Inserts an item; at the end when `index` is behind it.
     fn add(&self, index: usize, item: Value) -> Result<Value, Error> {
         let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidOperation, format!("append: {why}")));
-        if !is_plain(&item, MAX_DEPTH) {
-            return refuse("the item holds a list that can grow, or is nested too deeply");
+        let mut visits = MAX_VISITS;
+        if !is_plain(&item, MAX_DEPTH, &mut visits) {
+            return refuse("the item holds a list that can grow, or too much");
         }
         let mut items = self.0.lock();
         if items.len() >= MAX_ITEMS {
@@ -123,16 +126,23 @@ fn place(index: i64, len: usize) -> usize {
     if index < 0 { len.checked_sub(distance).unwrap_or(usize::MAX) } else { distance }
 }
 
-fn is_plain(value: &Value, depth: usize) -> bool {
-    if value.downcast_object_ref::<List>().is_some() || depth == 0 {
+/// Whether there is no list of this kind in `value`, as far as `visits` let it be known.
+fn is_plain(value: &Value, depth: usize, visits: &mut usize) -> bool {
+    if value.downcast_object_ref::<List>().is_some() || depth == 0 || *visits == 0 {
         return false;
     }
-    value.as_object().is_none()
-        || value.try_iter().is_ok_and(|mut items| {
-            items.all(|item| {
-                is_plain(&item, depth - 1) && value.get_item(&item).is_ok_and(|inner| is_plain(&inner, depth - 1))
-            })
+    *visits -= 1;
+    if value.as_object().is_none() {
+        return true;
+    }
+    let is_map = value.kind() == ValueKind::Map;
+    value.try_iter().is_ok_and(|mut items| {
+        items.all(|item| {
+            // What a map's iterator tells are its keys.
+            let behind = if is_map { value.get_item(&item).ok() } else { None };
+            is_plain(&item, depth - 1, visits) && behind.is_none_or(|inner| is_plain(&inner, depth - 1, visits))
         })
+    })
 }
 
 impl fmt::Debug for List {

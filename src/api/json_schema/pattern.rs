@@ -3,10 +3,13 @@
 //! llama.cpp's converter copies a pattern's characters into the grammar as they are, so that `.` and `[^a]` admit a bare
 //! quote inside a JSON string; and what it does not know it replaces by any string, with a word on stderr. So each
 //! character and class is made a class of the characters that JSON strings hold unescaped, in the converter's own
-//! notation, and the rest is refused.
+//! notation, or, where it has none of these, the escapes of those that it has. The rest is refused.
 
-/// Characters that a JSON string holds only as escapes, and surrogates.
-const NEVER: [(u32, u32); 5] = [(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF)];
+/// Characters that a JSON string holds as escapes, and surrogates.
+const ESCAPED: [(u32, u32); 5] = [(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF)];
+/// The escapes that JSON has a letter for.
+const LETTERS: [(u32, char); 7] =
+    [(0x08, 'b'), (0x09, 't'), (0x0A, 'n'), (0x0C, 'f'), (0x0D, 'r'), (0x22, '"'), (0x5C, '\\')];
 /// What ends a line, and is no `.`; by ECMA-262, like the blanks.
 const LINE_ENDS: [(u32, u32); 3] = [(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)];
 /// The blanks that `\s` stands for. All of them: one too few would be one too many for `\S`.
@@ -68,16 +71,16 @@ pub(super) fn translate(pattern: &str) -> Result<String, String> {
                 false
             }
             '^' | '$' => return Err("anchors inside of it".into()),
-            '.' => reader.class(true, &LINE_ENDS),
+            '.' => reader.class(true, &LINE_ENDS)?,
             '[' => {
                 let (negated, ranges) = reader.ranges()?;
-                reader.class(negated, &ranges)
+                reader.class(negated, &ranges)?
             }
             '\\' => {
                 let (negated, ranges) = reader.escape()?;
-                reader.class(negated, &ranges)
+                reader.class(negated, &ranges)?
             }
-            _ => reader.class(false, &[(u32::from(char), u32::from(char))]),
+            _ => reader.class(false, &[(u32::from(char), u32::from(char))])?,
         };
     }
     if depth > 0 {
@@ -95,23 +98,39 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Writes the class; true.
-    fn class(&mut self, negated: bool, ranges: &[(u32, u32)]) -> bool {
-        let mut excluded = NEVER.to_vec();
-        if negated {
-            excluded.extend_from_slice(ranges);
-        } else {
-            excluded.extend(complement(ranges));
+    fn class(&mut self, negated: bool, ranges: &[(u32, u32)]) -> Result<bool, String> {
+        let wanted = if negated { complement(ranges) } else { complement(&complement(ranges)) };
+        let mut excluded = ESCAPED.to_vec();
+        excluded.extend(complement(&wanted));
+        let plain = complement(&excluded);
+        if plain.is_empty() {
+            return self.escapes(&wanted);
         }
         self.out.push('[');
-        for (first, last) in complement(&excluded) {
+        for (first, last) in plain {
             self.out.push_str(&format!("\\U{first:08X}-\\U{last:08X}"));
         }
-        // A class of nothing would be no item at all: a character that no text has.
-        if self.out.ends_with('[') {
-            self.out.push_str("\\UFFFFFFFF");
-        }
         self.out.push(']');
-        true
+        Ok(true)
+    }
+
+    /// Writes the escapes of these characters; true.
+    fn escapes(&mut self, wanted: &[(u32, u32)]) -> Result<bool, String> {
+        let chars = wanted.iter().flat_map(|(first, last)| *first..=*last).filter_map(char::from_u32);
+        let alternatives: Vec<String> = chars
+            .map(|char| match LETTERS.iter().find(|(code, _)| *code == u32::from(char)) {
+                Some((_, letter)) => letter.to_string(),
+                None => format!("u{:04x}", u32::from(char)),
+            })
+            .map(|escape| {
+                ['\\'].into_iter().chain(escape.chars()).map(|char| format!("[\\U{:08X}]", u32::from(char))).collect()
+            })
+            .collect();
+        if alternatives.is_empty() {
+            return Err("a class of no character".into());
+        }
+        self.out.push_str(&format!("({})", alternatives.join("|")));
+        Ok(true)
     }
 
     /// What follows `[`.
@@ -163,7 +182,8 @@ impl Reader<'_> {
         let word = || vec![(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)];
         let hex = |reader: &mut Self, digits: usize| {
             let text: String = reader.rest.by_ref().take(digits).collect();
-            u32::from_str_radix(&text, 16).ok().filter(|_| text.len() == digits).ok_or("an escape of no character")
+            let is_hex = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+            u32::from_str_radix(&text, 16).ok().filter(|_| is_hex).ok_or("an escape of no character")
         };
         let char = self.rest.next().ok_or("trailing backslash")?;
         let one = match char {
@@ -194,7 +214,9 @@ impl Reader<'_> {
             }
         }
         let (least, most) = inside.split_once(',').unwrap_or((&inside, &inside));
-        let read = |text: &str| text.parse::<u32>().ok().filter(|number| *number <= MAX_REPEAT);
+        let is_number = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let read =
+            |text: &str| Some(text).filter(is_number)?.parse::<u32>().ok().filter(|number| *number <= MAX_REPEAT);
         let bad = || format!("{{{inside}}} (whole numbers up to {MAX_REPEAT} are possible)");
         let least = read(least).ok_or_else(bad)?;
         if most.is_empty() {
