@@ -4,6 +4,8 @@
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
+# .cargo/config.toml sets it only where nothing has.
+export CPATH := $(CURDIR)/scripts/gcc$(if $(CPATH),:$(CPATH))
 # Where setup.sh found cmake and libclang.
 ENV := . target/setup/env.sh &&
 ARGS ?=

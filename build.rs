@@ -13,11 +13,23 @@ fn main() {
     let package =
         PathBuf::from(env::var_os("DEP_LLAMA_GGML_CMAKE_DIR").expect("llama-cpp-sys-2 says where its ggml is"));
     let installed = package.ancestors().nth(2).expect("<out>/lib/cmake");
+    look_at_cpath();
     compile_guard(installed);
     if env::var_os("CARGO_FEATURE_PEER").is_some() {
         compile_peer(installed);
     }
     make_header();
+}
+
+/// `.cargo/config.toml` leaves a CPATH alone that is set already: see `scripts/gcc`.
+fn look_at_cpath() {
+    println!("cargo:rerun-if-env-changed=CPATH");
+    let paths = env::var_os("CPATH").unwrap_or_default();
+    if !env::split_paths(&paths).any(|path| path.join("amxtileintrin.h").is_file()) {
+        println!(
+            "cargo:warning=CPATH has no scripts/gcc in it: built by GCC 12, the library may end its process on processors with AMX"
+        );
+    }
 }
 
 fn compile_guard(installed: &Path) {

@@ -45,8 +45,8 @@ extern "C" {
  *
  * Returns 0, or: 1 the model cannot be loaded; 2 not JSON, not UTF-8 or NULL; 3 a key or value is wrong; 4 a later
  * `init` or `deinit` took its place; 5 called from inside a callback, where it would wait for itself; 6 a defect of
- * the library; 7 a file that it names is not there (a model's or an adapter's: 1). `poll_system_status` has the
- * sentence that says why.
+ * the library; 7 a file that it names is not there (a model's or an adapter's: 1); 8 this process was forked from one
+ * that has a model loaded. `poll_system_status` has the sentence that says why.
  */
 int32_t init(const char *cmd);
 
@@ -67,7 +67,8 @@ const char *poll_system_status(void);
 /**
  * Cancels what runs, or aborts the load that runs, joins the threads, those of `init_async` among them, and frees the
  * models. Harmless at any time and any number of times; `init` may follow. From inside a callback it only begins to,
- * and returns at once; a later `deinit` waits for the rest.
+ * and returns at once; a later `deinit` waits for the rest. A host that exits without it is stopped in the same way, for
+ * 5 seconds at most, and is not called back any more.
  */
 void deinit(void);
 

@@ -351,3 +351,33 @@ fn requests_with_tools_have_their_own_template() {
     let own = json!({"tools": tools, "chat_template": "{{ 'own' }}"});
     assert_eq!(prompt(own), "own");
 }
+
+/// A model that has no memory at all writes nothing, and makes embeddings.
+#[test]
+fn a_model_without_memory_is_for_embeddings() {
+    let model = tiny::encoder();
+    let init = json!({"model": model, "n_threads": 1, "n_ctx": 256, "log_level": "error"});
+    let refused = System::new().init(init.to_string().as_bytes()).expect_err("it generates no text");
+    assert!(refused.message().contains("\"embedding\": true loads it"), "{refused}");
+
+    let system = start(json!({"model": model, "model_draft": null, "n_ctx": 256, "embedding": true}));
+    let embed = |content: Value| {
+        let request = json!({ "content": content }).to_string();
+        let answer = system.with_server(|server| server.get_embedding(request.as_bytes())).expect("an embedding");
+        answer["embedding"].as_array().expect("numbers").iter().filter_map(Value::as_f64).collect::<Vec<_>>()
+    };
+    let (one, again, other) = (embed(json!(tokens(1, 40))), embed(json!(tokens(1, 40))), embed(json!(tokens(2, 40))));
+    let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    assert_eq!((one.len(), &one), (32, &again));
+    assert!((product(&one, &one) - 1.0).abs() < 1e-4 && product(&one, &other) < 0.999, "{}", product(&one, &other));
+    // The first token sees the last one.
+    let turned: Vec<usize> = tokens(1, 40).into_iter().rev().collect();
+    assert!(product(&one, &embed(json!(turned))) < 0.9999);
+
+    let request = json!({"prompt": "a"}).to_string();
+    for family in [Completion, Speculative] {
+        let refused = system.with_server(|server| server.complete(family, request.as_bytes())).expect_err("no text");
+        assert_eq!(refused.message(), "the model generates no text");
+    }
+    assert_eq!(system.status()["slots"], json!([]));
+}

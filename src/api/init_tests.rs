@@ -68,9 +68,11 @@ fn model_keys() {
     check(json!({"model": "other.gguf"}), |m| m.path = "other.gguf".into());
     check(json!({"n_gpu_layers": 99.0}), |m| m.n_gpu_layers = 99);
     check(json!({"n_gpu_layers": "all"}), |m| m.n_gpu_layers = -2);
-    check(json!({"devices": ["CUDA0", "CUDA1"]}), |m| m.devices = vec!["CUDA0".into(), "CUDA1".into()]);
-    check(json!({"devices": "CUDA0,CUDA1"}), |m| m.devices = vec!["CUDA0".into(), "CUDA1".into()]);
-    check(json!({"devices": "none", "n_gpu_layers": 5}), |m| m.n_gpu_layers = 0);
+    check(json!({"devices": ["CUDA0", "CUDA1"]}), |m| m.devices = Some(vec!["CUDA0".into(), "CUDA1".into()]));
+    check(json!({"devices": "CUDA0,CUDA1"}), |m| m.devices = Some(vec!["CUDA0".into(), "CUDA1".into()]));
+    check(json!({"devices": "none", "n_gpu_layers": 5}), |m| {
+        (m.n_gpu_layers, m.devices) = (0, Some(Vec::new()));
+    });
     check(json!({"split_mode": "row", "main_gpu": 2}), |m| (m.split_mode, m.main_gpu) = (SplitMode::Row, 2));
     check(json!({"tensor_split": [3, 1.5]}), |m| m.tensor_split = vec![3.0, 1.5]);
     check(json!({"tensor_split": [0, 0]}), |_| ());
@@ -143,7 +145,7 @@ fn draft_follows_the_target() {
         "rope_freq_base": 5e5});
     let (model, context) = with_draft(target.clone());
     // Own defaults, as in llama.cpp: layers, cache types, no adapters of the target's. The rest follows.
-    assert_eq!(model, ModelParams { use_mmap: false, devices: vec!["X".into()], ..ModelParams::new("d.gguf") });
+    assert_eq!(model, ModelParams { use_mmap: false, devices: Some(vec!["X".into()]), ..ModelParams::new("d.gguf") });
     assert_eq!(
         context,
         ContextParams {
@@ -167,7 +169,7 @@ fn draft_follows_the_target() {
         .clone(),
     );
     let (model, context) = with_draft(own);
-    assert_eq!((model.n_gpu_layers, model.devices), (7, vec!["Y".to_owned()]));
+    assert_eq!((model.n_gpu_layers, model.devices), (7, Some(vec!["Y".to_owned()])));
     // Off all devices: the draft as well, unless it says otherwise.
     let off = |more: Value| {
         let mut init = json!({"model": "m.gguf", "model_draft": "d.gguf", "devices": "none"});

@@ -142,7 +142,7 @@ fn repair(line: &str) -> String {
         // A name that is none of some may begin with anything but a quote there; also with half an escape. And what may be
         // left out has to be one rule (the converter's own begin with `ref` here): the parser counts all in it as repeated.
         Some((name, body)) if body.starts_with("[\"] ( ") => {
-            let body = body.replace("[^\"", "[^\"\\\\\\x7F\\x00-\\x1F");
+            let body = body.replace("[^\"", "[^\"\\\\\\x7F\\x00-\\x1F\\uD800-\\uDFFF");
             match body.strip_prefix("[\"] ( ").and_then(|body| body.strip_suffix(" )? [\"]")) {
                 Some(inner) => format!("{name} ::= [\"] names-{name}? [\"]\nnames-{name} ::= {inner}\n"),
                 None => format!("{name} ::= {body}\n"),

@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use serde_json::{Map, Value, json};
 
 use super::answerer::Templates;
-use super::fields::{Fields, parse_object, show};
+use super::fields::{Fields, int_in, parse_object};
 use super::infill::Room;
 use super::lookup_cache::CacheFiles;
 use super::request::{CompletionRequest, generation_settings};
@@ -25,7 +25,7 @@ use crate::llama::{Token, Vocab};
 use crate::session;
 use crate::speculative::{self, Source};
 
-/// A poll that waits for longer waits for this long; a host that wants more polls again.
+/// The longest that a poll may wait; a host that wants more polls again.
 const MAX_POLL_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// Models in memory and the engine that runs them. Usable from all threads at once; an ordinary value, of which a
@@ -147,7 +147,7 @@ impl Server {
     /// The request is wrong, or too many wait.
     pub fn complete(&self, family: Family, request: &[u8]) -> Result<Value> {
         if host::inside() {
-            return Err(would_deadlock("get_completion"));
+            return Err(would_deadlock(family.that_waits()));
         }
         let record = self.enqueue(family, request, true)?;
         let events = record.order.wait();
@@ -239,7 +239,7 @@ impl Server {
         }
         let preview = request.speculative.preview;
         let answerer = self.answerer(preview)?;
-        if !answerer.model.can_generate() {
+        if !engine.generates() {
             return Err(Error::invalid("the model generates no text"));
         }
         request.id_slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
@@ -386,14 +386,8 @@ fn read_command(command: Option<&[u8]>) -> Result<(Option<u64>, Duration, Vec<St
     }
     let object = parse_object(command)?;
     let mut fields = Fields::new(&object);
-    let id = match fields.get("id") {
-        None => None,
-        Some(value) => Some(
-            value
-                .as_u64()
-                .ok_or_else(|| Error::invalid(format!("id: expected a request's number, got {}", show(value))))?,
-        ),
-    };
+    let number = |value: &Value| value.as_u64().map_or_else(|| int_in("id", value, 0..=i64::MAX), Ok);
+    let id = fields.get("id").map(number).transpose()?;
     let wait: i64 = fields.int("timeout_ms", 0..=MAX_POLL_MS)?.unwrap_or(0);
     Ok((id, Duration::from_millis(u64::try_from(wait).unwrap_or(0)), fields.finish()))
 }

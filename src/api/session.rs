@@ -42,7 +42,7 @@ impl Server {
         if host::inside() {
             return Err(would_deadlock(function));
         }
-        if !self.models().target.can_generate() {
+        if !self.engine()?.generates() {
             return Err(Error::invalid(format!("{function}: the model generates no text")));
         }
         let object = parse_object(request)?;

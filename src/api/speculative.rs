@@ -19,6 +19,16 @@ pub enum Family {
     Speculative,
 }
 
+impl Family {
+    /// Its function that waits.
+    pub(super) fn that_waits(self) -> &'static str {
+        match self {
+            Family::Completion => "get_completion",
+            Family::Speculative => "speculative_completion",
+        }
+    }
+}
+
 /// What `speculative` says: the defaults that `init` sets and a request changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {

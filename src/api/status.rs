@@ -38,6 +38,7 @@ pub(super) fn without_server(state: &State) -> Value {
         // Asked once, by who loads a model: that may take a while.
         "devices": [],
         "system_info": null,
+        "warnings": [],
         "llama_cpp": crate::llama::llama_version(),
         "version": env!("CARGO_PKG_VERSION"),
     })

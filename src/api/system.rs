@@ -1,8 +1,10 @@
 //! The life cycle: at most one [`Server`], loaded, replaced and unloaded from any thread at any time.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
@@ -32,12 +34,16 @@ struct Inner {
     life: Mutex<Life>,
     updates: Arc<Hook<dyn Fn(u64) + Send + Sync>>,
     lookups: Lookups,
+    /// Called at the end of each load, before anything can be asked of the model.
+    after_load: Option<fn()>,
 }
 
 /// What an epoch begins with, and what is left of those before it.
 #[derive(Default)]
 struct Life {
     state: State,
+    /// The process that the state is of, and its threads.
+    process: u32,
     /// Servers that were replaced and told to stop. Whoever gets the turn stops them before anything else.
     replaced: Vec<Arc<Server>>,
     /// Threads that load or unload, each with its epoch.
@@ -64,15 +70,21 @@ impl System {
         System::default()
     }
 
+    /// The same, and `after_load` is called at the end of each load, before anything can be asked of the model.
+    pub fn with_after_load(after_load: fn()) -> System {
+        System { inner: Arc::new(Inner { after_load: Some(after_load), ..Inner::default() }) }
+    }
+
     /// Loads what `command` asks for, in place of what is loaded, and waits for it.
     ///
     /// # Errors
-    /// The command is wrong, a model cannot be loaded, a later `init` or `deinit` took its place, or a callback called.
+    /// The command is wrong, a model cannot be loaded, a later `init` or `deinit` took its place, a callback called, or
+    /// another process, of which this one is a fork, has loaded a model.
     pub fn init(&self, command: &[u8]) -> Result<()> {
         if host::inside() {
             return Err(would_deadlock("init"));
         }
-        let epoch = self.inner.begin(&mut self.inner.life.lock(), State::Loading(0.0));
+        let epoch = self.inner.begin(&mut self.inner.life.lock(), State::Loading(0.0))?;
         self.inner.join_older(epoch);
         self.inner.load(epoch, command)
     }
@@ -87,14 +99,35 @@ impl System {
     }
 
     /// Unloads, or aborts the load that runs, and waits for that and for the threads of earlier calls; inside a
-    /// callback it only begins to.
+    /// callback it only begins to, and in a fork of the process that loaded it does nothing.
     pub fn deinit(&self) {
         if host::inside() {
             self.aside("foredraft-deinit", State::Uninitialized, |inner, _| drop(inner.take_turn()));
         } else {
-            let epoch = self.inner.begin(&mut self.inner.life.lock(), State::Uninitialized);
+            let begun = self.inner.begin(&mut self.inner.life.lock(), State::Uninitialized);
+            let Ok(epoch) = begun else { return };
             self.inner.join_older(epoch);
             drop(self.inner.take_turn());
+        }
+    }
+
+    /// For the end of the process: what runs must not compute any more when the destructors of llama.cpp's globals have
+    /// run. The host's callbacks are not called any more. Waits no longer than `patience`, because the host may hold what
+    /// one of them waits for.
+    pub fn end(&self, patience: Duration) {
+        if host::inside() {
+            return;
+        }
+        let (ended, wait) = crossbeam_channel::bounded(1);
+        let system = self.clone();
+        let end = move || {
+            system.set_update_hook(None);
+            log::set_sink(None);
+            system.deinit();
+            let _ = ended.send(());
+        };
+        if std::thread::Builder::new().name("foredraft-end".into()).spawn(end).is_ok() {
+            let _ = wait.recv_timeout(patience);
         }
     }
 
@@ -104,7 +137,7 @@ impl System {
         let thread = std::thread::Builder::new().name(name.into());
         // Held until the thread is in the list, where every later epoch finds it.
         let mut life = self.inner.life.lock();
-        let epoch = self.inner.begin(&mut life, next);
+        let Ok(epoch) = self.inner.begin(&mut life, next) else { return };
         match thread.spawn(move || work(&inner, epoch)) {
             Ok(thread) => {
                 // Those that have ended do not add up.
@@ -126,7 +159,9 @@ impl System {
     /// # Errors
     /// None is loaded, or what `call` returns.
     pub fn with_server<R>(&self, call: impl FnOnce(&Server) -> Result<R>) -> Result<R> {
-        let server = match &self.inner.life.lock().state {
+        let life = self.inner.life.lock();
+        life.in_this_process()?;
+        let server = match &life.state {
             State::Ready(server) => Arc::clone(server),
             State::Loading(_) => {
                 return Err(Error::new(
@@ -139,19 +174,21 @@ impl System {
                 return Err(Error::new(Code::NotInitialized, format!("init failed: {}", error.message())));
             }
         };
+        drop(life);
         server.during(call)
     }
 
     /// What `poll_system_status` answers.
     pub fn status(&self) -> Value {
         let life = self.inner.life.lock();
-        let status = match &life.state {
-            State::Ready(server) => {
+        let status = match (&life.state, life.in_this_process()) {
+            (_, Err(error)) => status::without_server(&State::Failed(error)),
+            (State::Ready(server), _) => {
                 let server = Arc::clone(server);
                 drop(life);
                 status::of_server(&server)
             }
-            other => status::without_server(other),
+            (other, _) => status::without_server(other),
         };
         self.inner.lookups.shown_in(status)
     }
@@ -168,14 +205,32 @@ impl System {
     }
 }
 
+impl Life {
+    /// An error in a fork of the process that loaded what is loaded: nobody's thread is in it but the caller's.
+    fn in_this_process(&self) -> Result<()> {
+        match self.state {
+            State::Loading(_) | State::Ready(_) if self.process != std::process::id() => {
+                let why = "this process was forked from one that loaded a model, whose threads it does not have: fork before init";
+                Err(Error::new(Code::NotInitialized, why))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Inner {
     /// Begins a new epoch in that state. What was loaded is told to stop, and left to whoever gets the turn next.
-    fn begin(&self, life: &mut Life, next: State) -> u64 {
+    ///
+    /// # Errors
+    /// As [`Life::in_this_process`].
+    fn begin(&self, life: &mut Life, next: State) -> Result<u64> {
+        life.in_this_process()?;
+        life.process = std::process::id();
         if let State::Ready(server) = std::mem::replace(&mut life.state, next) {
             server.begin_stop();
             life.replaced.push(server);
         }
-        self.epoch.fetch_add(1, Ordering::AcqRel) + 1
+        Ok(self.epoch.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
     /// Waits for the turn, and stops all that was replaced until then, whoever replaced it and may get the turn later.
@@ -200,7 +255,11 @@ impl Inner {
 
     fn load(&self, epoch: u64, command: &[u8]) -> Result<()> {
         let _turn = self.take_turn();
-        let result = if self.is_current(epoch) { self.start(epoch, command) } else { Err(superseded()) };
+        let start = || if self.is_current(epoch) { self.start(epoch, command) } else { Err(superseded()) };
+        // A defect must not leave a load that never ends.
+        let panicked = |_| Err(Error::new(Code::Internal, "a defect of the library: the load panicked"));
+        let result = catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(panicked);
+        self.after_load.inspect(|after_load| after_load());
         match result {
             Ok(server) => {
                 let server = Arc::new(server);

@@ -19,12 +19,12 @@ impl Server {
     pub fn tokenize(&self, request: &[u8]) -> Result<Value> {
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
-        let text = text(&mut fields, "text", "content")?;
+        let (name, text) = text(&mut fields, "text", "content")?;
         let with_pieces = fields.flag("with_pieces")?.unwrap_or(false);
         let add_special = fields.flag("add_special")?.unwrap_or(true);
         let parse_special = fields.flag("parse_special")?.unwrap_or(true);
         let vocab = self.models().target.vocab();
-        let ids = prompts::of_pieces(vocab, "text", &text, add_special, parse_special)?;
+        let ids = prompts::of_pieces(vocab, name, &text, add_special, parse_special)?;
         let strings: Vec<String> =
             ids.iter().map(|id| String::from_utf8_lossy(vocab.piece(*id)).into_owned()).collect();
         let pieces: Vec<Value> = ids
@@ -79,9 +79,12 @@ impl Server {
         }
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
-        let text = text(&mut fields, "content", "prompt")?;
+        let (name, text) = text(&mut fields, "content", "prompt")?;
         let normalize: i32 = fields.int("embd_normalize", -1..=100)?.unwrap_or(2);
-        let tokens = prompts::of_pieces(self.models().target.vocab(), "content", &text, true, true)?;
+        let tokens = prompts::of_pieces(self.models().target.vocab(), name, &text, true, true)?;
+        if tokens.is_empty() {
+            return Err(Error::invalid(format!("{name}: has no tokens")));
+        }
         let mut embedding = self.engine()?.embed(tokens)?;
         scale(&mut embedding, normalize);
         let embedding: Vec<f64> = embedding.into_iter().map(f64::from).collect();
@@ -89,11 +92,11 @@ impl Server {
     }
 }
 
-/// The text under one of two names.
-fn text(fields: &mut Fields, name: &'static str, other: &'static str) -> Result<Vec<Piece>> {
-    let second = fields.get(other);
-    match fields.get(name).or(second) {
-        Some(value) => pieces(name, value),
+/// The text under one of two names, with the one that it is under.
+fn text(fields: &mut Fields, name: &'static str, other: &'static str) -> Result<(&'static str, Vec<Piece>)> {
+    let second = fields.get(other).map(|value| (other, value));
+    match fields.get(name).map(|value| (name, value)).or(second) {
+        Some((name, value)) => Ok((name, pieces(name, value)?)),
         None => Err(unexpected(name, "a string", &Value::Null)),
     }
 }

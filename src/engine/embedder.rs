@@ -19,10 +19,10 @@ impl Embedder {
     /// The pooled embedding of a text's tokens, not normalised.
     pub(super) fn embed(&mut self, tokens: &[Token], shared: &Shared) -> Result<Vec<f32>> {
         let most = self.context.n_ubatch().min(self.context.n_ctx());
-        if tokens.is_empty() || tokens.len() > most {
+        if tokens.len() > most {
             return Err(Error::new(
                 Code::ContextFull,
-                format!("content: {} tokens, where an embedding is made of 1 to {most}", tokens.len()),
+                format!("content: {} tokens, where an embedding is made of at most {most}", tokens.len()),
             ));
         }
         loop {

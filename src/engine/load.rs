@@ -44,9 +44,7 @@ pub fn load(
     if let Some(numa) = config.numa {
         llama::set_numa(numa);
     }
-    for server in &config.rpc {
-        llama::add_rpc_server(server)?;
-    }
+    llama::use_rpc_servers(&config.rpc)?;
     // The draft is loaded after the target; its share of the bar is by its size.
     let size = |path: &std::path::Path| std::fs::metadata(path).map_or(1, |file| file.len()) as f32;
     let draft_size = config.draft.as_ref().map_or(0.0, |(model, _)| size(&model.path));
@@ -91,8 +89,9 @@ fn start(config: &Config, models: &mut Models, mtp_failure: Option<Error>, notif
     let (mut generation, mut preview) = (None, None);
     if models.target.can_generate() {
         let generator = generator(config, models, mtp_failure, &caches, &threads, &interrupt)?;
-        (generation, preview) = (Some(generator.0), generator.1);
-    } else if !config.embedding {
+        (generation, preview) = generator.map_or((None, None), |(generation, preview)| (Some(generation), preview));
+    }
+    if generation.is_none() && !config.embedding {
         return Err(Error::model("model: it generates no text; \"embedding\": true loads it for embeddings"));
     }
     let mut embedder = None;
@@ -131,6 +130,7 @@ fn start(config: &Config, models: &mut Models, mtp_failure: Option<Error>, notif
     })
 }
 
+/// What writes texts; `None`: the model has no KV cache for that.
 fn generator(
     config: &Config,
     models: &mut Models,
@@ -138,12 +138,12 @@ fn generator(
     caches: &Arc<Caches>,
     threads: &Arc<ThreadPool>,
     interrupt: &Arc<Interrupt>,
-) -> Result<(Generation, Option<Preview>)> {
+) -> Result<Option<(Generation, Option<Preview>)>> {
     let n_parallel = config.n_parallel.max(1);
     let n_seq_max = u32::try_from(n_parallel).unwrap_or(u32::MAX);
     let slots_alone = ContextParams { n_seq_max, embeddings: false, ..config.context.clone() };
     let params = sequences(&slots_alone, n_parallel, &models.target, config.self_extend);
-    let mut context = Context::new(&models.target, &params, threads, interrupt)?;
+    let Some(mut context) = Context::for_text(&models.target, &params, threads, interrupt)? else { return Ok(None) };
     let mtp = mtp_context(config, &mut context, mtp_failure, &slots_alone, threads, interrupt);
     let mut costs = Costs::default();
     if context.keeps_company() {
@@ -202,7 +202,7 @@ fn generator(
     }
     generation.team.costs = costs;
     add_text_drafters(&mut generation.team, n_parallel, caches);
-    Ok((generation, preview))
+    Ok(Some((generation, preview)))
 }
 
 /// The sequences of a context: one for each slot and, where they can share a buffer, some for the branches of its drafts.

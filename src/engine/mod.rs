@@ -205,6 +205,11 @@ impl Engine {
         self.send(Command::ForgetAnswers)
     }
 
+    /// Whether there are slots: not where the model is for embeddings alone.
+    pub fn generates(&self) -> bool {
+        self.n_slots > 0
+    }
+
     /// What slots and queue are doing. Never waits for an evaluation.
     pub fn status(&self) -> Status {
         self.shared.status.lock().clone()

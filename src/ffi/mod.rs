@@ -13,9 +13,29 @@ mod lookup_cache;
 mod session;
 mod text;
 
+use std::sync::Once;
+use std::time::Duration;
+
 use once_cell::sync::Lazy;
 
 use crate::api::System;
 
 /// The server that C hosts talk to.
-static SYSTEM: Lazy<System> = Lazy::new(System::new);
+static SYSTEM: Lazy<System> = Lazy::new(|| System::with_after_load(end_before_llama));
+
+/// How long the end of the process waits for what runs.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Stops the engine when the host exits without `deinit`. Handlers run in the reverse order of their registration, which
+/// llama.cpp's globals have by the end of the first load: so this one before their destructors.
+fn end_before_llama() {
+    extern "C" fn end() {
+        guard::quietly((), || SYSTEM.end(PATIENCE));
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: `end` is a function of this library, whose unloading runs it as well.
+        // Where there is no room for it the host ends as it did without.
+        let _ = unsafe { libc::atexit(end) };
+    });
+}

@@ -1,19 +1,15 @@
 //! What a process does once: start llama.cpp, load ggml's backends, list devices.
 
-use std::ffi::{CStr, CString, c_char, c_void};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::ffi::{CStr, CString, c_char};
 use std::sync::Once;
-use std::time::Duration;
 
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
-use super::guard::{Why, foredraft_rpc_add};
-use super::log;
-use crate::error::{Error, Result};
+use super::guard::{Why, foredraft_device_memory};
+use super::{log, rpc};
 
 static START: Once = Once::new();
-static RPC_SERVERS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Starts llama.cpp; harmless any number of times. Every owner in this room calls it first.
 pub(super) fn start() {
@@ -56,7 +52,7 @@ fn own_folder() -> Option<std::path::PathBuf> {
     // SAFETY: `dladdr` only looks the address of a function of this library up and fills `info`, whose
     // strings live as long as the library is loaded.
     unsafe {
-        if libc::dladdr(start as *const c_void, info.as_mut_ptr()) == 0 {
+        if libc::dladdr(start as *const std::ffi::c_void, info.as_mut_ptr()) == 0 {
             return None;
         }
         let name = info.assume_init().dli_fname;
@@ -92,45 +88,6 @@ pub enum Numa {
     Numactl,
 }
 
-/// Makes the devices of a ggml RPC server (`host:port`) available. A server stays known for the life of the process.
-pub fn add_rpc_server(endpoint: &str) -> Result<()> {
-    start();
-    let mut known = RPC_SERVERS.lock();
-    if known.iter().any(|server| server == endpoint) {
-        return Ok(());
-    }
-    // ggml aborts the process when an RPC server cannot be reached later on; find out before it does.
-    let address = endpoint.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
-    let reachable = address.and_then(|address| TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok());
-    if reachable.is_none() {
-        return Err(Error::model(format!("rpc: no server answers at {endpoint:?}")));
-    }
-    let c_endpoint = CString::new(endpoint).map_err(|_| Error::invalid(format!("rpc: {endpoint:?} contains NUL")))?;
-    type AddServer = unsafe extern "C" fn(*const c_char) -> sys::ggml_backend_reg_t;
-    // SAFETY: the name is NUL-terminated; ggml documents the procedure "ggml_backend_rpc_add_server" of
-    // the backend "RPC" as having the type `AddServer`, and returns NULL where there is none.
-    unsafe {
-        let rpc = sys::ggml_backend_reg_by_name(c"RPC".as_ptr());
-        if rpc.is_null() {
-            return Err(Error::model("rpc: this build has no RPC backend (GGML_RPC=ON)"));
-        }
-        let add = sys::ggml_backend_reg_get_proc_address(rpc, c"ggml_backend_rpc_add_server".as_ptr());
-        if add.is_null() {
-            return Err(Error::model("rpc: the RPC backend cannot add servers"));
-        }
-        let add: AddServer = std::mem::transmute::<*mut c_void, AddServer>(add);
-        // It asserts that what answers is such a server, and of its own version.
-        let mut why = Why::new();
-        let registry = foredraft_rpc_add(add, c_endpoint.as_ptr(), why.ptr(), why.size());
-        if registry.is_null() {
-            return Err(Error::model(format!("rpc: the server at {endpoint:?} was refused: {}", why.message())));
-        }
-        sys::ggml_backend_register(registry);
-    }
-    known.push(endpoint.to_owned());
-    Ok(())
-}
-
 /// A device that ggml can compute on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
@@ -140,7 +97,7 @@ pub struct Device {
     pub description: String,
     /// `cpu`, `gpu`, `igpu`, `accel` or `meta`.
     pub kind: &'static str,
-    /// Free memory in bytes.
+    /// Free memory in bytes; 0: not known, as of an RPC server's that does not answer.
     pub memory_free: usize,
     /// Total memory in bytes.
     pub memory_total: usize,
@@ -149,14 +106,17 @@ pub struct Device {
 /// All devices.
 pub fn devices() -> Vec<Device> {
     start();
-    let mut found = Vec::new();
+    let (mut found, silent) = (Vec::new(), rpc::silent());
     // SAFETY: indices are below the count, and devices live as long as the process; their strings are
-    // static and NUL-terminated (`text` takes NULL too).
+    // static and NUL-terminated (`text` takes NULL too), and the numbers are writable.
     unsafe {
         for index in 0..sys::ggml_backend_dev_count() {
             let device = sys::ggml_backend_dev_get(index);
             let (mut memory_free, mut memory_total) = (0, 0);
-            sys::ggml_backend_dev_memory(device, &mut memory_free, &mut memory_total);
+            if !silent.contains(&device) {
+                let mut why = Why::new();
+                foredraft_device_memory(device, &mut memory_free, &mut memory_total, why.ptr(), why.size());
+            }
             found.push(Device {
                 name: text(sys::ggml_backend_dev_name(device)),
                 description: text(sys::ggml_backend_dev_description(device)),
@@ -175,12 +135,32 @@ pub fn devices() -> Vec<Device> {
     found
 }
 
-/// The handle of the device of that name.
+/// The devices for a model that names none, where not all are to be had; `None`: as llama.cpp chooses.
+///
+/// It chooses RPC servers', then GPUs, and integrated GPUs where there is no other.
+pub(super) fn default_devices() -> Option<Vec<sys::ggml_backend_dev_t>> {
+    let silent = rpc::silent();
+    if silent.is_empty() {
+        return None;
+    }
+    // SAFETY: indices are below the count, and devices live as long as the process.
+    let all = unsafe { (0..sys::ggml_backend_dev_count()).map(|index| sys::ggml_backend_dev_get(index)) };
+    let there: Vec<_> = all.filter(|device| !silent.contains(device)).collect();
+    let of = |kind| {
+        // SAFETY: as above.
+        let devices = there.iter().copied().filter(|device| unsafe { sys::ggml_backend_dev_type(*device) } == kind);
+        devices.collect::<Vec<_>>()
+    };
+    let gpus = of(sys::GGML_BACKEND_DEVICE_TYPE_GPU);
+    Some(if gpus.is_empty() { of(sys::GGML_BACKEND_DEVICE_TYPE_IGPU) } else { gpus })
+}
+
+/// The handle of the device of that name, unless its server does not answer.
 pub(super) fn device_by_name(name: &str) -> Option<sys::ggml_backend_dev_t> {
     let c_name = CString::new(name).ok()?;
     // SAFETY: a NUL-terminated name; NULL means that there is none.
     let device = unsafe { sys::ggml_backend_dev_by_name(c_name.as_ptr()) };
-    (!device.is_null()).then_some(device)
+    (!device.is_null() && !rpc::silent().contains(&device)).then_some(device)
 }
 
 /// Whether there is a device other than CPUs: a GPU, or an RPC server's. (`llama_supports_gpu_offload` says so wherever RPC was

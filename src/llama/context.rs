@@ -80,6 +80,11 @@ macro_rules! scripted {
 }
 pub(super) use scripted;
 
+/// That a model has no KV cache.
+pub(super) fn without_memory() -> Error {
+    Error::model("the model has no KV cache: it cannot generate text")
+}
+
 // SAFETY: a context has no thread affinity; `&mut self` keeps it to one thread at a time, and the methods that
 // take `&self` only read what evaluations do not change.
 unsafe impl Send for Context {}
@@ -92,6 +97,16 @@ impl Context {
         threads: &Arc<ThreadPool>,
         interrupt: &Arc<Interrupt>,
     ) -> Result<Context> {
+        Context::make(model, params, threads, interrupt, Hidden::default())?.ok_or_else(without_memory)
+    }
+
+    /// The same; `None`: the model has no KV cache and so generates no text, as many that are made for embeddings alone.
+    pub fn for_text(
+        model: &Arc<Model>,
+        params: &ContextParams,
+        threads: &Arc<ThreadPool>,
+        interrupt: &Arc<Interrupt>,
+    ) -> Result<Option<Context>> {
         Context::make(model, params, threads, interrupt, Hidden::default())
     }
 
@@ -101,7 +116,7 @@ impl Context {
         threads: &Arc<ThreadPool>,
         interrupt: &Arc<Interrupt>,
         hidden: Hidden,
-    ) -> Result<Context> {
+    ) -> Result<Option<Context>> {
         if model.vocab_only() {
             return Err(Error::model("the model was loaded with vocab_only: it cannot be evaluated"));
         }
@@ -178,15 +193,17 @@ impl Context {
             return Err(Error::model("pooling: the model ranks texts, it has no embeddings of them"));
         }
         if context.memory.is_null() && !params.embeddings {
-            return Err(Error::model("the model has no KV cache: it cannot generate text"));
+            return Ok(None);
         }
-        context.set_adapters(&model.lora_scales());
+        // All of them: a request may have those that are left out at first.
+        context.set_adapters(&vec![1.0; model.adapters().len()]);
         context.begin_hidden();
         context.prove()?;
+        context.set_adapters(&model.lora_scales());
         // SAFETY: context and pool are alive, and the context keeps the pool.
         unsafe { sys::llama_attach_threadpool(context.ptr.as_ptr(), threads.as_ptr(), threads.as_ptr()) };
         context.set_threads(raw.n_threads, raw.n_threads_batch);
-        Ok(context)
+        Ok(Some(context))
     }
 
     /// Evaluates a token on this thread alone, where a failed assertion becomes an error: a damaged or unusual model file

@@ -3,9 +3,12 @@
 #include "llama.h"
 #include "ggml.h"
 #include "ggml-backend.h"
+#include "gguf.h"
 
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <memory>
 #include <stdexcept>
 
 // Of llama.cpp's staging interface, whose header (src/llama-ext.h) is not installed. They are C++ functions, so that one whose
@@ -50,9 +53,37 @@ llama_state_seq_flags state_flags(bool fleeting) {
     return fleeting ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE;
 }
 
+// Whether there are matrix multiplications with this type.
+bool multiplies(ggml_type type) {
+    const bool intermediate = type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K;
+    return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || (ggml_is_quantized(type) && !intermediate);
+}
+
 }  // namespace
 
 extern "C" {
+
+// Whether all weights of a GGUF file can be multiplied with; false: `why` says which cannot. llama.cpp does not look, and calls
+// a function that is not there. A file that cannot be read is for its loader to refuse.
+bool foredraft_can_multiply(const char * path, char * why, size_t why_size) {
+    char ignored[64];
+    return guarded<bool>(true, ignored, sizeof ignored, [&] {
+        const std::unique_ptr<gguf_context, decltype(&gguf_free)> file(gguf_init_from_file(path, { true, nullptr }), gguf_free);
+        const int64_t n = file ? gguf_get_n_tensors(file.get()) : 0;
+        for (int64_t i = 0; i < n; ++i) {
+            const char * name = gguf_get_tensor_name(file.get(), i);
+            const ggml_type type = gguf_get_tensor_type(file.get(), i);
+            // Tables from tokens to experts, or to other tokens, hold integers.
+            const bool is_table = std::strstr(name, "tid2eid") || std::strstr(name, "d2t");
+            const bool is_weight = std::strstr(name, "weight") || std::strstr(name, ".lora_");
+            if (is_weight && !is_table && !multiplies(type)) {
+                std::snprintf(why, why_size, "%s is of the type %s, with which nothing is multiplied", name, ggml_type_name(type));
+                return false;
+            }
+        }
+        return true;
+    });
+}
 
 llama_model * foredraft_model_load(const char * path, llama_model_params params, char * why, size_t why_size) {
     return guarded<llama_model *>(nullptr, why, why_size, [&] { return llama_model_load_from_file(path, params); });
@@ -113,6 +144,11 @@ bool foredraft_seq_move(llama_memory_t memory, llama_seq_id seq, llama_pos from,
 // NULL: threw, or as the function, which is ggml_backend_rpc_add_server.
 ggml_backend_reg_t foredraft_rpc_add(ggml_backend_reg_t (*add)(const char *), const char * endpoint, char * why, size_t why_size) {
     return guarded<ggml_backend_reg_t>(nullptr, why, why_size, [&] { return add(endpoint); });
+}
+
+// false: threw. The device may be an RPC server's.
+bool foredraft_device_memory(ggml_backend_dev_t device, size_t * free, size_t * total, char * why, size_t why_size) {
+    return guarded<bool>(false, why, why_size, [&] { ggml_backend_dev_memory(device, free, total); return true; });
 }
 
 // NULL: threw, or as the function, which is ggml_threadpool_new.

@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char};
 use llama_cpp_sys_2 as sys;
 
 unsafe extern "C" {
+    pub(super) fn foredraft_can_multiply(path: *const c_char, why: *mut c_char, why_size: usize) -> bool;
     pub(super) fn foredraft_model_load(
         path: *const c_char,
         params: sys::llama_model_params,
@@ -90,6 +91,13 @@ unsafe extern "C" {
         why: *mut c_char,
         why_size: usize,
     ) -> sys::ggml_backend_reg_t;
+    pub(super) fn foredraft_device_memory(
+        device: sys::ggml_backend_dev_t,
+        free: *mut usize,
+        total: *mut usize,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> bool;
     pub(super) fn foredraft_threadpool_new(
         create: unsafe extern "C" fn(*mut sys::ggml_threadpool_params) -> *mut sys::ggml_threadpool,
         params: *mut sys::ggml_threadpool_params,

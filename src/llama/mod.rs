@@ -17,13 +17,14 @@ mod model;
 mod mtp;
 mod params;
 mod raw_params;
+mod rpc;
 mod schema;
 #[cfg(test)]
 pub(crate) mod script;
 mod threads;
 mod vocab;
 
-pub use backend::{Device, Numa, add_rpc_server, devices, llama_version, max_sequences, set_numa, system_info};
+pub use backend::{Device, Numa, devices, llama_version, max_sequences, set_numa, system_info};
 pub use batch::Batch;
 pub use context::{Context, DecodeError};
 pub use interrupt::Interrupt;
@@ -33,6 +34,7 @@ pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode,
 };
 pub use raw_params::DEFAULT_N_CTX;
+pub use rpc::use_rpc_servers;
 pub use schema::schema_to_grammar;
 pub use threads::ThreadPool;
 pub use vocab::{Fim, Vocab, VocabKind};

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
 
-use super::guard::{Why, foredraft_lora_load, foredraft_model_load};
+use super::guard::{Why, foredraft_can_multiply, foredraft_lora_load, foredraft_model_load};
 use super::identity::Files;
 use super::params::{KvValue, ModelParams, SplitMode};
 use super::{Vocab, backend, log};
@@ -58,26 +58,27 @@ impl Model {
         // llama.cpp keeps so many shares of the split, and does not look whether there are more devices.
         // SAFETY: returns a number.
         let most = unsafe { sys::llama_max_devices() };
-        if params.devices.len() > most {
-            let (name, n) = (names.devices, params.devices.len());
+        let named = params.devices.as_deref().unwrap_or_default();
+        if named.len() > most {
+            let (name, n) = (names.devices, named.len());
             return Err(Error::invalid(format!("{name}: expected at most {most} names, got {n}")));
         }
         let path = c_path(&params.path)?;
-        let mut devices = params
-            .devices
-            .iter()
-            .map(|name| {
-                backend::device_by_name(name)
-                    .ok_or_else(|| Error::invalid(format!("{}: there is no device {name:?}", names.devices)))
-            })
-            .collect::<Result<Vec<_>>>()?;
-        devices.push(std::ptr::null_mut());
+        let handle = |name: &String| {
+            let none = || Error::invalid(format!("{}: there is no device {name:?}", names.devices));
+            backend::device_by_name(name).ok_or_else(none)
+        };
+        let mut devices = match &params.devices {
+            Some(named) => Some(named.iter().map(handle).collect::<Result<Vec<_>>>()?),
+            None => backend::default_devices(),
+        };
         let overrides = kv_overrides(&params.override_kv)?;
         // SAFETY: reads llama.cpp's constants.
         let (mut raw, max_devices) = unsafe { (sys::llama_model_default_params(), sys::llama_max_devices()) };
         let mut split = params.tensor_split.clone();
         split.resize(max_devices.max(split.len()), 0.0);
-        if devices.len() > 1 {
+        if let Some(devices) = &mut devices {
+            devices.push(std::ptr::null_mut());
             raw.devices = devices.as_mut_ptr();
         }
         raw.n_gpu_layers = params.n_gpu_layers;
@@ -332,10 +333,14 @@ fn check_file(name: &str, path: &Path) -> Result<()> {
     let mut file = whole::open(path).map_err(|error| Error::model(error.within(name).message()))?;
     let mut magic = [0_u8; 4];
     match std::io::Read::read_exact(&mut file, &mut magic) {
-        Ok(()) if &magic == b"GGUF" => Ok(()),
-        Ok(()) => refuse("is not a GGUF file"),
-        Err(_) => refuse("is empty or truncated"),
+        Ok(()) if &magic == b"GGUF" => {}
+        Ok(()) => return refuse("is not a GGUF file"),
+        Err(_) => return refuse("is empty or truncated"),
     }
+    let (path, mut why) = (c_path(path)?, Why::new());
+    // SAFETY: a NUL-terminated path; exceptions end in the guard. What it logs the loader will log again.
+    let (can, _) = log::collecting(|| unsafe { foredraft_can_multiply(path.as_ptr(), why.ptr(), why.size()) });
+    if can { Ok(()) } else { refuse(&why.message()) }
 }
 
 fn c_path(path: &Path) -> Result<CString> {

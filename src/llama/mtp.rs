@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
+use super::context::without_memory;
 use super::guard::{Why, foredraft_hidden, foredraft_keep_hidden, foredraft_set_mtp_layer};
 use super::{Batch, Context, ContextParams, Interrupt, Model, ThreadPool};
 use crate::error::{Error, Result};
@@ -82,7 +83,8 @@ impl Context {
             let message = format!("embedding_length_out: {} is less than embedding_length: {n_embd}", model.n_embd());
             return Err(Error::model(message));
         }
-        Context::make(model, params, threads, interrupt, Hidden { role: Role::Input, ..Hidden::default() })
+        let hidden = Hidden { role: Role::Input, ..Hidden::default() };
+        Context::make(model, params, threads, interrupt, hidden)?.ok_or_else(without_memory)
     }
 
     /// Proves that evaluations can keep hidden states, as [`Context::new`] proves that there can be evaluations.

@@ -44,8 +44,8 @@ pub struct ModelParams {
     pub path: PathBuf,
     /// Layers to put on the GPU; negative: all of them.
     pub n_gpu_layers: i32,
-    /// Names of the devices to use (as `poll_system_status` lists them); empty: all.
-    pub devices: Vec<String>,
+    /// Names of the devices to use (as `poll_system_status` lists them); `None`: all, empty: none but the CPU.
+    pub devices: Option<Vec<String>>,
     /// How to spread the model over GPUs.
     pub split_mode: SplitMode,
     /// Index of the GPU that [`SplitMode::None`] uses.
@@ -74,7 +74,7 @@ impl ModelParams {
         ModelParams {
             path: path.into(),
             n_gpu_layers: -1,
-            devices: Vec::new(),
+            devices: None,
             split_mode: SplitMode::Layer,
             main_gpu: 0,
             tensor_split: Vec::new(),

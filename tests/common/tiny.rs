@@ -236,6 +236,35 @@ pub fn sliding_window() -> String {
     model.write("sliding-window")
 }
 
+/// BERT: it sees its whole text at once, has no memory, and is for embeddings alone.
+pub fn encoder() -> String {
+    let mut model = Writer::new("bert");
+    for (key, value) in [("feed_forward_length", 64), ("attention.head_count", 2), ("pooling_type", 1)] {
+        model.number(key, value);
+    }
+    model.float("attention.layer_norm_epsilon", 1e-5);
+    model.entry("bert.attention.causal", 7, |bytes| bytes.push(0));
+    model.entry("tokenizer.ggml.token_type_count", 4, |bytes| bytes.extend(2_u32.to_le_bytes()));
+    model.tensors.retain(|(name, ..)| name != "output.weight");
+    model.random("position_embd.weight", &[N_EMBD, 4096], 1.0);
+    model.random("token_types.weight", &[N_EMBD, 2], 1.0);
+    model.ones("token_embd_norm.weight", N_EMBD);
+    model.filled("token_embd_norm.bias", &[N_EMBD], |_| 0.0);
+    for layer in 0..N_LAYER {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        for part in ["attn_q", "attn_k", "attn_v", "attn_output"] {
+            model.random(&name(part), &[N_EMBD, N_EMBD], 0.5);
+        }
+        model.random(&name("ffn_up"), &[N_EMBD, 64], 0.4);
+        model.random(&name("ffn_down"), &[64, N_EMBD], 0.4);
+        for part in ["attn_output_norm", "layer_output_norm"] {
+            model.ones(&name(part), N_EMBD);
+            model.filled(&format!("blk.{layer}.{part}.bias"), &[N_EMBD], |_| 0.0);
+        }
+    }
+    model.write("encoder")
+}
+
 fn window(model: &mut Writer) {
     model.number("attention.sliding_window", 16);
     model.number("attention.sliding_window_pattern", 2);

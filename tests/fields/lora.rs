@@ -37,6 +37,11 @@ fn adapter(name: &str, seed: u32) -> File {
         .flat_map(|layer| [("lora_a", [256, 2]), ("lora_b", [2, 256])].map(|(part, shape)| (layer, part, shape)))
         .map(|(layer, part, shape)| (format!("blk.{layer}.attn_output.weight.{part}"), shape))
         .collect();
+    adapter_of(name, seed, &tensors, 0)
+}
+
+/// An adapter of these tensors of 32 bits, of ggml's type `kind`.
+fn adapter_of(name: &str, seed: u32, tensors: &[(String, [u64; 2])], kind: u32) -> File {
     let mut file = Writer(b"GGUF".to_vec());
     file.0.extend(3u32.to_le_bytes());
     file.0.extend((tensors.len() as u64).to_le_bytes());
@@ -47,16 +52,18 @@ fn adapter(name: &str, seed: u32) -> File {
     }
     file.key("adapter.lora.alpha", 6);
     file.0.extend(2f32.to_le_bytes());
-    for (index, (name, shape)) in tensors.iter().enumerate() {
+    let mut offset = 0_u64;
+    for (name, shape) in tensors {
         file.text(name);
         file.0.extend(2u32.to_le_bytes());
         shape.iter().for_each(|n| file.0.extend(n.to_le_bytes()));
-        file.0.extend(0u32.to_le_bytes()); // f32
-        file.0.extend((index as u64 * 2048).to_le_bytes());
+        file.0.extend(kind.to_le_bytes());
+        file.0.extend(offset.to_le_bytes());
+        offset += (4 * shape.iter().product::<u64>()).next_multiple_of(32);
     }
     file.0.resize(file.0.len().next_multiple_of(32), 0);
     let mut state = seed;
-    for _ in 0..tensors.len() * 512 {
+    for _ in 0..offset / 4 {
         state = state.wrapping_mul(1664525).wrapping_add(1013904223);
         file.0.extend(((state >> 8) as f32 / (1 << 23) as f32 - 1.0).mul_add(0.15, 0.0).to_le_bytes());
     }
@@ -194,4 +201,25 @@ fn sessions_are_of_the_scales_of_init() {
         assert_eq!((&answer["tokens"], answer["timings"]["cache_n"].as_u64() > Some(0)), (tokens, reused));
     }
     drop(file);
+}
+
+/// llama.cpp loads them, and calls what is not there, or fails an assertion, when it evaluates them: not before a request asks for
+/// one that is off at first.
+#[test]
+fn adapters_that_cannot_be_evaluated_are_refused() {
+    let tensors =
+        |layer: &str, a: [u64; 2], b: [u64; 2]| vec![(format!("{layer}.lora_a"), a), (format!("{layer}.lora_b"), b)];
+    let integers = adapter_of("integers", 1, &tensors("blk.0.attn_q.weight", [256, 2], [2, 256]), 26);
+    let uneven = adapter_of("uneven", 1, &tensors("token_embd.weight", [4, 1536], [2, 256]), 0);
+    for (file, why) in
+        [(&integers, "is of the type i32, with which nothing is multiplied"), (&uneven, "cannot be evaluated")]
+    {
+        for scale in [0.0, 1.0] {
+            let lora = json!([{"path": file.0.to_str().expect("a path"), "scale": scale}]);
+            let init =
+                json!({"model": crate::common::model("target"), "n_threads": 1, "lora": lora, "log_level": "none"});
+            let refused = System::new().init(init.to_string().as_bytes()).expect_err("it cannot be evaluated");
+            assert!(refused.message().contains(why), "{scale}: {refused}");
+        }
+    }
 }

@@ -13,6 +13,7 @@ mod lifecycle;
 mod lookups;
 mod memory;
 mod polling;
+mod process;
 mod requests;
 mod storm;
 

@@ -68,10 +68,11 @@ fn gpu_layers(fields: &mut Fields, key: &'static str) -> Result<Option<i32>> {
 fn use_devices(model: &mut ModelParams, devices: Option<Vec<String>>) {
     match devices {
         Some(names) if matches!(names.as_slice(), [only] if only == "none") => {
-            model.devices = Vec::new();
+            model.devices = Some(Vec::new());
             model.n_gpu_layers = 0;
         }
-        Some(names) => model.devices = names,
+        Some(names) if names.is_empty() => {}
+        Some(names) => model.devices = Some(names),
         None => {}
     }
 }

@@ -1,0 +1,82 @@
+//! What the host's process does beside calling: it exits in the middle of everything, and it forks.
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::c::{command, deinit, init, init_async, loaded, refusal, status, submit, turn, wait_for_state, works};
+
+/// Runs one of the ignored tests below in a process of its own.
+fn alone(name: &str, how: &str) -> Output {
+    Command::new(std::env::current_exe().expect("a test has a path"))
+        .args(["--exact", &format!("process::{name}"), "--include-ignored", "--nocapture"])
+        .env("FOREDRAFT_HOSTILE_PROCESS", how)
+        // What is freed is overwritten: who still reads it does not get away with it.
+        .env("MALLOC_PERTURB_", "165")
+        .output()
+        .expect("a test can be started")
+}
+
+#[test]
+fn a_host_may_exit_at_any_time() {
+    for how in ["while it generates", "while it loads", "when it is idle", "after deinit"] {
+        let child = alone("exit_as_the_parent_says", how);
+        assert_eq!(child.status.code(), Some(0), "{how}: {}: {}", child.status, String::from_utf8_lossy(&child.stderr));
+    }
+}
+
+#[test]
+#[ignore = "run by a_host_may_exit_at_any_time"]
+fn exit_as_the_parent_says() {
+    extern "C" fn linger() {
+        std::thread::sleep(Duration::from_millis(700));
+    }
+    // Registered first, it runs last, as the destructors of the host's own globals do.
+    // SAFETY: a function of this program.
+    assert_eq!(unsafe { libc::atexit(linger) }, 0);
+    let how = std::env::var("FOREDRAFT_HOSTILE_PROCESS").expect("set by the parent");
+    let _turn = turn();
+    let command = command(json!({"n_threads": 2})).to_string();
+    assert_eq!(init(Some(command.as_bytes())), 0, "{}", status());
+    match how.as_str() {
+        "while it generates" => {
+            let endless =
+                json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true, "speculative": {"type": "auto"}});
+            let id = submit("async_completion_init", &endless);
+            wait_for_state("async_completion", id, "generating");
+        }
+        "while it loads" => init_async(Some(command.as_bytes())),
+        "after deinit" => deinit(),
+        _ => works(),
+    }
+    std::process::exit(0);
+}
+
+#[test]
+fn a_fork_is_told_that_it_has_no_model() {
+    let _turn = loaded(json!({}));
+    works();
+    // SAFETY: what the child calls is what this test is about; it ends by `_exit` or its alarm.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let checked = std::panic::catch_unwind(|| {
+            // SAFETY: no handler is set: a child that hangs is ended.
+            unsafe { libc::alarm(30) };
+            for name in ["get_completion", "async_completion_init", "tokenize"] {
+                let (code, error) = refusal(name, &json!({"prompt": "a", "text": "a"}));
+                assert!(code == "not_initialized" && error.contains("forked"), "{name}: {error}");
+            }
+            assert_eq!(status()["state"], "failed");
+            assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 8);
+            deinit();
+        });
+        // SAFETY: ends the child without the handlers of its parent.
+        unsafe { libc::_exit(i32::from(checked.is_err())) };
+    }
+    let mut ended = 0;
+    // SAFETY: waits for the child made above.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut ended, 0) }, child);
+    assert_eq!(ended, 0, "the child");
+    works();
+}

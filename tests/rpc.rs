@@ -1,0 +1,128 @@
+//! Devices of other machines: ggml's RPC servers, there, silent, gone, and none at all.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use common::{complete, drain, start, submit, text};
+use foredraft::api::Family::{Completion, Speculative};
+use foredraft::api::System;
+use serde_json::{Value, json};
+
+/// A server on this machine's CPU, in a process of its own, which ends with this.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn serve(address: &str) -> Server {
+    let child = Command::new(std::env::current_exe().expect("a test has a path"))
+        .args(["--exact", "be_a_server", "--include-ignored", "--nocapture"])
+        .env("FOREDRAFT_RPC", address)
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn();
+    let server = Server(child.expect("a test can be started"));
+    let begun = Instant::now();
+    while TcpStream::connect(address).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no server");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server
+}
+
+#[test]
+#[ignore = "run by the other tests, which say where"]
+fn be_a_server() {
+    use llama_cpp_sys_2 as sys;
+    type Serve = unsafe extern "C" fn(
+        *const std::ffi::c_char,
+        *const std::ffi::c_char,
+        usize,
+        usize,
+        *mut sys::ggml_backend_dev_t,
+    );
+    let address = std::ffi::CString::new(std::env::var("FOREDRAFT_RPC").expect("set by the parent")).expect("no NUL");
+    // SAFETY: the backend is compiled in, its procedure has this type, and all arguments live until the process ends.
+    unsafe {
+        let registry = sys::ggml_backend_reg_by_name(c"RPC".as_ptr());
+        let serve = sys::ggml_backend_reg_get_proc_address(registry, c"ggml_backend_rpc_start_server".as_ptr());
+        let serve = std::mem::transmute::<*mut std::ffi::c_void, Serve>(serve);
+        let mut device = sys::ggml_backend_dev_by_type(sys::GGML_BACKEND_DEVICE_TYPE_CPU);
+        serve(address.as_ptr(), std::ptr::null(), 1, 1, &raw mut device);
+    }
+}
+
+/// A port that nobody uses now.
+fn address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its address").to_string()
+}
+
+fn content(answer: &Value) -> String {
+    answer["content"].as_str().expect("a text").to_owned()
+}
+
+fn refused(system: &System, init: &Value) -> String {
+    let begun = Instant::now();
+    let error = system.init(init.to_string().as_bytes()).expect_err("no such server");
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    error.message().to_owned()
+}
+
+/// One test: what is known of servers belongs to the process.
+#[test]
+fn servers_come_and_go() {
+    let request = json!({"prompt": "Once upon a time", "n_predict": 48, "temperature": 0});
+    let expected = content(&complete(&start(json!({})), Completion, &request));
+
+    // Nobody, somebody who says nothing, and somebody who goes away after the first words.
+    let base = json!({"model": common::model("target"), "n_threads": 1, "log_level": "none"});
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let rude = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (at_silent, at_rude) = (silent.local_addr().expect("bound"), rude.local_addr().expect("bound"));
+    std::thread::spawn(move || {
+        for mut stream in rude.incoming().flatten() {
+            let mut hello = [0; 33];
+            let _ = stream.read_exact(&mut hello);
+            let _ = stream.write_all(&[&28_u64.to_le_bytes()[..], &[4; 28]].concat());
+        }
+    });
+    for there in [address(), at_silent.to_string(), at_rude.to_string()] {
+        let error = refused(&System::new(), &common::with(&base, json!({"rpc": there})));
+        assert!(error.starts_with("rpc: no server answers"), "{error}");
+    }
+    drop(silent);
+
+    let there = address();
+    let server = serve(&there);
+    for _ in 0..2 {
+        let system = start(json!({"rpc": there, "n_gpu_layers": 99}));
+        let devices = system.status()["devices"].as_array().expect("devices").clone();
+        let remote = devices.iter().find(|device| device["name"].as_str().is_some_and(|name| name.contains("RPC")));
+        assert!(remote.is_some_and(|device| device["memory_total"].as_u64() > Some(0)), "{devices:?}");
+        assert_eq!(content(&complete(&system, Completion, &request)), expected);
+        let answer = complete(&system, Speculative, &request);
+        assert_eq!(content(&answer), expected);
+        assert!(answer["speculative"]["n_steps"].as_u64() > Some(0), "{answer}");
+        let id = submit(&system, Completion, &request);
+        assert_eq!(text(&drain(&system, Completion, id)), expected);
+        system.deinit();
+    }
+    drop(server);
+
+    // It is gone: who asks for it is told, and who does not is served without it.
+    let error = refused(&System::new(), &common::with(&base, json!({"rpc": there})));
+    assert!(error.starts_with("rpc: no server answers"), "{error}");
+    for more in [json!({}), json!({"devices": "none"}), json!({"devices": ["CPU"]})] {
+        let system = start(more.clone());
+        assert_eq!(content(&complete(&system, Completion, &request)), expected, "{more}");
+    }
+}
