@@ -13,7 +13,11 @@ fn main() {
     let package =
         PathBuf::from(env::var_os("DEP_LLAMA_GGML_CMAKE_DIR").expect("llama-cpp-sys-2 says where its ggml is"));
     let installed = package.ancestors().nth(2).expect("<out>/lib/cmake");
-    look_at_cpath();
+    look_at_environment();
+    // Never unloaded: `dlclose` would leave threads, and what is to be done at a thread's end, without their code.
+    if env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| !["macos", "ios", "windows"].contains(&os.as_str())) {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    }
     compile_guard(installed);
     if env::var_os("CARGO_FEATURE_PEER").is_some() {
         compile_peer(installed);
@@ -21,13 +25,19 @@ fn main() {
     make_header();
 }
 
-/// `.cargo/config.toml` leaves a CPATH alone that is set already: see `scripts/gcc`.
-fn look_at_cpath() {
+/// What `.cargo/config.toml` sets, it sets only where nothing has: a RUSTFLAGS or a CPATH of the environment's takes its place.
+fn look_at_environment() {
     println!("cargo:rerun-if-env-changed=CPATH");
+    let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    if !flags.contains("target-cpu") && env::var_os("CARGO_FEATURE_PORTABLE").is_none() {
+        println!(
+            "cargo:warning=RUSTFLAGS has no -C target-cpu=native: llama.cpp is not built for this processor's instructions"
+        );
+    }
     let paths = env::var_os("CPATH").unwrap_or_default();
     if !env::split_paths(&paths).any(|path| path.join("amxtileintrin.h").is_file()) {
         println!(
-            "cargo:warning=CPATH has no scripts/gcc in it: built by GCC 12, the library may end its process on processors with AMX"
+            "cargo:warning=CPATH has no scripts/gcc: built by GCC 12, it may end the process on processors with AMX"
         );
     }
 }

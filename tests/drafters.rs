@@ -151,6 +151,46 @@ fn the_dynamic_cache_learns_what_is_generated_and_nothing_of_a_request_leaks_oth
     assert_eq!(stats("dynamic")["n_observations"], learnt["n_observations"]);
 }
 
+/// What has left the context was said all the same.
+#[test]
+fn the_dynamic_cache_learns_what_contexts_shift_out() {
+    let system = start(json!({"n_ctx": 128, "n_keep": 5}));
+    let stats = || lookup(&system, json!({"action": "stats", "cache": "dynamic"})).unwrap();
+    let save = |name: &str| {
+        let path = std::env::temp_dir().join(format!("foredraft-shift-{}-{name}.bin", std::process::id()));
+        lookup(&system, json!({"action": "save", "cache": "dynamic", "filename": path.to_string_lossy()})).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        bytes
+    };
+    let request = json!({
+        "prompt": "Once upon a time there was a child named Nora.", "n_predict": 300, "temperature": 1, "seed": 6,
+        "ignore_eos": true, "return_tokens": true, "n_keep": 5,
+    });
+    let mut files = Vec::new();
+    for (family, more) in
+        [(Completion, json!({})), (Speculative, json!({"speculative": {"type": ["suffix", "ngram-cache"]}}))]
+    {
+        lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
+        let answer = complete(&system, family, &with(&request, more));
+        assert_eq!(answer["truncated"], true);
+        assert_eq!(stats()["n_observations"], 4 * answer["tokens_predicted"].as_u64().unwrap());
+        files.push(save("learnt"));
+        // As if nothing had ever left it: the n-grams of the prompt and the whole answer.
+        let prompt =
+            system.with_server(|server| server.tokenize(json!({"text": request["prompt"]}).to_string().as_bytes()));
+        let prompt = prompt.unwrap()["ids"].as_array().unwrap().clone();
+        let text: Vec<i32> =
+            prompt.iter().chain(answer["tokens"].as_array().unwrap()).map(|id| id.as_i64().unwrap() as i32).collect();
+        let mut expected = foredraft::ngram::Cache::new();
+        expected.update(&text, text.len() - prompt.len(), foredraft::ngram::Sizes::ALL);
+        let mut bytes = Vec::new();
+        expected.write(&mut bytes).unwrap();
+        assert!(files.last() == Some(&bytes), "what was learnt is what was said");
+    }
+    assert!(files[0] == files[1], "with and without speculation");
+}
+
 #[test]
 fn caches_are_loaded_saved_merged_and_cleared_while_serving() {
     let dir = std::env::temp_dir().join(format!("foredraft-drafters-{}", std::process::id()));

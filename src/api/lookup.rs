@@ -24,6 +24,8 @@ use crate::whole;
 const N_DRAFT: usize = 3;
 /// The length of a context, where neither a request nor a model says it.
 const N_CTX: usize = 4096;
+/// llama.cpp rounds the length of a context up to a multiple of this.
+const BLOCK: usize = 256;
 
 impl System {
     /// `lookup_create`: the cache of a text, as a file.
@@ -144,10 +146,10 @@ impl System {
         self.with_server(|server| Ok(server.models().target.vocab().n_tokens())).ok()
     }
 
-    /// The context that the loaded model was trained with, which is what llama.cpp takes.
+    /// The context that the loaded model was trained with, which is what llama.cpp takes, in whole blocks of its cache.
     fn n_ctx(&self) -> Option<usize> {
         let trained = self.with_server(|server| Ok(server.models().target.n_ctx_train())).ok()?;
-        usize::try_from(trained).ok().filter(|n_ctx| *n_ctx > 0)
+        usize::try_from(trained).ok().filter(|n_ctx| *n_ctx > 0).map(|n_ctx| n_ctx.next_multiple_of(BLOCK))
     }
 }
 

@@ -126,8 +126,9 @@ impl System {
             system.deinit();
             let _ = ended.send(());
         };
-        if std::thread::Builder::new().name("foredraft-end".into()).spawn(end).is_ok() {
-            let _ = wait.recv_timeout(patience);
+        let Ok(thread) = std::thread::Builder::new().name("foredraft-end".into()).spawn(end) else { return };
+        if wait.recv_timeout(patience).is_ok() {
+            let _ = thread.join();
         }
     }
 

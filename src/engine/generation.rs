@@ -136,7 +136,8 @@ impl Generation {
         slot.last_used = self.tick;
         let length = self.team.length(index);
         if !task.is_repeated() {
-            self.team.end(index, &task.tokens, task.output().len());
+            let (text, generated) = task.whole_text();
+            self.team.end(index, &text, generated);
         }
         slot.seed = Some(SeedOrigin::new(task.seed, task.tokens.len(), task.position()));
         // The last generated token is evaluated if it was drafted, and not otherwise: nothing is to depend on that.

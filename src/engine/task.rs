@@ -1,5 +1,6 @@
 //! A request in a slot: its tokens, its text, its statistics.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,6 +17,8 @@ use crate::speculative::{Adaptive, Checked, Settings, Source};
 
 /// A request that ends within a character may go on for so many tokens to complete it.
 const MAX_EXTRA: usize = 3;
+/// Of what shifts drop, so many tokens are kept for those who learn from texts; when there are more, the older half goes.
+const MAX_DROPPED: usize = 1 << 20;
 
 /// What a slot works on.
 pub(super) struct Task {
@@ -39,6 +42,10 @@ pub(super) struct Task {
     pub(super) n_predicted: usize,
     /// Where in `tokens` the generated ones begin, as far as they are still in the context.
     output: usize,
+    /// What shifts dropped, in its order, of how much in all, and where in `tokens` it was.
+    dropped: Vec<Token>,
+    n_dropped: usize,
+    dropped_at: usize,
     pub(super) seed: u32,
     /// The position in the noise of the first generated token.
     pub(super) seed_position: usize,
@@ -123,6 +130,9 @@ impl Task {
             text: TextStream::new(parts.stop),
             output: parts.tokens.len(),
             tokens: parts.tokens,
+            dropped: Vec::new(),
+            n_dropped: 0,
+            dropped_at: 0,
             truncated: parts.prompt.truncated,
             prompt: parts.prompt,
             n_predicted: 0,
@@ -198,11 +208,28 @@ impl Task {
         self.tokens.get(self.output..).unwrap_or(&[])
     }
 
-    /// The context has shifted: these positions of it are gone.
+    /// The text without what shifts made of it (of very long ones the end), and how many tokens of it were generated.
+    pub(super) fn whole_text(&self) -> (Cow<'_, [Token]>, usize) {
+        if self.dropped.is_empty() {
+            return (Cow::Borrowed(&self.tokens), self.output().len());
+        }
+        let (kept, rest) = self.tokens.split_at(self.dropped_at.min(self.tokens.len()));
+        let kept = if self.n_dropped > self.dropped.len() { &[] } else { kept };
+        let text = [kept, &self.dropped, rest].concat();
+        let generated = self.n_predicted.min(text.len());
+        (Cow::Owned(text), generated)
+    }
+
+    /// The context has shifted: these positions of it are gone. They always begin at the same one.
     pub(super) fn shift(&mut self, gone: Range<usize>) {
         let before_output = gone.start.min(self.output)..gone.end.min(self.output);
         self.output -= before_output.len();
-        self.tokens.drain(gone);
+        self.dropped_at = gone.start;
+        self.n_dropped += gone.len();
+        self.dropped.extend(self.tokens.drain(gone));
+        if self.dropped.len() > MAX_DROPPED {
+            self.dropped.drain(..MAX_DROPPED / 2);
+        }
         self.truncated = true;
     }
 

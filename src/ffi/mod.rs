@@ -34,7 +34,7 @@ fn end_before_llama() {
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: `end` is a function of this library, whose unloading runs it as well.
+        // SAFETY: `end` is a function of this library, which is never unloaded (`build.rs`).
         // Where there is no room for it the host ends as it did without.
         let _ = unsafe { libc::atexit(end) };
     });

@@ -102,11 +102,13 @@ pub(super) struct Batch<'a> {
     cache: &'a mut Cache,
     adds: [(Hashed, Count); BATCH],
     length: usize,
+    /// Whether n-grams that the cache does not know are added as well.
+    learns: bool,
 }
 
 impl<'a> Batch<'a> {
     pub fn new(cache: &'a mut Cache) -> Batch<'a> {
-        Batch { cache, adds: [(Hashed::NOTHING, Count { token: NONE, count: 0 }); BATCH], length: 0 }
+        Batch { cache, adds: [(Hashed::NOTHING, Count { token: NONE, count: 0 }); BATCH], length: 0, learns: true }
     }
 
     /// One more. Adds all when there is no room for another.
@@ -131,7 +133,9 @@ impl<'a> Batch<'a> {
             std::hint::black_box(record.map(|record| record.others));
         }
         for (key, next) in adds {
-            self.cache.add(*key, next.token, next.count);
+            if self.learns || self.cache.find(*key).is_some() {
+                self.cache.add(*key, next.token, next.count);
+            }
         }
         self.length = 0;
     }
@@ -169,8 +173,17 @@ impl Cache {
             bulk.update(history, appended);
             return bulk.finish();
         }
+        self.count(history, appended, sizes, true);
+    }
+
+    /// The same of those n-grams alone that it knows.
+    pub fn update_known(&mut self, history: &[i32], appended: usize, sizes: Sizes) {
+        self.count(history, appended, sizes, false);
+    }
+
+    fn count(&mut self, history: &[i32], appended: usize, sizes: Sizes, learns: bool) {
         let old = history.len().saturating_sub(appended);
-        let mut batch = Batch::new(self);
+        let mut batch = Batch { learns, ..Batch::new(self) };
         for (at, token) in history.iter().enumerate().skip(old).filter(|(_, token)| **token >= 0) {
             for size in sizes.iter() {
                 let ngram = at.checked_sub(size).and_then(|start| history.get(start..at));
@@ -184,12 +197,11 @@ impl Cache {
     /// Adds to the count of a token after an n-gram; it ends at `i32::MAX`. Without memory, or
     /// from 2^30 n-grams on, no new ones are learnt.
     fn add(&mut self, Hashed { key, hash }: Hashed, token: i32, count: u32) {
-        if self.index.is_full() {
-            self.enlarge_index();
-        }
+        let has_room = !self.index.is_full() || self.enlarge_index().is_some();
         let records = &self.records;
         let slot = match self.index.find(hash, |at| records.get(at as usize).is_some_and(|record| record.key == key)) {
-            Found::Slot(slot) => slot,
+            Found::Slot(slot) if has_room => slot,
+            Found::Slot(_) => return,
             Found::Record(at) => {
                 let record = self.records.get_mut(at as usize);
                 return record.into_iter().for_each(|record| record.add(&mut self.pool, token, count));
@@ -208,8 +220,8 @@ impl Cache {
     }
 
     #[cold]
-    fn enlarge_index(&mut self) {
-        self.index = self.index.larger();
+    fn enlarge_index(&mut self) -> Option<()> {
+        self.index = self.index.larger()?;
         let mut numbers = 0..;
         for batch in self.records.chunks(BATCH) {
             for (hash, number) in hashes(&self.index, batch).into_iter().zip(numbers.by_ref().take(batch.len())) {
@@ -218,6 +230,7 @@ impl Cache {
                 }
             }
         }
+        Some(())
     }
 
     /// Adds an n-gram with all that followed it (at least one token; by token, without duplicates), which nobody finds

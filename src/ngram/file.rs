@@ -21,6 +21,8 @@ const HEAD: u64 = 20;
 const PAIR: u64 = 8;
 /// How much is read and written at once.
 const BUFFER: usize = 1 << 16;
+/// Of more tokens after one n-gram, whether there is memory to sort them is found out first.
+const MANY: usize = 1 << 16;
 
 impl Cache {
     /// Reads a file. `n_vocab`: its tokens must be below that; `None` takes every token.
@@ -60,9 +62,11 @@ impl Cache {
     /// # Errors
     /// Those of `out`.
     pub fn write(&self, out: &mut impl Write) -> std::io::Result<()> {
-        let mut order: Vec<_> = self.records().iter().collect();
-        order.sort_by_cached_key(|record| record.key);
-        for record in order {
+        let mut order = Vec::new();
+        order.try_reserve_exact(self.records().len()).map_err(|_| ErrorKind::OutOfMemory)?;
+        order.extend(self.records().iter().map(|record| (record.key, record)));
+        order.sort_unstable_by_key(|(key, _)| *key);
+        for (_, record) in order {
             let part = self.part(record);
             for token in record.key.0 {
                 out.write_all(&token.to_le_bytes())?;
@@ -95,13 +99,21 @@ impl<R: BufRead> Reader<'_, R> {
         while let Some(key) = self.next(&mut counts)? {
             // Nearly all have one token. Stable: of equal ones, the first stays.
             if counts.len() > 1 {
+                if counts.len() > MANY {
+                    // As much as sorting takes.
+                    Vec::<Count>::new().try_reserve_exact(counts.len()).map_err(|_| self.full())?;
+                }
                 counts.sort_by_key(|pair| pair.token);
                 counts.dedup_by_key(|pair| pair.token);
             }
-            cache.append(key, &counts).ok_or_else(|| self.error(0, "there is no memory for so many n-grams"))?;
+            cache.append(key, &counts).ok_or_else(|| self.full())?;
         }
-        cache.index_appended().ok_or_else(|| self.error(0, "there is no memory for so many n-grams"))?;
+        cache.index_appended().ok_or_else(|| self.full())?;
         Ok(cache)
+    }
+
+    fn full(&self) -> Error {
+        self.error(0, "there is no memory for so many n-grams")
     }
 
     fn error(&self, behind: u64, what: &str) -> Error {
@@ -134,6 +146,9 @@ impl<R: BufRead> Reader<'_, R> {
             self.check(at, token)?;
             let count = u32::try_from(count).ok().filter(|count| *count > 0);
             let count = count.ok_or_else(|| self.error(at + 4, "a count that is not positive"))?;
+            if counts.len() == counts.capacity() {
+                counts.try_reserve(1).map_err(|_| self.full())?;
+            }
             counts.push(Count { token, count });
         }
         self.offset += HEAD + PAIR * n;

@@ -28,16 +28,15 @@ pub(super) enum Found {
 impl Index {
     /// Room for so many records. `None`: there is not that much memory.
     pub fn try_with_capacity(records: usize) -> Option<Index> {
-        let length = records.checked_add(records / 2)?.checked_add(8)?;
-        let mut slots = Vec::new();
-        slots.try_reserve_exact(length).ok()?;
-        Some(Index::of(slots, length))
+        Index::try_of(records.checked_add(records / 2)?.checked_add(8)?)
     }
 
-    fn of(mut slots: Vec<u32>, length: usize) -> Index {
+    fn try_of(length: usize) -> Option<Index> {
+        let mut slots = Vec::new();
+        slots.try_reserve_exact(length).ok()?;
         slots.resize(length, EMPTY);
         // Numbers stay below the number of slots, so EMPTY is none of them.
-        Index { slots, used: 0, bits: usize::BITS - length.leading_zeros() }
+        Some(Index { slots, used: 0, bits: usize::BITS - length.leading_zeros() })
     }
 
     /// Whether another record needs a larger index.
@@ -46,10 +45,9 @@ impl Index {
         self.used + self.used / 3 + 1 >= self.slots.len()
     }
 
-    /// A larger one, empty: half as many slots more, so that 50 to 75 % of them are used.
-    pub fn larger(&self) -> Index {
-        let length = self.slots.len() + self.slots.len() / 2 + 8;
-        Index::of(Vec::with_capacity(length), length)
+    /// A larger one, empty: half as many slots more, so that 50 to 75 % of them are used. `None`: there is not that much memory.
+    pub fn larger(&self) -> Option<Index> {
+        Index::try_of(self.slots.len() + self.slots.len() / 2 + 8)
     }
 
     fn mask(&self) -> u32 {

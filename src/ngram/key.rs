@@ -59,8 +59,8 @@ fn fold(value: u64, with: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// The seed of all caches of this process.
-pub(super) fn seed() -> u64 {
+/// The seed of all hash tables of this process that a host's tokens are put into.
+pub(crate) fn seed() -> u64 {
     static SEED: LazyLock<u64> = LazyLock::new(|| std::hash::RandomState::new().hash_one(0));
     *SEED
 }

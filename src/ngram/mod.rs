@@ -56,6 +56,7 @@ mod tools;
 
 pub use cache::{Cache, Part, Statistics};
 pub use draft::{Drafted, Level, Levels};
+pub(crate) use key::seed;
 pub use key::{LONGEST, Sizes};
 pub use pool::Count;
 pub use stats::{LookupStats, Tally, lookup_stats};

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::llama::Token;
 use crate::ngram::{Cache, Sizes, Statistics};
 
-/// The dynamic cache learns no more beyond so many n-grams: some 200 MB.
+/// The dynamic cache learns no n-gram beyond so many, some 200 MB, and goes on to count those that it knows.
 const MAX_LEARNT: usize = 1 << 22;
 
 /// Which of them.
@@ -76,8 +76,10 @@ impl Caches {
         // In a statement of its own, so that nobody waits for the lock while this counts.
         let waiting = std::mem::take(&mut *self.waiting.lock());
         for (text, before) in waiting {
-            if dynamic.len() < MAX_LEARNT {
-                dynamic.update(&text, text.len() - before, Sizes::ALL);
+            let appended = text.len() - before;
+            match dynamic.len() < MAX_LEARNT {
+                true => dynamic.update(&text, appended, Sizes::ALL),
+                false => dynamic.update_known(&text, appended, Sizes::ALL),
             }
         }
     }

@@ -1,11 +1,11 @@
 //! Where n-grams of one length are in a text: a flat table that is kept up to date token by token.
 //!
 //! Hashes roll (a polynomial modulo 2^64), so a token costs the same for any n. The table has open addressing and eight
-//! bytes an entry; whoever asks compares the n-grams themselves, so that a collision costs a probe and never an error.
+//! bytes an entry; whoever asks compares the n-grams themselves, so that a collision costs a probe and never an error. The base
+//! differs from process to process, so that nobody can make a text whose n-grams all collide.
 
 use crate::llama::Token;
-
-const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
+use crate::ngram::seed;
 
 fn code(token: Token) -> u64 {
     u64::from(token.cast_unsigned()) + 1
@@ -15,6 +15,7 @@ fn code(token: Token) -> u64 {
 #[derive(Debug, Clone)]
 pub struct RollingHash {
     n: usize,
+    base: u64,
     /// What the n-th last token was multiplied by when the next one arrives.
     leaving: u64,
     hash: u64,
@@ -24,8 +25,10 @@ pub struct RollingHash {
 impl RollingHash {
     /// For n-grams of `n` tokens.
     pub fn new(n: usize) -> RollingHash {
-        let leaving = (0..n).fold(1_u64, |power, _| power.wrapping_mul(BASE));
-        RollingHash { n, leaving, hash: 0, end: 0 }
+        // Of the form 8k + 5 its powers are as many as there can be.
+        let base = seed() & !7 | 5;
+        let leaving = (0..n).fold(1_u64, |power, _| power.wrapping_mul(base));
+        RollingHash { n, base, leaving, hash: 0, end: 0 }
     }
 
     /// Goes on to the n-gram that ends before index `end` of `text`.
@@ -40,7 +43,7 @@ impl RollingHash {
     /// `token` follows; `left` is the token n places before it, if there are so many.
     pub fn push(&mut self, token: Token, left: Option<Token>) {
         let gone = left.map_or(0, |left| code(left).wrapping_mul(self.leaving));
-        self.hash = self.hash.wrapping_mul(BASE).wrapping_add(code(token)).wrapping_sub(gone);
+        self.hash = self.hash.wrapping_mul(self.base).wrapping_add(code(token)).wrapping_sub(gone);
         self.end += 1;
     }
 

@@ -14,10 +14,12 @@
 //! contexts instead of the deepest, and candidates of the three longest contexts, drafted worse.
 //!
 //! Nodes are found by hash in a table with open addressing (as in Arctic's flat maps), 16 bytes each. Hashes of 40 bits
-//! are taken for the context: among a million nodes one look-up in 2^18 meets the wrong one, which can cost a draft.
+//! are taken for the context: among a million nodes one look-up in 2^18 meets the wrong one, which can cost a draft. They differ
+//! from process to process, so that nobody can make a text whose contexts all collide.
 
 use super::ngram_index::{mix, to_index, to_value};
 use crate::llama::Token;
+use crate::ngram::seed;
 
 /// Lengths of the contexts that have nodes.
 pub const LENGTHS: [usize; 4] = [1, 2, 3, 5];
@@ -255,7 +257,7 @@ struct Contexts<'a> {
 
 impl Contexts<'_> {
     fn of(text: &[Token]) -> Contexts<'_> {
-        Contexts { backwards: text.iter().rev(), hashes: [0; LENGTHS.len()], known: 0, length: 0, hash: 0 }
+        Contexts { backwards: text.iter().rev(), hashes: [0; LENGTHS.len()], known: 0, length: 0, hash: seed() }
     }
 
     /// The hash of the context of this level, if the text is long enough for it.
