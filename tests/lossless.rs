@@ -83,6 +83,26 @@ fn texts_are_the_same_with_flash_attention_and_without() {
     }
 }
 
+/// Several threads divide the keys of a single query where there are many: a token must not be alone then.
+#[test]
+fn long_texts_of_several_threads_are_the_same() {
+    let threads = json!({"n_ctx": 1024, "n_threads": 2, "n_threads_batch": 2});
+    for more in [json!({}), json!({"n_parallel": 2}), json!({"flash_attn": "off"}), json!({"cache_type_v": "f32"})] {
+        let system = start(with(&threads, more.clone()));
+        for (seed, temperature) in [(1, 0.0), (2, 1.0), (3, 1.5)] {
+            let request = json!({
+                "prompt": "Once upon a time there was a child named", "n_predict": 500, "temperature": temperature, "seed": seed,
+                "top_k": 0, "top_p": 1, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true, "cache_prompt": false,
+            });
+            let plain = complete(&system, Completion, &request);
+            for way in [json!({"type": "auto"}), ways()[1].clone(), ways()[4].clone()] {
+                let fast = complete(&system, Speculative, &with(&request, json!({"speculative": way})));
+                assert_eq!(essence(&fast), essence(&plain), "{more} {seed} {way}");
+            }
+        }
+    }
+}
+
 #[test]
 fn sampled_text_is_the_same_for_a_seed() {
     let system = start(json!({"n_ctx": 512}));

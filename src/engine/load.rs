@@ -166,7 +166,7 @@ fn generator(
         let n_ctx = params.n_ctx.or(u32::try_from(models.n_ctx).ok());
         let params = ContextParams { n_ctx, n_seq_max, embeddings: false, ..params.clone() };
         let alone = Config { model: model.clone(), context: params.clone(), draft: None, ..config.clone() };
-        let params = sequences(&params, n_parallel, draft, config.self_extend);
+        let params = ContextParams { drafts: true, ..sequences(&params, n_parallel, draft, config.self_extend) };
         let context = Context::new(draft, &params, threads, interrupt);
         let mut context = context.map_err(|error| error.within("model_draft"))?;
         if config.warmup {

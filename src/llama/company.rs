@@ -1,4 +1,5 @@
-//! Without flash attention on CPUs: no token is evaluated alone.
+//! On CPUs no token is evaluated alone where that would change its last bits: without flash attention, and with it where
+//! several threads divide a single query's keys.
 //!
 //! On CPUs ggml's flash kernel takes one query after the other, if it has fewer than 64. Multiplying matrices instead
 //! (`flash_attn: "off"`) checks drafts faster. But a product with one column (`ggml_vec_dot_*`) is summed up in
@@ -10,6 +11,11 @@
 //! instructions (see [`is_slow`]): there two tokens without it take less time than one with it, beyond some 200 cells
 //! (750 M; fewer with smaller models). With AMX two tokens take up to twice the time of one, and plain text is slower for it in short
 //! contexts; drafts are checked faster there as well.
+//!
+//! With flash attention the keys of a single query are divided among the threads from 512 cells on (`use_split_kv_path` in ggml's
+//! `ops.cpp`), and summed up in another order than those of several queries: of 24 texts of 900 tokens all were others. Contexts that
+//! have so many cells keep company from the first token on, since cells are not always used from the first one. Whoever asks for
+//! flash attention by name gets it as it comes.
 //!
 //! Who knows a token that may follow should give it as company (see [`Context::keeps_company`]): then it is for nothing.
 //!
@@ -29,7 +35,23 @@ pub(super) fn attention(params: &ContextParams, model: &Model) -> FlashAttn {
 
 /// Whether the tokens of a context with this attention get company.
 pub(super) fn suits(params: &ContextParams, model: &Model) -> bool {
-    params.flash_attn == FlashAttn::Off && is_possible(params, model)
+    let wanted = match params.flash_attn {
+        FlashAttn::Off => true,
+        FlashAttn::Auto => is_divided(params, model) && !params.drafts,
+        FlashAttn::On => false,
+    };
+    wanted && is_possible(params, model)
+}
+
+/// Whether ggml's flash kernel may divide the keys of a single query among threads.
+fn is_divided(params: &ContextParams, model: &Model) -> bool {
+    // llama.cpp uses cells in blocks of 256, and other types than these are never divided.
+    const UNDIVIDED: u32 = 256;
+    let is_float = |kind: CacheType| matches!(kind, CacheType::F16 | CacheType::F32);
+    params.n_threads > 1
+        && is_float(params.type_k)
+        && is_float(params.type_v)
+        && super::raw_params::n_ctx(params, model) > UNDIVIDED
 }
 
 /// Most tokens in a batch, so that their company fits. With `n_buffers`, each sequence's tokens are multiplied by themselves, and a

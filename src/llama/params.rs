@@ -193,6 +193,8 @@ pub struct ContextParams {
     pub yarn_orig_ctx: u32,
     /// Extract embeddings instead of logits.
     pub embeddings: bool,
+    /// Whether it only guesses what another context says, so that the last bits of its logits do not matter.
+    pub drafts: bool,
     /// How to pool them.
     pub pooling: Pooling,
 }
@@ -232,6 +234,7 @@ impl Default for ContextParams {
             yarn_beta_slow: -1.0,
             yarn_orig_ctx: 0,
             embeddings: false,
+            drafts: false,
             pooling: Pooling::FromModel,
         }
     }
