@@ -34,8 +34,8 @@ struct Inner {
     life: Mutex<Life>,
     updates: Arc<Hook<dyn Fn(u64) + Send + Sync>>,
     lookups: Lookups,
-    /// Called at the end of each load, before anything can be asked of the model.
-    after_load: Option<fn()>,
+    /// Called when a model is loaded that can be evaluated, before anything can be asked of it.
+    engine_runs: Option<fn()>,
 }
 
 /// What an epoch begins with, and what is left of those before it.
@@ -70,9 +70,9 @@ impl System {
         System::default()
     }
 
-    /// The same, and `after_load` is called at the end of each load, before anything can be asked of the model.
-    pub fn with_after_load(after_load: fn()) -> System {
-        System { inner: Arc::new(Inner { after_load: Some(after_load), ..Inner::default() }) }
+    /// The same, and `engine_runs` is called whenever a model is loaded that can be evaluated, before anything can be asked of it.
+    pub fn calling(engine_runs: fn()) -> System {
+        System { inner: Arc::new(Inner { engine_runs: Some(engine_runs), ..Inner::default() }) }
     }
 
     /// Loads what `command` asks for, in place of what is loaded, and waits for it.
@@ -113,10 +113,15 @@ impl System {
 
     /// For the end of the process: what runs must not compute any more when the destructors of llama.cpp's globals have
     /// run. The host's callbacks are not called any more. Waits no longer than `patience`, because the host may hold what
-    /// one of them waits for.
+    /// one of them waits for; inside a callback not at all, and in a fork of the process that loaded it does nothing.
     pub fn end(&self, patience: Duration) {
-        if host::inside() {
+        log::set_level(Level::Off);
+        // In a fork, somebody who is not there may hold the lock.
+        if self.inner.life.try_lock().is_none_or(|life| life.in_this_process().is_err()) {
             return;
+        }
+        if host::inside() {
+            return self.deinit();
         }
         let (ended, wait) = crossbeam_channel::bounded(1);
         let system = self.clone();
@@ -260,10 +265,12 @@ impl Inner {
         // A defect must not leave a load that never ends.
         let panicked = |_| Err(Error::new(Code::Internal, "a defect of the library: the load panicked"));
         let result = catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(panicked);
-        self.after_load.inspect(|after_load| after_load());
         match result {
             Ok(server) => {
                 let server = Arc::new(server);
+                if let (Some(engine_runs), Ok(_)) = (self.engine_runs, server.engine()) {
+                    engine_runs();
+                }
                 if self.enter(epoch, State::Ready(Arc::clone(&server))) {
                     return Ok(());
                 }

@@ -21,18 +21,20 @@ use once_cell::sync::Lazy;
 use crate::api::System;
 
 /// The server that C hosts talk to.
-static SYSTEM: Lazy<System> = Lazy::new(|| System::with_after_load(end_before_llama));
+static SYSTEM: Lazy<System> = Lazy::new(|| System::calling(end_before_llama));
 
 /// How long the end of the process waits for what runs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Stops the engine when the host exits without `deinit`. Handlers run in the reverse order of their registration, which
-/// llama.cpp's globals have by the end of the first load: so this one before their destructors.
+/// llama.cpp's globals have when the first model is loaded: so this one before their destructors. (On Windows all other threads
+/// have ended before any handler runs.)
 fn end_before_llama() {
     extern "C" fn end() {
         guard::quietly((), || SYSTEM.end(PATIENCE));
     }
     static ONCE: Once = Once::new();
+    #[cfg(not(windows))]
     ONCE.call_once(|| {
         // SAFETY: `end` is a function of this library, which is never unloaded (`build.rs`).
         // Where there is no room for it the host ends as it did without.

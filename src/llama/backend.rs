@@ -135,24 +135,33 @@ pub fn devices() -> Vec<Device> {
     found
 }
 
+/// All devices but those of servers that do not answer.
+fn there() -> Vec<sys::ggml_backend_dev_t> {
+    let silent = rpc::silent();
+    // SAFETY: indices are below the count, and devices live as long as the process.
+    let all = unsafe { (0..sys::ggml_backend_dev_count()).map(|index| sys::ggml_backend_dev_get(index)) };
+    all.filter(|device| !silent.contains(device)).collect()
+}
+
 /// The devices for a model that names none, where not all are to be had; `None`: as llama.cpp chooses.
 ///
 /// It chooses RPC servers', then GPUs, and integrated GPUs where there is no other.
 pub(super) fn default_devices() -> Option<Vec<sys::ggml_backend_dev_t>> {
-    let silent = rpc::silent();
-    if silent.is_empty() {
+    if rpc::silent().is_empty() {
         return None;
     }
-    // SAFETY: indices are below the count, and devices live as long as the process.
-    let all = unsafe { (0..sys::ggml_backend_dev_count()).map(|index| sys::ggml_backend_dev_get(index)) };
-    let there: Vec<_> = all.filter(|device| !silent.contains(device)).collect();
+    let there = there();
     let of = |kind| {
-        // SAFETY: as above.
-        let devices = there.iter().copied().filter(|device| unsafe { sys::ggml_backend_dev_type(*device) } == kind);
-        devices.collect::<Vec<_>>()
+        // SAFETY: devices live as long as the process.
+        there.iter().copied().filter(move |device| unsafe { sys::ggml_backend_dev_type(*device) } == kind)
     };
-    let gpus = of(sys::GGML_BACKEND_DEVICE_TYPE_GPU);
-    Some(if gpus.is_empty() { of(sys::GGML_BACKEND_DEVICE_TYPE_IGPU) } else { gpus })
+    let (mut chosen, gpus): (Vec<_>, Vec<_>) = of(sys::GGML_BACKEND_DEVICE_TYPE_GPU).partition(|device| {
+        // SAFETY: a device's registry has a static, NUL-terminated name.
+        unsafe { text(sys::ggml_backend_reg_name(sys::ggml_backend_dev_backend_reg(*device))) }.starts_with("RPC")
+    });
+    let integrated = of(sys::GGML_BACKEND_DEVICE_TYPE_IGPU).filter(|_| gpus.is_empty());
+    chosen.extend(integrated.chain(gpus.iter().copied()));
+    Some(chosen)
 }
 
 /// The handle of the device of that name, unless its server does not answer.
@@ -168,8 +177,8 @@ pub(super) fn device_by_name(name: &str) -> Option<sys::ggml_backend_dev_t> {
 pub(super) fn supports_offload() -> bool {
     start();
     let kinds = [sys::GGML_BACKEND_DEVICE_TYPE_GPU, sys::GGML_BACKEND_DEVICE_TYPE_IGPU];
-    // SAFETY: looks through ggml's list of devices; NULL means that there is none.
-    kinds.into_iter().any(|kind| !unsafe { sys::ggml_backend_dev_by_type(kind) }.is_null())
+    // SAFETY: devices live as long as the process.
+    there().into_iter().any(|device| kinds.contains(&unsafe { sys::ggml_backend_dev_type(device) }))
 }
 
 /// One line on the instruction sets and backends in use.

@@ -5,7 +5,7 @@
 
 use std::ffi::{CString, c_char, c_void};
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use llama_cpp_sys_2 as sys;
@@ -80,7 +80,8 @@ pub(super) fn silent() -> Vec<sys::ggml_backend_dev_t> {
 
 /// What ggml will say first, and the beginning of the answers.
 fn converse(endpoint: &str) -> io::Result<()> {
-    let address = endpoint.to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    // Of several, ggml takes one of these.
+    let address = endpoint.to_socket_addrs()?.find(SocketAddr::is_ipv4).ok_or(io::ErrorKind::AddrNotAvailable)?;
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;

@@ -7,6 +7,9 @@ use serde_json::json;
 
 use crate::c::{command, deinit, init, init_async, loaded, refusal, status, submit, turn, wait_for_state, works};
 
+/// How the child exits; nothing else does so.
+const EXITED: i32 = 42;
+
 /// Runs one of the ignored tests below in a process of its own.
 fn alone(name: &str, how: &str) -> Output {
     Command::new(std::env::current_exe().expect("a test has a path"))
@@ -22,7 +25,13 @@ fn alone(name: &str, how: &str) -> Output {
 fn a_host_may_exit_at_any_time() {
     for how in ["while it generates", "while it loads", "when it is idle", "after deinit"] {
         let child = alone("exit_as_the_parent_says", how);
-        assert_eq!(child.status.code(), Some(0), "{how}: {}: {}", child.status, String::from_utf8_lossy(&child.stderr));
+        assert_eq!(
+            child.status.code(),
+            Some(EXITED),
+            "{how}: {}: {}",
+            child.status,
+            String::from_utf8_lossy(&child.stderr)
+        );
     }
 }
 
@@ -38,6 +47,7 @@ fn exit_as_the_parent_says() {
     let how = std::env::var("FOREDRAFT_HOSTILE_PROCESS").expect("set by the parent");
     let _turn = turn();
     let command = command(json!({"n_threads": 2})).to_string();
+    assert_eq!(init(Some(b"-m /nowhere.gguf")), 1, "loads that fail before anything is loaded change nothing");
     assert_eq!(init(Some(command.as_bytes())), 0, "{}", status());
     match how.as_str() {
         "while it generates" => {
@@ -50,7 +60,7 @@ fn exit_as_the_parent_says() {
         "after deinit" => deinit(),
         _ => works(),
     }
-    std::process::exit(0);
+    std::process::exit(EXITED);
 }
 
 #[test]
