@@ -103,6 +103,28 @@ fn long_texts_of_several_threads_are_the_same() {
     }
 }
 
+/// From 64 tokens of a sequence on, ggml's flash attention sums up in another order.
+#[test]
+fn the_longest_drafts_leave_the_text_as_it_is() {
+    for more in [json!({}), json!({"n_parallel": 2}), json!({"flash_attn": "on", "n_threads": 1})] {
+        let system = start(with(&json!({"n_ctx": 1024, "n_threads": 2}), more.clone()));
+        let mut accepted = 0;
+        for seed in 0..4 {
+            let request = json!({
+                "prompt": "Once upon a time there was a child named", "n_predict": 300, "temperature": 1.5, "seed": seed,
+                "top_k": 0, "top_p": 1, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true, "cache_prompt": false,
+            });
+            let plain = complete(&system, Completion, &request);
+            // It remembers the plain answer.
+            let speculative = json!({"speculative": {"type": "suffix", "adaptive": false, "n_max": 64}});
+            let fast = complete(&system, Speculative, &with(&request, speculative));
+            assert_eq!(essence(&fast), essence(&plain), "{more} {seed}");
+            accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
+        }
+        assert!(accepted > 600, "{more}: nothing is proved by short drafts: {accepted}");
+    }
+}
+
 #[test]
 fn sampled_text_is_the_same_for_a_seed() {
     let system = start(json!({"n_ctx": 512}));
@@ -305,6 +327,34 @@ fn eight_requests_together_give_what_each_gives_alone() {
         let ids: Vec<u64> = requests.iter().map(|request| submit(&system, Completion, request)).collect();
         for (id, alone) in ids.into_iter().zip(&alone) {
             assert_eq!(&text(&drain(&system, Completion, id)), alone);
+        }
+    }
+}
+
+/// Prompts that ggml's flash attention takes in tiles, which it does not take them in if they are divided to fit next to others.
+#[test]
+fn long_prompts_together_give_what_each_gives_alone() {
+    for more in [json!({}), json!({"flash_attn": "on", "n_threads": 1})] {
+        let system = start(with(&json!({"n_ctx": 1024, "n_parallel": 3, "n_threads": 2}), more.clone()));
+        let mut requests: Vec<Value> = (0..8)
+            .map(|seed| {
+                // Of 70 to 600 tokens.
+                let prompt = prompts().iter().cycle().skip(5 * seed).take(5 + 4 * seed).cloned().collect::<Vec<_>>().join(" ");
+                json!({
+                    "prompt": prompt, "n_predict": 120, "temperature": 1.5, "seed": seed, "top_k": 0, "top_p": 1,
+                    "ignore_eos": true, "cache_prompt": false,
+                })
+            })
+            .collect();
+        let alone: Vec<Value> = requests.iter().map(|request| complete(&system, Completion, request)).collect();
+        let lengths: Vec<u64> = alone.iter().map(|answer| answer["tokens_evaluated"].as_u64().unwrap()).collect();
+        assert!(lengths.iter().all(|n| (64..900).contains(n)) && lengths.iter().any(|n| *n > 300), "{lengths:?}");
+        for (index, request) in requests.iter_mut().enumerate() {
+            request["speculative"] = ways()[index % 4].clone();
+        }
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&system, Speculative, request)).collect();
+        for (id, alone) in ids.into_iter().zip(&alone) {
+            assert_eq!(text(&drain(&system, Speculative, id)), alone["content"].as_str().unwrap(), "{more}");
         }
     }
 }

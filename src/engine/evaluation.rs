@@ -16,15 +16,12 @@ use crate::speculative::Wish;
 /// A draft follows no more tokens than these that are not evaluated yet: the one sampled last, and those of a branch that was
 /// right (see [`super::branches`]).
 const MAX_PENDING: usize = 16;
-/// Most drafted tokens of a slot in a batch, behind one other. From 64 tokens of a sequence on, ggml's flash attention on CPUs
-/// sums up in another order (`GGML_FA_TILE_Q`), and the last bits of logits would depend on the draft.
-const MAX_CHECKED: usize = 62;
 
 impl Generation {
     /// Lets the drafters keep up with all requests that speculate, and propose tokens to those that generate.
     pub(super) fn draft(&mut self) {
         self.t_draft = Duration::ZERO;
-        let n_ctx = self.context.n_ctx();
+        let (n_ctx, n_alike) = (self.context.n_ctx(), self.context.n_alike());
         let base = self.running().filter(|(_, task)| task.is_generating()).count();
         // Where a token would get company otherwise.
         let alone = self.context.keeps_company() && (base == 1 || self.shared_cells.is_none());
@@ -34,7 +31,7 @@ impl Generation {
             let task =
                 slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out && task.speculation.is_some())?;
             let pending = task.tokens.len().saturating_sub(slot.cache.len());
-            let most = MAX_CHECKED.saturating_sub(pending.saturating_sub(1)).min(task.remaining() - 1);
+            let most = n_alike.saturating_sub(pending).min(task.remaining() - 1);
             let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(most);
             let ready = task.is_generating() && (1..=MAX_PENDING).contains(&pending);
             Some(Wish {
@@ -70,7 +67,9 @@ impl Generation {
         self.batch.clear();
         let generates = |slot: &Slot| slot.task.as_ref().is_some_and(Task::is_generating);
         // While others generate, a prompt comes in pieces that do not keep them waiting for long.
-        let most = if self.slots.iter().any(generates) { self.context.n_ubatch() } else { self.context.n_batch() };
+        let (n_batch, n_ubatch) = (self.context.n_batch(), self.context.n_ubatch());
+        // A long prompt is divided in the same places, whoever waits.
+        let most = if self.slots.iter().any(generates) { n_ubatch } else { n_batch - n_batch % n_ubatch.min(n_batch) };
         let mut free = self.free_cells();
         // What each needs of the batch to get on comes before anybody's draft, and before more of a prompt.
         let due = |slot: &Slot| {
@@ -78,7 +77,7 @@ impl Generation {
             task.map_or(0, |task| task.tokens.len().saturating_sub(slot.cache.len()).min(MAX_PENDING))
         };
         let mut owed: usize = self.slots.iter().map(due).sum();
-        let mut room = most.max(owed).min(self.context.n_batch());
+        let mut room = most.max(owed).min(n_batch);
         let mut order = std::mem::take(&mut self.order);
         order.clear();
         order.extend(0..self.slots.len());

@@ -22,6 +22,8 @@ pub(super) struct Slot {
     pub(super) last_used: u64,
     /// Its last turn, counted in turns.
     pub(super) last_turn: u64,
+    /// The last step in which it took part.
+    pub(super) last_step: u64,
     /// Whether others have their turn in this step.
     pub(super) sits_out: bool,
     /// This slot's part of the batch being evaluated.
@@ -54,6 +56,7 @@ impl Slot {
             lora: Vec::new(),
             last_used: 0,
             last_turn: 0,
+            last_step: 0,
             sits_out: false,
             in_batch: None,
         }

@@ -1,4 +1,5 @@
-//! Requests with different LoRA scales cannot be evaluated in one batch, so they take turns.
+//! Requests with different LoRA scales cannot be evaluated in one batch, so they take turns. So do long prompts: next to others
+//! they would be divided in other places than alone, and the last bits of what they leave in the KV cache depend on that.
 
 use super::generation::Generation;
 use super::slots::Slot;
@@ -13,6 +14,8 @@ pub(super) struct Turn {
     number: u64,
     /// Steps of this one.
     steps: u64,
+    /// Counts steps.
+    step: u64,
 }
 
 impl Generation {
@@ -39,5 +42,26 @@ impl Generation {
             }
         }
         self.context.set_adapters(&scales);
+        self.part_long_prompts();
+    }
+
+    /// Of those whose turn it is, leaves one with a long prompt, or all the others: who was evaluated longest ago.
+    fn part_long_prompts(&mut self) {
+        self.turn.step += 1;
+        let most = if self.context.is_independent() { self.context.n_alike() } else { usize::MAX };
+        let is_long = |slot: &Slot| {
+            slot.task.as_ref().is_some_and(|task| task.tokens.len().saturating_sub(slot.cache.len()) > most)
+        };
+        let works = |slot: &&Slot| !slot.sits_out && slot.task.as_ref().is_some_and(|task| !task.paused);
+        let working = self.slots.iter().filter(works);
+        let others = working.clone().filter(|slot| !is_long(slot)).map(|slot| slot.last_step).max();
+        let long = working.filter(|slot| is_long(slot)).min_by_key(|slot| slot.last_step);
+        let long = long.filter(|slot| others.is_none_or(|others| slot.last_step <= others)).map(|slot| slot.index);
+        for slot in &mut self.slots {
+            slot.sits_out |= long.map_or(is_long(slot), |long| slot.index != long);
+            if !slot.sits_out {
+                slot.last_step = self.turn.step;
+            }
+        }
     }
 }

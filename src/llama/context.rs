@@ -49,6 +49,8 @@ pub struct Context {
     n_threads: (i32, i32),
     /// Whether all sequences share one buffer.
     pub(super) unified: bool,
+    /// See [`Context::is_independent`].
+    independent: bool,
     pooled: bool,
     pub(super) hidden: Hidden,
     /// Positions were moved or sequences copied, and the next evaluation moves the keys after them.
@@ -170,6 +172,7 @@ impl Context {
                 n_threads: (raw.n_threads, raw.n_threads_batch),
                 n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
                 unified: params.kv_unified || params.n_seq_max <= 1,
+                independent: !params.kv_unified && params.n_seq_max > 1 && !super::backend::supports_offload(),
                 // What ranks gives numbers of another count.
                 pooled: params.embeddings
                     && matches!(
@@ -266,6 +269,20 @@ impl Context {
     /// have buffers of their own each by itself, else the only one. See [`company`].
     pub fn keeps_company(&self) -> bool {
         self.company.is_some()
+    }
+
+    /// Whether the last bits of a sequence's logits need not depend on the others in a batch: on CPUs, where each has a buffer of its
+    /// own. They do not if no batch has more of its tokens than [`Context::n_alike`], or nothing else.
+    pub fn is_independent(&self) -> bool {
+        self.independent
+    }
+
+    /// Most tokens of a sequence in a batch with which each is evaluated as it would be behind any other number of them. From 64 on
+    /// ggml's flash attention on CPUs sums up in another order (`GGML_FA_TILE_Q`); an odd number may get one more as company.
+    pub fn n_alike(&self) -> usize {
+        const TILE: usize = 64;
+        scripted!(script = &self.script => script.n_alike);
+        TILE - 2
     }
 
     /// Most tokens that are evaluated at once; larger batches are split into such.

@@ -7,7 +7,7 @@
 //! and take time on a clock that only they move on ([`clock`]), so that a run can be repeated exactly.
 
 use std::cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -137,6 +137,8 @@ pub(crate) struct Script {
     divided: bool,
     n_cells: usize,
     pub(super) n_ubatch: usize,
+    /// Most tokens of a sequence that are evaluated as if they were fewer.
+    pub(super) n_alike: usize,
     /// Of the context.
     unified: bool,
     /// Whether no token is to be evaluated alone; there is a cell more for that in each buffer.
@@ -160,6 +162,11 @@ impl Context {
             self.n_batch = n_batch as usize;
         }
         self.script = Some(Script { n_vocab, end, unified: self.unified, company: self.keeps_company(), ..script });
+    }
+
+    /// From now on, more tokens of a sequence than that are evaluated in another way.
+    pub(crate) fn play_alike(&mut self, n_alike: usize) {
+        self.script.as_mut().unwrap().n_alike = n_alike;
     }
 
     /// The script in llama.cpp's place.
@@ -190,6 +197,7 @@ impl Script {
             divided: false,
             n_cells,
             n_ubatch,
+            n_alike: 62,
             unified: true,
             company: false,
             was_full: false,
@@ -241,6 +249,7 @@ impl Script {
         if self.company && !may_be_alone {
             self.check_company(&new, &parts);
         }
+        self.check_division(&new, &parts);
         for (number, part) in parts.iter().enumerate() {
             self.cells.extend(part.iter().map(|index| new[*index].clone()));
             let error = match fault {
@@ -284,6 +293,19 @@ impl Script {
                 *of_buffer.entry(if self.unified { 0 } else { new[*index].first() }).or_insert(0) += 1;
             }
             assert!(of_buffer.values().all(|n| *n > 1), "a token is evaluated alone: {of_buffer:?}");
+        }
+    }
+
+    /// That many tokens of a sequence are divided as if they were alone in the batch.
+    fn check_division(&self, new: &[Cell], parts: &[Vec<usize>]) {
+        let sequences: BTreeSet<SeqId> = new.iter().map(Cell::first).filter(|_| !self.unified).collect();
+        for sequence in sequences {
+            let count = |part: &Vec<usize>| part.iter().filter(|index| new[**index].first() == sequence).count();
+            let counts: Vec<usize> = parts.iter().map(count).filter(|count| *count > 0).collect();
+            let n: usize = counts.iter().sum();
+            let alone = |counts: &[usize]| counts.iter().rev().skip(1).all(|count| *count == self.n_ubatch);
+            // Two more get the other kind of evaluation: one may be company.
+            assert!(n < self.n_alike + 2 || alone(&counts), "{n} tokens of sequence {sequence} are divided: {counts:?}");
         }
     }
 

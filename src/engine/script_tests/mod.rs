@@ -44,6 +44,8 @@ struct Setup {
     kv_unified: bool,
     n_ctx: usize,
     n_ubatch: usize,
+    /// Most tokens of a sequence that are evaluated as if they were fewer.
+    n_alike: usize,
     /// Whether no token is evaluated alone.
     company: bool,
     ctx_shift: bool,
@@ -66,6 +68,7 @@ impl Setup {
             kv_unified: false,
             n_ctx,
             n_ubatch,
+            n_alike: 62,
             company: true,
             ctx_shift: false,
             target,
@@ -130,7 +133,8 @@ impl Stage {
             rpc: Vec::new(),
         };
         let beams = Beams::new(&MODEL, &context, &THREADS, &interrupt);
-        let target = setup.play(setup.target, 100, &setup.target_faults, &interrupt);
+        let mut target = setup.play(setup.target, 100, &setup.target_faults, &interrupt);
+        target.play_alike(setup.n_alike);
         let mut generation = Generation::new(target, beams, &config);
         if let Some(voice) = setup.draft {
             let context = setup.play(voice, setup.draft_cost, &setup.draft_faults, &interrupt);

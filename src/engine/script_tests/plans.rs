@@ -197,6 +197,8 @@ prop_compose! {
         kv_unified in any::<bool>(),
         n_ctx in 12..=48_usize,
         n_ubatch in select(vec![3, 8, 32]),
+        // More than what a text may be behind with.
+        n_alike in select(vec![17, 22, 62]),
         (company, ctx_shift) in (any::<bool>(), prop::bool::weighted(0.8)),
         target in voice(),
         noise in option::weighted(0.85, select(vec![0.0_f32, 0.5, 1.5, 4.0])),
@@ -206,7 +208,7 @@ prop_compose! {
     ) -> Setup {
         let draft = noise.map(|noise| Voice { noise, ..target });
         Setup {
-            n_parallel, kv_unified, n_ctx, n_ubatch, company, ctx_shift, target, target_faults, draft, draft_faults, draft_cost,
+            n_parallel, kv_unified, n_ctx, n_ubatch, n_alike, company, ctx_shift, target, target_faults, draft, draft_faults, draft_cost,
             draft_vocab: None,
         }
     }
