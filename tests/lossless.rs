@@ -339,7 +339,8 @@ fn long_prompts_together_give_what_each_gives_alone() {
         let mut requests: Vec<Value> = (0..8)
             .map(|seed| {
                 // Of 70 to 600 tokens.
-                let prompt = prompts().iter().cycle().skip(5 * seed).take(5 + 4 * seed).cloned().collect::<Vec<_>>().join(" ");
+                let prompt =
+                    prompts().iter().cycle().skip(5 * seed).take(5 + 4 * seed).cloned().collect::<Vec<_>>().join(" ");
                 json!({
                     "prompt": prompt, "n_predict": 120, "temperature": 1.5, "seed": seed, "top_k": 0, "top_p": 1,
                     "ignore_eos": true, "cache_prompt": false,

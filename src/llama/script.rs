@@ -305,7 +305,10 @@ impl Script {
             let n: usize = counts.iter().sum();
             let alone = |counts: &[usize]| counts.iter().rev().skip(1).all(|count| *count == self.n_ubatch);
             // Two more get the other kind of evaluation: one may be company.
-            assert!(n < self.n_alike + 2 || alone(&counts), "{n} tokens of sequence {sequence} are divided: {counts:?}");
+            assert!(
+                n < self.n_alike + 2 || alone(&counts),
+                "{n} tokens of sequence {sequence} are divided: {counts:?}"
+            );
         }
     }
 
