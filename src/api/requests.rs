@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::Family;
-use crate::engine::{Order, Phase};
+use crate::engine::Order;
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::speculative;
 
-/// Ended requests whose results wait to be polled; of more than these the oldest are forgotten.
+/// Ended requests whose results wait to be polled; of more than these, those that ended first are forgotten.
 pub const MAX_UNPOLLED: usize = 256;
 /// Requests that were polled to their end and are still known to be `finished` (without their results).
 pub const MAX_ENDED: usize = 4096;
@@ -104,13 +104,13 @@ impl Requests {
             *newest = (*newest).max(Some(id));
         }
         inner.records.insert(id, record);
-        let done: Vec<u64> = inner
-            .records
-            .iter()
-            .filter(|(_, record)| record.order.phase() == Phase::Finished)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in done.iter().take(done.len().saturating_sub(MAX_UNPOLLED)) {
+        let mut ended: Vec<_> =
+            inner.records.iter().filter_map(|(id, record)| Some((record.order.ended()?, *id))).collect();
+        let surplus = ended.len().saturating_sub(MAX_UNPOLLED);
+        if surplus > 0 {
+            ended.sort_unstable();
+        }
+        for (_, id) in ended.iter().take(surplus) {
             inner.records.remove(id);
         }
     }

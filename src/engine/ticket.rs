@@ -65,6 +65,8 @@ struct Inner {
     phases: Vec<Phase>,
     /// Each with the index of its text.
     events: VecDeque<(usize, Event)>,
+    /// When the last text finished.
+    ended: Option<Instant>,
 }
 
 impl Inner {
@@ -85,7 +87,7 @@ impl Order {
             unfinished,
             id,
             cancelled: AtomicBool::new(false),
-            inner: Mutex::new(Inner { phases: vec![Phase::Queued; texts.len()], events: VecDeque::new() }),
+            inner: Mutex::new(Inner { phases: vec![Phase::Queued; texts.len()], events: VecDeque::new(), ended: None }),
             texts,
             news: Condvar::new(),
         })
@@ -104,6 +106,11 @@ impl Order {
     /// How far it has come: as far as the text that has come furthest, and finished when all are.
     pub fn phase(&self) -> Phase {
         self.inner.lock().phase()
+    }
+
+    /// When it finished.
+    pub fn ended(&self) -> Option<Instant> {
+        self.inner.lock().ended
     }
 
     /// Takes the events so far, each with the index of its text. Waits for the first one up to `wait`, unless the
@@ -266,6 +273,9 @@ impl Ticket {
         inner.events.push_back((self.index, Event::Finished(Box::new(outcome))));
         if let Some(phase) = inner.phases.get_mut(self.index) {
             *phase = Phase::Finished;
+        }
+        if inner.phase() == Phase::Finished {
+            inner.ended = Some(Instant::now());
         }
         // Before anybody can learn of the end and submit another.
         self.order.unfinished.fetch_sub(1, Ordering::AcqRel);

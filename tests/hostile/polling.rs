@@ -128,6 +128,34 @@ fn cancelled_requests_leave_the_queue() {
     works();
 }
 
+/// Of those that nobody polls, the ones that ended first are forgotten, not a long one that has only just ended.
+#[test]
+fn results_that_nobody_polls() {
+    let _turn = loaded(json!({"n_parallel": 2}));
+    let in_slot = |index: u32| {
+        let mut request = endless();
+        request["id_slot"] = index.into();
+        submit("async_completion_init", &request)
+    };
+    let long = in_slot(0);
+    wait_for_state("async_completion", long, "generating");
+    let others: Vec<u64> = (0..300)
+        .map(|_| {
+            let id = in_slot(1);
+            assert_eq!(call("async_completion_cancel", &json!({"id": id}))["cancelled"], true);
+            id
+        })
+        .collect();
+    call("async_completion_cancel", &json!({"id": long}));
+    until("nothing runs", || status()["slots"].as_array().expect("slots").iter().all(|slot| slot["state"] == "idle"));
+    let newest = submit("async_completion_init", &json!({"prompt": "Once", "n_predict": 1}));
+    assert_eq!(last_update("async_completion", newest)["stop_type"], "limit");
+    assert_eq!(last_update("async_completion", long)["stop_type"], "cancelled");
+    assert_eq!(last_update("async_completion", others[299])["stop_type"], "cancelled");
+    assert_eq!(refusal("async_completion_poll", &json!({"id": others[0]})).0, "not_found");
+    works();
+}
+
 #[test]
 fn a_cancel_at_every_stage() {
     let _turn = loaded(json!({"n_ctx": 16384, "n_batch": 512, "max_queue": 8}));
