@@ -98,6 +98,13 @@ fn stops_limits_cancels_and_what_does_not_go_together() {
     let speculating = complete(&system, Speculative, &request);
     assert_eq!(speculating["content"], content);
     assert_eq!(speculating["speculative"]["disabled"], "a beam search does not speculate");
+    let ignored =
+        complete(&system, Completion, &with(&request, json!({"t_max_predict_ms": 1, "return_progress": true})));
+    let warnings = ignored["warnings"].as_array().expect("warnings");
+    for (warning, key) in warnings.iter().zip(["t_max_predict_ms", "return_progress"]) {
+        assert!(warning.as_str().expect("text").starts_with(key), "{ignored}");
+    }
+    assert_eq!(warnings.len(), 2, "{ignored}");
     let id = submit(&system, Completion, &with(&request, json!({"n_predict": -1, "ignore_eos": true})));
     poll(&system, Completion, id, 10_000);
     let cancel = json!({"id": id}).to_string();

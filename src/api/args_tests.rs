@@ -99,8 +99,11 @@ fn warnings() {
     check("-c 1 -c 1", &[]);
     check("--draft 1 --draft-max 2", &["--draft-max: speculative.n_max was set before; the last value counts"]);
     check(
-        "--metrics --threads-http 4 -cb",
-        &["--metrics: accepted and ignored", "--threads-http: accepted and ignored", "-cb: accepted and ignored"],
+        "--metrics --threads-http 4 -cb --api-key secret --no-cors-credentials",
+        &["--metrics", "--threads-http", "-cb", "--api-key", "--no-cors-credentials"]
+            .map(|flag| format!("{flag}: accepted and ignored"))
+            .each_ref()
+            .map(String::as_str),
     );
 }
 

@@ -164,12 +164,12 @@ impl<'a> Text<'a> {
     /// The one of `text`, `file` and `tokens` that is there.
     fn read(fields: &mut Fields<'a>) -> Result<Text<'a>> {
         let text = fields.get("text").map(|value| text_in("text", value)).transpose()?;
-        let file = fields.get("file").map(|value| c_text_in("file", value)).transpose()?;
+        let file =
+            fields.get("file").map(|value| c_text_in("file", value)).transpose()?.filter(|file| !file.is_empty());
         let token = |name: &str, value: &Value| int_in::<Token>(name, value, 0..=i64::from(Token::MAX));
         let tokens = fields.list("tokens", "an array of token ids", token)?;
         match (text, file, tokens) {
             (Some(text), None, None) => Ok(Text::Given(text)),
-            (None, Some(""), None) => Err(Error::invalid("file: expected a path, got \"\"")),
             (None, Some(file), None) => Ok(Text::File(file)),
             (None, None, Some(tokens)) => Ok(Text::Tokens(tokens)),
             _ => Err(Error::invalid("text, file, tokens: expected exactly one of them")),

@@ -96,7 +96,7 @@ pub struct CompletionRequest {
     pub prediction: Option<String>,
     /// LoRA adapters by number, which may not exist, with their scales; all others are off. `None`: as in `init`.
     pub lora: Option<Vec<(usize, f32)>>,
-    /// Unknown keys.
+    /// Unknown keys, and what is not possible.
     pub warnings: Vec<String>,
 }
 
@@ -130,7 +130,7 @@ impl CompletionRequest {
     ) -> Result<CompletionRequest> {
         let mut fields = Fields::new(object);
         let request = CompletionRequest::read(&mut fields, family, defaults)?;
-        Ok(CompletionRequest { warnings: fields.finish(), ..request })
+        Ok(CompletionRequest { warnings: [request.warnings, fields.finish()].concat(), ..request })
     }
 
     /// The sampler's fields as a Markdown table, for docs/reference.md: name, default, least, largest, meaning.
@@ -205,6 +205,14 @@ impl CompletionRequest {
                 return Err(Error::invalid("n_beams: a beam search follows no grammar"));
             }
             self.speculative.forgo("a beam search does not speculate");
+            let unavailable = [
+                (
+                    self.t_max_predict.is_some(),
+                    "t_max_predict_ms: ignored: a beam search ends by its own rules or `timeout_ms`",
+                ),
+                (self.return_progress, "return_progress: ignored: a beam search reports none"),
+            ];
+            self.warnings.extend(unavailable.iter().filter(|(asked, _)| *asked).map(|(_, why)| (*why).to_owned()));
         }
         Ok(self)
     }

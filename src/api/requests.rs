@@ -56,6 +56,10 @@ pub(super) struct Text {
     pub(super) prompt: Arc<[Token]>,
     /// The LoRA scales, which a cached prompt must have too.
     pub(super) lora: Vec<f32>,
+    /// Whether it uses what a slot's cache has of the prompt.
+    pub(super) reuses: bool,
+    /// The only slot that it runs in.
+    pub(super) slot: Option<usize>,
     /// The prompt as the answer shows it.
     pub(super) shown_prompt: Value,
     /// `generation_settings`.

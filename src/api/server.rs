@@ -300,6 +300,8 @@ impl Server {
                     prompt: Arc::clone(&prompt),
                     shown_prompt: shown_prompt.clone(),
                     lora: lora.clone(),
+                    reuses: request.cache_prompt && request.n_beams <= 1,
+                    slot: request.id_slot.filter(|_| copy == 0),
                     settings: generation_settings(&request, &settings, n_ctx, &answerer.name),
                 });
             }
@@ -362,8 +364,10 @@ impl Server {
         if let Some(range) = left_out {
             prompt.drain(range);
         }
-        let slots = self.engine_status().slots.into_iter().filter(|slot| slot.lora == text.lora);
-        let caches = slots.filter_map(|slot| slot.cache);
+        let slots = self.engine_status().slots.into_iter().enumerate();
+        let suits = |index| text.reuses && text.slot.is_none_or(|only| only == index);
+        let slots = slots.filter(|(index, slot)| suits(*index) && slot.lora == text.lora);
+        let caches = slots.filter_map(|(_, slot)| slot.cache);
         // A preview's slots are not told of.
         let caches = caches.filter(|_| !record.preview);
         let common = caches.map(|cache| session::common_prefix(&cache, &prompt)).max().unwrap_or(0);

@@ -1,5 +1,6 @@
 //! What a request asks to continue, and how often.
 
+use foredraft::api::Family::Completion;
 use serde_json::{Value, json};
 
 use crate::common::{complete, drain, poll, start, submit, with};
@@ -210,5 +211,24 @@ fn a_time_limit_ends_all_texts() {
     let answer = complete(&system, Way::Whole.family(), &with(&base(Way::Whole), more));
     for result in answer["results"].as_array().expect("results") {
         assert_eq!(result["stop_type"], "timeout", "{result}");
+    }
+}
+
+/// The answer of `*_init` foretells what will be reused where that can be known.
+#[test]
+fn prompt_stats_foretell_what_is_reused() {
+    let system = start(json!({"n_ctx": 256, "n_parallel": 2}));
+    for more in [json!({}), json!({"cache_prompt": false}), json!({"id_slot": 1}), json!({"n_beams": 2})] {
+        let first = json!({"prompt": STORY, "n_predict": 4, "id_slot": 0});
+        complete(&system, Completion, &first);
+        let request = with(&json!({"prompt": STORY, "n_predict": 4}), more.clone()).to_string();
+        let answer = system.with_server(|server| server.submit(Completion, request.as_bytes())).expect("an answer");
+        let updates = drain(&system, Completion, answer["id"].as_u64().expect("an id"));
+        let said = &updates.last().expect("a final response")["prompt_stats"];
+        assert_eq!(answer["prompt_stats"], *said, "{more}");
+        // The start of a text, one token, may be in any slot.
+        assert_eq!(said["n_past"].as_u64() > Some(1), more == json!({}), "{more}: {said}");
+        let free = json!({"prompt": "Other words.", "n_predict": 1, "id_slot": 1, "cache_prompt": false});
+        complete(&system, Completion, &free);
     }
 }

@@ -60,7 +60,7 @@ fn set<T>(place: &mut T, value: Option<T>) {
 fn gpu_layers(fields: &mut Fields, key: &'static str) -> Result<Option<i32>> {
     match fields.get(key) {
         Some(Value::String(_)) => fields.word(key, &[("auto", -1), ("all", -2)]),
-        _ => fields.int(key, -2..=i64::from(i32::MAX)),
+        _ => fields.int(key, i64::from(i32::MIN)..=i64::from(i32::MAX)),
     }
 }
 

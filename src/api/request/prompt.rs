@@ -48,8 +48,11 @@ impl Infill {
         let (prefix, suffix) = (text("input_prefix")?, text("input_suffix")?);
         let extra = fields.list("input_extra", "an array of {\"filename\", \"text\"}", |name, value| {
             let text = value.get("text").ok_or_else(|| unexpected(name, "{\"filename\", \"text\"}", value))?;
-            let filename =
-                value.get("filename").map(|value| text_in(&format!("{name}.filename"), value)).transpose()?;
+            let filename = value
+                .get("filename")
+                .filter(|name| !name.is_null())
+                .map(|value| text_in(&format!("{name}.filename"), value))
+                .transpose()?;
             Ok(Extra {
                 filename: filename.unwrap_or("tmp").to_owned(), // as llama-server
                 text: text_in(&format!("{name}.text"), text)?.to_owned(),
