@@ -15,8 +15,12 @@ fn main() {
     let installed = package.ancestors().nth(2).expect("<out>/lib/cmake");
     look_at_environment();
     // Never unloaded: `dlclose` would leave threads, and what is to be done at a thread's end, without their code.
-    if env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| !["macos", "ios", "windows"].contains(&os.as_str())) {
+    let is = |what: &str, value: &str| env::var(format!("CARGO_CFG_TARGET_{what}")).is_ok_and(|target| target == value);
+    if !["macos", "ios", "windows"].iter().any(|os| is("OS", os)) {
         println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    }
+    if is("OS", "linux") && is("ENV", "gnu") {
+        keep_globals();
     }
     compile_guard(installed);
     if env::var_os("CARGO_FEATURE_PEER").is_some() {
@@ -40,6 +44,14 @@ fn look_at_environment() {
             "cargo:warning=CPATH has no scripts/gcc: built by GCC 12, it may end the process on processors with AMX"
         );
     }
+}
+
+/// Makes nothing of what the shared library's C++ registers to be destroyed when the process ends: see `src/ffi/globals.c`.
+fn keep_globals() {
+    for object in cc::Build::new().file("src/ffi/globals.c").compile_intermediates() {
+        println!("cargo:rustc-cdylib-link-arg={}", object.display());
+    }
+    println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap=__cxa_atexit");
 }
 
 fn compile_guard(installed: &Path) {

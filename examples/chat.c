@@ -78,7 +78,8 @@ static int turn(char **conversation, const char *message) {
 
 int main(int argc, char **argv) {
     char *model = json_quote(argc > 2 ? argv[2] : "models/stories-target.gguf");
-    char *draft = json_quote(argc > 3 ? argv[3] : "models/stories-draft.gguf");
+    /* Another target has no use for the draft of these models. */
+    char *draft = json_quote(argc > 3 ? argv[3] : argc > 2 ? "" : "models/stories-draft.gguf");
     char *config = format("{\"model\": %s, \"model_draft\": %s}", model, draft);
     char *conversation = format(""), line[4096];
     int status = init(config);

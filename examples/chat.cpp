@@ -83,7 +83,9 @@ private:
 };
 
 int main(int argc, char **argv) try {
-    Engine engine(argc > 2 ? argv[2] : "models/stories-target.gguf", argc > 3 ? argv[3] : "models/stories-draft.gguf");
+    // Another target has no use for the draft of these models.
+    Engine engine(argc > 2 ? argv[2] : "models/stories-target.gguf",
+                  argc > 3 ? argv[3] : argc > 2 ? "" : "models/stories-draft.gguf");
     std::string line;
     if (argc > 1) {
         engine.turn(argv[1]);

@@ -58,7 +58,8 @@ async function turn(messages, message) {
   messages.push({ role: 'assistant', content: text });
 }
 
-const [message, model = at('models/stories-target.gguf'), draft = at('models/stories-draft.gguf')] = process.argv.slice(2);
+const [message, ...given] = process.argv.slice(2);
+const [model, draft = ''] = given.length > 0 ? given : [at('models/stories-target.gguf'), at('models/stories-draft.gguf')];
 try {
   if (await init(JSON.stringify({ model, model_draft: draft })) !== 0) {
     await pollSystemStatus(); // throws the reason

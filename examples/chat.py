@@ -72,8 +72,10 @@ def turn(messages, message):
     messages.append({"role": "assistant", "content": text})
 
 
-def main(message=None, model=str(ROOT / "models/stories-target.gguf"), draft=str(ROOT / "models/stories-draft.gguf")):
+def main(message=None, model=None, draft=""):
     sys.stdout.reconfigure(encoding="utf-8")
+    if model is None:
+        model, draft = (str(ROOT / "models" / name) for name in ("stories-target.gguf", "stories-draft.gguf"))
     if lib.init(json.dumps({"model": model, "model_draft": draft}).encode()) != 0:
         poll_system_status()  # raises the reason
         raise RuntimeError("init failed")

@@ -55,9 +55,11 @@ fn main() {
 
 fn chat() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let argument = |index: usize, otherwise: &str| args.get(index).cloned().unwrap_or_else(|| otherwise.to_owned());
-    let model = argument(1, "models/stories-target.gguf");
-    let draft = argument(2, "models/stories-draft.gguf");
+    let (model, draft) = match &args[..] {
+        [_, model, draft, ..] => (&model[..], &draft[..]),
+        [_, model] => (&model[..], ""),
+        _ => ("models/stories-target.gguf", "models/stories-draft.gguf"),
+    };
 
     let system = System::new();
     system.init(json!({"model": model, "model_draft": draft}).to_string().as_bytes())?;

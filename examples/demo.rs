@@ -1,7 +1,7 @@
 //! `make demo`: watches a model answer, without and with its draft, then prints what the draft saves.
 //!
 //!     make demo                                the shipped pair, and a target enlarged to 750 M parameters
-//!     make demo ARGS="target.gguf draft.gguf"  another pair
+//!     make demo ARGS="target.gguf draft.gguf"  another pair, or a target alone
 //!
 //! It is a host like any other: it loads the shared library, and does all through its C functions.
 
@@ -38,7 +38,8 @@ fn demo() -> Result<()> {
     println!("{WATCHED}\n\nThe target alone ({}):\n", largest.name);
     watch(&host, json!(false))?;
     let colours = if colourful() { ", each token in the colour of who proposed it" } else { "" };
-    println!("\nWith its draft{colours}:\n");
+    let with = if largest.draft.as_os_str().is_empty() { "speculation" } else { "its draft" };
+    println!("\nWith {with}{colours}:\n");
     watch(&host, json!(true))?;
 
     println!(
@@ -123,16 +124,26 @@ impl Coloured {
         let list = |key: &str| update[key].as_array().cloned().unwrap_or_default();
         for (token, source) in list("tokens").into_iter().zip(list("sources")) {
             self.tokens.push(token);
-            let answer = host.call("detokenize", &json!({ "tokens": self.tokens, "special": false }))?;
-            let text = answer["content"].as_str().unwrap_or_default();
+            let text = self.text(host)?;
             let source = COLOURS.iter().position(|(name, _)| source == *name).unwrap_or(COLOURS.len() - 1);
             self.counts[source] += 1;
             if let (Some(piece), false) = (text.strip_prefix(&self.printed), text.ends_with('\u{fffd}')) {
                 self.paint(piece, COLOURS[source].1)?;
-                self.printed = text.to_owned();
+                self.printed = text;
             }
         }
         Ok(())
+    }
+
+    /// The text of all tokens. Some vocabularies leave out the space that a text begins with, so it is read behind its first token.
+    fn text(&self, host: &Host) -> Result<String> {
+        let text_of = |tokens: &[Value]| -> Result<String> {
+            let answer = host.call("detokenize", &json!({ "tokens": tokens, "special": false }))?;
+            Ok(answer["content"].as_str().unwrap_or_default().to_owned())
+        };
+        let first = &self.tokens[..1];
+        let behind = text_of(&[first, &self.tokens].concat())?;
+        Ok(behind.strip_prefix(&text_of(first)?).map_or(behind.clone(), str::to_owned))
     }
 
     fn paint(&self, text: &str, colour: u8) -> Result<()> {

@@ -14,10 +14,10 @@
  * An answer, printed while it is written:
  *
  *     init("{\"model\": \"model.gguf\", \"model_draft\": \"draft.gguf\"}");  // 0: loaded
- *     reply = speculative_completion_init("{\"prompt\": \"Once upon a time\"}");
- *     // "id" of reply names the request; free_string(reply);
+ *     reply = speculative_completion_init("{\"prompt\": \"Once upon a time\", \"n_predict\": 200}");
+ *     // "id" of reply names the request: poll = {"id": that, "timeout_ms": 1000}; free_string(reply);
  *     do {
- *         reply = speculative_completion_poll("{\"id\": 1, \"timeout_ms\": 1000}");
+ *         reply = speculative_completion_poll(poll);
  *         // print "content" of each of "completion_updates"; note "finished"; free_string(reply);
  *     } while (!finished);
  *     deinit();
@@ -39,9 +39,9 @@ extern "C" {
 /**
  * Loads the model or models and starts the engine. Waits until that is done.
  *
- * `cmd` is a JSON object of llama.cpp's long option names (`{"model": "target.gguf", "model_draft": "draft.gguf",
- * "n_ctx": 4096}`), or a command line in llama.cpp's own flags (`-m target.gguf -md draft.gguf -c 4096`); it is
- * not kept. When a model is loaded already, or being loaded, that ends first, as by `deinit`.
+ * `cmd` is a JSON object of llama.cpp's parameter names (`{"model": "target.gguf", "model_draft": "draft.gguf",
+ * "n_ctx": 4096, "n_gpu_layers": 99}`; docs/reference.md has all, and an unknown one is only a warning in the status),
+ * or a command line in llama.cpp's own flags (`-m target.gguf -md draft.gguf -c 4096 -ngl 99`); it is not kept. When a model is loaded already, or being loaded, that ends first, as by `deinit`.
  *
  * Returns 0, or: 1 the model cannot be loaded; 2 not JSON, not UTF-8 or NULL; 3 a key or value is wrong; 4 a later
  * `init` or `deinit` took its place; 5 called from inside a callback, where it would wait for itself; 6 a defect of

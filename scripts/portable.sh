@@ -25,4 +25,7 @@ for library in "$llama"/lib*/*.so; do
 done
 missing=$(LD_LIBRARY_PATH='' ldd "$result/libforedraft.so" | grep 'not found' || true)
 [ -z "$missing" ] || { printf 'portable: the folder is not complete:\n%s\n' "$missing" >&2; exit 1; }
+# What a system must have for it: that of the machine it was built on, or newer.
+needs() { objdump -T "$result"/*.so* | grep -o "$1_[0-9.]*" | sort -V | tail -n 1; }
+echo "needs $(needs GLIBC), $(needs GLIBCXX)"
 du -sh "$result"

@@ -95,7 +95,18 @@ fn servers_come_and_go() {
             let _ = stream.write_all(&[&28_u64.to_le_bytes()[..], &[4; 28]].concat());
         }
     });
-    for there in [address(), at_silent.to_string(), at_rude.to_string()] {
+    // And one who never comes to the end of an answer.
+    let slow = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at_slow = slow.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for mut stream in slow.incoming().flatten() {
+            let _ = stream.write_all(&256_u64.to_le_bytes());
+            while stream.write_all(&[0]).is_ok() {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        }
+    });
+    for there in [address(), at_silent.to_string(), at_rude.to_string(), at_slow.to_string()] {
         let error = refused(&System::new(), &common::with(&base, json!({"rpc": there})));
         assert!(error.starts_with("rpc: no server answers"), "{error}");
     }

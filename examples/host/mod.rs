@@ -110,18 +110,19 @@ impl Drop for Host {
     }
 }
 
-/// A target and its draft.
+/// A target and its draft; without one its path is empty, which `init` takes for none.
 pub struct Pair {
     pub name: &'static str,
     pub target: PathBuf,
     pub draft: PathBuf,
 }
 
-/// The pair named by a program's arguments; without any, the shipped models, and the enlarged target if `make inflate`
-/// made it.
+/// The pair named by a program's arguments, or a target alone; without any, the shipped models, and the enlarged target
+/// if `make inflate` made it.
 pub fn pairs(args: &[String]) -> Vec<Pair> {
-    if let [target, draft, ..] = args {
-        return vec![Pair { name: "the given target", target: target.into(), draft: draft.into() }];
+    if let [target, rest @ ..] = args {
+        let draft = rest.first().map(PathBuf::from).unwrap_or_default();
+        return vec![Pair { name: "the given target", target: target.into(), draft }];
     }
     let draft = root().join("models/stories-draft.gguf");
     [

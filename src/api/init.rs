@@ -1,6 +1,6 @@
 //! The `init` request: the models, their contexts, and the defaults that requests start from.
 //!
-//! Keys are llama.cpp's option names in snake_case, the draft's with the suffix `_draft`; a draft's key that is
+//! Keys are llama.cpp's parameter names (`n_ctx`, `n_gpu_layers`), the draft's with the suffix `_draft`; a draft's key that is
 //! absent takes the target's value where llama.cpp does so. Whatever llama.cpp would assert on is refused here.
 
 mod model;

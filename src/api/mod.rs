@@ -33,4 +33,4 @@ pub use self::requests::{MAX_ENDED, MAX_UNPOLLED};
 pub use self::response::error_json;
 pub use self::server::Server;
 pub use self::speculative::Family;
-pub use self::system::System;
+pub use self::system::{Loaded, System};

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::{InitRequest, Server, status};
 use crate::engine;
 use crate::error::{Code, Error, Result};
 use crate::host::{self, Hook};
+use crate::llama;
 use crate::llama::log::{self, Level};
 
 /// Everything behind the C interface. Clones are the same system.
@@ -34,16 +35,25 @@ struct Inner {
     life: Mutex<Life>,
     updates: Arc<Hook<dyn Fn(u64) + Send + Sync>>,
     lookups: Lookups,
-    /// Called when a model is loaded that can be evaluated, before anything can be asked of it.
-    engine_runs: Option<fn()>,
+    /// The process that the state is of, and its threads; also for those who cannot wait for the lock.
+    process: AtomicU32,
+    /// See [`System::calling`].
+    llama_runs: Option<fn(Loaded)>,
+}
+
+/// How far llama.cpp is with making the globals whose destructors run when the process ends.
+#[derive(Clone, Copy)]
+pub enum Loaded {
+    /// It has started, and will load a model.
+    Nothing,
+    /// It has loaded a model that can be evaluated.
+    Model,
 }
 
 /// What an epoch begins with, and what is left of those before it.
 #[derive(Default)]
 struct Life {
     state: State,
-    /// The process that the state is of, and its threads.
-    process: u32,
     /// Servers that were replaced and told to stop. Whoever gets the turn stops them before anything else.
     replaced: Vec<Arc<Server>>,
     /// Threads that load or unload, each with its epoch.
@@ -70,9 +80,10 @@ impl System {
         System::default()
     }
 
-    /// The same, and `engine_runs` is called whenever a model is loaded that can be evaluated, before anything can be asked of it.
-    pub fn calling(engine_runs: fn()) -> System {
-        System { inner: Arc::new(Inner { engine_runs: Some(engine_runs), ..Inner::default() }) }
+    /// The same, and `llama_runs` is called before each load and, when a model is loaded that can be evaluated, before
+    /// anything can be asked of it.
+    pub fn calling(llama_runs: fn(Loaded)) -> System {
+        System { inner: Arc::new(Inner { llama_runs: Some(llama_runs), ..Inner::default() }) }
     }
 
     /// Loads what `command` asks for, in place of what is loaded, and waits for it.
@@ -117,7 +128,7 @@ impl System {
     pub fn end(&self, patience: Duration) {
         log::set_level(Level::Off);
         // In a fork, somebody who is not there may hold the lock.
-        if self.inner.life.try_lock().is_none_or(|life| life.in_this_process().is_err()) {
+        if self.inner.process.load(Ordering::Acquire) != std::process::id() {
             return;
         }
         if host::inside() {
@@ -166,7 +177,7 @@ impl System {
     /// None is loaded, or what `call` returns.
     pub fn with_server<R>(&self, call: impl FnOnce(&Server) -> Result<R>) -> Result<R> {
         let life = self.inner.life.lock();
-        life.in_this_process()?;
+        self.inner.in_this_process(&life)?;
         let server = match &life.state {
             State::Ready(server) => Arc::clone(server),
             State::Loading(_) => {
@@ -187,7 +198,7 @@ impl System {
     /// What `poll_system_status` answers.
     pub fn status(&self) -> Value {
         let life = self.inner.life.lock();
-        let status = match (&life.state, life.in_this_process()) {
+        let status = match (&life.state, self.inner.in_this_process(&life)) {
             (_, Err(error)) => status::without_server(&State::Failed(error)),
             (State::Ready(server), _) => {
                 let server = Arc::clone(server);
@@ -211,27 +222,25 @@ impl System {
     }
 }
 
-impl Life {
+impl Inner {
     /// An error in a fork of the process that loaded what is loaded: nobody's thread is in it but the caller's.
-    fn in_this_process(&self) -> Result<()> {
-        match self.state {
-            State::Loading(_) | State::Ready(_) if self.process != std::process::id() => {
+    fn in_this_process(&self, life: &Life) -> Result<()> {
+        match life.state {
+            State::Loading(_) | State::Ready(_) if self.process.load(Ordering::Acquire) != std::process::id() => {
                 let why = "this process was forked from one that loaded a model, whose threads it does not have: fork before init";
                 Err(Error::new(Code::NotInitialized, why))
             }
             _ => Ok(()),
         }
     }
-}
 
-impl Inner {
     /// Begins a new epoch in that state. What was loaded is told to stop, and left to whoever gets the turn next.
     ///
     /// # Errors
-    /// As [`Life::in_this_process`].
+    /// As [`Inner::in_this_process`].
     fn begin(&self, life: &mut Life, next: State) -> Result<u64> {
-        life.in_this_process()?;
-        life.process = std::process::id();
+        self.in_this_process(life)?;
+        self.process.store(std::process::id(), Ordering::Release);
         if let State::Ready(server) = std::mem::replace(&mut life.state, next) {
             server.begin_stop();
             life.replaced.push(server);
@@ -268,8 +277,8 @@ impl Inner {
         match result {
             Ok(server) => {
                 let server = Arc::new(server);
-                if let (Some(engine_runs), Ok(_)) = (self.engine_runs, server.engine()) {
-                    engine_runs();
+                if server.engine().is_ok() {
+                    self.llama_runs(Loaded::Model);
                 }
                 if self.enter(epoch, State::Ready(Arc::clone(&server))) {
                     return Ok(());
@@ -286,6 +295,12 @@ impl Inner {
         }
     }
 
+    fn llama_runs(&self, loaded: Loaded) {
+        if let Some(llama_runs) = self.llama_runs {
+            llama_runs(loaded);
+        }
+    }
+
     fn start(&self, epoch: u64, command: &[u8]) -> Result<Server> {
         let request = InitRequest::parse(command)?;
         if let Some(level) = request.log_level {
@@ -298,6 +313,8 @@ impl Inner {
         let notify: Arc<engine::Notify> = Arc::new(move |id| {
             updates.with(|callback| callback(id));
         });
+        llama::start();
+        self.llama_runs(Loaded::Nothing);
         Server::start(request, notify, |progress| self.enter(epoch, State::Loading(progress.clamp(0.0, 1.0))))
     }
 

@@ -44,7 +44,7 @@ pub fn load(
     if let Some(numa) = config.numa {
         llama::set_numa(numa);
     }
-    llama::use_rpc_servers(&config.rpc)?;
+    llama::use_rpc_servers(&config.rpc, || progress(0.0))?;
     // The draft is loaded after the target; its share of the bar is by its size.
     let size = |path: &std::path::Path| std::fs::metadata(path).map_or(1, |file| file.len()) as f32;
     let draft_size = config.draft.as_ref().map_or(0.0, |(model, _)| size(&model.path));

@@ -12,7 +12,7 @@ use super::{log, rpc};
 static START: Once = Once::new();
 
 /// Starts llama.cpp; harmless any number of times. Every owner in this room calls it first.
-pub(super) fn start() {
+pub fn start() {
     START.call_once(|| {
         // SAFETY: `from_llama` is a function of this library, which is never unloaded while llama.cpp,
         // linked into it, may log; `Once` keeps other threads out of llama.cpp until this is done.

@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::OnceLock;
 
-use super::{Model, ModelParams, Token};
+use super::{Model, ModelParams, Token, shards};
 use crate::checksum::Checksum;
 
 /// Pieces of a file that are looked at, evenly spread, and the bytes of each: two models of one kind differ in all weights.
@@ -28,7 +28,7 @@ impl Files {
         let overrides: Vec<String> =
             params.override_kv.iter().map(|(key, value)| format!("{key}: {value:?}")).collect();
         Files {
-            weights: sample(&params.path),
+            weights: shards::of(&params.path).iter().map(|file| sample(file)).collect::<Vec<_>>().join(", "),
             adapters: adapters.join(", "),
             overrides: overrides.join(", "),
             identity: OnceLock::new(),

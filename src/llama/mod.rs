@@ -21,10 +21,11 @@ mod rpc;
 mod schema;
 #[cfg(test)]
 pub(crate) mod script;
+mod shards;
 mod threads;
 mod vocab;
 
-pub use backend::{Device, Numa, devices, llama_version, max_sequences, set_numa, system_info};
+pub use backend::{Device, Numa, devices, llama_version, max_sequences, set_numa, start, system_info};
 pub use batch::Batch;
 pub use context::{Context, DecodeError};
 pub use interrupt::Interrupt;

@@ -9,7 +9,7 @@ use llama_cpp_sys_2 as sys;
 use super::guard::{Why, foredraft_can_multiply, foredraft_lora_load, foredraft_model_load};
 use super::identity::Files;
 use super::params::{KvValue, ModelParams, SplitMode};
-use super::{Vocab, backend, log};
+use super::{Vocab, backend, log, shards};
 use crate::error::{Code, Error, Result};
 use crate::whole;
 
@@ -51,7 +51,9 @@ impl Model {
 
     fn load_as(names: &Names, params: &ModelParams, mut progress: impl FnMut(f32) -> bool) -> Result<Model> {
         backend::start();
-        check_file(names.model, &params.path)?;
+        for file in shards::of(&params.path) {
+            check_file(names.model, &file)?;
+        }
         for lora in &params.lora {
             check_file("lora", &lora.path)?;
         }

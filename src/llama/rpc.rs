@@ -6,16 +6,16 @@
 use std::ffi::{CString, c_char, c_void};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
 use super::backend;
 use super::guard::{Why, foredraft_rpc_add};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 
-/// How long a server may take to say something.
+/// How long a server may take to show that it is there.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// ggml's numbers of two commands (`enum rpc_cmd`), and the bytes that the first one says of the client: zeros for plain TCP.
 const HELLO: u8 = 14;
@@ -42,14 +42,17 @@ unsafe impl Send for Registry {}
 /// Servers stay known for the life of the process. Not while a model uses one: it may serve one client at a time.
 ///
 /// # Errors
-/// `model_error`: one of these does not answer within seconds, or is refused.
-pub fn use_rpc_servers(endpoints: &[String]) -> Result<()> {
+/// `model_error`: one of these does not answer within seconds, or is refused. [`Code::Cancelled`]: not `wanted` any more.
+pub fn use_rpc_servers(endpoints: &[String], mut wanted: impl FnMut() -> bool) -> Result<()> {
     backend::start();
     let mut servers = SERVERS.lock();
+    let mut still_wanted = || if wanted() { Ok(()) } else { Err(Error::new(Code::Cancelled, "the load was aborted")) };
     for server in servers.iter_mut() {
+        still_wanted()?;
         server.answers = converse(&server.endpoint).is_ok();
     }
     for endpoint in endpoints {
+        still_wanted()?;
         let silent = |why: &str| Err(Error::model(format!("rpc: no server answers at {endpoint:?}{why}")));
         match servers.iter().find(|server| server.endpoint == *endpoint) {
             Some(server) if server.answers => {}
@@ -82,15 +85,45 @@ pub(super) fn silent() -> Vec<sys::ggml_backend_dev_t> {
 fn converse(endpoint: &str) -> io::Result<()> {
     // Of several, ggml takes one of these.
     let address = endpoint.to_socket_addrs()?.find(SocketAddr::is_ipv4).ok_or(io::ErrorKind::AddrNotAvailable)?;
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let until = Instant::now() + PATIENCE;
+    let mut stream = Timed { stream: TcpStream::connect_timeout(&address, PATIENCE)?, until };
     ask(&mut stream, HELLO, &CAPABILITIES)?;
     ask(&mut stream, DEVICE_COUNT, &[])
 }
 
+/// A connection that ends at some time, however little comes how often until then.
+struct Timed {
+    stream: TcpStream,
+    until: Instant,
+}
+
+impl Timed {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
 /// A command is its number, the length of its data and the data; an answer a length and as much.
-fn ask(stream: &mut TcpStream, command: u8, data: &[u8]) -> io::Result<()> {
+fn ask(stream: &mut Timed, command: u8, data: &[u8]) -> io::Result<()> {
     let mut request = vec![command];
     request.extend((data.len() as u64).to_le_bytes());
     request.extend(data);

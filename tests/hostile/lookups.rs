@@ -174,7 +174,7 @@ fn wrong_requests_name_what_is_wrong() {
         ("lookup_create", json!({"tokens": ["a"], "output": out}), "invalid_request", "tokens[0]: "),
         ("lookup_create", json!({"text": 5, "output": out}), "invalid_request", "text: "),
         ("lookup_create", json!({"file": "a\0b", "output": out}), "invalid_request", "file: "),
-        ("lookup_create", json!({"file": "", "output": out}), "invalid_request", "file: "),
+        ("lookup_create", json!({"file": "", "output": out}), "invalid_request", "text, file, tokens: "),
         ("lookup_create", json!({"tokens": tokens}), "invalid_request", "output: "),
         ("lookup_create", json!({"tokens": tokens, "output": ""}), "invalid_request", "output: "),
         ("lookup_create", json!({"tokens": tokens, "output": 7}), "invalid_request", "output: "),
@@ -225,6 +225,7 @@ fn wrong_requests_name_what_is_wrong() {
     assert!(unknown["warnings"][0].as_str().is_some_and(|warning| warning.contains("n_draft")), "{unknown}");
     // Nothing was made by any of them.
     assert_eq!(names(&folder), ["cut", "good", "huge"]);
+    done("lookup_create", &json!({"text": "one two three", "file": "", "output": out}));
 }
 
 /// Long work on one thread: others are served meanwhile, the status says how far it is, and `deinit` ends it.

@@ -23,8 +23,10 @@ fn alone(name: &str, how: &str) -> Output {
 
 #[test]
 fn a_host_may_exit_at_any_time() {
-    for how in ["while it generates", "while it loads", "when it is idle", "after deinit"] {
-        let child = alone("exit_as_the_parent_says", how);
+    let after = (0..8).map(|n| format!("{} ms after it begins to load", n * n * 5));
+    let others = ["while it generates", "while it loads again", "when it is idle", "after deinit"].map(str::to_owned);
+    for how in others.into_iter().chain(after) {
+        let child = alone("exit_as_the_parent_says", &how);
         assert_eq!(
             child.status.code(),
             Some(EXITED),
@@ -48,6 +50,11 @@ fn exit_as_the_parent_says() {
     let _turn = turn();
     let command = command(json!({"n_threads": 2})).to_string();
     assert_eq!(init(Some(b"-m /nowhere.gguf")), 1, "loads that fail before anything is loaded change nothing");
+    if let Some((ms, _)) = how.split_once(" ms ") {
+        init_async(Some(command.as_bytes()));
+        std::thread::sleep(Duration::from_millis(ms.parse().expect("a number")));
+        std::process::exit(EXITED);
+    }
     assert_eq!(init(Some(command.as_bytes())), 0, "{}", status());
     match how.as_str() {
         "while it generates" => {
@@ -56,7 +63,7 @@ fn exit_as_the_parent_says() {
             let id = submit("async_completion_init", &endless);
             wait_for_state("async_completion", id, "generating");
         }
-        "while it loads" => init_async(Some(command.as_bytes())),
+        "while it loads again" => init_async(Some(command.as_bytes())),
         "after deinit" => deinit(),
         _ => works(),
     }
