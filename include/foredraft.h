@@ -3,9 +3,10 @@
  * Made by cbindgen from src/ffi; do not edit: `make header` makes it again.
  *
  * Threads      Every function may be called from any thread, at any time, in any order, from several threads at once.
- *              Those that wait (init, get_completion, a poll with a timeout_ms, ...) hold no other caller up.
- * Strings in   NUL-terminated UTF-8 JSON, read before the call returns. NULL, or anything that is not what it should
- *              be, is answered with an error object, never with a crash.
+ *              Those that wait (init, get_completion, a poll with a timeout_ms, ...) hold no other caller up; init and
+ *              deinit wait for calls that are being answered.
+ * Strings in   NUL-terminated UTF-8 JSON, read before the call returns. Anything that is not what it should be, NULL
+ *              where an object is needed, too, is answered with an error object, never with a crash.
  * Strings out  NUL-terminated UTF-8 JSON, never NULL, allocated with malloc and owned by the caller, who releases them
  *              with free_string (or free). version() alone returns a string that is not to be released.
  * Success      {"success": true, ...}
@@ -125,28 +126,31 @@ const char *get_embedding(const char *req);
 
 /**
  * Generates, and returns the final response; with `prompts` or `n_cmpl` the `results`, one for each text. Waits until the
- * request has finished.
+ * request has finished. The caller owns the returned string.
  */
 const char *get_completion(const char *req);
 
 /**
- * Queues a request and returns its `id` and `prompt_stats`.
+ * Queues a request and returns its `id` and `prompt_stats`. The caller owns the returned string.
  */
 const char *async_completion_init(const char *req);
 
 /**
  * Takes the updates of a request since the last poll: `{"id": 7, "timeout_ms": 0}`. `finished` is true once the last
- * one was handed out. Waits for an update up to `timeout_ms`; 0 never waits.
+ * one was handed out. Waits for an update up to `timeout_ms`; 0 never waits. NULL or `{}`: the newest request of
+ * `async_completion_init`. The caller owns the returned string.
  */
 const char *async_completion_poll(const char *cmd);
 
 /**
- * Ends a request within one evaluation; its last update says so.
+ * Ends a request, `{"id": 7}`, within one evaluation; its last update says so. NULL or `{}`: the newest request of
+ * `async_completion_init`. The caller owns the returned string.
  */
 const char *async_completion_cancel(const char *cmd);
 
 /**
- * As `get_completion`, with speculation unless the request turns it off. The text is the same.
+ * As `get_completion`, with speculation unless the request turns it off. With the default `verify`, and with `match`, the
+ * text is the same.
  */
 const char *speculative_completion(const char *req);
 
@@ -156,12 +160,12 @@ const char *speculative_completion(const char *req);
 const char *speculative_completion_init(const char *req);
 
 /**
- * As `async_completion_poll`; without an `id` the newest request of `speculative_completion_init` is meant.
+ * As `async_completion_poll`; with NULL or `{}` the newest request of `speculative_completion_init` is meant.
  */
 const char *speculative_completion_poll(const char *cmd);
 
 /**
- * As `async_completion_cancel`; without an `id` the newest request of `speculative_completion_init` is meant.
+ * As `async_completion_cancel`; with NULL or `{}` the newest request of `speculative_completion_init` is meant.
  */
 const char *speculative_completion_cancel(const char *cmd);
 

@@ -10,17 +10,17 @@ use std::fmt;
 pub enum Code {
     /// The argument is not JSON (or not UTF-8, or NULL where a document is needed).
     InvalidJson,
-    /// The argument is JSON, but a field is missing, of the wrong type, out of range, or unknown to the library.
+    /// The argument is JSON, but a field is missing, of the wrong type, or out of range. (An unknown key is only a warning.)
     InvalidRequest,
     /// The function needs a loaded model, and none is loaded.
     NotInitialized,
     /// A model is being loaded; try again when `poll_system_status` says `ready`.
     Loading,
-    /// No request, slot or file of that name.
+    /// No request or file of that name.
     NotFound,
     /// The prompt does not fit into the context and may not be shortened.
     ContextFull,
-    /// The operation was cancelled, by its own cancel function, a later `init` or `deinit`.
+    /// A later `init` or `deinit` took its place. (A request that is cancelled succeeds, with the `stop_type` `cancelled`.)
     Cancelled,
     /// As many requests wait as `max_queue` allows.
     QueueFull,

@@ -40,6 +40,10 @@ fn the_probabilities_are_those_of_the_text() {
     let answer = complete(&system, Completion, &request);
     // The same tokens once more, forced one by one.
     let mut context = vec![json!(prompt)];
+    assert_eq!(
+        [&answer["tokens"], &answer["completion_probabilities"]].map(|list| list.as_array().unwrap().len()),
+        [8, 8]
+    );
     for (token, probs) in
         answer["tokens"].as_array().unwrap().iter().zip(answer["completion_probabilities"].as_array().unwrap())
     {
@@ -105,11 +109,12 @@ fn stops_limits_cancels_and_what_does_not_go_together() {
         assert!(warning.as_str().expect("text").starts_with(key), "{ignored}");
     }
     assert_eq!(warnings.len(), 2, "{ignored}");
-    let id = submit(&system, Completion, &with(&request, json!({"n_predict": -1, "ignore_eos": true})));
-    poll(&system, Completion, id, 10_000);
+    let long = start(json!({"n_ctx": 4096}));
+    let id = submit(&long, Completion, &with(&request, json!({"n_predict": -1, "ignore_eos": true})));
+    while poll(&long, Completion, id, 100)["state"] != "generating" {}
     let cancel = json!({"id": id}).to_string();
-    system.with_server(|server| server.cancel(Completion, Some(cancel.as_bytes()))).unwrap();
-    let last = drain(&system, Completion, id);
+    long.with_server(|server| server.cancel(Completion, Some(cancel.as_bytes()))).unwrap();
+    let last = drain(&long, Completion, id);
     assert_eq!(last.last().unwrap()["stop_type"], "cancelled");
     for (more, expected) in [
         (json!({"n_beams": 65}), "n_beams: expected a whole number from 0 to 64"),

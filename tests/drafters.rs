@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{complete, drain, merge, prompts, start, submit, text, with};
+use common::{cancelled, complete, merge, poll, prompts, start, submit, with};
 use foredraft::api::Family::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
@@ -149,6 +149,13 @@ fn the_dynamic_cache_learns_what_is_generated_and_nothing_of_a_request_leaks_oth
     lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
     complete(&system, Completion, &with(&request, json!({"speculative": false})));
     assert_eq!(stats("dynamic")["n_observations"], learnt["n_observations"]);
+    for family in [Completion, Speculative] {
+        lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
+        let updates = cancelled(&system, family, &with(&request, json!({"n_predict": -1})));
+        let n_said = updates.last().unwrap()["tokens_predicted"].as_u64().unwrap();
+        assert!(n_said > 0);
+        assert_eq!(stats("dynamic")["n_observations"], 4 * n_said);
+    }
 }
 
 /// What has left the context was said all the same.
@@ -196,13 +203,15 @@ fn caches_are_loaded_saved_merged_and_cleared_while_serving() {
     let dir = std::env::temp_dir().join(format!("foredraft-drafters-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let path = |name: &str| dir.join(name).to_string_lossy().into_owned();
-    let system = start(json!({"n_ctx": 512, "lookup_cache_dynamic": path("not-there-yet.bin")}));
+    let system = start(json!({"n_ctx": 512, "n_parallel": 2, "lookup_cache_dynamic": path("not-there-yet.bin")}));
     let request = json!({
         "prompt": "Tom was 7 years old and lived near the hill.", "n_predict": 50, "temperature": 0, "ignore_eos": true,
         "speculative": {"type": "ngram-cache", "adaptive": false},
     });
-    let running = submit(&system, Completion, &with(&request, json!({"n_predict": 300, "temperature": 1, "seed": 3})));
+    let running = submit(&system, Completion, &with(&request, json!({"n_predict": -1, "temperature": 1, "seed": 3})));
     let plain = complete(&system, Speculative, &request);
+    // What was said once is too little to go by.
+    (0..2).for_each(|_| drop(complete(&system, Speculative, &request)));
     let saved = lookup(&system, json!({"action": "save", "cache": "dynamic", "filename": path("learnt.bin")})).unwrap();
     assert_eq!(saved["file_bytes"], std::fs::metadata(path("learnt.bin")).unwrap().len());
     let of_file = |action: &str, cache: &str| {
@@ -215,18 +224,23 @@ fn caches_are_loaded_saved_merged_and_cleared_while_serving() {
     assert_eq!(merged["n_ngrams"], saved["n_ngrams"]);
     assert_eq!(lookup(&system, json!({"action": "clear", "cache": "static"})).unwrap()["n_ngrams"], 0);
     // A request's own files, and init's.
-    let own = with(
-        &request,
-        json!({"speculative": {"type": "ngram-cache", "adaptive": false, "lookup_cache_static": path("learnt.bin")}}),
-    );
-    let fast = complete(&system, Speculative, &own);
-    assert_eq!(fast["content"], plain["content"]);
-    assert!(
-        fast["speculative"]["n_accepted"].as_u64() > plain["speculative"]["n_accepted"].as_u64(),
-        "{}",
-        fast["speculative"]
-    );
-    drop(text(&drain(&system, Completion, running)));
+    lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
+    for key in ["lookup_cache_static", "lookup_cache_dynamic"] {
+        let own = json!({"speculative": {"type": "ngram-cache", "adaptive": false, key: path("learnt.bin")}});
+        let fast = complete(&system, Speculative, &with(&request, own));
+        assert_eq!(fast["content"], plain["content"], "{key}");
+        assert!(
+            fast["speculative"]["n_accepted"].as_u64() > plain["speculative"]["n_accepted"].as_u64(),
+            "{key} {}",
+            fast["speculative"]
+        );
+        lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
+    }
+    // It has been writing all the while.
+    assert_eq!(poll(&system, Completion, running, 0)["finished"], false);
+    let command = json!({"id": running}).to_string();
+    let answer = system.with_server(|server| server.cancel(Completion, Some(command.as_bytes()))).unwrap();
+    assert_eq!(answer["cancelled"], true);
     for (request, expected) in [
         (json!({"action": "load", "cache": "static"}), "filename: is missing"),
         (json!({"action": "lod", "cache": "static"}), "action: expected"),
@@ -250,10 +264,14 @@ fn contexts_that_shift_and_requests_that_are_cancelled_leave_no_wrong_draft() {
     assert_eq!(plain["truncated"], true);
     for kind in ["auto", "suffix", "ngram-cache", "ngram-map-k", "ngram-mod"] {
         let fast = with(&request, json!({"speculative": eager(kind)}));
-        let cancelled = submit(&system, Speculative, &fast);
-        let answer = complete(&system, Speculative, &fast);
-        let command = json!({"id": cancelled}).to_string();
-        system.with_server(|server| server.cancel(Speculative, Some(command.as_bytes()))).unwrap();
+        // In the slot of one that was cancelled, and beside another.
+        let endless = with(&fast, json!({"n_predict": -1, "id_slot": 0}));
+        cancelled(&system, Speculative, &endless);
+        let beside = submit(&system, Speculative, &with(&endless, json!({"id_slot": 1})));
+        let answer = complete(&system, Speculative, &with(&fast, json!({"id_slot": 0})));
+        let command = json!({"id": beside}).to_string();
+        let stopped = system.with_server(|server| server.cancel(Speculative, Some(command.as_bytes()))).unwrap();
+        assert_eq!(stopped["cancelled"], true, "{kind}");
         assert_eq!(essence(&answer), essence(&plain), "{kind}");
         assert!(answer["speculative"]["n_drafted"].as_u64() > Some(0), "{kind} {}", answer["speculative"]);
     }

@@ -70,6 +70,7 @@ fn texts_are_the_same_with_flash_attention_and_without() {
         json!({"flash_attn": "off", "n_parallel": 2, "kv_unified": true, "n_ctx": 1024}),
     ] {
         let system = start(with(&json!({"n_ctx": 512}), more));
+        let mut accepted = 0;
         for (seed, prompt) in prompts().iter().enumerate().skip(1).step_by(4) {
             let request = json!({
                 "prompt": prompt, "n_predict": 120, "temperature": seed / 4 % 2, "seed": seed, "ignore_eos": true, "return_tokens": true,
@@ -79,7 +80,9 @@ fn texts_are_the_same_with_flash_attention_and_without() {
             let speculative = json!({"type": "draft", "adaptive": false, "n_max": 1 + seed % 7});
             let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
             assert_eq!(essence(&fast), essence(&plain), "{request} {speculative}");
+            accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         }
+        assert!(accepted > 100, "{accepted}");
     }
 }
 
@@ -184,6 +187,7 @@ fn samplings() -> Vec<Value> {
 fn every_sampler_leaves_speculation_lossless() {
     let system = start(json!({"n_ctx": 512}));
     let settings = samplings();
+    let (mut drafted, mut accepted) = (0, 0);
     for (seed, setting) in settings.iter().enumerate() {
         let base = json!({
             "prompt": "Once upon a time there was a child named", "n_predict": 64, "temperature": 0.9, "seed": seed,
@@ -195,8 +199,11 @@ fn every_sampler_leaves_speculation_lossless() {
             let speculative = json!({"verify": verify, "adaptive": false, "n_max": 6, "n_branches": n_branches});
             let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
             assert_eq!(essence(&fast), essence(&plain), "{setting} {verify}");
+            drafted += fast["speculative"]["n_drafted"].as_u64().expect("a count");
+            accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         }
     }
+    assert!(accepted > 300 && drafted > accepted, "{accepted} of {drafted}");
 }
 
 /// Where the first branch is wrong another may be right: of two drafts of the same depth the one with branches brings more.
@@ -261,12 +268,22 @@ fn rules_that_compare_probabilities_work_with_every_sampler() {
         for way in drawing_ways() {
             let request = with(&with(&base, setting.clone()), json!({"speculative": way}));
             let ids = [(); 2].map(|()| submit(&system, Speculative, &request));
-            let answers = ids.map(|id| drain(&system, Speculative, id).pop().expect("a final response"));
-            for answer in &answers {
+            let updates = ids.map(|id| drain(&system, Speculative, id));
+            let probs = updates.each_ref().map(|updates| -> Vec<Value> {
+                let of = |update: &Value| update["completion_probabilities"].as_array().cloned().unwrap_or_default();
+                updates.iter().flat_map(of).collect()
+            });
+            let answers = updates.map(|mut updates| updates.pop().expect("a final response"));
+            for (answer, probs) in answers.iter().zip(&probs) {
                 assert_eq!(answer["success"], true, "{request}: {answer}");
-                let probs = answer["completion_probabilities"].as_array().expect("probabilities");
                 let given =
                     |probs: &Value| probs["prob"].as_f64() > Some(0.0) || probs["logprob"].as_f64() > Some(-60.0);
+                // Those of a stop string are not shown.
+                let n = answer["tokens_predicted"].as_u64().expect("a count") as usize;
+                assert!(
+                    probs.len() == n || answer["stop_type"] == "word" && (n - 3..n).contains(&probs.len()),
+                    "{answer}"
+                );
                 assert!(probs.iter().all(given), "{request} {probs:?}");
                 accepted += answer["speculative"]["n_accepted"].as_u64().expect("a count");
             }

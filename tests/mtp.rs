@@ -156,8 +156,15 @@ fn neighbours_change_nothing() {
                     .collect();
                 for ((index, id), request) in ids.into_iter().enumerate().zip(&requests) {
                     let family = if index == 2 { Completion } else { Speculative };
-                    let said = text(&drain(&system, family, id));
+                    let updates = drain(&system, family, id);
+                    let said = text(&updates);
                     let expected = complete(&plain, Completion, request);
+                    let predicted = |answer: &Value| answer["tokens_predicted"].clone();
+                    assert_eq!(
+                        updates.last().map(predicted),
+                        Some(predicted(&expected)),
+                        "{model} {index} {temperature}"
+                    );
                     // Cells of a shared buffer are summed up in the order in which they were taken.
                     if more.get("kv_unified").is_none() {
                         assert_eq!(
@@ -535,7 +542,9 @@ fn a_drafter_survives_every_order_of_calls() {
                     drafted += drafts.iter().map(|draft| draft.tokens.len()).sum::<usize>();
                 }
             }
-            assert!(drafter.disabled(9).is_none(), "{step}");
+            for why in [0, 1].into_iter().filter_map(|slot| drafter.disabled(slot)) {
+                assert!(why.starts_with("the text is longer than the layers' context"), "{step}: {why}");
+            }
         }
         assert!(drafted > 50, "{drafted}");
     }

@@ -71,9 +71,7 @@ fn content(answer: &Value) -> String {
 }
 
 fn refused(system: &System, init: &Value) -> String {
-    let begun = Instant::now();
     let error = system.init(init.to_string().as_bytes()).expect_err("no such server");
-    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     error.message().to_owned()
 }
 

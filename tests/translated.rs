@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 
 use common::other::Changed;
-use common::{complete, drain, prompts, start, submit, text, tiny, with};
+use common::{cancelled, complete, drain, prompts, start, submit, text, tiny, with};
 use foredraft::api::Family::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
@@ -128,10 +128,8 @@ fn full_contexts_and_cancels_leave_no_wrong_draft() {
             let plain = complete(&system, Completion, &request);
             assert_eq!(plain["truncated"], true);
             let fast = with(&request, eager());
-            let cancelled = submit(&system, Speculative, &fast);
-            let answer = complete(&system, Speculative, &fast);
-            let command = json!({"id": cancelled}).to_string();
-            system.with_server(|server| server.cancel(Speculative, Some(command.as_bytes()))).expect("cancelled");
+            cancelled(&system, Speculative, &with(&fast, json!({"n_predict": -1, "id_slot": 0})));
+            let answer = complete(&system, Speculative, &with(&fast, json!({"id_slot": 0})));
             assert_eq!(essence(&answer), essence(&plain), "{name} {n_keep}");
             through_text += late(&answer);
             direct += late(&complete(&other, Speculative, &fast));

@@ -60,7 +60,7 @@ pub fn exit(result: Result<()>) -> ExitCode {
     }
 }
 
-/// The one in the middle; the upper one of two.
+/// The one in the middle; between two the mean.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let at = |place: usize| values.get(place).copied().unwrap_or(f64::NAN);

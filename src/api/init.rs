@@ -161,7 +161,7 @@ impl InitRequest {
         let model_alias = fields.c_text("model_alias")?;
         let chat_template = fields.c_text("chat_template")?;
         let log_level = log_level(fields)?;
-        refuse_and_ignore(fields)?;
+        ignore_http_keys(fields);
         Ok(InitRequest { config, model_alias, chat_template, defaults, log_level, warnings: Vec::new() })
     }
 }
@@ -309,14 +309,13 @@ fn check_together(model: &ModelParams, context: &ContextParams, type_v: &str) ->
     }
 }
 
-/// Keys of later versions, and keys of the old server's HTTP side.
-fn refuse_and_ignore(fields: &mut Fields) -> Result<()> {
+/// Keys of the old server's HTTP side.
+fn ignore_http_keys(fields: &mut Fields) {
     for key in ["hostname", "port", "public_path", "read_timeout", "write_timeout"] {
         if fields.get(key).is_some() {
             fields.warn(format!("{key}: ignored, there is no HTTP server"));
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

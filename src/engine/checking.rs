@@ -9,6 +9,7 @@ use super::task::{Task, Weighing};
 use crate::error::{Code, Error, Result};
 use crate::llama::{Context, Token, Vocab};
 use crate::sampling::{self, Sampler, TokenProbs};
+use crate::session::Sequence;
 use crate::speculative::Source;
 use crate::speculative::verify::{self, Drawn, Next, Proposal, Row, StepChance, Target, Verdict};
 
@@ -36,48 +37,55 @@ pub(super) fn check(context: &mut Context, slot: &mut Slot, row: usize, draft: &
     }
 }
 
-/// `coupled` and `match`: goes on as long as the target chooses what was drafted, in any branch
-/// ([`verify::matching`]).
+/// `coupled` and `match`: goes on as long as the target chooses what was drafted, in any branch.
 fn compare(context: &mut Context, slot: &mut Slot, row: usize, draft: &Drafted<'_>) -> Checked {
     let model = Arc::clone(context.model());
-    let (mut node, mut accepted) = (0, 0);
-    loop {
-        let Some(task) = &mut slot.task else { return (None, accepted) };
-        let Some(logits) = context.logits(row + slot.branches.row(node)) else { return (Some(no_logits()), accepted) };
-        let (token, probs) = match pick(task, logits) {
-            Ok(picked) => picked,
-            Err(error) => return (Some(Stop::Error(error)), accepted),
+    let Slot { task: Some(task), branches, cache, .. } = slot else { return (None, 0) };
+    let branches = &*branches;
+    let child = |node: usize, token: Token| {
+        branches.children(node).find(|child: &usize| draft.tokens.get(*child - 1) == Some(&token))
+    };
+    let (mut stop, mut accepted) = (None, 0);
+    let choose = |node: usize| {
+        let Some(logits) = context.logits(row + branches.row(node)) else {
+            stop = Some(no_logits());
+            return None;
         };
-        if let Err(error) = task.sampler.accept(token) {
-            return (Some(Stop::Error(error)), accepted);
-        }
+        let chosen = pick(task, logits).and_then(|chosen| task.sampler.accept(chosen.0).map(|()| chosen));
+        let (token, probs) = match chosen {
+            Ok(chosen) => chosen,
+            Err(error) => {
+                stop = Some(Stop::Error(error));
+                return None;
+            }
+        };
         if let Some(compare) = &mut task.compare {
             compare.sampled(token, logits);
         }
-        let drafted = |child: &usize| draft.tokens.get(*child - 1) == Some(&token);
-        let child = slot.branches.children(node).find(drafted);
+        let child = child(node, token);
         accepted += usize::from(child.is_some());
-        match (take(slot, draft, child, token, probs, model.vocab()), child) {
-            (None, Some(child)) => node = child,
-            (stop, _) => return (stop, accepted),
-        }
-    }
+        stop = take(task, cache, branches, draft, child, (token, probs), model.vocab());
+        stop.is_none().then_some(Next { token, p: 1.0 })
+    };
+    verify::matching::verify(child, choose);
+    (stop, accepted)
 }
 
 /// Takes a token into the text: that of the draft's node `child`, or the target's own.
 fn take(
-    slot: &mut Slot,
+    task: &mut Task,
+    cache: &mut Sequence,
+    branches: &Branches,
     draft: &Drafted<'_>,
     child: Option<usize>,
-    token: Token,
-    probs: Option<TokenProbs>,
+    (token, probs): (Token, Option<TokenProbs>),
     vocab: &Vocab,
 ) -> Option<Stop> {
-    if child.is_some_and(|child| slot.branches.is_own(child)) {
-        slot.cache.push(&[token]);
+    if child.is_some_and(|child| branches.is_own(child)) {
+        cache.push(&[token]);
     }
     let source = draft.source.filter(|_| child.is_some()).unwrap_or(Source::Target);
-    slot.task.as_mut()?.generated(token, source, probs, vocab)
+    task.generated(token, source, probs, vocab)
 }
 
 /// The token that the target chooses, with its probabilities if they were asked for.
@@ -152,23 +160,23 @@ fn say(
     next: Option<Next>,
 ) -> (Option<Stop>, usize) {
     let model = Arc::clone(context.model());
+    let Slot { task: Some(task), branches, cache, .. } = slot else { return (None, 0) };
     let (mut before, mut accepted) = (0, 0);
     loop {
-        let Some(task) = &mut slot.task else { return (None, accepted) };
-        let child = slot.branches.towards(before, node);
+        let child = branches.towards(before, node);
         let drafted = child.and_then(|child| {
             Some(Next { token: *draft.tokens.get(child - 1)?, p: listed.get(child).copied().unwrap_or(0.0) })
         });
         let Some(Next { token, p }) = drafted.or(next) else { return (None, accepted) };
-        let probs = match probs_of(task, context.logits(row + slot.branches.row(before)), token) {
+        let probs = match probs_of(task, context.logits(row + branches.row(before)), token) {
             Ok(probs) => probs,
             Err(error) => return (Some(Stop::Error(error)), accepted),
         };
-        if let Err(error) = accept(task, context.logits(row + slot.branches.row(before)), token, p) {
+        if let Err(error) = accept(task, context.logits(row + branches.row(before)), token, p) {
             return (Some(Stop::Error(error)), accepted);
         }
         accepted += usize::from(child.is_some());
-        match (take(slot, draft, child, token, probs, model.vocab()), child) {
+        match (take(task, cache, branches, draft, child, (token, probs), model.vocab()), child) {
             (None, Some(child)) => before = child,
             (stop, _) => return (stop, accepted),
         }

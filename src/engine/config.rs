@@ -30,7 +30,7 @@ pub struct Config {
     pub embedding: bool,
     /// Requests that may wait for a slot; one more is refused.
     pub max_queue: usize,
-    /// Whether both models evaluate a token before the first request, so that it is not the slow one.
+    /// Whether both models are evaluated before the first request: so that it is not the slow one, and to measure what batches cost.
     pub warmup: bool,
     /// NUMA strategy, if any; takes effect once a process.
     pub numa: Option<Numa>,

@@ -50,7 +50,7 @@ pub struct Progress {
 /// More text, and the tokens that it was made of.
 #[derive(Debug, Default)]
 pub struct Update {
-    /// Whole UTF-8 without any part of a stop string. May be empty when tokens are reported.
+    /// Whole UTF-8 without any part of a stop string; never empty.
     pub text: String,
     /// The tokens since the last update (text that may become part of a stop string comes later than its tokens).
     pub tokens: Vec<Generated>,
@@ -65,7 +65,7 @@ pub enum Stop {
     Eos,
     /// One of the stop strings appeared.
     Word(String),
-    /// `n_predict` tokens were generated, or the context is full and may not shift.
+    /// `n_predict` tokens were generated, `t_max_predict_ms` passed, or the context is full and may not shift.
     Limit,
     /// The request's `timeout_ms` passed.
     Timeout,
@@ -101,7 +101,7 @@ pub struct Timings {
     pub predicted: Duration,
     /// Prompt tokens reused from the cache.
     pub cache_n: usize,
-    /// Drafted tokens, when the request speculates.
+    /// Drafted tokens and how many of them were accepted, when the request speculates.
     pub draft: Option<(usize, usize)>,
 }
 

@@ -122,7 +122,6 @@ impl Generation {
             (0..self.slots.len()).filter(|other| *other != index).for_each(|other| self.forget(other));
             return Err(error);
         }
-        slot.lora = self.context.model().lora_scales();
         slot.seed = session.seed;
         slot.lora.clone_from(&session.lora);
         slot.loaded = Some(session.target.tokens.clone());

@@ -1,7 +1,4 @@
 //! Completions: one call that waits, or a request that is polled; plain, and with speculation by default.
-//!
-//! Each function takes a JSON object and returns one, which the caller owns and releases with `free_string` or `free`.
-//! `cmd` of the poll and cancel functions may be NULL or empty: the newest request of the same family is meant.
 
 use std::ffi::c_char;
 
@@ -10,14 +7,14 @@ use super::guard::{answer, bytes, required};
 use crate::api::Family;
 
 /// Generates, and returns the final response; with `prompts` or `n_cmpl` the `results`, one for each text. Waits until the
-/// request has finished.
+/// request has finished. The caller owns the returned string.
 #[unsafe(no_mangle)]
 pub extern "C" fn get_completion(req: *const c_char) -> *const c_char {
     // SAFETY: see the room's promise.
     answer(|| SYSTEM.with_server(|server| server.complete(Family::Completion, unsafe { required(req) }?)))
 }
 
-/// Queues a request and returns its `id` and `prompt_stats`.
+/// Queues a request and returns its `id` and `prompt_stats`. The caller owns the returned string.
 #[unsafe(no_mangle)]
 pub extern "C" fn async_completion_init(req: *const c_char) -> *const c_char {
     // SAFETY: see the room's promise.
@@ -25,21 +22,24 @@ pub extern "C" fn async_completion_init(req: *const c_char) -> *const c_char {
 }
 
 /// Takes the updates of a request since the last poll: `{"id": 7, "timeout_ms": 0}`. `finished` is true once the last
-/// one was handed out. Waits for an update up to `timeout_ms`; 0 never waits.
+/// one was handed out. Waits for an update up to `timeout_ms`; 0 never waits. NULL or `{}`: the newest request of
+/// `async_completion_init`. The caller owns the returned string.
 #[unsafe(no_mangle)]
 pub extern "C" fn async_completion_poll(cmd: *const c_char) -> *const c_char {
     // SAFETY: see the room's promise.
     answer(|| SYSTEM.with_server(|server| server.poll(Family::Completion, unsafe { bytes(cmd) })))
 }
 
-/// Ends a request within one evaluation; its last update says so.
+/// Ends a request, `{"id": 7}`, within one evaluation; its last update says so. NULL or `{}`: the newest request of
+/// `async_completion_init`. The caller owns the returned string.
 #[unsafe(no_mangle)]
 pub extern "C" fn async_completion_cancel(cmd: *const c_char) -> *const c_char {
     // SAFETY: see the room's promise.
     answer(|| SYSTEM.with_server(|server| server.cancel(Family::Completion, unsafe { bytes(cmd) })))
 }
 
-/// As `get_completion`, with speculation unless the request turns it off. The text is the same.
+/// As `get_completion`, with speculation unless the request turns it off. With the default `verify`, and with `match`, the
+/// text is the same.
 #[unsafe(no_mangle)]
 pub extern "C" fn speculative_completion(req: *const c_char) -> *const c_char {
     // SAFETY: see the room's promise.
@@ -53,14 +53,14 @@ pub extern "C" fn speculative_completion_init(req: *const c_char) -> *const c_ch
     answer(|| SYSTEM.with_server(|server| server.submit(Family::Speculative, unsafe { required(req) }?)))
 }
 
-/// As `async_completion_poll`; without an `id` the newest request of `speculative_completion_init` is meant.
+/// As `async_completion_poll`; with NULL or `{}` the newest request of `speculative_completion_init` is meant.
 #[unsafe(no_mangle)]
 pub extern "C" fn speculative_completion_poll(cmd: *const c_char) -> *const c_char {
     // SAFETY: see the room's promise.
     answer(|| SYSTEM.with_server(|server| server.poll(Family::Speculative, unsafe { bytes(cmd) })))
 }
 
-/// As `async_completion_cancel`; without an `id` the newest request of `speculative_completion_init` is meant.
+/// As `async_completion_cancel`; with NULL or `{}` the newest request of `speculative_completion_init` is meant.
 #[unsafe(no_mangle)]
 pub extern "C" fn speculative_completion_cancel(cmd: *const c_char) -> *const c_char {
     // SAFETY: see the room's promise.

@@ -81,6 +81,12 @@ pub(crate) fn mix(hash: u64) -> u64 {
 thread_local! {
     static START: Instant = Instant::now();
     static PASSED: cell::Cell<Duration> = const { cell::Cell::new(Duration::ZERO) };
+    static EVALUATED: cell::Cell<usize> = const { cell::Cell::new(0) };
+}
+
+/// How many batches this thread's scripts have evaluated.
+pub(crate) fn evaluations() -> usize {
+    EVALUATED.get()
 }
 
 /// The time by this thread's scripts: only their evaluations take any.
@@ -211,6 +217,11 @@ impl Script {
         self.of(sequence).iter().map(|cell| cell.token).collect()
     }
 
+    /// How many batches it has evaluated.
+    pub(crate) fn n_evaluated(&self) -> usize {
+        self.n_evaluated
+    }
+
     /// The faults that are still to come.
     pub(crate) fn faults(&self) -> impl Iterator<Item = &Fault> {
         self.faults.values()
@@ -237,6 +248,7 @@ impl Script {
         PASSED.set(PASSED.get() + self.cost + self.cost / 8 * further);
         let fault = self.faults.remove(&self.n_evaluated);
         self.n_evaluated += 1;
+        EVALUATED.set(EVALUATED.get() + 1);
         (self.seen, self.rows, self.unsettled) = (Vec::new(), Vec::new(), false);
         let new = cells_of(batch, scales);
         self.check_order(&new);

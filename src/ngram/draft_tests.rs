@@ -67,7 +67,7 @@ fn cache(known: &[Known]) -> Cache {
     Cache::parse(&naive.bytes(), "memory".as_ref(), None).unwrap()
 }
 
-/// The thresholds of speculation.md: just enough, and one less.
+/// The thresholds of llama.cpp's `ngram-cache.cpp`: just enough, and one less.
 #[test]
 fn thresholds() {
     let history = [1, 2, 3, 4];

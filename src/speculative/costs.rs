@@ -10,7 +10,7 @@ pub const MAX_MEASURED: usize = MAX_DRAFT + 1;
 /// v(n), the cost of a target batch of n tokens, and c, that of a drafted token, both in evaluations of one token by
 /// the target. One for all requests.
 ///
-/// On CPUs v climbs in steps and may even fall from one n to the next (`speculation.md` has figures), so it is a table
+/// On CPUs v climbs in steps and may even fall from one n to the next (with Q4_0 four tokens can cost less than two), so it is a table
 /// and not a line. What slows down all evaluations alike (a longer context, a busy machine) goes into one factor,
 /// so that sizes that are seldom used stay comparable with those in use.
 ///

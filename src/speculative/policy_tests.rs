@@ -41,7 +41,7 @@ fn a_fixed_length_stays() {
 
 #[test]
 fn a_step_of_v_is_used_to_its_end() {
-    // As Q4_0 in speculation.md: four tokens cost less than two.
+    // As measured with Q4_0: four tokens cost less than two.
     let costs = costs(&[(1, 100), (2, 148), (3, 191), (4, 132), (5, 180), (8, 247)], 0.0);
     let plan = plan(&costs, 1.2);
     assert_eq!(plan.best([0.5].into_iter(), 0).0, 0, "one token at 1.48 does not pay");

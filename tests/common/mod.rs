@@ -54,6 +54,13 @@ pub fn complete(system: &System, family: Family, request: &Value) -> Value {
     answer
 }
 
+/// The answers of a request for `n` texts.
+pub fn results(answer: &Value, n: usize) -> &[Value] {
+    let results = answer["results"].as_array().unwrap_or_else(|| panic!("results: {answer}"));
+    assert_eq!(results.len(), n, "{answer}");
+    results
+}
+
 /// The number of a queued request.
 pub fn submit(system: &System, family: Family, request: &Value) -> u64 {
     let bytes = request.to_string();
@@ -77,6 +84,22 @@ pub fn drain(system: &System, family: Family, id: u64) -> Vec<Value> {
             return updates;
         }
     }
+}
+
+/// Begins a request that would not end by itself, cancels it when it has said something, and gives all its updates.
+pub fn cancelled(system: &System, family: Family, request: &Value) -> Vec<Value> {
+    let id = submit(system, family, request);
+    let mut updates = Vec::new();
+    while text(&updates).is_empty() {
+        let answer = poll(system, family, id, 60_000);
+        assert_eq!(answer["finished"], false, "{request}: {answer}");
+        updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
+    }
+    let command = json!({"id": id}).to_string();
+    let answer = system.with_server(|server| server.cancel(family, Some(command.as_bytes()))).expect("an answer");
+    assert_eq!(answer["cancelled"], true, "{request}: {answer}");
+    updates.extend(drain(system, family, id));
+    updates
 }
 
 /// The text of a request's updates.

@@ -3,14 +3,14 @@
 use foredraft::api::Family::Completion;
 use serde_json::{Value, json};
 
-use crate::common::{complete, drain, poll, start, submit, with};
+use crate::common::{complete, drain, poll, results, start, submit, with};
 use crate::frame::{Row, Seen, Way, base, row, run, tokenized};
 
 const STORY: &str = "Once upon a time there was a child named";
 
 /// The `results` of an answer: their contents.
-fn contents(answer: &Value) -> Vec<String> {
-    let results = answer["results"].as_array().unwrap_or_else(|| panic!("results: {answer}"));
+fn contents(answer: &Value, n: usize) -> Vec<String> {
+    let results = results(answer, n);
     for (index, result) in results.iter().enumerate() {
         assert_eq!(
             (&result["index"], &result["success"], &result["stop"]),
@@ -73,14 +73,14 @@ pub fn rows() -> Vec<Row> {
             &["prompts", "results", "index"],
             json!({"prompt": "", "prompts": [STORY, ["Tom", 5], "<|im_start|>user\nCount"]}),
             |seen| {
-                let texts = contents(&seen.answer);
+                let texts = contents(&seen.answer, 3);
                 let prompts = seen.request["prompts"].as_array().expect("prompts");
                 for (index, (text, prompt)) in texts.iter().zip(prompts).enumerate() {
                     assert_eq!(text, &alone(seen, json!({"prompt": prompt})), "{prompt}");
                     assert_eq!(&seen.answer["results"][index]["prompt"], prompt);
                 }
                 // One of a list is still a list; one that is wrong keeps all from running.
-                assert_eq!(contents(&seen.ask(json!({"prompts": [STORY]})).answer), texts[..1]);
+                assert_eq!(contents(&seen.ask(json!({"prompts": [STORY]})).answer, 1), texts[..1]);
                 let error = seen.refused(json!({"prompts": ["a", ["b", 99999]]}));
                 assert_eq!(error, "prompts[1][1]: 99999 is not in the vocabulary of 1536 tokens");
                 // Each has its own stop.
@@ -89,8 +89,7 @@ pub fn rows() -> Vec<Row> {
             },
         ),
         row(&["n_cmpl"], json!({"n_cmpl": 3, "temperature": 1.2}), |seen| {
-            let texts = contents(&seen.answer);
-            assert_eq!(texts.len(), 3);
+            let texts = contents(&seen.answer, 3);
             for (copy, text) in texts.iter().enumerate() {
                 assert_eq!(text, &alone(seen, json!({"seed": 7 + copy})), "the seeds count up");
                 assert_eq!(seen.answer["results"][copy]["generation_settings"]["seed"], 7 + copy);
@@ -101,7 +100,7 @@ pub fn rows() -> Vec<Row> {
             let seeds = both.answer["results"].as_array().expect("results").iter();
             let seeds: std::collections::HashSet<u64> =
                 seeds.map(|result| result["generation_settings"]["seed"].as_u64().expect("a seed")).collect();
-            assert_eq!((seeds.len(), contents(&both.answer).len()), (4, 4));
+            assert_eq!((seeds.len(), contents(&both.answer, 4).len()), (4, 4));
             assert!(seen.refused(json!({"n_cmpl": 0})).starts_with("n_cmpl: expected a whole number"));
             assert!(seen.refused(json!({"n_cmpl": 5000})).starts_with("max_queue: 5000 texts were asked for"));
             assert_eq!(seen.ask(json!({"n_cmpl": 1})).content(), texts[0]);
@@ -119,9 +118,17 @@ pub fn rows() -> Vec<Row> {
                     .collect();
                 assert_eq!(timings[1..], [1, 1], "{timings:?}");
                 let plain = seen.ask(json!({"cache_prompt": false}));
-                assert_eq!(contents(&plain.answer), contents(&seen.answer));
+                assert_eq!(contents(&plain.answer, 3), contents(&seen.answer, 3));
             },
         ),
+        row(&["prompt_stats"], json!({"cache_prompt": true}), |seen| {
+            let again = seen.ask(json!({}));
+            let stats = &again.answer["prompt_stats"];
+            let part = |key: &str| stats[key].as_str().expect("text").to_owned();
+            assert!(stats["n_past"].as_u64() > Some(3) && !part("to_eval").is_empty(), "{stats}");
+            let prompt = again.answer["prompt"].as_str().expect("text");
+            assert_eq!(part("cached") + &part("to_eval"), format!("<|endoftext|>{prompt}"), "{stats}");
+        }),
         row(&["id_slot", "cache_prompt", "tokens_cached"], json!({"id_slot": 2, "cache_prompt": true}), |seen| {
             assert_eq!(seen.answer["id_slot"], 2);
             let n = seen.answer["tokens_evaluated"].as_u64().expect("a count");
@@ -177,7 +184,7 @@ fn with_fewer_slots_than_texts_and_with_shared_cells() {
     for init in [json!({"n_ctx": 256, "n_parallel": 2}), json!({"n_ctx": 512, "n_parallel": 3, "kv_unified": true})] {
         let system = start(init);
         let request = with(&base(Way::Whole), json!({"n_cmpl": 5, "cache_prompt": true}));
-        let several = contents(&complete(&system, Way::Whole.family(), &request));
+        let several = contents(&complete(&system, Way::Whole.family(), &request), 5);
         for (copy, text) in several.iter().enumerate() {
             let one = with(&base(Way::Whole), json!({"seed": 7 + copy}));
             assert_eq!(complete(&system, Way::Whole.family(), &one)["content"], *text);
@@ -209,7 +216,7 @@ fn a_time_limit_ends_all_texts() {
     let system = start(json!({"n_ctx": 256, "n_parallel": 2}));
     let more = json!({"n_cmpl": 4, "n_predict": -1, "ignore_eos": true, "timeout_ms": 300});
     let answer = complete(&system, Way::Whole.family(), &with(&base(Way::Whole), more));
-    for result in answer["results"].as_array().expect("results") {
+    for result in results(&answer, 4) {
         assert_eq!(result["stop_type"], "timeout", "{result}");
     }
 }

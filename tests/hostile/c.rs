@@ -120,6 +120,14 @@ pub fn deinit() {
     function::<extern "C" fn()>("deinit")();
 }
 
+/// The pointer that is the library's, and its text.
+pub fn version() -> (usize, String) {
+    let version = function::<extern "C" fn() -> *const c_char>("version")();
+    // SAFETY: a NUL-terminated text that lives as long as the library.
+    let text = unsafe { CStr::from_ptr(version) }.to_str().expect("UTF-8").to_owned();
+    (version as usize, text)
+}
+
 pub fn free_null() {
     function::<extern "C" fn(*const c_char)>("free_string")(std::ptr::null());
 }

@@ -1,6 +1,6 @@
 //! Callbacks that call back: every function from inside both of them, and their replacement at any moment.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::c::{
     FUNCTIONS, call, command, deinit, drop_line, endless, init, init_async, last_update, loaded, set_log_callback,
-    set_update_callback, status, submit, until, works,
+    set_update_callback, status, submit, turn, until, works,
 };
 
 /// What the calls from inside a callback answered.
@@ -95,6 +95,52 @@ fn every_function_from_inside_the_log_callback() {
     );
     set_log_callback(Some(drop_line), 0);
     works();
+}
+
+/// What [`collect`] was told: level, text and the host's pointer.
+static LINES: Mutex<Vec<(i32, String, usize)>> = Mutex::new(Vec::new());
+
+extern "C" fn collect(level: i32, text: *const c_char, user: *mut c_void) {
+    // SAFETY: the library passes a NUL-terminated text.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+    LINES.lock().expect("not poisoned").push((level, text, user as usize));
+}
+
+#[test]
+fn log_lines_come_with_their_level_and_the_hosts_pointer() {
+    const USER: usize = 7;
+    let _turn = turn();
+    let lines = || std::mem::take(&mut *LINES.lock().expect("not poisoned"));
+    set_log_callback(Some(collect), USER);
+    lines();
+    assert_eq!(init(Some(command(json!({"log_level": "debug", "no_such_key": 1})).to_string().as_bytes())), 0);
+    let said = lines();
+    assert!(said.iter().all(|(level, _, user)| (1..=4).contains(level) && *user == USER), "{said:?}");
+    let has = |level: i32, part: &str| said.iter().any(|(l, text, _)| *l == level && text.contains(part));
+    assert!(has(2, "llama_model_loader"), "llama.cpp's own lines: {said:?}");
+    assert!(has(3, "no_such_key"), "ours: {said:?}");
+
+    // `__debug` writes the request and the answer, whatever the level.
+    deinit();
+    lines();
+    assert_eq!(init(Some(command(json!({"log_level": "error", "no_such_key": 1})).to_string().as_bytes())), 0);
+    assert_eq!(lines(), [], "nothing is an error");
+    let request = json!({"prompt": "Once upon", "n_predict": 2, "tag": "a mark", "__debug": true});
+    let answer = call("get_completion", &request);
+    let debugged: Vec<Value> = lines().iter().filter_map(|(_, text, _)| json_in(text)).collect();
+    assert!(debugged.contains(&request) && debugged.contains(&answer), "{debugged:?}");
+
+    assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
+    let said = lines();
+    assert!(said.iter().any(|(level, text, _)| *level == 4 && text.contains("/nowhere.gguf")), "{said:?}");
+    set_log_callback(Some(drop_line), 0);
+    assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
+    assert_eq!(lines(), [], "a replaced callback is not called");
+}
+
+/// The object that a line ends with.
+fn json_in(line: &str) -> Option<Value> {
+    serde_json::from_str(&line[line.find('{')?..]).ok()
 }
 
 extern "C" fn unload(_id: u64, _user: *mut c_void) {

@@ -5,7 +5,10 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::c::{Random, call, command, deinit, init, init_async, loaded, model, refusal, status, turn, until, works};
+use crate::c::{
+    Random, call, command, deinit, init, init_async, last_update, loaded, model, refusal, status, submit, turn, until,
+    works,
+};
 use crate::gguf::Gguf;
 
 fn folder() -> PathBuf {
@@ -229,6 +232,29 @@ fn load_what_the_parent_wrote() {
         }
     }
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
+    works();
+}
+
+/// Weights that are no numbers give no probabilities: an error, and nothing else.
+#[test]
+fn models_that_compute_nothing() {
+    let turn = turn();
+    let gguf = Gguf::read(&model("draft"));
+    let data = gguf.tensors.end.next_multiple_of(32);
+    let path = file("not-a-number", &gguf.with(data, &vec![0xFF; gguf.bytes.len() - data]));
+    assert_eq!(load(&path), 0, "{}", status());
+    let request = json!({"prompt": "Once upon a time", "n_predict": 3, "temperature": 0});
+    for name in ["get_completion", "speculative_completion"] {
+        let (code, error) = refusal(name, &request);
+        assert_eq!(code, "model_error", "{error}");
+    }
+    for family in ["async_completion", "speculative_completion"] {
+        let last = last_update(family, submit(&format!("{family}_init"), &request));
+        assert_eq!((&last["stop_type"], &last["code"]), (&json!("error"), &json!("model_error")), "{last}");
+        assert_eq!((&last["success"], &last["status"]), (&json!(false), &json!(500)), "{last}");
+    }
+    drop(turn);
+    let _turn = loaded(json!({}));
     works();
 }
 

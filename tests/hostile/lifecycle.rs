@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::c::{
     COMMANDS, FUNCTIONS, call, command, deinit, endless, init, init_async, loaded, needing_a_model, refusal,
-    set_log_callback, set_update_callback, status, submit, turn, until, wait_for_state, works,
+    set_log_callback, set_update_callback, status, submit, turn, until, version, wait_for_state, works,
 };
 
 /// Holds whoever calls back until it is opened: a load, or an evaluation, that takes as long as a test wants.
@@ -268,4 +268,14 @@ fn chat_templates_by_name() {
     check_refused(&json!({"messages": messages}));
     assert_eq!(call("apply_template", &with("chatml"))["prompt"], chatml);
     works();
+}
+
+#[test]
+fn the_version_is_the_librarys_for_ever() {
+    let turn = loaded(json!({}));
+    let first = version();
+    assert_eq!(status()["version"], first.1);
+    assert_eq!(version(), first);
+    drop(turn);
+    assert_eq!(version(), first, "also when nothing is loaded");
 }

@@ -223,9 +223,16 @@ fn wrong_requests_name_what_is_wrong() {
     }
     let unknown = done("lookup_stats", &json!({"tokens": tokens, "n_drafts": 5}));
     assert!(unknown["warnings"][0].as_str().is_some_and(|warning| warning.contains("n_draft")), "{unknown}");
+    let number = |key: &str| unknown[key].as_f64().unwrap_or_else(|| panic!("{key}: {unknown}"));
+    for key in
+        ["n_predict", "n_drafted", "n_accept", "accept_rate", "t_draft_flat_ms", "t_draft_ms", "tokens_per_second"]
+    {
+        assert!(number(key) >= 0.0, "{key}: {unknown}");
+    }
+    assert!((number("us_per_token") * number("n_drafted") - 1e3 * number("t_draft_ms")).abs() < 1.0, "{unknown}");
     // Nothing was made by any of them.
     assert_eq!(names(&folder), ["cut", "good", "huge"]);
-    done("lookup_create", &json!({"text": "one two three", "file": "", "output": out}));
+    done("lookup_create", &json!({"tokens": tokens, "file": "", "output": out}));
 }
 
 /// Long work on one thread: others are served meanwhile, the status says how far it is, and `deinit` ends it.

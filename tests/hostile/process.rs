@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::c::{command, deinit, init, init_async, loaded, refusal, status, submit, turn, wait_for_state, works};
+use crate::c::{
+    command, deinit, init, init_async, loaded, refusal, set_log_callback, status, submit, turn, wait_for_state, works,
+};
 
 /// How the child exits; nothing else does so.
 const EXITED: i32 = 42;
@@ -68,6 +70,22 @@ fn exit_as_the_parent_says() {
         _ => works(),
     }
     std::process::exit(EXITED);
+}
+
+#[test]
+fn without_a_callback_the_log_goes_to_stderr() {
+    let child = alone("log_as_the_parent_says", "");
+    let [out, err] = [child.stdout, child.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(child.status.success(), "{out}{err}");
+    assert!(err.contains("/nowhere.gguf") && !out.contains("/nowhere.gguf"), "{out}{err}");
+}
+
+#[test]
+#[ignore = "run by without_a_callback_the_log_goes_to_stderr"]
+fn log_as_the_parent_says() {
+    let _turn = turn();
+    set_log_callback(None, 0);
+    assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
 }
 
 #[test]

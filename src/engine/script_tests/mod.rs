@@ -3,10 +3,12 @@
 //! - `schedules`: what a request says is what the script alone says (`reference`), whatever else happens: other
 //!   requests, cancels, drafts, shifts, reused and copied caches, sessions, evaluations that fail.
 //! - `laws`: the rules that keep the distribution alone do so through the whole engine.
+//! - `batches`: one evaluation checks the drafts of all slots, and each drafts for all of them.
 //! - `memory`: a step, up to its evaluation, allocates nothing.
 //! - `sessions`: one is put in whatever waits to be moved or copied.
 //! - `turns`: whoever runs or waits gets on, whatever others do.
 
+mod batches;
 mod laws;
 mod memory;
 mod plans;

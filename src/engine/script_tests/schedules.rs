@@ -133,6 +133,9 @@ fn run(schedule: &Schedule) {
         }
         let failures = stage.failures_left();
         stage.step();
+        // A cancelled request has ended after what was being evaluated.
+        let cancelled = orders.iter().filter(|(_, cancel, _)| *cancel == Some(step));
+        cancelled.for_each(|(order, ..)| assert_eq!(order.phase(), Phase::Finished, "step {step}"));
         let left = stage.failures_left();
         for session in saves.iter().filter_map(|answer| answer.try_recv().ok()?.ok()) {
             saved = Some(session);
