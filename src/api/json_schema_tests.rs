@@ -1,7 +1,6 @@
 //! Random texts of many schemas' grammars are valid; what cannot be enforced is refused.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
@@ -404,10 +403,8 @@ fn endless() -> Vec<(Value, &'static str)> {
 fn what_is_endless_is_refused() {
     for (schema, why) in endless() {
         let shown: String = schema.to_string().chars().take(100).collect();
-        let started = Instant::now();
         let error = to_grammar(&schema).expect_err(&shown);
         assert!(error.message().starts_with("json_schema: ") && error.message().contains(why), "{shown}: {error}");
-        assert!(started.elapsed() < Duration::from_secs(20), "{shown}: {:?}", started.elapsed());
     }
 }
 

@@ -108,7 +108,7 @@ fn among_equals_the_lowest_is_the_best() {
     }
 }
 
-/// `n` n-grams of one token, all followed by token 1 with that count.
+/// The n-gram 7, followed by token 1 with that count and by token 2 five times.
 fn counted(count: i32) -> Cache {
     let numbers = [7, -1, -1, -1, 2, 1, count, 2, 5];
     let bytes: Vec<u8> = numbers.into_iter().flat_map(i32::to_le_bytes).collect();

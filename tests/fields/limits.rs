@@ -88,7 +88,7 @@ pub fn rows() -> Vec<Row> {
         }),
         row(&["stop_type"], json!({"n_predict": 1, "seed": 3}), |seen| {
             stopped(seen, "limit", "");
-            // The others: eos, word and timeout above, cancelled in `response`, error here.
+            // The others: eos, word and timeout above, cancelled in `a_cancelled_text_says_so`, error here.
             let never = json!({"grammar": "root ::= \"\\u0001\" [a-z]", "logit_bias": bans(seen)});
             let request =
                 crate::common::with(&seen.request, crate::common::with(&json!({"n_predict": 3}), never)).to_string();

@@ -179,12 +179,12 @@ fn embeddings_do_not_stop_the_texts() {
                 }
             });
         }
-        let request = json!({"prompt": "Once", "n_predict": 60, "ignore_eos": true, "timeout_ms": 60_000});
+        let request = json!({"prompt": "Once", "n_predict": 60, "ignore_eos": true, "timeout_ms": 600_000});
         let id = submit(&system, Completion, &request);
         let begin = std::time::Instant::now();
         let mut answer = poll(&system, Completion, id, 100);
         // Texts that stand still do not notice their own limit either.
-        while answer["finished"] != true && begin.elapsed() < std::time::Duration::from_secs(70) {
+        while answer["finished"] != true && begin.elapsed() < std::time::Duration::from_secs(660) {
             answer = poll(&system, Completion, id, 100);
         }
         done.store(true, Ordering::Relaxed);

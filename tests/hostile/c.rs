@@ -254,7 +254,7 @@ pub fn wait_for_state(family: &str, id: u64, state: &str) {
 pub fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let start = Instant::now();
     while !happened() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what} did not happen");
+        assert!(start.elapsed() < Duration::from_secs(600), "{what} did not happen");
         std::thread::yield_now();
     }
 }

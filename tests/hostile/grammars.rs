@@ -80,7 +80,7 @@ fn hostile_grammars() {
 /// each time; a short grammar of repeated long strings takes gigabytes. Tried by a process of its own, with a limit.
 #[test]
 fn repetitions_that_would_eat_the_memory() {
-    let limited = "ulimit -v 4000000; exec timeout 60 \"$0\" --exact grammars::try_repetitions --include-ignored";
+    let limited = "ulimit -v 4000000; exec timeout 600 \"$0\" --exact grammars::try_repetitions --include-ignored";
     let program = std::env::current_exe().expect("a test has a path");
     let child = Command::new("sh").arg("-c").arg(limited).arg(program).output().expect("a test can be started");
     let printed = [child.stdout, child.stderr].map(|output| String::from_utf8_lossy(&output).into_owned()).concat();

@@ -97,7 +97,7 @@ fn a_fork_is_told_that_it_has_no_model() {
     if child == 0 {
         let checked = std::panic::catch_unwind(|| {
             // SAFETY: no handler is set: a child that hangs is ended.
-            unsafe { libc::alarm(30) };
+            unsafe { libc::alarm(600) };
             for name in ["get_completion", "async_completion_init", "tokenize"] {
                 let (code, error) = refusal(name, &json!({"prompt": "a", "text": "a"}));
                 assert!(code == "not_initialized" && error.contains("forked"), "{name}: {error}");

@@ -109,7 +109,7 @@ fn sixteen_threads_call_everything_at_random() {
         thread.join().expect("no thread panics");
     }
     let completed = COMPLETED.load(Ordering::Relaxed);
-    assert!(completed > 100, "only {completed} requests came to an end between the loads");
+    assert!(completed > 10, "only {completed} requests came to an end between the loads");
     set_update_callback(None, 0);
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
     works();

@@ -10,10 +10,11 @@ use crate::speculative::{Adaptive, Settings, Source};
 const VOICE: Voice = Voice { seed: 7, n_words: 3, near: 4.0, far: 2.0, noise: 0.0, ends: 0, floor: f32::NEG_INFINITY };
 const TEXT_SOURCES: [Source; 6] =
     [Source::NgramCache, Source::NgramSimple, Source::NgramMapK, Source::NgramMapK4v, Source::NgramMod, Source::Suffix];
-/// Steps until all memory has been used once; of the later ones, fewer than one in so many make something larger that grows with
-/// the text.
+/// Steps until all memory has been used once.
 const FIRST: usize = 30;
-const GROWS: usize = 4;
+/// The text is four times as long at the end: so often something may become twice as large, and so often more for each drafter.
+const GROWS: usize = 8;
+const GROWS_FOR_EACH: usize = 3;
 
 #[test]
 fn planning_drafting_and_filling_the_batch_allocate_nothing() {
@@ -45,6 +46,7 @@ fn planning_drafting_and_filling_the_batch_allocate_nothing() {
             drafted += (0..2).map(|slot| generation.team.drafted(slot).len()).sum::<usize>();
         }
         assert!(steps > 2 * FIRST && drafted > 0, "{sources:?}: {steps} steps, {drafted} tokens drafted");
-        assert!(allocating * GROWS < steps, "{sources:?} {adaptive:?}: {allocating} of {steps} steps allocate");
+        let most = GROWS + GROWS_FOR_EACH * sources.len();
+        assert!(allocating <= most, "{sources:?} {adaptive:?}: {allocating} of {steps} steps allocate");
     }
 }
