@@ -5,6 +5,7 @@
  * Threads      Every function may be called from any thread, at any time, in any order, from several threads at once.
  *              Those that wait (init, get_completion, a poll with a timeout_ms, ...) hold no other caller up; init and
  *              deinit wait for calls that are being answered.
+ * Stack        A call needs up to 128 KiB of the calling thread's: most of it is init's, for llama.cpp.
  * Strings in   NUL-terminated UTF-8 JSON, read before the call returns. Anything that is not what it should be, NULL
  *              where an object is needed, too, is answered with an error object, never with a crash.
  * Strings out  NUL-terminated UTF-8 JSON, never NULL, allocated with malloc and owned by the caller, who releases them
@@ -42,7 +43,8 @@ extern "C" {
  *
  * `cmd` is a JSON object of llama.cpp's parameter names (`{"model": "target.gguf", "model_draft": "draft.gguf",
  * "n_ctx": 4096, "n_gpu_layers": 99}`; docs/reference.md has all, and an unknown one is only a warning in the status),
- * or a command line in llama.cpp's own flags (`-m target.gguf -md draft.gguf -c 4096 -ngl 99`); it is not kept. When a model is loaded already, or being loaded, that ends first, as by `deinit`.
+ * or a command line in llama.cpp's own flags (`-m target.gguf -md draft.gguf -c 4096 -ngl 99`); it is not kept. When a
+ * model is loaded already, or being loaded, that ends first, as by `deinit`.
  *
  * Returns 0, or: 1 the model cannot be loaded; 2 not JSON, not UTF-8 or NULL; 3 a key or value is wrong; 4 a later
  * `init` or `deinit` took its place; 5 called from inside a callback, where it would wait for itself; 6 a defect of

@@ -1,6 +1,7 @@
 //! foredraft: llama.cpp in your process, with speculative decoding, behind a C ABI that speaks JSON.
 
 #![deny(unsafe_code, missing_docs)]
+#![warn(clippy::missing_errors_doc)]
 
 pub mod api;
 pub mod checksum;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{complete, drain, poll, prompts, start, submit, text, tiny, with};
+use common::{cancel, complete, drain, poll, prompts, start, submit, text, tiny, with};
 use foredraft::api::Family::{Completion, Speculative};
 use serde_json::{Value, json};
 
@@ -112,8 +112,7 @@ fn stops_limits_cancels_and_what_does_not_go_together() {
     let long = start(json!({"n_ctx": 4096}));
     let id = submit(&long, Completion, &with(&request, json!({"n_predict": -1, "ignore_eos": true})));
     while poll(&long, Completion, id, 100)["state"] != "generating" {}
-    let cancel = json!({"id": id}).to_string();
-    long.with_server(|server| server.cancel(Completion, Some(cancel.as_bytes()))).unwrap();
+    assert!(cancel(&long, Completion, id));
     let last = drain(&long, Completion, id);
     assert_eq!(last.last().unwrap()["stop_type"], "cancelled");
     for (more, expected) in [
@@ -153,8 +152,7 @@ fn searches_of_models_with_recurrent_memory_survive_the_cancels_of_others() {
                 let other = json!({"prompt": &prompt[..20], "n_predict": -1, "ignore_eos": true});
                 let other = submit(&system, Completion, &other);
                 while poll(&system, Completion, other, 0)["state"] == "queued" {}
-                let command = json!({"id": other}).to_string();
-                system.with_server(|server| server.cancel(Completion, Some(command.as_bytes()))).expect("it is there");
+                assert!(cancel(&system, Completion, other));
                 drain(&system, Completion, other);
                 cancelled += 1;
             }

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{complete, drain, merge, prompts, start, submit, with};
+use common::{cancel, complete, drain, merge, prompts, start, submit, with};
 use foredraft::api::Family::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
@@ -198,8 +198,7 @@ fn what_did_not_speculate_or_did_not_end_is_not_compared() {
         (&json!("timeout"), skipped("the request did not come to its end"))
     );
     let id = submit(&system, Speculative, &endless);
-    let command = json!({"id": id}).to_string();
-    system.with_server(|server| server.cancel(Speculative, Some(command.as_bytes()))).expect("cancelled");
+    assert!(cancel(&system, Speculative, id));
     let updates = drain(&system, Speculative, id);
     let last = updates.last().expect("a final response");
     assert_eq!(
@@ -292,9 +291,7 @@ fn whatever_ends_the_second_run_the_answer_is_the_first_one_s() {
     };
 
     at_the_prompt_s_end(&system, &whole, n_batches, |system, id| {
-        let command = json!({"id": id}).to_string();
-        let answer = system.with_server(|server| server.cancel(Speculative, Some(command.as_bytes())));
-        assert_eq!(answer.expect("cancelled")["cancelled"], true);
+        assert!(cancel(system, Speculative, id));
     });
     let updates = drain(&system, Speculative, submit(&system, Speculative, &request));
     check(updates.last().expect("a final response"));

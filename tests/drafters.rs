@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{cancelled, complete, merge, poll, prompts, start, submit, with};
+use common::{cancel, cancelled, complete, essence, merge, poll, prompts, start, submit, with};
 use foredraft::api::Family::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
@@ -32,10 +32,6 @@ fn eager(kind: &str) -> Value {
         speculative["type"] = json!(["ngram-mod"]);
     }
     speculative
-}
-
-fn essence(answer: &Value) -> Value {
-    json!([answer["content"], answer["tokens"], answer["stop_type"], answer["tokens_predicted"]])
 }
 
 #[test]
@@ -238,9 +234,7 @@ fn caches_are_loaded_saved_merged_and_cleared_while_serving() {
     }
     // It has been writing all the while.
     assert_eq!(poll(&system, Completion, running, 0)["finished"], false);
-    let command = json!({"id": running}).to_string();
-    let answer = system.with_server(|server| server.cancel(Completion, Some(command.as_bytes()))).unwrap();
-    assert_eq!(answer["cancelled"], true);
+    assert!(cancel(&system, Completion, running));
     for (request, expected) in [
         (json!({"action": "load", "cache": "static"}), "filename: is missing"),
         (json!({"action": "lod", "cache": "static"}), "action: expected"),
@@ -269,9 +263,7 @@ fn contexts_that_shift_and_requests_that_are_cancelled_leave_no_wrong_draft() {
         cancelled(&system, Speculative, &endless);
         let beside = submit(&system, Speculative, &with(&endless, json!({"id_slot": 1})));
         let answer = complete(&system, Speculative, &with(&fast, json!({"id_slot": 0})));
-        let command = json!({"id": beside}).to_string();
-        let stopped = system.with_server(|server| server.cancel(Speculative, Some(command.as_bytes()))).unwrap();
-        assert_eq!(stopped["cancelled"], true, "{kind}");
+        assert!(cancel(&system, Speculative, beside), "{kind}");
         assert_eq!(essence(&answer), essence(&plain), "{kind}");
         assert!(answer["speculative"]["n_drafted"].as_u64() > Some(0), "{kind} {}", answer["speculative"]);
     }

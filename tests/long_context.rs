@@ -4,17 +4,12 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{complete, poll, prompts, start, submit, text, with};
+use common::{complete, essence, n, poll, prompts, start, submit, text, with};
 use foredraft::api::Family::{Completion, Speculative};
 use foredraft::api::System;
 use foredraft::llama::{Batch, CacheType, Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool};
 use foredraft::session::SelfExtend;
 use serde_json::{Value, json};
-
-/// What speculation must leave as it is.
-fn essence(answer: &Value) -> Value {
-    json!([answer["content"], answer["tokens"], answer["stop_type"], answer["truncated"], answer["tokens_predicted"]])
-}
 
 fn steady(n_max: usize) -> Value {
     json!({"speculative": {"type": "draft", "adaptive": false, "n_max": n_max}})
@@ -28,10 +23,6 @@ fn long_prompt(system: &System, n_tokens: usize) -> Vec<i64> {
     let ids: Vec<i64> = answer["ids"].as_array().expect("ids").iter().filter_map(Value::as_i64).collect();
     assert!(ids.len() >= n_tokens, "{}", ids.len());
     ids[..n_tokens].to_vec()
-}
-
-fn n(value: &Value) -> usize {
-    value.as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or_else(|| panic!("{value} is no number"))
 }
 
 #[test]

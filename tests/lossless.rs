@@ -2,20 +2,9 @@
 
 mod common;
 
-use common::{complete, drain, prompts, start, submit, text, with};
+use common::{complete, drain, essence, prompts, start, submit, text, with};
 use foredraft::api::Family::{Completion, Speculative};
 use serde_json::{Value, json};
-
-/// What speculation must leave as it is.
-fn essence(answer: &Value) -> Value {
-    json!([
-        answer["content"],
-        answer["tokens"],
-        answer["stop_type"],
-        answer["tokens_predicted"],
-        answer["tokens_evaluated"]
-    ])
-}
 
 /// Settings of speculation that differ in every choice.
 fn ways() -> Vec<Value> {
@@ -59,7 +48,7 @@ fn greedy_text_is_the_same_on_fifty_prompts() {
     assert!(accepted > 500, "nothing is proved if nothing is accepted: {accepted}");
 }
 
-/// Without it a token is evaluated by other code alone than behind others, unless it gets company. Which is the default depends on
+/// Without it a token is evaluated by other code alone than behind others, unless it is padded. Which is the default depends on
 /// the machine.
 #[test]
 fn texts_are_the_same_with_flash_attention_and_without() {

@@ -3,14 +3,10 @@
 
 mod common;
 
-use common::{complete, drain, start, submit, text, tiny, with};
+use common::{complete, drain, n, start, submit, text, tiny, tokens, with};
 use foredraft::api::Family::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
-
-fn n(value: &Value) -> usize {
-    value.as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or_else(|| panic!("{value} is no number"))
-}
 
 /// Each kind, with what its `init` needs.
 fn kinds() -> [(&'static str, Value); 4] {
@@ -27,11 +23,6 @@ fn kinds() -> [(&'static str, Value); 4] {
 fn load(init: &Value, more: Value) -> System {
     let base = json!({"model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32});
     start(with(&with(&base, init.clone()), more))
-}
-
-/// Tokens that are not special.
-fn tokens(seed: usize, count: usize) -> Vec<usize> {
-    (0..count).map(|index| 300 + (seed * 7919 + index * index * 31 + index * 17) % 1000).collect()
 }
 
 /// At this temperature, whatever differs in the logits soon differs in the text.
@@ -132,8 +123,7 @@ fn cancels_next_door_leave_memories_whole() {
                 break;
             }
             let other = submit(&system, Completion, &with(&request(&tokens(8, 300)), json!({"id_slot": 1})));
-            let command = json!({"id": other}).to_string();
-            system.with_server(|server| server.cancel(Completion, Some(command.as_bytes()))).expect("cancelled");
+            common::cancel(&system, Completion, other);
         }
         assert_eq!(text(&updates), alone["content"].as_str().expect("content"), "{kind}");
     }
@@ -160,8 +150,7 @@ fn cancels_all_around_leave_an_idle_memory_whole() {
                 let other = with(&on(stopped, &tokens(9, 10)), json!({"cache_prompt": false}));
                 let other = submit(&system, Completion, &other);
                 std::thread::sleep(std::time::Duration::from_micros(200));
-                let command = json!({"id": other}).to_string();
-                system.with_server(|server| server.cancel(Completion, Some(command.as_bytes()))).expect("cancelled");
+                common::cancel(&system, Completion, other);
                 drain(&system, Completion, other);
             }
             let answer = complete(&system, Completion, &on(idle, &next));

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{complete, drain, merge, model, poll, prompts, start, submit, text, tiny, with};
+use common::{cancel, complete, drain, merge, model, poll, prompts, start, submit, text, tiny, with};
 use foredraft::api::Family::{Completion, Speculative};
 use foredraft::api::System;
 use foredraft::error::Error;
@@ -133,13 +133,7 @@ fn the_target_answers_as_if_there_were_no_previews() {
     while poll(&system, Completion, id, 1000)["completion_updates"] == json!([]) {}
     let slots = system.status()["slots"].clone();
     assert!(slots.as_array().expect("slots").iter().all(|slot| slot["state"] == "idle"), "{slots}");
-    cancel(&system, id);
-}
-
-fn cancel(system: &System, id: u64) {
-    let command = json!({"id": id}).to_string();
-    let answer = system.with_server(|server| server.cancel(Completion, Some(command.as_bytes())));
-    assert_eq!(answer.expect("an answer")["cancelled"], true);
+    assert!(cancel(&system, Completion, id));
 }
 
 #[test]
@@ -149,21 +143,21 @@ fn previews_are_cancelled_and_timed_out_wherever_they_are() {
     let end = |id: u64| drain(&system, Completion, id).pop().expect("a final response");
     // At once; while it runs; and while it waits behind that one.
     let first = submit(&system, Completion, &endless);
-    cancel(&system, first);
+    assert!(cancel(&system, Completion, first));
     assert_eq!(end(first)["stop_type"], "cancelled");
     let running = submit(&system, Completion, &endless);
     while poll(&system, Completion, running, 1000)["completion_updates"] == json!([]) {}
     let waiting = submit(&system, Completion, &endless);
     let late = submit(&system, Completion, &with(&endless, json!({"timeout_ms": 1})));
     assert_eq!(end(late)["stop_type"], "timeout");
-    cancel(&system, waiting);
+    assert!(cancel(&system, Completion, waiting));
     assert_eq!(
         (&end(waiting)["stop_type"], poll(&system, Completion, running, 0)["finished"].clone()),
         (&json!("cancelled"), json!(false))
     );
     // The target has its own slot.
     complete(&system, Speculative, &json!({"prompt": "Once upon a time", "n_predict": 8}));
-    cancel(&system, running);
+    assert!(cancel(&system, Completion, running));
     assert_eq!(end(running)["stop_type"], "cancelled");
     let late = complete(&system, Completion, &with(&endless, json!({"timeout_ms": 50})));
     assert_eq!(late["stop_type"], "timeout");

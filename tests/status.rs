@@ -4,7 +4,8 @@ mod common;
 
 use common::gguf::Gguf;
 use common::other::Changed;
-use common::{model, start, tiny};
+use common::{cancel, model, start, submit, tiny};
+use foredraft::api::Family::Completion;
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
@@ -90,4 +91,25 @@ fn a_draft_is_compared_with_its_target() {
     let other_end = draft(path.to_str().expect("a path"));
     std::fs::remove_file(path).expect("it is there");
     assert_eq!((&other_end["bos_matches"], &other_end["eos_matches"]), (&json!(true), &json!(false)), "{other_end}");
+}
+
+/// Told at once, also of those that come while the engine evaluates and looks at nothing.
+#[test]
+fn the_queue_is_what_was_submitted_and_waits() {
+    let system = start(json!({"n_ctx": 2048, "n_batch": 2048, "n_parallel": 1, "max_queue": 8}));
+    let long = json!({"prompt": "the ".repeat(1900), "n_predict": 100_000, "ignore_eos": true});
+    let running = submit(&system, Completion, &long);
+    while system.status()["slots"][0]["state"] == "idle" {
+        std::thread::yield_now();
+    }
+    let (mut last, mut seen) = (running, vec![system.status()["queue"].clone()]);
+    for n in 1..=3 {
+        last = submit(&system, Completion, &json!({"prompt": "Tom", "n_cmpl": n, "n_predict": 1}));
+        seen.push(system.status()["queue"].clone());
+    }
+    assert_eq!(seen, [0, 1, 3, 6]);
+    // Nor does a cancelled one wait any longer.
+    assert!(cancel(&system, Completion, last));
+    assert_eq!(system.status()["queue"], 3);
+    assert!(cancel(&system, Completion, running));
 }

@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 
 use common::other::Changed;
-use common::{cancelled, complete, drain, prompts, start, submit, text, tiny, with};
+use common::{cancelled, complete, drain, essence, prompts, start, submit, text, tiny, with};
 use foredraft::api::Family::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
@@ -30,10 +30,6 @@ fn pairs() -> Pairs {
 
 fn load(init: &Value, more: Value) -> System {
     start(with(&with(&json!({"n_ctx": 512}), init.clone()), more))
-}
-
-fn essence(answer: &Value) -> Value {
-    json!([answer["content"], answer["tokens"], answer["stop_type"], answer["tokens_predicted"]])
 }
 
 fn accepted(answer: &Value) -> u64 {

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::time::Duration;
 
 use super::host::{self, Pair, Result};
 
@@ -59,6 +60,9 @@ pub fn exit(result: Result<()>) -> ExitCode {
         }
     }
 }
+
+/// How long idle threads of a pool spin at most, before they sleep.
+pub const SPINNING: Duration = Duration::from_millis(1000);
 
 /// The one in the middle; between two the mean.
 pub fn median(mut values: Vec<f64>) -> f64 {

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use bare::Bare;
-use common::{Args, median, yes};
+use common::{Args, SPINNING, median, yes};
 use host::{Cost, Host, Pair, Result};
 use serde_json::{Value, json};
 use texts::{RECORD, SNAIL, STORY};
@@ -38,8 +38,6 @@ const TEXTS: [(&str, &str, f64); 4] =
     [("story", STORY, 0.0), ("record", RECORD, 0.0), ("story at 1", SNAIL, 1.0), ("noise", SNAIL, 5.0)];
 
 const N_PREDICT: usize = 96;
-/// So long, and some more, idle threads of a pool poll for work.
-const SPINNING: Duration = Duration::from_millis(1000);
 
 fn main() -> ExitCode {
     common::exit(run())

@@ -262,7 +262,7 @@ impl Peers {
                 .into()
         };
         // Our threads spin for a while.
-        std::thread::sleep(ways::SPINNING);
+        std::thread::sleep(common::SPINNING);
         let mut loaded = Vec::new();
         for settings in kinds {
             let mut best: Option<(f64, Settings, Models)> = None;

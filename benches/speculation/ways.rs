@@ -1,9 +1,8 @@
 //! Ways to generate the same: ours through the C ABI, llama.cpp's through its own functions; and what each costs.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
+use super::common::SPINNING;
 use super::host::{Cost, Host, Result};
 use super::peer::{Models, Request};
 use super::texts::Text;
@@ -152,9 +151,6 @@ pub struct Written {
     /// What llama.cpp's side has to write; `None`: what it finds itself.
     tokens: Option<Vec<i32>>,
 }
-
-/// How long idle threads of a pool spin at most, before they sleep.
-pub const SPINNING: Duration = Duration::from_millis(1000);
 
 /// The two sides.
 pub struct Sides<'a> {

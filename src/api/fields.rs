@@ -38,6 +38,13 @@ pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>> {
     }
 }
 
+/// Puts what a field says, if it was given, in the place of the default.
+pub fn set<T>(place: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *place = value;
+    }
+}
+
 /// Line and column, both from 1, of the byte at `offset`; columns count bytes, as serde_json's do.
 fn position(bytes: &[u8], offset: usize) -> (usize, usize) {
     let before = bytes.get(..offset).unwrap_or(bytes);

@@ -14,7 +14,7 @@ use super::System;
 use super::fields::{Fields, c_text_in, int_in, parse_object, text_in, unexpected};
 use super::lookups::Lookup;
 use super::response::ratio;
-use super::text::done;
+use super::response::success;
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::ngram::{self, Cache, LONGEST, LookupStats, Sizes, Tally};
@@ -46,7 +46,10 @@ impl System {
         let cache = ngram::create(&tokens, sizes, &mut lookup.progress()).map_err(|error| lookup.named(error))?;
         lookup.step("writing")?;
         cache.save(&output)?;
-        Ok(done(fields, told(&cache, json!({"n_tokens": tokens.len(), "output": output, "t_ms": ms(start.elapsed())}))))
+        Ok(success(
+            told(&cache, json!({"n_tokens": tokens.len(), "output": output, "t_ms": ms(start.elapsed())})),
+            fields.finish(),
+        ))
     }
 
     /// `lookup_merge`: the sum of caches in files, as a file.
@@ -71,7 +74,10 @@ impl System {
         lookup.step("writing")?;
         cache.save(&output)?;
         let n_inputs = inputs.len();
-        Ok(done(fields, told(&cache, json!({"n_inputs": n_inputs, "output": output, "t_ms": ms(start.elapsed())}))))
+        Ok(success(
+            told(&cache, json!({"n_inputs": n_inputs, "output": output, "t_ms": ms(start.elapsed())})),
+            fields.finish(),
+        ))
     }
 
     /// `lookup_stats`: how well a text is drafted; see [`ngram::lookup_stats`].
@@ -114,7 +120,7 @@ impl System {
         if let (Value::Object(answer), Value::Object(more)) = (&mut answer, shown(&stats, t_draft_flat)) {
             answer.extend(more);
         }
-        Ok(done(fields, answer))
+        Ok(success(answer, fields.finish()))
     }
 
     /// The tokens of a text. Given ones are in the model's vocabulary, if there is a model.

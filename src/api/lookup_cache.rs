@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Server;
 use super::fields::{Fields, parse_object, word_in};
+use super::response::success;
 use crate::error::{Error, Result};
 use crate::ngram::{Cache, Statistics};
 use crate::speculative::{CacheFile, CacheKind, read_cache};
@@ -60,30 +61,20 @@ impl Server {
             }
             Action::Stats => {}
         }
-        let mut answer = statistics(&caches.statistics(kind));
-        answer.insert("success".into(), true.into());
-        let warnings = fields.finish();
-        if !warnings.is_empty() {
-            answer.insert("warnings".into(), warnings.into());
-        }
-        Ok(Value::Object(answer))
+        Ok(success(statistics(&caches.statistics(kind)), fields.finish()))
     }
 }
 
 /// What a cache knows: n-grams in all and by size, what followed them, and the sizes of memory and file in bytes.
-fn statistics(statistics: &Statistics) -> Map<String, Value> {
-    let answer = json!({
+fn statistics(statistics: &Statistics) -> Value {
+    json!({
         "n_ngrams": statistics.ngrams.iter().sum::<usize>(),
         "ngrams": statistics.ngrams,
         "n_continuations": statistics.continuations,
         "n_observations": statistics.observations,
         "memory_bytes": statistics.bytes,
         "file_bytes": statistics.file_bytes,
-    });
-    match answer {
-        Value::Object(answer) => answer,
-        _ => Map::new(),
-    }
+    })
 }
 
 /// Files kept in memory for the next request that names them; of more than these the one unused for longest is dropped.

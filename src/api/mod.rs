@@ -7,6 +7,7 @@
 mod answerer;
 mod args;
 mod chat_template;
+mod enqueue;
 mod fields;
 mod infill;
 mod init;

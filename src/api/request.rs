@@ -16,7 +16,7 @@ use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpec
 use super::init::{RequestDefaults, read_seed};
 use super::json_schema;
 use super::speculative::{Family, Speculation};
-use crate::engine::MAX_BEAMS;
+use crate::engine::{MAX_BEAMS, Options};
 use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling::Settings;
@@ -46,50 +46,16 @@ pub struct CompletionRequest {
     pub logit_bias: Vec<LogitBias>,
     /// Whether all tokens that end a text are banned (before `logit_bias`, which may allow them again).
     pub ignore_eos: bool,
-    /// Texts that end the generation; none of them is empty.
-    pub stop: Vec<String>,
     /// GBNF, not empty; given, or made of `json_schema`.
     pub grammar: Option<String>,
-    /// Texts that a beam search follows side by side; up to 1: none.
-    pub n_beams: usize,
     /// A JSON schema that the text must be valid under.
     pub json_schema: Option<Value>,
-    /// Most tokens to generate; `None`: until the model ends the text.
-    pub n_predict: Option<usize>,
-    /// Tokens that a shortened prompt keeps; `None`: the whole prompt.
-    pub n_keep: Option<usize>,
-    /// Whether a slot's cached prefix may be reused.
-    pub cache_prompt: bool,
-    /// The slot to run in, which may not exist; `None`: any.
-    pub id_slot: Option<usize>,
-    /// Least tokens of a part of the prompt that is moved to its place from further back in the cache; 0: none are.
-    pub n_cache_reuse: usize,
-    /// A session file to begin with.
-    pub session_load: Option<PathBuf>,
-    /// Where to save the slot at the end.
-    pub session_save: Option<PathBuf>,
-    /// The position in the seed's noise of the first token; `None`: 0, or where a loaded session's seed goes on.
-    pub seed_position: Option<usize>,
-    /// The hard limit on the time.
-    pub timeout: Option<Duration>,
-    /// Ends the text with the first newline that comes later than this after the first token.
-    pub t_max_predict: Option<Duration>,
-    /// Whether `n_probs` reports the probabilities after the sampler chain instead of the model's own.
-    pub post_sampling_probs: bool,
-    /// Whether updates tell how far the prompt's evaluation has come.
-    pub return_progress: bool,
-    /// What of the final response is wanted, by names (`a/b` is `b` in `a`); empty: everything.
-    pub response_fields: Vec<String>,
+    /// What the engine takes as it is. The slot may not exist.
+    pub options: Options,
+    /// The form of the answers.
+    pub reply: Reply,
     /// Accepted for the old server's sake: the function called says whether updates come.
     pub stream: bool,
-    /// Whether updates carry `tokens` and `sources`.
-    pub return_tokens: bool,
-    /// Whether updates carry `timings`.
-    pub timings_per_token: bool,
-    /// Whether the request and its answer are logged.
-    pub debug: bool,
-    /// Given back in every update.
-    pub tag: Option<Value>,
     /// Whether and how to speculate.
     pub speculative: Speculation,
     /// Text that the answer will probably repeat: a draft, when the request speculates.
@@ -98,6 +64,21 @@ pub struct CompletionRequest {
     pub lora: Option<Vec<(usize, f32)>>,
     /// Unknown keys, and what is not possible.
     pub warnings: Vec<String>,
+}
+
+/// What the answers to a request contain.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reply {
+    /// What of the final response is wanted, by names (`a/b` is `b` in `a`); empty: everything.
+    pub response_fields: Vec<String>,
+    /// Whether updates carry `tokens` and `sources`.
+    pub return_tokens: bool,
+    /// Whether updates carry `timings`.
+    pub timings_per_token: bool,
+    /// Given back in every update.
+    pub tag: Option<Value>,
+    /// Whether the request and its answers are logged.
+    pub debug: bool,
 }
 
 /// An entry of `logit_bias`.
@@ -168,28 +149,11 @@ impl CompletionRequest {
             seed_is_drawn: seed.is_none(),
             logit_bias: logit_bias(fields)?,
             ignore_eos: flag(fields, "ignore_eos", false)?,
-            stop: stop(fields)?,
             grammar,
             json_schema,
-            n_beams: fields.int("n_beams", 0..=MAX_BEAMS as i64)?.unwrap_or(0),
-            n_predict: n_predict(fields)?,
-            n_keep: count_or_all(fields, "n_keep")?.unwrap_or(defaults.n_keep),
-            cache_prompt: flag(fields, "cache_prompt", true)?,
-            id_slot: count_or_all(fields, "id_slot")?.flatten(),
-            n_cache_reuse: fields.int("n_cache_reuse", 0..=i64::from(i32::MAX))?.unwrap_or(defaults.n_cache_reuse),
-            session_load: fields.c_text("session_load")?.map(PathBuf::from),
-            session_save: fields.c_text("session_save")?.map(PathBuf::from),
-            seed_position: fields.int("seed_position", 0..=i64::from(u32::MAX))?,
-            timeout: duration(fields, "timeout_ms")?,
-            t_max_predict: duration(fields, "t_max_predict_ms")?,
-            post_sampling_probs: flag(fields, "post_sampling_probs", false)?,
-            return_progress: flag(fields, "return_progress", false)?,
-            response_fields: fields.list("response_fields", "an array of names", own_text)?.unwrap_or_default(),
+            options: options(fields, defaults)?,
+            reply: reply(fields)?,
             stream: flag(fields, "stream", false)?,
-            return_tokens: flag(fields, "return_tokens", false)?,
-            timings_per_token: flag(fields, "timings_per_token", false)?,
-            debug: flag(fields, "__debug", false)?,
-            tag: fields.get_any("tag").cloned(),
             lora: lora(fields)?,
             speculative: Speculation::read(fields, family, &defaults.speculative)?,
             prediction: prediction(fields)?,
@@ -200,22 +164,51 @@ impl CompletionRequest {
 
     /// What a beam search does not go with.
     fn with_beams(mut self) -> Result<CompletionRequest> {
-        if self.n_beams > 1 {
+        if self.options.n_beams > 1 {
             if self.grammar.is_some() {
                 return Err(Error::invalid("n_beams: a beam search follows no grammar"));
             }
             self.speculative.forgo("a beam search does not speculate");
             let unavailable = [
                 (
-                    self.t_max_predict.is_some(),
+                    self.options.t_max_predict.is_some(),
                     "t_max_predict_ms: ignored: a beam search ends by its own rules or `timeout_ms`",
                 ),
-                (self.return_progress, "return_progress: ignored: a beam search reports none"),
+                (self.options.progress, "return_progress: ignored: a beam search reports none"),
             ];
             self.warnings.extend(unavailable.iter().filter(|(asked, _)| *asked).map(|(_, why)| (*why).to_owned()));
         }
         Ok(self)
     }
+}
+
+fn options(fields: &mut Fields, defaults: &RequestDefaults) -> Result<Options> {
+    Ok(Options {
+        n_predict: n_predict(fields)?,
+        n_keep: count_or_all(fields, "n_keep")?.unwrap_or(defaults.n_keep),
+        stop: stop(fields)?,
+        timeout: duration(fields, "timeout_ms")?,
+        t_max_predict: duration(fields, "t_max_predict_ms")?,
+        n_beams: fields.int("n_beams", 0..=MAX_BEAMS as i64)?.unwrap_or(0),
+        slot: count_or_all(fields, "id_slot")?.flatten(),
+        cache_prompt: flag(fields, "cache_prompt", true)?,
+        n_cache_reuse: fields.int("n_cache_reuse", 0..=i64::from(i32::MAX))?.unwrap_or(defaults.n_cache_reuse),
+        session_load: fields.c_text("session_load")?.map(PathBuf::from),
+        session_save: fields.c_text("session_save")?.map(PathBuf::from),
+        seed_position: fields.int("seed_position", 0..=i64::from(u32::MAX))?,
+        post_sampling_probs: flag(fields, "post_sampling_probs", false)?,
+        progress: flag(fields, "return_progress", false)?,
+    })
+}
+
+fn reply(fields: &mut Fields) -> Result<Reply> {
+    Ok(Reply {
+        response_fields: fields.list("response_fields", "an array of names", own_text)?.unwrap_or_default(),
+        return_tokens: flag(fields, "return_tokens", false)?,
+        timings_per_token: flag(fields, "timings_per_token", false)?,
+        tag: fields.get_any("tag").cloned(),
+        debug: flag(fields, "__debug", false)?,
+    })
 }
 
 /// `grammar` and `json_schema`. Both only together where one is what the other gives, as in `generation_settings`.

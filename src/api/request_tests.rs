@@ -49,12 +49,22 @@ fn defaults_are_the_old_servers() {
         (0.0, 0.0, 0.0, 0.0, 0, 0)
     );
     check(json!({}), |r| {
-        assert_eq!((r.n_predict, r.n_keep, r.id_slot, r.timeout), (None, Some(0), None, None));
         assert_eq!(
-            (r.cache_prompt, r.stream, r.return_tokens, r.timings_per_token, r.debug, r.ignore_eos),
+            (r.options.n_predict, r.options.n_keep, r.options.slot, r.options.timeout),
+            (None, Some(0), None, None)
+        );
+        assert_eq!(
+            (
+                r.options.cache_prompt,
+                r.stream,
+                r.reply.return_tokens,
+                r.reply.timings_per_token,
+                r.reply.debug,
+                r.ignore_eos
+            ),
             (true, false, false, false, false, false)
         );
-        assert_eq!((&r.stop, &r.grammar, &r.logit_bias, &r.tag), (&vec![], &None, &vec![], &None));
+        assert_eq!((&r.options.stop, &r.grammar, &r.logit_bias, &r.reply.tag), (&vec![], &None, &vec![], &None));
         assert!(!r.speculative.report);
     });
     // null is as good as nothing, for every field but the one that is given back as it is.
@@ -62,47 +72,51 @@ fn defaults_are_the_old_servers() {
     let (mut nothing, mut null) = (request(json!({})), request(Value::Object(nulls)));
     assert!(nothing.seed_is_drawn);
     (nothing.sampling.seed, null.sampling.seed) = (0, 0);
-    assert_eq!(null.tag.take(), Some(Value::Null));
+    assert_eq!(null.reply.tag.take(), Some(Value::Null));
     assert_eq!(nothing, null);
 }
 
 #[test]
 fn other_fields() {
-    check(json!({"stop": ["a", "", "b"]}), |r| r.stop = vec!["a".into(), "b".into()]);
-    check(json!({"stop": "a"}), |r| r.stop = vec!["a".into()]);
+    check(json!({"stop": ["a", "", "b"]}), |r| r.options.stop = vec!["a".into(), "b".into()]);
+    check(json!({"stop": "a"}), |r| r.options.stop = vec!["a".into()]);
     check(json!({"stop": ""}), |_| ());
     check(json!({"grammar": "root ::= \"a\""}), |r| r.grammar = Some("root ::= \"a\"".into()));
     check(json!({"grammar": ""}), |_| ());
-    check(json!({"n_predict": 5}), |r| r.n_predict = Some(5));
-    check(json!({"n_predict": 0}), |r| r.n_predict = Some(0));
-    check(json!({"max_tokens": 5}), |r| r.n_predict = Some(5));
+    check(json!({"n_predict": 5}), |r| r.options.n_predict = Some(5));
+    check(json!({"n_predict": 0}), |r| r.options.n_predict = Some(0));
+    check(json!({"max_tokens": 5}), |r| r.options.n_predict = Some(5));
     check(json!({"max_tokens": 5, "n_predict": -1}), |_| ());
-    check(json!({"n_keep": -1}), |r| r.n_keep = None);
-    check(json!({"n_keep": 7}), |r| r.n_keep = Some(7));
-    check(json!({"cache_prompt": false, "stream": true}), |r| (r.cache_prompt, r.stream) = (false, true));
+    check(json!({"n_keep": -1}), |r| r.options.n_keep = None);
+    check(json!({"n_keep": 7}), |r| r.options.n_keep = Some(7));
+    check(json!({"cache_prompt": false, "stream": true}), |r| (r.options.cache_prompt, r.stream) = (false, true));
     check(json!({"return_tokens": true, "timings_per_token": true}), |r| {
-        (r.return_tokens, r.timings_per_token) = (true, true)
+        (r.reply.return_tokens, r.reply.timings_per_token) = (true, true)
     });
-    check(json!({"__debug": true, "ignore_eos": true}), |r| (r.debug, r.ignore_eos) = (true, true));
-    check(json!({"id_slot": 3}), |r| r.id_slot = Some(3));
+    check(json!({"__debug": true, "ignore_eos": true}), |r| (r.reply.debug, r.ignore_eos) = (true, true));
+    check(json!({"id_slot": 3}), |r| r.options.slot = Some(3));
     check(json!({"id_slot": -1, "timeout_ms": 0}), |_| ());
-    check(json!({"session_load": "a.bin"}), |r| r.session_load = Some("a.bin".into()));
-    check(json!({"session_save": "b.bin", "session_load": ""}), |r| r.session_save = Some("b.bin".into()));
-    check(json!({"n_cache_reuse": 256, "seed_position": 7}), |r| (r.n_cache_reuse, r.seed_position) = (256, Some(7)));
-    check(json!({"timeout_ms": 1500}), |r| r.timeout = Some(Duration::from_millis(1500)));
+    check(json!({"session_load": "a.bin"}), |r| r.options.session_load = Some("a.bin".into()));
+    check(json!({"session_save": "b.bin", "session_load": ""}), |r| r.options.session_save = Some("b.bin".into()));
+    check(json!({"n_cache_reuse": 256, "seed_position": 7}), |r| {
+        (r.options.n_cache_reuse, r.options.seed_position) = (256, Some(7))
+    });
+    check(json!({"timeout_ms": 1500}), |r| r.options.timeout = Some(Duration::from_millis(1500)));
     check(json!({"lora": [{"id": 1, "scale": -0.5}, {"id": 0, "scale": 2}]}), |r| {
         r.lora = Some(vec![(1, -0.5), (0, 2.0)])
     });
     check(json!({"lora": []}), |r| r.lora = Some(vec![]));
-    check(json!({"t_max_predict_ms": 250}), |r| r.t_max_predict = Some(Duration::from_millis(250)));
+    check(json!({"t_max_predict_ms": 250}), |r| r.options.t_max_predict = Some(Duration::from_millis(250)));
     check(json!({"t_max_predict_ms": 0}), |_| ());
     check(json!({"t_max_predict_ms": -1}), |_| ());
-    check(json!({"post_sampling_probs": true}), |r| r.post_sampling_probs = true);
-    check(json!({"return_progress": true}), |r| r.return_progress = true);
-    check(json!({"response_fields": ["content", "a/b"]}), |r| r.response_fields = vec!["content".into(), "a/b".into()]);
+    check(json!({"post_sampling_probs": true}), |r| r.options.post_sampling_probs = true);
+    check(json!({"return_progress": true}), |r| r.options.progress = true);
+    check(json!({"response_fields": ["content", "a/b"]}), |r| {
+        r.reply.response_fields = vec!["content".into(), "a/b".into()]
+    });
     check(json!({"response_fields": []}), |_| ());
-    check(json!({"tag": {"a": [1]}}), |r| r.tag = Some(json!({"a": [1]})));
-    check(json!({"tag": false}), |r| r.tag = Some(json!(false)));
+    check(json!({"tag": {"a": [1]}}), |r| r.reply.tag = Some(json!({"a": [1]})));
+    check(json!({"tag": false}), |r| r.reply.tag = Some(json!(false)));
     check(json!({"n_ctx": 4096, "model": "m.gguf"}), |_| ());
 
     check_error(json!({"stop": ["a", 5]}), "stop[1]: expected a string, got 5");
@@ -212,7 +226,10 @@ fn seeds_and_other_defaults_of_init() {
 
     let defaults = RequestDefaults { n_keep: None, ..RequestDefaults::default() };
     let n_keep = |document: Value| {
-        CompletionRequest::from_object(document.as_object().unwrap(), Family::Speculative, &defaults).unwrap().n_keep
+        CompletionRequest::from_object(document.as_object().unwrap(), Family::Speculative, &defaults)
+            .unwrap()
+            .options
+            .n_keep
     };
     assert_eq!((n_keep(json!({})), n_keep(json!({"n_keep": 3}))), (None, Some(3)));
 }
@@ -417,11 +434,13 @@ proptest! {
             n_cmpl: 1,
             seed_is_drawn: false,
             lora: again.lora.clone(),
-            tag: None,
-            debug: false,
-            session_load: None,
-            session_save: None,
-            seed_position: Some(first.seed_position.unwrap_or(0)),
+            reply: Reply { tag: None, debug: false, ..first.reply },
+            options: Options {
+                session_load: None,
+                session_save: None,
+                seed_position: Some(first.options.seed_position.unwrap_or(0)),
+                ..first.options
+            },
             ..first
         };
         prop_assert_eq!(again, expected);

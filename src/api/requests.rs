@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::Family;
-use crate::engine::Order;
+use super::request::Reply;
+use crate::engine::RequestHandle;
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::speculative;
@@ -19,7 +20,7 @@ pub const MAX_ENDED: usize = 4096;
 
 /// What the answers to a request need beside the engine's events.
 pub(super) struct Record {
-    pub(super) order: Arc<Order>,
+    pub(super) handle: Arc<RequestHandle>,
     pub(super) family: Family,
     /// Whether its caller waits for all of it, so that polls take nothing.
     pub(super) awaited: bool,
@@ -32,15 +33,10 @@ pub(super) struct Record {
     /// Whether the draft model answers.
     pub(super) preview: bool,
     pub(super) n_keep: Option<usize>,
-    pub(super) return_tokens: bool,
     pub(super) with_probs: bool,
     /// Whether the probabilities are those after the sampler chain.
     pub(super) post_sampling_probs: bool,
-    pub(super) timings_per_token: bool,
-    /// What of the final response is wanted; empty: everything.
-    pub(super) response_fields: Vec<String>,
-    pub(super) debug: bool,
-    pub(super) tag: Option<Value>,
+    pub(super) reply: Reply,
     /// What `type` it speculates with, and how drafts are verified.
     pub(super) speculation: Option<(Value, speculative::Verify)>,
     /// Why a request that is to report on speculation does not speculate.
@@ -100,7 +96,7 @@ impl Requests {
     /// Adds a request, which is its family's newest unless it is awaited.
     pub(super) fn add(&self, record: Arc<Record>) {
         let mut inner = self.inner.lock();
-        let id = record.order.id();
+        let id = record.handle.id();
         if !record.awaited
             && let Some(newest) = inner.newest.get_mut(index(record.family))
         {
@@ -109,7 +105,7 @@ impl Requests {
         }
         inner.records.insert(id, record);
         let mut ended: Vec<_> =
-            inner.records.iter().filter_map(|(id, record)| Some((record.order.ended()?, *id))).collect();
+            inner.records.iter().filter_map(|(id, record)| Some((record.handle.ended()?, *id))).collect();
         let surplus = ended.len().saturating_sub(MAX_UNPOLLED);
         if surplus > 0 {
             ended.sort_unstable();

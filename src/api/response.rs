@@ -22,6 +22,18 @@ pub fn error_json(error: &Error) -> Value {
     })
 }
 
+/// A successful answer, with what was wrong about the request and no error.
+pub(super) fn success(answer: Value, warnings: Vec<String>) -> Value {
+    let mut all = Map::from_iter([("success".to_owned(), true.into())]);
+    if let Value::Object(answer) = answer {
+        all.extend(answer);
+    }
+    if !warnings.is_empty() {
+        all.insert("warnings".into(), warnings.into());
+    }
+    Value::Object(all)
+}
+
 /// What the host gets for an event.
 pub(super) fn event(record: &Record, index: usize, event: Event, vocab: &Vocab) -> Option<Value> {
     match event {
@@ -36,7 +48,7 @@ fn begun(record: &Record, index: usize, text: &str) -> Map<String, Value> {
     let mut answer = Map::new();
     answer.insert("content".into(), text.into());
     answer.insert("stop".into(), false.into());
-    answer.insert("id".into(), record.order.id().into());
+    answer.insert("id".into(), record.handle.id().into());
     add_index(&mut answer, record, index);
     answer
 }
@@ -50,7 +62,7 @@ fn add_index(answer: &mut Map<String, Value>, record: &Record, index: usize) {
 fn partial(record: &Record, index: usize, update: &Update, vocab: &Vocab) -> Value {
     let mut answer = begun(record, index, &update.text);
     add_tokens(&mut answer, record, update.tokens.iter(), vocab);
-    if record.timings_per_token {
+    if record.reply.timings_per_token {
         answer.insert("timings".into(), timings(&update.timings));
     }
     add_tag(&mut answer, record);
@@ -101,7 +113,7 @@ pub(super) fn whole(record: &Record, events: Vec<(usize, Event)>, vocab: &Vocab)
             answer.insert(key.into(), value.clone());
         }
     }
-    answer.insert("id".into(), record.order.id().into());
+    answer.insert("id".into(), record.handle.id().into());
     answer.insert("results".into(), results.into());
     add_tag(&mut answer, record);
     Some(Value::Object(answer))
@@ -139,7 +151,7 @@ fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update]
     let rest = json!({
         "content": content,
         "stop": true,
-        "id": record.order.id(),
+        "id": record.handle.id(),
         "id_slot": outcome.slot,
         "model": record.model,
         "tokens_predicted": outcome.n_predicted,
@@ -181,7 +193,8 @@ fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update]
         answer.insert("warnings".into(), record.warnings.clone().into());
     }
     add_tag(&mut answer, record);
-    let answer = if record.response_fields.is_empty() { answer } else { selected(answer, &record.response_fields) };
+    let answer =
+        if record.reply.response_fields.is_empty() { answer } else { selected(answer, &record.reply.response_fields) };
     Some(Value::Object(answer))
 }
 
@@ -201,7 +214,7 @@ fn selected(answer: Map<String, Value>, names: &[String]) -> Map<String, Value> 
 }
 
 fn add_tag(answer: &mut Map<String, Value>, record: &Record) {
-    if let Some(tag) = &record.tag {
+    if let Some(tag) = &record.reply.tag {
         answer.insert("tag".into(), tag.clone());
     }
 }
@@ -221,7 +234,7 @@ fn add_token_ids<'a>(
     record: &Record,
     tokens: impl Iterator<Item = &'a Generated> + Clone,
 ) {
-    if record.return_tokens {
+    if record.reply.return_tokens {
         answer.insert("tokens".into(), tokens.clone().map(|token| token.token).collect());
         answer.insert("sources".into(), tokens.map(|token| token.source.as_str()).collect());
     }

@@ -1,29 +1,27 @@
 //! A loaded server: takes requests, hands out their results.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::answerer::Templates;
 use super::fields::{Fields, int_in, parse_object};
-use super::infill::Room;
+use super::init::RequestDefaults;
 use super::lookup_cache::CacheFiles;
-use super::request::{CompletionRequest, generation_settings};
 use super::requests::{Found, Record, Requests, Text};
+use super::response::success;
+use super::status::Status;
 use super::system::would_deadlock;
-use super::{Family, InitRequest, prompts, response, status};
-use crate::engine::{self, Config, Engine, Models, Order, Phase, Request};
+use super::{Family, InitRequest, response};
+use crate::engine::{self, Config, Engine, Models, Phase};
 use crate::error::{Code, Error, Result};
-use crate::grammar::Grammar;
 use crate::host;
+use crate::llama::Vocab;
 use crate::llama::log::{self, Level};
-use crate::llama::{Token, Vocab};
 use crate::session;
-use crate::speculative::{self, Source};
 
 /// The longest that a poll may wait; a host that wants more polls again.
 const MAX_POLL_MS: i64 = 24 * 60 * 60 * 1000;
@@ -36,9 +34,9 @@ pub struct Server {
     engine: Option<Engine>,
     init: InitRequest,
     pub(super) templates: Templates,
-    cache_files: CacheFiles,
+    pub(super) cache_files: CacheFiles,
     requests: Requests,
-    status: OnceCell<Map<String, Value>>,
+    status: OnceCell<Status>,
     /// Read-locked by those who are inside [`Server::during`].
     in_use: RwLock<()>,
 }
@@ -97,6 +95,11 @@ impl Server {
         &self.init.config
     }
 
+    /// What requests leave open.
+    pub(super) fn defaults(&self) -> &RequestDefaults {
+        &self.init.defaults
+    }
+
     /// What `init` did not understand.
     pub fn warnings(&self) -> &[String] {
         &self.init.warnings
@@ -117,8 +120,8 @@ impl Server {
         self.engine.as_ref().map(Engine::status).unwrap_or_default()
     }
 
-    pub(super) fn fixed_status(&self) -> &Map<String, Value> {
-        self.status.get_or_init(|| status::fixed(self))
+    pub(super) fn fixed_status(&self) -> &Status {
+        self.status.get_or_init(|| Status::fixed(self))
     }
 
     /// `init`'s chat template.
@@ -134,11 +137,7 @@ impl Server {
         let record = self.enqueue(family, request, false)?;
         let mut stats = record.texts.iter().map(|text| self.expected_prompt_stats(&record, text));
         let stats = if record.has_results { stats.collect() } else { stats.next().unwrap_or_default() };
-        let mut answer = json!({"success": true, "id": record.order.id(), "prompt_stats": stats});
-        if let (Value::Object(answer), false) = (&mut answer, record.warnings.is_empty()) {
-            answer.insert("warnings".into(), record.warnings.clone().into());
-        }
-        Ok(answer)
+        Ok(success(json!({"id": record.handle.id(), "prompt_stats": stats}), record.warnings.clone()))
     }
 
     /// Generates and answers with the final response. Waits until the request has finished.
@@ -150,12 +149,19 @@ impl Server {
             return Err(would_deadlock(family.that_waits()));
         }
         let record = self.enqueue(family, request, true)?;
-        let events = record.order.wait();
-        self.requests.ended(record.order.id());
+        let events = record.handle.wait();
+        self.requests.ended(record.handle.id());
         let answer = response::whole(&record, events, self.vocab(record.preview))
             .ok_or_else(|| Error::new(Code::Internal, "the engine ended without a result"))?;
         debug(&record, &answer);
         Ok(answer)
+    }
+
+    /// Keeps what the answers to a request need.
+    pub(super) fn remember(&self, record: Record) -> Arc<Record> {
+        let record = Arc::new(record);
+        self.requests.add(Arc::clone(&record));
+        record
     }
 
     /// Takes a request's updates since the last poll. Of one that somebody waits for in [`Server::complete`] it only tells how far it
@@ -170,9 +176,9 @@ impl Server {
         }
         let (id, updates, phase) = match self.requests.find(family, id)? {
             Found::Ended(id) => (id, Vec::new(), Phase::Finished),
-            Found::Here(record) if record.awaited => (record.order.id(), Vec::new(), record.order.watch(wait)),
+            Found::Here(record) if record.awaited => (record.handle.id(), Vec::new(), record.handle.watch(wait)),
             Found::Here(record) => {
-                let (events, phase) = record.order.take(wait);
+                let (events, phase) = record.handle.take(wait);
                 let updates: Vec<Value> = events
                     .into_iter()
                     .filter_map(|(index, event)| response::event(&record, index, event, self.vocab(record.preview)))
@@ -181,21 +187,18 @@ impl Server {
                     debug(&record, update);
                 }
                 if phase == Phase::Finished {
-                    self.requests.ended(record.order.id());
+                    self.requests.ended(record.handle.id());
                 }
-                (record.order.id(), updates, phase)
+                (record.handle.id(), updates, phase)
             }
         };
-        let mut answer = Map::new();
-        answer.insert("success".into(), true.into());
-        answer.insert("id".into(), id.into());
-        answer.insert("completion_updates".into(), updates.into());
-        answer.insert("finished".into(), (phase == Phase::Finished).into());
-        answer.insert("state".into(), phase.as_str().into());
-        if !warnings.is_empty() {
-            answer.insert("warnings".into(), warnings.into());
-        }
-        Ok(Value::Object(answer))
+        let answer = json!({
+            "id": id,
+            "completion_updates": updates,
+            "finished": phase == Phase::Finished,
+            "state": phase.as_str(),
+        });
+        Ok(success(answer, warnings))
     }
 
     /// Ends a request within one evaluation. One that has ended already is left as it is.
@@ -206,13 +209,9 @@ impl Server {
         let (id, _, warnings) = read_command(command)?;
         let (id, cancelled) = match self.requests.find(family, id)? {
             Found::Ended(id) => (id, false),
-            Found::Here(record) => (record.order.id(), self.engine()?.cancel(&record.order)),
+            Found::Here(record) => (record.handle.id(), self.engine()?.cancel(&record.handle)),
         };
-        let mut answer = json!({"success": true, "id": id, "cancelled": cancelled});
-        if let (Value::Object(answer), false) = (&mut answer, warnings.is_empty()) {
-            answer.insert("warnings".into(), warnings.into());
-        }
-        Ok(answer)
+        Ok(success(json!({"id": id, "cancelled": cancelled}), warnings))
     }
 
     /// Refuses the number of a slot that is not there.
@@ -227,133 +226,6 @@ impl Server {
     /// The vocabulary of the model that answers.
     fn vocab(&self, preview: bool) -> &Vocab {
         self.models.draft.as_ref().filter(|_| preview).unwrap_or(&self.models.target).vocab()
-    }
-
-    /// Parses a request, makes tokens of its prompts and hands it to the engine. `awaited`: the caller waits for all of it.
-    fn enqueue(&self, family: Family, request: &[u8], awaited: bool) -> Result<Arc<Record>> {
-        let engine = self.engine()?;
-        let object = parse_object(request)?;
-        let mut request = CompletionRequest::from_object(&object, family, &self.init.defaults)?;
-        if request.debug {
-            log::always(Level::Info, &format!("request: {}", Value::Object(object)));
-        }
-        let preview = request.speculative.preview;
-        let answerer = self.answerer(preview)?;
-        if !engine.generates() {
-            return Err(Error::invalid("the model generates no text"));
-        }
-        request.id_slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
-        super::session::check(&request)?;
-        let mut settings = request.sampling.clone();
-        settings.logit_bias = answerer.logit_bias(&request)?;
-        let speculative = self.speculation(&request)?;
-        let grammar = request.grammar.as_ref().map(|text| Grammar::new(answerer.model, text)).transpose()?;
-        let lora = answerer.lora_scales(request.lora.as_deref())?;
-        request.lora = Some(lora.iter().copied().enumerate().collect());
-        // Before anything is made so many times.
-        engine.check_room(request.inputs.all.len().saturating_mul(request.n_cmpl))?;
-        let room = Room {
-            n_ctx: answerer.n_ctx,
-            n_batch: self.init.config.context.n_batch as usize,
-            n_predict: request.n_predict,
-            spm: self.init.defaults.spm_infill,
-        };
-        let (mut texts, mut requests) = (Vec::new(), Vec::new());
-        for (place, input) in request.inputs.all.iter().enumerate() {
-            let name = if request.inputs.listed { format!("prompts[{place}]") } else { "prompt".to_owned() };
-            let (prompt, shown_prompt) = prompts::tokens(&answerer, &name, input, &room)?;
-            if request.has_results() {
-                answerer.check_prompt(&name, &prompt, request.n_keep)?;
-            }
-            let prompt: Arc<[Token]> = prompt.into();
-            let leader = requests.len();
-            for copy in 0..request.n_cmpl {
-                settings.seed = request.seed(place, copy);
-                requests.push(Request {
-                    prompt: Arc::clone(&prompt),
-                    prompt_of: (copy > 0 && request.cache_prompt).then_some(leader),
-                    n_predict: request.n_predict,
-                    n_keep: request.n_keep,
-                    stop: request.stop.clone(),
-                    cache_prompt: request.cache_prompt,
-                    // As llama-server: the further texts run where there is room.
-                    slot: request.id_slot.filter(|_| copy == 0),
-                    timeout: request.timeout,
-                    t_max_predict: request.t_max_predict,
-                    post_sampling_probs: request.post_sampling_probs && settings.n_probs > 0,
-                    progress: request.return_progress,
-                    lora: lora.clone(),
-                    sampling: settings.clone(),
-                    grammar: grammar.clone(),
-                    speculative: speculative.clone(),
-                    preview,
-                    compare: request.speculative.compare,
-                    n_cache_reuse: request.n_cache_reuse,
-                    // The further texts copy the first one's slot.
-                    session_load: request.session_load.clone().filter(|_| copy == 0),
-                    session_save: request.session_save.clone(),
-                    seed_position: request.seed_position,
-                    n_beams: request.n_beams,
-                });
-                let n_ctx = u32::try_from(answerer.n_ctx).unwrap_or(0);
-                texts.push(Text {
-                    prompt: Arc::clone(&prompt),
-                    shown_prompt: shown_prompt.clone(),
-                    lora: lora.clone(),
-                    reuses: request.cache_prompt && request.n_beams <= 1,
-                    slot: request.id_slot.filter(|_| copy == 0),
-                    settings: generation_settings(&request, &settings, n_ctx, &answerer.name),
-                });
-            }
-        }
-        let record = |order: &Arc<Order>| Record {
-            order: Arc::clone(order),
-            family,
-            awaited,
-            texts,
-            has_results: request.has_results(),
-            model: answerer.name,
-            n_ctx: answerer.n_ctx,
-            preview,
-            n_keep: request.n_keep,
-            return_tokens: request.return_tokens,
-            with_probs: settings.n_probs > 0,
-            post_sampling_probs: request.post_sampling_probs,
-            timings_per_token: request.timings_per_token,
-            response_fields: request.response_fields,
-            debug: request.debug,
-            tag: request.tag,
-            speculation: speculative.map(|settings| (request.speculative.kind(), settings.verify)),
-            compare: request.speculative.compare,
-            not_speculating: request.speculative.disabled.map(str::to_owned),
-            warnings: request.warnings,
-        };
-        engine.submit(requests, |order| {
-            let record = Arc::new(record(order));
-            self.requests.add(Arc::clone(&record));
-            record
-        })
-    }
-
-    /// How the engine is to speculate, with the predicted output in tokens.
-    fn speculation(&self, request: &CompletionRequest) -> Result<Option<speculative::Settings>> {
-        let mut settings = request.speculative.settings.clone();
-        let vocab = self.models.target.vocab();
-        if let (Some(settings), Some(text)) = (&mut settings, &request.prediction) {
-            let text = vocab.tokenize(text.as_bytes(), false, true)?;
-            settings.prediction = Some(Arc::new(text.into()));
-            settings.sources.insert(0, Source::Prediction);
-        }
-        if let Some(settings) = &mut settings {
-            let n_vocab = vocab.n_tokens();
-            let file = |name, path: &Option<PathBuf>| {
-                path.as_ref().map(|path| self.cache_files.get(name, path, n_vocab)).transpose()
-            };
-            let caches = request.speculative.caches();
-            settings.lookup_static = file("speculative.lookup_cache_static", &caches.0)?;
-            settings.lookup_dynamic = file("speculative.lookup_cache_dynamic", &caches.1)?;
-        }
-        Ok(settings)
     }
 
     /// `prompt_stats` as far as can be told before the request has a slot: by the free slot whose cache fits best.
@@ -398,7 +270,7 @@ fn read_command(command: Option<&[u8]>) -> Result<(Option<u64>, Duration, Vec<St
 
 /// `__debug`: the answer into the log.
 fn debug(record: &Record, answer: &Value) {
-    if record.debug {
+    if record.reply.debug {
         log::always(Level::Info, &format!("answer: {answer}"));
     }
 }

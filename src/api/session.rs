@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::fields::{Fields, parse_object};
+use super::response::success;
 use super::system::would_deadlock;
 use super::{CompletionRequest, Server};
 use crate::engine::{Restored, Saved};
@@ -21,7 +22,7 @@ impl Server {
     pub fn session_save(&self, request: &[u8]) -> Result<Value> {
         let (slot, path, warnings) = self.read_session_request("session_save", request)?;
         let start = Instant::now();
-        let report = self.engine()?.save_session(slot, &path).map_err(|error| named("session_save", &error))?;
+        let report = self.engine()?.save_session(slot, &path).map_err(|error| error.within("session_save"))?;
         let timings = json!({"save_ms": start.elapsed().as_secs_f64() * 1e3});
         Ok(answer(slot, &path, saved(&report), timings, warnings))
     }
@@ -33,7 +34,7 @@ impl Server {
     pub fn session_load(&self, request: &[u8]) -> Result<Value> {
         let (slot, path, warnings) = self.read_session_request("session_load", request)?;
         let start = Instant::now();
-        let report = self.engine()?.load_session(slot, &path).map_err(|error| named("session_load", &error))?;
+        let report = self.engine()?.load_session(slot, &path).map_err(|error| error.within("session_load"))?;
         let timings = json!({"load_ms": start.elapsed().as_secs_f64() * 1e3});
         Ok(answer(slot, &path, restored(&report), timings, warnings))
     }
@@ -57,14 +58,14 @@ impl Server {
 /// Whether a completion's sessions can be served.
 pub(super) fn check(request: &CompletionRequest) -> Result<()> {
     let texts = request.inputs.all.len().saturating_mul(request.n_cmpl);
-    let asked = [("session_load", &request.session_load), ("session_save", &request.session_save)];
+    let asked = [("session_load", &request.options.session_load), ("session_save", &request.options.session_save)];
     for (name, _) in asked.into_iter().filter(|(_, path)| path.is_some()) {
         if request.speculative.preview {
             return Err(Error::invalid(format!(
                 "{name}: the draft model that answers alone has slots that are no sessions"
             )));
         }
-        if request.n_beams > 1 {
+        if request.options.n_beams > 1 {
             return Err(Error::invalid(format!("{name}: beams have a context of their own, which is no session")));
         }
         if name == "session_save" && texts > 1 {
@@ -74,23 +75,13 @@ pub(super) fn check(request: &CompletionRequest) -> Result<()> {
     Ok(())
 }
 
-fn named(function: &str, error: &Error) -> Error {
-    Error::new(error.code(), format!("{function}: {}", error.message()))
-}
-
 fn answer(slot: usize, path: &std::path::Path, report: Value, timings: Value, warnings: Vec<String>) -> Value {
-    let mut answer = Map::new();
-    answer.insert("success".into(), true.into());
-    answer.insert("id_slot".into(), slot.into());
-    answer.insert("filename".into(), path.to_string_lossy().into());
-    if let Value::Object(report) = report {
+    let mut answer = json!({"id_slot": slot, "filename": path.to_string_lossy()});
+    if let (Value::Object(answer), Value::Object(report)) = (&mut answer, report) {
         answer.extend(report);
+        answer.insert("timings".into(), timings);
     }
-    answer.insert("timings".into(), timings);
-    if !warnings.is_empty() {
-        answer.insert("warnings".into(), warnings.into());
-    }
-    Value::Object(answer)
+    success(answer, warnings)
 }
 
 /// What was saved: llama-server's names, and the draft's share.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
-use super::fields::{Fields, shortest, show, unavailable, unexpected, word_in};
+use super::fields::{Fields, set, shortest, show, unavailable, unexpected, word_in};
 use super::suggest;
 use crate::error::{Error, Result};
 use crate::speculative::{Adaptive, LookupParams, MAX_BRANCHES, MAX_DRAFT, NgramParams, Settings, Source, Verify};
@@ -270,12 +270,6 @@ fn sizes_json(ngram: &NgramParams) -> Map<String, Value> {
     let own = OWN_SIZES.into_iter().skip(1).zip([ngram.map_k, ngram.map_k4v]).zip(other).filter(|(_, other)| *other);
     let all = std::iter::once((SIZES, ngram.simple)).chain(own.map(|(own, _)| own));
     all.flat_map(|(keys, lookup)| keys.map(str::to_owned).into_iter().zip(values(&lookup))).collect()
-}
-
-fn set<T>(place: &mut T, value: Option<T>) {
-    if let Some(value) = value {
-        *place = value;
-    }
 }
 
 impl Speculation {

@@ -1,114 +1,126 @@
 //! The answer of `poll_system_status`.
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::Server;
 use super::system::State;
+use crate::engine::SlotStatus;
 use crate::llama::{self, Model};
 use crate::speculative::{Compatibility, VocabSummary};
 
-/// The status while nothing is loaded.
-pub(super) fn without_server(state: &State) -> Value {
-    let (name, success, progress, error) = match state {
-        State::Uninitialized => ("uninitialized", 0, 0.0, None),
-        State::Loading(progress) => ("loading", 0, *progress, None),
-        State::Failed(error) => ("failed", -1, 0.0, Some(error)),
-        State::Ready(_) => ("ready", 1, 1.0, None),
-    };
+/// The answer. What a model tells is null, 0 or empty while none is loaded.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Status {
+    success: bool,
+    /// 1: ready, 0: not yet, -1: failed.
+    init_success: i8,
+    state: &'static str,
+    progress: f64,
+    error: Option<String>,
+    code: Option<&'static str>,
+    model: Option<String>,
+    model_alias: Option<String>,
+    model_draft: Option<String>,
+    n_ctx: usize,
+    n_ctx_train: u32,
+    n_parallel: usize,
+    slots: Vec<Value>,
+    queue: usize,
+    vocab_only: bool,
+    model_description: Option<String>,
+    model_size: u64,
+    model_n_params: u64,
+    draft: Option<Value>,
+    devices: Vec<Value>,
+    system_info: Option<String>,
+    warnings: Vec<String>,
+    llama_cpp: String,
+    version: &'static str,
+}
+
+impl Status {
+    /// The status while nothing is loaded.
+    pub(super) fn without_server(state: &State) -> Status {
+        let (state, init_success, progress, error) = match state {
+            State::Uninitialized => ("uninitialized", 0, 0.0, None),
+            State::Loading(progress) => ("loading", 0, *progress, None),
+            State::Failed(error) => ("failed", -1, 0.0, Some(error)),
+            State::Ready(_) => ("ready", 1, 1.0, None),
+        };
+        Status {
+            success: true,
+            init_success,
+            state,
+            progress: f64::from(progress),
+            error: error.map(|error| error.message().to_owned()),
+            code: error.map(|error| error.code().as_str()),
+            llama_cpp: llama::llama_version(),
+            version: env!("CARGO_PKG_VERSION"),
+            ..Status::default()
+        }
+    }
+
+    /// What a server's life does not change; asking devices may take a while, so it is asked once.
+    pub(super) fn fixed(server: &Server) -> Status {
+        let (models, config) = (server.models(), server.config());
+        let draft_path = config.draft.as_ref().map(|(model, _)| model.path.to_string_lossy().into_owned());
+        Status {
+            success: true,
+            init_success: 1,
+            state: "ready",
+            progress: 1.0,
+            model: Some(config.model.path.to_string_lossy().into_owned()),
+            model_alias: Some(server.alias()),
+            model_draft: draft_path,
+            n_ctx: models.n_ctx,
+            n_ctx_train: models.target.n_ctx_train(),
+            n_parallel: config.n_parallel,
+            vocab_only: models.target.vocab_only(),
+            model_description: Some(models.target.description()),
+            model_size: models.target.size(),
+            model_n_params: models.target.n_params(),
+            draft: models.compatibility.as_ref().map(|report| draft(report, models.draft.as_deref())),
+            devices: llama::devices().into_iter().map(device).collect(),
+            system_info: Some(llama::system_info()),
+            warnings: server.warnings().to_vec(),
+            llama_cpp: llama::llama_version(),
+            version: env!("CARGO_PKG_VERSION"),
+            ..Status::default()
+        }
+    }
+
+    /// The status of a loaded server.
+    pub(super) fn of_server(server: &Server) -> Status {
+        let now = server.engine_status();
+        let slots = now.slots.iter().enumerate().map(|(id, status)| slot(id, status)).collect();
+        Status { slots, queue: now.queue, ..server.fixed_status().clone() }
+    }
+
+    /// As JSON.
+    pub(super) fn to_json(&self) -> Value {
+        // Only maps whose keys are no strings could fail.
+        serde_json::to_value(self).unwrap_or_default()
+    }
+}
+
+fn slot(id: usize, slot: &SlotStatus) -> Value {
     json!({
-        "success": true,
-        "init_success": success,
-        "state": name,
-        "progress": f64::from(progress),
-        "error": error.map(|error| error.message()),
-        "code": error.map(|error| error.code().as_str()),
-        "model": null,
-        "model_alias": null,
-        "model_draft": null,
-        "n_ctx": 0,
-        "n_ctx_train": 0,
-        "n_parallel": 0,
-        "slots": [],
-        "queue": 0,
-        "vocab_only": false,
-        "model_description": null,
-        "model_size": 0,
-        "model_n_params": 0,
-        "draft": null,
-        // Asked once, by who loads a model: that may take a while.
-        "devices": [],
-        "system_info": null,
-        "warnings": [],
-        "llama_cpp": crate::llama::llama_version(),
-        "version": env!("CARGO_PKG_VERSION"),
+        "id": id,
+        "state": slot.phase.map_or("idle", |phase| phase.as_str()),
+        "request_id": slot.request,
+        "n_past": slot.n_past,
     })
 }
 
-/// The status of a loaded server.
-pub(super) fn of_server(server: &Server) -> Value {
-    let mut status = server.fixed_status().clone();
-    let now = server.engine_status();
-    let slots: Vec<Value> = (0..)
-        .zip(&now.slots)
-        .map(|(id, slot): (usize, _)| {
-            json!({
-                "id": id,
-                "state": slot.phase.map_or("idle", |phase| phase.as_str()),
-                "request_id": slot.request,
-                "n_past": slot.n_past,
-            })
-        })
-        .collect();
-    status.insert("slots".into(), slots.into());
-    status.insert("queue".into(), now.queue.into());
-    Value::Object(status)
-}
-
-/// The part of the status that a server's life does not change; asking devices may take a while, so it is asked once.
-pub(super) fn fixed(server: &Server) -> Map<String, Value> {
-    let models = server.models();
-    let devices: Vec<Value> = llama::devices()
-        .into_iter()
-        .map(|device| {
-            json!({
-                "name": device.name,
-                "description": device.description,
-                "type": device.kind,
-                "memory_free": device.memory_free,
-                "memory_total": device.memory_total,
-            })
-        })
-        .collect();
-    let config = server.config();
-    let draft_path = config.draft.as_ref().map(|(model, _)| model.path.to_string_lossy().into_owned());
-    let status = json!({
-        "success": true,
-        "init_success": 1,
-        "state": "ready",
-        "progress": 1.0,
-        "error": null,
-        "code": null,
-        "model": config.model.path.to_string_lossy(),
-        "model_alias": server.alias(),
-        "model_draft": draft_path,
-        "n_ctx": models.n_ctx,
-        "n_ctx_train": models.target.n_ctx_train(),
-        "n_parallel": config.n_parallel,
-        "vocab_only": models.target.vocab_only(),
-        "model_description": models.target.description(),
-        "model_size": models.target.size(),
-        "model_n_params": models.target.n_params(),
-        "draft": models.compatibility.as_ref().map(|report| draft(report, models.draft.as_deref())),
-        "devices": devices,
-        "system_info": llama::system_info(),
-        "llama_cpp": llama::llama_version(),
-        "version": env!("CARGO_PKG_VERSION"),
-        "warnings": server.warnings(),
-    });
-    match status {
-        Value::Object(status) => status,
-        _ => Map::new(),
-    }
+fn device(device: llama::Device) -> Value {
+    json!({
+        "name": device.name,
+        "description": device.description,
+        "type": device.kind,
+        "memory_free": device.memory_free,
+        "memory_total": device.memory_total,
+    })
 }
 
 /// Whether and how the draft model serves the target.

@@ -10,7 +10,8 @@ use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 use super::lookups::{Lookup, Lookups};
-use super::{InitRequest, Server, status};
+use super::status::Status;
+use super::{InitRequest, Server};
 use crate::engine;
 use crate::error::{Code, Error, Result};
 use crate::host::{self, Hook};
@@ -199,15 +200,15 @@ impl System {
     pub fn status(&self) -> Value {
         let life = self.inner.life.lock();
         let status = match (&life.state, self.inner.in_this_process(&life)) {
-            (_, Err(error)) => status::without_server(&State::Failed(error)),
+            (_, Err(error)) => Status::without_server(&State::Failed(error)),
             (State::Ready(server), _) => {
                 let server = Arc::clone(server);
                 drop(life);
-                status::of_server(&server)
+                Status::of_server(&server)
             }
-            (other, _) => status::without_server(other),
+            (other, _) => Status::without_server(other),
         };
-        self.inner.lookups.shown_in(status)
+        self.inner.lookups.shown_in(status.to_json())
     }
 
     /// A long work of this name, which goes on until a later `init` or `deinit`.

@@ -1,12 +1,13 @@
 //! `tokenize`, `detokenize`, `apply_template`, `get_embedding`.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::fields::{Fields, int_in, parse_object, unexpected};
 use super::request::{Chat, Piece, pieces};
+use super::response::success;
 use super::system::would_deadlock;
 use super::{Server, prompts};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::host;
 use crate::llama::Token;
 
@@ -38,7 +39,7 @@ impl Server {
             true => ids.iter().zip(&pieces).map(|(id, piece)| json!({"id": id, "piece": piece})).collect(),
             false => strings.into_iter().map(Value::from).collect(),
         };
-        Ok(done(fields, json!({"tokens": tokens, "length": ids.len(), "ids": ids, "pieces": pieces})))
+        Ok(success(json!({"tokens": tokens, "length": ids.len(), "ids": ids, "pieces": pieces}), fields.finish()))
     }
 
     /// `detokenize`: the text of `tokens`.
@@ -54,7 +55,7 @@ impl Server {
             .ok_or_else(|| Error::invalid("tokens: is missing"))?;
         let special = fields.flag("special")?.unwrap_or(true);
         let text = self.models().target.vocab().detokenize(&tokens, special)?;
-        Ok(done(fields, json!({"content": String::from_utf8_lossy(&text)})))
+        Ok(success(json!({"content": String::from_utf8_lossy(&text)}), fields.finish()))
     }
 
     /// `apply_template`: the prompt that `messages` are.
@@ -66,7 +67,7 @@ impl Server {
         let mut fields = Fields::new(&object);
         let chat = Chat::read(&mut fields)?.ok_or_else(|| Error::invalid("messages: is missing"))?;
         let prompt = prompts::render(&self.target(), &chat)?;
-        Ok(done(fields, json!({"prompt": prompt})))
+        Ok(success(json!({"prompt": prompt}), fields.finish()))
     }
 
     /// `get_embedding`: the pooled embedding of `content` (or `prompt`), which may be mixed with ids. Waits for the engine.
@@ -85,10 +86,18 @@ impl Server {
         if tokens.is_empty() {
             return Err(Error::invalid(format!("{name}: has no tokens")));
         }
-        let mut embedding = self.engine()?.embed(tokens)?;
+        let engine = self.engine()?;
+        if !self.config().embedding {
+            return Err(Error::invalid("get_embedding: init was not called with \"embedding\": true"));
+        }
+        let failed = |error: Error| match error.code() {
+            Code::ContextFull => error.within(name),
+            _ => error.within("get_embedding"),
+        };
+        let mut embedding = engine.embed(tokens).map_err(failed)?;
         scale(&mut embedding, normalize);
         let embedding: Vec<f64> = embedding.into_iter().map(f64::from).collect();
-        Ok(done(fields, json!({"embedding": embedding})))
+        Ok(success(json!({"embedding": embedding}), fields.finish()))
     }
 }
 
@@ -99,19 +108,6 @@ fn text(fields: &mut Fields, name: &'static str, other: &'static str) -> Result<
         Some((name, value)) => Ok((name, pieces(name, value)?)),
         None => Err(unexpected(name, "a string", &Value::Null)),
     }
-}
-
-/// A successful answer, with the warnings about the request.
-pub(super) fn done(fields: Fields, answer: Value) -> Value {
-    let warnings = fields.finish();
-    let mut result = Map::from_iter([("success".to_owned(), true.into())]);
-    if let Value::Object(answer) = answer {
-        result.extend(answer);
-    }
-    if !warnings.is_empty() {
-        result.insert("warnings".into(), warnings.into());
-    }
-    Value::Object(result)
 }
 
 /// llama-server's `embd_normalize`: -1 none, 0 to the range of 16 bits by the largest, 1 taxicab, 2 Euclidean, p.

@@ -8,14 +8,14 @@ use super::command::Submission;
 use super::compare::Compare;
 use super::event::{PromptStats, Stop};
 use super::generation::Generation;
+use super::request_handle::Phase;
 use super::slots::Slot;
-use super::task::{Parts, Speculation, Task};
-use super::ticket::Phase;
+use super::task::{Speculation, Task};
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::sampling::Sampler;
 use crate::session;
-use crate::speculative::{Settings, Source, Verify};
+use crate::speculative::{Settings, Verify};
 
 /// Where a request runs.
 enum Place {
@@ -34,7 +34,7 @@ impl Generation {
         let mut waiting = VecDeque::with_capacity(self.queue.len());
         let mut cells_are_awaited = self.running().any(|(_, task)| task.paused);
         while let Some(submission) = self.queue.pop_front() {
-            let place = match submission.request.n_beams {
+            let place = match submission.request.options.n_beams {
                 0 | 1 => match self.slot_for(&submission) {
                     Some(_) if cells_are_awaited || !self.has_cells_for(&submission) => {
                         cells_are_awaited = true;
@@ -45,24 +45,24 @@ impl Generation {
                 _ => (!self.beams.is_busy()).then_some(Place::Beams),
             };
             match place {
-                Some(place) if submission.ticket.start() => {
-                    let ticket = submission.ticket.clone();
+                Some(place) if submission.sink.start() => {
+                    let sink = submission.sink.clone();
                     let (begun, slot) = match place {
                         Place::Slot(index) => (self.begin(index, submission), self.slots.get(index)),
                         Place::Beams => (self.begin_beams(submission), None),
                     };
                     if let Err(error) = begun {
-                        let outcome = ticket.never_ran(Stop::Error(error));
-                        self.ended.push((ticket, outcome));
+                        let outcome = sink.never_ran(Stop::Error(error));
+                        self.outbox.end(sink, outcome);
                     } else if let Some(task) = slot.and_then(|slot| slot.task.as_ref())
-                        && task.progress
+                        && task.options.progress
                     {
                         // Before the first evaluation: that it has begun.
                         task.report_progress(task.prompt.n_cached);
-                        notify(ticket.id());
+                        notify(sink.id());
                     }
                 }
-                Some(_) => notify(submission.ticket.id()), // cancelled at this moment
+                Some(_) => notify(submission.sink.id()), // cancelled at this moment
                 None => waiting.push_back(submission),
             }
         }
@@ -73,15 +73,15 @@ impl Generation {
     /// the one unused for longest. `None`: none is free.
     fn slot_for(&self, submission: &Submission) -> Option<usize> {
         let request = &submission.request;
-        let leader = request.prompt_of.filter(|_| self.can_copy()).map(|index| submission.ticket.phase_of(index));
+        let leader = request.prompt_of.filter(|_| self.can_copy()).map(|index| submission.sink.phase_of(index));
         if leader.is_some_and(|phase| matches!(phase, Phase::Queued | Phase::Prompt)) {
             return None; // soon the prompt can be copied
         }
         let free = self.slots.iter().filter(|slot| slot.task.is_none());
-        let slot = match request.slot {
+        let slot = match request.options.slot {
             Some(index) => free.into_iter().find(|slot| slot.index == index)?,
             // What it holds makes way for the session.
-            None if request.session_load.is_some() => free.into_iter().min_by_key(|slot| slot.last_used)?,
+            None if request.options.session_load.is_some() => free.into_iter().min_by_key(|slot| slot.last_used)?,
             None => free.into_iter().max_by_key(|slot| {
                 let common = slot.common_prefix(&request.prompt, &request.lora);
                 // A tenth in common is more than a BOS and a system prompt's first words.
@@ -146,61 +146,48 @@ impl Generation {
     fn begin_beams(&mut self, mut submission: Submission) -> Result<()> {
         let prompt = std::mem::take(&mut submission.request.prompt).to_vec();
         let n_total = prompt.len();
-        let n_keep = session::keep(submission.request.n_keep, n_total, self.context.n_ctx());
+        let n_keep = session::keep(submission.request.options.n_keep, n_total, self.context.n_ctx());
         let (prompt, truncated) = self.fitting(prompt, n_keep)?;
         let stats = PromptStats { n_total, n_prompt: prompt.len(), n_cached: 0, truncated };
         self.beams.begin(submission, prompt, stats)
     }
 
-    /// Why the draft model, or the layers for multi-token prediction, do not draft, when that is worth telling: they are
-    /// there and do not fit, or nobody else was asked for (the layers nobody asks for who does not mean them).
-    fn missing(&self, sources: &[Source]) -> Option<String> {
-        if sources.contains(&Source::Mtp) && self.mtp_obstacle.is_some() {
-            return self.mtp_obstacle.clone();
-        }
-        if !sources.contains(&Source::Draft) || self.team.has(Source::Draft) {
-            return None;
-        }
-        let alone = sources.iter().all(|source| *source == Source::Draft);
-        self.draft_obstacle.clone().or_else(|| alone.then(|| "there is no draft model".into()))
-    }
-
     /// Starts a request in a free slot.
     pub(super) fn begin(&mut self, index: usize, submission: Submission) -> Result<()> {
         let compare = Compare::first(&submission.request);
-        let Submission { request, ticket, deadline, found } = submission;
+        let Submission { request, sink, deadline, found } = submission;
         let n_ctx = self.context.n_ctx();
         let model = Arc::clone(self.context.model());
         let vocab = model.vocab();
+        let options = request.options;
         let n_total = request.prompt.len();
-        let n_keep = session::keep(request.n_keep, n_total, n_ctx);
+        let n_keep = session::keep(options.n_keep, n_total, n_ctx);
         let (tokens, truncated) = self.fitting(request.prompt.to_vec(), n_keep)?;
-        if request.prompt_of.is_some() && request.cache_prompt && self.can_copy() {
+        if request.prompt_of.is_some() && options.cache_prompt && self.can_copy() {
             self.copy_prefix(index, &tokens, &request.lora);
         }
-        let session_load = request.session_load.as_deref().map(|path| self.load_from(index, path)).transpose()?;
-        let missing = request.speculative.as_ref().and_then(|settings| self.missing(&settings.sources));
+        let session_load = options.session_load.as_deref().map(|path| self.load_from(index, path)).transpose()?;
         let slot = self.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
         // A session's seed goes on where the request goes on with its text, whatever is left of that in the cache.
         let continues = slot.loaded.take().is_some_and(|loaded| tokens.starts_with(&loaded));
         let seed = slot.seed.filter(|seed| continues && seed.seed == request.sampling.seed);
-        let seed_position = request.seed_position.or(seed.map(|seed| seed.position(tokens.len()))).unwrap_or(0);
+        let seed_position = options.seed_position.or(seed.map(|seed| seed.position(tokens.len()))).unwrap_or(0);
         // One token at least must be evaluated, for its logits.
-        let reusable = if request.cache_prompt && slot.lora == request.lora {
+        let reusable = if options.cache_prompt && slot.lora == request.lora {
             tokens.get(..tokens.len() - 1).unwrap_or(&[])
         } else {
             &[]
         };
         let reusable = found.map_or(reusable, |found| found.of(reusable));
-        let reused = slot.cache.reuse(&mut self.context, reusable, request.n_cache_reuse);
+        let reused = slot.cache.reuse(&mut self.context, reusable, options.n_cache_reuse);
         found.map_or(Ok(()), |found| found.check(reused))?;
         slot.lora = request.lora;
         let sampler = Sampler::new(&request.sampling, vocab, request.grammar)?;
         let asked = request.speculative.is_some();
         // Nobody asked for it, and it costs nothing. A second run to compare with is to be without any draft.
-        let guesses = self.context.keeps_company() && found.is_none();
+        let guesses = self.context.pads_single_tokens() && found.is_none();
         let settings = request.speculative.or_else(|| guesses.then(Settings::none));
-        let mut speculation = settings.map(|settings| Speculation::new(settings, asked, &sampler)).transpose()?;
+        let mut speculation = settings.map(|settings| Speculation::new(settings, asked, &sampler));
         match &mut speculation {
             Some(Speculation { stats, .. }) if !model.can_roll_back() => {
                 stats.disabled = Some("the target's memory cannot be cut back after a rejected draft".into());
@@ -209,37 +196,27 @@ impl Generation {
                 let chain =
                     settings.n_branches > 1 && (settings.verify == Verify::Block || self.context.n_shared() < 2);
                 settings.n_branches = if chain { 1 } else { settings.n_branches };
-                self.team.begin(index, &sampler, settings);
-                stats.disabled = missing.or_else(|| chain.then(|| NO_BRANCHES.to_owned()));
+                self.drafters.begin(index, &sampler, settings);
+                let disabled = self.drafters.disabled(index).or(chain.then_some(NO_BRANCHES));
+                stats.disabled = disabled.map(str::to_owned);
             }
             None => {}
         }
-        if request.cache_prompt && request.n_cache_reuse > 0 {
-            self.team.reuse(index, &tokens, request.n_cache_reuse);
+        if options.cache_prompt && options.n_cache_reuse > 0 {
+            self.drafters.reuse(index, &tokens, options.n_cache_reuse);
         }
         self.tick += 1;
         slot.last_used = self.tick;
-        slot.task = Some(Task::new(Parts {
-            ticket,
-            prompt: PromptStats { n_total, n_prompt: tokens.len(), n_cached: reused, truncated },
-            tokens,
-            n_probs: request.sampling.n_probs,
-            post_sampling_probs: request.post_sampling_probs,
-            progress: request.progress,
-            sampler,
-            // As llama.cpp: a BOS that begins every text is kept as well.
-            n_keep: session::keep(Some(n_keep + usize::from(vocab.adds_bos())), n_total, n_ctx),
-            n_predict: request.n_predict,
-            t_max_predict: request.t_max_predict,
-            deadline,
-            speculation,
-            stop: request.stop,
-            seed: request.sampling.seed,
-            seed_position,
-            session_load,
-            session_save: request.session_save,
-            compare,
-        }));
+        let prompt = PromptStats { n_total, n_prompt: tokens.len(), n_cached: reused, truncated };
+        let mut task = Task::new(sink, options, tokens, prompt, sampler, &request.sampling);
+        // As llama.cpp: a BOS that begins every text is kept as well.
+        task.n_keep = session::keep(Some(n_keep + usize::from(vocab.adds_bos())), n_total, n_ctx);
+        task.seed_position = seed_position;
+        task.deadline = deadline;
+        task.speculation = speculation;
+        task.session_load = session_load;
+        task.compare = compare;
+        slot.task = Some(task);
         Ok(())
     }
 }

@@ -28,7 +28,7 @@ type Checked = (Option<Stop>, usize);
 /// Samples from the rows of a slot: `row` follows its context, the next ones follow the tokens of its draft.
 pub(super) fn check(context: &mut Context, slot: &mut Slot, row: usize, draft: &Drafted<'_>) -> Checked {
     let Some(task) = &slot.task else { return (None, 0) };
-    if task.n_predict == Some(0) {
+    if task.options.n_predict == Some(0) {
         return (Some(Stop::Limit), 0);
     }
     match task.speculation.as_ref().map(|speculation| speculation.settings.verify) {
@@ -91,7 +91,7 @@ fn take(
 /// The token that the target chooses, with its probabilities if they were asked for.
 fn pick(task: &mut Task, logits: &mut [f32]) -> Result<(Token, Option<TokenProbs>)> {
     let position = task.position();
-    if task.post_sampling_probs {
+    if task.options.post_sampling_probs {
         let (token, probs) = task.sampler.pick_with_probs(logits, &task.tokens, position, task.n_probs)?;
         return Ok((token, Some(probs)));
     }
@@ -129,7 +129,7 @@ fn decide(
     weighing: &mut Weighing,
 ) -> Result<(Verdict, Option<Error>)> {
     let Weighing { ahead, residual, listed } = weighing;
-    ahead.sync_from(&task.sampler)?;
+    ahead.sync_from(&task.sampler);
     listed.clear();
     listed.resize(draft.tokens.len() + 1, 0.0);
     let position = task.position();
@@ -200,7 +200,7 @@ fn accept(task: &mut Task, logits: Option<&mut [f32]>, token: Token, p: f32) -> 
 fn probs_of(task: &mut Task, logits: Option<&mut [f32]>, token: Token) -> Result<Option<TokenProbs>> {
     let position = task.position();
     match logits {
-        Some(logits) if task.post_sampling_probs => {
+        Some(logits) if task.options.post_sampling_probs => {
             task.sampler.row_probs(logits, &task.tokens, position, token, task.n_probs).map(Some)
         }
         Some(logits) if task.n_probs > 0 => Ok(Some(sampling::token_probs(logits, token, task.n_probs))),

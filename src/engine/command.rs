@@ -5,7 +5,7 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 
 use super::compare::Found;
-use super::ticket::Ticket;
+use super::request_handle::TextSink;
 use super::{Request, Restored};
 use crate::error::Result;
 use crate::llama::Token;
@@ -41,7 +41,7 @@ pub(super) enum SessionWork {
 /// A text on its way to a slot.
 pub(super) struct Submission {
     pub(super) request: Request,
-    pub(super) ticket: Ticket,
+    pub(super) sink: TextSink,
     pub(super) deadline: Option<Instant>,
     /// Of the second run of a comparison, which begins in the first one's slot.
     pub(super) found: Option<Found>,

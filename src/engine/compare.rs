@@ -9,8 +9,8 @@ use std::time::Instant;
 use super::command::Submission;
 use super::event::{Outcome, Stop};
 use super::generation::Generation;
-use super::request::Request;
-use super::ticket::Ticket;
+use super::request::{Options, Request};
+use super::request_handle::TextSink;
 use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling;
@@ -149,41 +149,44 @@ impl Generation {
         &mut self,
         index: usize,
         compare: Compare,
-        ticket: Ticket,
+        sink: TextSink,
         outcome: Outcome,
         deadline: Option<Instant>,
     ) {
         let (expected, mut request) = match compare {
-            Compare::Second(second) => return self.ended.push((ticket, second.answer(outcome.stop))),
+            Compare::Second(second) => return self.outbox.end(sink, second.answer(outcome.stop)),
             Compare::First { tokens, again } => (tokens, *again),
         };
         if !matches!(outcome.stop, Stop::Eos | Stop::Word(_) | Stop::Limit) {
-            self.ended.push((ticket, outcome));
+            self.outbox.end(sink, outcome);
             return;
         }
-        let limited = request.t_max_predict.take().is_some() && outcome.stop == Stop::Limit;
-        let only_there = outcome.session_load.is_some() || request.n_cache_reuse > 0;
+        let limited = request.options.t_max_predict.take().is_some() && outcome.stop == Stop::Limit;
+        let only_there = outcome.session_load.is_some() || request.options.n_cache_reuse > 0;
         let found = Found { n_cached: outcome.prompt.n_cached, only_there };
         let again = Request {
             compare: false,
             speculative: None,
             prompt_of: None,
-            session_load: None,
-            session_save: None,
-            seed_position: Some(outcome.seed_position),
-            n_cache_reuse: 0,
-            progress: false,
-            post_sampling_probs: false,
             sampling: sampling::Settings { n_probs: 0, ..request.sampling },
+            options: Options {
+                session_load: None,
+                session_save: None,
+                seed_position: Some(outcome.seed_position),
+                n_cache_reuse: 0,
+                progress: false,
+                post_sampling_probs: false,
+                ..request.options
+            },
             ..request
         };
         let second = Second { expected, limited, n_equal: 0, difference: None, first: outcome };
-        let submission = Submission { request: again, ticket: ticket.clone(), deadline, found: Some(found) };
+        let submission = Submission { request: again, sink: sink.clone(), deadline, found: Some(found) };
         let begun = self.begin(index, submission);
         match (begun, self.slots.get_mut(index).and_then(|slot| slot.task.as_mut())) {
             (Ok(()), Some(task)) => task.compare = Some(Compare::Second(Box::new(second))),
-            (Err(error), _) => self.ended.push((ticket, second.answer(Stop::Error(error)))),
-            (Ok(()), None) => self.ended.push((ticket, second.answer(Stop::Cancelled))),
+            (Err(error), _) => self.outbox.end(sink, second.answer(Stop::Error(error))),
+            (Ok(()), None) => self.outbox.end(sink, second.answer(Stop::Cancelled)),
         }
     }
 }

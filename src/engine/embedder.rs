@@ -20,10 +20,8 @@ impl Embedder {
     pub(super) fn embed(&mut self, tokens: &[Token], shared: &Shared) -> Result<Vec<f32>> {
         let most = self.context.n_ubatch().min(self.context.n_ctx());
         if tokens.len() > most {
-            return Err(Error::new(
-                Code::ContextFull,
-                format!("content: {} tokens, where an embedding is made of at most {most}", tokens.len()),
-            ));
+            let message = format!("{} tokens, where an embedding is made of at most {most}", tokens.len());
+            return Err(Error::new(Code::ContextFull, message));
         }
         loop {
             self.context.truncate(0, 0);
@@ -35,14 +33,12 @@ impl Embedder {
                 Ok(()) => break,
                 // Some other request was cancelled, or the engine stops.
                 Err(DecodeError::Aborted) if !shared.stopping.load(Ordering::Acquire) => shared.interrupt.clear(),
-                Err(DecodeError::Aborted) => {
-                    return Err(Error::new(Code::Cancelled, "get_embedding: the engine was stopped"));
-                }
-                Err(DecodeError::Full) => return Err(Error::model("get_embedding: the KV cache is full")),
+                Err(DecodeError::Aborted) => return Err(Error::new(Code::Cancelled, "the engine was stopped")),
+                Err(DecodeError::Full) => return Err(Error::model("the KV cache is full")),
                 Err(DecodeError::Failed(why)) => return Err(Error::model(why)),
             }
         }
         let embedding = self.context.embedding(0).map(<[f32]>::to_vec);
-        embedding.ok_or_else(|| Error::model("get_embedding: the model gave no embedding"))
+        embedding.ok_or_else(|| Error::model("the model gave no embedding"))
     }
 }

@@ -1,21 +1,14 @@
 //! A step of all slots together: draft, evaluate one batch, sample and check.
 
-use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::checking::{self, Drafted};
 use super::event::Stop;
 use super::generation::Generation;
-use super::slots::{InBatch, Slot};
-use super::task::Task;
+use super::slots::{InBatch, MAX_PENDING};
 use crate::error::{Code, Error};
 use crate::llama::DecodeError;
-use crate::session::Sequence;
-use crate::speculative::Wish;
-
-/// A draft follows no more tokens than these that are not evaluated yet: the one sampled last, and those of a branch that was
-/// right (see [`super::branches`]).
-const MAX_PENDING: usize = 16;
+use crate::speculative::SlotView;
 
 impl Generation {
     /// Lets the drafters keep up with all requests that speculate, and propose tokens to those that generate.
@@ -23,118 +16,52 @@ impl Generation {
         self.t_draft = Duration::ZERO;
         let (n_ctx, n_alike) = (self.context.n_ctx(), self.context.n_alike());
         let base = self.running().filter(|(_, task)| task.is_generating()).count();
-        // Where a token would get company otherwise.
-        let alone = self.context.keeps_company() && (base == 1 || self.shared_cells.is_none());
-        let Generation { slots, team, .. } = &mut *self;
-        let wish = |index: usize| {
+        // Where a token would be padded otherwise.
+        let padded = self.context.pads_single_tokens() && (base == 1 || self.shared_cells.is_none());
+        let Generation { slots, drafters, .. } = &mut *self;
+        let view = |index: usize| {
             let slot = slots.get(index)?;
-            let task =
-                slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out && task.speculation.is_some())?;
-            let pending = task.tokens.len().saturating_sub(slot.cache.len());
+            let task = slot.working().filter(|task| task.speculation.is_some())?;
+            let pending = slot.pending();
             let most = n_alike.saturating_sub(pending).min(task.remaining() - 1);
             let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(most);
             let ready = task.is_generating() && (1..=MAX_PENDING).contains(&pending);
-            Some(Wish {
+            Some(SlotView {
                 tokens: &task.tokens,
                 sampler: &task.sampler,
                 generated: task.output().len(),
                 position: task.position(),
                 room: ready.then_some(room),
-                alone,
+                padded,
             })
         };
-        if (0..slots.len()).all(|index| wish(index).is_none()) {
+        if (0..slots.len()).all(|index| view(index).is_none()) {
             return;
         }
-        let start = team.now();
-        team.draft(wish, base);
-        self.t_draft = team.now().saturating_duration_since(start);
+        let start = drafters.now();
+        drafters.draft(view, base);
+        self.t_draft = drafters.now().saturating_duration_since(start);
         for slot in &mut self.slots {
-            let Some(task) = &mut slot.task else { continue };
-            let Some(speculation) = &mut task.speculation else { continue };
-            // Who waited was not drafted for.
-            if !task.paused && !slot.sits_out {
+            let waited = slot.working().is_none();
+            let Some(speculation) = slot.task.as_mut().and_then(|task| task.speculation.as_mut()) else { continue };
+            if !waited {
                 speculation.stats.t_draft += self.t_draft;
             }
-            if let Some(why) = self.team.disabled(slot.index) {
+            if let Some(why) = self.drafters.disabled(slot.index) {
                 speculation.stats.disabled = Some(why.to_owned());
             }
         }
     }
 
-    /// Puts every slot's unevaluated tokens into the batch, and its draft behind them. False when there are none.
-    pub(super) fn fill_batch(&mut self) -> bool {
-        self.batch.clear();
-        let generates = |slot: &Slot| slot.task.as_ref().is_some_and(Task::is_generating);
-        // While others generate, a prompt comes in pieces that do not keep them waiting for long.
-        let (n_batch, n_ubatch) = (self.context.n_batch(), self.context.n_ubatch());
-        // A long prompt is divided in the same places, whoever waits.
-        let most = if self.slots.iter().any(generates) { n_ubatch } else { n_batch - n_batch % n_ubatch.min(n_batch) };
-        let mut free = self.free_cells();
-        // What each needs of the batch to get on comes before anybody's draft, and before more of a prompt.
-        let due = |slot: &Slot| {
-            let task = slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out);
-            task.map_or(0, |task| task.tokens.len().saturating_sub(slot.cache.len()).min(MAX_PENDING))
-        };
-        let mut owed: usize = self.slots.iter().map(due).sum();
-        let mut room = most.max(owed).min(n_batch);
-        let mut order = std::mem::take(&mut self.order);
-        order.clear();
-        order.extend(0..self.slots.len());
-        order.sort_unstable_by_key(|index| {
-            (self.slots.get(*index).map(|slot| (Reverse(generates(slot)), slot.last_used)), *index)
-        });
-        for index in order.iter().copied() {
-            let Some(slot) = self.slots.get_mut(index) else { continue };
-            slot.in_batch = None;
-            let own = due(slot);
-            owed -= own;
-            let Some(task) = slot.task.as_ref().filter(|task| !task.paused && !slot.sits_out) else { continue };
-            slot.cache.group(&mut self.context);
-            let pending = task.tokens.get(slot.cache.len()..).unwrap_or(&[]);
-            let most = room.saturating_sub(owed).max(own.min(room)).min(slot.cache.room());
-            let chunk = pending.get(..most.min(pending.len())).unwrap_or(&[]);
-            // A prompt pauses before its last token, where such memories are come back to when it is sent again.
-            let pauses = !task.is_generating() && chunk.len() > 1 && Sequence::needs_checkpoints(&self.context);
-            let chunk = if pauses { chunk.get(..chunk.len().min(pending.len() - 1)).unwrap_or(&[]) } else { chunk };
-            let draft = self.team.drafted(index);
-            let complete = chunk.len() == pending.len();
-            let n_draft = draft.len().min(most - chunk.len()).min(free);
-            let draft = if complete { draft.get(..n_draft).unwrap_or(&[]) } else { &[] };
-            let first = self.batch.len();
-            let next = slot.cache.next();
-            let parents = self.team.parents(index).take(draft.len());
-            let planted = slot.branches.plant(parents, |own, spare| self.context.share(own, spare));
-            let draft = draft.get(..planted).unwrap_or(&[]);
-            let mut row = None;
-            for (offset, token) in chunk.iter().enumerate() {
-                let output = complete && offset + 1 == chunk.len();
-                let at = self.batch.push_shared(*token, next + offset, slot.branches.of_text(), output);
-                row = Some(at).filter(|_| output);
-            }
-            for (node, depth, sequences) in slot.branches.nodes() {
-                let Some(token) = draft.get(node - 1) else { continue };
-                self.batch.push_shared(*token, next + chunk.len() + depth, sequences, true);
-            }
-            room -= chunk.len() + draft.len();
-            free -= draft.len();
-            if !chunk.is_empty() {
-                slot.in_batch = Some(InBatch { first, chunk: chunk.len(), draft: draft.len(), row });
-            }
-        }
-        self.order = order;
-        !self.batch.is_empty()
-    }
-
     /// Evaluates the batch and goes on with each slot in it.
     pub(super) fn evaluate(&mut self, notify: &mut dyn FnMut(u64)) {
-        self.context.keep_hidden(self.team.needs_hidden());
-        let start = self.team.now();
+        self.context.keep_hidden(self.drafters.needs_hidden());
+        let start = self.drafters.now();
         // llama.cpp exchanges the cells of recurrent states before it moves what is in them: whoever is stopped in between has
         // those of others, who may not even be in the batch.
         let exchanges = self.exchanges_states();
         let result = if exchanges { self.context.decode_whole(&self.batch) } else { self.context.decode(&self.batch) };
-        let time = self.team.now().saturating_duration_since(start);
+        let time = self.drafters.now().saturating_duration_since(start);
         for slot in &mut self.slots {
             slot.branches.clear(&mut self.context);
         }
@@ -194,11 +121,11 @@ impl Generation {
             let known = slot.cache.len();
             slot.cache.push(task.tokens.get(known..known + part.chunk).unwrap_or(&[]));
             let tokens = task.tokens.get(..known + part.chunk).unwrap_or(&[]);
-            self.team.evaluated(index, &mut self.context, part.first, tokens, known, part.draft);
+            self.drafters.evaluated(index, &mut self.context, part.first, tokens, known, part.draft);
             let is_first = task.n_predicted == 0;
-            if task.progress && is_first {
+            if task.options.progress && is_first {
                 task.report_progress(slot.cache.len());
-                notify(task.ticket.id());
+                notify(task.sink.id());
             }
             let Some(row) = part.row else {
                 slot.cache.checkpoint(&mut self.context);
@@ -210,17 +137,17 @@ impl Generation {
                 speculation.stats.t_verify += if is_first { Duration::ZERO } else { time };
             }
             let before = task.tokens.len();
-            self.team.cap(index, part.draft);
+            self.drafters.cap(index, part.draft);
             let draft = Drafted {
-                tokens: self.team.drafted(index),
-                source: self.team.source(index),
-                drawn: self.team.drawn(index),
+                tokens: self.drafters.drafted(index),
+                source: self.drafters.source(index),
+                drawn: self.drafters.drawn(index),
             };
             let (stop, accepted) = checking::check(&mut self.context, slot, row, &draft);
             if let Some(task) = &mut slot.task {
                 let new = task.tokens.get(before..).unwrap_or(&[]);
                 n_tokens += new.len();
-                let checked = self.team.saw(index, new, part.draft, accepted);
+                let checked = self.drafters.saw(index, new, part.draft, accepted);
                 if let (Some(speculation), Some(checked)) = (&mut task.speculation, checked) {
                     speculation.checked(checked);
                 }
@@ -232,19 +159,19 @@ impl Generation {
                 None => {
                     let Some(task) = self.slots.get_mut(index).and_then(|slot| slot.task.as_mut()) else { continue };
                     if task.send() {
-                        notify(task.ticket.id());
+                        notify(task.sink.id());
                     }
                 }
             }
         }
         // Prompts, and nearly nothing else.
         if evaluated > 16 * generated {
-            self.team.costs.saw_prompt(evaluated, time);
+            self.drafters.costs.saw_prompt(evaluated, time);
         } else if generated == evaluated {
-            let cost = self.team.costs.saw_target(evaluated, time) + self.team.costs.of(self.t_draft);
-            self.team.stepped(n_tokens, cost);
+            let cost = self.drafters.costs.saw_target(evaluated, time) + self.drafters.costs.of(self.t_draft);
+            self.drafters.stepped(n_tokens, cost);
         } else {
-            self.team.costs.saw_mixed(evaluated);
+            self.drafters.costs.saw_mixed(evaluated);
         }
     }
 }

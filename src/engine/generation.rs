@@ -11,13 +11,13 @@ use super::beams::Beams;
 use super::command::{SessionJob, Submission};
 use super::config::Config;
 use super::event::{Outcome, Stop};
+use super::request_handle::TextSink;
 use super::slots::Slot;
 use super::task::Task;
-use super::ticket::Ticket;
 use super::turns::Turn;
 use crate::llama::{Batch, Context, Interrupt};
 use crate::session::{self, SeedOrigin};
-use crate::speculative::Team;
+use crate::speculative::Drafters;
 
 /// The target's context, its slots and the requests that wait for one.
 pub(super) struct Generation {
@@ -26,19 +26,12 @@ pub(super) struct Generation {
     pub(super) queue: VecDeque<Submission>,
     /// Sessions to be saved and loaded as soon as no request runs in their slots.
     pub(super) session_jobs: VecDeque<SessionJob>,
-    /// What to tell those who asked for them, by [`Generation::deliver`].
-    pub(super) answers: Vec<Box<dyn FnOnce() + Send>>,
     pub(super) beams: Beams,
-    pub(super) team: Team,
-    /// Why the draft model does not draft.
-    pub(super) draft_obstacle: Option<String>,
-    /// Why the layers for multi-token prediction do not.
-    pub(super) mtp_obstacle: Option<String>,
+    pub(super) drafters: Drafters,
     /// Cells that all slots share; `None` when each has its own.
     pub(super) shared_cells: Option<usize>,
     pub(super) ctx_shift: bool,
-    /// Requests that have ended in this step, to be told by [`Generation::deliver`].
-    pub(super) ended: Vec<(Ticket, Outcome)>,
+    pub(super) outbox: Outbox,
     pub(super) batch: Batch,
     /// The slots in the order in which they get their part of the batch; kept for its memory.
     pub(super) order: Vec<usize>,
@@ -50,13 +43,41 @@ pub(super) struct Generation {
     pub(super) turn: Turn,
 }
 
+/// What is told after a step and not in it, so that whoever learns of an end finds the slot free.
+#[derive(Default)]
+pub(super) struct Outbox {
+    ended: Vec<(TextSink, Outcome)>,
+    answers: Vec<Box<dyn FnOnce() + Send>>,
+}
+
+impl Outbox {
+    /// A text has ended.
+    pub(super) fn end(&mut self, sink: TextSink, outcome: Outcome) {
+        self.ended.push((sink, outcome));
+    }
+
+    /// Something that was asked for is done, and `tell` says so.
+    pub(super) fn answer(&mut self, tell: Box<dyn FnOnce() + Send>) {
+        self.answers.push(tell);
+    }
+
+    /// Tells all of it.
+    pub(super) fn deliver(&mut self, notify: &mut dyn FnMut(u64)) {
+        self.answers.drain(..).for_each(|tell| tell());
+        for (sink, outcome) in self.ended.drain(..) {
+            sink.finish(outcome);
+            notify(sink.id());
+        }
+    }
+}
+
 impl Generation {
     pub(super) fn new(context: Context, beams: Beams, config: &Config) -> Generation {
         let n_parallel = config.n_parallel.max(1);
-        let mut team = Team::new(n_parallel);
-        team.end_with(context.model().vocab().eog_tokens());
-        if context.keeps_company() {
-            team.guess();
+        let mut drafters = Drafters::new(n_parallel);
+        drafters.end_with(context.model().vocab().eog_tokens());
+        if context.pads_single_tokens() {
+            drafters.guess();
         }
         Generation {
             shared_cells: (config.context.kv_unified && n_parallel > 1).then(|| context.n_ctx()),
@@ -68,13 +89,10 @@ impl Generation {
             context,
             queue: VecDeque::new(),
             session_jobs: VecDeque::new(),
-            answers: Vec::new(),
             beams,
-            team,
-            draft_obstacle: None,
-            mtp_obstacle: None,
+            drafters,
             ctx_shift: config.ctx_shift,
-            ended: Vec::new(),
+            outbox: Outbox::default(),
             batch: Batch::new(),
             order: Vec::new(),
             t_draft: Duration::ZERO,
@@ -107,21 +125,21 @@ impl Generation {
         if self.fill_batch() {
             self.evaluate(notify);
         }
-        self.ended.extend(self.beams.step(notify));
+        self.outbox.ended.extend(self.beams.step(notify));
         interrupt.set_deadline(None);
     }
 
     /// Ends every request.
     pub(super) fn end_all(&mut self, stop: &Stop, notify: &mut dyn FnMut(u64)) {
         for submission in std::mem::take(&mut self.queue) {
-            if submission.ticket.finish_if_queued(stop.clone()) {
-                notify(submission.ticket.id());
+            if submission.sink.finish_if_queued(stop.clone()) {
+                notify(submission.sink.id());
             }
         }
         for index in 0..self.slots.len() {
             self.end(index, stop.clone(), false);
         }
-        self.ended.extend(self.beams.end(stop.clone()));
+        self.outbox.ended.extend(self.beams.end(stop.clone()));
     }
 
     /// The earliest time at which a request has to end.
@@ -134,33 +152,23 @@ impl Generation {
         let Some(slot) = self.slots.get_mut(index) else { return };
         let Some(mut task) = slot.task.take() else { return };
         slot.last_used = self.tick;
-        let length = self.team.length(index);
+        let length = self.drafters.length(index);
         if !task.is_repeated() {
             let (text, generated) = task.whole_text();
-            self.team.end(index, &text, generated);
+            self.drafters.end(index, &text, generated);
         }
         slot.seed = Some(SeedOrigin::new(task.seed, task.tokens.len(), task.position()));
         // The last generated token is evaluated if it was drafted, and not otherwise: nothing is to depend on that.
         let generated = usize::from(task.n_predicted > 0);
         slot.cache.cut(&mut self.context, task.tokens.len().saturating_sub(generated));
-        let path = task.session_save.clone().filter(|_| !matches!(stop, Stop::Error(_)));
+        let path = task.options.session_save.clone().filter(|_| !matches!(stop, Stop::Error(_)));
         let (cached, compare, deadline) = (slot.cache.len(), task.compare.take(), task.deadline);
         let saved = path.map(|path| self.save_to(index, &path));
-        let (ticket, mut outcome) = task.finish(stop, index, cached, truncated, length);
+        let (sink, mut outcome) = task.finish(stop, index, cached, truncated, length);
         outcome.session_save = saved;
         match compare {
-            Some(compare) => self.compare(index, compare, ticket, outcome, deadline),
-            None => self.ended.push((ticket, outcome)),
-        }
-    }
-
-    /// Tells the requests that have ended, and those who asked for sessions. Apart from the step, so that whoever learns of
-    /// an end finds the slot free.
-    pub(super) fn deliver(&mut self, notify: &mut dyn FnMut(u64)) {
-        self.answers.drain(..).for_each(|answer| answer());
-        for (ticket, outcome) in self.ended.drain(..) {
-            ticket.finish(outcome);
-            notify(ticket.id());
+            Some(compare) => self.compare(index, compare, sink, outcome, deadline),
+            None => self.outbox.end(sink, outcome),
         }
     }
 
@@ -168,7 +176,7 @@ impl Generation {
         let now = Instant::now();
         for index in 0..self.slots.len() {
             let Some(task) = self.slots.get(index).and_then(|slot| slot.task.as_ref()) else { continue };
-            if task.ticket.is_cancelled() {
+            if task.sink.is_cancelled() {
                 self.end(index, Stop::Cancelled, false);
             } else if task.deadline.is_some_and(|deadline| deadline <= now) {
                 self.end(index, Stop::Timeout, false);
@@ -176,11 +184,11 @@ impl Generation {
         }
         self.queue.retain(|submission| {
             if submission.deadline.is_some_and(|deadline| deadline <= now) {
-                submission.ticket.finish_if_queued(Stop::Timeout);
+                submission.sink.finish_if_queued(Stop::Timeout);
             }
-            let waits = submission.ticket.phase() == super::Phase::Queued;
+            let waits = submission.sink.phase() == super::Phase::Queued;
             if !waits {
-                notify(submission.ticket.id());
+                notify(submission.sink.id());
             }
             waits
         });

@@ -1,11 +1,13 @@
 //! The engine: one thread that owns all contexts and generates for all requests.
 //!
 //! [`Engine`] is the handle. Requests go in as [`Request`]s, by a channel; what becomes of one is taken out of its
-//! [`Order`]. Nothing here knows JSON.
+//! [`RequestHandle`]. Nothing here knows JSON.
 
 mod admission;
+mod batch;
 mod beams;
 mod branches;
+mod builder;
 mod checking;
 mod command;
 mod compare;
@@ -15,8 +17,10 @@ mod evaluation;
 mod event;
 mod generation;
 mod load;
+mod measure;
 mod preview;
 mod request;
+mod request_handle;
 #[cfg(test)]
 mod script_tests;
 mod sessions;
@@ -24,12 +28,11 @@ mod slots;
 mod space;
 mod task;
 mod text;
-mod ticket;
 mod turns;
 mod worker;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -37,7 +40,7 @@ use crossbeam_channel::Sender;
 use parking_lot::Mutex;
 
 use self::command::{Command, Submission};
-use self::ticket::Expected;
+use self::request_handle::{Counts, Expected};
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{Interrupt, Token};
@@ -50,8 +53,8 @@ pub use self::event::{
     Event, Generated, Outcome, Progress, PromptStats, Restored, Saved, SpeculationStats, Stop, Timings, Update,
 };
 pub use self::load::{Models, load};
-pub use self::request::Request;
-pub use self::ticket::{MAX_UPDATES, Order, Phase};
+pub use self::request::{Options, Request};
+pub use self::request_handle::{MAX_UPDATES, Phase, RequestHandle};
 
 /// Told the number of each request that has news, on the engine's thread.
 pub type Notify = dyn Fn(u64) + Send + Sync;
@@ -69,8 +72,8 @@ pub struct Engine {
     commands: Sender<Command>,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Requests submitted and not finished; as many may be as there are slots and places in the queue.
-    unfinished: Arc<AtomicUsize>,
+    /// As many texts may be unfinished as there are slots and places in the queue.
+    counts: Arc<Counts>,
     caches: Arc<Caches>,
     n_slots: usize,
     max_queue: usize,
@@ -82,7 +85,7 @@ struct Shared {
     stopping: AtomicBool,
     /// Set when the thread takes no more commands; a submission holds the lock, so that none is lost between.
     closed: Mutex<bool>,
-    status: Mutex<Status>,
+    slots: Mutex<Vec<SlotStatus>>,
 }
 
 impl Shared {
@@ -91,12 +94,12 @@ impl Shared {
     }
 }
 
-/// What slots and queue are doing, as of the engine's last step.
+/// What slots and queue are doing.
 #[derive(Debug, Clone, Default)]
 pub struct Status {
-    /// The slots.
+    /// The slots, as of the engine's last step.
     pub slots: Vec<SlotStatus>,
-    /// Requests waiting for one.
+    /// Texts that wait for one now.
     pub queue: usize,
 }
 
@@ -117,8 +120,11 @@ pub struct SlotStatus {
 
 impl Engine {
     /// Queues the texts of a request, all of them or none; their prompts' tokens and their settings are valid for the
-    /// model. `register` is told of the order before the engine can report anything about it.
-    pub fn submit<R>(&self, requests: Vec<Request>, register: impl FnOnce(&Arc<Order>) -> R) -> Result<R> {
+    /// model. `register` gets the handle before the engine can report anything about it.
+    ///
+    /// # Errors
+    /// As [`Engine::check_room`]; or the engine has ended.
+    pub fn submit<R>(&self, requests: Vec<Request>, register: impl FnOnce(&Arc<RequestHandle>) -> R) -> Result<R> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let closed = self.shared.closed.lock();
         if *closed {
@@ -127,16 +133,16 @@ impl Engine {
         self.check_room(requests.len())?;
         let text =
             |request: &Request| Expected { n_prompt: request.prompt.len(), speculates: request.speculative.is_some() };
-        let order = Order::new(id, requests.iter().map(text).collect(), Arc::clone(&self.unfinished));
-        let registered = register(&order);
+        let handle = RequestHandle::new(id, requests.iter().map(text).collect(), Arc::clone(&self.counts));
+        let registered = register(&handle);
         let now = Instant::now();
-        for (request, ticket) in requests.into_iter().zip(order.tickets()) {
+        for (request, sink) in requests.into_iter().zip(handle.sinks()) {
             // A time too far to be written as an `Instant` never comes.
-            let deadline = request.timeout.and_then(|timeout| now.checked_add(timeout));
-            let submission = Submission { request, ticket, deadline, found: None };
+            let deadline = request.options.timeout.and_then(|timeout| now.checked_add(timeout));
+            let submission = Submission { request, sink, deadline, found: None };
             // What was registered and will never run has ended.
             self.send(Command::Submit(Box::new(submission))).inspect_err(|_| {
-                order.cancel();
+                handle.cancel();
             })?;
         }
         Ok(registered)
@@ -147,7 +153,7 @@ impl Engine {
     /// # Errors
     /// They could not ([`Code::QueueFull`]).
     pub fn check_room(&self, n_texts: usize) -> Result<()> {
-        let (unfinished, most) = (self.unfinished.load(Ordering::Acquire), self.n_slots + self.max_queue);
+        let (unfinished, most) = (self.counts.unfinished(), self.n_slots + self.max_queue);
         if unfinished + n_texts <= most {
             return Ok(());
         }
@@ -175,11 +181,11 @@ impl Engine {
     }
 
     /// Ends a request: at once when it waits, else within one evaluation. True when it had not ended before.
-    pub fn cancel(&self, order: &Arc<Order>) -> bool {
-        if order.phase() == Phase::Finished {
+    pub fn cancel(&self, handle: &Arc<RequestHandle>) -> bool {
+        if handle.phase() == Phase::Finished {
             return false;
         }
-        if !order.cancel() {
+        if !handle.cancel() {
             // Some of it is in a slot: stop the evaluation that runs.
             self.shared.interrupt.raise();
         }
@@ -189,10 +195,13 @@ impl Engine {
     }
 
     /// The pooled embedding of a text's tokens, not normalised. Waits for the engine.
+    ///
+    /// # Errors
+    /// The engine was not loaded for embeddings, or stops; there are too many tokens, or they cannot be evaluated.
     pub fn embed(&self, tokens: Vec<Token>) -> Result<Vec<f32>> {
         let (reply, answer) = crossbeam_channel::bounded(1);
         self.send(Command::Embed(tokens, reply))?;
-        answer.recv().map_err(|_| Error::new(Code::Cancelled, "get_embedding: the engine was stopped"))?
+        answer.recv().map_err(|_| Error::new(Code::Cancelled, "the engine was stopped"))?
     }
 
     /// The n-gram caches that all slots share.
@@ -201,6 +210,9 @@ impl Engine {
     }
 
     /// Lets the drafters forget what they learnt from earlier answers, before any request that is submitted later.
+    ///
+    /// # Errors
+    /// The engine has ended.
     pub fn forget_answers(&self) -> Result<()> {
         self.send(Command::ForgetAnswers)
     }
@@ -212,7 +224,7 @@ impl Engine {
 
     /// What slots and queue are doing. Never waits for an evaluation.
     pub fn status(&self) -> Status {
-        self.shared.status.lock().clone()
+        Status { slots: self.shared.slots.lock().clone(), queue: self.counts.queued() }
     }
 
     /// Begins to stop, without waiting: what runs ends as cancelled.

@@ -10,7 +10,7 @@ use super::beams::Beams;
 use super::command::Submission;
 use super::event::Stop;
 use super::generation::Generation;
-use super::ticket::Phase;
+use super::request_handle::Phase;
 use crate::error::Result;
 use crate::llama::{Context, Interrupt, Model, ThreadPool};
 
@@ -21,7 +21,7 @@ pub(super) struct Preview {
     config: Config,
     threads: Arc<ThreadPool>,
     interrupt: Arc<Interrupt>,
-    generation: Option<Generation>,
+    generation: Option<Box<Generation>>,
     /// Requests for which the context has to be made.
     waiting: Vec<Submission>,
 }
@@ -40,7 +40,7 @@ impl Preview {
 
     /// The slots, once there are any.
     pub(super) fn generation(&mut self) -> Option<&mut Generation> {
-        self.generation.as_mut()
+        self.generation.as_deref_mut()
     }
 
     /// Takes a text into the queue.
@@ -51,23 +51,18 @@ impl Preview {
         }
     }
 
-    /// Texts that wait for a slot.
-    pub(super) fn n_waiting(&self) -> usize {
-        self.waiting.len() + self.generation.as_ref().map_or(0, |generation| generation.queue.len())
-    }
-
     /// Whether anything runs or waits.
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.generation.as_ref().is_none_or(Generation::is_idle)
+        self.waiting.is_empty() && self.generation.as_deref().is_none_or(Generation::is_idle)
     }
 
     /// Makes the context if a request needs it. Where there is no memory for it, these requests fail; later ones try again.
     pub(super) fn open(&mut self, notify: &mut dyn FnMut(u64)) {
         // One that was cancelled needs no context.
         self.waiting.retain(|submission| {
-            let waits = submission.ticket.phase() == Phase::Queued;
+            let waits = submission.sink.phase() == Phase::Queued;
             if !waits {
-                notify(submission.ticket.id());
+                notify(submission.sink.id());
             }
             waits
         });
@@ -77,7 +72,7 @@ impl Preview {
         match self.make() {
             Ok(mut generation) => {
                 generation.queue.extend(self.waiting.drain(..));
-                self.generation = Some(generation);
+                self.generation = Some(Box::new(generation));
             }
             Err(error) => self.end_waiting(&Stop::Error(error), notify),
         }
@@ -94,8 +89,8 @@ impl Preview {
     /// Ends the requests for which there is no context yet.
     pub(super) fn end_waiting(&mut self, stop: &Stop, notify: &mut dyn FnMut(u64)) {
         for submission in self.waiting.drain(..) {
-            if submission.ticket.finish_if_queued(stop.clone()) {
-                notify(submission.ticket.id());
+            if submission.sink.finish_if_queued(stop.clone()) {
+                notify(submission.sink.id());
             }
         }
     }

@@ -16,34 +16,6 @@ pub struct Request {
     /// The text of the same submission (by index, and before this one) that has the same prompt: it is evaluated once
     /// for both where the KV cache allows it.
     pub prompt_of: Option<usize>,
-    /// Most tokens to generate; `None`: until the model ends the text.
-    pub n_predict: Option<usize>,
-    /// Tokens at the start of the prompt that a shortened prompt and a context shift keep; `None`: the whole prompt.
-    pub n_keep: Option<usize>,
-    /// Texts that end the generation; none of them is empty.
-    pub stop: Vec<String>,
-    /// Whether the cached beginning of an earlier request may be reused.
-    pub cache_prompt: bool,
-    /// The slot to run in; `None`: the one whose cache fits best.
-    pub slot: Option<usize>,
-    /// Least tokens of a part of the prompt that is moved to its place from further back in the cache; 0: none are.
-    pub n_cache_reuse: usize,
-    /// A session file to put into the slot before the request begins.
-    pub session_load: Option<PathBuf>,
-    /// Where to save the slot as a session when the request has ended, unless it failed.
-    pub session_save: Option<PathBuf>,
-    /// The position in the noise of the first generated token; `None`: 0, or where the loaded session's seed goes on.
-    pub seed_position: Option<usize>,
-    /// A hard limit on the time from submission to the end.
-    pub timeout: Option<Duration>,
-    /// Texts that a beam search follows side by side, up to [`MAX_BEAMS`](super::MAX_BEAMS); up to 1: none.
-    pub n_beams: usize,
-    /// Ends the text after the first token with a newline that comes later than this after the first token.
-    pub t_max_predict: Option<Duration>,
-    /// Whether reported probabilities are those that the token was drawn by, instead of the model's own.
-    pub post_sampling_probs: bool,
-    /// Whether to report how far the prompt's evaluation has come.
-    pub progress: bool,
     /// The scale of each LoRA adapter of the model.
     pub lora: Vec<f32>,
     /// How tokens are chosen.
@@ -56,4 +28,39 @@ pub struct Request {
     pub preview: bool,
     /// Whether a text that was generated with speculation is generated once more without, to be compared.
     pub compare: bool,
+    /// What needs no vocabulary, as the caller gave it.
+    pub options: Options,
+}
+
+/// Where a text runs, what it keeps and reuses, when it ends, and what is reported of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Most tokens to generate; `None`: until the model ends the text.
+    pub n_predict: Option<usize>,
+    /// Tokens at the start of the prompt that a shortened prompt and a context shift keep; `None`: the whole prompt.
+    pub n_keep: Option<usize>,
+    /// Texts that end the generation; none of them is empty.
+    pub stop: Vec<String>,
+    /// A hard limit on the time from submission to the end.
+    pub timeout: Option<Duration>,
+    /// Ends the text after the first token with a newline that comes later than this after the first token.
+    pub t_max_predict: Option<Duration>,
+    /// Texts that a beam search follows side by side, up to [`MAX_BEAMS`](super::MAX_BEAMS); up to 1: none.
+    pub n_beams: usize,
+    /// The slot to run in; `None`: the one whose cache fits best.
+    pub slot: Option<usize>,
+    /// Whether the cached beginning of an earlier request may be reused.
+    pub cache_prompt: bool,
+    /// Least tokens of a part of the prompt that is moved to its place from further back in the cache; 0: none are.
+    pub n_cache_reuse: usize,
+    /// A session file to put into the slot before the request begins.
+    pub session_load: Option<PathBuf>,
+    /// Where to save the slot as a session when the request has ended, unless it failed.
+    pub session_save: Option<PathBuf>,
+    /// The position in the noise of the first generated token; `None`: 0, or where the loaded session's seed goes on.
+    pub seed_position: Option<usize>,
+    /// Whether reported probabilities are those that the token was drawn by, instead of the model's own.
+    pub post_sampling_probs: bool,
+    /// Whether to report how far the prompt's evaluation has come.
+    pub progress: bool,
 }

@@ -37,12 +37,12 @@ impl Engine {
             after: super::newest_id(),
             work: SessionWork::Load(session, reply),
         }))?;
-        answer.recv().map_err(|_| self.stopped())?.map_err(|error| of_file(path, &error))
+        answer.recv().map_err(|_| self.stopped())?.map_err(|error| of_file(path, error))
     }
 }
 
-fn of_file(path: &Path, error: &Error) -> Error {
-    Error::new(error.code(), format!("{}: {}", path.display(), error.message()))
+fn of_file(path: &Path, error: Error) -> Error {
+    error.within(&path.display().to_string())
 }
 
 fn saved(session: &Session, n_bytes: u64) -> Saved {
@@ -55,9 +55,9 @@ impl Generation {
     pub(super) fn serve_sessions(&mut self) {
         for job in std::mem::take(&mut self.session_jobs) {
             let takes_it = |slot: Option<usize>| slot.is_none_or(|slot| slot == job.slot);
-            let earlier = self.queue.iter().take_while(|submission| submission.ticket.id() <= job.after);
+            let earlier = self.queue.iter().take_while(|submission| submission.sink.id() <= job.after);
             let busy = self.slots.get(job.slot).is_some_and(|slot| slot.task.is_some());
-            if busy || earlier.into_iter().any(|submission| takes_it(submission.request.slot)) {
+            if busy || earlier.into_iter().any(|submission| takes_it(submission.request.options.slot)) {
                 self.session_jobs.push_back(job);
                 continue;
             }
@@ -72,7 +72,7 @@ impl Generation {
                     Box::new(move || drop(reply.send(result)))
                 }
             };
-            self.answers.push(answer);
+            self.outbox.answer(answer);
         }
     }
 
@@ -85,8 +85,8 @@ impl Generation {
     /// `session_load` of a request.
     pub(super) fn load_from(&mut self, slot: usize, path: &Path) -> Result<Restored> {
         let restored =
-            Session::read(path).and_then(|session| self.put_in(slot, &session).map_err(|error| of_file(path, &error)));
-        restored.map_err(|error| Error::new(error.code(), format!("session_load: {}", error.message())))
+            Session::read(path).and_then(|session| self.put_in(slot, &session).map_err(|error| of_file(path, error)));
+        restored.map_err(|error| error.within("session_load"))
     }
 
     fn copy_out(&mut self, index: usize) -> Result<Session> {
@@ -99,7 +99,7 @@ impl Generation {
             return Err(Error::invalid(message));
         }
         let target = slot.cache.save(&mut self.context)?;
-        let draft = self.team.save(index);
+        let draft = self.drafters.save(index);
         Ok(Session { target, draft, seed: slot.seed, lora: slot.lora.clone() })
     }
 
@@ -127,7 +127,7 @@ impl Generation {
         slot.loaded = Some(session.target.tokens.clone());
         self.tick += 1;
         slot.last_used = self.tick;
-        let draft = session.draft.as_ref().filter(|draft| self.team.load(index, draft));
+        let draft = session.draft.as_ref().filter(|draft| self.drafters.load(index, draft));
         let taken = draft.map_or(0, |draft| draft.tokens.len());
         Ok(Restored { n_tokens, n_draft: taken, seed: session.seed })
     }

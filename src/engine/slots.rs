@@ -5,6 +5,10 @@ use super::task::Task;
 use crate::llama::{SeqId, Token};
 use crate::session::{self, SeedOrigin, SelfExtend, Sequence};
 
+/// A draft follows no more tokens than these that are not evaluated yet: the one sampled last, and those of a branch that was
+/// right (see [`super::branches`]).
+pub(super) const MAX_PENDING: usize = 16;
+
 pub(super) struct Slot {
     pub(super) index: usize,
     /// The tokens in the KV cache; they stay when a request ends, for the next one to reuse.
@@ -60,6 +64,21 @@ impl Slot {
             sits_out: false,
             in_batch: None,
         }
+    }
+
+    /// The request that it works on in this step: not one that waits for cells, or for its turn.
+    pub(super) fn working(&self) -> Option<&Task> {
+        self.task.as_ref().filter(|task| !task.paused && !self.sits_out)
+    }
+
+    /// How many tokens of its request are not evaluated yet.
+    pub(super) fn pending(&self) -> usize {
+        self.task.as_ref().map_or(0, |task| task.tokens.len().saturating_sub(self.cache.len()))
+    }
+
+    /// How many of them it needs evaluated in this step to get on.
+    pub(super) fn due(&self) -> usize {
+        self.working().map_or(0, |_| self.pending().min(MAX_PENDING))
     }
 
     /// How many tokens at the start of `tokens` are in the cache, as evaluated with these LoRA scales.

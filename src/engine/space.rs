@@ -21,7 +21,7 @@ impl Generation {
                 continue;
             };
             task.shift(range.clone());
-            self.team.shift(index, range.start, range.len());
+            self.drafters.shift(index, range.start, range.len());
         }
     }
 
@@ -38,7 +38,7 @@ impl Generation {
                 .filter(|(_, task)| !task.paused)
                 .map(|(slot, task)| {
                     let drafts = task.speculation.as_ref().map_or(0, |speculation| speculation.settings.n_max);
-                    (task.tokens.len() - slot.cache.len()).min(ubatch) + drafts
+                    slot.pending().min(ubatch) + drafts
                 })
                 .sum();
             if used + need <= cells || !self.make_way() {
@@ -53,9 +53,8 @@ impl Generation {
         let Some(cells) = self.shared_cells else { return usize::MAX };
         let used: usize = self.slots.iter().map(|slot| slot.cache.len()).sum();
         let ubatch = self.context.n_ubatch();
-        let active = self.running().filter(|(slot, task)| !task.paused && !slot.sits_out);
-        let need: usize =
-            active.map(|(slot, task)| task.tokens.len().saturating_sub(slot.cache.len()).min(ubatch)).sum();
+        let working = self.slots.iter().filter(|slot| slot.working().is_some());
+        let need: usize = working.map(|slot| slot.pending().min(ubatch)).sum();
         cells.saturating_sub(used + need)
     }
 

@@ -2,16 +2,17 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::compare::Compare;
-use super::event::{Generated, Outcome, Progress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update};
+use super::event::{
+    Event, Generated, Outcome, Progress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update,
+};
+use super::request::Options;
+use super::request_handle::TextSink;
 use super::text::TextStream;
-use super::ticket::Ticket;
-use crate::error::Result;
 use crate::llama::{Token, Vocab};
-use crate::sampling::{Sampler, TokenProbs};
+use crate::sampling::{self, Sampler, TokenProbs};
 use crate::speculative::verify::Residual;
 use crate::speculative::{Adaptive, Checked, Settings, Source};
 
@@ -22,48 +23,52 @@ const MAX_DROPPED: usize = 1 << 20;
 
 /// What a slot works on.
 pub(super) struct Task {
-    pub(super) ticket: Ticket,
+    pub(super) sink: TextSink,
     /// The whole context: prompt and generated tokens. Those beyond the slot's cache are to be evaluated.
     pub(super) tokens: Vec<Token>,
     pub(super) sampler: Sampler,
+    /// How many tokens' probabilities are reported.
     pub(super) n_probs: usize,
-    pub(super) post_sampling_probs: bool,
-    /// Whether the prompt's progress is reported.
-    pub(super) progress: bool,
+    /// The request's options, except for `stop`, which `text` has.
+    pub(super) options: Options,
     /// Tokens that a context shift keeps.
     pub(super) n_keep: usize,
-    pub(super) n_predict: Option<usize>,
-    /// How long after the first token a newline ends the text.
-    pub(super) t_max_predict: Option<Duration>,
     pub(super) deadline: Option<Instant>,
     pub(super) speculation: Option<Speculation>,
     pub(super) text: TextStream,
     pub(super) prompt: PromptStats,
     pub(super) n_predicted: usize,
-    /// Where in `tokens` the generated ones begin, as far as they are still in the context.
-    output: usize,
-    /// What shifts dropped, in its order, of how much in all, and where in `tokens` it was.
-    dropped: Vec<Token>,
-    n_dropped: usize,
-    dropped_at: usize,
     pub(super) seed: u32,
     /// The position in the noise of the first generated token.
     pub(super) seed_position: usize,
     pub(super) session_load: Option<Restored>,
-    pub(super) session_save: Option<PathBuf>,
     pub(super) compare: Option<Compare>,
     pub(super) truncated: bool,
     /// Waits for room in the KV cache: its own part was given to older requests.
     pub(super) paused: bool,
+    /// Where in `tokens` the generated ones begin, as far as they are still in the context.
+    output: usize,
+    dropped: Dropped,
     unsent: Vec<Generated>,
     clock: Clock,
 }
 
+/// What shifts dropped of a task's tokens.
+#[derive(Default)]
+struct Dropped {
+    /// In its order; of very much only the end.
+    tokens: Vec<Token>,
+    /// How much in all.
+    n: usize,
+    /// Where in the task's tokens it was.
+    at: usize,
+}
+
 /// What speculation needs of a request.
 pub(super) struct Speculation {
-    /// Whether the request asked for it. Else there is nothing but guesses (see [`Team::guess`]), and nobody is told.
+    /// Whether the request asked for it. Else there is nothing but guesses (see [`Drafters::guess`]), and nobody is told.
     ///
-    /// [`Team::guess`]: crate::speculative::Team::guess
+    /// [`Drafters::guess`]: crate::speculative::Drafters::guess
     pub(super) asked: bool,
     pub(super) settings: Settings,
     pub(super) stats: SpeculationStats,
@@ -92,56 +97,36 @@ struct Clock {
     last_token: Option<Instant>,
 }
 
-/// The parts of a request that a task is made of.
-pub(super) struct Parts {
-    pub(super) ticket: Ticket,
-    pub(super) tokens: Vec<Token>,
-    pub(super) sampler: Sampler,
-    pub(super) n_probs: usize,
-    pub(super) post_sampling_probs: bool,
-    pub(super) progress: bool,
-    pub(super) n_keep: usize,
-    pub(super) n_predict: Option<usize>,
-    pub(super) t_max_predict: Option<Duration>,
-    pub(super) deadline: Option<Instant>,
-    pub(super) speculation: Option<Speculation>,
-    pub(super) stop: Vec<String>,
-    pub(super) prompt: PromptStats,
-    pub(super) seed: u32,
-    pub(super) seed_position: usize,
-    pub(super) session_load: Option<Restored>,
-    pub(super) session_save: Option<PathBuf>,
-    pub(super) compare: Option<Compare>,
-}
-
 impl Task {
-    pub(super) fn new(parts: Parts) -> Task {
+    /// A task that nothing was generated for yet; `tokens` are what is evaluated of the prompt.
+    pub(super) fn new(
+        sink: TextSink,
+        mut options: Options,
+        tokens: Vec<Token>,
+        prompt: PromptStats,
+        sampler: Sampler,
+        settings: &sampling::Settings,
+    ) -> Task {
         Task {
-            ticket: parts.ticket,
-            sampler: parts.sampler,
-            n_probs: parts.n_probs,
-            post_sampling_probs: parts.post_sampling_probs,
-            progress: parts.progress,
-            n_keep: parts.n_keep,
-            n_predict: parts.n_predict,
-            t_max_predict: parts.t_max_predict,
-            deadline: parts.deadline,
-            speculation: parts.speculation,
-            text: TextStream::new(parts.stop),
-            output: parts.tokens.len(),
-            tokens: parts.tokens,
-            dropped: Vec::new(),
-            n_dropped: 0,
-            dropped_at: 0,
-            truncated: parts.prompt.truncated,
-            prompt: parts.prompt,
+            sink,
+            text: TextStream::new(std::mem::take(&mut options.stop)),
+            n_keep: prompt.n_prompt,
+            options,
+            output: tokens.len(),
+            tokens,
+            truncated: prompt.truncated,
+            prompt,
+            sampler,
+            n_probs: settings.n_probs,
+            seed: settings.seed,
+            seed_position: 0,
+            deadline: None,
+            speculation: None,
             n_predicted: 0,
-            seed: parts.seed,
-            seed_position: parts.seed_position,
-            session_load: parts.session_load,
-            session_save: parts.session_save,
-            compare: parts.compare,
+            session_load: None,
+            compare: None,
             paused: false,
+            dropped: Dropped::default(),
             unsent: Vec::new(),
             clock: Clock { start: Instant::now(), first_token: None, last_token: None },
         }
@@ -159,7 +144,7 @@ impl Task {
 
     /// How many tokens may still be generated; at least one while the request runs.
     pub(super) fn remaining(&self) -> usize {
-        self.n_predict.map_or(usize::MAX, |n_predict| n_predict.saturating_sub(self.n_predicted).max(1))
+        self.options.n_predict.map_or(usize::MAX, |n_predict| n_predict.saturating_sub(self.n_predicted).max(1))
     }
 
     /// Takes a generated token into context and text. Returns why the request ends with it, if it does.
@@ -172,7 +157,7 @@ impl Task {
     ) -> Option<Stop> {
         let now = Instant::now();
         if self.clock.first_token.is_none() {
-            self.ticket.set_generating();
+            self.sink.set_generating();
         }
         let elapsed = now.duration_since(*self.clock.first_token.get_or_insert(now));
         self.clock.last_token = Some(now);
@@ -190,10 +175,10 @@ impl Task {
             return Some(Stop::Word(word.to_owned()));
         }
         // As llama-server: a line is not broken off.
-        if self.t_max_predict.is_some_and(|most| elapsed > most) && piece.contains(&b'\n') {
+        if self.options.t_max_predict.is_some_and(|most| elapsed > most) && piece.contains(&b'\n') {
             return Some(Stop::Limit);
         }
-        let n_predict = self.n_predict.filter(|n_predict| self.n_predicted >= *n_predict)?;
+        let n_predict = self.options.n_predict.filter(|n_predict| self.n_predicted >= *n_predict)?;
         let unfinished = self.text.is_inside_character() && self.n_predicted < n_predict + MAX_EXTRA;
         (!unfinished).then_some(Stop::Limit)
     }
@@ -210,12 +195,12 @@ impl Task {
 
     /// The text without what shifts made of it (of very long ones the end), and how many tokens of it were generated.
     pub(super) fn whole_text(&self) -> (Cow<'_, [Token]>, usize) {
-        if self.dropped.is_empty() {
+        if self.dropped.tokens.is_empty() {
             return (Cow::Borrowed(&self.tokens), self.output().len());
         }
-        let (kept, rest) = self.tokens.split_at(self.dropped_at.min(self.tokens.len()));
-        let kept = if self.n_dropped > self.dropped.len() { &[] } else { kept };
-        let text = [kept, &self.dropped, rest].concat();
+        let (kept, rest) = self.tokens.split_at(self.dropped.at.min(self.tokens.len()));
+        let kept = if self.dropped.n > self.dropped.tokens.len() { &[] } else { kept };
+        let text = [kept, &self.dropped.tokens, rest].concat();
         let generated = self.n_predicted.min(text.len());
         (Cow::Owned(text), generated)
     }
@@ -224,23 +209,23 @@ impl Task {
     pub(super) fn shift(&mut self, gone: Range<usize>) {
         let before_output = gone.start.min(self.output)..gone.end.min(self.output);
         self.output -= before_output.len();
-        self.dropped_at = gone.start;
-        self.n_dropped += gone.len();
-        self.dropped.extend(self.tokens.drain(gone));
-        if self.dropped.len() > MAX_DROPPED {
-            self.dropped.drain(..MAX_DROPPED / 2);
+        self.dropped.at = gone.start;
+        self.dropped.n += gone.len();
+        self.dropped.tokens.extend(self.tokens.drain(gone));
+        if self.dropped.tokens.len() > MAX_DROPPED {
+            self.dropped.tokens.drain(..MAX_DROPPED / 2);
         }
         self.truncated = true;
     }
 
     /// Reports that `processed` tokens of the prompt are in the cache.
     pub(super) fn report_progress(&self, processed: usize) {
-        self.ticket.progress(Progress {
+        self.sink.report(Event::Progress(Progress {
             total: self.prompt.n_prompt,
             cached: self.prompt.n_cached,
             processed,
             time: self.clock.start.elapsed(),
-        });
+        }));
     }
 
     /// Sends the text that may be shown.
@@ -253,12 +238,11 @@ impl Task {
             return false;
         }
         let tokens = begun_before(self.text.sent(), &mut self.unsent);
-        let update = Update { text, tokens, timings: self.timings() };
-        self.ticket.update(update);
+        self.sink.report(Event::Update(Update { text, tokens, timings: self.timings() }));
         true
     }
 
-    /// The end of the request, to be told to its ticket.
+    /// The end of the request, to be told to its sink.
     pub(super) fn finish(
         mut self,
         stop: Stop,
@@ -266,7 +250,7 @@ impl Task {
         n_cached: usize,
         truncated: bool,
         draft_length: Option<usize>,
-    ) -> (Ticket, Outcome) {
+    ) -> (TextSink, Outcome) {
         let timings = self.timings();
         let asked = self.speculation.take().filter(|speculation| speculation.asked).map(Speculation::ended);
         let n_max_final = draft_length.unwrap_or(0);
@@ -286,7 +270,7 @@ impl Task {
             session_load: self.session_load,
             session_save: None,
         };
-        (self.ticket, outcome)
+        (self.sink, outcome)
     }
 
     fn timings(&self) -> Timings {
@@ -309,13 +293,13 @@ impl Task {
 }
 
 impl Speculation {
-    /// # Errors
-    /// The grammar cannot be copied.
-    pub(super) fn new(settings: Settings, asked: bool, sampler: &Sampler) -> Result<Speculation> {
-        let draws = settings.verify.draws();
-        let ahead = draws.then(|| sampler.for_draft(false)).transpose()?;
-        let weighing = ahead.map(|ahead| Weighing { ahead, residual: Residual::default(), listed: Vec::new() });
-        Ok(Speculation { asked, stats: SpeculationStats::default(), settings, weighing })
+    pub(super) fn new(settings: Settings, asked: bool, sampler: &Sampler) -> Speculation {
+        let weighing = settings.verify.draws().then(|| Weighing {
+            ahead: sampler.for_draft(false),
+            residual: Residual::default(),
+            listed: Vec::new(),
+        });
+        Speculation { asked, stats: SpeculationStats::default(), settings, weighing }
     }
 
     /// The request has ended: where nothing was drafted because it would not have paid, that is said.

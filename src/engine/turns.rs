@@ -49,11 +49,8 @@ impl Generation {
     fn part_long_prompts(&mut self) {
         self.turn.step += 1;
         let most = if self.context.is_independent() { self.context.n_alike() } else { usize::MAX };
-        let is_long = |slot: &Slot| {
-            slot.task.as_ref().is_some_and(|task| task.tokens.len().saturating_sub(slot.cache.len()) > most)
-        };
-        let works = |slot: &&Slot| !slot.sits_out && slot.task.as_ref().is_some_and(|task| !task.paused);
-        let working = self.slots.iter().filter(works);
+        let is_long = |slot: &Slot| slot.pending() > most;
+        let working = self.slots.iter().filter(|slot| slot.working().is_some());
         let others = working.clone().filter(|slot| !is_long(slot)).map(|slot| slot.last_step).max();
         let long = working.filter(|slot| is_long(slot)).min_by_key(|slot| slot.last_step);
         let long = long.filter(|slot| others.is_none_or(|others| slot.last_step <= others)).map(|slot| slot.index);

@@ -10,12 +10,12 @@ use super::embedder::Embedder;
 use super::event::Stop;
 use super::generation::Generation;
 use super::preview::Preview;
-use super::{Notify, Shared, SlotStatus};
+use super::{Notify, Shared};
 use crate::error::{Code, Error};
 
 pub(super) struct Worker {
     pub(super) commands: Receiver<Command>,
-    pub(super) generation: Option<Generation>,
+    pub(super) generation: Option<Box<Generation>>,
     pub(super) preview: Option<Preview>,
     pub(super) embedder: Option<Embedder>,
     pub(super) shared: Arc<Shared>,
@@ -76,19 +76,20 @@ impl Worker {
     fn deliver(&mut self) {
         let notify = Arc::clone(&self.notify);
         for generation in self.generations() {
-            generation.deliver(&mut |id| notify(id));
+            generation.outbox.deliver(&mut |id| notify(id));
         }
     }
 
     /// The target's slots and the preview's, as far as there are any.
     fn generations(&mut self) -> impl Iterator<Item = &mut Generation> {
-        self.generation.iter_mut().chain(self.preview.as_mut().and_then(Preview::generation))
+        let target = self.generation.as_deref_mut().into_iter();
+        target.chain(self.preview.as_mut().and_then(Preview::generation))
     }
 
     /// Takes the commands that have come, up to one that took time: two of these have a step of the slots between them. Waits for
     /// one when there is nothing else to do.
     fn receive(&mut self) {
-        let is_idle = self.generation.as_ref().is_none_or(Generation::is_idle)
+        let is_idle = self.generation.as_deref().is_none_or(Generation::is_idle)
             && self.preview.as_ref().is_none_or(Preview::is_idle);
         let disconnected = |_| TryRecvError::Disconnected;
         let mut next = if is_idle { self.commands.recv().map_err(disconnected) } else { self.commands.try_recv() };
@@ -120,14 +121,14 @@ impl Worker {
             Command::Embed(tokens, reply) => {
                 let result = match &mut self.embedder {
                     Some(embedder) => embedder.embed(&tokens, &self.shared),
-                    None => Err(Error::invalid("get_embedding: init was not called with \"embedding\": true")),
+                    None => Err(Error::invalid("the engine was not started for embeddings")),
                 };
                 // The asker may be gone.
                 let _ = reply.send(result);
             }
             Command::ForgetAnswers => {
                 if let Some(generation) = &mut self.generation {
-                    generation.team.forget_answers();
+                    generation.drafters.forget_answers();
                 }
             }
             Command::Wake => {}
@@ -143,7 +144,7 @@ impl Worker {
             // Whoever submits has looked before.
             _ => {
                 let error = Error::new(Code::Internal, "there is no model that could answer");
-                submission.ticket.finish_if_queued(Stop::Error(error));
+                submission.sink.finish_if_queued(Stop::Error(error));
             }
         }
     }
@@ -151,13 +152,10 @@ impl Worker {
     /// Writes down what `poll_system_status` shows.
     fn publish(&self) {
         let Some(generation) = &self.generation else { return };
-        let mut status = self.shared.status.lock();
-        status.queue = generation.queue.len() + self.preview.as_ref().map_or(0, Preview::n_waiting);
-        status.slots.resize_with(generation.slots.len(), SlotStatus::default);
-        for (status, slot) in status.slots.iter_mut().zip(&generation.slots) {
+        for (status, slot) in self.shared.slots.lock().iter_mut().zip(&generation.slots) {
             let busy = slot.task.as_ref();
-            status.request = busy.map(|task| task.ticket.id());
-            status.phase = busy.map(|task| task.ticket.phase());
+            status.request = busy.map(|task| task.sink.id());
+            status.phase = busy.map(|task| task.sink.phase());
             status.n_past = slot.cache.len();
             status.lora.clone_from(&slot.lora);
             // Cached tokens matter to those who ask what a prompt will reuse: free slots only, and only when they changed.

@@ -10,7 +10,8 @@ use crate::error::Code;
 ///
 /// `cmd` is a JSON object of llama.cpp's parameter names (`{"model": "target.gguf", "model_draft": "draft.gguf",
 /// "n_ctx": 4096, "n_gpu_layers": 99}`; docs/reference.md has all, and an unknown one is only a warning in the status),
-/// or a command line in llama.cpp's own flags (`-m target.gguf -md draft.gguf -c 4096 -ngl 99`); it is not kept. When a model is loaded already, or being loaded, that ends first, as by `deinit`.
+/// or a command line in llama.cpp's own flags (`-m target.gguf -md draft.gguf -c 4096 -ngl 99`); it is not kept. When a
+/// model is loaded already, or being loaded, that ends first, as by `deinit`.
 ///
 /// Returns 0, or: 1 the model cannot be loaded; 2 not JSON, not UTF-8 or NULL; 3 a key or value is wrong; 4 a later
 /// `init` or `deinit` took its place; 5 called from inside a callback, where it would wait for itself; 6 a defect of

@@ -13,7 +13,6 @@ mod lookup_cache;
 mod session;
 mod text;
 
-use std::ffi::{c_int, c_void};
 use std::sync::Once;
 use std::time::Duration;
 
@@ -43,6 +42,7 @@ fn end() {
 /// `atexit` would be a call of what `globals.c` replaces.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn at_exit() {
+    use std::ffi::{c_int, c_void};
     unsafe extern "C" {
         fn on_exit(handler: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
     }

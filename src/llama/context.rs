@@ -5,27 +5,13 @@ use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
-use super::company::{self, Company};
-use super::guard::{Why, foredraft_context_new, foredraft_decode};
+use super::guard::{Why, foredraft_context_new};
 use super::mtp::Hidden;
+use super::padding::{self, Padding};
 use super::params::ContextParams;
 use super::raw_params::{layout, n_ctx, raw_params};
-use super::{Batch, Interrupt, Model, SeqId, ThreadPool, log, memory};
+use super::{Batch, DecodeError, Interrupt, Model, SeqId, ThreadPool, log, memory};
 use crate::error::{Error, Result};
-
-/// What `foredraft_decode` returns for an exception.
-const THREW: i32 = -1000;
-
-/// Why an evaluation did not happen.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DecodeError {
-    /// The KV cache has no room for the batch; nothing changed.
-    Full,
-    /// The [`Interrupt`] stopped it. Part of the batch may be in the cache: cut it there.
-    Aborted,
-    /// llama.cpp failed. Part of the batch may be in the cache: cut it there.
-    Failed(String),
-}
 
 /// A context of a model. Only one thread uses it at a time; it may move between threads.
 ///
@@ -35,23 +21,23 @@ pub struct Context {
     pub(super) ptr: NonNull<sys::llama_context>,
     pub(super) memory: sys::llama_memory_t,
     /// Scratch of `decode`: llama.cpp wants lists of sequences by pointer.
-    seq_lists: Vec<*mut SeqId>,
+    pub(super) seq_lists: Vec<*mut SeqId>,
     /// Which tokens of the last batch have logits.
     pub(super) has_logits: Vec<bool>,
-    n_vocab: usize,
+    pub(super) n_vocab: usize,
     pub(super) n_embd: usize,
     pub(super) n_ctx: usize,
     pub(super) n_batch: usize,
     pub(super) n_seq_max: SeqId,
     /// For tokens that would be evaluated alone.
-    pub(super) company: Option<Company>,
+    pub(super) padding: Option<Padding>,
     /// Threads for one token, and for several.
-    n_threads: (i32, i32),
+    pub(super) n_threads: (i32, i32),
     /// Whether all sequences share one buffer.
     pub(super) unified: bool,
     /// See [`Context::is_independent`].
     independent: bool,
-    pooled: bool,
+    pub(super) pooled: bool,
     pub(super) hidden: Hidden,
     /// Positions were moved or sequences copied, and the next evaluation moves the keys after them.
     pub(super) moved: bool,
@@ -61,11 +47,11 @@ pub struct Context {
     pub(super) turns_keys: bool,
     layout: Vec<(&'static str, String)>,
     /// The adapters' scales in force.
-    lora_scales: Vec<f32>,
+    pub(super) lora_scales: Vec<f32>,
     // After `ptr`, which uses them and is freed first (see `drop`).
     pub(super) model: Arc<Model>,
-    threads: Arc<ThreadPool>,
-    interrupt: Arc<Interrupt>,
+    pub(super) threads: Arc<ThreadPool>,
+    pub(super) interrupt: Arc<Interrupt>,
     /// What answers in llama.cpp's place.
     #[cfg(test)]
     pub(super) script: Option<super::script::Script>,
@@ -93,6 +79,9 @@ unsafe impl Send for Context {}
 
 impl Context {
     /// A context of `model`, whose evaluations run on `threads` and stop at `interrupt`.
+    ///
+    /// # Errors
+    /// llama.cpp refuses the parameters, there is no memory for it, the model has no KV cache, or cannot be evaluated.
     pub fn new(
         model: &Arc<Model>,
         params: &ContextParams,
@@ -103,6 +92,9 @@ impl Context {
     }
 
     /// The same; `None`: the model has no KV cache and so generates no text, as many that are made for embeddings alone.
+    ///
+    /// # Errors
+    /// As [`Context::new`], but for that.
     pub fn for_text(
         model: &Arc<Model>,
         params: &ContextParams,
@@ -124,17 +116,17 @@ impl Context {
         }
         let params = &match hidden.is_input() {
             true => params.clone(),
-            false => ContextParams { flash_attn: company::attention(params, model), ..params.clone() },
+            false => ContextParams { flash_attn: padding::attention(params, model), ..params.clone() },
         };
-        let in_company = !hidden.is_input() && company::suits(params, model);
-        let n_batch = company::n_batch(params.n_batch, params.n_ubatch, params.n_buffers())
-            .filter(|_| in_company)
+        let is_padded = !hidden.is_input() && padding::suits(params, model);
+        let n_batch = padding::n_batch(params.n_batch, params.n_ubatch, params.n_buffers())
+            .filter(|_| is_padded)
             .unwrap_or(params.n_batch);
         let mut raw = raw_params(params, model, interrupt);
-        if in_company {
+        if is_padded {
             let n_buffers = params.n_buffers();
             raw.n_batch += n_buffers;
-            // Where the size of the context changes what is computed, a full one is evaluated without company.
+            // Where the size of the context changes what is computed, a full one is evaluated without padding.
             raw.n_ctx += if rope_depends_on_size(model) { 0 } else { n_buffers };
         }
         if hidden.is_input() {
@@ -165,9 +157,9 @@ impl Context {
                 // llama.cpp rounds up; what was asked for counts.
                 n_ctx: (sys::llama_n_ctx_seq(ptr.as_ptr()) as usize).min(n_ctx(params, model) as usize),
                 n_batch: (sys::llama_n_batch(ptr.as_ptr()) as usize).min(n_batch.max(1) as usize),
-                company: in_company.then(|| {
+                padding: is_padded.then(|| {
                     let size = (sys::llama_n_batch(ptr.as_ptr()), sys::llama_n_ubatch(ptr.as_ptr()));
-                    Company::new(size.0 as usize, size.1 as usize, params.n_buffers() == 1)
+                    Padding::new(size.0 as usize, size.1 as usize, params.n_buffers() == 1)
                 }),
                 n_threads: (raw.n_threads, raw.n_threads_batch),
                 n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
@@ -265,10 +257,10 @@ impl Context {
         if self.unified && self.cuts_anywhere { usize::try_from(self.n_seq_max).unwrap_or(0) } else { 0 }
     }
 
-    /// Whether a token that would be evaluated alone gets company, so that one more behind it costs nothing: where sequences
-    /// have buffers of their own each by itself, else the only one. See [`company`].
-    pub fn keeps_company(&self) -> bool {
-        self.company.is_some()
+    /// Whether a token that would be evaluated alone is padded, so that one more behind it costs nothing: where sequences
+    /// have buffers of their own each by itself, else the only one. See [`padding`].
+    pub fn pads_single_tokens(&self) -> bool {
+        self.padding.is_some()
     }
 
     /// Whether the last bits of a sequence's logits need not depend on the others in a batch: on CPUs, where each has a buffer of its
@@ -278,7 +270,7 @@ impl Context {
     }
 
     /// Most tokens of a sequence in a batch with which each is evaluated as it would be behind any other number of them. From 64 on
-    /// ggml's flash attention on CPUs sums up in another order (`GGML_FA_TILE_Q`); an odd number may get one more as company.
+    /// ggml's flash attention on CPUs sums up in another order (`GGML_FA_TILE_Q`); an odd number may get one more as padding.
     pub fn n_alike(&self) -> usize {
         const TILE: usize = 64;
         scripted!(script = &self.script => script.n_alike);
@@ -298,7 +290,7 @@ impl Context {
         self.use_threads(self.n_threads);
     }
 
-    fn use_threads(&mut self, (one, several): (i32, i32)) {
+    pub(super) fn use_threads(&mut self, (one, several): (i32, i32)) {
         // SAFETY: the context is alive; ggml takes no more threads than the pool has.
         unsafe { sys::llama_set_n_threads(self.ptr.as_ptr(), one, several) }
     }
@@ -321,145 +313,8 @@ impl Context {
         }
     }
 
-    /// Evaluates `batch`; afterwards [`Context::logits`] has the rows that were asked for.
-    pub fn decode(&mut self, batch: &Batch) -> std::result::Result<(), DecodeError> {
-        // Keys that are turned for new positions in part only, because the evaluation was stopped, would be lost.
-        self.decode_unless(batch, !self.moved)
-    }
-
-    /// The same, whatever interrupts.
-    pub fn decode_whole(&mut self, batch: &Batch) -> std::result::Result<(), DecodeError> {
-        self.decode_unless(batch, false)
-    }
-
-    fn decode_unless(&mut self, batch: &Batch, interrupted: bool) -> std::result::Result<(), DecodeError> {
-        self.has_logits.clear();
-        self.check(batch).map_err(DecodeError::Failed)?;
-        self.moved = false;
-        self.accompany(batch, !interrupted)?;
-        self.has_logits.extend(batch.outputs.iter().map(|output| *output != 0));
-        self.hidden.evaluated();
-        Ok(())
-    }
-
-    /// As [`Context::evaluate`], with company for a token that would be alone: see [`company`].
-    fn accompany(&mut self, batch: &Batch, whole: bool) -> std::result::Result<(), DecodeError> {
-        let Some(mut company) = self.company.take() else { return self.evaluate(batch, whole) };
-        company.join(batch);
-        let is_one = batch.len() == 1;
-        if is_one {
-            self.use_threads((self.n_threads.0, self.n_threads.0));
-        }
-        let mut result = self.evaluate(company.batch(), whole);
-        for guest in company.guests() {
-            self.truncate(guest.sequence, guest.position);
-        }
-        if result == Err(DecodeError::Full) && !company.guests().is_empty() {
-            result = self.evaluate(batch, whole);
-        }
-        if is_one {
-            self.use_threads(self.n_threads);
-        }
-        self.company = Some(company);
-        result
-    }
-
-    /// Evaluates a batch without anything that llama.cpp would assert; `whole`: whatever interrupts.
-    fn evaluate(&mut self, batch: &Batch, whole: bool) -> std::result::Result<(), DecodeError> {
-        scripted!(script = &mut self.script => script.decode(batch, &self.lora_scales, whole));
-        if self.threads.is_broken() {
-            return Err(DecodeError::Failed(
-                "an earlier evaluation failed and left its threads; init makes new ones".into(),
-            ));
-        }
-        self.seq_lists.clear();
-        let mut sequences = batch.sequences.as_slice();
-        for n in &batch.n_sequences {
-            let (own, rest) = sequences.split_at_checked(usize::try_from(*n).unwrap_or(0)).unwrap_or((&[], &[]));
-            self.seq_lists.push(own.as_ptr().cast_mut());
-            sequences = rest;
-        }
-        let raw = sys::llama_batch {
-            n_tokens: i32::try_from(batch.len()).unwrap_or(0),
-            token: batch.tokens.as_ptr().cast_mut(),
-            embd: self.hidden.of(batch),
-            pos: batch.positions.as_ptr().cast_mut(),
-            n_seq_id: batch.n_sequences.as_ptr().cast_mut(),
-            seq_id: self.seq_lists.as_mut_ptr(),
-            logits: batch.outputs.as_ptr().cast_mut(),
-        };
-        self.interrupt.hold(whole);
-        let mut why = Why::new();
-        // SAFETY: all arrays have `n_tokens` elements (hidden states: `n_embd` each) and live through the call, which only reads
-        // them; tokens, sequences and size are within what llama.cpp asserts (`check`); exceptions end in the guard.
-        let (code, errors) =
-            log::collecting(|| unsafe { foredraft_decode(self.ptr.as_ptr(), raw, why.ptr(), why.size()) });
-        self.interrupt.hold(false);
-        if code == THREW && self.n_threads.0.max(self.n_threads.1) > 1 {
-            self.threads.break_up();
-        }
-        match code {
-            0 => Ok(()),
-            1 => Err(DecodeError::Full),
-            2 => Err(DecodeError::Aborted),
-            code => Err(DecodeError::Failed(format!(
-                "llama_decode returned {code}: {} {}",
-                errors.join("; "),
-                why.message()
-            ))),
-        }
-    }
-
-    /// What llama.cpp would assert.
-    fn check(&self, batch: &Batch) -> std::result::Result<(), String> {
-        if batch.is_empty() || batch.len() > self.n_batch {
-            return Err(format!("a batch of {} tokens, where 1 to {} are allowed", batch.len(), self.n_batch));
-        }
-        self.check_hidden(batch)?;
-        let vocab = self.model.vocab();
-        if let Some(token) = batch.tokens.iter().find(|token| !vocab.contains(**token)) {
-            return Err(format!("the token {token} is not in the vocabulary"));
-        }
-        if let Some(sequence) = batch.sequences.iter().find(|sequence| !self.has_sequence(**sequence)) {
-            return Err(format!("there is no sequence {sequence}"));
-        }
-        if batch.n_sequences.iter().any(|n| *n < 1 || (*n > 1 && !self.unified)) {
-            return Err("a token of several sequences, or of none".into());
-        }
-        Ok(())
-    }
-
     pub(super) fn has_sequence(&self, sequence: SeqId) -> bool {
         (0..self.n_seq_max).contains(&sequence)
-    }
-
-    /// The logits of the token at `index` of the last batch: one for each token of the vocabulary. `None` when
-    /// they were not asked for. They may be written to, and stay until the next evaluation.
-    pub fn logits(&mut self, index: usize) -> Option<&mut [f32]> {
-        if !self.has_logits.get(index).copied().unwrap_or(false) {
-            return None;
-        }
-        scripted!(script = &mut self.script => script.logits(index));
-        let row = i32::try_from(index).ok()?;
-        // SAFETY: the last evaluation succeeded and computed this row, which has one float a token and belongs
-        // to the context, borrowed here as long as the slice lives.
-        unsafe {
-            let row = sys::llama_get_logits_ith(self.ptr.as_ptr(), row);
-            (!row.is_null()).then(|| std::slice::from_raw_parts_mut(row, self.n_vocab))
-        }
-    }
-
-    /// The pooled embedding of `sequence` after an evaluation of a context made with `embeddings`.
-    pub fn embedding(&mut self, sequence: SeqId) -> Option<&[f32]> {
-        if !self.pooled || !self.has_sequence(sequence) {
-            return None;
-        }
-        // SAFETY: the context is alive; the row has `n_embd` floats and stays until the next evaluation, which
-        // needs `&mut self`.
-        unsafe {
-            let row = sys::llama_get_embeddings_seq(self.ptr.as_ptr(), sequence);
-            (!row.is_null()).then(|| std::slice::from_raw_parts(row, self.n_embd))
-        }
     }
 }
 

@@ -173,6 +173,9 @@ impl Context {
     }
 
     /// Copies the state of `sequence` out. It fits into every context of the same model and [`Context::layout`].
+    ///
+    /// # Errors
+    /// There is no such sequence, no memory for the copy, or llama.cpp fails.
     pub fn state(&mut self, sequence: SeqId, part: Part) -> Result<Vec<u8>> {
         self.settle(sequence)?;
         scripted!(script = &self.script => Ok(script.state(sequence)));
@@ -197,7 +200,10 @@ impl Context {
         }
     }
 
-    /// Puts a state of [`Context::state`] into `sequence`, in place of what it holds. After an error the sequence is empty.
+    /// Puts a state of [`Context::state`] into `sequence`, in place of what it holds.
+    ///
+    /// # Errors
+    /// There is no such sequence, or the state is damaged or does not fit: the sequence is then empty.
     pub fn set_state(&mut self, sequence: SeqId, state: &[u8], part: Part) -> Result<()> {
         if !self.has_sequence(sequence) {
             return Err(Error::model(format!("there is no sequence {sequence}")));
@@ -232,6 +238,9 @@ impl Context {
 
     /// Turns keys whose positions were moved, and copies what is to be copied: until then a state would be an old one. llama.cpp does it
     /// before an evaluation, so there is one, of a token that is removed again, which a recurrent state allows where it is empty.
+    ///
+    /// # Errors
+    /// There is no such sequence, or the evaluation failed.
     pub fn settle(&mut self, sequence: SeqId) -> Result<()> {
         if !self.has_sequence(sequence) {
             return Err(Error::model(format!("there is no sequence {sequence}")));

@@ -6,8 +6,8 @@
 
 mod backend;
 mod batch;
-mod company;
 mod context;
+mod decode;
 mod guard;
 mod identity;
 mod interrupt;
@@ -15,6 +15,7 @@ pub mod log;
 mod memory;
 mod model;
 mod mtp;
+mod padding;
 mod params;
 mod raw_params;
 mod rpc;
@@ -27,7 +28,8 @@ mod vocab;
 
 pub use backend::{Device, Numa, devices, llama_version, max_sequences, set_numa, start, system_info};
 pub use batch::Batch;
-pub use context::{Context, DecodeError};
+pub use context::Context;
+pub use decode::DecodeError;
 pub use interrupt::Interrupt;
 pub use memory::Part;
 pub use model::Model;

@@ -38,13 +38,19 @@ unsafe impl Send for Model {}
 unsafe impl Sync for Model {}
 
 impl Model {
-    /// Loads a GGUF file. `progress` is called now and then with 0..=1 and aborts the load by returning false
-    /// (the error's code is then [`Code::Cancelled`]).
+    /// Loads a GGUF file. `progress` is called now and then with 0..=1 and aborts the load by returning false.
+    ///
+    /// # Errors
+    /// The file is not there ([`Code::NotFound`]) or cannot be loaded, nor can what `params` name beside it; the load was
+    /// aborted ([`Code::Cancelled`]).
     pub fn load(params: &ModelParams, progress: impl FnMut(f32) -> bool) -> Result<Model> {
         Model::load_as(&TARGET, params, progress)
     }
 
     /// The same for a draft model: errors name the fields that `init` has for it.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
     pub fn load_draft(params: &ModelParams, progress: impl FnMut(f32) -> bool) -> Result<Model> {
         Model::load_as(&DRAFT, params, progress)
     }

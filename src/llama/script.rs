@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::{Batch, Context, DecodeError, SeqId, Token, company};
+use super::{Batch, Context, DecodeError, SeqId, Token, padding};
 
 /// What goes wrong in an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,8 +148,8 @@ pub(crate) struct Script {
     /// Of the context.
     unified: bool,
     /// Whether no token is to be evaluated alone; there is a cell more for that in each buffer.
-    company: bool,
-    /// The last evaluation found no room: the next one may be without company.
+    padding: bool,
+    /// The last evaluation found no room: the next one may be without padding.
     was_full: bool,
     n_vocab: usize,
     end: Token,
@@ -162,12 +162,13 @@ impl Context {
         let (n_vocab, end) = (vocab.n_tokens(), vocab.eos().unwrap());
         self.n_ctx = script.n_cells;
         let n_buffers = if self.unified { 1 } else { u32::try_from(self.n_seq_max).unwrap() };
-        let n_batch = company::n_batch(64, u32::try_from(script.n_ubatch).unwrap(), n_buffers);
-        if let Some((company, n_batch)) = self.company.take().zip(n_batch) {
-            self.company = Some(company.with_n_ubatch(script.n_ubatch));
+        let n_batch = padding::n_batch(64, u32::try_from(script.n_ubatch).unwrap(), n_buffers);
+        if let Some((padding, n_batch)) = self.padding.take().zip(n_batch) {
+            self.padding = Some(padding.with_n_ubatch(script.n_ubatch));
             self.n_batch = n_batch as usize;
         }
-        self.script = Some(Script { n_vocab, end, unified: self.unified, company: self.keeps_company(), ..script });
+        self.script =
+            Some(Script { n_vocab, end, unified: self.unified, padding: self.pads_single_tokens(), ..script });
     }
 
     /// From now on, more tokens of a sequence than that are evaluated in another way.
@@ -205,7 +206,7 @@ impl Script {
             n_ubatch,
             n_alike: 62,
             unified: true,
-            company: false,
+            padding: false,
             was_full: false,
             n_vocab: 0,
             end: 0,
@@ -239,7 +240,7 @@ impl Script {
         for cell in self.cells.iter().chain(new) {
             *used.entry(if self.unified { 0 } else { cell.first() }).or_insert(0) += 1;
         }
-        used.values().all(|used| *used <= self.n_cells + usize::from(self.company))
+        used.values().all(|used| *used <= self.n_cells + usize::from(self.padding))
     }
 
     /// As `llama_decode`; `moved`: an interrupt waits for the end.
@@ -258,7 +259,7 @@ impl Script {
             return Err(DecodeError::Full);
         }
         let parts = self.split(&new);
-        if self.company && !may_be_alone {
+        if self.padding && !may_be_alone {
             self.check_company(&new, &parts);
         }
         self.check_division(&new, &parts);
@@ -316,7 +317,7 @@ impl Script {
             let counts: Vec<usize> = parts.iter().map(count).filter(|count| *count > 0).collect();
             let n: usize = counts.iter().sum();
             let alone = |counts: &[usize]| counts.iter().rev().skip(1).all(|count| *count == self.n_ubatch);
-            // Two more get the other kind of evaluation: one may be company.
+            // Two more get the other kind of evaluation: one may be padding.
             assert!(
                 n < self.n_alike + 2 || alone(&counts),
                 "{n} tokens of sequence {sequence} are divided: {counts:?}"

@@ -31,6 +31,9 @@ unsafe impl Sync for ThreadPool {}
 
 impl ThreadPool {
     /// A pool of `n_threads`, the calling one counted.
+    ///
+    /// # Errors
+    /// The system gives no more threads, or there is no CPU backend.
     pub fn new(n_threads: i32) -> Result<ThreadPool> {
         backend::start();
         // The functions belong to the CPU backend, which is a module of its own in portable builds.

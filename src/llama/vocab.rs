@@ -260,6 +260,9 @@ impl Vocab {
     /// The tokens of `text`. `add_special`: with BOS and EOS as the model wants them; `parse_special`: the names
     /// of special tokens become those tokens instead of plain text. Any bytes are taken; invalid UTF-8 becomes U+FFFD
     /// or byte tokens. Callable from any thread; takes time in proportion to the text.
+    ///
+    /// # Errors
+    /// The model has no vocabulary, or the text is over 2 GiB, or too long for the stack that its longest word needs.
     pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
         if self.kind == VocabKind::None {
             return Err(Error::model("the model has no vocabulary"));
@@ -309,6 +312,9 @@ impl Vocab {
     }
 
     /// The bytes of a text of `tokens`, all of them ids of this vocabulary; `special`: special tokens as their names.
+    ///
+    /// # Errors
+    /// The model has no vocabulary, a token is none of it, or the text is over 2 GiB.
     pub fn detokenize(&self, tokens: &[Token], special: bool) -> Result<Vec<u8>> {
         if self.kind == VocabKind::None {
             return Err(Error::model("the model has no vocabulary"));

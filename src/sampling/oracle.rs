@@ -116,15 +116,6 @@ impl Constraint for Allow {
         self.accepted.push(token);
         Ok(())
     }
-
-    fn copy_from(&mut self, other: &Self) -> Result<()> {
-        self.clone_from(other);
-        Ok(())
-    }
-
-    fn try_clone(&self) -> Result<Self> {
-        Ok(self.clone())
-    }
 }
 
 /// A sampler for a made-up vocabulary of `n_vocab` tokens, for tests elsewhere.

@@ -5,17 +5,26 @@ use crate::grammar::Grammar;
 use crate::llama::{Token, TokenData, Vocab};
 
 /// What a sampler asks of a grammar: [`Grammar`], or a toy in a test.
-pub trait Constraint: Sized {
+///
+/// A clone is at the same place of the text.
+pub trait Constraint: Clone {
     /// Whether `token` may come next.
+    ///
+    /// # Errors
+    /// It cannot be told: the grammar is too ambiguous.
     fn allows(&mut self, token: Token) -> Result<bool>;
+
     /// Sets the logits of the candidates that may not come next to -inf.
+    ///
+    /// # Errors
+    /// As [`Constraint::allows`].
     fn filter(&mut self, candidates: &mut [TokenData]) -> Result<()>;
-    /// Moves past `token`; an error when it may not come next.
+
+    /// Moves past `token`.
+    ///
+    /// # Errors
+    /// It may not come next; or as [`Constraint::allows`].
     fn accept(&mut self, token: Token) -> Result<()>;
-    /// Brings this one to the place of `other`, a copy of the same grammar.
-    fn copy_from(&mut self, other: &Self) -> Result<()>;
-    /// A copy at the same place.
-    fn try_clone(&self) -> Result<Self>;
 }
 
 impl Constraint for Grammar {
@@ -29,15 +38,6 @@ impl Constraint for Grammar {
 
     fn accept(&mut self, token: Token) -> Result<()> {
         Grammar::accept(self, token)
-    }
-
-    fn copy_from(&mut self, other: &Self) -> Result<()> {
-        self.clone_from(other);
-        Ok(())
-    }
-
-    fn try_clone(&self) -> Result<Self> {
-        Ok(self.clone())
     }
 }
 

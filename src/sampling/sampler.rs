@@ -38,7 +38,10 @@ pub struct Sampler<G = Grammar> {
 
 impl Sampler<Grammar> {
     /// A sampler for the beginning of a text. `settings` are taken as valid. Looks through the whole vocabulary when
-    /// DRY is on. Errors: a sequence breaker that cannot be tokenized.
+    /// DRY is on.
+    ///
+    /// # Errors
+    /// A sequence breaker cannot be tokenized.
     pub fn new(settings: &Settings, vocab: &Vocab, grammar: Option<Grammar>) -> Result<Self> {
         Self::build(settings, vocab, grammar)
     }
@@ -75,8 +78,9 @@ impl<G: Constraint> Sampler<G> {
     /// With a grammar, as llama-server: the token is picked without it, and only when the grammar forbids that
     /// token, picked again from what the grammar allows.
     ///
-    /// Errors: the model gave no token a logit above -inf (`model_error`); the biases ban every token, or the grammar
-    /// lets none follow (`invalid_request`).
+    /// # Errors
+    /// The model gave no token a logit above -inf (`model_error`); the biases ban every token, or the grammar lets none
+    /// follow (`invalid_request`).
     pub fn pick(&mut self, logits: &mut [f32], history: &[Token], position: usize) -> Result<Token> {
         self.choose(logits, history, position, false)
     }
@@ -87,7 +91,10 @@ impl<G: Constraint> Sampler<G> {
     /// With a grammar it is the distribution of the draw that decides: the first one when its token is allowed,
     /// otherwise the one among what the grammar allows. XTC's chance is decided by the position.
     ///
-    /// Arguments and errors as for `pick`. Lists the whole vocabulary when nothing cuts it off, so it is slower.
+    /// Arguments as for `pick`. Lists the whole vocabulary when nothing cuts it off, so it is slower.
+    ///
+    /// # Errors
+    /// As [`Sampler::pick`].
     pub fn distribution(&mut self, logits: &mut [f32], history: &[Token], position: usize) -> Result<&[TokenData]> {
         self.choose(logits, history, position, true)?;
         self.list.softmax();
@@ -98,7 +105,10 @@ impl<G: Constraint> Sampler<G> {
 
     /// The token of [`Sampler::pick`] with the probabilities that it was drawn by: its own, and the `n` largest (fewer
     /// when fewer tokens could be drawn). llama-server's `post_sampling_probs`. Takes about twice as long as
-    /// [`Sampler::distribution`]. Arguments and errors as for `pick`.
+    /// [`Sampler::distribution`]. Arguments as for `pick`.
+    ///
+    /// # Errors
+    /// As [`Sampler::pick`].
     pub fn pick_with_probs(
         &mut self,
         logits: &mut [f32],
@@ -120,7 +130,10 @@ impl<G: Constraint> Sampler<G> {
     /// what is left of a softmax is a softmax; with truncation they differ in what is cut off.
     ///
     /// Uses no noise except for XTC's chance. Asks the grammar about candidates at each call, so it costs more than `pick`
-    /// there. [`Sampler::accept`] learns from it as from a `pick`. Arguments and errors as for `pick`.
+    /// there. [`Sampler::accept`] learns from it as from a `pick`. Arguments as for `pick`.
+    ///
+    /// # Errors
+    /// As [`Sampler::pick`].
     pub fn row(&mut self, logits: &mut [f32], history: &[Token], position: usize) -> Result<&[TokenData]> {
         self.with_row(logits, history, position, |sampler, logits, place| {
             sampler.list_allowed(logits, place, position)
@@ -130,7 +143,10 @@ impl<G: Constraint> Sampler<G> {
         Ok(self.list.items())
     }
 
-    /// `token` with its probability in [`Sampler::row`], and the `n` largest there. Arguments and errors as for `pick`.
+    /// `token` with its probability in [`Sampler::row`], and the `n` largest there. Arguments as for `pick`.
+    ///
+    /// # Errors
+    /// As [`Sampler::pick`].
     pub fn row_probs(
         &mut self,
         logits: &mut [f32],
@@ -157,14 +173,18 @@ impl<G: Constraint> Sampler<G> {
     /// Tells grammar, mirostat and adaptive-p that `token` was emitted: once for each, after its `pick`. They learn from the
     /// probability that the last `pick` gave it, and nothing from a token that was no candidate there.
     ///
-    /// Errors: the grammar does not allow the token.
+    /// # Errors
+    /// The grammar does not allow the token.
     pub fn accept(&mut self, token: Token) -> Result<()> {
         self.advance(token, self.chain.learns_from(token, &self.list, &self.work))
     }
 
     /// As [`Sampler::accept`], for a token that another sampler of this text found, and gave the probability `p`: one
     /// that ran ahead, of which not everything is kept. With adaptive-p, `p` is the probability before its transformation,
-    /// which the lists here do not show. Errors as for `accept`.
+    /// which the lists here do not show.
+    ///
+    /// # Errors
+    /// As [`Sampler::accept`].
     pub fn accept_with(&mut self, token: Token, p: f32) -> Result<()> {
         self.advance(token, Some(p))
     }
@@ -186,23 +206,19 @@ impl<G: Constraint> Sampler<G> {
 
     /// A sampler for a draft model that follows this one from its present state, with the same noise and a grammar of
     /// its own. `greedy`: it takes the most probable token instead, after the same biases and penalties.
-    ///
-    /// Errors: the grammar cannot be copied.
-    pub fn for_draft(&self, greedy: bool) -> Result<Self> {
+    pub fn for_draft(&self, greedy: bool) -> Self {
         let chain = if greedy { Arc::new(self.chain.to_greedy()) } else { Arc::clone(&self.chain) };
-        let grammar = self.grammar.as_ref().map(Constraint::try_clone).transpose()?;
-        Ok(Self::with(chain, self.seed, grammar, self.state))
+        Self::with(chain, self.seed, self.grammar.clone(), self.state)
     }
 
     /// Brings the sampler of a draft to the state of its target, the one that it was made from. Allocates only for a
-    /// grammar. Errors: the grammar cannot be copied.
-    pub fn sync_from(&mut self, target: &Self) -> Result<()> {
+    /// grammar.
+    pub fn sync_from(&mut self, target: &Self) {
         self.state = target.state;
         self.list.clear();
         self.work.forget();
-        match (&mut self.grammar, &target.grammar) {
-            (Some(own), Some(other)) => own.copy_from(other),
-            _ => Ok(()),
+        if let (Some(own), Some(other)) = (&mut self.grammar, &target.grammar) {
+            own.clone_from(other);
         }
     }
 

@@ -270,7 +270,7 @@ fn what_another_sampler_found_is_accepted_alike() {
         let settings = Settings { mirostat, mirostat_tau: 2.0, mirostat_eta: 0.3, ..plain() };
         let mut rng = Rng::new(12);
         let mut own = guided(&settings, 300, 5..300);
-        let mut ahead = own.for_draft(false).unwrap();
+        let mut ahead = own.for_draft(false);
         let mut history = Vec::new();
         for position in 0..20 {
             let mut row = rng.logits(300);
@@ -293,7 +293,7 @@ fn a_draft_with_the_same_logits_picks_the_same() {
     let mut rng = Rng::new(5);
     for settings in kinds() {
         let mut target = sampler(&settings, 800);
-        let mut draft = target.for_draft(false).unwrap();
+        let mut draft = target.for_draft(false);
         let mut history = vec![5, 6];
         for position in 0..60 {
             let mut row = rng.logits(800);
@@ -313,7 +313,7 @@ fn a_draft_can_be_brought_back() {
         let settings = Settings { mirostat, mirostat_tau: 2.0, ..plain() };
         let mut row = Rng::new(6).logits(300);
         let mut target = guided(&settings, 300, 0..300);
-        let mut draft = target.for_draft(false).unwrap();
+        let mut draft = target.for_draft(false);
         for position in 0..30 {
             let likely = draft.pick(&mut row, &[], position + 1000).unwrap();
             draft.accept(likely).unwrap();
@@ -321,7 +321,7 @@ fn a_draft_can_be_brought_back() {
         let token = target.pick(&mut row, &[], 0).unwrap();
         target.accept(token).unwrap();
         assert_ne!(draft.state, target.state);
-        draft.sync_from(&target).unwrap();
+        draft.sync_from(&target);
         assert_eq!(draft.grammar.as_ref().unwrap().accepted, target.grammar.as_ref().unwrap().accepted);
         let expected = target.distribution(&mut row, &[], 1).unwrap().to_vec();
         assert_eq!(draft.distribution(&mut row, &[], 1).unwrap(), expected);
@@ -336,7 +336,7 @@ fn a_greedy_draft_takes_the_most_probable_of_the_same_penalised_logits() {
         let history = [likely, likely, 3];
         let of_target = Settings { temperature: 0.0, mirostat: Mirostat::Off, ..settings.clone() };
         let expected = sampler(&of_target, 300).pick(&mut row, &history, 0).unwrap();
-        let mut draft = sampler(&settings, 300).for_draft(true).unwrap();
+        let mut draft = sampler(&settings, 300).for_draft(true);
         for position in 0..5 {
             assert_eq!(draft.pick(&mut row, &history, position).unwrap(), expected, "{settings:?}");
             draft.accept(expected).unwrap();
@@ -365,7 +365,7 @@ fn coupled_draws_agree_as_often_as_they_must() {
         assert!(expected >= (1.0 - distance) / (1.0 + distance) - 1e-9);
 
         let mut target = sampler(&Settings { seed: round as u32, ..plain() }, n);
-        let mut draft = target.for_draft(false).unwrap();
+        let mut draft = target.for_draft(false);
         let draws = 30_000;
         let (mut row_p, mut row_q) = (p.clone(), q.clone());
         let agreed = (0..draws)

@@ -252,6 +252,9 @@ impl Sequence {
     }
 
     /// Copies it out.
+    ///
+    /// # Errors
+    /// As [`Context::state`].
     pub fn save(&mut self, context: &mut Context) -> Result<Snapshot> {
         let state = context.state(self.id, Part::Whole)?;
         Ok(Snapshot { identity: self.identity(context), tokens: self.tokens.clone(), blocks: self.blocks, state })

@@ -23,7 +23,7 @@ pub struct Costs {
     /// v(0), v(1), ... by these: looked up often, and computed where one of them changes.
     v: Vec<f64>,
     /// Whether one token and two cost the same.
-    paired: bool,
+    padded: bool,
     /// Tokens of a prompt's batch, larger than the table's, and its seconds at `scale` 1: where costs beyond the table lead to.
     bulk: Option<(usize, f64)>,
     /// How slow the machine is now, against the table.
@@ -60,7 +60,7 @@ impl Default for Costs {
         Costs {
             target,
             v,
-            paired: false,
+            padded: false,
             bulk: None,
             scale: 1.0,
             draft: 0.0,
@@ -107,7 +107,7 @@ impl Costs {
 
     /// How many tokens are evaluated for `n`.
     fn evaluated(&self, n: usize) -> usize {
-        if self.paired { n.max(2) } else { n }
+        if self.padded { n.max(2) } else { n }
     }
 
     /// Seconds for one token at `scale` 1; infinite when none was seen.
@@ -115,11 +115,11 @@ impl Costs {
         self.target.first().copied().filter(|one| *one > 0.0).unwrap_or(f64::INFINITY)
     }
 
-    /// From now on a single token is always evaluated with another: see [`Team::guess`].
+    /// From now on a single token is always padded: see [`Drafters::guess`].
     ///
-    /// [`Team::guess`]: super::Team::guess
-    pub fn pair(&mut self) {
-        self.paired = true;
+    /// [`Drafters::guess`]: super::Drafters::guess
+    pub fn pad(&mut self) {
+        self.padded = true;
         self.update();
     }
 
@@ -163,7 +163,7 @@ impl Costs {
 
     /// Computes the v(n) anew.
     fn update(&mut self) {
-        if let (true, [one, two, ..]) = (self.paired, &mut *self.target) {
+        if let (true, [one, two, ..]) = (self.padded, &mut *self.target) {
             *one = *two;
         }
         let one = self.one();
@@ -270,9 +270,9 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn with_company_one_token_costs_what_two_do() {
+    fn padded_one_token_costs_what_two_do() {
         let mut costs = costs(&[(1, 100), (2, 130), (8, 260)], 10.0);
-        costs.pair();
+        costs.pad();
         assert_eq!((costs.v(1), costs.v(2), costs.v(8)), (1.0, 1.0, 2.0));
         costs.saw_target(1, Duration::from_millis(130));
         assert_eq!((costs.v(1), costs.v(2), costs.v(8)), (1.0, 1.0, 2.0));

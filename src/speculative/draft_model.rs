@@ -7,7 +7,6 @@
 use super::drafter::{Ask, Drafter};
 use super::tip::Tip;
 use super::{Settings, Source, Verify};
-use crate::error::Result;
 use crate::llama::{Batch, Context, DecodeError, SeqId, Token};
 use crate::sampling::Sampler;
 use crate::session::{self, SelfExtend, Sequence, Snapshot, common_prefix};
@@ -196,7 +195,8 @@ impl DraftModel {
             }
             let Some((used, unused)) = tips.split_at_mut_checked(*n_tips) else { continue };
             let (Some(tip), Some(branch)) = (used.get(index), unused.first_mut()) else { continue };
-            if branch.branch_from(tip).is_err() || !context.share(tip.sequence, branch.sequence) {
+            branch.branch_from(tip);
+            if !context.share(tip.sequence, branch.sequence) {
                 continue;
             }
             *n_tips += 1;
@@ -227,7 +227,7 @@ impl DraftModel {
 
 /// Makes memory for one branch more, in the next of these sequences. False when there is none.
 fn add_tip(tips: &mut Vec<Tip>, branches: &[SeqId]) -> bool {
-    let Some(sampler) = tips.first().and_then(|main| main.sampler.for_draft(false).ok()) else { return false };
+    let Some(sampler) = tips.first().map(|main| main.sampler.for_draft(false)) else { return false };
     let Some(sequence) = tips.len().checked_sub(1).and_then(|index| branches.get(index)) else { return false };
     tips.push(Tip::new(*sequence, sampler));
     true
@@ -238,13 +238,12 @@ impl Drafter for DraftModel {
         Source::Draft
     }
 
-    fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) -> Result<()> {
+    fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
         if let Some(slot) = self.slots.get_mut(slot) {
-            let sampler = sampler.for_draft(settings.verify == Verify::Match)?;
+            let sampler = sampler.for_draft(settings.verify == Verify::Match);
             slot.tips = Some(vec![Tip::new(slot.cache.id(), sampler)]);
             slot.disabled = None;
         }
-        Ok(())
     }
 
     fn draft(&mut self, asks: &mut [Ask<'_>]) {
@@ -255,8 +254,8 @@ impl Drafter for DraftModel {
         }
         for ask in asks.iter() {
             let Some(slot) = self.slots.get_mut(ask.slot).filter(|slot| slot.n_tips > 0) else { continue };
-            let begun = slot.main().is_some_and(|main| main.begin(ask.tokens, ask.sampler).is_ok());
-            slot.n_tips = usize::from(begun);
+            let begun = slot.main().map(|main| main.begin(ask.tokens, ask.sampler));
+            slot.n_tips = usize::from(begun.is_some());
         }
         loop {
             self.extend(asks);

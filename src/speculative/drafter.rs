@@ -2,7 +2,6 @@
 
 use super::verify::{Drawn, StepChance};
 use super::{Pace, Settings, Source};
-use crate::error::Result;
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
 use crate::session::Snapshot;
@@ -19,7 +18,7 @@ pub trait Drafter {
 
     /// A request begins in `slot`; `sampler` is the target's. Nothing of the slot's earlier request may be left, except
     /// in what the drafter learns on purpose from all outputs.
-    fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) -> Result<()>;
+    fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings);
 
     /// Drafts for all that ask, together; each asks once a step. A drafter that has not yet caught up with an [`Ask`]'s
     /// context works on that and proposes nothing, so that nobody waits for a long prompt.
@@ -72,7 +71,7 @@ pub trait Drafter {
     fn disabled(&self, slot: usize) -> Option<&str>;
 }
 
-/// One slot's wish for a draft.
+/// What a drafter is asked for one slot.
 pub struct Ask<'a> {
     /// The slot.
     pub slot: usize,

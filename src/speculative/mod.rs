@@ -11,12 +11,12 @@ mod compat;
 mod costs;
 mod draft_model;
 mod drafter;
+mod drafters;
 mod mtp;
-mod player;
 mod policy;
 mod settings;
+mod slot_drafts;
 mod states;
-mod team;
 mod text;
 mod tip;
 mod translated;
@@ -28,10 +28,10 @@ pub use compat::{Compatibility, VocabSummary};
 pub use costs::{Costs, MAX_MEASURED};
 pub use draft_model::DraftModel;
 pub use drafter::{Ask, Draft, Drafter, Drawing, Evaluated};
+pub use drafters::{Checked, Drafters, SlotView};
 pub use mtp::Mtp;
 pub use policy::{Length, Pace, Plan, SoFar};
 pub use settings::{Adaptive, MAX_BRANCHES, MAX_DRAFT, Settings, Source, Verify};
-pub use team::{Checked, Team, Wish};
 pub use text::{
     CacheFile, CacheKind, Caches, LookupParams, ModParams, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramParams,
     NgramSimple, Predicted, Prediction, Suffix, SuffixParams, read_cache,

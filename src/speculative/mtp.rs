@@ -16,7 +16,6 @@ use super::drafter::{Ask, Drafter, Evaluated};
 use super::states::States;
 use super::tip::{choose, follow};
 use super::{Settings, Source, Verify};
-use crate::error::Result;
 use crate::llama::{Batch, Context, DecodeError, Token};
 use crate::sampling::Sampler;
 use crate::session::{Sequence, common_prefix};
@@ -179,10 +178,8 @@ impl Mtp {
             let room = self.room();
             let Some(slot) = self.slots.get_mut(ask.slot).filter(|slot| slot.ready) else { continue };
             let rest = slot.start + slot.cache.len()..ask.tokens.len();
-            let synced = slot.sampler.as_mut().is_some_and(|sampler| sampler.sync_from(ask.sampler).is_ok());
-            if !synced || rest.len() > room {
-                continue;
-            }
+            let Some(sampler) = slot.sampler.as_mut().filter(|_| rest.len() <= room) else { continue };
+            sampler.sync_from(ask.sampler);
             follow(&mut slot.history, ask.tokens);
             slot.row = slot.add(&mut self.batch, ask.tokens, rest, true);
             // With several layers it is not in the caches of all of them.
@@ -295,12 +292,11 @@ impl Drafter for Mtp {
         Source::Mtp
     }
 
-    fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) -> Result<()> {
+    fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
         if let Some(slot) = self.slots.get_mut(slot) {
-            slot.sampler = Some(sampler.for_draft(settings.verify == Verify::Match)?);
+            slot.sampler = Some(sampler.for_draft(settings.verify == Verify::Match));
             slot.disabled = None;
         }
-        Ok(())
     }
 
     fn draft(&mut self, asks: &mut [Ask<'_>]) {

@@ -3,7 +3,6 @@
 use super::MAX_BRANCHES;
 use super::drafter::{Ask, Drawing};
 use super::verify::Row;
-use crate::error::Result;
 use crate::llama::{Context, SeqId, Token};
 use crate::sampling::{self, Sampler};
 use crate::session::common_prefix;
@@ -33,22 +32,20 @@ impl Tip {
     }
 
     /// Begins where `context` ends.
-    pub(super) fn begin(&mut self, context: &[Token], sampler: &Sampler) -> Result<()> {
-        self.sampler.sync_from(sampler)?;
+    pub(super) fn begin(&mut self, context: &[Token], sampler: &Sampler) {
+        self.sampler.sync_from(sampler);
         follow(&mut self.history, context);
         self.node = 0;
         self.path.clear();
-        Ok(())
     }
 
     /// Becomes the place where `other` is.
-    pub(super) fn branch_from(&mut self, other: &Tip) -> Result<()> {
-        self.begin(&other.history, &other.sampler)?;
+    pub(super) fn branch_from(&mut self, other: &Tip) {
+        self.begin(&other.history, &other.sampler);
         self.node = other.node;
         self.path.extend_from_slice(&other.path);
         // It may still have one that an interrupted evaluation never filled.
         (self.position, self.row) = (other.position, None);
-        Ok(())
     }
 
     pub(super) fn take(&mut self, node: usize, token: Token, confidence: f32) {

@@ -34,7 +34,9 @@ struct Slot {
 
 impl Translated {
     /// A drafter for `n_slots` slots of `target`, with the model of `context`. Looks through both vocabularies.
-    /// Errors: as [`Sampler::new`].
+    ///
+    /// # Errors
+    /// As [`Sampler::new`].
     pub fn new(
         context: Context,
         n_slots: usize,
@@ -58,8 +60,8 @@ impl Drafter for Translated {
         Source::Draft
     }
 
-    fn begin(&mut self, slot: usize, _sampler: &Sampler, settings: &Settings) -> Result<()> {
-        self.model.begin(slot, &self.sampler, settings)
+    fn begin(&mut self, slot: usize, _sampler: &Sampler, settings: &Settings) {
+        self.model.begin(slot, &self.sampler, settings);
     }
 
     fn draft(&mut self, asks: &mut [Ask<'_>]) {

@@ -61,6 +61,22 @@ pub fn results(answer: &Value, n: usize) -> &[Value] {
     results
 }
 
+/// What of an answer speculation must leave as it is.
+pub fn essence(answer: &Value) -> Value {
+    let keys = ["content", "tokens", "stop_type", "stopping_word", "tokens_predicted", "tokens_evaluated", "truncated"];
+    keys.iter().map(|key| answer[key].clone()).collect()
+}
+
+/// A number that counts something.
+pub fn n(value: &Value) -> usize {
+    value.as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Ids of tokens that are not special, in a sequence of its own for each seed.
+pub fn tokens(seed: usize, count: usize) -> Vec<usize> {
+    (0..count).map(|index| 300 + (seed * 7919 + index * index * 31 + index * 17) % 1000).collect()
+}
+
 /// The number of a queued request.
 pub fn submit(system: &System, family: Family, request: &Value) -> u64 {
     let bytes = request.to_string();
@@ -86,6 +102,13 @@ pub fn drain(system: &System, family: Family, id: u64) -> Vec<Value> {
     }
 }
 
+/// Cancels a request; false when it had ended before.
+pub fn cancel(system: &System, family: Family, id: u64) -> bool {
+    let command = json!({"id": id}).to_string();
+    let answer = system.with_server(|server| server.cancel(family, Some(command.as_bytes()))).expect("an answer");
+    answer["cancelled"].as_bool().expect("true or false")
+}
+
 /// Begins a request that would not end by itself, cancels it when it has said something, and gives all its updates.
 pub fn cancelled(system: &System, family: Family, request: &Value) -> Vec<Value> {
     let id = submit(system, family, request);
@@ -95,9 +118,7 @@ pub fn cancelled(system: &System, family: Family, request: &Value) -> Vec<Value>
         assert_eq!(answer["finished"], false, "{request}: {answer}");
         updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
     }
-    let command = json!({"id": id}).to_string();
-    let answer = system.with_server(|server| server.cancel(family, Some(command.as_bytes()))).expect("an answer");
-    assert_eq!(answer["cancelled"], true, "{request}: {answer}");
+    assert!(cancel(system, family, id), "{request}");
     updates.extend(drain(system, family, id));
     updates
 }

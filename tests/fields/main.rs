@@ -11,6 +11,7 @@ mod more;
 mod output;
 mod prompts;
 mod sampling;
+mod speculation;
 mod text;
 
 /// The contract's fields of a request and of its answers.
@@ -22,7 +23,8 @@ const FIELDS: &str = "
     cache_prompt id_slot n_cmpl t_max_predict_ms return_tokens timings_per_token return_progress response_fields lora
     stream __debug input_prefix input_suffix input_extra speculative timeout_ms tag
     n_beams session_load session_save prediction json_schema speculative.model speculative.compare
-    speculative.verify speculative.n_branches speculative.p_split
+    speculative.verify speculative.n_branches speculative.p_split speculative.type speculative.n_max speculative.n_min
+    speculative.p_min speculative.adaptive speculative.lookup_cache_static speculative.lookup_cache_dynamic
 
     success content id model tokens_predicted tokens_evaluated generation_settings truncated stopped_eos stopped_word
     stopped_limit stopping_word stop_type tokens_cached timings status prompt_stats completion_probabilities warnings
@@ -31,8 +33,16 @@ const FIELDS: &str = "
 
 #[test]
 fn every_field_has_a_row() {
-    let tables =
-        [sampling::rows(), prompts::rows(), limits::rows(), output::rows(), lora::rows(), infill::rows(), more::rows()];
+    let tables = [
+        sampling::rows(),
+        prompts::rows(),
+        limits::rows(),
+        output::rows(),
+        lora::rows(),
+        infill::rows(),
+        speculation::rows(),
+        more::rows(),
+    ];
     let rows: Vec<&str> = tables.iter().flatten().flat_map(|row| row.fields.iter().copied()).collect();
     let missing: Vec<&str> = FIELDS.split_whitespace().filter(|field| !rows.contains(field)).collect();
     assert!(missing.is_empty(), "{missing:?}");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::common::{model, start, with};
+use crate::common::{start, with};
 use crate::frame::{Row, Seen, Way, row, run};
 
 /// A name for a session file of this process.
@@ -64,78 +64,6 @@ pub fn rows() -> Vec<Row> {
             let both = seen.refused(json!({"grammar": "root ::= \"a\""}));
             assert!(both.starts_with("json_schema: either json_schema or grammar"), "{both}");
             assert!(seen.refused(json!({"json_schema": {"not": {}}})).starts_with("json_schema: #: not cannot be"));
-        }),
-        row(&["speculative.model"], json!({"temperature": 1.2, "n_predict": 40, "ignore_eos": true}), |seen| {
-            let preview = seen.ask(json!({"speculative.model": "draft"}));
-            assert_eq!(preview.answer["model"], model("draft"));
-            assert_ne!(preview.tokens(), seen.tokens());
-            let why = &preview.answer["speculative"]["disabled"];
-            assert!(why.as_str().is_some_and(|why| why.starts_with("speculative.model is draft")), "{why}");
-            assert_eq!(preview.setting("speculative")["model"], "draft");
-            let target = seen.ask(json!({"speculative.model": "target"}));
-            assert_eq!((target.tokens(), &target.answer["model"]), (seen.tokens(), &seen.answer["model"]));
-            let wrong = seen.refused(json!({"speculative.model": "both"}));
-            assert!(wrong.starts_with("speculative.model: expected one of \"target\", \"draft\""), "{wrong}");
-        }),
-        row(&["speculative.verify"], json!({"temperature": 0, "n_predict": 40}), |seen| {
-            for verify in ["coupled", "match", "rejection", "block"] {
-                let speculative = json!({"type": "draft", "adaptive": false, "n_max": 4, "verify": verify});
-                let other = seen.ask(json!({"speculative": speculative}));
-                assert_eq!(other.tokens(), seen.tokens(), "{verify}");
-                let stats = &other.answer["speculative"];
-                assert_eq!(
-                    (&stats["verify"], stats["n_accepted"].as_u64() > Some(10)),
-                    (&json!(verify), true),
-                    "{stats}"
-                );
-            }
-            // Where there is a choice, chance of its own makes it.
-            let sampled = |verify: &str| {
-                seen.ask(
-                    json!({"temperature": 1, "speculative": {"type": "draft", "adaptive": false, "verify": verify}}),
-                )
-                .tokens()
-            };
-            assert_eq!(sampled("coupled"), sampled("match"));
-            assert_eq!(sampled("rejection"), sampled("rejection"));
-            assert_ne!(sampled("rejection"), sampled("coupled"));
-            let wrong = seen.refused(json!({"speculative.verify": "exact"}));
-            assert!(wrong.starts_with("speculative.verify: expected one of \"coupled\""), "{wrong}");
-        }),
-        row(&["speculative.n_branches", "speculative.p_split"], json!({"temperature": 0.9, "n_predict": 40}), |seen| {
-            let draft = |n_branches: i32, p_split: f64| {
-                let speculative = json!({"type": "draft", "adaptive": false, "n_max": 12, "n_branches": n_branches, "p_split": p_split});
-                let other = seen.ask(json!({"speculative": speculative}));
-                assert_eq!(other.tokens(), seen.tokens());
-                let setting = other.setting("speculative");
-                assert_eq!(
-                    (&setting["n_branches"], setting["p_split"].as_f64().expect("a number")),
-                    (&json!(n_branches), p_split)
-                );
-                other.answer["speculative"]["accepted_per_position"].as_array().expect("a list").len()
-            };
-            let chain = draft(1, 0.0);
-            assert_eq!((chain, draft(8, 1.0)), (12, 12), "a token that is sure has no others beside it");
-            let wrong = seen.refused(json!({"speculative.n_branches": 9}));
-            assert!(wrong.starts_with("speculative.n_branches: expected a whole number from 0 to 8"), "{wrong}");
-            let wrong = seen.refused(json!({"speculative.p_split": 2}));
-            assert!(wrong.starts_with("speculative.p_split: expected a number from 0 to 1"), "{wrong}");
-        }),
-        row(&["speculative.compare"], json!({"temperature": 0.7}), |seen| {
-            assert!(seen.answer["speculative"].get("first_difference").is_none());
-            let compared = seen.ask(json!({"speculative.compare": true}));
-            assert_eq!(compared.tokens(), seen.tokens());
-            let stats = &compared.answer["speculative"];
-            assert_eq!(stats.get("first_difference"), Some(&json!(null)), "{stats}");
-            assert_eq!(compared.setting("speculative")["compare"], true);
-            // The second run is nowhere to be seen.
-            assert_eq!(compared.answer["timings"]["predicted_n"], compared.answer["tokens_predicted"]);
-            assert!(
-                seen.refused(json!({"speculative.compare": 1})).starts_with("speculative.compare: expected true or")
-            );
-            let off = seen.without("speculative").ask(json!({"speculative.compare": true, "speculative.type": "none"}));
-            let stats = off.answer["speculative"].as_object().expect("an object");
-            assert!(stats.contains_key("compare_skipped") && !stats.contains_key("first_difference"), "{stats:?}");
         }),
     ]
 }

@@ -158,7 +158,10 @@ fn embeddings_are_pooled_and_scaled_as_asked() {
     assert!(
         refused(json!({"content": "a", "embd_normalize": -2})).starts_with("embd_normalize: expected a whole number")
     );
-    assert!(refused(json!({"content": "Tom had a hat. ".repeat(99)})).starts_with("content: "));
+    for name in ["content", "prompt"] {
+        let long = refused(json!({name: "Tom had a hat. ".repeat(99)}));
+        assert!(long.starts_with(&format!("{name}: ")) && long.contains("an embedding is made of at most"), "{long}");
+    }
     assert_eq!(refused(json!({})), "content: expected a string, got null");
     let without = start(json!({"n_ctx": 64}));
     let error = without.with_server(|server| server.get_embedding(br#"{"content": "a"}"#)).expect_err("not asked for");

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::c::{
-    command, deinit, init, init_async, loaded, refusal, set_log_callback, status, submit, turn, wait_for_state, works,
+    call, command, deinit, init, init_async, loaded, refusal, set_log_callback, status, submit, turn, wait_for_state,
+    works,
 };
 
 /// How the child exits; nothing else does so.
@@ -114,4 +115,73 @@ fn a_fork_is_told_that_it_has_no_model() {
     assert_eq!(unsafe { libc::waitpid(child, &raw mut ended, 0) }, child);
     assert_eq!(ended, 0, "the child");
     works();
+}
+
+/// What a thread has in musl, and a call that koffi runs aside for Node.
+const SMALL_STACK: usize = 128 << 10;
+
+/// The host's threads need no large stacks: not to load models, and not for what requests ask.
+#[test]
+fn every_function_works_on_a_small_stack() {
+    let child = alone("call_from_a_small_stack", "");
+    let [out, err] = [child.stdout, child.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(child.status.success(), "{}: {out}{err}", child.status);
+}
+
+#[test]
+#[ignore = "run by every_function_works_on_a_small_stack"]
+fn call_from_a_small_stack() {
+    fn on_small_stack<R: Send>(what: &str, call: impl FnOnce() -> R + Send) -> R {
+        println!("{what}");
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(SMALL_STACK).spawn_scoped(scope, call);
+            thread.expect("a thread").join().expect("no panic")
+        })
+    }
+    let _turn = turn();
+    let folder = std::env::temp_dir().join(format!("foredraft-stack-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
+    let config = command(json!({"n_threads": 2, "embedding": true}));
+    assert_eq!(on_small_stack("init", || init(Some(config.to_string().as_bytes()))), 0, "{}", status());
+    let messages = json!([{"role": "user", "content": "Repeat after me: Mia has a kite."}]);
+    let schema = json!({"type": "object", "properties": {"a": {"type": "array", "items": {"enum": [1, "b", null]}}}, "required": ["a"]});
+    let drafts = json!({"verify": "rejection", "n_branches": 3, "adaptive": false});
+    for (name, request) in [
+        ("tokenize", json!({"content": "Mia has a kite. ".repeat(400)})),
+        ("detokenize", json!({"tokens": [300, 301, 302]})),
+        ("apply_template", json!({"messages": messages})),
+        ("get_embedding", json!({"content": "Mia has a kite."})),
+        ("get_completion", json!({"messages": messages, "n_predict": 8, "n_probs": 2})),
+        (
+            "get_completion",
+            json!({"prompt": "Tom", "n_predict": 8, "grammar": "root ::= ([a-z]+ \" \")+ (\"x\" | \"y\"){0,9}"}),
+        ),
+        ("get_completion", json!({"prompt": "Tom", "n_predict": 8, "json_schema": schema})),
+        ("get_completion", json!({"prompt": "Tom", "n_predict": 8, "n_beams": 3})),
+        (
+            "speculative_completion",
+            json!({"prompt": "Tom", "n_predict": 8, "speculative": drafts, "session_save": path("session")}),
+        ),
+        ("async_completion_init", json!({"prompt": "Tom", "n_predict": 8})),
+        ("async_completion_poll", json!({"timeout_ms": 10_000})),
+        ("async_completion_cancel", json!({})),
+        ("session_save", json!({"id_slot": 0, "filename": path("session")})),
+        ("session_load", json!({"id_slot": 0, "filename": path("session")})),
+        ("lookup_create", json!({"text": "Mia has a kite. ".repeat(400), "output": path("cache")})),
+        ("lookup_merge", json!({"inputs": [path("cache"), path("cache")], "output": path("merged")})),
+        (
+            "lookup_stats",
+            json!({"text": "Mia has a kite. ".repeat(40), "lookup_cache_static": path("merged"), "plot": path("plot.svg")}),
+        ),
+        ("lookup_cache", json!({"action": "load", "cache": "static", "filename": path("merged")})),
+    ] {
+        let answer = on_small_stack(name, || call(name, &request));
+        assert_eq!(answer["success"], true, "{name} {request}: {answer}");
+    }
+    on_small_stack("poll_system_status", status);
+    on_small_stack("deinit", deinit);
+    let flags = "-m no/such.gguf -c 512";
+    assert_eq!(on_small_stack("init with flags", || init(Some(flags.as_bytes()))), 1);
+    std::fs::remove_dir_all(folder).expect("the folder");
 }

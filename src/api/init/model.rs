@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::api::fields::{Fields, c_text_in, int_in, number_in, show, unexpected};
+use crate::api::fields::{Fields, c_text_in, int_in, number_in, set, show, unexpected};
 use crate::error::{Error, Result};
 use crate::llama::{KvValue, LoraParams, ModelParams, SplitMode};
 
@@ -48,12 +48,6 @@ pub(super) fn draft(fields: &mut Fields, target: &ModelParams) -> Result<Option<
     set(&mut model.n_gpu_layers, n_gpu_layers);
     use_devices(&mut model, devices);
     Ok(Some(model))
-}
-
-fn set<T>(place: &mut T, value: Option<T>) {
-    if let Some(value) = value {
-        *place = value;
-    }
 }
 
 /// A number of layers, or one of llama.cpp's words for them.

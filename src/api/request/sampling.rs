@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::api::fields::{Fields, c_text_in, shortest, show, text_in, unavailable, unexpected, word_in};
+use crate::api::fields::{Fields, c_text_in, set, shortest, show, text_in, unavailable, unexpected, word_in};
 use crate::error::{Error, Result};
 use crate::sampling::{Mirostat, Settings, Stage};
 
@@ -176,12 +176,6 @@ fn breakers(fields: &mut Fields) -> Result<Option<Vec<String>>> {
         return Err(Error::invalid(format!("{name}: expected at most {MAX_BREAKERS} different strings, got {n}")));
     }
     Ok(Some(texts.into_iter().map(str::to_owned).collect()))
-}
-
-fn set<T>(place: &mut T, value: Option<T>) {
-    if let Some(value) = value {
-        *place = value;
-    }
 }
 
 /// The fields that [`read`] reads, as they are used.

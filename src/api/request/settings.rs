@@ -13,6 +13,7 @@ use crate::sampling::Settings;
 ///
 /// `used` is the request's sampling with `logit_bias` filled in by token; `n_ctx` and `model` are the engine's.
 pub fn generation_settings(request: &CompletionRequest, used: &Settings, n_ctx: u32, model: &str) -> Value {
+    let CompletionRequest { options, reply, .. } = request;
     let mut settings = sampling::report(used);
     let bias: Vec<Value> = used
         .logit_bias
@@ -23,27 +24,27 @@ pub fn generation_settings(request: &CompletionRequest, used: &Settings, n_ctx: 
         ("n_ctx", json!(n_ctx)),
         ("model", json!(model)),
         ("seed", json!(used.seed)),
-        ("seed_position", json!(request.seed_position.unwrap_or(0))),
+        ("seed_position", json!(options.seed_position.unwrap_or(0))),
         ("logit_bias", Value::Array(bias)),
         ("ignore_eos", json!(request.ignore_eos)),
-        ("stop", json!(request.stop)),
+        ("stop", json!(options.stop)),
         ("json_schema", request.json_schema.clone().unwrap_or(Value::Null)),
         ("grammar", json!(request.grammar.as_deref().unwrap_or(""))),
-        ("n_predict", count(request.n_predict)),
-        ("n_beams", json!(request.n_beams)),
-        ("n_keep", count(request.n_keep)),
-        ("cache_prompt", json!(request.cache_prompt)),
-        ("n_cache_reuse", json!(request.n_cache_reuse)),
-        ("id_slot", count(request.id_slot)),
-        ("timeout_ms", milliseconds(request.timeout)),
-        ("t_max_predict_ms", milliseconds(request.t_max_predict)),
-        ("post_sampling_probs", json!(request.post_sampling_probs)),
-        ("return_progress", json!(request.return_progress)),
-        ("response_fields", json!(request.response_fields)),
+        ("n_predict", count(options.n_predict)),
+        ("n_beams", json!(options.n_beams)),
+        ("n_keep", count(options.n_keep)),
+        ("cache_prompt", json!(options.cache_prompt)),
+        ("n_cache_reuse", json!(options.n_cache_reuse)),
+        ("id_slot", count(options.slot)),
+        ("timeout_ms", milliseconds(options.timeout)),
+        ("t_max_predict_ms", milliseconds(options.t_max_predict)),
+        ("post_sampling_probs", json!(options.post_sampling_probs)),
+        ("return_progress", json!(options.progress)),
+        ("response_fields", json!(reply.response_fields)),
         ("lora", lora(request)),
         ("stream", json!(request.stream)),
-        ("return_tokens", json!(request.return_tokens)),
-        ("timings_per_token", json!(request.timings_per_token)),
+        ("return_tokens", json!(reply.return_tokens)),
+        ("timings_per_token", json!(reply.timings_per_token)),
         ("speculative", request.speculative.to_json()),
     ];
     settings.extend(others.map(|(key, value)| (key.to_owned(), value)));

@@ -11,10 +11,10 @@ use std::time::Instant;
 
 use self::search::{Beam, Candidate, Search};
 use super::command::Submission;
-use super::event::{Generated, Outcome, PromptStats, Stop, Timings, Update};
+use super::event::{Event, Generated, Outcome, PromptStats, Stop, Timings, Update};
+use super::request_handle::TextSink;
 use super::task::begun_before;
 use super::text::TextStream;
-use super::ticket::Ticket;
 use crate::error::{Code, Error, Result};
 use crate::llama::{Batch, Context, ContextParams, DecodeError, Interrupt, Model, SeqId, ThreadPool, Token};
 use crate::sampling;
@@ -45,7 +45,7 @@ struct Draft {
 }
 
 struct Task {
-    ticket: Ticket,
+    sink: TextSink,
     prompt: Vec<Token>,
     stats: PromptStats,
     /// Prompt tokens in the cache.
@@ -89,8 +89,8 @@ impl Beams {
 
     /// Begins a search; `prompt` is what of the request's fits.
     pub(super) fn begin(&mut self, submission: Submission, prompt: Vec<Token>, stats: PromptStats) -> Result<()> {
-        let Submission { request, ticket, deadline, .. } = submission;
-        let width = u32::try_from(request.n_beams).unwrap_or(u32::MAX);
+        let Submission { request, sink, deadline, .. } = submission;
+        let width = u32::try_from(request.options.n_beams).unwrap_or(u32::MAX);
         if self.context.is_none() || self.params.n_seq_max < width {
             self.context = None; // its memory first
             let params = ContextParams { n_seq_max: width, embeddings: false, ..self.params.clone() };
@@ -100,17 +100,17 @@ impl Beams {
         if let Some(context) = &mut self.context {
             context.set_adapters(&request.lora);
         }
-        let answer = TextStream::new(request.stop);
+        let answer = TextStream::new(request.options.stop);
         let first = Draft { tokens: Vec::new(), text: answer.clone(), sequence: 0, stop: None };
         self.task = Some(Task {
-            ticket,
+            sink,
             prompt,
             stats,
             evaluated: 0,
-            search: Search::new(request.n_beams, first),
+            search: Search::new(request.options.n_beams, first),
             biases: request.sampling.logit_bias,
             n_probs: request.sampling.n_probs,
-            n_predict: request.n_predict.unwrap_or(usize::MAX),
+            n_predict: request.options.n_predict.unwrap_or(usize::MAX),
             deadline,
             sent: 0,
             unsent: Vec::new(),
@@ -122,9 +122,9 @@ impl Beams {
     }
 
     /// One evaluation. Returns the end of the request when there it is.
-    pub(super) fn step(&mut self, notify: &mut dyn FnMut(u64)) -> Option<(Ticket, Outcome)> {
+    pub(super) fn step(&mut self, notify: &mut dyn FnMut(u64)) -> Option<(TextSink, Outcome)> {
         let task = self.task.as_ref()?;
-        if task.ticket.is_cancelled() {
+        if task.sink.is_cancelled() {
             return self.end(Stop::Cancelled);
         }
         if task.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
@@ -153,7 +153,7 @@ impl Beams {
             return self.end(stop.unwrap_or(Stop::Limit));
         }
         if task.send(context) {
-            notify(task.ticket.id());
+            notify(task.sink.id());
         }
         None
     }
@@ -197,7 +197,7 @@ impl Beams {
     }
 
     /// Ends the search: its answer so far is the most probable text.
-    pub(super) fn end(&mut self, stop: Stop) -> Option<(Ticket, Outcome)> {
+    pub(super) fn end(&mut self, stop: Stop) -> Option<(TextSink, Outcome)> {
         let mut task = self.task.take()?;
         let n_ctx = self.context.as_ref().map_or(0, Context::n_ctx);
         for sequence in 0..SeqId::try_from(self.params.n_seq_max).unwrap_or(0) {
@@ -221,9 +221,9 @@ impl Beams {
             truncated,
             timings: task.timings(n_predicted),
             prompt: task.stats,
-            ..task.ticket.never_ran(stop)
+            ..task.sink.never_ran(stop)
         };
-        Some((task.ticket, outcome))
+        Some((task.sink, outcome))
     }
 }
 
@@ -232,7 +232,7 @@ impl Task {
     fn advance(&mut self, context: &mut Context, first_row: usize) -> Result<()> {
         if self.first_token.is_none() {
             self.first_token = Some(Instant::now());
-            self.ticket.set_generating();
+            self.sink.set_generating();
         }
         let model = Arc::clone(context.model());
         let vocab = model.vocab();
@@ -327,8 +327,7 @@ impl Task {
             return false;
         }
         let tokens = begun_before(self.answer.sent(), &mut self.unsent);
-        let update = Update { text, tokens, timings: self.timings(self.sent) };
-        self.ticket.update(update);
+        self.sink.report(Event::Update(Update { text, tokens, timings: self.timings(self.sent) }));
         true
     }
 

@@ -118,24 +118,24 @@ impl Way {
 fn texts(way: &Way, n: u32) -> (Law, f64, f64) {
     let mut stage = Stage::new(&Setup {
         kv_unified: true,
-        company: false,
+        padding: false,
         ctx_shift: true,
         draft: Some(DRAFT),
         draft_cost: 10,
         ..Setup::plain(TARGET, 2, 64, 32)
     });
     let (mut counts, mut drafted, mut accepted) = (Law::new(), 0, 0);
-    let mut orders = Vec::new();
+    let mut handles = Vec::new();
     for seed in 0..n {
-        orders.push(stage.submit(vec![way.request(seed)]));
+        handles.push(stage.submit(vec![way.request(seed)]));
         while stage.generation.queue.len() > usize::from(seed + 1 < n) || (seed + 1 == n && !stage.generation.is_idle())
         {
             stage.advance();
         }
     }
-    for order in orders {
+    for handle in handles {
         let mut text = Vec::new();
-        for (_, event) in order.take(Duration::ZERO).0 {
+        for (_, event) in handle.take(Duration::ZERO).0 {
             text.extend(match &event {
                 Event::Update(update) => update.tokens.iter().map(|token| token.token).collect::<Vec<_>>(),
                 Event::Finished(outcome) => {

@@ -43,7 +43,7 @@ fn planning_drafting_and_filling_the_batch_allocate_nothing() {
             });
             steps += 1;
             allocating += usize::from(steps > FIRST && allocated > 0);
-            drafted += (0..2).map(|slot| generation.team.drafted(slot).len()).sum::<usize>();
+            drafted += (0..2).map(|slot| generation.drafters.drafted(slot).len()).sum::<usize>();
         }
         assert!(steps > 2 * FIRST && drafted > 0, "{sources:?}: {steps} steps, {drafted} tokens drafted");
         let most = GROWS + GROWS_FOR_EACH * sources.len();

@@ -25,8 +25,8 @@ use std::time::Duration;
 use super::beams::Beams;
 use super::command::Submission;
 use super::generation::Generation;
-use super::ticket::Expected;
-use super::{Config, Order, Request, load};
+use super::request_handle::Expected;
+use super::{Config, Options, Request, RequestHandle, builder};
 use crate::llama::script::{self, Fault, Script, Voice};
 use crate::llama::{Context, ContextParams, FlashAttn, Interrupt, Model, ModelParams, ThreadPool, Token};
 use crate::sampling;
@@ -49,7 +49,7 @@ struct Setup {
     /// Most tokens of a sequence that are evaluated as if they were fewer.
     n_alike: usize,
     /// Whether no token is evaluated alone.
-    company: bool,
+    padding: bool,
     ctx_shift: bool,
     target: Voice,
     /// What goes wrong, by the number of the evaluation.
@@ -71,7 +71,7 @@ impl Setup {
             n_ctx,
             n_ubatch,
             n_alike: 62,
-            company: true,
+            padding: true,
             ctx_shift: false,
             target,
             target_faults: BTreeMap::new(),
@@ -89,7 +89,7 @@ impl Setup {
             n_batch: 64,
             n_ubatch: 32,
             kv_unified: self.kv_unified,
-            flash_attn: if self.company { FlashAttn::Off } else { FlashAttn::On },
+            flash_attn: if self.padding { FlashAttn::Off } else { FlashAttn::On },
             n_threads: 1,
             n_threads_batch: 1,
             n_seq_max: u32::try_from(self.n_parallel).unwrap(),
@@ -99,7 +99,7 @@ impl Setup {
 
     /// A context in which `voice` speaks, whose evaluations cost `percent` of a target's.
     fn play(&self, voice: Voice, percent: u32, faults: &BTreeMap<usize, Fault>, interrupt: &Arc<Interrupt>) -> Context {
-        let params = load::sequences(&self.params(), self.n_parallel, &MODEL, None);
+        let params = builder::sequences(&self.params(), self.n_parallel, &MODEL, None);
         let mut context = Context::new(&MODEL, &params, &THREADS, interrupt).unwrap();
         let cost = Duration::from_micros(100) * percent;
         context.play(Script::new(voice, self.n_ctx, self.n_ubatch, cost, faults.clone()));
@@ -111,7 +111,7 @@ impl Setup {
 struct Stage {
     generation: Generation,
     interrupt: Arc<Interrupt>,
-    n_orders: u64,
+    n_requests: u64,
 }
 
 impl Stage {
@@ -141,29 +141,29 @@ impl Stage {
         if let Some(voice) = setup.draft {
             let context = setup.play(voice, setup.draft_cost, &setup.draft_faults, &interrupt);
             let n_vocab = setup.draft_vocab.unwrap_or(MODEL.vocab().n_tokens());
-            generation.team.add_model(Box::new(DraftModel::new(context, setup.n_parallel, n_vocab, None)));
+            generation.drafters.add_model(Box::new(DraftModel::new(context, setup.n_parallel, n_vocab, None)));
         }
-        load::add_text_drafters(&mut generation.team, setup.n_parallel, &Arc::default());
-        generation.team.set_clock(script::clock);
-        Stage { generation, interrupt, n_orders: 0 }
+        builder::add_text_drafters(&mut generation.drafters, setup.n_parallel, &Arc::default());
+        generation.drafters.set_clock(script::clock);
+        Stage { generation, interrupt, n_requests: 0 }
     }
 
     /// Queues the texts of a request.
-    fn submit(&mut self, requests: Vec<Request>) -> Arc<Order> {
-        self.n_orders += 1;
+    fn submit(&mut self, requests: Vec<Request>) -> Arc<RequestHandle> {
+        self.n_requests += 1;
         let expect =
             |request: &Request| Expected { n_prompt: request.prompt.len(), speculates: request.speculative.is_some() };
-        let order = Order::new(self.n_orders, requests.iter().map(expect).collect(), Arc::default());
-        for (request, ticket) in requests.into_iter().zip(order.tickets()) {
-            self.generation.queue.push_back(Submission { request, ticket, deadline: None, found: None });
+        let handle = RequestHandle::new(self.n_requests, requests.iter().map(expect).collect(), Arc::default());
+        for (request, sink) in requests.into_iter().zip(handle.sinks()) {
+            self.generation.queue.push_back(Submission { request, sink, deadline: None, found: None });
         }
-        order
+        handle
     }
 
     fn advance(&mut self) {
         self.generation.open(&mut |_| {});
         self.generation.step(&self.interrupt, &mut |_| {});
-        self.generation.deliver(&mut |_| {});
+        self.generation.outbox.deliver(&mut |_| {});
     }
 
     /// A step, after which the engine must know what is in its memory.
@@ -195,27 +195,29 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
     Request {
         prompt: prompt.into(),
         prompt_of: None,
-        n_predict: Some(n_predict),
-        n_keep: Some(0),
-        stop: Vec::new(),
-        cache_prompt: true,
-        slot: None,
-        n_cache_reuse: 0,
-        session_load: None,
-        session_save: None,
-        // As if no session had been loaded.
-        seed_position: Some(0),
-        timeout: None,
-        n_beams: 1,
-        t_max_predict: None,
-        post_sampling_probs: false,
-        progress: false,
         lora: Vec::new(),
         sampling,
         grammar: None,
         speculative: None,
         preview: false,
         compare: false,
+        options: Options {
+            n_predict: Some(n_predict),
+            n_keep: Some(0),
+            stop: Vec::new(),
+            timeout: None,
+            t_max_predict: None,
+            n_beams: 1,
+            slot: None,
+            cache_prompt: true,
+            n_cache_reuse: 0,
+            session_load: None,
+            session_save: None,
+            // As if no session had been loaded.
+            seed_position: Some(0),
+            post_sampling_probs: false,
+            progress: false,
+        },
     }
 }
 
@@ -225,7 +227,7 @@ fn small_contexts_can_be_made() {
     for (n_parallel, n_ctx, n_batch) in [(1, 4, 64), (1, 64, 4), (3, 16, 64), (3, 64, 7), (1, 0, 8)] {
         let params =
             ContextParams { n_ctx: Some(n_ctx), n_batch, kv_unified: n_parallel > 1, ..ContextParams::default() };
-        let params = load::sequences(&params, n_parallel, &MODEL, None);
+        let params = builder::sequences(&params, n_parallel, &MODEL, None);
         let made = Context::new(&MODEL, &params, &THREADS, &Arc::default());
         assert!(made.is_ok(), "{n_parallel} {n_ctx} {n_batch}: {made:?}");
     }

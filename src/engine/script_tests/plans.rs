@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
 use super::{MODEL, Setup, request};
-use crate::engine::Request;
+use crate::engine::{Options, Request};
 use crate::grammar::Grammar;
 use crate::llama::Token;
 use crate::llama::script::{Fault, Voice, mix};
@@ -22,7 +22,7 @@ pub(super) struct Schedule {
     pub(super) setup: Setup,
     /// What prompts begin with.
     base: u64,
-    pub(super) orders: Vec<Plan>,
+    pub(super) requests: Vec<Plan>,
     pub(super) sessions: Vec<Copying>,
 }
 
@@ -101,22 +101,25 @@ impl Plan {
         let base = (0..self.prompt.base).filter(|at| !skipped.contains(at)).map(word);
         let prompt: Vec<Token> = base.chain(tokens(&self.prompt.own)).collect();
         let sampling = self.sampling.settings();
-        let one = |index: usize| Request {
-            prompt_of: (index > 0).then_some(0),
-            n_keep: self.n_keep,
-            slot: self.slot.filter(|slot| *slot < schedule.setup.n_parallel),
-            cache_prompt: self.cache_prompt,
-            n_cache_reuse: self.n_cache_reuse,
-            lora: if self.adapted { vec![0.5] } else { Vec::new() },
-            stop: if self.stops { vec![" said\"".into(), "ing y".into(), "oo".repeat(4)] } else { Vec::new() },
-            grammar: self.grammar.then(|| Grammar::new(&MODEL, GRAMMAR).unwrap()),
-            speculative: self.speculative.as_ref().map(Speculation::settings),
-            compare: self.compare,
-            ..request(
-                prompt.clone(),
-                self.n_predict,
-                sampling::Settings { seed: self.seed + index as u32, ..sampling.clone() },
-            )
+        let one = |index: usize| {
+            let sampling = sampling::Settings { seed: self.seed + index as u32, ..sampling.clone() };
+            let plain = request(prompt.clone(), self.n_predict, sampling);
+            Request {
+                prompt_of: (index > 0).then_some(0),
+                lora: if self.adapted { vec![0.5] } else { Vec::new() },
+                grammar: self.grammar.then(|| Grammar::new(&MODEL, GRAMMAR).unwrap()),
+                speculative: self.speculative.as_ref().map(Speculation::settings),
+                compare: self.compare,
+                options: Options {
+                    n_keep: self.n_keep,
+                    slot: self.slot.filter(|slot| *slot < schedule.setup.n_parallel),
+                    cache_prompt: self.cache_prompt,
+                    n_cache_reuse: self.n_cache_reuse,
+                    stop: if self.stops { vec![" said\"".into(), "ing y".into(), "oo".repeat(4)] } else { Vec::new() },
+                    ..plain.options
+                },
+                ..plain
+            }
         };
         (0..self.n_texts).map(one).collect()
     }
@@ -199,7 +202,7 @@ prop_compose! {
         n_ubatch in select(vec![3, 8, 32]),
         // More than what a text may be behind with.
         n_alike in select(vec![17, 22, 62]),
-        (company, ctx_shift) in (any::<bool>(), prop::bool::weighted(0.8)),
+        (padding, ctx_shift) in (any::<bool>(), prop::bool::weighted(0.8)),
         target in voice(),
         noise in option::weighted(0.85, select(vec![0.0_f32, 0.5, 1.5, 4.0])),
         target_faults in faults(4),
@@ -208,7 +211,7 @@ prop_compose! {
     ) -> Setup {
         let draft = noise.map(|noise| Voice { noise, ..target });
         Setup {
-            n_parallel, kv_unified, n_ctx, n_ubatch, n_alike, company, ctx_shift, target, target_faults, draft, draft_faults, draft_cost,
+            n_parallel, kv_unified, n_ctx, n_ubatch, n_alike, padding, ctx_shift, target, target_faults, draft, draft_faults, draft_cost,
             draft_vocab: None,
         }
     }
@@ -281,11 +284,11 @@ prop_compose! {
     pub(super) fn schedules()(
         setup in setup().boxed(),
         base in any::<u64>(),
-        orders in vec(plan().boxed(), 1..6),
+        requests in vec(plan().boxed(), 1..6),
         sessions in prop_oneof![3 => Just(Vec::new()), 1 => vec((1..60_usize, 0..3_usize, any::<bool>()), 1..6)],
     ) -> Schedule {
         let n_parallel = setup.n_parallel;
         let copying = |(step, slot, saves)| Copying { step, slot: slot % n_parallel, saves };
-        Schedule { setup, base, orders, sessions: sessions.into_iter().map(copying).collect() }
+        Schedule { setup, base, requests, sessions: sessions.into_iter().map(copying).collect() }
     }
 }

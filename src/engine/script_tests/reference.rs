@@ -20,7 +20,7 @@ pub(super) fn tell(setup: &Setup, request: &Request) -> Told {
     let (vocab, n_ctx, total) = (MODEL.vocab(), setup.n_ctx, request.prompt.len());
     let mut told = Told { tokens: Vec::new(), text: Vec::new(), stop: Stop::Limit };
     let mut seen = request.prompt.to_vec();
-    let keep = request.n_keep.unwrap_or(total).min(n_ctx - 4);
+    let keep = request.options.n_keep.unwrap_or(total).min(n_ctx - 4);
     // A prompt leaves out half of what is not kept as often as it must.
     while seen.len() >= n_ctx {
         if !setup.ctx_shift {
@@ -32,7 +32,7 @@ pub(super) fn tell(setup: &Setup, request: &Request) -> Told {
     // From then on BOS counts among what is kept.
     let keep = (keep + usize::from(vocab.adds_bos())).min(n_ctx - 4);
     let mut sampler = Sampler::new(&request.sampling, vocab, request.grammar.clone()).unwrap();
-    while request.n_predict.is_none_or(|n_predict| told.tokens.len() < n_predict) {
+    while request.options.n_predict.is_none_or(|n_predict| told.tokens.len() < n_predict) {
         if seen.len() >= n_ctx {
             // The newest token is not in the context yet.
             let gone = (seen.len() - 1).saturating_sub(keep) / 2;
@@ -59,7 +59,7 @@ pub(super) fn tell(setup: &Setup, request: &Request) -> Told {
         }
         told.text.extend(vocab.text(token));
         let found = |stop: &String| told.text.windows(stop.len()).position(|window| window == stop.as_bytes());
-        if let Some((end, stop)) = request.stop.iter().filter_map(|stop| Some((found(stop)?, stop))).min() {
+        if let Some((end, stop)) = request.options.stop.iter().filter_map(|stop| Some((found(stop)?, stop))).min() {
             told.text.truncate(end);
             told.stop = Stop::Word(stop.clone());
             return told;

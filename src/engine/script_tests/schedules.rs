@@ -11,7 +11,7 @@ use super::Stage;
 use super::plans::{Copying, Schedule, schedules};
 use super::reference::{Told, tell};
 use crate::engine::command::{SessionJob, SessionWork};
-use crate::engine::{Comparison, Event, Order, Outcome, Phase, Request, Stop};
+use crate::engine::{Comparison, Event, Outcome, Phase, Request, RequestHandle, Stop};
 use crate::error::Result;
 use crate::llama::Token;
 use crate::session::Session;
@@ -37,7 +37,7 @@ impl Running {
             && matches!(outcome.stop, Stop::Eos | Stop::Word(_) | Stop::Limit)
         {
             let skipped = matches!(stats.comparison, Some(Comparison::Skipped(_)));
-            let may_skip = self.cancelled || ever || request.n_cache_reuse > 0;
+            let may_skip = self.cancelled || ever || request.options.n_cache_reuse > 0;
             let equal = stats.comparison == Some(Comparison::Done(None));
             assert!(equal || draws || (skipped && may_skip), "{:?}", stats.comparison);
         }
@@ -89,18 +89,19 @@ const MAX_STEPS: usize = 4000;
 
 fn run(schedule: &Schedule) {
     let mut stage = Stage::new(&schedule.setup);
-    let mut orders: Vec<(Arc<Order>, Option<usize>, Vec<Running>)> = Vec::new();
+    let mut handles: Vec<(Arc<RequestHandle>, Option<usize>, Vec<Running>)> = Vec::new();
     let mut saves: Vec<Receiver<Result<Session>>> = Vec::new();
     let mut saved = None;
     let all_failures = stage.failures_left();
-    let last = schedule.orders.iter().map(|plan| plan.step).chain(schedule.sessions.iter().map(|copying| copying.step));
+    let last =
+        schedule.requests.iter().map(|plan| plan.step).chain(schedule.sessions.iter().map(|copying| copying.step));
     let last = last.max().unwrap_or(0);
     for step in 0.. {
         if step > last && stage.generation.is_idle() {
             break;
         }
         assert!(step < MAX_STEPS, "it does not end");
-        for plan in schedule.orders.iter().filter(|plan| plan.step == step) {
+        for plan in schedule.requests.iter().filter(|plan| plan.step == step) {
             let requests = plan.requests(schedule);
             let running = |request: &Request| Running {
                 expected: tell(&schedule.setup, request),
@@ -111,10 +112,10 @@ fn run(schedule: &Schedule) {
                 draft_fails: !schedule.setup.draft_faults.is_empty(),
             };
             let running = requests.iter().map(running).collect();
-            orders.push((stage.submit(requests), plan.cancel.map(|later| step + later), running));
+            handles.push((stage.submit(requests), plan.cancel.map(|later| step + later), running));
         }
-        for (order, _, running) in orders.iter_mut().filter(|(_, cancel, _)| *cancel == Some(step)) {
-            order.cancel();
+        for (handle, _, running) in handles.iter_mut().filter(|(_, cancel, _)| *cancel == Some(step)) {
+            handle.cancel();
             running.iter_mut().for_each(|text| text.cancelled = true);
         }
         for Copying { slot, saves: is_save, .. } in schedule.sessions.iter().filter(|copying| copying.step == step) {
@@ -134,19 +135,19 @@ fn run(schedule: &Schedule) {
         let failures = stage.failures_left();
         stage.step();
         // A cancelled request has ended after what was being evaluated.
-        let cancelled = orders.iter().filter(|(_, cancel, _)| *cancel == Some(step));
-        cancelled.for_each(|(order, ..)| assert_eq!(order.phase(), Phase::Finished, "step {step}"));
+        let cancelled = handles.iter().filter(|(_, cancel, _)| *cancel == Some(step));
+        cancelled.for_each(|(handle, ..)| assert_eq!(handle.phase(), Phase::Finished, "step {step}"));
         let left = stage.failures_left();
         for session in saves.iter().filter_map(|answer| answer.try_recv().ok()?.ok()) {
             saved = Some(session);
         }
-        for (order, _, running) in &mut orders {
-            for (index, event) in order.take(Duration::ZERO).0 {
+        for (handle, _, running) in &mut handles {
+            for (index, event) in handle.take(Duration::ZERO).0 {
                 running[index].take(event, (left < failures, left < all_failures));
             }
         }
     }
-    assert!(orders.iter().all(|(order, ..)| order.phase() == Phase::Finished), "all have ended");
+    assert!(handles.iter().all(|(handle, ..)| handle.phase() == Phase::Finished), "all have ended");
 }
 
 proptest! {

@@ -14,7 +14,10 @@ fn drafted(slot: usize, length: usize, n_predict: usize) -> Request {
     let sampling = sampling::Settings { temperature: 0.0, ..sampling::Settings::default() };
     let prompt: Vec<Token> = (0..length).map(|n| Voice::FIRST + (n % 3) as Token).collect();
     let settings = Settings { sources: vec![Source::Draft], adaptive: Adaptive::Auto, ..Settings::default() };
-    Request { slot: Some(slot), speculative: Some(settings), ..request(prompt, n_predict, sampling) }
+    let mut request = request(prompt, n_predict, sampling);
+    request.options.slot = Some(slot);
+    request.speculative = Some(settings);
+    request
 }
 
 /// While another slot's context shifts, over and over, and a bad draft is seldom asked: after each number of steps.

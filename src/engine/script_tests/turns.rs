@@ -63,20 +63,25 @@ fn every_text_gets_on_in_every_step_whatever_others_draft() {
 fn who_was_paused_and_who_waits_for_cells_is_not_overtaken() {
     let mut stage = Stage::new(&Setup { kv_unified: true, ..Setup::plain(VOICE, 8, 120, 32) });
     // Together they need more than there is, so that one is paused.
-    let orders: Vec<_> = [0, 1].map(|start| stage.submit(vec![greedy(repeating(30, start), 60)])).into();
+    let handles: Vec<_> = [0, 1].map(|start| stage.submit(vec![greedy(repeating(30, start), 60)])).into();
     for _ in 0..4 {
         stage.step();
     }
     let large = stage.submit(vec![greedy(repeating(100, 3), 10)]);
     let (mut paused, mut steps, mut later) = (0, 0, Vec::new());
-    while large.phase() != Phase::Finished || orders.iter().any(|order| order.phase() != Phase::Finished) {
+    while large.phase() != Phase::Finished || handles.iter().any(|handle| handle.phase() != Phase::Finished) {
         if stage.generation.queue.len() < 4 {
             later.push(stage.submit(vec![greedy(repeating(8, 5), 12)]));
         }
         stage.step();
         paused += stage.generation.running().filter(|(_, task)| task.paused).count();
         steps += 1;
-        assert!(steps < 1000, "{:?} {:?}", large.phase(), orders.iter().map(|order| order.phase()).collect::<Vec<_>>());
+        assert!(
+            steps < 1000,
+            "{:?} {:?}",
+            large.phase(),
+            handles.iter().map(|handle| handle.phase()).collect::<Vec<_>>()
+        );
     }
     assert!(paused > 0, "somebody was paused");
     assert!(later.len() >= 4);

@@ -5,7 +5,6 @@
 
 use super::drafter::{Ask, Draft, Drafter};
 use super::{Pace, Settings, Source};
-use crate::error::Result;
 use crate::llama::Token;
 use crate::sampling::Sampler;
 
@@ -133,9 +132,8 @@ impl<R: Rule> Drafter for TextDrafter<R> {
         R::SOURCE
     }
 
-    fn begin(&mut self, slot: usize, _sampler: &Sampler, settings: &Settings) -> Result<()> {
+    fn begin(&mut self, slot: usize, _sampler: &Sampler, settings: &Settings) {
         self.start(slot, settings);
-        Ok(())
     }
 
     fn draft(&mut self, asks: &mut [Ask<'_>]) {

@@ -38,15 +38,6 @@ impl Constraint for NoTwins {
         self.0.push(token);
         Ok(())
     }
-
-    fn copy_from(&mut self, other: &Self) -> Result<()> {
-        self.clone_from(other);
-        Ok(())
-    }
-
-    fn try_clone(&self) -> Result<Self> {
-        Ok(self.clone())
-    }
 }
 
 /// Two models and what samples from them.
@@ -80,7 +71,7 @@ impl Pair {
     fn begin(&self) -> Text {
         let of = |settings| sampler(settings, self.n_vocab, self.guided.then(NoTwins::default));
         let own = of(&self.target);
-        Text { tokens: Vec::new(), ahead: own.for_draft(false).unwrap(), own, draft: of(&self.draft) }
+        Text { tokens: Vec::new(), ahead: own.for_draft(false), own, draft: of(&self.draft) }
     }
 
     /// What the target alone writes.
@@ -114,7 +105,7 @@ impl Pair {
         let mut draft = Proposal::default();
         draft.begin(limit);
         let mut history = text.tokens.clone();
-        let mut drafting = text.draft.for_draft(false).unwrap();
+        let mut drafting = text.draft.for_draft(false);
         while draft.has_room() {
             let mut logits = self.logits(1, &history);
             let q = drafting.row(&mut logits, &history, history.len()).unwrap();
@@ -122,7 +113,7 @@ impl Pair {
             drafting.accept(token).unwrap();
             history.push(token);
         }
-        text.ahead.sync_from(&text.own).unwrap();
+        text.ahead.sync_from(&text.own);
         let mut target = Ahead {
             pair: self,
             sampler: &mut text.ahead,

@@ -13,8 +13,8 @@ use std::time::Instant;
 
 use super::calibration::{Calibration, Choice};
 use super::drafter::{Ask, Draft, Drafter, Drawing, Evaluated};
-use super::player::{Bid, Player};
 use super::policy::{Pace, Plan, Rate};
+use super::slot_drafts::{Proposal, SlotDrafts};
 use super::verify::{Drawn, StepChance};
 use super::{Adaptive, Costs, MAX_DRAFT, Settings, Source, Verify};
 use crate::llama::{Context, Token};
@@ -22,15 +22,17 @@ use crate::sampling::Sampler;
 use crate::session::Snapshot;
 
 /// The drafters, and what is known of each.
-pub struct Team {
+pub struct Drafters {
     /// Those that look at the text alone come first, the draft model last.
     members: Vec<Member>,
-    slots: Vec<Option<Player>>,
+    slots: Vec<Option<SlotDrafts>>,
     /// What evaluations cost.
     pub costs: Costs,
     rate: Rate,
     plan: Plan,
     guesses: bool,
+    /// Why nobody drafts like this.
+    obstacles: Vec<(Source, String)>,
     /// Tokens that end a text.
     ends: Vec<Token>,
     clock: fn() -> Instant,
@@ -44,8 +46,8 @@ pub(super) struct Member {
     pub(super) calibration: Calibration,
 }
 
-/// One slot's wish for a draft.
-pub struct Wish<'a> {
+/// What the drafters see of a slot for which they may draft.
+pub struct SlotView<'a> {
     /// As [`Ask::tokens`].
     pub tokens: &'a [Token],
     /// The target's sampler.
@@ -57,7 +59,7 @@ pub struct Wish<'a> {
     /// Most tokens that there is room for; `None`: the context is not evaluated yet, only keep up with it.
     pub room: Option<usize>,
     /// Whether the slot's token would be evaluated with another that nobody needs.
-    pub alone: bool,
+    pub padded: bool,
 }
 
 /// What became of a draft.
@@ -73,16 +75,17 @@ pub struct Checked {
     pub accepted: usize,
 }
 
-impl Team {
-    /// A team without drafters, for `n_slots` slots.
-    pub fn new(n_slots: usize) -> Team {
-        Team {
+impl Drafters {
+    /// None, for `n_slots` slots.
+    pub fn new(n_slots: usize) -> Drafters {
+        Drafters {
             members: Vec::new(),
             slots: std::iter::repeat_with(|| None).take(n_slots).collect(),
             costs: Costs::default(),
             rate: Rate::default(),
             plan: Plan::default(),
             guesses: false,
+            obstacles: Vec::new(),
             ends: Vec::new(),
             clock: Instant::now,
         }
@@ -93,11 +96,11 @@ impl Team {
         self.ends.extend(tokens);
     }
 
-    /// From now on, one token more is evaluated at no cost where a slot is [`Wish::alone`]: where nothing is drafted for it, the
+    /// From now on, one token more is evaluated at no cost where a slot is [`SlotView::padded`]: where nothing is drafted for it, the
     /// likeliest by earlier text is checked. That counts as nobody's draft.
     pub fn guess(&mut self) {
         self.guesses = true;
-        self.costs.pair();
+        self.costs.pad();
     }
 
     /// The time by which drafts and evaluations are measured.
@@ -127,10 +130,28 @@ impl Team {
         self.members.iter().any(|member| member.drafter.source() == source)
     }
 
+    /// There is no drafter of this kind, and why.
+    pub fn lack(&mut self, source: Source, why: String) {
+        self.obstacles.push((source, why));
+    }
+
+    /// Why the draft model, or the layers for multi-token prediction, do not draft, when that is worth telling: they are
+    /// there and do not fit, or nobody else was asked for (the layers nobody asks for who does not mean them).
+    fn missing(&self, asked: &[Source]) -> Option<String> {
+        let obstacle = |source: Source| {
+            let known = self.obstacles.iter().find(|(of, _)| *of == source && asked.contains(of));
+            known.map(|(_, why)| why.clone())
+        };
+        let only_draft = || asked == [Source::Draft] && !self.has(Source::Draft);
+        obstacle(Source::Mtp)
+            .or_else(|| obstacle(Source::Draft))
+            .or_else(|| only_draft().then(|| "there is no draft model".to_owned()))
+    }
+
     /// A request that speculates begins in `slot`.
     pub fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
-        let mut disabled = None;
-        let mut bids = Vec::with_capacity(self.members.len());
+        let disabled = self.missing(&settings.sources);
+        let mut proposals = Vec::with_capacity(self.members.len());
         for member in &mut self.members {
             let source = member.drafter.source();
             let wanted = settings.sources.contains(&source);
@@ -139,86 +160,86 @@ impl Team {
             // Where it was asked for, the plan says when a token costs nothing.
             let guessing = (guesses || (may_guess && settings.adaptive == Adaptive::Auto)).then(|| settings.guessing());
             let settings = guessing.as_ref().unwrap_or(settings);
-            let begun = (wanted || guesses).then(|| member.drafter.begin(slot, sampler, settings));
-            if let Some(Err(error)) = &begun {
-                disabled = Some(error.message().to_owned());
+            let drafts = wanted || guesses;
+            if drafts {
+                member.drafter.begin(slot, sampler, settings);
             }
-            let usable = matches!(begun, Some(Ok(())));
             let shares = member.takes_time && settings.verify != Verify::Match;
             let choice = match sampler.is_greedy() {
                 true => Choice::Greedy,
                 false if shares => Choice::Shared,
                 false => Choice::Chance,
             };
-            bids.push(usable.then(|| Bid {
+            proposals.push(drafts.then(|| Proposal {
                 draft: Draft::default(),
                 bias: member.calibration.begin(choice),
                 guesses,
                 keeps_up: false,
             }));
         }
-        let player = Player::new(settings, bids, disabled);
+        let drafts = SlotDrafts::new(settings, proposals, disabled);
         if let Some(place) = self.slots.get_mut(slot) {
-            *place = Some(player);
+            *place = Some(drafts);
         }
     }
 
-    /// Lets the drafters keep up with all that speculate and propose tokens to those that have room. `wish`: that of a slot, if
-    /// it has one. `base`: how many slots generate, those included that do not speculate.
-    pub fn draft<'a>(&mut self, wish: impl Fn(usize) -> Option<Wish<'a>>, base: usize) {
-        if self.slots.iter().flatten().any(Player::weighs) {
+    /// Lets the drafters keep up with all that speculate and propose tokens to those that have room. `view`: of a slot that
+    /// speculates and runs. `base`: how many slots generate, those included that do not speculate.
+    pub fn draft<'a>(&mut self, view: impl Fn(usize) -> Option<SlotView<'a>>, base: usize) {
+        if self.slots.iter().flatten().any(SlotDrafts::weighs) {
             self.plan.update(&self.costs, &self.rate, base);
         }
-        for (slot, player) in self.slots.iter_mut().enumerate() {
-            let Some(player) = player.as_mut().filter(|_| wish(slot).is_some()) else { continue };
-            player.clear();
-            for bid in player.bids.iter_mut().flatten() {
-                bid.draft.clear();
+        for (slot, drafts) in self.slots.iter_mut().enumerate() {
+            let Some(drafts) = drafts.as_mut().filter(|_| view(slot).is_some()) else { continue };
+            drafts.clear();
+            for proposal in drafts.proposals.iter_mut().flatten() {
+                proposal.draft.clear();
             }
         }
         for index in 0..self.members.len() {
-            self.ask(index, &wish);
+            self.ask(index, &view);
         }
-        for (slot, player) in self.slots.iter_mut().enumerate() {
-            let may_draft = wish(slot).is_some_and(|wish| wish.room.is_some());
-            let Some(player) = player.as_mut().filter(|_| may_draft) else { continue };
-            player.choose(&self.members, &self.plan);
-            let chosen = player.chosen.and_then(|(index, _)| self.members.get(index));
+        for (slot, drafts) in self.slots.iter_mut().enumerate() {
+            let may_draft = view(slot).is_some_and(|view| view.room.is_some());
+            let Some(drafts) = drafts.as_mut().filter(|_| may_draft) else { continue };
+            drafts.choose(&self.members, &self.plan);
+            let chosen = drafts.chosen.and_then(|(index, _)| self.members.get(index));
             // What was drawn in a try is checked whatever it promised: that is no sign that it pays.
-            let had_to_be = player.drawer.is_some() && player.tries.is_a_try;
-            player.tries.settle(chosen.is_some_and(|member| member.takes_time) && !had_to_be);
+            let had_to_be = drafts.drawer.is_some() && drafts.tries.is_a_try;
+            drafts.tries.settle(chosen.is_some_and(|member| member.takes_time) && !had_to_be);
         }
     }
 
     /// Asks one drafter for all slots: together when it is a model, which evaluates them in one batch.
-    fn ask<'a>(&mut self, index: usize, wish: &impl Fn(usize) -> Option<Wish<'a>>) {
+    fn ask<'a>(&mut self, index: usize, view: &impl Fn(usize) -> Option<SlotView<'a>>) {
         let Some((member, before)) = self.members.get_mut(..=index).and_then(|members| members.split_last_mut()) else {
             return;
         };
         let Member { drafter, takes_time, calibration } = member;
         let (plan, costs, ends) = (&self.plan, &mut self.costs, &self.ends);
         let (mut asks, mut all_keep_up) = (Vec::new(), true);
-        for (slot, player) in self.slots.iter_mut().enumerate() {
-            let Some(player) = player else { continue };
-            let Some(wish) = wish(slot) else { continue };
-            let asked = player.ask(index, *takes_time, before, plan, costs.c(), &wish);
-            let Some(Bid { draft, bias, keeps_up, .. }) = player.bids.get_mut(index).and_then(Option::as_mut) else {
+        for (slot, drafts) in self.slots.iter_mut().enumerate() {
+            let Some(drafts) = drafts else { continue };
+            let Some(view) = view(slot) else { continue };
+            let asked = drafts.ask(index, *takes_time, before, plan, costs.c(), &view);
+            let Some(Proposal { draft, bias, keeps_up, .. }) = drafts.proposals.get_mut(index).and_then(Option::as_mut)
+            else {
                 continue;
             };
-            let kept_up = std::mem::replace(keeps_up, asked.is_some() && wish.room.is_some());
+            let kept_up = std::mem::replace(keeps_up, asked.is_some() && view.room.is_some());
             let Some((n_max, pays)) = asked else { continue };
             all_keep_up &= kept_up;
             let pace = if pays {
-                Pace::Paying { plan, calibration, bias: *bias, n_min: player.settings.n_min }
+                Pace::Paying { plan, calibration, bias: *bias, n_min: drafts.settings.n_min }
             } else {
                 Pace::All
             };
-            let Settings { p_min, n_branches, p_split, .. } = player.settings;
-            let Wish { tokens, sampler, generated, position, .. } = wish;
-            let draws = *takes_time && player.settings.verify.draws() && player.drawer.is_none();
+            let Settings { p_min, n_branches, p_split, .. } = drafts.settings;
+            let SlotView { tokens, sampler, generated, position, .. } = view;
+            let draws = *takes_time && drafts.settings.verify.draws() && drafts.drawer.is_none();
             let drawing = draws.then(|| {
-                player.drawn.begin(n_max);
-                Drawing { drawn: &mut player.drawn, chance: StepChance::new(sampler.seed(), position) }
+                drafts.drawn.begin(n_max);
+                Drawing { drawn: &mut drafts.drawn, chance: StepChance::new(sampler.seed(), position) }
             });
             let branches = (n_branches, p_split);
             let mut ask =
@@ -244,59 +265,61 @@ impl Team {
         if all_keep_up {
             costs.saw_draft(longest, time);
         }
-        for (slot, player) in self.slots.iter_mut().enumerate() {
-            let Some(player) = player else { continue };
-            if player.tries.asked {
-                player.tries.credit -= each;
+        for (slot, drafts) in self.slots.iter_mut().enumerate() {
+            let Some(drafts) = drafts else { continue };
+            if drafts.tries.asked {
+                drafts.tries.credit -= each;
             }
-            if player.drawer.is_none() && !player.drawn.is_empty() {
-                player.drawer = Some(index);
+            if drafts.drawer.is_none() && !drafts.drawn.is_empty() {
+                drafts.drawer = Some(index);
             }
-            if let Some(why) = drafter.disabled(slot).filter(|_| player.bids.get(index).is_some_and(Option::is_some)) {
-                player.disabled = Some(why.to_owned());
-                player.bids.iter_mut().skip(index).take(1).for_each(|bid| *bid = None);
+            if let Some(why) =
+                drafter.disabled(slot).filter(|_| drafts.proposals.get(index).is_some_and(Option::is_some))
+            {
+                drafts.disabled = Some(why.to_owned());
+                drafts.proposals.iter_mut().skip(index).take(1).for_each(|proposal| *proposal = None);
             }
         }
     }
 
     /// No more than `n` of the draft for `slot` are in the batch, where there is no room for more.
     pub fn cap(&mut self, slot: usize, n: usize) {
-        let Some(player) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
-        player.drawn.cap(n);
-        player.chosen = player.chosen.map(|(index, all)| (index, all.min(n)));
+        let Some(drafts) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
+        drafts.drawn.cap(n);
+        drafts.chosen = drafts.chosen.map(|(index, all)| (index, all.min(n)));
     }
 
     /// The tokens to check in `slot` in this step.
     pub fn drafted(&self, slot: usize) -> &[Token] {
-        let player = self.slots.get(slot).and_then(Option::as_ref);
-        player.and_then(Player::chosen).and_then(|(draft, n)| draft.tokens.get(..n)).unwrap_or(&[])
+        let drafts = self.slots.get(slot).and_then(Option::as_ref);
+        drafts.and_then(SlotDrafts::chosen).and_then(|(draft, n)| draft.tokens.get(..n)).unwrap_or(&[])
     }
 
-    /// The node before each of [`Team::drafted`]: see [`Draft`].
+    /// The node before each of [`Drafters::drafted`]: see [`Draft`].
     pub fn parents(&self, slot: usize) -> impl Iterator<Item = usize> + '_ {
-        let player = self.slots.get(slot).and_then(Option::as_ref);
-        player.and_then(Player::chosen).into_iter().flat_map(|(draft, n)| draft.parents(n))
+        let drafts = self.slots.get(slot).and_then(Option::as_ref);
+        drafts.and_then(SlotDrafts::chosen).into_iter().flat_map(|(draft, n)| draft.parents(n))
     }
 
-    /// [`Team::drafted`] with what it was drawn from, for a rule that compares probabilities.
+    /// [`Drafters::drafted`] with what it was drawn from, for a rule that compares probabilities.
     pub fn drawn(&self, slot: usize) -> Option<&Drawn> {
         Some(&self.slots.get(slot)?.as_ref()?.drawn)
     }
 
-    /// Who proposed [`Team::drafted`]; `None`: it is a guess.
+    /// Who proposed [`Drafters::drafted`]; `None`: it is a guess.
     pub fn source(&self, slot: usize) -> Option<Source> {
-        let (index, _) = self.slots.get(slot)?.as_ref().filter(|player| !player.guesses())?.chosen?;
+        let (index, _) = self.slots.get(slot)?.as_ref().filter(|drafts| !drafts.guesses())?.chosen?;
         Some(self.members.get(index)?.drafter.source())
     }
 
     /// Whether somebody who drafts now needs the target's hidden states.
     pub fn needs_hidden(&self) -> bool {
-        let players = self.slots.iter().flatten();
-        let mut pairs = players.flat_map(|player| self.members.iter().zip(&player.bids));
-        pairs.any(|(member, bid)| bid.is_some() && member.drafter.needs_hidden())
+        let all = self.slots.iter().flatten();
+        let mut pairs = all.flat_map(|drafts| self.members.iter().zip(&drafts.proposals));
+        pairs.any(|(member, proposal)| proposal.is_some() && member.drafter.needs_hidden())
     }
 
-    /// As [`Drafter::evaluated`]: of `tokens` those from number `from` on, and the first `drafted` of [`Team::drafted`].
+    /// As [`Drafter::evaluated`]: of `tokens` those from number `from` on, and the first `drafted` of [`Drafters::drafted`].
     pub fn evaluated(
         &mut self,
         slot: usize,
@@ -306,13 +329,13 @@ impl Team {
         from: usize,
         drafted: usize,
     ) {
-        let Some(player) = self.slots.get(slot).and_then(Option::as_ref) else { return };
+        let Some(drafts) = self.slots.get(slot).and_then(Option::as_ref) else { return };
         // Where it has branches, as far as it goes on behind the text without one.
         let straight =
             |draft: &Draft| draft.parents(drafted).enumerate().take_while(|(at, parent)| at == parent).count();
-        let draft = player.chosen().and_then(|(draft, _)| draft.tokens.get(..straight(draft))).unwrap_or(&[]);
-        for (member, bid) in self.members.iter_mut().zip(&player.bids) {
-            if bid.is_some() {
+        let draft = drafts.chosen().and_then(|(draft, _)| draft.tokens.get(..straight(draft))).unwrap_or(&[]);
+        for (member, proposal) in self.members.iter_mut().zip(&drafts.proposals) {
+            if proposal.is_some() {
                 member.drafter.evaluated(slot, &mut Evaluated { target, first, tokens, from, draft });
             }
         }
@@ -321,11 +344,11 @@ impl Team {
     /// The target said `tokens`, of which the first `accepted` are the draft's, when it was checked for `drafted` tokens.
     /// Tells what became of the draft, if there was one.
     pub fn saw(&mut self, slot: usize, tokens: &[Token], drafted: usize, accepted: usize) -> Option<Checked> {
-        let player = self.slots.get_mut(slot)?.as_mut()?;
-        for (index, (member, bid)) in self.members.iter_mut().zip(&mut player.bids).enumerate() {
-            let Some(Bid { draft, bias, .. }) = bid else { continue };
+        let drafts = self.slots.get_mut(slot)?.as_mut()?;
+        for (index, (member, proposal)) in self.members.iter_mut().zip(&mut drafts.proposals).enumerate() {
+            let Some(Proposal { draft, bias, .. }) = proposal else { continue };
             // What was drawn and refused may still come, as the target's own.
-            let most = if player.drawer == Some(index) { accepted } else { usize::MAX };
+            let most = if drafts.drawer == Some(index) { accepted } else { usize::MAX };
             // How many tokens were said up to each node that was right.
             let mut said = [None; MAX_DRAFT + 1];
             let [text, ..] = &mut said;
@@ -341,10 +364,10 @@ impl Team {
                 }
             }
         }
-        let depth = player.chosen().map_or(0, |(draft, _)| draft.depth(drafted));
-        let guesses = player.guesses();
-        let (index, _) = player.chosen.take().filter(|_| drafted > 0 && !guesses)?;
-        player.length.saw(drafted, depth, accepted);
+        let depth = drafts.chosen().map_or(0, |(draft, _)| draft.depth(drafted));
+        let guesses = drafts.guesses();
+        let (index, _) = drafts.chosen.take().filter(|_| drafted > 0 && !guesses)?;
+        drafts.length.saw(drafted, depth, accepted);
         let member = self.members.get_mut(index)?;
         member.drafter.checked(slot, drafted, accepted);
         Some(Checked { source: member.drafter.source(), drafted, depth, accepted })
@@ -354,7 +377,7 @@ impl Team {
     ///
     /// The rate is what weighing drafts leads to: what plain requests and fixed lengths bring says nothing of it.
     pub fn stepped(&mut self, tokens: usize, cost: f64) {
-        if self.slots.iter().flatten().any(Player::weighs) {
+        if self.slots.iter().flatten().any(SlotDrafts::weighs) {
             self.rate.saw(tokens, cost);
         }
     }
@@ -388,8 +411,8 @@ impl Team {
         for member in &mut self.members {
             member.drafter.end(slot, tokens, generated);
         }
-        if let Some(player) = self.slots.get_mut(slot) {
-            *player = None;
+        if let Some(drafts) = self.slots.get_mut(slot) {
+            *drafts = None;
         }
     }
 
@@ -412,5 +435,5 @@ impl Team {
 }
 
 #[cfg(test)]
-#[path = "team_tests.rs"]
+#[path = "drafters_tests.rs"]
 mod tests;

@@ -1,18 +1,18 @@
-//! What a team knows of one request that speculates: what was proposed for it, and whose draft is checked.
+//! What is known of one request that speculates: what was proposed for it, and whose draft is checked.
 
 use super::calibration::Bias;
 use super::drafter::Draft;
+use super::drafters::{Member, SlotView};
 use super::policy::{Length, Plan};
-use super::team::{Member, Wish};
 use super::verify::Drawn;
 use super::{Adaptive, MAX_DRAFT, Settings};
 
 /// A request that speculates.
-pub(super) struct Player {
+pub(super) struct SlotDrafts {
     pub(super) settings: Settings,
     pub(super) length: Length,
     /// One for each member; `None`: not asked for, or of no use here.
-    pub(super) bids: Vec<Option<Bid>>,
+    pub(super) proposals: Vec<Option<Proposal>>,
     /// Who drafts in this step, and how many of its tokens are checked.
     pub(super) chosen: Option<(usize, usize)>,
     /// The same with what it was drawn from, for a rule that compares probabilities.
@@ -20,16 +20,16 @@ pub(super) struct Player {
     /// Who has drawn it; `None`: it was found without chance.
     pub(super) drawer: Option<usize>,
     pub(super) tries: Tries,
-    /// Why a drafter that was asked for has no bid.
+    /// Why a drafter that was asked for has no proposal.
     pub(super) disabled: Option<String>,
 }
 
-pub(super) struct Bid {
+pub(super) struct Proposal {
     pub(super) draft: Draft,
     pub(super) bias: Bias,
-    /// It was not asked for, and is only there to guess: see [`Team::guess`].
+    /// It was not asked for, and is only there to guess: see [`Drafters::guess`].
     ///
-    /// [`Team::guess`]: super::Team::guess
+    /// [`Drafters::guess`]: super::Drafters::guess
     pub(super) guesses: bool,
     /// It was asked in the last step as well, so that it has no more than that step to catch up with.
     pub(super) keeps_up: bool,
@@ -97,11 +97,11 @@ const CATCH_UP: f64 = 0.25;
 /// More are taken for so many: else what is missing could become dear faster than the time for it is saved up.
 const MOST_MISSING: usize = 64;
 
-impl Player {
-    pub(super) fn new(settings: &Settings, bids: Vec<Option<Bid>>, disabled: Option<String>) -> Player {
-        Player {
+impl SlotDrafts {
+    pub(super) fn new(settings: &Settings, proposals: Vec<Option<Proposal>>, disabled: Option<String>) -> SlotDrafts {
+        SlotDrafts {
             length: Length::new(settings),
-            bids,
+            proposals,
             chosen: None,
             drawn: Drawn::new(settings.verify, settings.n_branches),
             drawer: None,
@@ -113,7 +113,7 @@ impl Player {
 
     /// Whether its drafts are as long as pays.
     pub(super) fn weighs(&self) -> bool {
-        self.settings.adaptive == Adaptive::Auto && self.bids.iter().flatten().any(|bid| !bid.guesses)
+        self.settings.adaptive == Adaptive::Auto && self.proposals.iter().flatten().any(|proposal| !proposal.guesses)
     }
 
     pub(super) fn clear(&mut self) {
@@ -130,25 +130,27 @@ impl Player {
         let best = self.best(members, plan);
         self.chosen = best.map(|(index, n, _)| (index, n)).or_else(|| self.guess());
         let Some((index, n)) = self.chosen.filter(|_| self.settings.verify.draws()) else { return };
-        let Some(Some(Bid { draft, .. })) = self.bids.get(index) else { return };
+        let Some(Some(Proposal { draft, .. })) = self.proposals.get(index) else { return };
         self.drawn.begin(n);
         draft.tokens.iter().all(|token| self.drawn.fix(*token));
     }
 
     fn guess(&self) -> Option<(usize, usize)> {
-        let is_guess = |bid: &Option<Bid>| bid.as_ref().is_some_and(|bid| bid.guesses && !bid.draft.tokens.is_empty());
-        self.bids.iter().position(is_guess).map(|index| (index, 1))
+        let is_guess = |proposal: &Option<Proposal>| {
+            proposal.as_ref().is_some_and(|proposal| proposal.guesses && !proposal.draft.tokens.is_empty())
+        };
+        self.proposals.iter().position(is_guess).map(|index| (index, 1))
     }
 
     /// Whether what is checked was not asked for.
     pub(super) fn guesses(&self) -> bool {
-        let bid = self.chosen.and_then(|(index, _)| self.bids.get(index)?.as_ref());
-        bid.is_some_and(|bid| bid.guesses)
+        let proposal = self.chosen.and_then(|(index, _)| self.proposals.get(index)?.as_ref());
+        proposal.is_some_and(|proposal| proposal.guesses)
     }
 
     pub(super) fn chosen(&self) -> Option<(&Draft, usize)> {
         let (index, n) = self.chosen?;
-        Some((&self.bids.get(index)?.as_ref()?.draft, n))
+        Some((&self.proposals.get(index)?.as_ref()?.draft, n))
     }
 
     /// How many tokens to ask a drafter for, and whether it is to stop when more do not pay; `None`: not now.
@@ -159,11 +161,11 @@ impl Player {
         before: &[Member],
         plan: &Plan,
         c: f64,
-        &Wish { room, alone, tokens, .. }: &Wish<'_>,
+        &SlotView { room, padded, tokens, .. }: &SlotView<'_>,
     ) -> Option<(usize, bool)> {
-        let Bid { bias, guesses, .. } = *self.bids.get(index)?.as_ref()?;
+        let Proposal { bias, guesses, .. } = *self.proposals.get(index)?.as_ref()?;
         if guesses {
-            return Some((room.filter(|_| alone).unwrap_or(0).min(1), false));
+            return Some((room.filter(|_| padded).unwrap_or(0).min(1), false));
         }
         let adapts = self.settings.adaptive == Adaptive::Auto;
         let most = match adapts && !takes_time {
@@ -209,8 +211,8 @@ impl Player {
     /// The best of the drafts that are not too short: whose, how many of its tokens to check, and what that gains.
     fn best(&self, members: &[Member], plan: &Plan) -> Option<(usize, usize, f64)> {
         let mut best: Option<(usize, usize, f64)> = None;
-        for (index, (member, bid)) in members.iter().zip(&self.bids).enumerate() {
-            let Some(Bid { draft, bias, guesses, .. }) = bid else { continue };
+        for (index, (member, proposal)) in members.iter().zip(&self.proposals).enumerate() {
+            let Some(Proposal { draft, bias, guesses, .. }) = proposal else { continue };
             // A guess that costs nothing is what a draft has to surpass; what is not weighed has been asked for.
             let most = match (guesses, self.settings.adaptive) {
                 (true, Adaptive::Auto) => draft.tokens.len().min(1),

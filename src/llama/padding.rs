@@ -6,7 +6,7 @@
 //! another order than one with several (`llamafile_sgemm`, which takes two and more): the last bits of a token's logits, and so
 //! now and then a text, would depend on whether it was evaluated alone or behind a draft. Of 120 texts of 120 tokens 18 did.
 //!
-//! So a token that would be alone gets company: one more behind it, whose cell is removed at once. That costs as much as two
+//! So a token that would be alone is padded: one more is put behind it, whose cell is removed at once. That costs as much as two
 //! tokens cost together. It is the default where the flash kernel multiplies heads of the model's size without vector
 //! instructions (see [`is_slow`]): there two tokens without it take less time than one with it, beyond some 200 cells
 //! (750 M; fewer with smaller models). With AMX two tokens take up to twice the time of one, and plain text is slower for it in short
@@ -14,12 +14,12 @@
 //!
 //! With flash attention the keys of a single query are divided among the threads from 512 cells on (`use_split_kv_path` in ggml's
 //! `ops.cpp`), and summed up in another order than those of several queries: of 24 texts of 900 tokens all were others. Contexts that
-//! have so many cells keep company from the first token on, since cells are not always used from the first one. Whoever asks for
+//! have so many cells are padded from the first token on, since cells are not always used from the first one. Whoever asks for
 //! flash attention by name gets it as it comes.
 //!
-//! Who knows a token that may follow should give it as company (see [`Context::keeps_company`]): then it is for nothing.
+//! Who knows a token that may follow should give it as padding (see [`Context::pads_single_tokens`]): then it is for nothing.
 //!
-//! [`Context::keeps_company`]: super::Context::keeps_company
+//! [`Context::pads_single_tokens`]: super::Context::pads_single_tokens
 
 use super::{Batch, CacheType, ContextParams, FlashAttn, Model, SeqId, backend};
 
@@ -33,7 +33,7 @@ pub(super) fn attention(params: &ContextParams, model: &Model) -> FlashAttn {
     }
 }
 
-/// Whether the tokens of a context with this attention get company.
+/// Whether single tokens of a context with this attention are padded.
 pub(super) fn suits(params: &ContextParams, model: &Model) -> bool {
     let wanted = match params.flash_attn {
         FlashAttn::Off => true,
@@ -54,8 +54,8 @@ fn is_divided(params: &ContextParams, model: &Model) -> bool {
         && super::raw_params::n_ctx(params, model) > UNDIVIDED
 }
 
-/// Most tokens in a batch, so that their company fits. With `n_buffers`, each sequence's tokens are multiplied by themselves, and a
-/// batch larger than a physical one could be divided so that one of them is left alone. `None`: there is no room for company.
+/// Most tokens in a batch, so that their padding fits. With `n_buffers`, each sequence's tokens are multiplied by themselves, and a
+/// batch larger than a physical one could be divided so that one of them is left alone. `None`: there is no room for padding.
 pub(super) fn n_batch(n_batch: u32, n_ubatch: u32, n_buffers: u32) -> Option<u32> {
     let n_ubatch = n_ubatch.min(n_batch);
     let most = if n_buffers == 1 { n_batch } else { n_ubatch.checked_sub(n_buffers)? };
@@ -65,7 +65,7 @@ pub(super) fn n_batch(n_batch: u32, n_ubatch: u32, n_buffers: u32) -> Option<u32
 fn is_possible(params: &ContextParams, model: &Model) -> bool {
     !backend::supports_offload()
         && n_batch(params.n_batch, params.n_ubatch, params.n_buffers()).is_some()
-        // The company must leave no trace.
+        // The padding must leave no trace.
         && model.can_roll_back()
         && (model.n_swa() == 0 || params.swa_full)
         && model.n_mtp_layers() == 0
@@ -83,15 +83,15 @@ fn is_slow(model: &Model) -> bool {
 
 /// Sees to it that no token of a context is evaluated alone.
 #[derive(Debug)]
-pub(super) struct Company {
+pub(super) struct Padding {
     /// Most tokens that llama.cpp takes.
     n_batch: usize,
     n_ubatch: usize,
     /// Whether all sequences share one buffer; else each is multiplied by itself.
     unified: bool,
-    /// A batch with company.
+    /// The batch with its padding.
     batch: Batch,
-    guests: Vec<Guest>,
+    pads: Vec<Pad>,
     counts: Vec<Count>,
 }
 
@@ -103,39 +103,39 @@ struct Count {
     last: usize,
 }
 
-/// A token that keeps another company.
+/// A token that was added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Guest {
+pub(super) struct Pad {
     pub(super) sequence: SeqId,
     pub(super) position: usize,
 }
 
-impl Company {
-    pub(super) fn new(n_batch: usize, n_ubatch: usize, unified: bool) -> Company {
-        let (batch, guests, counts) = (Batch::new(), Vec::new(), Vec::new());
-        Company { n_batch, n_ubatch: n_ubatch.max(2), unified, batch, guests, counts }
+impl Padding {
+    pub(super) fn new(n_batch: usize, n_ubatch: usize, unified: bool) -> Padding {
+        let (batch, pads, counts) = (Batch::new(), Vec::new(), Vec::new());
+        Padding { n_batch, n_ubatch: n_ubatch.max(2), unified, batch, pads, counts }
     }
 
     /// The same for other physical batches.
     #[cfg(test)]
-    pub(super) fn with_n_ubatch(self, n_ubatch: usize) -> Company {
-        Company { n_ubatch, ..self }
+    pub(super) fn with_n_ubatch(self, n_ubatch: usize) -> Padding {
+        Padding { n_ubatch, ..self }
     }
 
-    /// The batch to evaluate, after [`Company::join`].
+    /// The batch to evaluate, after [`Padding::add_to`].
     pub(super) fn batch(&self) -> &Batch {
         &self.batch
     }
 
     /// The tokens that were added to it, whose cells are to be removed.
-    pub(super) fn guests(&self) -> &[Guest] {
-        &self.guests
+    pub(super) fn pads(&self) -> &[Pad] {
+        &self.pads
     }
 
     /// Makes the batch to evaluate in place of `batch`. Tokens keep their places.
-    pub(super) fn join(&mut self, batch: &Batch) {
+    pub(super) fn add_to(&mut self, batch: &Batch) {
         self.batch.assign(batch);
-        self.guests.clear();
+        self.pads.clear();
         // In the last layers only tokens whose logits are read are left.
         let mut outputs = (0..).zip(&batch.outputs).filter(|(_, output)| **output != 0).map(|(index, _)| index);
         if let (Some(only), None) = (outputs.next(), outputs.next()) {
@@ -150,7 +150,7 @@ impl Company {
                 batch.sequences.len().checked_sub(batch.n_sequences.last().map_or(1, |n| n.unsigned_abs() as usize));
             let last = batch.len().checked_sub(1).filter(|last| last % self.n_ubatch == 0);
             if let (Some(last), Some(place)) = (last, place) {
-                self.invite(batch, last, place);
+                self.add_behind(batch, last, place);
             }
             return;
         }
@@ -166,18 +166,18 @@ impl Company {
         for index in 0..self.counts.len() {
             // Each token is of one sequence: their places are the same.
             if let Some(Count { last, .. }) = self.counts.get(index).copied().filter(|count| count.is_odd) {
-                self.invite(batch, last, last);
+                self.add_behind(batch, last, last);
             }
         }
     }
 
     /// Adds a token behind the one at `index`, in the sequence at `place`.
-    fn invite(&mut self, batch: &Batch, index: usize, place: usize) {
-        let of_host = batch.tokens.get(index).zip(batch.positions.get(index)).zip(batch.sequences.get(place));
-        let Some(((token, position), sequence)) = of_host.filter(|_| self.batch.len() < self.n_batch) else { return };
-        let guest = Guest { sequence: *sequence, position: usize::try_from(*position).unwrap_or(0) + 1 };
-        self.batch.push(*token, guest.position, guest.sequence, batch.outputs.get(index) == Some(&1));
-        self.guests.push(guest);
+    fn add_behind(&mut self, batch: &Batch, index: usize, place: usize) {
+        let before = batch.tokens.get(index).zip(batch.positions.get(index)).zip(batch.sequences.get(place));
+        let Some(((token, position), sequence)) = before.filter(|_| self.batch.len() < self.n_batch) else { return };
+        let pad = Pad { sequence: *sequence, position: usize::try_from(*position).unwrap_or(0) + 1 };
+        self.batch.push(*token, pad.position, pad.sequence, batch.outputs.get(index) == Some(&1));
+        self.pads.push(pad);
     }
 }
 
@@ -186,19 +186,19 @@ mod tests {
     use super::*;
     use crate::llama::ModelParams;
 
-    /// Outputs of the batch to evaluate, and the guest in it.
-    fn joined(n_batch: usize, n_ubatch: usize, outputs: &[bool]) -> (Vec<i8>, Option<Guest>) {
+    /// Outputs of the batch to evaluate, and the pad in it.
+    fn padded(n_batch: usize, n_ubatch: usize, outputs: &[bool]) -> (Vec<i8>, Option<Pad>) {
         let mut batch = Batch::new();
         for (position, output) in outputs.iter().enumerate() {
             batch.push_shared(7, position, &[3, 4], *output);
         }
-        let mut company = Company::new(n_batch, n_ubatch, true);
-        company.join(&batch);
-        let (guest, extended) = (company.guests().first().copied(), company.batch());
-        assert_eq!(extended.len(), outputs.len() + usize::from(guest.is_some()));
+        let mut padding = Padding::new(n_batch, n_ubatch, true);
+        padding.add_to(&batch);
+        let (pad, extended) = (padding.pads().first().copied(), padding.batch());
+        assert_eq!(extended.len(), outputs.len() + usize::from(pad.is_some()));
         assert_eq!(extended.tokens.get(..batch.len()), Some(&*batch.tokens));
-        assert_eq!(extended.sequences.len(), 2 * outputs.len() + usize::from(guest.is_some()));
-        (extended.outputs.clone(), guest)
+        assert_eq!(extended.sequences.len(), 2 * outputs.len() + usize::from(pad.is_some()));
+        (extended.outputs.clone(), pad)
     }
 
     #[test]
@@ -224,34 +224,34 @@ mod tests {
     }
 
     #[test]
-    fn who_would_be_alone_gets_company() {
-        let guest = |position| Some(Guest { sequence: 3, position });
-        assert_eq!(joined(8, 4, &[true]), (vec![1, 1], guest(1)));
-        assert_eq!(joined(8, 4, &[false]), (vec![0, 0], guest(1)));
-        assert_eq!(joined(8, 4, &[true, true]), (vec![1, 1], None));
-        assert_eq!(joined(8, 4, &[false, false, true]), (vec![0, 1, 1], None), "logits of two");
-        assert_eq!(joined(8, 4, &[true, false, false]), (vec![1, 1, 0], None));
-        assert_eq!(joined(8, 4, &[false, false, false, false, true]), (vec![0, 0, 0, 0, 1, 1], guest(5)));
-        assert_eq!(joined(8, 4, &[true, false, true]), (vec![1, 0, 1], None));
-        assert_eq!(joined(5, 4, &[true; 5]), (vec![1; 5], None), "no room");
+    fn who_would_be_alone_gets_padding() {
+        let pad = |position| Some(Pad { sequence: 3, position });
+        assert_eq!(padded(8, 4, &[true]), (vec![1, 1], pad(1)));
+        assert_eq!(padded(8, 4, &[false]), (vec![0, 0], pad(1)));
+        assert_eq!(padded(8, 4, &[true, true]), (vec![1, 1], None));
+        assert_eq!(padded(8, 4, &[false, false, true]), (vec![0, 1, 1], None), "logits of two");
+        assert_eq!(padded(8, 4, &[true, false, false]), (vec![1, 1, 0], None));
+        assert_eq!(padded(8, 4, &[false, false, false, false, true]), (vec![0, 0, 0, 0, 1, 1], pad(5)));
+        assert_eq!(padded(8, 4, &[true, false, true]), (vec![1, 0, 1], None));
+        assert_eq!(padded(5, 4, &[true; 5]), (vec![1; 5], None), "no room");
     }
 
     #[test]
     fn sequences_with_buffers_of_their_own_have_even_numbers_of_tokens() {
-        let mut company = Company::new(64, 8, false);
+        let mut padding = Padding::new(64, 8, false);
         for counts in [[1, 1, 1], [2, 1, 0], [3, 2, 4], [5, 0, 7], [4, 2, 2]] {
             let mut batch = Batch::new();
             for (sequence, count) in (0..).zip(counts) {
                 (0..count).for_each(|n| _ = batch.push(9, 10 + n, sequence, n + 1 == count));
             }
-            company.join(&batch);
+            padding.add_to(&batch);
             for (sequence, count) in (0..).zip(counts) {
-                let guest = Guest { sequence, position: 10 + count };
-                assert_eq!(company.guests().contains(&guest), count % 2 == 1, "{counts:?}");
-                let all = company.batch().sequences.iter().filter(|other| **other == sequence).count();
+                let pad = Pad { sequence, position: 10 + count };
+                assert_eq!(padding.pads().contains(&pad), count % 2 == 1, "{counts:?}");
+                let all = padding.batch().sequences.iter().filter(|other| **other == sequence).count();
                 assert_eq!(all, count.next_multiple_of(2), "{counts:?}");
             }
-            assert_eq!(company.batch().outputs.get(..batch.len()), Some(&*batch.outputs));
+            assert_eq!(padding.batch().outputs.get(..batch.len()), Some(&*batch.outputs));
         }
     }
 }

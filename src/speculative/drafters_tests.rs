@@ -42,9 +42,8 @@ impl Drafter for Scripted {
         self.source.unwrap()
     }
 
-    fn begin(&mut self, slot: usize, _: &Sampler, _: &Settings) -> crate::error::Result<()> {
+    fn begin(&mut self, slot: usize, _: &Sampler, _: &Settings) {
         self.log.lock().unwrap().push(format!("begin {slot}"));
-        Ok(())
     }
 
     fn draft(&mut self, asks: &mut [Ask<'_>]) {
@@ -83,14 +82,14 @@ impl Drafter for Scripted {
     }
 }
 
-/// A team of a text drafter and a model on slot 0, at these costs.
+/// A text drafter and a model on slot 0, at these costs.
 struct Table {
-    team: Team,
+    drafters: Drafters,
     sampler: Sampler,
     text: Scripted,
     model: Scripted,
     /// Whether a token more costs nothing.
-    alone: bool,
+    padded: bool,
 }
 
 fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Table {
@@ -100,33 +99,33 @@ fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Tabl
     let sampler = Sampler::new(&sampling::Settings::default(), vocabulary.vocab(), None).expect("a sampler");
     let (text, mut model) = (Scripted::new(Source::Suffix), Scripted::new(Source::Draft));
     model.ms = draft_ms;
-    let mut team = Team::new(1);
-    team.clock = || NOW.get();
-    team.costs = costs(target_ms, draft_ms);
-    team.add_model(Box::new(model.clone()));
-    team.add(Box::new(text.clone()));
-    team.begin(0, &sampler, settings);
-    Table { team, sampler, text, model, alone: false }
+    let mut drafters = Drafters::new(1);
+    drafters.clock = || NOW.get();
+    drafters.costs = costs(target_ms, draft_ms);
+    drafters.add_model(Box::new(model.clone()));
+    drafters.add(Box::new(text.clone()));
+    drafters.begin(0, &sampler, settings);
+    Table { drafters, sampler, text, model, padded: false }
 }
 
 impl Table {
     /// A step in which the target says `truth`: how many tokens were checked, whose, and how many of them were right.
     fn step(&mut self, truth: &[Token]) -> (usize, Option<Source>, usize) {
-        let wish = || Wish {
+        let view = || SlotView {
             tokens: &[1, 2, 3],
             sampler: &self.sampler,
             generated: 1,
             position: 1,
             room: Some(100),
-            alone: self.alone,
+            padded: self.padded,
         };
-        self.team.draft(|slot| (slot == 0).then(wish), 1);
-        let draft = self.team.drafted(0).to_vec();
-        let source = self.team.source(0);
+        self.drafters.draft(|slot| (slot == 0).then(view), 1);
+        let draft = self.drafters.drafted(0).to_vec();
+        let source = self.drafters.source(0);
         let right = draft.iter().zip(truth).take_while(|(drafted, said)| drafted == said).count();
-        let checked = self.team.saw(0, &truth[..=right], draft.len(), right);
+        let checked = self.drafters.saw(0, &truth[..=right], draft.len(), right);
         assert_eq!(checked.map(|checked| (checked.drafted, checked.accepted)), source.map(|_| (draft.len(), right)));
-        self.team.stepped(right + 1, self.team.costs.v(draft.len() + 1));
+        self.drafters.stepped(right + 1, self.drafters.costs.v(draft.len() + 1));
         (draft.len(), source, right)
     }
 }
@@ -153,23 +152,23 @@ fn the_draft_with_most_to_expect_is_checked() {
 #[test]
 fn behind_the_end_of_a_text_nothing_is_drafted() {
     let mut table = table(&both(Adaptive::Fixed), &CHEAP, 1.0);
-    table.team.end_with([8, 5].into_iter());
+    table.drafters.end_with([8, 5].into_iter());
     table.text.says(&[(7, 0.9), (8, 0.9), (9, 0.9), (5, 0.9)]);
     assert_eq!(table.step(&[7, 8, 1]), (2, Some(Source::Suffix), 2));
 }
 
 #[test]
 fn a_token_that_costs_nothing_is_guessed_and_is_nobodys_draft() {
-    for (settings, alone, expected) in [
+    for (settings, padded, expected) in [
         (Settings::none(), true, 1),
         (Settings::none(), false, 0),
         (Settings { sources: vec![Source::Prediction], ..both(Adaptive::Fixed) }, true, 1),
         (Settings { sources: vec![Source::Prediction], verify: Verify::Rejection, ..both(Adaptive::Fixed) }, true, 0),
     ] {
         let mut table = table(&settings, &CHEAP, 1.0);
-        table.team.guess();
-        table.team.begin(0, &table.sampler, &settings);
-        table.alone = alone;
+        table.drafters.guess();
+        table.drafters.begin(0, &table.sampler, &settings);
+        table.padded = padded;
         table.text.says(&[(7, 0.1), (8, 0.9)]);
         assert_eq!(table.step(&[7, 3]), (expected, None, expected), "{settings:?}");
         assert_eq!(table.step(&[4, 3]), (expected, None, 0), "{settings:?}");
@@ -177,9 +176,9 @@ fn a_token_that_costs_nothing_is_guessed_and_is_nobodys_draft() {
     // A draft that was asked for comes first.
     let settings = Settings { sources: vec![Source::Draft], ..both(Adaptive::Fixed) };
     let mut table = table(&settings, &CHEAP, 1.0);
-    table.team.guess();
-    table.team.begin(0, &table.sampler, &settings);
-    table.alone = true;
+    table.drafters.guess();
+    table.drafters.begin(0, &table.sampler, &settings);
+    table.padded = true;
     table.text.says(&[(7, 0.9)]);
     table.model.says(&[(6, 0.3), (5, 0.3)]);
     assert_eq!(table.step(&[6, 5, 1]), (2, Some(Source::Draft), 2));
@@ -189,11 +188,11 @@ fn a_token_that_costs_nothing_is_guessed_and_is_nobodys_draft() {
 fn a_model_is_not_asked_where_a_guess_that_costs_nothing_is_as_good() {
     let settings = Settings { sources: vec![Source::Draft], ..both(Adaptive::Auto) };
     let mut asked = [0, 0];
-    for (asked, alone) in asked.iter_mut().zip([false, true]) {
+    for (asked, padded) in asked.iter_mut().zip([false, true]) {
         let mut table = table(&settings, &[(1, 100), (2, 100), (3, 195), (65, 6400)], 20.0);
-        table.team.guess();
-        table.team.begin(0, &table.sampler, &settings);
-        table.alone = alone;
+        table.drafters.guess();
+        table.drafters.begin(0, &table.sampler, &settings);
+        table.padded = padded;
         table.text.says(&[(7, 0.9)]);
         table.model.says(&[(7, 0.9)]);
         for _ in 0..60 {
@@ -282,13 +281,13 @@ fn what_time_is_worth_is_not_forgotten_over_plain_requests() {
         table.step(truth);
     }
     let learnt = table.step(&right_and_wrong[0]).0;
-    table.team.end(0, &[], 0);
-    table.team.begin(0, &table.sampler, &Settings::none());
+    table.drafters.end(0, &[], 0);
+    table.drafters.begin(0, &table.sampler, &Settings::none());
     for _ in 0..100 {
         assert_eq!(table.step(&[7]).0, 0);
     }
-    table.team.end(0, &[], 0);
-    table.team.begin(0, &table.sampler, &settings);
+    table.drafters.end(0, &[], 0);
+    table.drafters.begin(0, &table.sampler, &settings);
     assert_eq!((learnt, table.step(&right_and_wrong[0]).0), (3, 3));
 }
 
@@ -332,8 +331,8 @@ fn a_second_model_does_not_draw_behind_the_first() {
     let settings = Settings { sources, verify: Verify::Rejection, ..both(Adaptive::Fixed) };
     let mut table = table(&settings, &CHEAP, 1.0);
     let second = Scripted::new(Source::Mtp);
-    table.team.add_model(Box::new(second.clone()));
-    table.team.begin(0, &table.sampler, &settings);
+    table.drafters.add_model(Box::new(second.clone()));
+    table.drafters.begin(0, &table.sampler, &settings);
     second.says(&[(5, 0.9), (6, 0.9), (7, 0.9)]);
     table.model.says(&[(7, 0.9)]);
     assert_eq!(table.step(&[7, 1]), (1, Some(Source::Draft), 1));
@@ -349,7 +348,7 @@ fn every_drafter_hears_of_every_end_and_nobody_drafts_after_it() {
     table.text.says(&[(7, 0.9)]);
     table.model.says(&[(7, 0.9), (8, 0.9)]);
     assert_eq!(table.step(&[7, 8]), (1, Some(Source::Suffix), 1));
-    table.team.end(0, &[6, 7, 8], 2);
+    table.drafters.end(0, &[6, 7, 8], 2);
     assert_eq!(table.model.log(), ["end 0 [6, 7, 8] 2"], "it was not asked for");
     assert_eq!(table.step(&[7, 8]), (0, None, 0));
 }
@@ -364,7 +363,7 @@ fn what_was_drawn_is_checked_whole() {
         assert_eq!(table.step(&[9]), (2, Some(Source::Draft), 0), "shorter than n_min, and improbable");
         table.text.says(&[(7, 0.1), (8, 0.1), (9, 0.1), (1, 0.1)]);
         assert_eq!(table.step(&[7, 8, 5]), (2, Some(Source::Draft), 2), "another draft is longer");
-        let Some(Drawn::Chain(drawn)) = table.team.drawn(0) else { panic!("a chain") };
+        let Some(Drawn::Chain(drawn)) = table.drafters.drawn(0) else { panic!("a chain") };
         assert_eq!(drawn.tokens(), [7, 8]);
     }
 }
@@ -388,6 +387,6 @@ fn a_better_draft_found_without_chance_comes_before_a_draw() {
     let (n, source, _) = table.step(&[8]);
     assert_eq!((n, source), (16, Some(Source::Suffix)));
     assert!(!table.model.log().iter().any(|line| line.starts_with("draft")), "nothing was drawn");
-    let Some(Drawn::Block(drawn)) = table.team.drawn(0) else { panic!("a chain for block") };
+    let Some(Drawn::Block(drawn)) = table.drafters.drawn(0) else { panic!("a chain for block") };
     assert_eq!(drawn.tokens(), (10..26).collect::<Vec<_>>(), "it is checked by the same rule");
 }

@@ -1,5 +1,5 @@
-//! The two ends of a request: the engine puts events in by [`Ticket`]s, one for each text that it generates; whoever
-//! submitted the request takes them out of the [`Order`].
+//! The two ends of a request: the engine puts events in by [`TextSink`]s, one for each text that it generates; whoever
+//! submitted the request takes them out of the [`RequestHandle`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::event::{Event, Outcome, Progress, Stop, Update};
+use super::event::{Event, Outcome, Stop};
 
 /// Updates kept for a request that is not polled; further ones are joined to the last, so that nothing is lost
 /// and memory grows with the text alone.
@@ -41,14 +41,32 @@ impl Phase {
 
 /// A submitted request: its number, and what is reported about its texts, of which it has one or several.
 #[derive(Debug)]
-pub struct Order {
+pub struct RequestHandle {
     id: u64,
     texts: Vec<Expected>,
     cancelled: AtomicBool,
     inner: Mutex<Inner>,
     news: Condvar,
-    /// Counts the texts that have not finished, of all orders.
-    unfinished: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
+}
+
+/// How many texts there are, of all requests.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// Those that have not finished.
+    unfinished: AtomicUsize,
+    /// Of these those that wait for a slot.
+    queued: AtomicUsize,
+}
+
+impl Counts {
+    pub(super) fn unfinished(&self) -> usize {
+        self.unfinished.load(Ordering::Acquire)
+    }
+
+    pub(super) fn queued(&self) -> usize {
+        self.queued.load(Ordering::Acquire)
+    }
 }
 
 /// What is known of a text before it runs.
@@ -80,11 +98,12 @@ impl Inner {
     }
 }
 
-impl Order {
-    pub(super) fn new(id: u64, texts: Vec<Expected>, unfinished: Arc<AtomicUsize>) -> Arc<Order> {
-        unfinished.fetch_add(texts.len(), Ordering::AcqRel);
-        Arc::new(Order {
-            unfinished,
+impl RequestHandle {
+    pub(super) fn new(id: u64, texts: Vec<Expected>, counts: Arc<Counts>) -> Arc<RequestHandle> {
+        counts.unfinished.fetch_add(texts.len(), Ordering::AcqRel);
+        counts.queued.fetch_add(texts.len(), Ordering::AcqRel);
+        Arc::new(RequestHandle {
+            counts,
             id,
             cancelled: AtomicBool::new(false),
             inner: Mutex::new(Inner { phases: vec![Phase::Queued; texts.len()], events: VecDeque::new(), ended: None }),
@@ -94,8 +113,8 @@ impl Order {
     }
 
     /// The engine's end of each text.
-    pub(super) fn tickets(self: &Arc<Self>) -> impl Iterator<Item = Ticket> {
-        (0..self.texts.len()).map(|index| Ticket { order: Arc::clone(self), index })
+    pub(super) fn sinks(self: &Arc<Self>) -> impl Iterator<Item = TextSink> {
+        (0..self.texts.len()).map(|index| TextSink { handle: Arc::clone(self), index })
     }
 
     /// The request's number, unique in the process.
@@ -160,8 +179,8 @@ impl Order {
     /// Asks all texts to end. Those that still wait for a slot end here and now: true when no other is left.
     pub(super) fn cancel(self: &Arc<Self>) -> bool {
         self.cancelled.store(true, Ordering::Release);
-        for ticket in self.tickets() {
-            ticket.finish_if_queued(Stop::Cancelled);
+        for sink in self.sinks() {
+            sink.finish_if_queued(Stop::Cancelled);
         }
         self.phase() == Phase::Finished
     }
@@ -169,25 +188,25 @@ impl Order {
 
 /// The engine's end of one text.
 #[derive(Debug, Clone)]
-pub(super) struct Ticket {
-    order: Arc<Order>,
+pub(super) struct TextSink {
+    handle: Arc<RequestHandle>,
     index: usize,
 }
 
-impl Ticket {
+impl TextSink {
     /// The request's number.
     pub(super) fn id(&self) -> u64 {
-        self.order.id
+        self.handle.id
     }
 
     /// How far this text has come.
     pub(super) fn phase(&self) -> Phase {
-        self.of(&self.order.inner.lock())
+        self.of(&self.handle.inner.lock())
     }
 
     /// How far the text with that index of the same request has come.
     pub(super) fn phase_of(&self, index: usize) -> Phase {
-        self.order.inner.lock().phases.get(index).copied().unwrap_or(Phase::Finished)
+        self.handle.inner.lock().phases.get(index).copied().unwrap_or(Phase::Finished)
     }
 
     fn of(&self, inner: &Inner) -> Phase {
@@ -195,12 +214,12 @@ impl Ticket {
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        self.order.cancelled.load(Ordering::Acquire)
+        self.handle.cancelled.load(Ordering::Acquire)
     }
 
     /// Ends the text if no slot has it yet; true when it did.
     pub(super) fn finish_if_queued(&self, stop: Stop) -> bool {
-        let inner = self.order.inner.lock();
+        let inner = self.handle.inner.lock();
         if self.of(&inner) != Phase::Queued {
             return false;
         }
@@ -210,13 +229,17 @@ impl Ticket {
 
     /// The outcome of a text that got no slot, or nothing out of it.
     pub(super) fn never_ran(&self, stop: Stop) -> Outcome {
-        let expected = self.order.texts.get(self.index);
+        let expected = self.handle.texts.get(self.index);
         Outcome::never_ran(stop, expected.map_or(0, |text| text.n_prompt), expected.is_some_and(|text| text.speculates))
     }
 
     /// Moves from the queue into a slot; false when it has ended meanwhile.
     pub(super) fn start(&self) -> bool {
-        self.advance(Phase::Queued, Phase::Prompt)
+        let started = self.advance(Phase::Queued, Phase::Prompt);
+        if started {
+            self.handle.counts.queued.fetch_sub(1, Ordering::AcqRel);
+        }
+        started
     }
 
     pub(super) fn set_generating(&self) {
@@ -224,7 +247,7 @@ impl Ticket {
     }
 
     fn advance(&self, from: Phase, to: Phase) -> bool {
-        let mut inner = self.order.inner.lock();
+        let mut inner = self.handle.inner.lock();
         match inner.phases.get_mut(self.index).filter(|phase| **phase == from) {
             Some(phase) => {
                 *phase = to;
@@ -234,36 +257,27 @@ impl Ticket {
         }
     }
 
-    pub(super) fn update(&self, update: Update) {
-        let mut inner = self.order.inner.lock();
+    /// Reports text or progress; where too much was not taken yet, it is joined to this text's last report.
+    pub(super) fn report(&self, event: Event) {
+        let mut inner = self.handle.inner.lock();
         let full = inner.events.len() >= MAX_UPDATES;
         let own = inner.events.iter_mut().rev().filter(|_| full).find(|(index, _)| *index == self.index);
-        if let Some((_, Event::Update(last))) = own {
-            last.text.push_str(&update.text);
-            last.tokens.extend(update.tokens);
-            last.timings = update.timings;
-        } else {
-            inner.events.push_back((self.index, Event::Update(update)));
-        }
-        drop(inner);
-        self.order.news.notify_all();
-    }
-
-    pub(super) fn progress(&self, progress: Progress) {
-        let mut inner = self.order.inner.lock();
-        let full = inner.events.len() >= MAX_UPDATES;
-        let own = inner.events.iter_mut().rev().filter(|_| full).find(|(index, _)| *index == self.index);
-        match own {
+        match (own.map(|(_, last)| last), event) {
+            (Some(Event::Update(last)), Event::Update(update)) => {
+                last.text.push_str(&update.text);
+                last.tokens.extend(update.tokens);
+                last.timings = update.timings;
+            }
             // The later one says more.
-            Some((_, Event::Progress(last))) => *last = progress,
-            _ => inner.events.push_back((self.index, Event::Progress(progress))),
+            (Some(Event::Progress(last)), Event::Progress(progress)) => *last = progress,
+            (_, event) => inner.events.push_back((self.index, event)),
         }
         drop(inner);
-        self.order.news.notify_all();
+        self.handle.news.notify_all();
     }
 
     pub(super) fn finish(&self, outcome: Outcome) {
-        let inner = self.order.inner.lock();
+        let inner = self.handle.inner.lock();
         if self.of(&inner) != Phase::Finished {
             self.end(inner, outcome);
         }
@@ -271,19 +285,21 @@ impl Ticket {
 
     fn end(&self, mut inner: MutexGuard<'_, Inner>, outcome: Outcome) {
         inner.events.push_back((self.index, Event::Finished(Box::new(outcome))));
-        if let Some(phase) = inner.phases.get_mut(self.index) {
-            *phase = Phase::Finished;
-        }
+        let before = inner.phases.get_mut(self.index).map(|phase| std::mem::replace(phase, Phase::Finished));
         if inner.phase() == Phase::Finished {
             inner.ended = Some(Instant::now());
         }
         // Before anybody can learn of the end and submit another.
-        self.order.unfinished.fetch_sub(1, Ordering::AcqRel);
+        let counts = &self.handle.counts;
+        counts.unfinished.fetch_sub(1, Ordering::AcqRel);
+        if before == Some(Phase::Queued) {
+            counts.queued.fetch_sub(1, Ordering::AcqRel);
+        }
         drop(inner);
-        self.order.news.notify_all();
+        self.handle.news.notify_all();
     }
 }
 
 #[cfg(test)]
-#[path = "ticket_tests.rs"]
+#[path = "request_handle_tests.rs"]
 mod tests;

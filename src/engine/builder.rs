@@ -1,0 +1,199 @@
+//! Builds the contexts of an engine, and the slots, drafters and beams that work on them.
+
+use std::sync::Arc;
+
+use super::Config;
+use super::beams::Beams;
+use super::embedder::Embedder;
+use super::generation::Generation;
+use super::load::Models;
+use super::measure::{MEASURING, TARGET_SIZES, measure, warm_up};
+use super::preview::Preview;
+use crate::error::{Error, Result};
+use crate::llama::log::{self, Level};
+use crate::llama::{self, Context, ContextParams, Interrupt, Model, ThreadPool};
+use crate::session::SelfExtend;
+use crate::speculative::{
+    Caches, Compatibility, Costs, DraftModel, Drafters, MAX_BRANCHES, Mtp, NgramCache, NgramMapK, NgramMapK4v,
+    NgramMod, NgramSimple, Prediction, Source, Suffix, Translated,
+};
+
+/// What all contexts of an engine have in common.
+pub(super) struct Builder<'a> {
+    config: &'a Config,
+    threads: Arc<ThreadPool>,
+    pub(super) interrupt: Arc<Interrupt>,
+}
+
+impl Builder<'_> {
+    pub(super) fn new(config: &Config) -> Result<Builder<'_>> {
+        let contexts = [Some(&config.context), config.draft.as_ref().map(|(_, context)| context)];
+        let most = contexts.iter().flatten().map(|context| context.n_threads.max(context.n_threads_batch)).max();
+        let threads = Arc::new(ThreadPool::new(most.unwrap_or(1))?);
+        Ok(Builder { config, threads, interrupt: Arc::default() })
+    }
+
+    /// What makes embeddings.
+    pub(super) fn embedder(&self, model: &Arc<Model>) -> Result<Embedder> {
+        let context = &self.config.context;
+        let params = ContextParams { embeddings: true, n_seq_max: 1, n_ubatch: context.n_batch, ..context.clone() };
+        Ok(Embedder::new(Context::new(model, &params, &self.threads, &self.interrupt)?))
+    }
+
+    /// What writes texts, for the target and for the draft model alone; `None`: the target has no KV cache for that.
+    ///
+    /// In a box, because it is large and handed on several times: the stack is the host's.
+    pub(super) fn generation(
+        &self,
+        models: &mut Models,
+        mtp_failure: Option<Error>,
+        caches: &Arc<Caches>,
+    ) -> Result<Option<(Box<Generation>, Option<Preview>)>> {
+        let config = self.config;
+        let params = self.for_slots(&config.context);
+        let shared = sequences(&params, self.n_parallel(), &models.target, config.self_extend);
+        let Some(mut context) = Context::for_text(&models.target, &shared, &self.threads, &self.interrupt)? else {
+            return Ok(None);
+        };
+        let mtp = self.mtp_context(&mut context, mtp_failure, &params);
+        let mut costs = Costs::default();
+        if context.pads_single_tokens() {
+            costs.pad();
+        }
+        if config.warmup {
+            warm_up(&mut context);
+            let most = if config.draft.is_some() || mtp.is_ok() { MEASURING } else { MEASURING / 4 };
+            measure(&mut context, TARGET_SIZES, most, |n, time| _ = costs.saw_target(n, time));
+        }
+        models.n_ctx = context.n_ctx();
+        if config.self_extend.is_some() && !(context.can_shift() && context.cuts_anywhere()) {
+            return Err(Error::invalid("grp_attn_n: this model's memory cannot move positions"));
+        }
+        let beams = Beams::new(&models.target, &config.context, &self.threads, &self.interrupt);
+        let mut generation = Box::new(Generation::new(context, beams, config));
+        let preview = self.add_draft_model(&mut generation.drafters, models, &mut costs)?;
+        match mtp {
+            Ok(context) => {
+                let context = self.measured(context, &mut costs);
+                generation.drafters.add_model(Box::new(Mtp::new(context, self.n_parallel())));
+            }
+            Err(why) => generation.drafters.lack(Source::Mtp, why),
+        }
+        generation.drafters.costs = costs;
+        add_text_drafters(&mut generation.drafters, self.n_parallel(), caches);
+        Ok(Some((generation, preview)))
+    }
+
+    /// Lets the draft model draft, if there is one that can. Returns what answers with it alone, if its tokens are the target's.
+    fn add_draft_model(
+        &self,
+        drafters: &mut Drafters,
+        models: &mut Models,
+        costs: &mut Costs,
+    ) -> Result<Option<Preview>> {
+        let (Some(draft), Some((model, params))) = (&models.draft, &self.config.draft) else { return Ok(None) };
+        let n_parallel = self.n_parallel();
+        let n_ctx = params.n_ctx.or(u32::try_from(models.n_ctx).ok());
+        let params = ContextParams { n_ctx, ..self.for_slots(params) };
+        let alone = Config { model: model.clone(), context: params.clone(), draft: None, ..self.config.clone() };
+        let params = ContextParams { drafts: true, ..sequences(&params, n_parallel, draft, self.config.self_extend) };
+        let context = Context::new(draft, &params, &self.threads, &self.interrupt);
+        let context = self.measured(context.map_err(|error| error.within("model_draft"))?, costs);
+        let target = &models.target;
+        let report = Compatibility::of(target, draft, context.n_ctx());
+        let mut preview = None;
+        if let Some(reason) = &report.reason {
+            log::write(Level::Warn, &format!("model_draft: not used: {reason}"));
+            drafters.lack(Source::Draft, reason.clone());
+        } else {
+            let extend = self.config.self_extend.filter(|_| context.can_shift() && context.cuts_anywhere());
+            if report.translates {
+                drafters.add_model(Box::new(Translated::new(context, n_parallel, target, extend)?));
+            } else {
+                let n_vocab = target.vocab().n_tokens();
+                drafters.add_model(Box::new(DraftModel::new(context, n_parallel, n_vocab, extend)));
+                preview = Some(Preview::new(draft, alone, &self.threads, &self.interrupt));
+            }
+        }
+        models.compatibility = Some(report);
+        Ok(preview)
+    }
+
+    /// The context of the target's layers for multi-token prediction, or why there is none.
+    fn mtp_context(
+        &self,
+        target: &mut Context,
+        failure: Option<Error>,
+        params: &ContextParams,
+    ) -> std::result::Result<Context, String> {
+        let model = Arc::clone(target.model());
+        if model.n_mtp_layers() == 0 {
+            return Err("the model has no layers for multi-token prediction".into());
+        }
+        if !self.config.mtp {
+            return Err(
+                "the layers for multi-token prediction are loaded only if init's speculative.type names mtp".into()
+            );
+        }
+        // As for every drafter: see `admission`.
+        if !model.can_roll_back() {
+            return Err("the target's memory cannot be cut back after a rejected draft".into());
+        }
+        let made = failure.map_or(Ok(()), Err).and_then(|()| {
+            target.prove_hidden()?;
+            let n_ctx = u32::try_from(target.n_ctx()).ok();
+            let params = ContextParams { n_ctx, swa_full: true, ..params.clone() };
+            Context::mtp(&model, &params, &self.threads, &self.interrupt)
+        });
+        made.map_err(|error| {
+            log::write(Level::Warn, &format!("multi-token prediction: not used: {}", error.message()));
+            format!("multi-token prediction is not possible with this model: {}", error.message())
+        })
+    }
+
+    /// A context of a model that drafts, after the first evaluations.
+    fn measured(&self, mut context: Context, costs: &mut Costs) -> Context {
+        if self.config.warmup {
+            warm_up(&mut context);
+            measure(&mut context, &[1], MEASURING, |n, time| costs.saw_draft(n, time));
+        }
+        context
+    }
+
+    fn n_parallel(&self) -> usize {
+        self.config.n_parallel.max(1)
+    }
+
+    /// A sequence for each slot.
+    fn for_slots(&self, params: &ContextParams) -> ContextParams {
+        let n_seq_max = u32::try_from(self.n_parallel()).unwrap_or(u32::MAX);
+        ContextParams { n_seq_max, embeddings: false, ..params.clone() }
+    }
+}
+
+/// The sequences of a context: one for each slot and, where they can share a buffer, some for the branches of its drafts.
+pub(super) fn sequences(
+    params: &ContextParams,
+    n_parallel: usize,
+    model: &Model,
+    extend: Option<SelfExtend>,
+) -> ContextParams {
+    let shares = (n_parallel == 1 || params.kv_unified) && model.can_roll_back() && extend.is_none();
+    // llama.cpp asserts that a token of each fits into a batch, and that is no larger than the context.
+    let n_batch = params.n_batch.min(params.n_ctx.filter(|n_ctx| *n_ctx > 0).unwrap_or(u32::MAX));
+    let most = usize::try_from(n_batch).unwrap_or(usize::MAX).min(llama::max_sequences());
+    let each = if shares { MAX_BRANCHES.min(most / n_parallel).max(1) } else { 1 };
+    let n_seq_max = u32::try_from(n_parallel * each).unwrap_or(u32::MAX);
+    ContextParams { n_seq_max, kv_unified: params.kv_unified || each > 1, ..params.clone() }
+}
+
+/// The drafters that need no model, in the order in which equals are preferred.
+pub(super) fn add_text_drafters(drafters: &mut Drafters, n_slots: usize, caches: &Arc<Caches>) {
+    drafters.add(Box::new(Prediction::new(n_slots)));
+    drafters.add(Box::new(Suffix::new(n_slots)));
+    drafters.add(Box::new(NgramCache::with(n_slots, Arc::clone(caches))));
+    drafters.add(Box::new(NgramMapK4v::new(n_slots)));
+    drafters.add(Box::new(NgramMapK::new(n_slots)));
+    drafters.add(Box::new(NgramSimple::new(n_slots)));
+    drafters.add(Box::new(NgramMod::new(n_slots)));
+}

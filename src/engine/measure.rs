@@ -1,0 +1,64 @@
+//! What evaluations cost before the first request, so that it already drafts as much as pays.
+
+use std::time::{Duration, Instant};
+
+use crate::llama::log::{self, Level};
+use crate::llama::{Batch, Context, Token};
+
+/// Sizes of target batches that are measured before the first request, as far as [`MEASURING`] allows; those between
+/// are measured when they are used. CPUs multiply by four rows at a time, so steps are looked for at both ends; first of all, how
+/// long drafts may become.
+pub(super) const TARGET_SIZES: &[usize] = &[1, 2, 4, 8, 16, 3, 6, 12, 5, 9, 24, 13, 32, 48, 62];
+/// How long measuring may take; a size that was begun is measured to its end.
+pub(super) const MEASURING: Duration = Duration::from_millis(1600);
+/// The best of so many evaluations counts, unless a single one takes so long that little disturbs it.
+const TIMES: u32 = 3;
+const LONG: Duration = Duration::from_millis(20);
+
+/// Tells what evaluations of these sizes cost.
+pub(super) fn measure(context: &mut Context, sizes: &[usize], most: Duration, mut saw: impl FnMut(usize, Duration)) {
+    let (n_tokens, n_batch) = (context.model().vocab().n_tokens(), context.n_batch());
+    let begin = Instant::now();
+    let mut batch = Batch::new();
+    for n in sizes.iter().copied().filter(|n| *n <= n_batch) {
+        let mut best: Option<Duration> = None;
+        for _ in 0..TIMES {
+            batch.clear();
+            for position in 0..n {
+                let token = Token::try_from((position * 31 + 7) % n_tokens.max(1)).unwrap_or(0);
+                batch.push(token, position, 0, true);
+            }
+            context.pad_hidden(&mut batch);
+            let start = Instant::now();
+            let result = context.decode(&batch);
+            let time = start.elapsed();
+            context.truncate(0, 0);
+            if result.is_err() {
+                return;
+            }
+            best = Some(best.map_or(time, |best| best.min(time)));
+            if time > LONG {
+                break;
+            }
+        }
+        if let Some(best) = best {
+            saw(n, best);
+        }
+        if begin.elapsed() > most {
+            return;
+        }
+    }
+}
+
+/// Evaluates one token, so that the first request does not pay for what is done once.
+pub(super) fn warm_up(context: &mut Context) {
+    let vocab = context.model().vocab();
+    let token = vocab.bos().or(vocab.eos()).unwrap_or(0);
+    let mut batch = Batch::new();
+    batch.push(token, 0, 0, true);
+    context.pad_hidden(&mut batch);
+    if let Err(error) = context.decode(&batch) {
+        log::write(Level::Warn, &format!("warm-up: {error:?}"));
+    }
+    context.truncate(0, 0);
+}
