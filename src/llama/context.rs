@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
-use super::guard::{Why, foredraft_context_new};
+use super::guard::{Why, foredraft_context_new, foredraft_set_reference};
 use super::mtp::Hidden;
 use super::padding::{self, Padding};
 use super::params::ContextParams;
@@ -31,6 +31,8 @@ pub struct Context {
     pub(super) n_seq_max: SeqId,
     /// For tokens that would be evaluated alone.
     pub(super) padding: Option<Padding>,
+    /// Whether a batch of one token is evaluated by ggml's reference kernels: see [`padding`].
+    pub(super) by_reference: bool,
     /// Threads for one token, and for several.
     pub(super) n_threads: (i32, i32),
     /// Whether all sequences share one buffer.
@@ -146,6 +148,10 @@ impl Context {
             ))
         })?;
         // SAFETY: the context is alive.
+        let by_reference = !hidden.is_input()
+            && padding::wants_reference(params, model)
+            && unsafe { foredraft_set_reference(ptr.as_ptr(), false) };
+        // SAFETY: the context is alive.
         let mut context = unsafe {
             Context {
                 ptr,
@@ -159,8 +165,9 @@ impl Context {
                 n_batch: (sys::llama_n_batch(ptr.as_ptr()) as usize).min(n_batch.max(1) as usize),
                 padding: is_padded.then(|| {
                     let size = (sys::llama_n_batch(ptr.as_ptr()), sys::llama_n_ubatch(ptr.as_ptr()));
-                    Padding::new(size.0 as usize, size.1 as usize, params.n_buffers() == 1)
+                    Padding::new(size.0 as usize, size.1 as usize, params.n_buffers() == 1).of_flash(by_reference)
                 }),
+                by_reference,
                 n_threads: (raw.n_threads, raw.n_threads_batch),
                 n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
                 unified: params.kv_unified || params.n_seq_max <= 1,
@@ -260,7 +267,7 @@ impl Context {
     /// Whether a token that would be evaluated alone is padded, so that one more behind it costs nothing: where sequences
     /// have buffers of their own each by itself, else the only one. See [`padding`].
     pub fn pads_single_tokens(&self) -> bool {
-        self.padding.is_some()
+        self.padding.is_some() && !self.by_reference
     }
 
     /// Whether the last bits of a sequence's logits need not depend on the others in a batch: on CPUs, where each has a buffer of its

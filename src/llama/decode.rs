@@ -3,7 +3,7 @@
 use llama_cpp_sys_2 as sys;
 
 use super::context::scripted;
-use super::guard::{Why, foredraft_decode};
+use super::guard::{Why, foredraft_decode, foredraft_set_reference};
 use super::{Batch, Context, SeqId, log};
 
 /// What `foredraft_decode` returns for an exception.
@@ -50,6 +50,12 @@ impl Context {
 
     /// As [`Context::evaluate`], with padding for a token that would be alone: see [`padding`].
     fn evaluate_padded(&mut self, batch: &Batch, whole: bool) -> std::result::Result<(), DecodeError> {
+        if self.by_reference && batch.len() == 1 {
+            self.use_reference(true);
+            let result = self.evaluate(batch, whole);
+            self.use_reference(false);
+            return result;
+        }
         let Some(mut padding) = self.padding.take() else { return self.evaluate(batch, whole) };
         padding.add_to(batch);
         let is_one = batch.len() == 1;
@@ -68,6 +74,11 @@ impl Context {
         }
         self.padding = Some(padding);
         result
+    }
+
+    fn use_reference(&mut self, reference: bool) {
+        // SAFETY: the context is alive, and evaluates nothing meanwhile.
+        unsafe { foredraft_set_reference(self.ptr.as_ptr(), reference) };
     }
 
     /// Evaluates a batch without anything that llama.cpp would assert; `whole`: whatever interrupts.

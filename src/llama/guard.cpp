@@ -17,6 +17,14 @@ LLAMA_API void    llama_set_embeddings_nextn(llama_context * ctx, bool value, bo
 LLAMA_API void    llama_set_nextn_layer_offset(llama_context * ctx, int32_t offset);
 LLAMA_API float * llama_get_embeddings_nextn_ith(llama_context * ctx, int32_t i);
 
+#ifndef _WIN32
+// Of llama.cpp's own class (src/llama-context.h) what gives access to the backends of a context. As above; but Windows' libraries
+// do not export it.
+struct llama_context {
+    ggml_backend_sched_t get_sched() const;
+};
+#endif
+
 namespace {
 
 // Guarded calls that this thread is inside of.
@@ -96,6 +104,31 @@ llama_context * foredraft_context_new(llama_model * model, llama_context_params 
 // -1000: threw; else as llama_decode.
 int32_t foredraft_decode(llama_context * ctx, llama_batch batch, char * why, size_t why_size) {
     return guarded<int32_t>(-1000, why, why_size, [&] { return llama_decode(ctx, batch); });
+}
+
+// Whether evaluations on CPUs are to use ggml's reference kernels from now on. False: there is no such choice.
+bool foredraft_set_reference(llama_context * ctx, bool reference) {
+    bool found = false;
+#ifdef _WIN32
+    const ggml_backend_sched_t sched = nullptr;
+    (void) ctx;
+#else
+    const ggml_backend_sched_t sched = ctx->get_sched();
+#endif
+    for (int i = 0; sched != nullptr && i < ggml_backend_sched_get_n_backends(sched); ++i) {
+        const ggml_backend_t backend = ggml_backend_sched_get_backend(sched, i);
+        const ggml_backend_dev_t device = ggml_backend_get_device(backend);
+        if (device == nullptr || ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) {
+            continue;
+        }
+        // In portable builds the backend is a module of its own.
+        void * set = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), "ggml_backend_cpu_set_use_ref");
+        if (set != nullptr) {
+            reinterpret_cast<void (*)(ggml_backend_t, bool)>(set)(backend, reference);
+            found = true;
+        }
+    }
+    return found;
 }
 
 // INT32_MIN: threw (or too many tokens); else as llama_tokenize.

@@ -104,6 +104,7 @@ unsafe extern "C" {
         why: *mut c_char,
         why_size: usize,
     ) -> *mut sys::ggml_threadpool;
+    pub(super) fn foredraft_set_reference(ctx: *mut sys::llama_context, reference: bool) -> bool;
     pub(super) fn foredraft_keep_hidden(ctx: *mut sys::llama_context, keep: bool, with_logits_alone: bool);
     pub(super) fn foredraft_set_mtp_layer(ctx: *mut sys::llama_context, layer: i32);
     pub(super) fn foredraft_hidden(

@@ -1,5 +1,5 @@
 //! On CPUs no token is evaluated alone where that would change its last bits: without flash attention, and with it where
-//! several threads divide a single query's keys.
+//! several threads would divide a single query's keys.
 //!
 //! On CPUs ggml's flash kernel takes one query after the other, if it has fewer than 64. Multiplying matrices instead
 //! (`flash_attn: "off"`) checks drafts faster. But a product with one column (`ggml_vec_dot_*`) is summed up in
@@ -13,9 +13,10 @@
 //! contexts; drafts are checked faster there as well.
 //!
 //! With flash attention the keys of a single query are divided among the threads from 512 cells on (`use_split_kv_path` in ggml's
-//! `ops.cpp`), and summed up in another order than those of several queries: of 24 texts of 900 tokens all were others. Contexts that
-//! have so many cells are padded from the first token on, since cells are not always used from the first one. Whoever asks for
-//! flash attention by name gets it as it comes.
+//! `ops.cpp`), and summed up in another order than those of several queries: of 24 texts of 900 tokens all were others. ggml's reference
+//! kernels (`use_ref`) do not divide them, and for one token are the same otherwise, and as fast: so in contexts that have so many
+//! cells a batch of one token is evaluated by them. (Padding it instead made plain text a third slower: 750 M, AVX2.) Batches of several
+//! sequences that leave one token alone are padded as above. Whoever asks for flash attention by name gets it as it comes.
 //!
 //! Who knows a token that may follow should give it as padding (see [`Context::pads_single_tokens`]): then it is for nothing.
 //!
@@ -33,20 +34,30 @@ pub(super) fn attention(params: &ContextParams, model: &Model) -> FlashAttn {
     }
 }
 
-/// Whether single tokens of a context with this attention are padded.
+/// Whether tokens of a context with this attention are padded where they would be evaluated alone.
 pub(super) fn suits(params: &ContextParams, model: &Model) -> bool {
     let wanted = match params.flash_attn {
         FlashAttn::Off => true,
-        FlashAttn::Auto => is_divided(params, model) && !params.drafts,
+        FlashAttn::Auto => wants_reference(params, model),
         FlashAttn::On => false,
     };
     wanted && is_possible(params, model)
+}
+
+/// Whether a batch of one token is evaluated by ggml's reference kernels, which do not divide a query's keys, instead of being padded.
+pub(super) fn wants_reference(params: &ContextParams, model: &Model) -> bool {
+    params.flash_attn == FlashAttn::Auto
+        && is_divided(params, model)
+        && !params.drafts
+        && !params.embeddings
+        && !backend::supports_offload()
 }
 
 /// Whether ggml's flash kernel may divide the keys of a single query among threads.
 fn is_divided(params: &ContextParams, model: &Model) -> bool {
     // llama.cpp uses cells in blocks of 256, and other types than these are never divided.
     const UNDIVIDED: u32 = 256;
+    // Those of F32 are made F16 before.
     let is_float = |kind: CacheType| matches!(kind, CacheType::F16 | CacheType::F32);
     params.n_threads > 1
         && is_float(params.type_k)
@@ -89,6 +100,8 @@ pub(super) struct Padding {
     n_ubatch: usize,
     /// Whether all sequences share one buffer; else each is multiplied by itself.
     unified: bool,
+    /// Whether a token is evaluated as behind others where there is one of another sequence beside it.
+    beside_is_behind: bool,
     /// The batch with its padding.
     batch: Batch,
     pads: Vec<Pad>,
@@ -113,7 +126,12 @@ pub(super) struct Pad {
 impl Padding {
     pub(super) fn new(n_batch: usize, n_ubatch: usize, unified: bool) -> Padding {
         let (batch, pads, counts) = (Batch::new(), Vec::new(), Vec::new());
-        Padding { n_batch, n_ubatch: n_ubatch.max(2), unified, batch, pads, counts }
+        Padding { n_batch, n_ubatch: n_ubatch.max(2), unified, beside_is_behind: false, batch, pads, counts }
+    }
+
+    /// The same for contexts with flash attention, which divides the keys of a query that is the only one of all sequences.
+    pub(super) fn of_flash(self, beside_is_behind: bool) -> Padding {
+        Padding { beside_is_behind, ..self }
     }
 
     /// The same for other physical batches.
@@ -162,6 +180,10 @@ impl Padding {
                 Some(count) => (count.is_odd, count.last) = (!count.is_odd, last),
                 None => self.counts.push(Count { sequence: *sequence, is_odd: true, last }),
             }
+        }
+        let one_of_each = self.counts.len() == batch.len() && (2..=self.n_ubatch).contains(&batch.len());
+        if self.beside_is_behind && one_of_each {
+            return;
         }
         for index in 0..self.counts.len() {
             // Each token is of one sequence: their places are the same.
@@ -253,5 +275,19 @@ mod tests {
             }
             assert_eq!(padding.batch().outputs.get(..batch.len()), Some(&*batch.outputs));
         }
+    }
+
+    #[test]
+    fn with_flash_attention_another_sequence_is_enough() {
+        let one_of_each = |sequences: &[SeqId]| {
+            let mut batch = Batch::new();
+            sequences.iter().for_each(|sequence| _ = batch.push(7, 10, *sequence, true));
+            let mut padding = Padding::new(64, 8, false).of_flash(true);
+            padding.add_to(&batch);
+            padding.pads().len()
+        };
+        assert_eq!((one_of_each(&[0]), one_of_each(&[0, 1]), one_of_each(&[0, 1, 2])), (1, 0, 0));
+        assert_eq!(one_of_each(&[0, 0, 1]), 1, "the second one of the first sequence would be alone");
+        assert_eq!(one_of_each(&[0, 1, 2, 3, 4, 5, 6, 7, 8]), 9, "more than are evaluated at once");
     }
 }
