@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn main() {
-    for source in ["src/llama/guard.cpp", "src/ffi", "cbindgen.toml", "benches/peer/peer.cpp"] {
+    for source in ["src/llama/guard.cpp", "src/ffi", "cbindgen.toml", "benches/peer"] {
         println!("cargo:rerun-if-changed={source}");
     }
     // llama-cpp-sys-2 installs llama.cpp's headers beside the CMake package whose folder it tells its dependents.
@@ -68,7 +68,8 @@ fn compile_peer(installed: &Path) {
     let includes = ["common", "include", "ggml/include", "vendor"].map(|folder| source.join(folder));
     // Optimised as llama.cpp is: the linker keeps one copy of what both instantiate of the standard library.
     let mut build = cc::Build::new();
-    build.cpp(true).std("c++17").opt_level(3).includes(includes).file("benches/peer/peer.cpp");
+    build.cpp(true).std("c++17").opt_level(3).includes(includes);
+    build.files(["process", "ngram", "generation"].map(|part| format!("benches/peer/{part}.cpp")));
     build.cargo_metadata(false).compile("foredraft_peer");
     println!("cargo:rustc-link-search=native={}", env::var("OUT_DIR").expect("cargo sets it"));
 }

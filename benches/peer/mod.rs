@@ -1,4 +1,4 @@
-//! llama.cpp's own n-gram caches and speculation, to measure ours against: the safe half of `peer.cpp`.
+//! llama.cpp's own n-gram caches and speculation, to measure ours against (feature `peer`): the safe half of the C++ files beside this one.
 //!
 //! The archive is linked here and nowhere else, so the library that hosts load never contains it.
 #![allow(dead_code)] // each benchmark uses a part
@@ -34,7 +34,7 @@ pub fn grown<T>(f: impl FnOnce() -> T) -> (T, u64) {
     (value, heap().saturating_sub(before))
 }
 
-/// An error if a function of `peer.cpp` caught an exception.
+/// An error if a function of the C++ files caught an exception.
 fn check(status: i32) -> Result<()> {
     if status == 0 {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The functions of `peer.cpp`.
+//! The functions of the C++ files beside this one.
 
 use std::ffi::c_char;
 

@@ -5,16 +5,18 @@
 //! grammar can enforce is an error. A schema may become narrower (no further properties unless it asks for them,
 //! at most 15 digits), never wider. References are followed within the schema alone; nothing is ever fetched.
 
+mod containers;
 mod disjoint;
 mod keywords;
 mod merge;
 mod pattern;
+mod repair;
 mod steps;
 #[cfg(test)]
 #[path = "json_schema/validator_tests.rs"]
 mod validator;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use serde_json::{Map, Value, json};
 
@@ -22,15 +24,13 @@ use super::fields::show;
 use crate::error::{Error, Result};
 use crate::llama::schema_to_grammar;
 use crate::stack;
-use keywords::{FORMATS, MAX_ITEMS, bounds, count, integer, is_of_type, named_types, string, strings};
+use keywords::{FORMATS, integer, is_of_type, named_types, string};
 use steps::{Steps, VISIT};
 
-/// Most schemas in a schema, most values in an `enum`, most properties of an object.
+/// Most schemas in a schema, and most values in an `enum`.
 const MAX_NODES: usize = 2000;
 const MAX_VALUES: usize = 4000;
-const MAX_PROPERTIES: usize = 128;
-/// The longest name of a property, and all names on the way to a value, in bytes.
-const MAX_NAME: usize = 256;
+/// All names of properties on the way to a value, in bytes.
 const MAX_PATH: usize = 2048;
 /// Bytes of stack to read a schema with: [`MAX_PATH`] allows four hundred levels, each some kilobytes.
 const STACK: usize = 16 << 20;
@@ -84,17 +84,6 @@ const BEYOND: [&str; 14] = [
     "$recursiveRef",
 ];
 
-/// A JSON string's character: what the converter has, without surrogates, of which two halves could go astray.
-const CHAR: &str = r#"[^"\\\x7F\x00-\x1F\uD800-\uDFFF] | [\\] (["\\bfnrt] | "u" ([0-9a-ce-fA-CE-F] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))"#;
-/// A day of the Gregorian calendar: the converter has a 30th of February.
-const DATE: &str = concat!(
-    r#"[0-9]{4} "-" (("0" [1-9] | "1" [0-2]) "-" ("0" [1-9] | "1" [0-9] | "2" [0-8]) | "#,
-    r#"("0" [13-9] | "1" [0-2]) "-" ("29" | "30") | ("0" [13578] | "1" [02]) "-31") | "#,
-    r#"([0-9]{2} ("0" [48] | [2468] [048] | [13579] [26]) | ([02468] [048] | [13579] [26]) "00") "-02-29""#,
-);
-/// A number that every parser can hold: exponents of one or two digits.
-const NUMBER: &str = r#"("-"? integral-part) ("." decimal-part)? ([eE] [-+]? [0-9] [0-9]?)?"#;
-
 /// Reads the field: an object, or a string that holds one.
 ///
 /// # Errors
@@ -117,7 +106,7 @@ pub fn read(value: &Value) -> Result<Value> {
 pub fn to_grammar(schema: &Value) -> Result<String> {
     let plain = stack::with(STACK, "json_schema", || plain(schema).map_err(Error::invalid))?;
     let grammar = schema_to_grammar(&plain)?;
-    Ok(grammar.lines().map(repair).collect())
+    Ok(grammar.lines().map(repair::repair).collect())
 }
 
 /// The schema in the converter's terms, as JSON.
@@ -131,25 +120,6 @@ fn plain(schema: &Value) -> Checked<String> {
         defs.insert(name, plain);
     }
     Ok(json!({"$ref": root["$ref"], "$defs": defs}).to_string())
-}
-
-/// A rule of the converter's, corrected.
-fn repair(line: &str) -> String {
-    match line.split_once(" ::= ") {
-        Some(("char", _)) => format!("char ::= {CHAR}\n"),
-        Some(("number", _)) => format!("number ::= {NUMBER}\n"),
-        Some(("date", _)) => format!("date ::= {DATE}\n"),
-        // A name that is none of some may begin with anything but a quote there; also with half an escape. And what may be
-        // left out has to be one rule (the converter's own begin with `ref` here): the parser counts all in it as repeated.
-        Some((name, body)) if body.starts_with("[\"] ( ") => {
-            let body = body.replace("[^\"", "[^\"\\\\\\x7F\\x00-\\x1F\\uD800-\\uDFFF");
-            match body.strip_prefix("[\"] ( ").and_then(|body| body.strip_suffix(" )? [\"]")) {
-                Some(inner) => format!("{name} ::= [\"] names-{name}? [\"]\nnames-{name} ::= {inner}\n"),
-                None => format!("{name} ::= {body}\n"),
-            }
-        }
-        _ => format!("{line}\n"),
-    }
 }
 
 type Checked<T> = std::result::Result<T, String>;
@@ -334,109 +304,6 @@ impl<'a> Reader<'a> {
             },
             _ => Ok(json!({ "type": name })),
         }
-    }
-
-    fn object(&mut self, map: &Map<String, Value>, at: &str, names: usize) -> Checked<Value> {
-        let empty = Map::new();
-        let properties = match map.get("properties") {
-            None => &empty,
-            Some(Value::Object(properties)) => properties,
-            Some(_) => return wrong(at, "properties must be an object"),
-        };
-        let required = strings(map, "required", at)?;
-        self.steps.take(VISIT * (properties.len() + required.len()), at)?;
-        let needed: HashSet<&str> = required.iter().copied().collect();
-        let additional = match map.get("additionalProperties") {
-            None if map.contains_key("properties") || !required.is_empty() => None,
-            None | Some(Value::Bool(true)) => Some(json!(true)),
-            Some(Value::Bool(false)) => None,
-            Some(schema) => Some(self.schema(schema, &format!("{at}/additionalProperties"), names + 20)?),
-        };
-        let mut out = Map::new();
-        for (name, schema) in properties {
-            if schema != &Value::Bool(false) {
-                let plain = self.schema(schema, &format!("{at}/properties/{name}"), names + name.len() + 1)?;
-                out.insert(name.clone(), plain);
-            } else if needed.contains(name.as_str()) {
-                return wrong(at, format!("{} is required and never valid", show(&json!(name))));
-            } else if additional.is_some() {
-                // Left out, its name would be as good as any other for an additional one.
-                let at = format!("{at}/properties/{name}");
-                return wrong(&at, "false beside additionalProperties cannot be enforced");
-            }
-        }
-        for name in &required {
-            if !out.contains_key(*name) {
-                if map.get("additionalProperties") == Some(&Value::Bool(false)) {
-                    return wrong(at, format!("{} is required and is no property", show(&json!(name))));
-                }
-                // Read again, not copied: schemas are counted where they are read, and a copy may hold a lot of copies.
-                let any = match map.get("additionalProperties") {
-                    Some(any @ Value::Object(_)) => {
-                        self.schema(any, &format!("{at}/additionalProperties"), names + 20)?
-                    }
-                    _ => json!({}),
-                };
-                out.insert((*name).to_owned(), any);
-            }
-        }
-        if out.len() > MAX_PROPERTIES {
-            return wrong(at, format!("more than {MAX_PROPERTIES} properties"));
-        }
-        let odd = |name: &str| name.is_empty() || name.contains(['"', '\\', '[', ']', '^', '-', '*']);
-        for name in out.keys() {
-            if name.len() > MAX_NAME {
-                return wrong(at, format!("a property's name of more than {MAX_NAME} bytes"));
-            }
-            if name == "*" || additional.is_some() && (odd(name) || name.contains(char::is_control)) {
-                let name = show(&json!(name));
-                return wrong(at, format!("the property {name} cannot be told from additional ones by a grammar"));
-            }
-        }
-        let few = count(map, "minProperties", at)?.is_some_and(|least| least > needed.len() as u64);
-        let many = count(map, "maxProperties", at)?.is_some_and(|most| additional.is_some() || most < out.len() as u64);
-        if few || many {
-            return wrong(at, "minProperties and maxProperties cannot be enforced by a grammar");
-        }
-        Ok(json!({
-            "type": "object", "properties": out, "required": required,
-            "additionalProperties": additional.unwrap_or(json!(false)),
-        }))
-    }
-
-    fn array(&mut self, map: &Map<String, Value>, at: &str, names: usize) -> Checked<Value> {
-        if map.get("uniqueItems") == Some(&Value::Bool(true)) {
-            return wrong(at, "uniqueItems cannot be enforced by a grammar");
-        }
-        let (least, most) = bounds(map, "minItems", "maxItems", at)?;
-        let items = map.get("items");
-        let tuple = map.get("prefixItems").or(items.filter(|items| items.is_array()));
-        if let Some(tuple) = tuple {
-            let Some(tuple) = tuple.as_array() else { return wrong(at, "prefixItems must be an array") };
-            if map.contains_key("prefixItems") && items.is_some_and(Value::is_array) {
-                return wrong(at, "items beside prefixItems must be one schema");
-            }
-            let len = tuple.len() as u64;
-            if least > len || most.is_some_and(|most| most < len) {
-                return wrong(at, format!("a tuple has as many items as prefixItems, {len}"));
-            }
-            let mut out = Vec::new();
-            for (i, item) in tuple.iter().enumerate() {
-                out.push(self.schema(item, &format!("{at}/prefixItems/{i}"), names + 12)?);
-            }
-            return Ok(json!({"type": "array", "items": out}));
-        }
-        let (items, most) = match items {
-            Some(Value::Bool(false)) if least == 0 => (json!({}), Some(0)),
-            Some(items) => (self.schema(items, &format!("{at}/items"), names + 5)?, most),
-            None => (json!({}), most),
-        };
-        let mut out = json!({"type": "array", "items": items, "minItems": least});
-        if let Some(most) = most {
-            let most = if least == 0 { most.min(MAX_ITEMS) } else { most };
-            out["maxItems"] = json!(most);
-        }
-        Ok(out)
     }
 }
 

@@ -5,11 +5,12 @@
 //! tokens, which `tests/grammar_llama.rs` checks, with errors that say where, bounded work for each token, and copies that
 //! cost nothing.
 //!
-//! - `parse`: text to `rules`; `automaton`: a text's way through them; `utf8`: characters cut in two.
+//! - `scanner` and `parse`: text to `rules`; `automaton`: a text's way through them; `utf8`: characters cut in two.
 
 mod automaton;
 mod parse;
 mod rules;
+mod scanner;
 mod utf8;
 
 use std::sync::Arc;

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 
 use super::rules::{Class, Draft, Rules, Symbol};
+use super::scanner::{Scanner, Wrong, is_word};
 
 /// Most times that something may be repeated, and most rules that a repetition may repeat; an upper bound above it means
 /// no bound. llama.cpp's number.
@@ -16,44 +17,25 @@ pub(super) const MAX_REPEAT: u64 = 2000;
 const MAX_SYMBOLS: usize = 1 << 21;
 /// What a rule takes beside its symbols, in symbols.
 const RULE: usize = 8;
-/// Characters of the grammar that an error shows.
-const SHOWN: usize = 24;
-
 /// Finds the one token that a text in angle brackets is.
 pub(super) type FindToken<'a> = &'a dyn Fn(&str) -> Option<u32>;
 
 /// The rules of `gbnf`, whose start is `root`. The error says where it is wrong and why.
 pub(super) fn parse(gbnf: &str, find_token: FindToken<'_>) -> Result<Rules, String> {
-    let mut parser =
-        Parser { text: gbnf, at: 0, find_token, ids: HashMap::new(), drafts: Vec::new(), classes: Vec::new(), size: 0 };
+    let mut parser = Parser {
+        scanner: Scanner::new(gbnf),
+        find_token,
+        ids: HashMap::new(),
+        drafts: Vec::new(),
+        classes: Vec::new(),
+        size: 0,
+    };
     parser.grammar().map_err(|wrong| wrong.describe(gbnf))?;
     Rules::link(&parser.drafts, parser.classes).map_err(|wrong| wrong.describe(gbnf))
 }
 
-/// What is wrong, and the byte where it is.
-pub(super) struct Wrong {
-    pub(super) at: usize,
-    pub(super) what: String,
-}
-
-impl Wrong {
-    fn describe(&self, text: &str) -> String {
-        let (before, after) = text.split_at_checked(self.at).unwrap_or((text, ""));
-        let line = before.matches('\n').count() + 1;
-        let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
-        let rest: String = after.split(['\r', '\n']).next().unwrap_or("").chars().take(SHOWN).collect();
-        let shown = match (after.is_empty(), rest.is_empty()) {
-            (true, _) => "the end".to_owned(),
-            (false, true) => "the line's end".to_owned(),
-            (false, false) => format!("{rest:?}"),
-        };
-        format!("line {line}, column {column}: {} at {shown}", self.what)
-    }
-}
-
 struct Parser<'a> {
-    text: &'a str,
-    at: usize,
+    scanner: Scanner<'a>,
     find_token: FindToken<'a>,
     ids: HashMap<&'a str, u32>,
     drafts: Vec<Draft<'a>>,
@@ -85,67 +67,31 @@ impl Group {
 }
 
 impl<'a> Parser<'a> {
-    fn wrong<T>(&self, what: impl Into<String>) -> Result<T, Wrong> {
-        Err(Wrong { at: self.at, what: what.into() })
-    }
-
-    fn peek(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
-    }
-
-    /// Skips `byte` if it is next.
-    fn eat(&mut self, byte: u8) -> bool {
-        let found = self.peek() == Some(byte);
-        self.at += usize::from(found);
-        found
-    }
-
-    /// Skips and returns the bytes of a kind.
-    fn take_while(&mut self, kind: impl Fn(u8) -> bool) -> &'a str {
-        let start = self.at;
-        while self.peek().is_some_and(&kind) {
-            self.at += 1;
-        }
-        self.text.get(start..self.at).unwrap_or("")
-    }
-
-    /// Skips blanks and comments.
-    fn space(&mut self, newlines: bool) {
-        loop {
-            self.take_while(|byte| matches!(byte, b' ' | b'\t') || newlines && matches!(byte, b'\r' | b'\n'));
-            if self.peek() != Some(b'#') {
-                return;
-            }
-            self.take_while(|byte| !matches!(byte, b'\r' | b'\n'));
-        }
-    }
-
     fn grammar(&mut self) -> Result<(), Wrong> {
-        self.space(true);
-        while self.peek().is_some() {
+        self.scanner.space(true);
+        while self.scanner.peek().is_some() {
             self.rule()?;
-            self.space(true);
+            self.scanner.space(true);
         }
         Ok(())
     }
 
     fn rule(&mut self) -> Result<(), Wrong> {
-        let at = self.at;
-        let name = self.take_while(is_word);
+        let at = self.scanner.at();
+        let name = self.scanner.take_while(is_word);
         if name.is_empty() {
-            return self.wrong("expecting a rule's name");
+            return self.scanner.wrong("expecting a rule's name");
         }
         let rule = self.id(name, at);
-        self.space(false);
-        if !self.text.get(self.at..).is_some_and(|rest| rest.starts_with("::=")) {
-            return self.wrong("expecting ::=");
+        self.scanner.space(false);
+        if !self.scanner.eat_text("::=") {
+            return self.scanner.wrong("expecting ::=");
         }
-        self.at += 3;
-        self.space(true);
+        self.scanner.space(true);
         self.alternatives(name, rule)?;
-        match self.peek() {
+        match self.scanner.peek() {
             None | Some(b'\r' | b'\n') => Ok(()),
-            Some(_) => self.wrong("expecting newline or end"),
+            Some(_) => self.scanner.wrong("expecting newline or end"),
         }
     }
 
@@ -162,7 +108,7 @@ impl<'a> Parser<'a> {
     /// A rule for a part of the rule `name`.
     fn part(&mut self, name: &'a str, body: Option<Vec<Symbol>>) -> u32 {
         let id = number(self.drafts.len());
-        self.drafts.push(Draft { name, at: self.at, body });
+        self.drafts.push(Draft { name, at: self.scanner.at(), body });
         id
     }
 
@@ -178,7 +124,7 @@ impl<'a> Parser<'a> {
     fn grow(&mut self, symbols: usize) -> Result<(), Wrong> {
         self.size = self.size.saturating_add(symbols);
         if self.size > MAX_SYMBOLS {
-            return self.wrong(format!("the grammar expands to more than {MAX_SYMBOLS} symbols"));
+            return self.scanner.wrong(format!("the grammar expands to more than {MAX_SYMBOLS} symbols"));
         }
         Ok(())
     }
@@ -187,11 +133,11 @@ impl<'a> Parser<'a> {
     fn alternatives(&mut self, name: &'a str, rule: u32) -> Result<(), Wrong> {
         let mut outer: Vec<Group> = Vec::new();
         let mut here = Group::new(rule, 0);
-        while let Some(byte) = self.peek() {
+        while let Some(byte) = self.scanner.peek() {
             match byte {
                 b'(' => {
-                    self.at += 1;
-                    self.space(true);
+                    self.scanner.skip();
+                    self.scanner.space(true);
                     let rules_before = self.drafts.len();
                     let inner = Group::new(self.part(name, None), rules_before);
                     outer.push(std::mem::replace(&mut here, inner));
@@ -204,11 +150,11 @@ impl<'a> Parser<'a> {
                     here.item_rules = (self.drafts.len() - inner.rules_before) as u64;
                     here.body.push(Symbol::Rule(inner.rule));
                     self.define(inner);
-                    self.at += 1;
+                    self.scanner.skip();
                 }
                 b'|' => {
-                    self.at += 1;
-                    self.space(true);
+                    self.scanner.skip();
+                    self.scanner.space(true);
                     here.body.push(Symbol::Or);
                     here.begin_item();
                     continue;
@@ -217,40 +163,35 @@ impl<'a> Parser<'a> {
                 b'[' => self.class(&mut here)?,
                 b'<' | b'!' => self.token(&mut here)?,
                 b'.' => {
-                    self.at += 1;
+                    self.scanner.skip();
                     here.begin_item();
                     here.body.push(Symbol::Any);
                 }
                 b'*' | b'+' | b'?' | b'{' => self.repetition(&mut here, name, !outer.is_empty())?,
                 _ if is_word(byte) => {
-                    let at = self.at;
-                    let mentioned = self.take_while(is_word);
+                    let at = self.scanner.at();
+                    let mentioned = self.scanner.take_while(is_word);
                     here.begin_item();
                     here.body.push(Symbol::Rule(self.id(mentioned, at)));
                 }
                 _ => break,
             }
             self.grow(1)?;
-            self.space(!outer.is_empty());
+            self.scanner.space(!outer.is_empty());
         }
         if !outer.is_empty() {
-            return self.wrong("expecting ')'");
+            return self.scanner.wrong("expecting ')'");
         }
         self.define(here);
         Ok(())
     }
 
-    /// The error of a text that ends inside of what `open` opened at `start`.
-    fn not_closed<T>(&self, start: usize, open: &str) -> Result<T, Wrong> {
-        Err(Wrong { at: start, what: format!("unexpected end of input: the {open} is not closed") })
-    }
-
     fn literal(&mut self, here: &mut Group) -> Result<(), Wrong> {
-        let start = self.at;
-        self.at += 1;
+        let start = self.scanner.at();
+        self.scanner.skip();
         here.begin_item();
-        while !self.eat(b'"') {
-            let Some(char) = self.char()? else { return self.not_closed(start, "\"") };
+        while !self.scanner.eat(b'"') {
+            let Some(char) = self.scanner.char()? else { return self.scanner.not_closed(start, "\"") };
             here.body.push(Symbol::Char(char));
             self.grow(1)?;
         }
@@ -258,18 +199,18 @@ impl<'a> Parser<'a> {
     }
 
     fn class(&mut self, here: &mut Group) -> Result<(), Wrong> {
-        let start = self.at;
-        self.at += 1;
-        let negated = self.eat(b'^');
+        let start = self.scanner.at();
+        self.scanner.skip();
+        let negated = self.scanner.eat(b'^');
         let mut ranges = Vec::new();
-        while !self.eat(b']') {
-            let Some(first) = self.char()? else { return self.not_closed(start, "[") };
-            let rest = self.text.as_bytes().get(self.at..).unwrap_or(&[]);
+        while !self.scanner.eat(b']') {
+            let Some(first) = self.scanner.char()? else { return self.scanner.not_closed(start, "[") };
+            let rest = self.scanner.rest().as_bytes();
             let last = match rest {
                 [b'-', b']', ..] => first,
                 [b'-', ..] => {
-                    self.at += 1;
-                    let Some(last) = self.char()? else { return self.not_closed(start, "[") };
+                    self.scanner.skip();
+                    let Some(last) = self.scanner.char()? else { return self.scanner.not_closed(start, "[") };
                     last
                 }
                 _ => first,
@@ -286,66 +227,33 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// A character or an escape; `None` at the end.
-    fn char(&mut self) -> Result<Option<u32>, Wrong> {
-        let Some(char) = self.text.get(self.at..).and_then(|rest| rest.chars().next()) else { return Ok(None) };
-        if char != '\\' {
-            self.at += char.len_utf8();
-            return Ok(Some(u32::from(char)));
-        }
-        let escape = self.text.as_bytes().get(self.at + 1).copied();
-        let digits = match escape {
-            Some(b'x') => 2,
-            Some(b'u') => 4,
-            Some(b'U') => 8,
-            Some(b't') => return Ok(self.escaped('\t')),
-            Some(b'r') => return Ok(self.escaped('\r')),
-            Some(b'n') => return Ok(self.escaped('\n')),
-            Some(byte @ (b'\\' | b'"' | b'[' | b']' | b'-')) => return Ok(self.escaped(char::from(byte))),
-            _ => return self.wrong("unknown escape"),
-        };
-        self.at += 2;
-        let end = self.at + digits;
-        let value = self.text.get(self.at..end).filter(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        let Some(value) = value.and_then(|hex| u32::from_str_radix(hex, 16).ok()) else {
-            return self.wrong(format!("expecting {digits} hex chars"));
-        };
-        self.at = end;
-        Ok(Some(value))
-    }
-
-    fn escaped(&mut self, char: char) -> Option<u32> {
-        self.at += 2;
-        Some(u32::from(char))
-    }
-
     /// `<text>` or `<[number]>`; `!` before it means any other token.
     fn token(&mut self, here: &mut Group) -> Result<(), Wrong> {
-        let negated = self.eat(b'!');
-        let start = self.at;
-        if !self.eat(b'<') {
-            return self.wrong("expecting '<'");
+        let negated = self.scanner.eat(b'!');
+        let start = self.scanner.at();
+        if !self.scanner.eat(b'<') {
+            return self.scanner.wrong("expecting '<'");
         }
-        let token = if self.eat(b'[') {
-            let at = self.at;
-            let digits = self.take_while(|byte| byte.is_ascii_digit());
+        let token = if self.scanner.eat(b'[') {
+            let at = self.scanner.at();
+            let digits = self.scanner.take_while(|byte| byte.is_ascii_digit());
             let token = match digits.parse::<u32>() {
                 Ok(token) => token,
-                Err(_) if digits.is_empty() => return self.wrong("expecting integer"),
+                Err(_) if digits.is_empty() => return self.scanner.wrong("expecting integer"),
                 Err(_) => return Err(Wrong { at, what: "parsed token id is too big".into() }),
             };
             for close in [b']', b'>'] {
-                if !self.eat(close) {
-                    return self.wrong(format!("expecting '{}'", char::from(close)));
+                if !self.scanner.eat(close) {
+                    return self.scanner.wrong(format!("expecting '{}'", char::from(close)));
                 }
             }
             token
         } else {
-            self.take_while(|byte| byte != b'>');
-            if !self.eat(b'>') {
-                return self.wrong("expecting '>'");
+            self.scanner.take_while(|byte| byte != b'>');
+            if !self.scanner.eat(b'>') {
+                return self.scanner.wrong("expecting '>'");
             }
-            let text = self.text.get(start..self.at).unwrap_or("");
+            let text = self.scanner.since(start);
             let Some(token) = (self.find_token)(text) else {
                 return Err(Wrong { at: start, what: "invalid token (not one token of the vocabulary)".into() });
             };
@@ -357,39 +265,39 @@ impl<'a> Parser<'a> {
     }
 
     fn repetition(&mut self, here: &mut Group, name: &'a str, nested: bool) -> Result<(), Wrong> {
-        let start = self.at;
-        let (least, most) = match self.peek() {
+        let start = self.scanner.at();
+        let (least, most) = match self.scanner.peek() {
             Some(b'*') => (0, None),
             Some(b'+') => (1, None),
             Some(b'?') => (0, Some(1)),
             _ => self.bounds(nested)?,
         };
-        if self.at == start {
-            self.at += 1;
+        if self.scanner.at() == start {
+            self.scanner.skip();
         }
         self.repeat(here, name, least, most).map_err(|what| Wrong { at: start, what })
     }
 
     /// `{m}`, `{m,}` or `{m,n}`.
     fn bounds(&mut self, nested: bool) -> Result<(u64, Option<u64>), Wrong> {
-        let start = self.at;
-        self.at += 1;
-        self.space(nested);
-        let least = match self.count()? {
+        let start = self.scanner.at();
+        self.scanner.skip();
+        self.scanner.space(nested);
+        let least = match self.scanner.count()? {
             Some(least) => least,
-            None => return self.wrong("expecting an int"),
+            None => return self.scanner.wrong("expecting an int"),
         };
-        self.space(nested);
+        self.scanner.space(nested);
         let mut most = Some(least);
-        if self.eat(b',') {
-            self.space(nested);
-            most = self.count()?;
-            self.space(nested);
-            if !self.eat(b'}') {
-                return self.wrong("expecting '}'");
+        if self.scanner.eat(b',') {
+            self.scanner.space(nested);
+            most = self.scanner.count()?;
+            self.scanner.space(nested);
+            if !self.scanner.eat(b'}') {
+                return self.scanner.wrong("expecting '}'");
             }
-        } else if !self.eat(b'}') {
-            return self.wrong("expecting ','");
+        } else if !self.scanner.eat(b'}') {
+            return self.scanner.wrong("expecting ','");
         }
         let wrong = |what: String| Err(Wrong { at: start, what });
         if least > MAX_REPEAT {
@@ -399,15 +307,6 @@ impl<'a> Parser<'a> {
             Some(most) if most < least => wrong(format!("a repetition of at least {least} and at most {most}")),
             most => Ok((least, most)),
         }
-    }
-
-    fn count(&mut self) -> Result<Option<u64>, Wrong> {
-        let at = self.at;
-        let digits = self.take_while(|byte| byte.is_ascii_digit());
-        if digits.is_empty() {
-            return Ok(None);
-        }
-        digits.parse().map(Some).map_err(|_| Wrong { at, what: "a number too large".into() })
     }
 
     /// Repeats the last item. `S{m,n}` becomes m times S and n - m rules that each hold one S more or nothing;
@@ -446,11 +345,6 @@ impl<'a> Parser<'a> {
         here.body.extend(last.map(Symbol::Rule));
         Ok(())
     }
-}
-
-/// What names are made of.
-fn is_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'-'
 }
 
 /// Positions and ids are below 2^21 by [`MAX_SYMBOLS`] and the length of a grammar.

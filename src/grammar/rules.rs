@@ -1,6 +1,6 @@
 //! The rules of a grammar, laid out for [`super::automaton`].
 
-use super::parse::Wrong;
+use super::scanner::Wrong;
 
 /// A piece of a rule's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,12 +6,17 @@
 //! cell that is stale, missing, doubled or misplaced changes the text. Its evaluations can be made to fail ([`Fault`]),
 //! and take time on a clock that only they move on ([`clock`]), so that a run can be repeated exactly.
 
+mod checks;
+mod voice;
+
 use std::cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::{Batch, Context, DecodeError, SeqId, Token, padding};
+
+pub(crate) use self::voice::{Voice, mix};
 
 /// What goes wrong in an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,60 +27,6 @@ pub(crate) enum Fault {
     Aborted(usize),
     /// It fails there.
     Failed(usize),
-}
-
-/// How a script speaks: every row of its logits, as a function of what is seen.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Voice {
-    /// Texts differ with it.
-    pub(crate) seed: u64,
-    /// It says the tokens from [`Voice::FIRST`] on, so many.
-    pub(crate) n_words: u32,
-    /// How much logits depend on the last two tokens alone: a text repeats itself the more.
-    pub(crate) near: f32,
-    /// How much they depend on all tokens.
-    pub(crate) far: f32,
-    /// What a draft's logits have of their own.
-    pub(crate) noise: f32,
-    /// One in so many rows ends the text; 0: none does.
-    pub(crate) ends: u64,
-    /// The logit of all other tokens.
-    pub(crate) floor: f32,
-}
-
-impl Voice {
-    /// Where its words begin. In the shipped models' vocabulary these and the following ones are pieces of ASCII text.
-    pub(crate) const FIRST: Token = 300;
-
-    /// What is seen of a token that was evaluated with these LoRA scales.
-    pub(crate) fn sight(token: Token, scales: &[f32]) -> u64 {
-        let adapted = scales.iter().fold(1, |hash, scale| mix(hash ^ u64::from(scale.to_bits())));
-        mix(adapted ^ u64::from(token.unsigned_abs()))
-    }
-
-    /// The logits behind these tokens; `end` ends a text.
-    pub(crate) fn logits(&self, seen: &[u64], n_vocab: usize, end: Token) -> Vec<f32> {
-        let hash = |seen: &[u64], domain| seen.iter().fold(mix(self.seed ^ domain), |hash, token| mix(hash ^ token));
-        let (near, far) = (hash(&seen[seen.len().saturating_sub(2)..], 1), hash(seen, 2));
-        let part = |hash, word| (mix(hash ^ word) >> 40) as f32 / (1 << 24) as f32;
-        let mut row = vec![self.floor; n_vocab];
-        for word in 0..self.n_words {
-            let (at, word) = (Voice::FIRST as usize + word as usize, u64::from(word) + 10);
-            row[at] = self.near * part(near, word) + self.far * part(far, word) + self.noise * part(mix(far), word);
-        }
-        if self.ends > 0 && mix(far ^ 7).is_multiple_of(self.ends) {
-            row[end as usize] = self.near + self.far;
-        }
-        row
-    }
-}
-
-/// SplitMix64's next number.
-pub(crate) fn mix(hash: u64) -> u64 {
-    let hash = hash.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    hash ^ (hash >> 31)
 }
 
 thread_local! {
@@ -260,7 +211,7 @@ impl Script {
         }
         let parts = self.split(&new);
         if self.padding && !may_be_alone {
-            self.check_company(&new, &parts);
+            self.check_padding(&new, &parts);
         }
         self.check_division(&new, &parts);
         for (number, part) in parts.iter().enumerate() {
@@ -280,49 +231,6 @@ impl Script {
         self.seen = seen.map(|(seen, output)| (*output != 0).then_some(seen)).collect();
         self.rows.resize(new.len(), None);
         Ok(())
-    }
-
-    /// What llama.cpp refuses: tokens that do not follow what their sequences hold, and sequences that part and meet
-    /// again.
-    fn check_order(&self, new: &[Cell]) {
-        let (mut next, mut sets) = (BTreeMap::new(), BTreeMap::new());
-        for cell in new {
-            for sequence in cell.all() {
-                let next = next.entry(sequence).or_insert_with(|| self.len(sequence));
-                assert_eq!(cell.position, *next, "a token of sequence {sequence} does not follow those before it");
-                *next += 1;
-                let set = sets.entry(sequence).or_insert(u64::MAX);
-                *set &= cell.sequences;
-                assert!(*set != 0, "sequence {sequence} shares tokens with ever other sequences");
-            }
-        }
-    }
-
-    /// That nobody is alone in a physical batch, or in its buffer's part of it.
-    fn check_company(&self, new: &[Cell], parts: &[Vec<usize>]) {
-        for part in parts {
-            let mut of_buffer = BTreeMap::new();
-            for index in part {
-                *of_buffer.entry(if self.unified { 0 } else { new[*index].first() }).or_insert(0) += 1;
-            }
-            assert!(of_buffer.values().all(|n| *n > 1), "a token is evaluated alone: {of_buffer:?}");
-        }
-    }
-
-    /// That many tokens of a sequence are divided as if they were alone in the batch.
-    fn check_division(&self, new: &[Cell], parts: &[Vec<usize>]) {
-        let sequences: BTreeSet<SeqId> = new.iter().map(Cell::first).filter(|_| !self.unified).collect();
-        for sequence in sequences {
-            let count = |part: &Vec<usize>| part.iter().filter(|index| new[**index].first() == sequence).count();
-            let counts: Vec<usize> = parts.iter().map(count).filter(|count| *count > 0).collect();
-            let n: usize = counts.iter().sum();
-            let alone = |counts: &[usize]| counts.iter().rev().skip(1).all(|count| *count == self.n_ubatch);
-            // Two more get the other kind of evaluation: one may be padding.
-            assert!(
-                n < self.n_alike + 2 || alone(&counts),
-                "{n} tokens of sequence {sequence} are divided: {counts:?}"
-            );
-        }
     }
 
     /// The physical batches, as indices.
