@@ -1,5 +1,5 @@
-//! On CPUs no token is evaluated alone where that would change its last bits: without flash attention, and with it where
-//! several threads would divide a single query's keys.
+//! What keeps a token's last bits from depending on whether it is evaluated alone, on CPUs: it is padded with another one, or, with
+//! flash attention, evaluated by other kernels.
 //!
 //! On CPUs ggml's flash kernel takes one query after the other, if it has fewer than 64. Multiplying matrices instead
 //! (`flash_attn: "off"`) checks drafts faster. But a product with one column (`ggml_vec_dot_*`) is summed up in
@@ -92,7 +92,7 @@ fn is_slow(model: &Model) -> bool {
         && model.head_sizes().is_some_and(|sizes| sizes.iter().any(|size| size % STEP != 0))
 }
 
-/// Sees to it that no token of a context is evaluated alone.
+/// Sees to it that no token in a context's batches is alone.
 #[derive(Debug)]
 pub(super) struct Padding {
     /// Most tokens that llama.cpp takes.
