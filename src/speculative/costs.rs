@@ -28,11 +28,10 @@ pub struct Costs {
     bulk: Option<(usize, f64)>,
     /// How slow the machine is now, against the table.
     scale: f64,
-    /// Seconds for one drafted token; 0: none was seen.
+    /// Seconds for one drafted token, at `scale` 1; 0: none was seen.
     draft: f64,
-    /// The size of the last batches, and how many these were.
+    /// The size of the last batch.
     last: usize,
-    times: usize,
     /// Seconds more for a batch of another size, at `scale` 1, and how many such were seen.
     change: f64,
     changes: usize,
@@ -43,8 +42,6 @@ const FRESH_SCALE: f64 = 0.2;
 const FRESH_ENTRY: f64 = 0.1;
 const FRESH_DRAFT: f64 = 0.2;
 const FRESH_CHANGE: f64 = 0.05;
-/// Steps of the same size after which a change counts half.
-const PATIENCE: f64 = 32.0;
 /// A single slow evaluation (the machine did something else) must not count for many.
 const MOST_SLOWER: f64 = 2.0;
 /// Until measured: each further token of a batch costs this part of the first.
@@ -57,18 +54,7 @@ impl Default for Costs {
         let guess = |n| if n == 0 { 0.0 } else { 1.0 + GUESSED_SLOPE * (n - 1) as f64 };
         let v = (0..=MAX_MEASURED).map(guess).collect();
         let target = vec![0.0; MAX_MEASURED];
-        Costs {
-            target,
-            v,
-            padded: false,
-            bulk: None,
-            scale: 1.0,
-            draft: 0.0,
-            last: 0,
-            times: 0,
-            change: 0.0,
-            changes: 0,
-        }
+        Costs { target, v, padded: false, bulk: None, scale: 1.0, draft: 0.0, last: 0, change: 0.0, changes: 0 }
     }
 }
 
@@ -79,7 +65,7 @@ impl Costs {
         let (time, n) = (time.as_secs_f64() / self.scale, self.evaluated(n));
         let changed = self.last != n;
         let change = if changed { self.change } else { 0.0 };
-        (self.last, self.times) = (n, if changed { 1 } else { self.times + 1 });
+        self.last = n;
         if let Some(entry) = n.checked_sub(1).and_then(|index| self.target.get_mut(index)) {
             if *entry <= 0.0 {
                 *entry = (time - change).max(time / 2.0);
@@ -102,7 +88,7 @@ impl Costs {
 
     /// A target batch of `n` tokens, of prompts and others.
     pub fn saw_mixed(&mut self, n: usize) {
-        (self.last, self.times) = (n, 1);
+        self.last = n;
     }
 
     /// How many tokens are evaluated for `n`.
@@ -137,7 +123,7 @@ impl Costs {
         if n == 0 {
             return;
         }
-        let each = time.as_secs_f64() / n as f64;
+        let each = time.as_secs_f64() / n as f64 / self.scale;
         let known = self.draft > 0.0;
         self.draft =
             if known { self.draft + FRESH_DRAFT * (each.min(MOST_SLOWER * self.draft) - self.draft) } else { each };
@@ -153,12 +139,20 @@ impl Costs {
         })
     }
 
-    /// [`Costs::v`] for the next batch: more, where it has not the size of the last one. A change is paid once and may be worth it
-    /// for long, so it counts the less, the longer the size has been the same: what pays lastingly comes in the end, what would
-    /// come and go with each step does not.
-    pub fn next(&self) -> impl Fn(usize) -> f64 + '_ {
-        let change = self.change / self.one() / (1.0 + self.times.saturating_sub(1) as f64 / PATIENCE);
-        move |n| self.v(n) + if self.evaluated(n) == self.last { 0.0 } else { change }
+    /// [`Costs::v`] for the next batch and what it takes to come to that size and, where `home` is the size of the steps after it,
+    /// to leave it again.
+    pub fn next(&self, home: Option<usize>) -> impl Fn(usize) -> f64 + '_ {
+        let (change, home) = (self.change(), home.map(|home| self.evaluated(home)));
+        move |n| {
+            let n_evaluated = self.evaluated(n);
+            let changes = u8::from(n_evaluated != self.last) + u8::from(home.is_some_and(|home| home != n_evaluated));
+            self.v(n) + change * f64::from(changes)
+        }
+    }
+
+    /// What a batch of another size than the last one costs more, in evaluations of one token.
+    pub fn change(&self) -> f64 {
+        self.change / self.one()
     }
 
     /// Computes the v(n) anew.
@@ -187,7 +181,7 @@ impl Costs {
 
     /// c: what a drafted token costs, in evaluations of one token by the target.
     pub fn c(&self) -> f64 {
-        if self.draft > 0.0 { self.in_evaluations(self.draft) } else { GUESSED_DRAFT }
+        if self.draft > 0.0 { self.in_evaluations(self.draft * self.scale) } else { GUESSED_DRAFT }
     }
 
     /// A time in evaluations of one token by the target.
@@ -245,6 +239,10 @@ pub(super) mod tests {
         }
         assert!((costs.v(8) - 3.0).abs() < 1e-6, "{}", costs.v(8));
         assert!((costs.v(4) - 1.5).abs() < 0.6, "mostly the machine's doing: {}", costs.v(4));
+        assert!((costs.c() - 0.1).abs() < 1e-9, "the machine got slower, for the draft as well: {}", costs.c());
+        for _ in 0..200 {
+            costs.saw_draft(1, Duration::from_millis(10));
+        }
         assert!(costs.c() < 0.08, "the target got slower, not the draft: {}", costs.c());
     }
 
@@ -261,12 +259,12 @@ pub(super) mod tests {
             assert!((costs.v(n) - v).abs() < 0.1, "v({n}) = {}", costs.v(n));
         }
         costs.saw_mixed(4);
-        assert_eq!(costs.next()(4), costs.v(4));
-        assert!((costs.next()(8) - costs.v(8) - 0.5).abs() < 0.1, "{} {}", costs.next()(8), costs.v(8));
-        for _ in 0..32 {
-            costs.saw_target(4, Duration::from_millis(150));
+        for (home, n, changes) in
+            [(None, 4, 0.0), (None, 8, 1.0), (Some(4), 8, 2.0), (Some(8), 8, 1.0), (Some(8), 4, 1.0)]
+        {
+            let more = costs.next(home)(n) - costs.v(n);
+            assert!((more - changes * 0.5).abs() < 0.1, "home {home:?}, {n}: {more}");
         }
-        assert!((costs.next()(8) - costs.v(8) - 0.25).abs() < 0.05, "{} {}", costs.next()(8), costs.v(8));
     }
 
     #[test]

@@ -187,6 +187,7 @@ impl Drafters {
     /// speculates and runs. `base`: how many slots generate, those included that do not speculate.
     pub fn draft<'a>(&mut self, view: impl Fn(usize) -> Option<SlotView<'a>>, base: usize) {
         if self.slots.iter().flatten().any(SlotDrafts::weighs) {
+            self.plan.settle(&self.costs, self.model_drafts(&view, base));
             self.plan.update(&self.costs, &self.rate, base);
         }
         for (slot, drafts) in self.slots.iter_mut().enumerate() {
@@ -208,6 +209,16 @@ impl Drafters {
             let had_to_be = drafts.drawer.is_some() && drafts.tries.is_a_try;
             drafts.tries.settle(chosen.is_some_and(|member| member.takes_time) && !had_to_be);
         }
+    }
+
+    /// The mean acceptance and the longest of the drafts that a model can make for the one slot that generates.
+    fn model_drafts<'a>(&self, view: &impl Fn(usize) -> Option<SlotView<'a>>, base: usize) -> Option<(f64, usize)> {
+        let generates = |slot: usize| view(slot).is_some_and(|view| view.room.is_some());
+        let (_, drafts) = self.slots.iter().enumerate().find(|(slot, _)| base == 1 && generates(*slot))?;
+        let drafts = drafts.as_ref().filter(|drafts| drafts.weighs())?;
+        let mut members = self.members.iter().zip(&drafts.proposals).filter(|(member, _)| member.takes_time);
+        let bias = &members.find_map(|(_, proposal)| proposal.as_ref())?.bias;
+        Some((bias.mean(), drafts.length.current()))
     }
 
     /// Asks one drafter for all slots: together when it is a model, which evaluates them in one batch.

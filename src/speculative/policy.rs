@@ -4,8 +4,11 @@
 //! token for each drafted one that is right. With A the product of the acceptances up to a token, and S the tokens that
 //! the engine makes in the time of one plain evaluation, m tokens gain ΣA and cost S · (v(B + m) - v(B)): renewal-reward's
 //! rule, whose S is the rate that results from following it (Dinkelbach's iteration, one step of it each step). v is a
-//! staircase, so the best m is looked for among all, not where the gain first falls. Where one slot generates, a batch of another
-//! size than the last one costs more ([`Costs::next`]).
+//! staircase, so the best m is looked for among all, not where the gain first falls.
+//!
+//! Where one slot generates, a batch of another size than the last one costs more ([`Costs::next`]): with small models as much as
+//! a token or two. So one size is home, the one that pays in the long run ([`Plan::settle`]), and a step of another size has to be
+//! worth the way there and back.
 //!
 //! A draft from the text costs nothing to make again, and where text is copied the next one is as good as this. What is not checked
 //! now is checked in the next step, so that a token saves no more than its share of such steps: there S is the rate at which this
@@ -21,6 +24,8 @@ use super::{Adaptive, Costs, MAX_DRAFT, Settings};
 const FADE: f64 = 0.95;
 /// How many tokens ahead a drafter looks for the end of a step of v.
 const LOOK_AHEAD: usize = 16;
+/// In how many steps another home has to make up for the way there.
+const PATIENCE: f64 = 32.0;
 
 /// The rate S of the whole engine: tokens in the time of one plain evaluation.
 #[derive(Debug, Default)]
@@ -52,6 +57,8 @@ pub struct Plan {
     base: f64,
     alone: f64,
     longest: usize,
+    /// Most tokens of drafts in the long run.
+    home: Option<usize>,
 }
 
 /// A draft from the text as far as it has been made.
@@ -71,6 +78,26 @@ impl Default for SoFar {
 }
 
 impl Plan {
+    /// One slot generates, and a model drafts for it up to `n_max` tokens accepted with this probability: how many of them bring the
+    /// most in the long run. `None`: no model does.
+    pub fn settle(&mut self, costs: &Costs, drafts: Option<(f64, usize)>) {
+        let before = self.home;
+        self.home = drafts.map(|(acceptance, n_max)| {
+            let (mut best, mut most, mut tokens, mut sure) = (0, 0.0, 0.0, 1.0);
+            for m in 0..=n_max.min(LOOK_AHEAD) {
+                tokens += sure;
+                sure *= acceptance;
+                let moves = before.is_some_and(|before| before != m);
+                let moving = if moves { costs.change() / PATIENCE } else { 0.0 };
+                let rate = tokens / (costs.v(1 + m) + costs.c() * m as f64 + moving);
+                if rate > most {
+                    (best, most) = (m, rate);
+                }
+            }
+            best
+        });
+    }
+
     /// Prices for a step in which `base` slots generate; before any does, as for one.
     pub fn update(&mut self, costs: &Costs, rate: &Rate, base: usize) {
         let base = base.max(1);
@@ -80,7 +107,7 @@ impl Plan {
         self.draft = rate * costs.c();
         self.verify.clear();
         // Of several, nobody knows what size the others' drafts lead to.
-        let next = costs.next();
+        let next = costs.next(self.home.map(|m| base + m));
         let cost = |n: usize| if base == 1 { next(n) } else { costs.v(n) };
         let alone = cost(base);
         (self.base, self.alone) = (base as f64, rate * alone);

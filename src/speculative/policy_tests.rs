@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::super::calibration::Choice;
 use super::super::costs::tests::costs;
 use super::*;
@@ -147,4 +149,49 @@ fn following_its_own_rate_leads_to_the_best_length() {
 
 fn acceptance_power(acceptance: f64, power: usize) -> f64 {
     acceptance.powi(i32::try_from(power).unwrap())
+}
+
+/// Where coming to another size costs more than a step gains, it is still worth it once and for all, and not to leave for a step.
+#[test]
+fn the_size_that_pays_in_the_long_run_is_come_to_and_kept() {
+    let mut costs = costs(&[(1, 100), (2, 120), (3, 300)], 25.0);
+    for step in 0..400 {
+        let (n, ms) = [(1, 150), (1, 100), (2, 170), (2, 120)][step % 4];
+        costs.saw_target(n, Duration::from_millis(ms));
+    }
+    assert!((costs.change() - 0.5).abs() < 0.05, "{}", costs.change());
+    let planned = |costs: &Costs, drafts| {
+        let (mut plan, mut rate) = (Plan::default(), Rate::default());
+        rate.saw(1000, 1000.0 / 1.24);
+        plan.settle(costs, drafts);
+        plan.update(costs, &rate, 1);
+        plan
+    };
+    let (likely, unlikely) = (Some((0.8, 16)), Some((0.1, 16)));
+    costs.saw_mixed(1);
+    assert!(planned(&costs, likely).prospect(0.8, 0..=16) > 0.0, "to be come to");
+    assert!(planned(&costs, None).prospect(0.8, 0..=16) < 0.0, "nobody knows how long it will last");
+    assert!(planned(&costs, unlikely).prospect(0.8, 0..=16) < 0.0, "a lucky token is not worth the way there and back");
+    costs.saw_mixed(2);
+    assert_eq!(
+        planned(&costs, likely).best([0.2].into_iter(), 0).0,
+        1,
+        "a poor token is, as the way there and back is dearer"
+    );
+    assert_eq!(planned(&costs, unlikely).best([0.2].into_iter(), 0).0, 0, "to be left");
+}
+
+/// Two sizes that are worth the same do not take turns.
+#[test]
+fn a_home_is_not_left_for_one_that_is_hardly_better() {
+    let mut costs = costs(&[(1, 100), (2, 150)], 1e-3);
+    for step in 0..400 {
+        let (n, ms) = [(1, 150), (1, 100), (2, 200), (2, 150)][step % 4];
+        costs.saw_target(n, Duration::from_millis(ms));
+    }
+    let mut plan = Plan::default();
+    for (acceptance, expected) in [(0.3, 0), (0.505, 0), (0.6, 1), (0.495, 1), (0.4, 0)] {
+        plan.settle(&costs, Some((acceptance, 1)));
+        assert_eq!(plan.home, Some(expected), "after {acceptance}");
+    }
 }
