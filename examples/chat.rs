@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::io::{Write, stdin, stdout};
 
-use foredraft::api::{Family, System};
+use foredraft::api::{Endpoint, System};
 use serde_json::{Value, json};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -16,11 +16,11 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 fn turn(system: &System, messages: &mut Vec<Value>, message: &str) -> Result<()> {
     messages.push(json!({"role": "user", "content": message}));
     let request = json!({"messages": messages, "temperature": 0, "n_predict": 200}).to_string();
-    let queued = system.with_server(|server| server.submit(Family::Speculative, request.as_bytes()))?;
+    let queued = system.with_server(|server| server.submit(Endpoint::Speculative, request.as_bytes()))?;
     let command = json!({"id": queued["id"], "timeout_ms": 1000}).to_string();
     let (mut text, mut last) = (String::new(), Value::Null);
     loop {
-        let reply = system.with_server(|server| server.poll(Family::Speculative, Some(command.as_bytes())))?;
+        let reply = system.with_server(|server| server.poll(Endpoint::Speculative, Some(command.as_bytes())))?;
         for update in reply["completion_updates"].as_array().into_iter().flatten() {
             let content = update["content"].as_str().unwrap_or_default();
             print!("{content}");

@@ -4,6 +4,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 pub mod api;
+mod atomic_write;
 pub mod checksum;
 #[cfg(test)]
 #[allow(unsafe_code)]
@@ -22,4 +23,3 @@ pub mod sampling;
 pub mod session;
 pub mod speculative;
 mod stack;
-mod whole;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{cancel, complete, drain, poll, prompts, start, submit, text, tiny, with};
-use foredraft::api::Family::{Completion, Speculative};
+use foredraft::api::Endpoint::{Completion, Speculative};
 use serde_json::{Value, json};
 
 /// The sum of an answer's log-probabilities.

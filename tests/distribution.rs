@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{complete, prompts, start, with};
-use foredraft::api::Family::{Completion, Speculative};
+use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
 

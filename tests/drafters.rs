@@ -3,7 +3,7 @@
 mod common;
 
 use common::{cancel, cancelled, complete, essence, merge, poll, prompts, start, submit, with};
-use foredraft::api::Family::{Completion, Speculative};
+use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
 

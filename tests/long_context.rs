@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{complete, essence, n, poll, prompts, start, submit, text, with};
-use foredraft::api::Family::{Completion, Speculative};
+use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use foredraft::llama::{Batch, CacheType, Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool};
 use foredraft::session::SelfExtend;

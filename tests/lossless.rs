@@ -3,7 +3,7 @@
 mod common;
 
 use common::{complete, drain, essence, prompts, start, submit, text, with};
-use foredraft::api::Family::{Completion, Speculative};
+use foredraft::api::Endpoint::{Completion, Speculative};
 use serde_json::{Value, json};
 
 /// Settings of speculation that differ in every choice.

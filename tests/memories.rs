@@ -4,7 +4,7 @@
 mod common;
 
 use common::{complete, drain, n, start, submit, text, tiny, tokens, with};
-use foredraft::api::Family::{Completion, Speculative};
+use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{complete, start, tiny};
-use foredraft::api::Family::Speculative;
+use foredraft::api::Endpoint::Speculative;
 use llama_cpp_sys_2 as sys;
 use serde_json::json;
 use tiny::Guess;

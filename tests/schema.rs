@@ -3,7 +3,7 @@
 mod common;
 
 use common::{complete, start, with};
-use foredraft::api::Family::{Completion, Speculative};
+use foredraft::api::Endpoint::{Completion, Speculative};
 use serde_json::{Value, json};
 
 /// A schema, and what holds of its values.

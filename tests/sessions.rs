@@ -5,7 +5,7 @@ mod common;
 use std::path::PathBuf;
 
 use common::{complete, drain, model, prompts, results, start, submit, text, with};
-use foredraft::api::Family::{Completion, Speculative};
+use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use foredraft::checksum::Checksum;
 use foredraft::error::{Code, Error};

@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 
 use common::{complete, model, start, with};
-use foredraft::api::Family::Completion;
+use foredraft::api::Endpoint::Completion;
 use foredraft::api::System;
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@ mod common;
 use common::gguf::Gguf;
 use common::other::Changed;
 use common::{cancel, model, start, submit, tiny};
-use foredraft::api::Family::Completion;
+use foredraft::api::Endpoint::Completion;
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 

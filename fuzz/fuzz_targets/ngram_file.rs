@@ -12,7 +12,7 @@ mod error;
 #[path = "../../src/ngram/mod.rs"]
 mod ngram;
 #[allow(dead_code)]
-#[path = "../../src/whole.rs"]
-mod whole;
+#[path = "../../src/atomic_write.rs"]
+mod atomic_write;
 
 fuzz_target!(|bytes: &[u8]| checks::ngram_file(bytes));

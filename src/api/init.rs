@@ -17,7 +17,7 @@ use crate::error::{Code, Error, Result};
 use crate::llama::log::Level;
 use crate::llama::{CacheType, ContextParams, FlashAttn, ModelParams, Numa, Pooling, RopeScaling, SplitMode};
 use crate::session::SelfExtend;
-use crate::speculative::Source;
+use crate::speculative::DrafterKind;
 
 /// `LLAMA_MAX_SEQ`: the most sequences that a context of llama.cpp can have.
 const MAX_PARALLEL: i64 = 256;
@@ -25,7 +25,7 @@ const MAX_PARALLEL: i64 = 256;
 const MAX_THREADS: i64 = 512;
 /// The largest context; every cell of it takes memory as soon as it is made, whatever the model.
 const MAX_CTX: i64 = 1 << 26;
-/// Requests that may wait unless `max_queue` says otherwise.
+/// RequestRegistry that may wait unless `max_queue` says otherwise.
 const MAX_QUEUE: usize = 64;
 
 /// A validated `init` request.
@@ -135,7 +135,7 @@ impl InitRequest {
         }
         let speculative = Options::read_defaults(fields)?;
         let config = Config {
-            mtp: speculative.names(Source::Mtp),
+            mtp: speculative.names(DrafterKind::Mtp),
             lookup_static: fields.c_text("lookup_cache_static")?.map(PathBuf::from),
             lookup_dynamic: fields.c_text("lookup_cache_dynamic")?.map(PathBuf::from),
             n_parallel: fields.int("n_parallel", 1..=MAX_PARALLEL)?.unwrap_or(1),

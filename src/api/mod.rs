@@ -4,7 +4,6 @@
 //! servers itself, and several of them. Every request is parsed once, into a validated type; every answer is made in
 //! `response`.
 
-mod answerer;
 mod args;
 mod chat_template;
 mod enqueue;
@@ -13,13 +12,12 @@ mod infill;
 mod init;
 mod json_schema;
 mod lookup;
-mod lookup_cache;
-mod lookups;
 mod prompts;
+mod registry;
 mod request;
-mod requests;
 mod response;
 mod server;
+mod serving_model;
 mod session;
 mod speculative;
 mod status;
@@ -29,9 +27,9 @@ mod text;
 
 pub use self::chat_template::{ChatTemplate, RenderInput};
 pub use self::init::InitRequest;
+pub use self::registry::{MAX_ENDED, MAX_UNPOLLED};
 pub use self::request::CompletionRequest;
-pub use self::requests::{MAX_ENDED, MAX_UNPOLLED};
 pub use self::response::error_json;
 pub use self::server::Server;
-pub use self::speculative::Family;
+pub use self::speculative::Endpoint;
 pub use self::system::{Loaded, System};

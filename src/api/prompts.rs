@@ -4,16 +4,16 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-use super::answerer::Answerer;
 use super::infill::{self, Room};
 use super::request::{Chat, Input, Piece, Prompt};
+use super::serving_model::ServingModel;
 use super::{ChatTemplate, RenderInput};
 use crate::error::{Error, Result};
 use crate::llama::{Token, Vocab};
 
 /// The tokens of a prompt, which messages call `name`, and the prompt as the answer shows it.
-pub(super) fn tokens(answerer: &Answerer, name: &str, input: &Input, room: &Room) -> Result<(Vec<Token>, Value)> {
-    let vocab = answerer.vocab();
+pub(super) fn tokens(serving: &ServingModel, name: &str, input: &Input, room: &Room) -> Result<(Vec<Token>, Value)> {
+    let vocab = serving.vocab();
     match &input.prompt {
         Prompt::Text(pieces) => Ok((whole(vocab, name, pieces)?, input.given.clone())),
         Prompt::Infill(infill) => {
@@ -22,7 +22,7 @@ pub(super) fn tokens(answerer: &Answerer, name: &str, input: &Input, room: &Room
             Ok((tokens, String::from_utf8_lossy(&text).into()))
         }
         Prompt::Messages(chat) => {
-            let text = render(answerer, chat)?;
+            let text = render(serving, chat)?;
             let mut tokens = whole(vocab, name, &[Piece::Text(text.clone())])?;
             // A template that writes BOS itself must not get another.
             let bos = vocab.bos().filter(|_| vocab.adds_bos());
@@ -67,16 +67,16 @@ pub(super) fn of_pieces(
 }
 
 /// The text of messages, by the request's template, `init`'s or the model's.
-pub(super) fn render(answerer: &Answerer, chat: &Chat) -> Result<String> {
+pub(super) fn render(serving: &ServingModel, chat: &Chat) -> Result<String> {
     let own;
     let template = match &chat.chat_template {
         Some(source) => {
             own = ChatTemplate::parse(source)?;
             &own
         }
-        None => answerer.template(!chat.tools.is_empty())?,
+        None => serving.template(!chat.tools.is_empty())?,
     };
-    let vocab = answerer.vocab();
+    let vocab = serving.vocab();
     let name = |token: Option<Token>| {
         token.map_or(String::new(), |token| String::from_utf8_lossy(vocab.piece(token)).into_owned())
     };

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::requests::Record;
+use super::registry::Record;
 use super::session as session_json;
 use crate::engine::{
     Comparison, Difference, Event, Generated, Outcome, Progress, SpeculationStats, Stop, Timings, Update,

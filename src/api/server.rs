@@ -7,15 +7,15 @@ use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 
-use super::answerer::Templates;
 use super::fields::{Fields, int_in, parse_object};
 use super::init::RequestDefaults;
-use super::lookup_cache::CacheFiles;
-use super::requests::{Found, Record, Requests, Text};
+use super::lookup::cache::CacheFiles;
+use super::registry::{Found, Record, RequestRegistry, Text};
 use super::response::success;
+use super::serving_model::Templates;
 use super::status::Status;
 use super::system::would_deadlock;
-use super::{Family, InitRequest, response};
+use super::{Endpoint, InitRequest, response};
 use crate::engine::{self, Config, Engine, Models, Phase};
 use crate::error::{Code, Error, Result};
 use crate::host;
@@ -35,7 +35,7 @@ pub struct Server {
     init: InitRequest,
     pub(super) templates: Templates,
     pub(super) cache_files: CacheFiles,
-    requests: Requests,
+    requests: RequestRegistry,
     status: OnceCell<Status>,
     /// Read-locked by those who are inside [`Server::during`].
     in_use: RwLock<()>,
@@ -55,7 +55,7 @@ impl Server {
             init,
             templates: Templates::default(),
             cache_files: CacheFiles::default(),
-            requests: Requests::default(),
+            requests: RequestRegistry::default(),
             status: OnceCell::new(),
             in_use: RwLock::new(()),
         };
@@ -133,7 +133,7 @@ impl Server {
     ///
     /// # Errors
     /// The request is wrong, or too many wait.
-    pub fn submit(&self, family: Family, request: &[u8]) -> Result<Value> {
+    pub fn submit(&self, family: Endpoint, request: &[u8]) -> Result<Value> {
         let record = self.enqueue(family, request, false)?;
         let mut stats = record.texts.iter().map(|text| self.expected_prompt_stats(&record, text));
         let stats = if record.has_results { stats.collect() } else { stats.next().unwrap_or_default() };
@@ -144,14 +144,14 @@ impl Server {
     ///
     /// # Errors
     /// The request is wrong, or too many wait.
-    pub fn complete(&self, family: Family, request: &[u8]) -> Result<Value> {
+    pub fn complete(&self, family: Endpoint, request: &[u8]) -> Result<Value> {
         if host::inside() {
             return Err(would_deadlock(family.that_waits()));
         }
         let record = self.enqueue(family, request, true)?;
         let events = record.handle.wait();
         self.requests.ended(record.handle.id());
-        let answer = response::whole(&record, events, self.vocab(record.preview))
+        let answer = response::whole(&record, events, self.vocab(record.draft_only))
             .ok_or_else(|| Error::new(Code::Internal, "the engine ended without a result"))?;
         debug(&record, &answer);
         Ok(answer)
@@ -169,7 +169,7 @@ impl Server {
     ///
     /// # Errors
     /// The command is wrong, or there is no such request.
-    pub fn poll(&self, family: Family, command: Option<&[u8]>) -> Result<Value> {
+    pub fn poll(&self, family: Endpoint, command: Option<&[u8]>) -> Result<Value> {
         let (id, wait, warnings) = read_command(command)?;
         if !wait.is_zero() && host::inside() {
             return Err(would_deadlock("timeout_ms: a poll that waits"));
@@ -181,7 +181,7 @@ impl Server {
                 let (events, phase) = record.handle.take(wait);
                 let updates: Vec<Value> = events
                     .into_iter()
-                    .filter_map(|(index, event)| response::event(&record, index, event, self.vocab(record.preview)))
+                    .filter_map(|(index, event)| response::event(&record, index, event, self.vocab(record.draft_only)))
                     .collect();
                 for update in &updates {
                     debug(&record, update);
@@ -205,7 +205,7 @@ impl Server {
     ///
     /// # Errors
     /// The command is wrong, or there is no such request.
-    pub fn cancel(&self, family: Family, command: Option<&[u8]>) -> Result<Value> {
+    pub fn cancel(&self, family: Endpoint, command: Option<&[u8]>) -> Result<Value> {
         let (id, _, warnings) = read_command(command)?;
         let (id, cancelled) = match self.requests.find(family, id)? {
             Found::Ended(id) => (id, false),
@@ -224,8 +224,8 @@ impl Server {
     }
 
     /// The vocabulary of the model that answers.
-    fn vocab(&self, preview: bool) -> &Vocab {
-        self.models.draft.as_ref().filter(|_| preview).unwrap_or(&self.models.target).vocab()
+    fn vocab(&self, draft_only: bool) -> &Vocab {
+        self.models.draft.as_ref().filter(|_| draft_only).unwrap_or(&self.models.target).vocab()
     }
 
     /// `prompt_stats` as far as can be told before the request has a slot: by the free slot whose cache fits best.
@@ -241,10 +241,10 @@ impl Server {
         let slots = slots.filter(|(index, slot)| suits(*index) && slot.lora == text.lora);
         let caches = slots.filter_map(|(_, slot)| slot.cache);
         // A preview's slots are not told of.
-        let caches = caches.filter(|_| !record.preview);
+        let caches = caches.filter(|_| !record.draft_only);
         let common = caches.map(|cache| session::common_prefix(&cache, &prompt)).max().unwrap_or(0);
         let cached = common.min(prompt.len().saturating_sub(1));
-        response::prompt_stats(self.vocab(record.preview), &text.prompt, record.n_ctx, n_keep, cached)
+        response::prompt_stats(self.vocab(record.draft_only), &text.prompt, record.n_ctx, n_keep, cached)
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) fn check(request: &CompletionRequest) -> Result<()> {
     let texts = request.inputs.all.len().saturating_mul(request.n_cmpl);
     let asked = [("session_load", &request.options.session_load), ("session_save", &request.options.session_save)];
     for (name, _) in asked.into_iter().filter(|(_, path)| path.is_some()) {
-        if request.speculative.preview {
+        if request.speculative.draft_only {
             return Err(Error::invalid(format!(
                 "{name}: the draft model that answers alone has slots that are no sessions"
             )));

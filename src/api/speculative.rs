@@ -8,23 +8,23 @@ use serde_json::{Map, Value, json};
 use super::fields::{Fields, set, shortest, show, unavailable, unexpected, word_in};
 use super::suggest;
 use crate::error::{Error, Result};
-use crate::speculative::{Adaptive, LookupParams, MAX_BRANCHES, MAX_DRAFT, NgramParams, Settings, Source, Verify};
+use crate::speculative::{Adaptive, DrafterKind, LookupParams, MAX_BRANCHES, MAX_DRAFT, NgramParams, Settings, Verify};
 
 /// Which functions a request came through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Family {
+pub enum Endpoint {
     /// `get_completion`, `async_completion_init`: no speculation unless the request asks for it.
     Completion,
     /// `speculative_*`: speculation unless the request turns it off.
     Speculative,
 }
 
-impl Family {
+impl Endpoint {
     /// Its function that waits.
     pub(super) fn that_waits(self) -> &'static str {
         match self {
-            Family::Completion => "get_completion",
-            Family::Speculative => "speculative_completion",
+            Endpoint::Completion => "get_completion",
+            Endpoint::Speculative => "speculative_completion",
         }
     }
 }
@@ -39,7 +39,7 @@ pub struct Options {
     /// Files of n-gram caches, static and dynamic, in place of the engine's.
     caches: (Option<PathBuf>, Option<PathBuf>),
     /// Whether the draft model alone answers.
-    preview: bool,
+    draft_only: bool,
     /// Whether the text is generated once more without speculation, to be compared.
     compare: bool,
 }
@@ -47,7 +47,13 @@ pub struct Options {
 impl Default for Options {
     /// The engine's own defaults, with the type `auto`.
     fn default() -> Self {
-        Options { enabled: true, settings: Settings::default(), caches: (None, None), preview: false, compare: false }
+        Options {
+            enabled: true,
+            settings: Settings::default(),
+            caches: (None, None),
+            draft_only: false,
+            compare: false,
+        }
     }
 }
 
@@ -61,7 +67,7 @@ pub struct Speculation {
     /// Whether the answer has a `speculative` object.
     pub report: bool,
     /// Whether the draft model alone answers; then nothing speculates.
-    pub preview: bool,
+    pub draft_only: bool,
     /// Whether the answer tells where the text without speculation differs.
     pub compare: bool,
     /// What was asked for; `None`: that there be none.
@@ -69,17 +75,17 @@ pub struct Speculation {
 }
 
 /// Names of types; llama.cpp's own names work too. `auto` and `none` are not in it.
-const TYPES: [(&str, Source); 10] = [
-    ("draft", Source::Draft),
-    ("draft-simple", Source::Draft),
-    ("mtp", Source::Mtp),
-    ("draft-mtp", Source::Mtp),
-    ("ngram-cache", Source::NgramCache),
-    ("ngram-simple", Source::NgramSimple),
-    ("ngram-map-k", Source::NgramMapK),
-    ("ngram-map-k4v", Source::NgramMapK4v),
-    ("ngram-mod", Source::NgramMod),
-    ("suffix", Source::Suffix),
+const TYPES: [(&str, DrafterKind); 10] = [
+    ("draft", DrafterKind::Draft),
+    ("draft-simple", DrafterKind::Draft),
+    ("mtp", DrafterKind::Mtp),
+    ("draft-mtp", DrafterKind::Mtp),
+    ("ngram-cache", DrafterKind::NgramCache),
+    ("ngram-simple", DrafterKind::NgramSimple),
+    ("ngram-map-k", DrafterKind::NgramMapK),
+    ("ngram-map-k4v", DrafterKind::NgramMapK4v),
+    ("ngram-mod", DrafterKind::NgramMod),
+    ("suffix", DrafterKind::Suffix),
 ];
 const AUTO: &str = "auto";
 const NONE: &str = "none";
@@ -165,13 +171,13 @@ impl Options {
         let file = |path: String| Some(path).filter(|path| !path.is_empty()).map(PathBuf::from);
         set(&mut self.caches.0, fields.c_text("lookup_cache_static")?.map(file));
         set(&mut self.caches.1, fields.c_text("lookup_cache_dynamic")?.map(file));
-        set(&mut self.preview, fields.word("model", &[("target", false), ("draft", true)])?);
+        set(&mut self.draft_only, fields.word("model", &[("target", false), ("draft", true)])?);
         set(&mut self.compare, fields.flag("compare")?);
         Ok(())
     }
 
     /// Whether `source` is among those who draft unless a request says otherwise.
-    pub fn names(&self, source: Source) -> bool {
+    pub fn names(&self, source: DrafterKind) -> bool {
         self.settings.sources.contains(&source)
     }
 
@@ -179,7 +185,7 @@ impl Options {
     fn off(&self) -> Option<&'static str> {
         match self {
             Options { enabled: false, .. } => Some("speculative is false"),
-            Options { preview: true, .. } => Some("speculative.model is draft: the draft model answers alone"),
+            Options { draft_only: true, .. } => Some("speculative.model is draft: the draft model answers alone"),
             Options { settings, .. } if settings.sources.is_empty() => Some("speculative.type is none"),
             Options { settings, .. } if settings.n_max == 0 => Some("speculative.n_max is 0"),
             _ => None,
@@ -222,7 +228,7 @@ impl Options {
             "suffix_p_min": shortest(ngram.suffix.min_prob),
             "lookup_cache_static": self.caches.0,
             "lookup_cache_dynamic": self.caches.1,
-            "model": if self.preview { "draft" } else { "target" },
+            "model": if self.draft_only { "draft" } else { "target" },
             "compare": self.compare,
         });
         if let Value::Object(answer) = &mut answer {
@@ -277,15 +283,15 @@ impl Speculation {
     ///
     /// # Errors
     /// A field of the wrong type, out of range, or not available.
-    pub fn read(fields: &mut Fields, family: Family, defaults: &Options) -> Result<Speculation> {
+    pub fn read(fields: &mut Fields, family: Endpoint, defaults: &Options) -> Result<Speculation> {
         let (options, asks) = defaults.changed_by(fields)?;
-        let report = asks || family == Family::Speculative;
+        let report = asks || family == Endpoint::Speculative;
         let disabled = if report { options.off() } else { None };
         let settings = (report && disabled.is_none()).then(|| options.settings.clone());
         let options = Some(options).filter(|options| report && options.enabled);
         let asks = |what: fn(&Options) -> bool| options.as_ref().is_some_and(what);
-        let (preview, compare) = (asks(|options| options.preview), asks(|options| options.compare));
-        Ok(Speculation { settings, disabled, report, preview, compare, options })
+        let (draft_only, compare) = (asks(|options| options.draft_only), asks(|options| options.compare));
+        Ok(Speculation { settings, disabled, report, draft_only, compare, options })
     }
 
     /// Files of n-gram caches, static and dynamic, in place of the engine's.
@@ -312,7 +318,7 @@ impl Speculation {
 }
 
 /// `type`: the drafters, without repetitions.
-fn read_types(value: &Value) -> Result<Vec<Source>> {
+fn read_types(value: &Value) -> Result<Vec<DrafterKind>> {
     let name = "speculative.type";
     let items = match value {
         Value::String(_) => std::slice::from_ref(value),

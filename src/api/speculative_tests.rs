@@ -4,7 +4,7 @@ use super::super::fields::parse_object;
 use super::*;
 use crate::speculative::LookupParams;
 
-fn read(document: &Value, family: Family, defaults: &Options) -> Result<(Speculation, Vec<String>)> {
+fn read(document: &Value, family: Endpoint, defaults: &Options) -> Result<(Speculation, Vec<String>)> {
     let map = document.as_object().unwrap();
     let mut fields = Fields::new(map);
     let speculation = Speculation::read(&mut fields, family, defaults)?;
@@ -12,14 +12,14 @@ fn read(document: &Value, family: Family, defaults: &Options) -> Result<(Specula
 }
 
 fn settings(document: Value) -> Settings {
-    let (speculation, warnings) = read(&document, Family::Speculative, &Options::default()).unwrap();
+    let (speculation, warnings) = read(&document, Endpoint::Speculative, &Options::default()).unwrap();
     assert_eq!(warnings, Vec::<String>::new(), "{document}");
     speculation.settings.unwrap()
 }
 
 #[test]
 fn on_or_off() {
-    use Family::*;
+    use Endpoint::*;
     let check = |family, document: Value, on: bool, report: bool, disabled: Option<&str>| {
         let (speculation, _) = read(&document, family, &Options::default()).unwrap();
         let found = (speculation.settings.is_some(), speculation.report, speculation.disabled);
@@ -38,9 +38,9 @@ fn on_or_off() {
     check(Speculative, json!({"speculative": true}), true, true, None);
     check(Speculative, json!({"speculative": false}), false, true, Some("speculative is false"));
     check(Speculative, json!({"speculative": {"n_max": 0}}), false, true, Some("speculative.n_max is 0"));
-    let preview = Some("speculative.model is draft: the draft model answers alone");
-    check(Completion, json!({"speculative": {"model": "draft"}}), false, true, preview);
-    check(Speculative, json!({"speculative.model": "draft"}), false, true, preview);
+    let draft_only = Some("speculative.model is draft: the draft model answers alone");
+    check(Completion, json!({"speculative": {"model": "draft"}}), false, true, draft_only);
+    check(Speculative, json!({"speculative.model": "draft"}), false, true, draft_only);
     check(Completion, json!({"speculative": {"model": "target"}}), true, true, None);
 }
 
@@ -57,7 +57,7 @@ fn values() {
     check(json!({"speculative": {"n_max": 3.0, "n_min": null}}), Settings { n_max: 3, n_max_text: 3, ..base() });
     check(
         json!({"speculative.n_max": 5, "speculative.n_min": 2, "speculative.p_min": 0.5, "speculative.type": "draft"}),
-        Settings { n_max: 5, n_max_text: 5, n_min: 2, p_min: 0.5, sources: vec![Source::Draft], ..base() },
+        Settings { n_max: 5, n_max_text: 5, n_min: 2, p_min: 0.5, sources: vec![DrafterKind::Draft], ..base() },
     );
     check(
         json!({"speculative": {"n_min": 2}, "speculative.n_max": 5}),
@@ -69,15 +69,15 @@ fn values() {
     );
     check(json!({"speculative": {"verify": "coupled", "adaptive": true}}), base());
     check(json!({"speculative": {"adaptive": "heuristic"}}), Settings { adaptive: Adaptive::Heuristic, ..base() });
-    let types = |value: Value, sources: Vec<Source>| {
+    let types = |value: Value, sources: Vec<DrafterKind>| {
         check(json!({"speculative": {"type": value}}), Settings { sources, ..base() });
     };
     types(json!("auto"), base().sources);
     types(json!(["auto", "draft-simple", "none"]), base().sources);
-    types(json!(["ngram-mod", "suffix", "ngram-mod"]), vec![Source::NgramMod, Source::Suffix]);
-    types(json!(["ngram-map-k", "ngram-map-k4v"]), vec![Source::NgramMapK, Source::NgramMapK4v]);
-    types(json!(["mtp", "suffix", "draft-mtp"]), vec![Source::Mtp, Source::Suffix]);
-    types(json!(["ngram-cache", "ngram-simple"]), vec![Source::NgramCache, Source::NgramSimple]);
+    types(json!(["ngram-mod", "suffix", "ngram-mod"]), vec![DrafterKind::NgramMod, DrafterKind::Suffix]);
+    types(json!(["ngram-map-k", "ngram-map-k4v"]), vec![DrafterKind::NgramMapK, DrafterKind::NgramMapK4v]);
+    types(json!(["mtp", "suffix", "draft-mtp"]), vec![DrafterKind::Mtp, DrafterKind::Suffix]);
+    types(json!(["ngram-cache", "ngram-simple"]), vec![DrafterKind::NgramCache, DrafterKind::NgramSimple]);
     let sizes = LookupParams { size_n: 3, size_m: 7, min_hits: 2 };
     let mut ngram = NgramParams { simple: sizes, map_k: sizes, map_k4v: sizes, ..NgramParams::default() };
     ngram.modulo.n_match = 9;
@@ -108,7 +108,7 @@ fn values() {
 #[test]
 fn errors() {
     let check = |document: Value, expected: &str| {
-        let error = read(&document, Family::Completion, &Options::default()).unwrap_err();
+        let error = read(&document, Endpoint::Completion, &Options::default()).unwrap_err();
         assert!(error.message().contains(expected), "{document}: {error} does not say {expected:?}");
     };
     let one = |key: &str, value: Value| json!({"speculative": {key: value}});
@@ -148,7 +148,7 @@ fn errors() {
 #[test]
 fn unknown_keys() {
     let check = |document: Value, expected: &[&str]| {
-        let (_, warnings) = read(&document, Family::Completion, &Options::default()).unwrap();
+        let (_, warnings) = read(&document, Endpoint::Completion, &Options::default()).unwrap();
         assert_eq!(warnings, expected, "{document}");
     };
     let warning = r#"unknown key "speculative.nmax" (did you mean "speculative.n_max"?)"#;
@@ -168,7 +168,7 @@ fn defaults_of_init() {
         let found = speculation.settings.map(|settings| (settings.n_max, settings.n_min));
         assert_eq!(found, expected, "{init} {request}");
     };
-    use Family::*;
+    use Endpoint::*;
     check(json!({"n_max": 8, "n_min": 5}), Speculative, json!({}), Some((8, 5)));
     check(json!({"n_max": 8, "n_min": 5}), Completion, json!({"speculative": true}), Some((8, 5)));
     check(json!({"n_max": 8, "n_min": 5}), Completion, json!({"speculative": {"n_min": 1}}), Some((8, 1)));
@@ -219,7 +219,7 @@ proptest! {
         ]), any_scalar(), any::<bool>()), 0..5),
         plain in any::<bool>(),
     ) {
-        let family = if plain { Family::Completion } else { Family::Speculative };
+        let family = if plain { Endpoint::Completion } else { Endpoint::Speculative };
         let mut document = json!({"speculative": {}});
         for (key, value, flat) in keys {
             if flat { document[format!("speculative.{key}")] = value } else { document["speculative"][key] = value }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
-use super::lookups::{Lookup, Lookups};
+use super::lookup::progress::{Lookup, Lookups};
 use super::status::Status;
 use super::{InitRequest, Server};
 use crate::engine;
@@ -69,7 +69,7 @@ pub(super) enum State {
     Uninitialized,
     /// A load runs and has come so far, 0..=1.
     Loading(f32),
-    /// Requests are served.
+    /// RequestRegistry are served.
     Ready(Arc<Server>),
     /// The last load failed.
     Failed(Error),

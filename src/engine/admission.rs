@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::command::Submission;
 use super::compare::Compare;
 use super::event::{PromptStats, Stop};
-use super::generation::Generation;
 use super::request_handle::Phase;
+use super::scheduler::BatchScheduler;
 use super::slots::Slot;
 use super::task::{Speculation, Task};
 use crate::error::{Code, Error, Result};
@@ -27,7 +27,7 @@ enum Place {
 const NO_BRANCHES: &str = "n_branches: one, since these need another verify rule than block, a model whose memory can be cut \
     back, and n_parallel 1 or kv_unified";
 
-impl Generation {
+impl BatchScheduler {
     /// Gives free slots to the requests that wait, in their order. Where slots share their cells, nobody overtakes one that waits
     /// for cells, nor a running one that was paused for want of them: they might wait forever.
     pub(super) fn admit(&mut self, notify: &mut dyn FnMut(u64)) {
@@ -86,10 +86,20 @@ impl Generation {
                 let common = slot.common_prefix(&request.prompt, &request.lora);
                 // A tenth in common is more than a BOS and a system prompt's first words.
                 let worth = if 10 * common > request.prompt.len() { common } else { 0 };
-                (worth, Reverse(slot.last_used))
+                (worth, Reverse(self.batch_parts_with(slot.index)), Reverse(slot.last_used))
             })?,
         };
         Some(slot.index)
+    }
+
+    /// Into how many parts llama.cpp divides a batch of all running slots and this one: with a KV buffer for each sequence, it
+    /// decodes only consecutive sequence ids together.
+    fn batch_parts_with(&self, index: usize) -> usize {
+        if self.shared_cells.is_some() {
+            return 1;
+        }
+        let runs = |at: usize| self.slots.get(at).is_some_and(|slot| slot.index == index || slot.task.is_some());
+        (0..self.slots.len()).filter(|at| runs(*at) && !at.checked_sub(1).is_some_and(runs)).count()
     }
 
     /// Whether there is room for a prompt beside those that run.

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::generation::Generation;
+use super::scheduler::BatchScheduler;
 use super::slots::{InBatch, Slot};
 use super::task::Task;
 use crate::session::Sequence;
@@ -16,53 +16,83 @@ struct Space {
     drafted: usize,
 }
 
-impl Generation {
-    /// Puts every slot's unevaluated tokens into the batch, and its draft behind them. False when there are none.
+/// A slot's part of the batch, in tokens.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Share {
+    /// Tokens of its context.
+    chunk: usize,
+    /// Drafted tokens behind them.
+    draft: usize,
+}
+
+impl BatchScheduler {
+    /// Puts every slot's undecoded tokens into the batch, and its draft behind them. False when there are none.
+    ///
+    /// Slots get their shares in the order of their last use, and enter the batch in the order of their sequence ids: with a KV
+    /// buffer for each sequence, llama.cpp decodes only consecutive, increasing ids together.
     pub(super) fn fill_batch(&mut self) -> bool {
         self.batch.clear();
         let (n_batch, n_ubatch) = (self.context.n_batch(), self.context.n_ubatch());
         // While others generate, a prompt comes in pieces that do not keep them waiting for long. Else a long one is divided in
-        // the same places, whoever waits.
-        let anybody = self.running().any(|(_, task)| task.is_generating());
-        let most = if anybody { n_ubatch } else { n_batch - n_batch % n_ubatch.min(n_batch) };
-        // What each needs of the batch to get on comes before anybody's draft, and before more of a prompt.
+        // the same places, whichever slots wait.
+        let generates = self.running().any(|(_, task)| task.is_generating());
+        let most = if generates { n_ubatch } else { n_batch - n_batch % n_ubatch.min(n_batch) };
+        for slot in self.slots.iter_mut().filter(|slot| slot.working().is_some()) {
+            slot.cache.group(&mut self.context);
+        }
+        // The tokens that each slot needs to get on come before any draft, and before more of a prompt.
         let owed: usize = self.slots.iter().map(Slot::due).sum();
         let mut space = Space { tokens: most.max(owed).min(n_batch), owed, drafted: self.free_cells() };
         let mut order = std::mem::take(&mut self.order);
         order.clear();
-        order.extend(0..self.slots.len());
-        order.sort_unstable_by_key(|index| {
+        order.extend((0..self.slots.len()).map(|index| (index, Share::default())));
+        order.sort_unstable_by_key(|(index, _)| {
             let key = |slot: &Slot| (Reverse(slot.task.as_ref().is_some_and(Task::is_generating)), slot.last_used);
             (self.slots.get(*index).map(key), *index)
         });
-        for index in order.iter().copied() {
-            self.fill_from(index, &mut space);
+        for (index, share) in &mut order {
+            *share = self.share(*index, &mut space);
+        }
+        order.sort_unstable_by_key(|(index, _)| *index);
+        for (index, share) in &order {
+            self.fill_from(*index, *share);
         }
         self.order = order;
         !self.batch.is_empty()
     }
 
-    /// Puts one slot's part into the batch.
-    fn fill_from(&mut self, index: usize, space: &mut Space) {
-        let Some(slot) = self.slots.get_mut(index) else { return };
-        slot.in_batch = None;
+    /// How much of the batch a slot gets.
+    fn share(&self, index: usize, space: &mut Space) -> Share {
+        let Some(slot) = self.slots.get(index) else { return Share::default() };
         let due = slot.due();
         space.owed -= due;
+        let Some(task) = slot.working() else { return Share::default() };
+        let pending = slot.pending();
+        let most = space.tokens.saturating_sub(space.owed).max(due.min(space.tokens)).min(slot.cache.room());
+        let mut chunk = most.min(pending);
+        // A prompt pauses before its last token, where such memories are come back to when it is sent again.
+        if !task.is_generating() && chunk > 1 && Sequence::needs_checkpoints(&self.context) {
+            chunk = chunk.min(pending - 1);
+        }
+        let drafted = if chunk == pending { self.drafters.drafted(index).len() } else { 0 };
+        let draft = drafted.min(most - chunk).min(space.drafted);
+        space.tokens -= chunk + draft;
+        space.drafted -= draft;
+        Share { chunk, draft }
+    }
+
+    /// Puts one slot's part into the batch.
+    fn fill_from(&mut self, index: usize, Share { chunk, draft }: Share) {
+        let Some(slot) = self.slots.get_mut(index) else { return };
+        slot.in_batch = None;
         if slot.working().is_none() {
             return;
         }
-        slot.cache.group(&mut self.context);
         let Some(task) = &slot.task else { return };
         let pending = task.tokens.get(slot.cache.len()..).unwrap_or(&[]);
-        let most = space.tokens.saturating_sub(space.owed).max(due.min(space.tokens)).min(slot.cache.room());
-        let chunk = pending.get(..most.min(pending.len())).unwrap_or(&[]);
-        // A prompt pauses before its last token, where such memories are come back to when it is sent again.
-        let pauses = !task.is_generating() && chunk.len() > 1 && Sequence::needs_checkpoints(&self.context);
-        let chunk = if pauses { chunk.get(..chunk.len().min(pending.len() - 1)).unwrap_or(&[]) } else { chunk };
-        let complete = chunk.len() == pending.len();
-        let draft = self.drafters.drafted(index);
-        let n_draft = draft.len().min(most - chunk.len()).min(space.drafted);
-        let draft = if complete { draft.get(..n_draft).unwrap_or(&[]) } else { &[] };
+        let complete = chunk == pending.len();
+        let Some(chunk) = pending.get(..chunk).filter(|chunk| !chunk.is_empty()) else { return };
+        let draft = self.drafters.drafted(index).get(..draft).unwrap_or(&[]);
         let (first, next) = (self.batch.len(), slot.cache.next());
         let parents = self.drafters.parents(index).take(draft.len());
         let planted = slot.branches.plant(parents, |own, spare| self.context.share(own, spare));
@@ -77,10 +107,6 @@ impl Generation {
             let Some(token) = draft.get(node - 1) else { continue };
             self.batch.push_shared(*token, next + chunk.len() + depth, sequences, true);
         }
-        space.tokens -= chunk.len() + draft.len();
-        space.drafted -= draft.len();
-        if !chunk.is_empty() {
-            slot.in_batch = Some(InBatch { first, chunk: chunk.len(), draft: draft.len(), row });
-        }
+        slot.in_batch = Some(InBatch { first, chunk: chunk.len(), draft: draft.len(), row });
     }
 }

@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use super::Config;
 use super::beams::Beams;
+use super::draft_only::DraftOnly;
 use super::embedder::Embedder;
-use super::generation::Generation;
 use super::load::Models;
 use super::measure::{MEASURING, TARGET_SIZES, measure, warm_up};
-use super::preview::Preview;
+use super::scheduler::BatchScheduler;
 use crate::error::{Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{self, Context, ContextParams, Interrupt, Model, ThreadPool};
 use crate::session::SelfExtend;
 use crate::speculative::{
-    Caches, Compatibility, Costs, DraftModel, Drafters, MAX_BRANCHES, Mtp, NgramCache, NgramMapK, NgramMapK4v,
-    NgramMod, NgramSimple, Prediction, Source, Suffix, Translated,
+    Caches, Compatibility, Costs, CrossVocabulary, DraftModel, DrafterKind, Drafters, MAX_BRANCHES, Mtp, NgramCache,
+    NgramMapK, NgramMapK4v, NgramMod, NgramSimple, Prediction, Suffix,
 };
 
 /// What all contexts of an engine have in common.
@@ -43,12 +43,12 @@ impl Builder<'_> {
     /// What writes texts, for the target and for the draft model alone; `None`: the target has no KV cache for that.
     ///
     /// In a box, because it is large and handed on several times: the stack is the host's.
-    pub(super) fn generation(
+    pub(super) fn scheduler(
         &self,
         models: &mut Models,
         mtp_failure: Option<Error>,
         caches: &Arc<Caches>,
-    ) -> Result<Option<(Box<Generation>, Option<Preview>)>> {
+    ) -> Result<Option<(Box<BatchScheduler>, Option<DraftOnly>)>> {
         let config = self.config;
         let params = self.for_slots(&config.context);
         let shared = sequences(&params, self.n_parallel(), &models.target, config.self_extend);
@@ -70,18 +70,18 @@ impl Builder<'_> {
             return Err(Error::invalid("grp_attn_n: this model's memory cannot move positions"));
         }
         let beams = Beams::new(&models.target, &config.context, &self.threads, &self.interrupt);
-        let mut generation = Box::new(Generation::new(context, beams, config));
-        let preview = self.add_draft_model(&mut generation.drafters, models, &mut costs)?;
+        let mut scheduler = Box::new(BatchScheduler::new(context, beams, config));
+        let draft_only = self.add_draft_model(&mut scheduler.drafters, models, &mut costs)?;
         match mtp {
             Ok(context) => {
                 let context = self.measured(context, &mut costs);
-                generation.drafters.add_model(Box::new(Mtp::new(context, self.n_parallel())));
+                scheduler.drafters.add_model(Box::new(Mtp::new(context, self.n_parallel())));
             }
-            Err(why) => generation.drafters.lack(Source::Mtp, why),
+            Err(why) => scheduler.drafters.mark_unavailable(DrafterKind::Mtp, why),
         }
-        generation.drafters.costs = costs;
-        add_text_drafters(&mut generation.drafters, self.n_parallel(), caches);
-        Ok(Some((generation, preview)))
+        scheduler.drafters.costs = costs;
+        add_text_drafters(&mut scheduler.drafters, self.n_parallel(), caches);
+        Ok(Some((scheduler, draft_only)))
     }
 
     /// Lets the draft model draft, if there is one that can. Returns what answers with it alone, if its tokens are the target's.
@@ -90,7 +90,7 @@ impl Builder<'_> {
         drafters: &mut Drafters,
         models: &mut Models,
         costs: &mut Costs,
-    ) -> Result<Option<Preview>> {
+    ) -> Result<Option<DraftOnly>> {
         let (Some(draft), Some((model, params))) = (&models.draft, &self.config.draft) else { return Ok(None) };
         let n_parallel = self.n_parallel();
         let n_ctx = params.n_ctx.or(u32::try_from(models.n_ctx).ok());
@@ -101,22 +101,22 @@ impl Builder<'_> {
         let context = self.measured(context.map_err(|error| error.within("model_draft"))?, costs);
         let target = &models.target;
         let report = Compatibility::of(target, draft, context.n_ctx());
-        let mut preview = None;
+        let mut draft_only = None;
         if let Some(reason) = &report.reason {
             log::write(Level::Warn, &format!("model_draft: not used: {reason}"));
-            drafters.lack(Source::Draft, reason.clone());
+            drafters.mark_unavailable(DrafterKind::Draft, reason.clone());
         } else {
             let extend = self.config.self_extend.filter(|_| context.can_shift() && context.cuts_anywhere());
             if report.translates {
-                drafters.add_model(Box::new(Translated::new(context, n_parallel, target, extend)?));
+                drafters.add_model(Box::new(CrossVocabulary::new(context, n_parallel, target, extend)?));
             } else {
                 let n_vocab = target.vocab().n_tokens();
                 drafters.add_model(Box::new(DraftModel::new(context, n_parallel, n_vocab, extend)));
-                preview = Some(Preview::new(draft, alone, &self.threads, &self.interrupt));
+                draft_only = Some(DraftOnly::new(draft, alone, &self.threads, &self.interrupt));
             }
         }
         models.compatibility = Some(report);
-        Ok(preview)
+        Ok(draft_only)
     }
 
     /// The context of the target's layers for multi-token prediction, or why there is none.

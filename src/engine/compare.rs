@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use super::command::Submission;
 use super::event::{Outcome, Stop};
-use super::generation::Generation;
 use super::request::{Options, Request};
 use super::request_handle::TextSink;
+use super::scheduler::BatchScheduler;
 use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling;
@@ -143,7 +143,7 @@ impl Second {
     }
 }
 
-impl Generation {
+impl BatchScheduler {
     /// A run of a comparison has ended in the slot `index`: the first one, upon which the second begins, or that one.
     pub(super) fn compare(
         &mut self,

@@ -1,6 +1,6 @@
 use super::super::event::SpeculationStats;
 use super::*;
-use crate::engine::script_tests;
+use crate::engine::fake_backend_tests;
 
 /// A second run after a first one of these tokens.
 fn second(expected: &[Token]) -> Compare {
@@ -100,5 +100,5 @@ fn what_only_the_first_run_could_find_must_be_there() {
 }
 
 fn request() -> Request {
-    script_tests::request(vec![1, 2], 3, sampling::Settings::default())
+    fake_backend_tests::request(vec![1, 2], 3, sampling::Settings::default())
 }

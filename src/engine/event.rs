@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling::TokenProbs;
 use crate::session::SeedOrigin;
-use crate::speculative::Source;
+use crate::speculative::DrafterKind;
 
 /// A generated token.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,7 +16,7 @@ pub struct Generated {
     /// Its id.
     pub token: Token,
     /// Who proposed it.
-    pub source: Source,
+    pub source: DrafterKind,
     /// Where its text begins, in bytes of the generated text.
     pub start: usize,
     /// Its probability and the best alternatives, when the request asked for them.
@@ -117,7 +117,7 @@ pub struct SpeculationStats {
     /// How often the draft's 1st, 2nd, ... token was accepted.
     pub accepted_per_position: Vec<usize>,
     /// Drafted and accepted tokens of each drafter.
-    pub by_source: BTreeMap<Source, (usize, usize)>,
+    pub by_source: BTreeMap<DrafterKind, (usize, usize)>,
     /// Time spent drafting.
     pub t_draft: Duration,
     /// Time spent evaluating the target, drafts included.

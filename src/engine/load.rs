@@ -77,18 +77,18 @@ fn load_target(config: &Config, mut progress: impl FnMut(f32) -> bool) -> Result
 fn start(config: &Config, models: &mut Models, mtp_failure: Option<Error>, notify: Arc<Notify>) -> Result<Engine> {
     let builder = Builder::new(config)?;
     let caches = Arc::new(read_caches(config, &models.target)?);
-    let (mut generation, mut preview) = (None, None);
+    let (mut scheduler, mut draft_only) = (None, None);
     if models.target.can_generate()
-        && let Some(made) = builder.generation(models, mtp_failure, &caches)?
+        && let Some(made) = builder.scheduler(models, mtp_failure, &caches)?
     {
-        (generation, preview) = (Some(made.0), made.1);
+        (scheduler, draft_only) = (Some(made.0), made.1);
     }
-    if generation.is_none() && !config.embedding {
+    if scheduler.is_none() && !config.embedding {
         return Err(Error::model("model: it generates no text; \"embedding\": true loads it for embeddings"));
     }
     let embedder = config.embedding.then(|| builder.embedder(&models.target)).transpose()?;
 
-    let slots = generation.as_ref().map_or(0, |generation| generation.slots.len());
+    let slots = scheduler.as_ref().map_or(0, |scheduler| scheduler.slots.len());
     let shared = Arc::new(Shared {
         interrupt: builder.interrupt,
         stopping: AtomicBool::new(false),
@@ -96,7 +96,7 @@ fn start(config: &Config, models: &mut Models, mtp_failure: Option<Error>, notif
         slots: Mutex::new(vec![SlotStatus::default(); slots]),
     });
     let (sender, commands) = crossbeam_channel::unbounded();
-    let worker = Worker { commands, generation, preview, embedder, shared: Arc::clone(&shared), notify };
+    let worker = Worker { commands, scheduler, draft_only, embedder, shared: Arc::clone(&shared), notify };
     let thread = std::thread::Builder::new()
         .name("foredraft-engine".into())
         .spawn(move || worker.run())

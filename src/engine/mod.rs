@@ -8,27 +8,27 @@ mod batch;
 mod beams;
 mod branches;
 mod builder;
-mod checking;
 mod command;
 mod compare;
 mod config;
+mod decode;
+mod draft_only;
 mod embedder;
-mod evaluation;
 mod event;
-mod generation;
+#[cfg(test)]
+mod fake_backend_tests;
 mod load;
 mod measure;
-mod preview;
 mod request;
 mod request_handle;
-#[cfg(test)]
-mod script_tests;
+mod scheduler;
+mod scheduling;
 mod sessions;
 mod slots;
 mod space;
 mod task;
 mod text;
-mod turns;
+mod verification;
 mod worker;
 
 use std::sync::Arc;

@@ -25,7 +25,7 @@ pub struct Request {
     /// How to speculate; `None`: not at all.
     pub speculative: Option<speculative::Settings>,
     /// Whether the draft model answers, alone. Then all that is said of the model is said of that one.
-    pub preview: bool,
+    pub draft_only: bool,
     /// Whether a text that was generated with speculation is generated once more without, to be compared.
     pub compare: bool,
     /// What needs no vocabulary, as the caller gave it.

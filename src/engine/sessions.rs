@@ -9,7 +9,7 @@ use std::path::Path;
 use super::Engine;
 use super::command::{Command, SessionJob, SessionWork};
 use super::event::{Restored, Saved};
-use super::generation::Generation;
+use super::scheduler::BatchScheduler;
 use crate::error::{Code, Error, Result};
 use crate::session::Session;
 
@@ -50,7 +50,7 @@ fn saved(session: &Session, n_bytes: u64) -> Saved {
     Saved { n_tokens: session.target.tokens.len(), n_draft, n_bytes }
 }
 
-impl Generation {
+impl BatchScheduler {
     /// Does what waits for slots that are free now, in its order.
     pub(super) fn serve_sessions(&mut self) {
         for job in std::mem::take(&mut self.session_jobs) {

@@ -28,8 +28,8 @@ pub(super) struct Slot {
     pub(super) last_turn: u64,
     /// The last step in which it took part.
     pub(super) last_step: u64,
-    /// Whether others have their turn in this step.
-    pub(super) sits_out: bool,
+    /// Whether the scheduler chose it for this step.
+    pub(super) is_scheduled: bool,
     /// This slot's part of the batch being evaluated.
     pub(super) in_batch: Option<InBatch>,
 }
@@ -61,14 +61,14 @@ impl Slot {
             last_used: 0,
             last_turn: 0,
             last_step: 0,
-            sits_out: false,
+            is_scheduled: true,
             in_batch: None,
         }
     }
 
     /// The request that it works on in this step: not one that waits for cells, or for its turn.
     pub(super) fn working(&self) -> Option<&Task> {
-        self.task.as_ref().filter(|task| !task.paused && !self.sits_out)
+        self.task.as_ref().filter(|task| !task.paused && self.is_scheduled)
     }
 
     /// How many tokens of its request are not evaluated yet.

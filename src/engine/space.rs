@@ -1,10 +1,10 @@
 //! Room in the KV cache: full contexts shift, and slots that share its cells make way for each other.
 
 use super::event::Stop;
-use super::generation::Generation;
+use super::scheduler::BatchScheduler;
 use crate::session;
 
-impl Generation {
+impl BatchScheduler {
     /// Shifts the contexts that are full, or ends their requests.
     pub(super) fn make_space(&mut self) {
         let n_ctx = self.context.n_ctx();

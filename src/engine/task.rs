@@ -14,7 +14,7 @@ use super::text::TextStream;
 use crate::llama::{Token, Vocab};
 use crate::sampling::{self, Sampler, TokenProbs};
 use crate::speculative::verify::Residual;
-use crate::speculative::{Adaptive, Checked, Settings, Source};
+use crate::speculative::{Adaptive, DraftOutcome, DrafterKind, Settings};
 
 /// A request that ends within a character may go on for so many tokens to complete it.
 const MAX_EXTRA: usize = 3;
@@ -73,11 +73,11 @@ pub(super) struct Speculation {
     pub(super) settings: Settings,
     pub(super) stats: SpeculationStats,
     /// What a rule that compares probabilities works with.
-    pub(super) weighing: Option<Weighing>,
+    pub(super) scratch: Option<StochasticScratch>,
 }
 
-/// See [`Speculation::weighing`].
-pub(super) struct Weighing {
+/// See [`Speculation::scratch`].
+pub(super) struct StochasticScratch {
     /// The request's sampler, as it would be behind drafted tokens.
     pub(super) ahead: Sampler,
     pub(super) residual: Residual,
@@ -151,7 +151,7 @@ impl Task {
     pub(super) fn generated(
         &mut self,
         token: Token,
-        source: Source,
+        source: DrafterKind,
         probs: Option<TokenProbs>,
         vocab: &Vocab,
     ) -> Option<Stop> {
@@ -294,12 +294,12 @@ impl Task {
 
 impl Speculation {
     pub(super) fn new(settings: Settings, asked: bool, sampler: &Sampler) -> Speculation {
-        let weighing = settings.verify.draws().then(|| Weighing {
+        let scratch = settings.verify.draws().then(|| StochasticScratch {
             ahead: sampler.for_draft(false),
             residual: Residual::default(),
             listed: Vec::new(),
         });
-        Speculation { asked, stats: SpeculationStats::default(), settings, weighing }
+        Speculation { asked, stats: SpeculationStats::default(), settings, scratch }
     }
 
     /// The request has ended: where nothing was drafted because it would not have paid, that is said.
@@ -313,7 +313,7 @@ impl Speculation {
     }
 
     /// A draft was checked.
-    pub(super) fn checked(&mut self, Checked { source, drafted, depth, accepted }: Checked) {
+    pub(super) fn checked(&mut self, DraftOutcome { source, drafted, depth, accepted }: DraftOutcome) {
         let stats = &mut self.stats;
         stats.n_drafted += drafted;
         stats.n_accepted += accepted;

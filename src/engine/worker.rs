@@ -6,17 +6,17 @@ use std::sync::atomic::Ordering;
 use crossbeam_channel::{Receiver, TryRecvError};
 
 use super::command::{Command, Submission};
+use super::draft_only::DraftOnly;
 use super::embedder::Embedder;
 use super::event::Stop;
-use super::generation::Generation;
-use super::preview::Preview;
+use super::scheduler::BatchScheduler;
 use super::{Notify, Shared};
 use crate::error::{Code, Error};
 
 pub(super) struct Worker {
     pub(super) commands: Receiver<Command>,
-    pub(super) generation: Option<Box<Generation>>,
-    pub(super) preview: Option<Preview>,
+    pub(super) scheduler: Option<Box<BatchScheduler>>,
+    pub(super) draft_only: Option<DraftOnly>,
     pub(super) embedder: Option<Embedder>,
     pub(super) shared: Arc<Shared>,
     pub(super) notify: Arc<Notify>,
@@ -40,11 +40,11 @@ impl Worker {
         while let Ok(command) = self.commands.try_recv() {
             self.take(command);
         }
-        if let Some(preview) = &mut self.preview {
-            preview.end_waiting(&stop, &mut |id| notify(id));
+        if let Some(draft_only) = &mut self.draft_only {
+            draft_only.end_waiting(&stop, &mut |id| notify(id));
         }
-        for generation in self.generations() {
-            generation.end_all(&stop, &mut |id| notify(id));
+        for scheduler in self.schedulers() {
+            scheduler.end_all(&stop, &mut |id| notify(id));
         }
         self.publish();
         self.deliver();
@@ -58,16 +58,16 @@ impl Worker {
             return;
         }
         let (notify, shared) = (Arc::clone(&self.notify), Arc::clone(&self.shared));
-        if let Some(preview) = &mut self.preview {
-            preview.open(&mut |id| notify(id));
+        if let Some(draft_only) = &mut self.draft_only {
+            draft_only.open(&mut |id| notify(id));
         }
-        for generation in self.generations().filter(|generation| !generation.is_idle()) {
-            generation.open(&mut |id| notify(id));
+        for scheduler in self.schedulers().filter(|scheduler| !scheduler.is_idle()) {
+            scheduler.open(&mut |id| notify(id));
         }
         // What began now is evaluated for a while.
         self.publish();
-        for generation in self.generations().filter(|generation| !generation.is_idle()) {
-            generation.step(&shared.interrupt, &mut |id| notify(id));
+        for scheduler in self.schedulers().filter(|scheduler| !scheduler.is_idle()) {
+            scheduler.step(&shared.interrupt, &mut |id| notify(id));
         }
         self.publish();
         self.deliver();
@@ -75,22 +75,22 @@ impl Worker {
 
     fn deliver(&mut self) {
         let notify = Arc::clone(&self.notify);
-        for generation in self.generations() {
-            generation.outbox.deliver(&mut |id| notify(id));
+        for scheduler in self.schedulers() {
+            scheduler.outbox.deliver(&mut |id| notify(id));
         }
     }
 
     /// The target's slots and the preview's, as far as there are any.
-    fn generations(&mut self) -> impl Iterator<Item = &mut Generation> {
-        let target = self.generation.as_deref_mut().into_iter();
-        target.chain(self.preview.as_mut().and_then(Preview::generation))
+    fn schedulers(&mut self) -> impl Iterator<Item = &mut BatchScheduler> {
+        let target = self.scheduler.as_deref_mut().into_iter();
+        target.chain(self.draft_only.as_mut().and_then(DraftOnly::scheduler))
     }
 
     /// Takes the commands that have come, up to one that took time: two of these have a step of the slots between them. Waits for
     /// one when there is nothing else to do.
     fn receive(&mut self) {
-        let is_idle = self.generation.as_deref().is_none_or(Generation::is_idle)
-            && self.preview.as_ref().is_none_or(Preview::is_idle);
+        let is_idle = self.scheduler.as_deref().is_none_or(BatchScheduler::is_idle)
+            && self.draft_only.as_ref().is_none_or(DraftOnly::is_idle);
         let disconnected = |_| TryRecvError::Disconnected;
         let mut next = if is_idle { self.commands.recv().map_err(disconnected) } else { self.commands.try_recv() };
         loop {
@@ -109,13 +109,13 @@ impl Worker {
 
     /// Does what is told; true when that took time.
     fn take(&mut self, command: Command) -> bool {
-        let takes_time = matches!(command, Command::Embed(..) | Command::Session(_));
+        let is_model_based = matches!(command, Command::Embed(..) | Command::Session(_));
         match command {
             Command::Submit(submission) => self.submit(*submission),
             Command::Session(job) => {
-                if let Some(generation) = &mut self.generation {
-                    generation.session_jobs.push_back(job);
-                    generation.serve_sessions();
+                if let Some(scheduler) = &mut self.scheduler {
+                    scheduler.session_jobs.push_back(job);
+                    scheduler.serve_sessions();
                 }
             }
             Command::Embed(tokens, reply) => {
@@ -127,20 +127,20 @@ impl Worker {
                 let _ = reply.send(result);
             }
             Command::ForgetAnswers => {
-                if let Some(generation) = &mut self.generation {
-                    generation.drafters.forget_answers();
+                if let Some(scheduler) = &mut self.scheduler {
+                    scheduler.drafters.forget_answers();
                 }
             }
             Command::Wake => {}
         }
-        takes_time
+        is_model_based
     }
 
     /// Queues a text for the model that is to answer.
     fn submit(&mut self, submission: Submission) {
-        match (submission.request.preview, &mut self.generation, &mut self.preview) {
-            (false, Some(generation), _) => generation.queue.push_back(submission),
-            (true, _, Some(preview)) => preview.submit(submission),
+        match (submission.request.draft_only, &mut self.scheduler, &mut self.draft_only) {
+            (false, Some(scheduler), _) => scheduler.queue.push_back(submission),
+            (true, _, Some(draft_only)) => draft_only.submit(submission),
             // Whoever submits has looked before.
             _ => {
                 let error = Error::new(Code::Internal, "there is no model that could answer");
@@ -151,8 +151,8 @@ impl Worker {
 
     /// Writes down what `poll_system_status` shows.
     fn publish(&self) {
-        let Some(generation) = &self.generation else { return };
-        for (status, slot) in self.shared.slots.lock().iter_mut().zip(&generation.slots) {
+        let Some(scheduler) = &self.scheduler else { return };
+        for (status, slot) in self.shared.slots.lock().iter_mut().zip(&scheduler.slots) {
             let busy = slot.task.as_ref();
             status.request = busy.map(|task| task.sink.id());
             status.phase = busy.map(|task| task.sink.phase());

@@ -4,21 +4,21 @@ use std::ffi::c_char;
 
 use super::SYSTEM;
 use super::guard::{answer, bytes, required};
-use crate::api::Family;
+use crate::api::Endpoint;
 
 /// Generates, and returns the final response; with `prompts` or `n_cmpl` the `results`, one for each text. Waits until the
 /// request has finished. The caller owns the returned string.
 #[unsafe(no_mangle)]
 pub extern "C" fn get_completion(req: *const c_char) -> *const c_char {
     // SAFETY: see the room's promise.
-    answer(|| SYSTEM.with_server(|server| server.complete(Family::Completion, unsafe { required(req) }?)))
+    answer(|| SYSTEM.with_server(|server| server.complete(Endpoint::Completion, unsafe { required(req) }?)))
 }
 
 /// Queues a request and returns its `id` and `prompt_stats`. The caller owns the returned string.
 #[unsafe(no_mangle)]
 pub extern "C" fn async_completion_init(req: *const c_char) -> *const c_char {
     // SAFETY: see the room's promise.
-    answer(|| SYSTEM.with_server(|server| server.submit(Family::Completion, unsafe { required(req) }?)))
+    answer(|| SYSTEM.with_server(|server| server.submit(Endpoint::Completion, unsafe { required(req) }?)))
 }
 
 /// Takes the updates of a request since the last poll: `{"id": 7, "timeout_ms": 0}`. `finished` is true once the last
@@ -27,7 +27,7 @@ pub extern "C" fn async_completion_init(req: *const c_char) -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn async_completion_poll(cmd: *const c_char) -> *const c_char {
     // SAFETY: see the room's promise.
-    answer(|| SYSTEM.with_server(|server| server.poll(Family::Completion, unsafe { bytes(cmd) })))
+    answer(|| SYSTEM.with_server(|server| server.poll(Endpoint::Completion, unsafe { bytes(cmd) })))
 }
 
 /// Ends a request, `{"id": 7}`, within one evaluation; its last update says so. NULL or `{}`: the newest request of
@@ -35,7 +35,7 @@ pub extern "C" fn async_completion_poll(cmd: *const c_char) -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn async_completion_cancel(cmd: *const c_char) -> *const c_char {
     // SAFETY: see the room's promise.
-    answer(|| SYSTEM.with_server(|server| server.cancel(Family::Completion, unsafe { bytes(cmd) })))
+    answer(|| SYSTEM.with_server(|server| server.cancel(Endpoint::Completion, unsafe { bytes(cmd) })))
 }
 
 /// As `get_completion`, with speculation unless the request turns it off. With the default `verify`, and with `match`, the
@@ -43,26 +43,26 @@ pub extern "C" fn async_completion_cancel(cmd: *const c_char) -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn speculative_completion(req: *const c_char) -> *const c_char {
     // SAFETY: see the room's promise.
-    answer(|| SYSTEM.with_server(|server| server.complete(Family::Speculative, unsafe { required(req) }?)))
+    answer(|| SYSTEM.with_server(|server| server.complete(Endpoint::Speculative, unsafe { required(req) }?)))
 }
 
 /// As `async_completion_init`, with speculation unless the request turns it off.
 #[unsafe(no_mangle)]
 pub extern "C" fn speculative_completion_init(req: *const c_char) -> *const c_char {
     // SAFETY: see the room's promise.
-    answer(|| SYSTEM.with_server(|server| server.submit(Family::Speculative, unsafe { required(req) }?)))
+    answer(|| SYSTEM.with_server(|server| server.submit(Endpoint::Speculative, unsafe { required(req) }?)))
 }
 
 /// As `async_completion_poll`; with NULL or `{}` the newest request of `speculative_completion_init` is meant.
 #[unsafe(no_mangle)]
 pub extern "C" fn speculative_completion_poll(cmd: *const c_char) -> *const c_char {
     // SAFETY: see the room's promise.
-    answer(|| SYSTEM.with_server(|server| server.poll(Family::Speculative, unsafe { bytes(cmd) })))
+    answer(|| SYSTEM.with_server(|server| server.poll(Endpoint::Speculative, unsafe { bytes(cmd) })))
 }
 
 /// As `async_completion_cancel`; with NULL or `{}` the newest request of `speculative_completion_init` is meant.
 #[unsafe(no_mangle)]
 pub extern "C" fn speculative_completion_cancel(cmd: *const c_char) -> *const c_char {
     // SAFETY: see the room's promise.
-    answer(|| SYSTEM.with_server(|server| server.cancel(Family::Speculative, unsafe { bytes(cmd) })))
+    answer(|| SYSTEM.with_server(|server| server.cancel(Endpoint::Speculative, unsafe { bytes(cmd) })))
 }

@@ -37,7 +37,7 @@ pub struct Context {
     pub(super) n_threads: (i32, i32),
     /// Whether all sequences share one buffer.
     pub(super) unified: bool,
-    /// See [`Context::is_independent`].
+    /// See [`Context::is_batch_invariant`].
     independent: bool,
     pub(super) pooled: bool,
     pub(super) hidden: Hidden,
@@ -56,19 +56,19 @@ pub struct Context {
     pub(super) interrupt: Arc<Interrupt>,
     /// What answers in llama.cpp's place.
     #[cfg(test)]
-    pub(super) script: Option<super::script::Script>,
+    pub(super) fake: Option<super::fake::FakeBackend>,
 }
 
 /// Where a script has taken llama.cpp's place (in tests: see `script`), ends a method of [`Context`] with its answer.
-macro_rules! scripted {
-    ($script:ident = $of:expr => $answer:expr) => {
+macro_rules! faked {
+    ($fake:ident = $of:expr => $answer:expr) => {
         #[cfg(test)]
-        if let Some($script) = $of {
+        if let Some($fake) = $of {
             return $answer;
         }
     };
 }
-pub(super) use scripted;
+pub(super) use faked;
 
 /// That a model has no KV cache.
 pub(super) fn without_memory() -> Error {
@@ -188,7 +188,7 @@ impl Context {
                 threads: Arc::clone(threads),
                 interrupt: Arc::clone(interrupt),
                 #[cfg(test)]
-                script: None,
+                fake: None,
             }
         };
         if params.embeddings && !context.pooled {
@@ -271,22 +271,22 @@ impl Context {
     }
 
     /// Whether the last bits of a sequence's logits need not depend on the others in a batch: on CPUs, where each has a buffer of its
-    /// own. They do not if no batch has more of its tokens than [`Context::n_alike`], or nothing else.
-    pub fn is_independent(&self) -> bool {
+    /// own. They do not if no batch has more of its tokens than [`Context::max_invariant_tokens`], or nothing else.
+    pub fn is_batch_invariant(&self) -> bool {
         self.independent
     }
 
     /// Most tokens of a sequence in a batch with which each is evaluated as it would be behind any other number of them. From 64 on
     /// ggml's flash attention on CPUs sums up in another order (`GGML_FA_TILE_Q`); an odd number may get one more as padding.
-    pub fn n_alike(&self) -> usize {
+    pub fn max_invariant_tokens(&self) -> usize {
         const TILE: usize = 64;
-        scripted!(script = &self.script => script.n_alike);
+        faked!(fake = &self.fake => fake.max_invariant_tokens);
         TILE - 2
     }
 
     /// Most tokens that are evaluated at once; larger batches are split into such.
     pub fn n_ubatch(&self) -> usize {
-        scripted!(script = &self.script => script.n_ubatch);
+        faked!(fake = &self.fake => fake.n_ubatch);
         // SAFETY: the context is alive.
         unsafe { sys::llama_n_ubatch(self.ptr.as_ptr()) as usize }
     }

@@ -2,7 +2,7 @@
 
 use llama_cpp_sys_2 as sys;
 
-use super::context::scripted;
+use super::context::faked;
 use super::guard::{Why, foredraft_decode, foredraft_set_reference};
 use super::{Batch, Context, SeqId, log};
 
@@ -83,7 +83,7 @@ impl Context {
 
     /// Evaluates a batch without anything that llama.cpp would assert; `whole`: whatever interrupts.
     fn evaluate(&mut self, batch: &Batch, whole: bool) -> std::result::Result<(), DecodeError> {
-        scripted!(script = &mut self.script => script.decode(batch, &self.lora_scales, whole));
+        faked!(fake = &mut self.fake => fake.decode(batch, &self.lora_scales, whole));
         if self.threads.is_broken() {
             return Err(DecodeError::Failed(
                 "an earlier evaluation failed and left its threads; init makes new ones".into(),
@@ -152,7 +152,7 @@ impl Context {
         if !self.has_logits.get(index).copied().unwrap_or(false) {
             return None;
         }
-        scripted!(script = &mut self.script => script.logits(index));
+        faked!(fake = &mut self.fake => fake.logits(index));
         let row = i32::try_from(index).ok()?;
         // SAFETY: the last evaluation succeeded and computed this row, which has one float a token and belongs
         // to the context, borrowed here as long as the slice lives.

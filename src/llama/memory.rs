@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use llama_cpp_sys_2 as sys;
 
-use super::context::scripted;
+use super::context::faked;
 use super::guard::{Why, foredraft_seq_move};
 use super::guard::{foredraft_state_get, foredraft_state_set, foredraft_state_size};
 use super::params::CacheType;
@@ -38,8 +38,8 @@ impl Context {
         if self.memory.is_null() || !self.has_sequence(sequence) {
             return false;
         }
-        scripted!(script = &mut self.script => {
-            script.remove(sequence, from..to.unwrap_or(usize::MAX));
+        faked!(fake = &mut self.fake => {
+            fake.remove(sequence, from..to.unwrap_or(usize::MAX));
             true
         });
         let from = i32::try_from(from).unwrap_or(i32::MAX);
@@ -57,8 +57,8 @@ impl Context {
         }
         // As with moved keys: until then there is nothing in the new place.
         self.moved = true;
-        scripted!(script = &mut self.script => {
-            script.copy(from, to);
+        faked!(fake = &mut self.fake => {
+            fake.copy(from, to);
             true
         });
         // SAFETY: the memory belongs to the context, and both sequences are its own; whole sequences can be copied by
@@ -73,8 +73,8 @@ impl Context {
         if !self.unified || !self.cuts_anywhere || from == to || !self.has_sequence(from) || !self.truncate(to, 0) {
             return false;
         }
-        scripted!(script = &mut self.script => {
-            script.copy(from, to);
+        faked!(fake = &mut self.fake => {
+            fake.copy(from, to);
             true
         });
         // SAFETY: the memory belongs to the context, and both sequences are its own, in one buffer.
@@ -94,8 +94,8 @@ impl Context {
             return true;
         }
         self.moved = true;
-        scripted!(script = &mut self.script => {
-            script.move_by(sequence, range, by);
+        faked!(fake = &mut self.fake => {
+            fake.move_by(sequence, range, by);
             true
         });
         let mut why = Why::new();
@@ -115,8 +115,8 @@ impl Context {
             return true;
         }
         self.moved = true;
-        scripted!(script = &mut self.script => {
-            script.divide(sequence, range, by);
+        faked!(fake = &mut self.fake => {
+            fake.divide(sequence, range, by);
             true
         });
         // Position by position, each of which is free by then: `llama_memory_seq_div` would turn the keys the wrong way (its
@@ -145,7 +145,7 @@ impl Context {
         if self.memory.is_null() || !self.has_sequence(sequence) {
             return 0;
         }
-        scripted!(script = &self.script => script.len(sequence));
+        faked!(fake = &self.fake => fake.len(sequence));
         // SAFETY: as in `remove`.
         let last = unsafe { sys::llama_memory_seq_pos_max(self.memory, sequence) };
         usize::try_from(last.saturating_add(1)).unwrap_or(0)
@@ -160,7 +160,7 @@ impl Context {
         if self.memory.is_null() || !self.has_sequence(sequence) || self.len(sequence) != next {
             return false;
         }
-        scripted!(script = &self.script => script.first(sequence) == Some(0));
+        faked!(fake = &self.fake => fake.first(sequence) == Some(0));
         // SAFETY: as in `remove`.
         let first = unsafe { sys::llama_memory_seq_pos_min(self.memory, sequence) };
         // A recurrent state stands for all tokens before it.
@@ -178,7 +178,7 @@ impl Context {
     /// There is no such sequence, no memory for the copy, or llama.cpp fails.
     pub fn state(&mut self, sequence: SeqId, part: Part) -> Result<Vec<u8>> {
         self.settle(sequence)?;
-        scripted!(script = &self.script => Ok(script.state(sequence)));
+        faked!(fake = &self.fake => Ok(fake.state(sequence)));
         let mut why = Why::new();
         // SAFETY: the context is alive and the sequence one of its own; exceptions end in the guard.
         let size =
@@ -208,7 +208,7 @@ impl Context {
         if !self.has_sequence(sequence) {
             return Err(Error::model(format!("there is no sequence {sequence}")));
         }
-        scripted!(script = &mut self.script => match script.set_state(sequence, state) {
+        faked!(fake = &mut self.fake => match fake.set_state(sequence, state) {
             true => Ok(()),
             false => Err(Error::model("the state does not fit")),
         });
@@ -229,7 +229,7 @@ impl Context {
     /// Empties all sequences.
     pub fn reset(&mut self) {
         self.moved = false;
-        scripted!(script = &mut self.script => script.reset());
+        faked!(fake = &mut self.fake => fake.reset());
         if !self.memory.is_null() {
             // SAFETY: the memory belongs to the context.
             unsafe { sys::llama_memory_clear(self.memory, true) };

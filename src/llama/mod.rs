@@ -8,6 +8,8 @@ mod backend;
 mod batch;
 mod context;
 mod decode;
+#[cfg(test)]
+pub(crate) mod fake;
 mod guard;
 mod identity;
 mod interrupt;
@@ -20,8 +22,6 @@ mod params;
 mod raw_params;
 mod rpc;
 mod schema;
-#[cfg(test)]
-pub(crate) mod script;
 mod shards;
 mod threads;
 mod vocab;

@@ -10,8 +10,8 @@ use super::guard::{Why, foredraft_can_multiply, foredraft_lora_load, foredraft_m
 use super::identity::Files;
 use super::params::{KvValue, ModelParams, SplitMode};
 use super::{Vocab, backend, log, shards};
+use crate::atomic_write;
 use crate::error::{Code, Error, Result};
-use crate::whole;
 
 /// What `init` calls a model and its devices.
 struct Names {
@@ -338,7 +338,7 @@ impl Drop for Model {
 /// A readable message for a missing or foreign file, before llama.cpp's. `name`: the field that names the file.
 fn check_file(name: &str, path: &Path) -> Result<()> {
     let refuse = |why: &str| Err(Error::model(format!("{name}: {}: {why}", path.display())));
-    let mut file = whole::open(path).map_err(|error| Error::model(error.within(name).message()))?;
+    let mut file = atomic_write::open(path).map_err(|error| Error::model(error.within(name).message()))?;
     let mut magic = [0_u8; 4];
     match std::io::Read::read_exact(&mut file, &mut magic) {
         Ok(()) if &magic == b"GGUF" => {}

@@ -12,8 +12,8 @@ use std::path::Path;
 use super::cache::Cache;
 use super::key::{Key, LONGEST, NONE};
 use super::pool::Count;
+use crate::atomic_write;
 use crate::error::{Error, Result};
-use crate::whole;
 
 /// Bytes of an n-gram and its n.
 const HEAD: u64 = 20;
@@ -31,8 +31,8 @@ impl Cache {
     /// `not_found`; or `invalid_request`: it is not a file, cannot be read, is damaged or too large for the memory. The
     /// message names the file and, where there is one, the byte offset of what is wrong.
     pub fn load(path: &Path, n_vocab: Option<usize>) -> Result<Cache> {
-        let file = whole::open(path)?;
-        let length = file.metadata().map_err(|error| whole::failed(path, &error))?.len();
+        let file = atomic_write::open(path)?;
+        let length = file.metadata().map_err(|error| atomic_write::failed(path, &error))?.len();
         Reader { input: BufReader::with_capacity(BUFFER, file), offset: 0, length, path, n_vocab }.cache()
     }
 
@@ -50,7 +50,7 @@ impl Cache {
     /// `not_found`: there is no such folder; `invalid_request`: it cannot be written. A file that was there
     /// is as it was.
     pub fn save(&self, path: &Path) -> Result<()> {
-        whole::write(path, |file: &mut File| {
+        atomic_write::write(path, |file: &mut File| {
             let mut out = std::io::BufWriter::with_capacity(BUFFER, file);
             self.write(&mut out)?;
             out.flush()

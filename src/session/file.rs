@@ -11,10 +11,10 @@ use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 
 use super::Snapshot;
+use crate::atomic_write;
 use crate::checksum::Checksum;
 use crate::error::{Code, Error, Result};
 use crate::llama::{Token, llama_version};
-use crate::whole;
 
 const MAGIC: &[u8; 16] = b"foredraft state\n";
 const FORMAT: u32 = 1;
@@ -70,7 +70,7 @@ impl Session {
     /// The folder is missing, full or not writable; what was at `path` is then as it was.
     pub fn write(&self, path: &Path) -> Result<u64> {
         let mut size = 0;
-        whole::write(path, |file| {
+        atomic_write::write(path, |file| {
             size = self.write_to(file)?;
             Ok(())
         })?;

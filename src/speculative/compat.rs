@@ -1,6 +1,6 @@
 //! Whether a draft model can serve a target: the compatibility report.
 
-use super::translation::translates;
+use super::vocabulary_map::translates;
 use crate::llama::{Model, Vocab, VocabKind};
 
 /// llama.cpp's tolerance: vocabularies padded to different sizes still match where both have tokens.

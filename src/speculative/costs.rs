@@ -139,13 +139,14 @@ impl Costs {
         })
     }
 
-    /// [`Costs::v`] for the next batch and what it takes to come to that size and, where `home` is the size of the steps after it,
+    /// [`Costs::v`] for the next batch and what it takes to come to that size and, where `preferred` is the size of the steps after it,
     /// to leave it again.
-    pub fn next(&self, home: Option<usize>) -> impl Fn(usize) -> f64 + '_ {
-        let (change, home) = (self.change(), home.map(|home| self.evaluated(home)));
+    pub fn next(&self, preferred: Option<usize>) -> impl Fn(usize) -> f64 + '_ {
+        let (change, preferred) = (self.change(), preferred.map(|preferred| self.evaluated(preferred)));
         move |n| {
             let n_evaluated = self.evaluated(n);
-            let changes = u8::from(n_evaluated != self.last) + u8::from(home.is_some_and(|home| home != n_evaluated));
+            let changes = u8::from(n_evaluated != self.last)
+                + u8::from(preferred.is_some_and(|preferred| preferred != n_evaluated));
             self.v(n) + change * f64::from(changes)
         }
     }
@@ -259,11 +260,11 @@ pub(super) mod tests {
             assert!((costs.v(n) - v).abs() < 0.1, "v({n}) = {}", costs.v(n));
         }
         costs.saw_mixed(4);
-        for (home, n, changes) in
+        for (preferred, n, changes) in
             [(None, 4, 0.0), (None, 8, 1.0), (Some(4), 8, 2.0), (Some(8), 8, 1.0), (Some(8), 4, 1.0)]
         {
-            let more = costs.next(home)(n) - costs.v(n);
-            assert!((more - changes * 0.5).abs() < 0.1, "home {home:?}, {n}: {more}");
+            let more = costs.next(preferred)(n) - costs.v(n);
+            assert!((more - changes * 0.5).abs() < 0.1, "preferred {preferred:?}, {n}: {more}");
         }
     }
 

@@ -4,9 +4,9 @@
 //! cache keeps whatever agrees with the context; the last drafted token, which was never evaluated, is evaluated
 //! together with the token that the target added, in one batch. All slots draft in the same batches.
 
-use super::drafter::{Ask, Drafter};
-use super::tip::Tip;
-use super::{Settings, Source, Verify};
+use super::draft_branch::DraftBranch;
+use super::drafter::{DraftRequest, Drafter};
+use super::{DrafterKind, Settings, Verify};
 use crate::llama::{Batch, Context, DecodeError, SeqId, Token};
 use crate::sampling::Sampler;
 use crate::session::{self, SelfExtend, Sequence, Snapshot, common_prefix};
@@ -26,7 +26,7 @@ struct Slot {
     /// Its tokens in the batch, behind those.
     in_batch: Vec<Token>,
     /// The branches of the draft, the first of which goes into the cache; `None`: no request speculates here.
-    tips: Option<Vec<Tip>>,
+    tips: Option<Vec<DraftBranch>>,
     /// How many of them are used.
     n_tips: usize,
     /// The sequences of branches beside the cache's. They hold something only while drafting.
@@ -41,7 +41,7 @@ impl Slot {
     }
 
     /// The branch that goes into the cache.
-    fn main(&mut self) -> Option<&mut Tip> {
+    fn main(&mut self) -> Option<&mut DraftBranch> {
         self.tips.as_mut()?.first_mut()
     }
 }
@@ -66,7 +66,7 @@ impl DraftModel {
 
     /// Evaluates the tokens of each context that the cache lacks, but no more than a physical batch of them in all.
     /// Those that are complete and want a draft get a row to sample from.
-    fn catch_up(&mut self, asks: &[Ask<'_>]) -> Evaluated {
+    fn catch_up(&mut self, asks: &[DraftRequest<'_>]) -> Evaluated {
         self.batch.clear();
         let mut room = self.context.n_ubatch().min(self.context.n_batch());
         // Also of those that an evaluation which failed has left, and that nobody asks for any more.
@@ -163,7 +163,7 @@ impl DraftModel {
     }
 
     /// Samples the next token of each branch and puts it into the next batch. A branch that is done has no row afterwards.
-    fn extend(&mut self, asks: &mut [Ask<'_>]) {
+    fn extend(&mut self, asks: &mut [DraftRequest<'_>]) {
         self.batch.clear();
         for ask in asks {
             for index in 0..self.slots.get(ask.slot).map_or(0, |slot| slot.n_tips) {
@@ -173,7 +173,7 @@ impl DraftModel {
     }
 
     /// Adds a token to a branch, and branches that begin beside it.
-    fn grow(&mut self, ask: &mut Ask<'_>, index: usize) {
+    fn grow(&mut self, ask: &mut DraftRequest<'_>, index: usize) {
         let DraftModel { context, batch, slots, n_vocab } = self;
         let Some(slot) = slots.get_mut(ask.slot) else { return };
         let Slot { cache, in_batch, tips: Some(tips), n_tips, branches, .. } = slot else { return };
@@ -226,27 +226,27 @@ impl DraftModel {
 }
 
 /// Makes memory for one branch more, in the next of these sequences. False when there is none.
-fn add_tip(tips: &mut Vec<Tip>, branches: &[SeqId]) -> bool {
+fn add_tip(tips: &mut Vec<DraftBranch>, branches: &[SeqId]) -> bool {
     let Some(sampler) = tips.first().map(|main| main.sampler.for_draft(false)) else { return false };
     let Some(sequence) = tips.len().checked_sub(1).and_then(|index| branches.get(index)) else { return false };
-    tips.push(Tip::new(*sequence, sampler));
+    tips.push(DraftBranch::new(*sequence, sampler));
     true
 }
 
 impl Drafter for DraftModel {
-    fn source(&self) -> Source {
-        Source::Draft
+    fn source(&self) -> DrafterKind {
+        DrafterKind::Draft
     }
 
     fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
         if let Some(slot) = self.slots.get_mut(slot) {
             let sampler = sampler.for_draft(settings.verify == Verify::Match);
-            slot.tips = Some(vec![Tip::new(slot.cache.id(), sampler)]);
+            slot.tips = Some(vec![DraftBranch::new(slot.cache.id(), sampler)]);
             slot.disabled = None;
         }
     }
 
-    fn draft(&mut self, asks: &mut [Ask<'_>]) {
+    fn draft(&mut self, asks: &mut [DraftRequest<'_>]) {
         match self.catch_up(asks) {
             Evaluated::Yes => {}
             Evaluated::Full => return self.disable("the draft's context is full"),

@@ -1,7 +1,7 @@
 //! The one interface of all drafters.
 
 use super::verify::{Drawn, StepChance};
-use super::{Pace, Settings, Source};
+use super::{DrafterKind, Settings, StopPolicy};
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
 use crate::session::Snapshot;
@@ -10,19 +10,19 @@ use crate::session::Snapshot;
 ///
 /// A drafter cannot make a text wrong, only slow: what it proposes is compared with what the target says. (Where it is
 /// given a [`Drawing`], the distribution that it hands over must be the one drawn from, and there the draw is made.) It owes
-/// no exactness about the tokens it has seen either: each [`Ask`] carries the whole context, and the drafter finds out
+/// no exactness about the tokens it has seen either: each [`DraftRequest`] carries the whole context, and the drafter finds out
 /// itself what of it is new. That keeps cancelled evaluations, context shifts and reused prompts out of this interface.
 pub trait Drafter {
     /// Who it is.
-    fn source(&self) -> Source;
+    fn source(&self) -> DrafterKind;
 
     /// A request begins in `slot`; `sampler` is the target's. Nothing of the slot's earlier request may be left, except
     /// in what the drafter learns on purpose from all outputs.
     fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings);
 
-    /// Drafts for all that ask, together; each asks once a step. A drafter that has not yet caught up with an [`Ask`]'s
+    /// Drafts for all that ask, together; each asks once a step. A drafter that has not yet caught up with an [`DraftRequest`]'s
     /// context works on that and proposes nothing, so that nobody waits for a long prompt.
-    fn draft(&mut self, asks: &mut [Ask<'_>]);
+    fn draft(&mut self, asks: &mut [DraftRequest<'_>]);
 
     /// Of the slot's last draft, `drafted` tokens were checked and the first `accepted` of them were right.
     fn checked(&mut self, slot: usize, drafted: usize, accepted: usize);
@@ -72,7 +72,7 @@ pub trait Drafter {
 }
 
 /// What a drafter is asked for one slot.
-pub struct Ask<'a> {
+pub struct DraftRequest<'a> {
     /// The slot.
     pub slot: usize,
     /// The whole context: prompt and generated tokens, the last of them not yet evaluated by the target. From one ask of
@@ -91,7 +91,7 @@ pub struct Ask<'a> {
     /// Most branches of the draft, at least 1, and the least probability of a token that begins one.
     pub branches: (usize, f32),
     /// Tells a drafter whose drafts take time when a longer one would not pay.
-    pub pace: Pace<'a>,
+    pub pace: StopPolicy<'a>,
     /// The draft goes here; it is empty before.
     pub draft: &'a mut Draft,
     /// Of a drafter that has a distribution, when the rule compares probabilities: each token is to be drawn here, and goes

@@ -12,11 +12,11 @@
 use std::time::Instant;
 
 use super::calibration::{Calibration, Choice};
-use super::drafter::{Ask, Draft, Drafter, Drawing, Evaluated};
-use super::policy::{Pace, Plan, Rate};
+use super::drafter::{Draft, DraftRequest, Drafter, Drawing, Evaluated};
+use super::policy::{Plan, Rate, StopPolicy};
 use super::slot_drafts::{Proposal, SlotDrafts};
 use super::verify::{Drawn, StepChance};
-use super::{Adaptive, Costs, MAX_DRAFT, Settings, Source, Verify};
+use super::{Adaptive, Costs, DrafterKind, MAX_DRAFT, Settings, Verify};
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
 use crate::session::Snapshot;
@@ -24,7 +24,7 @@ use crate::session::Snapshot;
 /// The drafters, and what is known of each.
 pub struct Drafters {
     /// Those that look at the text alone come first, the draft model last.
-    members: Vec<Member>,
+    members: Vec<RegisteredDrafter>,
     slots: Vec<Option<SlotDrafts>>,
     /// What evaluations cost.
     pub costs: Costs,
@@ -32,29 +32,29 @@ pub struct Drafters {
     plan: Plan,
     guesses: bool,
     /// Why nobody drafts like this.
-    obstacles: Vec<(Source, String)>,
+    unavailable: Vec<(DrafterKind, String)>,
     /// Tokens that end a text.
     ends: Vec<Token>,
     clock: fn() -> Instant,
 }
 
 /// A drafter, and what its drafts have been worth.
-pub(super) struct Member {
+pub(super) struct RegisteredDrafter {
     drafter: Box<dyn Drafter + Send>,
     /// Whether its drafts take time that counts.
-    pub(super) takes_time: bool,
+    pub(super) is_model_based: bool,
     pub(super) calibration: Calibration,
 }
 
 /// What the drafters see of a slot for which they may draft.
 pub struct SlotView<'a> {
-    /// As [`Ask::tokens`].
+    /// As [`DraftRequest::tokens`].
     pub tokens: &'a [Token],
     /// The target's sampler.
     pub sampler: &'a Sampler,
-    /// As [`Ask::generated`].
+    /// As [`DraftRequest::generated`].
     pub generated: usize,
-    /// As [`Ask::position`].
+    /// As [`DraftRequest::position`].
     pub position: usize,
     /// Most tokens that there is room for; `None`: the context is not evaluated yet, only keep up with it.
     pub room: Option<usize>,
@@ -64,9 +64,9 @@ pub struct SlotView<'a> {
 
 /// What became of a draft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Checked {
+pub struct DraftOutcome {
     /// Whose it was.
-    pub source: Source,
+    pub source: DrafterKind,
     /// Tokens checked, at least one.
     pub drafted: usize,
     /// The most that could be right: fewer than were checked where the draft had branches.
@@ -85,7 +85,7 @@ impl Drafters {
             rate: Rate::default(),
             plan: Plan::default(),
             guesses: false,
-            obstacles: Vec::new(),
+            unavailable: Vec::new(),
             ends: Vec::new(),
             clock: Instant::now,
         }
@@ -116,35 +116,36 @@ impl Drafters {
 
     /// Adds a drafter that looks at the text alone.
     pub fn add(&mut self, drafter: Box<dyn Drafter + Send>) {
-        let place = self.members.iter().position(|member| member.takes_time).unwrap_or(self.members.len());
-        self.members.insert(place, Member { drafter, takes_time: false, calibration: Calibration::of_text() });
+        let place = self.members.iter().position(|member| member.is_model_based).unwrap_or(self.members.len());
+        self.members
+            .insert(place, RegisteredDrafter { drafter, is_model_based: false, calibration: Calibration::of_text() });
     }
 
     /// Adds a drafter whose time counts: a model.
     pub fn add_model(&mut self, drafter: Box<dyn Drafter + Send>) {
-        self.members.push(Member { drafter, takes_time: true, calibration: Calibration::of_model() });
+        self.members.push(RegisteredDrafter { drafter, is_model_based: true, calibration: Calibration::of_model() });
     }
 
     /// Whether anybody drafts like this.
-    pub fn has(&self, source: Source) -> bool {
+    pub fn has(&self, source: DrafterKind) -> bool {
         self.members.iter().any(|member| member.drafter.source() == source)
     }
 
     /// There is no drafter of this kind, and why.
-    pub fn lack(&mut self, source: Source, why: String) {
-        self.obstacles.push((source, why));
+    pub fn mark_unavailable(&mut self, source: DrafterKind, why: String) {
+        self.unavailable.push((source, why));
     }
 
     /// Why the draft model, or the layers for multi-token prediction, do not draft, when that is worth telling: they are
     /// there and do not fit, or nobody else was asked for (the layers nobody asks for who does not mean them).
-    fn missing(&self, asked: &[Source]) -> Option<String> {
-        let obstacle = |source: Source| {
-            let known = self.obstacles.iter().find(|(of, _)| *of == source && asked.contains(of));
+    fn missing(&self, asked: &[DrafterKind]) -> Option<String> {
+        let obstacle = |source: DrafterKind| {
+            let known = self.unavailable.iter().find(|(of, _)| *of == source && asked.contains(of));
             known.map(|(_, why)| why.clone())
         };
-        let only_draft = || asked == [Source::Draft] && !self.has(Source::Draft);
-        obstacle(Source::Mtp)
-            .or_else(|| obstacle(Source::Draft))
+        let only_draft = || asked == [DrafterKind::Draft] && !self.has(DrafterKind::Draft);
+        obstacle(DrafterKind::Mtp)
+            .or_else(|| obstacle(DrafterKind::Draft))
             .or_else(|| only_draft().then(|| "there is no draft model".to_owned()))
     }
 
@@ -155,7 +156,7 @@ impl Drafters {
         for member in &mut self.members {
             let source = member.drafter.source();
             let wanted = settings.sources.contains(&source);
-            let may_guess = self.guesses && source == Source::Suffix;
+            let may_guess = self.guesses && source == DrafterKind::Suffix;
             let guesses = may_guess && !wanted && !settings.verify.draws();
             // Where it was asked for, the plan says when a token costs nothing.
             let guessing = (guesses || (may_guess && settings.adaptive == Adaptive::Auto)).then(|| settings.guessing());
@@ -164,7 +165,7 @@ impl Drafters {
             if drafts {
                 member.drafter.begin(slot, sampler, settings);
             }
-            let shares = member.takes_time && settings.verify != Verify::Match;
+            let shares = member.is_model_based && settings.verify != Verify::Match;
             let choice = match sampler.is_greedy() {
                 true => Choice::Greedy,
                 false if shares => Choice::Shared,
@@ -206,8 +207,8 @@ impl Drafters {
             drafts.choose(&self.members, &self.plan);
             let chosen = drafts.chosen.and_then(|(index, _)| self.members.get(index));
             // What was drawn in a try is checked whatever it promised: that is no sign that it pays.
-            let had_to_be = drafts.drawer.is_some() && drafts.tries.is_a_try;
-            drafts.tries.settle(chosen.is_some_and(|member| member.takes_time) && !had_to_be);
+            let had_to_be = drafts.drawer.is_some() && drafts.probes.is_probe;
+            drafts.probes.settle(chosen.is_some_and(|member| member.is_model_based) && !had_to_be);
         }
     }
 
@@ -216,7 +217,7 @@ impl Drafters {
         let generates = |slot: usize| view(slot).is_some_and(|view| view.room.is_some());
         let (_, drafts) = self.slots.iter().enumerate().find(|(slot, _)| base == 1 && generates(*slot))?;
         let drafts = drafts.as_ref().filter(|drafts| drafts.weighs())?;
-        let mut members = self.members.iter().zip(&drafts.proposals).filter(|(member, _)| member.takes_time);
+        let mut members = self.members.iter().zip(&drafts.proposals).filter(|(member, _)| member.is_model_based);
         let bias = &members.find_map(|(_, proposal)| proposal.as_ref())?.bias;
         Some((bias.mean(), drafts.length.current()))
     }
@@ -226,13 +227,13 @@ impl Drafters {
         let Some((member, before)) = self.members.get_mut(..=index).and_then(|members| members.split_last_mut()) else {
             return;
         };
-        let Member { drafter, takes_time, calibration } = member;
+        let RegisteredDrafter { drafter, is_model_based, calibration } = member;
         let (plan, costs, ends) = (&self.plan, &mut self.costs, &self.ends);
         let (mut asks, mut all_keep_up) = (Vec::new(), true);
         for (slot, drafts) in self.slots.iter_mut().enumerate() {
             let Some(drafts) = drafts else { continue };
             let Some(view) = view(slot) else { continue };
-            let asked = drafts.ask(index, *takes_time, before, plan, costs.c(), &view);
+            let asked = drafts.ask(index, *is_model_based, before, plan, costs.c(), &view);
             let Some(Proposal { draft, bias, keeps_up, .. }) = drafts.proposals.get_mut(index).and_then(Option::as_mut)
             else {
                 continue;
@@ -241,21 +242,32 @@ impl Drafters {
             let Some((n_max, pays)) = asked else { continue };
             all_keep_up &= kept_up;
             let pace = if pays {
-                Pace::Paying { plan, calibration, bias: *bias, n_min: drafts.settings.n_min }
+                StopPolicy::Paying { plan, calibration, bias: *bias, n_min: drafts.settings.n_min }
             } else {
-                Pace::All
+                StopPolicy::All
             };
             let Settings { p_min, n_branches, p_split, .. } = drafts.settings;
             let SlotView { tokens, sampler, generated, position, .. } = view;
-            let draws = *takes_time && drafts.settings.verify.draws() && drafts.drawer.is_none();
+            let draws = *is_model_based && drafts.settings.verify.draws() && drafts.drawer.is_none();
             let drawing = draws.then(|| {
                 drafts.drawn.begin(n_max);
                 Drawing { drawn: &mut drafts.drawn, chance: StepChance::new(sampler.seed(), position) }
             });
             let branches = (n_branches, p_split);
-            let mut ask =
-                Ask { slot, tokens, sampler, generated, position, n_max, p_min, branches, pace, draft, drawing };
-            if *takes_time {
+            let mut ask = DraftRequest {
+                slot,
+                tokens,
+                sampler,
+                generated,
+                position,
+                n_max,
+                p_min,
+                branches,
+                pace,
+                draft,
+                drawing,
+            };
+            if *is_model_based {
                 asks.push(ask);
                 continue;
             }
@@ -278,8 +290,8 @@ impl Drafters {
         }
         for (slot, drafts) in self.slots.iter_mut().enumerate() {
             let Some(drafts) = drafts else { continue };
-            if drafts.tries.asked {
-                drafts.tries.credit -= each;
+            if drafts.probes.asked {
+                drafts.probes.credit -= each;
             }
             if drafts.drawer.is_none() && !drafts.drawn.is_empty() {
                 drafts.drawer = Some(index);
@@ -318,7 +330,7 @@ impl Drafters {
     }
 
     /// Who proposed [`Drafters::drafted`]; `None`: it is a guess.
-    pub fn source(&self, slot: usize) -> Option<Source> {
+    pub fn source(&self, slot: usize) -> Option<DrafterKind> {
         let (index, _) = self.slots.get(slot)?.as_ref().filter(|drafts| !drafts.guesses())?.chosen?;
         Some(self.members.get(index)?.drafter.source())
     }
@@ -354,7 +366,7 @@ impl Drafters {
 
     /// The target said `tokens`, of which the first `accepted` are the draft's, when it was checked for `drafted` tokens.
     /// Tells what became of the draft, if there was one.
-    pub fn saw(&mut self, slot: usize, tokens: &[Token], drafted: usize, accepted: usize) -> Option<Checked> {
+    pub fn saw(&mut self, slot: usize, tokens: &[Token], drafted: usize, accepted: usize) -> Option<DraftOutcome> {
         let drafts = self.slots.get_mut(slot)?.as_mut()?;
         for (index, (member, proposal)) in self.members.iter_mut().zip(&mut drafts.proposals).enumerate() {
             let Some(Proposal { draft, bias, .. }) = proposal else { continue };
@@ -381,12 +393,12 @@ impl Drafters {
         drafts.length.saw(drafted, depth, accepted);
         let member = self.members.get_mut(index)?;
         member.drafter.checked(slot, drafted, accepted);
-        Some(Checked { source: member.drafter.source(), drafted, depth, accepted })
+        Some(DraftOutcome { source: member.drafter.source(), drafted, depth, accepted })
     }
 
     /// A step, which had no prompt in it, brought `tokens` and cost so many evaluations of one token, drafting included.
     ///
-    /// The rate is what weighing drafts leads to: what plain requests and fixed lengths bring says nothing of it.
+    /// The rate is what scratch drafts leads to: what plain requests and fixed lengths bring says nothing of it.
     pub fn stepped(&mut self, tokens: usize, cost: f64) {
         if self.slots.iter().flatten().any(SlotDrafts::weighs) {
             self.rate.saw(tokens, cost);

@@ -16,7 +16,7 @@ thread_local! {
 /// Proposes what it is told to.
 #[derive(Clone, Default)]
 struct Scripted {
-    source: Option<Source>,
+    source: Option<DrafterKind>,
     script: Arc<Mutex<Vec<(Token, f32)>>>,
     log: Arc<Mutex<Vec<String>>>,
     /// What a token costs, in milliseconds.
@@ -24,7 +24,7 @@ struct Scripted {
 }
 
 impl Scripted {
-    fn new(source: Source) -> Scripted {
+    fn new(source: DrafterKind) -> Scripted {
         Scripted { source: Some(source), ..Scripted::default() }
     }
 
@@ -38,7 +38,7 @@ impl Scripted {
 }
 
 impl Drafter for Scripted {
-    fn source(&self) -> Source {
+    fn source(&self) -> DrafterKind {
         self.source.unwrap()
     }
 
@@ -46,7 +46,7 @@ impl Drafter for Scripted {
         self.log.lock().unwrap().push(format!("begin {slot}"));
     }
 
-    fn draft(&mut self, asks: &mut [Ask<'_>]) {
+    fn draft(&mut self, asks: &mut [DraftRequest<'_>]) {
         for ask in asks {
             self.log.lock().unwrap().push(format!("draft {} {}", ask.slot, ask.n_max));
             for (token, confidence) in self.script.lock().unwrap().iter().take(ask.n_max) {
@@ -97,7 +97,7 @@ fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Tabl
     params.vocab_only = true;
     let vocabulary = Model::load(&params, |_| true).expect("the shipped model");
     let sampler = Sampler::new(&sampling::Settings::default(), vocabulary.vocab(), None).expect("a sampler");
-    let (text, mut model) = (Scripted::new(Source::Suffix), Scripted::new(Source::Draft));
+    let (text, mut model) = (Scripted::new(DrafterKind::Suffix), Scripted::new(DrafterKind::Draft));
     model.ms = draft_ms;
     let mut drafters = Drafters::new(1);
     drafters.clock = || NOW.get();
@@ -110,7 +110,7 @@ fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Tabl
 
 impl Table {
     /// A step in which the target says `truth`: how many tokens were checked, whose, and how many of them were right.
-    fn step(&mut self, truth: &[Token]) -> (usize, Option<Source>, usize) {
+    fn step(&mut self, truth: &[Token]) -> (usize, Option<DrafterKind>, usize) {
         let view = || SlotView {
             tokens: &[1, 2, 3],
             sampler: &self.sampler,
@@ -134,7 +134,7 @@ const CHEAP: [(usize, u64); 3] = [(1, 100), (9, 140), (65, 400)];
 const DEAR: [(usize, u64); 3] = [(1, 100), (2, 195), (65, 6400)];
 
 fn both(adaptive: Adaptive) -> Settings {
-    Settings { sources: vec![Source::Suffix, Source::Draft], adaptive, ..Settings::default() }
+    Settings { sources: vec![DrafterKind::Suffix, DrafterKind::Draft], adaptive, ..Settings::default() }
 }
 
 #[test]
@@ -142,9 +142,9 @@ fn the_draft_with_most_to_expect_is_checked() {
     let mut table = table(&both(Adaptive::Fixed), &CHEAP, 1.0);
     table.text.says(&[(7, 0.9), (8, 0.2)]);
     table.model.says(&[(7, 0.9), (8, 0.9), (9, 0.9)]);
-    assert_eq!(table.step(&[7, 8, 9, 4]), (3, Some(Source::Draft), 3));
+    assert_eq!(table.step(&[7, 8, 9, 4]), (3, Some(DrafterKind::Draft), 3));
     table.text.says(&[(7, 0.95), (8, 0.99), (9, 0.99), (1, 0.99), (2, 0.99)]);
-    assert_eq!(table.step(&[7, 8, 9, 4]), (5, Some(Source::Suffix), 3));
+    assert_eq!(table.step(&[7, 8, 9, 4]), (5, Some(DrafterKind::Suffix), 3));
     assert_eq!(table.text.log(), ["begin 0", "draft 0 16", "draft 0 16", "checked 0 5 3"]);
     assert_eq!(table.model.log(), ["begin 0", "draft 0 16", "checked 0 3 3", "draft 0 16"]);
 }
@@ -154,7 +154,7 @@ fn behind_the_end_of_a_text_nothing_is_drafted() {
     let mut table = table(&both(Adaptive::Fixed), &CHEAP, 1.0);
     table.drafters.end_with([8, 5].into_iter());
     table.text.says(&[(7, 0.9), (8, 0.9), (9, 0.9), (5, 0.9)]);
-    assert_eq!(table.step(&[7, 8, 1]), (2, Some(Source::Suffix), 2));
+    assert_eq!(table.step(&[7, 8, 1]), (2, Some(DrafterKind::Suffix), 2));
 }
 
 #[test]
@@ -162,8 +162,12 @@ fn a_token_that_costs_nothing_is_guessed_and_is_nobodys_draft() {
     for (settings, padded, expected) in [
         (Settings::none(), true, 1),
         (Settings::none(), false, 0),
-        (Settings { sources: vec![Source::Prediction], ..both(Adaptive::Fixed) }, true, 1),
-        (Settings { sources: vec![Source::Prediction], verify: Verify::Rejection, ..both(Adaptive::Fixed) }, true, 0),
+        (Settings { sources: vec![DrafterKind::Prediction], ..both(Adaptive::Fixed) }, true, 1),
+        (
+            Settings { sources: vec![DrafterKind::Prediction], verify: Verify::Rejection, ..both(Adaptive::Fixed) },
+            true,
+            0,
+        ),
     ] {
         let mut table = table(&settings, &CHEAP, 1.0);
         table.drafters.guess();
@@ -174,19 +178,19 @@ fn a_token_that_costs_nothing_is_guessed_and_is_nobodys_draft() {
         assert_eq!(table.step(&[4, 3]), (expected, None, 0), "{settings:?}");
     }
     // A draft that was asked for comes first.
-    let settings = Settings { sources: vec![Source::Draft], ..both(Adaptive::Fixed) };
+    let settings = Settings { sources: vec![DrafterKind::Draft], ..both(Adaptive::Fixed) };
     let mut table = table(&settings, &CHEAP, 1.0);
     table.drafters.guess();
     table.drafters.begin(0, &table.sampler, &settings);
     table.padded = true;
     table.text.says(&[(7, 0.9)]);
     table.model.says(&[(6, 0.3), (5, 0.3)]);
-    assert_eq!(table.step(&[6, 5, 1]), (2, Some(Source::Draft), 2));
+    assert_eq!(table.step(&[6, 5, 1]), (2, Some(DrafterKind::Draft), 2));
 }
 
 #[test]
 fn a_model_is_not_asked_where_a_guess_that_costs_nothing_is_as_good() {
-    let settings = Settings { sources: vec![Source::Draft], ..both(Adaptive::Auto) };
+    let settings = Settings { sources: vec![DrafterKind::Draft], ..both(Adaptive::Auto) };
     let mut asked = [0, 0];
     for (asked, padded) in asked.iter_mut().zip([false, true]) {
         let mut table = table(&settings, &[(1, 100), (2, 100), (3, 195), (65, 6400)], 20.0);
@@ -213,9 +217,9 @@ fn a_drafter_is_judged_by_what_it_proposed_even_when_it_was_not_checked() {
     for _ in 0..30 {
         table.step(&[7, 8, 9]);
     }
-    assert_eq!(table.step(&[7, 8, 9]), (2, Some(Source::Draft), 2));
+    assert_eq!(table.step(&[7, 8, 9]), (2, Some(DrafterKind::Draft), 2));
     table.text.says(&[(7, 0.9), (8, 0.9), (9, 0.9)]);
-    let until = (0..300).find(|_| table.step(&[7, 8, 9, 1]).1 == Some(Source::Suffix));
+    let until = (0..300).find(|_| table.step(&[7, 8, 9, 1]).1 == Some(DrafterKind::Suffix));
     assert!(until.is_some_and(|steps| steps > 3), "it has to win back its credit, and can: {until:?}");
 }
 
@@ -228,7 +232,7 @@ fn a_model_is_not_asked_where_the_text_says_enough() {
     }
     table.model.log();
     for _ in 0..500 {
-        assert_eq!(table.step(&[7, 8, 9]).1, Some(Source::Suffix));
+        assert_eq!(table.step(&[7, 8, 9]).1, Some(DrafterKind::Suffix));
     }
     let asked = table.model.log().len();
     assert!((1..10).contains(&asked), "only tried now and then: {asked}");
@@ -273,7 +277,7 @@ fn tries_that_have_to_be_checked_become_rarer_too() {
 
 #[test]
 fn what_time_is_worth_is_not_forgotten_over_plain_requests() {
-    let settings = Settings { sources: vec![Source::Draft], ..both(Adaptive::Auto) };
+    let settings = Settings { sources: vec![DrafterKind::Draft], ..both(Adaptive::Auto) };
     let mut table = table(&settings, &[(1, 100), (65, 1060)], 1.0);
     table.model.says(&[(7, 0.99), (8, 0.99), (9, 0.5), (10, 0.5), (11, 0.5)]);
     let right_and_wrong = [[7, 8, 9, 4, 4, 4], [7, 8, 4, 4, 4, 4]];
@@ -312,7 +316,7 @@ fn only_drafts_that_are_long_enough_are_weighed() {
     let likely: Vec<(Token, f32)> = (10..26).map(|token| (token, 0.8)).collect();
     let truth: Vec<Token> = (10..13).chain([1]).collect();
     for (n_min, draft_ms, expected) in [(0, 20.0, true), (2, 20.0, true), (14, 20.0, false), (14, 0.1, true)] {
-        let settings = Settings { n_min, sources: vec![Source::Draft], ..both(Adaptive::Auto) };
+        let settings = Settings { n_min, sources: vec![DrafterKind::Draft], ..both(Adaptive::Auto) };
         let mut table = table(&settings, &CHEAP, draft_ms);
         table.model.says(&likely);
         let checked: Vec<usize> = (0..200).map(|_| table.step(&truth).0).skip(100).collect();
@@ -327,27 +331,27 @@ fn only_drafts_that_are_long_enough_are_weighed() {
 /// What the first has drawn is checked, whatever the second would say.
 #[test]
 fn a_second_model_does_not_draw_behind_the_first() {
-    let sources = vec![Source::Draft, Source::Mtp];
+    let sources = vec![DrafterKind::Draft, DrafterKind::Mtp];
     let settings = Settings { sources, verify: Verify::Rejection, ..both(Adaptive::Fixed) };
     let mut table = table(&settings, &CHEAP, 1.0);
-    let second = Scripted::new(Source::Mtp);
+    let second = Scripted::new(DrafterKind::Mtp);
     table.drafters.add_model(Box::new(second.clone()));
     table.drafters.begin(0, &table.sampler, &settings);
     second.says(&[(5, 0.9), (6, 0.9), (7, 0.9)]);
     table.model.says(&[(7, 0.9)]);
-    assert_eq!(table.step(&[7, 1]), (1, Some(Source::Draft), 1));
+    assert_eq!(table.step(&[7, 1]), (1, Some(DrafterKind::Draft), 1));
     table.model.says(&[]);
-    assert_eq!(table.step(&[5, 1]).1, Some(Source::Mtp), "where the first says nothing");
+    assert_eq!(table.step(&[5, 1]).1, Some(DrafterKind::Mtp), "where the first says nothing");
     let asked = second.log().iter().filter(|entry| entry.starts_with("draft")).count();
     assert_eq!(asked, 1);
 }
 
 #[test]
 fn every_drafter_hears_of_every_end_and_nobody_drafts_after_it() {
-    let mut table = table(&Settings { sources: vec![Source::Suffix], ..both(Adaptive::Fixed) }, &CHEAP, 1.0);
+    let mut table = table(&Settings { sources: vec![DrafterKind::Suffix], ..both(Adaptive::Fixed) }, &CHEAP, 1.0);
     table.text.says(&[(7, 0.9)]);
     table.model.says(&[(7, 0.9), (8, 0.9)]);
-    assert_eq!(table.step(&[7, 8]), (1, Some(Source::Suffix), 1));
+    assert_eq!(table.step(&[7, 8]), (1, Some(DrafterKind::Suffix), 1));
     table.drafters.end(0, &[6, 7, 8], 2);
     assert_eq!(table.model.log(), ["end 0 [6, 7, 8] 2"], "it was not asked for");
     assert_eq!(table.step(&[7, 8]), (0, None, 0));
@@ -360,9 +364,9 @@ fn what_was_drawn_is_checked_whole() {
         let settings = Settings { verify: Verify::Rejection, n_min: 3, ..both(adaptive) };
         let mut table = table(&settings, &CHEAP, 1.0);
         table.model.says(&[(7, 0.1), (8, 0.1)]);
-        assert_eq!(table.step(&[9]), (2, Some(Source::Draft), 0), "shorter than n_min, and improbable");
+        assert_eq!(table.step(&[9]), (2, Some(DrafterKind::Draft), 0), "shorter than n_min, and improbable");
         table.text.says(&[(7, 0.1), (8, 0.1), (9, 0.1), (1, 0.1)]);
-        assert_eq!(table.step(&[7, 8, 5]), (2, Some(Source::Draft), 2), "another draft is longer");
+        assert_eq!(table.step(&[7, 8, 5]), (2, Some(DrafterKind::Draft), 2), "another draft is longer");
         let Some(Drawn::Chain(drawn)) = table.drafters.drawn(0) else { panic!("a chain") };
         assert_eq!(drawn.tokens(), [7, 8]);
     }
@@ -385,7 +389,7 @@ fn a_better_draft_found_without_chance_comes_before_a_draw() {
     }
     table.model.log();
     let (n, source, _) = table.step(&[8]);
-    assert_eq!((n, source), (16, Some(Source::Suffix)));
+    assert_eq!((n, source), (16, Some(DrafterKind::Suffix)));
     assert!(!table.model.log().iter().any(|line| line.starts_with("draft")), "nothing was drawn");
     let Some(Drawn::Block(drawn)) = table.drafters.drawn(0) else { panic!("a chain for block") };
     assert_eq!(drawn.tokens(), (10..26).collect::<Vec<_>>(), "it is checked by the same rule");

@@ -9,32 +9,32 @@
 mod calibration;
 mod compat;
 mod costs;
+mod cross_vocabulary;
+mod draft_branch;
 mod draft_model;
 mod drafter;
 mod drafters;
+mod history;
 mod mtp;
 mod policy;
 mod settings;
 mod slot_drafts;
 mod states;
-mod text;
-mod tip;
-mod translated;
-mod translation;
 pub mod verify;
+mod vocabulary_map;
 
 pub use calibration::{Bias, Calibration, Choice};
 pub use compat::{Compatibility, VocabSummary};
 pub use costs::{Costs, MAX_MEASURED};
+pub use cross_vocabulary::CrossVocabulary;
 pub use draft_model::DraftModel;
-pub use drafter::{Ask, Draft, Drafter, Drawing, Evaluated};
-pub use drafters::{Checked, Drafters, SlotView};
-pub use mtp::Mtp;
-pub use policy::{Length, Pace, Plan, SoFar};
-pub use settings::{Adaptive, MAX_BRANCHES, MAX_DRAFT, Settings, Source, Verify};
-pub use text::{
+pub use drafter::{Draft, DraftRequest, Drafter, Drawing, Evaluated};
+pub use drafters::{DraftOutcome, Drafters, SlotView};
+pub use history::{
     CacheFile, CacheKind, Caches, LookupParams, ModParams, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramParams,
     NgramSimple, Predicted, Prediction, Suffix, SuffixParams, read_cache,
 };
-pub use translated::Translated;
-pub use translation::{Dictionary, Translation};
+pub use mtp::Mtp;
+pub use policy::{Length, Plan, SoFar, StopPolicy};
+pub use settings::{Adaptive, DrafterKind, MAX_BRANCHES, MAX_DRAFT, Settings, Verify};
+pub use vocabulary_map::{Dictionary, VocabularyMap};

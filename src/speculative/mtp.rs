@@ -12,10 +12,10 @@
 
 use std::ops::Range;
 
-use super::drafter::{Ask, Drafter, Evaluated};
+use super::draft_branch::{choose, follow};
+use super::drafter::{DraftRequest, Drafter, Evaluated};
 use super::states::States;
-use super::tip::{choose, follow};
-use super::{Settings, Source, Verify};
+use super::{DrafterKind, Settings, Verify};
 use crate::llama::{Batch, Context, DecodeError, Token};
 use crate::sampling::Sampler;
 use crate::session::{Sequence, common_prefix};
@@ -143,7 +143,7 @@ impl Mtp {
 
     /// Evaluates what the caches lack of the contexts, without their logits. Of those who want a draft the end is left for
     /// its first batch.
-    fn catch_up(&mut self, asks: &[Ask<'_>]) -> bool {
+    fn catch_up(&mut self, asks: &[DraftRequest<'_>]) -> bool {
         self.batch.clear();
         for slot in &mut self.slots {
             (slot.ready, slot.row) = (false, None);
@@ -172,7 +172,7 @@ impl Mtp {
     }
 
     /// Puts the end of each context that is ready for a draft into the batch.
-    fn begin_drafts(&mut self, asks: &[Ask<'_>]) {
+    fn begin_drafts(&mut self, asks: &[DraftRequest<'_>]) {
         self.batch.clear();
         for ask in asks {
             let room = self.room();
@@ -193,7 +193,7 @@ impl Mtp {
 
     /// Samples each slot's next token and puts what is to be evaluated for the one after it into the next batch. A slot whose
     /// draft is done has no row afterwards.
-    fn extend(&mut self, asks: &mut [Ask<'_>]) {
+    fn extend(&mut self, asks: &mut [DraftRequest<'_>]) {
         self.batch.clear();
         for ask in asks {
             let Some(slot) = self.slots.get_mut(ask.slot) else { continue };
@@ -225,7 +225,7 @@ impl Mtp {
 
     /// Puts the last drafted token into the batch; with several layers the context's end and all drafted ones, which the
     /// next layer has not seen.
-    fn push_draft(&mut self, ask: &Ask<'_>) {
+    fn push_draft(&mut self, ask: &DraftRequest<'_>) {
         let room = self.room();
         let Some(slot) = self.slots.get_mut(ask.slot) else { return };
         let n_embd = self.context.n_hidden().max(1);
@@ -288,8 +288,8 @@ impl Slot {
 }
 
 impl Drafter for Mtp {
-    fn source(&self) -> Source {
-        Source::Mtp
+    fn source(&self) -> DrafterKind {
+        DrafterKind::Mtp
     }
 
     fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
@@ -299,7 +299,7 @@ impl Drafter for Mtp {
         }
     }
 
-    fn draft(&mut self, asks: &mut [Ask<'_>]) {
+    fn draft(&mut self, asks: &mut [DraftRequest<'_>]) {
         if !self.catch_up(asks) {
             return;
         }
@@ -383,7 +383,7 @@ impl Drafter for Mtp {
 }
 
 /// Why there can be no draft for this context.
-fn obstacle(ask: &Ask<'_>, context: &Context) -> Option<String> {
+fn obstacle(ask: &DraftRequest<'_>, context: &Context) -> Option<String> {
     let n_ctx = context.n_ctx();
     (ask.tokens.len() >= n_ctx).then(|| format!("the text is longer than the layers' context of {n_ctx} tokens"))
 }

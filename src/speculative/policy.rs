@@ -7,7 +7,7 @@
 //! staircase, so the best m is looked for among all, not where the gain first falls.
 //!
 //! Where one slot generates, a batch of another size than the last one costs more ([`Costs::next`]): with small models as much as
-//! a token or two. So one size is home, the one that pays in the long run ([`Plan::settle`]), and a step of another size has to be
+//! a token or two. So one size is preferred, the one that pays in the long run ([`Plan::settle`]), and a step of another size has to be
 //! worth the way there and back.
 //!
 //! A draft from the text costs nothing to make again, and where text is copied the next one is as good as this. What is not checked
@@ -24,7 +24,7 @@ use super::{Adaptive, Costs, MAX_DRAFT, Settings};
 const FADE: f64 = 0.95;
 /// How many tokens ahead a drafter looks for the end of a step of v.
 const LOOK_AHEAD: usize = 16;
-/// In how many steps another home has to make up for the way there.
+/// In how many steps another preferred has to make up for the way there.
 const PATIENCE: f64 = 32.0;
 
 /// The rate S of the whole engine: tokens in the time of one plain evaluation.
@@ -58,7 +58,7 @@ pub struct Plan {
     alone: f64,
     longest: usize,
     /// Most tokens of drafts in the long run.
-    home: Option<usize>,
+    preferred: Option<usize>,
 }
 
 /// A draft from the text as far as it has been made.
@@ -81,8 +81,8 @@ impl Plan {
     /// One slot generates, and a model drafts for it up to `n_max` tokens accepted with this probability: how many of them bring the
     /// most in the long run. `None`: no model does.
     pub fn settle(&mut self, costs: &Costs, drafts: Option<(f64, usize)>) {
-        let before = self.home;
-        self.home = drafts.map(|(acceptance, n_max)| {
+        let before = self.preferred;
+        self.preferred = drafts.map(|(acceptance, n_max)| {
             let (mut best, mut most, mut tokens, mut sure) = (0, 0.0, 0.0, 1.0);
             for m in 0..=n_max.min(LOOK_AHEAD) {
                 tokens += sure;
@@ -107,7 +107,7 @@ impl Plan {
         self.draft = rate * costs.c();
         self.verify.clear();
         // Of several, nobody knows what size the others' drafts lead to.
-        let next = costs.next(self.home.map(|m| base + m));
+        let next = costs.next(self.preferred.map(|m| base + m));
         let cost = |n: usize| if base == 1 { next(n) } else { costs.v(n) };
         let alone = cost(base);
         (self.base, self.alone) = (base as f64, rate * alone);
@@ -178,7 +178,7 @@ impl Plan {
 
 /// Tells a drafter whether one token more is worth its time.
 #[derive(Debug, Clone, Copy)]
-pub enum Pace<'a> {
+pub enum StopPolicy<'a> {
     /// As many as were asked for.
     All,
     /// As long as it pays.
@@ -194,12 +194,12 @@ pub enum Pace<'a> {
     },
 }
 
-impl Pace<'_> {
+impl StopPolicy<'_> {
     /// Whether a draft of so confident tokens should get another, of at most `n_max`.
     pub fn wants_more(&self, confidence: &[f32], n_max: usize) -> bool {
         match self {
-            Pace::All => true,
-            Pace::Paying { plan, calibration, bias, n_min } => {
+            StopPolicy::All => true,
+            StopPolicy::Paying { plan, calibration, bias, n_min } => {
                 let acceptances = || confidence.iter().map(|confidence| calibration.acceptance(bias, *confidence));
                 let sure = || {
                     acceptances().scan(1.0, |sure, acceptance| {
@@ -217,15 +217,15 @@ impl Pace<'_> {
     /// what the confidence is worth.
     pub fn acceptance(&self, confidence: f32) -> f64 {
         match self {
-            Pace::All => f64::from(confidence),
-            Pace::Paying { calibration, bias, .. } => calibration.acceptance(bias, confidence),
+            StopPolicy::All => f64::from(confidence),
+            StopPolicy::Paying { calibration, bias, .. } => calibration.acceptance(bias, confidence),
         }
     }
 
     /// Whether a draft from the text can still gain by its next token, when all of it with that one is right with probability
     /// `sure`, or by what follows. If so the token is added to it. The first one is: it tells what the draft is worth.
     pub fn may_gain(&self, so_far: &mut SoFar, sure: f64) -> bool {
-        let Pace::Paying { plan, .. } = self else { return true };
+        let StopPolicy::Paying { plan, .. } = self else { return true };
         let SoFar { drafted, rate, .. } = *so_far;
         let before = plan.verify(drafted);
         let gains = |more: usize| rate * (plan.verify(drafted + more) - before) < sure * more as f64;
@@ -240,8 +240,8 @@ impl Pace<'_> {
     /// verified beside a draft of `drafted` tokens.
     pub fn wants_branch(&self, path: &[f32], confidence: f32, drafted: usize) -> bool {
         match self {
-            Pace::All => true,
-            Pace::Paying { plan, calibration, bias, .. } => {
+            StopPolicy::All => true,
+            StopPolicy::Paying { plan, calibration, bias, .. } => {
                 let acceptance = |confidence: &f32| calibration.acceptance(bias, *confidence);
                 let sure: f64 = path.iter().chain([&confidence]).map(acceptance).product();
                 sure > plan.verify(drafted + 1) - plan.verify(drafted)

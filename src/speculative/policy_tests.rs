@@ -59,7 +59,7 @@ fn drafts_end_where_one_more_does_not_pay() {
     let calibration = Calibration::of_text();
     let wants = |costs: &Costs, confidence: &[f32]| {
         let plan = plan(costs, 1.0);
-        Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin(Choice::Greedy), n_min: 0 }
+        StopPolicy::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin(Choice::Greedy), n_min: 0 }
             .wants_more(confidence, 16)
     };
     assert!(wants(&free, &[]));
@@ -67,17 +67,21 @@ fn drafts_end_where_one_more_does_not_pay() {
     assert!(!wants(&free, &[0.9; 16]), "n_max");
     assert!(!wants(&free, &[0.01; 6]), "too unlikely to be reached");
     assert!(!wants(&dear, &[]));
-    assert!(Pace::All.wants_more(&[0.0; 15], 16));
+    assert!(StopPolicy::All.wants_more(&[0.0; 15], 16));
 }
 
-/// What [`Pace::may_gain`] cuts off is never part of the best draft, and not all is kept.
+/// What [`StopPolicy::may_gain`] cuts off is never part of the best draft, and not all is kept.
 #[test]
 fn what_cannot_gain_is_not_looked_for() {
     let costs =
         costs(&[(1, 100), (2, 114), (3, 129), (4, 146), (5, 208), (8, 226), (12, 308), (16, 403), (64, 1600)], 0.1);
     let (plan, calibration) = (plan(&costs, 1.5), Calibration::of_text());
-    let pace =
-        Pace::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin(Choice::Greedy), n_min: 0 };
+    let pace = StopPolicy::Paying {
+        plan: &plan,
+        calibration: &calibration,
+        bias: calibration.begin(Choice::Greedy),
+        n_min: 0,
+    };
     for confidence in [0.3, 0.6, 0.8, 0.95, 0.999] {
         let sure: Vec<f64> = (1..=62).map(|n| pace.acceptance(confidence).powi(n)).collect();
         let best = plan.best_of_text(sure.iter().copied(), 0).0;
@@ -86,7 +90,7 @@ fn what_cannot_gain_is_not_looked_for() {
         assert!(kept >= best, "{confidence}: {kept} of which {best} pay");
         assert!(kept < best + LOOK_AHEAD, "{confidence}: {kept} of which {best} pay");
     }
-    assert!(Pace::All.may_gain(&mut SoFar::default(), 0.0));
+    assert!(StopPolicy::All.may_gain(&mut SoFar::default(), 0.0));
 }
 
 /// Where each step copies with the same chance, a length is as good as the tokens of a step for its time, whatever the text
@@ -192,6 +196,6 @@ fn a_home_is_not_left_for_one_that_is_hardly_better() {
     let mut plan = Plan::default();
     for (acceptance, expected) in [(0.3, 0), (0.505, 0), (0.6, 1), (0.495, 1), (0.4, 0)] {
         plan.settle(&costs, Some((acceptance, 1)));
-        assert_eq!(plan.home, Some(expected), "after {acceptance}");
+        assert_eq!(plan.preferred, Some(expected), "after {acceptance}");
     }
 }

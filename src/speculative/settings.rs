@@ -6,7 +6,7 @@ use super::{CacheFile, NgramParams, Predicted, SuffixParams};
 
 /// Who proposed a token: the target itself or one of the drafters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Source {
+pub enum DrafterKind {
     /// Sampled from the target where nothing was drafted, or where the draft was wrong.
     Target,
     /// The draft model.
@@ -29,20 +29,20 @@ pub enum Source {
     Prediction,
 }
 
-impl Source {
+impl DrafterKind {
     /// The name used in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
-            Source::Target => "target",
-            Source::Draft => "draft",
-            Source::Mtp => "mtp",
-            Source::NgramCache => "ngram-cache",
-            Source::NgramSimple => "ngram-simple",
-            Source::NgramMapK => "ngram-map-k",
-            Source::NgramMapK4v => "ngram-map-k4v",
-            Source::NgramMod => "ngram-mod",
-            Source::Suffix => "suffix",
-            Source::Prediction => "prediction",
+            DrafterKind::Target => "target",
+            DrafterKind::Draft => "draft",
+            DrafterKind::Mtp => "mtp",
+            DrafterKind::NgramCache => "ngram-cache",
+            DrafterKind::NgramSimple => "ngram-simple",
+            DrafterKind::NgramMapK => "ngram-map-k",
+            DrafterKind::NgramMapK4v => "ngram-map-k4v",
+            DrafterKind::NgramMod => "ngram-mod",
+            DrafterKind::Suffix => "suffix",
+            DrafterKind::Prediction => "prediction",
         }
     }
 }
@@ -94,7 +94,7 @@ pub enum Adaptive {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Which drafters may propose; of drafts that promise the same, one from the text is taken.
-    pub sources: Vec<Source>,
+    pub sources: Vec<DrafterKind>,
     /// Most tokens to draft in a step, 1..=[`MAX_DRAFT`].
     pub n_max: usize,
     /// The same for drafters that look at the text alone, while lengths adapt: their drafts cost nothing until they are
@@ -143,7 +143,7 @@ impl Settings {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            sources: vec![Source::Suffix, Source::NgramCache, Source::Draft],
+            sources: vec![DrafterKind::Suffix, DrafterKind::NgramCache, DrafterKind::Draft],
             n_max: 16,
             n_max_text: MAX_DRAFT,
             n_min: 0,

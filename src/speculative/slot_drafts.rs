@@ -2,7 +2,7 @@
 
 use super::calibration::Bias;
 use super::drafter::Draft;
-use super::drafters::{Member, SlotView};
+use super::drafters::{RegisteredDrafter, SlotView};
 use super::policy::{Length, Plan};
 use super::verify::Drawn;
 use super::{Adaptive, MAX_DRAFT, Settings};
@@ -19,7 +19,7 @@ pub(super) struct SlotDrafts {
     pub(super) drawn: Drawn,
     /// Who has drawn it; `None`: it was found without chance.
     pub(super) drawer: Option<usize>,
-    pub(super) tries: Tries,
+    pub(super) probes: Probes,
     /// Why a drafter that was asked for has no proposal.
     pub(super) disabled: Option<String>,
 }
@@ -36,31 +36,31 @@ pub(super) struct Proposal {
 }
 
 /// When a drafter that takes time and does not pay is tried again.
-pub(super) struct Tries {
+pub(super) struct Probes {
     /// Time saved up for the next try, in evaluations; negative after an expensive one.
     pub(super) credit: f64,
-    /// Tries in vain since it last paid.
-    in_vain: i32,
+    /// Probes in vain since it last paid.
+    failed_probes: i32,
     /// Whether it was asked in this step, and whether only to find out what it is worth.
     pub(super) asked: bool,
-    pub(super) is_a_try: bool,
+    pub(super) is_probe: bool,
     /// The text's length when it was last asked.
     known: usize,
 }
 
-impl Default for Tries {
+impl Default for Probes {
     /// The first is due at once.
     fn default() -> Self {
-        Tries { credit: f64::INFINITY, in_vain: 0, asked: false, is_a_try: false, known: 0 }
+        Probes { credit: f64::INFINITY, failed_probes: 0, asked: false, is_probe: false, known: 0 }
     }
 }
 
-impl Tries {
+impl Probes {
     /// Whether a try can be paid for, at `c` evaluations for a drafted token; `n_tokens`: of the text, with which the drafter
     /// has to catch up.
     fn are_due(&self, c: f64, n_tokens: usize) -> bool {
         let missing = n_tokens.saturating_sub(self.known).saturating_sub(1).min(MOST_MISSING);
-        self.credit >= c * (TRY as f64 + CATCH_UP * missing as f64)
+        self.credit >= c * (PROBE_LENGTH as f64 + CATCH_UP * missing as f64)
     }
 
     fn is_first(&self) -> bool {
@@ -77,21 +77,21 @@ impl Tries {
     /// A step is planned; `chosen`: with its draft.
     pub(super) fn settle(&mut self, chosen: bool) {
         if chosen {
-            (self.credit, self.in_vain, self.asked) = (0.0, 0, false);
+            (self.credit, self.failed_probes, self.asked) = (0.0, 0, false);
         } else if std::mem::take(&mut self.asked) {
-            self.in_vain = (self.in_vain + 1).min(MAX_IN_VAIN);
+            self.failed_probes = (self.failed_probes + 1).min(MAX_FAILED_PROBES);
             self.credit = self.credit.min(0.0);
         } else {
-            self.credit += TRY_SHARE * 0.5_f64.powi(self.in_vain);
+            self.credit += PROBE_SHARE * 0.5_f64.powi(self.failed_probes);
         }
     }
 }
 
-/// Part of the time that tries may take; half of it after each in vain, down to `2^-MAX_IN_VAIN`.
-const TRY_SHARE: f64 = 0.01;
-const MAX_IN_VAIN: i32 = 4;
+/// Part of the time that tries may take; half of it after each in vain, down to `2^-MAX_FAILED_PROBES`.
+const PROBE_SHARE: f64 = 0.01;
+const MAX_FAILED_PROBES: i32 = 4;
 /// Tokens drafted in a try.
-const TRY: usize = 1;
+const PROBE_LENGTH: usize = 1;
 /// What a token to catch up with costs, in drafted ones.
 const CATCH_UP: f64 = 0.25;
 /// More are taken for so many: else what is missing could become dear faster than the time for it is saved up.
@@ -105,7 +105,7 @@ impl SlotDrafts {
             chosen: None,
             drawn: Drawn::new(settings.verify, settings.n_branches),
             drawer: None,
-            tries: Tries::default(),
+            probes: Probes::default(),
             disabled,
             settings: settings.clone(),
         }
@@ -122,7 +122,7 @@ impl SlotDrafts {
     }
 
     /// Decides whose draft is checked.
-    pub(super) fn choose(&mut self, members: &[Member], plan: &Plan) {
+    pub(super) fn choose(&mut self, members: &[RegisteredDrafter], plan: &Plan) {
         if let Some(index) = self.drawer {
             self.chosen = Some((index, self.drawn.len()));
             return;
@@ -132,7 +132,7 @@ impl SlotDrafts {
         let Some((index, n)) = self.chosen.filter(|_| self.settings.verify.draws()) else { return };
         let Some(Some(Proposal { draft, .. })) = self.proposals.get(index) else { return };
         self.drawn.begin(n);
-        draft.tokens.iter().all(|token| self.drawn.fix(*token));
+        draft.tokens.iter().all(|token| self.drawn.push_deterministic(*token));
     }
 
     fn guess(&self) -> Option<(usize, usize)> {
@@ -157,8 +157,8 @@ impl SlotDrafts {
     pub(super) fn ask(
         &mut self,
         index: usize,
-        takes_time: bool,
-        before: &[Member],
+        is_model_based: bool,
+        before: &[RegisteredDrafter],
         plan: &Plan,
         c: f64,
         &SlotView { room, padded, tokens, .. }: &SlotView<'_>,
@@ -168,16 +168,16 @@ impl SlotDrafts {
             return Some((room.filter(|_| padded).unwrap_or(0).min(1), false));
         }
         let adapts = self.settings.adaptive == Adaptive::Auto;
-        let most = match adapts && !takes_time {
+        let most = match adapts && !is_model_based {
             // Of a draft that is not checked, its beginning tells what its drafter is worth.
-            true => self.settings.n_max_text.min(plan.longest().max(TRY)),
+            true => self.settings.n_max_text.min(plan.longest().max(PROBE_LENGTH)),
             false => self.length.current(),
         };
         let n_max = room.map_or(0, |room| most.min(room));
         if room.is_some() && n_max == 0 {
             return None;
         }
-        if !takes_time {
+        if !is_model_based {
             return Some((n_max, adapts));
         }
         // What another has drawn is checked, whatever this one would say; and shorter drafts are dropped.
@@ -195,21 +195,21 @@ impl SlotDrafts {
         let prospect = |acceptance: f64| plan.prospect(acceptance, lengths.clone());
         let (pays, could_pay) = (prospect(bias.mean()) > without, prospect(1.0) > without);
         if !could_pay {
-            self.tries.must_save_up();
+            self.probes.must_save_up();
         }
         // With a prompt it keeps up for its first try; later on it does not while it does not pay.
-        let due = if room.is_some() { self.tries.are_due(c, tokens.len()) } else { self.tries.is_first() };
+        let due = if room.is_some() { self.probes.are_due(c, tokens.len()) } else { self.probes.is_first() };
         let asked = pays || due;
-        self.tries.asked = asked && room.is_some();
-        self.tries.is_a_try = self.tries.asked && !pays;
+        self.probes.asked = asked && room.is_some();
+        self.probes.is_probe = self.probes.asked && !pays;
         if asked {
-            self.tries.known = tokens.len();
+            self.probes.known = tokens.len();
         }
-        asked.then_some((if pays { n_max } else { n_max.min(TRY) }, pays))
+        asked.then_some((if pays { n_max } else { n_max.min(PROBE_LENGTH) }, pays))
     }
 
     /// The best of the drafts that are not too short: whose, how many of its tokens to check, and what that gains.
-    fn best(&self, members: &[Member], plan: &Plan) -> Option<(usize, usize, f64)> {
+    fn best(&self, members: &[RegisteredDrafter], plan: &Plan) -> Option<(usize, usize, f64)> {
         let mut best: Option<(usize, usize, f64)> = None;
         for (index, (member, proposal)) in members.iter().zip(&self.proposals).enumerate() {
             let Some(Proposal { draft, bias, guesses, .. }) = proposal else { continue };
@@ -226,7 +226,7 @@ impl SlotDrafts {
             let sure = sure(draft, |confidence| member.calibration.acceptance(bias, confidence));
             let sure = sure.iter().skip(1).take(most).copied();
             let (n, gain) = match self.settings.adaptive {
-                Adaptive::Auto if member.takes_time => plan.best(sure, least),
+                Adaptive::Auto if member.is_model_based => plan.best(sure, least),
                 Adaptive::Auto => plan.best_of_text(sure, least),
                 // All of it, whatever it costs: then the draft with most tokens to expect is the best.
                 _ => (most, sure.sum()),

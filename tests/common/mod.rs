@@ -9,7 +9,7 @@ pub mod tiny;
 
 use std::path::{Path, PathBuf};
 
-use foredraft::api::{Family, System};
+use foredraft::api::{Endpoint, System};
 use serde_json::{Value, json};
 
 /// The repository.
@@ -46,7 +46,7 @@ pub fn with(value: &Value, more: Value) -> Value {
 }
 
 /// The final response of a request that must succeed.
-pub fn complete(system: &System, family: Family, request: &Value) -> Value {
+pub fn complete(system: &System, family: Endpoint, request: &Value) -> Value {
     let bytes = request.to_string();
     let answer = system.with_server(|server| server.complete(family, bytes.as_bytes()));
     let answer = answer.unwrap_or_else(|error| panic!("{request}: {error}"));
@@ -78,20 +78,20 @@ pub fn tokens(seed: usize, count: usize) -> Vec<usize> {
 }
 
 /// The number of a queued request.
-pub fn submit(system: &System, family: Family, request: &Value) -> u64 {
+pub fn submit(system: &System, family: Endpoint, request: &Value) -> u64 {
     let bytes = request.to_string();
     let answer = system.with_server(|server| server.submit(family, bytes.as_bytes()));
     answer.unwrap_or_else(|error| panic!("{request}: {error}"))["id"].as_u64().expect("an id")
 }
 
 /// One poll.
-pub fn poll(system: &System, family: Family, id: u64, timeout_ms: u64) -> Value {
+pub fn poll(system: &System, family: Endpoint, id: u64, timeout_ms: u64) -> Value {
     let command = json!({"id": id, "timeout_ms": timeout_ms}).to_string();
     system.with_server(|server| server.poll(family, Some(command.as_bytes()))).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// All updates of a request, polled to its end.
-pub fn drain(system: &System, family: Family, id: u64) -> Vec<Value> {
+pub fn drain(system: &System, family: Endpoint, id: u64) -> Vec<Value> {
     let mut updates = Vec::new();
     loop {
         let answer = poll(system, family, id, 60_000);
@@ -103,14 +103,14 @@ pub fn drain(system: &System, family: Family, id: u64) -> Vec<Value> {
 }
 
 /// Cancels a request; false when it had ended before.
-pub fn cancel(system: &System, family: Family, id: u64) -> bool {
+pub fn cancel(system: &System, family: Endpoint, id: u64) -> bool {
     let command = json!({"id": id}).to_string();
     let answer = system.with_server(|server| server.cancel(family, Some(command.as_bytes()))).expect("an answer");
     answer["cancelled"].as_bool().expect("true or false")
 }
 
 /// Begins a request that would not end by itself, cancels it when it has said something, and gives all its updates.
-pub fn cancelled(system: &System, family: Family, request: &Value) -> Vec<Value> {
+pub fn cancelled(system: &System, family: Endpoint, request: &Value) -> Vec<Value> {
     let id = submit(system, family, request);
     let mut updates = Vec::new();
     while text(&updates).is_empty() {

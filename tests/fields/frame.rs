@@ -1,7 +1,7 @@
 //! The table's frame: a row is sent in every way, and its check sees the answer in one shape.
 
-use foredraft::api::Family::{Completion, Speculative};
-use foredraft::api::{Family, System};
+use foredraft::api::Endpoint::{Completion, Speculative};
+use foredraft::api::{Endpoint, System};
 use serde_json::{Map, Value, json};
 
 use crate::common::{complete, drain, merge, submit, with};
@@ -20,7 +20,7 @@ pub enum Way {
 pub const WAYS: [Way; 3] = [Way::Whole, Way::Polled, Way::Speculative];
 
 impl Way {
-    pub fn family(self) -> Family {
+    pub fn family(self) -> Endpoint {
         if self == Way::Speculative { Speculative } else { Completion }
     }
 }

@@ -1,6 +1,6 @@
 //! What a request asks to continue, and how often.
 
-use foredraft::api::Family::Completion;
+use foredraft::api::Endpoint::Completion;
 use serde_json::{Value, json};
 
 use crate::common::{complete, drain, poll, results, start, submit, with};

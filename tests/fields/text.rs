@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foredraft::api::Family::Completion;
+use foredraft::api::Endpoint::Completion;
 use foredraft::api::System;
 use foredraft::error::Result;
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use foredraft::llama::{Batch, Context, ContextParams, DecodeError, Interrupt, Model, ModelParams, ThreadPool, Token};
 use foredraft::sampling::{self, Sampler};
-use foredraft::speculative::{Ask, Draft, Drafter, Evaluated, Mtp, Pace, Settings};
+use foredraft::speculative::{Draft, DraftRequest, Drafter, Evaluated, Mtp, Settings, StopPolicy};
 
 use crate::common;
 use crate::common::tiny::{self, Guess};
@@ -137,11 +137,11 @@ fn a_drafter_survives_every_order_of_calls() {
                 }
                 _ => {
                     let mut drafts = [Draft::default(), Draft::default()];
-                    let mut asks: Vec<Ask> = contexts
+                    let mut asks: Vec<DraftRequest> = contexts
                         .iter()
                         .zip(&mut drafts)
                         .enumerate()
-                        .map(|(slot, (tokens, draft))| Ask {
+                        .map(|(slot, (tokens, draft))| DraftRequest {
                             slot,
                             tokens,
                             sampler: &sampler,
@@ -150,7 +150,7 @@ fn a_drafter_survives_every_order_of_calls() {
                             n_max: below(70),
                             branches: (1, 1.0),
                             p_min: 0.0,
-                            pace: Pace::All,
+                            pace: StopPolicy::All,
                             draft,
                             drawing: None,
                         })

@@ -6,7 +6,7 @@ mod common;
 mod layers;
 
 use common::{complete, drain, n, poll, start, submit, text, tiny, tokens, with};
-use foredraft::api::Family::{Completion, Speculative};
+use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
 use tiny::Guess;

@@ -18,7 +18,7 @@ use super::text::TextStream;
 use crate::error::{Code, Error, Result};
 use crate::llama::{Batch, Context, ContextParams, DecodeError, Interrupt, Model, SeqId, ThreadPool, Token};
 use crate::sampling;
-use crate::speculative::Source;
+use crate::speculative::DrafterKind;
 
 /// Most beams of a request.
 pub const MAX_BEAMS: usize = 64;
@@ -270,7 +270,7 @@ impl Task {
                     .unwrap_or_default(),
             });
             let start = text.text.len();
-            text.tokens.push(Generated { token: candidate.token, source: Source::Target, start, probs });
+            text.tokens.push(Generated { token: candidate.token, source: DrafterKind::Target, start, probs });
             text.stop = if vocab.is_eog(candidate.token) {
                 Some(Stop::Eos)
             } else if let Some(word) = text.text.push(vocab.text(candidate.token)) {

@@ -67,10 +67,10 @@ impl Drawn {
     }
 
     /// Appends a token that was found without chance, behind the last one. False when there is no room.
-    pub fn fix(&mut self, token: Token) -> bool {
+    pub fn push_deterministic(&mut self, token: Token) -> bool {
         match self {
-            Drawn::Chain(proposal) | Drawn::Block(proposal) => proposal.fix(token),
-            Drawn::Tree(tree) => tree.fix(tree.len(), token),
+            Drawn::Chain(proposal) | Drawn::Block(proposal) => proposal.push_deterministic(token),
+            Drawn::Tree(tree) => tree.push_deterministic(tree.len(), token),
         }
     }
 

@@ -75,7 +75,7 @@ impl Proposal {
     }
 
     /// Appends a token that was found without chance. False when the limit is reached.
-    pub fn fix(&mut self, token: Token) -> bool {
+    pub fn push_deterministic(&mut self, token: Token) -> bool {
         let room = self.has_room();
         if room {
             self.rows.push_certain(token);

@@ -80,7 +80,7 @@ impl Tree {
 
     /// Appends a child that was found without chance to a node that has no children that were drawn, nor this one.
     /// False when that cannot be, or the limit is reached.
-    pub fn fix(&mut self, parent: usize, token: Token) -> bool {
+    pub fn push_deterministic(&mut self, parent: usize, token: Token) -> bool {
         let fits = self.nodes.len() < self.limit
             && parent <= self.nodes.len()
             && self.children(parent).all(|(sibling, id)| id != token && self.is_fixed(sibling));

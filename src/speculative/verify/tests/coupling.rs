@@ -253,8 +253,8 @@ fn drafts_do_not_change_the_text() {
             tree.begin(20);
             let mut node = 0;
             for token in drafted {
-                tree.fix(node, 70);
-                assert!(tree.fix(node, *token));
+                tree.push_deterministic(node, 70);
+                assert!(tree.push_deterministic(node, *token));
                 node = tree.len();
             }
             let pick = |behind: &[Token]| Some(Next { token: choose(Side::Target, &[&text, behind].concat()), p: 1.0 });

@@ -135,7 +135,7 @@ const OTHER_ROW: Drafter = |world, text, draft, dice| {
         cut.truncate(1 + q.len() / 2);
         let mut drawn = super::super::Proposal::default();
         drawn.begin(usize::MAX);
-        draft.tokens().iter().for_each(|token| assert!(drawn.fix(*token)));
+        draft.tokens().iter().for_each(|token| assert!(drawn.push_deterministic(*token)));
         let token = drawn.draw(Row::new(&cut).unwrap(), dice).unwrap();
         text.push(token);
         draft.forge(token, Row::new(&q).unwrap());

@@ -230,7 +230,7 @@ fn rows_are_asked_for_lazily() {
     let mut draft = Proposal::default();
     draft.begin(4);
     for token in [0, 0, 1, 0] {
-        draft.fix(token);
+        draft.push_deterministic(token);
     }
     let rows = || Counting(vec![row(&[1.0, 0.0]); 5], 0);
     let asked = explore(honest, |dice| {
@@ -274,15 +274,20 @@ fn drafts_refuse_misuse() {
         let mut draft = Proposal::default();
         assert_eq!(draft.draw(q, dice), None);
         draft.begin(1);
-        assert!(draft.fix(5) && !draft.fix(6) && draft.draw(q, dice).is_none());
+        assert!(draft.push_deterministic(5) && !draft.push_deterministic(6) && draft.draw(q, dice).is_none());
         assert_eq!((draft.tokens(), draft.get(0).unwrap().token()), (&[5][..], 5));
         assert_eq!(draft.get(0).unwrap().q().p(5), 1.0);
         let mut tree = Tree::default();
         tree.begin(4);
         assert_eq!(tree.draw(0, q, 3, dice), 2, "q has no third");
         assert_eq!((tree.draw(0, q, 1, dice), tree.draw(9, q, 1, dice)), (0, 0));
-        assert!(!tree.fix(0, 7), "the children of the text were drawn");
-        assert!(tree.fix(1, 7) && !tree.fix(1, 7) && tree.fix(1, 8) && !tree.fix(2, 7));
+        assert!(!tree.push_deterministic(0, 7), "the children of the text were drawn");
+        assert!(
+            tree.push_deterministic(1, 7)
+                && !tree.push_deterministic(1, 7)
+                && tree.push_deterministic(1, 8)
+                && !tree.push_deterministic(2, 7)
+        );
         assert_eq!((tree.child(1, 8), tree.parent(4), tree.token(4)), (Some(4), Some(1), Some(8)));
         tree.begin(0);
         assert!(tree.is_empty() && tree.draw(0, q, 1, dice) == 0);

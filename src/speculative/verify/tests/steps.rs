@@ -68,7 +68,7 @@ pub(super) const FIXES: Drafter = |world, text, draft, _| {
     let mut text = text.to_vec();
     while draft.has_room() && !world.draft_stops(&text) {
         text.push(Row::new(&world.row(Side::Draft, &text)).unwrap().best().0);
-        assert!(draft.fix(text[text.len() - 1]));
+        assert!(draft.push_deterministic(text[text.len() - 1]));
     }
 };
 
@@ -82,7 +82,7 @@ pub(super) const MIXES: Drafter = |world, text, draft, dice| {
             text.push(draft.draw(q, dice).unwrap());
         } else {
             text.push(q.best().0);
-            draft.fix(q.best().0);
+            draft.push_deterministic(q.best().0);
         }
     }
 };
@@ -184,7 +184,7 @@ pub(super) const FIXED_BRANCHES: TreeDrafter = |world, text, widths, tree, _| {
     grow(world, text, widths, tree, |tree, node, q, width| {
         let mut best: Vec<(Token, f64)> = q.iter().collect();
         best.sort_by(|a, b| b.1.total_cmp(&a.1));
-        best.iter().take(width).for_each(|(token, _)| assert!(tree.fix(node, *token)));
+        best.iter().take(width).for_each(|(token, _)| assert!(tree.push_deterministic(node, *token)));
     });
 };
 

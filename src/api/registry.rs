@@ -1,0 +1,144 @@
+//! The requests of a server, by number: those that run, and those that have ended and were not polled yet.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::Endpoint;
+use super::request::Reply;
+use crate::engine::RequestHandle;
+use crate::error::{Code, Error, Result};
+use crate::llama::Token;
+use crate::speculative;
+
+/// Ended requests whose results wait to be polled; of more than these, those that ended first are forgotten.
+pub const MAX_UNPOLLED: usize = 256;
+/// RequestRegistry that were polled to their end and are still known to be `finished` (without their results).
+pub const MAX_ENDED: usize = 4096;
+
+/// What the answers to a request need beside the engine's events.
+pub(super) struct Record {
+    pub(super) handle: Arc<RequestHandle>,
+    pub(super) family: Endpoint,
+    /// Whether its caller waits for all of it, so that polls take nothing.
+    pub(super) awaited: bool,
+    /// Its texts.
+    pub(super) texts: Vec<Text>,
+    /// Whether the answer is `results`, and updates have an `index`.
+    pub(super) has_results: bool,
+    pub(super) model: String,
+    pub(super) n_ctx: usize,
+    /// Whether the draft model answers.
+    pub(super) draft_only: bool,
+    pub(super) n_keep: Option<usize>,
+    pub(super) with_probs: bool,
+    /// Whether the probabilities are those after the sampler chain.
+    pub(super) post_sampling_probs: bool,
+    pub(super) reply: Reply,
+    /// What `type` it speculates with, and how drafts are verified.
+    pub(super) speculation: Option<(Value, speculative::Verify)>,
+    /// Why a request that is to report on speculation does not speculate.
+    pub(super) not_speculating: Option<String>,
+    /// Whether its texts are compared with those without speculation.
+    pub(super) compare: bool,
+    pub(super) warnings: Vec<String>,
+}
+
+/// What is special about one of the texts of a request.
+pub(super) struct Text {
+    /// The prompt's tokens as sent.
+    pub(super) prompt: Arc<[Token]>,
+    /// The LoRA scales, which a cached prompt must have too.
+    pub(super) lora: Vec<f32>,
+    /// Whether it uses what a slot's cache has of the prompt.
+    pub(super) reuses: bool,
+    /// The only slot that it runs in.
+    pub(super) slot: Option<usize>,
+    /// The prompt as the answer shows it.
+    pub(super) shown_prompt: Value,
+    /// `generation_settings`.
+    pub(super) settings: Value,
+}
+
+/// All requests of a server.
+#[derive(Default)]
+pub(super) struct RequestRegistry {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// By number, which is the order in which they came.
+    records: BTreeMap<u64, Arc<Record>>,
+    /// Polled to the end.
+    ended: VecDeque<u64>,
+    newest: [Option<u64>; 2],
+}
+
+/// A request asked for by number.
+pub(super) enum Found {
+    /// Its updates can be taken.
+    Here(Arc<Record>),
+    /// It was polled to its end.
+    Ended(u64),
+}
+
+fn index(family: Endpoint) -> usize {
+    match family {
+        Endpoint::Completion => 0,
+        Endpoint::Speculative => 1,
+    }
+}
+
+impl RequestRegistry {
+    /// Adds a request, which is its family's newest unless it is awaited.
+    pub(super) fn add(&self, record: Arc<Record>) {
+        let mut inner = self.inner.lock();
+        let id = record.handle.id();
+        if !record.awaited
+            && let Some(newest) = inner.newest.get_mut(index(record.family))
+        {
+            // Two threads may submit at once and get here in the other order.
+            *newest = (*newest).max(Some(id));
+        }
+        inner.records.insert(id, record);
+        let mut ended: Vec<_> =
+            inner.records.iter().filter_map(|(id, record)| Some((record.handle.ended()?, *id))).collect();
+        let surplus = ended.len().saturating_sub(MAX_UNPOLLED);
+        if surplus > 0 {
+            ended.sort_unstable();
+        }
+        for (_, id) in ended.iter().take(surplus) {
+            inner.records.remove(id);
+        }
+    }
+
+    /// The request of that number, or the family's newest.
+    pub(super) fn find(&self, family: Endpoint, id: Option<u64>) -> Result<Found> {
+        let inner = self.inner.lock();
+        let newest = || inner.newest.get(index(family)).copied().flatten();
+        let Some(wanted) = id.or_else(newest) else {
+            return Err(Error::new(Code::NotFound, "id: no request was made yet"));
+        };
+        if let Some(record) = inner.records.get(&wanted) {
+            return Ok(Found::Here(Arc::clone(record)));
+        }
+        if inner.ended.contains(&wanted) {
+            return Ok(Found::Ended(wanted));
+        }
+        Err(Error::new(Code::NotFound, format!("id: there is no request {wanted}")))
+    }
+
+    /// The last update of a request was handed out.
+    pub(super) fn ended(&self, id: u64) {
+        let mut inner = self.inner.lock();
+        if inner.records.remove(&id).is_some() {
+            inner.ended.push_back(id);
+        }
+        while inner.ended.len() > MAX_ENDED {
+            inner.ended.pop_front();
+        }
+    }
+}

@@ -1,0 +1,448 @@
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::super::fields::parse_object;
+use super::super::init::tests::any_json;
+use super::*;
+use crate::error::Code;
+use crate::sampling::Mirostat;
+
+pub(super) fn read(document: &Value) -> Result<CompletionRequest> {
+    CompletionRequest::from_object(document.as_object().unwrap(), Endpoint::Completion, &RequestDefaults::default())
+}
+
+pub(super) fn request(document: Value) -> CompletionRequest {
+    let request = read(&document).unwrap_or_else(|error| panic!("{document}: {error}"));
+    assert_eq!(request.warnings, Vec::<String>::new(), "{document}");
+    request
+}
+
+/// With the default request changed like this.
+pub(super) fn check(document: Value, change: impl FnOnce(&mut CompletionRequest)) {
+    let mut expected = request(json!({"seed": 1}));
+    change(&mut expected);
+    let mut document = document;
+    if document.get("seed").is_none() {
+        document["seed"] = json!(1);
+    }
+    assert_eq!(request(document.clone()), expected, "{document}");
+}
+
+pub(super) fn check_error(document: Value, expected: &str) {
+    let error = read(&document).expect_err(&document.to_string());
+    assert_eq!(error.code(), Code::InvalidRequest);
+    assert!(error.message().contains(expected), "{document}: {error} does not say {expected:?}");
+}
+
+#[test]
+fn defaults_are_the_old_servers() {
+    let CompletionRequest { sampling: s, inputs, .. } = &request(json!({}));
+    assert_eq!(inputs.all[0].prompt, Prompt::Text(vec![Piece::Text(String::new())]));
+    assert_eq!((inputs.all.len(), inputs.listed), (1, false));
+    assert_eq!((s.temperature, s.top_k, s.top_p, s.tfs_z, s.typical_p), (0.8, 40, 0.95, 1.0, 1.0));
+    assert_eq!((s.repeat_last_n, s.repeat_penalty, s.penalize_nl, s.mirostat), (64, 1.1, true, Mirostat::Off));
+    assert_eq!((s.presence_penalty, s.frequency_penalty, s.mirostat_tau, s.mirostat_eta), (0.0, 0.0, 5.0, 0.1));
+    assert_eq!(
+        (s.min_p, s.xtc_probability, s.dry.multiplier, s.dynatemp_range, s.min_keep, s.n_probs),
+        (0.0, 0.0, 0.0, 0.0, 0, 0)
+    );
+    check(json!({}), |r| {
+        assert_eq!(
+            (r.options.n_predict, r.options.n_keep, r.options.slot, r.options.timeout),
+            (None, Some(0), None, None)
+        );
+        assert_eq!(
+            (
+                r.options.cache_prompt,
+                r.stream,
+                r.reply.return_tokens,
+                r.reply.timings_per_token,
+                r.reply.debug,
+                r.ignore_eos
+            ),
+            (true, false, false, false, false, false)
+        );
+        assert_eq!((&r.options.stop, &r.grammar, &r.logit_bias, &r.reply.tag), (&vec![], &None, &vec![], &None));
+        assert!(!r.speculative.report);
+    });
+    // null is as good as nothing, for every field but the one that is given back as it is.
+    let nulls: Map<String, Value> = KEYS.iter().map(|key| (key.to_string(), Value::Null)).collect();
+    let (mut nothing, mut null) = (request(json!({})), request(Value::Object(nulls)));
+    assert!(nothing.seed_is_drawn);
+    (nothing.sampling.seed, null.sampling.seed) = (0, 0);
+    assert_eq!(null.reply.tag.take(), Some(Value::Null));
+    assert_eq!(nothing, null);
+}
+
+#[test]
+fn other_fields() {
+    check(json!({"stop": ["a", "", "b"]}), |r| r.options.stop = vec!["a".into(), "b".into()]);
+    check(json!({"stop": "a"}), |r| r.options.stop = vec!["a".into()]);
+    check(json!({"stop": ""}), |_| ());
+    check(json!({"grammar": "root ::= \"a\""}), |r| r.grammar = Some("root ::= \"a\"".into()));
+    check(json!({"grammar": ""}), |_| ());
+    check(json!({"n_predict": 5}), |r| r.options.n_predict = Some(5));
+    check(json!({"n_predict": 0}), |r| r.options.n_predict = Some(0));
+    check(json!({"max_tokens": 5}), |r| r.options.n_predict = Some(5));
+    check(json!({"max_tokens": 5, "n_predict": -1}), |_| ());
+    check(json!({"n_keep": -1}), |r| r.options.n_keep = None);
+    check(json!({"n_keep": 7}), |r| r.options.n_keep = Some(7));
+    check(json!({"cache_prompt": false, "stream": true}), |r| (r.options.cache_prompt, r.stream) = (false, true));
+    check(json!({"return_tokens": true, "timings_per_token": true}), |r| {
+        (r.reply.return_tokens, r.reply.timings_per_token) = (true, true)
+    });
+    check(json!({"__debug": true, "ignore_eos": true}), |r| (r.reply.debug, r.ignore_eos) = (true, true));
+    check(json!({"id_slot": 3}), |r| r.options.slot = Some(3));
+    check(json!({"id_slot": -1, "timeout_ms": 0}), |_| ());
+    check(json!({"session_load": "a.bin"}), |r| r.options.session_load = Some("a.bin".into()));
+    check(json!({"session_save": "b.bin", "session_load": ""}), |r| r.options.session_save = Some("b.bin".into()));
+    check(json!({"n_cache_reuse": 256, "seed_position": 7}), |r| {
+        (r.options.n_cache_reuse, r.options.seed_position) = (256, Some(7))
+    });
+    check(json!({"timeout_ms": 1500}), |r| r.options.timeout = Some(Duration::from_millis(1500)));
+    check(json!({"lora": [{"id": 1, "scale": -0.5}, {"id": 0, "scale": 2}]}), |r| {
+        r.lora = Some(vec![(1, -0.5), (0, 2.0)])
+    });
+    check(json!({"lora": []}), |r| r.lora = Some(vec![]));
+    check(json!({"t_max_predict_ms": 250}), |r| r.options.t_max_predict = Some(Duration::from_millis(250)));
+    check(json!({"t_max_predict_ms": 0}), |_| ());
+    check(json!({"t_max_predict_ms": -1}), |_| ());
+    check(json!({"post_sampling_probs": true}), |r| r.options.post_sampling_probs = true);
+    check(json!({"return_progress": true}), |r| r.options.progress = true);
+    check(json!({"response_fields": ["content", "a/b"]}), |r| {
+        r.reply.response_fields = vec!["content".into(), "a/b".into()]
+    });
+    check(json!({"response_fields": []}), |_| ());
+    check(json!({"tag": {"a": [1]}}), |r| r.reply.tag = Some(json!({"a": [1]})));
+    check(json!({"tag": false}), |r| r.reply.tag = Some(json!(false)));
+    check(json!({"n_ctx": 4096, "model": "m.gguf"}), |_| ());
+
+    check_error(json!({"stop": ["a", 5]}), "stop[1]: expected a string, got 5");
+    check_error(json!({"stop": {}}), "stop: expected an array of strings, got {}");
+    check_error(json!({"grammar": "a\0b"}), "grammar: expected a string without NUL");
+    check_error(json!({"grammar": {}}), "grammar: expected a string, got {}");
+    check_error(json!({"json_schema": 5}), "json_schema: expected an object, or a string that holds one, got 5");
+    check_error(
+        json!({"json_schema": {"type": "null"}, "grammar": "root ::= \"a\""}),
+        "json_schema: either json_schema or grammar can be specified, but not both",
+    );
+    check_error(json!({"n_predict": -2}), "n_predict: expected a whole number from -1 to 2147483647, got -2");
+    check_error(json!({"n_keep": 1.5}), "n_keep");
+    check_error(json!({"id_slot": -2}), "id_slot");
+    check_error(json!({"session_load": true}), "session_load: expected a string, got true");
+    check_error(json!({"session_save": "a\0"}), "session_save: expected a string without NUL");
+    check_error(json!({"n_cache_reuse": -1}), "n_cache_reuse: expected a whole number from 0 to 2147483647, got -1");
+    check_error(json!({"seed_position": -1}), "seed_position");
+    check_error(json!({"timeout_ms": u64::MAX}), "timeout_ms: expected a whole number");
+    check_error(json!({"lora": {"id": 0}}), "lora: expected an array of");
+    check_error(json!({"lora": [{"id": 0}]}), "lora[0]: expected {\"id\", \"scale\"}, got {\"id\":0}");
+    check_error(json!({"lora": [{"id": -1, "scale": 1}]}), "lora[0].id: expected a whole number from 0");
+    check_error(json!({"lora": [{"id": 0, "scale": 1e5}]}), "lora[0].scale: expected a number from -1000 to 1000");
+    check_error(json!({"t_max_predict_ms": -2}), "t_max_predict_ms: expected a whole number from -1");
+    check_error(json!({"post_sampling_probs": 1}), "post_sampling_probs: expected true or false, got 1");
+    check_error(json!({"return_progress": "x"}), "return_progress: expected true or false");
+    check_error(json!({"response_fields": "content"}), "response_fields: expected an array of names, got \"content\"");
+    check_error(json!({"response_fields": [1]}), "response_fields[0]: expected a string, got 1");
+    check_error(json!({"stream": 1}), "stream: expected true or false, got 1");
+    check_error(json!({"speculative": {"n_max": 65}}), "speculative.n_max");
+}
+
+#[test]
+fn logit_biases() {
+    let token = |id, bias| LogitBias { target: BiasTarget::Token(id), bias };
+    let text = |text: &str, bias| LogitBias { target: BiasTarget::Text(text.into()), bias };
+    let off = f32::NEG_INFINITY;
+    let check = |value: Value, entries: Vec<LogitBias>| check(json!({"logit_bias": value}), |r| r.logit_bias = entries);
+    check(json!([]), vec![]);
+    check(json!({}), vec![]);
+    check(
+        json!([[15043, 1.0], [7, false], ["Hello, World!", -0.5]]),
+        vec![token(15043, 1.0), token(7, off), text("Hello, World!", -0.5)],
+    );
+    check(json!([["7", 1]]), vec![text("7", 1.0)]);
+    check(json!([{"token": 7, "bias": 2}]), vec![token(7, 2.0)]);
+    check(json!({"7": 2, "x": false}), vec![token(7, 2.0), text("x", off)]);
+    check_error(json!({"logit_bias": "a"}), "logit_bias: expected an array of [token, bias], or an object, got \"a\"");
+    check_error(json!({"logit_bias": [5]}), "logit_bias[0]: expected [token, bias], got 5");
+    check_error(json!({"logit_bias": [[1, 2, 3]]}), "logit_bias[0]: expected [token, bias]");
+    check_error(json!({"logit_bias": [{"token": 1}]}), "logit_bias[0]: expected [token, bias]");
+    check_error(json!({"logit_bias": [[-1, 2]]}), "logit_bias[0]: expected a whole number from 0");
+    check_error(json!({"logit_bias": [[1, true]]}), "logit_bias[0]: expected a number or false, got true");
+    check_error(json!({"logit_bias": [[1, null]]}), "logit_bias[0]: expected a number or false, got null");
+    check_error(json!({"logit_bias": [[[1], 1]]}), "logit_bias[0]: expected a token id or a string, got [1]");
+    check_error(json!({"logit_bias": [["a\0", 1]]}), "logit_bias[0]: expected a string without NUL");
+    check_error(json!({"logit_bias": [[1, 1e30]]}), "logit_bias[0]: expected a number from -1000000000 to 1000000000");
+    check_error(json!({"logit_bias": {"-5": 1}}), "logit_bias.\"-5\": expected a whole number from 0");
+    check_error(json!({"logit_bias": {"x": "y"}}), "logit_bias.\"x\": expected a number or false, got \"y\"");
+}
+
+#[test]
+fn predictions() {
+    let check = |value: Value, expected: Option<&str>| {
+        let r = request(json!({"prompt": "x", "prediction": value}));
+        assert_eq!(r.prediction.as_deref(), expected);
+    };
+    check(json!(null), None);
+    check(json!({}), None);
+    check(json!({"type": "content", "content": ""}), None);
+    check(json!({"type": "content", "content": "a b"}), Some("a b"));
+    check(json!({"content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]}), Some("a b"));
+    for wrong in [json!("a"), json!({"content": 1}), json!({"type": "image", "content": "a"}), json!({"content": [{}]})]
+    {
+        check_error(json!({"prompt": "x", "prediction": wrong}), "prediction: expected");
+    }
+}
+
+#[test]
+fn unknown_keys_are_warnings() {
+    let check = |document: Value, expected: &str| assert_eq!(read(&document).unwrap().warnings, [expected]);
+    check(json!({"temprature": 1}), r#"unknown key "temprature" (did you mean "temperature"?)"#);
+    check(json!({"n_predicts": 1}), r#"unknown key "n_predicts" (did you mean "n_predict"?)"#);
+    check(
+        json!({"speculative": {"pmin": 0.5}}),
+        r#"unknown key "speculative.pmin" (did you mean "speculative.p_min"?)"#,
+    );
+    check(json!({"frobnicate": 1}), r#"unknown key "frobnicate""#);
+}
+
+#[test]
+fn seeds_and_other_defaults_of_init() {
+    let seed = |document: Value, init: Option<u32>| {
+        let defaults = RequestDefaults { seed: init, ..RequestDefaults::default() };
+        CompletionRequest::from_object(document.as_object().unwrap(), Endpoint::Completion, &defaults)
+            .unwrap()
+            .sampling
+            .seed
+    };
+    assert_eq!(seed(json!({}), Some(7)), 7);
+    assert_eq!(seed(json!({"seed": 0}), Some(7)), 0);
+    // Drawn seeds: all different, save for a chance of 1 in 860,000.
+    let drawn = |document: Value, init| (0..100).map(|_| seed(document.clone(), init)).collect::<HashSet<u32>>().len();
+    assert!(drawn(json!({}), None) >= 99);
+    assert!(drawn(json!({"seed": -1}), Some(7)) >= 99);
+    assert!(drawn(json!({"seed": u32::MAX}), Some(7)) >= 99);
+
+    let defaults = RequestDefaults { n_keep: None, ..RequestDefaults::default() };
+    let n_keep = |document: Value| {
+        CompletionRequest::from_object(document.as_object().unwrap(), Endpoint::Speculative, &defaults)
+            .unwrap()
+            .options
+            .n_keep
+    };
+    assert_eq!((n_keep(json!({})), n_keep(json!({"n_keep": 3}))), (None, Some(3)));
+}
+
+#[test]
+fn several_texts_and_their_seeds() {
+    check(json!({"n_cmpl": 3}), |r| r.n_cmpl = 3);
+    check(json!({"n": 3}), |r| r.n_cmpl = 3);
+    check(json!({"n": 3, "n_cmpl": 2}), |r| r.n_cmpl = 2);
+    check_error(json!({"n_cmpl": 0}), "n_cmpl: expected a whole number from 1 to 65536, got 0");
+    check_error(json!({"n_cmpl": "two"}), "n_cmpl: expected a whole number");
+    let seeds = |document: Value| {
+        let request = request(document);
+        let seeds: Vec<u32> = (0..2).flat_map(|prompt| [0, 1].map(|copy| request.seed(prompt, copy))).collect();
+        (request.sampling.seed, seeds)
+    };
+    assert_eq!(seeds(json!({"n_cmpl": 2, "seed": 7})).1, [7, 8, 7, 8]);
+    assert_eq!(seeds(json!({"n_cmpl": 2, "seed": u32::MAX - 1})).1, [u32::MAX - 1, 0, u32::MAX - 1, 0]);
+    let (drawn, all) = seeds(json!({"n_cmpl": 2}));
+    assert_eq!((all[0], all.iter().collect::<HashSet<_>>().len()), (drawn, 4));
+}
+
+#[test]
+fn settings_as_reported() {
+    let request = request(json!({"prompt": "a", "temperature": 0.7, "seed": 5, "stop": ["x"], "n_predict": 9,
+        "mirostat": 2, "samplers": "kt", "grammar": "root ::= \"a\"", "speculative": {"n_max": 4}}));
+    let used = Settings { logit_bias: vec![(3, f32::NEG_INFINITY), (9, 0.1)], ..request.sampling.clone() };
+    let settings = generation_settings(&request, &used, 4096, "alias");
+    let expected = r#"{
+        "n_ctx": 4096, "model": "alias", "seed": 5, "temp": 0.7, "temperature": 0.7,
+        "dynatemp_range": 0.0, "dynatemp_exponent": 1.0,
+        "top_k": 40, "top_p": 0.95, "min_p": 0.0, "tfs_z": 1.0, "typical_p": 1.0, "top_n_sigma": -1.0,
+        "xtc_probability": 0.0, "xtc_threshold": 0.1,
+        "dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1,
+        "dry_sequence_breakers": ["\n", ":", "\"", "*"],
+        "repeat_last_n": 64, "repeat_penalty": 1.1, "presence_penalty": 0.0, "frequency_penalty": 0.0, "penalize_nl": true,
+        "mirostat": 2, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_target": -1.0, "adaptive_decay": 0.9,
+        "samplers": ["top_k", "temperature"], "min_keep": 0, "n_probs": 0,
+        "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": false, "stop": ["x"], "json_schema": null, "grammar": "root ::= \"a\"",
+        "n_predict": 9, "n_beams": 0, "n_keep": 0, "seed_position": 0, "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0,
+        "stream": false,
+        "return_tokens": false, "timings_per_token": false, "t_max_predict_ms": 0, "post_sampling_probs": false,
+        "return_progress": false, "response_fields": [], "lora": [],
+        "speculative": {"type": "auto", "n_max": 4, "n_max_text": 4, "n_min": 0, "p_min": 0.0, "n_branches": 1, "p_split": 0.1, "verify": "coupled", "adaptive": true,
+            "ngram_size_n": 12, "ngram_size_m": 48, "ngram_min_hits": 1,
+            "ngram_mod_n_match": 24, "ngram_mod_n_min": 48, "ngram_mod_n_max": 64,
+            "suffix_depth": 5, "suffix_factor": 4.0, "suffix_p_min": 0.1,
+            "lookup_cache_static": null, "lookup_cache_dynamic": null, "model": "target", "compare": false}
+    }"#;
+    assert_eq!(settings, Value::Object(parse_object(expected.as_bytes()).unwrap()));
+}
+
+const KEYS: [&str; 75] = [
+    "prompt",
+    "messages",
+    "tools",
+    "chat_template",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "prompts",
+    "n_predict",
+    "max_tokens",
+    "temperature",
+    "temp",
+    "top_k",
+    "top_p",
+    "min_p",
+    "tfs_z",
+    "typical_p",
+    "top_n_sigma",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "xtc_probability",
+    "xtc_threshold",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
+    "repeat_last_n",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "penalize_nl",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "adaptive_target",
+    "adaptive_decay",
+    "samplers",
+    "min_keep",
+    "seed",
+    "n_keep",
+    "ignore_eos",
+    "logit_bias",
+    "stop",
+    "n_probs",
+    "post_sampling_probs",
+    "grammar",
+    "json_schema",
+    "n_beams",
+    "cache_prompt",
+    "id_slot",
+    "n_cmpl",
+    "t_max_predict_ms",
+    "return_tokens",
+    "timings_per_token",
+    "return_progress",
+    "response_fields",
+    "lora",
+    "stream",
+    "__debug",
+    "input_prefix",
+    "input_suffix",
+    "input_extra",
+    "session_load",
+    "session_save",
+    "seed_position",
+    "n_cache_reuse",
+    "speculative",
+    "speculative.n_max",
+    "speculative.n_min",
+    "speculative.p_min",
+    "speculative.type",
+    "prediction",
+    "timeout_ms",
+    "tag",
+    "model",
+];
+
+/// Values that a field is likely to accept, beside arbitrary ones.
+fn likely() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        any_json(),
+        (0.0f64..1.0).prop_map(Value::from),
+        (0i64..10).prop_map(Value::from),
+        any::<bool>().prop_map(Value::from),
+        Just(json!(["top_k", "temp"])),
+        Just(json!([[1, 0.5], [2, false]])),
+        Just(json!([{"role": "user", "content": "a"}])),
+    ]
+}
+
+proptest! {
+    /// Any values in known fields: no panic, and a request or an error that names the field.
+    #[test]
+    fn a_request_or_an_error_that_names_the_field(
+        key in prop::sample::select(KEYS.to_vec()),
+        value in likely(),
+    ) {
+        match read(&json!({key: value})) {
+            Ok(request) => prop_assert!(request.warnings.iter().all(|warning| warning.contains(key.split('.').next().unwrap())), "{:?}", request.warnings),
+            Err(error) => {
+                prop_assert!(error.message().starts_with(key.split('.').next().unwrap()), "{}", error);
+                prop_assert!(error.code() == Code::InvalidRequest && error.message().len() < 600);
+            }
+        }
+    }
+
+    /// What is reported, fed back as a request with the same prompt, is the same request.
+    #[test]
+    fn settings_fed_back_are_the_same(
+        keys in prop::collection::btree_map(prop::sample::select(KEYS.to_vec()), likely(), 0..20),
+        speculative in any::<bool>(),
+        bias in prop::collection::btree_map(0i32..1000, -100.0f32..100.0, 0..4),
+        init_seed in any::<Option<u32>>(),
+    ) {
+        let family = if speculative { Endpoint::Speculative } else { Endpoint::Completion };
+        // Defaults other than the usual ones must not come through again.
+        let defaults = RequestDefaults { seed: init_seed, n_keep: Some(3), ..RequestDefaults::default() };
+        // Only the values that are valid beside each other.
+        let mut given = Map::new();
+        for (key, value) in keys {
+            given.insert(key.into(), value);
+            if CompletionRequest::from_object(&given, family, &defaults).is_err() {
+                given.remove(key);
+            }
+        }
+        let first = CompletionRequest::from_object(&given, family, &defaults).unwrap();
+        let used = Settings { logit_bias: bias.into_iter().collect(), ..first.sampling.clone() };
+
+        let text = generation_settings(&first, &used, 512, "m").to_string();
+        let mut fed_back = parse_object(text.as_bytes()).unwrap();
+        let given = first.inputs.all[0].given.clone();
+        if !given.is_null() {
+            fed_back.insert("prompt".into(), given);
+        }
+        let again = CompletionRequest::from_object(&fed_back, family, &RequestDefaults::default()).unwrap();
+
+        prop_assert_eq!(&again.warnings, &Vec::<String>::new());
+        let resolved: Vec<(Token, f32)> = again.logit_bias.iter().map(|entry| match entry.target {
+            BiasTarget::Token(token) => (token, entry.bias),
+            BiasTarget::Text(_) => (-1, 0.0),
+        }).collect();
+        prop_assert_eq!(Settings { logit_bias: resolved, ..again.sampling.clone() }, used);
+        // The rest but for what no setting says.
+        let expected = CompletionRequest {
+            sampling: again.sampling.clone(),
+            logit_bias: again.logit_bias.clone(),
+            warnings: vec![],
+            inputs: again.inputs.clone(),
+            n_cmpl: 1,
+            seed_is_drawn: false,
+            lora: again.lora.clone(),
+            reply: Reply { tag: None, debug: false, ..first.reply },
+            options: Options {
+                session_load: None,
+                session_save: None,
+                seed_position: Some(first.options.seed_position.unwrap_or(0)),
+                ..first.options
+            },
+            ..first
+        };
+        prop_assert_eq!(again, expected);
+    }
+}

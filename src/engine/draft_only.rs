@@ -1,0 +1,97 @@
+//! `speculative.model: "draft"`: the draft model answers alone, a quick preview of what the target would say.
+//!
+//! It gets slots of its own on a context of its own, made when the first such request comes: the drafter's context is no
+//! place for it, because that follows the target's texts. Nothing else is new: the slots work as the target's do.
+
+use std::sync::Arc;
+
+use super::Config;
+use super::beams::Beams;
+use super::command::Submission;
+use super::event::Stop;
+use super::request_handle::Phase;
+use super::scheduler::BatchScheduler;
+use crate::error::Result;
+use crate::llama::{Context, Interrupt, Model, ThreadPool};
+
+/// The draft model as a model of its own.
+pub(super) struct DraftOnly {
+    model: Arc<Model>,
+    /// As if the draft model were the target.
+    config: Config,
+    threads: Arc<ThreadPool>,
+    interrupt: Arc<Interrupt>,
+    scheduler: Option<Box<BatchScheduler>>,
+    /// Requests for which the context has to be made.
+    waiting: Vec<Submission>,
+}
+
+impl DraftOnly {
+    /// `config`: as if `model` were the target.
+    pub(super) fn new(
+        model: &Arc<Model>,
+        config: Config,
+        threads: &Arc<ThreadPool>,
+        interrupt: &Arc<Interrupt>,
+    ) -> DraftOnly {
+        let (model, threads, interrupt) = (Arc::clone(model), Arc::clone(threads), Arc::clone(interrupt));
+        DraftOnly { model, config, threads, interrupt, scheduler: None, waiting: Vec::new() }
+    }
+
+    /// The slots, once there are any.
+    pub(super) fn scheduler(&mut self) -> Option<&mut BatchScheduler> {
+        self.scheduler.as_deref_mut()
+    }
+
+    /// Takes a text into the queue.
+    pub(super) fn submit(&mut self, submission: Submission) {
+        match &mut self.scheduler {
+            Some(scheduler) => scheduler.queue.push_back(submission),
+            None => self.waiting.push(submission),
+        }
+    }
+
+    /// Whether anything runs or waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.scheduler.as_deref().is_none_or(BatchScheduler::is_idle)
+    }
+
+    /// Makes the context if a request needs it. Where there is no memory for it, these requests fail; later ones try again.
+    pub(super) fn open(&mut self, notify: &mut dyn FnMut(u64)) {
+        // One that was cancelled needs no context.
+        self.waiting.retain(|submission| {
+            let waits = submission.sink.phase() == Phase::Queued;
+            if !waits {
+                notify(submission.sink.id());
+            }
+            waits
+        });
+        if self.waiting.is_empty() {
+            return;
+        }
+        match self.make() {
+            Ok(mut scheduler) => {
+                scheduler.queue.extend(self.waiting.drain(..));
+                self.scheduler = Some(Box::new(scheduler));
+            }
+            Err(error) => self.end_waiting(&Stop::Error(error), notify),
+        }
+    }
+
+    fn make(&self) -> Result<BatchScheduler> {
+        let context = Context::new(&self.model, &self.config.context, &self.threads, &self.interrupt)?;
+        let beams = Beams::new(&self.model, &self.config.context, &self.threads, &self.interrupt);
+        let extend = self.config.self_extend.filter(|_| context.can_shift() && context.cuts_anywhere());
+        let config = Config { self_extend: extend, ..self.config.clone() };
+        Ok(BatchScheduler::new(context, beams, &config))
+    }
+
+    /// Ends the requests for which there is no context yet.
+    pub(super) fn end_waiting(&mut self, stop: &Stop, notify: &mut dyn FnMut(u64)) {
+        for submission in self.waiting.drain(..) {
+            if submission.sink.finish_if_queued(stop.clone()) {
+                notify(submission.sink.id());
+            }
+        }
+    }
+}

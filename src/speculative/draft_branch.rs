@@ -1,0 +1,159 @@
+//! The end of a branch of a draft, where a model adds tokens, and how it chooses them.
+
+use super::MAX_BRANCHES;
+use super::drafter::{DraftRequest, Drawing};
+use super::verify::Row;
+use crate::llama::{Context, SeqId, Token};
+use crate::sampling::{self, Sampler};
+use crate::session::common_prefix;
+
+/// A token and others beside it, with their probabilities.
+pub(super) type Choice = [Option<(Token, f32)>; MAX_BRANCHES];
+
+/// Where a branch of the draft grows. Kept for its memory when the draft is done.
+pub(super) struct DraftBranch {
+    pub(super) sequence: SeqId,
+    pub(super) sampler: Sampler,
+    /// Context and branch: what the sampler's penalties look at.
+    pub(super) history: Vec<Token>,
+    /// The draft's node that it has come to.
+    pub(super) node: usize,
+    /// The confidence of each of its tokens.
+    path: Vec<f32>,
+    /// The position of its next token.
+    pub(super) position: usize,
+    /// Index in the batch of the row to sample from; `None`: it grows no more.
+    pub(super) row: Option<usize>,
+}
+
+impl DraftBranch {
+    pub(super) fn new(sequence: SeqId, sampler: Sampler) -> DraftBranch {
+        DraftBranch { sequence, sampler, history: Vec::new(), node: 0, path: Vec::new(), position: 0, row: None }
+    }
+
+    /// Begins where `context` ends.
+    pub(super) fn begin(&mut self, context: &[Token], sampler: &Sampler) {
+        self.sampler.sync_from(sampler);
+        follow(&mut self.history, context);
+        self.node = 0;
+        self.path.clear();
+    }
+
+    /// Becomes the place where `other` is.
+    pub(super) fn branch_from(&mut self, other: &DraftBranch) {
+        self.begin(&other.history, &other.sampler);
+        self.node = other.node;
+        self.path.extend_from_slice(&other.path);
+        // It may still have one that an interrupted evaluation never filled.
+        (self.position, self.row) = (other.position, None);
+    }
+
+    pub(super) fn take(&mut self, node: usize, token: Token, confidence: f32) {
+        self.node = node;
+        self.history.push(token);
+        self.path.push(confidence);
+        self.position += 1;
+    }
+
+    /// Whether it grows on behind `token`, its last one.
+    pub(super) fn goes_on(&mut self, ask: &DraftRequest<'_>, context: &Context, token: Token) -> bool {
+        ask.draft.tokens.len() < ask.n_max
+            && ask.pace.wants_more(&self.path, ask.n_max)
+            && !context.model().vocab().is_eog(token)
+            && self.history.len() < context.n_ctx()
+            && self.sampler.accept(token).is_ok()
+    }
+
+    /// Its next token and, where that is worth it, up to `free` others to begin branches with, each with its probability. No
+    /// first one: it ends here.
+    pub(super) fn choose(&mut self, ask: &mut DraftRequest<'_>, logits: &mut [f32], free: usize) -> Choice {
+        let free = free.min(MAX_BRANCHES - 1).min(ask.n_max.saturating_sub(ask.draft.tokens.len() + 1));
+        let depth = self.path.len();
+        let mut choice = [None; MAX_BRANCHES];
+        if let Some(Drawing { drawn, chance }) = &mut ask.drawing {
+            let Ok(items) = self.sampler.row(logits, &self.history, ask.position + depth) else { return choice };
+            let Some(q) = Row::new(items) else { return choice };
+            // Known before the draw: what was drawn could not be left out for being improbable.
+            let (likeliest, best) = q.best();
+            if best < f64::from(ask.p_min) {
+                return choice;
+            }
+            let least = f64::from(ask.branches.1.max(ask.p_min));
+            let others = q.iter().filter(|(token, q)| *token != likeliest && *q >= least && *q > 0.0);
+            let worth = |q: f64| ask.pace.wants_branch(&self.path, q as f32, ask.draft.tokens.len() + 1);
+            let n = 1 + others.filter(|(_, q)| worth(*q)).take(free).count();
+            let tokens = drawn.draw(self.node, q, n, chance);
+            for (place, token) in choice.iter_mut().zip(tokens) {
+                *place = Some((token, sampling::probability(logits, token)));
+            }
+            return choice;
+        }
+        let Some(first) = choose(ask, &mut self.sampler, logits, &self.history, depth) else { return choice };
+        let [place, others @ ..] = &mut choice;
+        *place = Some(first);
+        self.siblings(ask, logits, first, others.iter_mut().take(free));
+        choice
+    }
+
+    /// The tokens beside `first` that are worth a branch, as many as there are places: what would be chosen if those before them
+    /// were not there (`speculative.cpp` takes the most probable ones).
+    fn siblings<'a>(
+        &mut self,
+        ask: &DraftRequest<'_>,
+        logits: &mut [f32],
+        first: (Token, f32),
+        places: impl Iterator<Item = &'a mut Option<(Token, f32)>>,
+    ) {
+        let mut hidden = [None; MAX_BRANCHES];
+        let (mut left, mut last) = (1.0 - first.1, first.0);
+        let (least, position) = (ask.branches.1.max(ask.p_min), ask.position + self.path.len());
+        for (place, hidden) in places.zip(&mut hidden) {
+            // What is left of the probability says most of the time that there is none.
+            if left < least {
+                break;
+            }
+            let Some(logit) = usize::try_from(last).ok().and_then(|index| logits.get_mut(index)) else { break };
+            *hidden = Some((last, std::mem::replace(logit, f32::NEG_INFINITY)));
+            let Ok(token) = self.sampler.pick(logits, &self.history, position) else { break };
+            let confidence = left * sampling::probability(logits, token);
+            if confidence < least || !ask.pace.wants_branch(&self.path, confidence, ask.draft.tokens.len() + 1) {
+                break;
+            }
+            *place = Some((token, confidence));
+            (left, last) = (left - confidence, token);
+        }
+        for (token, logit) in hidden.into_iter().flatten() {
+            if let Some(place) = usize::try_from(token).ok().and_then(|index| logits.get_mut(index)) {
+                *place = logit;
+            }
+        }
+    }
+}
+
+/// Makes `history` the same as `tokens`, from which it differs by its end alone: only that is copied.
+pub(super) fn follow(history: &mut Vec<Token>, tokens: &[Token]) {
+    let kept = common_prefix(history, tokens);
+    history.truncate(kept);
+    history.extend_from_slice(tokens.get(kept..).unwrap_or(&[]));
+}
+
+/// The token behind `depth` others of a draft, and its probability; `None`: it ends here.
+pub(super) fn choose(
+    ask: &mut DraftRequest<'_>,
+    sampler: &mut Sampler,
+    logits: &mut [f32],
+    history: &[Token],
+    depth: usize,
+) -> Option<(Token, f32)> {
+    let position = ask.position + depth;
+    if let Some(Drawing { drawn, chance }) = &mut ask.drawing {
+        let q = Row::new(sampler.row(logits, history, position).ok()?)?;
+        // Known before the draw: what was drawn could not be left out for being improbable.
+        let (_, best) = q.best();
+        let token = if best < f64::from(ask.p_min) { None } else { drawn.draw(depth, q, 1, chance).first().copied() }?;
+        return Some((token, sampling::probability(logits, token)));
+    }
+    let token = sampler.pick(logits, history, position).ok()?;
+    let confidence = sampling::probability(logits, token);
+    (confidence >= ask.p_min).then_some((token, confidence))
+}
