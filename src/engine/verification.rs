@@ -92,10 +92,10 @@ fn take(
 fn pick(task: &mut Task, logits: &mut [f32]) -> Result<(Token, Option<TokenProbs>)> {
     let position = task.position();
     if task.options.post_sampling_probs {
-        let (token, probs) = task.sampler.pick_with_probs(logits, &task.tokens, position, task.n_probs)?;
+        let (token, probs) = task.sampler.sample_with_probs(logits, &task.tokens, position, task.n_probs)?;
         return Ok((token, Some(probs)));
     }
-    let token = task.sampler.pick(logits, &task.tokens, position)?;
+    let token = task.sampler.sample(logits, &task.tokens, position)?;
     Ok((token, (task.n_probs > 0).then(|| sampling::token_probs(logits, token, task.n_probs))))
 }
 
@@ -198,9 +198,9 @@ fn commit_tokens(
 fn accept(task: &mut Task, logits: Option<&mut [f32]>, token: Token, p: f32) -> Result<()> {
     match logits {
         // What it learns from is no part of the list.
-        Some(logits) if task.sampler.learns_from_before() => {
+        Some(logits) if task.sampler.learns_from_untransformed() => {
             let position = task.position();
-            task.sampler.row(logits, &task.tokens, position)?;
+            task.sampler.constrained_distribution(logits, &task.tokens, position)?;
             task.sampler.accept(token)
         }
         _ => task.sampler.accept_with(token, p),
@@ -212,7 +212,7 @@ fn probs_of(task: &mut Task, logits: Option<&mut [f32]>, token: Token) -> Result
     let position = task.position();
     match logits {
         Some(logits) if task.options.post_sampling_probs => {
-            task.sampler.row_probs(logits, &task.tokens, position, token, task.n_probs).map(Some)
+            task.sampler.constrained_probs(logits, &task.tokens, position, token, task.n_probs).map(Some)
         }
         Some(logits) if task.n_probs > 0 => Ok(Some(sampling::token_probs(logits, token, task.n_probs))),
         _ => Ok(None),
@@ -264,13 +264,14 @@ impl Target for TargetLookahead<'_> {
         }
         let logits = self.context.logits(self.row + self.branches.row(node))?;
         let depth = self.tokens.len() - self.before;
-        let items = match self.sampler.row(logits, self.tokens, self.position.saturating_add(depth)) {
-            Ok(items) => items,
-            Err(error) => {
-                self.error = Some(error);
-                return None;
-            }
-        };
+        let items =
+            match self.sampler.constrained_distribution(logits, self.tokens, self.position.saturating_add(depth)) {
+                Ok(items) => items,
+                Err(error) => {
+                    self.error = Some(error);
+                    return None;
+                }
+            };
         let row = Row::new(items)?;
         for child in self.branches.children(node) {
             let token = self.draft.tokens.get(child - 1);

@@ -96,7 +96,7 @@ fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Tabl
     let mut params = ModelParams::new(concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-target.gguf"));
     params.vocab_only = true;
     let vocabulary = Model::load(&params, |_| true).expect("the shipped model");
-    let sampler = Sampler::new(&sampling::Settings::default(), vocabulary.vocab(), None).expect("a sampler");
+    let sampler = Sampler::new(&sampling::SamplingSettings::default(), vocabulary.vocab(), None).expect("a sampler");
     let (text, mut model) = (Scripted::new(DrafterKind::Suffix), Scripted::new(DrafterKind::Draft));
     model.ms = draft_ms;
     let mut drafters = Drafters::new(1);

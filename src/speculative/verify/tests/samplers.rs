@@ -7,8 +7,8 @@ use super::rules::EXACT;
 use super::worlds::{Law, Rng};
 use crate::error::{Error, Result};
 use crate::llama::{Token, TokenData};
-use crate::sampling::oracle::{plain, sampler};
-use crate::sampling::{Constraint, Mirostat, Sampler, Settings};
+use crate::sampling::reference::{plain, sampler};
+use crate::sampling::{Constraint, MirostatVersion, Sampler, SamplingSettings};
 
 /// After an odd number of tokens, one token is forbidden: that which was last.
 #[derive(Debug, Clone, Default)]
@@ -45,8 +45,8 @@ impl Constraint for NoTwins {
 struct Pair {
     seed: u64,
     n_vocab: usize,
-    target: Settings,
-    draft: Settings,
+    target: SamplingSettings,
+    draft: SamplingSettings,
     guided: bool,
 }
 
@@ -84,13 +84,14 @@ impl Pair {
                 continue;
             }
             let mut logits = self.logits(0, &text.tokens);
-            let items = text.own.row(&mut logits, &text.tokens, text.tokens.len()).unwrap().to_vec();
+            let items =
+                text.own.constrained_distribution(&mut logits, &text.tokens, text.tokens.len()).unwrap().to_vec();
             for (token, p) in Row::new(&items).unwrap().iter() {
                 let mut next = self.begin();
                 for token in text.tokens.iter().chain([&token]) {
                     // As a plain request: a row, and the sampler learns from it.
                     let mut logits = self.logits(0, &next.tokens);
-                    next.own.row(&mut logits, &next.tokens, next.tokens.len()).unwrap();
+                    next.own.constrained_distribution(&mut logits, &next.tokens, next.tokens.len()).unwrap();
                     next.own.accept(*token).unwrap();
                     next.tokens.push(*token);
                 }
@@ -108,7 +109,7 @@ impl Pair {
         let mut drafting = text.draft.for_draft(false);
         while draft.has_room() {
             let mut logits = self.logits(1, &history);
-            let q = drafting.row(&mut logits, &history, history.len()).unwrap();
+            let q = drafting.constrained_distribution(&mut logits, &history, history.len()).unwrap();
             let token = draft.draw(Row::new(q).unwrap(), chance).unwrap();
             drafting.accept(token).unwrap();
             history.push(token);
@@ -155,30 +156,31 @@ impl Target for Ahead<'_> {
             self.history.push(token);
         }
         let mut logits = self.pair.logits(0, &self.history);
-        let row = Row::new(self.sampler.row(&mut logits, &self.history, self.history.len()).ok()?)?;
+        let row =
+            Row::new(self.sampler.constrained_distribution(&mut logits, &self.history, self.history.len()).ok()?)?;
         self.listed.extend(self.draft.get(node).map(|token| row.listed(*token)));
         Some(row)
     }
 }
 
 fn pairs() -> Vec<Pair> {
-    let cut = Settings { top_k: 2, temperature: 0.8, ..plain() };
-    let nucleus = Settings { top_p: 0.8, temperature: 1.4, ..plain() };
-    let penalised = Settings { presence_penalty: 0.7, frequency_penalty: 0.5, repeat_last_n: 8, ..plain() };
-    let steered = |version| Settings { mirostat: version, mirostat_tau: 1.0, mirostat_eta: 0.6, ..plain() };
-    let excluding = Settings { xtc_probability: 0.5, xtc_threshold: 0.2, ..plain() };
+    let cut = SamplingSettings { top_k: 2, temperature: 0.8, ..plain() };
+    let nucleus = SamplingSettings { top_p: 0.8, temperature: 1.4, ..plain() };
+    let penalised = SamplingSettings { presence_penalty: 0.7, frequency_penalty: 0.5, repeat_last_n: 8, ..plain() };
+    let steered = |version| SamplingSettings { mirostat: version, mirostat_tau: 1.0, mirostat_eta: 0.6, ..plain() };
+    let excluding = SamplingSettings { xtc_probability: 0.5, xtc_threshold: 0.2, ..plain() };
     let settings = [
         (plain(), plain()),
         (cut.clone(), nucleus.clone()),
         (nucleus.clone(), cut.clone()),
         (penalised.clone(), penalised.clone()),
-        (Settings { top_k: 2, ..penalised.clone() }, plain()),
-        (Settings { min_p: 0.3, ..penalised }, Settings { temperature: 0.0, ..plain() }),
-        (Settings { temperature: 0.0, ..plain() }, nucleus.clone()),
-        (steered(Mirostat::V1), plain()),
-        (steered(Mirostat::V2), nucleus),
+        (SamplingSettings { top_k: 2, ..penalised.clone() }, plain()),
+        (SamplingSettings { min_p: 0.3, ..penalised }, SamplingSettings { temperature: 0.0, ..plain() }),
+        (SamplingSettings { temperature: 0.0, ..plain() }, nucleus.clone()),
+        (steered(MirostatVersion::V1), plain()),
+        (steered(MirostatVersion::V2), nucleus),
         (excluding.clone(), excluding),
-        (Settings { typical_p: 0.6, ..cut }, Settings { tfs_z: 0.8, ..plain() }),
+        (SamplingSettings { typical_p: 0.6, ..cut }, SamplingSettings { tfs_z: 0.8, ..plain() }),
     ];
     let both = settings.into_iter().flat_map(|settings| [(settings.clone(), false), (settings, true)]);
     both.zip(0..)

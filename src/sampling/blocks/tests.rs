@@ -1,10 +1,10 @@
 use super::super::candidates::Candidates;
-use super::super::noise::{BLOCK, Noise};
-use super::super::oracle::Rng;
-use super::{BlockScratch, Blocks, max_of, sum_exp};
+use super::super::noise::{BLOCK, GumbelNoise};
+use super::super::reference::Rng;
+use super::{BlockMaxima, BlockScratch, max_of, sum_exp};
 use crate::llama::Token;
 
-/// Rows of all kinds: sizes around the blocks' and lanes' borders, ties, NaN, infinities, flat and peaked.
+/// Rows of many kinds: sizes around block and lane boundaries, ties, NaN, infinities, flat and peaked.
 fn rows() -> Vec<Vec<f32>> {
     let mut rng = Rng::new(1);
     let mut rows = vec![vec![0.0], vec![-3.5], vec![7.0; 3], vec![2.0; 2 * BLOCK + 1]];
@@ -29,9 +29,9 @@ fn sorted(row: &[f32]) -> Vec<(Token, f32)> {
     all
 }
 
-fn with<R>(row: &[f32], temperature: f32, ask: impl FnOnce(&mut Blocks<'_>) -> R) -> R {
+fn with<R>(row: &[f32], temperature: f32, ask: impl FnOnce(&mut BlockMaxima<'_>) -> R) -> R {
     let mut scratch = BlockScratch::default();
-    let mut blocks = Blocks::survey(row, &mut scratch);
+    let mut blocks = BlockMaxima::scan(row, &mut scratch);
     blocks.set_temperature(temperature);
     ask(&mut blocks)
 }
@@ -41,7 +41,7 @@ fn items(list: &Candidates) -> Vec<(Token, f32)> {
 }
 
 #[test]
-fn maximum_and_argmax() {
+fn max_and_argmax_match_a_sort() {
     for row in rows() {
         let best = sorted(&row)[0];
         assert_eq!(max_of(&row), best.1);
@@ -51,38 +51,38 @@ fn maximum_and_argmax() {
     for row in [vec![], vec![f32::NAN; 300], vec![f32::NEG_INFINITY; 16]] {
         assert_eq!(max_of(&row), f32::NEG_INFINITY);
         assert_eq!(with(&row, 1.0, |blocks| (blocks.is_empty(), blocks.argmax())), (true, None));
-        assert_eq!(with(&row, 1.0, |blocks| blocks.draw(&Noise::new(1, 1))), None);
+        assert_eq!(with(&row, 1.0, |blocks| blocks.draw(&GumbelNoise::new(1, 1))), None);
     }
     assert_eq!(with(&[1.0, f32::INFINITY, f32::INFINITY], 1.0, |blocks| blocks.argmax()), Some(1));
 }
 
 #[test]
-fn the_k_largest_are_those_of_a_sort() {
+fn top_k_matches_a_sort() {
     let mut list = Candidates::default();
     for row in rows() {
         let all = sorted(&row);
         for k in [1, 2, 3, 40, 63, 300, row.len() - 1, row.len(), row.len() + 1, usize::MAX] {
-            with(&row, 1.0, |blocks| blocks.top(k, &mut list));
+            with(&row, 1.0, |blocks| blocks.top_k(k, &mut list));
             let expected: Vec<_> = all.iter().copied().take(k.max(1)).collect();
             assert_eq!(items(&list), expected, "k = {k} of {}", row.len());
-            assert_eq!(list.size(), k.max(1).min(row.len()), "counting the banned, as llama.cpp");
+            assert_eq!(list.size(), k.max(1).min(row.len()), "banned tokens count, as in llama.cpp");
         }
     }
 }
 
 #[test]
-fn the_temperature_divides_what_is_listed() {
+fn listed_logits_are_divided_by_the_temperature() {
     let (row, mut list) = (Rng::new(5).logits(1000), Candidates::default());
-    with(&row, 0.7, |blocks| blocks.top(10, &mut list));
+    with(&row, 0.7, |blocks| blocks.top_k(10, &mut list));
     let expected: Vec<_> = sorted(&row).iter().take(10).map(|item| (item.0, item.1 / 0.7)).collect();
     assert_eq!(items(&list), expected);
-    with(&row, 0.7, |blocks| blocks.all(&mut list));
+    with(&row, 0.7, |blocks| blocks.list_all(&mut list));
     let expected: Vec<_> = (0..).zip(&row).map(|(token, logit)| (token, logit / 0.7)).collect();
     assert_eq!(items(&list), expected);
 }
 
 #[test]
-fn thresholds_keep_what_reaches_them() {
+fn at_least_lists_exactly_the_values_at_or_above_the_threshold() {
     let mut list = Candidates::default();
     for row in rows() {
         for temperature in [1.0, 0.3, 1.7] {
@@ -99,7 +99,7 @@ fn thresholds_keep_what_reaches_them() {
 }
 
 #[test]
-fn sums_entropy_and_moments() {
+fn sums_entropy_and_moments_match_f64() {
     for row in rows() {
         let finite: Vec<f64> = row.iter().filter(|logit| logit.is_finite()).map(|logit| f64::from(*logit)).collect();
         for temperature in [1.0, 0.4, 2.0] {
@@ -127,8 +127,8 @@ fn sums_entropy_and_moments() {
     }
 }
 
-/// The draw without any shortcut: every token's score, and the largest.
-fn naive_draw(row: &[f32], temperature: f32, noise: &Noise) -> Option<Token> {
+/// The draw without skipping: the largest score of all tokens.
+fn naive_draw(row: &[f32], temperature: f32, noise: &GumbelNoise) -> Option<Token> {
     let values: Vec<f32> = row.iter().map(|logit| logit / temperature).collect();
     let max = values.iter().copied().filter(|value| !value.is_nan()).fold(f32::NEG_INFINITY, f32::max);
     let mut best = None;
@@ -143,7 +143,7 @@ fn naive_draw(row: &[f32], temperature: f32, noise: &Noise) -> Option<Token> {
 }
 
 #[test]
-fn skipping_blocks_changes_no_draw() {
+fn skipping_blocks_does_not_change_draws() {
     let mut rng = Rng::new(77);
     let mut rows = rows();
     for _ in 0..20 {
@@ -154,7 +154,7 @@ fn skipping_blocks_changes_no_draw() {
     let mut different = 0;
     for (seed, row) in (0..).zip(&rows) {
         for (position, temperature) in [1.0, 0.1, 0.8, 1.3, 3.0, 40.0].iter().cycle().take(60).enumerate() {
-            let noise = Noise::new(seed, position);
+            let noise = GumbelNoise::new(seed, position);
             let drawn = with(row, *temperature, |blocks| blocks.draw(&noise));
             assert_eq!(drawn, naive_draw(row, *temperature, &noise), "seed {seed}, position {position}");
             different += usize::from(drawn != with(row, 1.0, |blocks| blocks.argmax()));
@@ -163,15 +163,14 @@ fn skipping_blocks_changes_no_draw() {
     assert!(different > 1000, "only {different} draws were not the argmax");
 }
 
-/// A list of the same candidates draws the same token as the row.
 #[test]
-fn row_and_list_draw_alike() {
+fn row_and_list_draw_the_same_token() {
     let mut list = Candidates::default();
     for (seed, row) in (0..).zip(rows()) {
         for position in 0..20 {
-            let noise = Noise::new(seed, position);
+            let noise = GumbelNoise::new(seed, position);
             let drawn = with(&row, 0.9, |blocks| {
-                blocks.all(&mut list);
+                blocks.list_all(&mut list);
                 blocks.draw(&noise)
             });
             assert_eq!(list.draw(&noise), drawn);

@@ -1,29 +1,29 @@
-//! What the room asks of the outside, so that its tests need neither a model nor llama.cpp.
+//! The interfaces to grammars and vocabularies. Tests implement them without a model or llama.cpp.
 
 use crate::error::Result;
 use crate::grammar::Grammar;
 use crate::llama::{Token, TokenData, Vocab};
 
-/// What a sampler asks of a grammar: [`Grammar`], or a toy in a test.
+/// A constraint on the next token: a [`Grammar`], or a fake in a test.
 ///
-/// A clone is at the same place of the text.
+/// A clone has accepted the same tokens.
 pub trait Constraint: Clone {
     /// Whether `token` may come next.
     ///
     /// # Errors
-    /// It cannot be told: the grammar is too ambiguous.
+    /// The grammar is too ambiguous to decide.
     fn allows(&mut self, token: Token) -> Result<bool>;
 
-    /// Sets the logits of the candidates that may not come next to -inf.
+    /// Sets the logits of candidates that may not come next to -inf.
     ///
     /// # Errors
     /// As [`Constraint::allows`].
     fn filter(&mut self, candidates: &mut [TokenData]) -> Result<()>;
 
-    /// Moves past `token`.
+    /// Advances past `token`.
     ///
     /// # Errors
-    /// It may not come next; or as [`Constraint::allows`].
+    /// `token` may not come next; or as [`Constraint::allows`].
     fn accept(&mut self, token: Token) -> Result<()>;
 }
 
@@ -41,16 +41,16 @@ impl Constraint for Grammar {
     }
 }
 
-/// What compiling a chain asks of a vocabulary: [`Vocab`], or a toy in a test.
-pub(super) trait Words {
+/// The vocabulary as compiling a chain needs it: [`Vocab`], or a fake in a test.
+pub(super) trait VocabularyView {
     fn n_tokens(&self) -> usize;
     fn piece(&self, token: Token) -> &[u8];
     fn newline(&self) -> Option<Token>;
-    /// The tokens of plain text in the middle of a text.
+    /// Tokenizes plain text that does not begin a sequence: no BOS, no special tokens.
     fn tokenize(&self, text: &[u8]) -> Result<Vec<Token>>;
 }
 
-impl Words for Vocab {
+impl VocabularyView for Vocab {
     fn n_tokens(&self) -> usize {
         Vocab::n_tokens(self)
     }

@@ -1,12 +1,12 @@
-//! What the tests compare with: the whole chain once more, straight from llama.cpp's definitions, in `f64`, slow and
-//! without any of the room's code. And the toys that tests are made of.
+//! A reference implementation of the chain for tests: straight from llama.cpp's definitions, in `f64`, slow, and
+//! independent of the code under test. Also the fakes and generators that tests share.
 
-use super::outside::{Constraint, Words};
-use super::{Mirostat, Sampler, Settings, Stage};
+use super::interfaces::{Constraint, VocabularyView};
+use super::{MirostatVersion, Sampler, SamplingSettings, Stage};
 use crate::error::{Error, Result};
 use crate::llama::{Token, TokenData};
 
-/// A generator for test data (xorshift64*), unrelated to the one under test.
+/// A random number generator for test data (xorshift64*), unrelated to the one under test.
 pub(super) struct Rng(u64);
 
 impl Rng {
@@ -40,7 +40,7 @@ impl Rng {
         &from[self.below(from.len())]
     }
 
-    /// Logits like a model's: a normal bulk and a few tokens well above it.
+    /// Logits like a model's: most from a normal distribution, a few tokens well above it.
     pub(super) fn logits(&mut self, n: usize) -> Vec<f32> {
         let likely = 1 + self.below(8);
         let mut logits: Vec<f32> = (0..n).map(|_| (2.0 * self.normal()) as f32).collect();
@@ -52,18 +52,18 @@ impl Rng {
     }
 }
 
-/// A vocabulary given by its pieces; text is tokenized byte by byte, as far as there are one-byte pieces.
-pub(super) struct Toy(pub(super) Vec<Vec<u8>>);
+/// A vocabulary with the given pieces. Tokenizes byte by byte, and skips bytes without a one-byte piece.
+pub(super) struct FakeVocabulary(pub(super) Vec<Vec<u8>>);
 
-impl Toy {
+impl FakeVocabulary {
     /// `n` tokens with different pieces, none of which contains a default sequence breaker, except that token 0 is the
     /// newline.
     pub(super) fn new(n: usize) -> Self {
-        Toy((0..n).map(|i| if i == 0 { b"\n".to_vec() } else { format!("<{i}>").into_bytes() }).collect())
+        FakeVocabulary((0..n).map(|i| if i == 0 { b"\n".to_vec() } else { format!("<{i}>").into_bytes() }).collect())
     }
 }
 
-impl Words for Toy {
+impl VocabularyView for FakeVocabulary {
     fn n_tokens(&self) -> usize {
         self.0.len()
     }
@@ -82,21 +82,21 @@ impl Words for Toy {
     }
 }
 
-/// A grammar that allows the tokens of a fixed list, the same at every place; it counts what it is asked.
+/// A grammar that always allows the same list of tokens. Counts the candidates it filters and records accepted tokens.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Allow {
+pub(super) struct AllowList {
     pub(super) tokens: Vec<Token>,
     pub(super) filtered: usize,
     pub(super) accepted: Vec<Token>,
 }
 
-impl Allow {
+impl AllowList {
     pub(super) fn new(tokens: impl IntoIterator<Item = Token>) -> Self {
-        Allow { tokens: tokens.into_iter().collect(), ..Allow::default() }
+        AllowList { tokens: tokens.into_iter().collect(), ..AllowList::default() }
     }
 }
 
-impl Constraint for Allow {
+impl Constraint for AllowList {
     fn allows(&mut self, token: Token) -> Result<bool> {
         Ok(self.tokens.contains(&token))
     }
@@ -118,18 +118,18 @@ impl Constraint for Allow {
     }
 }
 
-/// A sampler for a made-up vocabulary of `n_vocab` tokens, for tests elsewhere.
-pub(crate) fn sampler<G: Constraint>(settings: &Settings, n_vocab: usize, grammar: Option<G>) -> Sampler<G> {
-    Sampler::build(settings, &Toy::new(n_vocab), grammar).unwrap()
+/// A sampler for a fake vocabulary of `n_vocab` tokens, for tests of other modules.
+pub(crate) fn sampler<G: Constraint>(settings: &SamplingSettings, n_vocab: usize, grammar: Option<G>) -> Sampler<G> {
+    Sampler::build(settings, &FakeVocabulary::new(n_vocab), grammar).unwrap()
 }
 
-/// Settings with everything off: the softmax of the logits.
-pub(crate) fn plain() -> Settings {
-    Settings { temperature: 1.0, top_k: 0, top_p: 1.0, repeat_penalty: 1.0, ..Settings::default() }
+/// All stages off: the distribution is the softmax of the logits.
+pub(crate) fn plain() -> SamplingSettings {
+    SamplingSettings { temperature: 1.0, top_k: 0, top_p: 1.0, repeat_penalty: 1.0, ..SamplingSettings::default() }
 }
 
-/// Pearson's statistic of `counts` against `probabilities`, and a bound that it exceeds once in some million seeds:
-/// the normal approximation of chi-square at five deviations. Cells that expect less than 5 are put together.
+/// Pearson's statistic of `counts` against `probabilities`, and a bound that it exceeds about once in a million seeds: the
+/// normal approximation of chi-square at five standard deviations. Cells with an expected count below 5 are merged.
 pub(super) fn chi_square(counts: &[u64], probabilities: &[f64]) -> (f64, f64) {
     assert_eq!(counts.len(), probabilities.len());
     let total = counts.iter().sum::<u64>() as f64;
@@ -151,14 +151,14 @@ pub(super) fn chi_square(counts: &[u64], probabilities: &[f64]) -> (f64, f64) {
     (statistic, freedom + 5.0 * (2.0 * freedom).sqrt() + 10.0)
 }
 
-/// The candidates as llama.cpp has them: token and logit, with those of logit -inf still among them.
-type List = Vec<(Token, f64)>;
+/// The candidates as llama.cpp lists them: token and logit, including logits of -inf.
+type ReferenceList = Vec<(Token, f64)>;
 
-fn sort(list: &mut List) {
+fn sort(list: &mut ReferenceList) {
     list.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
 }
 
-fn softmax(list: &List) -> Vec<f64> {
+fn softmax(list: &ReferenceList) -> Vec<f64> {
     let max = list.iter().map(|item| item.1).fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = list.iter().map(|item| if item.1 == max { 1.0 } else { (item.1 - max).exp() }).collect();
     let sum: f64 = weights.iter().sum();
@@ -169,9 +169,9 @@ fn entropy(p: &[f64]) -> f64 {
     p.iter().filter(|p| **p > 0.0).map(|p| -p * p.ln()).sum()
 }
 
-/// Penalty exponents of DRY by definition: for each token the longest suffix of the window that it once followed.
-/// `breaker`: which tokens are breakers, each alone.
-fn dry(settings: &Settings, list: &mut List, history: &[Token], breaker: &dyn Fn(Token) -> bool) {
+/// DRY by definition: for each token, the longest suffix of the window that it followed earlier. `breaker`: whether a
+/// token is a sequence breaker by itself.
+fn dry(settings: &SamplingSettings, list: &mut ReferenceList, history: &[Token], breaker: &dyn Fn(Token) -> bool) {
     let dry = &settings.dry;
     if dry.multiplier == 0.0 || dry.base < 1.0 || dry.penalty_last_n == 0 {
         return;
@@ -199,7 +199,7 @@ fn dry(settings: &Settings, list: &mut List, history: &[Token], breaker: &dyn Fn
     }
 }
 
-fn penalties(settings: &Settings, list: &mut List, history: &[Token], newline: Option<Token>) {
+fn penalties(settings: &SamplingSettings, list: &mut ReferenceList, history: &[Token], newline: Option<Token>) {
     let last_n = usize::try_from(settings.repeat_last_n).unwrap_or(usize::MAX).min(history.len());
     let window = &history[history.len() - last_n..];
     for (token, logit) in list {
@@ -213,7 +213,7 @@ fn penalties(settings: &Settings, list: &mut List, history: &[Token], newline: O
     }
 }
 
-fn temperature(list: &mut List, temperature: f64) {
+fn temperature(list: &mut ReferenceList, temperature: f64) {
     if temperature > 0.0 {
         list.iter_mut().for_each(|item| item.1 /= temperature);
         return;
@@ -224,8 +224,15 @@ fn temperature(list: &mut List, temperature: f64) {
     }
 }
 
-/// Applies one stage; `xtc`: whether chance lets XTC apply.
-fn stage(stage: Stage, settings: &Settings, list: &mut List, history: &[Token], newline: Option<Token>, xtc: bool) {
+/// Applies one stage. `xtc`: whether XTC applies at this position.
+fn stage(
+    stage: Stage,
+    settings: &SamplingSettings,
+    list: &mut ReferenceList,
+    history: &[Token],
+    newline: Option<Token>,
+    xtc: bool,
+) {
     let min_keep = settings.min_keep;
     match stage {
         Stage::Penalties => penalties(settings, list, history, newline),
@@ -313,10 +320,10 @@ fn stage(stage: Stage, settings: &Settings, list: &mut List, history: &[Token], 
     }
 }
 
-/// The distribution over the whole vocabulary, of [`Toy::new`]'s shape, that the settings leave of `logits` among the
-/// tokens that `allowed` lets through; mirostat's mu is `mu`.
+/// The distribution over a whole [`FakeVocabulary::new`] that the settings give for `logits`, restricted to tokens for
+/// which `allowed` is true. `mu` is mirostat's state.
 pub(super) fn distribution(
-    settings: &Settings,
+    settings: &SamplingSettings,
     logits: &[f32],
     history: &[Token],
     xtc: bool,
@@ -325,7 +332,7 @@ pub(super) fn distribution(
 ) -> Vec<f64> {
     let newline = Some(0);
     let clean = |logit: f32| if logit.is_nan() { f64::NEG_INFINITY } else { f64::from(logit) };
-    let mut list: List = logits.iter().zip(0..).map(|(logit, token)| (token, clean(*logit))).collect();
+    let mut list: ReferenceList = logits.iter().zip(0..).map(|(logit, token)| (token, clean(*logit))).collect();
     for item in list.iter_mut().filter(|item| !allowed(item.0)) {
         item.1 = f64::NEG_INFINITY;
     }
@@ -333,14 +340,14 @@ pub(super) fn distribution(
         list[*token as usize].1 += f64::from(*bias);
     }
     let penalty = |stage: &Stage| matches!(stage, Stage::Penalties | Stage::Dry);
-    let special = settings.temperature <= 0.0 || settings.mirostat != Mirostat::Off;
+    let special = settings.temperature <= 0.0 || settings.mirostat != MirostatVersion::Off;
     for next in settings.stages.iter().filter(|stage| !special || penalty(stage)) {
         stage(*next, settings, &mut list, history, newline, xtc);
     }
     if special {
         temperature(&mut list, f64::from(settings.temperature));
     }
-    if settings.temperature > 0.0 && settings.mirostat != Mirostat::Off {
+    if settings.temperature > 0.0 && settings.mirostat != MirostatVersion::Off {
         mirostat(settings, &mut list, mu, logits.len());
     }
     let mut result = vec![0.0; logits.len()];
@@ -350,11 +357,11 @@ pub(super) fn distribution(
     result
 }
 
-fn mirostat(settings: &Settings, list: &mut List, mu: f64, n_vocab: usize) {
+fn mirostat(settings: &SamplingSettings, list: &mut ReferenceList, mu: f64, n_vocab: usize) {
     sort(list);
     list.retain(|item| item.1 > f64::NEG_INFINITY);
     let p = softmax(list);
-    if settings.mirostat == Mirostat::V2 {
+    if settings.mirostat == MirostatVersion::V2 {
         let keep = p.iter().take_while(|p| -p.log2() <= mu).count();
         list.truncate(keep.max(1));
         return;

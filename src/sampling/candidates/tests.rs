@@ -1,5 +1,5 @@
-use super::super::noise::Noise;
-use super::super::oracle::Rng;
+use super::super::noise::GumbelNoise;
+use super::super::reference::Rng;
 use super::{Candidates, best_first};
 use crate::llama::{Token, TokenData};
 
@@ -16,7 +16,7 @@ fn ids(list: &Candidates) -> Vec<Token> {
 }
 
 #[test]
-fn best_first_is_larger_logits_then_lower_tokens() {
+fn best_first_orders_by_logit_then_token() {
     let mut rng = Rng::new(3);
     let mut logits = vec![f32::INFINITY, f32::MAX, f32::MIN, 1e-45, -1e-45, 0.0, -0.0, 1.0, -1.0];
     logits.extend((0..200).map(|_| (rng.normal() * 10.0) as f32));
@@ -33,24 +33,28 @@ fn best_first_is_larger_logits_then_lower_tokens() {
 }
 
 #[test]
-fn changes_to_minus_infinity_or_nan_mask() {
+fn logits_set_to_minus_infinity_or_nan_are_masked() {
     let mut candidates = list(&[1.0, 2.0, 3.0, 4.0]);
     candidates.sort();
-    candidates.change(true, |items| {
+    candidates.edit_logits(true, |items| {
         items[0].logit = f32::NEG_INFINITY;
         items[2].logit = f32::NAN;
     });
     assert_eq!((ids(&candidates), candidates.size(), candidates.max()), (vec![2, 0], 4, 3.0));
-    candidates.change(false, |items| items[1].logit = 9.0);
-    assert_eq!(candidates.max(), 9.0, "the order is not trusted after a change that does not keep it");
+    candidates.edit_logits(false, |items| items[1].logit = 9.0);
+    assert_eq!(candidates.max(), 9.0, "the maximum is recomputed after an edit that changes the order");
     candidates.truncate(3);
-    assert_eq!((candidates.len(), candidates.size()), (2, 3), "as many masked as fit behind the others");
+    assert_eq!(
+        (candidates.len(), candidates.size()),
+        (2, 3),
+        "keeps as many masked candidates as fit behind the others"
+    );
     candidates.truncate(1);
     assert_eq!((candidates.len(), candidates.size()), (1, 1));
 }
 
 #[test]
-fn the_k_best_stay() {
+fn keep_best_keeps_the_k_best() {
     for (k, expected) in [(0, vec![3]), (1, vec![3]), (2, vec![3, 1]), (3, vec![3, 1, 2])] {
         let mut candidates = list(&[0.5, 2.0, 2.0, 7.0]);
         candidates.keep_best(k);
@@ -65,7 +69,7 @@ fn the_k_best_stay() {
 }
 
 #[test]
-fn softmax_and_entropy() {
+fn softmax_and_entropy_match_their_definitions() {
     let mut candidates = list(&[1.0_f32.ln(), 2.0_f32.ln(), 5.0_f32.ln()]);
     let log_sum = candidates.softmax();
     for (item, p) in candidates.items().iter().zip([0.125, 0.25, 0.625]) {
@@ -79,9 +83,9 @@ fn softmax_and_entropy() {
     assert_eq!(infinite.items().iter().map(|item| item.p).collect::<Vec<_>>(), [0.5, 0.0, 0.5]);
 }
 
-/// Against a full sort, with the cut anywhere: before, at and after the borders of what is sorted at a time.
+/// Compared with a full sort, with prefixes that end before, at and after the boundaries of the partial sorts.
 #[test]
-fn a_prefix_is_that_of_a_sort() {
+fn keep_prefix_matches_a_full_sort() {
     let mut rng = Rng::new(6);
     for n in [1, 5, 255, 256, 257, 1300, 4000] {
         let logits: Vec<f32> = (0..n).map(|_| rng.below(3 * n) as f32).collect();
@@ -97,16 +101,16 @@ fn a_prefix_is_that_of_a_sort() {
                 });
                 let expected = &all[..wanted.max(min_keep).min(n)];
                 assert_eq!(ids(&candidates), expected, "{wanted} of {n}, at least {min_keep}");
-                assert_eq!(asked, expected, "each is asked about once, in order");
+                assert_eq!(asked, expected, "each candidate is tested once, in order");
             }
         }
     }
 }
 
 #[test]
-fn a_draw_is_one_of_the_candidates() {
-    assert_eq!(Candidates::default().draw(&Noise::new(1, 1)), None);
+fn draw_returns_one_of_the_candidates() {
+    assert_eq!(Candidates::default().draw(&GumbelNoise::new(1, 1)), None);
     let candidates = list(&[f32::MIN, f32::MIN]);
-    let drawn: Vec<_> = (0..50).map(|position| candidates.draw(&Noise::new(1, position)).unwrap()).collect();
+    let drawn: Vec<_> = (0..50).map(|position| candidates.draw(&GumbelNoise::new(1, position)).unwrap()).collect();
     assert!(drawn.contains(&0) && drawn.contains(&1), "equal logits are equally likely, however low");
 }

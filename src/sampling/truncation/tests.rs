@@ -1,11 +1,11 @@
-use super::super::blocks::{BlockScratch, Blocks};
+use super::super::blocks::{BlockMaxima, BlockScratch};
 use super::super::candidates::Candidates;
-use super::super::noise::Noise;
-use super::super::oracle::Rng;
+use super::super::noise::GumbelNoise;
+use super::super::reference::Rng;
 use super::*;
 use crate::llama::Token;
 
-/// What a stage leaves of tokens with these probabilities.
+/// The candidates that a stage keeps.
 #[derive(Debug, PartialEq)]
 struct Left {
     tokens: Vec<Token>,
@@ -19,10 +19,10 @@ fn left(list: &Candidates) -> Left {
     Left { tokens, size: list.size() }
 }
 
-/// A list of everything above -inf, in the order of the tokens or best first.
+/// A list of all tokens above -inf, by token id or best first.
 fn listed(logits: &[f32], sorted: bool) -> Candidates {
     let (mut list, mut scratch) = (Candidates::default(), BlockScratch::default());
-    Blocks::survey(logits, &mut scratch).all(&mut list);
+    BlockMaxima::scan(logits, &mut scratch).list_all(&mut list);
     if sorted {
         list.sort();
     }
@@ -30,9 +30,9 @@ fn listed(logits: &[f32], sorted: bool) -> Candidates {
 }
 
 type OnList<'a> = &'a dyn Fn(&mut Candidates);
-type OnRow<'a> = &'a dyn Fn(&mut Blocks<'_>, &mut Candidates);
+type OnRow<'a> = &'a dyn Fn(&mut BlockMaxima<'_>, &mut Candidates);
 
-/// A stage with its row form, when it has one, must leave these tokens in every form.
+/// Asserts that a stage keeps `tokens`, in its list form and, if it has one, in its row form.
 fn check_logits(what: &str, logits: &[f32], on_list: OnList<'_>, on_row: Option<OnRow<'_>>, tokens: &[Token]) {
     let mut results = Vec::new();
     for sorted in [false, true] {
@@ -42,7 +42,7 @@ fn check_logits(what: &str, logits: &[f32], on_list: OnList<'_>, on_row: Option<
     }
     if let Some(on_row) = on_row {
         let (mut list, mut scratch) = (Candidates::default(), BlockScratch::default());
-        on_row(&mut Blocks::survey(logits, &mut scratch), &mut list);
+        on_row(&mut BlockMaxima::scan(logits, &mut scratch), &mut list);
         results.push(left(&list));
     }
     for result in &results {
@@ -57,7 +57,7 @@ fn check(what: &str, probabilities: &[f32], on_list: OnList<'_>, on_row: Option<
 }
 
 #[test]
-fn top_p_keeps_the_fewest_that_reach_it() {
+fn top_p_keeps_the_fewest_tokens_that_reach_p() {
     let p = [0.1, 0.2, 0.3, 0.4];
     let cases: [(f32, usize, &[Token]); 9] = [
         (0.0, 0, &[3]),
@@ -79,7 +79,7 @@ fn top_p_keeps_the_fewest_that_reach_it() {
             expected,
         );
     }
-    // Equal probabilities: the lower tokens.
+    // Among equal probabilities the lower token ids are kept.
     check(
         "ties",
         &[0.25; 4],
@@ -90,8 +90,8 @@ fn top_p_keeps_the_fewest_that_reach_it() {
 }
 
 #[test]
-fn top_p_over_a_flat_row_looks_further() {
-    // 5000 equal tokens: a share of the row, whatever is listed at first.
+fn top_p_lists_more_tokens_for_a_flat_row() {
+    // 5000 equally probable tokens: far more than the initially listed ones are needed.
     let logits = vec![1.5; 5000];
     let expected: Vec<Token> = (0..4000).collect();
     let on_row: OnRow<'_> = &|blocks, list| top_p_row(blocks, list, 0.79999, 0);
@@ -99,7 +99,7 @@ fn top_p_over_a_flat_row_looks_further() {
 }
 
 #[test]
-fn min_p_keeps_what_is_near_the_most_probable() {
+fn min_p_keeps_tokens_near_the_most_probable() {
     let p = [0.1, 0.2, 0.3, 0.4];
     let cases: [(f32, usize, &[Token]); 10] = [
         (0.24, 0, &[0, 1, 2, 3]),
@@ -125,7 +125,7 @@ fn min_p_keeps_what_is_near_the_most_probable() {
 }
 
 #[test]
-fn top_n_sigma_keeps_what_is_near_the_largest_logit() {
+fn top_n_sigma_keeps_tokens_near_the_largest_logit() {
     // Mean 5, deviation 3: 9 - 3n.
     let logits = [1.0, 3.0, 5.0, 7.0, 9.0];
     let deviation = 8.0_f32.sqrt();
@@ -135,7 +135,7 @@ fn top_n_sigma_keeps_what_is_near_the_largest_logit() {
         let on_row: OnRow<'_> = &|blocks, list| top_n_sigma_row(blocks, list, n);
         check_logits(&format!("n = {n}"), &logits, &|list| top_n_sigma(list, n), Some(on_row), expected);
     }
-    // Banned tokens count neither in the mean nor in the deviation; they and the masked stay in llama.cpp's list.
+    // Banned tokens do not count in the mean and the deviation. They and the masked ones stay in llama.cpp's list.
     let banned = [f32::NEG_INFINITY, 1.0, 3.0, 5.0, 7.0, f32::NEG_INFINITY, 9.0];
     let on_row: OnRow<'_> = &|blocks, list| {
         top_n_sigma_row(blocks, list, 1.0);
@@ -156,12 +156,12 @@ fn top_n_sigma_keeps_what_is_near_the_largest_logit() {
         };
         check_logits("huge", &huge, &|list| top_n_sigma(list, 0.1), None, &[0]);
         let (mut list, mut scratch) = (Candidates::default(), BlockScratch::default());
-        on_row(&mut Blocks::survey(&huge, &mut scratch), &mut list);
+        on_row(&mut BlockMaxima::scan(&huge, &mut scratch), &mut list);
     }
 }
 
 #[test]
-fn typical_p_keeps_what_is_least_surprising() {
+fn typical_p_keeps_the_most_typical_tokens() {
     let cases: [(&[f32], f32, usize, &[Token]); 6] = [
         (&[0.97, 0.01, 0.01, 0.01], 0.5, 0, &[0]),
         // Entropy 1.33: 0.2 is at distance 0.28 from it, 0.4 at 0.42. All three 0.2 are needed to exceed 0.5.
@@ -183,7 +183,7 @@ fn typical_p_keeps_what_is_least_surprising() {
 }
 
 #[test]
-fn tail_free_cuts_where_the_curve_flattens() {
+fn tail_free_truncates_where_the_curve_flattens() {
     // First differences .3 .1 .09 .01 0; second .2 .01 .08 .01, of .3: .667 .7 .967 1.
     let p = [0.51, 0.21, 0.11, 0.02, 0.01, 0.01];
     let cases: [(f32, usize, &[Token]); 7] = [
@@ -204,14 +204,14 @@ fn tail_free_cuts_where_the_curve_flattens() {
             expected,
         );
     }
-    // A straight line has no bend: every position counts the same.
+    // A straight line has no second differences: every position counts the same.
     let straight: OnRow<'_> = &|blocks, list| tail_free_row(blocks, list, 0.6, 0);
     check("straight", &[0.25; 4], &|list| tail_free(list, 0.6, 0), Some(straight), &[0]);
     check("two", &[0.5, 0.5], &|list| tail_free(list, 0.1, 0), None, &[0, 1]);
 }
 
 #[test]
-fn xtc_leaves_the_last_of_the_top_choices() {
+fn xtc_keeps_only_the_last_of_the_top_choices() {
     let p = [0.4, 0.3, 0.2, 0.1];
     let cases: [(f32, usize, &[Token]); 8] = [
         (0.09, 0, &[3]),
@@ -232,9 +232,10 @@ fn xtc_leaves_the_last_of_the_top_choices() {
 }
 
 #[test]
-fn xtc_applies_as_often_as_asked() {
+fn xtc_applies_with_its_probability() {
     for probability in [0.0_f32, 0.1, 0.5, 1.0] {
-        let count = (0..20_000).filter(|position| xtc_applies(probability, &Noise::new(3, *position))).count() as f64;
+        let count =
+            (0..20_000).filter(|position| xtc_applies(probability, &GumbelNoise::new(3, *position))).count() as f64;
         let expected = 20_000.0 * f64::from(probability);
         assert!(
             (count - expected).abs() <= 5.0 * (expected * (1.0 - f64::from(probability))).sqrt(),
@@ -243,9 +244,9 @@ fn xtc_applies_as_often_as_asked() {
     }
 }
 
-/// Rows of a real vocabulary's size, where the row forms look at a part only: they keep what the list forms keep.
+/// Rows so long that the row forms look at only a part of them.
 #[test]
-fn row_forms_keep_what_list_forms_keep() {
+fn row_and_list_forms_keep_the_same_tokens() {
     let mut rng = Rng::new(9);
     for round in 0..60 {
         let mut logits = rng.logits(4000);

@@ -1,8 +1,8 @@
-//! Whole chains against the oracle: any settings, in any order, from the row and behind a grammar.
+//! Whole chains against the reference implementation: random settings, in random order, with and without a grammar.
 
-use super::super::oracle::{self, Allow, Rng, Toy, plain};
+use super::super::reference::{self, AllowList, FakeVocabulary, Rng, plain};
 use super::super::sampler::Sampler;
-use super::super::{Mirostat, Settings, Stage};
+use super::super::{MirostatVersion, SamplingSettings, Stage};
 use crate::llama::Token;
 
 const STAGES: [Stage; 10] = [
@@ -18,13 +18,18 @@ const STAGES: [Stage; 10] = [
     Stage::Temperature,
 ];
 
-/// The distribution over the whole vocabulary that a sampler draws from.
-fn distribution(settings: &Settings, logits: &[f32], history: &[Token], grammar: Option<Allow>) -> Vec<f64> {
-    let mut sampler = Sampler::build(settings, &Toy::new(logits.len()), grammar).unwrap();
+/// The distribution that a sampler draws from, by token.
+fn distribution(
+    settings: &SamplingSettings,
+    logits: &[f32],
+    history: &[Token],
+    grammar: Option<AllowList>,
+) -> Vec<f64> {
+    let mut sampler = Sampler::build(settings, &FakeVocabulary::new(logits.len()), grammar).unwrap();
     let mut row = logits.to_vec();
     let mut result = vec![0.0; logits.len()];
     let left = sampler.distribution(&mut row, history, 3).unwrap();
-    assert!(left.iter().all(|item| item.p > 0.0), "only what can be drawn");
+    assert!(left.iter().all(|item| item.p > 0.0), "only tokens with a probability above 0");
     assert!(left.is_sorted_by(|a, b| a.p >= b.p), "most probable first");
     left.iter().for_each(|item| result[item.id as usize] = f64::from(item.p));
     assert!((result.iter().sum::<f64>() - 1.0).abs() < 1e-5, "sums to 1");
@@ -37,9 +42,10 @@ fn assert_close(found: &[f64], expected: &[f64], what: &str) {
     }
 }
 
-/// Any settings. Continuous numbers, so that no threshold is hit exactly; XTC always applies.
-fn any_settings(rng: &mut Rng) -> Settings {
-    let mut settings = Settings { min_keep: *rng.pick(&[0, 0, 0, 1, 2, 5]), seed: rng.bits() as u32, ..plain() };
+/// Random settings. Continuous numbers, so that no threshold is hit exactly. XTC always applies.
+fn any_settings(rng: &mut Rng) -> SamplingSettings {
+    let mut settings =
+        SamplingSettings { min_keep: *rng.pick(&[0, 0, 0, 1, 2, 5]), seed: rng.bits() as u32, ..plain() };
     let mut on = |chance: f64| rng.unit() < chance;
     let choices: [bool; 14] = std::array::from_fn(|_| on(0.35));
     let mut between = |low: f64, high: f64| (low + (high - low) * rng.unit()) as f32;
@@ -93,7 +99,7 @@ fn any_settings(rng: &mut Rng) -> Settings {
     settings
 }
 
-/// Logits of some kind for `n` tokens: a model's, few different ones, or with NaN and banned tokens.
+/// Random logits for `n` tokens: like a model's, with many ties, or with NaN and banned tokens.
 fn any_logits(rng: &mut Rng, n: usize) -> Vec<f32> {
     let mut logits = rng.logits(n);
     match rng.below(4) {
@@ -118,7 +124,7 @@ fn any_history(rng: &mut Rng, n: usize) -> Vec<Token> {
 }
 
 #[test]
-fn any_chain_is_the_oracles() {
+fn random_chains_match_the_reference() {
     let mut rng = Rng::new(2024);
     for round in 0..4000 {
         let n = *rng.pick(&[4, 9, 50, 300, 1500]);
@@ -127,15 +133,15 @@ fn any_chain_is_the_oracles() {
         if round % 2 == 1 {
             settings.stages = (0..rng.below(14)).map(|_| *rng.pick(&STAGES)).collect();
         }
-        let expected = oracle::distribution(&settings, &logits, &history, true, 0.0, &|_| true);
+        let expected = reference::distribution(&settings, &logits, &history, true, 0.0, &|_| true);
         let what = format!("round {round}, {n} tokens: {settings:?}");
         assert_close(&distribution(&settings, &logits, &history, None), &expected, &what);
     }
 }
 
-/// The first choice is forbidden, so the chain runs on what the grammar allows.
+/// If the grammar forbids the first choice, the chain runs on the allowed tokens.
 #[test]
-fn any_chain_behind_a_grammar_is_the_oracles() {
+fn random_chains_with_a_grammar_match_the_reference() {
     let (mut rng, mut second) = (Rng::new(99), 0);
     for round in 0..3000 {
         let n = *rng.pick(&[9, 50, 300, 1500]);
@@ -148,23 +154,23 @@ fn any_chain_behind_a_grammar_is_the_oracles() {
         let usable = |token: usize| token != 1 && logits[token] > f32::NEG_INFINITY;
         let mut allowed: Vec<Token> = (0..n).filter(|_| rng.unit() < share).map(|token| token as Token).collect();
         allowed.extend((2..n).rev().find(|token| usable(*token)).map(|token| token as Token));
-        let mut sampler = Sampler::build(&settings, &Toy::new(n), Option::<Allow>::None).unwrap();
-        let first = sampler.pick(&mut logits.clone(), &history, 3).unwrap();
+        let mut sampler = Sampler::build(&settings, &FakeVocabulary::new(n), Option::<AllowList>::None).unwrap();
+        let first = sampler.sample(&mut logits.clone(), &history, 3).unwrap();
         let allows = |token: Token| allowed.contains(&token);
         let lets_through: &dyn Fn(Token) -> bool = if allows(first) { &|_| true } else { &allows };
         second += usize::from(!allows(first));
-        let expected = oracle::distribution(&settings, &logits, &history, true, 0.0, lets_through);
+        let expected = reference::distribution(&settings, &logits, &history, true, 0.0, lets_through);
         let what = format!("round {round}, {n} tokens, {} allowed: {settings:?}", allowed.len());
-        let found = distribution(&settings, &logits, &history, Some(Allow::new(allowed.iter().copied())));
+        let found = distribution(&settings, &logits, &history, Some(AllowList::new(allowed.iter().copied())));
         assert_close(&found, &expected, &what);
     }
     assert!(second > 500, "the grammar forbade only {second} first choices");
 }
 
-/// The row that probabilities are compared with: the chain runs on what the grammar allows, whatever the first choice
-/// would be. Without a grammar it is the distribution that is drawn from.
+/// The chain always runs on the allowed tokens. Without a grammar, the distribution is the one that tokens are drawn
+/// from.
 #[test]
-fn any_row_is_the_oracles_of_what_the_grammar_allows() {
+fn constrained_distribution_matches_the_reference() {
     let mut rng = Rng::new(123);
     for round in 0..3000 {
         let n = *rng.pick(&[9, 50, 300, 1500]);
@@ -174,7 +180,7 @@ fn any_row_is_the_oracles_of_what_the_grammar_allows() {
             settings.stages = (0..rng.below(14)).map(|_| *rng.pick(&STAGES)).collect();
         }
         if round % 5 == 0 {
-            settings.mirostat = *rng.pick(&[Mirostat::V1, Mirostat::V2]);
+            settings.mirostat = *rng.pick(&[MirostatVersion::V1, MirostatVersion::V2]);
         } else if round % 7 == 0 {
             settings.temperature = 0.0;
         }
@@ -184,12 +190,17 @@ fn any_row_is_the_oracles_of_what_the_grammar_allows() {
         let share = if guided { *rng.pick(&[0.005, 0.1, 0.7]) } else { 1.0 };
         let mut allowed: Vec<Token> = (0..n).filter(|_| rng.unit() < share).map(|token| token as Token).collect();
         allowed.extend((2..n).rev().find(|token| usable(*token)).map(|token| token as Token));
-        let expected = oracle::distribution(&settings, &logits, &history, true, mu, &|token| allowed.contains(&token));
-        let grammar = guided.then(|| Allow::new(allowed.iter().copied()));
-        let mut sampler = Sampler::build(&settings, &Toy::new(n), grammar).unwrap();
+        let expected =
+            reference::distribution(&settings, &logits, &history, true, mu, &|token| allowed.contains(&token));
+        let grammar = guided.then(|| AllowList::new(allowed.iter().copied()));
+        let mut sampler = Sampler::build(&settings, &FakeVocabulary::new(n), grammar).unwrap();
         let (mut row, mut found) = (logits.clone(), vec![0.0; n]);
-        sampler.row(&mut row, &history, 3).unwrap().iter().for_each(|item| found[item.id as usize] = f64::from(item.p));
-        assert!(row.iter().zip(&logits).all(|(a, b)| a.to_bits() == b.to_bits()), "the row is put back");
+        sampler
+            .constrained_distribution(&mut row, &history, 3)
+            .unwrap()
+            .iter()
+            .for_each(|item| found[item.id as usize] = f64::from(item.p));
+        assert!(row.iter().zip(&logits).all(|(a, b)| a.to_bits() == b.to_bits()), "the logits are restored");
         assert_close(&found, &expected, &format!("round {round}, {n} tokens, {} allowed: {settings:?}", allowed.len()));
         if !guided {
             let drawn_from = sampler.distribution(&mut row, &history, 3).unwrap();
@@ -199,75 +210,80 @@ fn any_row_is_the_oracles_of_what_the_grammar_allows() {
 }
 
 #[test]
-fn mirostat_is_the_oracles() {
+fn mirostat_matches_the_reference() {
     let mut rng = Rng::new(7);
     for round in 0..600 {
         let n = *rng.pick(&[9, 300, 1500]);
         let (mut settings, logits, history) =
             (any_settings(&mut rng), any_logits(&mut rng, n), any_history(&mut rng, n));
-        settings.mirostat = *rng.pick(&[Mirostat::V1, Mirostat::V2]);
+        settings.mirostat = *rng.pick(&[MirostatVersion::V1, MirostatVersion::V2]);
         settings.mirostat_tau = (0.5 + 4.0 * rng.unit()) as f32;
         let mu = 2.0 * f64::from(settings.mirostat_tau);
-        let expected = oracle::distribution(&settings, &logits, &history, true, mu, &|_| true);
+        let expected = reference::distribution(&settings, &logits, &history, true, mu, &|_| true);
         let what = format!("round {round}, {n} tokens: {settings:?}");
         assert_close(&distribution(&settings, &logits, &history, None), &expected, &what);
     }
 }
 
 #[test]
-fn temperature_0_is_the_argmax_after_biases_and_penalties() {
+fn temperature_0_takes_the_argmax_after_biases_and_penalties() {
     let mut rng = Rng::new(70);
     for round in 0..1000 {
         let n = *rng.pick(&[4, 50, 1500]);
         let (mut settings, logits, history) =
             (any_settings(&mut rng), any_logits(&mut rng, n), any_history(&mut rng, n));
         settings.temperature = *rng.pick(&[0.0, -1.0]);
-        settings.mirostat = *rng.pick(&[Mirostat::Off, Mirostat::V1, Mirostat::V2]);
+        settings.mirostat = *rng.pick(&[MirostatVersion::Off, MirostatVersion::V1, MirostatVersion::V2]);
         settings.dynatemp_range = 0.0;
         if round % 2 == 1 {
             settings.stages = (0..rng.below(14)).map(|_| *rng.pick(&STAGES)).collect();
         }
-        let expected = oracle::distribution(&settings, &logits, &history, true, 0.0, &|_| true);
+        let expected = reference::distribution(&settings, &logits, &history, true, 0.0, &|_| true);
         assert_close(&distribution(&settings, &logits, &history, None), &expected, &format!("{round}: {settings:?}"));
-        let mut sampler = Sampler::build(&settings, &Toy::new(n), Option::<Allow>::None).unwrap();
-        let picked = sampler.pick(&mut logits.clone(), &history, round).unwrap();
-        assert_eq!(expected[picked as usize], 1.0, "round {round}");
+        let mut sampler = Sampler::build(&settings, &FakeVocabulary::new(n), Option::<AllowList>::None).unwrap();
+        let sampled = sampler.sample(&mut logits.clone(), &history, round).unwrap();
+        assert_eq!(expected[sampled as usize], 1.0, "round {round}");
     }
 }
 
-/// The order of the stages is the request's: a small example of each kind where it matters, worked out by hand.
+/// Small examples, worked out by hand, where the order of the stages changes the result.
 #[test]
-fn the_order_matters() {
+fn stages_run_in_the_requested_order() {
     let p = [0.4_f32, 0.3, 0.2, 0.1];
     let logits: Vec<f32> = p.iter().map(|p| p.ln()).collect();
-    let check = |stages: &[Stage], settings: &Settings, history: &[Token], expected: [f64; 4]| {
-        let settings = Settings { stages: stages.to_vec(), ..settings.clone() };
+    let check = |stages: &[Stage], settings: &SamplingSettings, history: &[Token], expected: [f64; 4]| {
+        let settings = SamplingSettings { stages: stages.to_vec(), ..settings.clone() };
         assert_close(&distribution(&settings, &logits, history, None), &expected, &format!("{stages:?}"));
     };
-    // At temperature 0.5 the shares are 16 : 9 : 4 : 1, so that two of them reach 0.8; before, three are needed.
-    let warm = Settings { temperature: 0.5, top_p: 0.8, ..plain() };
+    // At temperature 0.5 the probabilities are 16 : 9 : 4 : 1, so two tokens reach 0.8. At temperature 1, three do.
+    let warm = SamplingSettings { temperature: 0.5, top_p: 0.8, ..plain() };
     check(&[Stage::Temperature, Stage::TopP], &warm, &[], [16.0 / 25.0, 9.0 / 25.0, 0.0, 0.0]);
     check(&[Stage::TopP, Stage::Temperature], &warm, &[], [16.0 / 29.0, 9.0 / 29.0, 4.0 / 29.0, 0.0]);
-    // Without its stage, a setting does nothing.
+    // A setting whose stage is not in the chain has no effect.
     check(&[Stage::Temperature], &warm, &[], [16.0 / 30.0, 9.0 / 30.0, 4.0 / 30.0, 1.0 / 30.0]);
     check(&[], &warm, &[], [0.4, 0.3, 0.2, 0.1]);
-    // A presence penalty of ln 4 makes token 0's share a quarter: 1 : 3 : 2 : 1.
-    let absent = Settings { presence_penalty: 4.0_f32.ln(), top_k: 2, repeat_last_n: 64, ..plain() };
+    // A presence penalty of ln 4 divides token 0's weight by 4: 1 : 3 : 2 : 1.
+    let absent = SamplingSettings { presence_penalty: 4.0_f32.ln(), top_k: 2, repeat_last_n: 64, ..plain() };
     check(&[Stage::Penalties, Stage::TopK], &absent, &[0], [0.0, 3.0 / 5.0, 2.0 / 5.0, 0.0]);
     check(&[Stage::TopK, Stage::Penalties], &absent, &[0], [1.0 / 4.0, 3.0 / 4.0, 0.0, 0.0]);
-    // XTC after top_k 2 sees two choices of which it leaves the second; before it, it leaves token 2 as the first.
-    let xtc = Settings { xtc_probability: 1.0, xtc_threshold: 0.15, top_k: 2, ..plain() };
+    // XTC after top_k 2 sees two top choices and keeps the second. Before top_k it sees three and keeps the third.
+    let xtc = SamplingSettings { xtc_probability: 1.0, xtc_threshold: 0.15, top_k: 2, ..plain() };
     check(&[Stage::TopK, Stage::Xtc], &xtc, &[], [0.0, 1.0, 0.0, 0.0]);
     check(&[Stage::Xtc, Stage::TopK], &xtc, &[], [0.0, 0.0, 2.0 / 3.0, 1.0 / 3.0]);
 }
 
 #[test]
-fn biases_come_first() {
+fn biases_apply_before_all_stages() {
     let logits = [0.0, 1.0, 2.0, 3.0];
-    let settings = Settings { logit_bias: vec![(0, 10.0), (1, f32::NEG_INFINITY), (3, -5.0)], top_k: 2, ..plain() };
+    let settings =
+        SamplingSettings { logit_bias: vec![(0, 10.0), (1, f32::NEG_INFINITY), (3, -5.0)], top_k: 2, ..plain() };
     let (a, b) = (10.0_f64.exp(), 2.0_f64.exp());
     assert_close(&distribution(&settings, &logits, &[], None), &[a / (a + b), 0.0, b / (a + b), 0.0], "biases");
     let infinite = [f32::INFINITY, f32::INFINITY, 2.0, 3.0];
-    let banned = Settings { logit_bias: vec![(0, f32::NEG_INFINITY), (9, 1.0)], ..plain() };
-    assert_close(&distribution(&banned, &infinite, &[], None), &[0.0, 1.0, 0.0, 0.0], "a ban holds for +inf");
+    let banned = SamplingSettings { logit_bias: vec![(0, f32::NEG_INFINITY), (9, 1.0)], ..plain() };
+    assert_close(
+        &distribution(&banned, &infinite, &[], None),
+        &[0.0, 1.0, 0.0, 0.0],
+        "a ban also applies to a logit of +inf",
+    );
 }
