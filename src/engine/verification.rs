@@ -11,7 +11,9 @@ use crate::llama::{Context, Token, Vocab};
 use crate::sampling::{self, Sampler, TokenProbs};
 use crate::session::Sequence;
 use crate::speculative::DrafterKind;
-use crate::speculative::verify::{self, Drawn, Next, Proposal, Row, StepChance, Target, Verdict};
+use crate::speculative::verify::{
+    self, ChainProposal, NextToken, SampledDraft, StepRandom, TargetDistributions, TokenDistribution, Verdict,
+};
 
 /// The draft of a slot, as far as it is in the batch.
 pub(super) struct Drafted<'a> {
@@ -19,7 +21,7 @@ pub(super) struct Drafted<'a> {
     /// Whose it is.
     pub(super) source: Option<DrafterKind>,
     /// With what it was drawn from, for a rule that compares probabilities.
-    pub(super) drawn: Option<&'a Drawn>,
+    pub(super) drawn: Option<&'a SampledDraft>,
 }
 
 /// Why the request ends, if it does, and how many drafted tokens were right.
@@ -65,7 +67,7 @@ fn verify_exact(context: &mut Context, slot: &mut Slot, row: usize, draft: &Draf
         let child = child(node, token);
         accepted += usize::from(child.is_some());
         stop = take(task, cache, branches, draft, child, (token, probs), model.vocab());
-        stop.is_none().then_some(Next { token, p: 1.0 })
+        stop.is_none().then_some(NextToken { token, p: 1.0 })
     };
     verify::matching::verify(child, choose);
     (stop, accepted)
@@ -133,7 +135,7 @@ fn decide(
     listed.clear();
     listed.resize(draft.tokens.len() + 1, 0.0);
     let position = task.position();
-    let mut chance = StepChance::new(task.seed, position);
+    let mut chance = StepRandom::new(task.seed, position);
     let model = Arc::clone(context.model());
     let (vocab, before) = (model.vocab(), task.tokens.len());
     let tokens = &mut task.tokens;
@@ -152,7 +154,7 @@ fn decide(
     };
     let verdict = match draft.drawn {
         Some(drawn) => drawn.verify(&mut target, &mut chance, residual),
-        None => verify::rejection::verify(&Proposal::default(), &mut target, &mut chance, residual),
+        None => verify::rejection::verify(&ChainProposal::default(), &mut target, &mut chance, residual),
     };
     let error = target.error;
     tokens.truncate(before);
@@ -168,7 +170,7 @@ fn commit_tokens(
     draft: &Drafted<'_>,
     listed: &[f32],
     node: usize,
-    next: Option<Next>,
+    next: Option<NextToken>,
 ) -> (Option<Stop>, usize) {
     let model = Arc::clone(context.model());
     let Slot { task: Some(task), branches, cache, .. } = slot else { return (None, 0) };
@@ -176,9 +178,9 @@ fn commit_tokens(
     loop {
         let child = branches.towards(before, node);
         let drafted = child.and_then(|child| {
-            Some(Next { token: *draft.tokens.get(child - 1)?, p: listed.get(child).copied().unwrap_or(0.0) })
+            Some(NextToken { token: *draft.tokens.get(child - 1)?, p: listed.get(child).copied().unwrap_or(0.0) })
         });
-        let Some(Next { token, p }) = drafted.or(next) else { return (None, accepted) };
+        let Some(NextToken { token, p }) = drafted.or(next) else { return (None, accepted) };
         let probs = match probs_of(task, context.logits(row + branches.row(before)), token) {
             Ok(probs) => probs,
             Err(error) => return (Some(Stop::Error(error)), accepted),
@@ -257,8 +259,8 @@ impl TargetLookahead<'_> {
     }
 }
 
-impl Target for TargetLookahead<'_> {
-    fn row(&mut self, node: usize) -> Option<Row<'_>> {
+impl TargetDistributions for TargetLookahead<'_> {
+    fn distribution(&mut self, node: usize) -> Option<TokenDistribution<'_>> {
         if node > 0 && !self.advance(node)? {
             return None;
         }
@@ -272,11 +274,11 @@ impl Target for TargetLookahead<'_> {
                     return None;
                 }
             };
-        let row = Row::new(items)?;
+        let row = TokenDistribution::new(items)?;
         for child in self.branches.children(node) {
             let token = self.draft.tokens.get(child - 1);
             if let (Some(listed), Some(token)) = (self.listed.get_mut(child), token) {
-                *listed = row.listed(*token);
+                *listed = row.listed_weight(*token);
             }
         }
         Some(row)

@@ -2,7 +2,7 @@
 
 use super::MAX_BRANCHES;
 use super::drafter::{DraftRequest, Drawing};
-use super::verify::Row;
+use super::verify::TokenDistribution;
 use crate::llama::{Context, SeqId, Token};
 use crate::sampling::{self, Sampler};
 use crate::session::common_prefix;
@@ -74,7 +74,7 @@ impl DraftBranch {
             let Ok(items) = self.sampler.constrained_distribution(logits, &self.history, ask.position + depth) else {
                 return choice;
             };
-            let Some(q) = Row::new(items) else { return choice };
+            let Some(q) = TokenDistribution::new(items) else { return choice };
             // Known before the draw: what was drawn could not be left out for being improbable.
             let (likeliest, best) = q.best();
             if best < f64::from(ask.p_min) {
@@ -149,7 +149,7 @@ pub(super) fn choose(
 ) -> Option<(Token, f32)> {
     let position = ask.position + depth;
     if let Some(Drawing { drawn, chance }) = &mut ask.drawing {
-        let q = Row::new(sampler.constrained_distribution(logits, history, position).ok()?)?;
+        let q = TokenDistribution::new(sampler.constrained_distribution(logits, history, position).ok()?)?;
         // Known before the draw: what was drawn could not be left out for being improbable.
         let (_, best) = q.best();
         let token = if best < f64::from(ask.p_min) { None } else { drawn.draw(depth, q, 1, chance).first().copied() }?;

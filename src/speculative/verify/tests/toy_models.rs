@@ -1,14 +1,14 @@
-//! Small made-up targets and drafts: every prefix has distributions of its own.
+//! Small toy targets and drafts: every prefix has different distributions.
 
 use std::collections::BTreeMap;
 
-use super::super::Row;
+use super::super::TokenDistribution;
 use crate::llama::{Token, TokenData};
 
-/// The probability of each text.
-pub(super) type Law = BTreeMap<Vec<Token>, f64>;
+/// The probability of each output.
+pub(super) type OutputDistribution = BTreeMap<Vec<Token>, f64>;
 
-/// SplitMix64 as a generator for test data.
+/// A generator for test data: SplitMix64.
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
@@ -34,14 +34,14 @@ pub(super) enum Side {
     Draft,
 }
 
-/// A sampler chain in small.
+/// A small sampler chain.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chain {
-    /// Taken from a token's logit for each time that it is in the text.
+    /// Subtracted from a token's logit for each occurrence in the prefix.
     pub(super) penalty: f64,
-    /// Whether only some tokens may follow, depending on the text.
+    /// Whether the allowed tokens depend on the prefix.
     pub(super) grammar: bool,
-    /// 0: the most probable token.
+    /// 0: greedy.
     pub(super) temperature: f64,
     pub(super) top_k: usize,
     pub(super) top_p: f64,
@@ -50,30 +50,30 @@ pub(super) struct Chain {
 pub(super) const PLAIN: Chain = Chain { penalty: 0.0, grammar: false, temperature: 1.0, top_k: 9, top_p: 1.0 };
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct World {
+pub(super) struct ToyModels {
     pub(super) n_vocab: usize,
     pub(super) seed: u64,
     pub(super) target: Chain,
     pub(super) draft: Chain,
-    /// How far the draft's logits are from the target's; 0: the same.
+    /// Distance of the draft's logits from the target's; 0: equal.
     pub(super) spread: f64,
-    /// Token 0 ends the text.
+    /// Token 0 ends the output.
     pub(super) ends: bool,
-    /// The draft goes on behind the end, and with tokens that the target's vocabulary has not.
+    /// The drafter continues after the end, and drafts tokens that the target's vocabulary lacks.
     pub(super) careless: bool,
     /// Drafts end early at some prefixes.
     pub(super) stops: bool,
 }
 
-impl World {
-    /// Small tables that differ everywhere.
-    pub(super) fn plain(n_vocab: usize, seed: u64) -> World {
+impl ToyModels {
+    /// Small tables that differ for every prefix.
+    pub(super) fn plain(n_vocab: usize, seed: u64) -> ToyModels {
         let (target, draft) = (PLAIN, PLAIN);
-        World { n_vocab, seed, target, draft, spread: 1.0, ends: false, careless: false, stops: false }
+        ToyModels { n_vocab, seed, target, draft, spread: 1.0, ends: false, careless: false, stops: false }
     }
 
-    /// Any of the many combinations.
-    pub(super) fn any(seed: u64) -> World {
+    /// A random combination.
+    pub(super) fn any(seed: u64) -> ToyModels {
         let mut rng = Rng(seed);
         let mut chain = || Chain {
             penalty: [0.0, 0.0, 1.0, 3.0][rng.below(4)] * rng.unit(),
@@ -83,7 +83,7 @@ impl World {
             top_p: [0.3, 0.7, 0.9, 1.0, 1.0][rng.below(5)],
         };
         let (target, draft) = (chain(), chain());
-        World {
+        ToyModels {
             n_vocab: 2 + rng.below(3),
             seed: rng.bits(),
             target,
@@ -95,22 +95,21 @@ impl World {
         }
     }
 
-    /// A generator for what `purpose` wants to know of a prefix.
-    fn at(&self, purpose: u64, text: &[Token]) -> Rng {
+    /// A generator for a prefix; each `purpose` has its own.
+    fn at(&self, purpose: u64, prefix: &[Token]) -> Rng {
         let start = self.seed.wrapping_add(purpose.wrapping_mul(0x1234_5678_9abc_def1));
-        text.iter().fold(Rng(start), |mut rng, token| Rng(rng.bits() ^ (*token as u64 + 1)))
+        prefix.iter().fold(Rng(start), |mut rng, token| Rng(rng.bits() ^ (*token as u64 + 1)))
     }
 
-    /// The distribution behind a text, listed in an order that means nothing, tokens without a probability left out or
-    /// not.
-    pub(super) fn row(&self, side: Side, text: &[Token]) -> Vec<TokenData> {
+    /// The distribution after a prefix, in arbitrary order. May list tokens of probability 0.
+    pub(super) fn row(&self, side: Side, prefix: &[Token]) -> Vec<TokenData> {
         let chain = if side == Side::Target { self.target } else { self.draft };
-        let (mut own, mut other, mut allowed) = (self.at(1, text), self.at(2, text), self.at(3, text));
+        let (mut own, mut other, mut allowed) = (self.at(1, prefix), self.at(2, prefix), self.at(3, prefix));
         let always = allowed.below(self.n_vocab);
         let mut items: Vec<(Token, f64)> = Vec::new();
         for token in 0..self.n_vocab {
             let spread = if side == Side::Draft { self.spread * 3.0 * (other.unit() - 0.5) } else { 0.0 };
-            let used = text.iter().filter(|used| **used == token as Token).count();
+            let used = prefix.iter().filter(|used| **used == token as Token).count();
             let logit = 4.0 * own.unit() + spread - chain.penalty * used as f64;
             let forbidden = chain.grammar && allowed.below(3) == 0 && token != always;
             let foreign = side == Side::Draft && self.careless && token == 1 && other.below(2) == 0;
@@ -137,42 +136,42 @@ impl World {
     }
 
     /// Probabilities of all tokens.
-    pub(super) fn dense(&self, side: Side, text: &[Token]) -> Vec<f64> {
-        let items = self.row(side, text);
-        let row = Row::new(&items).unwrap();
+    pub(super) fn dense(&self, side: Side, prefix: &[Token]) -> Vec<f64> {
+        let items = self.row(side, prefix);
+        let row = TokenDistribution::new(&items).unwrap();
         (0..=77).map(|token| row.p(token)).collect()
     }
 
-    /// Nothing follows this text.
-    pub(super) fn is_over(&self, text: &[Token]) -> bool {
-        self.ends && text.last() == Some(&0)
+    /// Whether the output ends here.
+    pub(super) fn is_over(&self, prefix: &[Token]) -> bool {
+        self.ends && prefix.last() == Some(&0)
     }
 
-    /// The draft ends here, whatever might come.
-    pub(super) fn draft_stops(&self, text: &[Token]) -> bool {
-        (self.is_over(text) && !self.careless) || (self.stops && self.at(4, text).below(3) == 0)
+    /// Whether the drafter stops here.
+    pub(super) fn draft_stops(&self, prefix: &[Token]) -> bool {
+        (self.is_over(prefix) && !self.careless) || (self.stops && self.at(4, prefix).below(3) == 0)
     }
 
-    /// What the target alone writes behind each text in `law`, up to `len` tokens in all.
-    pub(super) fn go_on(&self, law: Law, len: usize) -> Law {
-        let mut done = Law::new();
-        let mut open: Vec<_> = law.into_iter().collect();
-        while let Some((mut text, weight)) = open.pop() {
-            if text.len() >= len || self.is_over(&text) {
-                text.truncate(len);
-                *done.entry(text).or_insert(0.0) += weight;
+    /// Extends each output with the target alone, up to `len` tokens in total.
+    pub(super) fn continue_with_target(&self, distribution: OutputDistribution, len: usize) -> OutputDistribution {
+        let mut done = OutputDistribution::new();
+        let mut open: Vec<_> = distribution.into_iter().collect();
+        while let Some((mut prefix, weight)) = open.pop() {
+            if prefix.len() >= len || self.is_over(&prefix) {
+                prefix.truncate(len);
+                *done.entry(prefix).or_insert(0.0) += weight;
                 continue;
             }
-            let p = self.dense(Side::Target, &text);
+            let p = self.dense(Side::Target, &prefix);
             for (token, p) in (0..).zip(p).filter(|(_, p)| *p > 0.0) {
-                open.push(([&text[..], &[token]].concat(), weight * p));
+                open.push(([&prefix[..], &[token]].concat(), weight * p));
             }
         }
         done
     }
 
-    /// What the target writes behind `text`.
-    pub(super) fn law(&self, text: &[Token], len: usize) -> Law {
-        self.go_on(Law::from([(text.to_vec(), 1.0)]), len)
+    /// The target's output distribution after `prefix`.
+    pub(super) fn distribution(&self, prefix: &[Token], len: usize) -> OutputDistribution {
+        self.continue_with_target(OutputDistribution::from([(prefix.to_vec(), 1.0)]), len)
     }
 }
