@@ -2,17 +2,17 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// The tree with its contexts spelt out, and all places of their continuations.
+/// A naive tree: explicit contexts with all positions of their continuations.
 #[derive(Default)]
-struct Naive {
+struct NaiveTree {
     nodes: HashMap<Vec<Token>, Vec<usize>>,
 }
 
 fn context(text: &[Token], at: usize, length: usize) -> Option<&[Token]> {
-    text.get(at.checked_sub(length)?..at).filter(|context| !context.contains(&BETWEEN))
+    text.get(at.checked_sub(length)?..at).filter(|context| !context.contains(&SEPARATOR))
 }
 
-impl Naive {
+impl NaiveTree {
     fn learn(&mut self, text: &[Token], at: usize, depth: usize) {
         let contexts: Vec<_> = LENGTHS.iter().take(depth).map_while(|length| context(text, at, *length)).collect();
         let deepest = contexts.iter().take_while(|context| self.nodes.contains_key(**context)).count().max(1) - 1;
@@ -46,8 +46,8 @@ impl Naive {
 
 proptest! {
     #[test]
-    fn it_knows_what_spelt_out_contexts_know(
-        // Of two tokens both are counted exactly.
+    fn tree_matches_a_naive_implementation(
+        // With two different tokens both counts are exact.
         text in prop::collection::vec(prop_oneof![3 => Just(0), 1 => Just(Token::MAX)], 1..160),
         max_length in 1..40_usize,
         hint in 0..9_usize,
@@ -56,9 +56,9 @@ proptest! {
         let depth = LENGTHS.iter().filter(|length| **length <= max_length).count();
         let mut text = text;
         if let Some(token) = text.get_mut(between) {
-            *token = BETWEEN;
+            *token = SEPARATOR;
         }
-        let (mut tree, mut naive) = (ContextTree::new(max_length), Naive::default());
+        let (mut tree, mut naive) = (ContextTree::new(max_length), NaiveTree::default());
         for at in 0..text.len() {
             let found = tree.look_up(&text[..at], &mut Hint(hint));
             let expected = naive.longest(&text[..at], depth);
@@ -73,7 +73,7 @@ proptest! {
                 prop_assert!(places.iter().all(|place| with(*place).count() <= n_best), "{:?} {:?}", found, places);
                 prop_assert_eq!(usize::from(found.other.1), places.len() - n_best);
             }
-            if text[at] != BETWEEN {
+            if text[at] != SEPARATOR {
                 tree.learn(&text, at);
                 naive.learn(&text, at, depth);
             }
@@ -83,27 +83,27 @@ proptest! {
     }
 
     #[test]
-    fn what_is_frequent_survives_what_is_rare(rare in prop::collection::vec(10..1000_i32, 0..40)) {
+    fn frequent_continuation_survives_rare_ones(rare in prop::collection::vec(10..1000_i32, 0..40)) {
         // 1 is followed by 2 twice as often as by anything else.
         let text: Vec<Token> = rare.iter().flat_map(|rare| [1, 2, 1, 2, 1, *rare]).chain([1, 2, 1]).collect();
         let mut tree = ContextTree::new(1);
         for at in 0..text.len() {
             tree.learn(&text, at);
         }
-        let found = tree.look_up(&text, &mut Hint::default()).expect("it was seen");
+        let found = tree.look_up(&text, &mut Hint::default()).expect("the context has a node");
         prop_assert_eq!(text[to_index(found.best.0)], 2);
     }
 }
 
 #[test]
-fn counts_fade_when_they_are_full() {
+fn counts_are_halved_at_their_maximum() {
     let text: Vec<Token> = [[1, 2].repeat(1000), [1, 3].repeat(1000), vec![1]].concat();
     let mut tree = ContextTree::new(1);
     for at in 0..text.len() {
         tree.learn(&text, at);
     }
-    let found = tree.look_up(&text, &mut Hint::default()).expect("it was seen");
-    assert_eq!(text[to_index(found.best.0)], 3, "what was frequent long ago gives way");
+    let found = tree.look_up(&text, &mut Hint::default()).expect("the context has a node");
+    assert_eq!(text[to_index(found.best.0)], 3, "the recent continuation replaces the old one");
     assert!(found.total >= 127);
 }
 
@@ -114,26 +114,26 @@ fn memory_is_bounded_by_the_number_of_tokens() {
         for at in 0..text.len() {
             tree.learn(&text, at);
             assert!(tree.used <= NODES_PER_TOKEN * at + 1);
-            assert!(tree.nodes.len() * size_of::<Node>() <= 96 * at.max(LEAST));
+            assert!(tree.nodes.len() * size_of::<ContextNode>() <= 96 * at.max(MIN_SIZE));
         }
         tree.used
     };
-    assert_eq!(size_of::<Node>(), 16);
+    assert_eq!(size_of::<ContextNode>(), 16);
     check((0..20_000).map(|index: i32| index * index % 97 % 5).collect());
     let twice = check((0..5000).chain(0..5000).collect());
-    assert!(twice > 10_000, "what is copied gets deeper nodes");
+    assert!(twice > 10_000, "copied tokens get deeper nodes");
     assert_eq!(check(vec![1; 1000]), LENGTHS.len());
 }
 
 #[test]
-fn what_was_seen_once_is_found_by_a_longer_context() {
-    // 1 2 was followed by 5 only behind 70 .. 73.
+fn single_occurrence_is_found_by_a_longer_context() {
+    // 1 2 was followed by 5 only after 70 .. 73.
     let text = [70, 71, 72, 73, 1, 2, 5, 1, 2, 3, 80, 1, 2, 4, 81, 70, 71, 72, 73, 1, 2];
     let mut tree = ContextTree::new(MAX_LENGTH);
     for at in 0..text.len() {
         tree.learn(&text, at);
     }
-    let longest = tree.look_up(&text, &mut Hint::default()).expect("it was seen");
+    let longest = tree.look_up(&text, &mut Hint::default()).expect("the context has a node");
     assert_eq!((text[to_index(longest.best.0)], longest.total), (5, 1));
     assert!(longest.length > 2);
 }

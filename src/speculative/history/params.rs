@@ -1,14 +1,13 @@
-//! The parameters of the drafters that need no model, with llama.cpp's names and defaults (`common/common.h`).
+//! The parameters of the model-free drafters, with llama.cpp's names and defaults (`common/common.h`).
 
 /// Parameters of `ngram-simple`, `ngram-map-k` and `ngram-map-k4v`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LookupParams {
     /// Tokens that must match, at least 1 (`size_n`).
     pub size_n: usize,
-    /// Tokens drafted behind a match, at least 1 (`size_m`).
+    /// Tokens drafted after a match, at least 1 (`size_m`).
     pub size_m: usize,
-    /// How often an n-gram must have been looked up successfully before it drafts; only `ngram-map-k4v` heeds it, as in
-    /// llama.cpp.
+    /// Successful lookups of an n-gram before it drafts. Only `ngram-map-k4v` uses it, as in llama.cpp.
     pub min_hits: u32,
 }
 
@@ -23,7 +22,7 @@ impl Default for LookupParams {
 pub struct ModParams {
     /// Tokens that must match, at least 1.
     pub n_match: usize,
-    /// A draft that would be shorter is none.
+    /// Shorter drafts are dropped.
     pub n_min: usize,
     /// The longest draft.
     pub n_max: usize,
@@ -35,16 +34,16 @@ impl Default for ModParams {
     }
 }
 
-/// Parameters of `suffix`, which llama.cpp does not have; the names are SuffixDecoding's (arXiv 2411.04975).
+/// Parameters of `suffix`, which llama.cpp does not have. The names are SuffixDecoding's (arXiv 2411.04975).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SuffixParams {
-    /// Longest context whose continuations are counted; more than 5 is as 5. Matches may be longer.
+    /// Longest context whose continuations are counted; values above 5 act as 5. Matches may be longer.
     pub max_depth: usize,
     /// A draft is at most this many times as long as the match.
     pub factor: f32,
-    /// A draft ends where the probability of all of it falls below this.
+    /// A draft ends where the probability of the whole draft falls below this.
     pub min_prob: f32,
-    /// Whether its first token may be less probable than that: where it costs nothing.
+    /// Whether the first token may be less probable than that. Set where verifying one token is free.
     pub guesses: bool,
 }
 
@@ -54,7 +53,7 @@ impl Default for SuffixParams {
     }
 }
 
-/// The parameters of all of them.
+/// The parameters of all model-free drafters.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct NgramParams {
     /// `ngram-simple`.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 proptest! {
     #[test]
-    fn a_hash_depends_on_the_last_n_tokens_alone(n in 1..20_usize, text in tokens(0..60), before in tokens(0..30)) {
+    fn rolling_hash_depends_only_on_the_last_n_tokens(n in 1..20_usize, text in tokens(0..60), before in tokens(0..30)) {
         let hash_at = |text: &[Token], end: usize| {
             let mut hash = RollingHash::new(n);
             hash.advance(text, end);
@@ -19,13 +19,13 @@ proptest! {
     }
 
     #[test]
-    fn the_latest_place_is_what_a_search_finds(
+    fn latest_position_matches_a_search(
         n in 1..6_usize,
         first in 0..3_usize,
         text in tokens(0..120),
         steps in prop::collection::vec(1..20_usize, 1..20),
     ) {
-        let mut places = LatestPlaces::new(n, first);
+        let mut places = LatestPositions::new(n, first);
         let mut len = 0;
         for step in steps {
             len = (len + step).min(text.len());
@@ -38,8 +38,8 @@ proptest! {
     }
 
     #[test]
-    fn an_index_is_a_map_whatever_the_hashes(entries in prop::collection::vec((0..40_u32, 0..3_u32, 0..1000_u32), 0..200)) {
-        // Values say whose they are: value % 40. Hashes collide on purpose.
+    fn index_is_a_map_even_if_hashes_collide(entries in prop::collection::vec((0..40_u32, 0..3_u32, 0..1000_u32), 0..200)) {
+        // A value encodes its n-gram: value % 40. Hashes collide on purpose.
         let mut index = NgramIndex::default();
         let mut map = HashMap::new();
         for (key, hashes, value) in entries {
@@ -60,9 +60,9 @@ proptest! {
 }
 
 #[test]
-fn many_ngrams_are_kept_while_the_table_grows() {
+fn growing_the_table_keeps_all_ngrams() {
     let text: Vec<Token> = (0..10_000).map(|index| index * 7 % 10_007).collect();
-    let mut places = LatestPlaces::new(2, 0);
+    let mut places = LatestPositions::new(2, 0);
     places.learn(&text, text.len() - 2);
     for start in 0..text.len() - 2 {
         let ngram = &text[start..start + 2];
@@ -73,9 +73,9 @@ fn many_ngrams_are_kept_while_the_table_grows() {
 }
 
 #[test]
-fn the_ends_of_the_token_range_are_tokens_like_others() {
+fn smallest_and_largest_token_ids_are_indexed() {
     let text = [Token::MAX, 0, Token::MAX, -1, Token::MAX, 0, Token::MIN];
-    let mut places = LatestPlaces::new(2, 0);
+    let mut places = LatestPositions::new(2, 0);
     places.learn(&text, 5);
     let find = |a, b| {
         let mut hash = RollingHash::new(2);
@@ -89,7 +89,7 @@ fn the_ends_of_the_token_range_are_tokens_like_others() {
     }
 }
 
-/// Few different tokens, so that they repeat.
+/// Few different tokens, so that n-grams repeat.
 fn tokens(len: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Token>> {
     prop::collection::vec(prop_oneof![4 => 0..3_i32, 1 => Just(Token::MAX)], len)
 }

@@ -11,7 +11,7 @@ fn numbers(from: Token, to: Token) -> Vec<Token> {
     (from..to).collect()
 }
 
-/// The draft after `generated`, behind a prompt of two tokens that are in the expected text as well.
+/// The draft after `generated`, with a prompt of two tokens that also occur in the prediction.
 fn draft(expected: &[Token], generated: &[Token], n_max: usize) -> Draft {
     let mut drafter = Prediction::new(1);
     drafter.start(0, &settings(expected));
@@ -19,7 +19,7 @@ fn draft(expected: &[Token], generated: &[Token], n_max: usize) -> Draft {
 }
 
 #[test]
-fn it_goes_on_where_the_answer_is() {
+fn draft_continues_at_the_outputs_position() {
     let expected = numbers(0, 100);
     let check = |generated: &[Token], next: Token| {
         assert_eq!(draft(&expected, generated, 3).tokens, [next, next + 1, next + 2], "{generated:?}");
@@ -32,32 +32,32 @@ fn it_goes_on_where_the_answer_is() {
     check(&[0, 1, 2, 3, 900, 5], 6);
     check(&[900], 1);
     check(&[0, 900, 901, 902], 4);
-    // Some are put in.
+    // Some are inserted.
     check(&[0, 1, 2, 3, 900, 901, 902, 903, 904, 4], 5);
     check(&[&numbers(0, 10)[..], &numbers(900, 990), &[10]].concat(), 11);
-    // Some are left out.
+    // Some are omitted.
     check(&[0, 1, 2, 3, 8], 9);
     check(&[0, 1, 2, 3, 40, 41], 42);
     check(&[0, 1, 2, 3, 80, 81, 82], 83);
-    // A preface, then the text from the beginning.
+    // A preface, then the prediction from its beginning.
     check(&[900, 901, 902, 0], 1);
-    // Back to what was said before.
+    // Back to an earlier position.
     check(&[&numbers(0, 60)[..], &[20, 21, 22]].concat(), 23);
 }
 
 #[test]
-fn the_nearest_place_ahead_is_taken() {
-    // 7 8 9 at 3, 13, 23; and what follows.
+fn nearest_position_ahead_is_chosen() {
+    // 7 8 9 at 3, 13 and 23, with different tokens after each.
     let expected = [0, 1, 2, 7, 8, 9, 10, 11, 12, 14, 15, 16, 17, 7, 8, 9, 20, 21, 22, 23, 24, 25, 26, 7, 8, 9, 30, 31];
     assert_eq!(draft(&expected, &[0, 1, 2, 7, 8, 9, 10, 11, 12, 14, 900, 7, 8, 9], 2).tokens, [20, 21]);
     assert_eq!(draft(&expected, &[0, 1, 2, 900, 7, 8, 9], 2).tokens, [10, 11]);
     assert_eq!(draft(&expected, &expected[..23], 64).tokens, expected[23..]);
-    // A place further on is not lost to what a single token says.
+    // A single matching token does not move the cursor far.
     assert_eq!(draft(&expected, &[0, 1, 2, 11, 8, 9, 10], 2).tokens, [11, 12]);
 }
 
 #[test]
-fn there_is_an_end_and_it_can_be_short() {
+fn draft_ends_with_the_prediction() {
     assert_eq!(draft(&[5, 6], &[5], 8).tokens, [6]);
     assert!(draft(&[5, 6], &[5, 6], 8).tokens.is_empty());
     assert!(draft(&[5, 6], &[5, 6, 7, 8, 9, 10], 8).tokens.is_empty());
@@ -67,7 +67,7 @@ fn there_is_an_end_and_it_can_be_short() {
 }
 
 #[test]
-fn without_a_prediction_it_says_so() {
+fn missing_prediction_is_reported() {
     let mut drafter = Prediction::new(1);
     for nothing in [None, Some(Arc::new(Vec::new().into()))] {
         drafter.start(0, &Settings { prediction: nothing, ..Settings::default() });
@@ -81,7 +81,7 @@ fn without_a_prediction_it_says_so() {
 }
 
 #[test]
-fn confidence_is_how_long_it_has_been_in_step() {
+fn confidence_rises_with_matching_tokens() {
     let expected = numbers(0, 300);
     let first = |generated: &[Token]| draft(&expected, generated, 4).confidence[0];
     let deviating = |times: Token| -> Vec<Token> {
@@ -98,13 +98,13 @@ fn confidence_is_how_long_it_has_been_in_step() {
     assert!(draft.confidence.is_sorted() && draft.confidence[0] < draft.confidence[19]);
     let mut drafter = Prediction::new(1);
     drafter.start(0, &settings(&expected));
-    let mut cut = Draft::default();
-    drafter.propose(0, &[3, 0, 900], 2, Limits { n_max: 4, p_min: 0.99, pace: StopPolicy::All }, &mut cut);
-    assert!(cut.tokens.is_empty());
+    let mut limited = Draft::default();
+    drafter.propose(0, &[3, 0, 900], 2, Limits { n_max: 4, p_min: 0.99, stop_policy: StopPolicy::All }, &mut limited);
+    assert!(limited.tokens.is_empty());
 }
 
 #[test]
-fn shifts_change_nothing() {
+fn context_shifts_do_not_change_drafts() {
     let expected = numbers(100, 200);
     let mut drafter = Prediction::new(1);
     drafter.start(0, &settings(&expected));
@@ -116,19 +116,19 @@ fn shifts_change_nothing() {
 }
 
 #[test]
-fn an_edited_text_takes_about_a_step_for_each_edit() {
+fn edited_text_takes_about_one_step_per_edit() {
     let expected: Vec<Token> = (0..2000).map(|index: i32| index * 7919 % 1009).collect();
-    // Every hundredth token: replaced, left out, or another one put in.
-    let mut said = Vec::new();
+    // Every hundredth token is replaced, omitted, or preceded by an inserted one.
+    let mut output = Vec::new();
     for (index, token) in expected.iter().enumerate() {
         match (index % 100, index / 100 % 3) {
-            (99, 0) => said.push(5000),
+            (99, 0) => output.push(5000),
             (99, 1) => {}
-            (99, _) => said.extend([5000, *token]),
-            _ => said.push(*token),
+            (99, _) => output.extend([5000, *token]),
+            _ => output.push(*token),
         }
     }
-    let text = [&[1][..], &said].concat();
+    let text = [&[1][..], &output].concat();
     let played = play(&mut Prediction::new(1), &settings(&expected), &text, 1, 64);
     // 20 edits, and a step for each 65 tokens.
     assert!(played.steps <= 20 * 2 + 2000 / 65 + 10, "{played:?}");
@@ -136,7 +136,7 @@ fn an_edited_text_takes_about_a_step_for_each_edit() {
 
 proptest! {
     #[test]
-    fn a_prediction_that_comes_true_is_drafted_to_its_end(
+    fn correct_prediction_is_drafted_to_its_end(
         expected in prop::collection::vec(0..5_i32, 2..200),
         n_max in 1..65_usize,
     ) {
@@ -147,11 +147,11 @@ proptest! {
     }
 
     #[test]
-    fn drafts_are_pieces_of_the_prediction(
+    fn drafts_are_substrings_of_the_prediction(
         expected in prop::collection::vec(0..4_i32, 0..60),
-        said in prop::collection::vec(0..5_i32, 0..80),
+        output in prop::collection::vec(0..5_i32, 0..80),
     ) {
-        let draft = draft(&expected, &said, 5);
+        let draft = draft(&expected, &output, 5);
         if !draft.tokens.is_empty() {
             prop_assert!(expected.windows(draft.tokens.len()).any(|piece| piece == draft.tokens));
         }
@@ -159,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn the_nearest_place_is_what_a_search_finds(
+    fn nearest_position_matches_a_search(
         text in prop::collection::vec(0..3_i32, 1..80),
         ngram in prop::collection::vec(0..3_i32, 1..4),
         from in 0..90_usize,
@@ -167,8 +167,8 @@ proptest! {
     ) {
         let places: Vec<usize> = (0..text.len()).filter(|place| text[*place..].starts_with(&ngram)).collect();
         let ahead = places.iter().find(|place| **place >= from && **place - from <= near);
-        let behind = places.iter().rev().find(|place| **place < from).filter(|_| near == usize::MAX);
-        let found = Places::new(&text, ngram.len()).nearest(&text, &ngram, from, near);
-        prop_assert_eq!(found, ahead.or(behind).copied());
+        let following = places.iter().rev().find(|place| **place < from).filter(|_| near == usize::MAX);
+        let found = NgramPositions::new(&text, ngram.len()).nearest(&text, &ngram, from, near);
+        prop_assert_eq!(found, ahead.or(following).copied());
     }
 }
