@@ -10,11 +10,11 @@ fn drafting_allocates_nothing() {
     assert!(allocations(|| vec![0_u8; 100]) > 0, "the count works");
     let text: Vec<i32> = (0..20_000).map(|i| (i * i / 7) % 50 + i % 3).collect();
     let (before, text) = text.split_at(10_000);
-    let [mut context, mut dynamic, mut fixed] = [Cache::new(), Cache::new(), Cache::new()];
+    let [mut context, mut dynamic, mut static_cache] = [Cache::new(), Cache::new(), Cache::new()];
     dynamic.update(before, before.len(), Sizes::ALL);
-    fixed.update(before, before.len(), Sizes::STATIC);
+    static_cache.update(before, before.len(), Sizes::STATIC);
     context.update(text, 5000, Sizes::ALL);
-    let levels = Levels { context: &context, dynamic: &dynamic, fixed: &fixed, sizes: Sizes::ALL };
+    let levels = Levels { context: &context, dynamic: &dynamic, static_cache: &static_cache, sizes: Sizes::ALL };
     let mut draft = Vec::with_capacity(16);
     let mut drafted = 0;
     let allocated = allocations(|| {

@@ -4,7 +4,7 @@ mod counting;
 
 use counting::allocations;
 use foredraft::llama::{Model, ModelParams, Token};
-use foredraft::sampling::{self, Dry, Mirostat, Sampler, Settings};
+use foredraft::sampling::{self, DrySettings, MirostatVersion, Sampler, SamplingSettings};
 
 #[test]
 fn sampling_allocates_nothing() {
@@ -13,9 +13,9 @@ fn sampling_allocates_nothing() {
     let params = ModelParams { vocab_only: true, ..ModelParams::new(file) };
     let model = Model::load(&params, |_| true).expect("the model loads");
     let (vocab, n) = (model.vocab(), model.vocab().n_tokens());
-    let off = Settings { top_k: 0, top_p: 1.0, ..Settings::default() };
-    let dry = Dry { multiplier: 0.8, ..off.dry.clone() };
-    let everything = Settings {
+    let off = SamplingSettings { top_k: 0, top_p: 1.0, ..SamplingSettings::default() };
+    let dry = DrySettings { multiplier: 0.8, ..off.dry.clone() };
+    let everything = SamplingSettings {
         dry,
         tfs_z: 0.98,
         typical_p: 0.98,
@@ -25,22 +25,26 @@ fn sampling_allocates_nothing() {
         dynatemp_range: 0.1,
         repeat_last_n: -1,
         logit_bias: vec![(3, 1.0), (5, f32::NEG_INFINITY)],
-        ..Settings::default()
+        ..SamplingSettings::default()
     };
     let kinds = [
-        ("default", Settings::default()),
-        ("greedy", Settings { temperature: 0.0, ..Settings::default() }),
+        ("default", SamplingSettings::default()),
+        ("greedy", SamplingSettings { temperature: 0.0, ..SamplingSettings::default() }),
         ("whole vocabulary", off.clone()),
-        ("top_p alone", Settings { top_p: 0.95, ..off.clone() }),
-        ("min_p alone", Settings { min_p: 0.05, ..off.clone() }),
-        ("typ_p alone", Settings { typical_p: 0.9, ..off.clone() }),
-        ("tfs_z alone", Settings { tfs_z: 0.9, ..off.clone() }),
-        ("xtc alone", Settings { xtc_probability: 1.0, ..off.clone() }),
-        ("mirostat 1", Settings { mirostat: Mirostat::V1, ..Settings::default() }),
-        ("mirostat 2", Settings { mirostat: Mirostat::V2, ..Settings::default() }),
+        ("top_p alone", SamplingSettings { top_p: 0.95, ..off.clone() }),
+        ("min_p alone", SamplingSettings { min_p: 0.05, ..off.clone() }),
+        ("typ_p alone", SamplingSettings { typical_p: 0.9, ..off.clone() }),
+        ("tfs_z alone", SamplingSettings { tfs_z: 0.9, ..off.clone() }),
+        ("xtc alone", SamplingSettings { xtc_probability: 1.0, ..off.clone() }),
+        ("mirostat 1", SamplingSettings { mirostat: MirostatVersion::V1, ..SamplingSettings::default() }),
+        ("mirostat 2", SamplingSettings { mirostat: MirostatVersion::V2, ..SamplingSettings::default() }),
         (
             "adaptive_p",
-            Settings { adaptive_target: 0.4, stages: vec![foredraft::sampling::Stage::AdaptiveP], ..off.clone() },
+            SamplingSettings {
+                adaptive_target: 0.4,
+                stages: vec![foredraft::sampling::Stage::AdaptiveP],
+                ..off.clone()
+            },
         ),
         ("everything", everything),
     ];
@@ -51,9 +55,9 @@ fn sampling_allocates_nothing() {
         let mut history: Vec<Token> = (0..500).map(|i| (i * 31) % n as Token).collect();
         history.reserve(100);
         let mut step = |position: usize, history: &mut Vec<Token>| {
-            let token = sampler.pick(&mut row, history, position).expect("a token");
+            let token = sampler.sample(&mut row, history, position).expect("a token");
             sampler.accept(token).expect("no grammar");
-            let drafted = draft.pick(&mut row, history, position).expect("a token");
+            let drafted = draft.sample(&mut row, history, position).expect("a token");
             draft.accept(drafted).expect("no grammar");
             draft.sync_from(&sampler);
             let left = sampler.distribution(&mut row, history, position).map(<[_]>::len).expect("a distribution");

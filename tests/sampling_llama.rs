@@ -4,7 +4,7 @@
 use std::ffi::CString;
 
 use foredraft::llama::{Model, ModelParams, Token, TokenData};
-use foredraft::sampling::{Mirostat, Sampler, Settings, Stage};
+use foredraft::sampling::{MirostatVersion, Sampler, SamplingSettings, Stage};
 use llama_cpp_sys_2 as sys;
 
 const STAGES: [Stage; 9] = [
@@ -48,8 +48,8 @@ impl Rng {
 }
 
 /// Random settings. XTC applies always where it is on, as its chance is drawn by other generators on the two sides.
-fn any_settings(rng: &mut Rng) -> Settings {
-    let mut settings = Settings {
+fn any_settings(rng: &mut Rng) -> SamplingSettings {
+    let mut settings = SamplingSettings {
         temperature: if rng.chance() { rng.between(0.3, 2.0) } else { 1.0 },
         top_k: if rng.chance() { 1 + rng.below(60) as i32 } else { 0 },
         top_p: if rng.chance() { rng.between(0.1, 0.99) } else { 1.0 },
@@ -59,7 +59,7 @@ fn any_settings(rng: &mut Rng) -> Settings {
         repeat_penalty: if rng.chance() { rng.between(0.8, 2.0) } else { 1.0 },
         min_keep: rng.below(5).saturating_sub(1),
         repeat_last_n: 1 + rng.below(90) as i32,
-        ..Settings::default()
+        ..SamplingSettings::default()
     };
     if rng.chance() {
         settings.dynatemp_range = rng.between(0.1, 0.25);
@@ -102,7 +102,7 @@ fn any_settings(rng: &mut Rng) -> Settings {
     settings.stages = stages;
     if rng.below(6) == 0 {
         // llama.cpp has no other stage with mirostat.
-        settings.mirostat = if rng.chance() { Mirostat::V1 } else { Mirostat::V2 };
+        settings.mirostat = if rng.chance() { MirostatVersion::V1 } else { MirostatVersion::V2 };
         settings.mirostat_tau = rng.between(0.5, 5.0);
         settings.stages.clear();
         settings.dynatemp_range = 0.0;
@@ -127,7 +127,7 @@ impl Theirs {
     }
 
     /// What is left of the logits after llama.cpp's chain, with probabilities.
-    fn distribution(&self, settings: &Settings, logits: &[f32], history: &[Token]) -> Vec<TokenData> {
+    fn distribution(&self, settings: &SamplingSettings, logits: &[f32], history: &[Token]) -> Vec<TokenData> {
         let mut items: Vec<TokenData> =
             (0..).zip(logits).map(|(id, logit)| TokenData { id, logit: *logit, p: 0.0 }).collect();
         let n = items.len() as i32;
@@ -136,7 +136,7 @@ impl Theirs {
         unsafe {
             let chain = sys::llama_sampler_chain_init(sys::llama_sampler_chain_default_params());
             let mut stages = settings.stages.clone();
-            if settings.mirostat != Mirostat::Off {
+            if settings.mirostat != MirostatVersion::Off {
                 stages.push(Stage::Temperature);
             }
             for stage in stages {
@@ -144,9 +144,9 @@ impl Theirs {
             }
             let (tau, eta) = (settings.mirostat_tau, settings.mirostat_eta);
             let last = match settings.mirostat {
-                Mirostat::Off => sys::llama_sampler_init_dist(1),
-                Mirostat::V1 => sys::llama_sampler_init_mirostat(n, 1, tau, eta, 100),
-                Mirostat::V2 => sys::llama_sampler_init_mirostat_v2(1, tau, eta),
+                MirostatVersion::Off => sys::llama_sampler_init_dist(1),
+                MirostatVersion::V1 => sys::llama_sampler_init_mirostat(n, 1, tau, eta, 100),
+                MirostatVersion::V2 => sys::llama_sampler_init_mirostat_v2(1, tau, eta),
             };
             sys::llama_sampler_chain_add(chain, last);
             for token in history {
@@ -167,7 +167,7 @@ impl Theirs {
 
     /// # Safety
     /// The result belongs to the caller, who adds it to a chain.
-    unsafe fn sampler(&self, stage: Stage, settings: &Settings, n: i32) -> *mut sys::llama_sampler {
+    unsafe fn sampler(&self, stage: Stage, settings: &SamplingSettings, n: i32) -> *mut sys::llama_sampler {
         let keep = settings.min_keep;
         // SAFETY: the vocabulary lives as long as the model, and strings are copied before this returns.
         unsafe {
@@ -274,13 +274,13 @@ fn adaptive_p_learns_as_llama_cpps() {
     let mut rng = Rng(2_463_534_242);
     for case in 0..40 {
         let (target, decay) = (rng.between(0.0, 1.0), rng.between(0.0, 1.0));
-        let settings = Settings {
+        let settings = SamplingSettings {
             adaptive_target: target,
             adaptive_decay: decay,
             top_k: 50,
             // Last, wherever it stands.
             stages: vec![Stage::AdaptiveP, Stage::TopK],
-            ..Settings::default()
+            ..SamplingSettings::default()
         };
         let mut sampler = Sampler::new(&settings, vocab, None).expect("valid settings");
         // SAFETY: the chain owns its samplers, and is freed below.
@@ -306,7 +306,7 @@ fn adaptive_p_learns_as_llama_cpps() {
             };
             // Picks are not accepted by themselves, and a distribution does not disturb what is learnt.
             for _ in 0..rng.below(3) {
-                sampler.pick(&mut logits, &[], position).expect("a token");
+                sampler.sample(&mut logits, &[], position).expect("a token");
             }
             let found = sampler.distribution(&mut logits, &[], position).expect("a distribution");
             for item in &left {
@@ -316,7 +316,7 @@ fn adaptive_p_learns_as_llama_cpps() {
             }
             // A draft that follows may pick and accept what it likes.
             let mut draft = sampler.for_draft(false);
-            let other = draft.pick(&mut logits, &[], position + 1).expect("a token");
+            let other = draft.sample(&mut logits, &[], position + 1).expect("a token");
             draft.accept(other).expect("no grammar");
             draft.sync_from(&sampler);
             let pairs = |sampler: &mut Sampler, logits: &mut [f32]| -> Vec<(Token, f32)> {

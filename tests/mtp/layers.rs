@@ -99,7 +99,7 @@ fn a_drafter_survives_every_order_of_calls() {
         let (mut target, layers) = contexts(&path);
         let vocab = Arc::clone(target.model());
         let mut drafter = Mtp::new(layers, 2);
-        let sampler = Sampler::new(&sampling::Settings::default(), vocab.vocab(), None).expect("a sampler");
+        let sampler = Sampler::new(&sampling::SamplingSettings::default(), vocab.vocab(), None).expect("a sampler");
         let settings = Settings::default();
         let mut random = 1_u64;
         let mut below = |n: usize| {
