@@ -1,8 +1,6 @@
 //! Drafting from n-gram caches allocates nothing, once the draft's vector has grown.
 
-mod counting;
-
-use counting::allocations;
+use crate::counting::allocations;
 use foredraft::ngram::{Cache, Levels, Sizes};
 
 #[test]

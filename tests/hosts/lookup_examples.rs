@@ -1,11 +1,9 @@
 //! The programs lookup_create, lookup_merge and lookup_stats in examples/, as a person runs them.
 
-mod toolbox;
-
 use std::fs;
 use std::process::Command;
 
-use toolbox::{folder, library_folder, root, run, run_failing};
+use crate::toolbox::{folder, library_folder, root, run, run_failing};
 
 fn program(name: &str) -> Command {
     Command::new(library_folder().with_file_name("examples").join(name))

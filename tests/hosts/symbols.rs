@@ -1,14 +1,11 @@
 //! The names that the shared library gives to the world: the contract's and no other, so that it can be loaded beside
 //! anything, another llama.cpp included.
 
-mod contract;
-mod toolbox;
-
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use contract::{ENGINE_FUNCTIONS, ENGINE_OTHERS, FUNCTIONS, OTHERS};
-use toolbox::{have, library_folder, root, run};
+use crate::contract::{ENGINE_FUNCTIONS, ENGINE_OTHERS, FUNCTIONS, OTHERS};
+use crate::toolbox::{have, library_folder, root, run};
 
 fn new_names() -> BTreeSet<String> {
     ENGINE_FUNCTIONS.into_iter().chain(ENGINE_OTHERS).map(str::to_owned).collect()

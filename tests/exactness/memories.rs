@@ -1,9 +1,7 @@
 //! Models whose memory cannot be cut back: recurrent ones, hybrids, and sliding windows in a small cache. What is reused
 //! of earlier prompts changes no text.
 
-mod common;
-
-use common::{complete, drain, n, start, submit, text, tiny, tokens, with};
+use crate::common::{complete, drain, n, start, submit, text, tiny, tokens, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
@@ -117,13 +115,13 @@ fn cancels_next_door_leave_memories_whole() {
         let id = submit(&system, Completion, &long);
         let mut updates = Vec::new();
         loop {
-            let answer = common::poll(&system, Completion, id, 5);
+            let answer = crate::common::poll(&system, Completion, id, 5);
             updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
             if answer["finished"] == true {
                 break;
             }
             let other = submit(&system, Completion, &with(&request(&tokens(8, 300)), json!({"id_slot": 1})));
-            common::cancel(&system, Completion, other);
+            crate::common::cancel(&system, Completion, other);
         }
         assert_eq!(text(&updates), alone["content"].as_str().expect("content"), "{kind}");
     }
@@ -146,11 +144,11 @@ fn cancels_all_around_leave_an_idle_memory_whole() {
             let fresh = |slot| with(&on(slot, &tokens(20 + slot, 30)), json!({"cache_prompt": false}));
             let ids = [first, second].map(|slot| submit(&system, Completion, &fresh(slot)));
             // Each cancel stops what is being evaluated.
-            while ids.iter().any(|id| common::poll(&system, Completion, *id, 0)["finished"] != true) {
+            while ids.iter().any(|id| crate::common::poll(&system, Completion, *id, 0)["finished"] != true) {
                 let other = with(&on(stopped, &tokens(9, 10)), json!({"cache_prompt": false}));
                 let other = submit(&system, Completion, &other);
                 std::thread::sleep(std::time::Duration::from_micros(200));
-                common::cancel(&system, Completion, other);
+                crate::common::cancel(&system, Completion, other);
                 drain(&system, Completion, other);
             }
             let answer = complete(&system, Completion, &on(idle, &next));

@@ -1,10 +1,8 @@
 //! Contexts that fill up: they end, shift, or group their positions, and speculation changes nothing of it.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{complete, essence, n, poll, prompts, start, submit, text, with};
+use crate::common::{complete, essence, n, poll, prompts, start, submit, text, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use foredraft::llama::{Batch, CacheType, Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool};
@@ -249,7 +247,7 @@ fn keys_that_cannot_be_turned_are_not() {
 /// A key that was divided is as one that was evaluated at its new position.
 #[test]
 fn divided_keys_are_turned_to_where_they_are_said_to_be() {
-    let model = Arc::new(Model::load(&ModelParams::new(common::model("target")), |_| true).expect("it loads"));
+    let model = Arc::new(Model::load(&ModelParams::new(crate::common::model("target")), |_| true).expect("it loads"));
     let threads = Arc::new(ThreadPool::new(1).expect("a thread"));
     let keys = CacheType::F32;
     let params =

@@ -1,12 +1,10 @@
 //! Our drafter for multi-token prediction against llama.cpp's own loop (`draft-mtp`), through the crate's binding of it.
 
-mod common;
-
-use common::{complete, start, tiny};
+use crate::common::tiny::Guess;
+use crate::common::{complete, start, tiny};
 use foredraft::api::Endpoint::Speculative;
 use llama_cpp_sys_2 as sys;
 use serde_json::json;
-use tiny::Guess;
 
 const N_MAX: usize = 3;
 

@@ -1,14 +1,11 @@
 //! Every type of vocabulary that llama.cpp has: tokenizing and detokenizing as llama.cpp does, when called itself.
 
-#[path = "common/vocabulary.rs"]
-mod vocabulary;
-
 use std::ffi::{CString, c_char};
 
+use crate::vocabulary::{Kind, Vocabulary, sentence_piece};
 use foredraft::llama::{Model, ModelParams, Token, Vocab, VocabKind};
 use llama_cpp_sys_2 as sys;
 use proptest::prelude::*;
-use vocabulary::{Kind, Vocabulary, sentence_piece};
 
 /// A model loaded by the library and by llama.cpp itself.
 struct Both {

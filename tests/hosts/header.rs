@@ -1,11 +1,9 @@
 //! The C headers: made of the code, and compiled alone, as C and as C++, with every warning an error.
 
-mod toolbox;
-
 use std::path::Path;
 use std::process::Command;
 
-use toolbox::{STRICT, compiler, folder, have, root, run};
+use crate::toolbox::{STRICT, compiler, folder, have, root, run};
 
 const HEADERS: [&str; 2] = ["foredraft.h", "rpcserver.h"];
 

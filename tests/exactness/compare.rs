@@ -1,11 +1,9 @@
 //! `speculative.compare`: the text once more without speculation, as the host's own check.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{cancel, complete, drain, merge, prompts, start, submit, with};
+use crate::common::{cancel, complete, drain, merge, prompts, start, submit, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
@@ -83,7 +81,7 @@ fn nothing_differs_and_the_answer_is_the_first_run_s() {
             assert_eq!(last["speculative"]["compare"], Value::Null);
             assert_eq!(last["generation_settings"]["speculative"]["compare"], true);
             if setting.get("t_max_predict_ms").is_none() {
-                assert_eq!(common::text(&updates), once["content"].as_str().expect("a text"), "{setting}");
+                assert_eq!(crate::common::text(&updates), once["content"].as_str().expect("a text"), "{setting}");
             }
         }
     }

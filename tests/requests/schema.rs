@@ -1,8 +1,6 @@
 //! `json_schema` in requests: what the models write under a schema is valid, whatever the seed, plain and speculating.
 
-mod common;
-
-use common::{complete, start, with};
+use crate::common::{complete, start, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use serde_json::{Value, json};
 

@@ -1,8 +1,6 @@
 //! Sampling allocates nothing, once its buffers have grown to what a text needs.
 
-mod counting;
-
-use counting::allocations;
+use crate::counting::allocations;
 use foredraft::llama::{Model, ModelParams, Token};
 use foredraft::sampling::{self, DrySettings, MirostatVersion, Sampler, SamplingSettings};
 

@@ -1,10 +1,8 @@
 //! What `poll_system_status` tells of what is loaded.
 
-mod common;
-
-use common::gguf::Gguf;
-use common::other::Changed;
-use common::{cancel, model, start, submit, tiny};
+use crate::common::gguf::Gguf;
+use crate::common::other::Changed;
+use crate::common::{cancel, model, start, submit, tiny};
 use foredraft::api::Endpoint::Completion;
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};

@@ -1,11 +1,9 @@
 //! A draft model with another vocabulary: it drafts through text, and changes none.
 
-mod common;
-
 use std::path::Path;
 
-use common::other::Changed;
-use common::{cancelled, complete, drain, essence, prompts, start, submit, text, tiny, with};
+use crate::common::other::Changed;
+use crate::common::{cancelled, complete, drain, essence, prompts, start, submit, text, tiny, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};

@@ -1,14 +1,10 @@
 //! README.md and docs/reference.md say what is so: the table of samplers is the code's, and the first calls run.
 
-#[path = "../examples/host/mod.rs"]
-mod host;
-mod toolbox;
-
 use std::path::Path;
 use std::process::Command;
 
+use crate::toolbox::{STRICT, compiler, folder, have, library_folder, root, run};
 use foredraft::api::CompletionRequest;
-use toolbox::{STRICT, compiler, folder, have, library_folder, root, run};
 
 const BEGIN: &str = "<!-- samplers: made by `CompletionRequest::sampler_table`, compared by tests/readme.rs -->\n";
 const END: &str = "<!-- /samplers -->";
@@ -25,7 +21,7 @@ fn the_table_of_samplers_is_the_codes() {
         std::fs::write(&path, &made).expect("docs/reference.md is writable");
         return;
     }
-    assert!(reference == made, "docs/reference.md is out of date: UPDATE_README=1 cargo test --release --test readme");
+    assert!(reference == made, "docs/reference.md is out of date: UPDATE_README=1 cargo test --release --test hosts");
 }
 
 /// The README's first block of code in that language.
@@ -37,7 +33,7 @@ fn block(language: &str) -> String {
 
 /// The block, written to a file, with the library's place put in.
 fn written(language: &str, name: &str) -> std::path::PathBuf {
-    let library = host::library_path().expect("the library");
+    let library = crate::host::library_path().expect("the library");
     let code = block(language).replace("target/release/libforedraft.so", &library.to_string_lossy());
     let file = folder("readme").join(name);
     std::fs::write(&file, code).expect("target/ is writable");

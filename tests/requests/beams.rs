@@ -1,8 +1,6 @@
 //! Beam search through the server.
 
-mod common;
-
-use common::{cancel, complete, drain, poll, prompts, start, submit, text, tiny, with};
+use crate::common::{cancel, complete, drain, poll, prompts, start, submit, text, tiny, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use serde_json::{Value, json};
 

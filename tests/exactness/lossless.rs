@@ -1,8 +1,6 @@
 //! Speculation changes how fast the text comes and nothing else.
 
-mod common;
-
-use common::{complete, drain, essence, prompts, start, submit, text, with};
+use crate::common::{complete, drain, essence, prompts, start, submit, text, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use serde_json::{Value, json};
 

@@ -1,10 +1,8 @@
 //! Sessions: what a slot holds, in a file and back.
 
-mod common;
-
 use std::path::PathBuf;
 
-use common::{complete, drain, model, prompts, results, start, submit, text, with};
+use crate::common::{complete, drain, model, prompts, results, start, submit, text, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use foredraft::checksum::Checksum;

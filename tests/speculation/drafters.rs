@@ -1,8 +1,6 @@
 //! Every drafter through the server: the text stays the same, and each drafts where it can.
 
-mod common;
-
-use common::{cancel, cancelled, complete, essence, merge, poll, prompts, start, submit, with};
+use crate::common::{cancel, cancelled, complete, essence, merge, poll, prompts, start, submit, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};

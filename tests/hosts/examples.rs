@@ -1,16 +1,12 @@
 //! The programs in examples/, built as their first lines say: each prints what the library answers without speculation.
 
-#[path = "../examples/host/mod.rs"]
-mod host;
-mod toolbox;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use host::Host;
+use crate::host::Host;
+use crate::toolbox::{STRICT, compiler, folder, have, library_folder, root, run, run_failing};
 use serde_json::{Value, json};
-use toolbox::{STRICT, compiler, folder, have, library_folder, root, run, run_failing};
 
 /// A quotation, a line feed and characters of two, three and four bytes, to get right in every language.
 const MESSAGE: &str = "Repeat after me: Zoë said \"two\n€ 🦀\" and ran.";

@@ -1,15 +1,13 @@
 //! Drafting with a model's own layers for multi-token prediction, on tiny models that have some: no text changes, drafts are
 //! made of the right hidden states, and files that promise what they do not have are errors or reasons.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod layers;
 
-use common::{complete, drain, n, poll, start, submit, text, tiny, tokens, with};
+use crate::common::tiny::Guess;
+use crate::common::{complete, drain, n, poll, start, submit, text, tiny, tokens, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
-use tiny::Guess;
 
 /// Models with such layers.
 fn models() -> [String; 4] {
@@ -339,7 +337,7 @@ fn files_that_lie() {
         let mut init = json!({
             "model": model, "n_ctx": 256, "n_threads": 1, "log_level": "none", "speculative": {"type": "mtp", "adaptive": false},
         });
-        common::merge(&mut init, &more);
+        crate::common::merge(&mut init, &more);
         let loaded = system.init(init.to_string().as_bytes());
         loaded.map(|_| {
             let answer = complete(&system, Speculative, &request(&tokens(1, 50), 0.0));
@@ -377,6 +375,6 @@ fn files_that_lie() {
     // A plain model whose last layers are called such ones.
     for layers in [1, 2, 3, 4, 5, 100] {
         let lie = json!({"override_kv": [format!("llama.nextn_predict_layers=int:{layers}")]});
-        check(&format!("{layers} layers"), ERROR, speaks(&common::model("target"), lie));
+        check(&format!("{layers} layers"), ERROR, speaks(&crate::common::model("target"), lie));
     }
 }

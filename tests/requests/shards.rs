@@ -1,11 +1,9 @@
 //! A model in several files, as llama-gguf-split makes them.
 
-mod common;
-
 use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 
-use common::{complete, model, start, with};
+use crate::common::{complete, model, start, with};
 use foredraft::api::Endpoint::Completion;
 use foredraft::api::System;
 use llama_cpp_sys_2 as sys;

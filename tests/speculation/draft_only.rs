@@ -1,8 +1,6 @@
 //! `speculative.model: "draft"`: the draft model answers alone, and says what it would say as a target.
 
-mod common;
-
-use common::{cancel, complete, drain, merge, model, poll, prompts, start, submit, text, tiny, with};
+use crate::common::{cancel, complete, drain, merge, model, poll, prompts, start, submit, text, tiny, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use foredraft::error::Error;

@@ -1,16 +1,12 @@
 //! Texts in two vocabularies: whatever is translated stays the same text.
 
-mod common;
-#[path = "common/vocabulary.rs"]
-mod vocabulary;
-
 use std::sync::Arc;
 
-use common::other::Changed;
+use crate::common::other::Changed;
+use crate::vocabulary::{Kind, Vocabulary};
 use foredraft::llama::{Model, ModelParams, Token, Vocab};
 use foredraft::speculative::{Compatibility, Dictionary, VocabularyMap};
 use proptest::prelude::*;
-use vocabulary::{Kind, Vocabulary};
 
 fn load(path: &str) -> Arc<Model> {
     let params = ModelParams { vocab_only: true, ..ModelParams::new(path) };
@@ -27,7 +23,7 @@ struct Pair {
 /// Vocabularies that differ in their numbers, in what is one token, and in what a tokenizer is.
 fn pairs() -> Vec<Pair> {
     let models = [
-        ("shipped", common::model("draft")),
+        ("shipped", crate::common::model("draft")),
         ("fewer", Changed::new("draft").without_every(3).shuffled().write("fewer-3")),
         ("SentencePiece", Changed::new("draft").sentence_piece().write("spm-vocabulary")),
         ("fewer of SentencePiece", Changed::new("draft").without_every(4).sentence_piece().write("spm-fewer")),
@@ -268,7 +264,7 @@ fn drafts_go_on_where_the_text_is() {
 
 #[test]
 fn a_token_is_as_likely_as_all_that_it_is_made_of() {
-    let target = load(&common::model("target"));
+    let target = load(&crate::common::model("target"));
     let draft = load(&Changed::new("draft").sentence_piece().write("spm-vocabulary"));
     let spelling = load(&Changed::new("draft").without_every(1).write("letters"));
     let dictionary = Dictionary::new(&target, &spelling);
@@ -341,7 +337,7 @@ fn what_is_gone_of_a_text_is_gone_of_its_translation() {
 
 #[test]
 fn the_report_says_what_is_translated_and_what_cannot_be() {
-    let shipped = load(&common::model("draft"));
+    let shipped = load(&crate::common::model("draft"));
     let kind = |text: &str| if text == "[UNK]" { Kind::Unknown } else { Kind::Control };
     let special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
     let mut tokens: Vec<_> = special.iter().map(|text| ((*text).to_owned(), 0.0, kind(text))).collect();

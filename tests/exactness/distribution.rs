@@ -2,11 +2,9 @@
 //! against each rule, on the shipped models. Seeds are fixed, so each run has the same outcome,
 //! however the requests share their batches.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{complete, prompts, start, with};
+use crate::common::{complete, prompts, start, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
