@@ -3,12 +3,12 @@ use std::io::{self, Write};
 
 use super::{open, write};
 use crate::error::Code;
-use crate::ngram::naive::Folder;
+use crate::ngram::naive::TempFolder;
 
 /// Whatever goes wrong while it is written, the old file stays and nothing else does.
 #[test]
 fn all_or_nothing() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let path = folder.0.join("file");
     for before in [None, Some("before")] {
         if let Some(before) = before {
@@ -32,7 +32,7 @@ fn all_or_nothing() {
 /// A process that was killed leaves what it wrote, and another one may have its number.
 #[test]
 fn what_a_killed_process_left_is_in_nobodys_way() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let path = folder.0.join("file");
     // The names of the next writers, of which other tests may take some.
     let next = |path: &std::path::Path| super::beside(path).unwrap();
@@ -48,7 +48,7 @@ fn what_a_killed_process_left_is_in_nobodys_way() {
 /// While one writes, another may: each has its own file, and the last one's stays.
 #[test]
 fn writers_do_not_meet() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let path = folder.0.join("file");
     write(&path, |outer| {
         outer.write_all(b"out")?;
@@ -63,7 +63,7 @@ fn writers_do_not_meet() {
 
 #[test]
 fn places_that_take_no_file() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let path = |name: &str| folder.0.join(name);
     fs::write(path("file"), "").unwrap();
     let long = "n".repeat(300);
@@ -92,7 +92,7 @@ fn places_that_take_no_file() {
 fn links_and_permissions_stay() {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let (file, link) = (folder.0.join("file"), folder.0.join("link"));
     fs::write(&file, "before").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();

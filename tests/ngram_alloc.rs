@@ -3,7 +3,7 @@
 mod counting;
 
 use counting::allocations;
-use foredraft::ngram::{Cache, Levels, Sizes};
+use foredraft::ngram::{Cache, CacheLevels, Sizes};
 
 #[test]
 fn drafting_allocates_nothing() {
@@ -14,7 +14,7 @@ fn drafting_allocates_nothing() {
     dynamic.update(before, before.len(), Sizes::ALL);
     static_cache.update(before, before.len(), Sizes::STATIC);
     context.update(text, 5000, Sizes::ALL);
-    let levels = Levels { context: &context, dynamic: &dynamic, static_cache: &static_cache, sizes: Sizes::ALL };
+    let levels = CacheLevels { context: &context, dynamic: &dynamic, static_cache: &static_cache, sizes: Sizes::ALL };
     let mut draft = Vec::with_capacity(16);
     let mut drafted = 0;
     let allocated = allocations(|| {
