@@ -137,8 +137,7 @@ impl<R: BufRead> CacheFileReader<'_, R> {
         let n = match u64::try_from(n) {
             Ok(n) if (1..=available).contains(&n) => n,
             _ => {
-                let what =
-                    format!("an n-gram followed by {n} tokens, where the file has available for 1 to {available}");
+                let what = format!("an n-gram followed by {n} tokens, where the file has room for 1 to {available}");
                 return Err(self.error(16, &what));
             }
         };
