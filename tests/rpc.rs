@@ -24,7 +24,7 @@ impl Drop for Server {
 
 fn serve(address: &str) -> Server {
     let child = Command::new(std::env::current_exe().expect("a test has a path"))
-        .args(["--exact", "be_a_server", "--include-ignored", "--nocapture"])
+        .args(["--exact", "child_runs_an_rpc_server", "--include-ignored", "--nocapture"])
         .env("FOREDRAFT_RPC", address)
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
@@ -40,7 +40,7 @@ fn serve(address: &str) -> Server {
 
 #[test]
 #[ignore = "run by the other tests, which say where"]
-fn be_a_server() {
+fn child_runs_an_rpc_server() {
     use llama_cpp_sys_2 as sys;
     type Serve = unsafe extern "C" fn(
         *const std::ffi::c_char,
@@ -77,7 +77,7 @@ fn refused(system: &System, init: &Value) -> String {
 
 /// One test: what is known of servers belongs to the process.
 #[test]
-fn servers_come_and_go() {
+fn rpc_servers_may_be_silent_slow_or_disappear() {
     let request = json!({"prompt": "Once upon a time", "n_predict": 48, "temperature": 0});
     let expected = content(&complete(&start(json!({})), Completion, &request));
 

@@ -22,7 +22,7 @@ fn check<T: std::fmt::Debug + PartialEq>(
 }
 
 #[test]
-fn documents() {
+fn malformed_documents_are_refused() {
     let check = |bytes: &[u8], expected: &str| {
         let error = parse_object(bytes).unwrap_err();
         assert_eq!(error.code(), Code::InvalidJson);
@@ -45,7 +45,7 @@ fn documents() {
 }
 
 #[test]
-fn ints() {
+fn integers_are_parsed_and_range_checked() {
     let int = |fields: &mut Fields| fields.int::<i32>("n", -1..=4096);
     check("{}", int, Ok(None));
     check(r#"{"n": null}"#, int, Ok(None));
@@ -65,7 +65,7 @@ fn ints() {
 }
 
 #[test]
-fn numbers() {
+fn numbers_are_parsed_and_range_checked() {
     let number = |fields: &mut Fields| fields.number("x", 0.0..=1.0);
     check(r#"{"x": 0.5}"#, number, Ok(Some(0.5)));
     check(r#"{"x": 1}"#, number, Ok(Some(1.0)));
@@ -80,7 +80,7 @@ fn numbers() {
 }
 
 #[test]
-fn flags_texts_words_and_lists() {
+fn flags_strings_enums_and_lists_are_parsed() {
     let flag = |fields: &mut Fields| fields.flag("b");
     check(r#"{"b": false}"#, flag, Ok(Some(false)));
     check(r#"{"b": 1}"#, flag, Err("b: expected true or false, got 1"));
@@ -144,7 +144,7 @@ fn unknown_keys_are_warnings() {
 
 proptest! {
     #[test]
-    fn shown_values_are_short(text in "\\PC{0,200}", n in 0usize..3) {
+    fn values_in_messages_are_shortened(text in "\\PC{0,200}", n in 0usize..3) {
         let value = (0..n).fold(Value::from(text.clone()), |value, _| json!([value, 1]));
         let whole = serde_json::to_string(&value).unwrap();
         let shown = show(&value);

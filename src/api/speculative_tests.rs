@@ -18,7 +18,7 @@ fn settings(document: Value) -> Settings {
 }
 
 #[test]
-fn on_or_off() {
+fn speculation_is_on_or_off_as_requested() {
     use Endpoint::*;
     let check = |family, document: Value, on: bool, report: bool, disabled: Option<&str>| {
         let (speculation, _) = read(&document, family, &Options::default()).unwrap();
@@ -45,7 +45,7 @@ fn on_or_off() {
 }
 
 #[test]
-fn values() {
+fn values_are_parsed() {
     let base = Settings::default;
     let check = |document: Value, expected: Settings| assert_eq!(settings(document.clone()), expected, "{document}");
     check(json!({}), base());
@@ -106,7 +106,7 @@ fn values() {
 }
 
 #[test]
-fn errors() {
+fn invalid_values_are_refused() {
     let check = |document: Value, expected: &str| {
         let error = read(&document, Endpoint::Completion, &Options::default()).unwrap_err();
         assert!(error.message().contains(expected), "{document}: {error} does not say {expected:?}");
@@ -146,7 +146,7 @@ fn errors() {
 }
 
 #[test]
-fn unknown_keys() {
+fn unknown_keys_are_warnings() {
     let check = |document: Value, expected: &[&str]| {
         let (_, warnings) = read(&document, Endpoint::Completion, &Options::default()).unwrap();
         assert_eq!(warnings, expected, "{document}");
@@ -158,7 +158,7 @@ fn unknown_keys() {
 }
 
 #[test]
-fn defaults_of_init() {
+fn init_defaults_apply_to_requests() {
     let defaults = |value: Value| {
         let map = json!({"speculative": value}).as_object().unwrap().clone();
         Options::read_defaults(&mut Fields::new(&map)).unwrap()
@@ -213,7 +213,7 @@ fn any_scalar() -> impl Strategy<Value = Value> {
 proptest! {
     /// Any values: an error that names a field, or settings within their limits, and back through JSON the same.
     #[test]
-    fn valid_or_an_error(
+    fn random_values_give_valid_settings_or_an_error(
         keys in prop::collection::vec((prop::sample::select(vec![
             "type", "n_max", "n_min", "p_min", "verify", "adaptive", "p_split", "n_branches", "model", "compare",
         ]), any_scalar(), any::<bool>()), 0..5),

@@ -18,7 +18,7 @@ fn layout(branches: &Branches) -> Vec<(usize, usize, Vec<SeqId>)> {
 }
 
 #[test]
-fn a_chain_is_in_the_slots_own_sequence() {
+fn chain_stays_in_the_slots_own_sequence() {
     let (branches, n) = planted(&[0, 1, 2], 3);
     assert_eq!((n, branches.of_text()), (3, &[5][..]));
     assert_eq!(layout(&branches), [(1, 0, vec![5]), (2, 1, vec![5]), (3, 2, vec![5])]);
@@ -26,7 +26,7 @@ fn a_chain_is_in_the_slots_own_sequence() {
 }
 
 #[test]
-fn the_first_branch_comes_first() {
+fn first_branch_is_decoded_first() {
     // 1 and 2 follow the text; 3 follows 1, 4 follows 2, 5 as well.
     let (branches, n) = planted(&[0, 0, 1, 2, 2], 3);
     assert_eq!((n, branches.of_text()), (5, &[5, 10, 11][..]));
@@ -38,7 +38,7 @@ fn the_first_branch_comes_first() {
 }
 
 #[test]
-fn a_draft_ends_where_there_are_no_more_sequences() {
+fn draft_is_cut_when_sequences_run_out() {
     assert_eq!(planted(&[0, 0, 0, 1], 1).1, 2);
     assert_eq!(planted(&[0, 0], 0).1, 1);
     let mut branches = Branches::new(0, vec![1]);
@@ -49,7 +49,7 @@ fn a_draft_ends_where_there_are_no_more_sequences() {
 proptest! {
     /// A token sees just the text and what is before it in its own branch.
     #[test]
-    fn a_token_sees_what_it_follows(choices in vec(any::<prop::sample::Index>(), 1..40)) {
+    fn each_token_sees_only_its_own_branch(choices in vec(any::<prop::sample::Index>(), 1..40)) {
         let parents: Vec<usize> = choices.iter().enumerate().map(|(n, choice)| choice.index(n + 1)).collect();
         let (branches, n) = planted(&parents, 40);
         prop_assert_eq!(n, parents.len());

@@ -33,7 +33,7 @@ fn run(expected: &[Token], tokens: &[Token], logits: &[f32], stop: Stop) -> Comp
 
 /// A clock may have ended the first run where nothing else ends the second.
 #[test]
-fn a_run_that_is_limited_ends_with_the_last_token_of_the_first() {
+fn second_run_is_limited_to_the_length_of_the_first() {
     let mut compare = second(&[5, 6]);
     let Compare::Second(run) = &mut compare else { panic!("it is") };
     run.limited = true;
@@ -47,7 +47,7 @@ fn a_run_that_is_limited_ends_with_the_last_token_of_the_first() {
 }
 
 #[test]
-fn the_first_difference_and_the_gap_there() {
+fn first_difference_and_logit_gap_are_reported() {
     let at = |index, logit_gap| Comparison::Done(Some(Difference { index, logit_gap }));
     let logits = [0.5, 2.0, -1.0, f32::NEG_INFINITY];
     let check = |expected: &[Token], tokens: &[Token], comparison| {
@@ -65,7 +65,7 @@ fn the_first_difference_and_the_gap_there() {
 }
 
 #[test]
-fn a_run_that_does_not_end_by_itself_tells_why() {
+fn interrupted_second_run_reports_why() {
     let check = |stop: Stop, expected: &str| {
         let found = run(&[1, 2], &[1], &[0.0; 4], stop);
         assert_eq!(found, Comparison::Skipped(format!("the run without speculation {expected}")));
@@ -76,7 +76,7 @@ fn a_run_that_does_not_end_by_itself_tells_why() {
 }
 
 #[test]
-fn nothing_is_compared_with_the_first_run_itself() {
+fn first_run_is_recorded_and_not_compared() {
     let mut first = Compare::First { tokens: vec![7], again: Box::new(request()) };
     first.sampled(8, &[]);
     assert!(!first.generated(8) && !first.is_second());
@@ -90,7 +90,7 @@ fn nothing_is_compared_with_the_first_run_itself() {
 }
 
 #[test]
-fn what_only_the_first_run_could_find_must_be_there() {
+fn second_run_requires_the_first_runs_cached_prefix() {
     let found = |n_cached, only_there| Found { n_cached, only_there };
     assert_eq!(found(2, false).of(&[1, 2, 3]), [1, 2]);
     assert_eq!(found(9, false).of(&[1, 2, 3]), [1, 2, 3]);

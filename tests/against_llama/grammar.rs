@@ -174,7 +174,7 @@ fn walk(
 }
 
 #[test]
-fn the_same_grammars_and_the_same_tokens() {
+fn grammars_allow_the_same_tokens_as_llama_cpp() {
     let model = model();
     let vocab = their_vocab();
     let mut rng = Rng(0x1234_5678_9abc_def1);
@@ -189,7 +189,7 @@ fn the_same_grammars_and_the_same_tokens() {
 }
 
 #[test]
-fn mutated_grammars_get_the_same_verdict() {
+fn mutated_grammars_parse_or_fail_as_in_llama_cpp() {
     let model = model();
     let vocab = their_vocab();
     let mut rng = Rng(0xfeed_beef_cafe_f00d);

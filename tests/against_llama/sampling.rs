@@ -230,7 +230,7 @@ fn any_logits(rng: &mut Rng, n: usize) -> Vec<f32> {
 }
 
 #[test]
-fn every_chain_leaves_what_llama_cpps_leaves() {
+fn sampler_chains_match_llama_cpp() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-target.gguf");
     let params = ModelParams { vocab_only: true, ..ModelParams::new(file) };
     let model = Model::load(&params, |_| true).expect("the model loads");
@@ -266,7 +266,7 @@ fn every_chain_leaves_what_llama_cpps_leaves() {
 }
 
 #[test]
-fn adaptive_p_learns_as_llama_cpps() {
+fn adaptive_p_matches_llama_cpp() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-target.gguf");
     let params = ModelParams { vocab_only: true, ..ModelParams::new(file) };
     let model = Model::load(&params, |_| true).expect("the model loads");

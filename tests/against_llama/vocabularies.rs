@@ -294,7 +294,7 @@ fn all() -> Vec<Both> {
 }
 
 #[test]
-fn texts_become_tokens_and_back_as_in_llama_cpp() {
+fn tokenize_and_detokenize_match_llama_cpp() {
     let all = all();
     let kinds: Vec<&str> = all.iter().map(|both| both.vocab().kind().as_str()).collect();
     assert_eq!(kinds, ["spm", "spm", "spm", "bpe", "bpe", "bpe", "bpe", "wpm", "ugm", "other"]);
@@ -340,7 +340,7 @@ fn texts_become_tokens_and_back_as_in_llama_cpp() {
 }
 
 #[test]
-fn any_bytes_become_the_tokens_that_llama_cpp_makes_of_them() {
+fn tokenizing_random_bytes_matches_llama_cpp() {
     let all = all();
     let words = prop::sample::select(vec!["the", " hello", "<|user|>", "</s>", "日本", "\u{2581}", "12", "\n"]);
     let part = prop_oneof![

@@ -31,7 +31,7 @@ fn is_refused_everywhere(library: &Library, handle: Handle) {
 }
 
 #[test]
-fn freed_and_foreign_handles_are_refused_by_every_function() {
+fn every_function_refuses_freed_and_invalid_handles() {
     let _turn = turn();
     let freed = Engine::loaded("draft", json!({}));
     let handle = freed.handle;
@@ -57,7 +57,7 @@ fn freed_and_foreign_handles_are_refused_by_every_function() {
 }
 
 #[test]
-fn handles_are_never_given_out_twice() {
+fn handles_are_never_reused() {
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..1000 {
         let handle = LIBRARY.new_handle();
@@ -70,7 +70,7 @@ fn handles_are_never_given_out_twice() {
 /// NULL is the default engine, which the old names use; freeing it does nothing.
 #[test]
 #[cfg(feature = "rpcserver")]
-fn null_is_the_default_engine() {
+fn null_means_the_default_engine() {
     use std::ffi::{CStr, CString, c_char};
     use std::ptr::null_mut;
 
@@ -99,7 +99,7 @@ fn null_is_the_default_engine() {
 }
 
 #[test]
-fn engines_made_and_freed_from_many_threads() {
+fn engines_can_be_created_and_freed_from_many_threads() {
     let _turn = turn();
     thread::scope(|scope| {
         for n in 0..8 {
@@ -128,7 +128,7 @@ fn engines_made_and_freed_from_many_threads() {
 
 /// Frees while others call: each call is answered, by the engine or with an error.
 #[test]
-fn an_engine_freed_while_others_use_it() {
+fn freeing_an_engine_in_use_ends_its_calls_cleanly() {
     let _turn = turn();
     for _ in 0..5 {
         let engine = Engine::loaded("draft", json!({"n_parallel": 2, "warmup": false}));
@@ -159,7 +159,7 @@ fn allocated() -> usize {
 }
 
 #[test]
-fn a_thousand_engines_leave_no_memory_behind() {
+fn creating_and_freeing_engines_leaks_no_memory() {
     let _turn = turn();
     let round = |n: usize| {
         let engine = Engine::new();

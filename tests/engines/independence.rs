@@ -30,7 +30,7 @@ fn contents(answers: &[Value]) -> Vec<&str> {
 
 /// The shipped target with its draft, and the draft model as a target, with other speculation, at once.
 #[test]
-fn two_engines_with_different_models_run_at_once() {
+fn engines_with_different_models_run_concurrently() {
     let _turn = turn();
     let [fixed, history] = [
         json!({"type": "draft", "adaptive": false, "n_max": 4}),
@@ -58,7 +58,7 @@ fn two_engines_with_different_models_run_at_once() {
 }
 
 #[test]
-fn a_request_is_known_to_its_own_engine_alone() {
+fn request_ids_are_valid_only_on_their_own_engine() {
     let _turn = turn();
     let (one, other) = (Engine::loaded("draft", json!({})), Engine::loaded("draft", json!({})));
     let id = one.submit(&endless());
@@ -117,7 +117,7 @@ fn each_engine_has_its_own_ngram_caches() {
 /// Two plugins of one host: the same file opened twice is one library, whose engines are apart by their handles; a copy of
 /// the file is another library, with a default engine of its own, and takes none of the first one's handles.
 #[test]
-fn two_plugins_do_not_disturb_each_other() {
+fn two_plugins_in_one_process_are_independent() {
     let _turn = turn();
     let path = host::library_path().expect("the library");
     let copy = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("libplugin.so");

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::library::{Engine, LIBRARY, endless, turn};
 
 #[test]
-fn a_poll_and_a_cancel_need_a_number() {
+fn poll_and_cancel_require_an_id() {
     let _turn = turn();
     let engine = Engine::new();
     let check = |engine: &Engine| {
@@ -38,7 +38,7 @@ fn a_poll_and_a_cancel_need_a_number() {
 }
 
 #[test]
-fn several_requests_are_polled_and_cancelled_at_once() {
+fn one_call_polls_or_cancels_several_requests() {
     let _turn = turn();
     let engine = Engine::loaded("draft", json!({"n_parallel": 2, "n_ctx": 1024}));
     let request =
@@ -91,7 +91,7 @@ fn several_requests_are_polled_and_cancelled_at_once() {
 
 /// No engine needs to be loaded to be asked.
 #[test]
-fn polls_without_a_model() {
+fn poll_and_cancel_work_without_a_model() {
     let engine = Engine::new();
     let answer = engine.call("poll", &json!({"ids": [1, 2], "timeout_ms": 60_000}));
     let codes: Vec<&Value> =

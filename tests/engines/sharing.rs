@@ -21,7 +21,7 @@ fn models(system: &System) -> (Arc<Model>, Option<Arc<Model>>) {
 }
 
 #[test]
-fn the_same_file_with_the_same_settings_is_loaded_once() {
+fn engines_share_a_model_loaded_with_the_same_settings() {
     let _turn = turn();
     let both = config("target", with_draft());
     let (one, other) = (system(&both), system(&both));
@@ -52,7 +52,7 @@ fn the_same_file_with_the_same_settings_is_loaded_once() {
 }
 
 #[test]
-fn a_changed_file_is_another_model() {
+fn changed_file_is_loaded_as_a_different_model() {
     let _turn = turn();
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("changing.gguf");
     let copy = |name: &str| {
@@ -69,7 +69,7 @@ fn a_changed_file_is_another_model() {
 
 /// Loads of one model at the same time wait for one of them, and a deinit ends the waiting of one that waits.
 #[test]
-fn loads_of_one_model_at_once() {
+fn concurrent_loads_of_one_model_share_it() {
     let _turn = turn();
     let config = config("target", json!({"warmup": false}));
     let systems: Vec<System> = std::thread::scope(|scope| {

@@ -50,7 +50,7 @@ fn skipped(why: &str) -> Vec<(String, Value)> {
 }
 
 #[test]
-fn nothing_differs_and_the_answer_is_the_first_run_s() {
+fn compare_finds_no_difference_and_returns_the_first_run() {
     let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let settings = [
         json!({"temperature": 0}),
@@ -89,7 +89,7 @@ fn nothing_differs_and_the_answer_is_the_first_run_s() {
 
 /// What was drawn is drawn again, and a cached prompt is taken as the first run found it.
 #[test]
-fn drawn_seeds_and_cached_prompts_are_those_of_the_first_run() {
+fn second_run_uses_the_first_runs_seed_and_cached_prompt() {
     let system = start(json!({"n_ctx": 1024, "n_batch": 64, "n_ubatch": 64}));
     let prompt = prompts().iter().take(12).cloned().collect::<Vec<_>>().join("\n");
     let mut longer = prompt.clone();
@@ -108,7 +108,7 @@ fn drawn_seeds_and_cached_prompts_are_those_of_the_first_run() {
 }
 
 #[test]
-fn every_text_of_a_request_is_compared_by_itself() {
+fn each_completion_of_a_request_is_compared_separately() {
     let system = start(json!({"n_ctx": 2048, "n_parallel": 3}));
     let request = json!({
         "prompts": [prompts()[0], prompts()[3]], "n_cmpl": 3, "n_predict": 24, "temperature": 0.9, "return_tokens": true,
@@ -126,7 +126,7 @@ fn every_text_of_a_request_is_compared_by_itself() {
 
 /// `rejection` and `block` keep the distribution, not the text that a seed has.
 #[test]
-fn a_difference_is_where_the_plain_text_has_it() {
+fn first_difference_points_at_the_differing_token() {
     let system = start(json!({"n_ctx": 256}));
     let mut differed = 0;
     for (seed, verify) in (0..4).flat_map(|seed| [(seed, "rejection"), (seed, "block")]) {
@@ -164,7 +164,7 @@ fn a_difference_is_where_the_plain_text_has_it() {
 
 /// Contexts shift in both runs alike.
 #[test]
-fn long_texts_are_compared_through_context_shifts() {
+fn long_outputs_are_compared_across_context_shifts() {
     let system = start(json!({"n_ctx": 128}));
     let request = json!({
         "prompt": prompts()[1], "n_predict": 300, "temperature": 0.7, "seed": 11, "ignore_eos": true,
@@ -176,7 +176,7 @@ fn long_texts_are_compared_through_context_shifts() {
 }
 
 #[test]
-fn what_did_not_speculate_or_did_not_end_is_not_compared() {
+fn plain_and_unfinished_runs_are_not_compared() {
     let system = start(json!({"n_ctx": 256}));
     let none = skipped("the request did not speculate, there is nothing to compare");
     let plain = json!({"prompt": "Once upon a time", "n_predict": 4});
@@ -223,7 +223,7 @@ fn drafters_learn_nothing_from_the_second_run() {
 }
 
 #[test]
-fn sessions_are_those_of_the_first_run() {
+fn saved_session_is_from_the_first_run() {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("compare.session");
     let system = start(json!({"n_ctx": 128}));
     let first = json!({
@@ -268,7 +268,7 @@ fn at_the_prompt_s_end(
 }
 
 #[test]
-fn whatever_ends_the_second_run_the_answer_is_the_first_one_s() {
+fn interrupted_second_run_still_returns_the_first_run() {
     let n_batch = 16;
     let begin = || start(json!({"n_ctx": 512, "n_batch": n_batch, "n_ubatch": n_batch}));
     let request = json!({

@@ -115,7 +115,7 @@ fn check(n: usize, sampling: Value, rules: &[Value]) {
 }
 
 #[test]
-fn continuations_are_distributed_as_plain_ones() {
+fn speculative_continuations_follow_the_plain_distribution() {
     let rule = |verify: &str| json!({"type": "draft", "verify": verify, "adaptive": false, "n_max": 3});
     let mut tree = rule("rejection");
     tree["n_branches"] = json!(3);
@@ -134,7 +134,7 @@ fn row(system: &System, prompt: &[Value], more: Value) -> BTreeMap<u64, f64> {
 /// With shared noise, target and draft say the same as often as their distributions p and q predict:
 /// Σ_x 1 / Σ_y max(p_y / p_x, q_y / q_x), the chance that x wins both of the races that the noise decides.
 #[test]
-fn coupled_accepts_what_the_distributions_predict() {
+fn coupled_acceptance_matches_the_predicted_rate() {
     let system = start(json!({"n_ctx": 256}));
     let (mut checked, mut accepted, mut predicted, mut at_once) = (0.0, 0.0, 0.0, 0.0);
     for (seed, prompt) in prompts().iter().enumerate().step_by(3) {
@@ -175,7 +175,7 @@ fn coupled_accepts_what_the_distributions_predict() {
 /// `make exactness`. Every rule, several ways to draft and to sample.
 #[test]
 #[ignore = "takes a quarter of an hour and more on two cores; FOREDRAFT_CONTINUATIONS sets how many, 100000 without it"]
-fn a_hundred_thousand_continuations_are_distributed_as_plain_ones() {
+fn a_hundred_thousand_continuations_follow_the_plain_distribution() {
     let n = std::env::var("FOREDRAFT_CONTINUATIONS").map_or(100_000, |n| n.parse().expect("a number"));
     let rules: Vec<Value> = ["coupled", "match", "rejection", "block"]
         .iter()

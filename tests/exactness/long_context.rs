@@ -24,7 +24,7 @@ fn long_prompt(system: &System, n_tokens: usize) -> Vec<i64> {
 }
 
 #[test]
-fn without_shifts_a_full_context_ends_the_request() {
+fn full_context_ends_the_request_when_shifts_are_off() {
     let system = start(json!({"n_ctx": 96, "ctx_shift": false}));
     let request = json!({
         "prompt": "Once upon a time there was a child named Mia.", "temperature": 0.6, "seed": 3, "ignore_eos": true,
@@ -49,7 +49,7 @@ fn without_shifts_a_full_context_ends_the_request() {
 
 /// With every draft length, steps meet the context's end at another place.
 #[test]
-fn shifts_in_the_middle_of_a_step_change_nothing() {
+fn context_shift_inside_a_step_does_not_change_output() {
     let system = start(json!({"n_ctx": 80}));
     for n_keep in [0, 7, -1] {
         let request = json!({
@@ -73,7 +73,7 @@ fn shifts_in_the_middle_of_a_step_change_nothing() {
 
 /// Evaluations of the other slot are interrupted while this one's keys are turned to their new positions.
 #[test]
-fn cancels_next_door_spoil_no_shift() {
+fn cancelling_another_slot_does_not_spoil_a_shift() {
     let system = start(json!({"n_ctx": 64, "n_parallel": 2}));
     let request = json!({
         "prompt": "Once upon a time there was a child named Tom.", "n_predict": 500, "temperature": 0.6, "seed": 4,
@@ -103,7 +103,7 @@ fn extended(more: Value) -> System {
 }
 
 #[test]
-fn grouped_positions_are_the_same_for_every_batch_and_draft() {
+fn self_extend_output_is_independent_of_batch_size_and_draft() {
     let system = extended(json!({}));
     let prompt = long_prompt(&system, 200);
     let request = json!({
@@ -130,7 +130,7 @@ fn grouped_positions_are_the_same_for_every_batch_and_draft() {
 }
 
 #[test]
-fn a_grouped_cache_is_reused_as_far_as_it_is_the_same() {
+fn self_extend_cache_is_reused_as_far_as_positions_match() {
     let system = extended(json!({}));
     let prompt = long_prompt(&system, 260);
     let extend = SelfExtend::new(4, 48).expect("it comes out even");
@@ -157,7 +157,7 @@ fn a_grouped_cache_is_reused_as_far_as_it_is_the_same() {
 }
 
 #[test]
-fn a_grouped_context_ends_when_it_is_full_and_can_be_saved() {
+fn self_extend_context_ends_when_full_and_can_be_saved() {
     let system = extended(json!({"n_ctx": 256}));
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("grouped.session");
     let request = json!({
@@ -185,7 +185,7 @@ fn a_grouped_context_ends_when_it_is_full_and_can_be_saved() {
 }
 
 #[test]
-fn parts_behind_a_difference_are_moved_when_asked_for() {
+fn cache_reuse_moves_chunks_after_a_difference_when_enabled() {
     let pieces = |system: &System| {
         let tokens = long_prompt(system, 240);
         let [a, b, c] = [&tokens[..80], &tokens[80..140], &tokens[140..]];
@@ -231,7 +231,7 @@ fn parts_behind_a_difference_are_moved_when_asked_for() {
 /// llama.cpp cannot turn such keys, where heads have 32 numbers or ggml's rotation does not know the type: the text ends with the
 /// context instead of the process.
 #[test]
-fn keys_that_cannot_be_turned_are_not() {
+fn unsupported_key_types_end_the_request_instead_of_shifting() {
     for (kind, shifts) in [("f16", true), ("f32", true), ("bf16", false), ("q8_0", false), ("q4_0", false)] {
         let system = start(json!({"n_ctx": 96, "cache_type_k": kind, "cache_type_k_draft": kind}));
         let request = json!({"prompt": "Once upon a time", "n_predict": 200, "temperature": 0, "ignore_eos": true});
@@ -246,7 +246,7 @@ fn keys_that_cannot_be_turned_are_not() {
 
 /// A key that was divided is as one that was evaluated at its new position.
 #[test]
-fn divided_keys_are_turned_to_where_they_are_said_to_be() {
+fn divided_keys_are_rotated_to_their_new_positions() {
     let model = Arc::new(Model::load(&ModelParams::new(crate::common::model("target")), |_| true).expect("it loads"));
     let threads = Arc::new(ThreadPool::new(1).expect("a thread"));
     let keys = CacheType::F32;

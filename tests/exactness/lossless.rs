@@ -28,7 +28,7 @@ fn drawing_ways() -> Vec<Value> {
 }
 
 #[test]
-fn greedy_text_is_the_same_on_fifty_prompts() {
+fn greedy_output_is_unchanged_on_fifty_prompts() {
     let system = start(json!({"n_ctx": 512}));
     let prompts = prompts();
     assert_eq!(prompts.len(), 50);
@@ -49,7 +49,7 @@ fn greedy_text_is_the_same_on_fifty_prompts() {
 /// Without it a token is evaluated by other code alone than behind others, unless it is padded. Which is the default depends on
 /// the machine.
 #[test]
-fn texts_are_the_same_with_flash_attention_and_without() {
+fn speculation_is_exact_with_and_without_flash_attention() {
     for more in [
         json!({"flash_attn": "on"}),
         json!({"flash_attn": "off"}),
@@ -75,7 +75,7 @@ fn texts_are_the_same_with_flash_attention_and_without() {
 
 /// Several threads divide the keys of a single query where there are many: a token must not be alone then.
 #[test]
-fn long_texts_of_several_threads_are_the_same() {
+fn long_outputs_are_exact_with_several_threads() {
     let threads = json!({"n_ctx": 1024, "n_threads": 2, "n_threads_batch": 2});
     for more in [json!({}), json!({"n_parallel": 2}), json!({"flash_attn": "off"}), json!({"cache_type_v": "f32"})] {
         let system = start(with(&threads, more.clone()));
@@ -95,7 +95,7 @@ fn long_texts_of_several_threads_are_the_same() {
 
 /// From 64 tokens of a sequence on, ggml's flash attention sums up in another order.
 #[test]
-fn the_longest_drafts_leave_the_text_as_it_is() {
+fn longest_drafts_do_not_change_output() {
     for more in [json!({}), json!({"n_parallel": 2}), json!({"flash_attn": "on", "n_threads": 1})] {
         let system = start(with(&json!({"n_ctx": 1024, "n_threads": 2}), more.clone()));
         let mut accepted = 0;
@@ -116,7 +116,7 @@ fn the_longest_drafts_leave_the_text_as_it_is() {
 }
 
 #[test]
-fn sampled_text_is_the_same_for_a_seed() {
+fn sampled_output_is_unchanged_for_a_seed() {
     let system = start(json!({"n_ctx": 512}));
     for (index, prompt) in prompts().iter().enumerate().step_by(4) {
         for temperature in [0.5, 1.0, 1.5] {
@@ -136,7 +136,7 @@ fn sampled_text_is_the_same_for_a_seed() {
 }
 
 #[test]
-fn coupled_accepts_more_than_match_when_sampling() {
+fn coupled_accepts_at_least_as_many_as_match_when_sampling() {
     let system = start(json!({"n_ctx": 512}));
     let mut accepted = [0, 0];
     for (seed, prompt) in prompts().iter().enumerate() {
@@ -171,7 +171,7 @@ fn samplings() -> Vec<Value> {
 }
 
 #[test]
-fn every_sampler_leaves_speculation_lossless() {
+fn speculation_is_lossless_with_every_sampler() {
     let system = start(json!({"n_ctx": 512}));
     let settings = samplings();
     let (mut drafted, mut accepted) = (0, 0);
@@ -195,7 +195,7 @@ fn every_sampler_leaves_speculation_lossless() {
 
 /// Where the first branch is wrong another may be right: of two drafts of the same depth the one with branches brings more.
 #[test]
-fn branches_are_accepted() {
+fn tokens_on_draft_branches_are_accepted() {
     let system = start(json!({"n_ctx": 512}));
     let per_step = |speculative: Value| {
         let (mut tokens, mut steps) = (0.0, 0.0);
@@ -218,7 +218,7 @@ fn branches_are_accepted() {
 
 /// Slots with buffers of their own cannot share what branches have in common.
 #[test]
-fn where_there_can_be_no_branches_the_answer_says_so() {
+fn response_reports_why_branches_are_unavailable() {
     let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let ask = |speculative: Value| {
         let request =
@@ -244,7 +244,7 @@ fn where_there_can_be_no_branches_the_answer_says_so() {
 /// Also with samplers that learn, with grammars, through context shifts and beside others. (That their texts are
 /// distributed as plain ones: `tests/distribution.rs`, and `speculative::verify`'s tests.)
 #[test]
-fn rules_that_compare_probabilities_work_with_every_sampler() {
+fn rejection_and_block_work_with_every_sampler() {
     let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
     let mut accepted = 0;
     for (seed, setting) in samplings().iter().enumerate() {
@@ -284,7 +284,7 @@ fn rules_that_compare_probabilities_work_with_every_sampler() {
 }
 
 #[test]
-fn probabilities_of_accepted_tokens_are_those_of_sampled_ones() {
+fn accepted_tokens_report_the_same_probabilities_as_sampled_ones() {
     let system = start(json!({"n_ctx": 512}));
     let request = json!({"prompt": "Once upon a time there was a child named Tom.", "n_predict": 40, "temperature": 0, "n_probs": 4, "cache_prompt": false});
     let plain = complete(&system, Completion, &request);
@@ -307,7 +307,7 @@ fn probabilities_of_accepted_tokens_are_those_of_sampled_ones() {
 }
 
 #[test]
-fn eight_requests_together_give_what_each_gives_alone() {
+fn eight_concurrent_requests_match_each_alone() {
     let system = start(json!({"n_ctx": 2048, "n_parallel": 4}));
     let requests: Vec<Value> = prompts()
         .iter()
@@ -337,7 +337,7 @@ fn eight_requests_together_give_what_each_gives_alone() {
 
 /// Prompts that ggml's flash attention takes in tiles, which it does not take them in if they are divided to fit next to others.
 #[test]
-fn long_prompts_together_give_what_each_gives_alone() {
+fn concurrent_long_prompts_match_each_alone() {
     for more in [json!({}), json!({"flash_attn": "on", "n_threads": 1})] {
         let system = start(with(&json!({"n_ctx": 1024, "n_parallel": 3, "n_threads": 2}), more.clone()));
         let mut requests: Vec<Value> = (0..8)
@@ -366,7 +366,7 @@ fn long_prompts_together_give_what_each_gives_alone() {
 
 /// With one buffer for all, which has room for one of them, the others pause and go on.
 #[test]
-fn requests_that_share_too_few_cells_all_finish() {
+fn requests_sharing_too_few_cells_all_finish() {
     let system = start(json!({"n_ctx": 256, "n_parallel": 4, "kv_unified": true}));
     let requests: Vec<Value> = (0..6)
         .map(|seed| {
@@ -390,7 +390,7 @@ fn requests_that_share_too_few_cells_all_finish() {
 }
 
 #[test]
-fn text_goes_on_alike_through_context_shifts() {
+fn context_shifts_do_not_change_speculative_output() {
     let system = start(json!({"n_ctx": 128}));
     for (prompt, n_keep) in [("Once upon a time", 0), ("Tom was 7 years old and lived near the hill.", 5)] {
         let request = json!({
@@ -412,7 +412,7 @@ fn text_goes_on_alike_through_context_shifts() {
 
 /// Of a draft that was right, text goes out that ends before what may become a stop string; so do the probabilities.
 #[test]
-fn polled_probabilities_are_those_of_the_text() {
+fn polled_probabilities_match_the_polled_text() {
     let system = start(json!({"n_ctx": 512}));
     let mut held = 0;
     for prompt in prompts() {

@@ -82,12 +82,12 @@ pub fn rows() -> Vec<Row> {
 }
 
 #[test]
-fn gaps_are_filled() {
+fn infill_prompt_has_prefix_suffix_and_middle() {
     run(&start(fim(false)), &rows());
 }
 
 #[test]
-fn at_repository_level() {
+fn infill_prompt_uses_repository_tokens_when_present() {
     let system = start(fim(true));
     for way in [Way::Whole, Way::Speculative] {
         let request = with(
@@ -117,7 +117,7 @@ fn at_repository_level() {
 }
 
 #[test]
-fn with_the_suffix_first() {
+fn infill_prompt_can_start_with_the_suffix() {
     let system = start(with(&fim(false), json!({"spm_infill": true})));
     let seen = Seen::of(&system, Way::Whole, with(&base(Way::Whole), around()));
     let suffix = [ids(&seen, "\n"), vec![300], ids(&seen, "def <|im_end|>")].concat();
@@ -126,7 +126,7 @@ fn with_the_suffix_first() {
 }
 
 #[test]
-fn a_model_without_the_tokens_says_so() {
+fn infill_is_refused_without_fim_tokens() {
     let system = start(json!({"n_ctx": 64}));
     for request in [json!({"input_prefix": "a"}), json!({"input_suffix": "a"}), json!({"input_extra": [{"text": "a"}]})]
     {

@@ -88,7 +88,7 @@ pub fn rows() -> Vec<Row> {
         }),
         row(&["stop_type"], json!({"n_predict": 1, "seed": 3}), |seen| {
             stopped(seen, "limit", "");
-            // The others: eos, word and timeout above, cancelled in `a_cancelled_text_says_so`, error here.
+            // The others: eos, word and timeout above, cancelled in `cancelled_completion_reports_cancelled`, error here.
             let never = json!({"grammar": "root ::= \"\\u0001\" [a-z]", "logit_bias": bans(seen)});
             let request =
                 crate::common::with(&seen.request, crate::common::with(&json!({"n_predict": 3}), never)).to_string();
@@ -111,12 +111,12 @@ fn bans(seen: &Seen) -> Value {
 }
 
 #[test]
-fn when_a_text_ends() {
+fn stop_and_limit_fields_end_the_completion() {
     run(&start(json!({"n_ctx": 256})), &rows());
 }
 
 #[test]
-fn a_cancelled_text_says_so() {
+fn cancelled_completion_reports_cancelled() {
     let system = start(json!({"n_ctx": 256}));
     for way in [Way::Polled, Way::Speculative] {
         let request =

@@ -110,7 +110,7 @@ pub fn rows() -> Vec<Row> {
 }
 
 #[test]
-fn adapters_change_the_text_as_asked() {
+fn adapter_scales_change_the_output() {
     let (a, b) = (adapter("a", 1), adapter("b", 2));
     let system = start_with(&[(&a, 1.0), (&b, 0.0)], json!({}));
     run(&system, &rows());
@@ -123,7 +123,7 @@ fn adapters_change_the_text_as_asked() {
 
 /// Requests with different scales are never in one batch, and all get on.
 #[test]
-fn requests_with_different_scales_run_side_by_side() {
+fn requests_with_different_scales_all_complete() {
     let a = adapter("c", 1);
     let system = start_with(&[(&a, 1.0)], json!({"n_parallel": 4}));
     for way in [Way::Polled, Way::Speculative] {
@@ -146,7 +146,7 @@ fn requests_with_different_scales_run_side_by_side() {
 
 /// One that has its turn must not keep the others waiting until it ends.
 #[test]
-fn turns_are_taken() {
+fn requests_with_different_scales_are_scheduled_fairly() {
     let a = adapter("d", 1);
     let system = start_with(&[(&a, 1.0)], json!({"n_parallel": 2}));
     let family = Way::Polled.family();
@@ -166,7 +166,7 @@ fn turns_are_taken() {
 }
 
 #[test]
-fn an_adapter_that_cannot_be_loaded_is_an_error() {
+fn adapter_that_fails_to_load_fails_init() {
     let broken = adapter("e", 1);
     let bytes = std::fs::read(&broken.0).expect("the file");
     std::fs::write(&broken.0, &bytes[..bytes.len() - 4096]).expect("a file");
@@ -180,7 +180,7 @@ fn an_adapter_that_cannot_be_loaded_is_an_error() {
 
 /// A session file is of the scales that `init` says.
 #[test]
-fn sessions_are_of_the_scales_of_init() {
+fn sessions_require_the_scales_of_init() {
     let a = adapter("f", 1);
     let system = start_with(&[(&a, 1.0)], json!({}));
     let path = std::env::temp_dir().join(format!("foredraft-{}-lora.session", std::process::id()));
@@ -206,7 +206,7 @@ fn sessions_are_of_the_scales_of_init() {
 /// llama.cpp loads them, and calls what is not there, or fails an assertion, when it evaluates them: not before a request asks for
 /// one that is off at first.
 #[test]
-fn adapters_that_cannot_be_evaluated_are_refused() {
+fn adapters_that_cannot_be_decoded_are_refused() {
     let tensors =
         |layer: &str, a: [u64; 2], b: [u64; 2]| vec![(format!("{layer}.lora_a"), a), (format!("{layer}.lora_b"), b)];
     let integers = adapter_of("integers", 1, &tensors("blk.0.attn_q.weight", [256, 2], [2, 256]), 26);

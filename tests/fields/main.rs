@@ -32,7 +32,7 @@ const FIELDS: &str = "
 ";
 
 #[test]
-fn every_field_has_a_row() {
+fn every_documented_field_is_covered_by_a_row() {
     let tables = [
         sampling::rows(),
         prompts::rows(),

@@ -69,6 +69,6 @@ pub fn rows() -> Vec<Row> {
 }
 
 #[test]
-fn the_rest_is_served_in_every_way() {
+fn beams_sessions_predictions_and_schemas_work_on_every_endpoint() {
     run(&start(json!({"n_ctx": 256})), &rows());
 }

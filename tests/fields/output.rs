@@ -211,7 +211,7 @@ pub fn rows() -> Vec<Row> {
 }
 
 #[test]
-fn what_is_reported() {
+fn response_fields_have_the_documented_values() {
     run(&start(json!({"n_ctx": 256, "n_parallel": 2, "n_batch": 32, "model_alias": "stories"})), &rows());
 }
 
@@ -251,7 +251,7 @@ fn settings() -> Vec<Value> {
 }
 
 #[test]
-fn settings_fed_back_give_the_same_text() {
+fn generation_settings_reproduce_the_output() {
     let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
     let all = settings();
     assert!(all.len() > 40);

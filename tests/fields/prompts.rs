@@ -175,12 +175,12 @@ pub fn rows() -> Vec<Row> {
 }
 
 #[test]
-fn what_is_continued() {
+fn prompt_fields_select_what_is_continued() {
     run(&start(json!({"n_ctx": 256, "n_parallel": 4})), &rows());
 }
 
 #[test]
-fn with_fewer_slots_than_texts_and_with_shared_cells() {
+fn several_completions_share_few_slots_and_cells() {
     for init in [json!({"n_ctx": 256, "n_parallel": 2}), json!({"n_ctx": 512, "n_parallel": 3, "kv_unified": true})] {
         let system = start(init);
         let request = with(&base(Way::Whole), json!({"n_cmpl": 5, "cache_prompt": true}));
@@ -193,7 +193,7 @@ fn with_fewer_slots_than_texts_and_with_shared_cells() {
 }
 
 #[test]
-fn a_queue_takes_all_texts_or_none() {
+fn queue_accepts_all_completions_of_a_request_or_none() {
     let system = start(json!({"n_ctx": 256, "n_parallel": 2, "max_queue": 2}));
     let family = Way::Polled.family();
     let request = with(&base(Way::Polled), json!({"n_cmpl": 4, "n_predict": 200, "ignore_eos": true}));
@@ -212,7 +212,7 @@ fn a_queue_takes_all_texts_or_none() {
 }
 
 #[test]
-fn a_time_limit_ends_all_texts() {
+fn timeout_ends_all_completions_of_a_request() {
     let system = start(json!({"n_ctx": 256, "n_parallel": 2}));
     let more = json!({"n_cmpl": 4, "n_predict": -1, "ignore_eos": true, "timeout_ms": 300});
     let answer = complete(&system, Way::Whole.family(), &with(&base(Way::Whole), more));
@@ -223,7 +223,7 @@ fn a_time_limit_ends_all_texts() {
 
 /// The answer of `*_init` foretells what will be reused where that can be known.
 #[test]
-fn prompt_stats_foretell_what_is_reused() {
+fn prompt_stats_predict_prompt_reuse() {
     let system = start(json!({"n_ctx": 256, "n_parallel": 2}));
     for more in [json!({}), json!({"cache_prompt": false}), json!({"id_slot": 1}), json!({"n_beams": 2})] {
         let first = json!({"prompt": STORY, "n_predict": 4, "id_slot": 0});

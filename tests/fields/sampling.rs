@@ -390,6 +390,6 @@ fn dried(place: &Place, multiplier: f64, base: f64, allowed: usize, window: usiz
 }
 
 #[test]
-fn what_tokens_are_drawn_from() {
+fn sampler_fields_define_the_sampling_distribution() {
     run(&start(json!({"n_ctx": 256})), &rows());
 }

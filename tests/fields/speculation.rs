@@ -183,6 +183,6 @@ pub fn rows() -> Vec<Row> {
 }
 
 #[test]
-fn speculation_is_as_asked_for_in_every_way() {
+fn speculative_fields_work_on_every_endpoint() {
     run(&start(json!({"n_ctx": 256})), &rows());
 }

@@ -79,7 +79,7 @@ fn tokens_and_back(system: &System) {
 }
 
 #[test]
-fn tokens_templates_and_what_is_wrong_with_them() {
+fn tokenize_detokenize_and_templates_follow_the_documentation() {
     let system = start(json!({"n_ctx": 64}));
     tokens_and_back(&system);
     for (request, expected) in [
@@ -105,7 +105,7 @@ fn tokens_templates_and_what_is_wrong_with_them() {
 }
 
 #[test]
-fn a_model_with_only_its_vocabulary() {
+fn vocab_only_model_tokenizes_and_nothing_else() {
     let system = System::new();
     let init = json!({"model": model("target"), "vocab_only": true, "log_level": "error"}).to_string();
     system.init(init.as_bytes()).expect("a vocabulary");
@@ -125,7 +125,7 @@ fn a_model_with_only_its_vocabulary() {
 }
 
 #[test]
-fn embeddings_are_pooled_and_scaled_as_asked() {
+fn embeddings_are_pooled_and_normalized_as_requested() {
     let text = "Tom had a red hat.";
     let [last, mean, first] =
         ["last", "mean", "cls"].map(|pooling| start(json!({"n_ctx": 64, "embedding": true, "pooling": pooling})));
@@ -170,7 +170,7 @@ fn embeddings_are_pooled_and_scaled_as_asked() {
 
 /// Embeddings are asked for without a pause, from two threads.
 #[test]
-fn embeddings_do_not_stop_the_texts() {
+fn embeddings_do_not_starve_completions() {
     let system = start(json!({"embedding": true, "n_parallel": 2}));
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -48,7 +48,7 @@ fn answers() -> Vec<(String, Value)> {
 }
 
 #[test]
-fn every_function_from_inside_the_update_callback() {
+fn update_callback_may_call_every_function() {
     let _turn = loaded(json!({"max_queue": 64}));
     answers();
     set_update_callback(Some(on_update), 0);
@@ -71,7 +71,7 @@ fn every_function_from_inside_the_update_callback() {
 }
 
 #[test]
-fn every_function_from_inside_the_log_callback() {
+fn log_callback_may_call_every_function() {
     let _turn = loaded(json!({"log_level": "warn"}));
     answers();
     set_log_callback(Some(on_line), 0);
@@ -107,7 +107,7 @@ extern "C" fn collect(level: i32, text: *const c_char, user: *mut c_void) {
 }
 
 #[test]
-fn log_lines_come_with_their_level_and_the_hosts_pointer() {
+fn log_callback_gets_the_level_and_the_user_pointer() {
     const USER: usize = 7;
     let _turn = turn();
     let lines = || std::mem::take(&mut *LINES.lock().expect("not poisoned"));
@@ -153,7 +153,7 @@ extern "C" fn load_anew(_id: u64, _user: *mut c_void) {
 }
 
 #[test]
-fn unloading_and_loading_from_inside_a_callback() {
+fn callback_may_unload_and_load() {
     let _turn = loaded(json!({}));
     set_update_callback(Some(unload), 0);
     assert_eq!(call("get_completion", &endless())["stop_type"], "cancelled");
@@ -181,7 +181,7 @@ extern "C" fn replace_itself_in_log(_level: i32, _text: *const c_char, _user: *m
 }
 
 #[test]
-fn callbacks_replaced_at_any_moment() {
+fn callbacks_can_be_replaced_at_any_time() {
     let _turn = loaded(json!({}));
     set_update_callback(Some(replace_itself), 0);
     let answer =

@@ -30,7 +30,7 @@ fn load(path: &str) -> i32 {
 }
 
 #[test]
-fn files_that_are_no_models() {
+fn non_model_files_are_refused() {
     let _turn = turn();
     let draft = std::fs::read(model("draft")).expect("a shipped model");
     for (path, part) in [
@@ -68,7 +68,7 @@ fn fields(path: &str) -> [(&'static str, Value); 3] {
 
 /// To open one would wait for its other end, and nobody has that.
 #[test]
-fn pipes_are_refused() {
+fn named_pipes_are_refused() {
     let _turn = turn();
     let pipe = folder().join("pipe");
     // From an earlier run.
@@ -85,7 +85,7 @@ fn pipes_are_refused() {
 }
 
 #[test]
-fn failures_name_their_field_and_have_their_number() {
+fn init_failures_name_the_field_and_return_its_code() {
     let _turn = turn();
     for (more, number, field) in [
         (json!({"devices": ["nowhere"]}), 3, "devices: "),
@@ -103,7 +103,7 @@ fn failures_name_their_field_and_have_their_number() {
 
 /// What answers at an address need not be a ggml RPC server.
 #[test]
-fn rpc_servers_that_are_none() {
+fn addresses_without_an_rpc_server_are_refused() {
     let _turn = turn();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address").to_string();
@@ -120,7 +120,7 @@ fn rpc_servers_that_are_none() {
 
 /// llama.cpp splits texts for this vocabulary by `std::regex`, which calls itself for each character of a word.
 #[test]
-fn words_that_are_longer_than_a_stack() {
+fn very_long_words_do_not_overflow_the_stack() {
     let _turn = turn();
     let gguf = Gguf::read(&model("target"));
     let pre = gguf.value("tokenizer.ggml.pre");
@@ -137,7 +137,7 @@ fn words_that_are_longer_than_a_stack() {
 }
 
 #[test]
-fn truncated_files() {
+fn truncated_model_files_are_refused() {
     let _turn = turn();
     let gguf = Gguf::read(&model("draft"));
     let mut random = Random::new(1);
@@ -154,7 +154,7 @@ fn truncated_files() {
 /// Damaged headers, made so that each would fail an assertion of llama.cpp's, and seeded ones. They are loaded in a
 /// process of its own: an assertion would end this one, and with it all other tests.
 #[test]
-fn damaged_headers() {
+fn damaged_model_headers_do_not_abort_the_process() {
     let gguf = Gguf::read(&model("draft"));
     let number = |key: &str, value: u32| gguf.with(gguf.value(key).start, &value.to_le_bytes());
     let float = |key: &str, value: f32| gguf.with(gguf.value(key).start, &value.to_le_bytes());
@@ -200,7 +200,7 @@ fn damaged_headers() {
     let list: Vec<String> = files.iter().map(|(name, bytes)| file(&format!("damaged {name}.gguf"), bytes)).collect();
     let list_file = file("damaged.list", list.join("\n").as_bytes());
     let child = Command::new(std::env::current_exe().expect("a test has a path"))
-        .args(["--exact", "files::load_what_the_parent_wrote", "--include-ignored", "--nocapture"])
+        .args(["--exact", "files::child_loads_damaged_files", "--include-ignored", "--nocapture"])
         .env("FOREDRAFT_HOSTILE_LIST", list_file)
         .output()
         .expect("a test can be started");
@@ -212,10 +212,10 @@ fn damaged_headers() {
 }
 
 #[test]
-#[ignore = "run by damaged_headers, which says what to load"]
-fn load_what_the_parent_wrote() {
+#[ignore = "run by damaged_model_headers_do_not_abort_the_process, which says what to load"]
+fn child_loads_damaged_files() {
     let _turn = turn();
-    let list = std::env::var("FOREDRAFT_HOSTILE_LIST").expect("set by damaged_headers");
+    let list = std::env::var("FOREDRAFT_HOSTILE_LIST").expect("set by damaged_model_headers_do_not_abort_the_process");
     for path in std::fs::read_to_string(list).expect("the list is there").lines() {
         println!("loading {path}");
         // A thread of llama.cpp's own comes upon a wrong epsilon, where an assertion could not be caught any more. The
@@ -237,7 +237,7 @@ fn load_what_the_parent_wrote() {
 
 /// Weights that are no numbers give no probabilities: an error, and nothing else.
 #[test]
-fn models_that_compute_nothing() {
+fn models_with_nan_weights_report_model_error() {
     let turn = turn();
     let gguf = Gguf::read(&model("draft"));
     let data = gguf.tensors.end.next_multiple_of(32);
@@ -276,7 +276,7 @@ fn check_translated(draft: &str, difference: &Value) {
 }
 
 #[test]
-fn a_draft_with_another_vocabulary() {
+fn draft_with_another_vocabulary_is_mapped() {
     let gguf = Gguf::read(&model("draft"));
     let tokens = gguf.tokens();
     // A token that occurs in no merge, so that the file stays whole: the last one of one byte's length or more.
@@ -291,7 +291,7 @@ fn a_draft_with_another_vocabulary() {
 }
 
 #[test]
-fn a_draft_whose_context_is_too_short_says_so() {
+fn draft_with_too_short_a_context_reports_why() {
     // llama.cpp makes no context of less than 256.
     let _turn = loaded(json!({"n_ctx_draft": 256, "n_ctx": 512}));
     let request = json!({"prompt": vec![5; 400], "n_predict": 8, "temperature": 0, "ignore_eos": true});

@@ -17,7 +17,7 @@ enum Fate {
 }
 
 #[test]
-fn hostile_grammars() {
+fn hostile_grammars_are_refused_or_end_the_request() {
     use Fate::{Dead, Refused, Text};
     let _turn = loaded(json!({}));
     let text = |text: &str| Text(text.to_owned());
@@ -79,8 +79,8 @@ fn hostile_grammars() {
 /// A repetition whose upper bound is below the lower one makes llama.cpp's parser count down from 2^64, adding a rule
 /// each time; a short grammar of repeated long strings takes gigabytes. Tried by a process of its own, with a limit.
 #[test]
-fn repetitions_that_would_eat_the_memory() {
-    let limited = "ulimit -v 4000000; exec timeout 600 \"$0\" --exact grammars::try_repetitions --include-ignored";
+fn huge_grammar_repetitions_are_refused() {
+    let limited = "ulimit -v 4000000; exec timeout 600 \"$0\" --exact grammars::child_tries_huge_repetitions --include-ignored";
     let program = std::env::current_exe().expect("a test has a path");
     let child = Command::new("sh").arg("-c").arg(limited).arg(program).output().expect("a test can be started");
     let printed = [child.stdout, child.stderr].map(|output| String::from_utf8_lossy(&output).into_owned()).concat();
@@ -88,8 +88,8 @@ fn repetitions_that_would_eat_the_memory() {
 }
 
 #[test]
-#[ignore = "run by repetitions_that_would_eat_the_memory, which limits what it can eat"]
-fn try_repetitions() {
+#[ignore = "run by huge_grammar_repetitions_are_refused, which limits what it can eat"]
+fn child_tries_huge_repetitions() {
     let _turn = loaded(json!({}));
     for grammar in [
         "root ::= \"a\"{5,2}".to_owned(),

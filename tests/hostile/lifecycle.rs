@@ -67,7 +67,7 @@ fn talkative() -> String {
 }
 
 #[test]
-fn every_function_during_a_load() {
+fn functions_report_loading_during_a_load() {
     let _turn = turn();
     GATE.close();
     init_async(Some(talkative().as_bytes()));
@@ -101,7 +101,7 @@ fn deinit_aborts_a_load() {
 }
 
 #[test]
-fn of_several_loads_the_last_counts() {
+fn last_of_several_async_loads_wins() {
     let _turn = turn();
     GATE.close();
     let first = thread::spawn(|| init(Some(talkative().as_bytes())));
@@ -142,7 +142,7 @@ fn ended_by(end: impl FnOnce()) -> Vec<Value> {
 }
 
 #[test]
-fn deinit_while_requests_run() {
+fn deinit_cancels_running_requests() {
     let _turn = loaded(json!({"n_parallel": 2, "n_ctx": 1024}));
     for answer in ended_by(deinit) {
         assert_eq!(answer["stop_type"], "cancelled", "{answer}");
@@ -153,7 +153,7 @@ fn deinit_while_requests_run() {
 }
 
 #[test]
-fn init_while_requests_run() {
+fn init_cancels_running_requests() {
     let _turn = loaded(json!({"n_parallel": 2, "n_ctx": 1024}));
     for answer in ended_by(|| assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0)) {
         assert_eq!(answer["stop_type"], "cancelled", "{answer}");
@@ -166,7 +166,7 @@ fn init_while_requests_run() {
 }
 
 #[test]
-fn vocab_only_and_embeddings() {
+fn vocab_only_and_embedding_models_limit_the_functions() {
     let _turn = turn();
     assert_eq!(init(Some(command(json!({"vocab_only": true})).to_string().as_bytes())), 0, "{}", status());
     assert_eq!(call("tokenize", &json!({"text": "Once"}))["success"], true);
@@ -194,7 +194,7 @@ fn vocab_only_and_embeddings() {
 }
 
 #[test]
-fn init_and_deinit_again_and_again() {
+fn repeated_init_and_deinit_work() {
     let _turn = turn();
     for _ in 0..10 {
         init_async(Some(command(json!({})).to_string().as_bytes()));
@@ -233,7 +233,7 @@ fn deinit_joins_the_threads_of_init_async() {
 
 /// The old server belongs to no thread that may be late: `deinit` ends it, and waits for its callbacks.
 #[test]
-fn deinit_ends_what_init_async_was_to_replace() {
+fn deinit_ends_the_server_that_init_async_was_replacing() {
     let _turn = loaded(json!({}));
     GATE.close_for_updates();
     submit("async_completion_init", &endless());
@@ -251,7 +251,7 @@ fn deinit_ends_what_init_async_was_to_replace() {
 }
 
 #[test]
-fn chat_templates_by_name() {
+fn chat_template_can_be_chosen_by_name() {
     let messages = json!([{"role": "user", "content": "Hi"}]);
     let chatml = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
     let with = |template: &str| json!({"messages": messages, "chat_template": template});
@@ -273,7 +273,7 @@ fn chat_templates_by_name() {
 }
 
 #[test]
-fn the_version_is_the_librarys_for_ever() {
+fn version_string_is_static() {
     let turn = loaded(json!({}));
     let first = version();
     assert_eq!(status()["version"], first.1);

@@ -59,7 +59,7 @@ fn requests() -> Vec<(&'static str, Value)> {
 }
 
 #[test]
-fn requests_leave_nothing_behind() {
+fn requests_do_not_leak_memory() {
     let _turn = loaded(json!({}));
     let requests = requests();
     flat("requests", 40, 300, BOUND, |round| {
@@ -72,7 +72,7 @@ fn requests_leave_nothing_behind() {
 }
 
 #[test]
-fn queued_and_cancelled_requests_leave_nothing_behind() {
+fn queued_and_cancelled_requests_do_not_leak_memory() {
     let _turn = loaded(json!({}));
     flat("queued requests", 40, 300, BOUND, |round| {
         let family = ["async_completion", "speculative_completion"][round % 2];
@@ -87,7 +87,7 @@ fn queued_and_cancelled_requests_leave_nothing_behind() {
 }
 
 #[test]
-fn loads_leave_nothing_behind() {
+fn loads_do_not_leak_memory() {
     let _turn = turn();
     let command = command(json!({"embedding": true, "n_parallel": 2})).to_string();
     flat("loads", 5, 40, 1024, |round| {

@@ -13,7 +13,7 @@ use crate::c::{
 const FAMILIES: [&str; 2] = ["async_completion", "speculative_completion"];
 
 #[test]
-fn unknown_requests() {
+fn unknown_ids_are_not_found() {
     let _turn = loaded(json!({}));
     for family in FAMILIES {
         for name in [format!("{family}_poll"), format!("{family}_cancel")] {
@@ -60,7 +60,7 @@ fn finished_and_cancelled_requests_stay_finished() {
 }
 
 #[test]
-fn a_request_from_before_a_new_init_is_unknown() {
+fn ids_from_before_a_new_init_are_unknown() {
     let _turn = loaded(json!({}));
     let id = submit("async_completion_init", &endless());
     assert_eq!(crate::c::init(Some(crate::c::command(json!({})).to_string().as_bytes())), 0);
@@ -69,7 +69,7 @@ fn a_request_from_before_a_new_init_is_unknown() {
 }
 
 #[test]
-fn a_full_queue() {
+fn full_queue_refuses_new_requests() {
     let _turn = loaded(json!({"max_queue": 2}));
     let running = submit("async_completion_init", &endless());
     wait_for_state("async_completion", running, "generating");
@@ -94,7 +94,7 @@ fn a_full_queue() {
 
 /// While its prompt is evaluated as one batch.
 #[test]
-fn the_status_tells_of_what_has_just_begun() {
+fn status_shows_a_request_that_has_just_started() {
     let _turn = loaded(json!({"n_ctx": 2048}));
     let prompt: Vec<u32> = (0..1900).map(|n| 300 + n * n % 700).collect();
     let id = submit("async_completion_init", &json!({"prompt": prompt, "n_predict": 1}));
@@ -130,7 +130,7 @@ fn cancelled_requests_leave_the_queue() {
 
 /// Of those that nobody polls, the ones that ended first are forgotten, not a long one that has only just ended.
 #[test]
-fn results_that_nobody_polls() {
+fn oldest_unpolled_results_are_dropped() {
     let _turn = loaded(json!({"n_parallel": 2}));
     let in_slot = |index: u32| {
         let mut request = endless();
@@ -157,7 +157,7 @@ fn results_that_nobody_polls() {
 }
 
 #[test]
-fn a_cancel_at_every_stage() {
+fn request_can_be_cancelled_at_every_stage() {
     let _turn = loaded(json!({"n_ctx": 16384, "n_batch": 512, "max_queue": 8}));
     let long = json!({"prompt": vec![1; 16000], "n_predict": 1, "cache_prompt": false});
     for family in FAMILIES {
@@ -198,7 +198,7 @@ fn a_cancel_at_every_stage() {
 
 /// One request's cancel is no other's business.
 #[test]
-fn a_cancel_disturbs_nobody_else() {
+fn cancelling_one_request_does_not_affect_others() {
     let _turn = loaded(json!({"n_parallel": 4, "n_ctx": 4096}));
     let alone = json!({"prompt": "Once upon a time", "n_predict": 40, "temperature": 0});
     let expected = call("get_completion", &alone)["content"].clone();
@@ -217,7 +217,7 @@ fn a_cancel_disturbs_nobody_else() {
 /// A request has no number while its text is made tokens and its grammar is read: a cancel then finds the newest of those that
 /// have one. It does not wait, and what comes later is cancelled if, and only if, a cancel has said so.
 #[test]
-fn a_cancel_meets_a_request_that_is_still_being_read() {
+fn cancel_during_parsing_does_not_wait_or_hit_the_wrong_request() {
     let _turn = loaded(json!({"n_ctx": 256}));
     let grammar: String = (0..2000).map(|rule| format!("r{rule} ::= [a-z]{{1,9}} r{}?\n", rule + 1)).collect();
     let request = json!({
@@ -263,7 +263,7 @@ fn a_cancel_meets_a_request_that_is_still_being_read() {
 
 /// Its caller waits for all of the text, and a poll by the id that the callback tells must not take any of it.
 #[test]
-fn a_poll_takes_nothing_from_a_request_that_is_waited_for() {
+fn poll_takes_no_updates_from_a_blocking_completion() {
     static SEEN: Mutex<Vec<(u64, Value)>> = Mutex::new(Vec::new());
     extern "C" fn poll(id: u64, _user: *mut c_void) {
         SEEN.lock().expect("not poisoned").push((id, call("async_completion_poll", &json!({"id": id}))));
@@ -284,7 +284,7 @@ fn a_poll_takes_nothing_from_a_request_that_is_waited_for() {
 
 /// The engine may be done with a request before its number is returned.
 #[test]
-fn a_request_is_known_as_soon_as_there_is_news_of_it() {
+fn id_is_valid_as_soon_as_the_callback_reports_it() {
     static CODES: Mutex<Vec<Value>> = Mutex::new(Vec::new());
     extern "C" fn poll(id: u64, _user: *mut c_void) {
         CODES.lock().expect("not poisoned").push(call("async_completion_poll", &json!({"id": id}))["success"].clone());

@@ -25,11 +25,11 @@ fn alone(name: &str, how: &str) -> Output {
 }
 
 #[test]
-fn a_host_may_exit_at_any_time() {
+fn host_can_exit_at_any_time() {
     let after = (0..8).map(|n| format!("{} ms after it begins to load", n * n * 5));
     let others = ["while it generates", "while it loads again", "when it is idle", "after deinit"].map(str::to_owned);
     for how in others.into_iter().chain(after) {
-        let child = alone("exit_as_the_parent_says", &how);
+        let child = alone("child_exits_while_the_library_is_busy", &how);
         assert_eq!(
             child.status.code(),
             Some(EXITED),
@@ -41,8 +41,8 @@ fn a_host_may_exit_at_any_time() {
 }
 
 #[test]
-#[ignore = "run by a_host_may_exit_at_any_time"]
-fn exit_as_the_parent_says() {
+#[ignore = "run by host_can_exit_at_any_time"]
+fn child_exits_while_the_library_is_busy() {
     extern "C" fn linger() {
         std::thread::sleep(Duration::from_millis(700));
     }
@@ -74,23 +74,23 @@ fn exit_as_the_parent_says() {
 }
 
 #[test]
-fn without_a_callback_the_log_goes_to_stderr() {
-    let child = alone("log_as_the_parent_says", "");
+fn log_goes_to_stderr_without_a_callback() {
+    let child = alone("child_logs_a_failed_init", "");
     let [out, err] = [child.stdout, child.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(child.status.success(), "{out}{err}");
     assert!(err.contains("/nowhere.gguf") && !out.contains("/nowhere.gguf"), "{out}{err}");
 }
 
 #[test]
-#[ignore = "run by without_a_callback_the_log_goes_to_stderr"]
-fn log_as_the_parent_says() {
+#[ignore = "run by log_goes_to_stderr_without_a_callback"]
+fn child_logs_a_failed_init() {
     let _turn = turn();
     set_log_callback(None, 0);
     assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
 }
 
 #[test]
-fn a_fork_is_told_that_it_has_no_model() {
+fn forked_child_has_no_model() {
     let _turn = loaded(json!({}));
     works();
     // SAFETY: what the child calls is what this test is about; it ends by `_exit` or its alarm.
@@ -122,15 +122,15 @@ const SMALL_STACK: usize = 128 << 10;
 
 /// The host's threads need no large stacks: not to load models, and not for what requests ask.
 #[test]
-fn every_function_works_on_a_small_stack() {
-    let child = alone("call_from_a_small_stack", "");
+fn functions_work_on_a_small_stack() {
+    let child = alone("child_calls_every_function_on_a_small_stack", "");
     let [out, err] = [child.stdout, child.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(child.status.success(), "{}: {out}{err}", child.status);
 }
 
 #[test]
-#[ignore = "run by every_function_works_on_a_small_stack"]
-fn call_from_a_small_stack() {
+#[ignore = "run by functions_work_on_a_small_stack"]
+fn child_calls_every_function_on_a_small_stack() {
     fn on_small_stack<R: Send>(what: &str, call: impl FnOnce() -> R + Send) -> R {
         println!("{what}");
         std::thread::scope(|scope| {

@@ -10,7 +10,7 @@ fn with(key: &str, value: Value) -> Value {
 }
 
 #[test]
-fn wrong_types_and_ranges_are_refused_by_name() {
+fn wrong_types_and_ranges_are_refused_with_the_field_name() {
     let _turn = loaded(json!({}));
     let numbers = [
         ("temperature", -1e39, 1001.0),
@@ -119,7 +119,7 @@ fn token_ids_outside_the_vocabulary_are_refused() {
 }
 
 #[test]
-fn prompts_of_any_length() {
+fn prompts_of_any_length_are_handled() {
     let turn = loaded(json!({}));
     for (prompt, truncated) in [
         (json!(""), false),
@@ -161,7 +161,7 @@ fn prompts_of_any_length() {
 }
 
 #[test]
-fn a_word_of_two_megabytes() {
+fn two_megabyte_word_is_tokenized() {
     let _turn = loaded(json!({}));
     let word = "a".repeat(2 << 20);
     let answer = call("tokenize", &json!({"text": word, "add_special": false}));
@@ -173,7 +173,7 @@ fn a_word_of_two_megabytes() {
 }
 
 #[test]
-fn banning_every_token_but_one_or_all() {
+fn logit_bias_may_ban_all_tokens_or_all_but_one() {
     let _turn = loaded(json!({}));
     let all = |bias: Value| (0..1536).map(|token| json!([token, bias])).collect::<Vec<_>>();
     let answer = call("get_completion", &with("logit_bias", json!(all(json!(false)))));
@@ -191,7 +191,7 @@ fn banning_every_token_but_one_or_all() {
 }
 
 #[test]
-fn absurd_settings_that_are_allowed() {
+fn extreme_but_valid_settings_are_accepted() {
     let _turn = loaded(json!({}));
     let check = |more: Value| {
         for name in ["get_completion", "speculative_completion"] {
@@ -226,7 +226,7 @@ fn absurd_settings_that_are_allowed() {
 }
 
 #[test]
-fn the_probabilities_of_the_whole_vocabulary() {
+fn n_probs_may_cover_the_whole_vocabulary() {
     let _turn = loaded(json!({}));
     for n_probs in [1536, 1 << 20] {
         let answer = call("speculative_completion", &with("n_probs", json!(n_probs)));
@@ -241,7 +241,7 @@ fn the_probabilities_of_the_whole_vocabulary() {
 }
 
 #[test]
-fn a_time_limit_at_every_stage() {
+fn timeout_applies_at_every_stage() {
     let _turn = loaded(json!({"n_ctx": 16384, "n_batch": 512}));
     let stop_type = |name: &str, request: &Value| {
         let answer = call(name, request);

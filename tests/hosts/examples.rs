@@ -81,21 +81,21 @@ fn built(source: &str, standard: &str, flags: &[&str]) -> Option<PathBuf> {
 }
 
 #[test]
-fn chat_in_c() {
+fn c_chat_example_prints_the_plain_output() {
     if let Some(program) = built("chat.c", "c99", &[]) {
         check_chat(|| Command::new(&program));
     }
 }
 
 #[test]
-fn chat_in_cpp() {
+fn cpp_chat_example_prints_the_plain_output() {
     if let Some(program) = built("chat.cpp", "c++17", &[]) {
         check_chat(|| Command::new(&program));
     }
 }
 
 #[test]
-fn chat_in_python() {
+fn python_chat_example_prints_the_plain_output() {
     if have("python3", &["-c", "import ctypes"], "chat.py") {
         check_chat(|| {
             let mut command = Command::new("python3");
@@ -106,7 +106,7 @@ fn chat_in_python() {
 }
 
 #[test]
-fn chat_in_node() {
+fn node_chat_example_prints_the_plain_output() {
     if have("node", &["-e", "import('koffi').catch(() => process.exit(1))"], "chat.mjs") {
         check_chat(|| {
             let mut command = Command::new("node");
@@ -117,7 +117,7 @@ fn chat_in_node() {
 }
 
 #[test]
-fn chat_in_rust() {
+fn rust_chat_example_prints_the_plain_output() {
     let program = library_folder().with_file_name("examples").join("chat");
     if have("test", &["-x", program.to_str().expect("UTF-8 path")], "chat.rs, which a full `cargo test` builds") {
         check_chat(|| Command::new(&program));
@@ -126,7 +126,7 @@ fn chat_in_rust() {
 
 /// AddressSanitizer reports every string that is not released, and every read of one that was.
 #[test]
-fn chat_in_c_leaks_nothing() {
+fn c_chat_example_has_no_leaks_under_address_sanitizer() {
     let sanitizer = ["-fsanitize=address", "-g"];
     let probe = folder("sanitizer");
     let (source, program) = (probe.join("probe.c"), probe.join("probe"));
@@ -142,7 +142,7 @@ fn chat_in_c_leaks_nothing() {
 }
 
 #[test]
-fn an_old_host_works_unchanged() {
+fn host_written_for_the_old_server_works_unchanged() {
     let Some(program) = built("old_host.c", "c99", &[]) else { return };
     let replies = printed(Command::new(program).arg("Once upon a time"), "");
     let updates: Vec<Value> = replies
@@ -158,7 +158,7 @@ fn an_old_host_works_unchanged() {
 
 /// The demo fails by itself when the tokens' text is not the content. How much it drafts depends on what pays here.
 #[test]
-fn the_demo_shows_the_shipped_pair() {
+fn demo_runs_on_the_shipped_models() {
     let demo = library_folder().with_file_name("examples").join("demo");
     if have("test", &["-x", demo.to_str().expect("UTF-8 path")], "the demo, which a full `cargo test` builds") {
         let text = printed(Command::new(demo).args(["models/stories-target.gguf", "models/stories-draft.gguf"]), "");

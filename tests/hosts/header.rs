@@ -23,7 +23,7 @@ const STANDARDS: [(&str, [&str; 2]); 10] = [
 
 /// `make header` sets UPDATE_HEADER, which copies instead of comparing.
 #[test]
-fn the_headers_are_what_cbindgen_makes_of_the_code() {
+fn headers_match_cbindgen_output() {
     for header in HEADERS {
         let made = Path::new(env!("OUT_DIR")).join(header); // by build.rs
         let made = std::fs::read_to_string(&made).unwrap_or_else(|error| panic!("{}: {error}", made.display()));
@@ -73,7 +73,7 @@ fn known(language: &str, names: [&'static str; 2]) -> Option<&'static str> {
 }
 
 #[test]
-fn every_header_compiles_alone_without_a_warning_in_every_standard() {
+fn headers_compile_alone_without_warnings_in_every_standard() {
     for (language, names) in STANDARDS {
         let Some(standard) = known(language, names) else { continue };
         for header in HEADERS {
@@ -86,7 +86,7 @@ fn every_header_compiles_alone_without_a_warning_in_every_standard() {
 
 /// A name that a host may have itself is no name of the new header's.
 #[test]
-fn the_new_header_leaves_the_hosts_names_alone() {
+fn foredraft_header_does_not_clash_with_host_names() {
     let source = "#include \"foredraft.h\"\n\
         static const char *version = \"mine\";\nstatic int init(double x) { return version[0] + (int)x; }\n\
         int main(void) { return init(1.5) + FOREDRAFT_VERSION_MAJOR + FOREDRAFT_VERSION_MINOR + FOREDRAFT_VERSION_PATCH\n\
@@ -122,7 +122,7 @@ void deinit();
 "#;
 
 #[test]
-fn the_old_servers_declarations_agree() {
+fn declarations_match_the_old_server() {
     let calls =
         "int call(void) { deinit(); return init(poll_system_status()) + (async_completion_poll(NULL) != NULL); }\n";
     for (language, standard) in [("c", "c99"), ("c++", "c++17")] {

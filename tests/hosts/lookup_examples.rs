@@ -18,7 +18,7 @@ fn number(printed: &str, name: &str) -> f64 {
 }
 
 #[test]
-fn a_text_becomes_a_cache_and_is_drafted_from_it() {
+fn lookup_programs_create_merge_and_measure_a_cache() {
     let folder = folder("lookup_examples");
     let path = |name: &str| folder.join(name);
     let names = ["Mia", "Tom", "Nora"];
@@ -61,7 +61,7 @@ fn a_text_becomes_a_cache_and_is_drafted_from_it() {
 }
 
 #[test]
-fn mistakes_are_explained() {
+fn lookup_programs_explain_usage_errors() {
     for name in ["lookup_create", "lookup_merge", "lookup_stats"] {
         let help = run(program(name).arg("--help"), "");
         assert!(help.starts_with(name), "{help}");

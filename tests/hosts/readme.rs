@@ -11,7 +11,7 @@ const END: &str = "<!-- /samplers -->";
 
 /// UPDATE_README writes the table instead of comparing it.
 #[test]
-fn the_table_of_samplers_is_the_codes() {
+fn sampler_table_in_the_reference_matches_the_code() {
     let path = root().join("docs/reference.md");
     let reference = std::fs::read_to_string(&path).expect("docs/reference.md");
     let (before, rest) = reference.split_once(BEGIN).expect("the table's begin");
@@ -51,7 +51,7 @@ fn prints(command: &mut Command) {
 }
 
 #[test]
-fn the_first_call_in_c() {
+fn readme_example_in_c_runs() {
     if have(&compiler("c"), &["--version"], "the README's C") {
         let (source, program) = (written("c", "hello.c"), folder("readme").join("hello"));
         let mut build = Command::new(compiler("c"));
@@ -64,14 +64,14 @@ fn the_first_call_in_c() {
 }
 
 #[test]
-fn the_first_call_in_python() {
+fn readme_example_in_python_runs() {
     if have("python3", &["-c", "import ctypes"], "the README's Python") {
         prints(Command::new("python3").arg(written("python", "hello.py")));
     }
 }
 
 #[test]
-fn the_first_call_in_node() {
+fn readme_example_in_node_runs() {
     if have("node", &["-e", "import('koffi').catch(() => process.exit(1))"], "the README's JavaScript") {
         let file = written("js", "hello.mjs");
         // Beside examples/node_modules, where koffi is found.

@@ -16,7 +16,7 @@ fn old_names() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_library_exports_the_contract_and_nothing_else() {
+fn library_exports_only_the_documented_functions() {
     if !have("nm", &["--version"], "the library's symbols") {
         return;
     }
@@ -36,7 +36,7 @@ fn declared(header: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn each_header_declares_its_part_of_the_contract_and_nothing_else() {
+fn each_header_declares_only_its_documented_functions() {
     assert_eq!(declared("foredraft.h"), new_names());
     assert_eq!(declared("rpcserver.h"), old_names());
     assert!(new_names().iter().all(|name| name.starts_with("foredraft_")), "new names carry the prefix");

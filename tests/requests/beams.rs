@@ -12,7 +12,7 @@ fn logprob(answer: &Value) -> f64 {
 }
 
 #[test]
-fn beams_find_more_probable_texts_than_greed_does() {
+fn beam_search_finds_more_probable_outputs_than_greedy() {
     let system = start(json!({"n_ctx": 512}));
     let (mut better, mut worse) = (0, 0);
     for prompt in prompts().iter().step_by(3) {
@@ -31,7 +31,7 @@ fn beams_find_more_probable_texts_than_greed_does() {
 }
 
 #[test]
-fn the_probabilities_are_those_of_the_text() {
+fn beam_probabilities_match_the_output() {
     let system = start(json!({"n_ctx": 512}));
     let prompt = "Once upon a time there was a child named";
     let request = json!({"prompt": prompt, "n_predict": 8, "n_probs": 1, "n_beams": 5, "return_tokens": true});
@@ -56,7 +56,7 @@ fn the_probabilities_are_those_of_the_text() {
 }
 
 #[test]
-fn updates_add_up_and_nothing_else_is_disturbed() {
+fn beam_updates_add_up_and_other_requests_are_unaffected() {
     let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let plain = json!({"prompt": "Tom had a drum.", "n_predict": 40, "temperature": 0, "cache_prompt": false});
     let alone = complete(&system, Completion, &plain);
@@ -82,7 +82,7 @@ fn updates_add_up_and_nothing_else_is_disturbed() {
 }
 
 #[test]
-fn stops_limits_cancels_and_what_does_not_go_together() {
+fn beam_search_handles_stops_limits_cancels_and_conflicting_fields() {
     let system = start(json!({"n_ctx": 256}));
     let request = json!({"prompt": "Once upon a time", "n_predict": 60, "n_beams": 3});
     let whole = complete(&system, Completion, &request);
@@ -128,7 +128,7 @@ fn stops_limits_cancels_and_what_does_not_go_together() {
 
 /// The cancel of another request stops the evaluation, and such a memory cannot be cut back.
 #[test]
-fn searches_of_models_with_recurrent_memory_survive_the_cancels_of_others() {
+fn beam_search_on_recurrent_models_survives_cancels_of_other_requests() {
     for model in [tiny::recurrent(), tiny::hybrid()] {
         let init =
             json!({"model": model, "model_draft": null, "n_ctx": 1024, "n_parallel": 2, "n_ubatch": 32, "n_batch": 32});

@@ -46,7 +46,7 @@ fn steady() -> Value {
 }
 
 #[test]
-fn after_a_load_only_what_is_new_is_evaluated() {
+fn loaded_session_decodes_only_new_tokens() {
     let path = file("continued");
     let first = request(&long_prompt());
     let (second, expected) = {
@@ -82,7 +82,7 @@ fn after_a_load_only_what_is_new_is_evaluated() {
 }
 
 #[test]
-fn a_session_goes_into_any_slot_and_after_a_shift() {
+fn session_can_be_loaded_into_another_slot_after_a_shift() {
     let path = file("any-slot");
     let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
     let first =
@@ -113,7 +113,7 @@ fn a_session_goes_into_any_slot_and_after_a_shift() {
 }
 
 #[test]
-fn the_same_seed_goes_on() {
+fn seed_continues_across_a_session() {
     let system = start(json!({"n_ctx": 512}));
     let path = file("seed");
     let prompt = "Once upon a time there was a child named Tom.";
@@ -147,7 +147,7 @@ fn the_same_seed_goes_on() {
 }
 
 #[test]
-fn fields_of_a_request_that_fail_say_so() {
+fn failed_session_fields_report_an_error() {
     let system = start(json!({"n_ctx": 512}));
     let first = complete(&system, Completion, &request(&long_prompt()));
     let before = n_past(&system, 0);
@@ -170,7 +170,7 @@ fn fields_of_a_request_that_fail_say_so() {
 }
 
 #[test]
-fn a_session_has_its_turn_after_the_requests_before_it() {
+fn session_save_waits_for_earlier_requests() {
     let system = start(json!({"n_ctx": 1024}));
     let path = file("busy");
     let long = with(&request("Once upon a time"), json!({"n_predict": 300}));
@@ -196,7 +196,7 @@ fn refused(system: &System, path: &PathBuf) -> Error {
 }
 
 #[test]
-fn other_models_and_contexts_are_refused() {
+fn session_of_another_model_or_context_is_refused() {
     let path = file("other");
     let tokens = complete_and_save(&json!({"n_ctx": 512}), &path);
     let differing = [
@@ -232,7 +232,7 @@ fn complete_and_save(init: &Value, path: &PathBuf) -> Value {
 }
 
 #[test]
-fn damaged_files_are_refused_and_the_slot_goes_on() {
+fn damaged_session_files_are_refused_and_the_slot_is_unchanged() {
     let (path, damaged) = (file("whole"), file("damaged"));
     let system = start(json!({"n_ctx": 512}));
     let first = complete(&system, Speculative, &with(&request(&long_prompt()), steady()));
@@ -268,7 +268,7 @@ fn sections(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
 
 /// States that are damaged under a right checksum reach llama.cpp, which must refuse or take them, and no more.
 #[test]
-fn forged_states_end_neither_the_process_nor_the_slot() {
+fn damaged_states_with_valid_checksums_are_handled_safely() {
     let (path, forged) = (file("true"), file("forged"));
     let system = start(json!({"n_ctx": 256}));
     let prompt = request("Once upon a time there was a child named Tom.");
@@ -302,7 +302,7 @@ fn forged_states_end_neither_the_process_nor_the_slot() {
 }
 
 #[test]
-fn several_texts_begin_with_one_session() {
+fn several_completions_start_from_one_session() {
     let path = file("several");
     let system = start(json!({"n_ctx": 512, "n_parallel": 3}));
     let first = complete(&system, Completion, &with(&request(&long_prompt()), json!({"session_save": path})));
@@ -329,7 +329,7 @@ fn several_texts_begin_with_one_session() {
 }
 
 #[test]
-fn requests_that_are_wrong_are_refused() {
+fn invalid_session_requests_are_refused() {
     let system = start(json!({"n_ctx": 256}));
     for (body, part) in [
         (json!({}), "filename: is missing"),
@@ -355,7 +355,7 @@ fn requests_that_are_wrong_are_refused() {
 
 /// Other slots need the cells of a session that was loaded: what is left of it decides nothing.
 #[test]
-fn a_sessions_seed_goes_on_with_its_text_alone() {
+fn session_seed_continues_only_with_its_own_text() {
     let path = file("seed-of-a-text");
     let drawn = |prompt: &str| with(&request(prompt), json!({"temperature": 1.2, "seed": 42}));
     let system = start(json!({"n_ctx": 300, "n_parallel": 2, "kv_unified": true}));
@@ -378,7 +378,7 @@ fn a_sessions_seed_goes_on_with_its_text_alone() {
 
 /// The token that ends a text is evaluated if it was drafted, and not otherwise.
 #[test]
-fn what_is_saved_does_not_depend_on_who_proposed_the_end() {
+fn saved_tokens_do_not_depend_on_whether_the_last_was_drafted() {
     let (path, system) = (file("end"), start(json!({"n_ctx": 512})));
     let mut drafted = 0;
     for prompt in prompts().iter().step_by(3) {

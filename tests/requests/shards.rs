@@ -69,7 +69,7 @@ fn refused(model: &Path) -> String {
 }
 
 #[test]
-fn the_first_file_loads_all() {
+fn first_shard_loads_the_whole_model() {
     let first = split("whole", Last::AsItIs);
     let of = |model: &Value| start(with(&json!({"n_ctx": 256}), json!({"model": model})));
     let (one, several) = (of(&json!(model("target"))), of(&json!(first)));
@@ -94,7 +94,7 @@ fn the_first_file_loads_all() {
 }
 
 #[test]
-fn each_file_is_looked_at() {
+fn every_shard_is_validated() {
     let first = split("integers", Last::Integers);
     let error = refused(&first);
     assert!(error.contains("00002-of-00002") && error.contains("nothing is multiplied"), "{error}");

@@ -26,7 +26,7 @@ fn size(path: &str) -> (i64, u64) {
 }
 
 #[test]
-fn the_models_are_told_of() {
+fn status_describes_the_models() {
     let status = start(json!({"n_ctx": 512, "n_parallel": 3, "model_alias": "mine"})).status();
     let [target, draft] = ["target", "draft"].map(model);
     let expect = |path: &str| {
@@ -58,7 +58,7 @@ fn the_models_are_told_of() {
 }
 
 #[test]
-fn a_draft_is_compared_with_its_target() {
+fn status_compares_the_draft_with_its_target() {
     let draft =
         |path: &str| start(json!({"n_ctx": 512, "n_ctx_draft": 256, "model_draft": path})).status()["draft"].clone();
     let own = draft(&model("draft"));
@@ -93,7 +93,7 @@ fn a_draft_is_compared_with_its_target() {
 
 /// Told at once, also of those that come while the engine evaluates and looks at nothing.
 #[test]
-fn the_queue_is_what_was_submitted_and_waits() {
+fn queue_counts_submitted_requests_that_wait() {
     let system = start(json!({"n_ctx": 2048, "n_batch": 2048, "n_parallel": 1, "max_queue": 8}));
     let long = json!({"prompt": "the ".repeat(1900), "n_predict": 100_000, "ignore_eos": true});
     let running = submit(&system, Completion, &long);

@@ -54,7 +54,7 @@ fn expectations(text: &str) -> Vec<(&str, &str, HashMap<&str, &str>)> {
 
 #[test]
 #[ignore = "needs llama.cpp's templates: make templates"]
-fn llama_cpps_templates_render_as_in_jinja2() {
+fn llama_cpp_templates_render_as_in_jinja2() {
     let folder = std::env::var_os("FOREDRAFT_TEMPLATES")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/templates"), PathBuf::from);
     let input: Value = serde_json::from_str(&data("templates.json")).expect("JSON");

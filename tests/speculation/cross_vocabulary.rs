@@ -45,7 +45,7 @@ fn greedy(prompt: &str) -> Value {
 }
 
 #[test]
-fn the_text_is_the_same_and_much_of_it_is_drafted() {
+fn output_is_unchanged_and_drafts_are_accepted() {
     for (name, init, same_vocabulary, least) in pairs() {
         let (system, other) = (load(&init, json!({})), load(&same_vocabulary, json!({})));
         let report = &system.status()["draft"];
@@ -66,7 +66,7 @@ fn the_text_is_the_same_and_much_of_it_is_drafted() {
 }
 
 #[test]
-fn whatever_is_asked_for_the_text_is_the_same() {
+fn output_is_unchanged_for_every_setting() {
     let settings = [
         json!({"temperature": 0.8}),
         json!({"temperature": 1.5, "top_k": 0, "top_p": 1}),
@@ -106,7 +106,7 @@ fn whatever_is_asked_for_the_text_is_the_same() {
 }
 
 #[test]
-fn full_contexts_and_cancels_leave_no_wrong_draft() {
+fn drafts_stay_correct_after_context_shifts_and_cancels() {
     for (name, init, same_vocabulary, _) in pairs() {
         let more = json!({"n_ctx": 128, "n_parallel": 2});
         let (system, other) = (load(&init, more.clone()), load(&same_vocabulary, more));
@@ -134,7 +134,7 @@ fn full_contexts_and_cancels_leave_no_wrong_draft() {
 
 /// The draft's tokens may be more than fit into its context: it drafts on with the end of the text.
 #[test]
-fn a_draft_with_a_short_context_reads_the_end() {
+fn draft_with_a_short_context_reads_the_end_of_the_text() {
     let draft = Changed::new("draft").without_every(5).write("fewer-5");
     let system = load(&json!({"model_draft": draft}), json!({"n_ctx_draft": 256}));
     let story = prompts()[..4].join(" ").repeat(6);
@@ -153,7 +153,7 @@ fn a_draft_with_a_short_context_reads_the_end() {
 }
 
 #[test]
-fn several_at_once_give_what_each_gives_alone() {
+fn concurrent_requests_match_each_alone() {
     for (name, init, ..) in pairs() {
         let system = load(&init, json!({"n_parallel": 3, "n_ctx": 1024}));
         let requests: Vec<Value> = prompts()
@@ -184,7 +184,7 @@ fn several_at_once_give_what_each_gives_alone() {
 }
 
 #[test]
-fn a_draft_with_other_tokens_does_not_answer_alone() {
+fn draft_only_mode_is_refused_with_another_vocabulary() {
     let system = load(&json!({"model_draft": Changed::new("draft").without_every(40).write("fewer-alone")}), json!({}));
     let request = json!({"prompt": "Once", "n_predict": 4, "speculative": {"model": "draft"}}).to_string();
     let error = system.with_server(|server| server.complete(Speculative, request.as_bytes())).expect_err("refused");
@@ -192,7 +192,7 @@ fn a_draft_with_other_tokens_does_not_answer_alone() {
 }
 
 #[test]
-fn a_session_keeps_what_the_draft_has_read() {
+fn session_restores_the_drafts_tokens() {
     let init = json!({"model_draft": Changed::new("draft").without_every(40).write("fewer-session")});
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("translated.session");
     let request = with(&greedy("Once upon a time there was a child named Tom."), eager());
@@ -212,7 +212,7 @@ fn a_session_keeps_what_the_draft_has_read() {
 
 /// Rules that compare probabilities take the draft as found without chance: it is accepted as often as the target says it.
 #[test]
-fn rules_that_weigh_probabilities_take_it_as_found() {
+fn rejection_and_block_treat_mapped_drafts_as_deterministic() {
     for (name, init, ..) in pairs() {
         let system = load(&init, json!({}));
         for verify in ["rejection", "block"] {
@@ -234,7 +234,7 @@ fn rules_that_weigh_probabilities_take_it_as_found() {
 }
 
 #[test]
-fn a_draft_that_cannot_serve_is_not_used_and_the_reason_is_told() {
+fn unusable_draft_is_disabled_with_a_reason() {
     let system = start(json!({"model_draft": tiny::recurrent(), "n_ctx": 512}));
     let report = system.status()["draft"].clone();
     assert_eq!((&report["compatible"], &report["translates_tokens"]), (&json!(false), &json!(false)), "{report}");

@@ -41,7 +41,7 @@ fn refused(system: &System, request: &Value) -> Error {
 }
 
 #[test]
-fn the_text_is_what_the_draft_says_as_a_target() {
+fn draft_only_output_matches_the_draft_loaded_as_target() {
     let init = json!({"n_ctx": 256, "n_parallel": 2, "n_batch": 64});
     let (system, alone) = (start(init.clone()), draft_as_target(init));
     let chat = json!([{"role": "user", "content": "Tell me a story about Mia and a kite."}]);
@@ -101,7 +101,7 @@ fn the_text_is_what_the_draft_says_as_a_target() {
 
 /// Both models work side by side, and neither notices the other.
 #[test]
-fn the_target_answers_as_if_there_were_no_previews() {
+fn draft_only_requests_do_not_affect_the_target() {
     let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let request = |index: usize| json!({"prompt": prompts()[index], "n_predict": 48, "seed": index, "return_tokens": true, "cache_prompt": false});
     let more = |index: usize| match index % 3 {
@@ -135,7 +135,7 @@ fn the_target_answers_as_if_there_were_no_previews() {
 }
 
 #[test]
-fn previews_are_cancelled_and_timed_out_wherever_they_are() {
+fn draft_only_requests_can_be_cancelled_or_time_out_at_any_stage() {
     let system = start(json!({"n_ctx": 256, "n_parallel": 1, "max_queue": 4}));
     let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), preview());
     let end = |id: u64| drain(&system, Completion, id).pop().expect("a final response");
@@ -162,7 +162,7 @@ fn previews_are_cancelled_and_timed_out_wherever_they_are() {
 }
 
 #[test]
-fn an_unload_ends_previews() {
+fn unload_cancels_draft_only_requests() {
     let system = start(json!({"n_ctx": 256}));
     let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), preview());
     let answer = std::thread::scope(|scope| {
@@ -179,7 +179,7 @@ fn an_unload_ends_previews() {
 }
 
 #[test]
-fn without_a_draft_that_fits_there_is_none() {
+fn draft_only_requires_a_compatible_draft_model() {
     let request = with(&json!({"prompt": "Once", "n_predict": 2}), preview());
     let check = |system: &System, request: &Value, expected: &str| {
         let error = refused(system, request);

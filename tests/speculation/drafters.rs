@@ -33,7 +33,7 @@ fn eager(kind: &str) -> Value {
 }
 
 #[test]
-fn no_drafter_changes_a_text() {
+fn drafters_do_not_change_output() {
     let system = start(json!({"n_ctx": 512}));
     let mut accepted = json!({});
     let mut texts = prompts();
@@ -74,7 +74,7 @@ fn no_drafter_changes_a_text() {
 }
 
 #[test]
-fn a_list_takes_the_best_and_tells_who_it_was() {
+fn drafter_list_attributes_tokens_to_their_drafter() {
     let system = start(json!({"n_ctx": 512}));
     let request = json!({
         "prompt": "Mia had a red kite. Mia had a red kite. Mia had a", "n_predict": 60, "temperature": 0, "repeat_penalty": 1,
@@ -99,7 +99,7 @@ fn a_list_takes_the_best_and_tells_who_it_was() {
 }
 
 #[test]
-fn without_a_draft_model_the_text_drafts() {
+fn history_drafters_work_without_a_draft_model() {
     let system = start(json!({"n_ctx": 512, "model_draft": null}));
     let request =
         json!({"prompt": REPETITIVE, "n_predict": 60, "temperature": 0, "repeat_penalty": 1, "ignore_eos": true});
@@ -117,7 +117,7 @@ fn lookup(system: &System, request: Value) -> Result<Value, String> {
 }
 
 #[test]
-fn the_dynamic_cache_learns_what_is_generated_and_nothing_of_a_request_leaks_otherwise() {
+fn dynamic_cache_learns_generated_tokens_and_nothing_else_leaks() {
     let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let stats = |cache: &str| lookup(&system, json!({"action": "stats", "cache": cache})).unwrap();
     assert_eq!(stats("dynamic")["n_ngrams"], 0);
@@ -154,7 +154,7 @@ fn the_dynamic_cache_learns_what_is_generated_and_nothing_of_a_request_leaks_oth
 
 /// What has left the context was said all the same.
 #[test]
-fn the_dynamic_cache_learns_what_contexts_shift_out() {
+fn dynamic_cache_learns_tokens_shifted_out_of_the_context() {
     let system = start(json!({"n_ctx": 128, "n_keep": 5}));
     let stats = || lookup(&system, json!({"action": "stats", "cache": "dynamic"})).unwrap();
     let save = |name: &str| {
@@ -249,7 +249,7 @@ fn caches_are_loaded_saved_merged_and_cleared_while_serving() {
 }
 
 #[test]
-fn contexts_that_shift_and_requests_that_are_cancelled_leave_no_wrong_draft() {
+fn drafts_stay_correct_after_context_shifts_and_cancels() {
     let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
     let request = json!({"prompt": REPETITIVE, "n_predict": 300, "temperature": 0.7, "seed": 5, "ignore_eos": true, "return_tokens": true});
     let plain = complete(&system, Completion, &request);
@@ -269,7 +269,7 @@ fn contexts_that_shift_and_requests_that_are_cancelled_leave_no_wrong_draft() {
 
 /// What answers have taught can be taken back.
 #[test]
-fn a_cleared_dynamic_cache_makes_suffix_forget_earlier_answers() {
+fn clearing_the_dynamic_cache_makes_suffix_forget_earlier_outputs() {
     let system = start(json!({"n_ctx": 512}));
     let drafted = || {
         let request = json!({

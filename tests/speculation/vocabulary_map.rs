@@ -146,7 +146,7 @@ where
 }
 
 #[test]
-fn a_text_that_grows_and_changes_stays_the_same_text() {
+fn mapped_text_follows_appends_and_truncations() {
     let pairs = pairs();
     check(&prop::collection::vec((prop::collection::vec(part(), 0..8), any::<usize>()), 1..6), |steps| {
         for pair in &pairs {
@@ -176,7 +176,7 @@ fn a_text_that_grows_and_changes_stays_the_same_text() {
 }
 
 #[test]
-fn what_a_draft_says_comes_back_as_the_target_would_write_it() {
+fn drafted_text_is_mapped_to_the_targets_tokenization() {
     let pairs = pairs();
     check(
         &(prop::collection::vec(part(), 0..5), prop::collection::vec(part(), 1..8), 1..100_u8),
@@ -203,7 +203,7 @@ fn what_a_draft_says_comes_back_as_the_target_would_write_it() {
 
 /// Token by token, where the target's text is as its tokenizer would write it.
 #[test]
-fn texts_come_back_in_the_tokens_that_they_had() {
+fn mapping_there_and_back_gives_the_same_tokens() {
     let pairs = pairs();
     check(&prop::collection::vec(part(), 1..12), |parts| {
         let words = parts.iter().map(|part| if let Part::Text(text) = part { text } else { "" });
@@ -221,7 +221,7 @@ fn texts_come_back_in_the_tokens_that_they_had() {
 
 /// In the middle of a text, and where a token of the target ends within a character.
 #[test]
-fn drafts_go_on_where_the_text_is() {
+fn drafts_continue_in_the_middle_of_a_word_or_character() {
     for pair in pairs() {
         let (target, draft) = (pair.target.vocab(), pair.draft.vocab());
         let bytes = |text: &[u8]| -> Vec<Token> {
@@ -263,7 +263,7 @@ fn drafts_go_on_where_the_text_is() {
 }
 
 #[test]
-fn a_token_is_as_likely_as_all_that_it_is_made_of() {
+fn mapped_token_probability_is_the_product_of_its_parts() {
     let target = load(&crate::common::model("target"));
     let draft = load(&Changed::new("draft").sentence_piece().write("spm-vocabulary"));
     let spelling = load(&Changed::new("draft").without_every(1).write("letters"));
@@ -298,7 +298,7 @@ fn a_token_is_as_likely_as_all_that_it_is_made_of() {
 }
 
 #[test]
-fn what_is_gone_of_a_text_is_gone_of_its_translation() {
+fn removing_tokens_removes_their_mapped_tokens() {
     let pairs = pairs();
     let lengths = (any::<usize>(), any::<usize>(), any::<usize>());
     check(
@@ -336,7 +336,7 @@ fn what_is_gone_of_a_text_is_gone_of_its_translation() {
 }
 
 #[test]
-fn the_report_says_what_is_translated_and_what_cannot_be() {
+fn compatibility_report_names_mapped_and_unsupported_vocabularies() {
     let shipped = load(&crate::common::model("draft"));
     let kind = |text: &str| if text == "[UNK]" { Kind::Unknown } else { Kind::Control };
     let special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];

@@ -4,7 +4,7 @@ use super::super::tests::{check_error, read, request};
 use super::*;
 
 #[test]
-fn prompts() {
+fn prompt_forms_are_parsed() {
     let text = |text: &str| Piece::Text(text.into());
     let check = |given: Value, pieces: Vec<Piece>| {
         let request = request(json!({"prompt": given}));
@@ -43,7 +43,7 @@ fn prompts() {
 }
 
 #[test]
-fn gaps() {
+fn infill_fields_are_parsed() {
     let text = |text: &str| Piece::Text(text.into());
     let infill = |document: Value| match request(document).inputs.all.remove(0).prompt {
         Prompt::Infill(infill) => infill,
@@ -74,7 +74,7 @@ fn gaps() {
 }
 
 #[test]
-fn messages() {
+fn messages_are_parsed() {
     let hello = json!([{"role": "user", "content": "Hello"}]);
     let chat = |document: Value| match request(document).inputs.all.remove(0).prompt {
         Prompt::Messages(chat) => chat,

@@ -8,7 +8,7 @@ fn check_sampling(document: Value, change: impl FnOnce(&mut SamplingSettings)) {
 }
 
 #[test]
-fn sampler_fields() {
+fn sampler_fields_are_parsed() {
     check_sampling(json!({"temperature": 0}), |s| s.temperature = 0.0);
     check_sampling(json!({"temperature": -5}), |s| s.temperature = -5.0);
     check_sampling(json!({"temp": 0.5}), |s| s.temperature = 0.5);
@@ -82,7 +82,7 @@ fn sampler_fields() {
 
 /// Each is looked for in the whole vocabulary.
 #[test]
-fn sequence_breakers_are_few_and_different() {
+fn sequence_breakers_are_limited_and_deduplicated() {
     let check = |breakers: &[String], read: &[String]| {
         let document = json!({"dry_sequence_breakers": breakers});
         check_sampling(document, |s| s.dry.sequence_breakers = read.to_vec());
@@ -100,7 +100,7 @@ fn sequence_breakers_are_few_and_different() {
 }
 
 #[test]
-fn samplers() {
+fn sampler_order_is_parsed() {
     use Stage::*;
     let check =
         |value: Value, stages: &[Stage]| check_sampling(json!({"samplers": value}), |s| s.stages = stages.to_vec());
@@ -132,7 +132,7 @@ fn samplers() {
 }
 
 #[test]
-fn the_table_of_sampler_fields() {
+fn sampler_table_lists_defaults_and_ranges() {
     let table = CompletionRequest::sampler_table();
     assert!(table.contains("| `top_p` | `0.95` | 0 | 1 | keep the most probable that sum to p; 1 off |\n"), "{table}");
     assert!(table.contains("| `temperature` | `0.8` |  | 1000 |"), "{table}");

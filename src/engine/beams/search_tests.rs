@@ -70,7 +70,7 @@ impl Language {
 proptest! {
     /// Wide enough, it finds the most probable text of all: exhaustive search says which.
     #[test]
-    fn it_is_exhaustive_when_wide_enough(seed in any::<u64>(), n in 2i32..5, length in 1usize..5) {
+    fn wide_search_finds_the_most_probable_output(seed in any::<u64>(), n in 2i32..5, length in 1usize..5) {
         let language = Language { n, seed };
         let best = language.all(length).into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
         let (text, logprob) = language.search(4usize.pow(5), length);
@@ -82,7 +82,7 @@ proptest! {
 
     /// Narrow, it finds a text of the language, with the probability that it really has.
     #[test]
-    fn it_never_claims_too_much(seed in any::<u64>(), n in 2i32..5, length in 1usize..6, width in 1usize..4) {
+    fn reported_probability_is_never_too_high(seed in any::<u64>(), n in 2i32..5, length in 1usize..6, width in 1usize..4) {
         let language = Language { n, seed };
         let (text, logprob) = language.search(width, length);
         let real = language.all(length).into_iter().find(|(other, _)| *other == text).expect("a text of the language").1;

@@ -41,7 +41,7 @@ fn tokens_a_step(n_slots: usize) -> f64 {
 }
 
 #[test]
-fn all_slots_share_each_evaluation() {
+fn all_slots_share_each_decode() {
     let [alone, together] = [1, 4].map(tokens_a_step);
     // Draft and target agree in everything.
     assert_eq!([alone, together], [5.0, 20.0]);

@@ -229,7 +229,7 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
 
 /// The sequences for branches are no reason to refuse a small batch or context.
 #[test]
-fn small_contexts_can_be_made() {
+fn small_contexts_can_be_created() {
     for (n_parallel, n_ctx, n_batch) in [(1, 4, 64), (1, 64, 4), (3, 16, 64), (3, 64, 7), (1, 0, 8)] {
         let params =
             ContextParams { n_ctx: Some(n_ctx), n_batch, kv_unified: n_parallel > 1, ..ContextParams::default() };

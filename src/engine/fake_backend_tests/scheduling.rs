@@ -21,7 +21,7 @@ fn repeating(length: usize, start: usize) -> Vec<Token> {
 
 /// Long drafts of the first would fill the batch.
 #[test]
-fn every_text_gets_on_in_every_step_whatever_others_draft() {
+fn every_request_advances_in_every_step_despite_long_drafts() {
     const N: usize = 8;
     let mut stage = Stage::new(&Setup::plain(VOICE, N, 250, 32));
     let speculative = Some(Settings {
@@ -61,7 +61,7 @@ fn every_text_gets_on_in_every_step_whatever_others_draft() {
 
 /// A steady stream of small requests, each of which would find room.
 #[test]
-fn who_was_paused_and_who_waits_for_cells_is_not_overtaken() {
+fn paused_and_waiting_requests_are_not_overtaken() {
     let mut stage = Stage::new(&Setup { kv_unified: true, ..Setup::plain(VOICE, 8, 120, 32) });
     // Together they need more than there is, so that one is paused.
     let handles: Vec<_> = [0, 1].map(|start| stage.submit(vec![greedy(repeating(30, start), 60)])).into();
@@ -89,7 +89,7 @@ fn who_was_paused_and_who_waits_for_cells_is_not_overtaken() {
 }
 
 #[test]
-fn a_token_that_the_draft_does_not_know_ends_the_drafts_of_its_own_request_alone() {
+fn token_unknown_to_the_draft_disables_only_its_own_request() {
     let known = usize::try_from(FakeModel::FIRST).unwrap() + 2;
     let setup =
         Setup { draft: Some(VOICE), draft_cost: 5, draft_vocab: Some(known), ..Setup::plain(VOICE, 2, 250, 32) };

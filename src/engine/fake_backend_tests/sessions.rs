@@ -23,7 +23,7 @@ fn drafted(slot: usize, length: usize, n_predict: usize) -> Request {
 
 /// While another slot's context shifts, over and over, and a bad draft is seldom asked: after each number of steps.
 #[test]
-fn a_session_is_put_in_between_a_shift_and_its_evaluation() {
+fn session_can_be_loaded_between_a_shift_and_its_decode() {
     let setup = Setup {
         ctx_shift: true,
         draft: Some(FakeModel { seed: 8, ..VOICE }),

@@ -36,7 +36,7 @@ fn request(prompt: &[usize], temperature: f64) -> Value {
 }
 
 #[test]
-fn texts_are_those_without_it() {
+fn output_is_unchanged_by_mtp() {
     for model in models() {
         let (plain, system) = (load_plain(&model, json!({})), load(&model, json!({})));
         // The second one is longer than several batches.
@@ -74,7 +74,7 @@ fn texts_are_those_without_it() {
 }
 
 #[test]
-fn what_it_predicts_is_accepted() {
+fn correct_predictions_are_accepted() {
     // With two layers, two tokens are drafted.
     for (model, least, last) in [(tiny::mtp(Guess::Token, 0.4), 30, 2), (tiny::mtp_layers(), 15, 1)] {
         let answer = complete(&load(&model, json!({})), Speculative, &request(&tokens(2, 50), 0.0));
@@ -88,7 +88,7 @@ fn what_it_predicts_is_accepted() {
 
 /// Layers that guess from the hidden state alone are right if and only if that is the one of the token before the last.
 #[test]
-fn hidden_states_come_with_their_tokens() {
+fn each_token_is_paired_with_its_hidden_state() {
     let model = tiny::mtp(Guess::Hidden, 0.02);
     for more in [
         json!({}),
@@ -129,7 +129,7 @@ fn hidden_states_come_with_their_tokens() {
 }
 
 #[test]
-fn neighbours_change_nothing() {
+fn concurrent_requests_do_not_change_output() {
     for model in models() {
         for more in [json!({}), json!({"kv_unified": true, "n_ctx": 2048})] {
             let plain = load_plain(&model, json!({}));
@@ -168,7 +168,7 @@ fn neighbours_change_nothing() {
 
 /// Those that wait for cells take no room from the others' drafts, and have drafts again when they go on.
 #[test]
-fn requests_that_share_too_few_cells_keep_their_drafts() {
+fn requests_sharing_too_few_cells_keep_drafting() {
     for model in [tiny::mtp(Guess::Token, 0.4), tiny::mtp_layers()] {
         let system = load(&model, json!({"n_parallel": 3, "kv_unified": true, "n_ctx": 192}));
         let long = |seed| with(&request(&tokens(seed, 40), 0.0), json!({"n_predict": 110}));
@@ -184,7 +184,7 @@ fn requests_that_share_too_few_cells_keep_their_drafts() {
 }
 
 #[test]
-fn cancels_and_prefixes_change_nothing() {
+fn cancels_and_prefix_reuse_do_not_change_output() {
     for model in models() {
         let (plain, system) = (load_plain(&model, json!({})), load(&model, json!({"n_parallel": 2})));
         let base = tokens(1, 200);
@@ -218,7 +218,7 @@ fn cancels_and_prefixes_change_nothing() {
 
 /// Drawn drafts: where the target has no choice, no rule has one.
 #[test]
-fn rules_that_compare_probabilities() {
+fn rejection_and_block_accept_sampled_drafts() {
     for model in [tiny::mtp(Guess::Token, 0.4), tiny::mtp_layers()] {
         let system = load(&model, json!({}));
         for verify in ["rejection", "block"] {
@@ -236,7 +236,7 @@ fn rules_that_compare_probabilities() {
 }
 
 #[test]
-fn full_contexts_go_on() {
+fn drafting_continues_after_context_shifts() {
     for model in models() {
         let (plain, system) = (load_plain(&model, json!({"n_ctx": 96})), load(&model, json!({"n_ctx": 96})));
         for n_keep in [0, 10, 80] {
@@ -255,7 +255,7 @@ fn full_contexts_go_on() {
 }
 
 #[test]
-fn grouped_positions_and_moved_parts_change_nothing() {
+fn self_extend_and_cache_reuse_keep_drafting() {
     let model = tiny::mtp(Guess::Token, 0.4);
     let group = json!({"grp_attn_n": 2, "grp_attn_w": 64, "n_ctx": 512});
     let (plain, system) = (load_plain(&model, group.clone()), load(&model, group));
@@ -274,7 +274,7 @@ fn grouped_positions_and_moved_parts_change_nothing() {
 }
 
 #[test]
-fn sessions_go_on() {
+fn drafting_continues_after_a_session_load() {
     let model = tiny::mtp(Guess::Token, 0.4);
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("mtp.session");
     let prompt = tokens(9, 120);
@@ -291,7 +291,7 @@ fn sessions_go_on() {
 }
 
 #[test]
-fn where_there_are_no_layers_the_answer_says_so() {
+fn response_reports_missing_mtp_layers() {
     let check = |init: Value, types: Value, expected: &str| {
         let system = start(with(&json!({"n_ctx": 256}), init.clone()));
         let request = with(&request(&tokens(1, 20), 0.0), json!({"speculative": {"type": types, "n_max": 4}}));
@@ -331,7 +331,7 @@ fn where_there_are_no_layers_the_answer_says_so() {
 
 /// A file that is not as it says is an error, or there is no multi-token prediction; nothing ends the process.
 #[test]
-fn files_that_lie() {
+fn inconsistent_model_files_are_refused_or_load_without_mtp() {
     let speaks = |model: &str, more: Value| {
         let system = System::new();
         let mut init = json!({

@@ -30,7 +30,7 @@ fn contexts(path: &str) -> (Context, Context) {
 
 /// llama.cpp reads beyond the end, asserts or gives what was there before on most of these.
 #[test]
-fn impossible_calls_of_a_context_are_refused() {
+fn mtp_context_refuses_invalid_calls() {
     for path in [tiny::mtp(Guess::Token, 0.4), tiny::mtp_layers()] {
         let (mut target, mut layers) = contexts(&path);
         let (n_layers, n_hidden) = (target.model().n_mtp_layers(), layers.n_hidden());
@@ -94,7 +94,7 @@ fn impossible_calls_of_a_context_are_refused() {
 
 /// Random calls in any order, with arguments that fit and others.
 #[test]
-fn a_drafter_survives_every_order_of_calls() {
+fn mtp_drafter_survives_calls_in_any_order() {
     for path in [tiny::mtp(Guess::Token, 0.4), tiny::mtp_layers()] {
         let (mut target, layers) = contexts(&path);
         let vocab = Arc::clone(target.model());

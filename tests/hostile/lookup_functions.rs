@@ -43,7 +43,7 @@ fn text(sentences: usize) -> String {
 }
 
 #[test]
-fn tokens_need_no_model() {
+fn lookup_functions_accept_tokens_without_a_model() {
     let _turn = turn();
     let folder = folder("tokens");
     let path = |name: &str| folder.join(name);
@@ -105,7 +105,7 @@ fn tokens_need_no_model() {
 }
 
 #[test]
-fn texts_need_a_model() {
+fn lookup_functions_need_a_model_for_text() {
     let _turn = turn();
     let folder = folder("texts");
     let path = |name: &str| folder.join(name);
@@ -152,7 +152,7 @@ fn texts_need_a_model() {
 }
 
 #[test]
-fn wrong_requests_name_what_is_wrong() {
+fn invalid_lookup_requests_name_the_field() {
     let _turn = turn();
     let folder = folder("wrong");
     let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
@@ -237,7 +237,7 @@ fn wrong_requests_name_what_is_wrong() {
 
 /// Long work on one thread: others are served meanwhile, the status says how far it is, and `deinit` ends it.
 #[test]
-fn long_work_holds_nobody_up_and_ends_with_the_library() {
+fn long_lookup_work_does_not_block_others_and_deinit_cancels_it() {
     let _turn = loaded(json!({}));
     let folder = folder("long");
     // After two tokens it knows the first of them again, so that all drafts are as long as they may be; and all are wrong:
@@ -266,7 +266,7 @@ fn long_work_holds_nobody_up_and_ends_with_the_library() {
 
 /// Model files are not caches, and are not harmed.
 #[test]
-fn other_files_are_refused() {
+fn lookup_refuses_files_of_another_format() {
     let _turn = turn();
     let request = json!({"inputs": [model("target")], "output": folder("other").join("out")});
     let (code, error) = refusal("lookup_merge", &request);

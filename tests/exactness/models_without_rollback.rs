@@ -36,7 +36,7 @@ fn cold(system: &System, prompt: &[usize]) -> Value {
 }
 
 #[test]
-fn what_is_reused_changes_no_text() {
+fn prompt_reuse_does_not_change_output() {
     for (kind, init) in kinds() {
         let system = load(&init, json!({}));
         // Longer than the smallest cache that llama.cpp makes for a window, 256 cells.
@@ -70,7 +70,7 @@ fn what_is_reused_changes_no_text() {
 }
 
 #[test]
-fn speculation_is_right_or_off_with_the_reason() {
+fn speculation_is_exact_or_disabled_with_a_reason() {
     for (kind, init) in kinds() {
         // The model drafts for itself, which it does well.
         let system = load(&with(&init, json!({"model_draft": init["model"]})), json!({"n_parallel": 2}));
@@ -107,7 +107,7 @@ fn speculation_is_right_or_off_with_the_reason() {
 }
 
 #[test]
-fn cancels_next_door_leave_memories_whole() {
+fn cancelling_another_slot_keeps_recurrent_state_intact() {
     for (kind, init) in kinds() {
         let system = load(&init, json!({"n_parallel": 2}));
         let long = with(&request(&tokens(7, 260)), json!({"n_predict": 100, "cache_prompt": false, "id_slot": 0}));
@@ -130,7 +130,7 @@ fn cancels_next_door_leave_memories_whole() {
 /// llama.cpp exchanges the cells of states before it moves what is in them, also of those that are not evaluated; with one buffer
 /// for all whenever those that are have others between them.
 #[test]
-fn cancels_all_around_leave_an_idle_memory_whole() {
+fn cancels_in_other_slots_keep_idle_recurrent_state_intact() {
     for (kind, init) in kinds() {
         let system = load(&init, json!({"n_parallel": 4, "kv_unified": true}));
         let on = |slot: usize, prompt: &[usize]| with(&request(prompt), json!({"id_slot": slot}));
@@ -158,7 +158,7 @@ fn cancels_all_around_leave_an_idle_memory_whole() {
 }
 
 #[test]
-fn sessions_of_such_models_go_on() {
+fn sessions_resume_on_models_without_rollback() {
     for (kind, init) in kinds() {
         let path =
             std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.session", kind.replace(' ', "-")));
@@ -189,7 +189,7 @@ fn sessions_of_such_models_go_on() {
 }
 
 #[test]
-fn full_contexts_go_on() {
+fn full_context_is_shifted_or_reprocessed() {
     for (kind, init) in kinds() {
         let system = load(&init, json!({"n_ctx": 96}));
         let long = with(&request(&tokens(3, 60)), json!({"n_predict": 160, "cache_prompt": false}));
@@ -202,7 +202,7 @@ fn full_contexts_go_on() {
 
 /// Where a cut falls among the positions that the small cache still has, the window before it may lack its beginning.
 #[test]
-fn windows_that_are_lost_in_part_are_not_used() {
+fn partly_evicted_window_is_not_reused() {
     let (_, init) = kinds().into_iter().find(|(kind, _)| *kind == "sliding window").expect("it is one of them");
     let system = load(&init, json!({}));
     let (base, end) = (tokens(1, 450), tokens(2, 3));
@@ -231,7 +231,7 @@ fn windows_that_are_lost_in_part_are_not_used() {
 
 /// llama.cpp asserts on most of these, which would end the process.
 #[test]
-fn impossible_calls_of_a_context_are_refused() {
+fn context_refuses_calls_llama_cpp_would_assert_on() {
     use foredraft::llama::{Batch, Context, ContextParams, Interrupt, Model, ModelParams, Part, ThreadPool};
     use std::sync::Arc;
     let threads = Arc::new(ThreadPool::new(1).expect("threads"));
@@ -270,7 +270,7 @@ fn impossible_calls_of_a_context_are_refused() {
 
 /// A copy of a small cache whose window has gone on is put back to a checkpoint, and the copy itself is made by the next evaluation.
 #[test]
-fn a_text_that_copies_anothers_prompt_is_what_it_is_alone() {
+fn copied_prompt_gives_the_same_output_as_a_request_alone() {
     for (kind, init) in kinds() {
         let system = load(&init, json!({"n_parallel": 2}));
         let first = submit(&system, Completion, &with(&request(&tokens(2, 20)), json!({"n_predict": 320})));
@@ -298,7 +298,7 @@ fn a_text_that_copies_anothers_prompt_is_what_it_is_alone() {
 
 /// In a small cache for windows, no cell that several beams share would be used again.
 #[test]
-fn searches_go_on_behind_a_window() {
+fn beam_search_continues_past_the_sliding_window() {
     for (kind, init) in kinds() {
         let system = load(&init, json!({}));
         let search = with(&request(&tokens(1, 600)), json!({"n_beams": 4, "n_predict": 40}));
@@ -309,7 +309,7 @@ fn searches_go_on_behind_a_window() {
 
 /// `tokenizer.ggml.suppress_tokens`, which llama-server bans in every request.
 #[test]
-fn what_a_model_is_not_to_say_it_does_not_say() {
+fn suppressed_tokens_are_never_sampled() {
     let plain = load(&json!({"model": tiny::sliding_window()}), json!({}));
     let ask = |system: &System, more: Value| {
         let answer = complete(system, Completion, &with(&request(&tokens(3, 30)), more));
@@ -326,7 +326,7 @@ fn what_a_model_is_not_to_say_it_does_not_say() {
 
 /// llama.cpp's choice, too.
 #[test]
-fn requests_with_tools_have_their_own_template() {
+fn requests_with_tools_use_the_tool_use_template() {
     let model = tiny::with_tool_template("tools {{ tools[0].function.name }}");
     let system = load(&json!({"model": model}), json!({}));
     let tools = json!([{"type": "function", "function": {"name": "dig", "parameters": {}}}]);
@@ -343,7 +343,7 @@ fn requests_with_tools_have_their_own_template() {
 
 /// A model that has no memory at all writes nothing, and makes embeddings.
 #[test]
-fn a_model_without_memory_is_for_embeddings() {
+fn encoder_model_only_makes_embeddings() {
     let model = tiny::encoder();
     let init = json!({"model": model, "n_threads": 1, "n_ctx": 256, "log_level": "error"});
     let refused = System::new().init(init.to_string().as_bytes()).expect_err("it generates no text");

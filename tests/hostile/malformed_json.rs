@@ -35,7 +35,7 @@ fn broken() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn broken_documents_are_refused_by_every_function() {
+fn every_function_refuses_malformed_json() {
     let _turn = loaded(json!({}));
     for (what, document) in broken() {
         for name in FUNCTIONS.into_iter().filter(|name| !COMMANDS.contains(name)) {
@@ -48,7 +48,7 @@ fn broken_documents_are_refused_by_every_function() {
 }
 
 #[test]
-fn null_and_the_empty_text_are_refused_where_a_request_is_needed() {
+fn null_and_empty_strings_are_refused_where_a_request_is_required() {
     let _turn = loaded(json!({}));
     free_null();
     for document in [None, Some(&b""[..]), Some(b" \n\t")] {
@@ -62,7 +62,7 @@ fn null_and_the_empty_text_are_refused_where_a_request_is_needed() {
 }
 
 #[test]
-fn nothing_but_an_error_before_init_and_after_deinit() {
+fn functions_report_not_initialized_before_init_and_after_deinit() {
     let _turn = turn();
     let check = || {
         for name in needing_a_model() {
@@ -126,7 +126,7 @@ fn wrong_inits() -> Vec<(Vec<u8>, i32, &'static str)> {
 }
 
 #[test]
-fn wrong_inits_are_refused() {
+fn invalid_init_arguments_are_refused() {
     let _turn = turn();
     let short = |document: &[u8]| String::from_utf8_lossy(document).chars().take(100).collect::<String>();
     for (document, number, part) in wrong_inits() {

@@ -151,7 +151,7 @@ impl Drop for Theirs {
 }
 
 #[test]
-fn drafts_are_those_of_llama_cpp() {
+fn drafts_match_llama_cpp() {
     let models = [
         tiny::mtp(Guess::Token, 0.4),
         tiny::mtp(Guess::Hidden, 0.2),

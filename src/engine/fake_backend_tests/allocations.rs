@@ -24,7 +24,7 @@ const GROWS: usize = 8;
 const GROWS_FOR_EACH: usize = 3;
 
 #[test]
-fn planning_drafting_and_filling_the_batch_allocate_nothing() {
+fn scheduling_drafting_and_filling_the_batch_do_not_allocate() {
     let cases = TEXT_SOURCES.iter().map(|source| vec![*source]).chain([vec![], TEXT_SOURCES.to_vec()]);
     for (sources, adaptive) in
         cases.flat_map(|sources| [Adaptive::Auto, Adaptive::Fixed].map(|way| (sources.clone(), way)))

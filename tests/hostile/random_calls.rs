@@ -94,7 +94,7 @@ fn load() {
 }
 
 #[test]
-fn sixteen_threads_call_everything_at_random() {
+fn sixteen_threads_call_random_functions() {
     let _turn = turn();
     assert_eq!(init(Some(command(json!({"n_parallel": 2})).to_string().as_bytes())), 0);
     let threads: Vec<_> = (0..THREADS)

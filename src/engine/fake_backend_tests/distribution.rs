@@ -179,19 +179,19 @@ fn check(n: u32) {
 }
 
 #[test]
-fn texts_are_distributed_as_the_script_alone_speaks() {
+fn outputs_follow_the_fake_models_distribution() {
     check(20_000);
 }
 
 #[test]
 #[ignore = "takes most of a minute: make exactness"]
-fn many_texts_are_distributed_as_the_script_alone_speaks() {
+fn many_outputs_follow_the_fake_models_distribution() {
     check(150_000);
 }
 
 /// What the test above would not miss.
 #[test]
-fn other_distributions_are_noticed() {
+fn a_wrong_distribution_is_detected() {
     let way = Way { temperature: 1.1, ..Way::draft(Verify::Rejection, 1) };
     let law = law(TARGET, 1.0);
     let (surprise, _) = surprise(&texts(&way, 20_000).0, &law);

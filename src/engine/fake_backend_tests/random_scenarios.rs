@@ -159,7 +159,7 @@ proptest! {
     })]
 
     #[test]
-    fn every_text_is_what_the_script_alone_says(schedule in schedules()) {
+    fn outputs_match_the_reference_in_random_scenarios(schedule in schedules()) {
         run(&schedule);
     }
 }
