@@ -32,12 +32,12 @@ pub(crate) enum Fault {
 thread_local! {
     static START: Instant = Instant::now();
     static PASSED: cell::Cell<Duration> = const { cell::Cell::new(Duration::ZERO) };
-    static EVALUATED: cell::Cell<usize> = const { cell::Cell::new(0) };
+    static DECODES: cell::Cell<usize> = const { cell::Cell::new(0) };
 }
 
 /// How many batches this thread's scripts have evaluated.
-pub(crate) fn evaluations() -> usize {
-    EVALUATED.get()
+pub(crate) fn decodes() -> usize {
+    DECODES.get()
 }
 
 /// The time by this thread's scripts: only their evaluations take any.
@@ -48,7 +48,7 @@ pub(crate) fn clock() -> Instant {
 #[derive(Debug, Clone)]
 struct Cell {
     token: Token,
-    sight: u64,
+    token_hash: u64,
     position: usize,
     /// Whose it is, as bits.
     sequences: u64,
@@ -77,19 +77,19 @@ fn bit(sequence: SeqId) -> u64 {
 /// What stands behind a [`Context`] in llama.cpp's place.
 #[derive(Debug)]
 pub(crate) struct FakeBackend {
-    voice: FakeModel,
+    model: FakeModel,
     /// What an evaluation of one token takes; each further one takes an eighth of that.
     cost: Duration,
     /// What is to go wrong, by the number of the evaluation.
     faults: BTreeMap<usize, Fault>,
-    n_evaluated: usize,
+    n_decodes: usize,
     /// In the order of their evaluation.
     cells: Vec<Cell>,
     /// Of the last batch: what each token with logits sees, and its row once that was asked for.
     seen: Vec<Option<Vec<u64>>>,
     rows: Vec<Option<Vec<f32>>>,
     /// Keys were moved, or sequences copied, and no evaluation has done that yet.
-    unsettled: bool,
+    moves_pending: bool,
     /// Positions were divided, and may be there several times.
     divided: bool,
     n_cells: usize,
@@ -108,7 +108,7 @@ pub(crate) struct FakeBackend {
 
 impl Context {
     /// Puts a script in llama.cpp's place, as if the context had been made as small as that.
-    pub(crate) fn play(&mut self, script: FakeBackend) {
+    pub(crate) fn set_fake(&mut self, script: FakeBackend) {
         let vocab = self.model().vocab();
         let (n_vocab, end) = (vocab.n_tokens(), vocab.eos().unwrap());
         self.n_ctx = script.n_cells;
@@ -123,7 +123,7 @@ impl Context {
     }
 
     /// From now on, more tokens of a sequence than that are evaluated in another way.
-    pub(crate) fn play_alike(&mut self, max_invariant_tokens: usize) {
+    pub(crate) fn set_fake_invariant_tokens(&mut self, max_invariant_tokens: usize) {
         self.fake.as_mut().unwrap().max_invariant_tokens = max_invariant_tokens;
     }
 
@@ -137,21 +137,21 @@ impl FakeBackend {
     /// A script with room for `n_cells` tokens (of each sequence, unless they share it) and physical batches of `n_ubatch`.
     /// `cost`: what an evaluation of one token takes. `faults`: what goes wrong, by the number of the evaluation.
     pub(crate) fn new(
-        voice: FakeModel,
+        model: FakeModel,
         n_cells: usize,
         n_ubatch: usize,
         cost: Duration,
         faults: BTreeMap<usize, Fault>,
     ) -> FakeBackend {
         FakeBackend {
-            voice,
+            model,
             cost,
             faults,
-            n_evaluated: 0,
+            n_decodes: 0,
             cells: Vec::new(),
             seen: Vec::new(),
             rows: Vec::new(),
-            unsettled: false,
+            moves_pending: false,
             divided: false,
             n_cells,
             n_ubatch,
@@ -170,8 +170,8 @@ impl FakeBackend {
     }
 
     /// How many batches it has evaluated.
-    pub(crate) fn n_evaluated(&self) -> usize {
-        self.n_evaluated
+    pub(crate) fn n_decodes(&self) -> usize {
+        self.n_decodes
     }
 
     /// The faults that are still to come.
@@ -198,10 +198,10 @@ impl FakeBackend {
     pub(super) fn decode(&mut self, batch: &Batch, scales: &[f32], moved: bool) -> Result<(), DecodeError> {
         let further = u32::try_from(batch.len() - 1).unwrap();
         PASSED.set(PASSED.get() + self.cost + self.cost / 8 * further);
-        let fault = self.faults.remove(&self.n_evaluated);
-        self.n_evaluated += 1;
-        EVALUATED.set(EVALUATED.get() + 1);
-        (self.seen, self.rows, self.unsettled) = (Vec::new(), Vec::new(), false);
+        let fault = self.faults.remove(&self.n_decodes);
+        self.n_decodes += 1;
+        DECODES.set(DECODES.get() + 1);
+        (self.seen, self.rows, self.moves_pending) = (Vec::new(), Vec::new(), false);
         let new = cells_of(batch, scales);
         self.check_order(&new);
         let may_be_alone = std::mem::take(&mut self.was_full);
@@ -211,9 +211,9 @@ impl FakeBackend {
         }
         let parts = self.split(&new);
         if self.padding && !may_be_alone {
-            self.check_padding(&new, &parts);
+            self.check_single_tokens(&new, &parts);
         }
-        self.check_division(&new, &parts);
+        self.check_batch_split(&new, &parts);
         for (number, part) in parts.iter().enumerate() {
             self.cells.extend(part.iter().map(|index| new[*index].clone()));
             let error = match fault {
@@ -260,7 +260,7 @@ impl FakeBackend {
             let follow = |pair: &[usize]| pair[1] == pair[0] + 1 || (self.divided && pair[1] == pair[0]);
             let whole = positions[0] == 0 && positions.windows(2).all(follow);
             assert!(whole, "the positions of sequence {sequence}: {positions:?}");
-            cells.iter().map(|cell| cell.sight).collect::<Vec<u64>>()
+            cells.iter().map(|cell| cell.token_hash).collect::<Vec<u64>>()
         });
         let seen = all.next().unwrap();
         assert!(all.all(|other| other == seen), "a token of several sequences, which differ before it");
@@ -270,7 +270,7 @@ impl FakeBackend {
     /// The row of a token that it was asked for.
     pub(super) fn logits(&mut self, index: usize) -> Option<&mut [f32]> {
         let seen = self.seen[index].as_ref()?;
-        Some(self.rows[index].get_or_insert_with(|| self.voice.logits(seen, self.n_vocab, self.end)))
+        Some(self.rows[index].get_or_insert_with(|| self.model.logits(seen, self.n_vocab, self.end)))
     }
 
     pub(super) fn remove(&mut self, sequence: SeqId, range: Range<usize>) {
@@ -289,7 +289,7 @@ impl FakeBackend {
         let copies: Vec<Cell> =
             self.of(from).into_iter().map(|cell| Cell { sequences: bit(to), ..cell.clone() }).collect();
         self.cells.extend(copies);
-        self.unsettled = true;
+        self.moves_pending = true;
     }
 
     /// Gives the positions `range` of `sequence` others.
@@ -298,7 +298,7 @@ impl FakeBackend {
             assert_eq!(cell.sequences, bit(sequence), "a cell is moved that another sequence has, too");
             cell.position = position(cell.position);
         }
-        self.unsettled = true;
+        self.moves_pending = true;
     }
 
     pub(super) fn move_by(&mut self, sequence: SeqId, range: Range<usize>, by: i32) {
@@ -312,7 +312,7 @@ impl FakeBackend {
 
     pub(super) fn reset(&mut self) {
         self.cells.clear();
-        self.unsettled = false;
+        self.moves_pending = false;
     }
 
     /// The position behind the last one of `sequence`.
@@ -326,8 +326,8 @@ impl FakeBackend {
     }
 
     pub(super) fn state(&self, sequence: SeqId) -> Vec<u8> {
-        assert!(!self.unsettled, "the state of keys that are still to be moved");
-        let numbers = |cell: &Cell| [cell.sight, u64::from(cell.token.unsigned_abs()), cell.position as u64];
+        assert!(!self.moves_pending, "the state of keys that are still to be moved");
+        let numbers = |cell: &Cell| [cell.token_hash, u64::from(cell.token.unsigned_abs()), cell.position as u64];
         // A state is never empty.
         let bytes = self.of(sequence).into_iter().flat_map(numbers).flat_map(u64::to_le_bytes);
         std::iter::once(1).chain(bytes).collect()
@@ -335,11 +335,11 @@ impl FakeBackend {
 
     /// False, and the sequence is empty, where there is no room.
     pub(super) fn set_state(&mut self, sequence: SeqId, state: &[u8]) -> bool {
-        assert!(!self.unsettled, "a copy that is still to be made would be made over the state");
+        assert!(!self.moves_pending, "a copy that is still to be made would be made over the state");
         self.remove(sequence, 0..usize::MAX);
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
         let cells = state[1..].chunks_exact(24).map(|bytes| Cell {
-            sight: number(&bytes[..8]),
+            token_hash: number(&bytes[..8]),
             token: Token::try_from(number(&bytes[8..16])).unwrap(),
             position: usize::try_from(number(&bytes[16..])).unwrap(),
             sequences: bit(sequence),
@@ -359,7 +359,7 @@ fn cells_of(batch: &Batch, scales: &[f32]) -> Vec<Cell> {
             let own = sequences.by_ref().take(usize::try_from(*n).unwrap());
             Cell {
                 token: *token,
-                sight: FakeModel::sight(*token, scales),
+                token_hash: FakeModel::token_hash(*token, scales),
                 position: usize::try_from(*position).unwrap(),
                 sequences: own.fold(0, |all, sequence| {
                     assert!(bit(*sequence) > all, "a token's sequences come in their order");

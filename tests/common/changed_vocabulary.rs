@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use super::gguf::Gguf;
-use super::tiny::{place, put_string};
+use super::tiny_models::{put_string, write_file};
 
 /// A shipped model whose vocabulary is being changed.
-pub struct Changed {
+pub struct ChangedVocabulary {
     file: Gguf,
     /// Text, kind as llama.cpp numbers it, and row in the shipped model.
     tokens: Vec<(String, u32, usize)>,
@@ -42,9 +42,9 @@ fn letters() -> HashMap<char, u8> {
     (0..=255).map(|byte| (code(byte).and_then(char::from_u32).expect("a letter"), byte)).collect()
 }
 
-impl Changed {
+impl ChangedVocabulary {
     /// `name`: `target` or `draft`.
-    pub fn new(name: &str) -> Changed {
+    pub fn new(name: &str) -> ChangedVocabulary {
         let file = Gguf::read(&super::model(name));
         let value = |key: &str| &file.bytes[file.value(&format!("tokenizer.ggml.{key}"))];
         let kinds = value("token_type")[12..].chunks(4).map(|kind| number(kind) as u32);
@@ -52,11 +52,11 @@ impl Changed {
         let tokens = tokens.map(|(row, (text, kind))| (text, kind, row)).collect();
         let merges = strings(value("merges")).into_iter();
         let merges = merges.map(|merge| merge.split_once(' ').map(|(a, b)| (a.into(), b.into())).expect("two parts"));
-        Changed { merges: merges.collect(), file, tokens, is_spm: false }
+        ChangedVocabulary { merges: merges.collect(), file, tokens, is_spm: false }
     }
 
     /// The same tokens under other numbers.
-    pub fn shuffled(mut self) -> Changed {
+    pub fn shuffled(mut self) -> ChangedVocabulary {
         let n = self.tokens.len();
         // 7 and the number of tokens have no common divisor.
         self.tokens = (0..n).map(|index| self.tokens[(index * 7 + 3) % n].clone()).collect();
@@ -64,7 +64,7 @@ impl Changed {
     }
 
     /// Without every `nth` of the tokens that were merged, and those made of it: what they were must be spelled.
-    pub fn without_every(mut self, nth: usize) -> Changed {
+    pub fn without_every(mut self, nth: usize) -> ChangedVocabulary {
         let mut gone: HashSet<String> = HashSet::new();
         let mut count = 0;
         self.merges.retain(|(a, b)| {
@@ -80,7 +80,7 @@ impl Changed {
     }
 
     /// As a SentencePiece vocabulary, which puts a space before every text.
-    pub fn sentence_piece(mut self) -> Changed {
+    pub fn sentence_piece(mut self) -> ChangedVocabulary {
         let letters = letters();
         self.is_spm = true;
         self.tokens.retain_mut(|(text, kind, _)| {
@@ -194,6 +194,6 @@ impl Changed {
         let mut file = [b"GGUF".as_slice(), &counts.concat(), entries, &infos].concat();
         file.resize(file.len().next_multiple_of(32), 0);
         file.extend(data);
-        place(&format!("other-{name}"), file)
+        write_file(&format!("other-{name}"), file)
     }
 }

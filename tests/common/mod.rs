@@ -2,10 +2,10 @@
 
 #![allow(dead_code)] // each test file uses its part
 
-#[path = "../hostile/gguf.rs"]
+pub mod changed_vocabulary;
+#[path = "gguf.rs"]
 pub mod gguf;
-pub mod other;
-pub mod tiny;
+pub mod tiny_models;
 
 use std::path::{Path, PathBuf};
 
@@ -46,9 +46,9 @@ pub fn with(value: &Value, more: Value) -> Value {
 }
 
 /// The final response of a request that must succeed.
-pub fn complete(system: &System, family: Endpoint, request: &Value) -> Value {
+pub fn complete(system: &System, endpoint: Endpoint, request: &Value) -> Value {
     let bytes = request.to_string();
-    let answer = system.with_server(|server| server.complete(family, bytes.as_bytes()));
+    let answer = system.with_server(|server| server.complete(endpoint, bytes.as_bytes()));
     let answer = answer.unwrap_or_else(|error| panic!("{request}: {error}"));
     assert_eq!(answer["success"], true, "{request}: {answer}");
     answer
@@ -62,7 +62,7 @@ pub fn results(answer: &Value, n: usize) -> &[Value] {
 }
 
 /// What of an answer speculation must leave as it is.
-pub fn essence(answer: &Value) -> Value {
+pub fn output_fields(answer: &Value) -> Value {
     let keys = ["content", "tokens", "stop_type", "stopping_word", "tokens_predicted", "tokens_evaluated", "truncated"];
     keys.iter().map(|key| answer[key].clone()).collect()
 }
@@ -78,23 +78,25 @@ pub fn tokens(seed: usize, count: usize) -> Vec<usize> {
 }
 
 /// The number of a queued request.
-pub fn submit(system: &System, family: Endpoint, request: &Value) -> u64 {
+pub fn submit(system: &System, endpoint: Endpoint, request: &Value) -> u64 {
     let bytes = request.to_string();
-    let answer = system.with_server(|server| server.submit(family, bytes.as_bytes()));
+    let answer = system.with_server(|server| server.submit(endpoint, bytes.as_bytes()));
     answer.unwrap_or_else(|error| panic!("{request}: {error}"))["id"].as_u64().expect("an id")
 }
 
 /// One poll.
-pub fn poll(system: &System, family: Endpoint, id: u64, timeout_ms: u64) -> Value {
+pub fn poll(system: &System, endpoint: Endpoint, id: u64, timeout_ms: u64) -> Value {
     let command = json!({"id": id, "timeout_ms": timeout_ms}).to_string();
-    system.with_server(|server| server.poll(family, Some(command.as_bytes()))).unwrap_or_else(|error| panic!("{error}"))
+    system
+        .with_server(|server| server.poll(endpoint, Some(command.as_bytes())))
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// All updates of a request, polled to its end.
-pub fn drain(system: &System, family: Endpoint, id: u64) -> Vec<Value> {
+pub fn drain(system: &System, endpoint: Endpoint, id: u64) -> Vec<Value> {
     let mut updates = Vec::new();
     loop {
-        let answer = poll(system, family, id, 60_000);
+        let answer = poll(system, endpoint, id, 60_000);
         updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
         if answer["finished"] == true {
             return updates;
@@ -103,23 +105,23 @@ pub fn drain(system: &System, family: Endpoint, id: u64) -> Vec<Value> {
 }
 
 /// Cancels a request; false when it had ended before.
-pub fn cancel(system: &System, family: Endpoint, id: u64) -> bool {
+pub fn cancel(system: &System, endpoint: Endpoint, id: u64) -> bool {
     let command = json!({"id": id}).to_string();
-    let answer = system.with_server(|server| server.cancel(family, Some(command.as_bytes()))).expect("an answer");
+    let answer = system.with_server(|server| server.cancel(endpoint, Some(command.as_bytes()))).expect("an answer");
     answer["cancelled"].as_bool().expect("true or false")
 }
 
 /// Begins a request that would not end by itself, cancels it when it has said something, and gives all its updates.
-pub fn cancelled(system: &System, family: Endpoint, request: &Value) -> Vec<Value> {
-    let id = submit(system, family, request);
+pub fn cancelled(system: &System, endpoint: Endpoint, request: &Value) -> Vec<Value> {
+    let id = submit(system, endpoint, request);
     let mut updates = Vec::new();
     while text(&updates).is_empty() {
-        let answer = poll(system, family, id, 60_000);
+        let answer = poll(system, endpoint, id, 60_000);
         assert_eq!(answer["finished"], false, "{request}: {answer}");
         updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
     }
-    assert!(cancel(system, family, id), "{request}");
-    updates.extend(drain(system, family, id));
+    assert!(cancel(system, endpoint, id), "{request}");
+    updates.extend(drain(system, endpoint, id));
     updates
 }
 

@@ -24,7 +24,7 @@ pub(super) fn put_string(bytes: &mut Vec<u8>, text: &str) {
 }
 
 /// Writes a file into cargo's folder for such files, and returns its path.
-pub(super) fn place(name: &str, bytes: Vec<u8>) -> String {
+pub(super) fn write_file(name: &str, bytes: Vec<u8>) -> String {
     // Moved into place: another test may have the file open.
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let (path, beside) =
@@ -156,7 +156,7 @@ impl Writer {
             values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
         }
         bytes.resize(bytes.len().next_multiple_of(32), 0);
-        place(&format!("tiny-{name}"), bytes)
+        write_file(&format!("tiny-{name}"), bytes)
     }
 }
 
@@ -188,7 +188,7 @@ pub fn recurrent() -> String {
 }
 
 /// The same, of a model that is not to say these tokens.
-pub fn suppressing(tokens: &[i32]) -> String {
+pub fn with_suppressed_tokens(tokens: &[i32]) -> String {
     let mut model = Writer::new("gemma3");
     model.entry("tokenizer.ggml.suppress_tokens", 9, |bytes| {
         bytes.extend(5_u32.to_le_bytes());
@@ -196,7 +196,7 @@ pub fn suppressing(tokens: &[i32]) -> String {
         tokens.iter().for_each(|token| bytes.extend(token.to_le_bytes()));
     });
     window(&mut model);
-    model.write("suppressing")
+    model.write("with_suppressed_tokens")
 }
 
 /// The same, of a model with another chat template for requests with tools.
@@ -283,13 +283,13 @@ fn window(model: &mut Writer) {
 
 /// What the layers for multi-token prediction of a tiny model look at.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Guess {
+pub enum MtpInput {
     /// The token alone, which mostly decides on the next one.
     Token,
     /// The hidden state alone: that of the token before, which mostly decides on the next but one.
     Hidden,
     /// Both, in a random way.
-    Nothing,
+    Random,
 }
 
 /// A random sign for each number of a token's embedding.
@@ -325,18 +325,18 @@ impl Writer {
     }
 
     /// What a layer for multi-token prediction has beside the rest of a layer.
-    fn mtp(&mut self, layer: u64, guess: Guess) {
+    fn mtp(&mut self, layer: u64, input: MtpInput) {
         let name = |part: &str| format!("blk.{layer}.nextn.{part}.weight");
         self.ones(&name("enorm"), N_EMBD);
         self.ones(&name("hnorm"), N_EMBD);
-        let first = match guess {
-            Guess::Token => 0,
-            Guess::Hidden => N_EMBD,
-            Guess::Nothing => return self.random(&name("eh_proj"), &[2 * N_EMBD, N_EMBD], 0.5),
+        let first = match input {
+            MtpInput::Token => 0,
+            MtpInput::Hidden => N_EMBD,
+            MtpInput::Random => return self.random(&name("eh_proj"), &[2 * N_EMBD, N_EMBD], 0.5),
         };
         let is_one = |at: u64| at % (2 * N_EMBD) == first + at / (2 * N_EMBD);
         self.filled(&name("eh_proj"), &[2 * N_EMBD, N_EMBD], |at| f32::from(u8::from(is_one(at))));
-        if guess == Guess::Hidden {
+        if input == MtpInput::Hidden {
             self.filled(&name("shared_head_head"), &[N_EMBD, N_VOCAB], |at| output(at, 2));
         }
     }
@@ -344,14 +344,14 @@ impl Writer {
 
 /// GLM 4 MoE: three dense layers and one, of two experts, for multi-token prediction. `noise`: how much the text before a
 /// token matters; at 1 about as much as the token.
-pub fn mtp(guess: Guess, noise: f32) -> String {
-    mtp_with(guess, noise, &format!("mtp-{guess:?}-{noise}"), |_| ())
+pub fn mtp(input: MtpInput, noise: f32) -> String {
+    mtp_with(input, noise, &format!("mtp-{input:?}-{noise}"), |_| ())
 }
 
 /// A [`mtp`] that says of itself what is not so: `numbers` in place of or beside the right ones, and without the tensors
 /// whose names have `missing` in them.
-pub fn mtp_that_lies(name: &str, numbers: &[(&'static str, u64)], missing: &str) -> String {
-    mtp_with(Guess::Token, 0.3, &format!("mtp-lies-{name}"), |model| {
+pub fn mtp_with_metadata(name: &str, numbers: &[(&'static str, u64)], missing: &str) -> String {
+    mtp_with(MtpInput::Token, 0.3, &format!("mtp-inconsistent-{name}"), |model| {
         for (key, value) in numbers {
             model.renumber(key, *value);
         }
@@ -360,7 +360,7 @@ pub fn mtp_that_lies(name: &str, numbers: &[(&'static str, u64)], missing: &str)
 }
 
 /// A [`mtp`] that `change` makes another of.
-fn mtp_with(guess: Guess, noise: f32, name: &str, change: impl FnOnce(&mut Writer)) -> String {
+fn mtp_with(input: MtpInput, noise: f32, name: &str, change: impl FnOnce(&mut Writer)) -> String {
     let mut model = Writer::new("glm4moe");
     let (n_ff, last) = (32, N_LAYER - 1);
     model.walk();
@@ -399,7 +399,7 @@ fn mtp_with(guess: Guess, noise: f32, name: &str, change: impl FnOnce(&mut Write
     }
     model.random(&format!("blk.{last}.ffn_gate_inp.weight"), &[N_EMBD, 2], 0.5);
     model.filled(&format!("blk.{last}.exp_probs_b.bias"), &[2], |_| 0.0);
-    model.mtp(last, guess);
+    model.mtp(last, input);
     change(&mut model);
     model.write(name)
 }
@@ -430,7 +430,7 @@ pub fn mtp_layers() -> String {
             model.random(&name(&format!("ffn_{part}")), &shape, 0.2);
         }
         if layer >= 2 {
-            model.mtp(layer, Guess::Token);
+            model.mtp(layer, MtpInput::Token);
         }
     }
     model.write("mtp-layers")

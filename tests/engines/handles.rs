@@ -5,8 +5,8 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::contract::ENGINE_FUNCTIONS;
-use crate::library::{Engine, Handle, INVALID_ENGINE, LIBRARY, Library, config, endless, turn};
+use crate::c_functions::ENGINE_FUNCTIONS;
+use crate::library::{Engine, Handle, INVALID_ENGINE, LIBRARY, Library, config, endless, exclusive};
 
 /// Every function that takes an engine refuses this handle, and does nothing else.
 fn is_refused_everywhere(library: &Library, handle: Handle) {
@@ -32,7 +32,7 @@ fn is_refused_everywhere(library: &Library, handle: Handle) {
 
 #[test]
 fn every_function_refuses_freed_and_invalid_handles() {
-    let _turn = turn();
+    let _guard = exclusive();
     let freed = Engine::loaded("draft", json!({}));
     let handle = freed.handle;
     drop(freed);
@@ -74,7 +74,7 @@ fn null_means_the_default_engine() {
     use std::ffi::{CStr, CString, c_char};
     use std::ptr::null_mut;
 
-    let _turn = turn();
+    let _guard = exclusive();
     type Old = extern "C" fn(*const c_char) -> *const c_char;
     let status = || {
         let answer = LIBRARY.function::<extern "C" fn() -> *mut c_char>("poll_system_status")();
@@ -100,7 +100,7 @@ fn null_means_the_default_engine() {
 
 #[test]
 fn engines_can_be_created_and_freed_from_many_threads() {
-    let _turn = turn();
+    let _guard = exclusive();
     thread::scope(|scope| {
         for n in 0..8 {
             scope.spawn(move || {
@@ -129,7 +129,7 @@ fn engines_can_be_created_and_freed_from_many_threads() {
 /// Frees while others call: each call is answered, by the engine or with an error.
 #[test]
 fn freeing_an_engine_in_use_ends_its_calls_cleanly() {
-    let _turn = turn();
+    let _guard = exclusive();
     for _ in 0..5 {
         let engine = Engine::loaded("draft", json!({"n_parallel": 2, "warmup": false}));
         let handle = engine.handle as usize;
@@ -160,7 +160,7 @@ fn allocated() -> usize {
 
 #[test]
 fn creating_and_freeing_engines_leaks_no_memory() {
-    let _turn = turn();
+    let _guard = exclusive();
     let round = |n: usize| {
         let engine = Engine::new();
         if n % 50 == 0 {

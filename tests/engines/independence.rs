@@ -8,7 +8,7 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::host;
-use crate::library::{Engine, LIBRARY, Library, config, endless, turn, with_draft};
+use crate::library::{Engine, LIBRARY, Library, config, endless, exclusive, with_draft};
 
 const PROMPTS: [&str; 3] =
     ["Once upon a time", "Tom was 7 years old and", "<|im_start|>user\nCount from 3 to 9.<|im_end|>\n"];
@@ -31,7 +31,7 @@ fn contents(answers: &[Value]) -> Vec<&str> {
 /// The shipped target with its draft, and the draft model as a target, with other speculation, at once.
 #[test]
 fn engines_with_different_models_run_concurrently() {
-    let _turn = turn();
+    let _guard = exclusive();
     let [fixed, history] = [
         json!({"type": "draft", "adaptive": false, "n_max": 4}),
         json!({"type": ["suffix", "ngram-simple"], "n_max": 8}),
@@ -59,7 +59,7 @@ fn engines_with_different_models_run_concurrently() {
 
 #[test]
 fn request_ids_are_valid_only_on_their_own_engine() {
-    let _turn = turn();
+    let _guard = exclusive();
     let (one, other) = (Engine::loaded("draft", json!({})), Engine::loaded("draft", json!({})));
     let id = one.submit(&endless());
     for name in ["poll", "cancel"] {
@@ -82,7 +82,7 @@ fn each_engine_has_its_own_update_callback() {
     unsafe extern "C" fn note(id: u64, user: *mut c_void) {
         SEEN.lock().expect("not poisoned").insert((user as usize, id));
     }
-    let _turn = turn();
+    let _guard = exclusive();
     let engines = [Engine::loaded("draft", json!({})), Engine::loaded("draft", json!({}))];
     for (index, engine) in engines.iter().enumerate() {
         LIBRARY.set_update_callback(engine.handle, Some(note), index + 1);
@@ -100,7 +100,7 @@ fn each_engine_has_its_own_update_callback() {
 /// What an engine learns from what it generates stays its own.
 #[test]
 fn each_engine_has_its_own_ngram_caches() {
-    let _turn = turn();
+    let _guard = exclusive();
     let (one, other) = (Engine::loaded("draft", json!({})), Engine::loaded("draft", json!({})));
     one.call(
         "complete",
@@ -118,7 +118,7 @@ fn each_engine_has_its_own_ngram_caches() {
 /// the file is another library, with a default engine of its own, and takes none of the first one's handles.
 #[test]
 fn two_plugins_in_one_process_are_independent() {
-    let _turn = turn();
+    let _guard = exclusive();
     let path = host::library_path().expect("the library");
     let copy = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("libplugin.so");
     std::fs::copy(&path, &copy).expect("target/ is writable");

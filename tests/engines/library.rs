@@ -7,7 +7,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use libloading::Library as File;
 use serde_json::{Value, json};
 
-use crate::contract::ENGINE_FUNCTIONS;
+use crate::c_functions::ENGINE_FUNCTIONS;
 use crate::host;
 
 /// A handle, as the host sees it.
@@ -25,9 +25,9 @@ pub struct Library(File);
 pub static LIBRARY: LazyLock<Library> = LazyLock::new(|| Library::open(&host::library_path().expect("the library")));
 
 /// Tests that decode take turns: engines that run at once on few cores wait for each other's threads.
-pub fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+pub fn exclusive() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 unsafe extern "C" fn drop_line(_level: i32, _text: *const c_char, _user: *mut c_void) {}

@@ -3,8 +3,8 @@
 #[path = "../../examples/host/mod.rs"]
 mod host;
 
-#[path = "../contract/mod.rs"]
-mod contract;
+#[path = "../c_functions/mod.rs"]
+mod c_functions;
 
 mod handles;
 mod independence;

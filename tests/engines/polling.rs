@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::library::{Engine, LIBRARY, endless, turn};
+use crate::library::{Engine, LIBRARY, endless, exclusive};
 
 #[test]
 fn poll_and_cancel_require_an_id() {
-    let _turn = turn();
+    let _guard = exclusive();
     let engine = Engine::new();
     let check = |engine: &Engine| {
         for name in ["poll", "cancel"] {
@@ -39,7 +39,7 @@ fn poll_and_cancel_require_an_id() {
 
 #[test]
 fn one_call_polls_or_cancels_several_requests() {
-    let _turn = turn();
+    let _guard = exclusive();
     let engine = Engine::loaded("draft", json!({"n_parallel": 2, "n_ctx": 1024}));
     let request =
         |n: usize| json!({"prompt": "Once upon a time", "n_predict": n, "temperature": 0, "ignore_eos": true});

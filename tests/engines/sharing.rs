@@ -7,7 +7,7 @@ use foredraft::api::System;
 use foredraft::llama::Model;
 use serde_json::{Value, json};
 
-use crate::library::{config, turn, with_draft};
+use crate::library::{config, exclusive, with_draft};
 
 fn system(config: &Value) -> System {
     let system = System::new();
@@ -22,7 +22,7 @@ fn models(system: &System) -> (Arc<Model>, Option<Arc<Model>>) {
 
 #[test]
 fn engines_share_a_model_loaded_with_the_same_settings() {
-    let _turn = turn();
+    let _guard = exclusive();
     let both = config("target", with_draft());
     let (one, other) = (system(&both), system(&both));
     let ((target, draft), (same_target, same_draft)) = (models(&one), models(&other));
@@ -53,7 +53,7 @@ fn engines_share_a_model_loaded_with_the_same_settings() {
 
 #[test]
 fn changed_file_is_loaded_as_a_different_model() {
-    let _turn = turn();
+    let _guard = exclusive();
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("changing.gguf");
     let copy = |name: &str| {
         let beside = path.with_extension("tmp");
@@ -70,7 +70,7 @@ fn changed_file_is_loaded_as_a_different_model() {
 /// Loads of one model at the same time wait for one of them, and a deinit ends the waiting of one that waits.
 #[test]
 fn concurrent_loads_of_one_model_share_it() {
-    let _turn = turn();
+    let _guard = exclusive();
     let config = config("target", json!({"warmup": false}));
     let systems: Vec<System> = std::thread::scope(|scope| {
         let loading: Vec<_> = (0..6).map(|_| scope.spawn(|| system(&config))).collect();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{complete, essence, n, poll, prompts, start, submit, text, with};
+use crate::common::{complete, n, output_fields, poll, prompts, start, submit, text, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use foredraft::llama::{Batch, CacheType, Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool};
@@ -36,7 +36,7 @@ fn full_context_ends_the_request_when_shifts_are_off() {
     assert_eq!(n(&plain["tokens_predicted"]) + n(&plain["tokens_evaluated"]), 96, "every cell was used");
     for n_max in [1, 2, 3, 5, 8, 12] {
         let fast = complete(&system, Speculative, &with(&request, steady(n_max)));
-        assert_eq!(essence(&fast), essence(&plain), "{n_max}");
+        assert_eq!(output_fields(&fast), output_fields(&plain), "{n_max}");
         assert!(n(&fast["speculative"]["n_accepted"]) > 0, "{fast}");
     }
     let long = json!({"prompt": vec![5; 96], "n_predict": 1}).to_string();
@@ -61,7 +61,7 @@ fn context_shift_inside_a_step_does_not_change_output() {
         assert!(n(&plain["tokens_predicted"]) >= 200, "more where the last character is not whole");
         for n_max in [1, 3, 8] {
             let fast = complete(&system, Speculative, &with(&request, steady(n_max)));
-            assert_eq!(essence(&fast), essence(&plain), "{n_keep} {n_max}");
+            assert_eq!(output_fields(&fast), output_fields(&plain), "{n_keep} {n_max}");
             assert_eq!(fast["speculative"].get("disabled"), None, "{fast}");
             let sources = fast["sources"].as_array().expect("sources");
             // The context shifts first behind some 66 tokens.
@@ -116,7 +116,7 @@ fn self_extend_output_is_independent_of_batch_size_and_draft() {
     assert_eq!(plain["truncated"], false);
     for n_max in [1, 4, 16] {
         let fast = complete(&system, Speculative, &with(&request, steady(n_max)));
-        assert_eq!(essence(&fast), essence(&plain), "{n_max}");
+        assert_eq!(output_fields(&fast), output_fields(&plain), "{n_max}");
         assert_eq!(fast["speculative"].get("disabled"), None);
         assert!(n(&fast["speculative"]["n_accepted"]) > 0, "{}", fast["speculative"]);
     }
@@ -125,7 +125,7 @@ fn self_extend_output_is_independent_of_batch_size_and_draft() {
     assert_ne!(ungrouped["content"], plain["content"], "grouping does something");
     for batches in [json!({"n_batch": 7}), json!({"n_batch": 64, "n_ubatch": 16}), json!({"n_parallel": 3})] {
         let other = complete(&extended(batches.clone()), Speculative, &with(&request, steady(3)));
-        assert_eq!(essence(&other), essence(&plain), "{batches}");
+        assert_eq!(output_fields(&other), output_fields(&plain), "{batches}");
     }
 }
 
@@ -167,7 +167,7 @@ fn self_extend_context_ends_when_full_and_can_be_saved() {
     assert_eq!((&plain["stop_type"], &plain["truncated"]), (&json!("limit"), &json!(true)), "{plain}");
     assert_eq!(n(&plain["tokens_predicted"]), 256 - 120);
     let fast = complete(&system, Speculative, &with(&with(&request, steady(5)), json!({"cache_prompt": false})));
-    assert_eq!(essence(&fast), essence(&plain));
+    assert_eq!(output_fields(&fast), output_fields(&plain));
     let half = with(&request, json!({"n_predict": 60, "session_save": path}));
     let half = complete(&system, Speculative, &with(&half, steady(5)));
     assert_eq!(half["session_save"]["success"], true, "{half}");
@@ -235,8 +235,8 @@ fn unsupported_key_types_end_the_request_instead_of_shifting() {
     for (kind, shifts) in [("f16", true), ("f32", true), ("bf16", false), ("q8_0", false), ("q4_0", false)] {
         let system = start(json!({"n_ctx": 96, "cache_type_k": kind, "cache_type_k_draft": kind}));
         let request = json!({"prompt": "Once upon a time", "n_predict": 200, "temperature": 0, "ignore_eos": true});
-        for family in [Completion, Speculative] {
-            let answer = complete(&system, family, &request);
+        for endpoint in [Completion, Speculative] {
+            let answer = complete(&system, endpoint, &request);
             let n = answer["tokens_predicted"].as_u64().expect("a count");
             assert_eq!((n == 200, &answer["truncated"]), (shifts, &json!(true)), "{kind}: {n} tokens");
             assert!(n > 80, "{kind}: {n}");

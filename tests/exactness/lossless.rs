@@ -1,11 +1,11 @@
 //! Speculation changes how fast the text comes and nothing else.
 
-use crate::common::{complete, drain, essence, prompts, start, submit, text, with};
+use crate::common::{complete, drain, output_fields, prompts, start, submit, text, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use serde_json::{Value, json};
 
 /// Settings of speculation that differ in every choice.
-fn ways() -> Vec<Value> {
+fn speculative_settings() -> Vec<Value> {
     vec![
         json!({"adaptive": false, "n_max": 1}),
         json!({"adaptive": false, "n_max": 5, "verify": "match"}),
@@ -17,7 +17,7 @@ fn ways() -> Vec<Value> {
 }
 
 /// Those of the rules that compare probabilities: they keep a text's distribution, and where there is no choice, the text.
-fn drawing_ways() -> Vec<Value> {
+fn sampling_rules() -> Vec<Value> {
     vec![
         json!({"adaptive": false, "n_max": 4, "verify": "rejection"}),
         json!({"adaptive": true, "verify": "rejection", "type": "auto", "n_min": 2}),
@@ -37,9 +37,9 @@ fn greedy_output_is_unchanged_on_fifty_prompts() {
         let request =
             json!({"prompt": prompt, "n_predict": 64, "temperature": 0, "return_tokens": true, "cache_prompt": false});
         let plain = complete(&system, Completion, &request);
-        let way = &[ways(), drawing_ways()].concat()[index % 11];
-        let fast = complete(&system, Speculative, &with(&request, json!({"speculative": way})));
-        assert_eq!(essence(&fast), essence(&plain), "{prompt:?} {way}");
+        let speculative = &[speculative_settings(), sampling_rules()].concat()[index % 11];
+        let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+        assert_eq!(output_fields(&fast), output_fields(&plain), "{prompt:?} {speculative}");
         accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         assert!(plain.get("speculative").is_none());
     }
@@ -66,7 +66,7 @@ fn speculation_is_exact_with_and_without_flash_attention() {
             let plain = complete(&system, Completion, &request);
             let speculative = json!({"type": "draft", "adaptive": false, "n_max": 1 + seed % 7});
             let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
-            assert_eq!(essence(&fast), essence(&plain), "{request} {speculative}");
+            assert_eq!(output_fields(&fast), output_fields(&plain), "{request} {speculative}");
             accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         }
         assert!(accepted > 100, "{accepted}");
@@ -85,9 +85,11 @@ fn long_outputs_are_exact_with_several_threads() {
                 "top_k": 0, "top_p": 1, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true, "cache_prompt": false,
             });
             let plain = complete(&system, Completion, &request);
-            for way in [json!({"type": "auto"}), ways()[1].clone(), ways()[4].clone()] {
-                let fast = complete(&system, Speculative, &with(&request, json!({"speculative": way})));
-                assert_eq!(essence(&fast), essence(&plain), "{more} {seed} {way}");
+            for speculative in
+                [json!({"type": "auto"}), speculative_settings()[1].clone(), speculative_settings()[4].clone()]
+            {
+                let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+                assert_eq!(output_fields(&fast), output_fields(&plain), "{more} {seed} {speculative}");
             }
         }
     }
@@ -108,7 +110,7 @@ fn longest_drafts_do_not_change_output() {
             // It remembers the plain answer.
             let speculative = json!({"speculative": {"type": "suffix", "adaptive": false, "n_max": 64}});
             let fast = complete(&system, Speculative, &with(&request, speculative));
-            assert_eq!(essence(&fast), essence(&plain), "{more} {seed}");
+            assert_eq!(output_fields(&fast), output_fields(&plain), "{more} {seed}");
             accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         }
         assert!(accepted > 600, "{more}: nothing is proved by short drafts: {accepted}");
@@ -128,7 +130,7 @@ fn sampled_output_is_unchanged_for_a_seed() {
             for (verify, n_branches) in [("coupled", 1), ("match", 1), ("coupled", 3), ("match", 4)] {
                 let speculative = json!({"verify": verify, "adaptive": false, "n_max": 6, "n_branches": n_branches});
                 let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
-                assert_eq!(essence(&fast), essence(&plain), "{prompt:?} {temperature} {speculative}");
+                assert_eq!(output_fields(&fast), output_fields(&plain), "{prompt:?} {temperature} {speculative}");
                 assert!(fast["speculative"]["n_drafted"].as_u64() > Some(0), "{fast}");
             }
         }
@@ -185,7 +187,7 @@ fn speculation_is_lossless_with_every_sampler() {
         for (verify, n_branches) in [("coupled", 1), ("match", 1), ("coupled", 4)] {
             let speculative = json!({"verify": verify, "adaptive": false, "n_max": 6, "n_branches": n_branches});
             let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
-            assert_eq!(essence(&fast), essence(&plain), "{setting} {verify}");
+            assert_eq!(output_fields(&fast), output_fields(&plain), "{setting} {verify}");
             drafted += fast["speculative"]["n_drafted"].as_u64().expect("a count");
             accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         }
@@ -252,8 +254,8 @@ fn rejection_and_block_work_with_every_sampler() {
             "prompt": "Once upon a time there was a child named", "n_predict": 200, "temperature": 0.9, "seed": seed,
             "return_tokens": true, "cache_prompt": false, "n_probs": 2, "post_sampling_probs": seed % 2 == 0,
         });
-        for way in drawing_ways() {
-            let request = with(&with(&base, setting.clone()), json!({"speculative": way}));
+        for speculative in sampling_rules() {
+            let request = with(&with(&base, setting.clone()), json!({"speculative": speculative}));
             let ids = [(); 2].map(|()| submit(&system, Speculative, &request));
             let updates = ids.map(|id| drain(&system, Speculative, id));
             let probs = updates.each_ref().map(|updates| -> Vec<Value> {
@@ -275,8 +277,8 @@ fn rejection_and_block_work_with_every_sampler() {
                 accepted += answer["speculative"]["n_accepted"].as_u64().expect("a count");
             }
             // What other drafters know comes from all requests, and changes while these two run.
-            if way["adaptive"] == false && way["type"] == "draft" {
-                assert_eq!(essence(&answers[0]), essence(&answers[1]), "a seed is a seed: {request}");
+            if speculative["adaptive"] == false && speculative["type"] == "draft" {
+                assert_eq!(output_fields(&answers[0]), output_fields(&answers[1]), "a seed is a seed: {request}");
             }
         }
     }
@@ -315,7 +317,7 @@ fn eight_concurrent_requests_match_each_alone() {
         .take(8)
         .enumerate()
         .map(|(index, prompt)| {
-            let speculative = if index % 2 == 0 { json!(false) } else { ways()[index % 4].clone() };
+            let speculative = if index % 2 == 0 { json!(false) } else { speculative_settings()[index % 4].clone() };
             json!({
                 "prompt": prompt, "n_predict": 60, "temperature": if index % 3 == 0 { 0.0 } else { 0.8 }, "seed": index,
                 "cache_prompt": false, "return_tokens": true, "speculative": speculative,
@@ -355,7 +357,7 @@ fn concurrent_long_prompts_match_each_alone() {
         let lengths: Vec<u64> = alone.iter().map(|answer| answer["tokens_evaluated"].as_u64().unwrap()).collect();
         assert!(lengths.iter().all(|n| (64..900).contains(n)) && lengths.iter().any(|n| *n > 300), "{lengths:?}");
         for (index, request) in requests.iter_mut().enumerate() {
-            request["speculative"] = ways()[index % 4].clone();
+            request["speculative"] = speculative_settings()[index % 4].clone();
         }
         let ids: Vec<u64> = requests.iter().map(|request| submit(&system, Speculative, request)).collect();
         for (id, alone) in ids.into_iter().zip(&alone) {
@@ -400,12 +402,12 @@ fn context_shifts_do_not_change_speculative_output() {
         let plain = complete(&system, Completion, &request);
         assert_eq!(plain["tokens_predicted"], 400);
         assert_eq!(plain["truncated"], true);
-        for way in ways() {
-            let fast = complete(&system, Speculative, &with(&request, json!({"speculative": way})));
-            assert_eq!(essence(&fast), essence(&plain), "{way}");
+        for speculative in speculative_settings() {
+            let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+            assert_eq!(output_fields(&fast), output_fields(&plain), "{speculative}");
             // Whether a draft pays is the machine's answer.
             let accepted = fast["speculative"]["n_accepted"].as_u64();
-            assert!(way["adaptive"] != false || accepted > Some(0), "{fast}");
+            assert!(speculative["adaptive"] != false || accepted > Some(0), "{fast}");
         }
     }
 }

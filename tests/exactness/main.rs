@@ -6,4 +6,4 @@ mod compare;
 mod distribution;
 mod long_context;
 mod lossless;
-mod memories;
+mod models_without_rollback;

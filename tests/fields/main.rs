@@ -3,15 +3,15 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod frame;
 mod infill;
 mod limits;
 mod lora;
-mod more;
 mod output;
 mod prompts;
 mod sampling;
+mod sessions;
 mod speculation;
+mod table;
 mod text;
 
 /// The contract's fields of a request and of its answers.
@@ -41,7 +41,7 @@ fn every_documented_field_is_covered_by_a_row() {
         lora::rows(),
         infill::rows(),
         speculation::rows(),
-        more::rows(),
+        sessions::rows(),
     ];
     let rows: Vec<&str> = tables.iter().flatten().flat_map(|row| row.fields.iter().copied()).collect();
     let missing: Vec<&str> = FIELDS.split_whitespace().filter(|field| !rows.contains(field)).collect();

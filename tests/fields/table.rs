@@ -8,20 +8,20 @@ use crate::common::{complete, drain, merge, submit, with};
 
 /// How a request is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum CallMode {
     /// `get_completion`.
-    Whole,
+    Blocking,
     /// `async_completion_init` and polling.
     Polled,
     /// `speculative_completion`.
     Speculative,
 }
 
-pub const WAYS: [Way; 3] = [Way::Whole, Way::Polled, Way::Speculative];
+pub const MODES: [CallMode; 3] = [CallMode::Blocking, CallMode::Polled, CallMode::Speculative];
 
-impl Way {
-    pub fn family(self) -> Endpoint {
-        if self == Way::Speculative { Speculative } else { Completion }
+impl CallMode {
+    pub fn endpoint(self) -> Endpoint {
+        if self == CallMode::Speculative { Speculative } else { Completion }
     }
 }
 
@@ -32,29 +32,29 @@ pub struct Row {
     /// What is sent, on top of [`base`].
     pub sent: Value,
     /// What must be seen.
-    pub check: fn(&Seen),
+    pub check: fn(&Response),
 }
 
-pub fn row(fields: &'static [&'static str], sent: Value, check: fn(&Seen)) -> Row {
+pub fn row(fields: &'static [&'static str], sent: Value, check: fn(&Response)) -> Row {
     Row { fields, sent, check }
 }
 
 /// What is sent in every row, unless it says otherwise. Nothing is left in the cache from one row to the next.
-pub fn base(way: Way) -> Value {
+pub fn base(mode: CallMode) -> Value {
     let mut request = json!({
         "prompt": "Once upon a time there was a child named", "n_predict": 16, "seed": 7, "temperature": 0.8,
         "cache_prompt": false, "return_tokens": true,
     });
-    if way == Way::Speculative {
+    if mode == CallMode::Speculative {
         merge(&mut request, &json!({"speculative": {"adaptive": false, "n_max": 3}}));
     }
     request
 }
 
 /// An answer and how it came.
-pub struct Seen<'a> {
+pub struct Response<'a> {
     pub system: &'a System,
-    pub way: Way,
+    pub mode: CallMode,
     pub request: Value,
     /// The final response; when polled with all of the text, the tokens and the probabilities.
     pub answer: Value,
@@ -62,37 +62,37 @@ pub struct Seen<'a> {
     pub updates: Vec<Value>,
 }
 
-impl<'a> Seen<'a> {
-    pub fn of(system: &'a System, way: Way, request: Value) -> Seen<'a> {
-        if way == Way::Polled {
+impl<'a> Response<'a> {
+    pub fn of(system: &'a System, mode: CallMode, request: Value) -> Response<'a> {
+        if mode == CallMode::Polled {
             let id = submit(system, Completion, &request);
             let updates = drain(system, Completion, id);
             let answer = joined(&updates);
             assert_eq!(answer["success"], true, "{request}: {answer}");
-            return Seen { system, way, request, answer, updates };
+            return Response { system, mode, request, answer, updates };
         }
-        let answer = complete(system, way.family(), &request);
-        Seen { system, way, request, answer, updates: Vec::new() }
+        let answer = complete(system, mode.endpoint(), &request);
+        Response { system, mode, request, answer, updates: Vec::new() }
     }
 
     /// The same request with other fields, in the same way.
-    pub fn ask(&self, more: Value) -> Seen<'a> {
-        Seen::of(self.system, self.way, with(&self.request, more))
+    pub fn ask(&self, more: Value) -> Response<'a> {
+        Response::of(self.system, self.mode, with(&self.request, more))
     }
 
     /// The same request without a field.
-    pub fn without(&self, field: &str) -> Seen<'a> {
+    pub fn without(&self, field: &str) -> Response<'a> {
         let mut request = self.request.clone();
         request.as_object_mut().expect("an object").remove(field);
-        Seen::of(self.system, self.way, request)
+        Response::of(self.system, self.mode, request)
     }
 
     /// The error that the same request with other fields is refused with.
     pub fn refused(&self, more: Value) -> String {
         let request = with(&self.request, more).to_string();
-        let answer = self.system.with_server(|server| match self.way {
-            Way::Polled => server.submit(Completion, request.as_bytes()),
-            way => server.complete(way.family(), request.as_bytes()),
+        let answer = self.system.with_server(|server| match self.mode {
+            CallMode::Polled => server.submit(Completion, request.as_bytes()),
+            mode => server.complete(mode.endpoint(), request.as_bytes()),
         });
         answer.expect_err(&request).message().to_owned()
     }
@@ -159,11 +159,11 @@ fn joined_text(updates: &[Value]) -> Value {
 /// Sends each row in each way.
 pub fn run(system: &System, rows: &[Row]) {
     for row in rows {
-        for way in WAYS {
-            let request = with(&base(way), row.sent.clone());
+        for mode in MODES {
+            let request = with(&base(mode), row.sent.clone());
             // Which row it is, should it fail.
-            eprintln!("{:?} {way:?} {}", row.fields, row.sent);
-            (row.check)(&Seen::of(system, way, request));
+            eprintln!("{:?} {mode:?} {}", row.fields, row.sent);
+            (row.check)(&Response::of(system, mode, request));
         }
     }
 }

@@ -8,7 +8,7 @@ use foredraft::error::Result;
 use serde_json::{Value, json};
 
 use crate::common::{model, poll, start, submit, with};
-use crate::frame::{WAYS, base, float, numbers};
+use crate::table::{MODES, base, float, numbers};
 
 fn embedding(system: &System, request: Value) -> Vec<f64> {
     let bytes = request.to_string();
@@ -110,11 +110,11 @@ fn vocab_only_model_tokenizes_and_nothing_else() {
     let init = json!({"model": model("target"), "vocab_only": true, "log_level": "error"}).to_string();
     system.init(init.as_bytes()).expect("a vocabulary");
     tokens_and_back(&system);
-    for way in WAYS {
-        let request = base(way).to_string();
+    for mode in MODES {
+        let request = base(mode).to_string();
         let answers = [
-            system.with_server(|server| server.complete(way.family(), request.as_bytes())),
-            system.with_server(|server| server.submit(way.family(), request.as_bytes())),
+            system.with_server(|server| server.complete(mode.endpoint(), request.as_bytes())),
+            system.with_server(|server| server.submit(mode.endpoint(), request.as_bytes())),
             system.with_server(|server| server.get_embedding(br#"{"content": "a"}"#)),
         ];
         for answer in answers {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use libloading::Library;
 use serde_json::{Value, json};
 
-use crate::contract::WITHOUT_MODEL;
-pub use crate::contract::{COMMANDS, FUNCTIONS};
+use crate::c_functions::WITHOUT_MODEL;
+pub use crate::c_functions::{COMMANDS, FUNCTIONS};
 use crate::host;
 
 /// The closed list of error codes, with the status of each.
@@ -57,26 +57,26 @@ fn function<T: Copy>(name: &str) -> T {
 }
 
 /// The turn of a test; nothing is loaded when it begins and when it ends.
-pub struct Turn(#[allow(dead_code)] MutexGuard<'static, ()>);
+pub struct Exclusive(#[allow(dead_code)] MutexGuard<'static, ()>);
 
-pub fn turn() -> Turn {
-    static TURN: Mutex<()> = Mutex::new(());
+pub fn exclusive() -> Exclusive {
+    static LOCK: Mutex<()> = Mutex::new(());
     // A test that failed has ended its turn as well.
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     LazyLock::force(&LIBRARY);
     deinit();
-    Turn(turn)
+    Exclusive(guard)
 }
 
-/// As [`turn`], with both shipped models loaded and `more` keys of `init`.
-pub fn loaded(more: Value) -> Turn {
-    let turn = turn();
+/// As [`exclusive`], with both shipped models loaded and `more` keys of `init`.
+pub fn loaded(more: Value) -> Exclusive {
+    let guard = exclusive();
     let command = command(more);
     assert_eq!(init(Some(command.to_string().as_bytes())), 0, "{command}: {}", status());
-    turn
+    guard
 }
 
-impl Drop for Turn {
+impl Drop for Exclusive {
     fn drop(&mut self) {
         deinit();
         set_update_callback(None, 0);
@@ -145,7 +145,8 @@ pub fn set_update_callback(callback: Option<UpdateCallback>, user: usize) {
 }
 
 pub fn status() -> Value {
-    let status = taken("poll_system_status", function::<extern "C" fn() -> *const c_char>("poll_system_status")());
+    let status =
+        take_answer("poll_system_status", function::<extern "C" fn() -> *const c_char>("poll_system_status")());
     let expected = match status["state"].as_str() {
         Some("ready") => 1,
         Some("uninitialized" | "loading") => 0,
@@ -158,13 +159,13 @@ pub fn status() -> Value {
 }
 
 /// The functions of [`FUNCTIONS`] that say so when there is no model.
-pub fn needing_a_model() -> impl Iterator<Item = &'static str> {
+pub fn functions_needing_a_model() -> impl Iterator<Item = &'static str> {
     FUNCTIONS.into_iter().filter(|name| !WITHOUT_MODEL.contains(name) && !COMMANDS.contains(name))
 }
 
 /// The answer of a poll or cancel that finds no request, in this state of the library: a success without updates, whatever
 /// the document says, as long as it names no request.
-pub fn finds_nothing(state: &str) {
+pub fn assert_finds_nothing(state: &str) {
     for name in COMMANDS {
         for (document, counts) in [
             (None, false),
@@ -201,7 +202,7 @@ pub fn finds_nothing(state: &str) {
 /// Calls a function of [`FUNCTIONS`] with a document, or NULL.
 pub fn call_bytes(name: &str, document: Option<&[u8]>) -> Value {
     let document = text(document);
-    taken(name, function::<extern "C" fn(*const c_char) -> *const c_char>(name)(pointer(&document)))
+    take_answer(name, function::<extern "C" fn(*const c_char) -> *const c_char>(name)(pointer(&document)))
 }
 
 pub fn call(name: &str, request: &Value) -> Value {
@@ -209,20 +210,20 @@ pub fn call(name: &str, request: &Value) -> Value {
 }
 
 /// The code of the error object that a function must return.
-pub fn refusal(name: &str, request: &Value) -> (String, String) {
+pub fn error_of(name: &str, request: &Value) -> (String, String) {
     let answer = call(name, request);
-    assert_eq!(answer["success"], false, "{name} {}: {answer}", shown(request));
+    assert_eq!(answer["success"], false, "{name} {}: {answer}", shortened(request));
     let field = |key: &str| answer[key].as_str().expect("checked").to_owned();
     (field("code"), field("error"))
 }
 
 /// A document for a message, shortened.
-pub fn shown(request: &Value) -> String {
+pub fn shortened(request: &Value) -> String {
     request.to_string().chars().take(300).collect()
 }
 
 /// The answer as a value, checked; the string is released.
-fn taken(name: &str, answer: *const c_char) -> Value {
+fn take_answer(name: &str, answer: *const c_char) -> Value {
     assert!(!answer.is_null(), "{name} returned NULL");
     // SAFETY: the library returned it: NUL-terminated, ours until `free_string`.
     let bytes = unsafe { CStr::from_ptr(answer) }.to_bytes().to_vec();
@@ -244,7 +245,7 @@ fn taken(name: &str, answer: *const c_char) -> Value {
 }
 
 /// A request whose text is known, in both families: the library is as it was.
-pub fn works() {
+pub fn assert_works() {
     let request = json!({"prompt": "Once upon a time", "n_predict": 5, "temperature": 0});
     for name in ["get_completion", "speculative_completion"] {
         let answer = call(name, &request);
@@ -260,14 +261,14 @@ pub fn endless() -> Value {
 /// The number that an `_init` function gave.
 pub fn submit(name: &str, request: &Value) -> u64 {
     let answer = call(name, request);
-    answer["id"].as_u64().unwrap_or_else(|| panic!("{name} {}: {answer}", shown(request)))
+    answer["id"].as_u64().unwrap_or_else(|| panic!("{name} {}: {answer}", shortened(request)))
 }
 
 /// Polls a request to its end: the last update.
-pub fn last_update(family: &str, id: u64) -> Value {
+pub fn last_update(endpoint: &str, id: u64) -> Value {
     let mut last = Value::Null;
-    until("the request's end", || {
-        let answer = call(&format!("{family}_poll"), &json!({"id": id, "timeout_ms": 1000}));
+    wait_until("the request's end", || {
+        let answer = call(&format!("{endpoint}_poll"), &json!({"id": id, "timeout_ms": 1000}));
         assert_eq!(answer["success"], true, "{answer}");
         if let Some(update) = answer["completion_updates"].as_array().expect("updates").last() {
             last = update.clone();
@@ -279,16 +280,16 @@ pub fn last_update(family: &str, id: u64) -> Value {
 }
 
 /// Polls until a request is in that state, without taking long to see it; fails when it ends before.
-pub fn wait_for_state(family: &str, id: u64, state: &str) {
-    until(state, || {
-        let answer = call(&format!("{family}_poll"), &json!({"id": id}));
+pub fn wait_for_state(endpoint: &str, id: u64, state: &str) {
+    wait_until(state, || {
+        let answer = call(&format!("{endpoint}_poll"), &json!({"id": id}));
         assert!(answer["state"] == state || answer["finished"] == false, "{answer}");
         answer["state"] == state
     });
 }
 
 /// Waits for what must happen; a minute is far more than anything here takes.
-pub fn until(what: &str, mut happened: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
     let start = Instant::now();
     while !happened() {
         assert!(start.elapsed() < Duration::from_secs(600), "{what} did not happen");

@@ -7,9 +7,9 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::c::{
-    FUNCTIONS, call, command, deinit, drop_line, endless, init, init_async, last_update, loaded, set_log_callback,
-    set_update_callback, status, submit, turn, until, works,
+use crate::c_api::{
+    FUNCTIONS, assert_works, call, command, deinit, drop_line, endless, exclusive, init, init_async, last_update,
+    loaded, set_log_callback, set_update_callback, status, submit, wait_until,
 };
 
 /// What the calls from inside a callback answered.
@@ -49,12 +49,12 @@ fn answers() -> Vec<(String, Value)> {
 
 #[test]
 fn update_callback_may_call_every_function() {
-    let _turn = loaded(json!({"max_queue": 64}));
+    let _guard = loaded(json!({"max_queue": 64}));
     answers();
     set_update_callback(Some(on_update), 0);
     let id = submit("async_completion_init", &json!({"prompt": "Once", "n_predict": 8}));
     last_update("async_completion", id);
-    until("the calls from inside", || !ANSWERS.lock().expect("not poisoned").is_empty());
+    wait_until("the calls from inside", || !ANSWERS.lock().expect("not poisoned").is_empty());
     for (name, answer) in answers() {
         let function = name.trim_end_matches(" with timeout_ms");
         let waits = ["get_completion", "speculative_completion", "get_embedding", "session_save", "session_load"]
@@ -67,12 +67,12 @@ fn update_callback_may_call_every_function() {
         }
     }
     set_update_callback(None, 0);
-    works();
+    assert_works();
 }
 
 #[test]
 fn log_callback_may_call_every_function() {
-    let _turn = loaded(json!({"log_level": "warn"}));
+    let _guard = loaded(json!({"log_level": "warn"}));
     answers();
     set_log_callback(Some(on_line), 0);
     // A line on the caller's thread, while it is inside the library.
@@ -83,7 +83,7 @@ fn log_callback_may_call_every_function() {
     assert!(answered.iter().any(|(name, answer)| name == "init" && *answer == 5), "{answered:?}");
     assert!(codes.iter().any(|(name, _)| name == "get_completion"), "{answered:?}");
     set_log_callback(Some(drop_line), 0);
-    works();
+    assert_works();
     // And a line of a load, where init and deinit would wait for themselves.
     answers();
     set_log_callback(Some(on_line), 0);
@@ -94,7 +94,7 @@ fn log_callback_may_call_every_function() {
         "{answered:?}"
     );
     set_log_callback(Some(drop_line), 0);
-    works();
+    assert_works();
 }
 
 /// What [`collect`] was told: level, text and the host's pointer.
@@ -109,7 +109,7 @@ extern "C" fn collect(level: i32, text: *const c_char, user: *mut c_void) {
 #[test]
 fn log_callback_gets_the_level_and_the_user_pointer() {
     const USER: usize = 7;
-    let _turn = turn();
+    let _guard = exclusive();
     let lines = || std::mem::take(&mut *LINES.lock().expect("not poisoned"));
     set_log_callback(Some(collect), USER);
     lines();
@@ -154,17 +154,17 @@ extern "C" fn load_anew(_id: u64, _user: *mut c_void) {
 
 #[test]
 fn callback_may_unload_and_load() {
-    let _turn = loaded(json!({}));
+    let _guard = loaded(json!({}));
     set_update_callback(Some(unload), 0);
     assert_eq!(call("get_completion", &endless())["stop_type"], "cancelled");
     // Or else the callback for the request's end would end the next load too.
     set_update_callback(None, 0);
-    until("the end", || status()["state"] == "uninitialized");
+    wait_until("the end", || status()["state"] == "uninitialized");
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
     set_update_callback(Some(load_anew), 0);
     assert_eq!(call("get_completion", &endless())["stop_type"], "cancelled");
-    until("the new load", || status()["model_alias"] == "anew");
-    works();
+    wait_until("the new load", || status()["model_alias"] == "anew");
+    assert_works();
 }
 
 static REPLACED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
@@ -182,7 +182,7 @@ extern "C" fn replace_itself_in_log(_level: i32, _text: *const c_char, _user: *m
 
 #[test]
 fn callbacks_can_be_replaced_at_any_time() {
-    let _turn = loaded(json!({}));
+    let _guard = loaded(json!({}));
     set_update_callback(Some(replace_itself), 0);
     let answer =
         call("get_completion", &json!({"prompt": "Once", "n_predict": 20, "ignore_eos": true, "__debug": true}));
@@ -210,5 +210,5 @@ fn callbacks_can_be_replaced_at_any_time() {
     last_update("async_completion", id);
     let after = [0, 1].map(|which| REPLACED[which].load(Ordering::SeqCst));
     assert_eq!(before, after, "a removed callback was called");
-    works();
+    assert_works();
 }

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::c::{
-    Random, call, command, deinit, init, init_async, last_update, loaded, model, refusal, status, submit, turn, until,
-    works,
+use crate::c_api::{
+    Random, assert_works, call, command, deinit, error_of, exclusive, init, init_async, last_update, loaded, model,
+    status, submit, wait_until,
 };
 use crate::gguf::Gguf;
 
@@ -31,7 +31,7 @@ fn load(path: &str) -> i32 {
 
 #[test]
 fn non_model_files_are_refused() {
-    let _turn = turn();
+    let _guard = exclusive();
     let draft = std::fs::read(model("draft")).expect("a shipped model");
     for (path, part) in [
         ("/no/such/file.gguf".to_owned(), "/no/such/file.gguf"),
@@ -54,7 +54,7 @@ fn non_model_files_are_refused() {
         }
     }
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
-    works();
+    assert_works();
 }
 
 /// The fields of `init` that name a GGUF file, with this one.
@@ -69,14 +69,14 @@ fn fields(path: &str) -> [(&'static str, Value); 3] {
 /// To open one would wait for its other end, and nobody has that.
 #[test]
 fn named_pipes_are_refused() {
-    let _turn = turn();
+    let _guard = exclusive();
     let pipe = folder().join("pipe");
     // From an earlier run.
     let _ = std::fs::remove_file(&pipe);
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
     for (field, more) in fields(&pipe.to_string_lossy()) {
         init_async(Some(command(more).to_string().as_bytes()));
-        until("the end of the load", || status()["state"] != "loading");
+        wait_until("the end of the load", || status()["state"] != "loading");
         let error = status()["error"].to_string();
         assert!(error.contains(field) && error.contains("is not a regular file"), "{field}: {error}");
         deinit();
@@ -86,7 +86,7 @@ fn named_pipes_are_refused() {
 
 #[test]
 fn init_failures_name_the_field_and_return_its_code() {
-    let _turn = turn();
+    let _guard = exclusive();
     for (more, number, field) in [
         (json!({"devices": ["nowhere"]}), 3, "devices: "),
         (json!({"devices_draft": ["nowhere"]}), 3, "devices_draft: "),
@@ -104,7 +104,7 @@ fn init_failures_name_the_field_and_return_its_code() {
 /// What answers at an address need not be a ggml RPC server.
 #[test]
 fn addresses_without_an_rpc_server_are_refused() {
-    let _turn = turn();
+    let _guard = exclusive();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address").to_string();
     std::thread::spawn(move || {
@@ -121,7 +121,7 @@ fn addresses_without_an_rpc_server_are_refused() {
 /// llama.cpp splits texts for this vocabulary by `std::regex`, which calls itself for each character of a word.
 #[test]
 fn very_long_words_do_not_overflow_the_stack() {
-    let _turn = turn();
+    let _guard = exclusive();
     let gguf = Gguf::read(&model("target"));
     let pre = gguf.value("tokenizer.ggml.pre");
     assert_eq!(&gguf.bytes[pre.start + 8..pre.end], b"gpt-2");
@@ -129,16 +129,16 @@ fn very_long_words_do_not_overflow_the_stack() {
     assert_eq!(load(&path), 0, "{}", status());
     for length in [100, 1_000, 30_000, 300_000] {
         let text = "a".repeat(length);
-        let answer = crate::c::call("tokenize", &json!({"text": text, "add_special": false}));
+        let answer = crate::c_api::call("tokenize", &json!({"text": text, "add_special": false}));
         let ids = answer["ids"].as_array().expect("tokens").clone();
-        let back = crate::c::call("detokenize", &json!({"tokens": ids}));
+        let back = crate::c_api::call("detokenize", &json!({"tokens": ids}));
         assert_eq!(back["content"], text.as_str(), "{length}");
     }
 }
 
 #[test]
 fn truncated_model_files_are_refused() {
-    let _turn = turn();
+    let _guard = exclusive();
     let gguf = Gguf::read(&model("draft"));
     let mut random = Random::new(1);
     let size = gguf.bytes.len();
@@ -214,7 +214,7 @@ fn damaged_model_headers_do_not_abort_the_process() {
 #[test]
 #[ignore = "run by damaged_model_headers_do_not_abort_the_process, which says what to load"]
 fn child_loads_damaged_files() {
-    let _turn = turn();
+    let _guard = exclusive();
     let list = std::env::var("FOREDRAFT_HOSTILE_LIST").expect("set by damaged_model_headers_do_not_abort_the_process");
     for path in std::fs::read_to_string(list).expect("the list is there").lines() {
         println!("loading {path}");
@@ -232,35 +232,35 @@ fn child_loads_damaged_files() {
         }
     }
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
-    works();
+    assert_works();
 }
 
 /// Weights that are no numbers give no probabilities: an error, and nothing else.
 #[test]
 fn models_with_nan_weights_report_model_error() {
-    let turn = turn();
+    let guard = exclusive();
     let gguf = Gguf::read(&model("draft"));
     let data = gguf.tensors.end.next_multiple_of(32);
     let path = file("not-a-number", &gguf.with(data, &vec![0xFF; gguf.bytes.len() - data]));
     assert_eq!(load(&path), 0, "{}", status());
     let request = json!({"prompt": "Once upon a time", "n_predict": 3, "temperature": 0});
     for name in ["get_completion", "speculative_completion"] {
-        let (code, error) = refusal(name, &request);
+        let (code, error) = error_of(name, &request);
         assert_eq!(code, "model_error", "{error}");
     }
-    for family in ["async_completion", "speculative_completion"] {
-        let last = last_update(family, submit(&format!("{family}_init"), &request));
+    for endpoint in ["async_completion", "speculative_completion"] {
+        let last = last_update(endpoint, submit(&format!("{endpoint}_init"), &request));
         assert_eq!((&last["stop_type"], &last["code"]), (&json!("error"), &json!("model_error")), "{last}");
         assert_eq!((&last["success"], &last["status"]), (&json!(false), &json!(500)), "{last}");
     }
-    drop(turn);
-    let _turn = loaded(json!({}));
-    works();
+    drop(guard);
+    let _guard = loaded(json!({}));
+    assert_works();
 }
 
 /// What status and answers say about a draft with another vocabulary: it is translated, and the text is the same.
 fn check_translated(draft: &str, difference: &Value) {
-    let turn = loaded(json!({"model_draft": draft}));
+    let guard = loaded(json!({"model_draft": draft}));
     let report = status()["draft"].clone();
     assert_eq!((&report["compatible"], &report["translates_tokens"]), (&json!(true), &json!(true)), "{report}");
     assert_eq!(&report["first_difference"]["token"], difference, "{report}");
@@ -271,8 +271,8 @@ fn check_translated(draft: &str, difference: &Value) {
     let answer = call("speculative_completion", &asked);
     assert_eq!(answer["content"], plain["content"]);
     assert!(answer["speculative"]["by_type"]["draft"]["n_accepted"].as_u64() > Some(5), "{answer}");
-    works();
-    drop(turn);
+    assert_works();
+    drop(guard);
 }
 
 #[test]
@@ -293,13 +293,13 @@ fn draft_with_another_vocabulary_is_mapped() {
 #[test]
 fn draft_with_too_short_a_context_reports_why() {
     // llama.cpp makes no context of less than 256.
-    let _turn = loaded(json!({"n_ctx_draft": 256, "n_ctx": 512}));
+    let _guard = loaded(json!({"n_ctx_draft": 256, "n_ctx": 512}));
     let request = json!({"prompt": vec![5; 400], "n_predict": 8, "temperature": 0, "ignore_eos": true});
     let answer: Value = call("speculative_completion", &request);
     assert_eq!(answer["tokens_predicted"], 8, "{answer}");
     assert!(answer["speculative"]["disabled"].as_str().is_some_and(|why| why.contains("context")), "{answer}");
     let plain = call("get_completion", &request);
     assert_eq!(plain["content"], answer["content"]);
-    assert_eq!(refusal("get_completion", &json!({"prompt": 5})).0, "invalid_request");
-    works();
+    assert_eq!(error_of("get_completion", &json!({"prompt": 5})).0, "invalid_request");
+    assert_works();
 }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::c::{call, loaded, works};
+use crate::c_api::{assert_works, call, loaded};
 
 /// What becomes of a request with a grammar.
 enum Fate {
@@ -19,7 +19,7 @@ enum Fate {
 #[test]
 fn hostile_grammars_are_refused_or_end_the_request() {
     use Fate::{Dead, Refused, Text};
-    let _turn = loaded(json!({}));
+    let _guard = loaded(json!({}));
     let text = |text: &str| Text(text.to_owned());
     let nested = |n: usize| format!("root ::= {}\"a\"{}", "(".repeat(n), ")".repeat(n));
     let chain = |n: usize, end: &str| {
@@ -73,14 +73,15 @@ fn hostile_grammars_are_refused_or_end_the_request() {
             }
         }
     }
-    works();
+    assert_works();
 }
 
 /// A repetition whose upper bound is below the lower one makes llama.cpp's parser count down from 2^64, adding a rule
 /// each time; a short grammar of repeated long strings takes gigabytes. Tried by a process of its own, with a limit.
 #[test]
 fn huge_grammar_repetitions_are_refused() {
-    let limited = "ulimit -v 4000000; exec timeout 600 \"$0\" --exact grammars::child_tries_huge_repetitions --include-ignored";
+    let limited =
+        "ulimit -v 4000000; exec timeout 600 \"$0\" --exact grammars::child_tries_huge_repetitions --include-ignored";
     let program = std::env::current_exe().expect("a test has a path");
     let child = Command::new("sh").arg("-c").arg(limited).arg(program).output().expect("a test can be started");
     let printed = [child.stdout, child.stderr].map(|output| String::from_utf8_lossy(&output).into_owned()).concat();
@@ -90,7 +91,7 @@ fn huge_grammar_repetitions_are_refused() {
 #[test]
 #[ignore = "run by huge_grammar_repetitions_are_refused, which limits what it can eat"]
 fn child_tries_huge_repetitions() {
-    let _turn = loaded(json!({}));
+    let _guard = loaded(json!({}));
     for grammar in [
         "root ::= \"a\"{5,2}".to_owned(),
         "root ::= [^a]{3,0}".to_owned(),
@@ -105,13 +106,13 @@ fn child_tries_huge_repetitions() {
         let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
         let peak =
             status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the peak").trim_end_matches("kB");
-        let shown: String = grammar.chars().take(60).collect();
-        assert!(peak.trim().parse::<usize>().expect("a number") < 512 << 10, "{shown} took {peak} kB");
+        let shortened: String = grammar.chars().take(60).collect();
+        assert!(peak.trim().parse::<usize>().expect("a number") < 512 << 10, "{shortened} took {peak} kB");
     }
     // What looks like one and is none.
     for grammar in ["root ::= \"{5,2}\"", "root ::= \"\\\"{5,2}\"", "root ::= \"\" # {5,2}", "root ::= \"a\"{2,2}"] {
         let answer = call("get_completion", &json!({"prompt": "a", "n_predict": 9, "grammar": grammar}));
         assert_eq!(answer["success"], true, "{grammar}: {answer}");
     }
-    works();
+    assert_works();
 }

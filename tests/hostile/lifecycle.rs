@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::c::{
-    COMMANDS, FUNCTIONS, call, command, deinit, endless, finds_nothing, init, init_async, loaded, needing_a_model,
-    refusal, set_log_callback, set_update_callback, status, submit, turn, until, version, wait_for_state, works,
+use crate::c_api::{
+    COMMANDS, FUNCTIONS, assert_finds_nothing, assert_works, call, command, deinit, endless, error_of, exclusive,
+    functions_needing_a_model, init, init_async, loaded, set_log_callback, set_update_callback, status, submit,
+    version, wait_for_state, wait_until,
 };
 
 /// Holds whoever calls back until it is opened: a load, or an evaluation, that takes as long as a test wants.
@@ -49,8 +50,8 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    fn wait_until_someone_waits(&self) {
-        until("a callback", || self.waiting.load(Ordering::SeqCst) > 0);
+    fn wait_for_a_caller(&self) {
+        wait_until("a callback", || self.waiting.load(Ordering::SeqCst) > 0);
     }
 }
 
@@ -62,58 +63,58 @@ extern "C" fn update_through_the_gate(_id: u64, _user: *mut c_void) {
     GATE.pass();
 }
 
-fn talkative() -> String {
+fn debug_command() -> String {
     command(json!({"log_level": "debug"})).to_string()
 }
 
 #[test]
 fn functions_report_loading_during_a_load() {
-    let _turn = turn();
+    let _guard = exclusive();
     GATE.close();
-    init_async(Some(talkative().as_bytes()));
-    GATE.wait_until_someone_waits();
+    init_async(Some(debug_command().as_bytes()));
+    GATE.wait_for_a_caller();
     let seen = status();
     assert_eq!(seen["state"], "loading");
     assert!((0.0..1.0).contains(&seen["progress"].as_f64().expect("a number")), "{seen}");
-    for name in needing_a_model() {
+    for name in functions_needing_a_model() {
         assert_eq!(call(name, &json!({"prompt": "a", "id": 1}))["code"], "loading", "{name}");
     }
-    finds_nothing("loading");
+    assert_finds_nothing("loading");
     GATE.open();
-    until("the load's end", || status()["state"] == "ready");
-    works();
+    wait_until("the load's end", || status()["state"] == "ready");
+    assert_works();
 }
 
 #[test]
 fn deinit_aborts_a_load() {
-    let _turn = turn();
+    let _guard = exclusive();
     GATE.close();
-    let loading = thread::spawn(|| init(Some(talkative().as_bytes())));
-    GATE.wait_until_someone_waits();
+    let loading = thread::spawn(|| init(Some(debug_command().as_bytes())));
+    GATE.wait_for_a_caller();
     let unloading = thread::spawn(deinit);
-    until("deinit's beginning", || status()["state"] == "uninitialized");
+    wait_until("deinit's beginning", || status()["state"] == "uninitialized");
     GATE.open();
     unloading.join().expect("deinit returns");
     assert_eq!(loading.join().expect("init returns"), 4, "cancelled");
     assert_eq!(status()["state"], "uninitialized");
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
-    works();
+    assert_works();
 }
 
 #[test]
 fn last_of_several_async_loads_wins() {
-    let _turn = turn();
+    let _guard = exclusive();
     GATE.close();
-    let first = thread::spawn(|| init(Some(talkative().as_bytes())));
-    GATE.wait_until_someone_waits();
+    let first = thread::spawn(|| init(Some(debug_command().as_bytes())));
+    GATE.wait_for_a_caller();
     init_async(Some(br#"{"model": "/nowhere.gguf"}"#));
     let last = command(json!({"model_alias": "the last", "log_level": "debug"})).to_string();
     init_async(Some(last.as_bytes()));
     GATE.open();
     assert_eq!(first.join().expect("init returns"), 4);
-    until("the last load's end", || status()["state"] == "ready");
+    wait_until("the last load's end", || status()["state"] == "ready");
     assert_eq!(status()["model_alias"], "the last");
-    works();
+    assert_works();
 }
 
 /// The stop types of requests that run on threads of their own while `end` is called.
@@ -131,7 +132,7 @@ fn ended_by(end: impl FnOnce()) -> Vec<Value> {
         assert!(answer["success"] == true || answer["code"].is_string(), "{answer}");
     });
     // Those that wait and those in slots make seven.
-    until("all requests to be there", || {
+    wait_until("all requests to be there", || {
         let status = status();
         let busy = status["slots"].as_array().expect("slots").iter().filter(|slot| slot["state"] != "idle").count();
         status["queue"].as_u64().expect("a number") as usize + busy == 7
@@ -143,31 +144,31 @@ fn ended_by(end: impl FnOnce()) -> Vec<Value> {
 
 #[test]
 fn deinit_cancels_running_requests() {
-    let _turn = loaded(json!({"n_parallel": 2, "n_ctx": 1024}));
+    let _guard = loaded(json!({"n_parallel": 2, "n_ctx": 1024}));
     for answer in ended_by(deinit) {
         assert_eq!(answer["stop_type"], "cancelled", "{answer}");
     }
-    for name in needing_a_model() {
+    for name in functions_needing_a_model() {
         assert_eq!(call(name, &json!({"prompt": "a"}))["code"], "not_initialized", "{name}");
     }
 }
 
 #[test]
 fn init_cancels_running_requests() {
-    let _turn = loaded(json!({"n_parallel": 2, "n_ctx": 1024}));
+    let _guard = loaded(json!({"n_parallel": 2, "n_ctx": 1024}));
     for answer in ended_by(|| assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0)) {
         assert_eq!(answer["stop_type"], "cancelled", "{answer}");
     }
-    works();
+    assert_works();
     // A failed init unloads as well.
     assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
     assert_eq!(call("get_completion", &json!({"prompt": "a"}))["code"], "not_initialized");
-    finds_nothing("failed");
+    assert_finds_nothing("failed");
 }
 
 #[test]
 fn vocab_only_and_embedding_models_limit_the_functions() {
-    let _turn = turn();
+    let _guard = exclusive();
     assert_eq!(init(Some(command(json!({"vocab_only": true})).to_string().as_bytes())), 0, "{}", status());
     assert_eq!(call("tokenize", &json!({"text": "Once"}))["success"], true);
     for name in FUNCTIONS {
@@ -176,26 +177,26 @@ fn vocab_only_and_embedding_models_limit_the_functions() {
             assert_eq!(call(name, &json!({"prompt": "a", "content": "a"}))["code"], "invalid_request", "{name}");
         }
     }
-    finds_nothing("idle");
+    assert_finds_nothing("idle");
     assert_eq!(init(Some(command(json!({"embedding": true})).to_string().as_bytes())), 0, "{}", status());
     for (request, code) in [
         (json!({"content": "a ".repeat(10_000)}), "context_full"),
         (json!({"content": 5}), "invalid_request"),
         (json!({"content": "a", "embd_normalize": 1000}), "invalid_request"),
     ] {
-        assert_eq!(call("get_embedding", &request)["code"], code, "{}", crate::c::shown(&request));
+        assert_eq!(call("get_embedding", &request)["code"], code, "{}", crate::c_api::shortened(&request));
     }
     // Of nothing there is BOS at least.
     let answer = call("get_embedding", &json!({"content": ""}));
     let length: f64 =
         answer["embedding"].as_array().expect("numbers").iter().map(|x| x.as_f64().expect("a number").powi(2)).sum();
     assert!((length - 1.0).abs() < 1e-5, "{length}");
-    works();
+    assert_works();
 }
 
 #[test]
 fn repeated_init_and_deinit_work() {
-    let _turn = turn();
+    let _guard = exclusive();
     for _ in 0..10 {
         init_async(Some(command(json!({})).to_string().as_bytes()));
         deinit();
@@ -204,7 +205,7 @@ fn repeated_init_and_deinit_work() {
     for _ in 0..3 {
         assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
     }
-    works();
+    assert_works();
 }
 
 /// Loads that said in the log why they failed.
@@ -220,7 +221,7 @@ extern "C" fn count_failures(_level: i32, text: *const c_char, _user: *mut c_voi
 /// A load that was replaced says so in the log, whenever its thread gets to it; after `deinit` nobody calls back.
 #[test]
 fn deinit_joins_the_threads_of_init_async() {
-    let _turn = turn();
+    let _guard = exclusive();
     set_log_callback(Some(count_failures), 0);
     for round in 1..=20 {
         assert_eq!(init(Some(command(json!({"warmup": false})).to_string().as_bytes())), 0, "{}", status());
@@ -234,15 +235,15 @@ fn deinit_joins_the_threads_of_init_async() {
 /// The old server belongs to no thread that may be late: `deinit` ends it, and waits for its callbacks.
 #[test]
 fn deinit_ends_the_server_that_init_async_was_replacing() {
-    let _turn = loaded(json!({}));
+    let _guard = loaded(json!({}));
     GATE.close_for_updates();
     submit("async_completion_init", &endless());
-    GATE.wait_until_someone_waits();
+    GATE.wait_for_a_caller();
     let unloading = thread::spawn(|| {
         init_async(Some(b"-m /nowhere.gguf"));
         deinit();
     });
-    until("deinit's beginning", || status()["state"] == "uninitialized");
+    wait_until("deinit's beginning", || status()["state"] == "uninitialized");
     thread::sleep(Duration::from_millis(100));
     let waited = !unloading.is_finished();
     GATE.open();
@@ -257,27 +258,27 @@ fn chat_template_can_be_chosen_by_name() {
     let with = |template: &str| json!({"messages": messages, "chat_template": template});
     let check_refused = |request: &Value| {
         for name in ["apply_template", "get_completion"] {
-            let (code, error) = refusal(name, request);
+            let (code, error) = error_of(name, request);
             assert!(code == "invalid_request" && error.starts_with("chat_template: "), "{name} {request}: {error}");
         }
     };
-    let turn = loaded(json!({"chat_template": "chatml"}));
+    let guard = loaded(json!({"chat_template": "chatml"}));
     assert_eq!(call("apply_template", &json!({"messages": messages}))["prompt"], chatml);
     assert_eq!(call("apply_template", &with("{{ messages[0].content }}"))["prompt"], "Hi");
     check_refused(&with("llama3"));
-    drop(turn);
-    let _turn = loaded(json!({"chat_template": "llama3"}));
+    drop(guard);
+    let _guard = loaded(json!({"chat_template": "llama3"}));
     check_refused(&json!({"messages": messages}));
     assert_eq!(call("apply_template", &with("chatml"))["prompt"], chatml);
-    works();
+    assert_works();
 }
 
 #[test]
 fn version_string_is_static() {
-    let turn = loaded(json!({}));
+    let guard = loaded(json!({}));
     let first = version();
     assert_eq!(status()["version"], first.1);
     assert_eq!(version(), first);
-    drop(turn);
+    drop(guard);
     assert_eq!(version(), first, "also when nothing is loaded");
 }

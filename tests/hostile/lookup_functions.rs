@@ -6,7 +6,9 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::c::{Random, call, command, deinit, init, loaded, model, refusal, status, turn, until, works};
+use crate::c_api::{
+    Random, assert_works, call, command, deinit, error_of, exclusive, init, loaded, model, status, wait_until,
+};
 
 /// An empty folder of a test under target/.
 fn folder(name: &str) -> PathBuf {
@@ -26,7 +28,7 @@ fn names(folder: &Path) -> Vec<String> {
 
 fn done(name: &str, request: &Value) -> Value {
     let answer = call(name, request);
-    assert_eq!(answer["success"], true, "{name} {}: {answer}", crate::c::shown(request));
+    assert_eq!(answer["success"], true, "{name} {}: {answer}", crate::c_api::shortened(request));
     answer
 }
 
@@ -44,7 +46,7 @@ fn text(sentences: usize) -> String {
 
 #[test]
 fn lookup_functions_accept_tokens_without_a_model() {
-    let _turn = turn();
+    let _guard = exclusive();
     let folder = folder("tokens");
     let path = |name: &str| folder.join(name);
     let tokens = [1, 2, 3, 1, 2, 4, 1, 2, 3];
@@ -106,17 +108,17 @@ fn lookup_functions_accept_tokens_without_a_model() {
 
 #[test]
 fn lookup_functions_need_a_model_for_text() {
-    let _turn = turn();
+    let _guard = exclusive();
     let folder = folder("texts");
     let path = |name: &str| folder.join(name);
     fs::write(path("text"), text(300) + "\n").expect("written");
     let (given, file) = (text(300), path("text"));
     for request in [json!({"text": given, "output": path("out")}), json!({"file": file, "output": path("out")})] {
-        assert_eq!(refusal("lookup_create", &request).0, "not_initialized");
-        assert_eq!(refusal("lookup_stats", &request).0, "not_initialized");
+        assert_eq!(error_of("lookup_create", &request).0, "not_initialized");
+        assert_eq!(error_of("lookup_stats", &request).0, "not_initialized");
     }
-    drop(_turn);
-    let _turn = loaded(json!({}));
+    drop(_guard);
+    let _guard = loaded(json!({}));
     let ids = call("tokenize", &json!({"text": given}))["ids"].clone();
     // One line feed at the end of a file is none of its text.
     let answers = [json!({"text": given}), json!({"file": file}), json!({"tokens": ids})].map(|mut request| {
@@ -141,10 +143,10 @@ fn lookup_functions_need_a_model_for_text() {
         (json!({"tokens": [1], "lookup_cache_static": path("foreign")}), "foreign: byte 20: token 1000000 is outside"),
     ] {
         fs::write(path("foreign"), bytes(&[1, 2, -1, -1, 1, 1_000_000, 1])).expect("written");
-        let (code, error) = refusal("lookup_stats", &request);
+        let (code, error) = error_of("lookup_stats", &request);
         assert!(code == "invalid_request" && error.contains(part), "{request}: {error}");
     }
-    works();
+    assert_works();
     // Also where only the vocabulary is loaded.
     assert_eq!(init(Some(command(json!({"vocab_only": true})).to_string().as_bytes())), 0);
     assert_eq!(done("lookup_stats", &json!({"tokens": [1, 2, 3]}))["n_ctx"].as_u64(), n_ctx);
@@ -153,7 +155,7 @@ fn lookup_functions_need_a_model_for_text() {
 
 #[test]
 fn invalid_lookup_requests_name_the_field() {
-    let _turn = turn();
+    let _guard = exclusive();
     let folder = folder("wrong");
     let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
     fs::write(path("good"), bytes(&[1, 2, -1, -1, 1, 3, 1])).expect("written");
@@ -218,7 +220,7 @@ fn invalid_lookup_requests_name_the_field() {
         ),
         ("lookup_stats", json!({"tokens": tokens, "plot": folder}), "invalid_request", "is a folder"),
     ] {
-        let (found, error) = refusal(name, &request);
+        let (found, error) = error_of(name, &request);
         assert!(found == code && error.contains(part), "{name} {request}: {found}, {error}");
     }
     let unknown = done("lookup_stats", &json!({"tokens": tokens, "n_drafts": 5}));
@@ -238,7 +240,7 @@ fn invalid_lookup_requests_name_the_field() {
 /// Long work on one thread: others are served meanwhile, the status says how far it is, and `deinit` ends it.
 #[test]
 fn long_lookup_work_does_not_block_others_and_deinit_cancels_it() {
-    let _turn = loaded(json!({}));
+    let _guard = loaded(json!({}));
     let folder = folder("long");
     // After two tokens it knows the first of them again, so that all drafts are as long as they may be; and all are wrong:
     // about 200 thousand times 1024 tokens.
@@ -251,11 +253,11 @@ fn long_lookup_work_does_not_block_others_and_deinit_cancels_it() {
     });
     let working = thread::spawn(move || call("lookup_stats", &request));
     let step = || status()["lookups"][0].clone();
-    until("the beginning of the work", || step()["step"] == "drafting");
+    wait_until("the beginning of the work", || step()["step"] == "drafting");
     let seen = step();
     assert_eq!(seen["function"], "lookup_stats", "{seen}");
     assert!((0.0..=1.0).contains(&seen["progress"].as_f64().expect("a number")), "{seen}");
-    works();
+    assert_works();
     assert_eq!(step()["step"], "drafting", "it was too short for this test");
     deinit();
     let answer = working.join().expect("it returns");
@@ -267,8 +269,8 @@ fn long_lookup_work_does_not_block_others_and_deinit_cancels_it() {
 /// Model files are not caches, and are not harmed.
 #[test]
 fn lookup_refuses_files_of_another_format() {
-    let _turn = turn();
+    let _guard = exclusive();
     let request = json!({"inputs": [model("target")], "output": folder("other").join("out")});
-    let (code, error) = refusal("lookup_merge", &request);
+    let (code, error) = error_of("lookup_merge", &request);
     assert!(code == "invalid_request" && error.contains("stories-target.gguf: byte "), "{error}");
 }

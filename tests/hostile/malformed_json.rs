@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use crate::c::{
-    COMMANDS, FUNCTIONS, call, call_bytes, finds_nothing, free_null, init, init_async, loaded, needing_a_model, status,
-    turn, until, works,
+use crate::c_api::{
+    COMMANDS, FUNCTIONS, assert_finds_nothing, assert_works, call, call_bytes, exclusive, free_null,
+    functions_needing_a_model, init, init_async, loaded, status, wait_until,
 };
 
 /// What is no JSON object, with what it is called.
@@ -36,7 +36,7 @@ fn broken() -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn every_function_refuses_malformed_json() {
-    let _turn = loaded(json!({}));
+    let _guard = loaded(json!({}));
     for (what, document) in broken() {
         for name in FUNCTIONS.into_iter().filter(|name| !COMMANDS.contains(name)) {
             let answer = call_bytes(name, Some(&document));
@@ -44,12 +44,12 @@ fn every_function_refuses_malformed_json() {
             assert!(answer["error"].to_string().len() < 400, "{name}, {what}: {answer}");
         }
     }
-    works();
+    assert_works();
 }
 
 #[test]
 fn null_and_empty_strings_are_refused_where_a_request_is_required() {
-    let _turn = loaded(json!({}));
+    let _guard = loaded(json!({}));
     free_null();
     for document in [None, Some(&b""[..]), Some(b" \n\t")] {
         for name in FUNCTIONS.into_iter().filter(|name| !COMMANDS.contains(name)) {
@@ -57,26 +57,26 @@ fn null_and_empty_strings_are_refused_where_a_request_is_required() {
             assert_eq!(answer["code"], "invalid_json", "{name} {document:?}: {answer}");
         }
     }
-    finds_nothing("idle");
-    works();
+    assert_finds_nothing("idle");
+    assert_works();
 }
 
 #[test]
 fn functions_report_not_initialized_before_init_and_after_deinit() {
-    let _turn = turn();
+    let _guard = exclusive();
     let check = || {
-        for name in needing_a_model() {
+        for name in functions_needing_a_model() {
             for document in [None, Some(&b""[..]), Some(b"{}"), Some(b"\xFF"), Some(br#"{"prompt": "a", "id": 1}"#)] {
                 assert_eq!(call_bytes(name, document)["code"], "not_initialized", "{name} {document:?}");
             }
         }
-        finds_nothing("uninitialized");
+        assert_finds_nothing("uninitialized");
     };
     check();
-    assert_eq!(init(Some(crate::c::command(json!({})).to_string().as_bytes())), 0);
-    works();
-    crate::c::deinit();
-    crate::c::deinit();
+    assert_eq!(init(Some(crate::c_api::command(json!({})).to_string().as_bytes())), 0);
+    assert_works();
+    crate::c_api::deinit();
+    crate::c_api::deinit();
     assert_eq!(status()["state"], "uninitialized");
     check();
 }
@@ -127,7 +127,7 @@ fn wrong_inits() -> Vec<(Vec<u8>, i32, &'static str)> {
 
 #[test]
 fn invalid_init_arguments_are_refused() {
-    let _turn = turn();
+    let _guard = exclusive();
     let short = |document: &[u8]| String::from_utf8_lossy(document).chars().take(100).collect::<String>();
     for (document, number, part) in wrong_inits() {
         assert_eq!(init(Some(&document)), number, "{}: {}", short(&document), status());
@@ -138,7 +138,7 @@ fn invalid_init_arguments_are_refused() {
     }
     assert_eq!(init(None), 2, "NULL: {}", status());
     init_async(None);
-    until("a failed init_async", || status()["state"] == "failed");
-    assert_eq!(init(Some(crate::c::command(json!({})).to_string().as_bytes())), 0);
-    works();
+    wait_until("a failed init_async", || status()["state"] == "failed");
+    assert_eq!(init(Some(crate::c_api::command(json!({})).to_string().as_bytes())), 0);
+    assert_works();
 }

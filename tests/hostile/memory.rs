@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::c::{call, call_bytes, command, deinit, endless, init, last_update, loaded, status, submit, turn, works};
+use crate::c_api::{
+    assert_works, call, call_bytes, command, deinit, endless, exclusive, init, last_update, loaded, status, submit,
+};
 
 /// Bytes that are allocated and not freed, of Rust and C++ alike.
 fn allocated() -> usize {
@@ -60,7 +62,7 @@ fn requests() -> Vec<(&'static str, Value)> {
 
 #[test]
 fn requests_do_not_leak_memory() {
-    let _turn = loaded(json!({}));
+    let _guard = loaded(json!({}));
     let requests = requests();
     flat("requests", 40, 300, BOUND, |round| {
         let (name, request) = &requests[round % requests.len()];
@@ -68,27 +70,27 @@ fn requests_do_not_leak_memory() {
         call_bytes(name, Some(b"{\"prompt\": \"\xFF"));
         status();
     });
-    works();
+    assert_works();
 }
 
 #[test]
 fn queued_and_cancelled_requests_do_not_leak_memory() {
-    let _turn = loaded(json!({}));
+    let _guard = loaded(json!({}));
     flat("queued requests", 40, 300, BOUND, |round| {
-        let family = ["async_completion", "speculative_completion"][round % 2];
-        let id = submit(&format!("{family}_init"), &endless());
+        let endpoint = ["async_completion", "speculative_completion"][round % 2];
+        let id = submit(&format!("{endpoint}_init"), &endless());
         if round % 3 > 0 {
-            call(&format!("{family}_poll"), &json!({"id": id, "timeout_ms": 1}));
+            call(&format!("{endpoint}_poll"), &json!({"id": id, "timeout_ms": 1}));
         }
-        call(&format!("{family}_cancel"), &json!({"id": id}));
-        last_update(family, id);
+        call(&format!("{endpoint}_cancel"), &json!({"id": id}));
+        last_update(endpoint, id);
     });
-    works();
+    assert_works();
 }
 
 #[test]
 fn loads_do_not_leak_memory() {
-    let _turn = turn();
+    let _guard = exclusive();
     let command = command(json!({"embedding": true, "n_parallel": 2})).to_string();
     flat("loads", 5, 40, 1024, |round| {
         assert_eq!(init(Some(command.as_bytes())), 0);

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::c::{
-    call, command, deinit, init, init_async, loaded, refusal, set_log_callback, status, submit, turn, wait_for_state,
-    works,
+use crate::c_api::{
+    assert_works, call, command, deinit, error_of, exclusive, init, init_async, loaded, set_log_callback, status,
+    submit, wait_for_state,
 };
 
 /// How the child exits; nothing else does so.
@@ -50,7 +50,7 @@ fn child_exits_while_the_library_is_busy() {
     // SAFETY: a function of this program.
     assert_eq!(unsafe { libc::atexit(linger) }, 0);
     let how = std::env::var("FOREDRAFT_HOSTILE_PROCESS").expect("set by the parent");
-    let _turn = turn();
+    let _guard = exclusive();
     let command = command(json!({"n_threads": 2})).to_string();
     assert_eq!(init(Some(b"-m /nowhere.gguf")), 1, "loads that fail before anything is loaded change nothing");
     if let Some((ms, _)) = how.split_once(" ms ") {
@@ -68,7 +68,7 @@ fn child_exits_while_the_library_is_busy() {
         }
         "while it loads again" => init_async(Some(command.as_bytes())),
         "after deinit" => deinit(),
-        _ => works(),
+        _ => assert_works(),
     }
     std::process::exit(EXITED);
 }
@@ -84,15 +84,15 @@ fn log_goes_to_stderr_without_a_callback() {
 #[test]
 #[ignore = "run by log_goes_to_stderr_without_a_callback"]
 fn child_logs_a_failed_init() {
-    let _turn = turn();
+    let _guard = exclusive();
     set_log_callback(None, 0);
     assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
 }
 
 #[test]
 fn forked_child_has_no_model() {
-    let _turn = loaded(json!({}));
-    works();
+    let _guard = loaded(json!({}));
+    assert_works();
     // SAFETY: what the child calls is what this test is about; it ends by `_exit` or its alarm.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -100,7 +100,7 @@ fn forked_child_has_no_model() {
             // SAFETY: no handler is set: a child that hangs is ended.
             unsafe { libc::alarm(600) };
             for name in ["get_completion", "async_completion_init", "tokenize"] {
-                let (code, error) = refusal(name, &json!({"prompt": "a", "text": "a"}));
+                let (code, error) = error_of(name, &json!({"prompt": "a", "text": "a"}));
                 assert!(code == "not_initialized" && error.contains("forked"), "{name}: {error}");
             }
             assert_eq!(status()["state"], "failed");
@@ -114,7 +114,7 @@ fn forked_child_has_no_model() {
     // SAFETY: waits for the child made above.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut ended, 0) }, child);
     assert_eq!(ended, 0, "the child");
-    works();
+    assert_works();
 }
 
 /// What a thread has in musl, and a call that koffi runs aside for Node.
@@ -138,7 +138,7 @@ fn child_calls_every_function_on_a_small_stack() {
             thread.expect("a thread").join().expect("no panic")
         })
     }
-    let _turn = turn();
+    let _guard = exclusive();
     let folder = std::env::temp_dir().join(format!("foredraft-stack-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let path = |name: &str| folder.join(name).to_string_lossy().into_owned();

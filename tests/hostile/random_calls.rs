@@ -6,9 +6,9 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::c::{
-    FUNCTIONS, Random, call, call_bytes, command, deinit, drop_line, endless, init, init_async, set_log_callback,
-    set_update_callback, status, turn, until, works,
+use crate::c_api::{
+    FUNCTIONS, Random, assert_works, call, call_bytes, command, deinit, drop_line, endless, exclusive, init,
+    init_async, set_log_callback, set_update_callback, status, wait_until,
 };
 
 const THREADS: u64 = 16;
@@ -61,9 +61,9 @@ fn step(random: &mut Random) {
         25..=49 => {
             let name = *random.of(&["async_completion_init", "speculative_completion_init"]);
             if let Some(id) = call(name, &endless())["id"].as_u64() {
-                let family = name.trim_end_matches("_init");
-                call(&format!("{family}_cancel"), &json!({"id": id}));
-                call(&format!("{family}_poll"), &json!({"id": id, "timeout_ms": 20}));
+                let endpoint = name.trim_end_matches("_init");
+                call(&format!("{endpoint}_cancel"), &json!({"id": id}));
+                call(&format!("{endpoint}_poll"), &json!({"id": id, "timeout_ms": 20}));
             }
         }
         50..=69 => {
@@ -81,7 +81,7 @@ fn step(random: &mut Random) {
             // Calls without a model are over at once: without these waits there would be hardly any others.
             match answer["code"].as_str() {
                 Some("not_initialized") if random.below(8) == 0 => load(),
-                Some("loading") => until("the load's end", || status()["state"] != "loading"),
+                Some("loading") => wait_until("the load's end", || status()["state"] != "loading"),
                 _ => {}
             }
         }
@@ -95,7 +95,7 @@ fn load() {
 
 #[test]
 fn sixteen_threads_call_random_functions() {
-    let _turn = turn();
+    let _guard = exclusive();
     assert_eq!(init(Some(command(json!({"n_parallel": 2})).to_string().as_bytes())), 0);
     let threads: Vec<_> = (0..THREADS)
         .map(|seed| {
@@ -112,5 +112,5 @@ fn sixteen_threads_call_random_functions() {
     assert!(completed > 10, "only {completed} requests came to an end between the loads");
     set_update_callback(None, 0);
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
-    works();
+    assert_works();
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::host::Host;
-use crate::toolbox::{STRICT, compiler, folder, have, library_folder, root, run, run_failing};
+use crate::toolchain::{STRICT, compiler, folder, have, library_folder, root, run, run_failing};
 use serde_json::{Value, json};
 
 /// A quotation, a line feed and characters of two, three and four bytes, to get right in every language.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::toolbox::{STRICT, compiler, folder, have, root, run};
+use crate::toolchain::{STRICT, compiler, folder, have, root, run};
 
 const HEADERS: [&str; 2] = ["foredraft.h", "rpcserver.h"];
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::toolbox::{folder, library_folder, root, run, run_failing};
+use crate::toolchain::{folder, library_folder, root, run, run_failing};
 
 fn program(name: &str) -> Command {
     Command::new(library_folder().with_file_name("examples").join(name))

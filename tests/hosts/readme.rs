@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::toolbox::{STRICT, compiler, folder, have, library_folder, root, run};
+use crate::toolchain::{STRICT, compiler, folder, have, library_folder, root, run};
 use foredraft::api::CompletionRequest;
 
 const BEGIN: &str = "<!-- samplers: made by `CompletionRequest::sampler_table`, compared by tests/readme.rs -->\n";

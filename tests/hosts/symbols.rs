@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use crate::contract::{ENGINE_FUNCTIONS, ENGINE_OTHERS, FUNCTIONS, OTHERS};
-use crate::toolbox::{have, library_folder, root, run};
+use crate::c_functions::{ENGINE_FUNCTIONS, ENGINE_OTHERS, FUNCTIONS, OTHERS};
+use crate::toolchain::{have, library_folder, root, run};
 
 fn new_names() -> BTreeSet<String> {
     ENGINE_FUNCTIONS.into_iter().chain(ENGINE_OTHERS).map(str::to_owned).collect()

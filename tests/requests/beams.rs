@@ -1,6 +1,6 @@
 //! Beam search through the server.
 
-use crate::common::{cancel, complete, drain, poll, prompts, start, submit, text, tiny, with};
+use crate::common::{cancel, complete, drain, poll, prompts, start, submit, text, tiny_models, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use serde_json::{Value, json};
 
@@ -129,7 +129,7 @@ fn beam_search_handles_stops_limits_cancels_and_conflicting_fields() {
 /// The cancel of another request stops the evaluation, and such a memory cannot be cut back.
 #[test]
 fn beam_search_on_recurrent_models_survives_cancels_of_other_requests() {
-    for model in [tiny::recurrent(), tiny::hybrid()] {
+    for model in [tiny_models::recurrent(), tiny_models::hybrid()] {
         let init =
             json!({"model": model, "model_draft": null, "n_ctx": 1024, "n_parallel": 2, "n_ubatch": 32, "n_batch": 32});
         let system = start(init);

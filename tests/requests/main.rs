@@ -3,6 +3,7 @@
 mod beams;
 #[path = "../common/mod.rs"]
 mod common;
+mod model_metadata;
 mod schema;
 mod sessions;
 mod shards;

@@ -63,17 +63,17 @@ fn loaded_session_decodes_only_new_tokens() {
     };
     let fresh = || start(json!({"n_ctx": 1024, "n_ubatch": 32}));
     let without = complete(&fresh(), Speculative, &with(&second, steady()));
-    for family in [Completion, Speculative] {
+    for endpoint in [Completion, Speculative] {
         let system = fresh();
         let loaded = load(&system, 0, &path).expect("loaded");
         assert_eq!(loaded["n_restored"], n_past(&system, 0), "{loaded}");
         assert!(loaded["n_restored_draft"].as_u64() > Some(150), "{loaded}");
-        let more = if family == Speculative { steady() } else { json!({}) };
-        let answer = complete(&system, family, &with(&second, more));
+        let more = if endpoint == Speculative { steady() } else { json!({}) };
+        let answer = complete(&system, endpoint, &with(&second, more));
         assert_eq!(answer["content"], expected["content"]);
         let (new, cached) = (answer["timings"]["prompt_n"].as_u64(), answer["timings"]["cache_n"].as_u64());
         assert!(new < Some(20) && cached > Some(200), "{}", answer["timings"]);
-        if family == Speculative {
+        if endpoint == Speculative {
             // The draft has caught up at once, where it would else come after several batches of 32 tokens.
             let steps = |answer: &Value| answer["speculative"]["n_steps"].as_u64().expect("a number");
             assert!(steps(&answer) + 3 < steps(&without), "{} {}", steps(&answer), steps(&without));

@@ -1,8 +1,8 @@
 //! What `poll_system_status` tells of what is loaded.
 
+use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::common::gguf::Gguf;
-use crate::common::other::Changed;
-use crate::common::{cancel, model, start, submit, tiny};
+use crate::common::{cancel, model, start, submit, tiny_models};
 use foredraft::api::Endpoint::Completion;
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
@@ -68,11 +68,11 @@ fn status_compares_the_draft_with_its_target() {
     assert_eq!((&own["reason"], &own["first_difference"], &own["n_ctx"]), (&Value::Null, &Value::Null, &json!(256)));
     assert_eq!(own["translates_tokens"], false, "{own}");
 
-    let shuffled = draft(&Changed::new("draft").shuffled().write("status-shuffled"));
+    let shuffled = draft(&ChangedVocabulary::new("draft").shuffled().write("status-shuffled"));
     assert_eq!((&shuffled["translates_tokens"], &shuffled["bos_matches"]), (&json!(true), &json!(false)), "{shuffled}");
     assert!(shuffled["first_difference"]["target"].is_string(), "{shuffled}");
 
-    let recurrent = draft(&tiny::recurrent());
+    let recurrent = draft(&tiny_models::recurrent());
     assert_eq!(
         (&recurrent["compatible"], &recurrent["draft_rolls_back"]),
         (&json!(false), &json!(false)),

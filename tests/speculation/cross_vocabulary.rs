@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::common::other::Changed;
-use crate::common::{cancelled, complete, drain, essence, prompts, start, submit, text, tiny, with};
+use crate::common::changed_vocabulary::ChangedVocabulary;
+use crate::common::{cancelled, complete, drain, output_fields, prompts, start, submit, text, tiny_models, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
@@ -14,13 +14,13 @@ type Pairs = Vec<(&'static str, Value, Value, f64)>;
 
 fn pairs() -> Pairs {
     let draft = |draft: String| json!({"model_draft": draft});
-    let spm_target = Changed::new("target").sentence_piece().write("spm-target");
-    let spm = Changed::new("draft").sentence_piece().write("spm");
+    let spm_target = ChangedVocabulary::new("target").sentence_piece().write("spm-target");
+    let spm = ChangedVocabulary::new("draft").sentence_piece().write("spm");
     let both_spm = json!({"model": spm_target, "model_draft": spm});
     vec![
-        ("other numbers", draft(Changed::new("draft").shuffled().write("shuffled")), json!({}), 0.95),
+        ("other numbers", draft(ChangedVocabulary::new("draft").shuffled().write("shuffled")), json!({}), 0.95),
         // It has to spell words that it knew, which it does badly.
-        ("fewer tokens", draft(Changed::new("draft").without_every(40).write("fewer")), json!({}), 0.65),
+        ("fewer tokens", draft(ChangedVocabulary::new("draft").without_every(40).write("fewer")), json!({}), 0.65),
         ("SentencePiece", draft(spm), json!({}), 0.9),
         ("for SentencePiece", json!({"model": spm_target}), both_spm, 0.9),
     ]
@@ -56,7 +56,7 @@ fn output_is_unchanged_and_drafts_are_accepted() {
             let request = greedy(prompt);
             let plain = complete(&system, Completion, &request);
             let fast = complete(&system, Speculative, &with(&request, eager()));
-            assert_eq!(essence(&fast), essence(&plain), "{name} {prompt:?}");
+            assert_eq!(output_fields(&fast), output_fields(&plain), "{name} {prompt:?}");
             through_text += accepted(&fast);
             direct += accepted(&complete(&other, Speculative, &with(&request, eager())));
         }
@@ -97,7 +97,7 @@ fn output_is_unchanged_for_every_setting() {
                 let mut speculative = ways[(seed + index) % 3].clone();
                 speculative["type"] = json!(if seed % 2 == 0 { json!("draft") } else { json!("auto") });
                 let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
-                assert_eq!(essence(&fast), essence(&plain), "{name} {setting} {prompt:?} {speculative}");
+                assert_eq!(output_fields(&fast), output_fields(&plain), "{name} {setting} {prompt:?} {speculative}");
                 drafted += fast["speculative"]["by_type"]["draft"]["n_drafted"].as_u64().unwrap_or(0);
             }
         }
@@ -124,7 +124,7 @@ fn drafts_stay_correct_after_context_shifts_and_cancels() {
             let fast = with(&request, eager());
             cancelled(&system, Speculative, &with(&fast, json!({"n_predict": -1, "id_slot": 0})));
             let answer = complete(&system, Speculative, &with(&fast, json!({"id_slot": 0})));
-            assert_eq!(essence(&answer), essence(&plain), "{name} {n_keep}");
+            assert_eq!(output_fields(&answer), output_fields(&plain), "{name} {n_keep}");
             through_text += late(&answer);
             direct += late(&complete(&other, Speculative, &fast));
         }
@@ -135,7 +135,7 @@ fn drafts_stay_correct_after_context_shifts_and_cancels() {
 /// The draft's tokens may be more than fit into its context: it drafts on with the end of the text.
 #[test]
 fn draft_with_a_short_context_reads_the_end_of_the_text() {
-    let draft = Changed::new("draft").without_every(5).write("fewer-5");
+    let draft = ChangedVocabulary::new("draft").without_every(5).write("fewer-5");
     let system = load(&json!({"model_draft": draft}), json!({"n_ctx_draft": 256}));
     let story = prompts()[..4].join(" ").repeat(6);
     for (prompt, n_predict) in [(story.as_str(), 40), ("Once upon a time", 400)] {
@@ -143,7 +143,7 @@ fn draft_with_a_short_context_reads_the_end_of_the_text() {
         let request = with(&greedy(prompt), more);
         let plain = complete(&system, Completion, &request);
         let fast = complete(&system, Speculative, &with(&request, eager()));
-        assert_eq!(essence(&fast), essence(&plain));
+        assert_eq!(output_fields(&fast), output_fields(&plain));
         assert!(plain["tokens_evaluated"].as_u64().max(plain["tokens_predicted"].as_u64()) > Some(256));
         let late = fast["sources"].as_array().expect("sources").iter().rev().take(n_predict / 2);
         let late = late.filter(|source| **source == "draft").count();
@@ -185,7 +185,10 @@ fn concurrent_requests_match_each_alone() {
 
 #[test]
 fn draft_only_mode_is_refused_with_another_vocabulary() {
-    let system = load(&json!({"model_draft": Changed::new("draft").without_every(40).write("fewer-alone")}), json!({}));
+    let system = load(
+        &json!({"model_draft": ChangedVocabulary::new("draft").without_every(40).write("fewer-alone")}),
+        json!({}),
+    );
     let request = json!({"prompt": "Once", "n_predict": 4, "speculative": {"model": "draft"}}).to_string();
     let error = system.with_server(|server| server.complete(Speculative, request.as_bytes())).expect_err("refused");
     assert!(error.message().starts_with("speculative.model: the draft model's vocabulary"), "{error}");
@@ -193,7 +196,7 @@ fn draft_only_mode_is_refused_with_another_vocabulary() {
 
 #[test]
 fn session_restores_the_drafts_tokens() {
-    let init = json!({"model_draft": Changed::new("draft").without_every(40).write("fewer-session")});
+    let init = json!({"model_draft": ChangedVocabulary::new("draft").without_every(40).write("fewer-session")});
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("translated.session");
     let request = with(&greedy("Once upon a time there was a child named Tom."), eager());
     let whole = complete(&load(&init, json!({})), Completion, &request);
@@ -225,7 +228,7 @@ fn rejection_and_block_treat_mapped_drafts_as_deterministic() {
                 n_accepted += accepted(&fast);
                 // Without chance there is one text.
                 let plain = complete(&system, Completion, &with(&request, json!({"speculative": false})));
-                assert_eq!(essence(&fast), essence(&plain), "{name} {verify}");
+                assert_eq!(output_fields(&fast), output_fields(&plain), "{name} {verify}");
                 accepted(&complete(&system, Speculative, &with(&request, json!({"temperature": 0.9}))));
             }
             assert!(n_accepted > 10, "{name} {verify}: {n_accepted}");
@@ -235,7 +238,7 @@ fn rejection_and_block_treat_mapped_drafts_as_deterministic() {
 
 #[test]
 fn unusable_draft_is_disabled_with_a_reason() {
-    let system = start(json!({"model_draft": tiny::recurrent(), "n_ctx": 512}));
+    let system = start(json!({"model_draft": tiny_models::recurrent(), "n_ctx": 512}));
     let report = system.status()["draft"].clone();
     assert_eq!((&report["compatible"], &report["translates_tokens"]), (&json!(false), &json!(false)), "{report}");
     let reason = report["reason"].as_str().expect("a reason");

@@ -1,12 +1,12 @@
 //! `speculative.model: "draft"`: the draft model answers alone, and says what it would say as a target.
 
-use crate::common::{cancel, complete, drain, merge, model, poll, prompts, start, submit, text, tiny, with};
+use crate::common::{cancel, complete, drain, merge, model, poll, prompts, start, submit, text, tiny_models, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use foredraft::error::Error;
 use serde_json::{Value, json};
 
-fn preview() -> Value {
+fn draft_only() -> Value {
     json!({"speculative": {"model": "draft"}})
 }
 
@@ -16,7 +16,7 @@ fn draft_as_target(more: Value) -> System {
 }
 
 /// What must be the same.
-fn essence(answer: &Value) -> Value {
+fn output_fields(answer: &Value) -> Value {
     let keys = [
         "content",
         "tokens",
@@ -68,13 +68,13 @@ fn draft_only_output_matches_the_draft_loaded_as_target() {
         });
         let request = with(&base, request.clone());
         let expected = complete(&alone, Completion, &request);
-        for family in [Completion, Speculative] {
-            let answer = complete(&system, family, &with(&request, preview()));
+        for endpoint in [Completion, Speculative] {
+            let answer = complete(&system, endpoint, &with(&request, draft_only()));
             let parts = |answer: &Value| answer["results"].as_array().cloned().unwrap_or_else(|| vec![answer.clone()]);
             assert_eq!(parts(&answer).len(), parts(&expected).len(), "{request}");
             for (answer, expected) in parts(&answer).iter().zip(parts(&expected)) {
                 if request["cache_prompt"] == false {
-                    assert_eq!(essence(answer), essence(&expected), "{request}");
+                    assert_eq!(output_fields(answer), output_fields(&expected), "{request}");
                 } else {
                     assert_eq!(
                         (&answer["content"], &answer["tokens"]),
@@ -92,7 +92,7 @@ fn draft_only_output_matches_the_draft_loaded_as_target() {
                 assert_eq!(answer["generation_settings"]["model"], model("draft"));
             }
             if request.get("prompts").is_none() && request.get("n_cmpl").is_none() {
-                let updates = drain(&system, family, submit(&system, family, &with(&request, preview())));
+                let updates = drain(&system, endpoint, submit(&system, endpoint, &with(&request, draft_only())));
                 assert_eq!(text(&updates), expected["content"].as_str().expect("a text"), "{request}");
             }
         }
@@ -106,7 +106,7 @@ fn draft_only_requests_do_not_affect_the_target() {
     let request = |index: usize| json!({"prompt": prompts()[index], "n_predict": 48, "seed": index, "return_tokens": true, "cache_prompt": false});
     let more = |index: usize| match index % 3 {
         0 => json!({"speculative": {"adaptive": false, "n_max": 3, "compare": true}}),
-        1 => preview(),
+        1 => draft_only(),
         _ => json!({}),
     };
     let requests: Vec<Value> = (0..9).map(|index| with(&request(index), more(index))).collect();
@@ -126,8 +126,11 @@ fn draft_only_requests_do_not_affect_the_target() {
         }
     }
     // The slots of the status are the target's; none works on a preview.
-    let id =
-        submit(&system, Completion, &with(&request(0), with(&preview(), json!({"n_predict": -1, "ignore_eos": true}))));
+    let id = submit(
+        &system,
+        Completion,
+        &with(&request(0), with(&draft_only(), json!({"n_predict": -1, "ignore_eos": true}))),
+    );
     while poll(&system, Completion, id, 1000)["completion_updates"] == json!([]) {}
     let slots = system.status()["slots"].clone();
     assert!(slots.as_array().expect("slots").iter().all(|slot| slot["state"] == "idle"), "{slots}");
@@ -137,7 +140,7 @@ fn draft_only_requests_do_not_affect_the_target() {
 #[test]
 fn draft_only_requests_can_be_cancelled_or_time_out_at_any_stage() {
     let system = start(json!({"n_ctx": 256, "n_parallel": 1, "max_queue": 4}));
-    let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), preview());
+    let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), draft_only());
     let end = |id: u64| drain(&system, Completion, id).pop().expect("a final response");
     // At once; while it runs; and while it waits behind that one.
     let first = submit(&system, Completion, &endless);
@@ -164,7 +167,7 @@ fn draft_only_requests_can_be_cancelled_or_time_out_at_any_stage() {
 #[test]
 fn unload_cancels_draft_only_requests() {
     let system = start(json!({"n_ctx": 256}));
-    let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), preview());
+    let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), draft_only());
     let answer = std::thread::scope(|scope| {
         let first = submit(&system, Completion, &endless);
         while poll(&system, Completion, first, 1000)["completion_updates"] == json!([]) {}
@@ -180,7 +183,7 @@ fn unload_cancels_draft_only_requests() {
 
 #[test]
 fn draft_only_requires_a_compatible_draft_model() {
-    let request = with(&json!({"prompt": "Once", "n_predict": 2}), preview());
+    let request = with(&json!({"prompt": "Once", "n_predict": 2}), draft_only());
     let check = |system: &System, request: &Value, expected: &str| {
         let error = refused(system, request);
         assert_eq!(error.code().as_str(), "invalid_request");
@@ -188,7 +191,7 @@ fn draft_only_requires_a_compatible_draft_model() {
     };
     let alone = start(json!({"model_draft": null, "n_ctx": 128}));
     check(&alone, &request, "speculative.model: there is no draft model; init takes one as model_draft");
-    let other = start(json!({"model_draft": tiny::recurrent(), "n_ctx": 128}));
+    let other = start(json!({"model_draft": tiny_models::recurrent(), "n_ctx": 128}));
     let reason = other.status()["draft"]["reason"].as_str().expect("a reason").to_owned();
     check(&other, &request, &format!("speculative.model: the draft model is not used: {reason}"));
     let system = start(json!({"n_ctx": 128}));

@@ -5,8 +5,8 @@ mod common;
 mod cross_vocabulary;
 mod draft_only;
 mod drafters;
+mod lookup_cache;
 mod mtp;
-mod mtp_llama;
 #[path = "../common/vocabulary.rs"]
 mod vocabulary;
 mod vocabulary_map;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::other::Changed;
+use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::vocabulary::{Kind, Vocabulary};
 use foredraft::llama::{Model, ModelParams, Token, Vocab};
 use foredraft::speculative::{Compatibility, Dictionary, VocabularyMap};
@@ -24,9 +24,12 @@ struct Pair {
 fn pairs() -> Vec<Pair> {
     let models = [
         ("shipped", crate::common::model("draft")),
-        ("fewer", Changed::new("draft").without_every(3).shuffled().write("fewer-3")),
-        ("SentencePiece", Changed::new("draft").sentence_piece().write("spm-vocabulary")),
-        ("fewer of SentencePiece", Changed::new("draft").without_every(4).sentence_piece().write("spm-fewer")),
+        ("fewer", ChangedVocabulary::new("draft").without_every(3).shuffled().write("fewer-3")),
+        ("SentencePiece", ChangedVocabulary::new("draft").sentence_piece().write("spm-vocabulary")),
+        (
+            "fewer of SentencePiece",
+            ChangedVocabulary::new("draft").without_every(4).sentence_piece().write("spm-fewer"),
+        ),
     ];
     let models = models.map(|(name, path)| (name, load(&path)));
     let mut pairs = Vec::new();
@@ -265,8 +268,8 @@ fn drafts_continue_in_the_middle_of_a_word_or_character() {
 #[test]
 fn mapped_token_probability_is_the_product_of_its_parts() {
     let target = load(&crate::common::model("target"));
-    let draft = load(&Changed::new("draft").sentence_piece().write("spm-vocabulary"));
-    let spelling = load(&Changed::new("draft").without_every(1).write("letters"));
+    let draft = load(&ChangedVocabulary::new("draft").sentence_piece().write("spm-vocabulary"));
+    let spelling = load(&ChangedVocabulary::new("draft").without_every(1).write("letters"));
     let dictionary = Dictionary::new(&target, &spelling);
     let after = VocabularyMap::new(&dictionary);
     let said = spelling.vocab().tokenize(b"time there", false, false).expect("tokens");
@@ -347,9 +350,9 @@ fn compatibility_report_names_mapped_and_unsupported_vocabularies() {
     let wpm = load(&wpm.write("translation-wpm"));
     for (draft, translates, reason) in [
         (&shipped, false, None),
-        (&load(&Changed::new("draft").shuffled().write("shuffled-vocabulary")), true, None),
-        (&load(&Changed::new("draft").without_every(100).write("fewer-vocabulary")), true, None),
-        (&load(&Changed::new("draft").sentence_piece().write("spm-vocabulary")), true, None),
+        (&load(&ChangedVocabulary::new("draft").shuffled().write("shuffled-vocabulary")), true, None),
+        (&load(&ChangedVocabulary::new("draft").without_every(100).write("fewer-vocabulary")), true, None),
+        (&load(&ChangedVocabulary::new("draft").sentence_piece().write("spm-vocabulary")), true, None),
         (&wpm, false, Some("the draft's vocabulary is of type wpm, the target's of type bpe")),
     ] {
         let report = Compatibility::of(&shipped, draft, 512);

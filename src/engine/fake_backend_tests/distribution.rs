@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{MODEL, Setup, Stage, request};
+use super::{MODEL, Setup, TestEngine, request};
 use crate::engine::{Event, Request};
 use crate::llama::Token;
 use crate::llama::fake::FakeModel;
@@ -15,12 +15,12 @@ use crate::sampling;
 use crate::speculative::{Adaptive, DrafterKind, Settings, Verify};
 
 /// Probabilities of texts, or how often they came.
-type Law = BTreeMap<Vec<Token>, f64>;
+type Distribution = BTreeMap<Vec<Token>, f64>;
 
 /// Tokens of each text: more than a draft has.
 const LEN: usize = 4;
 /// A false alarm is less probable than this.
-const NEVER: f64 = 1e-10;
+const FALSE_ALARM: f64 = 1e-10;
 
 const TARGET: FakeModel =
     FakeModel { seed: 5, n_words: 4, near: 2.0, far: 3.0, noise: 0.0, ends: 9, floor: f32::NEG_INFINITY };
@@ -31,16 +31,16 @@ fn prompt() -> Vec<Token> {
 }
 
 /// What `voice` alone says at this temperature.
-fn law(voice: FakeModel, temperature: f64) -> Law {
+fn exact_distribution(model: FakeModel, temperature: f64) -> Distribution {
     let vocab = MODEL.vocab();
-    let (mut law, mut open) = (Law::new(), vec![(Vec::new(), 1.0)]);
+    let (mut exact, mut open) = (Distribution::new(), vec![(Vec::new(), 1.0)]);
     while let Some((text, weight)) = open.pop() {
         if text.len() == LEN || text.last().is_some_and(|token| vocab.is_eog(*token)) {
-            law.insert(text, weight);
+            exact.insert(text, weight);
             continue;
         }
-        let seen: Vec<u64> = prompt().iter().chain(&text).map(|token| FakeModel::sight(*token, &[])).collect();
-        let row = voice.logits(&seen, vocab.n_tokens(), vocab.eos().unwrap());
+        let seen: Vec<u64> = prompt().iter().chain(&text).map(|token| FakeModel::token_hash(*token, &[])).collect();
+        let row = model.logits(&seen, vocab.n_tokens(), vocab.eos().unwrap());
         let powers: Vec<(Token, f64)> =
             (0..).zip(row.iter().map(|logit| (f64::from(*logit) / temperature).exp())).collect();
         let sum: f64 = powers.iter().map(|(_, power)| power).sum();
@@ -48,39 +48,40 @@ fn law(voice: FakeModel, temperature: f64) -> Law {
             open.push(([&text[..], &[token]].concat(), weight * power / sum));
         }
     }
-    law
+    exact
 }
 
 /// The weight of each beginning.
-fn beginnings(law: &Law) -> Law {
-    let mut all = Law::new();
-    for (text, weight) in law {
+fn prefixes(exact: &Distribution) -> Distribution {
+    let mut all = Distribution::new();
+    for (text, weight) in exact {
         (1..=text.len()).for_each(|len| *all.entry(text[..len].to_vec()).or_insert(0.0) += weight);
     }
     all
 }
 
 /// The largest n·KL over all beginnings, and the one where it is.
-fn surprise(counts: &Law, law: &Law) -> (f64, Vec<Token>) {
+fn max_divergence(counts: &Distribution, exact: &Distribution) -> (f64, Vec<Token>) {
     let n: f64 = counts.values().sum();
-    let (counts, law) = (beginnings(counts), beginnings(law));
+    let (counts, exact) = (prefixes(counts), prefixes(exact));
     let part = |a: f64, b: f64| if a > 0.0 { a * (a / b).ln() } else { 0.0 };
     let of = |text: &Vec<Token>| {
-        let (p, seen) = (law.get(text).copied().unwrap_or(0.0).min(1.0), counts.get(text).copied().unwrap_or(0.0) / n);
+        let (p, seen) =
+            (exact.get(text).copied().unwrap_or(0.0).min(1.0), counts.get(text).copied().unwrap_or(0.0) / n);
         n * (part(seen, p) + part(1.0 - seen, 1.0 - p))
     };
-    let texts = counts.keys().chain(law.keys()).map(|text| (of(text), text.clone()));
+    let texts = counts.keys().chain(exact.keys()).map(|text| (of(text), text.clone()));
     texts.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap()
 }
 
 /// What a surprise must stay below.
-fn bound(law: &Law) -> f64 {
-    (2.0 * beginnings(law).len() as f64 / NEVER).ln()
+fn threshold(exact: &Distribution) -> f64 {
+    (2.0 * prefixes(exact).len() as f64 / FALSE_ALARM).ln()
 }
 
 /// How texts are made.
 #[derive(Debug, Clone)]
-struct Way {
+struct Method {
     verify: Verify,
     n_branches: usize,
     adaptive: Adaptive,
@@ -88,9 +89,9 @@ struct Way {
     temperature: f32,
 }
 
-impl Way {
-    fn draft(verify: Verify, n_branches: usize) -> Way {
-        Way { verify, n_branches, adaptive: Adaptive::Fixed, sources: vec![DrafterKind::Draft], temperature: 1.0 }
+impl Method {
+    fn draft(verify: Verify, n_branches: usize) -> Method {
+        Method { verify, n_branches, adaptive: Adaptive::Fixed, sources: vec![DrafterKind::Draft], temperature: 1.0 }
     }
 
     fn request(&self, seed: u32) -> Request {
@@ -116,8 +117,8 @@ impl Way {
 }
 
 /// How often each of `n` texts came, how many tokens were drafted for one on average, and how many of those were right.
-fn texts(way: &Way, n: u32) -> (Law, f64, f64) {
-    let mut stage = Stage::new(&Setup {
+fn texts(method: &Method, n: u32) -> (Distribution, f64, f64) {
+    let mut engine = TestEngine::new(&Setup {
         kv_unified: true,
         padding: false,
         ctx_shift: true,
@@ -125,12 +126,13 @@ fn texts(way: &Way, n: u32) -> (Law, f64, f64) {
         draft_cost: 10,
         ..Setup::plain(TARGET, 2, 64, 32)
     });
-    let (mut counts, mut drafted, mut accepted) = (Law::new(), 0, 0);
+    let (mut counts, mut drafted, mut accepted) = (Distribution::new(), 0, 0);
     let mut handles = Vec::new();
     for seed in 0..n {
-        handles.push(stage.submit(vec![way.request(seed)]));
-        while stage.scheduler.queue.len() > usize::from(seed + 1 < n) || (seed + 1 == n && !stage.scheduler.is_idle()) {
-            stage.advance();
+        handles.push(engine.submit(vec![method.request(seed)]));
+        while engine.scheduler.queue.len() > usize::from(seed + 1 < n) || (seed + 1 == n && !engine.scheduler.is_idle())
+        {
+            engine.advance();
         }
     }
     for handle in handles {
@@ -152,29 +154,32 @@ fn texts(way: &Way, n: u32) -> (Law, f64, f64) {
 }
 
 /// All the ways that keep the distribution.
-fn ways() -> Vec<Way> {
+fn methods() -> Vec<Method> {
     let mixed = || vec![DrafterKind::Suffix, DrafterKind::NgramCache, DrafterKind::Draft];
     vec![
-        Way::draft(Verify::Rejection, 1),
-        Way::draft(Verify::Block, 1),
-        Way::draft(Verify::Rejection, 4),
-        Way { sources: mixed(), ..Way::draft(Verify::Rejection, 1) },
-        Way { sources: mixed(), adaptive: Adaptive::Auto, ..Way::draft(Verify::Rejection, 3) },
-        Way { sources: mixed(), adaptive: Adaptive::Auto, ..Way::draft(Verify::Block, 1) },
-        Way::draft(Verify::Coupled, 1),
-        Way::draft(Verify::Match, 4),
+        Method::draft(Verify::Rejection, 1),
+        Method::draft(Verify::Block, 1),
+        Method::draft(Verify::Rejection, 4),
+        Method { sources: mixed(), ..Method::draft(Verify::Rejection, 1) },
+        Method { sources: mixed(), adaptive: Adaptive::Auto, ..Method::draft(Verify::Rejection, 3) },
+        Method { sources: mixed(), adaptive: Adaptive::Auto, ..Method::draft(Verify::Block, 1) },
+        Method::draft(Verify::Coupled, 1),
+        Method::draft(Verify::Match, 4),
     ]
 }
 
 fn check(n: u32) {
-    let law = law(TARGET, 1.0);
-    assert!((law.values().sum::<f64>() - 1.0).abs() < 1e-9);
-    for way in ways() {
-        let (counts, drafted, accepted) = texts(&way, n);
-        let (surprise, text) = surprise(&counts, &law);
-        eprintln!("{way:?}: {drafted:.2} drafted, {accepted:.2} right, surprise {surprise:.1} of {:.1}", bound(&law));
-        assert!(surprise < bound(&law), "{way:?}: {surprise} at {text:?}");
-        assert!(drafted > 1.0 && (0.2..0.95).contains(&accepted), "{way:?}: {drafted} drafted, {accepted} right");
+    let exact = exact_distribution(TARGET, 1.0);
+    assert!((exact.values().sum::<f64>() - 1.0).abs() < 1e-9);
+    for method in methods() {
+        let (counts, drafted, accepted) = texts(&method, n);
+        let (divergence, text) = max_divergence(&counts, &exact);
+        eprintln!(
+            "{method:?}: {drafted:.2} drafted, {accepted:.2} right, divergence {divergence:.1} of {:.1}",
+            threshold(&exact)
+        );
+        assert!(divergence < threshold(&exact), "{method:?}: {divergence} at {text:?}");
+        assert!(drafted > 1.0 && (0.2..0.95).contains(&accepted), "{method:?}: {drafted} drafted, {accepted} right");
     }
 }
 
@@ -192,8 +197,8 @@ fn many_outputs_follow_the_fake_models_distribution() {
 /// What the test above would not miss.
 #[test]
 fn a_wrong_distribution_is_detected() {
-    let way = Way { temperature: 1.1, ..Way::draft(Verify::Rejection, 1) };
-    let law = law(TARGET, 1.0);
-    let (surprise, _) = surprise(&texts(&way, 20_000).0, &law);
-    assert!(surprise > bound(&law), "another temperature: {surprise} of {}", bound(&law));
+    let method = Method { temperature: 1.1, ..Method::draft(Verify::Rejection, 1) };
+    let exact = exact_distribution(TARGET, 1.0);
+    let (divergence, _) = max_divergence(&texts(&method, 20_000).0, &exact);
+    assert!(divergence > threshold(&exact), "another temperature: {divergence} of {}", threshold(&exact));
 }

@@ -8,12 +8,12 @@
 //! - `sessions`: one is put in whatever waits to be moved or copied.
 //! - `turns`: whoever runs or waits gets on, whatever others do.
 
+mod allocations;
 mod batches;
-mod laws;
-mod memory;
-mod plans;
+mod distribution;
+mod random_scenarios;
 mod reference;
-mod schedules;
+mod scenario;
 mod scheduling;
 mod sessions;
 
@@ -98,9 +98,9 @@ impl Setup {
     }
 
     /// A context in which `voice` speaks, whose evaluations cost `percent` of a target's.
-    fn play(
+    fn fake_context(
         &self,
-        voice: FakeModel,
+        model: FakeModel,
         percent: u32,
         faults: &BTreeMap<usize, Fault>,
         interrupt: &Arc<Interrupt>,
@@ -108,20 +108,20 @@ impl Setup {
         let params = builder::sequences(&self.params(), self.n_parallel, &MODEL, None);
         let mut context = Context::new(&MODEL, &params, &THREADS, interrupt).unwrap();
         let cost = Duration::from_micros(100) * percent;
-        context.play(FakeBackend::new(voice, self.n_ctx, self.n_ubatch, cost, faults.clone()));
+        context.set_fake(FakeBackend::new(model, self.n_ctx, self.n_ubatch, cost, faults.clone()));
         context
     }
 }
 
 /// A running engine.
-struct Stage {
+struct TestEngine {
     scheduler: BatchScheduler,
     interrupt: Arc<Interrupt>,
     n_requests: u64,
 }
 
-impl Stage {
-    fn new(setup: &Setup) -> Stage {
+impl TestEngine {
+    fn new(setup: &Setup) -> TestEngine {
         let interrupt = Arc::new(Interrupt::default());
         let context = setup.params();
         let config = Config {
@@ -141,17 +141,17 @@ impl Stage {
             rpc: Vec::new(),
         };
         let beams = Beams::new(&MODEL, &context, &THREADS, &interrupt);
-        let mut target = setup.play(setup.target, 100, &setup.target_faults, &interrupt);
-        target.play_alike(setup.max_invariant_tokens);
+        let mut target = setup.fake_context(setup.target, 100, &setup.target_faults, &interrupt);
+        target.set_fake_invariant_tokens(setup.max_invariant_tokens);
         let mut scheduler = BatchScheduler::new(target, beams, &config);
-        if let Some(voice) = setup.draft {
-            let context = setup.play(voice, setup.draft_cost, &setup.draft_faults, &interrupt);
+        if let Some(model) = setup.draft {
+            let context = setup.fake_context(model, setup.draft_cost, &setup.draft_faults, &interrupt);
             let n_vocab = setup.draft_vocab.unwrap_or(MODEL.vocab().n_tokens());
             scheduler.drafters.add_model(Box::new(DraftModel::new(context, setup.n_parallel, n_vocab, None)));
         }
         builder::add_text_drafters(&mut scheduler.drafters, setup.n_parallel, &Arc::default());
         scheduler.drafters.set_clock(fake::clock);
-        Stage { scheduler, interrupt, n_requests: 0 }
+        TestEngine { scheduler, interrupt, n_requests: 0 }
     }
 
     /// Queues the texts of a request.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 use proptest::prelude::*;
 
-use super::Stage;
-use super::plans::{Copying, Schedule, schedules};
-use super::reference::{Told, tell};
+use super::TestEngine;
+use super::reference::{ReferenceOutput, reference_output};
+use super::scenario::{Scenario, SessionCopy, scenarios};
 use crate::engine::command::{SessionJob, SessionWork};
 use crate::engine::{Comparison, Event, Outcome, Phase, Request, RequestHandle, Stop};
 use crate::error::Result;
@@ -19,7 +19,7 @@ use crate::session::Session;
 /// A text on its way.
 struct Running {
     request: Request,
-    expected: Told,
+    expected: ReferenceOutput,
     cancelled: bool,
     tokens: Vec<Token>,
     text: String,
@@ -31,7 +31,7 @@ impl Running {
     /// `disturbed`: evaluations have failed in this step, or in any before.
     fn check_end(&self, outcome: &Outcome, (now, ever): (bool, bool)) {
         let Running { request, expected, .. } = self;
-        assert_eq!(outcome.n_predicted, self.tokens.len(), "tokens counted and tokens told");
+        assert_eq!(outcome.n_predicted, self.tokens.len(), "tokens counted and tokens output");
         let draws = request.speculative.as_ref().is_some_and(|settings| settings.verify.draws());
         if let (Some(stats), true) = (&outcome.speculation, request.compare && request.speculative.is_some())
             && matches!(outcome.stop, Stop::Eos | Stop::Word(_) | Stop::Limit)
@@ -56,14 +56,14 @@ impl Running {
             _ => {}
         }
         let stats = outcome.speculation.as_ref();
-        assert_eq!(stats.is_some(), request.speculative.is_some(), "nobody is told of guesses");
+        assert_eq!(stats.is_some(), request.speculative.is_some(), "nobody is output of guesses");
         assert!(stats.is_none_or(|stats| stats.n_accepted <= stats.n_drafted));
         // The draft's context is as large as the target's: what fits there fits here.
         let why = stats.and_then(|stats| stats.disabled.as_deref()).unwrap_or_default();
         assert!(self.draft_fails || !why.contains("context"), "{why}");
     }
 
-    fn take(&mut self, event: Event, disturbed: (bool, bool)) {
+    fn receive(&mut self, event: Event, disturbed: (bool, bool)) {
         let (tokens, text) = match &event {
             Event::Update(update) => (&update.tokens, &update.text),
             Event::Progress(_) => return,
@@ -87,38 +87,38 @@ impl Running {
 /// Far more than any schedule takes.
 const MAX_STEPS: usize = 4000;
 
-fn run(schedule: &Schedule) {
-    let mut stage = Stage::new(&schedule.setup);
+fn run(scenario: &Scenario) {
+    let mut engine = TestEngine::new(&scenario.setup);
     let mut handles: Vec<(Arc<RequestHandle>, Option<usize>, Vec<Running>)> = Vec::new();
     let mut saves: Vec<Receiver<Result<Session>>> = Vec::new();
     let mut saved = None;
-    let all_failures = stage.failures_left();
+    let all_failures = engine.failures_left();
     let last =
-        schedule.requests.iter().map(|plan| plan.step).chain(schedule.sessions.iter().map(|copying| copying.step));
+        scenario.requests.iter().map(|planned| planned.step).chain(scenario.sessions.iter().map(|copy| copy.step));
     let last = last.max().unwrap_or(0);
     for step in 0.. {
-        if step > last && stage.scheduler.is_idle() {
+        if step > last && engine.scheduler.is_idle() {
             break;
         }
         assert!(step < MAX_STEPS, "it does not end");
-        for plan in schedule.requests.iter().filter(|plan| plan.step == step) {
-            let requests = plan.requests(schedule);
+        for planned in scenario.requests.iter().filter(|planned| planned.step == step) {
+            let requests = planned.requests(scenario);
             let running = |request: &Request| Running {
-                expected: tell(&schedule.setup, request),
+                expected: reference_output(&scenario.setup, request),
                 request: request.clone(),
                 cancelled: false,
                 tokens: Vec::new(),
                 text: String::new(),
-                draft_fails: !schedule.setup.draft_faults.is_empty(),
+                draft_fails: !scenario.setup.draft_faults.is_empty(),
             };
             let running = requests.iter().map(running).collect();
-            handles.push((stage.submit(requests), plan.cancel.map(|later| step + later), running));
+            handles.push((engine.submit(requests), planned.cancel.map(|later| step + later), running));
         }
         for (handle, _, running) in handles.iter_mut().filter(|(_, cancel, _)| *cancel == Some(step)) {
             handle.cancel();
             running.iter_mut().for_each(|text| text.cancelled = true);
         }
-        for Copying { slot, saves: is_save, .. } in schedule.sessions.iter().filter(|copying| copying.step == step) {
+        for SessionCopy { slot, saves: is_save, .. } in scenario.sessions.iter().filter(|copy| copy.step == step) {
             let work = match (is_save, &saved) {
                 (true, _) => {
                     let (reply, answer) = crossbeam_channel::bounded(1);
@@ -130,20 +130,20 @@ fn run(schedule: &Schedule) {
                 }
                 (false, None) => continue,
             };
-            stage.scheduler.session_jobs.push_back(SessionJob { slot: *slot, after: u64::MAX, work });
+            engine.scheduler.session_jobs.push_back(SessionJob { slot: *slot, after: u64::MAX, work });
         }
-        let failures = stage.failures_left();
-        stage.step();
+        let failures = engine.failures_left();
+        engine.step();
         // A cancelled request has ended after what was being evaluated.
         let cancelled = handles.iter().filter(|(_, cancel, _)| *cancel == Some(step));
         cancelled.for_each(|(handle, ..)| assert_eq!(handle.phase(), Phase::Finished, "step {step}"));
-        let left = stage.failures_left();
+        let left = engine.failures_left();
         for session in saves.iter().filter_map(|answer| answer.try_recv().ok()?.ok()) {
             saved = Some(session);
         }
         for (handle, _, running) in &mut handles {
             for (index, event) in handle.take(Duration::ZERO).0 {
-                running[index].take(event, (left < failures, left < all_failures));
+                running[index].receive(event, (left < failures, left < all_failures));
             }
         }
     }
@@ -159,7 +159,7 @@ proptest! {
     })]
 
     #[test]
-    fn outputs_match_the_reference_in_random_scenarios(schedule in schedules()) {
-        run(&schedule);
+    fn outputs_match_the_reference_in_random_scenarios(scenario in scenarios()) {
+        run(&scenario);
     }
 }

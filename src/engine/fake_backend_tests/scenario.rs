@@ -18,17 +18,17 @@ use crate::speculative::{self, Adaptive, DrafterKind, LookupParams, ModParams, N
 
 /// What happens to an engine.
 #[derive(Debug, Clone)]
-pub(super) struct Schedule {
+pub(super) struct Scenario {
     pub(super) setup: Setup,
     /// What prompts begin with.
     base: u64,
-    pub(super) requests: Vec<Plan>,
-    pub(super) sessions: Vec<Copying>,
+    pub(super) requests: Vec<PlannedRequest>,
+    pub(super) sessions: Vec<SessionCopy>,
 }
 
 /// A request, and when it comes and goes.
 #[derive(Debug, Clone)]
-pub(super) struct Plan {
+pub(super) struct PlannedRequest {
     pub(super) step: usize,
     /// How many steps later it is cancelled.
     pub(super) cancel: Option<usize>,
@@ -80,7 +80,7 @@ struct Speculation {
 
 /// A slot's session is copied out, or the last one put in.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Copying {
+pub(super) struct SessionCopy {
     pub(super) step: usize,
     pub(super) slot: usize,
     pub(super) saves: bool,
@@ -93,10 +93,10 @@ fn tokens(words: &str) -> impl Iterator<Item = Token> + '_ {
     words.bytes().map(|word| FakeModel::FIRST + Token::from(word - b'a'))
 }
 
-impl Plan {
+impl PlannedRequest {
     /// Its texts.
-    pub(super) fn requests(&self, schedule: &Schedule) -> Vec<Request> {
-        let word = |at| FakeModel::FIRST + (mix(schedule.base ^ at) % u64::from(WORDS)) as Token;
+    pub(super) fn requests(&self, scenario: &Scenario) -> Vec<Request> {
+        let word = |at| FakeModel::FIRST + (mix(scenario.base ^ at) % u64::from(WORDS)) as Token;
         let skipped = 4..4 + self.prompt.skipped;
         let base = (0..self.prompt.base).filter(|at| !skipped.contains(at)).map(word);
         let prompt: Vec<Token> = base.chain(tokens(&self.prompt.own)).collect();
@@ -112,7 +112,7 @@ impl Plan {
                 compare: self.compare,
                 options: Options {
                     n_keep: self.n_keep,
-                    slot: self.slot.filter(|slot| *slot < schedule.setup.n_parallel),
+                    slot: self.slot.filter(|slot| *slot < scenario.setup.n_parallel),
                     cache_prompt: self.cache_prompt,
                     n_cache_reuse: self.n_cache_reuse,
                     stop: if self.stops { vec![" said\"".into(), "ing y".into(), "oo".repeat(4)] } else { Vec::new() },
@@ -177,7 +177,7 @@ impl Speculation {
     }
 }
 
-fn voice() -> BoxedStrategy<FakeModel> {
+fn model() -> BoxedStrategy<FakeModel> {
     (any::<u64>(), select(vec![0.0, 2.0, 4.0]), select(vec![0.3, 2.0]), select(vec![0, 8, 60]))
         .prop_map(|(seed, near, far, ends)| FakeModel {
             seed,
@@ -212,7 +212,7 @@ prop_compose! {
         // More than what a text may be behind with.
         max_invariant_tokens in select(vec![17, 22, 62]),
         (padding, ctx_shift) in (any::<bool>(), prop::bool::weighted(0.8)),
-        target in voice(),
+        target in model(),
         noise in option::weighted(0.85, select(vec![0.0_f32, 0.5, 1.5, 4.0])),
         target_faults in faults(4),
         draft_faults in faults(6),
@@ -266,7 +266,7 @@ fn sampling() -> BoxedStrategy<Sampling> {
 }
 
 prop_compose! {
-    fn plan()(
+    fn planned()(
         (step, cancel) in (prop_oneof![Just(0), 0..40_usize], option::weighted(0.25, 0..30_usize)),
         n_texts in prop_oneof![4 => Just(1), 1 => 2..=3_usize],
         prompt in (0..40_u64, prop_oneof![2 => Just(0), 1 => 0..10_u64], "[a-e]{1,12}"),
@@ -279,10 +279,10 @@ prop_compose! {
         grammar in prop::bool::weighted(0.1),
         speculative in option::weighted(0.8, speculation().boxed()),
         compare in prop::bool::weighted(0.1),
-    ) -> Plan {
+    ) -> PlannedRequest {
         let (base, skipped, own) = prompt;
         let prompt = Prompt { base, skipped, own };
-        Plan {
+        PlannedRequest {
             step, cancel, n_texts, prompt, n_predict, n_keep, slot, cache_prompt, n_cache_reuse, adapted, stops, seed,
             sampling, grammar, speculative, compare,
         }
@@ -290,14 +290,14 @@ prop_compose! {
 }
 
 prop_compose! {
-    pub(super) fn schedules()(
+    pub(super) fn scenarios()(
         setup in setup().boxed(),
         base in any::<u64>(),
-        requests in vec(plan().boxed(), 1..6),
+        requests in vec(planned().boxed(), 1..6),
         sessions in prop_oneof![3 => Just(Vec::new()), 1 => vec((1..60_usize, 0..3_usize, any::<bool>()), 1..6)],
-    ) -> Schedule {
+    ) -> Scenario {
         let n_parallel = setup.n_parallel;
-        let copying = |(step, slot, saves)| Copying { step, slot: slot % n_parallel, saves };
-        Schedule { setup, base, requests, sessions: sessions.into_iter().map(copying).collect() }
+        let copy = |(step, slot, saves)| SessionCopy { step, slot: slot % n_parallel, saves };
+        Scenario { setup, base, requests, sessions: sessions.into_iter().map(copy).collect() }
     }
 }

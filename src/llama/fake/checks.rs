@@ -23,7 +23,7 @@ impl FakeBackend {
     }
 
     /// That nobody is alone in a physical batch, or in its buffer's part of it.
-    pub(super) fn check_padding(&self, new: &[Cell], parts: &[Vec<usize>]) {
+    pub(super) fn check_single_tokens(&self, new: &[Cell], parts: &[Vec<usize>]) {
         for part in parts {
             let mut of_buffer = BTreeMap::new();
             for index in part {
@@ -34,7 +34,7 @@ impl FakeBackend {
     }
 
     /// That many tokens of a sequence are divided as if they were alone in the batch.
-    pub(super) fn check_division(&self, new: &[Cell], parts: &[Vec<usize>]) {
+    pub(super) fn check_batch_split(&self, new: &[Cell], parts: &[Vec<usize>]) {
         let sequences: BTreeSet<SeqId> = new.iter().map(Cell::first).filter(|_| !self.unified).collect();
         for sequence in sequences {
             let count = |part: &Vec<usize>| part.iter().filter(|index| new[**index].first() == sequence).count();

@@ -26,7 +26,7 @@ impl FakeModel {
     pub(crate) const FIRST: Token = 300;
 
     /// What is seen of a token that was evaluated with these LoRA scales.
-    pub(crate) fn sight(token: Token, scales: &[f32]) -> u64 {
+    pub(crate) fn token_hash(token: Token, scales: &[f32]) -> u64 {
         let adapted = scales.iter().fold(1, |hash, scale| mix(hash ^ u64::from(scale.to_bits())));
         mix(adapted ^ u64::from(token.unsigned_abs()))
     }

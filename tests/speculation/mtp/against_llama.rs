@@ -1,7 +1,7 @@
 //! Our drafter for multi-token prediction against llama.cpp's own loop (`draft-mtp`), through the crate's binding of it.
 
-use crate::common::tiny::Guess;
-use crate::common::{complete, start, tiny};
+use crate::common::tiny_models::MtpInput;
+use crate::common::{complete, start, tiny_models};
 use foredraft::api::Endpoint::Speculative;
 use llama_cpp_sys_2 as sys;
 use serde_json::json;
@@ -153,10 +153,10 @@ impl Drop for Theirs {
 #[test]
 fn drafts_match_llama_cpp() {
     let models = [
-        tiny::mtp(Guess::Token, 0.4),
-        tiny::mtp(Guess::Hidden, 0.2),
-        tiny::mtp(Guess::Nothing, 0.4),
-        tiny::mtp_layers(),
+        tiny_models::mtp(MtpInput::Token, 0.4),
+        tiny_models::mtp(MtpInput::Hidden, 0.2),
+        tiny_models::mtp(MtpInput::Random, 0.4),
+        tiny_models::mtp_layers(),
     ];
     for model in models {
         let speculative = json!({"type": "mtp", "adaptive": false, "n_max": N_MAX});

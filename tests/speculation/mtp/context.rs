@@ -7,7 +7,7 @@ use foredraft::sampling::{self, Sampler};
 use foredraft::speculative::{Draft, DraftRequest, Drafter, Evaluated, Mtp, Settings, StopPolicy};
 
 use crate::common;
-use crate::common::tiny::{self, Guess};
+use crate::common::tiny_models::{self, MtpInput};
 
 /// A target, the context of its layers, and what both were made with.
 fn contexts(path: &str) -> (Context, Context) {
@@ -31,7 +31,7 @@ fn contexts(path: &str) -> (Context, Context) {
 /// llama.cpp reads beyond the end, asserts or gives what was there before on most of these.
 #[test]
 fn mtp_context_refuses_invalid_calls() {
-    for path in [tiny::mtp(Guess::Token, 0.4), tiny::mtp_layers()] {
+    for path in [tiny_models::mtp(MtpInput::Token, 0.4), tiny_models::mtp_layers()] {
         let (mut target, mut layers) = contexts(&path);
         let (n_layers, n_hidden) = (target.model().n_mtp_layers(), layers.n_hidden());
         assert_eq!(n_hidden, 32);
@@ -88,14 +88,15 @@ fn mtp_context_refuses_invalid_calls() {
     let why = Context::mtp(&plain, &ContextParams::default(), &threads, &Arc::new(Interrupt::default()));
     assert!(why.expect_err("it has none").message().contains("no layers"));
     // Loaded without them.
-    let model = Arc::new(Model::load(&ModelParams::new(tiny::mtp(Guess::Token, 0.4)), |_| true).expect("it loads"));
+    let model =
+        Arc::new(Model::load(&ModelParams::new(tiny_models::mtp(MtpInput::Token, 0.4)), |_| true).expect("it loads"));
     assert!(Context::mtp(&model, &ContextParams::default(), &threads, &Arc::new(Interrupt::default())).is_err());
 }
 
 /// Random calls in any order, with arguments that fit and others.
 #[test]
 fn mtp_drafter_survives_calls_in_any_order() {
-    for path in [tiny::mtp(Guess::Token, 0.4), tiny::mtp_layers()] {
+    for path in [tiny_models::mtp(MtpInput::Token, 0.4), tiny_models::mtp_layers()] {
         let (mut target, layers) = contexts(&path);
         let vocab = Arc::clone(target.model());
         let mut drafter = Mtp::new(layers, 2);

@@ -1,17 +1,23 @@
 //! Drafting with a model's own layers for multi-token prediction, on tiny models that have some: no text changes, drafts are
 //! made of the right hidden states, and files that promise what they do not have are errors or reasons.
 
-mod layers;
+mod against_llama;
+mod context;
 
-use crate::common::tiny::Guess;
-use crate::common::{complete, drain, n, poll, start, submit, text, tiny, tokens, with};
+use crate::common::tiny_models::MtpInput;
+use crate::common::{complete, drain, n, poll, start, submit, text, tiny_models, tokens, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
 
 /// Models with such layers.
 fn models() -> [String; 4] {
-    [tiny::mtp(Guess::Token, 0.4), tiny::mtp(Guess::Hidden, 0.4), tiny::mtp(Guess::Nothing, 0.4), tiny::mtp_layers()]
+    [
+        tiny_models::mtp(MtpInput::Token, 0.4),
+        tiny_models::mtp(MtpInput::Hidden, 0.4),
+        tiny_models::mtp(MtpInput::Random, 0.4),
+        tiny_models::mtp_layers(),
+    ]
 }
 
 /// Small batches, which are all computed in the same way, to the last bit.
@@ -76,7 +82,7 @@ fn output_is_unchanged_by_mtp() {
 #[test]
 fn correct_predictions_are_accepted() {
     // With two layers, two tokens are drafted.
-    for (model, least, last) in [(tiny::mtp(Guess::Token, 0.4), 30, 2), (tiny::mtp_layers(), 15, 1)] {
+    for (model, least, last) in [(tiny_models::mtp(MtpInput::Token, 0.4), 30, 2), (tiny_models::mtp_layers(), 15, 1)] {
         let answer = complete(&load(&model, json!({})), Speculative, &request(&tokens(2, 50), 0.0));
         let report = &answer["speculative"];
         assert!(n(&report["n_accepted"]) >= least, "{model}: {report}");
@@ -89,7 +95,7 @@ fn correct_predictions_are_accepted() {
 /// Layers that guess from the hidden state alone are right if and only if that is the one of the token before the last.
 #[test]
 fn each_token_is_paired_with_its_hidden_state() {
-    let model = tiny::mtp(Guess::Hidden, 0.02);
+    let model = tiny_models::mtp(MtpInput::Hidden, 0.02);
     for more in [
         json!({}),
         json!({"n_parallel": 3}),
@@ -139,11 +145,11 @@ fn concurrent_requests_do_not_change_output() {
                 let ids: Vec<u64> = requests
                     .iter()
                     .zip([Speculative, Speculative, Completion, Speculative, Speculative])
-                    .map(|(request, family)| submit(&system, family, request))
+                    .map(|(request, endpoint)| submit(&system, endpoint, request))
                     .collect();
                 for ((index, id), request) in ids.into_iter().enumerate().zip(&requests) {
-                    let family = if index == 2 { Completion } else { Speculative };
-                    let updates = drain(&system, family, id);
+                    let endpoint = if index == 2 { Completion } else { Speculative };
+                    let updates = drain(&system, endpoint, id);
                     let said = text(&updates);
                     let expected = complete(&plain, Completion, request);
                     let predicted = |answer: &Value| answer["tokens_predicted"].clone();
@@ -169,7 +175,7 @@ fn concurrent_requests_do_not_change_output() {
 /// Those that wait for cells take no room from the others' drafts, and have drafts again when they go on.
 #[test]
 fn requests_sharing_too_few_cells_keep_drafting() {
-    for model in [tiny::mtp(Guess::Token, 0.4), tiny::mtp_layers()] {
+    for model in [tiny_models::mtp(MtpInput::Token, 0.4), tiny_models::mtp_layers()] {
         let system = load(&model, json!({"n_parallel": 3, "kv_unified": true, "n_ctx": 192}));
         let long = |seed| with(&request(&tokens(seed, 40), 0.0), json!({"n_predict": 110}));
         let requests: Vec<u64> = (0..6).map(|seed| submit(&system, Speculative, &long(seed))).collect();
@@ -219,7 +225,7 @@ fn cancels_and_prefix_reuse_do_not_change_output() {
 /// Drawn drafts: where the target has no choice, no rule has one.
 #[test]
 fn rejection_and_block_accept_sampled_drafts() {
-    for model in [tiny::mtp(Guess::Token, 0.4), tiny::mtp_layers()] {
+    for model in [tiny_models::mtp(MtpInput::Token, 0.4), tiny_models::mtp_layers()] {
         let system = load(&model, json!({}));
         for verify in ["rejection", "block"] {
             let rule = json!({"speculative": {"verify": verify}});
@@ -256,7 +262,7 @@ fn drafting_continues_after_context_shifts() {
 
 #[test]
 fn self_extend_and_cache_reuse_keep_drafting() {
-    let model = tiny::mtp(Guess::Token, 0.4);
+    let model = tiny_models::mtp(MtpInput::Token, 0.4);
     let group = json!({"grp_attn_n": 2, "grp_attn_w": 64, "n_ctx": 512});
     let (plain, system) = (load_plain(&model, group.clone()), load(&model, group));
     let long = with(&request(&tokens(3, 200), 0.6), json!({"n_predict": 100, "cache_prompt": false}));
@@ -275,7 +281,7 @@ fn self_extend_and_cache_reuse_keep_drafting() {
 
 #[test]
 fn drafting_continues_after_a_session_load() {
-    let model = tiny::mtp(Guess::Token, 0.4);
+    let model = tiny_models::mtp(MtpInput::Token, 0.4);
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("mtp.session");
     let prompt = tokens(9, 120);
     let whole = complete(&load_plain(&model, json!({})), Completion, &request(&prompt, 0.0));
@@ -303,13 +309,13 @@ fn response_reports_missing_mtp_layers() {
         assert!(answer["speculative"]["by_type"].get("mtp").is_none(), "{}", answer["speculative"]);
     };
     let asks = json!({"speculative": {"type": "mtp"}});
-    let tiny = json!({"model": tiny::mtp(Guess::Token, 0.4), "model_draft": null});
+    let tiny = json!({"model": tiny_models::mtp(MtpInput::Token, 0.4), "model_draft": null});
     check(json!({}), json!("mtp"), "the model has no layers for multi-token prediction");
     check(asks.clone(), json!("draft-mtp"), "the model has no layers for multi-token prediction");
     check(json!({}), json!(["suffix", "mtp", "draft"]), "the model has no layers for multi-token prediction");
     check(tiny.clone(), json!("mtp"), "only if init's speculative.type names mtp");
     check(
-        with(&json!({"model": tiny::hybrid(), "model_draft": null}), asks.clone()),
+        with(&json!({"model": tiny_models::hybrid(), "model_draft": null}), asks.clone()),
         json!("mtp"),
         "cannot be cut back",
     );
@@ -370,7 +376,7 @@ fn inconsistent_model_files_are_refused_or_load_without_mtp() {
         ("pooled", &[("pooling_type", 1)], "", not_possible),
         ("ranked", &[("pooling_type", 4)], "", not_possible),
     ] {
-        check(name, expected, speaks(&tiny::mtp_that_lies(name, numbers, missing), json!({})));
+        check(name, expected, speaks(&tiny_models::mtp_with_metadata(name, numbers, missing), json!({})));
     }
     // A plain model whose last layers are called such ones.
     for layers in [1, 2, 3, 4, 5, 100] {
