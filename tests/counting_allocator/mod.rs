@@ -1,4 +1,4 @@
-//! An allocator that counts, for tests that work allocates nothing.
+//! A global allocator that counts allocations, for tests that code does not allocate.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,10 +7,10 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting.
+/// The system allocator with a count of allocations per thread.
 struct Counting;
 
-// SAFETY: passes everything on unchanged.
+// SAFETY: every call is passed on unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
@@ -33,7 +33,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How often this thread allocates during `work`.
+/// The number of allocations that this thread makes during `work`.
 pub fn allocations<R>(work: impl FnOnce() -> R) -> u64 {
     let before = ALLOCATIONS.with(Cell::get);
     std::hint::black_box(work());

@@ -1,4 +1,4 @@
-//! `speculative.compare`: the text once more without speculation, as the host's own check.
+//! `speculative.compare`: the engine generates again without speculation and reports the first difference.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
 
-/// What a comparison must leave as it is.
+/// The fields of a final response that `compare` must not change.
 fn output_fields(answer: &Value) -> Value {
     let speculative = &answer["speculative"];
     json!([
@@ -29,12 +29,12 @@ fn output_fields(answer: &Value) -> Value {
     ])
 }
 
-/// Lengths do not adapt, so that the same is drafted each time.
+/// Fixed draft lengths, so that every run drafts the same tokens.
 fn speculating(compare: bool) -> Value {
     json!({"type": ["draft", "ngram-simple"], "adaptive": false, "n_max": 4, "compare": compare})
 }
 
-/// The comparison's part of an answer.
+/// The fields of a response that `compare` adds.
 fn comparison(answer: &Value) -> Vec<(String, Value)> {
     let speculative = answer["speculative"].as_object().unwrap_or_else(|| panic!("{answer}"));
     let keys = ["first_difference", "first_difference_logit_gap", "compare_skipped"];
@@ -87,7 +87,7 @@ fn compare_finds_no_difference_and_returns_the_first_run() {
     }
 }
 
-/// What was drawn is drawn again, and a cached prompt is taken as the first run found it.
+/// The second run uses the seed that was drawn, and as much of the cached prompt as the first run found.
 #[test]
 fn second_run_uses_the_first_runs_seed_and_cached_prompt() {
     let system = start(json!({"n_ctx": 1024, "n_batch": 64, "n_ubatch": 64}));
@@ -124,7 +124,7 @@ fn each_completion_of_a_request_is_compared_separately() {
     assert!(ends.iter().all(|end| comparison(end) == no_difference()), "{ends:?}");
 }
 
-/// `rejection` and `block` keep the distribution, not the text that a seed has.
+/// `rejection` and `block` preserve the distribution, not the tokens of a seed.
 #[test]
 fn first_difference_points_at_the_differing_token() {
     let system = start(json!({"n_ctx": 256}));
@@ -150,10 +150,10 @@ fn first_difference_points_at_the_differing_token() {
         differed += 1;
         let found = comparison(&answer);
         assert_eq!(found[0], ("first_difference".into(), json!(index)), "{found:?}");
-        // Differences of logits are those of log-probabilities.
+        // Differences of logits equal differences of log-probabilities.
         let top = plain["completion_probabilities"][index]["top_logprobs"].as_array().expect("alternatives");
         let logprob = |token: u64| {
-            let row = top.iter().find(|row| row["id"] == token).expect("it is one of all tokens");
+            let row = top.iter().find(|row| row["id"] == token).expect("all tokens are listed");
             row["logprob"].as_f64().expect("a number")
         };
         let gap = logprob(expected[index]) - logprob(said[index]);
@@ -162,7 +162,7 @@ fn first_difference_points_at_the_differing_token() {
     assert!(differed > 3, "{differed}");
 }
 
-/// Contexts shift in both runs alike.
+/// The context shifts in both runs.
 #[test]
 fn long_outputs_are_compared_across_context_shifts() {
     let system = start(json!({"n_ctx": 128}));
@@ -205,7 +205,7 @@ fn plain_and_unfinished_runs_are_not_compared() {
     );
 }
 
-/// What is learnt from an output, is learnt once.
+/// Drafters that learn from outputs must learn from each output once.
 #[test]
 fn drafters_learn_nothing_from_the_second_run() {
     let learnt = |compare| {
@@ -233,7 +233,7 @@ fn saved_session_is_from_the_first_run() {
     let answer = complete(&system, Speculative, &first);
     assert_eq!(comparison(&answer), no_difference());
     assert_eq!(answer["session_save"]["n_saved"], answer["tokens_cached"]);
-    // The next request goes on with the seed's noise, and both of its runs do.
+    // Both runs of the next request continue the seed's random numbers.
     let prompt = format!("{}{}", prompts()[0], answer["content"].as_str().expect("a text"));
     let next = json!({"prompt": prompt, "session_load": path, "session_save": null, "n_predict": 20});
     let next = complete(&system, Speculative, &with(&first, next));
@@ -241,7 +241,7 @@ fn saved_session_is_from_the_first_run() {
     let position = next["generation_settings"]["seed_position"].as_u64();
     assert!(position > Some(10), "{position:?}");
     assert!(next["timings"]["cache_n"].as_u64() > Some(20), "{next}");
-    // What the file held is shifted out by the first run, so there is nothing to begin with again.
+    // The first run shifts the session's tokens out, so the second run cannot start from them.
     let long = json!({"prompt": prompt, "session_load": path, "session_save": null, "n_predict": 200});
     let long = complete(&system, Speculative, &with(&first, long));
     assert_eq!(long["tokens_predicted"], 200);
@@ -250,8 +250,8 @@ fn saved_session_is_from_the_first_run() {
     std::fs::remove_file(&path).expect("the file");
 }
 
-/// Calls `act` on the engine's thread when the prompt of a request after `last` has been evaluated, and before the first token. What `act` does
-/// to a request for one token takes effect in the second run.
+/// Calls `act` on the engine's thread when a request after `last` has decoded its prompt, before its first token. For a request
+/// of one token, `act` takes effect in the second run.
 fn after_the_prompt(
     system: &System,
     last: &Value,
@@ -260,7 +260,7 @@ fn after_the_prompt(
 ) {
     let (n_updates, inner, last) = (AtomicUsize::new(0), system.clone(), last["id"].as_u64().expect("a number"));
     system.set_update_hook(Some(Box::new(move |id| {
-        // The end of the last one may be told only now. The beginning is told as well.
+        // The callback for the end of `last` may arrive only now. The start of a request is reported as well.
         if id > last && n_updates.fetch_add(1, Ordering::Relaxed) == n_batches {
             act(&inner, id);
         }

@@ -1,4 +1,4 @@
-//! Contexts that fill up: they end, shift, or group their positions, and speculation changes nothing of it.
+//! Full contexts end the request, shift, or group positions (self-extend), with the same output with speculation as without.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ fn steady(n_max: usize) -> Value {
     json!({"speculative": {"type": "draft", "adaptive": false, "n_max": n_max}})
 }
 
-/// A prompt that the models know, of at least so many tokens, and those.
+/// The tokens of a familiar prompt that has at least `n_tokens`.
 fn long_prompt(system: &System, n_tokens: usize) -> Vec<i64> {
     let text = prompts().iter().filter(|prompt| !prompt.contains("<|")).cycle().take(200).cloned().collect::<Vec<_>>();
     let request = json!({"text": text.join("\n"), "add_special": true}).to_string();
@@ -42,12 +42,12 @@ fn full_context_ends_the_request_when_shifts_are_off() {
     let long = json!({"prompt": vec![5; 96], "n_predict": 1}).to_string();
     let answer = system.with_server(|server| server.complete(Completion, long.as_bytes())).expect("an answer");
     assert_eq!((&answer["success"], &answer["code"]), (&json!(false), &json!("context_full")), "{answer}");
-    // A limit that is reached first is not a full context.
+    // A limit that is reached first does not count as a full context.
     let short = complete(&system, Speculative, &with(&request, json!({"n_predict": 5})));
     assert_eq!((&short["stop_type"], &short["truncated"]), (&json!("limit"), &json!(false)));
 }
 
-/// With every draft length, steps meet the context's end at another place.
+/// Each draft length reaches the end of the context at a different point of a step.
 #[test]
 fn context_shift_inside_a_step_does_not_change_output() {
     let system = start(json!({"n_ctx": 80}));
@@ -58,20 +58,20 @@ fn context_shift_inside_a_step_does_not_change_output() {
         });
         let plain = complete(&system, Completion, &request);
         assert_eq!(plain["truncated"], true);
-        assert!(n(&plain["tokens_predicted"]) >= 200, "more where the last character is not whole");
+        assert!(n(&plain["tokens_predicted"]) >= 200, "more tokens only to complete the last character");
         for n_max in [1, 3, 8] {
             let fast = complete(&system, Speculative, &with(&request, steady(n_max)));
             assert_eq!(output_fields(&fast), output_fields(&plain), "{n_keep} {n_max}");
             assert_eq!(fast["speculative"].get("disabled"), None, "{fast}");
             let sources = fast["sources"].as_array().expect("sources");
-            // The context shifts first behind some 66 tokens.
+            // The first shift happens after about 66 tokens.
             let late = sources.iter().skip(90).filter(|source| **source == "draft").count();
-            assert!(late > 0, "{late}: the draft is of use after shifts, too");
+            assert!(late > 0, "{late}: drafts must be accepted after shifts, too");
         }
     }
 }
 
-/// Evaluations of the other slot are interrupted while this one's keys are turned to their new positions.
+/// Decodes of the other slot are interrupted while this slot's keys are rotated to their new positions.
 #[test]
 fn cancelling_another_slot_does_not_spoil_a_shift() {
     let system = start(json!({"n_ctx": 64, "n_parallel": 2}));
@@ -97,7 +97,7 @@ fn cancelling_another_slot_does_not_spoil_a_shift() {
     assert_eq!(text(&updates), alone["content"].as_str().expect("content"));
 }
 
-/// 4 blocks of 48 tokens fit before the prompts below end.
+/// A system with self-extend; the prompts below contain 4 groups of 48 tokens.
 fn extended(more: Value) -> System {
     start(with(&json!({"n_ctx": 700, "grp_attn_n": 4, "grp_attn_w": 48}), more))
 }
@@ -111,7 +111,7 @@ fn self_extend_output_is_independent_of_batch_size_and_draft() {
         "cache_prompt": false,
     });
     let plain = complete(&system, Completion, &request);
-    // A character that the last one has begun is completed.
+    // Generation continues until a character that the last token began is complete.
     assert!((150..=153).contains(&n(&plain["tokens_predicted"])), "{plain}");
     assert_eq!(plain["truncated"], false);
     for n_max in [1, 4, 16] {
@@ -122,7 +122,7 @@ fn self_extend_output_is_independent_of_batch_size_and_draft() {
     }
     drop(system);
     let ungrouped = complete(&start(json!({"n_ctx": 700})), Completion, &request);
-    assert_ne!(ungrouped["content"], plain["content"], "grouping does something");
+    assert_ne!(ungrouped["content"], plain["content"], "self-extend changes the output");
     for batches in [json!({"n_batch": 7}), json!({"n_batch": 64, "n_ubatch": 16}), json!({"n_parallel": 3})] {
         let other = complete(&extended(batches.clone()), Speculative, &with(&request, steady(3)));
         assert_eq!(output_fields(&other), output_fields(&plain), "{batches}");
@@ -144,7 +144,7 @@ fn self_extend_cache_is_reused_as_far_as_positions_match() {
             other.extend(prompt[100..].iter().rev().take(20));
             let expected = cold(&other, &json!({}));
             let first = cold(&prompt, &more);
-            // 260 tokens were the prompt's, 11 of the answer's 12 were evaluated.
+            // 260 prompt tokens, and 11 of the 12 generated tokens were decoded.
             let cached = 260 + n(&first["tokens_predicted"]) - 1;
             let shared = common + prompt[common..].iter().zip(&other[common..]).take_while(|(a, b)| a == b).count();
             let reused = extend.cut(extend.blocks(cached - 1), shared);
@@ -201,7 +201,7 @@ fn cache_reuse_moves_chunks_after_a_difference_when_enabled() {
         (json!({"n_cache_reuse": 30}), json!({"cache_prompt": false}), false),
         (json!({"n_cache_reuse": 30, "grp_attn_n": 2, "grp_attn_w": 64}), json!({}), false),
     ] {
-        // Batches of 64 tokens and more are computed in another way, whose last bits differ.
+        // Batches of 64 tokens and more use another kernel, whose last bits differ.
         let system = start(with(&json!({"n_ctx": 512, "n_ubatch": 32}), init.clone()));
         let (whole, less, little_less) = pieces(&system);
         for (prompt, moved) in [(&less, less.len() - 1), (&little_less, 80 + 5)] {
@@ -218,18 +218,22 @@ fn cache_reuse_moves_chunks_after_a_difference_when_enabled() {
             let again = complete(&system, Completion, &second);
             if request["cache_prompt"] != false {
                 let whole = again["timings"]["prompt_n"] == 1;
-                assert!(whole || init["grp_attn_n"] == 2, "the slot holds the prompt now: {}", again["timings"]);
+                assert!(
+                    whole || init["grp_attn_n"] == 2,
+                    "the slot must hold the whole prompt now: {}",
+                    again["timings"]
+                );
                 assert_eq!(again["content"], answer["content"], "{init} {request}");
             }
             answers.push(answer["content"].clone());
         }
     }
-    assert_eq!(answers[2..4], answers[4..6], "init and request ask for the same");
+    assert_eq!(answers[2..4], answers[4..6], "init and the request must have the same effect");
     assert_eq!(answers[..2], answers[6..8]);
 }
 
-/// llama.cpp cannot turn such keys, where heads have 32 numbers or ggml's rotation does not know the type: the text ends with the
-/// context instead of the process.
+/// llama.cpp cannot rotate these keys, because heads have 32 numbers or ggml's rotation does not support the type. The request
+/// ends when the context is full; the process must not abort.
 #[test]
 fn unsupported_key_types_end_the_request_instead_of_shifting() {
     for (kind, shifts) in [("f16", true), ("f32", true), ("bf16", false), ("q8_0", false), ("q4_0", false)] {
@@ -244,7 +248,7 @@ fn unsupported_key_types_end_the_request_instead_of_shifting() {
     }
 }
 
-/// A key that was divided is as one that was evaluated at its new position.
+/// A key whose position was divided equals one that was decoded at its new position.
 #[test]
 fn divided_keys_are_rotated_to_their_new_positions() {
     let model = Arc::new(Model::load(&ModelParams::new(crate::common::model("target")), |_| true).expect("it loads"));

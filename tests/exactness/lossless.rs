@@ -1,10 +1,10 @@
-//! Speculation changes how fast the text comes and nothing else.
+//! Speculation does not change the output: greedy, sampled, with every sampler, with concurrent requests.
 
 use crate::common::{complete, drain, output_fields, prompts, start, submit, text, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use serde_json::{Value, json};
 
-/// Settings of speculation that differ in every choice.
+/// Speculative settings that together cover every option.
 fn speculative_settings() -> Vec<Value> {
     vec![
         json!({"adaptive": false, "n_max": 1}),
@@ -16,7 +16,7 @@ fn speculative_settings() -> Vec<Value> {
     ]
 }
 
-/// Those of the rules that compare probabilities: they keep a text's distribution, and where there is no choice, the text.
+/// Settings of rejection and block verification, which preserve the distribution, and therefore greedy output.
 fn sampling_rules() -> Vec<Value> {
     vec![
         json!({"adaptive": false, "n_max": 4, "verify": "rejection"}),
@@ -43,11 +43,11 @@ fn greedy_output_is_unchanged_on_fifty_prompts() {
         accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         assert!(plain.get("speculative").is_none());
     }
-    assert!(accepted > 500, "nothing is proved if nothing is accepted: {accepted}");
+    assert!(accepted > 500, "the test needs accepted drafts: {accepted}");
 }
 
-/// Without it a token is evaluated by other code alone than behind others, unless it is padded. Which is the default depends on
-/// the machine.
+/// Without flash attention, a single token is decoded by another kernel than several tokens, unless it is padded. The default
+/// depends on the machine.
 #[test]
 fn speculation_is_exact_with_and_without_flash_attention() {
     for more in [
@@ -73,7 +73,7 @@ fn speculation_is_exact_with_and_without_flash_attention() {
     }
 }
 
-/// Several threads divide the keys of a single query where there are many: a token must not be alone then.
+/// With many keys, several threads split those of a single query, so a token must not be alone in its batch.
 #[test]
 fn long_outputs_are_exact_with_several_threads() {
     let threads = json!({"n_ctx": 1024, "n_threads": 2, "n_threads_batch": 2});
@@ -95,7 +95,7 @@ fn long_outputs_are_exact_with_several_threads() {
     }
 }
 
-/// From 64 tokens of a sequence on, ggml's flash attention sums up in another order.
+/// From 64 tokens of a sequence on, ggml's flash attention sums in another order.
 #[test]
 fn longest_drafts_do_not_change_output() {
     for more in [json!({}), json!({"n_parallel": 2}), json!({"flash_attn": "on", "n_threads": 1})] {
@@ -107,13 +107,13 @@ fn longest_drafts_do_not_change_output() {
                 "top_k": 0, "top_p": 1, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true, "cache_prompt": false,
             });
             let plain = complete(&system, Completion, &request);
-            // It remembers the plain answer.
+            // The suffix drafter has learned the plain output.
             let speculative = json!({"speculative": {"type": "suffix", "adaptive": false, "n_max": 64}});
             let fast = complete(&system, Speculative, &with(&request, speculative));
             assert_eq!(output_fields(&fast), output_fields(&plain), "{more} {seed}");
             accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         }
-        assert!(accepted > 600, "{more}: nothing is proved by short drafts: {accepted}");
+        assert!(accepted > 600, "{more}: the test needs long drafts: {accepted}");
     }
 }
 
@@ -155,7 +155,7 @@ fn coupled_accepts_at_least_as_many_as_match_when_sampling() {
     assert!(accepted[0] >= accepted[1], "coupled {} match {}", accepted[0], accepted[1]);
 }
 
-/// Samplers of every kind.
+/// Sampler settings of every kind.
 fn samplings() -> Vec<Value> {
     vec![
         json!({"repeat_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.3, "repeat_last_n": -1}),
@@ -195,7 +195,7 @@ fn speculation_is_lossless_with_every_sampler() {
     assert!(accepted > 300 && drafted > accepted, "{accepted} of {drafted}");
 }
 
-/// Where the first branch is wrong another may be right: of two drafts of the same depth the one with branches brings more.
+/// Another branch may be right where the first is wrong: of two drafts of equal depth, the one with branches gains more.
 #[test]
 fn tokens_on_draft_branches_are_accepted() {
     let system = start(json!({"n_ctx": 512}));
@@ -218,7 +218,7 @@ fn tokens_on_draft_branches_are_accepted() {
     assert!(tree > chain + 0.2, "a tree of depth 2 or more: {tree}, a chain of 2: {chain}, of 10: {long}");
 }
 
-/// Slots with buffers of their own cannot share what branches have in common.
+/// Without a unified KV cache, branches cannot share the cells of their common prefix.
 #[test]
 fn response_reports_why_branches_are_unavailable() {
     let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
@@ -230,7 +230,7 @@ fn response_reports_why_branches_are_unavailable() {
     let answer = ask(json!({"type": "draft", "adaptive": false, "n_branches": 3}));
     let why = answer["speculative"]["disabled"].as_str().unwrap_or_default();
     assert!(why.starts_with("n_branches"), "{answer}");
-    assert!(answer["speculative"]["n_accepted"].as_u64() > Some(0), "one branch there is: {answer}");
+    assert!(answer["speculative"]["n_accepted"].as_u64() > Some(0), "a single branch is still drafted: {answer}");
     assert_eq!(ask(json!({"type": "draft", "adaptive": false}))["speculative"].get("disabled"), None);
     let system = start(json!({"n_ctx": 512, "n_parallel": 2, "kv_unified": true}));
     let request = json!({
@@ -243,8 +243,8 @@ fn response_reports_why_branches_are_unavailable() {
     }
 }
 
-/// Also with samplers that learn, with grammars, through context shifts and beside others. (That their texts are
-/// distributed as plain ones: `tests/distribution.rs`, and `speculative::verify`'s tests.)
+/// Also with stateful samplers, grammars, context shifts and concurrent requests. The output distribution itself is tested in
+/// `distribution.rs` and by the tests of `speculative::verify`.
 #[test]
 fn rejection_and_block_work_with_every_sampler() {
     let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
@@ -267,7 +267,7 @@ fn rejection_and_block_work_with_every_sampler() {
                 assert_eq!(answer["success"], true, "{request}: {answer}");
                 let given =
                     |probs: &Value| probs["prob"].as_f64() > Some(0.0) || probs["logprob"].as_f64() > Some(-60.0);
-                // Those of a stop string are not shown.
+                // The tokens of a stop string are not reported.
                 let n = answer["tokens_predicted"].as_u64().expect("a count") as usize;
                 assert!(
                     probs.len() == n || answer["stop_type"] == "word" && (n - 3..n).contains(&probs.len()),
@@ -276,9 +276,13 @@ fn rejection_and_block_work_with_every_sampler() {
                 assert!(probs.iter().all(given), "{request} {probs:?}");
                 accepted += answer["speculative"]["n_accepted"].as_u64().expect("a count");
             }
-            // What other drafters know comes from all requests, and changes while these two run.
+            // History drafters learn from all requests, so their drafts differ between these two runs.
             if speculative["adaptive"] == false && speculative["type"] == "draft" {
-                assert_eq!(output_fields(&answers[0]), output_fields(&answers[1]), "a seed is a seed: {request}");
+                assert_eq!(
+                    output_fields(&answers[0]),
+                    output_fields(&answers[1]),
+                    "the same seed must give the same output: {request}"
+                );
             }
         }
     }
@@ -297,7 +301,7 @@ fn accepted_tokens_report_the_same_probabilities_as_sampled_ones() {
     assert_eq!(plain.len(), fast.len());
     for (a, b) in plain.iter().zip(&fast) {
         assert_eq!(a["id"], b["id"]);
-        // The last bits of logits differ with the batch's size.
+        // The last bits of logits depend on the batch size.
         let (x, y) = (a["logprob"].as_f64().expect("a number"), b["logprob"].as_f64().expect("a number"));
         assert!((x - y).abs() < 0.05, "{a} {b}");
         assert!(x <= 0.0);
@@ -337,14 +341,14 @@ fn eight_concurrent_requests_match_each_alone() {
     }
 }
 
-/// Prompts that ggml's flash attention takes in tiles, which it does not take them in if they are divided to fit next to others.
+/// ggml's flash attention processes these prompts in tiles, but not if they are split to fit into a batch beside others.
 #[test]
 fn concurrent_long_prompts_match_each_alone() {
     for more in [json!({}), json!({"flash_attn": "on", "n_threads": 1})] {
         let system = start(with(&json!({"n_ctx": 1024, "n_parallel": 3, "n_threads": 2}), more.clone()));
         let mut requests: Vec<Value> = (0..8)
             .map(|seed| {
-                // Of 70 to 600 tokens.
+                // Between 70 and 600 tokens.
                 let prompt =
                     prompts().iter().cycle().skip(5 * seed).take(5 + 4 * seed).cloned().collect::<Vec<_>>().join(" ");
                 json!({
@@ -366,7 +370,7 @@ fn concurrent_long_prompts_match_each_alone() {
     }
 }
 
-/// With one buffer for all, which has room for one of them, the others pause and go on.
+/// The unified KV cache has space for one of the requests; the engine pauses the others and resumes them.
 #[test]
 fn requests_sharing_too_few_cells_all_finish() {
     let system = start(json!({"n_ctx": 256, "n_parallel": 4, "kv_unified": true}));
@@ -405,14 +409,14 @@ fn context_shifts_do_not_change_speculative_output() {
         for speculative in speculative_settings() {
             let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
             assert_eq!(output_fields(&fast), output_fields(&plain), "{speculative}");
-            // Whether a draft pays is the machine's answer.
+            // With adaptive lengths, whether drafting pays depends on the machine.
             let accepted = fast["speculative"]["n_accepted"].as_u64();
             assert!(speculative["adaptive"] != false || accepted > Some(0), "{fast}");
         }
     }
 }
 
-/// Of a draft that was right, text goes out that ends before what may become a stop string; so do the probabilities.
+/// Text that may become part of a stop string is withheld, also inside an accepted draft; so are its probabilities.
 #[test]
 fn polled_probabilities_match_the_polled_text() {
     let system = start(json!({"n_ctx": 512}));
@@ -421,7 +425,7 @@ fn polled_probabilities_match_the_polled_text() {
         let request = json!({"prompt": prompt, "n_predict": 40, "temperature": 0, "n_probs": 1});
         let whole = complete(&system, Speculative, &request);
         let content = whole["content"].as_str().expect("text");
-        // Begins and ends within tokens.
+        // A stop string that begins and ends inside tokens.
         for from in (5..content.len().saturating_sub(12)).step_by(29) {
             let Some(stop) = content.get(from..from + 9) else { continue };
             let request = with(&request, json!({"stop": [stop]}));

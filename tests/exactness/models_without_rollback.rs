@@ -1,12 +1,12 @@
-//! Models whose memory cannot be cut back: recurrent ones, hybrids, and sliding windows in a small cache. What is reused
-//! of earlier prompts changes no text.
+//! Models whose memory cannot be truncated: recurrent models, hybrids, and sliding windows in a small cache. Prompt reuse,
+//! speculation, cancels and sessions do not change their output.
 
 use crate::common::{complete, drain, n, start, submit, text, tiny_models, tokens, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
 
-/// Each kind, with what its `init` needs.
+/// Each kind of model, with its `init` keys.
 fn kinds() -> [(&'static str, Value); 4] {
     let window = tiny_models::sliding_window();
     [
@@ -17,13 +17,13 @@ fn kinds() -> [(&'static str, Value); 4] {
     ]
 }
 
-/// Small batches, which are all computed in the same way, to the last bit.
+/// Loads a model with small batches, whose logits do not depend on the batch size.
 fn load(init: &Value, more: Value) -> System {
     let base = json!({"model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32});
     start(with(&with(&base, init.clone()), more))
 }
 
-/// At this temperature, whatever differs in the logits soon differs in the text.
+/// At this temperature any difference in the logits soon changes the output.
 fn request(prompt: &[usize]) -> Value {
     json!({
         "prompt": prompt, "n_predict": 40, "temperature": 1.5, "top_k": 0, "top_p": 1, "seed": 8, "ignore_eos": true,
@@ -39,21 +39,21 @@ fn cold(system: &System, prompt: &[usize]) -> Value {
 fn prompt_reuse_does_not_change_output() {
     for (kind, init) in kinds() {
         let system = load(&init, json!({}));
-        // Longer than the smallest cache that llama.cpp makes for a window, 256 cells.
+        // Longer than the smallest cache that llama.cpp creates for a sliding window, 256 cells.
         let base = tokens(1, 450);
         let answer = cold(&system, &base);
         let other = cold(&system, &[&base[..449], &[777]].concat());
-        assert_ne!(answer["tokens"], other["tokens"], "{kind}: the text depends on the prompt's end");
+        assert_ne!(answer["tokens"], other["tokens"], "{kind}: the output must depend on the prompt's last token");
         let other = cold(&system, &[&base[..447], &[777], &base[448..]].concat());
-        assert_ne!(answer["tokens"], other["tokens"], "{kind}: and on what is before it");
+        assert_ne!(answer["tokens"], other["tokens"], "{kind}: and on the tokens before it");
         let said: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
         let prompts: [(&str, Vec<usize>, usize); 6] = [
-            ("the same again", base.clone(), 449),
-            ("goes on", [base.as_slice(), &said, &tokens(2, 30)].concat(), 480),
-            ("goes on in another way", [base.as_slice(), &said[..9], &tokens(3, 30)].concat(), 449),
-            ("another end", [&base[..320], &tokens(4, 40)].concat(), 200),
-            ("another beginning", tokens(5, 100), 0),
-            ("a part", base[..140].to_vec(), 60),
+            ("the same prompt", base.clone(), 449),
+            ("the prompt and its output, continued", [base.as_slice(), &said, &tokens(2, 30)].concat(), 480),
+            ("continued after part of the output", [base.as_slice(), &said[..9], &tokens(3, 30)].concat(), 449),
+            ("a shared beginning", [&base[..320], &tokens(4, 40)].concat(), 200),
+            ("an unrelated prompt", tokens(5, 100), 0),
+            ("a prefix of the prompt", base[..140].to_vec(), 60),
         ];
         for (name, prompt, least) in prompts {
             let expected = cold(&system, &prompt);
@@ -72,7 +72,7 @@ fn prompt_reuse_does_not_change_output() {
 #[test]
 fn speculation_is_exact_or_disabled_with_a_reason() {
     for (kind, init) in kinds() {
-        // The model drafts for itself, which it does well.
+        // The model is its own draft, so most drafts are right.
         let system = load(&with(&init, json!({"model_draft": init["model"]})), json!({"n_parallel": 2}));
         let prompt = tokens(6, 290);
         let expected = cold(&system, &prompt);
@@ -90,7 +90,7 @@ fn speculation_is_exact_or_disabled_with_a_reason() {
                 assert_eq!(report["n_drafted"], 0);
             }
         }
-        // Several at once, with drafts of different lengths.
+        // Concurrent requests with drafts of different lengths.
         let ids = [2, 5].map(|n_max| {
             let more =
                 json!({"cache_prompt": false, "speculative": {"adaptive": false, "n_max": n_max, "verify": "match"}});
@@ -127,8 +127,8 @@ fn cancelling_another_slot_keeps_recurrent_state_intact() {
     }
 }
 
-/// llama.cpp exchanges the cells of states before it moves what is in them, also of those that are not evaluated; with one buffer
-/// for all whenever those that are have others between them.
+/// llama.cpp swaps recurrent state cells before it moves their contents, including cells of sequences that are not in the batch.
+/// With a unified cache it does so whenever other cells lie between those in the batch.
 #[test]
 fn cancels_in_other_slots_keep_idle_recurrent_state_intact() {
     for (kind, init) in kinds() {
@@ -138,12 +138,12 @@ fn cancels_in_other_slots_keep_idle_recurrent_state_intact() {
         let next = [base.as_slice(), &tokens(8, 20)].concat();
         let expected = complete(&system, Completion, &with(&on(1, &next), json!({"cache_prompt": false})));
         for round in 0..40 {
-            // Each time others lie between others.
+            // Each time other sequences lie between those in the batch.
             let [idle, first, second, stopped] = [0, 1, 3, 2].map(|place| (place + round) % 4);
             complete(&system, Completion, &with(&on(idle, &base), json!({"n_predict": 1})));
             let fresh = |slot| with(&on(slot, &tokens(20 + slot, 30)), json!({"cache_prompt": false}));
             let ids = [first, second].map(|slot| submit(&system, Completion, &fresh(slot)));
-            // Each cancel stops what is being evaluated.
+            // Each cancel interrupts a running decode.
             while ids.iter().any(|id| crate::common::poll(&system, Completion, *id, 0)["finished"] != true) {
                 let other = with(&on(stopped, &tokens(9, 10)), json!({"cache_prompt": false}));
                 let other = submit(&system, Completion, &other);
@@ -178,7 +178,7 @@ fn sessions_resume_on_models_without_rollback() {
         assert_eq!(answer["timings"]["prompt_n"], 1, "{kind}: {}", answer["timings"]);
         let tokens: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
         assert_eq!(tokens, said[15..], "{kind}");
-        // Back before its end, where the state alone cannot go.
+        // A prompt that ends before the session does, which a recurrent state cannot be rolled back to.
         let shorter = cold(&system, &prompt[..150]);
         system
             .with_server(|server| server.session_load(json!({"filename": path}).to_string().as_bytes()))
@@ -200,7 +200,7 @@ fn full_context_is_shifted_or_reprocessed() {
     }
 }
 
-/// Where a cut falls among the positions that the small cache still has, the window before it may lack its beginning.
+/// When the small cache still has a truncation point, it may have lost the beginning of the window before it.
 #[test]
 fn partly_evicted_window_is_not_reused() {
     let (_, init) = kinds().into_iter().find(|(kind, _)| *kind == "sliding window").expect("it is one of them");
@@ -220,16 +220,16 @@ fn partly_evicted_window_is_not_reused() {
             assert_eq!(logprobs.len(), 5, "{answer}");
             logprobs
         };
-        // The cells of a small cache lie in another order each time, and last bits depend on that.
+        // The cells of a small cache are ordered differently each time, which changes the last bits.
         let pairs = logprobs(&answer).into_iter().zip(logprobs(&expected));
         let largest = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(largest < 0.1, "{kept}: {largest} {}", answer["timings"]["cache_n"]);
         reused += n(&answer["timings"]["cache_n"]);
     }
-    assert!(reused > 40 * 100, "checkpoints are of use: {reused}");
+    assert!(reused > 40 * 100, "checkpoints must be reused: {reused}");
 }
 
-/// llama.cpp asserts on most of these, which would end the process.
+/// llama.cpp asserts on most of these calls, which would abort the process.
 #[test]
 fn context_refuses_calls_llama_cpp_would_assert_on() {
     use foredraft::llama::{Batch, Context, ContextParams, Interrupt, Model, ModelParams, Part, ThreadPool};
@@ -261,14 +261,14 @@ fn context_refuses_calls_llama_cpp_would_assert_on() {
             assert!(context.set_state(0, garbage, Part::Whole).is_err(), "{kind}");
             assert_eq!(context.len(0), 0, "{kind}: empty after an error");
         }
-        context.set_state(0, &state, Part::Whole).expect("the whole one");
+        context.set_state(0, &state, Part::Whole).expect("the complete state");
         assert!(context.reaches(0, 20), "{kind}");
         context.reset();
         assert_eq!(context.len(0), 0, "{kind}");
     }
 }
 
-/// A copy of a small cache whose window has gone on is put back to a checkpoint, and the copy itself is made by the next evaluation.
+/// A copied small cache is restored from a checkpoint if its window has moved on; llama.cpp makes the copy at the next decode.
 #[test]
 fn copied_prompt_gives_the_same_output_as_a_request_alone() {
     for (kind, init) in kinds() {
@@ -296,7 +296,7 @@ fn copied_prompt_gives_the_same_output_as_a_request_alone() {
     }
 }
 
-/// In a small cache for windows, no cell that several beams share would be used again.
+/// In a small sliding-window cache, llama.cpp never reuses a cell that several beams share.
 #[test]
 fn beam_search_continues_past_the_sliding_window() {
     for (kind, init) in kinds() {

@@ -5,13 +5,13 @@ use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
 
-/// Small batches, which are all computed in the same way, to the last bit.
+/// Loads a model with small batches, whose logits do not depend on the batch size.
 fn load(init: &Value, more: Value) -> System {
     let base = json!({"model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32});
     start(with(&with(&base, init.clone()), more))
 }
 
-/// At this temperature, whatever differs in the logits soon differs in the text.
+/// At this temperature any difference in the logits soon changes the output.
 fn request(prompt: &[usize]) -> Value {
     json!({
         "prompt": prompt, "n_predict": 40, "temperature": 1.5, "top_k": 0, "top_p": 1, "seed": 8, "ignore_eos": true,
@@ -19,7 +19,7 @@ fn request(prompt: &[usize]) -> Value {
     })
 }
 
-/// `tokenizer.ggml.suppress_tokens`, which llama-server bans in every request.
+/// llama-server bans the tokens of `tokenizer.ggml.suppress_tokens` in every request.
 #[test]
 fn suppressed_tokens_are_never_sampled() {
     let plain = load(&json!({"model": tiny_models::sliding_window()}), json!({}));
@@ -36,7 +36,7 @@ fn suppressed_tokens_are_never_sampled() {
     }
 }
 
-/// llama.cpp's choice, too.
+/// As in llama.cpp.
 #[test]
 fn requests_with_tools_use_the_tool_use_template() {
     let model = tiny_models::with_tool_template("tools {{ tools[0].function.name }}");
@@ -47,18 +47,18 @@ fn requests_with_tools_use_the_tool_use_template() {
         let answer = system.with_server(|server| server.apply_template(request.as_bytes())).expect("a prompt");
         answer["prompt"].as_str().expect("a text").to_owned()
     };
-    assert!(prompt(json!({})).contains("hi"), "the usual one");
+    assert!(prompt(json!({})).contains("hi"), "the default template");
     assert_eq!(prompt(json!({"tools": tools})), "tools dig");
     let own = json!({"tools": tools, "chat_template": "{{ 'own' }}"});
     assert_eq!(prompt(own), "own");
 }
 
-/// A model that has no memory at all writes nothing, and makes embeddings.
+/// A model without a KV cache cannot generate.
 #[test]
 fn encoder_model_only_makes_embeddings() {
     let model = tiny_models::encoder();
     let init = json!({"model": model, "n_threads": 1, "n_ctx": 256, "log_level": "error"});
-    let refused = System::new().init(init.to_string().as_bytes()).expect_err("it generates no text");
+    let refused = System::new().init(init.to_string().as_bytes()).expect_err("an encoder does not generate");
     assert!(refused.message().contains("\"embedding\": true loads it"), "{refused}");
 
     let system = start(json!({"model": model, "model_draft": null, "n_ctx": 256, "embedding": true}));
@@ -71,7 +71,7 @@ fn encoder_model_only_makes_embeddings() {
     let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     assert_eq!((one.len(), &one), (32, &again));
     assert!((product(&one, &one) - 1.0).abs() < 1e-4 && product(&one, &other) < 0.999, "{}", product(&one, &other));
-    // The first token sees the last one.
+    // Attention is bidirectional: the embedding of the first token depends on the last.
     let turned: Vec<usize> = tokens(1, 40).into_iter().rev().collect();
     assert!(product(&one, &embed(json!(turned))) < 0.9999);
 
