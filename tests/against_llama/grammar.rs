@@ -1,4 +1,4 @@
-//! Our grammars against llama.cpp's own: the same texts are grammars, and the same tokens may follow.
+//! Our grammars against llama.cpp's: the same GBNF texts parse, and the same tokens are allowed.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use foredraft::grammar::Grammar;
 use foredraft::llama::{Model, ModelParams, Token, TokenData};
 use llama_cpp_sys_2 as sys;
 
-/// Grammars of every construct. Tokens of the shipped vocabulary may be asked for by number.
+/// Grammars with every construct, including tokens of the shipped vocabulary by id.
 const GRAMMARS: [&str; 24] = [
     "root ::= \"a\"",
     "root ::= [a-z]+ \" \" [^a-z\\n]* # a comment\n",
@@ -43,7 +43,7 @@ const GRAMMARS: [&str; 24] = [
     "root ::= [^\\]a] \"b\" [] \"c\"",
 ];
 
-/// What mutations put in.
+/// The fragments that mutations insert.
 const PIECES: [&str; 30] = [
     "\"", "(", ")", "[", "]", "{", "}", "|", "*", "+", "?", "\n", "\\", "::=", "root", ",", "<", ">", "!", "#", "^",
     "-", "é", "\\x4", "{2,3}", "{9,1}", "<[3]>", "\\u12", " ", "a ::= ",
@@ -67,7 +67,7 @@ fn model() -> Arc<Model> {
     Arc::new(Model::load(&params, |_| true).expect("the model loads"))
 }
 
-/// The vocabulary of a model that llama.cpp keeps to the end.
+/// The vocabulary of a model loaded by llama.cpp and never freed.
 fn their_vocab() -> *const sys::llama_vocab {
     let path = CString::new(PATH).expect("no NUL");
     // SAFETY: a NUL-terminated path; the model is never freed.
@@ -78,22 +78,22 @@ fn their_vocab() -> *const sys::llama_vocab {
     }
 }
 
-/// llama.cpp's grammar sampler, on a vocabulary of its own.
-struct Theirs(*mut sys::llama_sampler);
+/// llama.cpp's grammar sampler.
+struct LlamaCpp(*mut sys::llama_sampler);
 
-impl Drop for Theirs {
+impl Drop for LlamaCpp {
     fn drop(&mut self) {
-        // SAFETY: the only owner.
+        // SAFETY: this is the only owner.
         unsafe { sys::llama_sampler_free(self.0) }
     }
 }
 
-impl Theirs {
-    fn new(vocab: *const sys::llama_vocab, gbnf: &str) -> Option<Theirs> {
+impl LlamaCpp {
+    fn new(vocab: *const sys::llama_vocab, gbnf: &str) -> Option<LlamaCpp> {
         let text = CString::new(gbnf).expect("no NUL");
         // SAFETY: NUL-terminated strings, and the vocabulary is never freed.
         let ptr = unsafe { sys::llama_rs_sampler_init_grammar(vocab, text.as_ptr(), c"root".as_ptr()) };
-        (!ptr.is_null()).then_some(Theirs(ptr))
+        (!ptr.is_null()).then_some(LlamaCpp(ptr))
     }
 
     fn filter(&mut self, candidates: &mut [TokenData]) {
@@ -110,28 +110,28 @@ impl Theirs {
     }
 }
 
-/// Whether both take `gbnf` for a grammar; checked, where it is safe to ask llama.cpp.
-fn verdict(model: &Arc<Model>, vocab: *const sys::llama_vocab, gbnf: &str) -> Option<(Grammar, Theirs)> {
+/// Parses `gbnf` with both, and asserts that both agree where llama.cpp can be asked safely.
+fn verdict(model: &Arc<Model>, vocab: *const sys::llama_vocab, gbnf: &str) -> Option<(Grammar, LlamaCpp)> {
     let ours = Grammar::new(model, gbnf);
-    // llama.cpp would count down from 2^64, look for a rule that is not there, or fill the memory.
+    // llama.cpp would count down from 2^64, follow a missing rule, or exhaust the memory.
     let unsafe_to_ask = ["at least", "undefined rule 'root'", "too ambiguous"];
     if let Err(error) = &ours
         && unsafe_to_ask.iter().any(|what| error.message().contains(what))
     {
         return None;
     }
-    let theirs = Theirs::new(vocab, gbnf);
+    let theirs = LlamaCpp::new(vocab, gbnf);
     let message = ours.as_ref().err().map_or("accepted".into(), |error| error.message().to_owned());
     assert_eq!(ours.is_ok(), theirs.is_some(), "{gbnf:?}: {message}");
     ours.ok().zip(theirs)
 }
 
-/// Walks texts of both at once; how many tokens were compared. Parts of characters are left out: there llama.cpp allows
-/// what can never become UTF-8, and forbids some that can become a character outside a class (`grammar::tests` has them). So it is with
-/// control tokens, which llama.cpp lets follow by their names, although they add nothing to the text.
+/// Generates random texts with both and returns how many tokens were compared. Tokens with part of a character are left out:
+/// llama.cpp allows some that can never become UTF-8, and forbids some that can become a character outside a class (see
+/// `grammar::tests`). Control tokens are left out because llama.cpp matches their names, although they add no text.
 fn walk(
     model: &Arc<Model>,
-    (mut ours, mut theirs): (Grammar, Theirs),
+    (mut ours, mut theirs): (Grammar, LlamaCpp),
     rng: &mut Rng,
     steps: usize,
     what: &str,
@@ -145,7 +145,7 @@ fn walk(
     for _ in 0..steps {
         let row = || (0..n).map(|id| TokenData { id, logit: 0.0, p: 0.0 }).collect::<Vec<_>>();
         let (mut a, mut b) = (row(), row());
-        ours.filter(&mut a).expect("it was not left");
+        ours.filter(&mut a).expect("the grammar is not finished");
         theirs.filter(&mut b);
         for (a, b) in a.iter().zip(&b).filter(|(a, _)| whole(a.id)) {
             let shown = String::from_utf8_lossy(vocab.piece(a.id));
@@ -167,7 +167,7 @@ fn walk(
         }
         let token = allowed[rng.below(allowed.len())];
         text.extend_from_slice(vocab.piece(token));
-        ours.accept(token).expect("it is allowed");
+        ours.accept(token).expect("the token is allowed");
         theirs.accept(token);
     }
     compared

@@ -1,5 +1,5 @@
-//! Our stages against llama.cpp's own samplers: the same distribution for thousands of random chains, over a real
-//! vocabulary, with DRY's sequence breakers found in it.
+//! Our sampler stages against llama.cpp's: equal distributions for thousands of random chains over a real vocabulary,
+//! including DRY with its sequence breakers.
 
 use std::ffi::CString;
 
@@ -19,7 +19,7 @@ const STAGES: [Stage; 9] = [
     Stage::Temperature,
 ];
 
-/// A generator for test data: xorshift64*.
+/// A random generator for test data (xorshift64*).
 struct Rng(u64);
 
 impl Rng {
@@ -47,7 +47,7 @@ impl Rng {
     }
 }
 
-/// Random settings. XTC applies always where it is on, as its chance is drawn by other generators on the two sides.
+/// Random settings. XTC is always applied when on, because the two sides draw its chance from different generators.
 fn any_settings(rng: &mut Rng) -> SamplingSettings {
     let mut settings = SamplingSettings {
         temperature: if rng.chance() { rng.between(0.3, 2.0) } else { 1.0 },
@@ -88,7 +88,7 @@ fn any_settings(rng: &mut Rng) -> SamplingSettings {
         }
         stages.truncate(1 + rng.below(STAGES.len()));
     }
-    // Where an earlier stage makes probabilities 0, llama.cpp's typical sampling computes with NaN.
+    // If an earlier stage makes a probability 0, llama.cpp's typical sampling computes NaN.
     let before_typical = stages.iter().take_while(|stage| **stage != Stage::TypicalP);
     let zeros = before_typical.into_iter().any(|stage| match stage {
         Stage::TopNSigma => settings.top_n_sigma > 0.0,
@@ -101,7 +101,7 @@ fn any_settings(rng: &mut Rng) -> SamplingSettings {
     }
     settings.stages = stages;
     if rng.below(6) == 0 {
-        // llama.cpp has no other stage with mirostat.
+        // llama.cpp combines mirostat with no other stage.
         settings.mirostat = if rng.chance() { MirostatVersion::V1 } else { MirostatVersion::V2 };
         settings.mirostat_tau = rng.between(0.5, 5.0);
         settings.stages.clear();
@@ -110,29 +110,29 @@ fn any_settings(rng: &mut Rng) -> SamplingSettings {
     settings
 }
 
-/// A model loaded by llama.cpp itself, as its samplers want it.
-struct Theirs(*mut sys::llama_model);
+/// A model loaded by llama.cpp itself, for its samplers.
+struct LlamaCpp(*mut sys::llama_model);
 
-impl Theirs {
-    fn load(file: &str) -> Theirs {
+impl LlamaCpp {
+    fn load(file: &str) -> LlamaCpp {
         let path = CString::new(file).expect("no NUL");
-        // SAFETY: the path is a string, and the parameters are llama.cpp's own.
+        // SAFETY: the path is NUL-terminated, and the parameters are llama.cpp's defaults.
         let model = unsafe {
             let mut params = sys::llama_model_default_params();
             params.vocab_only = true;
             sys::llama_model_load_from_file(path.as_ptr(), params)
         };
         assert!(!model.is_null(), "{file} loads");
-        Theirs(model)
+        LlamaCpp(model)
     }
 
-    /// What is left of the logits after llama.cpp's chain, with probabilities.
+    /// The candidates with probabilities that llama.cpp's chain leaves.
     fn distribution(&self, settings: &SamplingSettings, logits: &[f32], history: &[Token]) -> Vec<TokenData> {
         let mut items: Vec<TokenData> =
             (0..).zip(logits).map(|(id, logit)| TokenData { id, logit: *logit, p: 0.0 }).collect();
         let n = items.len() as i32;
         // SAFETY: the chain owns the samplers added to it and is freed at the end; the list is valid for its size, and
-        // what comes back lies within it.
+        // the results lie within it.
         unsafe {
             let chain = sys::llama_sampler_chain_init(sys::llama_sampler_chain_default_params());
             let mut stages = settings.stages.clone();
@@ -210,14 +210,14 @@ impl Theirs {
     }
 }
 
-impl Drop for Theirs {
+impl Drop for LlamaCpp {
     fn drop(&mut self) {
-        // SAFETY: the only owner, and all samplers are gone.
+        // SAFETY: this is the only owner, and all samplers have been freed.
         unsafe { sys::llama_model_free(self.0) }
     }
 }
 
-/// Logits like a model's.
+/// Random logits that resemble a model's.
 fn any_logits(rng: &mut Rng, n: usize) -> Vec<f32> {
     let mut logits: Vec<f32> = (0..n).map(|_| (2.0 * rng.normal()) as f32).collect();
     for _ in 0..1 + rng.below(8) {
@@ -234,14 +234,14 @@ fn sampler_chains_match_llama_cpp() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-target.gguf");
     let params = ModelParams { vocab_only: true, ..ModelParams::new(file) };
     let model = Model::load(&params, |_| true).expect("the model loads");
-    let (vocab, theirs) = (model.vocab(), Theirs::load(file));
+    let (vocab, theirs) = (model.vocab(), LlamaCpp::load(file));
     let text = "Once there was a cat. There was: a dog, and there was a \"bird\".\nOnce there was a cat, and there was";
     let text = vocab.tokenize(text.as_bytes(), false, false).expect("a text");
     let mut rng = Rng(88_172_645_463_325_252);
     let mut cut = 0;
     for case in 0..3000 {
         let (settings, mut logits) = (any_settings(&mut rng), any_logits(&mut rng, vocab.n_tokens()));
-        // The end of a real text, or few tokens in any order.
+        // The end of a real text, or a few tokens in random order.
         let history: Vec<Token> = if rng.chance() {
             (0..rng.below(90)).map(|_| *text.get(rng.below(5)).expect("a token")).collect()
         } else {
@@ -278,12 +278,12 @@ fn adaptive_p_matches_llama_cpp() {
             adaptive_target: target,
             adaptive_decay: decay,
             top_k: 50,
-            // Last, wherever it stands.
+            // adaptive-p is applied last, wherever it is listed.
             stages: vec![Stage::AdaptiveP, Stage::TopK],
             ..SamplingSettings::default()
         };
         let mut sampler = Sampler::new(&settings, vocab, None).expect("valid settings");
-        // SAFETY: the chain owns its samplers, and is freed below.
+        // SAFETY: the chain owns its samplers and is freed below.
         let chain = unsafe {
             let chain = sys::llama_sampler_chain_init(sys::llama_sampler_chain_default_params());
             sys::llama_sampler_chain_add(chain, sys::llama_sampler_init_top_k(50));
@@ -296,7 +296,7 @@ fn adaptive_p_matches_llama_cpp() {
                 (0..).zip(&logits).map(|(id, logit)| TokenData { id, logit: *logit, p: 0.0 }).collect();
             let size = items.len();
             let mut list = sys::llama_token_data_array { data: items.as_mut_ptr(), size, selected: -1, sorted: false };
-            // SAFETY: the list is valid for its size, and what comes back lies within it.
+            // SAFETY: the list is valid for its size, and the results lie within it.
             let (left, token) = unsafe {
                 sys::llama_sampler_apply(chain, &mut list);
                 let left = std::slice::from_raw_parts(list.data, list.size).to_vec();
@@ -304,7 +304,7 @@ fn adaptive_p_matches_llama_cpp() {
                 sys::llama_sampler_accept(chain, token);
                 (left, token)
             };
-            // Picks are not accepted by themselves, and a distribution does not disturb what is learnt.
+            // Sampling does not accept by itself, and computing a distribution does not change the adaptive state.
             for _ in 0..rng.below(3) {
                 sampler.sample(&mut logits, &[], position).expect("a token");
             }
@@ -314,7 +314,7 @@ fn adaptive_p_matches_llama_cpp() {
                 let close = (p - item.p).abs() <= 1e-5 + 1e-3 * item.p;
                 assert!(close, "{case} {position}: token {}: {p}, llama.cpp {}", item.id, item.p);
             }
-            // A draft that follows may pick and accept what it likes.
+            // A copy that drafts ahead may sample and accept other tokens.
             let mut draft = sampler.for_draft(false);
             let other = draft.sample(&mut logits, &[], position + 1).expect("a token");
             draft.accept(other).expect("no grammar");

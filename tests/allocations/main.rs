@@ -1,4 +1,4 @@
-//! What must not allocate once it is warm.
+//! Code that must not allocate once its buffers have grown.
 
 #[path = "../counting_allocator/mod.rs"]
 mod counting;

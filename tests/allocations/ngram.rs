@@ -1,11 +1,11 @@
-//! Drafting from n-gram caches allocates nothing, once the draft's vector has grown.
+//! Drafting from n-gram caches does not allocate once the draft's buffer has grown.
 
 use crate::counting::allocations;
 use foredraft::ngram::{Cache, Levels, Sizes};
 
 #[test]
 fn drafting_allocates_nothing() {
-    assert!(allocations(|| vec![0_u8; 100]) > 0, "the count works");
+    assert!(allocations(|| vec![0_u8; 100]) > 0, "allocations must be counted");
     let text: Vec<i32> = (0..20_000).map(|i| (i * i / 7) % 50 + i % 3).collect();
     let (before, text) = text.split_at(10_000);
     let [mut context, mut dynamic, mut static_cache] = [Cache::new(), Cache::new(), Cache::new()];
@@ -22,7 +22,7 @@ fn drafting_allocates_nothing() {
         }
     });
     assert_eq!((allocated, drafted > 1000), (0, true), "{drafted} tokens");
-    // A cache that is cleared keeps its memory: the same text needs none.
+    // A cleared cache keeps its memory, so the same text needs no more.
     let text = &text[5000..];
     assert!(context.bytes() > 100_000);
     context.clear();

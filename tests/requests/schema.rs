@@ -1,10 +1,10 @@
-//! `json_schema` in requests: what the models write under a schema is valid, whatever the seed, plain and speculating.
+//! `json_schema` in requests: output is valid under the schema for every seed, with and without speculation.
 
 use crate::common::{complete, start, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use serde_json::{Value, json};
 
-/// A schema, and what holds of its values.
+/// A schema, and a predicate that its values satisfy.
 type Case = (Value, fn(&Value) -> bool);
 
 fn cases() -> Vec<Case> {

@@ -1,4 +1,4 @@
-//! What `poll_system_status` tells of what is loaded.
+//! What `poll_system_status` reports about models, draft, slots and queue.
 
 use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::common::gguf::Gguf;
@@ -7,7 +7,7 @@ use foredraft::api::Endpoint::Completion;
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
-/// Weights of a file, and the bytes that they take.
+/// The number of weights of a file, and their size in bytes.
 fn size(path: &str) -> (i64, u64) {
     let path = std::ffi::CString::new(path).expect("no NUL");
     // SAFETY: a NUL-terminated path; the indices are below the count; the shape of a tensor has four numbers.
@@ -80,7 +80,7 @@ fn status_compares_the_draft_with_its_target() {
     );
     assert!(recurrent["reason"].as_str().is_some_and(|reason| reason.len() > 20), "{recurrent}");
 
-    // The same tokens, and another end.
+    // The same tokens with another EOS.
     let mut file = Gguf::read(&model("draft"));
     let at = file.value("tokenizer.ggml.eos_token_id");
     file.bytes[at.start] ^= 1;
@@ -91,7 +91,7 @@ fn status_compares_the_draft_with_its_target() {
     assert_eq!((&other_end["bos_matches"], &other_end["eos_matches"]), (&json!(true), &json!(false)), "{other_end}");
 }
 
-/// Told at once, also of those that come while the engine evaluates and looks at nothing.
+/// The queue is reported at once, including requests that arrive while the engine is decoding.
 #[test]
 fn queue_counts_submitted_requests_that_wait() {
     let system = start(json!({"n_ctx": 2048, "n_batch": 2048, "n_parallel": 1, "max_queue": 8}));
@@ -106,7 +106,7 @@ fn queue_counts_submitted_requests_that_wait() {
         seen.push(system.status()["queue"].clone());
     }
     assert_eq!(seen, [0, 1, 3, 6]);
-    // Nor does a cancelled one wait any longer.
+    // A cancelled request does not count any longer.
     assert!(cancel(&system, Completion, last));
     assert_eq!(system.status()["queue"], 3);
     assert!(cancel(&system, Completion, running));

@@ -1,4 +1,4 @@
-//! A draft model with another vocabulary: it drafts through text, and changes none.
+//! Cross-vocabulary drafting: a draft model with another vocabulary drafts through text and does not change the output.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
 
-/// What a pair is called, its `init`, the `init` of a pair with one vocabulary, and how much of what that accepts the first
-/// must accept at least.
+/// For each pair of models: its name, its `init` keys, those of a pair with one vocabulary, and the least share of the latter's
+/// accepted tokens that the former must reach.
 type Pairs = Vec<(&'static str, Value, Value, f64)>;
 
 fn pairs() -> Pairs {
@@ -19,7 +19,7 @@ fn pairs() -> Pairs {
     let both_spm = json!({"model": spm_target, "model_draft": spm});
     vec![
         ("other numbers", draft(ChangedVocabulary::new("draft").shuffled().write("shuffled")), json!({}), 0.95),
-        // It has to spell words that it knew, which it does badly.
+        // This draft must spell words that were single tokens, so it is less accurate.
         ("fewer tokens", draft(ChangedVocabulary::new("draft").without_every(40).write("fewer")), json!({}), 0.65),
         ("SentencePiece", draft(spm), json!({}), 0.9),
         ("for SentencePiece", json!({"model": spm_target}), both_spm, 0.9),
@@ -110,7 +110,7 @@ fn drafts_stay_correct_after_context_shifts_and_cancels() {
     for (name, init, same_vocabulary, _) in pairs() {
         let more = json!({"n_ctx": 128, "n_parallel": 2});
         let (system, other) = (load(&init, more.clone()), load(&same_vocabulary, more));
-        // Accepted behind the first shift.
+        // Tokens accepted after the first shift.
         let late = |answer: &Value| {
             let sources = answer["sources"].as_array().expect("sources");
             sources.iter().skip(120).filter(|source| **source == "draft").count()
@@ -132,7 +132,7 @@ fn drafts_stay_correct_after_context_shifts_and_cancels() {
     }
 }
 
-/// The draft's tokens may be more than fit into its context: it drafts on with the end of the text.
+/// The text may have more tokens in the draft's vocabulary than its context holds; it then drafts from the end of the text.
 #[test]
 fn draft_with_a_short_context_reads_the_end_of_the_text() {
     let draft = ChangedVocabulary::new("draft").without_every(5).write("fewer-5");
@@ -213,7 +213,7 @@ fn session_restores_the_drafts_tokens() {
     assert!(accepted(&rest) > 5, "{rest}");
 }
 
-/// Rules that compare probabilities take the draft as found without chance: it is accepted as often as the target says it.
+/// Rejection and block verification treat the draft as deterministic: a token is accepted with its target probability.
 #[test]
 fn rejection_and_block_treat_mapped_drafts_as_deterministic() {
     for (name, init, ..) in pairs() {
@@ -226,7 +226,7 @@ fn rejection_and_block_treat_mapped_drafts_as_deterministic() {
                 let request = with(&with(&greedy(prompt), more), json!({"speculative": speculative}));
                 let fast = complete(&system, Speculative, &request);
                 n_accepted += accepted(&fast);
-                // Without chance there is one text.
+                // Greedy decoding has only one output.
                 let plain = complete(&system, Completion, &with(&request, json!({"speculative": false})));
                 assert_eq!(output_fields(&fast), output_fields(&plain), "{name} {verify}");
                 accepted(&complete(&system, Speculative, &with(&request, json!({"temperature": 0.9}))));

@@ -1,4 +1,4 @@
-//! `speculative.model: "draft"`: the draft model answers alone, and says what it would say as a target.
+//! Draft-only mode (`speculative.model: "draft"`): the draft model answers alone, exactly as if it were the target.
 
 use crate::common::{cancel, complete, drain, merge, model, poll, prompts, start, submit, text, tiny_models, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
@@ -10,12 +10,12 @@ fn draft_only() -> Value {
     json!({"speculative": {"model": "draft"}})
 }
 
-/// A system whose target is the shipped draft model.
+/// Loads the shipped draft model as the target.
 fn draft_as_target(more: Value) -> System {
     start(with(&json!({"model": model("draft"), "model_draft": null}), more))
 }
 
-/// What must be the same.
+/// The fields of a final response that must be equal.
 fn output_fields(answer: &Value) -> Value {
     let keys = [
         "content",
@@ -99,7 +99,7 @@ fn draft_only_output_matches_the_draft_loaded_as_target() {
     }
 }
 
-/// Both models work side by side, and neither notices the other.
+/// Both models serve requests concurrently without affecting each other.
 #[test]
 fn draft_only_requests_do_not_affect_the_target() {
     let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
@@ -125,7 +125,7 @@ fn draft_only_requests_do_not_affect_the_target() {
             assert_eq!(last["speculative"].get("first_difference"), none, "{last}");
         }
     }
-    // The slots of the status are the target's; none works on a preview.
+    // The status lists the target's slots; none of them is busy with a draft-only request.
     let id = submit(
         &system,
         Completion,
@@ -142,7 +142,7 @@ fn draft_only_requests_can_be_cancelled_or_time_out_at_any_stage() {
     let system = start(json!({"n_ctx": 256, "n_parallel": 1, "max_queue": 4}));
     let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), draft_only());
     let end = |id: u64| drain(&system, Completion, id).pop().expect("a final response");
-    // At once; while it runs; and while it waits behind that one.
+    // Right after the submit; while it runs; and while it waits for another request.
     let first = submit(&system, Completion, &endless);
     assert!(cancel(&system, Completion, first));
     assert_eq!(end(first)["stop_type"], "cancelled");
@@ -156,7 +156,7 @@ fn draft_only_requests_can_be_cancelled_or_time_out_at_any_stage() {
         (&end(waiting)["stop_type"], poll(&system, Completion, running, 0)["finished"].clone()),
         (&json!("cancelled"), json!(false))
     );
-    // The target has its own slot.
+    // The target has a slot of its own.
     complete(&system, Speculative, &json!({"prompt": "Once upon a time", "n_predict": 8}));
     assert!(cancel(&system, Completion, running));
     assert_eq!(end(running)["stop_type"], "cancelled");

@@ -1,4 +1,4 @@
-//! Every drafter through the server: the text stays the same, and each drafts where it can.
+//! Every drafter proposes tokens on suitable text, and none changes the output.
 
 use crate::common::{cancel, cancelled, complete, merge, output_fields, prompts, start, submit, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
@@ -16,11 +16,11 @@ const TYPES: [&str; 9] = [
     "prediction",
 ];
 
-/// A prompt that the model continues by saying much of it again.
+/// A prompt whose continuation repeats much of it.
 const REPETITIVE: &str = "<|im_start|>user\nRepeat after me: Mia has a kite. Mia has a kite. Mia has a kite.<|im_end|>\n\
     <|im_start|>assistant\nMia has a kite. Mia has a kite. Mia has a";
 
-/// Parameters with which each drafts on short texts.
+/// Settings with which every drafter drafts on short texts.
 fn eager(kind: &str) -> Value {
     let mut speculative = json!({
         "type": kind, "adaptive": false, "n_max": 6, "ngram_size_n": 3, "ngram_size_m": 6, "ngram_mod_n_match": 4, "ngram_mod_n_min": 0,
@@ -72,7 +72,10 @@ fn drafters_do_not_change_output() {
     for source in
         ["draft", "ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "suffix", "prediction"]
     {
-        assert!(accepted[source].as_u64() > Some(20), "nothing is proved of who drafts nothing: {source} {accepted}");
+        assert!(
+            accepted[source].as_u64() > Some(20),
+            "the test needs accepted tokens of every drafter: {source} {accepted}"
+        );
     }
 }
 
@@ -122,7 +125,7 @@ fn drafts_stay_correct_after_context_shifts_and_cancels() {
     assert_eq!(plain["truncated"], true);
     for kind in ["auto", "suffix", "ngram-cache", "ngram-map-k", "ngram-mod"] {
         let fast = with(&request, json!({"speculative": eager(kind)}));
-        // In the slot of one that was cancelled, and beside another.
+        // In the slot of a cancelled request, and concurrently with another request.
         let endless = with(&fast, json!({"n_predict": -1, "id_slot": 0}));
         cancelled(&system, Speculative, &endless);
         let beside = submit(&system, Speculative, &with(&endless, json!({"id_slot": 1})));

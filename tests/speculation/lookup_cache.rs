@@ -21,9 +21,9 @@ fn dynamic_cache_learns_generated_tokens_and_nothing_else_leaks() {
     });
     let first = complete(&system, Speculative, &request);
     let learnt = stats("dynamic");
-    // Every generated token follows n-grams of 1 to 4 tokens, those of the prompt's end included.
+    // Every generated token is recorded after n-grams of 1 to 4 tokens, which may begin in the prompt.
     assert_eq!(learnt["n_observations"], 4 * first["tokens_predicted"].as_u64().unwrap(), "{learnt}");
-    // Strict thresholds: what was said once is not said again by the cache; after three times it is.
+    // The thresholds are strict: the cache does not draft what it saw once, but does after three times.
     let again: Vec<Value> = (0..3).map(|_| complete(&system, Speculative, &request)).collect();
     let accepted = |answer: &Value| answer["speculative"]["n_accepted"].as_u64().unwrap();
     assert!(accepted(&again[2]) > accepted(&first) + 20, "{} {}", first["speculative"], again[2]["speculative"]);
@@ -33,7 +33,7 @@ fn dynamic_cache_learns_generated_tokens_and_nothing_else_leaks() {
         accepted(&first),
         "a context cache ends with its request"
     );
-    // A plain request teaches as well, and a cancelled one what it has said.
+    // The cache learns from plain requests too, and from the tokens a cancelled request has generated.
     lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
     complete(&system, Completion, &with(&request, json!({"speculative": false})));
     assert_eq!(stats("dynamic")["n_observations"], learnt["n_observations"]);
@@ -46,7 +46,7 @@ fn dynamic_cache_learns_generated_tokens_and_nothing_else_leaks() {
     }
 }
 
-/// What has left the context was said all the same.
+/// Tokens that were shifted out of the context are learned all the same.
 #[test]
 fn dynamic_cache_learns_tokens_shifted_out_of_the_context() {
     let system = start(json!({"n_ctx": 128, "n_keep": 5}));
@@ -71,7 +71,7 @@ fn dynamic_cache_learns_tokens_shifted_out_of_the_context() {
         assert_eq!(answer["truncated"], true);
         assert_eq!(stats()["n_observations"], 4 * answer["tokens_predicted"].as_u64().unwrap());
         files.push(save("learnt"));
-        // As if nothing had ever left it: the n-grams of the prompt and the whole answer.
+        // The n-grams of the prompt and the whole output, as if nothing had been shifted out.
         let prompt =
             system.with_server(|server| server.tokenize(json!({"text": request["prompt"]}).to_string().as_bytes()));
         let prompt = prompt.unwrap()["ids"].as_array().unwrap().clone();
@@ -81,9 +81,9 @@ fn dynamic_cache_learns_tokens_shifted_out_of_the_context() {
         expected.update(&text, text.len() - prompt.len(), foredraft::ngram::Sizes::ALL);
         let mut bytes = Vec::new();
         expected.write(&mut bytes).unwrap();
-        assert!(files.last() == Some(&bytes), "what was learnt is what was said");
+        assert!(files.last() == Some(&bytes), "the cache must hold the n-grams of the whole output");
     }
-    assert!(files[0] == files[1], "with and without speculation");
+    assert!(files[0] == files[1], "speculation must not change what is learned");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn caches_are_loaded_saved_merged_and_cleared_while_serving() {
     });
     let running = submit(&system, Completion, &with(&request, json!({"n_predict": -1, "temperature": 1, "seed": 3})));
     let plain = complete(&system, Speculative, &request);
-    // What was said once is too little to go by.
+    // One occurrence is below the thresholds.
     (0..2).for_each(|_| drop(complete(&system, Speculative, &request)));
     let saved = lookup(&system, json!({"action": "save", "cache": "dynamic", "filename": path("learnt.bin")})).unwrap();
     assert_eq!(saved["file_bytes"], std::fs::metadata(path("learnt.bin")).unwrap().len());
@@ -111,7 +111,7 @@ fn caches_are_loaded_saved_merged_and_cleared_while_serving() {
     assert_eq!(merged["n_observations"].as_u64(), saved["n_observations"].as_u64().map(|n| 2 * n));
     assert_eq!(merged["n_ngrams"], saved["n_ngrams"]);
     assert_eq!(lookup(&system, json!({"action": "clear", "cache": "static"})).unwrap()["n_ngrams"], 0);
-    // A request's own files, and init's.
+    // Files named by a request, and by init.
     lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
     for key in ["lookup_cache_static", "lookup_cache_dynamic"] {
         let own = json!({"speculative": {"type": "ngram-cache", "adaptive": false, key: path("learnt.bin")}});
@@ -124,7 +124,7 @@ fn caches_are_loaded_saved_merged_and_cleared_while_serving() {
         );
         lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
     }
-    // It has been writing all the while.
+    // The other request has been generating all the while.
     assert_eq!(poll(&system, Completion, running, 0)["finished"], false);
     assert!(cancel(&system, Completion, running));
     for (request, expected) in [
@@ -142,7 +142,7 @@ fn caches_are_loaded_saved_merged_and_cleared_while_serving() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// What answers have taught can be taken back.
+/// Clearing the dynamic cache also clears what the suffix drafter learned from earlier outputs.
 #[test]
 fn clearing_the_dynamic_cache_makes_suffix_forget_earlier_outputs() {
     let system = start(json!({"n_ctx": 512}));
@@ -155,15 +155,15 @@ fn clearing_the_dynamic_cache_makes_suffix_forget_earlier_outputs() {
         answer["speculative"]["n_accepted"].as_u64().expect("a count")
     };
     let (first, second) = (drafted(), drafted());
-    assert!(second > first + 40, "the same answer again: {first} {second}");
+    assert!(second > first + 40, "drafted from the first output: {first} {second}");
     let clear = |cache: &str| {
         let request = json!({"action": "clear", "cache": cache}).to_string();
         system.with_server(|server| server.lookup_cache(request.as_bytes())).expect("cleared");
     };
     clear("static");
     let third = drafted();
-    assert!(third > first + 40, "still known: {first} {third}");
+    assert!(third > first + 40, "clearing the static cache must not matter: {first} {third}");
     clear("dynamic");
     assert_eq!(drafted(), first);
-    assert_eq!(drafted(), second, "it learns again");
+    assert_eq!(drafted(), second, "learned again");
 }

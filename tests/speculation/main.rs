@@ -1,4 +1,4 @@
-//! Every way to draft, through the whole engine.
+//! Every drafter, through the whole engine.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Texts in two vocabularies: whatever is translated stays the same text.
+//! Mapping tokens between two vocabularies preserves the text.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ struct Pair {
     dictionary: Dictionary,
 }
 
-/// Vocabularies that differ in their numbers, in what is one token, and in what a tokenizer is.
+/// All pairs of vocabularies that differ in token ids, in which tokens they have, and in the tokenizer.
 fn pairs() -> Vec<Pair> {
     let models = [
         ("shipped", crate::common::model("draft")),
@@ -44,13 +44,13 @@ fn pairs() -> Vec<Pair> {
 }
 
 impl Pair {
-    fn translation(&self, text: &[Token]) -> VocabularyMap {
-        let mut translation = VocabularyMap::new(&self.dictionary);
-        translation.follow(&self.dictionary, text);
-        translation
+    fn map(&self, text: &[Token]) -> VocabularyMap {
+        let mut map = VocabularyMap::new(&self.dictionary);
+        map.follow(&self.dictionary, text);
+        map
     }
 
-    /// A text of the target's, special tokens between.
+    /// The target's tokens for `parts`, after BOS.
     fn tokens(&self, parts: &[Part]) -> Vec<Token> {
         let vocab = self.target.vocab();
         let mut tokens = vec![vocab.bos().expect("a BOS")];
@@ -60,7 +60,7 @@ impl Pair {
                 Part::Special(name) => tokens.push(special(vocab, name)),
                 Part::Any(number) => {
                     let token = (number % vocab.n_tokens()) as Token;
-                    // Whole characters only.
+                    // Only tokens that are whole characters.
                     if std::str::from_utf8(vocab.text(token)).is_ok_and(|text| !text.is_empty()) {
                         tokens.push(token);
                     }
@@ -78,7 +78,7 @@ fn special(vocab: &Vocab, name: &str) -> Token {
     }
 }
 
-/// The text between special tokens, without the space that a tokenizer adds before each; special tokens as `\0` and a number.
+/// The text of tokens, without the space that a tokenizer adds after a special token; special tokens become `\0` and a number.
 fn text(vocab: &Vocab, tokens: &[Token]) -> Vec<u8> {
     let probe = vocab.tokenize(b"a", false, false).expect("tokens");
     let adds_space = vocab.piece(probe[0])[0] == b' ';
@@ -153,10 +153,10 @@ fn mapped_text_follows_appends_and_truncations() {
     let pairs = pairs();
     check(&prop::collection::vec((prop::collection::vec(part(), 0..8), any::<usize>()), 1..6), |steps| {
         for pair in &pairs {
-            let mut translation = VocabularyMap::new(&pair.dictionary);
+            let mut map = VocabularyMap::new(&pair.dictionary);
             let mut all: Vec<Token> = Vec::new();
             for (parts, cut) in &steps {
-                // Now and then the end is taken back.
+                // Sometimes the end is truncated first.
                 if cut % 3 == 0 {
                     all.truncate(cut / 3 % (all.len() + 1));
                     while std::str::from_utf8(&text(pair.target.vocab(), &all)).is_err() {
@@ -166,12 +166,12 @@ fn mapped_text_follows_appends_and_truncations() {
                 let begun = usize::from(!all.is_empty());
                 for token in pair.tokens(parts).into_iter().skip(begun) {
                     all.push(token);
-                    translation.follow(&pair.dictionary, &all);
+                    map.follow(&pair.dictionary, &all);
                 }
-                translation.follow(&pair.dictionary, &all);
+                map.follow(&pair.dictionary, &all);
                 let expected = text(pair.target.vocab(), &all);
                 let shown = String::from_utf8_lossy(&expected).into_owned();
-                prop_assert_eq!(text(pair.draft.vocab(), translation.tokens()), expected, "{}: {:?}", pair.name, shown);
+                prop_assert_eq!(text(pair.draft.vocab(), map.tokens()), expected, "{}: {:?}", pair.name, shown);
             }
         }
         Ok(())
@@ -185,10 +185,10 @@ fn drafted_text_is_mapped_to_the_targets_tokenization() {
         &(prop::collection::vec(part(), 0..5), prop::collection::vec(part(), 1..8), 1..100_u8),
         |(before, parts, p)| {
             for pair in &pairs {
-                let before = pair.translation(&pair.tokens(&before));
-                // What a model of the draft's vocabulary would say.
+                let before = pair.map(&pair.tokens(&before));
+                // The tokens that a model with the draft's vocabulary would generate.
                 let expected = pair.tokens(&parts);
-                let said = pair.translation(&expected).tokens()[1..].to_vec();
+                let said = pair.map(&expected).tokens()[1..].to_vec();
                 let said = [&[pair.draft.vocab().bos().expect("a BOS")], said.as_slice()].concat();
                 let p = f32::from(p) / 100.0;
                 let (tokens, confidence) = pair.dictionary.to_target(&before, &said, &vec![p; said.len()]);
@@ -204,7 +204,7 @@ fn drafted_text_is_mapped_to_the_targets_tokenization() {
     );
 }
 
-/// Token by token, where the target's text is as its tokenizer would write it.
+/// For text that is tokenized as the target's tokenizer would.
 #[test]
 fn mapping_there_and_back_gives_the_same_tokens() {
     let pairs = pairs();
@@ -213,8 +213,8 @@ fn mapping_there_and_back_gives_the_same_tokens() {
         let words: String = words.collect();
         for pair in &pairs {
             let expected = pair.target.vocab().tokenize(words.as_bytes(), true, false).expect("tokens");
-            let said = pair.translation(&expected).tokens()[1..].to_vec();
-            let before = pair.translation(&expected[..1]);
+            let said = pair.map(&expected).tokens()[1..].to_vec();
+            let before = pair.map(&expected[..1]);
             let (tokens, _) = pair.dictionary.to_target(&before, &said, &vec![1.0; said.len()]);
             prop_assert_eq!(&tokens, &expected[1..], "{}: {:?}", pair.name, words);
         }
@@ -222,7 +222,7 @@ fn mapping_there_and_back_gives_the_same_tokens() {
     });
 }
 
-/// In the middle of a text, and where a token of the target ends within a character.
+/// Drafts continue text that ends inside a word, or inside a character.
 #[test]
 fn drafts_continue_in_the_middle_of_a_word_or_character() {
     for pair in pairs() {
@@ -235,7 +235,7 @@ fn drafts_continue_in_the_middle_of_a_word_or_character() {
             text.iter().map(token).collect()
         };
         let of_draft = |text: &str| -> Vec<Token> {
-            // Without the space that it may add.
+            // Without the space that the tokenizer may add.
             let space = draft.tokenize(b"\n", false, false).expect("tokens").len();
             draft.tokenize(format!("\n{text}").as_bytes(), false, false).expect("tokens")[space..].to_vec()
         };
@@ -250,13 +250,13 @@ fn drafts_continue_in_the_middle_of_a_word_or_character() {
             (b" \xF0\x9F\x98", "😀 a", b"\x80 a"),
         ] {
             let context = [start.as_slice(), &bytes(end)].concat();
-            let after = pair.translation(&context);
+            let after = pair.map(&context);
             let said = of_draft(said);
             let (tokens, confidence) = pair.dictionary.to_target(&after, &said, &vec![0.9; said.len()]);
             let pieces: Vec<u8> = tokens.iter().flat_map(|token| target.piece(*token)).copied().collect();
             assert_eq!(pieces, expected, "{}: {end:?}", pair.name);
             assert_eq!(confidence.len(), tokens.len());
-            // Half a character is not proposed, unless the text has its other half.
+            // Part of a character is proposed only if the text has the part before it.
             let (tokens, _) = pair.dictionary.to_target(&after, said.get(..1).unwrap_or(&[]), &[0.9]);
             let pieces: Vec<u8> = tokens.iter().flat_map(|token| target.piece(*token)).copied().collect();
             let all = [&text(target, &context), pieces.as_slice()].concat();
@@ -283,14 +283,14 @@ fn mapped_token_probability_is_the_product_of_its_parts() {
     let near = |a: f32, b: f32| assert!((a - b).abs() < 1e-6, "{a} {b}");
     near(confidence[..confidence.len() - 1].iter().product(), p[..4].iter().product());
     near(*confidence.last().expect("one"), p[4..].iter().product());
-    // " the" may become " there", which this draft has to spell, but not if it was said otherwise.
+    // " the" may continue as " there", which this draft has to spell; a following "." rules that out.
     for (said, expected) in [(" the", 0.5), (" the.", 1.0)] {
         let said = spelling.vocab().tokenize(said.as_bytes(), false, false).expect("tokens");
         let (tokens, confidence) = dictionary.to_target(&after, &said, &vec![1.0; said.len()]);
         assert_eq!(target.vocab().piece(tokens[0]), b" the");
         near(confidence[0], expected);
     }
-    // A draft that has " there" and says " the" means it.
+    // A draft with a token " there" that proposes " the" means " the".
     let dictionary = Dictionary::new(&target, &draft);
     let the = draft.vocab().tokenize(b"the", false, false).expect("tokens");
     let mut after = VocabularyMap::new(&dictionary);
@@ -309,27 +309,27 @@ fn removing_tokens_removes_their_mapped_tokens() {
         |(parts, (a, b, c), more)| {
             for pair in &pairs {
                 let mut all = pair.tokens(&parts);
-                let mut translation = pair.translation(&all);
-                let mut own = translation.tokens().to_vec();
+                let mut map = pair.map(&all);
+                let mut own = map.tokens().to_vec();
                 let most = 1 + c % own.len();
                 let keep = a % all.len();
                 let dropped = b % (all.len() - keep + 1);
-                let (from, gone) = translation.shift(keep, dropped);
+                let (from, gone) = map.shift(keep, dropped);
                 own.drain(from..from + gone);
-                prop_assert_eq!(translation.tokens(), &own, "{}", pair.name);
+                prop_assert_eq!(map.tokens(), &own, "{}", pair.name);
                 all.drain(keep..keep + dropped);
                 let is_broken = std::str::from_utf8(&text(pair.target.vocab(), &all)).is_err();
-                let (from, gone) = translation.shorten(most);
+                let (from, gone) = map.shorten(most);
                 own.drain(from..from + gone);
-                prop_assert_eq!(translation.tokens(), &own, "{}", pair.name);
+                prop_assert_eq!(map.tokens(), &own, "{}", pair.name);
                 prop_assert!(own.len() <= most, "{} {}", own.len(), most);
-                // It goes on as the text does: no beginning is needed for its end.
+                // The map keeps following the text after its beginning was removed.
                 all.extend(pair.tokens(&more).iter().skip(1));
-                translation.follow(&pair.dictionary, &all);
-                let (whole, rest) = (text(pair.target.vocab(), &all), text(pair.draft.vocab(), translation.tokens()));
+                map.follow(&pair.dictionary, &all);
+                let (whole, rest) = (text(pair.target.vocab(), &all), text(pair.draft.vocab(), map.tokens()));
                 let end = text(pair.target.vocab(), &all[all.len().saturating_sub(2)..]);
                 let end = end.strip_prefix(b" ").unwrap_or(&end);
-                // All but BOS.
+                // Everything but BOS was removed.
                 let all_gone = rest.get(2..).is_some_and(|rest| whole.ends_with(rest));
                 prop_assert!(rest.ends_with(end) || all_gone || is_broken, "{}: {:?} {:?}", pair.name, whole, rest);
             }
@@ -347,7 +347,7 @@ fn compatibility_report_names_mapped_and_unsupported_vocabularies() {
     tokens.push(("\u{2581}the".to_owned(), 0.0, Kind::Normal));
     let ids = vec![("cls_token_id", 2), ("seperator_token_id", 3), ("unknown_token_id", 1)];
     let wpm = Vocabulary { model: "bert", pre: None, tokens, merges: Vec::new(), flags: Vec::new(), ids };
-    let wpm = load(&wpm.write("translation-wpm"));
+    let wpm = load(&wpm.write("map-wpm"));
     for (draft, translates, reason) in [
         (&shipped, false, None),
         (&load(&ChangedVocabulary::new("draft").shuffled().write("shuffled-vocabulary")), true, None),

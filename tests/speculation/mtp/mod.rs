@@ -1,5 +1,5 @@
-//! Drafting with a model's own layers for multi-token prediction, on tiny models that have some: no text changes, drafts are
-//! made of the right hidden states, and files that promise what they do not have are errors or reasons.
+//! Drafting with a model's own multi-token prediction (MTP) layers, on tiny models that have them: output does not change, drafts
+//! use the right hidden states, and inconsistent model files are refused or disable MTP with a reason.
 
 mod against_llama;
 mod context;
@@ -10,7 +10,7 @@ use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
 
-/// Models with such layers.
+/// Models with MTP layers.
 fn models() -> [String; 4] {
     [
         tiny_models::mtp(MtpInput::Token, 0.4),
@@ -20,7 +20,7 @@ fn models() -> [String; 4] {
     ]
 }
 
-/// Small batches, which are all computed in the same way, to the last bit.
+/// Loads a model with small batches, whose logits do not depend on the batch size.
 fn load(model: &str, more: Value) -> System {
     let base = json!({
         "model": model, "model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32,
@@ -29,7 +29,7 @@ fn load(model: &str, more: Value) -> System {
     start(with(&base, more))
 }
 
-/// Without the layers.
+/// Loads a model without its MTP layers.
 fn load_plain(model: &str, more: Value) -> System {
     load(model, with(&json!({"speculative": false}), more))
 }
@@ -45,7 +45,7 @@ fn request(prompt: &[usize], temperature: f64) -> Value {
 fn output_is_unchanged_by_mtp() {
     for model in models() {
         let (plain, system) = (load_plain(&model, json!({})), load(&model, json!({})));
-        // The second one is longer than several batches.
+        // The second prompt spans several batches.
         for (temperature, length) in [(0.0, 20), (0.8, 300), (1.2, 60)] {
             let request = request(&tokens(1, length), temperature);
             let expected = complete(&plain, Completion, &request);
@@ -68,7 +68,7 @@ fn output_is_unchanged_by_mtp() {
                 let did_not_pay = report["n_drafted"] == 0 && more["speculative"]["adaptive"] == true;
                 assert_eq!(why.starts_with("it did not pay"), did_not_pay, "{model}: {report}");
                 assert!(did_not_pay || why.is_empty(), "{model}: {report}");
-                // Otherwise it may not pay, or not be probable enough.
+                // With other settings drafting may not pay, or tokens may be below `p_min`.
                 if more["speculative"].as_object().is_some_and(|speculative| speculative.keys().eq(["n_max"])) {
                     assert!(n(&report["n_drafted"]) > 15, "{model}: {report}");
                     assert_eq!(report["by_type"]["mtp"]["n_drafted"], report["n_drafted"], "{model}");
@@ -81,18 +81,18 @@ fn output_is_unchanged_by_mtp() {
 
 #[test]
 fn correct_predictions_are_accepted() {
-    // With two layers, two tokens are drafted.
+    // Two MTP layers draft two tokens.
     for (model, least, last) in [(tiny_models::mtp(MtpInput::Token, 0.4), 30, 2), (tiny_models::mtp_layers(), 15, 1)] {
         let answer = complete(&load(&model, json!({})), Speculative, &request(&tokens(2, 50), 0.0));
         let report = &answer["speculative"];
         assert!(n(&report["n_accepted"]) >= least, "{model}: {report}");
-        // Behind the first drafted token, too.
+        // The last position of a draft is accepted, too.
         assert!(n(&report["accepted_per_position"][last]) > 3, "{model}: {report}");
         assert_eq!(report["accepted_per_position"].as_array().expect("an array").len(), last + 1, "{model}: {report}");
     }
 }
 
-/// Layers that guess from the hidden state alone are right if and only if that is the one of the token before the last.
+/// Layers that predict from the hidden state only are right if and only if it belongs to the token before the last.
 #[test]
 fn each_token_is_paired_with_its_hidden_state() {
     let model = tiny_models::mtp(MtpInput::Hidden, 0.02);
@@ -119,7 +119,7 @@ fn each_token_is_paired_with_its_hidden_state() {
         check(&complete(&system, Speculative, &greedy(&[&prompt, &said[..], &tokens(4, 5)].concat())), "goes on");
         check(&complete(&system, Speculative, &greedy(&[&prompt[..70], &tokens(5, 30)].concat())), "another end");
         check(&complete(&system, Speculative, &greedy(&tokens(6, 40))), "another prompt");
-        // What others evaluated without states is not there for it.
+        // Cells that other requests decoded without hidden states cannot be reused by this one.
         complete(&system, Completion, &greedy(&tokens(7, 90)));
         check(&complete(&system, Speculative, &greedy(&[tokens(7, 90), tokens(8, 3)].concat())), "behind a gap");
         check(&complete(&system, Speculative, &with(&greedy(&prompt), json!({"n_predict": 300}))), "full contexts");
@@ -158,7 +158,7 @@ fn concurrent_requests_do_not_change_output() {
                         Some(predicted(&expected)),
                         "{model} {index} {temperature}"
                     );
-                    // Cells of a shared buffer are summed up in the order in which they were taken.
+                    // Cells of a unified cache are summed in the order in which they were allocated.
                     if more.get("kv_unified").is_none() {
                         assert_eq!(
                             said,
@@ -172,7 +172,7 @@ fn concurrent_requests_do_not_change_output() {
     }
 }
 
-/// Those that wait for cells take no room from the others' drafts, and have drafts again when they go on.
+/// Paused requests take no space from the drafts of others, and draft again when they resume.
 #[test]
 fn requests_sharing_too_few_cells_keep_drafting() {
     for model in [tiny_models::mtp(MtpInput::Token, 0.4), tiny_models::mtp_layers()] {
@@ -222,7 +222,7 @@ fn cancels_and_prefix_reuse_do_not_change_output() {
     }
 }
 
-/// Drawn drafts: where the target has no choice, no rule has one.
+/// Sampled drafts: with a greedy target, every verification rule must give the greedy output.
 #[test]
 fn rejection_and_block_accept_sampled_drafts() {
     for model in [tiny_models::mtp(MtpInput::Token, 0.4), tiny_models::mtp_layers()] {
@@ -270,7 +270,7 @@ fn self_extend_and_cache_reuse_keep_drafting() {
     let answer = complete(&system, Speculative, &long);
     assert_eq!(answer["tokens"], expected["tokens"]);
     assert!(n(&answer["speculative"]["n_drafted"]) > 50);
-    // With parts of the cache in new places the text is another one; it is not to crash, and to go on drafting.
+    // Moved chunks of the cache change the output; the engine must not crash and must keep drafting.
     let system = load(&model, json!({}));
     complete(&system, Speculative, &request(&tokens(4, 200), 0.0));
     let moved = with(&request(&tokens(4, 200)[40..], 0.0), json!({"n_cache_reuse": 20}));
@@ -319,7 +319,7 @@ fn response_reports_missing_mtp_layers() {
         json!("mtp"),
         "cannot be cut back",
     );
-    // A draft model may be there as well.
+    // A draft model may be loaded as well.
     let both = start(with(
         &tiny,
         json!({"n_ctx": 256, "model_draft": tiny["model"], "speculative": {"type": ["mtp", "draft"]}}),
@@ -335,7 +335,7 @@ fn response_reports_missing_mtp_layers() {
     }
 }
 
-/// A file that is not as it says is an error, or there is no multi-token prediction; nothing ends the process.
+/// An inconsistent file fails to load, or loads without MTP; the process never aborts.
 #[test]
 fn inconsistent_model_files_are_refused_or_load_without_mtp() {
     let speaks = |model: &str, more: Value| {
@@ -366,7 +366,7 @@ fn inconsistent_model_files_are_refused_or_load_without_mtp() {
         ("none-there", &[], "blk.3.", not_possible),
         ("no-nextn", &[], "nextn", not_possible),
         ("no-eh_proj", &[], "eh_proj", not_possible),
-        // Without these llama.cpp does not load the rest, either.
+        // Without these tensors llama.cpp does not load the model at all.
         ("no-enorm", &[], "enorm", ERROR),
         ("no-experts", &[], "blk.3.ffn_gate_inp", ERROR),
         ("no-attention", &[], "blk.3.attn_q", not_possible),
@@ -378,7 +378,7 @@ fn inconsistent_model_files_are_refused_or_load_without_mtp() {
     ] {
         check(name, expected, speaks(&tiny_models::mtp_with_metadata(name, numbers, missing), json!({})));
     }
-    // A plain model whose last layers are called such ones.
+    // A model without MTP layers whose metadata declares its last layers as such.
     for layers in [1, 2, 3, 4, 5, 100] {
         let lie = json!({"override_kv": [format!("llama.nextn_predict_layers=int:{layers}")]});
         check(&format!("{layers} layers"), ERROR, speaks(&crate::common::model("target"), lie));
