@@ -2,7 +2,7 @@
 //!
 //! llama.cpp's own grammar code is not used: it prints its errors to stderr, throws and asserts, cannot be stopped, has no
 //! limit on time or memory, and copies every rule for each draft. This one takes the same grammars and allows the same
-//! tokens, which `tests/grammar_llama.rs` checks, with errors that say where, bounded work for each token, and copies that
+//! tokens, which `tests/against_llama/grammar.rs` checks, with errors that say where, bounded work for each token, and copies that
 //! cost nothing.
 //!
 //! - `scanner` and `parse`: text to `rules`; `automaton`: a text's way through them; `utf8`: characters cut in two.

@@ -1,4 +1,4 @@
-//! Engines do not disturb each other: in one library, in two copies of it, with models of their own.
+//! Engines are independent: models, requests, callbacks and caches, in one library and in two loaded copies of it.
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;
@@ -28,7 +28,7 @@ fn contents(answers: &[Value]) -> Vec<&str> {
     answers.iter().map(|answer| answer["content"].as_str().expect("content")).collect()
 }
 
-/// The shipped target with its draft, and the draft model as a target, with other speculation, at once.
+/// The shipped target with its draft runs beside the draft model as a target with history drafters.
 #[test]
 fn engines_with_different_models_run_concurrently() {
     let _guard = exclusive();
@@ -66,12 +66,12 @@ fn request_ids_are_valid_only_on_their_own_engine() {
         assert_eq!(other.call(name, &json!({"id": id}))["code"], "not_found", "{name}");
     }
     assert_ne!(other.submit(&endless()), id, "numbers are unique in the process");
-    // The other one's end is not this one's.
+    // Freeing the other engine does not end this one's request.
     drop(other);
     assert_eq!(one.call("poll", &json!({"id": id}))["finished"], false);
     one.call("cancel", &json!({"id": id}));
     assert_eq!(one.drain(id).1["stop_type"], "cancelled");
-    // Nor is the unload of the default engine.
+    // Neither does unloading the default engine.
     LIBRARY.unload(std::ptr::null_mut());
     assert_eq!(one.status()["state"], "ready");
 }
@@ -91,13 +91,13 @@ fn each_engine_has_its_own_update_callback() {
     for (engine, id) in engines.iter().zip(ids) {
         engine.drain(id);
     }
-    // A callback has ended when its engine is freed.
+    // Freeing an engine waits for its callbacks.
     drop(engines);
     let seen = std::mem::take(&mut *SEEN.lock().expect("not poisoned"));
     assert_eq!(seen, BTreeSet::from([(1, ids[0]), (2, ids[1])]));
 }
 
-/// What an engine learns from what it generates stays its own.
+/// An engine's n-gram caches learn only from its own outputs.
 #[test]
 fn each_engine_has_its_own_ngram_caches() {
     let _guard = exclusive();
@@ -114,8 +114,8 @@ fn each_engine_has_its_own_ngram_caches() {
     assert_eq!(known(&other), 0);
 }
 
-/// Two plugins of one host: the same file opened twice is one library, whose engines are apart by their handles; a copy of
-/// the file is another library, with a default engine of its own, and takes none of the first one's handles.
+/// Two plugins of one host. The same file opened twice is one library, whose engines are told apart by handle. A copy of the
+/// file is another library, with its own default engine, and refuses the first library's handles.
 #[test]
 fn two_plugins_in_one_process_are_independent() {
     let _guard = exclusive();
@@ -142,7 +142,7 @@ fn two_plugins_in_one_process_are_independent() {
             assert_eq!(answer.join().expect("an answer")["content"], expected);
         }
     });
-    // A plugin that ends, ends its own: by its handle, or all of its library's default engine.
+    // A plugin that unloads ends only its own engine, or its own library's default engine.
     let [first, second, third] = engines;
     assert_eq!(other.load(std::ptr::null_mut(), &config("draft", json!({"warmup": false}))), 0);
     assert_eq!(LIBRARY.status(std::ptr::null_mut())["state"], "uninitialized");

@@ -1,4 +1,4 @@
-//! The `foredraft_*` functions: engines by handle, several in one process.
+//! The `foredraft_*` functions: engine handles, several engines in one process.
 
 #[path = "../../examples/host/mod.rs"]
 mod host;

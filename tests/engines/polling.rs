@@ -1,4 +1,4 @@
-//! Polls and cancels by number, and of several requests at once.
+//! `foredraft_poll` and `foredraft_cancel`: by id, and for several requests in one call.
 
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ fn poll_and_cancel_require_an_id() {
     check(&engine);
     engine.load("draft", json!({}));
     let id = engine.submit(&json!({"prompt": "Tom", "n_predict": 1}));
-    // There is a newest request, and still it is not meant without its number.
+    // Unlike the old functions, a call without an id does not mean the newest request.
     check(&engine);
     engine.drain(id);
     check(&engine);
@@ -55,7 +55,7 @@ fn one_call_polls_or_cancels_several_requests() {
         let results = answer["results"].as_array().expect("results");
         assert_eq!(results.len(), 3);
         let updates = results.iter().map(|result| result["completion_updates"].as_array().expect("updates").len());
-        assert!(updates.sum::<usize>() > 0, "it waits for an update: {answer}");
+        assert!(updates.sum::<usize>() > 0, "the poll must wait for an update: {answer}");
         for (index, result) in results.iter().enumerate() {
             assert_eq!((&result["id"], &result["success"]), (&json!(ids[index]), &json!(true)), "{answer}");
             let updates = result["completion_updates"].as_array().expect("updates");
@@ -64,7 +64,7 @@ fn one_call_polls_or_cancels_several_requests() {
         }
     }
     assert_eq!(written.map(Value::from), texts);
-    // With all of them finished it does not wait.
+    // It does not wait if all of them are finished.
     let answer = engine.call("poll", &json!({"ids": ids, "timeout_ms": 86_400_000}));
     assert!(answer["results"].as_array().expect("results").iter().all(|result| result["finished"] == true), "{answer}");
 
@@ -81,7 +81,7 @@ fn one_call_polls_or_cancels_several_requests() {
     for id in running {
         assert_eq!(engine.drain(id).1["stop_type"], "cancelled");
     }
-    // One that is not there is told of at once, whatever the others do.
+    // An unknown id is reported at once, even if the others have no updates.
     let id = engine.submit(&endless());
     let answer = engine.call("poll", &json!({"ids": [id, 999_999_999], "timeout_ms": 86_400_000}));
     assert_eq!(answer["results"][1]["code"], "not_found", "{answer}");
@@ -89,7 +89,7 @@ fn one_call_polls_or_cancels_several_requests() {
     engine.call("cancel", &json!({"id": id}));
 }
 
-/// No engine needs to be loaded to be asked.
+/// The functions may be called before a model is loaded.
 #[test]
 fn poll_and_cancel_work_without_a_model() {
     let engine = Engine::new();

@@ -258,15 +258,15 @@ fn divided_keys_are_rotated_to_their_new_positions() {
         ContextParams { n_ctx: Some(128), type_k: keys, n_threads: 1, n_threads_batch: 1, ..ContextParams::default() };
     let logits = |first: usize, divided: Option<usize>| {
         let mut context = Context::new(&model, &params, &threads, &Arc::new(Interrupt::default())).expect("it fits");
-        let mut evaluate = |token: i32, position: usize, divided: Option<usize>| {
+        let mut decode = |token: i32, position: usize, divided: Option<usize>| {
             let mut batch = Batch::new();
             batch.push(token, position, 0, true);
-            context.decode(&batch).expect("evaluated");
+            context.decode(&batch).expect("decoded");
             assert!(divided.is_none_or(|by| context.divide(0, position..position + 1, by)));
             context.logits(0).expect("a row").to_vec()
         };
-        evaluate(300, first, divided);
-        evaluate(301, first / divided.unwrap_or(1) + 1, None)
+        decode(300, first, divided);
+        decode(301, first / divided.unwrap_or(1) + 1, None)
     };
     let distance = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     let (there, near) = (logits(5, None), logits(40, Some(8)));

@@ -245,7 +245,7 @@ fn context_refuses_calls_llama_cpp_would_assert_on() {
         for position in 0..20 {
             batch.push(300, position, 0, position == 19);
         }
-        context.decode(&batch).expect("evaluated");
+        context.decode(&batch).expect("decoded");
         for sequence in [-1, 1, i32::MAX] {
             assert!(!context.move_by(sequence, 0..5, 1) && !context.divide(sequence, 0..5, 2), "{kind}");
             assert!(!context.remove(sequence, 0, None) && !context.reaches(sequence, 5), "{kind}");

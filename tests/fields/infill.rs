@@ -1,4 +1,4 @@
-//! Filling in the middle. The shipped models have no tokens for it; `override_kv` makes some out of others.
+//! Fill in the middle (infill). The shipped models have no FIM tokens; `override_kv` declares other tokens as such.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn ids(response: &Response, text: &str) -> Vec<i64> {
     tokenized(response.system, json!({"text": text, "add_special": false, "parse_special": false}))
 }
 
-/// The answer must be the one to these tokens.
+/// Asserts that the response equals that of a prompt of these tokens.
 fn continues(response: &Response, parts: &[&[i64]]) {
     let tokens = parts.concat();
     let mut request = response.request.clone();
@@ -37,7 +37,7 @@ fn continues(response: &Response, parts: &[&[i64]]) {
     assert_eq!(response.tokens(), plain.tokens());
     let text =
         response.system.with_server(|server| server.detokenize(json!({"tokens": tokens}).to_string().as_bytes()));
-    assert_eq!(response.answer["prompt"], text.expect("text")["content"], "shown as it was put together");
+    assert_eq!(response.answer["prompt"], text.expect("text")["content"], "the response shows the assembled prompt");
 }
 
 fn around() -> Value {
@@ -53,7 +53,7 @@ pub fn rows() -> Vec<Row> {
             continues(&response.ask(json!({"prompt": ""})), &[&[BOS, PRE], &prefix, &[SUF], &suffix, &[MID]]);
             let no_suffix = response.ask(json!({"prompt": "", "input_suffix": null}));
             continues(&no_suffix, &[&[BOS, PRE], &prefix, &[SUF, MID]]);
-            // Three quarters of a batch of 64 before the gap, what is left of one behind it.
+            // Three quarters of a batch of 64 for the prefix, the rest of it for the suffix.
             let long = "Tom had a hat. ".repeat(30);
             let all = ids(response, &long);
             let cut = response.ask(json!({"input_prefix": long, "input_suffix": long}));
@@ -72,7 +72,7 @@ pub fn rows() -> Vec<Row> {
                 let snippet = ids(response, "\n\n--- snippet ---\n\n");
                 let files = [snippet.clone(), ids(response, "x = 1\n"), snippet, ids(response, "y")].concat();
                 continues(response, &[&files, &[BOS, PRE], &prefix, &prompt, &[SUF], &suffix, &[MID]]);
-                // 256 of context, less a batch of 64, less twice the answer: the last of the files.
+                // 256 tokens of context, less a batch of 64, less twice `n_predict`: only the end of the files fits.
                 let text = "Tom had a hat. ".repeat(60);
                 let long = response.ask(json!({"input_extra": [{"text": text}], "n_predict": 16}));
                 let all = ids(response, &text);

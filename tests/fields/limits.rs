@@ -1,11 +1,11 @@
-//! When a text ends, and what is said about it.
+//! When a completion ends, what limits its output, and how the response reports that.
 
 use serde_json::{Value, json};
 
 use crate::common::start;
 use crate::table::{CallMode, Response, Row, row, run, tokenized};
 
-/// `stop_type` and the fields of the old server that say the same.
+/// Asserts `stop_type` and the old server's fields with the same meaning.
 fn stopped(response: &Response, how: &str, word: &str) {
     let answer = &response.answer;
     let facts = ["stop_type", "stopping_word", "stopped_eos", "stopped_word", "stopped_limit", "stop"];
@@ -18,7 +18,7 @@ fn stopped(response: &Response, how: &str, word: &str) {
     );
 }
 
-/// A text with an end: the model counts, and says so.
+/// A prompt that the model completes by counting, with a natural end.
 fn counting() -> Value {
     json!({"prompt": "<|im_start|>user\nCount from 1 to 5.<|im_end|>\n<|im_start|>assistant\n", "temperature": 0, "n_predict": 40})
 }
@@ -47,7 +47,7 @@ pub fn rows() -> Vec<Row> {
             assert_eq!(cut.content(), response.content().split(", 3").next().expect("a beginning"));
             for update in &cut.updates {
                 let text = update["content"].as_str().expect("content");
-                assert!(!text.ends_with([',', ' ']), "what may become a stop string is held back: {update}");
+                assert!(!text.ends_with([',', ' ']), "text that may become a stop string is withheld: {update}");
             }
             stopped(&response.ask(json!({"stop": "2"})), "word", "2");
             assert_eq!(response.ask(json!({"stop": ["", "zzz"]})).content(), response.content());
@@ -66,7 +66,7 @@ pub fn rows() -> Vec<Row> {
                 "grammar": "root ::= ([a-z ]{5,15} \"\\n\")+",
             }),
             |response| {
-                // The first newline after a millisecond ends the text; the token with it belongs to it.
+                // The first newline after one millisecond ends the completion, which includes the token with the newline.
                 stopped(response, "limit", "");
                 let newlines = response.content().matches('\n').count();
                 assert!((1..120).contains(&response.tokens().len()) && newlines >= 1, "{}", response.answer);
@@ -75,7 +75,7 @@ pub fn rows() -> Vec<Row> {
                 assert!(last["content"].as_str().expect("text").contains('\n'), "{last}");
                 let free = response.ask(json!({"t_max_predict_ms": 0}));
                 assert_eq!((free.tokens().len(), free.content().starts_with(response.content())), (120, true));
-                // Without a newline the time does not matter.
+                // Without a newline the time limit has no effect.
                 let line = response.ask(json!({"grammar": "root ::= [a-z ]{200}", "n_predict": 30}));
                 assert_eq!((line.tokens().len(), line.setting("t_max_predict_ms")), (30, &json!(1)));
             },
@@ -87,7 +87,7 @@ pub fn rows() -> Vec<Row> {
             assert_eq!(response.ask(json!({"grammar": ""})).content(), response.without("grammar").content());
         }),
         row(&["truncated", "tokens_predicted"], json!({"n_predict": 300, "ignore_eos": true}), |response| {
-            // 256 tokens of context, which shifts.
+            // A context of 256 tokens, which is shifted.
             assert_eq!(
                 (&response.answer["truncated"], &response.answer["tokens_predicted"]),
                 (&json!(true), &json!(300))
@@ -96,13 +96,13 @@ pub fn rows() -> Vec<Row> {
         }),
         row(&["stop_type"], json!({"n_predict": 1, "seed": 3}), |response| {
             stopped(response, "limit", "");
-            // The others: eos, word and timeout above, cancelled in `cancelled_completion_reports_cancelled`, error here.
+            // The other stop types: eos, word and timeout above, cancelled in `cancelled_completion_reports_cancelled`, error here.
             let never = json!({"grammar": "root ::= \"\\u0001\" [a-z]", "logit_bias": bans(response)});
             let request = crate::common::with(&response.request, crate::common::with(&json!({"n_predict": 3}), never))
                 .to_string();
             let answer =
                 response.system.with_server(|server| server.complete(response.mode.endpoint(), request.as_bytes()));
-            let answer = answer.expect("an answer that says what failed");
+            let answer = answer.expect("a response with the error");
             assert_eq!((&answer["success"], &answer["stop_type"]), (&json!(false), &json!("error")), "{answer}");
             assert_eq!((&answer["status"], &answer["code"]), (&json!(400), &json!("invalid_request")));
             assert!(
@@ -117,7 +117,7 @@ pub fn rows() -> Vec<Row> {
             let as_text = response.ask(json!({"json_schema": "{\"const\": [1, null]}"}));
             assert_eq!(as_text.content(), "[1,null]");
             assert_eq!(as_text.setting("json_schema"), &json!({"const": [1, null]}));
-            // The grammar that it was made is the same request.
+            // The grammar that it was converted to gives the same output.
             let grammar = as_text.setting("grammar").clone();
             assert_eq!(response.without("json_schema").ask(json!({"grammar": grammar})).content(), "[1,null]");
             let both = response.refused(json!({"grammar": "root ::= \"a\""}));
@@ -127,7 +127,7 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// Biases against every token that the grammar of that row begins with.
+/// Biases that ban every token with which that row's grammar can begin.
 fn bans(response: &Response) -> Value {
     let ids = tokenized(response.system, json!({"text": "\u{1}", "add_special": false}));
     ids.iter().map(|id| json!([id, false])).collect()

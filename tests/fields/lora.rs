@@ -1,4 +1,4 @@
-//! LoRA adapters: a small one is made for the shipped target.
+//! LoRA adapters, on small ones that the tests write for the shipped target.
 
 use foredraft::api::System;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::common::{complete, drain, start, submit, with};
 use crate::table::{CallMode, Row, base, row, run};
 
-/// A file that is gone with the test.
+/// A file that is deleted on drop.
 struct File(std::path::PathBuf);
 
 impl Drop for File {
@@ -31,7 +31,7 @@ impl Writer {
     }
 }
 
-/// An adapter of rank 2 on the attention outputs of all 6 layers (256 x 256), with pseudo-random weights.
+/// Writes an adapter of rank 2 on the attention outputs of all 6 layers (256 x 256), with pseudo-random weights.
 fn adapter(name: &str, seed: u32) -> File {
     let tensors: Vec<(String, [u64; 2])> = (0..6)
         .flat_map(|layer| [("lora_a", [256, 2]), ("lora_b", [2, 256])].map(|(part, shape)| (layer, part, shape)))
@@ -40,7 +40,7 @@ fn adapter(name: &str, seed: u32) -> File {
     adapter_of(name, seed, &tensors, 0)
 }
 
-/// An adapter of these tensors of 32 bits, of ggml's type `kind`.
+/// Writes an adapter with these tensors, of a 32-bit ggml type `kind`.
 fn adapter_of(name: &str, seed: u32, tensors: &[(String, [u64; 2])], kind: u32) -> File {
     let mut file = Writer(b"GGUF".to_vec());
     file.0.extend(3u32.to_le_bytes());
@@ -85,7 +85,7 @@ pub fn rows() -> Vec<Row> {
         let with_scales =
             |a: f64, b: f64| response.ask(json!({"lora": [{"id": 0, "scale": a}, {"id": 1, "scale": b}]}));
         let plain = with_scales(0.0, 0.0);
-        // As init says: the first at 1, the second off.
+        // The scales of init: the first adapter at 1, the second off.
         assert_eq!(response.setting("lora"), &json!([{"id": 0, "scale": 1.0}, {"id": 1, "scale": 0.0}]));
         assert_eq!(with_scales(1.0, 0.0).tokens(), response.tokens());
         let texts =
@@ -93,11 +93,11 @@ pub fn rows() -> Vec<Row> {
         for (i, text) in texts.iter().enumerate() {
             assert!(texts[..i].iter().all(|other| other != text), "{texts:?}");
         }
-        // An adapter that is not named is off, and so are all with an empty list.
+        // An adapter that is not listed is off; an empty list turns all off.
         assert_eq!(response.ask(json!({"lora": [{"id": 1, "scale": 3}]})).tokens(), texts[2]);
         let none = response.ask(json!({"lora": []}));
         assert_eq!((none.tokens(), none.setting("lora")), (texts[0].clone(), plain.setting("lora")));
-        // What is cached was made with other scales, or with the same.
+        // The cache is reused only if it was computed with the same scales.
         let cached = response.ask(json!({"cache_prompt": true}));
         let other = cached.ask(json!({"lora": []}));
         assert_eq!((&other.answer["timings"]["cache_n"], other.tokens()), (&json!(0), texts[0].clone()));
@@ -116,14 +116,14 @@ fn adapter_scales_change_the_output() {
     let (a, b) = (adapter("a", 1), adapter("b", 2));
     let system = start_with(&[(&a, 1.0), (&b, 0.0)], json!({}));
     run(&system, &rows());
-    // Without adapters the model says what it says with all of them off.
+    // A model without adapters gives the same output as with all of them off.
     let request = with(&base(CallMode::Blocking), json!({"temperature": 0}));
     let off = complete(&system, CallMode::Blocking.endpoint(), &with(&request, json!({"lora": []})));
     let bare = complete(&start(json!({"n_ctx": 256})), CallMode::Blocking.endpoint(), &request);
     assert_eq!((&bare["tokens"], &bare["generation_settings"]["lora"]), (&off["tokens"], &json!([])));
 }
 
-/// Requests with different scales are never in one batch, and all get on.
+/// Requests with different scales are never in one batch, and all complete.
 #[test]
 fn requests_with_different_scales_all_complete() {
     let a = adapter("c", 1);
@@ -146,7 +146,7 @@ fn requests_with_different_scales_all_complete() {
     }
 }
 
-/// One that has its turn must not keep the others waiting until it ends.
+/// A running request must not make requests with other scales wait until it ends.
 #[test]
 fn requests_with_different_scales_are_scheduled_fairly() {
     let a = adapter("d", 1);
@@ -180,7 +180,7 @@ fn adapter_that_fails_to_load_fails_init() {
     }
 }
 
-/// A session file is of the scales that `init` says.
+/// A session can be saved and loaded only with the scales of `init`.
 #[test]
 fn sessions_require_the_scales_of_init() {
     let a = adapter("f", 1);
@@ -205,8 +205,8 @@ fn sessions_require_the_scales_of_init() {
     drop(file);
 }
 
-/// llama.cpp loads them, and calls what is not there, or fails an assertion, when it evaluates them: not before a request asks for
-/// one that is off at first.
+/// llama.cpp loads these adapters, but calls a null function or fails an assertion when it decodes with them, which may be as late
+/// as the first request that turns one on.
 #[test]
 fn adapters_that_cannot_be_decoded_are_refused() {
     let tensors =
@@ -220,7 +220,7 @@ fn adapters_that_cannot_be_decoded_are_refused() {
             let lora = json!([{"path": file.0.to_str().expect("a path"), "scale": scale}]);
             let init =
                 json!({"model": crate::common::model("target"), "n_threads": 1, "lora": lora, "log_level": "none"});
-            let refused = System::new().init(init.to_string().as_bytes()).expect_err("it cannot be evaluated");
+            let refused = System::new().init(init.to_string().as_bytes()).expect_err("it cannot be decoded");
             assert!(refused.message().contains(why), "{scale}: {refused}");
         }
     }

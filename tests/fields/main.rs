@@ -1,5 +1,5 @@
-//! The contract's fields, one row each: what is sent and what must be seen, by `get_completion`, by polling and by
-//! `speculative_completion`.
+//! The documented request and response fields as a table: each row sends a request by `get_completion`, by polling, and by
+//! `speculative_completion`, and checks the response.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -14,7 +14,7 @@ mod speculation;
 mod table;
 mod text;
 
-/// The contract's fields of a request and of its answers.
+/// The documented fields of requests and responses.
 const FIELDS: &str = "
     prompt messages prompts n_predict temperature top_k top_p min_p tfs_z typical_p top_n_sigma dynatemp_range
     dynatemp_exponent xtc_probability xtc_threshold dry_multiplier dry_base dry_allowed_length dry_penalty_last_n

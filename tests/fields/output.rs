@@ -1,11 +1,11 @@
-//! What is reported: updates, final responses, timings, and what a request can have left out or added.
+//! Response fields: updates, final responses, timings, and the request fields that add or remove some.
 
 use serde_json::{Value, json};
 
 use crate::common::start;
 use crate::table::{CallMode, Response, Row, float, row, run};
 
-/// Every field of a plain final response, in no order.
+/// Every field of a plain final response, in any order.
 const FINAL: [&str; 23] = [
     "success",
     "status",
@@ -116,11 +116,14 @@ pub fn rows() -> Vec<Row> {
                 let progress: Vec<Value> = response.updates.iter().filter_map(of).collect();
                 assert!(response.answer["prompt_progress"].is_null(), "not in the final response");
                 if response.mode != CallMode::Polled {
-                    return; // nobody is told before the end
+                    return; // only polled requests get progress
                 }
                 let total = &response.answer["tokens_evaluated"];
                 let done: Vec<u64> = progress.iter().map(|step| step["processed"].as_u64().expect("a count")).collect();
-                assert!(done.len() > 3 && done.is_sorted(), "a start, pieces of 32 tokens, the end: {done:?}");
+                assert!(
+                    done.len() > 3 && done.is_sorted(),
+                    "progress at the start, every 32 tokens, and at the end: {done:?}"
+                );
                 assert_eq!((done[0], done.last().map(|done| json!(done)).as_ref()), (0, Some(total)));
                 for step in &progress {
                     assert_eq!((&step["total"], &step["cache"]), (total, &json!(0)));
@@ -225,7 +228,7 @@ fn response_fields_have_the_documented_values() {
     run(&start(json!({"n_ctx": 256, "n_parallel": 2, "n_batch": 32, "model_alias": "stories"})), &rows());
 }
 
-/// Settings of many kinds, some that are at odds with each other.
+/// Request settings of many kinds, including contradictory ones.
 fn settings() -> Vec<Value> {
     let mut all = vec![
         json!({}),

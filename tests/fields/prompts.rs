@@ -1,4 +1,4 @@
-//! What a request asks to continue, and how often.
+//! Prompt fields: `prompt`, `messages`, `prompts`, the number of completions, slots and prompt reuse.
 
 use foredraft::api::Endpoint::Completion;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::table::{CallMode, Response, Row, base, row, run, tokenized};
 
 const STORY: &str = "Once upon a time there was a child named";
 
-/// The `results` of an answer: their contents.
+/// The contents of an answer's `results`.
 fn contents(answer: &Value, n: usize) -> Vec<String> {
     let results = results(answer, n);
     for (index, result) in results.iter().enumerate() {
@@ -21,7 +21,7 @@ fn contents(answer: &Value, n: usize) -> Vec<String> {
     results.iter().map(|result| result["content"].as_str().expect("content").to_owned()).collect()
 }
 
-/// The content of the same request with other fields, which has one text.
+/// The content of the same request for a single completion, with the keys of `more` set.
 fn alone(response: &Response, more: Value) -> String {
     let mut request = with(&response.request, more);
     for field in ["prompts", "n_cmpl"] {
@@ -38,7 +38,7 @@ pub fn rows() -> Vec<Row> {
                 (&response.answer["prompt"], &response.answer["tokens_evaluated"]),
                 (&json!(STORY), &json!(ids.len()))
             );
-            // As ids, and as a mixture.
+            // As token ids, and as an array of strings and ids.
             assert_eq!(response.ask(json!({"prompt": ids})).content(), response.content());
             let rest = tokenized(response.system, json!({"text": " there was a child named", "add_special": false}));
             let mut mixed = vec![json!("Once upon a time")];
@@ -61,7 +61,7 @@ pub fn rows() -> Vec<Row> {
                 let plain = response.without("messages").ask(json!({"prompt": by_hand}));
                 assert_eq!(plain.tokens(), response.tokens());
                 assert!(response.refused(json!({"prompt": "a"})).starts_with("messages: expected either"));
-                // A template that begins with BOS gets no second one.
+                // If a template begins with BOS, no second BOS is added.
                 let bos = "<|endoftext|>";
                 assert!(response.answer["prompt_stats"]["to_eval"].as_str().is_some_and(|text| text.starts_with(bos)));
                 for begin in ["{{ bos_token }}", bos] {
@@ -85,11 +85,11 @@ pub fn rows() -> Vec<Row> {
                     assert_eq!(text, &alone(response, json!({"prompt": prompt})), "{prompt}");
                     assert_eq!(&response.answer["results"][index]["prompt"], prompt);
                 }
-                // One of a list is still a list; one that is wrong keeps all from running.
+                // A list of one prompt still gives a list; one invalid prompt refuses the whole request.
                 assert_eq!(contents(&response.ask(json!({"prompts": [STORY]})).answer, 1), texts[..1]);
                 let error = response.refused(json!({"prompts": ["a", ["b", 99999]]}));
                 assert_eq!(error, "prompts[1][1]: 99999 is not in the vocabulary of 1536 tokens");
-                // Each has its own stop.
+                // Each completion stops by itself.
                 let stopped = response.ask(json!({"stop": [texts[0].split(' ').nth(2).expect("words")]}));
                 assert_eq!(stopped.answer["results"][0]["stop_type"], "word", "{}", stopped.answer);
             },
@@ -97,11 +97,11 @@ pub fn rows() -> Vec<Row> {
         row(&["n_cmpl"], json!({"n_cmpl": 3, "temperature": 1.2}), |response| {
             let texts = contents(&response.answer, 3);
             for (copy, text) in texts.iter().enumerate() {
-                assert_eq!(text, &alone(response, json!({"seed": 7 + copy})), "the seeds count up");
+                assert_eq!(text, &alone(response, json!({"seed": 7 + copy})), "seeds are consecutive");
                 assert_eq!(response.answer["results"][copy]["generation_settings"]["seed"], 7 + copy);
             }
             assert!(texts[0] != texts[1] && texts[1] != texts[2]);
-            // Of each of several prompts; drawn seeds all differ.
+            // Several completions of each of several prompts; drawn seeds all differ.
             let both = response.ask(json!({"prompt": "", "prompts": [STORY, STORY], "n_cmpl": 2, "seed": -1}));
             let seeds = both.answer["results"].as_array().expect("results").iter();
             let seeds: std::collections::HashSet<u64> =
@@ -115,7 +115,7 @@ pub fn rows() -> Vec<Row> {
             &["n_cmpl"],
             json!({"n_cmpl": 3, "cache_prompt": true, "prompt": format!("{STORY} {}", "Tom ".repeat(20))}),
             |response| {
-                // The prompt is evaluated once, or half of it where drafts share the cache.
+                // The prompt is decoded once, or half of it if drafts share the cache.
                 let timings: Vec<u64> = response.answer["results"]
                     .as_array()
                     .expect("results")
@@ -139,9 +139,9 @@ pub fn rows() -> Vec<Row> {
             assert_eq!(response.answer["id_slot"], 2);
             let n = response.answer["tokens_evaluated"].as_u64().expect("a count");
             let cached = response.answer["tokens_cached"].as_u64().expect("a count");
-            assert!(cached >= n && cached < n + 16 + 3, "prompt and text are in the cache: {cached}");
+            assert!(cached >= n && cached < n + 16 + 3, "prompt and output are cached: {cached}");
             let again = response.ask(json!({"n_predict": 4}));
-            assert_eq!(again.answer["prompt_stats"]["n_past"], n - 1, "all but the last token was there");
+            assert_eq!(again.answer["prompt_stats"]["n_past"], n - 1, "all but the last token was cached");
             assert_eq!(
                 (&again.answer["timings"]["cache_n"], &again.answer["timings"]["prompt_n"]),
                 (&json!(n - 1), &json!(1))
@@ -212,10 +212,10 @@ fn queue_accepts_all_completions_of_a_request_or_none() {
     system.with_server(|server| server.cancel(endpoint, Some(cancel.as_bytes()))).expect("a cancel");
     let updates = drain(&system, endpoint, id);
     let ends: Vec<&Value> = updates.iter().filter(|update| update["stop"] == true).collect();
-    assert_eq!(ends.len(), 4, "each text ends once");
+    assert_eq!(ends.len(), 4, "each completion ends once");
     assert!(ends.iter().all(|end| end["stop_type"] == "cancelled"), "{ends:?}");
     assert_eq!(poll(&system, endpoint, id, 0)["finished"], true);
-    // Nothing is left behind.
+    // The queue is empty again.
     submit(&system, endpoint, &base(CallMode::Polled));
 }
 
@@ -229,7 +229,7 @@ fn timeout_ends_all_completions_of_a_request() {
     }
 }
 
-/// The answer of `*_init` foretells what will be reused where that can be known.
+/// The answer of `*_init` predicts how much of the prompt will be reused, if that can be known.
 #[test]
 fn prompt_stats_predict_prompt_reuse() {
     let system = start(json!({"n_ctx": 256, "n_parallel": 2}));
@@ -241,7 +241,7 @@ fn prompt_stats_predict_prompt_reuse() {
         let updates = drain(&system, Completion, answer["id"].as_u64().expect("an id"));
         let said = &updates.last().expect("a final response")["prompt_stats"];
         assert_eq!(answer["prompt_stats"], *said, "{more}");
-        // The start of a text, one token, may be in any slot.
+        // BOS, the first token, may be cached in any slot.
         assert_eq!(said["n_past"].as_u64() > Some(1), more == json!({}), "{more}: {said}");
         let free = json!({"prompt": "Other words.", "n_predict": 1, "id_slot": 1, "cache_prompt": false});
         complete(&system, Completion, &free);

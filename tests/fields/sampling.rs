@@ -1,25 +1,25 @@
-//! The sampler's fields: the distribution that tokens are drawn from must be what the definition makes of the model's own.
+//! Sampler fields: the reported sampling distribution must equal the sampler's definition applied to the model's distribution.
 
 use serde_json::{Value, json};
 
 use crate::common::{start, with};
 use crate::table::{Response, Row, float, row, run, tokenized};
 
-/// All of the shipped models' vocabulary.
+/// The size of the shipped models' vocabulary.
 const N_VOCAB: usize = 1536;
 
-/// What a token is chosen from.
+/// A position of the output, with what its token is sampled from.
 struct Place {
-    /// The model's own log-probabilities, the largest first.
+    /// The model's log-probabilities, the largest first.
     raw: Vec<(i64, f64)>,
-    /// The context's tokens so far.
+    /// The tokens of the context so far.
     history: Vec<i64>,
-    /// Generated tokens before this one.
+    /// The number of generated tokens before this one.
     position: usize,
 }
 
 impl Place {
-    /// With other logits: normalised, the largest first.
+    /// The distribution after changing the logits: normalized, the largest first.
     fn changed(&self, change: impl Fn(i64, f64) -> f64) -> Vec<(i64, f64)> {
         normal(self.raw.iter().map(|(id, logit)| (*id, change(*id, *logit))).collect())
     }
@@ -28,18 +28,18 @@ impl Place {
         self.changed(|_, logit| logit)
     }
 
-    /// How often a token is among the last `n`.
+    /// The number of times a token occurs in the last `n`.
     fn count(&self, id: i64, n: usize) -> f64 {
         self.history.iter().rev().take(n).filter(|token| **token == id).count() as f64
     }
 
-    /// Cut to its first `n`.
+    /// The distribution truncated to its `n` most probable tokens.
     fn first(&self, n: usize) -> Vec<(i64, f64)> {
         normal(self.raw[..n.clamp(1, self.raw.len())].to_vec())
     }
 }
 
-/// Probabilities of logits, the largest first.
+/// The softmax of logits, the largest first.
 fn normal(mut logits: Vec<(i64, f64)>) -> Vec<(i64, f64)> {
     logits.sort_by(|a, b| b.1.total_cmp(&a.1));
     let sum: f64 = logits.iter().map(|(_, logit)| logit.exp()).sum();
@@ -61,11 +61,11 @@ fn ids(response: &Response, text: &str) -> Vec<i64> {
     tokenized(response.system, json!({"text": text, "add_special": false}))
 }
 
-/// The distribution that each token was drawn from must be `expected` of the model's own.
+/// Asserts that each token was sampled from the distribution that `expected` makes of the model's.
 fn drawn_from(response: &Response, expected: impl Fn(&Place) -> Vec<(i64, f64)>) {
     let own = response.ask(json!({"n_probs": N_VOCAB}));
     let drawn = response.ask(json!({"n_probs": N_VOCAB, "post_sampling_probs": true}));
-    assert_eq!(own.tokens(), drawn.tokens(), "what is reported must not change the text");
+    assert_eq!(own.tokens(), drawn.tokens(), "reporting probabilities must not change the output");
     let mut history = history(response);
     for (position, token) in own.tokens().into_iter().enumerate() {
         let raw = list(&own.answer, position, ("top_logprobs", "logprob"));
@@ -88,7 +88,7 @@ fn drawn_from(response: &Response, expected: impl Fn(&Place) -> Vec<(i64, f64)>)
     }
 }
 
-/// A row whose draws are checked; `sent` alone decides, everything else is off.
+/// A row for one sampler: `sent` sets it, and all other samplers are off.
 fn sampler_row(field: &'static [&'static str], sent: Value, check: fn(&Response)) -> Row {
     let off = json!({
         "temperature": 1, "top_k": 0, "top_p": 1, "repeat_penalty": 1, "n_predict": 4,
@@ -102,7 +102,7 @@ pub fn rows() -> Vec<Row> {
         sampler_row(&["temperature"], json!({"temperature": 0.5}), |response| {
             drawn_from(response, |place| place.changed(|_, logit| logit / 0.5));
             let (a, b) = (response.ask(json!({"temperature": 0})), response.ask(json!({"temperature": 0, "seed": 8})));
-            assert_eq!(a.tokens(), b.tokens(), "at 0 nothing is drawn");
+            assert_eq!(a.tokens(), b.tokens(), "temperature 0 is greedy");
             drawn_from(&a, |place| place.first(1));
         }),
         sampler_row(&["top_k"], json!({"top_k": 3}), |response| drawn_from(response, |place| place.first(3))),
@@ -123,7 +123,7 @@ pub fn rows() -> Vec<Row> {
             });
         }),
         sampler_row(&["tfs_z"], json!({"tfs_z": 0.9}), |response| {
-            // Sum up the absolute second differences of the sorted probabilities.
+            // Accumulates the absolute second differences of the sorted probabilities.
             drawn_from(response, |place| {
                 let p: Vec<f64> = place.probabilities().into_iter().map(|(_, p)| p).collect();
                 let bends: Vec<f64> = p.windows(3).map(|w| (w[0] - 2.0 * w[1] + w[2]).abs()).collect();
@@ -210,7 +210,7 @@ pub fn rows() -> Vec<Row> {
             });
         }),
         sampler_row(&["repeat_penalty"], json!({"repeat_penalty": 1.3}), |response| {
-            // It works on the logits themselves, which nobody reports; but only on those of tokens seen.
+            // The penalty changes the logits of tokens in the context. Logits are not reported, so their ratios are compared.
             let own = response.ask(json!({"n_probs": N_VOCAB}));
             let drawn = response.ask(json!({"n_probs": N_VOCAB, "post_sampling_probs": true}));
             let raw = list(&own.answer, 0, ("top_logprobs", "logprob"));
@@ -243,7 +243,7 @@ pub fn rows() -> Vec<Row> {
             &["dry_sequence_breakers"],
             json!({"dry_multiplier": 2, "dry_base": 1.5, "dry_allowed_length": 1, "dry_sequence_breakers": [" a"]}),
             |response| {
-                // The prompt ends with the breaker, across which nothing is a repetition.
+                // The prompt ends with a sequence breaker, and no repetition extends across it.
                 let first = response.ask(json!({"n_predict": 1}));
                 drawn_from(&first, |place| place.probabilities());
                 let free = first.ask(json!({"dry_sequence_breakers": []}));
@@ -254,7 +254,7 @@ pub fn rows() -> Vec<Row> {
             &["mirostat", "mirostat_tau"],
             json!({"mirostat": 2, "mirostat_tau": 1.5, "n_predict": 1}),
             |response| {
-                // The first bound is 2 tau bits of surprise.
+                // The first bound is a surprise of 2 tau bits.
                 drawn_from(response, |place| {
                     let n = place.probabilities().iter().filter(|(_, p)| -p.log2() <= 3.0).count();
                     place.first(n)
@@ -294,7 +294,7 @@ pub fn rows() -> Vec<Row> {
             },
         ),
         sampler_row(&["mirostat"], json!({"mirostat": 1, "mirostat_tau": 2, "n_predict": 1}), |response| {
-            // Mirostat 1 keeps the k most probable, k from an estimate of Zipf's exponent.
+            // Mirostat 1 keeps the k most probable tokens, with k from an estimate of Zipf's exponent.
             drawn_from(response, |place| {
                 let p: Vec<f64> = place.probabilities().into_iter().map(|(_, p)| p).collect();
                 let (mut products, mut squares) = (0.0, 0.0);
@@ -314,7 +314,7 @@ pub fn rows() -> Vec<Row> {
             json!({"samplers": ["top_k"], "top_k": 5, "temperature": 0.2, "min_p": 0.9}),
             |response| {
                 drawn_from(response, |place| place.first(5));
-                // The order counts: the share of the first is measured before or after the temperature.
+                // The order matters: top_p measures probabilities before or after the temperature.
                 let sent = json!({"top_p": 0.7, "temperature": 3});
                 let sizes = [["top_p", "temperature"], ["temperature", "top_p"]].map(|order| {
                     let drawn = response.ask(with(
@@ -380,9 +380,12 @@ pub fn rows() -> Vec<Row> {
                 for item in post.answer["completion_probabilities"].as_array().expect("probabilities") {
                     let top: Vec<f64> =
                         item["top_probs"].as_array().expect("a list").iter().map(|top| float(&top["prob"])).collect();
-                    assert!((top.iter().sum::<f64>() - 1.0).abs() < 1e-4 && top.len() <= 2, "two were left: {item}");
+                    assert!((top.iter().sum::<f64>() - 1.0).abs() < 1e-4 && top.len() <= 2, "top_k leaves two: {item}");
                     assert!(top.iter().any(|p| (p - float(&item["prob"])).abs() < 1e-6));
-                    assert!((float(&item["probs"][0]["prob"]) - top[0]).abs() < 1e-6, "the old shape too: {item}");
+                    assert!(
+                        (float(&item["probs"][0]["prob"]) - top[0]).abs() < 1e-6,
+                        "the old server's form, too: {item}"
+                    );
                     assert!(item["logprob"].is_null() && item["top_logprobs"].is_null(), "{item}");
                 }
                 assert!(response.ask(json!({"n_probs": 0})).answer["completion_probabilities"].is_null());
@@ -394,7 +397,7 @@ pub fn rows() -> Vec<Row> {
                 assert_eq!(tokens.len(), 16);
                 tokens.iter().map(|token| token["logprob"].as_f64().expect("a number")).sum()
             };
-            // Nothing is drawn, and the text is no less probable than the greedy one.
+            // Beam search is deterministic, and its output is at least as probable as the greedy one.
             assert_eq!(response.ask(json!({"seed": 8, "temperature": 2})).tokens(), response.tokens());
             let greedy = response.ask(json!({"n_beams": 1}));
             assert!(logprob(response) > logprob(&greedy) - 0.01, "{} {}", logprob(response), logprob(&greedy));
@@ -403,7 +406,7 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// DRY by its definition: a token is penalised by the longest repetition that it would continue. Quadratic.
+/// DRY by its definition, in quadratic time: a token is penalized by the longest repetition that it would extend.
 fn dried(place: &Place, multiplier: f64, base: f64, allowed: usize, window: usize) -> Vec<(i64, f64)> {
     let history = &place.history[place.history.len().saturating_sub(window)..];
     let longest = |id: i64| {

@@ -15,7 +15,7 @@ pub fn rows() -> Vec<Row> {
         let saved = &response.answer["session_save"];
         assert_eq!((&saved["success"], &saved["n_saved"]), (&json!(true), &response.answer["tokens_cached"]));
         assert_eq!(saved["n_written"].as_u64(), std::fs::metadata(session()).ok().map(|file| file.len()));
-        // Another prompt takes the slot; then the session is back, and only what is new is evaluated.
+        // Another prompt takes the slot. Then the session is loaded, and only new tokens are decoded.
         let other = response.without("session_save").ask(json!({"prompt": "<|im_start|>user\nCount from 1 to 9."}));
         let back = other.ask(json!({"prompt": response.request["prompt"], "session_load": session(), "n_predict": 4}));
         assert_eq!(back.answer["session_load"]["n_restored"], saved["n_saved"]);

@@ -6,19 +6,19 @@ use serde_json::{Value, json};
 use crate::common::{model, n, start, with};
 use crate::table::{CallMode, Response, Row, row, run};
 
-/// What became of the drafts of the same request with these settings, which change none of its text.
+/// The `speculative` report of the same request with these settings, which must not change its output.
 fn drafted(response: &Response, speculative: Value) -> Value {
     let other = response.ask(json!({"speculative": speculative}));
     assert_eq!(other.tokens(), response.tokens(), "{speculative}");
     other.answer["speculative"].clone()
 }
 
-/// The same with drafts of the model that are as long as the settings say.
+/// As [`drafted`], with the draft model and fixed draft lengths.
 fn by_model(response: &Response, more: Value) -> Value {
     drafted(response, with(&json!({"type": "draft", "adaptive": false}), more))
 }
 
-/// Says the same again and again, and so do its answers.
+/// A repetitive prompt whose completions are repetitive, too.
 const REPETITIVE: &str = "<|im_start|>user\nRepeat after me: Mia has a kite. Mia has a kite. Mia has a kite.<|im_end|>\n\
     <|im_start|>assistant\nMia has a kite. Mia has a kite. Mia has a";
 
@@ -64,7 +64,7 @@ pub fn rows() -> Vec<Row> {
             let (all, sure, only_long) = (of(0, 0.0), of(0, 0.9), of(6, 0.9));
             assert!(n(&sure["n_drafted"]) < n(&all["n_drafted"]), "{sure} {all}");
             assert!(sure["accept_rate"].as_f64() > all["accept_rate"].as_f64(), "{sure} {all}");
-            // A shorter one is no draft at all.
+            // A draft shorter than `n_min` is dropped.
             assert_eq!((n(&only_long["n_drafted"]) > 0, n(&only_long["n_drafted"]) % 6), (true, 0), "{only_long}");
             assert!(n(&only_long["n_drafted"]) < n(&sure["n_drafted"]), "{only_long} {sure}");
             let wrong = response.refused(json!({"speculative": {"n_max": 3, "n_min": 4}}));
@@ -81,7 +81,7 @@ pub fn rows() -> Vec<Row> {
             }
             let fixed = by_model(response, json!({"n_max": 12}));
             let heuristic = drafted(response, json!({"type": "draft", "n_max": 12, "adaptive": "heuristic"}));
-            assert!(n(&heuristic["n_drafted"]) < n(&fixed["n_drafted"]), "refused drafts are followed by shorter ones");
+            assert!(n(&heuristic["n_drafted"]) < n(&fixed["n_drafted"]), "shorter drafts must follow rejected ones");
             let wrong = response.refused(json!({"speculative": {"adaptive": "sometimes"}}));
             assert!(wrong.starts_with("speculative.adaptive: expected true, false or \"heuristic\""), "{wrong}");
         }),
@@ -94,7 +94,7 @@ pub fn rows() -> Vec<Row> {
             cache.write(&mut bytes).expect("memory");
             std::fs::write(&file, bytes).expect("a file");
             let of = |more: Value| {
-                // What it learns from its own answers is not to count.
+                // Clear what the cache learned from its own outputs.
                 let clear = json!({"action": "clear", "cache": "dynamic"}).to_string();
                 response.system.with_server(|server| server.lookup_cache(clear.as_bytes())).expect("cleared");
                 n(&drafted(response, with(&json!({"type": "ngram-cache", "adaptive": false}), more))["n_accepted"])
@@ -131,7 +131,7 @@ pub fn rows() -> Vec<Row> {
                     "{stats}"
                 );
             }
-            // Where there is a choice, chance of its own makes it.
+            // When sampling, rejection draws its own random numbers.
             let sampled = |verify: &str| {
                 response.ask(
                     json!({"temperature": 1, "speculative": {"type": "draft", "adaptive": false, "verify": verify}}),
@@ -160,7 +160,7 @@ pub fn rows() -> Vec<Row> {
                     other.answer["speculative"]["accepted_per_position"].as_array().expect("a list").len()
                 };
                 let chain = draft(1, 0.0);
-                assert_eq!((chain, draft(8, 1.0)), (12, 12), "a token that is sure has no others beside it");
+                assert_eq!((chain, draft(8, 1.0)), (12, 12), "a token above p_split gets no branches");
                 let wrong = response.refused(json!({"speculative.n_branches": 9}));
                 assert!(wrong.starts_with("speculative.n_branches: expected a whole number from 0 to 8"), "{wrong}");
                 let wrong = response.refused(json!({"speculative.p_split": 2}));
@@ -174,7 +174,7 @@ pub fn rows() -> Vec<Row> {
             let stats = &compared.answer["speculative"];
             assert_eq!(stats.get("first_difference"), Some(&json!(null)), "{stats}");
             assert_eq!(compared.setting("speculative")["compare"], true);
-            // The second run is nowhere to be seen.
+            // The second run does not show in the counts.
             assert_eq!(compared.answer["timings"]["predicted_n"], compared.answer["tokens_predicted"]);
             assert!(
                 response

@@ -1,4 +1,4 @@
-//! The table's frame: a row is sent in every way, and its check sees the answer in one shape.
+//! Rows of the field table: each is sent in every call mode, and its check gets the response in one form.
 
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::{Endpoint, System};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::common::{complete, drain, merge, submit, with};
 
-/// How a request is made.
+/// The functions by which a request is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallMode {
     /// `get_completion`.
@@ -25,13 +25,13 @@ impl CallMode {
     }
 }
 
-/// One line of the table.
+/// A row of the table.
 pub struct Row {
-    /// The fields of the contract that it is about.
+    /// The documented fields that it covers.
     pub fields: &'static [&'static str],
-    /// What is sent, on top of [`base`].
+    /// The keys that are sent, in addition to [`base`].
     pub sent: Value,
-    /// What must be seen.
+    /// Asserts on the response.
     pub check: fn(&Response),
 }
 
@@ -39,7 +39,7 @@ pub fn row(fields: &'static [&'static str], sent: Value, check: fn(&Response)) -
     Row { fields, sent, check }
 }
 
-/// What is sent in every row, unless it says otherwise. Nothing is left in the cache from one row to the next.
+/// The request that every row starts from. `cache_prompt` is off, so rows do not affect each other.
 pub fn base(mode: CallMode) -> Value {
     let mut request = json!({
         "prompt": "Once upon a time there was a child named", "n_predict": 16, "seed": 7, "temperature": 0.8,
@@ -51,14 +51,14 @@ pub fn base(mode: CallMode) -> Value {
     request
 }
 
-/// An answer and how it came.
+/// A response, with the request and the call mode that it belongs to.
 pub struct Response<'a> {
     pub system: &'a System,
     pub mode: CallMode,
     pub request: Value,
-    /// The final response; when polled with all of the text, the tokens and the probabilities.
+    /// The final response. If polled, with the text, tokens and probabilities of all updates.
     pub answer: Value,
-    /// When polled.
+    /// The updates, if polled.
     pub updates: Vec<Value>,
 }
 
@@ -75,19 +75,19 @@ impl<'a> Response<'a> {
         Response { system, mode, request, answer, updates: Vec::new() }
     }
 
-    /// The same request with other fields, in the same way.
+    /// Sends the same request in the same mode with the keys of `more` set.
     pub fn ask(&self, more: Value) -> Response<'a> {
         Response::of(self.system, self.mode, with(&self.request, more))
     }
 
-    /// The same request without a field.
+    /// Sends the same request without a field.
     pub fn without(&self, field: &str) -> Response<'a> {
         let mut request = self.request.clone();
         request.as_object_mut().expect("an object").remove(field);
         Response::of(self.system, self.mode, request)
     }
 
-    /// The error that the same request with other fields is refused with.
+    /// The error message with which the same request is refused when the keys of `more` are set.
     pub fn refused(&self, more: Value) -> String {
         let request = with(&self.request, more).to_string();
         let answer = self.system.with_server(|server| match self.mode {
@@ -116,7 +116,7 @@ pub fn numbers(list: &Value) -> Vec<i64> {
     list.as_array().expect("an array").iter().map(|id| id.as_i64().expect("a number")).collect()
 }
 
-/// The ids that `tokenize` gives.
+/// The token ids that `tokenize` returns.
 pub fn tokenized(system: &System, request: Value) -> Vec<i64> {
     let request = request.to_string();
     numbers(&system.with_server(|server| server.tokenize(request.as_bytes())).expect("tokens")["ids"])
@@ -126,7 +126,7 @@ pub fn float(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("a number: {value}"))
 }
 
-/// A polled answer as it would have come whole. Updates with an `index` are joined by it.
+/// Joins the updates of a polled request to the response that a blocking call returns. Updates with an `index` are grouped by it.
 fn joined(updates: &[Value]) -> Value {
     if updates.iter().any(|update| update.get("index").is_some()) {
         let n = 1 + updates.iter().filter_map(|update| update["index"].as_u64()).max().expect("an index");
@@ -156,12 +156,12 @@ fn joined_text(updates: &[Value]) -> Value {
     Value::Object(answer)
 }
 
-/// Sends each row in each way.
+/// Sends every row in every call mode.
 pub fn run(system: &System, rows: &[Row]) {
     for row in rows {
         for mode in MODES {
             let request = with(&base(mode), row.sent.clone());
-            // Which row it is, should it fail.
+            // Names the row if it fails.
             eprintln!("{:?} {mode:?} {}", row.fields, row.sent);
             (row.check)(&Response::of(system, mode, request));
         }

@@ -1,4 +1,4 @@
-//! Callbacks that call back: every function from inside both of them, and their replacement at any moment.
+//! Callbacks that call the library: every function from inside both callbacks, and replacing callbacks at any time.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
@@ -12,12 +12,12 @@ use crate::c_api::{
     loaded, set_log_callback, set_update_callback, status, submit, wait_until,
 };
 
-/// What the calls from inside a callback answered.
+/// The answers of the calls made inside a callback.
 static ANSWERS: Mutex<Vec<(String, Value)>> = Mutex::new(Vec::new());
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// Calls everything once, the first time.
+/// Calls every function once, in the first callback only.
 fn call_everything() {
     if CALLS.fetch_add(1, Ordering::SeqCst) > 0 {
         return;
@@ -75,7 +75,7 @@ fn log_callback_may_call_every_function() {
     let _guard = loaded(json!({"log_level": "warn"}));
     answers();
     set_log_callback(Some(on_line), 0);
-    // A line on the caller's thread, while it is inside the library.
+    // Logs a line on the caller's thread, while it is inside the library.
     let answer = call("get_completion", &json!({"prompt": "Once", "n_predict": 2, "__debug": true}));
     assert_eq!(answer["success"], true);
     let answered = answers();
@@ -84,7 +84,7 @@ fn log_callback_may_call_every_function() {
     assert!(codes.iter().any(|(name, _)| name == "get_completion"), "{answered:?}");
     set_log_callback(Some(drop_line), 0);
     assert_works();
-    // And a line of a load, where init and deinit would wait for themselves.
+    // A line logged during a load, where init and deinit would wait for themselves.
     answers();
     set_log_callback(Some(on_line), 0);
     assert_eq!(init(Some(command(json!({"log_level": "debug"})).to_string().as_bytes())), 0);
@@ -97,11 +97,11 @@ fn log_callback_may_call_every_function() {
     assert_works();
 }
 
-/// What [`collect`] was told: level, text and the host's pointer.
+/// The lines that [`collect`] received: level, text and user pointer.
 static LINES: Mutex<Vec<(i32, String, usize)>> = Mutex::new(Vec::new());
 
 extern "C" fn collect(level: i32, text: *const c_char, user: *mut c_void) {
-    // SAFETY: the library passes a NUL-terminated text.
+    // SAFETY: the library passes a NUL-terminated string.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
     LINES.lock().expect("not poisoned").push((level, text, user as usize));
 }
@@ -117,14 +117,14 @@ fn log_callback_gets_the_level_and_the_user_pointer() {
     let said = lines();
     assert!(said.iter().all(|(level, _, user)| (1..=4).contains(level) && *user == USER), "{said:?}");
     let has = |level: i32, part: &str| said.iter().any(|(l, text, _)| *l == level && text.contains(part));
-    assert!(has(2, "llama_model_loader"), "llama.cpp's own lines: {said:?}");
-    assert!(has(3, "no_such_key"), "ours: {said:?}");
+    assert!(has(2, "llama_model_loader"), "llama.cpp's lines: {said:?}");
+    assert!(has(3, "no_such_key"), "the library's own lines: {said:?}");
 
-    // `__debug` writes the request and the answer, whatever the level.
+    // `__debug` logs the request and the answer at every level.
     deinit();
     lines();
     assert_eq!(init(Some(command(json!({"log_level": "error", "no_such_key": 1})).to_string().as_bytes())), 0);
-    assert_eq!(lines(), [], "nothing is an error");
+    assert_eq!(lines(), [], "no line at level error");
     let request = json!({"prompt": "Once upon", "n_predict": 2, "tag": "a mark", "__debug": true});
     let answer = call("get_completion", &request);
     let debugged: Vec<Value> = lines().iter().filter_map(|(_, text, _)| json_in(text)).collect();
@@ -138,7 +138,7 @@ fn log_callback_gets_the_level_and_the_user_pointer() {
     assert_eq!(lines(), [], "a replaced callback is not called");
 }
 
-/// The object that a line ends with.
+/// The JSON object at the end of a line.
 fn json_in(line: &str) -> Option<Value> {
     serde_json::from_str(&line[line.find('{')?..]).ok()
 }
@@ -157,7 +157,7 @@ fn callback_may_unload_and_load() {
     let _guard = loaded(json!({}));
     set_update_callback(Some(unload), 0);
     assert_eq!(call("get_completion", &endless())["stop_type"], "cancelled");
-    // Or else the callback for the request's end would end the next load too.
+    // Otherwise the callback for the request's end would cancel the next load too.
     set_update_callback(None, 0);
     wait_until("the end", || status()["state"] == "uninitialized");
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
@@ -188,8 +188,8 @@ fn callbacks_can_be_replaced_at_any_time() {
         call("get_completion", &json!({"prompt": "Once", "n_predict": 20, "ignore_eos": true, "__debug": true}));
     assert_eq!(answer["success"], true);
     let [first, second] = [0, 1].map(|which| REPLACED[which].load(Ordering::SeqCst));
-    assert!(first > 0 && first.abs_diff(second) <= 1, "they took turns: {first} {second}");
-    // From other threads, while it runs.
+    assert!(first > 0 && first.abs_diff(second) <= 1, "the callbacks must alternate: {first} {second}");
+    // Replaced by other threads while a request runs.
     let id = submit("async_completion_init", &endless());
     let replacing: Vec<_> = (0..4)
         .map(|_| {

@@ -1,4 +1,4 @@
-//! Model files that are none, damaged ones, and drafts that do not fit.
+//! Damaged and wrong model files, and drafts that do not match the target.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,14 +17,14 @@ fn folder() -> PathBuf {
     folder
 }
 
-/// A file of that content.
+/// Writes a file and returns its path.
 fn file(name: &str, content: &[u8]) -> String {
     let path = folder().join(name);
     std::fs::write(&path, content).expect("target/ is writable");
     path.to_string_lossy().into_owned()
 }
 
-/// `init` with a file as the target; what it returned.
+/// Calls `init` with a file as the target and returns its code.
 fn load(path: &str) -> i32 {
     init(Some(json!({"model": path, "n_threads": 1, "n_ctx": 64, "log_level": "none"}).to_string().as_bytes()))
 }
@@ -57,7 +57,7 @@ fn non_model_files_are_refused() {
     assert_works();
 }
 
-/// The fields of `init` that name a GGUF file, with this one.
+/// The `init` fields that name a GGUF file, set to `path`.
 fn fields(path: &str) -> [(&'static str, Value); 3] {
     [
         ("model", json!({"model": path})),
@@ -66,12 +66,12 @@ fn fields(path: &str) -> [(&'static str, Value); 3] {
     ]
 }
 
-/// To open one would wait for its other end, and nobody has that.
+/// Opening a pipe blocks until another process opens its other end.
 #[test]
 fn named_pipes_are_refused() {
     let _guard = exclusive();
     let pipe = folder().join("pipe");
-    // From an earlier run.
+    // The pipe may exist from an earlier run.
     let _ = std::fs::remove_file(&pipe);
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
     for (field, more) in fields(&pipe.to_string_lossy()) {
@@ -91,7 +91,7 @@ fn init_failures_name_the_field_and_return_its_code() {
         (json!({"devices": ["nowhere"]}), 3, "devices: "),
         (json!({"devices_draft": ["nowhere"]}), 3, "devices_draft: "),
         (json!({"lookup_cache_static": "/no/such/cache"}), 7, "lookup_cache_static: "),
-        // llama.cpp has room for the shares of so many.
+        // llama.cpp accepts the shares of only so many devices.
         (json!({"devices": vec!["CPU"; 17], "tensor_split": [1]}), 3, "devices: expected at most 16"),
         (json!({"devices_draft": vec!["CPU"; 100_000]}), 3, "devices_draft: expected at most 16"),
     ] {
@@ -101,7 +101,7 @@ fn init_failures_name_the_field_and_return_its_code() {
     }
 }
 
-/// What answers at an address need not be a ggml RPC server.
+/// The server at an address may speak another protocol.
 #[test]
 fn addresses_without_an_rpc_server_are_refused() {
     let _guard = exclusive();
@@ -118,7 +118,7 @@ fn addresses_without_an_rpc_server_are_refused() {
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
 }
 
-/// llama.cpp splits texts for this vocabulary by `std::regex`, which calls itself for each character of a word.
+/// llama.cpp splits text for this vocabulary with `std::regex`, which recurses for each character of a word.
 #[test]
 fn very_long_words_do_not_overflow_the_stack() {
     let _guard = exclusive();
@@ -151,8 +151,8 @@ fn truncated_model_files_are_refused() {
     assert_eq!(load(&file("whole", &gguf.bytes)), 0);
 }
 
-/// Damaged headers, made so that each would fail an assertion of llama.cpp's, and seeded ones. They are loaded in a
-/// process of its own: an assertion would end this one, and with it all other tests.
+/// Headers that were damaged to trigger specific assertions of llama.cpp, and randomly (seeded). A child process loads them,
+/// because an assertion would abort this process and all other tests.
 #[test]
 fn damaged_model_headers_do_not_abort_the_process() {
     let gguf = Gguf::read(&model("draft"));
@@ -190,7 +190,7 @@ fn damaged_model_headers_do_not_abort_the_process() {
         let mut bytes = gguf.bytes.clone();
         for _ in 0..=random.below(4) {
             let at = 4 + random.below(gguf.tensors.end - 4);
-            // Most of the header is the vocabulary; let two of three flips be elsewhere.
+            // Most of the header is the vocabulary; two of three flips are made elsewhere.
             let at =
                 if vocabulary.contains(&at) && n % 3 > 0 { gguf.tensors.start + at % gguf.tensors.len() } else { at };
             bytes[at] = *random.of(&[0, 1, 0x7F, 0x80, 0xFF, bytes[at] ^ 1, bytes[at] ^ 0x80]);
@@ -218,14 +218,14 @@ fn child_loads_damaged_files() {
     let list = std::env::var("FOREDRAFT_HOSTILE_LIST").expect("set by damaged_model_headers_do_not_abort_the_process");
     for path in std::fs::read_to_string(list).expect("the list is there").lines() {
         println!("loading {path}");
-        // A thread of llama.cpp's own comes upon a wrong epsilon, where an assertion could not be caught any more. The
-        // others need one thread, which on a busy machine is the faster way.
+        // A wrong epsilon is found by one of llama.cpp's own threads, where an assertion cannot be caught. All
+        // other files need one thread, which is faster on a busy machine.
         let n_threads = if path.contains("epsilon") { 2 } else { 1 };
         let command = json!({"model": path, "n_threads": n_threads, "n_ctx": 64, "log_level": "none"});
         let number = init(Some(command.to_string().as_bytes()));
         assert!([0, 1].contains(&number), "{path}: {number}");
         if number == 0 {
-            // Its texts may be nonsense, and its logits NaN.
+            // Its output may be nonsense and its logits NaN.
             call("get_completion", &json!({"prompt": "Once é 1 \u{1F600}", "n_predict": 3}));
             call("get_completion", &json!({"prompt": [1, 2, 3], "n_predict": 3}));
             call("get_completion", &json!({"prompt": [1], "n_predict": 3, "grammar": "root ::= <x> [a-z]"}));
@@ -235,7 +235,7 @@ fn child_loads_damaged_files() {
     assert_works();
 }
 
-/// Weights that are no numbers give no probabilities: an error, and nothing else.
+/// NaN weights give no probabilities, so requests end with an error.
 #[test]
 fn models_with_nan_weights_report_model_error() {
     let guard = exclusive();
@@ -258,7 +258,7 @@ fn models_with_nan_weights_report_model_error() {
     assert_works();
 }
 
-/// What status and answers say about a draft with another vocabulary: it is translated, and the text is the same.
+/// Asserts that a draft with another vocabulary is mapped, reported in the status, and does not change the output.
 fn check_translated(draft: &str, difference: &Value) {
     let guard = loaded(json!({"model_draft": draft}));
     let report = status()["draft"].clone();
@@ -279,7 +279,7 @@ fn check_translated(draft: &str, difference: &Value) {
 fn draft_with_another_vocabulary_is_mapped() {
     let gguf = Gguf::read(&model("draft"));
     let tokens = gguf.tokens();
-    // A token that occurs in no merge, so that the file stays whole: the last one of one byte's length or more.
+    // The last token that is not empty: it occurs in no merge, so the file stays consistent.
     let last = tokens.last().expect("tokens").clone();
     let mut other = gguf.bytes.clone();
     other[last.start] = if other[last.start] == b'~' { b'^' } else { b'~' };
@@ -292,7 +292,7 @@ fn draft_with_another_vocabulary_is_mapped() {
 
 #[test]
 fn draft_with_too_short_a_context_reports_why() {
-    // llama.cpp makes no context of less than 256.
+    // llama.cpp creates no context of fewer than 256 tokens.
     let _guard = loaded(json!({"n_ctx_draft": 256, "n_ctx": 512}));
     let request = json!({"prompt": vec![5; 400], "n_predict": 8, "temperature": 0, "ignore_eos": true});
     let answer: Value = call("speculative_completion", &request);

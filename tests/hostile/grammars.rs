@@ -1,4 +1,4 @@
-//! Grammars that no model should be asked to follow.
+//! Grammars that are invalid, cannot be satisfied, or need too much time or memory.
 
 use std::process::Command;
 
@@ -6,13 +6,13 @@ use serde_json::json;
 
 use crate::c_api::{assert_works, call, loaded};
 
-/// What becomes of a request with a grammar.
+/// The outcome of a request with a grammar.
 enum Fate {
     /// The grammar is refused.
     Refused,
-    /// It compiles, but no token can follow.
+    /// The grammar compiles, but allows no token.
     Dead,
-    /// The text.
+    /// The request succeeds with this output.
     Text(String),
 }
 
@@ -76,8 +76,8 @@ fn hostile_grammars_are_refused_or_end_the_request() {
     assert_works();
 }
 
-/// A repetition whose upper bound is below the lower one makes llama.cpp's parser count down from 2^64, adding a rule
-/// each time; a short grammar of repeated long strings takes gigabytes. Tried by a process of its own, with a limit.
+/// A repetition whose upper bound is below its lower bound makes llama.cpp's parser count down from 2^64 and add a rule each
+/// time; a short grammar of repeated long strings takes gigabytes. A child process with a memory limit tries both.
 #[test]
 fn huge_grammar_repetitions_are_refused() {
     let limited =
@@ -102,14 +102,14 @@ fn child_tries_huge_repetitions() {
     ] {
         let answer = call("get_completion", &json!({"prompt": "a", "n_predict": 1, "grammar": grammar}));
         assert_eq!(answer["code"], "invalid_request", "{answer}");
-        // The vocabulary, the weights and the caches take less than 100 MB.
+        // Vocabulary, weights and caches take less than 100 MB.
         let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
         let peak =
             status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the peak").trim_end_matches("kB");
         let shortened: String = grammar.chars().take(60).collect();
         assert!(peak.trim().parse::<usize>().expect("a number") < 512 << 10, "{shortened} took {peak} kB");
     }
-    // What looks like one and is none.
+    // Text that looks like a repetition but is a literal.
     for grammar in ["root ::= \"{5,2}\"", "root ::= \"\\\"{5,2}\"", "root ::= \"\" # {5,2}", "root ::= \"a\"{2,2}"] {
         let answer = call("get_completion", &json!({"prompt": "a", "n_predict": 9, "grammar": grammar}));
         assert_eq!(answer["success"], true, "{grammar}: {answer}");

@@ -1,4 +1,4 @@
-//! Loads, unloads and requests in every order.
+//! Loads, unloads and requests in any order.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use crate::c_api::{
     version, wait_for_state, wait_until,
 };
 
-/// Holds whoever calls back until it is opened: a load, or an evaluation, that takes as long as a test wants.
+/// Blocks callbacks until it is opened, so that a load or a decode takes as long as a test needs.
 struct Gate {
     open: Mutex<bool>,
     opened: Condvar,
@@ -24,13 +24,13 @@ struct Gate {
 static GATE: Gate = Gate { open: Mutex::new(true), opened: Condvar::new(), waiting: AtomicU32::new(0) };
 
 impl Gate {
-    /// Closes it and makes the log pass through it.
+    /// Closes the gate for the log callback.
     fn close(&self) {
         *self.open.lock().expect("not poisoned") = false;
         set_log_callback(Some(log_through_the_gate), 0);
     }
 
-    /// Closes it and makes the engine's thread pass through it.
+    /// Closes the gate for the update callback, on the engine's thread.
     fn close_for_updates(&self) {
         *self.open.lock().expect("not poisoned") = false;
         set_update_callback(Some(update_through_the_gate), 0);
@@ -117,7 +117,7 @@ fn last_of_several_async_loads_wins() {
     assert_works();
 }
 
-/// The stop types of requests that run on threads of their own while `end` is called.
+/// Starts requests on several threads, calls `end`, and returns the requests' answers.
 fn ended_by(end: impl FnOnce()) -> Vec<Value> {
     let running = submit("async_completion_init", &endless());
     wait_for_state("async_completion", running, "generating");
@@ -131,7 +131,7 @@ fn ended_by(end: impl FnOnce()) -> Vec<Value> {
         let answer = call("async_completion_poll", &json!({"id": running, "timeout_ms": 60_000}));
         assert!(answer["success"] == true || answer["code"].is_string(), "{answer}");
     });
-    // Those that wait and those in slots make seven.
+    // Seven requests are queued or in slots.
     wait_until("all requests to be there", || {
         let status = status();
         let busy = status["slots"].as_array().expect("slots").iter().filter(|slot| slot["state"] != "idle").count();
@@ -160,7 +160,7 @@ fn init_cancels_running_requests() {
         assert_eq!(answer["stop_type"], "cancelled", "{answer}");
     }
     assert_works();
-    // A failed init unloads as well.
+    // A failed init also unloads the model.
     assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
     assert_eq!(call("get_completion", &json!({"prompt": "a"}))["code"], "not_initialized");
     assert_finds_nothing("failed");
@@ -172,7 +172,7 @@ fn vocab_only_and_embedding_models_limit_the_functions() {
     assert_eq!(init(Some(command(json!({"vocab_only": true})).to_string().as_bytes())), 0, "{}", status());
     assert_eq!(call("tokenize", &json!({"text": "Once"}))["success"], true);
     for name in FUNCTIONS {
-        // Commands are about requests, of which there can be none.
+        // Polls and cancels are left out: this model can have no requests.
         if !["tokenize", "detokenize", "apply_template"].contains(&name) && !COMMANDS.contains(&name) {
             assert_eq!(call(name, &json!({"prompt": "a", "content": "a"}))["code"], "invalid_request", "{name}");
         }
@@ -186,7 +186,7 @@ fn vocab_only_and_embedding_models_limit_the_functions() {
     ] {
         assert_eq!(call("get_embedding", &request)["code"], code, "{}", crate::c_api::shortened(&request));
     }
-    // Of nothing there is BOS at least.
+    // An empty text still has BOS.
     let answer = call("get_embedding", &json!({"content": ""}));
     let length: f64 =
         answer["embedding"].as_array().expect("numbers").iter().map(|x| x.as_f64().expect("a number").powi(2)).sum();
@@ -208,17 +208,17 @@ fn repeated_init_and_deinit_work() {
     assert_works();
 }
 
-/// Loads that said in the log why they failed.
+/// The number of loads that logged a failure.
 static FAILED: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn count_failures(_level: i32, text: *const c_char, _user: *mut c_void) {
-    // SAFETY: the library passes a NUL-terminated text.
+    // SAFETY: the library passes a NUL-terminated string.
     if unsafe { CStr::from_ptr(text) }.to_bytes().starts_with(b"init: ") {
         FAILED.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// A load that was replaced says so in the log, whenever its thread gets to it; after `deinit` nobody calls back.
+/// A replaced load logs so when its thread notices; `deinit` must wait for that, so that no callback runs after it.
 #[test]
 fn deinit_joins_the_threads_of_init_async() {
     let _guard = exclusive();
@@ -232,7 +232,7 @@ fn deinit_joins_the_threads_of_init_async() {
     assert_eq!(status()["state"], "uninitialized");
 }
 
-/// The old server belongs to no thread that may be late: `deinit` ends it, and waits for its callbacks.
+/// `deinit` ends the server that `init_async` was about to replace, and waits for its callbacks.
 #[test]
 fn deinit_ends_the_server_that_init_async_was_replacing() {
     let _guard = loaded(json!({}));
@@ -280,5 +280,5 @@ fn version_string_is_static() {
     assert_eq!(status()["version"], first.1);
     assert_eq!(version(), first);
     drop(guard);
-    assert_eq!(version(), first, "also when nothing is loaded");
+    assert_eq!(version(), first, "also without a model");
 }

@@ -1,4 +1,4 @@
-//! Documents that are none: not UTF-8, not JSON, too deep, of the wrong kind.
+//! Malformed arguments: not UTF-8, not JSON, nested too deeply, not an object; NULL; and invalid `init` documents.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::c_api::{
     functions_needing_a_model, init, init_async, loaded, status, wait_until,
 };
 
-/// What is no JSON object, with what it is called.
+/// Documents that are not JSON objects, with descriptions.
 fn broken() -> Vec<(&'static str, Vec<u8>)> {
     let repeated = |parts: &[&str]| parts.iter().map(|part| part.repeat(10_000)).collect::<String>().into_bytes();
     vec![
@@ -81,12 +81,12 @@ fn functions_report_not_initialized_before_init_and_after_deinit() {
     check();
 }
 
-/// What `init` must refuse: the document, the number it returns, and a part of the sentence in the status.
+/// Documents that `init` must refuse, with the returned code and part of the error in the status.
 fn wrong_inits() -> Vec<(Vec<u8>, i32, &'static str)> {
     let missing = |flags: &str| format!("-m /nowhere.gguf {flags}").into_bytes();
     let mut cases: Vec<(Vec<u8>, i32, &str)> = broken()
         .into_iter()
-        // Anything that does not begin as JSON is a command line.
+        // Anything that does not begin like JSON is parsed as a command line.
         .filter(|(_, document)| matches!(document.first(), Some(b'{' | b'[')) || std::str::from_utf8(document).is_err())
         .map(|(_, document)| (document, 2, ""))
         .collect();

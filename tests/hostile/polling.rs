@@ -1,4 +1,4 @@
-//! Polls and cancels of requests that are not there, or not any more; full queues; cancels at every stage.
+//! Polls and cancels of unknown and finished requests, full queues, and cancels at every stage.
 
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -51,7 +51,7 @@ fn finished_and_cancelled_requests_stay_finished() {
                 assert_eq!(call(&cancel, &json!({"id": id}))["cancelled"], false);
             }
         }
-        // Without an id: the newest request of the endpoint.
+        // Without an id, the newest request of the endpoint is meant.
         for document in [None, Some(&b""[..]), Some(b"{}"), Some(b" "), Some(b"7"), Some(b"no JSON")] {
             assert_eq!(call_bytes(&poll, document)["id"], cancelled);
             assert_eq!(call_bytes(&cancel, document)["cancelled"], false);
@@ -66,7 +66,7 @@ fn ids_from_before_a_new_init_are_unknown() {
     let id = submit("async_completion_init", &endless());
     assert_eq!(crate::c_api::init(Some(crate::c_api::command(json!({})).to_string().as_bytes())), 0);
     assert_eq!(error_of("async_completion_poll", &json!({"id": id})).0, "not_found");
-    assert_ne!(submit("async_completion_init", &json!({"prompt": "a", "n_predict": 1})), id, "numbers are used once");
+    assert_ne!(submit("async_completion_init", &json!({"prompt": "a", "n_predict": 1})), id, "ids are never reused");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn full_queue_refuses_new_requests() {
         let (code, error) = error_of(name, &endless());
         assert_eq!(code, "queue_full", "{name}: {error}");
     }
-    // The others are as they were.
+    // The other requests are unaffected.
     wait_until("the queue's length", || status()["queue"] == 2);
     assert_eq!(call("async_completion_poll", &json!({"id": waiting[0]}))["state"], "queued");
     for id in [waiting[0], running] {
@@ -93,7 +93,7 @@ fn full_queue_refuses_new_requests() {
     assert_works();
 }
 
-/// While its prompt is evaluated as one batch.
+/// The status is read while the prompt is decoded as one batch.
 #[test]
 fn status_shows_a_request_that_has_just_started() {
     let _guard = loaded(json!({"n_ctx": 2048}));
@@ -114,7 +114,7 @@ fn status_shows_a_request_that_has_just_started() {
     assert_works();
 }
 
-/// A request that was cancelled waits for nothing.
+/// A cancelled request leaves the queue at once.
 #[test]
 fn cancelled_requests_leave_the_queue() {
     let _guard = loaded(json!({"max_queue": 2}));
@@ -129,7 +129,7 @@ fn cancelled_requests_leave_the_queue() {
     assert_works();
 }
 
-/// Of those that nobody polls, the ones that ended first are forgotten, not a long one that has only just ended.
+/// Of unpolled requests, the engine forgets those that ended first, not a long one that has just ended.
 #[test]
 fn oldest_unpolled_results_are_dropped() {
     let _guard = loaded(json!({"n_parallel": 2}));
@@ -148,7 +148,7 @@ fn oldest_unpolled_results_are_dropped() {
         })
         .collect();
     call("async_completion_cancel", &json!({"id": long}));
-    wait_until("nothing runs", || {
+    wait_until("no slot to be busy", || {
         status()["slots"].as_array().expect("slots").iter().all(|slot| slot["state"] == "idle")
     });
     let newest = submit("async_completion_init", &json!({"prompt": "Once", "n_predict": 1}));
@@ -171,7 +171,7 @@ fn request_can_be_cancelled_at_every_stage() {
             assert_eq!(last["stop_type"], "cancelled", "{last}");
             last
         };
-        // While its prompt is evaluated: the largest part of it never is.
+        // While its prompt is decoded; most of the prompt is never decoded.
         let id = submit(&start, &long);
         wait_for_state(endpoint, id, "prompt");
         let last = end(id);
@@ -181,13 +181,13 @@ fn request_can_be_cancelled_at_every_stage() {
         let id = submit(&start, &endless());
         wait_for_state(endpoint, id, "generating");
         assert!(end(id)["tokens_predicted"].as_u64().expect("a number") > 0);
-        // While it waits.
+        // While it is queued.
         let running = submit(&start, &endless());
         wait_for_state(endpoint, running, "generating");
         let id = submit(&start, &endless());
         assert_eq!(end(id)["tokens_predicted"], 0);
         end(running);
-        // At any moment.
+        // At a random time.
         for polls in 0..40 {
             let id = submit(&start, &endless());
             for _ in 0..polls {
@@ -199,7 +199,7 @@ fn request_can_be_cancelled_at_every_stage() {
     assert_works();
 }
 
-/// One request's cancel is no other's business.
+/// Other requests continue after one is cancelled.
 #[test]
 fn cancelling_one_request_does_not_affect_others() {
     let _guard = loaded(json!({"n_parallel": 4, "n_ctx": 4096}));
@@ -217,8 +217,8 @@ fn cancelling_one_request_does_not_affect_others() {
     assert_eq!(call("get_completion", &alone)["content"], expected);
 }
 
-/// A request has no number while its text is made tokens and its grammar is read: a cancel then finds the newest of those that
-/// have one. It does not wait, and what comes later is cancelled if, and only if, a cancel has said so.
+/// A request has no id while its prompt is tokenized and its grammar is parsed. A cancel without an id then means the newest
+/// request that has one. It does not wait, and the new request is cancelled if and only if a cancel reported its id.
 #[test]
 fn cancel_during_parsing_does_not_wait_or_hit_the_wrong_request() {
     let _guard = loaded(json!({"n_ctx": 256}));
@@ -242,13 +242,13 @@ fn cancel_during_parsing_does_not_wait_or_hit_the_wrong_request() {
             }
             reading.join().expect("a number")
         });
-        assert!(cancels_before > 3, "the request was read too fast to be met: {cancels_before}");
+        assert!(cancels_before > 3, "the request was parsed too fast for this test: {cancels_before}");
         assert!(cancelled.iter().all(|cancelled| *cancelled == id), "{cancelled:?} {id}");
         let expected = if cancelled.is_empty() { "limit" } else { "cancelled" };
         assert_eq!(last_update(endpoint, id)["stop_type"], expected, "{cancelled:?}");
         wait_until("free slots", || status()["queue"] == 0 && status()["slots"][0]["state"] == "idle");
     }
-    // An unload is not kept waiting by the queue, and leaves nothing of the request.
+    // A request in this stage does not delay `deinit`, and is gone afterwards.
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| call("async_completion_init", &request));
         while status()["state"] == "ready" {
@@ -264,7 +264,7 @@ fn cancel_during_parsing_does_not_wait_or_hit_the_wrong_request() {
     assert_works();
 }
 
-/// Its caller waits for all of the text, and a poll by the id that the callback tells must not take any of it.
+/// A blocking caller gets the whole output; a poll with the id from the callback must not take any of it.
 #[test]
 fn poll_takes_no_updates_from_a_blocking_completion() {
     static SEEN: Mutex<Vec<(u64, Value)>> = Mutex::new(Vec::new());
@@ -285,7 +285,7 @@ fn poll_takes_no_updates_from_a_blocking_completion() {
     assert_works();
 }
 
-/// The engine may be done with a request before its number is returned.
+/// The engine may finish a request before its id is returned to the caller.
 #[test]
 fn id_is_valid_as_soon_as_the_callback_reports_it() {
     static CODES: Mutex<Vec<Value>> = Mutex::new(Vec::new());
@@ -297,7 +297,7 @@ fn id_is_valid_as_soon_as_the_callback_reports_it() {
     for _ in 0..200 {
         submit("async_completion_init", &json!({"prompt": "a", "session_load": "/nowhere"}));
     }
-    wait_until("all news", || CODES.lock().expect("not poisoned").len() >= 200);
+    wait_until("all callbacks", || CODES.lock().expect("not poisoned").len() >= 200);
     set_update_callback(None, 0);
     assert!(CODES.lock().expect("not poisoned").iter().all(|success| *success == true));
     assert_works();

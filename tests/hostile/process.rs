@@ -1,4 +1,4 @@
-//! What the host's process does beside calling: it exits in the middle of everything, and it forks.
+//! The host's process: exiting at any time, logging to stderr, forking, small stacks.
 
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -10,15 +10,15 @@ use crate::c_api::{
     submit, wait_for_state,
 };
 
-/// How the child exits; nothing else does so.
+/// The child's exit status, which no failure produces.
 const EXITED: i32 = 42;
 
-/// Runs one of the ignored tests below in a process of its own.
+/// Runs one of the ignored tests below in a child process.
 fn alone(name: &str, how: &str) -> Output {
     Command::new(std::env::current_exe().expect("a test has a path"))
         .args(["--exact", &format!("process::{name}"), "--include-ignored", "--nocapture"])
         .env("FOREDRAFT_HOSTILE_PROCESS", how)
-        // What is freed is overwritten: who still reads it does not get away with it.
+        // Freed memory is overwritten, so that a read after free fails.
         .env("MALLOC_PERTURB_", "165")
         .output()
         .expect("a test can be started")
@@ -46,13 +46,13 @@ fn child_exits_while_the_library_is_busy() {
     extern "C" fn linger() {
         std::thread::sleep(Duration::from_millis(700));
     }
-    // Registered first, it runs last, as the destructors of the host's own globals do.
-    // SAFETY: a function of this program.
+    // Registered first, so it runs last, like the destructors of the host's globals.
+    // SAFETY: `linger` is a function of this program.
     assert_eq!(unsafe { libc::atexit(linger) }, 0);
     let how = std::env::var("FOREDRAFT_HOSTILE_PROCESS").expect("set by the parent");
     let _guard = exclusive();
     let command = command(json!({"n_threads": 2})).to_string();
-    assert_eq!(init(Some(b"-m /nowhere.gguf")), 1, "loads that fail before anything is loaded change nothing");
+    assert_eq!(init(Some(b"-m /nowhere.gguf")), 1, "a failed load changes nothing");
     if let Some((ms, _)) = how.split_once(" ms ") {
         init_async(Some(command.as_bytes()));
         std::thread::sleep(Duration::from_millis(ms.parse().expect("a number")));
@@ -93,11 +93,11 @@ fn child_logs_a_failed_init() {
 fn forked_child_has_no_model() {
     let _guard = loaded(json!({}));
     assert_works();
-    // SAFETY: what the child calls is what this test is about; it ends by `_exit` or its alarm.
+    // SAFETY: this test is about the child's calls; the child ends by `_exit` or its alarm.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let checked = std::panic::catch_unwind(|| {
-            // SAFETY: no handler is set: a child that hangs is ended.
+            // SAFETY: no handler is set, so the alarm kills a child that hangs.
             unsafe { libc::alarm(600) };
             for name in ["get_completion", "async_completion_init", "tokenize"] {
                 let (code, error) = error_of(name, &json!({"prompt": "a", "text": "a"}));
@@ -107,20 +107,20 @@ fn forked_child_has_no_model() {
             assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 8);
             deinit();
         });
-        // SAFETY: ends the child without the handlers of its parent.
+        // SAFETY: ends the child without running its parent's exit handlers.
         unsafe { libc::_exit(i32::from(checked.is_err())) };
     }
     let mut ended = 0;
-    // SAFETY: waits for the child made above.
+    // SAFETY: waits for the child created above.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut ended, 0) }, child);
-    assert_eq!(ended, 0, "the child");
+    assert_eq!(ended, 0, "the child's exit status");
     assert_works();
 }
 
-/// What a thread has in musl, and a call that koffi runs aside for Node.
+/// The default stack size of musl threads, and of koffi's worker threads for Node.
 const SMALL_STACK: usize = 128 << 10;
 
-/// The host's threads need no large stacks: not to load models, and not for what requests ask.
+/// The host's threads need no large stacks, neither for loading models nor for any request.
 #[test]
 fn functions_work_on_a_small_stack() {
     let child = alone("child_calls_every_function_on_a_small_stack", "");

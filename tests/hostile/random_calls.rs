@@ -1,4 +1,4 @@
-//! Sixteen threads that call everything at random, loads and unloads among it.
+//! Sixteen threads make random calls, including loads and unloads.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::c_api::{
 
 const THREADS: u64 = 16;
 const CALLS: usize = 225;
-/// Completions that were answered to their end.
+/// The number of completions that ended normally.
 static COMPLETED: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn nothing(_id: u64, _user: *mut c_void) {}
@@ -48,7 +48,7 @@ fn request(random: &mut Random) -> Value {
     request
 }
 
-/// One call; its answer was checked against the contract's form.
+/// Makes one random call; the answer's form is checked by `c_api`.
 fn step(random: &mut Random) {
     match random.below(300) {
         0..=1 => load(),
@@ -78,7 +78,7 @@ fn step(random: &mut Random) {
             if answer["stop"] == true {
                 COMPLETED.fetch_add(1, Ordering::Relaxed);
             }
-            // Calls without a model are over at once: without these waits there would be hardly any others.
+            // Calls without a model return at once, so without these waits hardly any calls would meet a model.
             match answer["code"].as_str() {
                 Some("not_initialized") if random.below(8) == 0 => load(),
                 Some("loading") => wait_until("the load's end", || status()["state"] != "loading"),

@@ -1,10 +1,10 @@
-//! Requests that are JSON and still wrong, or far too large.
+//! Requests that are valid JSON but invalid, extreme or far too large.
 
 use serde_json::{Value, json};
 
 use crate::c_api::{assert_works, call, endless, error_of, loaded, shortened};
 
-/// The request with one key more.
+/// A request with one more key.
 fn with(key: &str, value: Value) -> Value {
     json!({"prompt": "Once upon a time", "n_predict": 2, "temperature": 0, key: value})
 }
@@ -85,7 +85,7 @@ fn wrong_types_and_ranges_are_refused_with_the_field_name() {
     ]);
     for (key, value) in cases {
         for name in ["get_completion", "speculative_completion_init"] {
-            // `messages` cannot stand beside a prompt.
+            // `messages` excludes `prompt`.
             let request = if key == "messages" { json!({"messages": value}) } else { with(key, value.clone()) };
             let (code, error) = error_of(name, &request);
             assert_eq!(code, "invalid_request", "{name} {}: {error}", shortened(&request));
@@ -106,7 +106,7 @@ fn token_ids_outside_the_vocabulary_are_refused() {
             ("get_completion", with("logit_bias", json!([[id, 1]]))),
             ("get_completion", with("logit_bias", json!({id.to_string(): 1}))),
         ] {
-            // Such a key of an object is a text, if it is no whole number.
+            // In an object form, a key that is not a whole number is text.
             if name == "get_completion" && request["logit_bias"].is_object() && !id.is_i64() {
                 continue;
             }
@@ -132,10 +132,10 @@ fn prompts_of_any_length_are_handled() {
         (json!(vec![1; 513]), true),
         (json!(vec![1; 1_000_000]), true),
     ] {
-        // Greedy: a text that ends inside a character gets a token more.
+        // Greedy, because a sampled completion that ends inside a character gets one more token.
         let request = json!({"prompt": prompt, "n_predict": 1, "temperature": 0});
         let answer = call("get_completion", &request);
-        // The model begins texts with BOS, but not token arrays: those may be empty.
+        // BOS is added to texts but not to token arrays, so a token array may be empty.
         if prompt == json!([]) {
             assert_eq!(answer["code"], "invalid_request", "{answer}");
             continue;
@@ -168,7 +168,11 @@ fn two_megabyte_word_is_tokenized() {
     let pieces: usize =
         answer["tokens"].as_array().expect("tokens").iter().map(|t| t.as_str().expect("text").len()).sum();
     assert_eq!(pieces, word.len());
-    assert_eq!(call("get_embedding", &json!({"content": "a"}))["code"], "invalid_request", "not asked for in init");
+    assert_eq!(
+        call("get_embedding", &json!({"content": "a"}))["code"],
+        "invalid_request",
+        "init did not enable embeddings"
+    );
     assert_works();
 }
 

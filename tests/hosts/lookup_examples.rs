@@ -1,4 +1,4 @@
-//! The programs lookup_create, lookup_merge and lookup_stats in examples/, as a person runs them.
+//! The programs lookup_create, lookup_merge and lookup_stats in examples/, run from the command line.
 
 use std::fs;
 use std::process::Command;
@@ -9,11 +9,11 @@ fn program(name: &str) -> Command {
     Command::new(library_folder().with_file_name("examples").join(name))
 }
 
-/// The number behind a name in what a program prints.
+/// The number after a name in a program's output.
 fn number(printed: &str, name: &str) -> f64 {
     let value = |line: &str| Some(line.strip_prefix(name)?.trim_start().strip_prefix("= ")?.to_owned());
     let value = printed.lines().find_map(value).unwrap_or_else(|| panic!("no {name} in {printed}"));
-    let number = value.split([' ', '%']).next().expect("something");
+    let number = value.split([' ', '%']).next().expect("a value");
     number.parse().unwrap_or_else(|error| panic!("{name} = {value}: {error}"))
 }
 
@@ -38,7 +38,7 @@ fn lookup_programs_create_merge_and_measure_a_cache() {
     let merged = run(program("lookup_merge").args(["once", "once", "twice"].map(path)), "");
     assert_eq!((number(&merged, "n-grams"), number(&merged, "continuations")), (ngrams, pairs), "{merged}");
     assert_eq!(number(&merged, "inputs"), 2.0);
-    // Twice as often, and the same size.
+    // The counts are doubled, and the size is the same.
     assert_ne!(fs::read(path("once")).expect("written"), fs::read(path("twice")).expect("written"));
     assert_eq!(fs::metadata(path("twice")).expect("it was written").len() as f64, size);
 
@@ -56,7 +56,7 @@ fn lookup_programs_create_merge_and_measure_a_cache() {
     assert_eq!(number(&once, "n_predict") % 128.0, 0.0);
     let svg = fs::read_to_string(plot).expect("it was written");
     assert!(svg.starts_with("<svg") && svg.contains("by position in the draft"));
-    // What was seen once is not sure enough, twice is.
+    // One occurrence is below the thresholds, two are not.
     assert!(number(&stats("twice", &[]), "n_accept") > number(&once, "n_accept"), "{once}");
 }
 

@@ -1,4 +1,4 @@
-//! The library as hosts see it: header, symbols, examples and the README, in each language.
+//! What hosts see of the library, in each language: headers, exported symbols, examples and the README.
 
 #[path = "../c_functions/mod.rs"]
 mod c_functions;

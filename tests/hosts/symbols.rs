@@ -1,5 +1,5 @@
-//! The names that the shared library gives to the world: the contract's and no other, so that it can be loaded beside
-//! anything, another llama.cpp included.
+//! The shared library exports only the documented functions, so that it can be loaded beside any other library, including
+//! another llama.cpp.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -39,5 +39,5 @@ fn declared(header: &str) -> BTreeSet<String> {
 fn each_header_declares_only_its_documented_functions() {
     assert_eq!(declared("foredraft.h"), new_names());
     assert_eq!(declared("rpcserver.h"), old_names());
-    assert!(new_names().iter().all(|name| name.starts_with("foredraft_")), "new names carry the prefix");
+    assert!(new_names().iter().all(|name| name.starts_with("foredraft_")), "new functions must have the prefix");
 }

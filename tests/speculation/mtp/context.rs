@@ -48,7 +48,7 @@ fn mtp_context_refuses_invalid_calls() {
         }
         assert!(matches!(target.decode(&batch(2, 64)), Err(DecodeError::Failed(_))), "a target takes no hidden states");
         assert!(layers.hidden(0).is_none() && target.hidden(0).is_none(), "nothing has been decoded");
-        layers.decode(&batch(4, 4 * 32)).expect("evaluated");
+        layers.decode(&batch(4, 4 * 32)).expect("decoded");
         let there: Vec<bool> = [0, 1, 2, 3, 4, usize::MAX].iter().map(|at| layers.hidden(*at).is_some()).collect();
         assert_eq!(there, [false, true, false, true, false, false], "only tokens with logits have hidden states");
         assert_ne!(layers.hidden(1).map(<[f32]>::to_vec), layers.hidden(3).map(<[f32]>::to_vec));
@@ -58,22 +58,22 @@ fn mtp_context_refuses_invalid_calls() {
         for layer in 0..n_layers {
             layers.truncate(0, 0);
             assert!(layers.set_mtp_layer(layer));
-            layers.decode(&batch(4, 4 * 32)).expect("evaluated");
+            layers.decode(&batch(4, 4 * 32)).expect("decoded");
         }
 
-        target.decode(&batch(4, 0)).expect("evaluated");
+        target.decode(&batch(4, 0)).expect("decoded");
         assert!(target.hidden(1).is_none(), "hidden states were not requested");
         target.keep_hidden(true);
         assert!(target.hidden(1).is_none(), "they were not requested for the last decode either");
         target.truncate(0, 0);
-        target.decode(&batch(40, 0)).expect("evaluated");
+        target.decode(&batch(40, 0)).expect("decoded");
         let there = [0, 1, 39, 40, usize::MAX].map(|at| target.hidden(at).is_some());
         assert_eq!(there, [true, true, true, false, false], "all tokens have hidden states");
         let before: Vec<f32> = target.logits(39).expect("logits").to_vec();
         target.keep_hidden(false);
         assert!(target.hidden(0).is_some(), "hidden states of the last decode stay available");
         target.truncate(0, 0);
-        target.decode(&batch(40, 0)).expect("evaluated");
+        target.decode(&batch(40, 0)).expect("decoded");
         assert!(target.hidden(0).is_none());
         assert_eq!(target.logits(39).expect("logits"), before, "the logits are the same, to the last bit");
         assert!(
@@ -136,7 +136,7 @@ fn mtp_drafter_survives_calls_in_any_order() {
                     for position in 0..count {
                         batch.push(300 + below(9) as Token, position, 0, true);
                     }
-                    target.decode(&batch).expect("evaluated");
+                    target.decode(&batch).expect("decoded");
                     context.truncate(300);
                     let from = if below(3) > 0 { context.len().saturating_sub(count) } else { below(400) };
                     let first = if below(3) > 0 { 0 } else { below(70) };
