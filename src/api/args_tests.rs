@@ -33,7 +33,7 @@ fn flags_become_json_keys() {
         "-m model.gguf -md draft.gguf -c 4096 -ngl 99",
         json!({"model": "model.gguf", "model_draft": "draft.gguf", "n_ctx": 4096, "n_gpu_layers": 99}),
     );
-    // The old server skipped the program's name.
+    // The old server skipped the program name.
     check("./server -m a.gguf", json!({"model": "a.gguf"}));
     check("--model=a=b.gguf --ctx_size=0 --ctx-size 0", json!({"model": "a=b.gguf", "n_ctx": 0}));
     check("-c -1 -s -1", json!({"n_ctx": -1, "seed": -1}));
@@ -149,7 +149,7 @@ fn flag_names_are_unique_and_well_formed() {
 }
 
 proptest! {
-    /// Words quoted by the simplest rule come out as they went in.
+    /// Words in double quotes, with quotes and backslashes escaped, are split back unchanged.
     #[test]
     fn quoted_words_are_split_back_unchanged(words in prop::collection::vec("[ -~äπ\\\\\"']{0,12}", 0..6)) {
         let quoted: Vec<String> = words
@@ -157,13 +157,13 @@ proptest! {
             .map(|word| format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\"")))
             .collect();
         prop_assert_eq!(split(&quoted.join(" ")).unwrap(), words.clone());
-        // And in single quotes, where they have none of these.
+        // Single quotes work for words without a single quote.
         let plain: Vec<String> = words.iter().map(|word| word.replace('\'', "")).collect();
         let line: String = plain.iter().map(|word| format!("'{word}'\t")).collect();
         prop_assert_eq!(split(&line).unwrap(), plain);
     }
 
-    /// Without quotes, escapes and odd blanks, splitting is splitting at blanks.
+    /// Without quotes and escapes, a line is split at spaces.
     #[test]
     fn unquoted_words_are_split_at_whitespace(line in "[a-z0-9=,./: -]{0,80}") {
         let expected: Vec<&str> = line.split_whitespace().collect();
@@ -179,7 +179,7 @@ proptest! {
         let _ = parse(&line);
     }
 
-    /// Any row of flags and words: an object, or an error that names something on the line.
+    /// Any sequence of flags and words gives an object, or an error that names a part of the line.
     #[test]
     fn random_flags_are_parsed_or_refused(picks in prop::collection::vec((any::<prop::sample::Index>(), "[a-z0-9.,:=-]{0,6}", any::<bool>()), 0..6)) {
         let names: Vec<&str> = FLAGS.iter().flat_map(|flag| flag.names.iter().copied()).collect();

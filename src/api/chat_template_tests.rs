@@ -87,7 +87,7 @@ const DEEPSEEK: &str = "{% if not add_generation_prompt is defined %}{% set add_
     {{'<｜Assistant｜>' + message['content'] + '<｜end▁of▁sentence｜>'}}{%- endif %}{%- endfor %}\
     {% if add_generation_prompt %}{{'<｜Assistant｜>'}}{% endif %}";
 
-/// `input`: a list of messages, or an object with `messages`, `tools`, `kwargs`, `add` (true).
+/// Renders `input`: an array of messages, or an object with `messages`, `tools`, `kwargs`, `add` (true).
 fn render(template: &str, input: Json) -> Result<String> {
     let input = if input.is_array() { json!({"messages": input}) } else { input };
     ChatTemplate::parse(template)?.render(&RenderInput {
@@ -108,7 +108,7 @@ fn check(template: &str, input: Json, expected: &str) {
     }
 }
 
-/// An expression, which is printed.
+/// Checks what an expression prints.
 fn check_value(expression: &str, expected: &str) {
     check(&format!("{{{{ {expression} }}}}"), json!([]), expected);
 }
@@ -199,7 +199,7 @@ fn tool_arguments_take_the_form_the_template_expects() {
         {\"b\": 1, \"a\": \"é\"}}\n</tool_call><|im_end|>\n<|im_start|>assistant\n";
     check(QWEN, call(json!(""), json!({"b": 1, "a": "é"})), qwen);
     check(QWEN, call(Json::Null, json!("{\"b\":1,\"a\":\"é\"}")), qwen);
-    // Prints the arguments as they are, and only when the content is null.
+    // This template prints the arguments as they are, and only if the content is null.
     let deepseek = "<s><｜User｜>hi<｜tool▁call｜>f {\"b\": 1}<｜Assistant｜>";
     check(DEEPSEEK, call(Json::Null, json!({"b": 1})), deepseek);
     check(DEEPSEEK, call(Json::Null, json!("{\"b\": 1}")), deepseek);
@@ -229,7 +229,7 @@ fn content_takes_the_form_the_template_expects() {
 }
 
 #[test]
-fn message_roles_are_validated() {
+fn message_roles_are_validated_and_mapped() {
     let developer = json!([{"role": "developer", "content": ""}]);
     check("{% for m in messages %}{{ m.role }}{% endfor %}", developer.clone(), "system");
     check("{# developer #}{% for m in messages %}{{ m.role }}{% endfor %}", developer, "developer");
@@ -252,7 +252,7 @@ fn template_variables_are_available() {
 
 #[test]
 fn whitespace_control_matches_transformers() {
-    // trim_blocks, lstrip_blocks, one trailing newline dropped, all line ends are \n.
+    // trim_blocks, lstrip_blocks; one trailing newline is dropped, and all line ends become \n.
     check("a\r\n  {% if true %}\r\n  b\r\n  {% endif %}\r\nc\r\n\r\n", json!([]), "a\n  b\nc\n");
     check(
         "{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}",
@@ -280,7 +280,7 @@ fn expressions_follow_python_semantics() {
 }
 
 #[test]
-fn list_append_extend_and_insert_work() {
+fn lists_can_be_modified_in_place() {
     let grow =
         "{% set n = namespace(ids=['a'], x=1) %}{% for i in range(3) %}{% set _ = n.ids.append(i) %}{% endfor %}";
     for (expression, expected) in [
@@ -327,7 +327,7 @@ fn numbers_are_printed_as_in_python() {
 }
 
 #[test]
-fn default_template_matches_llama_server() {
+fn default_variables_match_llama_server() {
     let defined = "{{ [tools is defined, documents is defined, enable_thinking, tools|length] }}";
     check(defined, json!([]), "[False, False, True, 0]");
     check(defined, json!({"messages": [], "kwargs": {"enable_thinking": false}}), "[False, False, False, 0]");
@@ -381,7 +381,7 @@ fn template_errors_name_the_line() {
     }
 }
 
-/// What llama.cpp does as well, but that it drops a system message that is alone.
+/// As in llama.cpp, except that llama.cpp drops a system message without a user message.
 #[test]
 fn system_message_moves_to_the_user_when_the_template_has_no_system_role() {
     let system = |content: Json| json!({"role": "system", "content": content});
@@ -404,7 +404,7 @@ fn system_message_moves_to_the_user_when_the_template_has_no_system_role() {
     ] {
         check(GEMMA, messages, &(expected + open));
     }
-    // Left out without a word, by a template that reads parts; and one that never shows the user.
+    // A template of content parts that silently drops system messages, and one that never renders the user.
     let silent = "{% for m in messages if m.role != 'system' %}[{{ m.role }}:{% for c in m.content %}{{ c.text }},{% endfor %}]{% endfor %}";
     check(silent, json!([system(json!("A")), user(json!("B"))]), "[user:A,B,]");
     check(silent, json!([system(json!([{"type": "text", "text": "A"}])), user(json!("B"))]), "[user:A,B,]");
@@ -413,7 +413,7 @@ fn system_message_moves_to_the_user_when_the_template_has_no_system_role() {
         json!([system(json!("A")), user(json!("B"))]),
         "system user ",
     );
-    // Later ones are the template's.
+    // Only the first message is moved; later system messages are left to the template.
     check_error(
         "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ m.content }}{% endfor %}",
         json!([user(json!("A")), system(json!("B"))]),

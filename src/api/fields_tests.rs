@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 
-/// The same for every reader: `check(json, expected value or part of the error)`.
+/// Checks a reader on a document: its value, or part of its error message.
 fn check<T: std::fmt::Debug + PartialEq>(
     document: &str,
     read: impl FnOnce(&mut Fields) -> Result<Option<T>>,
@@ -60,7 +60,7 @@ fn integers_are_parsed_and_range_checked() {
     check(r#"{"n": "12"}"#, int, Err("got \"12\""));
     check(r#"{"n": true}"#, int, Err("got true"));
     check(r#"{"n": [1]}"#, int, Err("got [1]"));
-    // The range is wider than the type: still an error, not a cut-off number.
+    // Even if the range is wider than the type, the result is an error, not a truncated number.
     check(r#"{"n": 300}"#, |fields| fields.int::<u8>("n", 0..=1000), Err("got 300"));
 }
 
@@ -73,7 +73,7 @@ fn numbers_are_parsed_and_range_checked() {
     check(r#"{"x": "hot"}"#, number, Err("got \"hot\""));
     check(r#"{"x": 1e300}"#, |fields| fields.number("x", f32::MIN..=f32::MAX), Err("expected a number, got 1e+300"));
     check(r#"{"x": 2000}"#, |fields| fields.number("x", f32::MIN..=1000.0), Err("a number up to 1000, got 2000"));
-    // As an f32 it is 1, and inside.
+    // Rounded to f32 it is 1, which is in range.
     check(r#"{"x": 1.00000001}"#, number, Ok(Some(1.0)));
     check(r#"{"x": 0.01}"#, |fields| fields.number("x", 0.01..=f32::MAX), Ok(Some(0.01)));
     check(r#"{"x": 0}"#, |fields| fields.number("x", 0.01..=f32::MAX), Err("a number from 0.01 on, got 0"));

@@ -6,7 +6,7 @@ use crate::error::Code;
 use crate::llama::{KvValue, LoraParams};
 use crate::session::SelfExtend;
 
-/// An init with `model` and these keys.
+/// Parses an init document with `model` and these keys.
 fn init(keys: Value) -> Result<InitRequest> {
     let mut document = json!({"model": "m.gguf"});
     document.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
@@ -19,7 +19,7 @@ fn with_draft(mut keys: Value) -> (ModelParams, ContextParams) {
 }
 
 #[test]
-fn defaults_match_llama_cpp() {
+fn missing_keys_have_their_defaults() {
     let InitRequest { config, model_alias, chat_template, defaults, log_level, warnings } = init(json!({})).unwrap();
     assert_eq!(
         config,
@@ -144,7 +144,7 @@ fn draft_params_default_to_the_targets() {
         "cache_type_k": "q8_0", "flash_attn": "on", "use_mmap": false, "lora": ["a"], "devices": ["X"],
         "rope_freq_base": 5e5});
     let (model, context) = with_draft(target.clone());
-    // Own defaults, as in llama.cpp: layers, cache types, no adapters of the target's. The rest follows.
+    // As in llama.cpp, layers and cache types have their own defaults, and the target's adapters do not apply. The rest follows.
     assert_eq!(model, ModelParams { use_mmap: false, devices: Some(vec!["X".into()]), ..ModelParams::new("d.gguf") });
     assert_eq!(
         context,
@@ -170,7 +170,7 @@ fn draft_params_default_to_the_targets() {
     );
     let (model, context) = with_draft(own);
     assert_eq!((model.n_gpu_layers, model.devices), (7, Some(vec!["Y".to_owned()])));
-    // Off all devices: the draft as well, unless it says otherwise.
+    // With the target off all devices, so is the draft, unless its own keys say otherwise.
     let off = |more: Value| {
         let mut init = json!({"model": "m.gguf", "model_draft": "d.gguf", "devices": "none"});
         init.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -321,7 +321,7 @@ fn invalid_values_are_refused() {
 
 #[test]
 fn command_lines_give_the_same_request() {
-    // Both forms give the same request.
+    // A command line and a JSON document give the same request.
     let from = |text: &str| InitRequest::parse(text.as_bytes()).unwrap();
     let check = |line: &str, document: &str| assert_eq!(from(line), from(document), "{line}");
     check(
@@ -448,7 +448,7 @@ pub fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Any values in known keys: no panic, and a request within llama.cpp's limits or an error that names a key.
+    /// Any values of known keys give a request within llama.cpp's limits, or an error that names a key.
     #[test]
     fn random_values_give_a_valid_request_or_an_error(keys in prop::collection::btree_map(prop::sample::select(KEYS.to_vec()), any_json(), 0..4)) {
         let document: Map<String, Value> = keys.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();

@@ -1,4 +1,4 @@
-//! Random texts of many schemas' grammars are valid; what cannot be enforced is refused.
+//! Random outputs of the grammars of many schemas are valid; schemas that a grammar cannot enforce are refused.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::{read, to_grammar, validator};
 use crate::grammar::Grammar;
 use crate::llama::{Model, ModelParams, Token, TokenData};
 
-/// A generator for test data: xorshift64.
+/// A random generator for test data (xorshift64).
 struct Rng(u64);
 
 impl Rng {
@@ -25,7 +25,7 @@ fn model() -> Arc<Model> {
     Arc::new(Model::load(&ModelParams { vocab_only: true, ..ModelParams::new(path) }, |_| true).expect("it loads"))
 }
 
-/// Schemas of every kind that is served.
+/// Schemas with every supported keyword.
 fn schemas() -> Vec<Value> {
     vec![
         json!({}),
@@ -97,7 +97,7 @@ fn schemas() -> Vec<Value> {
     ]
 }
 
-/// A random text of the grammar; `None` when it gets long. What closes is preferred, or texts would not end.
+/// A random output of the grammar; `None` if it gets long. Closing characters are preferred, or outputs would not end.
 fn random_text(model: &Arc<Model>, grammar: &str, rng: &mut Rng) -> Option<String> {
     let vocab = model.vocab();
     let mut grammar = Grammar::new(model, grammar).unwrap_or_else(|error| panic!("{error}: {grammar}"));
@@ -137,11 +137,11 @@ fn random_grammar_outputs_are_valid_under_the_schema() {
             assert!(validator::is_valid(&schema, &schema, &value), "{text:?} under {schema}\n{grammar}");
             texts += 1;
         }
-        assert!(texts > 5, "only {texts} texts of {schema}");
+        assert!(texts > 5, "only {texts} outputs of {schema}");
     }
 }
 
-/// Whether the grammar has this text.
+/// Whether the grammar accepts this text.
 fn accepts(model: &Arc<Model>, grammar: &Grammar, text: &str) -> bool {
     let (vocab, mut grammar) = (model.vocab(), grammar.clone());
     let tokens = vocab.tokenize(text.as_bytes(), false, false).unwrap();
@@ -273,7 +273,7 @@ fn test_validator_checks_formats_and_patterns() {
     }
 }
 
-/// Schemas of which a grammar would admit more than they do.
+/// Schemas whose grammar would accept values that they do not allow.
 fn wider() -> Vec<(Value, &'static str)> {
     let closed = json!({"x": {"type": "object", "properties": {"a": {}}, "additionalProperties": false}});
     let open = json!({"x": {"type": "object", "properties": {"a": {}}}});
@@ -361,12 +361,12 @@ fn unenforceable_schemas_are_refused() {
     }
 }
 
-/// So many parts of an `allOf`, each with a schema for the same property.
+/// `n` parts of an `allOf`, each with a schema for the same property.
 fn parts_of_one_property(n: usize) -> Vec<Value> {
     (0..n).map(|i| json!({"properties": {"x": {"title": i.to_string()}}})).collect()
 }
 
-/// Schemas that are short, but for lists, and endless to compare or to write out; and why they are refused.
+/// Short schemas that would take exponential time or space to compare or expand, with part of the error.
 fn endless() -> Vec<(Value, &'static str)> {
     let names = |prefix: &str, n: usize| (0..n).map(|i| format!("{prefix}{i}")).collect::<Vec<_>>();
     let each = |names: &[String], schema: Value| -> Map<String, Value> {
@@ -454,7 +454,7 @@ fn json_schema_field_is_an_object_or_its_json_string() {
     }
 }
 
-/// No range begins with a class: then the hyphen is itself, as in ECMA-262.
+/// A class cannot begin a range, so a hyphen after one is literal, as in ECMA-262.
 #[test]
 fn hyphen_after_a_class_is_literal() {
     let model = model();

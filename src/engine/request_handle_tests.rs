@@ -5,7 +5,7 @@ fn text(events: &[(usize, Event)]) -> String {
     events.iter().map(|(_, event)| if let Event::Update(update) = event { update.text.as_str() } else { "|" }).collect()
 }
 
-/// A request for `n` texts with prompts of 3, 4, ... tokens, and its sinks.
+/// A request of `n` completions with prompts of 3, 4, ... tokens, and its sinks.
 fn handle(n: usize, counts: &Arc<Counts>) -> (Arc<RequestHandle>, Vec<TextSink>) {
     let texts = (0..n).map(|index| Expected { n_prompt: 3 + index, speculates: index == 0 }).collect();
     let handle = RequestHandle::new(1, texts, Arc::clone(counts));
@@ -47,7 +47,11 @@ fn cancelling_a_queued_request_ends_it_at_once() {
     assert_eq!((first.prompt.n_total, second.prompt.n_total), (3, 4));
     assert_eq!((first.speculation.is_some(), second.speculation.is_some()), (true, false));
     assert!(handle.cancel(), "nothing runs");
-    assert_eq!(handle.take(Duration::from_secs(3600)).0.len(), 0, "waits for nothing once finished, and ends once");
+    assert_eq!(
+        handle.take(Duration::from_secs(3600)).0.len(),
+        0,
+        "a finished request has no more events, and taking them does not wait"
+    );
 }
 
 #[test]

@@ -189,7 +189,7 @@ fn sessions_resume_on_models_without_rollback() {
 }
 
 #[test]
-fn full_context_is_shifted_or_reprocessed() {
+fn generation_continues_past_a_full_context() {
     for (kind, init) in kinds() {
         let system = load(&init, json!({"n_ctx": 96}));
         let long = with(&request(&tokens(3, 60)), json!({"n_predict": 160, "cache_prompt": false}));

@@ -24,7 +24,7 @@ fn prompt_forms_are_parsed() {
         input(vec![], json!([])),
     ];
     assert_eq!(listed, Inputs { all, listed: true });
-    assert!(!request(json!({"prompts": [], "prompt": "a"})).inputs.listed, "nothing is asked for");
+    assert!(!request(json!({"prompts": [], "prompt": "a"})).inputs.listed, "an empty list does not count");
     assert!(request(json!({"prompts": ["a"]})).has_results() && !request(json!({"prompt": "a"})).has_results());
     check_error(json!({"prompts": ["a", 5]}), "prompts[1]: expected a string, or an array of strings and token ids");
     check_error(json!({"prompts": ["a", ["b", [5]]]}), "prompts[1][1]: expected a string or a token id, got [5]");
@@ -59,7 +59,7 @@ fn infill_fields_are_parsed() {
     );
     assert_eq!(infill(json!({"input_suffix": "b"})).prompt, []);
     infill(json!({"input_extra": [{"text": "a"}]}));
-    // A host that always sends them, and means a plain prompt.
+    // Hosts that always send these fields, but mean a plain prompt.
     let plain = request(json!({"input_prefix": "", "input_suffix": "", "input_extra": [], "prompt": "a"}));
     assert_eq!(plain.inputs, request(json!({"prompt": "a"})).inputs);
 

@@ -19,7 +19,7 @@ pub(super) fn request(document: Value) -> CompletionRequest {
     request
 }
 
-/// With the default request changed like this.
+/// Checks that a document gives the default request with this change.
 pub(super) fn check(document: Value, change: impl FnOnce(&mut CompletionRequest)) {
     let mut expected = request(json!({"seed": 1}));
     change(&mut expected);
@@ -67,7 +67,7 @@ fn defaults_match_the_old_server() {
         assert_eq!((&r.options.stop, &r.grammar, &r.logit_bias, &r.reply.tag), (&vec![], &None, &vec![], &None));
         assert!(!r.speculative.report);
     });
-    // null is as good as nothing, for every field but the one that is given back as it is.
+    // null counts as absent for every field except `tag`, which is returned unchanged.
     let nulls: Map<String, Value> = KEYS.iter().map(|key| (key.to_string(), Value::Null)).collect();
     let (mut nothing, mut null) = (request(json!({})), request(Value::Object(nulls)));
     assert!(nothing.seed_is_drawn);
@@ -218,7 +218,7 @@ fn init_defaults_apply_to_requests() {
     };
     assert_eq!(seed(json!({}), Some(7)), 7);
     assert_eq!(seed(json!({"seed": 0}), Some(7)), 0);
-    // Drawn seeds: all different, save for a chance of 1 in 860,000.
+    // Drawn seeds all differ, except with a probability of 1 in 860,000.
     let drawn = |document: Value, init| (0..100).map(|_| seed(document.clone(), init)).collect::<HashSet<u32>>().len();
     assert!(drawn(json!({}), None) >= 99);
     assert!(drawn(json!({"seed": -1}), Some(7)) >= 99);
@@ -360,7 +360,7 @@ const KEYS: [&str; 75] = [
     "model",
 ];
 
-/// Values that a field is likely to accept, beside arbitrary ones.
+/// Values that fields are likely to accept, and arbitrary ones.
 fn likely() -> impl Strategy<Value = Value> {
     prop_oneof![
         any_json(),
@@ -374,7 +374,7 @@ fn likely() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Any values in known fields: no panic, and a request or an error that names the field.
+    /// Any values of known fields give a request, or an error that names the field.
     #[test]
     fn random_values_give_a_request_or_an_error_naming_the_field(
         key in prop::sample::select(KEYS.to_vec()),
@@ -389,7 +389,7 @@ proptest! {
         }
     }
 
-    /// What is reported, fed back as a request with the same prompt, is the same request.
+    /// `generation_settings`, sent back with the same prompt, give the same request.
     #[test]
     fn generation_settings_parse_back_to_the_same_request(
         keys in prop::collection::btree_map(prop::sample::select(KEYS.to_vec()), likely(), 0..20),
@@ -398,9 +398,9 @@ proptest! {
         init_seed in any::<Option<u32>>(),
     ) {
         let family = if speculative { Endpoint::Speculative } else { Endpoint::Completion };
-        // Defaults other than the usual ones must not come through again.
+        // Changed defaults of init must not apply a second time.
         let defaults = RequestDefaults { seed: init_seed, n_keep: Some(3), ..RequestDefaults::default() };
-        // Only the values that are valid beside each other.
+        // Only values that are valid together.
         let mut given = Map::new();
         for (key, value) in keys {
             given.insert(key.into(), value);
@@ -425,7 +425,7 @@ proptest! {
             BiasTarget::Text(_) => (-1, 0.0),
         }).collect();
         prop_assert_eq!(SamplingSettings { logit_bias: resolved, ..again.sampling.clone() }, used);
-        // The rest but for what no setting says.
+        // Everything else, except what no setting reports.
         let expected = CompletionRequest {
             sampling: again.sampling.clone(),
             logit_bias: again.logit_bias.clone(),

@@ -1,4 +1,4 @@
-//! A step, up to its evaluation, allocates nothing, but for what grows with the text and then becomes twice as large.
+//! A step does not allocate before its decode, except when a buffer that grows with the text doubles.
 
 use super::{Setup, TestEngine, request};
 use crate::counting::allocations;
@@ -17,9 +17,9 @@ const HISTORY_DRAFTERS: [DrafterKind; 6] = [
     DrafterKind::NgramMod,
     DrafterKind::Suffix,
 ];
-/// Steps until all memory has been used once.
+/// Steps until every buffer has been used.
 const WARM_UP_STEPS: usize = 30;
-/// The text is four times as long at the end: so often something may become twice as large, and so often more for each drafter.
+/// The text grows to four times its length, so some buffers double: this often in all, and this often more for each drafter.
 const GROWTHS: usize = 8;
 const GROWTHS_PER_DRAFTER: usize = 3;
 

@@ -1,8 +1,8 @@
-//! Rules that keep the distribution alone: how often each short text comes, beside how often the script alone says it.
+//! Verification rules preserve the distribution: the frequency of each short output against its exact probability.
 //!
-//! Of n independent texts, k begin with a prefix of probability p. By Chernoff's bound n·KL(k/n, p) is above x with a
-//! probability of at most 2·exp(-x), for each prefix; so the largest of all
-//! is an exact test at any size, and blind to nothing.
+//! Of n independent outputs, k begin with a prefix of probability p. By Chernoff's bound, n·KL(k/n, p) exceeds x with a
+//! probability of at most 2·exp(-x) for each prefix. So the largest of all is an exact test at any sample size, and it detects
+//! a deviation at any prefix.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::llama::fake::FakeModel;
 use crate::sampling;
 use crate::speculative::{Adaptive, DrafterKind, Settings, Verify};
 
-/// Probabilities of texts, or how often they came.
+/// Probabilities of outputs, or their numbers of occurrences.
 type Distribution = BTreeMap<Vec<Token>, f64>;
 
-/// Tokens of each text: more than a draft has.
+/// Tokens of each output: more than a draft has.
 const LEN: usize = 4;
-/// A false alarm is less probable than this.
+/// The largest probability of a false alarm.
 const FALSE_ALARM: f64 = 1e-10;
 
 const TARGET: FakeModel =
@@ -30,7 +30,7 @@ fn prompt() -> Vec<Token> {
     (0..6).map(|n| FakeModel::FIRST + n * n % 4).collect()
 }
 
-/// What `voice` alone says at this temperature.
+/// The exact distribution of `model`'s outputs at this temperature.
 fn exact_distribution(model: FakeModel, temperature: f64) -> Distribution {
     let vocab = MODEL.vocab();
     let (mut exact, mut open) = (Distribution::new(), vec![(Vec::new(), 1.0)]);
@@ -51,7 +51,7 @@ fn exact_distribution(model: FakeModel, temperature: f64) -> Distribution {
     exact
 }
 
-/// The weight of each beginning.
+/// The total weight of each prefix.
 fn prefixes(exact: &Distribution) -> Distribution {
     let mut all = Distribution::new();
     for (text, weight) in exact {
@@ -60,7 +60,7 @@ fn prefixes(exact: &Distribution) -> Distribution {
     all
 }
 
-/// The largest n·KL over all beginnings, and the one where it is.
+/// The largest n·KL over all prefixes, and its prefix.
 fn max_divergence(counts: &Distribution, exact: &Distribution) -> (f64, Vec<Token>) {
     let n: f64 = counts.values().sum();
     let (counts, exact) = (prefixes(counts), prefixes(exact));
@@ -74,12 +74,12 @@ fn max_divergence(counts: &Distribution, exact: &Distribution) -> (f64, Vec<Toke
     texts.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap()
 }
 
-/// What a surprise must stay below.
+/// The bound that the divergence must not reach.
 fn threshold(exact: &Distribution) -> f64 {
     (2.0 * prefixes(exact).len() as f64 / FALSE_ALARM).ln()
 }
 
-/// How texts are made.
+/// How outputs are generated.
 #[derive(Debug, Clone)]
 struct Method {
     verify: Verify,
@@ -116,7 +116,7 @@ impl Method {
     }
 }
 
-/// How often each of `n` texts came, how many tokens were drafted for one on average, and how many of those were right.
+/// Generates `n` outputs. Returns how often each occurred, the drafted tokens per output, and the rate of accepted ones.
 fn texts(method: &Method, n: u32) -> (Distribution, f64, f64) {
     let mut engine = TestEngine::new(&Setup {
         kv_unified: true,
@@ -153,7 +153,7 @@ fn texts(method: &Method, n: u32) -> (Distribution, f64, f64) {
     (counts, f64::from(u32::try_from(drafted).unwrap()) / f64::from(n), accepted as f64 / drafted as f64)
 }
 
-/// All the ways that keep the distribution.
+/// All methods that must preserve the distribution.
 fn methods() -> Vec<Method> {
     let mixed = || vec![DrafterKind::Suffix, DrafterKind::NgramCache, DrafterKind::Draft];
     vec![
@@ -194,7 +194,7 @@ fn many_outputs_follow_the_fake_models_distribution() {
     check(150_000);
 }
 
-/// What the test above would not miss.
+/// The test above detects a temperature of 1.1 instead of 1.
 #[test]
 fn a_wrong_distribution_is_detected() {
     let method = Method { temperature: 1.1, ..Method::draft(Verify::Rejection, 1) };

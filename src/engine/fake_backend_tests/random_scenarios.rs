@@ -1,5 +1,4 @@
-//! Random schedules: requests come, are cancelled, and drafted for in all ways, in contexts that are too small
-//! for them.
+//! Random scenarios: requests with all kinds of speculation arrive and are cancelled, in contexts that are too small for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,22 +15,22 @@ use crate::error::Result;
 use crate::llama::Token;
 use crate::session::Session;
 
-/// A text on its way.
+/// A completion that is being generated.
 struct Running {
     request: Request,
     expected: ReferenceOutput,
     cancelled: bool,
     tokens: Vec<Token>,
     text: String,
-    /// Whether evaluations of the draft are to fail.
+    /// Whether decodes of the draft may fail.
     draft_fails: bool,
 }
 
 impl Running {
-    /// `disturbed`: evaluations have failed in this step, or in any before.
+    /// Checks the end of a completion. `now`: a decode has failed in this step; `ever`: in this or an earlier step.
     fn check_end(&self, outcome: &Outcome, (now, ever): (bool, bool)) {
         let Running { request, expected, .. } = self;
-        assert_eq!(outcome.n_predicted, self.tokens.len(), "tokens counted and tokens output");
+        assert_eq!(outcome.n_predicted, self.tokens.len(), "tokens counted and tokens sent");
         let draws = request.speculative.as_ref().is_some_and(|settings| settings.verify.draws());
         if let (Some(stats), true) = (&outcome.speculation, request.compare && request.speculative.is_some())
             && matches!(outcome.stop, Stop::Eos | Stop::Word(_) | Stop::Limit)
@@ -42,23 +41,23 @@ impl Running {
             assert!(equal || draws || (skipped && may_skip), "{:?}", stats.comparison);
         }
         match &outcome.stop {
-            Stop::Cancelled => assert!(self.cancelled, "nobody has cancelled it"),
+            Stop::Cancelled => assert!(self.cancelled, "the request was not cancelled"),
             Stop::Error(error) => {
                 let as_expected = matches!(&expected.stop, Stop::Error(expected) if expected.code() == error.code());
                 assert!(now || (as_expected && self.tokens == expected.tokens), "{error}");
             }
             stop if !draws => {
-                assert_eq!(self.tokens, expected.tokens, "the text");
+                assert_eq!(self.tokens, expected.tokens, "the output");
                 assert_eq!(stop, &expected.stop);
-                // A byte may be a token.
+                // A token may be a single byte of a character.
                 assert_eq!(self.text, String::from_utf8_lossy(&expected.text));
             }
             _ => {}
         }
         let stats = outcome.speculation.as_ref();
-        assert_eq!(stats.is_some(), request.speculative.is_some(), "nobody is output of guesses");
+        assert_eq!(stats.is_some(), request.speculative.is_some(), "only speculating requests get statistics");
         assert!(stats.is_none_or(|stats| stats.n_accepted <= stats.n_drafted));
-        // The draft's context is as large as the target's: what fits there fits here.
+        // The draft's context is as large as the target's, so the text must fit.
         let why = stats.and_then(|stats| stats.disabled.as_deref()).unwrap_or_default();
         assert!(self.draft_fails || !why.contains("context"), "{why}");
     }
@@ -74,7 +73,7 @@ impl Running {
         let draws = self.request.speculative.as_ref().is_some_and(|settings| settings.verify.draws());
         assert!(
             draws || self.expected.tokens.starts_with(&self.tokens),
-            "{:?} is not how {:?} begins",
+            "{:?} must be a prefix of {:?}",
             self.tokens,
             self.expected.tokens
         );
@@ -84,7 +83,7 @@ impl Running {
     }
 }
 
-/// Far more than any schedule takes.
+/// Far more than any scenario takes.
 const MAX_STEPS: usize = 4000;
 
 fn run(scenario: &Scenario) {
@@ -100,7 +99,7 @@ fn run(scenario: &Scenario) {
         if step > last && engine.scheduler.is_idle() {
             break;
         }
-        assert!(step < MAX_STEPS, "it does not end");
+        assert!(step < MAX_STEPS, "the scenario does not end");
         for planned in scenario.requests.iter().filter(|planned| planned.step == step) {
             let requests = planned.requests(scenario);
             let running = |request: &Request| Running {
@@ -134,7 +133,7 @@ fn run(scenario: &Scenario) {
         }
         let failures = engine.failures_left();
         engine.step();
-        // A cancelled request has ended after what was being evaluated.
+        // A cancelled request ends with the current step.
         let cancelled = handles.iter().filter(|(_, cancel, _)| *cancel == Some(step));
         cancelled.for_each(|(handle, ..)| assert_eq!(handle.phase(), Phase::Finished, "step {step}"));
         let left = engine.failures_left();
@@ -147,12 +146,12 @@ fn run(scenario: &Scenario) {
             }
         }
     }
-    assert!(handles.iter().all(|(handle, ..)| handle.phase() == Phase::Finished), "all have ended");
+    assert!(handles.iter().all(|(handle, ..)| handle.phase() == Phase::Finished), "all requests must have finished");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        // PROPTEST_CASES asks for more.
+        // PROPTEST_CASES raises the number.
         cases: 4 * ProptestConfig::default().cases,
         failure_persistence: None,
         ..ProptestConfig::default()

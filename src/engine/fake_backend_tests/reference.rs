@@ -1,4 +1,4 @@
-//! What the script alone says: one token after the other, with nothing but the list of those that it sees.
+//! The expected output: a naive loop over the fake model that generates one token at a time.
 
 use super::{MODEL, Setup};
 use crate::engine::{Request, Stop};
@@ -7,7 +7,7 @@ use crate::llama::Token;
 use crate::llama::fake::FakeModel;
 use crate::sampling::Sampler;
 
-/// A text, and why it ends.
+/// An output, and why it ended.
 #[derive(Debug)]
 pub(super) struct ReferenceOutput {
     pub(super) tokens: Vec<Token>,
@@ -15,13 +15,13 @@ pub(super) struct ReferenceOutput {
     pub(super) stop: Stop,
 }
 
-/// What becomes of a request that nothing disturbs.
+/// The output of a request without speculation, faults and other requests.
 pub(super) fn reference_output(setup: &Setup, request: &Request) -> ReferenceOutput {
     let (vocab, n_ctx, total) = (MODEL.vocab(), setup.n_ctx, request.prompt.len());
     let mut output = ReferenceOutput { tokens: Vec::new(), text: Vec::new(), stop: Stop::Limit };
     let mut seen = request.prompt.to_vec();
     let keep = request.options.n_keep.unwrap_or(total).min(n_ctx - 4);
-    // A prompt leaves out half of what is not kept as often as it must.
+    // A prompt that does not fit drops half of what `n_keep` does not cover, repeatedly.
     while seen.len() >= n_ctx {
         if !setup.ctx_shift {
             output.stop = Stop::Error(Error::new(Code::ContextFull, "does not fit"));
@@ -29,12 +29,12 @@ pub(super) fn reference_output(setup: &Setup, request: &Request) -> ReferenceOut
         }
         seen.drain(keep..keep + ((n_ctx - keep) / 2).max(1));
     }
-    // From then on BOS counts among what is kept.
+    // From here on BOS is kept as well.
     let keep = (keep + usize::from(vocab.adds_bos())).min(n_ctx - 4);
     let mut sampler = Sampler::new(&request.sampling, vocab, request.grammar.clone()).unwrap();
     while request.options.n_predict.is_none_or(|n_predict| output.tokens.len() < n_predict) {
         if seen.len() >= n_ctx {
-            // The newest token is not in the context yet.
+            // The newest token has not been decoded yet.
             let gone = (seen.len() - 1).saturating_sub(keep) / 2;
             if !setup.ctx_shift || gone == 0 {
                 return output;

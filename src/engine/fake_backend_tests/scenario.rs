@@ -1,4 +1,4 @@
-//! What a schedule is made of, and random ones.
+//! Random scenarios: an engine's configuration, requests and session copies with the steps in which they happen.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use crate::llama::fake::{FakeModel, Fault, mix};
 use crate::sampling::{self, MirostatVersion};
 use crate::speculative::{self, Adaptive, DrafterKind, LookupParams, ModParams, NgramParams, Verify};
 
-/// What happens to an engine.
+/// A configuration, and everything that happens to the engine.
 #[derive(Debug, Clone)]
 pub(super) struct Scenario {
     pub(super) setup: Setup,
-    /// What prompts begin with.
+    /// The seed of the tokens that prompts begin with.
     base: u64,
     pub(super) requests: Vec<PlannedRequest>,
     pub(super) sessions: Vec<SessionCopy>,
 }
 
-/// A request, and when it comes and goes.
+/// A request, and the steps in which it is submitted and cancelled.
 #[derive(Debug, Clone)]
 pub(super) struct PlannedRequest {
     pub(super) step: usize,
-    /// How many steps later it is cancelled.
+    /// The number of steps after which it is cancelled.
     pub(super) cancel: Option<usize>,
     n_texts: usize,
     prompt: Prompt,
@@ -48,7 +48,7 @@ pub(super) struct PlannedRequest {
     compare: bool,
 }
 
-/// So many words of the base, without some in the middle, and others behind.
+/// The first `base` common tokens, without `skipped` of them in the middle, followed by the prompt's `own`.
 #[derive(Debug, Clone)]
 struct Prompt {
     base: u64,
@@ -78,7 +78,7 @@ struct Speculation {
     prediction: String,
 }
 
-/// A slot's session is copied out, or the last one put in.
+/// Saves a slot's session, or loads the one saved last.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SessionCopy {
     pub(super) step: usize,
@@ -88,13 +88,13 @@ pub(super) struct SessionCopy {
 
 const WORDS: u32 = 5;
 
-/// The tokens of words, which are letters here.
+/// The tokens of a string, one for each letter.
 fn tokens(words: &str) -> impl Iterator<Item = Token> + '_ {
     words.bytes().map(|word| FakeModel::FIRST + Token::from(word - b'a'))
 }
 
 impl PlannedRequest {
-    /// Its texts.
+    /// The engine's requests for its completions.
     pub(super) fn requests(&self, scenario: &Scenario) -> Vec<Request> {
         let word = |at| FakeModel::FIRST + (mix(scenario.base ^ at) % u64::from(WORDS)) as Token;
         let skipped = 4..4 + self.prompt.skipped;
@@ -125,7 +125,7 @@ impl PlannedRequest {
     }
 }
 
-/// Not all that the scripts like to say.
+/// A grammar that forbids some likely outputs of the fake models.
 const GRAMMAR: &str = r#"root ::= ("oo" | " y" " y"? | "ing" ("oo" | " said"))*"#;
 
 impl Sampling {
@@ -192,7 +192,7 @@ fn model() -> BoxedStrategy<FakeModel> {
 }
 
 fn faults(most: usize) -> BoxedStrategy<BTreeMap<usize, Fault>> {
-    // The first evaluations are of prompts.
+    // The first decodes are of prompts.
     let number = prop_oneof![0..6_usize, 0..120_usize];
     let fault = prop_oneof![
         Just(Fault::Full),
@@ -209,7 +209,7 @@ prop_compose! {
         kv_unified in any::<bool>(),
         n_ctx in 12..=48_usize,
         n_ubatch in select(vec![3, 8, 32]),
-        // More than what a text may be behind with.
+        // More than the tokens by which a slot may lag behind.
         max_invariant_tokens in select(vec![17, 22, 62]),
         (padding, ctx_shift) in (any::<bool>(), prop::bool::weighted(0.8)),
         target in model(),

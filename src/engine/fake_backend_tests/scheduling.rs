@@ -1,4 +1,4 @@
-//! Whoever runs or waits gets on, whatever others do.
+//! Scheduling is fair: running, paused and queued requests all advance, whatever others do.
 
 use super::{Setup, TestEngine, request};
 use crate::engine::{Phase, Request};
@@ -7,7 +7,7 @@ use crate::llama::fake::FakeModel;
 use crate::sampling;
 use crate::speculative::{Adaptive, DrafterKind, Settings};
 
-/// Its texts repeat themselves.
+/// Its outputs are repetitive.
 const FAKE_MODEL: FakeModel =
     FakeModel { seed: 7, n_words: 2, near: 4.0, far: 0.5, noise: 0.0, ends: 0, floor: f32::NEG_INFINITY };
 
@@ -19,7 +19,7 @@ fn repeating(length: usize, start: usize) -> Vec<Token> {
     (start..start + length).map(|n| FakeModel::FIRST + (n % 2) as Token).collect()
 }
 
-/// Long drafts of the first would fill the batch.
+/// The long drafts of the first requests would fill the batch.
 #[test]
 fn every_request_advances_in_every_step_despite_long_drafts() {
     const N: usize = 8;
@@ -42,28 +42,28 @@ fn every_request_advances_in_every_step_despite_long_drafts() {
     for _ in 0..3 {
         engine.step();
     }
-    // One more comes later, and reads its prompt beside them.
+    // One more request arrives later, and its prompt is decoded beside the others.
     let late = engine.submit(vec![greedy(repeating(60, 1), 5)]);
     let (mut most, mut beside) = (0, 0);
     while !engine.scheduler.is_idle() {
         beside += usize::from(late.phase() == Phase::Prompt && generating(&engine) == N - 1);
-        assert!(beside < 8, "its prompt is read meanwhile");
+        assert!(beside < 8, "the late request's prompt must be decoded meanwhile");
         let before: Vec<_> = (0..N).map(|slot| tokens(&engine, slot)).collect();
         engine.step();
         for (slot, before) in before.into_iter().enumerate() {
             let (Some(before), Some(after)) = (before, tokens(&engine, slot)) else { continue };
-            assert!(after > before, "slot {slot} stands still at {before} tokens");
+            assert!(after > before, "slot {slot} did not advance from {before} tokens");
             most = most.max(after - before);
         }
     }
-    assert!(most > 8 && beside > 1, "long drafts are checked: {most}, {beside}");
+    assert!(most > 8 && beside > 1, "the test needs long drafts: {most}, {beside}");
 }
 
-/// A steady stream of small requests, each of which would find room.
+/// A steady stream of small requests, each of which would fit.
 #[test]
 fn paused_and_waiting_requests_are_not_overtaken() {
     let mut engine = TestEngine::new(&Setup { kv_unified: true, ..Setup::plain(FAKE_MODEL, 8, 120, 32) });
-    // Together they need more than there is, so that one is paused.
+    // Together they need more cells than there are, so one is paused.
     let handles: Vec<_> = [0, 1].map(|start| engine.submit(vec![greedy(repeating(30, start), 60)])).into();
     for _ in 0..4 {
         engine.step();
@@ -84,7 +84,7 @@ fn paused_and_waiting_requests_are_not_overtaken() {
             handles.iter().map(|handle| handle.phase()).collect::<Vec<_>>()
         );
     }
-    assert!(paused > 0, "somebody was paused");
+    assert!(paused > 0, "a request must have been paused");
     assert!(later.len() >= 4);
 }
 
@@ -104,7 +104,7 @@ fn token_unknown_to_the_draft_disables_only_its_own_request() {
     for _ in 0..3 {
         engine.step();
     }
-    // Further from the end than a batch of the draft is long.
+    // Further from the end than the draft's batch is long.
     let foreign = [&[FakeModel::FIRST + 2], &*repeating(80, 0)].concat();
     engine.submit(vec![Request { speculative, ..greedy(foreign, 100) }]);
     for _ in 0..6 {

@@ -1,4 +1,4 @@
-//! A session is put in whatever waits to be moved or copied in the contexts.
+//! A session can be loaded while cells wait to be moved or copied.
 
 use super::{Setup, TestEngine, request};
 use crate::engine::Request;
@@ -21,7 +21,8 @@ fn drafted(slot: usize, length: usize, n_predict: usize) -> Request {
     request
 }
 
-/// While another slot's context shifts, over and over, and a bad draft is seldom asked: after each number of steps.
+/// Loads the session after each number of steps, while another slot's context shifts repeatedly and its inaccurate draft is
+/// rarely used.
 #[test]
 fn session_can_be_loaded_between_a_shift_and_its_decode() {
     let setup = Setup {
