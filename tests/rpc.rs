@@ -23,13 +23,13 @@ impl Drop for Server {
 }
 
 fn serve(address: &str) -> Server {
-    let child = Command::new(std::env::current_exe().expect("a test has a path"))
+    let child = Command::new(std::env::current_exe().expect("the test binary has a path"))
         .args(["--exact", "child_runs_an_rpc_server", "--include-ignored", "--nocapture"])
         .env("FOREDRAFT_RPC", address)
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .spawn();
-    let server = Server(child.expect("a test can be started"));
+    let server = Server(child.expect("the child starts"));
     let begun = Instant::now();
     while TcpStream::connect(address).is_err() {
         assert!(begun.elapsed() < Duration::from_secs(600), "the server did not start");

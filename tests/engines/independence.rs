@@ -65,7 +65,7 @@ fn request_ids_are_valid_only_on_their_own_engine() {
     for name in ["poll", "cancel"] {
         assert_eq!(other.call(name, &json!({"id": id}))["code"], "not_found", "{name}");
     }
-    assert_ne!(other.submit(&endless()), id, "numbers are unique in the process");
+    assert_ne!(other.submit(&endless()), id, "ids are unique in the process");
     // Freeing the other engine does not end this one's request.
     drop(other);
     assert_eq!(one.call("poll", &json!({"id": id}))["finished"], false);

@@ -390,7 +390,7 @@ fn requests_sharing_too_few_cells_all_finish() {
         assert_eq!(last["truncated"], false, "{last}");
         assert!(
             last["speculative"]["disabled"].is_null(),
-            "those that wait take no room from the others' draft: {last}"
+            "waiting requests take no space from the drafts of others: {last}"
         );
     }
 }

@@ -199,16 +199,16 @@ fn damaged_model_headers_do_not_abort_the_process() {
     }
     let list: Vec<String> = files.iter().map(|(name, bytes)| file(&format!("damaged {name}.gguf"), bytes)).collect();
     let list_file = file("damaged.list", list.join("\n").as_bytes());
-    let child = Command::new(std::env::current_exe().expect("a test has a path"))
+    let child = Command::new(std::env::current_exe().expect("the test binary has a path"))
         .args(["--exact", "files::child_loads_damaged_files", "--include-ignored", "--nocapture"])
         .env("FOREDRAFT_HOSTILE_LIST", list_file)
         .output()
-        .expect("a test can be started");
+        .expect("the child starts");
     let printed = String::from_utf8_lossy(&child.stdout);
     let last = printed.rsplit("loading ").next().unwrap_or_default();
     assert!(child.status.success(), "{} after {last}\n{}", child.status, String::from_utf8_lossy(&child.stderr));
     assert_eq!(printed.matches("loading ").count(), list.len());
-    list.iter().for_each(|path| std::fs::remove_file(path).expect("it was there"));
+    list.iter().for_each(|path| std::fs::remove_file(path).expect("the file exists"));
 }
 
 #[test]

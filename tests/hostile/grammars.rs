@@ -82,14 +82,14 @@ fn hostile_grammars_are_refused_or_end_the_request() {
 fn huge_grammar_repetitions_are_refused() {
     let limited =
         "ulimit -v 4000000; exec timeout 600 \"$0\" --exact grammars::child_tries_huge_repetitions --include-ignored";
-    let program = std::env::current_exe().expect("a test has a path");
-    let child = Command::new("sh").arg("-c").arg(limited).arg(program).output().expect("a test can be started");
+    let program = std::env::current_exe().expect("the test binary has a path");
+    let child = Command::new("sh").arg("-c").arg(limited).arg(program).output().expect("the child starts");
     let printed = [child.stdout, child.stderr].map(|output| String::from_utf8_lossy(&output).into_owned()).concat();
     assert!(child.status.success(), "{}: {printed}", child.status);
 }
 
 #[test]
-#[ignore = "run by huge_grammar_repetitions_are_refused, which limits what it can eat"]
+#[ignore = "run by huge_grammar_repetitions_are_refused, which limits its memory"]
 fn child_tries_huge_repetitions() {
     let _guard = loaded(json!({}));
     for grammar in [

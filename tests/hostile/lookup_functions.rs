@@ -60,7 +60,7 @@ fn lookup_functions_accept_tokens_without_a_model() {
         &[4, 1, -1, -1, 1, 2, 1],
     ];
     let expected = bytes(&expected.concat());
-    assert_eq!(fs::read(path("a")).expect("it was written"), expected);
+    assert_eq!(fs::read(path("a")).expect("the file was written"), expected);
     for (key, value) in
         [("n_tokens", 9), ("n_ngrams", 5), ("n_continuations", 6), ("n_observations", 7), ("size", expected.len())]
     {
@@ -80,7 +80,7 @@ fn lookup_functions_accept_tokens_without_a_model() {
     // The output of a merge may be one of its inputs.
     let answer = done("lookup_merge", &json!({"inputs": [path("a"), path("a")], "output": path("a")}));
     assert_eq!((answer["n_inputs"].as_u64(), answer["n_observations"].as_u64()), (Some(2), Some(14)));
-    let merged = fs::read(path("a")).expect("it was written");
+    let merged = fs::read(path("a")).expect("the file was written");
     assert_eq!(merged.get(..36), Some(bytes(&[1, 2, -1, -1, 2, 3, 4, 4, 2]).as_slice()));
 
     // 1 2 3 4 three times in one chunk, as in the test of ngram::stats.
@@ -94,7 +94,7 @@ fn lookup_functions_accept_tokens_without_a_model() {
     assert_eq!(answer["by_size"][3], json!([{"n_drafted": 1, "n_accept": 1}, {"n_drafted": 2, "n_accept": 2}]));
     assert_eq!(answer["by_level"]["context"], json!({"n_drafted": 4, "n_accept": 4}));
     assert!(answer["warnings"][0].as_str().is_some_and(|warning| warning.contains("none: ")), "{answer}");
-    let plot = fs::read_to_string(path("plot.svg")).expect("it was written");
+    let plot = fs::read_to_string(path("plot.svg")).expect("the file was written");
     assert!(plot.starts_with("<svg") && plot.ends_with("</svg>\n") && plot.contains("4 of 4 accepted"), "{plot}");
     // A static cache with n-grams that are not in the text.
     let request = json!({"tokens": [5, 1, 2, 3, 9, 9], "n_ctx": 5, "lookup_cache_static": path("a")});
@@ -125,7 +125,7 @@ fn lookup_functions_need_a_model_for_text() {
         request["output"] = json!(path("cache"));
         let created = done("lookup_create", &request);
         assert_eq!(created["n_tokens"].as_u64(), ids.as_array().map(|ids| ids.len() as u64), "{created}");
-        let file = fs::read(path("cache")).expect("it was written");
+        let file = fs::read(path("cache")).expect("the file was written");
         request.as_object_mut().expect("an object").remove("output");
         request["n_ctx"] = json!(256);
         request["lookup_cache_static"] = json!(path("cache"));

@@ -107,7 +107,7 @@ fn status_shows_a_request_that_has_just_started() {
         assert_eq!(
             call("async_completion_poll", &json!({"id": id}))["finished"],
             false,
-            "it is not told before the end"
+            "results are reported only at the end"
         );
     }
     last_update("async_completion", id);

@@ -15,13 +15,13 @@ const EXITED: i32 = 42;
 
 /// Runs one of the ignored tests below in a child process.
 fn alone(name: &str, how: &str) -> Output {
-    Command::new(std::env::current_exe().expect("a test has a path"))
+    Command::new(std::env::current_exe().expect("the test binary has a path"))
         .args(["--exact", &format!("process::{name}"), "--include-ignored", "--nocapture"])
         .env("FOREDRAFT_HOSTILE_PROCESS", how)
         // Freed memory is overwritten, so that a read after free fails.
         .env("MALLOC_PERTURB_", "165")
         .output()
-        .expect("a test can be started")
+        .expect("the child starts")
 }
 
 #[test]

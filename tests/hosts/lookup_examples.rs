@@ -32,7 +32,7 @@ fn lookup_programs_create_merge_and_measure_a_cache() {
     };
 
     let created = run(with_text("lookup_create").arg("-o").arg(path("once")), "");
-    let size = fs::metadata(path("once")).expect("it was written").len() as f64;
+    let size = fs::metadata(path("once")).expect("the file was written").len() as f64;
     let (ngrams, pairs) = (number(&created, "n-grams"), number(&created, "continuations"));
     assert_eq!(size, 20.0 * ngrams + 8.0 * pairs, "{created}");
     let merged = run(program("lookup_merge").args(["once", "once", "twice"].map(path)), "");
@@ -40,7 +40,7 @@ fn lookup_programs_create_merge_and_measure_a_cache() {
     assert_eq!(number(&merged, "inputs"), 2.0);
     // The counts are doubled, and the size is the same.
     assert_ne!(fs::read(path("once")).expect("written"), fs::read(path("twice")).expect("written"));
-    assert_eq!(fs::metadata(path("twice")).expect("it was written").len() as f64, size);
+    assert_eq!(fs::metadata(path("twice")).expect("the file was written").len() as f64, size);
 
     let stats = |cache: &str, more: &[&str]| {
         let mut command = with_text("lookup_stats");
@@ -54,7 +54,7 @@ fn lookup_programs_create_merge_and_measure_a_cache() {
     let rate = 100.0 * number(&once, "n_accept") / number(&once, "n_drafted");
     assert!((number(&once, "accept ") - rate).abs() < 1e-3, "{once}");
     assert_eq!(number(&once, "n_predict") % 128.0, 0.0);
-    let svg = fs::read_to_string(plot).expect("it was written");
+    let svg = fs::read_to_string(plot).expect("the file was written");
     assert!(svg.starts_with("<svg") && svg.contains("by position in the draft"));
     // One occurrence is below the thresholds, two are not.
     assert!(number(&stats("twice", &[]), "n_accept") > number(&once, "n_accept"), "{once}");

@@ -79,6 +79,6 @@ fn readme_example_in_node_runs() {
         let beside = Path::new("examples").join("readme_hello.mjs");
         std::fs::copy(file, root().join(&beside)).expect("examples/ is writable");
         prints(Command::new("node").arg(&beside));
-        std::fs::remove_file(root().join(beside)).expect("it was written above");
+        std::fs::remove_file(root().join(beside)).expect("the file was written above");
     }
 }

@@ -54,7 +54,7 @@ fn loaded_session_decodes_only_new_tokens() {
         let answer = complete(&system, Speculative, &with(&first, steady()));
         let saved = save(&system, 0, &path).expect("saved");
         assert_eq!(saved["n_saved"], n_past(&system, 0), "{saved}");
-        assert_eq!(saved["n_written"], std::fs::metadata(&path).expect("it is there").len(), "{saved}");
+        assert_eq!(saved["n_written"], std::fs::metadata(&path).expect("the file exists").len(), "{saved}");
         assert!(saved["n_saved_draft"].as_u64() > Some(150), "{saved}");
         let prompt = long_prompt() + answer["content"].as_str().expect("content") + "\nOnce upon a time";
         let second = request(&prompt);
@@ -237,7 +237,7 @@ fn damaged_session_files_are_refused_and_the_slot_is_unchanged() {
     let system = start(json!({"n_ctx": 512}));
     let first = complete(&system, Speculative, &with(&request(&long_prompt()), steady()));
     save(&system, 0, &path).expect("saved");
-    let whole = std::fs::read(&path).expect("it is there");
+    let whole = std::fs::read(&path).expect("the file exists");
     for n in 0..60 {
         let mut bytes = whole.clone();
         let at = n * n * n * 31 % bytes.len();
@@ -250,7 +250,7 @@ fn damaged_session_files_are_refused_and_the_slot_is_unchanged() {
     }
     assert_eq!(save(&system, 0, &damaged).map(|saved| saved["n_written"].clone()).ok(), Some(json!(whole.len())));
     assert!(
-        std::fs::read(&damaged).expect("it is there") == whole,
+        std::fs::read(&damaged).expect("the file exists") == whole,
         "the file is replaced by what the slot still holds"
     );
     let again = complete(&system, Completion, &request(&long_prompt()));
@@ -277,7 +277,7 @@ fn damaged_states_with_valid_checksums_are_handled_safely() {
     let prompt = request("Once upon a time there was a child named Tom.");
     let first = complete(&system, Speculative, &with(&prompt, steady()));
     save(&system, 0, &path).expect("saved");
-    let whole = std::fs::read(&path).expect("it is there");
+    let whole = std::fs::read(&path).expect("the file exists");
     let sections = sections(&whole);
     assert_eq!(sections.len(), 7);
     let mut refusals = 0;

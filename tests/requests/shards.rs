@@ -85,7 +85,7 @@ fn first_shard_loads_the_whole_model() {
     drop(several);
     let load = || of(&json!(first)).with_server(|server| server.session_load(command.as_bytes()));
     load().expect("a session of the same model");
-    let mut bytes = std::fs::read(second(&first)).expect("it is there");
+    let mut bytes = std::fs::read(second(&first)).expect("the file exists");
     let half = bytes.len() / 2;
     bytes[half..].iter_mut().for_each(|byte| *byte ^= 1);
     std::fs::write(second(&first), bytes).expect("target/ is writable");
@@ -101,7 +101,7 @@ fn every_shard_is_validated() {
     std::fs::write(second(&first), b"nothing").expect("target/ is writable");
     let error = refused(&first);
     assert!(error.contains("00002-of-00002") && error.contains("is not a GGUF file"), "{error}");
-    std::fs::remove_file(second(&first)).expect("it is there");
+    std::fs::remove_file(second(&first)).expect("the file exists");
     let error = refused(&first);
     assert!(error.contains("00002-of-00002"), "{error}");
 }

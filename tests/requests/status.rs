@@ -87,7 +87,7 @@ fn status_compares_the_draft_with_its_target() {
     let path = std::env::temp_dir().join(format!("foredraft-status-{}.gguf", std::process::id()));
     std::fs::write(&path, &file.bytes).expect("a file");
     let other_end = draft(path.to_str().expect("a path"));
-    std::fs::remove_file(path).expect("it is there");
+    std::fs::remove_file(path).expect("the file exists");
     assert_eq!((&other_end["bos_matches"], &other_end["eos_matches"]), (&json!(true), &json!(false)), "{other_end}");
 }
 

@@ -12,7 +12,7 @@ pub fn root() -> &'static Path {
 
 /// The folder of the shared library that cargo built with the tests.
 pub fn library_folder() -> PathBuf {
-    let program = std::env::current_exe().expect("a test has a path");
+    let program = std::env::current_exe().expect("the test binary has a path");
     let folder = program.parent().expect("a file lies in a folder").to_owned();
     assert!(folder.join("libforedraft.so").is_file(), "no libforedraft.so in {}", folder.display());
     folder
