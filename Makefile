@@ -69,14 +69,14 @@ templates: setup-build
 
 # Some 800,000 short requests, a quarter of an hour and more on two cores; FOREDRAFT_CONTINUATIONS=4000 for two minutes, with less the test would see too little.
 exactness: setup-build
-	$(ENV) cargo test --release --lib -- --ignored script_tests::laws
+	$(ENV) cargo test --release --lib -- --ignored fake_backend_tests::distribution
 	$(ENV) cargo test --release --test exactness -- --ignored --nocapture distribution::
 
 inflate:
 	@scripts/inflate.sh $(ARGS)
 
 header: setup-build
-	$(ENV) UPDATE_HEADER=1 cargo test --release --test hosts the_headers_are
+	$(ENV) UPDATE_HEADER=1 cargo test --release --test hosts headers_match_cbindgen_output
 
 portable: setup-build
 	$(ENV) scripts/portable.sh

@@ -1,19 +1,19 @@
-//! A GGUF file's parts, as far as spoiling one needs them.
+//! Locates the parts of a GGUF file, so that tests can change or damage them.
 
 use std::ops::Range;
 
-/// A model file and where its header's parts are.
+/// A model file, with the positions of its header's parts.
 pub struct Gguf {
     pub bytes: Vec<u8>,
     pub entries: Vec<Entry>,
-    /// The descriptions of the tensors; what follows is their data.
+    /// The tensor infos; the tensor data follows.
     pub tensors: Range<usize>,
 }
 
-/// A key of the header.
+/// A key-value pair of the header.
 pub struct Entry {
     pub key: String,
-    /// Its value, without the type.
+    /// Position of the value, without its type.
     pub value: Range<usize>,
 }
 
@@ -44,14 +44,14 @@ impl Gguf {
         self.entries.iter().find(|entry| entry.key == key).unwrap_or_else(|| panic!("{key}")).value.clone()
     }
 
-    /// The file with other bytes from `at` on.
+    /// The file's bytes with `bytes` written over those at `at`.
     pub fn with(&self, at: usize, bytes: &[u8]) -> Vec<u8> {
         let mut file = self.bytes.clone();
         file[at..at + bytes.len()].copy_from_slice(bytes);
         file
     }
 
-    /// Where the texts of the tokens are.
+    /// Positions of the tokens' texts.
     pub fn tokens(&self) -> Vec<Range<usize>> {
         let value = self.value("tokenizer.ggml.tokens");
         let mut reader = Reader { bytes: &self.bytes, at: value.start + 4 };

@@ -1,15 +1,15 @@
-//! Our drafter for multi-token prediction against llama.cpp's own loop (`draft-mtp`), through the crate's binding of it.
+//! The MTP drafter makes the same drafts as llama.cpp's own `draft-mtp`, called through the crate's binding.
 
-use crate::common::tiny::Guess;
-use crate::common::{complete, start, tiny};
+use crate::common::tiny_models::MtpInput;
+use crate::common::{complete, start, tiny_models};
 use foredraft::api::Endpoint::Speculative;
 use llama_cpp_sys_2 as sys;
 use serde_json::json;
 
 const N_MAX: usize = 3;
 
-/// llama.cpp's target, its layers for multi-token prediction, and its loop over both.
-struct Theirs {
+/// llama.cpp's target context, MTP context and speculation.
+struct LlamaCpp {
     model: *mut sys::llama_model,
     target: *mut sys::llama_context,
     layers: *mut sys::llama_context,
@@ -17,10 +17,10 @@ struct Theirs {
     n_vocab: usize,
 }
 
-impl Theirs {
-    fn load(path: &str) -> Theirs {
+impl LlamaCpp {
+    fn load(path: &str) -> LlamaCpp {
         let path = std::ffi::CString::new(path).expect("no NUL");
-        // SAFETY: llama.cpp's own order of things; all pointers live until `drop`.
+        // SAFETY: calls in the order that llama.cpp documents; all pointers live until `drop`.
         unsafe {
             sys::llama_backend_init();
             let params = sys::llama_model_params { load_mtp: true, ..sys::llama_model_default_params() };
@@ -46,16 +46,16 @@ impl Theirs {
             let speculative = sys::llama_rs_mtp_speculative_init(target, layers, N_MAX as i32, 0, 0.0);
             assert!(!speculative.is_null());
             let n_vocab = sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(model)) as usize;
-            Theirs { model, target, layers, speculative, n_vocab }
+            LlamaCpp { model, target, layers, speculative, n_vocab }
         }
     }
 
-    /// Evaluates `tokens` in both contexts, of which they become the end. Returns what the target says after each.
-    fn evaluate(&mut self, tokens: &[i32], from: usize) -> Vec<i32> {
+    /// Decodes `tokens` in both contexts at position `from`. Returns the target's greedy token after each.
+    fn decode(&mut self, tokens: &[i32], from: usize) -> Vec<i32> {
         let mut tokens = tokens.to_vec();
         let count = tokens.len();
         let mut positions: Vec<i32> = (from..from + count).map(|at| at as i32).collect();
-        // As llama-server does, of a prompt's last token, and of every drafted one.
+        // Logits as in llama-server: for the prompt's last token, and for every drafted one.
         let output = |index| i8::from(count <= 1 + N_MAX || index + 1 == count);
         let (mut counts, mut outputs, mut zero) = (vec![1; count], (0..count).map(output).collect::<Vec<_>>(), 0);
         let mut ids = vec![&raw mut zero; count];
@@ -68,7 +68,7 @@ impl Theirs {
             seq_id: ids.as_mut_ptr(),
             logits: outputs.as_mut_ptr(),
         };
-        // SAFETY: the lists have the length given, and rows of logits that of the vocabulary.
+        // SAFETY: the lists have the given lengths, and a row of logits has the vocabulary's.
         unsafe {
             for context in [self.target, self.layers] {
                 assert!(sys::llama_memory_seq_rm(sys::llama_get_memory(context), 0, from as i32, -1));
@@ -86,7 +86,7 @@ impl Theirs {
         let (mut draft, mut count) = ([0; N_MAX], 0);
         // SAFETY: as above.
         let status = unsafe {
-            // As llama-server does, of what was rejected.
+            // As in llama-server, rejected tokens are removed.
             assert!(sys::llama_memory_seq_rm(sys::llama_get_memory(self.layers), 0, before.len() as i32, -1));
             sys::llama_rs_mtp_speculative_draft(
                 self.speculative,
@@ -103,19 +103,19 @@ impl Theirs {
         draft[..count].to_vec()
     }
 
-    /// Writes greedily. Returns the tokens and, for each step, how many were drafted and how many of those right.
+    /// Generates greedily. Returns the tokens, and the drafted and accepted tokens of each step.
     fn write(&mut self, prompt: &[i32], n_predict: usize) -> (Vec<i32>, Vec<(usize, usize)>) {
         let mut context = prompt.to_vec();
         // SAFETY: as above.
         assert_eq!(unsafe { sys::llama_rs_mtp_speculative_begin(self.speculative, prompt.as_ptr(), prompt.len()) }, 0);
-        let said = self.evaluate(prompt, 0);
+        let said = self.decode(prompt, 0);
         context.extend(said.last());
         let mut steps = Vec::new();
         while context.len() < prompt.len() + n_predict {
             let mut draft = self.draft(&context);
             draft.truncate(prompt.len() + n_predict - context.len() - 1);
             let last = context.len() - 1;
-            let said = self.evaluate(&[&context[last..], &draft].concat(), last);
+            let said = self.decode(&[&context[last..], &draft].concat(), last);
             let accepted = said.iter().zip(&draft).take_while(|(said, drafted)| said == drafted).count();
             // SAFETY: as above.
             let status = unsafe { sys::llama_rs_mtp_speculative_accept(self.speculative, accepted as u16) };
@@ -127,7 +127,7 @@ impl Theirs {
     }
 }
 
-/// The first of the largest.
+/// The index of the first largest value.
 fn largest(logits: &[f32]) -> i32 {
     let mut best = 0;
     for (index, logit) in logits.iter().enumerate() {
@@ -138,9 +138,9 @@ fn largest(logits: &[f32]) -> i32 {
     best as i32
 }
 
-impl Drop for Theirs {
+impl Drop for LlamaCpp {
     fn drop(&mut self) {
-        // SAFETY: in this order nothing refers to what is gone.
+        // SAFETY: freed in this order, no object refers to one that is gone.
         unsafe {
             sys::llama_rs_mtp_speculative_free(self.speculative);
             sys::llama_free(self.layers);
@@ -151,17 +151,17 @@ impl Drop for Theirs {
 }
 
 #[test]
-fn drafts_are_those_of_llama_cpp() {
+fn drafts_match_llama_cpp() {
     let models = [
-        tiny::mtp(Guess::Token, 0.4),
-        tiny::mtp(Guess::Hidden, 0.2),
-        tiny::mtp(Guess::Nothing, 0.4),
-        tiny::mtp_layers(),
+        tiny_models::mtp(MtpInput::Token, 0.4),
+        tiny_models::mtp(MtpInput::Hidden, 0.2),
+        tiny_models::mtp(MtpInput::Random, 0.4),
+        tiny_models::mtp_layers(),
     ];
     for model in models {
         let speculative = json!({"type": "mtp", "adaptive": false, "n_max": N_MAX});
         let system = start(json!({"model": model, "model_draft": null, "n_ctx": 1024, "speculative": speculative}));
-        let mut theirs = Theirs::load(&model);
+        let mut theirs = LlamaCpp::load(&model);
         for seed in 0..5 {
             let prompt: Vec<i32> =
                 (0..20 + 8 * seed).map(|index| 300 + (seed * 7919 + index * index * 31) % 1000).collect();

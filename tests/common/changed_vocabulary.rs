@@ -1,14 +1,14 @@
-//! The shipped models with other vocabularies: the same weights, and the rows of their tokens in another order.
+//! Writes the shipped models with a changed vocabulary: the same weights, with the token rows reordered or left out.
 
 use std::collections::{HashMap, HashSet};
 
 use super::gguf::Gguf;
-use super::tiny::{place, put_string};
+use super::tiny_models::{put_string, write_file};
 
-/// A shipped model whose vocabulary is being changed.
-pub struct Changed {
+/// A shipped model with the vocabulary it is to be written with.
+pub struct ChangedVocabulary {
     file: Gguf,
-    /// Text, kind as llama.cpp numbers it, and row in the shipped model.
+    /// Text, token type as llama.cpp numbers it, and row in the shipped model.
     tokens: Vec<(String, u32, usize)>,
     merges: Vec<(String, String)>,
     is_spm: bool,
@@ -18,7 +18,7 @@ fn number(bytes: &[u8]) -> usize {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
 }
 
-/// A list's header: the kind of its items, and how many there are.
+/// The header of a GGUF array: item type and length.
 fn list(kind: u32, len: usize) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &(len as u64).to_le_bytes()].concat()
 }
@@ -34,7 +34,7 @@ fn strings(bytes: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// GPT-2's letters for the 256 bytes, and what they stand for.
+/// GPT-2's characters for the 256 bytes, with the byte each stands for.
 fn letters() -> HashMap<char, u8> {
     let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut others = 256..;
@@ -42,9 +42,9 @@ fn letters() -> HashMap<char, u8> {
     (0..=255).map(|byte| (code(byte).and_then(char::from_u32).expect("a letter"), byte)).collect()
 }
 
-impl Changed {
-    /// `name`: `target` or `draft`.
-    pub fn new(name: &str) -> Changed {
+impl ChangedVocabulary {
+    /// Reads a shipped model: `target` or `draft`.
+    pub fn new(name: &str) -> ChangedVocabulary {
         let file = Gguf::read(&super::model(name));
         let value = |key: &str| &file.bytes[file.value(&format!("tokenizer.ggml.{key}"))];
         let kinds = value("token_type")[12..].chunks(4).map(|kind| number(kind) as u32);
@@ -52,19 +52,19 @@ impl Changed {
         let tokens = tokens.map(|(row, (text, kind))| (text, kind, row)).collect();
         let merges = strings(value("merges")).into_iter();
         let merges = merges.map(|merge| merge.split_once(' ').map(|(a, b)| (a.into(), b.into())).expect("two parts"));
-        Changed { merges: merges.collect(), file, tokens, is_spm: false }
+        ChangedVocabulary { merges: merges.collect(), file, tokens, is_spm: false }
     }
 
-    /// The same tokens under other numbers.
-    pub fn shuffled(mut self) -> Changed {
+    /// Gives the same tokens other ids.
+    pub fn shuffled(mut self) -> ChangedVocabulary {
         let n = self.tokens.len();
-        // 7 and the number of tokens have no common divisor.
+        // 7 and the number of tokens are coprime, so this is a permutation.
         self.tokens = (0..n).map(|index| self.tokens[(index * 7 + 3) % n].clone()).collect();
         self
     }
 
-    /// Without every `nth` of the tokens that were merged, and those made of it: what they were must be spelled.
-    pub fn without_every(mut self, nth: usize) -> Changed {
+    /// Drops every `nth` merge and all tokens built from it, so that these must be spelled with shorter tokens.
+    pub fn without_every(mut self, nth: usize) -> ChangedVocabulary {
         let mut gone: HashSet<String> = HashSet::new();
         let mut count = 0;
         self.merges.retain(|(a, b)| {
@@ -79,8 +79,8 @@ impl Changed {
         self
     }
 
-    /// As a SentencePiece vocabulary, which puts a space before every text.
-    pub fn sentence_piece(mut self) -> Changed {
+    /// Converts it to a SentencePiece vocabulary, which adds a space before every text.
+    pub fn sentence_piece(mut self) -> ChangedVocabulary {
         let letters = letters();
         self.is_spm = true;
         self.tokens.retain_mut(|(text, kind, _)| {
@@ -98,7 +98,7 @@ impl Changed {
         self
     }
 
-    /// Writes the model, and returns its path.
+    /// Writes the model and returns its path.
     pub fn write(&self, name: &str) -> String {
         let mut entries = Vec::new();
         let mut count = 0_u64;
@@ -141,7 +141,7 @@ impl Changed {
         }
         if self.is_spm {
             let mut scores = list(6, n);
-            // Those merged first were numbered first.
+            // Tokens with lower ids were merged earlier, so they score higher.
             self.tokens.iter().for_each(|(.., row)| scores.extend((-(*row as f32)).to_le_bytes()));
             put("tokenizer.ggml.scores", 9, &scores);
         }
@@ -194,6 +194,6 @@ impl Changed {
         let mut file = [b"GGUF".as_slice(), &counts.concat(), entries, &infos].concat();
         file.resize(file.len().next_multiple_of(32), 0);
         file.extend(data);
-        place(&format!("other-{name}"), file)
+        write_file(&format!("other-{name}"), file)
     }
 }

@@ -1,4 +1,4 @@
-//! The layers' context and the drafter on it, called as no engine would.
+//! The context of the MTP layers and the drafter on it, with calls that the engine never makes.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use foredraft::sampling::{self, Sampler};
 use foredraft::speculative::{Draft, DraftRequest, Drafter, Evaluated, Mtp, Settings, StopPolicy};
 
 use crate::common;
-use crate::common::tiny::{self, Guess};
+use crate::common::tiny_models::{self, MtpInput};
 
-/// A target, the context of its layers, and what both were made with.
+/// A target's context and the context of its MTP layers.
 fn contexts(path: &str) -> (Context, Context) {
     let threads = Arc::new(ThreadPool::new(1).expect("threads"));
     let params = ModelParams { mtp: true, ..ModelParams::new(path) };
@@ -28,10 +28,10 @@ fn contexts(path: &str) -> (Context, Context) {
     (target, Context::mtp(&model, &params, &threads, &interrupt).expect("it fits"))
 }
 
-/// llama.cpp reads beyond the end, asserts or gives what was there before on most of these.
+/// On most of these calls llama.cpp reads out of bounds, asserts, or returns stale values.
 #[test]
-fn impossible_calls_of_a_context_are_refused() {
-    for path in [tiny::mtp(Guess::Token, 0.4), tiny::mtp_layers()] {
+fn mtp_context_refuses_invalid_calls() {
+    for path in [tiny_models::mtp(MtpInput::Token, 0.4), tiny_models::mtp_layers()] {
         let (mut target, mut layers) = contexts(&path);
         let (n_layers, n_hidden) = (target.model().n_mtp_layers(), layers.n_hidden());
         assert_eq!(n_hidden, 32);
@@ -46,11 +46,11 @@ fn impossible_calls_of_a_context_are_refused() {
         for (count, states) in [(1, 0), (1, 31), (1, 33), (3, 32), (0, 0), (0, 32), (65, 65 * 32)] {
             assert!(matches!(layers.decode(&batch(count, states)), Err(DecodeError::Failed(_))), "{count} {states}");
         }
-        assert!(matches!(target.decode(&batch(2, 64)), Err(DecodeError::Failed(_))), "a target takes none");
-        assert!(layers.hidden(0).is_none() && target.hidden(0).is_none(), "nothing is evaluated");
-        layers.decode(&batch(4, 4 * 32)).expect("evaluated");
+        assert!(matches!(target.decode(&batch(2, 64)), Err(DecodeError::Failed(_))), "a target takes no hidden states");
+        assert!(layers.hidden(0).is_none() && target.hidden(0).is_none(), "nothing has been decoded");
+        layers.decode(&batch(4, 4 * 32)).expect("decoded");
         let there: Vec<bool> = [0, 1, 2, 3, 4, usize::MAX].iter().map(|at| layers.hidden(*at).is_some()).collect();
-        assert_eq!(there, [false, true, false, true, false, false], "of tokens with logits");
+        assert_eq!(there, [false, true, false, true, false, false], "only tokens with logits have hidden states");
         assert_ne!(layers.hidden(1).map(<[f32]>::to_vec), layers.hidden(3).map(<[f32]>::to_vec));
         for layer in [n_layers, n_layers + 1, usize::MAX] {
             assert!(!layers.set_mtp_layer(layer) && !target.set_mtp_layer(0));
@@ -58,44 +58,52 @@ fn impossible_calls_of_a_context_are_refused() {
         for layer in 0..n_layers {
             layers.truncate(0, 0);
             assert!(layers.set_mtp_layer(layer));
-            layers.decode(&batch(4, 4 * 32)).expect("evaluated");
+            layers.decode(&batch(4, 4 * 32)).expect("decoded");
         }
 
-        target.decode(&batch(4, 0)).expect("evaluated");
-        assert!(target.hidden(1).is_none(), "they were not asked for");
+        target.decode(&batch(4, 0)).expect("decoded");
+        assert!(target.hidden(1).is_none(), "hidden states were not requested");
         target.keep_hidden(true);
-        assert!(target.hidden(1).is_none(), "nor by the last evaluation");
+        assert!(target.hidden(1).is_none(), "they were not requested for the last decode either");
         target.truncate(0, 0);
-        target.decode(&batch(40, 0)).expect("evaluated");
+        target.decode(&batch(40, 0)).expect("decoded");
         let there = [0, 1, 39, 40, usize::MAX].map(|at| target.hidden(at).is_some());
-        assert_eq!(there, [true, true, true, false, false], "of all tokens");
+        assert_eq!(there, [true, true, true, false, false], "all tokens have hidden states");
         let before: Vec<f32> = target.logits(39).expect("logits").to_vec();
         target.keep_hidden(false);
-        assert!(target.hidden(0).is_some(), "those of the last evaluation stay");
+        assert!(target.hidden(0).is_some(), "hidden states of the last decode stay available");
         target.truncate(0, 0);
-        target.decode(&batch(40, 0)).expect("evaluated");
+        target.decode(&batch(40, 0)).expect("decoded");
         assert!(target.hidden(0).is_none());
         assert_eq!(target.logits(39).expect("logits"), before, "the logits are the same, to the last bit");
-        assert!(matches!(target.decode(&batch(40, 0)), Err(DecodeError::Failed(_))), "positions that are taken");
+        assert!(
+            matches!(target.decode(&batch(40, 0)), Err(DecodeError::Failed(_))),
+            "the positions are already occupied"
+        );
         assert!(target.hidden(0).is_none());
-        assert_eq!(layers.proves_moves(), n_layers == 1, "{path} where every layer has a window, llama.cpp cannot");
-        assert!(layers.decode(&batch(4, 4 * 32)).is_ok(), "and works afterwards");
+        assert_eq!(
+            layers.proves_moves(),
+            n_layers == 1,
+            "{path}: llama.cpp cannot move cells if every layer has a sliding window"
+        );
+        assert!(layers.decode(&batch(4, 4 * 32)).is_ok(), "the context still works");
         target.truncate(0, 0);
-        target.prove_hidden().expect("it can");
+        target.prove_hidden().expect("hidden states are available");
     }
     let plain = Arc::new(Model::load(&ModelParams::new(common::model("draft")), |_| true).expect("it loads"));
     let threads = Arc::new(ThreadPool::new(1).expect("threads"));
     let why = Context::mtp(&plain, &ContextParams::default(), &threads, &Arc::new(Interrupt::default()));
-    assert!(why.expect_err("it has none").message().contains("no layers"));
-    // Loaded without them.
-    let model = Arc::new(Model::load(&ModelParams::new(tiny::mtp(Guess::Token, 0.4)), |_| true).expect("it loads"));
+    assert!(why.expect_err("the model has no MTP layers").message().contains("no layers"));
+    // A model loaded without its MTP layers.
+    let model =
+        Arc::new(Model::load(&ModelParams::new(tiny_models::mtp(MtpInput::Token, 0.4)), |_| true).expect("it loads"));
     assert!(Context::mtp(&model, &ContextParams::default(), &threads, &Arc::new(Interrupt::default())).is_err());
 }
 
-/// Random calls in any order, with arguments that fit and others.
+/// Makes random calls in random order, with valid and invalid arguments.
 #[test]
-fn a_drafter_survives_every_order_of_calls() {
-    for path in [tiny::mtp(Guess::Token, 0.4), tiny::mtp_layers()] {
+fn mtp_drafter_survives_calls_in_any_order() {
+    for path in [tiny_models::mtp(MtpInput::Token, 0.4), tiny_models::mtp_layers()] {
         let (mut target, layers) = contexts(&path);
         let vocab = Arc::clone(target.model());
         let mut drafter = Mtp::new(layers, 2);
@@ -120,7 +128,7 @@ fn a_drafter_survives_every_order_of_calls() {
                 5 => context.truncate(below(context.len() + 1)),
                 6 => context.extend((0..below(40)).map(|_| 300 + below(1000) as Token)),
                 7 => {
-                    // An evaluation of the target, of which it is told the truth or not.
+                    // Decode with the target, and report it to the drafter correctly or not.
                     let count = 1 + below(60);
                     target.truncate(0, 0);
                     target.keep_hidden(below(4) > 0);
@@ -128,7 +136,7 @@ fn a_drafter_survives_every_order_of_calls() {
                     for position in 0..count {
                         batch.push(300 + below(9) as Token, position, 0, true);
                     }
-                    target.decode(&batch).expect("evaluated");
+                    target.decode(&batch).expect("decoded");
                     context.truncate(300);
                     let from = if below(3) > 0 { context.len().saturating_sub(count) } else { below(400) };
                     let first = if below(3) > 0 { 0 } else { below(70) };

@@ -1,29 +1,29 @@
-//! Models whose memory cannot be cut back: recurrent ones, hybrids, and sliding windows in a small cache. What is reused
-//! of earlier prompts changes no text.
+//! Models whose memory cannot be truncated: recurrent models, hybrids, and sliding windows in a small cache. Prompt reuse,
+//! speculation, cancels and sessions do not change their output.
 
-use crate::common::{complete, drain, n, start, submit, text, tiny, tokens, with};
+use crate::common::{complete, drain, n, start, submit, text, tiny_models, tokens, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
 
-/// Each kind, with what its `init` needs.
+/// Each kind of model, with its `init` keys.
 fn kinds() -> [(&'static str, Value); 4] {
-    let window = tiny::sliding_window();
+    let window = tiny_models::sliding_window();
     [
-        ("recurrent", json!({"model": tiny::recurrent()})),
-        ("hybrid", json!({"model": tiny::hybrid()})),
+        ("recurrent", json!({"model": tiny_models::recurrent()})),
+        ("hybrid", json!({"model": tiny_models::hybrid()})),
         ("sliding window", json!({"model": window, "swa_full": false})),
         ("sliding window, full cache", json!({"model": window})),
     ]
 }
 
-/// Small batches, which are all computed in the same way, to the last bit.
+/// Loads a model with small batches, whose logits do not depend on the batch size.
 fn load(init: &Value, more: Value) -> System {
     let base = json!({"model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32});
     start(with(&with(&base, init.clone()), more))
 }
 
-/// At this temperature, whatever differs in the logits soon differs in the text.
+/// At this temperature any difference in the logits soon changes the output.
 fn request(prompt: &[usize]) -> Value {
     json!({
         "prompt": prompt, "n_predict": 40, "temperature": 1.5, "top_k": 0, "top_p": 1, "seed": 8, "ignore_eos": true,
@@ -36,24 +36,24 @@ fn cold(system: &System, prompt: &[usize]) -> Value {
 }
 
 #[test]
-fn what_is_reused_changes_no_text() {
+fn prompt_reuse_does_not_change_output() {
     for (kind, init) in kinds() {
         let system = load(&init, json!({}));
-        // Longer than the smallest cache that llama.cpp makes for a window, 256 cells.
+        // Longer than the smallest cache that llama.cpp creates for a sliding window, 256 cells.
         let base = tokens(1, 450);
         let answer = cold(&system, &base);
         let other = cold(&system, &[&base[..449], &[777]].concat());
-        assert_ne!(answer["tokens"], other["tokens"], "{kind}: the text depends on the prompt's end");
+        assert_ne!(answer["tokens"], other["tokens"], "{kind}: the output must depend on the prompt's last token");
         let other = cold(&system, &[&base[..447], &[777], &base[448..]].concat());
-        assert_ne!(answer["tokens"], other["tokens"], "{kind}: and on what is before it");
+        assert_ne!(answer["tokens"], other["tokens"], "{kind}: and on the tokens before it");
         let said: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
         let prompts: [(&str, Vec<usize>, usize); 6] = [
-            ("the same again", base.clone(), 449),
-            ("goes on", [base.as_slice(), &said, &tokens(2, 30)].concat(), 480),
-            ("goes on in another way", [base.as_slice(), &said[..9], &tokens(3, 30)].concat(), 449),
-            ("another end", [&base[..320], &tokens(4, 40)].concat(), 200),
-            ("another beginning", tokens(5, 100), 0),
-            ("a part", base[..140].to_vec(), 60),
+            ("the same prompt", base.clone(), 449),
+            ("the prompt and its output, continued", [base.as_slice(), &said, &tokens(2, 30)].concat(), 480),
+            ("continued after part of the output", [base.as_slice(), &said[..9], &tokens(3, 30)].concat(), 449),
+            ("a shared beginning", [&base[..320], &tokens(4, 40)].concat(), 200),
+            ("an unrelated prompt", tokens(5, 100), 0),
+            ("a prefix of the prompt", base[..140].to_vec(), 60),
         ];
         for (name, prompt, least) in prompts {
             let expected = cold(&system, &prompt);
@@ -70,9 +70,9 @@ fn what_is_reused_changes_no_text() {
 }
 
 #[test]
-fn speculation_is_right_or_off_with_the_reason() {
+fn speculation_is_exact_or_disabled_with_a_reason() {
     for (kind, init) in kinds() {
-        // The model drafts for itself, which it does well.
+        // The model is its own draft, so most drafts are right.
         let system = load(&with(&init, json!({"model_draft": init["model"]})), json!({"n_parallel": 2}));
         let prompt = tokens(6, 290);
         let expected = cold(&system, &prompt);
@@ -90,7 +90,7 @@ fn speculation_is_right_or_off_with_the_reason() {
                 assert_eq!(report["n_drafted"], 0);
             }
         }
-        // Several at once, with drafts of different lengths.
+        // Concurrent requests with drafts of different lengths.
         let ids = [2, 5].map(|n_max| {
             let more =
                 json!({"cache_prompt": false, "speculative": {"adaptive": false, "n_max": n_max, "verify": "match"}});
@@ -107,7 +107,7 @@ fn speculation_is_right_or_off_with_the_reason() {
 }
 
 #[test]
-fn cancels_next_door_leave_memories_whole() {
+fn cancelling_another_slot_keeps_recurrent_state_intact() {
     for (kind, init) in kinds() {
         let system = load(&init, json!({"n_parallel": 2}));
         let long = with(&request(&tokens(7, 260)), json!({"n_predict": 100, "cache_prompt": false, "id_slot": 0}));
@@ -127,10 +127,10 @@ fn cancels_next_door_leave_memories_whole() {
     }
 }
 
-/// llama.cpp exchanges the cells of states before it moves what is in them, also of those that are not evaluated; with one buffer
-/// for all whenever those that are have others between them.
+/// llama.cpp swaps recurrent state cells before it moves their contents, including cells of sequences that are not in the batch.
+/// With a unified cache it does so whenever other cells lie between those in the batch.
 #[test]
-fn cancels_all_around_leave_an_idle_memory_whole() {
+fn cancels_in_other_slots_keep_idle_recurrent_state_intact() {
     for (kind, init) in kinds() {
         let system = load(&init, json!({"n_parallel": 4, "kv_unified": true}));
         let on = |slot: usize, prompt: &[usize]| with(&request(prompt), json!({"id_slot": slot}));
@@ -138,12 +138,12 @@ fn cancels_all_around_leave_an_idle_memory_whole() {
         let next = [base.as_slice(), &tokens(8, 20)].concat();
         let expected = complete(&system, Completion, &with(&on(1, &next), json!({"cache_prompt": false})));
         for round in 0..40 {
-            // Each time others lie between others.
+            // Each time other sequences lie between those in the batch.
             let [idle, first, second, stopped] = [0, 1, 3, 2].map(|place| (place + round) % 4);
             complete(&system, Completion, &with(&on(idle, &base), json!({"n_predict": 1})));
             let fresh = |slot| with(&on(slot, &tokens(20 + slot, 30)), json!({"cache_prompt": false}));
             let ids = [first, second].map(|slot| submit(&system, Completion, &fresh(slot)));
-            // Each cancel stops what is being evaluated.
+            // Each cancel interrupts a running decode.
             while ids.iter().any(|id| crate::common::poll(&system, Completion, *id, 0)["finished"] != true) {
                 let other = with(&on(stopped, &tokens(9, 10)), json!({"cache_prompt": false}));
                 let other = submit(&system, Completion, &other);
@@ -158,7 +158,7 @@ fn cancels_all_around_leave_an_idle_memory_whole() {
 }
 
 #[test]
-fn sessions_of_such_models_go_on() {
+fn sessions_resume_on_models_without_rollback() {
     for (kind, init) in kinds() {
         let path =
             std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.session", kind.replace(' ', "-")));
@@ -178,7 +178,7 @@ fn sessions_of_such_models_go_on() {
         assert_eq!(answer["timings"]["prompt_n"], 1, "{kind}: {}", answer["timings"]);
         let tokens: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
         assert_eq!(tokens, said[15..], "{kind}");
-        // Back before its end, where the state alone cannot go.
+        // A prompt that ends before the session does, which a recurrent state cannot be rolled back to.
         let shorter = cold(&system, &prompt[..150]);
         system
             .with_server(|server| server.session_load(json!({"filename": path}).to_string().as_bytes()))
@@ -189,7 +189,7 @@ fn sessions_of_such_models_go_on() {
 }
 
 #[test]
-fn full_contexts_go_on() {
+fn generation_continues_past_a_full_context() {
     for (kind, init) in kinds() {
         let system = load(&init, json!({"n_ctx": 96}));
         let long = with(&request(&tokens(3, 60)), json!({"n_predict": 160, "cache_prompt": false}));
@@ -200,9 +200,9 @@ fn full_contexts_go_on() {
     }
 }
 
-/// Where a cut falls among the positions that the small cache still has, the window before it may lack its beginning.
+/// When the small cache still has a truncation point, it may have lost the beginning of the window before it.
 #[test]
-fn windows_that_are_lost_in_part_are_not_used() {
+fn partly_evicted_window_is_not_reused() {
     let (_, init) = kinds().into_iter().find(|(kind, _)| *kind == "sliding window").expect("it is one of them");
     let system = load(&init, json!({}));
     let (base, end) = (tokens(1, 450), tokens(2, 3));
@@ -220,18 +220,18 @@ fn windows_that_are_lost_in_part_are_not_used() {
             assert_eq!(logprobs.len(), 5, "{answer}");
             logprobs
         };
-        // The cells of a small cache lie in another order each time, and last bits depend on that.
+        // The cells of a small cache are ordered differently each time, which changes the last bits.
         let pairs = logprobs(&answer).into_iter().zip(logprobs(&expected));
         let largest = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(largest < 0.1, "{kept}: {largest} {}", answer["timings"]["cache_n"]);
         reused += n(&answer["timings"]["cache_n"]);
     }
-    assert!(reused > 40 * 100, "checkpoints are of use: {reused}");
+    assert!(reused > 40 * 100, "checkpoints must be reused: {reused}");
 }
 
-/// llama.cpp asserts on most of these, which would end the process.
+/// llama.cpp asserts on most of these calls, which would abort the process.
 #[test]
-fn impossible_calls_of_a_context_are_refused() {
+fn context_refuses_calls_llama_cpp_would_assert_on() {
     use foredraft::llama::{Batch, Context, ContextParams, Interrupt, Model, ModelParams, Part, ThreadPool};
     use std::sync::Arc;
     let threads = Arc::new(ThreadPool::new(1).expect("threads"));
@@ -245,7 +245,7 @@ fn impossible_calls_of_a_context_are_refused() {
         for position in 0..20 {
             batch.push(300, position, 0, position == 19);
         }
-        context.decode(&batch).expect("evaluated");
+        context.decode(&batch).expect("decoded");
         for sequence in [-1, 1, i32::MAX] {
             assert!(!context.move_by(sequence, 0..5, 1) && !context.divide(sequence, 0..5, 2), "{kind}");
             assert!(!context.remove(sequence, 0, None) && !context.reaches(sequence, 5), "{kind}");
@@ -261,16 +261,16 @@ fn impossible_calls_of_a_context_are_refused() {
             assert!(context.set_state(0, garbage, Part::Whole).is_err(), "{kind}");
             assert_eq!(context.len(0), 0, "{kind}: empty after an error");
         }
-        context.set_state(0, &state, Part::Whole).expect("the whole one");
+        context.set_state(0, &state, Part::Whole).expect("the complete state");
         assert!(context.reaches(0, 20), "{kind}");
         context.reset();
         assert_eq!(context.len(0), 0, "{kind}");
     }
 }
 
-/// A copy of a small cache whose window has gone on is put back to a checkpoint, and the copy itself is made by the next evaluation.
+/// A copied small cache is restored from a checkpoint if its window has moved on; llama.cpp makes the copy at the next decode.
 #[test]
-fn a_text_that_copies_anothers_prompt_is_what_it_is_alone() {
+fn copied_prompt_gives_the_same_output_as_a_request_alone() {
     for (kind, init) in kinds() {
         let system = load(&init, json!({"n_parallel": 2}));
         let first = submit(&system, Completion, &with(&request(&tokens(2, 20)), json!({"n_predict": 320})));
@@ -296,77 +296,13 @@ fn a_text_that_copies_anothers_prompt_is_what_it_is_alone() {
     }
 }
 
-/// In a small cache for windows, no cell that several beams share would be used again.
+/// In a small sliding-window cache, llama.cpp never reuses a cell that several beams share.
 #[test]
-fn searches_go_on_behind_a_window() {
+fn beam_search_continues_past_the_sliding_window() {
     for (kind, init) in kinds() {
         let system = load(&init, json!({}));
         let search = with(&request(&tokens(1, 600)), json!({"n_beams": 4, "n_predict": 40}));
         let answer = complete(&system, Completion, &search);
         assert_eq!((n(&answer["tokens_predicted"]), &answer["truncated"]), (40, &json!(false)), "{kind}");
     }
-}
-
-/// `tokenizer.ggml.suppress_tokens`, which llama-server bans in every request.
-#[test]
-fn what_a_model_is_not_to_say_it_does_not_say() {
-    let plain = load(&json!({"model": tiny::sliding_window()}), json!({}));
-    let ask = |system: &System, more: Value| {
-        let answer = complete(system, Completion, &with(&request(&tokens(3, 30)), more));
-        answer["tokens"].as_array().expect("tokens").iter().map(n).collect::<Vec<_>>()
-    };
-    let said = ask(&plain, json!({"temperature": 0}));
-    let first = i32::try_from(said[0]).expect("a token");
-    let silent = load(&json!({"model": tiny::suppressing(&[first, 300, -5, i32::MAX])}), json!({}));
-    for more in [json!({"temperature": 0}), json!({"logit_bias": [[first, 100.0]]}), json!({})] {
-        let said = ask(&silent, more);
-        assert!(said.len() == 40 && !said.contains(&usize::try_from(first).expect("a token")), "{first}: {said:?}");
-    }
-}
-
-/// llama.cpp's choice, too.
-#[test]
-fn requests_with_tools_have_their_own_template() {
-    let model = tiny::with_tool_template("tools {{ tools[0].function.name }}");
-    let system = load(&json!({"model": model}), json!({}));
-    let tools = json!([{"type": "function", "function": {"name": "dig", "parameters": {}}}]);
-    let prompt = |more: Value| {
-        let request = with(&json!({"messages": [{"role": "user", "content": "hi"}]}), more).to_string();
-        let answer = system.with_server(|server| server.apply_template(request.as_bytes())).expect("a prompt");
-        answer["prompt"].as_str().expect("a text").to_owned()
-    };
-    assert!(prompt(json!({})).contains("hi"), "the usual one");
-    assert_eq!(prompt(json!({"tools": tools})), "tools dig");
-    let own = json!({"tools": tools, "chat_template": "{{ 'own' }}"});
-    assert_eq!(prompt(own), "own");
-}
-
-/// A model that has no memory at all writes nothing, and makes embeddings.
-#[test]
-fn a_model_without_memory_is_for_embeddings() {
-    let model = tiny::encoder();
-    let init = json!({"model": model, "n_threads": 1, "n_ctx": 256, "log_level": "error"});
-    let refused = System::new().init(init.to_string().as_bytes()).expect_err("it generates no text");
-    assert!(refused.message().contains("\"embedding\": true loads it"), "{refused}");
-
-    let system = start(json!({"model": model, "model_draft": null, "n_ctx": 256, "embedding": true}));
-    let embed = |content: Value| {
-        let request = json!({ "content": content }).to_string();
-        let answer = system.with_server(|server| server.get_embedding(request.as_bytes())).expect("an embedding");
-        answer["embedding"].as_array().expect("numbers").iter().filter_map(Value::as_f64).collect::<Vec<_>>()
-    };
-    let (one, again, other) = (embed(json!(tokens(1, 40))), embed(json!(tokens(1, 40))), embed(json!(tokens(2, 40))));
-    let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-    assert_eq!((one.len(), &one), (32, &again));
-    assert!((product(&one, &one) - 1.0).abs() < 1e-4 && product(&one, &other) < 0.999, "{}", product(&one, &other));
-    // The first token sees the last one.
-    let turned: Vec<usize> = tokens(1, 40).into_iter().rev().collect();
-    assert!(product(&one, &embed(json!(turned))) < 0.9999);
-
-    let request = json!({"prompt": "a"}).to_string();
-    for family in [Completion, Speculative] {
-        let refused = system.with_server(|server| server.complete(family, request.as_bytes())).expect_err("no text");
-        assert_eq!(refused.message(), "the model generates no text");
-    }
-    assert_eq!(system.status()["slots"], json!([]));
 }

@@ -1,4 +1,4 @@
-//! Sixteen threads that call everything at random, loads and unloads among it.
+//! Sixteen threads make random calls, including loads and unloads.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,14 +6,14 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::c::{
-    FUNCTIONS, Random, call, call_bytes, command, deinit, drop_line, endless, init, init_async, set_log_callback,
-    set_update_callback, status, turn, until, works,
+use crate::c_api::{
+    FUNCTIONS, Random, assert_works, call, call_bytes, command, deinit, drop_line, endless, exclusive, init,
+    init_async, set_log_callback, set_update_callback, status, wait_until,
 };
 
 const THREADS: u64 = 16;
 const CALLS: usize = 225;
-/// Completions that were answered to their end.
+/// The number of completions that ended normally.
 static COMPLETED: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn nothing(_id: u64, _user: *mut c_void) {}
@@ -48,7 +48,7 @@ fn request(random: &mut Random) -> Value {
     request
 }
 
-/// One call; its answer was checked against the contract's form.
+/// Makes one random call; the answer's form is checked by `c_api`.
 fn step(random: &mut Random) {
     match random.below(300) {
         0..=1 => load(),
@@ -61,9 +61,9 @@ fn step(random: &mut Random) {
         25..=49 => {
             let name = *random.of(&["async_completion_init", "speculative_completion_init"]);
             if let Some(id) = call(name, &endless())["id"].as_u64() {
-                let family = name.trim_end_matches("_init");
-                call(&format!("{family}_cancel"), &json!({"id": id}));
-                call(&format!("{family}_poll"), &json!({"id": id, "timeout_ms": 20}));
+                let endpoint = name.trim_end_matches("_init");
+                call(&format!("{endpoint}_cancel"), &json!({"id": id}));
+                call(&format!("{endpoint}_poll"), &json!({"id": id, "timeout_ms": 20}));
             }
         }
         50..=69 => {
@@ -78,10 +78,10 @@ fn step(random: &mut Random) {
             if answer["stop"] == true {
                 COMPLETED.fetch_add(1, Ordering::Relaxed);
             }
-            // Calls without a model are over at once: without these waits there would be hardly any others.
+            // Calls without a model return at once, so without these waits hardly any calls would meet a model.
             match answer["code"].as_str() {
                 Some("not_initialized") if random.below(8) == 0 => load(),
-                Some("loading") => until("the load's end", || status()["state"] != "loading"),
+                Some("loading") => wait_until("the load's end", || status()["state"] != "loading"),
                 _ => {}
             }
         }
@@ -94,8 +94,8 @@ fn load() {
 }
 
 #[test]
-fn sixteen_threads_call_everything_at_random() {
-    let _turn = turn();
+fn sixteen_threads_call_random_functions() {
+    let _guard = exclusive();
     assert_eq!(init(Some(command(json!({"n_parallel": 2})).to_string().as_bytes())), 0);
     let threads: Vec<_> = (0..THREADS)
         .map(|seed| {
@@ -112,5 +112,5 @@ fn sixteen_threads_call_everything_at_random() {
     assert!(completed > 10, "only {completed} requests came to an end between the loads");
     set_update_callback(None, 0);
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
-    works();
+    assert_works();
 }

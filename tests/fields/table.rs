@@ -1,4 +1,4 @@
-//! The table's frame: a row is sent in every way, and its check sees the answer in one shape.
+//! Rows of the field table: each is sent in every call mode, and its check gets the response in one form.
 
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::{Endpoint, System};
@@ -6,93 +6,93 @@ use serde_json::{Map, Value, json};
 
 use crate::common::{complete, drain, merge, submit, with};
 
-/// How a request is made.
+/// The functions by which a request is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum CallMode {
     /// `get_completion`.
-    Whole,
+    Blocking,
     /// `async_completion_init` and polling.
     Polled,
     /// `speculative_completion`.
     Speculative,
 }
 
-pub const WAYS: [Way; 3] = [Way::Whole, Way::Polled, Way::Speculative];
+pub const MODES: [CallMode; 3] = [CallMode::Blocking, CallMode::Polled, CallMode::Speculative];
 
-impl Way {
-    pub fn family(self) -> Endpoint {
-        if self == Way::Speculative { Speculative } else { Completion }
+impl CallMode {
+    pub fn endpoint(self) -> Endpoint {
+        if self == CallMode::Speculative { Speculative } else { Completion }
     }
 }
 
-/// One line of the table.
+/// A row of the table.
 pub struct Row {
-    /// The fields of the contract that it is about.
+    /// The documented fields that it covers.
     pub fields: &'static [&'static str],
-    /// What is sent, on top of [`base`].
+    /// The keys that are sent, in addition to [`base`].
     pub sent: Value,
-    /// What must be seen.
-    pub check: fn(&Seen),
+    /// Asserts on the response.
+    pub check: fn(&Response),
 }
 
-pub fn row(fields: &'static [&'static str], sent: Value, check: fn(&Seen)) -> Row {
+pub fn row(fields: &'static [&'static str], sent: Value, check: fn(&Response)) -> Row {
     Row { fields, sent, check }
 }
 
-/// What is sent in every row, unless it says otherwise. Nothing is left in the cache from one row to the next.
-pub fn base(way: Way) -> Value {
+/// The request that every row starts from. `cache_prompt` is off, so rows do not affect each other.
+pub fn base(mode: CallMode) -> Value {
     let mut request = json!({
         "prompt": "Once upon a time there was a child named", "n_predict": 16, "seed": 7, "temperature": 0.8,
         "cache_prompt": false, "return_tokens": true,
     });
-    if way == Way::Speculative {
+    if mode == CallMode::Speculative {
         merge(&mut request, &json!({"speculative": {"adaptive": false, "n_max": 3}}));
     }
     request
 }
 
-/// An answer and how it came.
-pub struct Seen<'a> {
+/// A response, with the request and the call mode that it belongs to.
+pub struct Response<'a> {
     pub system: &'a System,
-    pub way: Way,
+    pub mode: CallMode,
     pub request: Value,
-    /// The final response; when polled with all of the text, the tokens and the probabilities.
+    /// The final response. If polled, with the text, tokens and probabilities of all updates.
     pub answer: Value,
-    /// When polled.
+    /// The updates, if polled.
     pub updates: Vec<Value>,
 }
 
-impl<'a> Seen<'a> {
-    pub fn of(system: &'a System, way: Way, request: Value) -> Seen<'a> {
-        if way == Way::Polled {
+impl<'a> Response<'a> {
+    pub fn of(system: &'a System, mode: CallMode, request: Value) -> Response<'a> {
+        if mode == CallMode::Polled {
             let id = submit(system, Completion, &request);
             let updates = drain(system, Completion, id);
             let answer = joined(&updates);
             assert_eq!(answer["success"], true, "{request}: {answer}");
-            return Seen { system, way, request, answer, updates };
+            return Response { system, mode, request, answer, updates };
         }
-        let answer = complete(system, way.family(), &request);
-        Seen { system, way, request, answer, updates: Vec::new() }
+        let answer = complete(system, mode.endpoint(), &request);
+        Response { system, mode, request, answer, updates: Vec::new() }
     }
 
-    /// The same request with other fields, in the same way.
-    pub fn ask(&self, more: Value) -> Seen<'a> {
-        Seen::of(self.system, self.way, with(&self.request, more))
+    /// Sends the same request in the same mode with the keys of `more` set.
+    pub fn ask(&self, more: Value) -> Response<'a> {
+        Response::of(self.system, self.mode, with(&self.request, more))
     }
 
-    /// The same request without a field.
-    pub fn without(&self, field: &str) -> Seen<'a> {
+    /// Sends the same request without a field.
+    pub fn without(&self, field: &str) -> Response<'a> {
         let mut request = self.request.clone();
         request.as_object_mut().expect("an object").remove(field);
-        Seen::of(self.system, self.way, request)
+        Response::of(self.system, self.mode, request)
     }
 
-    /// The error that the same request with other fields is refused with.
+    /// The error message with which the same request is refused when the keys of `more` are set.
     pub fn refused(&self, more: Value) -> String {
         let request = with(&self.request, more).to_string();
-        let answer = self.system.with_server(|server| match self.way {
-            Way::Polled => server.submit(Completion, request.as_bytes()),
-            way => server.complete(way.family(), request.as_bytes()),
+        let answer = self.system.with_server(|server| match self.mode {
+            CallMode::Polled => server.submit(Completion, request.as_bytes()),
+            mode => server.complete(mode.endpoint(), request.as_bytes()),
         });
         answer.expect_err(&request).message().to_owned()
     }
@@ -116,7 +116,7 @@ pub fn numbers(list: &Value) -> Vec<i64> {
     list.as_array().expect("an array").iter().map(|id| id.as_i64().expect("a number")).collect()
 }
 
-/// The ids that `tokenize` gives.
+/// The token ids that `tokenize` returns.
 pub fn tokenized(system: &System, request: Value) -> Vec<i64> {
     let request = request.to_string();
     numbers(&system.with_server(|server| server.tokenize(request.as_bytes())).expect("tokens")["ids"])
@@ -126,7 +126,7 @@ pub fn float(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("a number: {value}"))
 }
 
-/// A polled answer as it would have come whole. Updates with an `index` are joined by it.
+/// Joins the updates of a polled request to the response that a blocking call returns. Updates with an `index` are grouped by it.
 fn joined(updates: &[Value]) -> Value {
     if updates.iter().any(|update| update.get("index").is_some()) {
         let n = 1 + updates.iter().filter_map(|update| update["index"].as_u64()).max().expect("an index");
@@ -156,14 +156,14 @@ fn joined_text(updates: &[Value]) -> Value {
     Value::Object(answer)
 }
 
-/// Sends each row in each way.
+/// Sends every row in every call mode.
 pub fn run(system: &System, rows: &[Row]) {
     for row in rows {
-        for way in WAYS {
-            let request = with(&base(way), row.sent.clone());
-            // Which row it is, should it fail.
-            eprintln!("{:?} {way:?} {}", row.fields, row.sent);
-            (row.check)(&Seen::of(system, way, request));
+        for mode in MODES {
+            let request = with(&base(mode), row.sent.clone());
+            // Names the row if it fails.
+            eprintln!("{:?} {mode:?} {}", row.fields, row.sent);
+            (row.check)(&Response::of(system, mode, request));
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Tiny models of architectures that no shipped model has: seeded random weights, and the shipped models' vocabulary.
-//! What they write is nonsense, but every number in their memories decides on it.
+//! Writes tiny models of architectures that the shipped models do not have: seeded random weights, the shipped vocabulary.
+//! Their output is nonsense, but it depends on every number in their KV cache or recurrent state.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ const N_EMBD: u64 = 32;
 const N_LAYER: u64 = 4;
 const N_VOCAB: u64 = 1536;
 
-/// A model file that is being written.
+/// A GGUF file under construction.
 struct Writer {
     entries: Vec<u8>,
     n_entries: u64,
@@ -23,9 +23,9 @@ pub(super) fn put_string(bytes: &mut Vec<u8>, text: &str) {
     bytes.extend(text.as_bytes());
 }
 
-/// Writes a file into cargo's folder for such files, and returns its path.
-pub(super) fn place(name: &str, bytes: Vec<u8>) -> String {
-    // Moved into place: another test may have the file open.
+/// Writes a file into cargo's temporary folder and returns its path.
+pub(super) fn write_file(name: &str, bytes: Vec<u8>) -> String {
+    // Written beside and renamed, because another test may have the file open.
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let (path, beside) =
         (folder.join(format!("{name}.gguf")), folder.join(format!("{name}-{:p}.tmp", &raw const bytes)));
@@ -40,7 +40,7 @@ impl Writer {
         let vocabulary = Gguf::read(&super::model("draft"));
         for entry in vocabulary.entries.iter().filter(|entry| entry.key.starts_with("tokenizer.")) {
             put_string(&mut writer.entries, &entry.key);
-            // The value's type is before it.
+            // The value's type is stored before it.
             writer.entries.extend(&vocabulary.bytes[entry.value.start - 4..entry.value.end]);
             writer.n_entries += 1;
         }
@@ -62,7 +62,7 @@ impl Writer {
         self.n_entries += 1;
     }
 
-    /// As `number`, in place of what was there.
+    /// As `number`, but replaces an existing value.
     fn renumber(&mut self, key: &str, value: u64) {
         let mut name = Vec::new();
         put_string(&mut name, &format!("{}.{key}", self.architecture));
@@ -92,7 +92,7 @@ impl Writer {
         });
     }
 
-    /// Weights between `-scale` and `scale`.
+    /// Adds a tensor of random weights between `-scale` and `scale`.
     fn random(&mut self, name: &str, shape: &[u64], scale: f32) {
         let count = shape.iter().product::<u64>();
         let values = (0..count)
@@ -130,7 +130,7 @@ impl Writer {
         }
     }
 
-    /// As `filled`, in place of what was there.
+    /// As `filled`, but replaces an existing tensor.
     fn replace(&mut self, name: &str, shape: &[u64], value: impl Fn(u64) -> f32) {
         self.tensors.retain(|(known, ..)| known != name);
         self.filled(name, shape, value);
@@ -156,11 +156,11 @@ impl Writer {
             values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
         }
         bytes.resize(bytes.len().next_multiple_of(32), 0);
-        place(&format!("tiny-{name}"), bytes)
+        write_file(&format!("tiny-{name}"), bytes)
     }
 }
 
-/// Mamba: a recurrent state and nothing else.
+/// Mamba: recurrent layers only.
 pub fn recurrent() -> String {
     let mut model = Writer::new("mamba");
     let (d_conv, d_inner, d_state, dt_rank) = (4, 2 * N_EMBD, 8, 4);
@@ -187,8 +187,8 @@ pub fn recurrent() -> String {
     model.write("recurrent")
 }
 
-/// The same, of a model that is not to say these tokens.
-pub fn suppressing(tokens: &[i32]) -> String {
+/// The same model with `tokenizer.ggml.suppress_tokens`.
+pub fn with_suppressed_tokens(tokens: &[i32]) -> String {
     let mut model = Writer::new("gemma3");
     model.entry("tokenizer.ggml.suppress_tokens", 9, |bytes| {
         bytes.extend(5_u32.to_le_bytes());
@@ -196,10 +196,10 @@ pub fn suppressing(tokens: &[i32]) -> String {
         tokens.iter().for_each(|token| bytes.extend(token.to_le_bytes()));
     });
     window(&mut model);
-    model.write("suppressing")
+    model.write("with_suppressed_tokens")
 }
 
-/// The same, of a model with another chat template for requests with tools.
+/// The same model with a separate chat template for requests with tools.
 pub fn with_tool_template(template: &str) -> String {
     let mut model = Writer::new("gemma3");
     model.entry("tokenizer.chat_template.tool_use", 8, |bytes| put_string(bytes, template));
@@ -207,7 +207,7 @@ pub fn with_tool_template(template: &str) -> String {
     model.write("tool-template")
 }
 
-/// LFM2: layers of short convolutions, which are recurrent, and of attention.
+/// LFM2: a hybrid of short convolutions, which are recurrent, and attention.
 pub fn hybrid() -> String {
     let mut model = Writer::new("lfm2");
     model.number("shortconv.l_cache", 3);
@@ -229,14 +229,14 @@ pub fn hybrid() -> String {
     model.write("hybrid")
 }
 
-/// Gemma 3: every second layer sees a window of 16 tokens alone.
+/// Gemma 3: every second layer has a sliding window of 16 tokens.
 pub fn sliding_window() -> String {
     let mut model = Writer::new("gemma3");
     window(&mut model);
     model.write("sliding-window")
 }
 
-/// BERT: it sees its whole text at once, has no memory, and is for embeddings alone.
+/// BERT: an encoder with bidirectional attention and no KV cache, for embeddings only.
 pub fn encoder() -> String {
     let mut model = Writer::new("bert");
     for (key, value) in [("feed_forward_length", 64), ("attention.head_count", 2), ("pooling_type", 1)] {
@@ -281,15 +281,15 @@ fn window(model: &mut Writer) {
     }
 }
 
-/// What the layers for multi-token prediction of a tiny model look at.
+/// What the multi-token prediction layers of a tiny model predict from.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Guess {
-    /// The token alone, which mostly decides on the next one.
+pub enum MtpInput {
+    /// The token only, which mostly determines the next one.
     Token,
-    /// The hidden state alone: that of the token before, which mostly decides on the next but one.
+    /// The hidden state only. It belongs to the token before, which mostly determines the next but one.
     Hidden,
-    /// Both, in a random way.
-    Nothing,
+    /// A random projection of both.
+    Random,
 }
 
 /// A random sign for each number of a token's embedding.
@@ -299,24 +299,24 @@ fn sign(token: u64, index: u64) -> f32 {
     if (mixed >> 40) & 1 == 0 { 1.0 } else { -1.0 }
 }
 
-/// Behind the special tokens.
+/// The first id after the special tokens.
 const FIRST: u64 = 300;
 
-/// The token before `token` in a walk through the tokens from `FIRST` on, whose steps `5 * token + 7` this undoes.
+/// The predecessor of `token` in the walk `token -> 5 * token + 7` over the tokens from `FIRST` on.
 fn before(token: u64) -> u64 {
     let count = N_VOCAB - FIRST;
     // 5 * 989 = 4 * 1236 + 1
     FIRST + (token - FIRST + count - 7) * 989 % count
 }
 
-/// A number of the output that says a token after the one `steps` before it, and never a special one.
+/// A weight of an output matrix that predicts each token from its `steps`-th predecessor, and never a special token.
 fn output(at: u64, steps: u32) -> f32 {
     let token = at / N_EMBD;
     if token < FIRST { 0.0 } else { 0.4 * sign((0..steps).fold(token, |token, _| before(token)), at % N_EMBD) }
 }
 
 impl Writer {
-    /// Embeddings and an output that mostly say what follows a token in the walk.
+    /// Adds embeddings and an output matrix that mostly predict a token's successor in the walk.
     fn walk(&mut self) {
         let shape = [N_EMBD, N_VOCAB];
         self.replace("token_embd.weight", &shape, |at| sign(at / N_EMBD, at % N_EMBD));
@@ -324,34 +324,34 @@ impl Writer {
         self.ones("output_norm.weight", N_EMBD);
     }
 
-    /// What a layer for multi-token prediction has beside the rest of a layer.
-    fn mtp(&mut self, layer: u64, guess: Guess) {
+    /// Adds the tensors that a multi-token prediction layer has besides those of an ordinary layer.
+    fn mtp(&mut self, layer: u64, input: MtpInput) {
         let name = |part: &str| format!("blk.{layer}.nextn.{part}.weight");
         self.ones(&name("enorm"), N_EMBD);
         self.ones(&name("hnorm"), N_EMBD);
-        let first = match guess {
-            Guess::Token => 0,
-            Guess::Hidden => N_EMBD,
-            Guess::Nothing => return self.random(&name("eh_proj"), &[2 * N_EMBD, N_EMBD], 0.5),
+        let first = match input {
+            MtpInput::Token => 0,
+            MtpInput::Hidden => N_EMBD,
+            MtpInput::Random => return self.random(&name("eh_proj"), &[2 * N_EMBD, N_EMBD], 0.5),
         };
         let is_one = |at: u64| at % (2 * N_EMBD) == first + at / (2 * N_EMBD);
         self.filled(&name("eh_proj"), &[2 * N_EMBD, N_EMBD], |at| f32::from(u8::from(is_one(at))));
-        if guess == Guess::Hidden {
+        if input == MtpInput::Hidden {
             self.filled(&name("shared_head_head"), &[N_EMBD, N_VOCAB], |at| output(at, 2));
         }
     }
 }
 
-/// GLM 4 MoE: three dense layers and one, of two experts, for multi-token prediction. `noise`: how much the text before a
-/// token matters; at 1 about as much as the token.
-pub fn mtp(guess: Guess, noise: f32) -> String {
-    mtp_with(guess, noise, &format!("mtp-{guess:?}-{noise}"), |_| ())
+/// GLM 4 MoE: three dense layers, and one multi-token prediction layer with two experts. `noise` says how much the output
+/// depends on the preceding text; at 1 about as much as on the last token.
+pub fn mtp(input: MtpInput, noise: f32) -> String {
+    mtp_with(input, noise, &format!("mtp-{input:?}-{noise}"), |_| ())
 }
 
-/// A [`mtp`] that says of itself what is not so: `numbers` in place of or beside the right ones, and without the tensors
-/// whose names have `missing` in them.
-pub fn mtp_that_lies(name: &str, numbers: &[(&'static str, u64)], missing: &str) -> String {
-    mtp_with(Guess::Token, 0.3, &format!("mtp-lies-{name}"), |model| {
+/// A [`mtp`] model with inconsistent metadata: `numbers` replace or add values, and tensors whose names contain `missing`
+/// are left out.
+pub fn mtp_with_metadata(name: &str, numbers: &[(&'static str, u64)], missing: &str) -> String {
+    mtp_with(MtpInput::Token, 0.3, &format!("mtp-inconsistent-{name}"), |model| {
         for (key, value) in numbers {
             model.renumber(key, *value);
         }
@@ -359,8 +359,8 @@ pub fn mtp_that_lies(name: &str, numbers: &[(&'static str, u64)], missing: &str)
     })
 }
 
-/// A [`mtp`] that `change` makes another of.
-fn mtp_with(guess: Guess, noise: f32, name: &str, change: impl FnOnce(&mut Writer)) -> String {
+/// A [`mtp`] model, changed by `change` before it is written.
+fn mtp_with(input: MtpInput, noise: f32, name: &str, change: impl FnOnce(&mut Writer)) -> String {
     let mut model = Writer::new("glm4moe");
     let (n_ff, last) = (32, N_LAYER - 1);
     model.walk();
@@ -399,13 +399,13 @@ fn mtp_with(guess: Guess, noise: f32, name: &str, change: impl FnOnce(&mut Write
     }
     model.random(&format!("blk.{last}.ffn_gate_inp.weight"), &[N_EMBD, 2], 0.5);
     model.filled(&format!("blk.{last}.exp_probs_b.bias"), &[2], |_| 0.0);
-    model.mtp(last, guess);
+    model.mtp(last, input);
     change(&mut model);
     model.write(name)
 }
 
-/// MiMo 2: two layers of its own, and two for multi-token prediction, each for one token further. All but the first see a
-/// window alone.
+/// MiMo 2: two ordinary layers and two multi-token prediction layers, each predicting one token further. All layers but the
+/// first have a sliding window.
 pub fn mtp_layers() -> String {
     let mut model = Writer::new("mimo2");
     model.walk();
@@ -430,7 +430,7 @@ pub fn mtp_layers() -> String {
             model.random(&name(&format!("ffn_{part}")), &shape, 0.2);
         }
         if layer >= 2 {
-            model.mtp(layer, Guess::Token);
+            model.mtp(layer, MtpInput::Token);
         }
     }
     model.write("mtp-layers")

@@ -1,20 +1,26 @@
-//! Drafting with a model's own layers for multi-token prediction, on tiny models that have some: no text changes, drafts are
-//! made of the right hidden states, and files that promise what they do not have are errors or reasons.
+//! Drafting with a model's own multi-token prediction (MTP) layers, on tiny models that have them: output does not change, drafts
+//! use the right hidden states, and inconsistent model files are refused or disable MTP with a reason.
 
-mod layers;
+mod against_llama;
+mod context;
 
-use crate::common::tiny::Guess;
-use crate::common::{complete, drain, n, poll, start, submit, text, tiny, tokens, with};
+use crate::common::tiny_models::MtpInput;
+use crate::common::{complete, drain, n, poll, start, submit, text, tiny_models, tokens, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
 
-/// Models with such layers.
+/// Models with MTP layers.
 fn models() -> [String; 4] {
-    [tiny::mtp(Guess::Token, 0.4), tiny::mtp(Guess::Hidden, 0.4), tiny::mtp(Guess::Nothing, 0.4), tiny::mtp_layers()]
+    [
+        tiny_models::mtp(MtpInput::Token, 0.4),
+        tiny_models::mtp(MtpInput::Hidden, 0.4),
+        tiny_models::mtp(MtpInput::Random, 0.4),
+        tiny_models::mtp_layers(),
+    ]
 }
 
-/// Small batches, which are all computed in the same way, to the last bit.
+/// Loads a model with small batches, whose logits do not depend on the batch size.
 fn load(model: &str, more: Value) -> System {
     let base = json!({
         "model": model, "model_draft": null, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32,
@@ -23,7 +29,7 @@ fn load(model: &str, more: Value) -> System {
     start(with(&base, more))
 }
 
-/// Without the layers.
+/// Loads a model without its MTP layers.
 fn load_plain(model: &str, more: Value) -> System {
     load(model, with(&json!({"speculative": false}), more))
 }
@@ -36,10 +42,10 @@ fn request(prompt: &[usize], temperature: f64) -> Value {
 }
 
 #[test]
-fn texts_are_those_without_it() {
+fn output_is_unchanged_by_mtp() {
     for model in models() {
         let (plain, system) = (load_plain(&model, json!({})), load(&model, json!({})));
-        // The second one is longer than several batches.
+        // The second prompt spans several batches.
         for (temperature, length) in [(0.0, 20), (0.8, 300), (1.2, 60)] {
             let request = request(&tokens(1, length), temperature);
             let expected = complete(&plain, Completion, &request);
@@ -62,7 +68,7 @@ fn texts_are_those_without_it() {
                 let did_not_pay = report["n_drafted"] == 0 && more["speculative"]["adaptive"] == true;
                 assert_eq!(why.starts_with("it did not pay"), did_not_pay, "{model}: {report}");
                 assert!(did_not_pay || why.is_empty(), "{model}: {report}");
-                // Otherwise it may not pay, or not be probable enough.
+                // With other settings drafting may not pay, or tokens may be below `p_min`.
                 if more["speculative"].as_object().is_some_and(|speculative| speculative.keys().eq(["n_max"])) {
                     assert!(n(&report["n_drafted"]) > 15, "{model}: {report}");
                     assert_eq!(report["by_type"]["mtp"]["n_drafted"], report["n_drafted"], "{model}");
@@ -74,22 +80,22 @@ fn texts_are_those_without_it() {
 }
 
 #[test]
-fn what_it_predicts_is_accepted() {
-    // With two layers, two tokens are drafted.
-    for (model, least, last) in [(tiny::mtp(Guess::Token, 0.4), 30, 2), (tiny::mtp_layers(), 15, 1)] {
+fn correct_predictions_are_accepted() {
+    // Two MTP layers draft two tokens.
+    for (model, least, last) in [(tiny_models::mtp(MtpInput::Token, 0.4), 30, 2), (tiny_models::mtp_layers(), 15, 1)] {
         let answer = complete(&load(&model, json!({})), Speculative, &request(&tokens(2, 50), 0.0));
         let report = &answer["speculative"];
         assert!(n(&report["n_accepted"]) >= least, "{model}: {report}");
-        // Behind the first drafted token, too.
+        // The last position of a draft is accepted, too.
         assert!(n(&report["accepted_per_position"][last]) > 3, "{model}: {report}");
         assert_eq!(report["accepted_per_position"].as_array().expect("an array").len(), last + 1, "{model}: {report}");
     }
 }
 
-/// Layers that guess from the hidden state alone are right if and only if that is the one of the token before the last.
+/// Layers that predict from the hidden state only are right if and only if it belongs to the token before the last.
 #[test]
-fn hidden_states_come_with_their_tokens() {
-    let model = tiny::mtp(Guess::Hidden, 0.02);
+fn each_token_is_paired_with_its_hidden_state() {
+    let model = tiny_models::mtp(MtpInput::Hidden, 0.02);
     for more in [
         json!({}),
         json!({"n_parallel": 3}),
@@ -113,7 +119,7 @@ fn hidden_states_come_with_their_tokens() {
         check(&complete(&system, Speculative, &greedy(&[&prompt, &said[..], &tokens(4, 5)].concat())), "goes on");
         check(&complete(&system, Speculative, &greedy(&[&prompt[..70], &tokens(5, 30)].concat())), "another end");
         check(&complete(&system, Speculative, &greedy(&tokens(6, 40))), "another prompt");
-        // What others evaluated without states is not there for it.
+        // Cells that other requests decoded without hidden states cannot be reused by this one.
         complete(&system, Completion, &greedy(&tokens(7, 90)));
         check(&complete(&system, Speculative, &greedy(&[tokens(7, 90), tokens(8, 3)].concat())), "behind a gap");
         check(&complete(&system, Speculative, &with(&greedy(&prompt), json!({"n_predict": 300}))), "full contexts");
@@ -129,7 +135,7 @@ fn hidden_states_come_with_their_tokens() {
 }
 
 #[test]
-fn neighbours_change_nothing() {
+fn concurrent_requests_do_not_change_output() {
     for model in models() {
         for more in [json!({}), json!({"kv_unified": true, "n_ctx": 2048})] {
             let plain = load_plain(&model, json!({}));
@@ -139,11 +145,11 @@ fn neighbours_change_nothing() {
                 let ids: Vec<u64> = requests
                     .iter()
                     .zip([Speculative, Speculative, Completion, Speculative, Speculative])
-                    .map(|(request, family)| submit(&system, family, request))
+                    .map(|(request, endpoint)| submit(&system, endpoint, request))
                     .collect();
                 for ((index, id), request) in ids.into_iter().enumerate().zip(&requests) {
-                    let family = if index == 2 { Completion } else { Speculative };
-                    let updates = drain(&system, family, id);
+                    let endpoint = if index == 2 { Completion } else { Speculative };
+                    let updates = drain(&system, endpoint, id);
                     let said = text(&updates);
                     let expected = complete(&plain, Completion, request);
                     let predicted = |answer: &Value| answer["tokens_predicted"].clone();
@@ -152,7 +158,7 @@ fn neighbours_change_nothing() {
                         Some(predicted(&expected)),
                         "{model} {index} {temperature}"
                     );
-                    // Cells of a shared buffer are summed up in the order in which they were taken.
+                    // Cells of a unified cache are summed in the order in which they were allocated.
                     if more.get("kv_unified").is_none() {
                         assert_eq!(
                             said,
@@ -166,10 +172,10 @@ fn neighbours_change_nothing() {
     }
 }
 
-/// Those that wait for cells take no room from the others' drafts, and have drafts again when they go on.
+/// Paused requests take no space from the drafts of others, and draft again when they resume.
 #[test]
-fn requests_that_share_too_few_cells_keep_their_drafts() {
-    for model in [tiny::mtp(Guess::Token, 0.4), tiny::mtp_layers()] {
+fn requests_sharing_too_few_cells_keep_drafting() {
+    for model in [tiny_models::mtp(MtpInput::Token, 0.4), tiny_models::mtp_layers()] {
         let system = load(&model, json!({"n_parallel": 3, "kv_unified": true, "n_ctx": 192}));
         let long = |seed| with(&request(&tokens(seed, 40), 0.0), json!({"n_predict": 110}));
         let requests: Vec<u64> = (0..6).map(|seed| submit(&system, Speculative, &long(seed))).collect();
@@ -184,7 +190,7 @@ fn requests_that_share_too_few_cells_keep_their_drafts() {
 }
 
 #[test]
-fn cancels_and_prefixes_change_nothing() {
+fn cancels_and_prefix_reuse_do_not_change_output() {
     for model in models() {
         let (plain, system) = (load_plain(&model, json!({})), load(&model, json!({"n_parallel": 2})));
         let base = tokens(1, 200);
@@ -216,10 +222,10 @@ fn cancels_and_prefixes_change_nothing() {
     }
 }
 
-/// Drawn drafts: where the target has no choice, no rule has one.
+/// Sampled drafts: with a greedy target, every verification rule must give the greedy output.
 #[test]
-fn rules_that_compare_probabilities() {
-    for model in [tiny::mtp(Guess::Token, 0.4), tiny::mtp_layers()] {
+fn rejection_and_block_accept_sampled_drafts() {
+    for model in [tiny_models::mtp(MtpInput::Token, 0.4), tiny_models::mtp_layers()] {
         let system = load(&model, json!({}));
         for verify in ["rejection", "block"] {
             let rule = json!({"speculative": {"verify": verify}});
@@ -236,7 +242,7 @@ fn rules_that_compare_probabilities() {
 }
 
 #[test]
-fn full_contexts_go_on() {
+fn drafting_continues_after_context_shifts() {
     for model in models() {
         let (plain, system) = (load_plain(&model, json!({"n_ctx": 96})), load(&model, json!({"n_ctx": 96})));
         for n_keep in [0, 10, 80] {
@@ -255,8 +261,8 @@ fn full_contexts_go_on() {
 }
 
 #[test]
-fn grouped_positions_and_moved_parts_change_nothing() {
-    let model = tiny::mtp(Guess::Token, 0.4);
+fn self_extend_and_cache_reuse_keep_drafting() {
+    let model = tiny_models::mtp(MtpInput::Token, 0.4);
     let group = json!({"grp_attn_n": 2, "grp_attn_w": 64, "n_ctx": 512});
     let (plain, system) = (load_plain(&model, group.clone()), load(&model, group));
     let long = with(&request(&tokens(3, 200), 0.6), json!({"n_predict": 100, "cache_prompt": false}));
@@ -264,7 +270,7 @@ fn grouped_positions_and_moved_parts_change_nothing() {
     let answer = complete(&system, Speculative, &long);
     assert_eq!(answer["tokens"], expected["tokens"]);
     assert!(n(&answer["speculative"]["n_drafted"]) > 50);
-    // With parts of the cache in new places the text is another one; it is not to crash, and to go on drafting.
+    // Moved chunks of the cache change the output; the engine must not crash and must keep drafting.
     let system = load(&model, json!({}));
     complete(&system, Speculative, &request(&tokens(4, 200), 0.0));
     let moved = with(&request(&tokens(4, 200)[40..], 0.0), json!({"n_cache_reuse": 20}));
@@ -274,8 +280,8 @@ fn grouped_positions_and_moved_parts_change_nothing() {
 }
 
 #[test]
-fn sessions_go_on() {
-    let model = tiny::mtp(Guess::Token, 0.4);
+fn drafting_continues_after_a_session_load() {
+    let model = tiny_models::mtp(MtpInput::Token, 0.4);
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("mtp.session");
     let prompt = tokens(9, 120);
     let whole = complete(&load_plain(&model, json!({})), Completion, &request(&prompt, 0.0));
@@ -291,7 +297,7 @@ fn sessions_go_on() {
 }
 
 #[test]
-fn where_there_are_no_layers_the_answer_says_so() {
+fn response_reports_missing_mtp_layers() {
     let check = |init: Value, types: Value, expected: &str| {
         let system = start(with(&json!({"n_ctx": 256}), init.clone()));
         let request = with(&request(&tokens(1, 20), 0.0), json!({"speculative": {"type": types, "n_max": 4}}));
@@ -303,17 +309,17 @@ fn where_there_are_no_layers_the_answer_says_so() {
         assert!(answer["speculative"]["by_type"].get("mtp").is_none(), "{}", answer["speculative"]);
     };
     let asks = json!({"speculative": {"type": "mtp"}});
-    let tiny = json!({"model": tiny::mtp(Guess::Token, 0.4), "model_draft": null});
+    let tiny = json!({"model": tiny_models::mtp(MtpInput::Token, 0.4), "model_draft": null});
     check(json!({}), json!("mtp"), "the model has no layers for multi-token prediction");
     check(asks.clone(), json!("draft-mtp"), "the model has no layers for multi-token prediction");
     check(json!({}), json!(["suffix", "mtp", "draft"]), "the model has no layers for multi-token prediction");
     check(tiny.clone(), json!("mtp"), "only if init's speculative.type names mtp");
     check(
-        with(&json!({"model": tiny::hybrid(), "model_draft": null}), asks.clone()),
+        with(&json!({"model": tiny_models::hybrid(), "model_draft": null}), asks.clone()),
         json!("mtp"),
         "cannot be cut back",
     );
-    // A draft model may be there as well.
+    // A draft model may be loaded as well.
     let both = start(with(
         &tiny,
         json!({"n_ctx": 256, "model_draft": tiny["model"], "speculative": {"type": ["mtp", "draft"]}}),
@@ -329,9 +335,9 @@ fn where_there_are_no_layers_the_answer_says_so() {
     }
 }
 
-/// A file that is not as it says is an error, or there is no multi-token prediction; nothing ends the process.
+/// An inconsistent file fails to load, or loads without MTP; the process never aborts.
 #[test]
-fn files_that_lie() {
+fn inconsistent_model_files_are_refused_or_load_without_mtp() {
     let speaks = |model: &str, more: Value| {
         let system = System::new();
         let mut init = json!({
@@ -360,7 +366,7 @@ fn files_that_lie() {
         ("none-there", &[], "blk.3.", not_possible),
         ("no-nextn", &[], "nextn", not_possible),
         ("no-eh_proj", &[], "eh_proj", not_possible),
-        // Without these llama.cpp does not load the rest, either.
+        // Without these tensors llama.cpp does not load the model at all.
         ("no-enorm", &[], "enorm", ERROR),
         ("no-experts", &[], "blk.3.ffn_gate_inp", ERROR),
         ("no-attention", &[], "blk.3.attn_q", not_possible),
@@ -370,9 +376,9 @@ fn files_that_lie() {
         ("pooled", &[("pooling_type", 1)], "", not_possible),
         ("ranked", &[("pooling_type", 4)], "", not_possible),
     ] {
-        check(name, expected, speaks(&tiny::mtp_that_lies(name, numbers, missing), json!({})));
+        check(name, expected, speaks(&tiny_models::mtp_with_metadata(name, numbers, missing), json!({})));
     }
-    // A plain model whose last layers are called such ones.
+    // A model without MTP layers whose metadata declares its last layers as such.
     for layers in [1, 2, 3, 4, 5, 100] {
         let lie = json!({"override_kv": [format!("llama.nextn_predict_layers=int:{layers}")]});
         check(&format!("{layers} layers"), ERROR, speaks(&crate::common::model("target"), lie));

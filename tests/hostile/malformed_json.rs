@@ -1,13 +1,13 @@
-//! Documents that are none: not UTF-8, not JSON, too deep, of the wrong kind.
+//! Malformed arguments: not UTF-8, not JSON, nested too deeply, not an object; NULL; and invalid `init` documents.
 
 use serde_json::json;
 
-use crate::c::{
-    COMMANDS, FUNCTIONS, call, call_bytes, finds_nothing, free_null, init, init_async, loaded, needing_a_model, status,
-    turn, until, works,
+use crate::c_api::{
+    COMMANDS, FUNCTIONS, assert_finds_nothing, assert_works, call, call_bytes, exclusive, free_null,
+    functions_needing_a_model, init, init_async, loaded, status, wait_until,
 };
 
-/// What is no JSON object, with what it is called.
+/// Documents that are not JSON objects, with descriptions.
 fn broken() -> Vec<(&'static str, Vec<u8>)> {
     let repeated = |parts: &[&str]| parts.iter().map(|part| part.repeat(10_000)).collect::<String>().into_bytes();
     vec![
@@ -35,8 +35,8 @@ fn broken() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn broken_documents_are_refused_by_every_function() {
-    let _turn = loaded(json!({}));
+fn every_function_refuses_malformed_json() {
+    let _guard = loaded(json!({}));
     for (what, document) in broken() {
         for name in FUNCTIONS.into_iter().filter(|name| !COMMANDS.contains(name)) {
             let answer = call_bytes(name, Some(&document));
@@ -44,12 +44,12 @@ fn broken_documents_are_refused_by_every_function() {
             assert!(answer["error"].to_string().len() < 400, "{name}, {what}: {answer}");
         }
     }
-    works();
+    assert_works();
 }
 
 #[test]
-fn null_and_the_empty_text_are_refused_where_a_request_is_needed() {
-    let _turn = loaded(json!({}));
+fn null_and_empty_strings_are_refused_where_a_request_is_required() {
+    let _guard = loaded(json!({}));
     free_null();
     for document in [None, Some(&b""[..]), Some(b" \n\t")] {
         for name in FUNCTIONS.into_iter().filter(|name| !COMMANDS.contains(name)) {
@@ -57,36 +57,36 @@ fn null_and_the_empty_text_are_refused_where_a_request_is_needed() {
             assert_eq!(answer["code"], "invalid_json", "{name} {document:?}: {answer}");
         }
     }
-    finds_nothing("idle");
-    works();
+    assert_finds_nothing("idle");
+    assert_works();
 }
 
 #[test]
-fn nothing_but_an_error_before_init_and_after_deinit() {
-    let _turn = turn();
+fn functions_report_not_initialized_before_init_and_after_deinit() {
+    let _guard = exclusive();
     let check = || {
-        for name in needing_a_model() {
+        for name in functions_needing_a_model() {
             for document in [None, Some(&b""[..]), Some(b"{}"), Some(b"\xFF"), Some(br#"{"prompt": "a", "id": 1}"#)] {
                 assert_eq!(call_bytes(name, document)["code"], "not_initialized", "{name} {document:?}");
             }
         }
-        finds_nothing("uninitialized");
+        assert_finds_nothing("uninitialized");
     };
     check();
-    assert_eq!(init(Some(crate::c::command(json!({})).to_string().as_bytes())), 0);
-    works();
-    crate::c::deinit();
-    crate::c::deinit();
+    assert_eq!(init(Some(crate::c_api::command(json!({})).to_string().as_bytes())), 0);
+    assert_works();
+    crate::c_api::deinit();
+    crate::c_api::deinit();
     assert_eq!(status()["state"], "uninitialized");
     check();
 }
 
-/// What `init` must refuse: the document, the number it returns, and a part of the sentence in the status.
+/// Documents that `init` must refuse, with the returned code and part of the error in the status.
 fn wrong_inits() -> Vec<(Vec<u8>, i32, &'static str)> {
     let missing = |flags: &str| format!("-m /nowhere.gguf {flags}").into_bytes();
     let mut cases: Vec<(Vec<u8>, i32, &str)> = broken()
         .into_iter()
-        // Anything that does not begin as JSON is a command line.
+        // Anything that does not begin like JSON is parsed as a command line.
         .filter(|(_, document)| matches!(document.first(), Some(b'{' | b'[')) || std::str::from_utf8(document).is_err())
         .map(|(_, document)| (document, 2, ""))
         .collect();
@@ -126,8 +126,8 @@ fn wrong_inits() -> Vec<(Vec<u8>, i32, &'static str)> {
 }
 
 #[test]
-fn wrong_inits_are_refused() {
-    let _turn = turn();
+fn invalid_init_arguments_are_refused() {
+    let _guard = exclusive();
     let short = |document: &[u8]| String::from_utf8_lossy(document).chars().take(100).collect::<String>();
     for (document, number, part) in wrong_inits() {
         assert_eq!(init(Some(&document)), number, "{}: {}", short(&document), status());
@@ -138,7 +138,7 @@ fn wrong_inits_are_refused() {
     }
     assert_eq!(init(None), 2, "NULL: {}", status());
     init_async(None);
-    until("a failed init_async", || status()["state"] == "failed");
-    assert_eq!(init(Some(crate::c::command(json!({})).to_string().as_bytes())), 0);
-    works();
+    wait_until("a failed init_async", || status()["state"] == "failed");
+    assert_eq!(init(Some(crate::c_api::command(json!({})).to_string().as_bytes())), 0);
+    assert_works();
 }

@@ -1,7 +1,7 @@
-//! The C functions of the contract: the old names, and those of engine handles.
-#![allow(dead_code)] // each test file uses a part
+//! The names of the documented C functions: those of the old server, and the `foredraft_*` functions.
+#![allow(dead_code)] // each test binary uses only some of these
 
-/// Old names: functions of a JSON document that return one.
+/// Functions of the old server that take one JSON document and return one.
 pub const FUNCTIONS: [&str; 18] = [
     "tokenize",
     "detokenize",
@@ -22,16 +22,16 @@ pub const FUNCTIONS: [&str; 18] = [
     "session_save",
     "session_load",
 ];
-/// Those that take NULL and the empty text for `{}`.
+/// Those of [`FUNCTIONS`] for which NULL and the empty string mean `{}`.
 pub const COMMANDS: [&str; 4] = [
     "async_completion_poll",
     "async_completion_cancel",
     "speculative_completion_poll",
     "speculative_completion_cancel",
 ];
-/// Those that need no model.
+/// Those of [`FUNCTIONS`] that work without a model.
 pub const WITHOUT_MODEL: [&str; 3] = ["lookup_create", "lookup_merge", "lookup_stats"];
-/// All other old names.
+/// All other functions of the old server.
 pub const OTHERS: [&str; 8] = [
     "init",
     "init_async",
@@ -43,7 +43,7 @@ pub const OTHERS: [&str; 8] = [
     "set_update_callback",
 ];
 
-/// Functions of an engine and a JSON document that return one.
+/// `foredraft_*` functions that take an engine and a JSON document and return a document.
 pub const ENGINE_FUNCTIONS: [&str; 14] = [
     "foredraft_complete",
     "foredraft_submit",
@@ -60,7 +60,7 @@ pub const ENGINE_FUNCTIONS: [&str; 14] = [
     "foredraft_lookup_merge",
     "foredraft_lookup_stats",
 ];
-/// All other new names.
+/// All other `foredraft_*` functions.
 pub const ENGINE_OTHERS: [&str; 11] = [
     "foredraft_engine_new",
     "foredraft_engine_free",

@@ -1,4 +1,4 @@
-//! The lookup functions: with and without a model, wrong requests, damaged files, while the library is unloaded.
+//! The lookup functions: with and without a model, invalid requests, damaged files, and during `deinit`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,11 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::c::{Random, call, command, deinit, init, loaded, model, refusal, status, turn, until, works};
+use crate::c_api::{
+    Random, assert_works, call, command, deinit, error_of, exclusive, init, loaded, model, status, wait_until,
+};
 
-/// An empty folder of a test under target/.
+/// An empty folder for a test, under target/.
 fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lookups-{name}"));
     let _ = fs::remove_dir_all(&folder);
@@ -17,25 +19,25 @@ fn folder(name: &str) -> PathBuf {
 }
 
 fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).expect("it is there");
+    let entries = fs::read_dir(folder).expect("the folder is readable");
     let mut names: Vec<_> =
-        entries.map(|entry| entry.expect("it is there").file_name().into_string().expect("UTF-8")).collect();
+        entries.map(|entry| entry.expect("the folder is readable").file_name().into_string().expect("UTF-8")).collect();
     names.sort();
     names
 }
 
 fn done(name: &str, request: &Value) -> Value {
     let answer = call(name, request);
-    assert_eq!(answer["success"], true, "{name} {}: {answer}", crate::c::shown(request));
+    assert_eq!(answer["success"], true, "{name} {}: {answer}", crate::c_api::shortened(request));
     answer
 }
 
-/// Numbers as a file has them.
+/// Numbers in the format of a cache file.
 fn bytes(numbers: &[i32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// A text in which some things come again.
+/// A text with some repetitions.
 fn text(sentences: usize) -> String {
     let names = ["Mia", "Tom", "Nora", "Karl"];
     let things = ["kite", "drum", "hat"];
@@ -43,13 +45,13 @@ fn text(sentences: usize) -> String {
 }
 
 #[test]
-fn tokens_need_no_model() {
-    let _turn = turn();
+fn lookup_functions_accept_tokens_without_a_model() {
+    let _guard = exclusive();
     let folder = folder("tokens");
     let path = |name: &str| folder.join(name);
     let tokens = [1, 2, 3, 1, 2, 4, 1, 2, 3];
     let answer = done("lookup_create", &json!({"tokens": tokens, "output": path("a")}));
-    // 1 2 (3 3 4), 2 3 (1), 3 1 (2), 2 4 (1), 4 1 (2).
+    // Expected n-grams and continuations: 1 2 (3 3 4), 2 3 (1), 3 1 (2), 2 4 (1), 4 1 (2).
     let expected = [
         [1, 2, -1, -1, 2, 3, 2, 4, 1].as_slice(),
         &[2, 3, -1, -1, 1, 1, 1],
@@ -58,7 +60,7 @@ fn tokens_need_no_model() {
         &[4, 1, -1, -1, 1, 2, 1],
     ];
     let expected = bytes(&expected.concat());
-    assert_eq!(fs::read(path("a")).expect("it was written"), expected);
+    assert_eq!(fs::read(path("a")).expect("the file was written"), expected);
     for (key, value) in
         [("n_tokens", 9), ("n_ngrams", 5), ("n_continuations", 6), ("n_observations", 7), ("size", expected.len())]
     {
@@ -75,13 +77,13 @@ fn tokens_need_no_model() {
         request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         assert_eq!(done("lookup_create", &request)["ngrams_by_size"], sizes, "{request}");
     }
-    // A sum, also in place of one of its parts.
+    // The output of a merge may be one of its inputs.
     let answer = done("lookup_merge", &json!({"inputs": [path("a"), path("a")], "output": path("a")}));
     assert_eq!((answer["n_inputs"].as_u64(), answer["n_observations"].as_u64()), (Some(2), Some(14)));
-    let merged = fs::read(path("a")).expect("it was written");
+    let merged = fs::read(path("a")).expect("the file was written");
     assert_eq!(merged.get(..36), Some(bytes(&[1, 2, -1, -1, 2, 3, 4, 4, 2]).as_slice()));
 
-    // 1 2 3 4 three times, in one chunk: see the test of ngram::stats.
+    // 1 2 3 4 three times in one chunk, as in the test of ngram::stats.
     let text = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1];
     let request = json!({"tokens": text, "n_draft": 2, "n_ctx": 12, "plot": path("plot.svg"), "lookup_cache_dynamic": path("none")});
     let answer = done("lookup_stats", &request);
@@ -92,12 +94,12 @@ fn tokens_need_no_model() {
     assert_eq!(answer["by_size"][3], json!([{"n_drafted": 1, "n_accept": 1}, {"n_drafted": 2, "n_accept": 2}]));
     assert_eq!(answer["by_level"]["context"], json!({"n_drafted": 4, "n_accept": 4}));
     assert!(answer["warnings"][0].as_str().is_some_and(|warning| warning.contains("none: ")), "{answer}");
-    let plot = fs::read_to_string(path("plot.svg")).expect("it was written");
+    let plot = fs::read_to_string(path("plot.svg")).expect("the file was written");
     assert!(plot.starts_with("<svg") && plot.ends_with("</svg>\n") && plot.contains("4 of 4 accepted"), "{plot}");
-    // A static cache that knows what is not in the text.
+    // A static cache with n-grams that are not in the text.
     let request = json!({"tokens": [5, 1, 2, 3, 9, 9], "n_ctx": 5, "lookup_cache_static": path("a")});
     let answer = done("lookup_stats", &request);
-    // After 5 1 2 it drafts 3 (4 of 6 times), 1 and 2; 3 is right. Then 9 is sampled, and the chunk ends.
+    // After 5 1 2 it drafts 3 (4 of 6 times), 1 and 2, of which 3 is accepted. Then 9 follows, and the chunk ends.
     assert_eq!(answer["by_level"]["static"], json!({"n_drafted": 3, "n_accept": 1}), "{answer}");
     let positions = [1, 0, 0].map(|n_accept| json!({"n_drafted": 1, "n_accept": n_accept}));
     assert_eq!(answer["by_static"], json!(positions), "{answer}");
@@ -105,25 +107,25 @@ fn tokens_need_no_model() {
 }
 
 #[test]
-fn texts_need_a_model() {
-    let _turn = turn();
+fn lookup_functions_need_a_model_for_text() {
+    let _guard = exclusive();
     let folder = folder("texts");
     let path = |name: &str| folder.join(name);
     fs::write(path("text"), text(300) + "\n").expect("written");
     let (given, file) = (text(300), path("text"));
     for request in [json!({"text": given, "output": path("out")}), json!({"file": file, "output": path("out")})] {
-        assert_eq!(refusal("lookup_create", &request).0, "not_initialized");
-        assert_eq!(refusal("lookup_stats", &request).0, "not_initialized");
+        assert_eq!(error_of("lookup_create", &request).0, "not_initialized");
+        assert_eq!(error_of("lookup_stats", &request).0, "not_initialized");
     }
-    drop(_turn);
-    let _turn = loaded(json!({}));
+    drop(_guard);
+    let _guard = loaded(json!({}));
     let ids = call("tokenize", &json!({"text": given}))["ids"].clone();
-    // One line feed at the end of a file is none of its text.
+    // A final line feed in a file does not count as text.
     let answers = [json!({"text": given}), json!({"file": file}), json!({"tokens": ids})].map(|mut request| {
         request["output"] = json!(path("cache"));
         let created = done("lookup_create", &request);
         assert_eq!(created["n_tokens"].as_u64(), ids.as_array().map(|ids| ids.len() as u64), "{created}");
-        let file = fs::read(path("cache")).expect("it was written");
+        let file = fs::read(path("cache")).expect("the file was written");
         request.as_object_mut().expect("an object").remove("output");
         request["n_ctx"] = json!(256);
         request["lookup_cache_static"] = json!(path("cache"));
@@ -133,7 +135,7 @@ fn texts_need_a_model() {
     });
     assert_eq!(answers[0], answers[1]);
     assert_eq!(answers[0], answers[2]);
-    // Without n_ctx it is the model's.
+    // The default of n_ctx is the model's.
     let n_ctx = done("lookup_stats", &json!({"tokens": [1, 2, 3]}))["n_ctx"].as_u64();
     assert!(n_ctx.is_some_and(|n_ctx| n_ctx > 0 && n_ctx != 4096), "{n_ctx:?}");
     for (request, part) in [
@@ -141,19 +143,19 @@ fn texts_need_a_model() {
         (json!({"tokens": [1], "lookup_cache_static": path("foreign")}), "foreign: byte 20: token 1000000 is outside"),
     ] {
         fs::write(path("foreign"), bytes(&[1, 2, -1, -1, 1, 1_000_000, 1])).expect("written");
-        let (code, error) = refusal("lookup_stats", &request);
+        let (code, error) = error_of("lookup_stats", &request);
         assert!(code == "invalid_request" && error.contains(part), "{request}: {error}");
     }
-    works();
-    // Also where only the vocabulary is loaded.
+    assert_works();
+    // Also with a vocab_only model.
     assert_eq!(init(Some(command(json!({"vocab_only": true})).to_string().as_bytes())), 0);
     assert_eq!(done("lookup_stats", &json!({"tokens": [1, 2, 3]}))["n_ctx"].as_u64(), n_ctx);
     deinit();
 }
 
 #[test]
-fn wrong_requests_name_what_is_wrong() {
-    let _turn = turn();
+fn invalid_lookup_requests_name_the_field() {
+    let _guard = exclusive();
     let folder = folder("wrong");
     let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
     fs::write(path("good"), bytes(&[1, 2, -1, -1, 1, 3, 1])).expect("written");
@@ -218,7 +220,7 @@ fn wrong_requests_name_what_is_wrong() {
         ),
         ("lookup_stats", json!({"tokens": tokens, "plot": folder}), "invalid_request", "is a folder"),
     ] {
-        let (found, error) = refusal(name, &request);
+        let (found, error) = error_of(name, &request);
         assert!(found == code && error.contains(part), "{name} {request}: {found}, {error}");
     }
     let unknown = done("lookup_stats", &json!({"tokens": tokens, "n_drafts": 5}));
@@ -230,18 +232,18 @@ fn wrong_requests_name_what_is_wrong() {
         assert!(number(key) >= 0.0, "{key}: {unknown}");
     }
     assert!((number("us_per_token") * number("n_drafted") - 1e3 * number("t_draft_ms")).abs() < 1.0, "{unknown}");
-    // Nothing was made by any of them.
+    // None of them wrote a file.
     assert_eq!(names(&folder), ["cut", "good", "huge"]);
     done("lookup_create", &json!({"tokens": tokens, "file": "", "output": out}));
 }
 
-/// Long work on one thread: others are served meanwhile, the status says how far it is, and `deinit` ends it.
+/// During long work on one thread other calls are served, the status reports its progress, and `deinit` cancels it.
 #[test]
-fn long_work_holds_nobody_up_and_ends_with_the_library() {
-    let _turn = loaded(json!({}));
+fn long_lookup_work_does_not_block_others_and_deinit_cancels_it() {
+    let _guard = loaded(json!({}));
     let folder = folder("long");
-    // After two tokens it knows the first of them again, so that all drafts are as long as they may be; and all are wrong:
-    // about 200 thousand times 1024 tokens.
+    // After any two tokens the cache continues with the first of them, so every draft has the full length of 1024 tokens and is
+    // wrong, about 200 thousand times.
     let pairs = (0..30).flat_map(|a| (0..30).flat_map(move |b| [a, b, -1, -1, 1, a, 2]));
     fs::write(folder.join("static"), bytes(&pairs.collect::<Vec<i32>>())).expect("written");
     let mut random = Random::new(1);
@@ -251,12 +253,12 @@ fn long_work_holds_nobody_up_and_ends_with_the_library() {
     });
     let working = thread::spawn(move || call("lookup_stats", &request));
     let step = || status()["lookups"][0].clone();
-    until("the beginning of the work", || step()["step"] == "drafting");
+    wait_until("the beginning of the work", || step()["step"] == "drafting");
     let seen = step();
     assert_eq!(seen["function"], "lookup_stats", "{seen}");
     assert!((0.0..=1.0).contains(&seen["progress"].as_f64().expect("a number")), "{seen}");
-    works();
-    assert_eq!(step()["step"], "drafting", "it was too short for this test");
+    assert_works();
+    assert_eq!(step()["step"], "drafting", "the work ended too early for this test");
     deinit();
     let answer = working.join().expect("it returns");
     assert_eq!(answer["code"], "cancelled", "{answer}");
@@ -264,11 +266,11 @@ fn long_work_holds_nobody_up_and_ends_with_the_library() {
     assert_eq!(names(&folder), ["static"]);
 }
 
-/// Model files are not caches, and are not harmed.
+/// A model file is refused as a cache, and is not changed.
 #[test]
-fn other_files_are_refused() {
-    let _turn = turn();
+fn lookup_refuses_files_of_another_format() {
+    let _guard = exclusive();
     let request = json!({"inputs": [model("target")], "output": folder("other").join("out")});
-    let (code, error) = refusal("lookup_merge", &request);
+    let (code, error) = error_of("lookup_merge", &request);
     assert!(code == "invalid_request" && error.contains("stories-target.gguf: byte "), "{error}");
 }

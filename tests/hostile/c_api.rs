@@ -1,4 +1,4 @@
-//! The C interface, called as a C host calls it; every answer is checked against the contract before it is looked at.
+//! Calls the library's C functions as a C host does, and checks that every answer has the documented form.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use libloading::Library;
 use serde_json::{Value, json};
 
-use crate::contract::WITHOUT_MODEL;
-pub use crate::contract::{COMMANDS, FUNCTIONS};
+use crate::c_functions::WITHOUT_MODEL;
+pub use crate::c_functions::{COMMANDS, FUNCTIONS};
 use crate::host;
 
-/// The closed list of error codes, with the status of each.
+/// All error codes with their status.
 const CODES: [(&str, u64); 12] = [
     ("invalid_json", 400),
     ("invalid_request", 400),
@@ -33,9 +33,9 @@ pub type UpdateCallback = extern "C" fn(u64, *mut c_void);
 /// The library, loaded once and never unloaded.
 static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
     let path = host::library_path().expect("cargo built the library");
-    // SAFETY: loading it runs no code of its own.
+    // SAFETY: loading the library runs no initializers.
     let library = unsafe { Library::new(path) }.expect("the library loads");
-    // SAFETY: `set_log_callback` has this type. The log of tests that provoke errors is of no use to anybody.
+    // SAFETY: `set_log_callback` has this type. The log is dropped because these tests provoke errors.
     unsafe {
         let set =
             library.get::<extern "C" fn(Option<LogCallback>, *mut c_void)>(b"set_log_callback").expect("exported");
@@ -45,38 +45,38 @@ static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
 });
 
 pub extern "C" fn drop_line(_level: i32, text: *const c_char, _user: *mut c_void) {
-    // SAFETY: the library passes a NUL-terminated text.
+    // SAFETY: the library passes a NUL-terminated string.
     let text = unsafe { CStr::from_ptr(text) };
     assert!(text.to_str().is_ok(), "a log line that is not UTF-8: {text:?}");
 }
 
-/// A function of the library under its C type.
+/// A function of the library, as type `T`.
 fn function<T: Copy>(name: &str) -> T {
-    // SAFETY: all callers below name the type that the header declares.
+    // SAFETY: all callers below pass the type that the header declares.
     unsafe { *LIBRARY.get::<T>(name.as_bytes()).unwrap_or_else(|error| panic!("{name}: {error}")) }
 }
 
-/// The turn of a test; nothing is loaded when it begins and when it ends.
-pub struct Turn(#[allow(dead_code)] MutexGuard<'static, ()>);
+/// The lock that a test holds while it uses the default engine. No model is loaded when it is taken and after it is dropped.
+pub struct Exclusive(#[allow(dead_code)] MutexGuard<'static, ()>);
 
-pub fn turn() -> Turn {
-    static TURN: Mutex<()> = Mutex::new(());
-    // A test that failed has ended its turn as well.
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+pub fn exclusive() -> Exclusive {
+    static LOCK: Mutex<()> = Mutex::new(());
+    // The lock is poisoned if another test failed, which does not matter here.
+    let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     LazyLock::force(&LIBRARY);
     deinit();
-    Turn(turn)
+    Exclusive(guard)
 }
 
-/// As [`turn`], with both shipped models loaded and `more` keys of `init`.
-pub fn loaded(more: Value) -> Turn {
-    let turn = turn();
+/// As [`exclusive`], with both shipped models loaded; `more` adds keys to `init`.
+pub fn loaded(more: Value) -> Exclusive {
+    let guard = exclusive();
     let command = command(more);
     assert_eq!(init(Some(command.to_string().as_bytes())), 0, "{command}: {}", status());
-    turn
+    guard
 }
 
-impl Drop for Turn {
+impl Drop for Exclusive {
     fn drop(&mut self) {
         deinit();
         set_update_callback(None, 0);
@@ -84,7 +84,7 @@ impl Drop for Turn {
     }
 }
 
-/// `init`'s object for both shipped models. One thread: on a busy machine the second one costs more than it helps.
+/// The `init` object for both shipped models. One thread, because on a busy machine a second one slows them down.
 pub fn command(more: Value) -> Value {
     let mut command = json!({
         "model": model("target"), "model_draft": model("draft"), "n_threads": 1, "n_ctx": 512, "log_level": "error",
@@ -111,7 +111,7 @@ pub fn init(command: Option<&[u8]>) -> i32 {
     function::<extern "C" fn(*const c_char) -> i32>("init")(pointer(&command))
 }
 
-/// The text is gone when this returns, as the contract allows.
+/// The string is freed when this returns, which the API allows.
 pub fn init_async(command: Option<&[u8]>) {
     let command = text(command);
     function::<extern "C" fn(*const c_char)>("init_async")(pointer(&command));
@@ -121,10 +121,10 @@ pub fn deinit() {
     function::<extern "C" fn()>("deinit")();
 }
 
-/// The pointer that is the library's, and its text.
+/// The returned pointer and its string.
 pub fn version() -> (usize, String) {
     let version = function::<extern "C" fn() -> *const c_char>("version")();
-    // SAFETY: a NUL-terminated text that lives as long as the library.
+    // SAFETY: a NUL-terminated string that lives as long as the library.
     let text = unsafe { CStr::from_ptr(version) }.to_str().expect("UTF-8").to_owned();
     (version as usize, text)
 }
@@ -145,7 +145,8 @@ pub fn set_update_callback(callback: Option<UpdateCallback>, user: usize) {
 }
 
 pub fn status() -> Value {
-    let status = taken("poll_system_status", function::<extern "C" fn() -> *const c_char>("poll_system_status")());
+    let status =
+        take_answer("poll_system_status", function::<extern "C" fn() -> *const c_char>("poll_system_status")());
     let expected = match status["state"].as_str() {
         Some("ready") => 1,
         Some("uninitialized" | "loading") => 0,
@@ -157,14 +158,13 @@ pub fn status() -> Value {
     status
 }
 
-/// The functions of [`FUNCTIONS`] that say so when there is no model.
-pub fn needing_a_model() -> impl Iterator<Item = &'static str> {
+/// The functions of [`FUNCTIONS`] that fail without a model.
+pub fn functions_needing_a_model() -> impl Iterator<Item = &'static str> {
     FUNCTIONS.into_iter().filter(|name| !WITHOUT_MODEL.contains(name) && !COMMANDS.contains(name))
 }
 
-/// The answer of a poll or cancel that finds no request, in this state of the library: a success without updates, whatever
-/// the document says, as long as it names no request.
-pub fn finds_nothing(state: &str) {
+/// Asserts that every poll and cancel without an `id` succeeds with no updates, for any document, and reports `state`.
+pub fn assert_finds_nothing(state: &str) {
     for name in COMMANDS {
         for (document, counts) in [
             (None, false),
@@ -198,33 +198,33 @@ pub fn finds_nothing(state: &str) {
     }
 }
 
-/// Calls a function of [`FUNCTIONS`] with a document, or NULL.
+/// Calls a function of [`FUNCTIONS`] with a document or NULL.
 pub fn call_bytes(name: &str, document: Option<&[u8]>) -> Value {
     let document = text(document);
-    taken(name, function::<extern "C" fn(*const c_char) -> *const c_char>(name)(pointer(&document)))
+    take_answer(name, function::<extern "C" fn(*const c_char) -> *const c_char>(name)(pointer(&document)))
 }
 
 pub fn call(name: &str, request: &Value) -> Value {
     call_bytes(name, Some(request.to_string().as_bytes()))
 }
 
-/// The code of the error object that a function must return.
-pub fn refusal(name: &str, request: &Value) -> (String, String) {
+/// Calls a function that must fail, and returns the error's code and message.
+pub fn error_of(name: &str, request: &Value) -> (String, String) {
     let answer = call(name, request);
-    assert_eq!(answer["success"], false, "{name} {}: {answer}", shown(request));
+    assert_eq!(answer["success"], false, "{name} {}: {answer}", shortened(request));
     let field = |key: &str| answer[key].as_str().expect("checked").to_owned();
     (field("code"), field("error"))
 }
 
-/// A document for a message, shortened.
-pub fn shown(request: &Value) -> String {
+/// A document, shortened for an assertion message.
+pub fn shortened(request: &Value) -> String {
     request.to_string().chars().take(300).collect()
 }
 
-/// The answer as a value, checked; the string is released.
-fn taken(name: &str, answer: *const c_char) -> Value {
+/// Parses an answer, checks its form, and frees the string.
+fn take_answer(name: &str, answer: *const c_char) -> Value {
     assert!(!answer.is_null(), "{name} returned NULL");
-    // SAFETY: the library returned it: NUL-terminated, ours until `free_string`.
+    // SAFETY: returned by the library: NUL-terminated, and ours until `free_string`.
     let bytes = unsafe { CStr::from_ptr(answer) }.to_bytes().to_vec();
     function::<extern "C" fn(*const c_char)>("free_string")(answer);
     let answer: Value = serde_json::from_slice(&bytes)
@@ -243,8 +243,8 @@ fn taken(name: &str, answer: *const c_char) -> Value {
     answer
 }
 
-/// A request whose text is known, in both families: the library is as it was.
-pub fn works() {
+/// Asserts that a simple completion still gives the known output, with and without speculation.
+pub fn assert_works() {
     let request = json!({"prompt": "Once upon a time", "n_predict": 5, "temperature": 0});
     for name in ["get_completion", "speculative_completion"] {
         let answer = call(name, &request);
@@ -252,22 +252,22 @@ pub fn works() {
     }
 }
 
-/// A request that goes on until it is stopped.
+/// A request that runs until it is cancelled.
 pub fn endless() -> Value {
     json!({"prompt": "Once upon a time", "n_predict": -1, "ignore_eos": true})
 }
 
-/// The number that an `_init` function gave.
+/// Queues a request with an `_init` function and returns its id.
 pub fn submit(name: &str, request: &Value) -> u64 {
     let answer = call(name, request);
-    answer["id"].as_u64().unwrap_or_else(|| panic!("{name} {}: {answer}", shown(request)))
+    answer["id"].as_u64().unwrap_or_else(|| panic!("{name} {}: {answer}", shortened(request)))
 }
 
-/// Polls a request to its end: the last update.
-pub fn last_update(family: &str, id: u64) -> Value {
+/// Polls a request until it is finished and returns its last update.
+pub fn last_update(endpoint: &str, id: u64) -> Value {
     let mut last = Value::Null;
-    until("the request's end", || {
-        let answer = call(&format!("{family}_poll"), &json!({"id": id, "timeout_ms": 1000}));
+    wait_until("the request's end", || {
+        let answer = call(&format!("{endpoint}_poll"), &json!({"id": id, "timeout_ms": 1000}));
         assert_eq!(answer["success"], true, "{answer}");
         if let Some(update) = answer["completion_updates"].as_array().expect("updates").last() {
             last = update.clone();
@@ -278,17 +278,17 @@ pub fn last_update(family: &str, id: u64) -> Value {
     last
 }
 
-/// Polls until a request is in that state, without taking long to see it; fails when it ends before.
-pub fn wait_for_state(family: &str, id: u64, state: &str) {
-    until(state, || {
-        let answer = call(&format!("{family}_poll"), &json!({"id": id}));
+/// Polls until a request is in `state`; fails if the request ends before.
+pub fn wait_for_state(endpoint: &str, id: u64, state: &str) {
+    wait_until(state, || {
+        let answer = call(&format!("{endpoint}_poll"), &json!({"id": id}));
         assert!(answer["state"] == state || answer["finished"] == false, "{answer}");
         answer["state"] == state
     });
 }
 
-/// Waits for what must happen; a minute is far more than anything here takes.
-pub fn until(what: &str, mut happened: impl FnMut() -> bool) {
+/// Waits until `happened` returns true, and fails after ten minutes.
+pub fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
     let start = Instant::now();
     while !happened() {
         assert!(start.elapsed() < Duration::from_secs(600), "{what} did not happen");
@@ -296,7 +296,7 @@ pub fn until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// Seeded pseudo-random numbers (xorshift64*), so that a failure can be repeated.
+/// A seeded random generator (xorshift64*), so that failures can be reproduced.
 pub struct Random(u64);
 
 impl Random {

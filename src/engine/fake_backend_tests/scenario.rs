@@ -1,4 +1,4 @@
-//! What a schedule is made of, and random ones.
+//! Random scenarios: an engine's configuration, requests and session copies with the steps in which they happen.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use crate::llama::fake::{FakeModel, Fault, mix};
 use crate::sampling::{self, MirostatVersion};
 use crate::speculative::{self, Adaptive, DrafterKind, LookupParams, ModParams, NgramParams, Verify};
 
-/// What happens to an engine.
+/// A configuration, and everything that happens to the engine.
 #[derive(Debug, Clone)]
-pub(super) struct Schedule {
+pub(super) struct Scenario {
     pub(super) setup: Setup,
-    /// What prompts begin with.
+    /// The seed of the tokens that prompts begin with.
     base: u64,
-    pub(super) requests: Vec<Plan>,
-    pub(super) sessions: Vec<Copying>,
+    pub(super) requests: Vec<PlannedRequest>,
+    pub(super) sessions: Vec<SessionCopy>,
 }
 
-/// A request, and when it comes and goes.
+/// A request, and the steps in which it is submitted and cancelled.
 #[derive(Debug, Clone)]
-pub(super) struct Plan {
+pub(super) struct PlannedRequest {
     pub(super) step: usize,
-    /// How many steps later it is cancelled.
+    /// The number of steps after which it is cancelled.
     pub(super) cancel: Option<usize>,
     n_texts: usize,
     prompt: Prompt,
@@ -48,7 +48,7 @@ pub(super) struct Plan {
     compare: bool,
 }
 
-/// So many words of the base, without some in the middle, and others behind.
+/// The first `base` common tokens, without `skipped` of them in the middle, followed by the prompt's `own`.
 #[derive(Debug, Clone)]
 struct Prompt {
     base: u64,
@@ -78,9 +78,9 @@ struct Speculation {
     prediction: String,
 }
 
-/// A slot's session is copied out, or the last one put in.
+/// Saves a slot's session, or loads the one saved last.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Copying {
+pub(super) struct SessionCopy {
     pub(super) step: usize,
     pub(super) slot: usize,
     pub(super) saves: bool,
@@ -88,15 +88,15 @@ pub(super) struct Copying {
 
 const WORDS: u32 = 5;
 
-/// The tokens of words, which are letters here.
+/// The tokens of a string, one for each letter.
 fn tokens(words: &str) -> impl Iterator<Item = Token> + '_ {
     words.bytes().map(|word| FakeModel::FIRST + Token::from(word - b'a'))
 }
 
-impl Plan {
-    /// Its texts.
-    pub(super) fn requests(&self, schedule: &Schedule) -> Vec<Request> {
-        let word = |at| FakeModel::FIRST + (mix(schedule.base ^ at) % u64::from(WORDS)) as Token;
+impl PlannedRequest {
+    /// The engine's requests for its completions.
+    pub(super) fn requests(&self, scenario: &Scenario) -> Vec<Request> {
+        let word = |at| FakeModel::FIRST + (mix(scenario.base ^ at) % u64::from(WORDS)) as Token;
         let skipped = 4..4 + self.prompt.skipped;
         let base = (0..self.prompt.base).filter(|at| !skipped.contains(at)).map(word);
         let prompt: Vec<Token> = base.chain(tokens(&self.prompt.own)).collect();
@@ -112,7 +112,7 @@ impl Plan {
                 compare: self.compare,
                 options: Options {
                     n_keep: self.n_keep,
-                    slot: self.slot.filter(|slot| *slot < schedule.setup.n_parallel),
+                    slot: self.slot.filter(|slot| *slot < scenario.setup.n_parallel),
                     cache_prompt: self.cache_prompt,
                     n_cache_reuse: self.n_cache_reuse,
                     stop: if self.stops { vec![" said\"".into(), "ing y".into(), "oo".repeat(4)] } else { Vec::new() },
@@ -125,7 +125,7 @@ impl Plan {
     }
 }
 
-/// Not all that the scripts like to say.
+/// A grammar that forbids some likely outputs of the fake models.
 const GRAMMAR: &str = r#"root ::= ("oo" | " y" " y"? | "ing" ("oo" | " said"))*"#;
 
 impl Sampling {
@@ -177,7 +177,7 @@ impl Speculation {
     }
 }
 
-fn voice() -> BoxedStrategy<FakeModel> {
+fn model() -> BoxedStrategy<FakeModel> {
     (any::<u64>(), select(vec![0.0, 2.0, 4.0]), select(vec![0.3, 2.0]), select(vec![0, 8, 60]))
         .prop_map(|(seed, near, far, ends)| FakeModel {
             seed,
@@ -192,7 +192,7 @@ fn voice() -> BoxedStrategy<FakeModel> {
 }
 
 fn faults(most: usize) -> BoxedStrategy<BTreeMap<usize, Fault>> {
-    // The first evaluations are of prompts.
+    // The first decodes are of prompts.
     let number = prop_oneof![0..6_usize, 0..120_usize];
     let fault = prop_oneof![
         Just(Fault::Full),
@@ -209,10 +209,10 @@ prop_compose! {
         kv_unified in any::<bool>(),
         n_ctx in 12..=48_usize,
         n_ubatch in select(vec![3, 8, 32]),
-        // More than what a text may be behind with.
+        // More than the tokens by which a slot may lag behind.
         max_invariant_tokens in select(vec![17, 22, 62]),
         (padding, ctx_shift) in (any::<bool>(), prop::bool::weighted(0.8)),
-        target in voice(),
+        target in model(),
         noise in option::weighted(0.85, select(vec![0.0_f32, 0.5, 1.5, 4.0])),
         target_faults in faults(4),
         draft_faults in faults(6),
@@ -266,7 +266,7 @@ fn sampling() -> BoxedStrategy<Sampling> {
 }
 
 prop_compose! {
-    fn plan()(
+    fn planned()(
         (step, cancel) in (prop_oneof![Just(0), 0..40_usize], option::weighted(0.25, 0..30_usize)),
         n_texts in prop_oneof![4 => Just(1), 1 => 2..=3_usize],
         prompt in (0..40_u64, prop_oneof![2 => Just(0), 1 => 0..10_u64], "[a-e]{1,12}"),
@@ -279,10 +279,10 @@ prop_compose! {
         grammar in prop::bool::weighted(0.1),
         speculative in option::weighted(0.8, speculation().boxed()),
         compare in prop::bool::weighted(0.1),
-    ) -> Plan {
+    ) -> PlannedRequest {
         let (base, skipped, own) = prompt;
         let prompt = Prompt { base, skipped, own };
-        Plan {
+        PlannedRequest {
             step, cancel, n_texts, prompt, n_predict, n_keep, slot, cache_prompt, n_cache_reuse, adapted, stops, seed,
             sampling, grammar, speculative, compare,
         }
@@ -290,14 +290,14 @@ prop_compose! {
 }
 
 prop_compose! {
-    pub(super) fn schedules()(
+    pub(super) fn scenarios()(
         setup in setup().boxed(),
         base in any::<u64>(),
-        requests in vec(plan().boxed(), 1..6),
+        requests in vec(planned().boxed(), 1..6),
         sessions in prop_oneof![3 => Just(Vec::new()), 1 => vec((1..60_usize, 0..3_usize, any::<bool>()), 1..6)],
-    ) -> Schedule {
+    ) -> Scenario {
         let n_parallel = setup.n_parallel;
-        let copying = |(step, slot, saves)| Copying { step, slot: slot % n_parallel, saves };
-        Schedule { setup, base, requests, sessions: sessions.into_iter().map(copying).collect() }
+        let copy = |(step, slot, saves)| SessionCopy { step, slot: slot % n_parallel, saves };
+        Scenario { setup, base, requests, sessions: sessions.into_iter().map(copy).collect() }
     }
 }
