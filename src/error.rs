@@ -127,6 +127,11 @@ impl Error {
         Error::new(Code::ModelError, message)
     }
 
+    /// [`Code::WouldDeadlock`] of a function that waits, called where it would wait for its caller.
+    pub fn would_deadlock(function: &str) -> Self {
+        Error::new(Code::WouldDeadlock, format!("{function}: waits, and was called from inside a callback"))
+    }
+
     /// The same failure, told of the field `name`.
     pub fn within(self, name: &str) -> Self {
         Error { message: format!("{name}: {}", self.message), ..self }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::fields::parse_object;
 use super::infill::Room;
-use super::registry::{Record, Text};
+use super::registry::{Record, Reported, Text};
 use super::request::{CompletionRequest, generation_settings};
 use super::serving_model::ServingModel;
 use super::{Endpoint, Server, prompts, session};
@@ -60,6 +60,7 @@ impl Server {
             compare: alike.compare,
             not_speculating: request.speculative.disabled.map(str::to_owned),
             warnings: request.warnings,
+            reported: Reported::default(),
         };
         engine.submit(requests, |handle| self.remember(record(handle)))
     }

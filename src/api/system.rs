@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 use super::lookup::progress::{Lookup, Lookups};
-use super::poll::{Command, nothing_to_cancel, nothing_to_poll};
+use super::poll::{PollCommand, nothing_to_cancel, nothing_to_poll};
 use super::status::Status;
 use super::{Endpoint, InitRequest, Server};
 use crate::engine;
@@ -109,7 +109,7 @@ impl System {
     /// another process, of which this one is a fork, has loaded a model.
     pub fn init(&self, command: &[u8]) -> Result<()> {
         if host::inside() {
-            return Err(would_deadlock("init"));
+            return Err(Error::would_deadlock("init"));
         }
         let epoch = self.inner.begin(&mut self.inner.life.lock(), State::Loading(0.0))?;
         self.inner.join_older(epoch);
@@ -229,7 +229,7 @@ impl System {
     /// # Errors
     /// The command is wrong, or there is no such request.
     pub fn poll(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
-        let command = Command::read(endpoint, command)?;
+        let command = PollCommand::read(endpoint, command)?;
         match self.server() {
             Ok(server) => server.during(|server| server.run_poll(endpoint, command)),
             Err((state, _)) => nothing_to_poll(command, state),
@@ -242,7 +242,7 @@ impl System {
     /// # Errors
     /// The command is wrong, or there is no such request.
     pub fn cancel(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
-        let command = Command::read(endpoint, command)?;
+        let command = PollCommand::read(endpoint, command)?;
         match self.server() {
             Ok(server) => server.during(|server| server.run_cancel(endpoint, command)),
             Err(_) => nothing_to_cancel(command),
@@ -388,11 +388,6 @@ impl Inner {
         }
         current
     }
-}
-
-/// For functions that wait, called where they would wait for their caller.
-pub(super) fn would_deadlock(function: &str) -> Error {
-    Error::new(Code::WouldDeadlock, format!("{function}: waits, and was called from inside a callback"))
 }
 
 fn superseded() -> Error {
