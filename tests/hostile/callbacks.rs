@@ -163,7 +163,10 @@ fn unloading_and_loading_from_inside_a_callback() {
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
     set_update_callback(Some(load_anew), 0);
     assert_eq!(call("get_completion", &endless())["stop_type"], "cancelled");
-    until("the new load", || status()["model_alias"] == "anew");
+    until("the new load", || {
+        let status = status();
+        status["state"] == "ready" && status["model_alias"] == "anew"
+    });
     works();
 }
 
