@@ -151,7 +151,8 @@ fn transcript(printed: &str) -> (Vec<String>, Vec<String>) {
     for line in printed.lines() {
         match line.split_once('"').filter(|_| line.ends_with('"')) {
             Some((before, _)) => {
-                let text = serde_json::from_str(&line[before.len()..]).unwrap_or_else(|error| panic!("{line}: {error}"));
+                let text =
+                    serde_json::from_str(&line[before.len()..]).unwrap_or_else(|error| panic!("{line}: {error}"));
                 texts.push(text);
                 lines.push(format!("{before}(text)"));
             }

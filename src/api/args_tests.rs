@@ -120,12 +120,20 @@ fn old_flags_do_what_they_did_or_are_ignored() {
     check("--lora-scaled a.gguf 0.5 -c 8", json!({"lora": [lora("a.gguf", 0.5)], "n_ctx": 8}), &[]);
     check("--lora-scaled C:/a.gguf 1 -m m", json!({"lora": [lora("C:/a.gguf", 1.0)], "model": "m"}), &[]);
     check("--lora-scaled a.gguf:2 -m m", json!({"lora": [lora("a.gguf", 2.0)], "model": "m"}), &[]);
-    check("--lora a.gguf --lora-base base.gguf -m m", json!({"lora": [lora("a.gguf", 1.0)], "model": "m"}), &["--lora-base: "]);
+    check(
+        "--lora a.gguf --lora-base base.gguf -m m",
+        json!({"lora": [lora("a.gguf", 1.0)], "model": "m"}),
+        &["--lora-base: "],
+    );
     check("-lv", json!({}), &["-lv: without a number it is --low-vram"]);
     check("-lv -m m", json!({"model": "m"}), &["-lv: "]);
     check("-lv 3 -m m", json!({"log_level": 3, "model": "m"}), &[]);
     check("--low-vram -gqa 8 -eps 1e-5 -m m", json!({"model": "m"}), &["--low-vram: ", "-gqa: ", "-eps: "]);
-    check("--temp 0.5 -n 5 --ignore-eos -m m", json!({"model": "m"}), &["--temp: ignored, each request", "-n: ", "--ignore-eos: "]);
+    check(
+        "--temp 0.5 -n 5 --ignore-eos -m m",
+        json!({"model": "m"}),
+        &["--temp: ignored, each request", "-n: ", "--ignore-eos: "],
+    );
     check("--memory_f32", json!({"cache_type_k": "f32", "cache_type_v": "f32"}), &[]);
     check("--numa -m m", json!({"numa": "distribute", "model": "m"}), &[]);
 }

@@ -8,7 +8,9 @@ use serde_json::{Map, Value, json};
 use super::fields::{Fields, set, shortest, show, unavailable, unexpected, word_in};
 use super::suggest;
 use crate::error::{Error, Result};
-use crate::speculative::{Adaptive, DrafterKind, HEURISTIC_MAX, LookupParams, MAX_BRANCHES, MAX_DRAFT, NgramParams, Settings, Verify};
+use crate::speculative::{
+    Adaptive, DrafterKind, HEURISTIC_MAX, LookupParams, MAX_BRANCHES, MAX_DRAFT, NgramParams, Settings, Verify,
+};
 
 /// Which functions a request came through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -124,10 +124,14 @@ impl System {
     pub fn init_async(&self, command: &[u8]) {
         let command = command.to_vec();
         let given = GivenModels::of(&command);
-        self.aside("foredraft-init", move |inner, life| inner.begin_load(life, given), move |inner, epoch| {
-            // The status tells of a failure.
-            let _ = inner.load(epoch, &command);
-        });
+        self.aside(
+            "foredraft-init",
+            move |inner, life| inner.begin_load(life, given),
+            move |inner, epoch| {
+                // The status tells of a failure.
+                let _ = inner.load(epoch, &command);
+            },
+        );
     }
 
     /// Unloads, or aborts the load that runs, and waits for that and for the threads of earlier calls; inside a

@@ -6,6 +6,7 @@ mod host;
 #[path = "../contract/mod.rs"]
 mod contract;
 
+mod exit;
 mod handles;
 mod independence;
 mod library;

@@ -327,7 +327,8 @@ fn all_that_is_generated_comes_before_the_last_update() {
         let waiting = if family == "async_completion" { "get_completion" } else { "speculative_completion" };
         let whole = call(waiting, &request);
         let results = whole["results"].as_array().cloned().unwrap_or_else(|| vec![whole.clone()]);
-        let mut seen: Vec<(String, Vec<Value>, Vec<Value>, usize)> = results.iter().map(|_| Default::default()).collect();
+        let mut seen: Vec<(String, Vec<Value>, Vec<Value>, usize)> =
+            results.iter().map(|_| Default::default()).collect();
         let id = submit(&format!("{family}_init"), &request);
         loop {
             let answer = call(&format!("{family}_poll"), &json!({"id": id, "timeout_ms": 1000}));
@@ -357,7 +358,11 @@ fn all_that_is_generated_comes_before_the_last_update() {
             assert_eq!((&json!(text), ends), (&result["content"], 1), "{request}");
             if request["return_tokens"] == true {
                 assert_eq!(json!(tokens), result["tokens"], "{request}");
-                assert_eq!(shape(&probabilities), shape(result["completion_probabilities"].as_array().expect("some")), "{request}");
+                assert_eq!(
+                    shape(&probabilities),
+                    shape(result["completion_probabilities"].as_array().expect("some")),
+                    "{request}"
+                );
             }
         }
     }

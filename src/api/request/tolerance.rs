@@ -227,16 +227,31 @@ mod tests {
             "logit_bias": [[5, 1.5], [99, false], ["text", -2], {"token": 3, "bias": 1}], "prompt": 5,
         });
         assert_eq!(tolerated(valid.clone()), (valid, Vec::new()));
-        for kept in [json!({"top_p": "0.5"}), json!({"n_predict": "many"}), json!({"logit_bias": {"7": 1, "text": false}})] {
-            assert_eq!(tolerated(kept.clone()), (kept, Vec::new()), "errors stay errors, and llama-server's forms valid");
+        for kept in
+            [json!({"top_p": "0.5"}), json!({"n_predict": "many"}), json!({"logit_bias": {"7": 1, "text": false}})]
+        {
+            assert_eq!(
+                tolerated(kept.clone()),
+                (kept, Vec::new()),
+                "errors stay errors, and llama-server's forms valid"
+            );
         }
     }
 
     #[test]
     fn entries_of_logit_bias_that_were_ignored_are_ignored() {
         let bad = [
-            json!([100, 1]), json!([-1, 1]), json!([5]), json!([5, 1, 1]), json!([5, true]), json!([5, "x"]), json!(5),
-            json!([null, 1]), json!([1.5, 1]), json!({"token": 5}), json!({"bias": 1}),
+            json!([100, 1]),
+            json!([-1, 1]),
+            json!([5]),
+            json!([5, 1, 1]),
+            json!([5, true]),
+            json!([5, "x"]),
+            json!(5),
+            json!([null, 1]),
+            json!([1.5, 1]),
+            json!({"token": 5}),
+            json!({"bias": 1}),
         ];
         let entries: Vec<Value> = bad.iter().cloned().chain([json!([7, 2])]).collect();
         let (object, warnings) = tolerated(json!({"logit_bias": entries}));
