@@ -107,6 +107,37 @@ fn ignored_flags_give_warnings() {
     );
 }
 
+/// Flags of llama.cpp at the time of the old server.
+#[test]
+fn old_flags_do_what_they_did_or_are_ignored() {
+    let check = |line: &str, object: Value, warnings: &[&str]| {
+        let parsed = parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        assert_eq!(Value::Object(parsed.object), object, "{line}");
+        let starts = parsed.warnings.iter().zip(warnings).all(|(warning, start)| warning.starts_with(start));
+        assert!(starts && parsed.warnings.len() == warnings.len(), "{line}: {:?}", parsed.warnings);
+    };
+    let lora = |path: &str, scale: f64| json!({"path": path, "scale": scale});
+    check("--lora-scaled a.gguf 0.5 -c 8", json!({"lora": [lora("a.gguf", 0.5)], "n_ctx": 8}), &[]);
+    check("--lora-scaled C:/a.gguf 1 -m m", json!({"lora": [lora("C:/a.gguf", 1.0)], "model": "m"}), &[]);
+    check("--lora-scaled a.gguf:2 -m m", json!({"lora": [lora("a.gguf", 2.0)], "model": "m"}), &[]);
+    check(
+        "--lora a.gguf --lora-base base.gguf -m m",
+        json!({"lora": [lora("a.gguf", 1.0)], "model": "m"}),
+        &["--lora-base: "],
+    );
+    check("-lv", json!({}), &["-lv: without a number it is --low-vram"]);
+    check("-lv -m m", json!({"model": "m"}), &["-lv: "]);
+    check("-lv 3 -m m", json!({"log_level": 3, "model": "m"}), &[]);
+    check("--low-vram -gqa 8 -eps 1e-5 -m m", json!({"model": "m"}), &["--low-vram: ", "-gqa: ", "-eps: "]);
+    check(
+        "--temp 0.5 -n 5 --ignore-eos -m m",
+        json!({"model": "m"}),
+        &["--temp: ignored, each request", "-n: ", "--ignore-eos: "],
+    );
+    check("--memory_f32", json!({"cache_type_k": "f32", "cache_type_v": "f32"}), &[]);
+    check("--numa -m m", json!({"numa": "distribute", "model": "m"}), &[]);
+}
+
 #[test]
 fn invalid_flags_are_refused() {
     let check = |line: &str, expected: &str| {
@@ -131,7 +162,6 @@ fn invalid_flags_are_refused() {
     check("--lora-scaled a.gguf", "--lora-scaled: expected FILE:SCALE, got \"a.gguf\"");
     check("--mlock=1", "--mlock: takes no value, got \"1\"");
     check("-m \"a", "is never closed");
-    check("--temp 0.5", "--temp: belongs into a request");
     check("--mtp", "--mtp: not available in this version");
     check("-hf user/model", "-hf: models are not downloaded");
 }

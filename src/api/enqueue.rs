@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::fields::parse_object;
 use super::infill::Room;
-use super::registry::{Record, Text};
-use super::request::{CompletionRequest, generation_settings};
+use super::registry::{Record, Reported, Text};
+use super::request::{CompletionRequest, generation_settings, tolerate};
 use super::serving_model::ServingModel;
 use super::{Endpoint, Server, prompts, session};
 use crate::engine::{Options, Request};
@@ -26,8 +26,14 @@ impl Server {
     /// Parses a request, makes tokens of its prompts and hands it to the engine. `awaited`: the caller waits for all of it.
     pub(super) fn enqueue(&self, family: Endpoint, request: &[u8], awaited: bool) -> Result<Arc<Record>> {
         let engine = self.engine()?;
-        let object = parse_object(request)?;
+        let mut object = parse_object(request)?;
+        let tolerated =
+            if family.is_old() { tolerate(&mut object, self.target().vocab().n_tokens()) } else { Vec::new() };
+        if family == Endpoint::Completion && awaited {
+            self.add_default_beams(&mut object);
+        }
         let mut request = CompletionRequest::from_object(&object, family, self.defaults())?;
+        request.warnings.splice(..0, tolerated);
         if request.reply.debug {
             log::always(Level::Info, &format!("request: {}", Value::Object(object)));
         }
@@ -60,8 +66,19 @@ impl Server {
             compare: alike.compare,
             not_speculating: request.speculative.disabled.map(str::to_owned),
             warnings: request.warnings,
+            reported: Reported::default(),
         };
         engine.submit(requests, |handle| self.remember(record(handle)))
+    }
+
+    /// `init`'s `n_beams`, which the old server used in `get_completion` alone, where the request says nothing about beams or a
+    /// grammar.
+    fn add_default_beams(&self, object: &mut Map<String, Value>) {
+        let beams = self.defaults().n_beams;
+        let says = ["n_beams", "grammar", "json_schema"].iter().any(|key| object.contains_key(*key));
+        if beams > 1 && !says {
+            object.insert("n_beams".to_owned(), beams.into());
+        }
     }
 
     /// What all texts of a request have in common.

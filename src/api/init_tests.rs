@@ -19,6 +19,42 @@ fn with_draft(mut keys: Value) -> (ModelParams, ContextParams) {
 }
 
 #[test]
+fn status_names_the_given_models_even_if_the_rest_is_wrong() {
+    let given = |document: &str| {
+        let GivenModels { model, model_alias, model_draft } = GivenModels::of(document.as_bytes());
+        [model, model_alias, model_draft]
+    };
+    assert_eq!(given(r#"{"model": "m", "model_draft": "d"}"#), ["m", "m", "d"]);
+    assert_eq!(given(r#"{"model": "m", "model_alias": "a", "n_ctx": -1}"#), ["m", "a", ""]);
+    assert_eq!(given(r#"{"model": "m", "model_alias": "unknown"}"#), ["m", "m", ""]);
+    assert_eq!(given("server -m m.gguf -md d.gguf -a gpt"), ["m.gguf", "gpt", "d.gguf"]);
+    for nothing in ["", "{", "7", r#"{"model": 5, "model_draft": null}"#, "--no-such-flag", "[]"] {
+        assert_eq!(given(nothing), ["", "", ""], "{nothing}");
+    }
+    assert_eq!(GivenModels::of(b"\xFF"), GivenModels::default());
+    // An alias that is none is the path, in the answers too.
+    assert_eq!(init(json!({"model_alias": "unknown"})).unwrap().model_alias, None);
+}
+
+/// Keys of `gpt_params`.
+#[test]
+fn keys_of_the_old_server_are_understood() {
+    let request = init(json!({
+        "n_beams": 4, "memory_f16": false, "lora_adapter": [["a.gguf", 0.5]], "lora_base": "b.gguf", "mul_mat_q": true,
+        "logits_all": false, "sampling_params": {"temp": 1}, "numa": true, "n_threads_batch": -1, "log_level": 9999,
+    }))
+    .unwrap();
+    assert_eq!(request.defaults.n_beams, 4);
+    assert_eq!((request.config.context.type_k, request.config.context.type_v), (CacheType::F32, CacheType::F32));
+    assert_eq!(request.config.model.lora, [LoraParams { path: "a.gguf".into(), scale: 0.5 }]);
+    assert_eq!((request.config.numa, request.log_level), (Some(Numa::Distribute), Some(Level::Debug)));
+    let mut about: Vec<&str> = request.warnings.iter().filter_map(|warning| warning.split(':').next()).collect();
+    about.sort_unstable();
+    assert_eq!(about, ["logits_all", "lora_base", "mul_mat_q", "sampling_params"]);
+    assert!(init(json!({"n_draft": "many"})).unwrap_err().message().starts_with("speculative.n_draft"));
+}
+
+#[test]
 fn missing_keys_have_their_defaults() {
     let InitRequest { config, model_alias, chat_template, defaults, log_level, warnings } = init(json!({})).unwrap();
     assert_eq!(

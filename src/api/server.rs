@@ -8,12 +8,11 @@ use serde_json::{Value, json};
 
 use super::init::RequestDefaults;
 use super::lookup::cache::CacheFiles;
-use super::poll::{News, announcing};
+use super::news::{News, announcing};
 use super::registry::{Record, RequestRegistry, Text};
 use super::response::success;
 use super::serving_model::Templates;
 use super::status::Status;
-use super::system::would_deadlock;
 use super::{Endpoint, InitRequest, response};
 use crate::engine::{self, Config, Engine, Models};
 use crate::error::{Code, Error, Result};
@@ -144,7 +143,7 @@ impl Server {
     /// The request is wrong, or too many wait.
     pub fn complete(&self, family: Endpoint, request: &[u8]) -> Result<Value> {
         if host::inside() {
-            return Err(would_deadlock(family.that_waits()));
+            return Err(Error::would_deadlock(family.that_waits()));
         }
         let record = self.enqueue(family, request, true)?;
         let events = record.handle.wait();

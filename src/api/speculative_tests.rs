@@ -68,7 +68,15 @@ fn values_are_parsed() {
         Settings { verify: Verify::Match, adaptive: Adaptive::Fixed, ..base() },
     );
     check(json!({"speculative": {"verify": "coupled", "adaptive": true}}), base());
-    check(json!({"speculative": {"adaptive": "heuristic"}}), Settings { adaptive: Adaptive::Heuristic, ..base() });
+    // `speculative.cpp`: 16 tokens first, then up to 30.
+    let heuristic = || Settings { adaptive: Adaptive::Heuristic, n_draft: 16, n_max: 30, ..base() };
+    check(json!({"speculative": {"adaptive": "heuristic"}}), heuristic());
+    check(json!({"speculative": {"adaptive": "heuristic", "n_draft": 5}}), Settings { n_draft: 5, ..heuristic() });
+    check(
+        json!({"speculative": {"adaptive": "heuristic", "n_max": 16}}),
+        Settings { n_max: 16, n_max_text: 16, ..heuristic() },
+    );
+    check(json!({"speculative": {"n_draft": 5}}), Settings { n_draft: 5, n_max: 5, ..base() });
     let types = |value: Value, sources: Vec<DrafterKind>| {
         check(json!({"speculative": {"type": value}}), Settings { sources, ..base() });
     };
@@ -127,6 +135,7 @@ fn invalid_values_are_refused() {
     check(one("type", json!([])), "speculative.type: expected a name or an array of names, got []");
     check(one("type", json!(["draft", 1])), "speculative.type: expected a name or an array of names, got 1");
     check(one("type", json!("drft")), r#""ngram-mod", "suffix", "auto", "none", got "drft" (did you mean "draft"?)"#);
+    check(one("n_draft", json!(0)), "speculative.n_draft: expected a whole number from 1 to 64, got 0");
     check(one("n_branches", json!(9)), "speculative.n_branches: expected a whole number from 0 to 8, got 9");
     check(one("model", json!("both")), "speculative.model: expected one of \"target\", \"draft\", got \"both\"");
     check(one("compare", json!("yes")), "speculative.compare: expected true or false, got \"yes\"");
@@ -181,6 +190,13 @@ fn init_defaults_apply_to_requests() {
     check(json!({"type": "none"}), Speculative, json!({"speculative": true}), None);
     check(json!({"type": "none"}), Speculative, json!({"speculative": {"type": "draft"}}), Some((16, 0)));
     check(json!({"n_max": 0}), Speculative, json!({"speculative": {"n_max": 2}}), Some((2, 0)));
+    // What init says by name limits speculative.cpp's rule as well, whatever the number.
+    let heuristic = json!({"speculative": {"adaptive": "heuristic"}});
+    check(json!({"n_max": 16}), Speculative, heuristic.clone(), Some((16, 0)));
+    check(json!({}), Speculative, heuristic.clone(), Some((30, 0)));
+    check(json!({"n_draft": 8}), Speculative, heuristic, Some((30, 0)));
+    check(json!({"n_draft": 8}), Speculative, json!({}), Some((8, 0)));
+    check(json!({"adaptive": "heuristic"}), Speculative, json!({"speculative": {"adaptive": true}}), Some((16, 0)));
 }
 
 fn any_scalar() -> impl Strategy<Value = Value> {
@@ -215,7 +231,7 @@ proptest! {
     #[test]
     fn random_values_give_valid_settings_or_an_error(
         keys in prop::collection::vec((prop::sample::select(vec![
-            "type", "n_max", "n_min", "p_min", "verify", "adaptive", "p_split", "n_branches", "model", "compare",
+            "type", "n_max", "n_min", "p_min", "verify", "adaptive", "p_split", "n_branches", "model", "compare", "n_draft",
         ]), any_scalar(), any::<bool>()), 0..5),
         plain in any::<bool>(),
     ) {

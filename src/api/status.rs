@@ -4,12 +4,14 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Server;
+use super::init::GivenModels;
 use super::system::State;
 use crate::engine::SlotStatus;
 use crate::llama::{self, Model};
 use crate::speculative::{Compatibility, VocabSummary};
 
-/// The answer. What a model tells is null, 0 or empty while none is loaded.
+/// The answer. The models' names are those that the newest load was given; what a model itself tells is null, 0 or empty while
+/// none is loaded.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Status {
     success: bool,
@@ -19,9 +21,9 @@ pub(super) struct Status {
     progress: f64,
     error: Option<String>,
     code: Option<&'static str>,
-    model: Option<String>,
-    model_alias: Option<String>,
-    model_draft: Option<String>,
+    model: String,
+    model_alias: String,
+    model_draft: String,
     n_ctx: usize,
     n_ctx_train: u32,
     n_parallel: usize,
@@ -41,17 +43,21 @@ pub(super) struct Status {
 
 impl Status {
     /// The status while nothing is loaded.
-    pub(super) fn without_server(state: &State) -> Status {
-        let (state, init_success, progress, error) = match state {
-            State::Uninitialized => ("uninitialized", 0, 0.0, None),
-            State::Loading(progress) => ("loading", 0, *progress, None),
-            State::Failed(error) => ("failed", -1, 0.0, Some(error)),
-            State::Ready(_) => ("ready", 1, 1.0, None),
+    pub(super) fn without_server(state: &State, given: &GivenModels) -> Status {
+        let (init_success, progress, error) = match state {
+            State::Uninitialized => (0, 0.0, None),
+            State::Loading(progress) => (0, *progress, None),
+            State::Failed(error) => (-1, 0.0, Some(error)),
+            State::Ready(_) => (1, 1.0, None),
         };
+        let GivenModels { model, model_alias, model_draft } = given.clone();
         Status {
             success: true,
             init_success,
-            state,
+            state: state.name(),
+            model,
+            model_alias,
+            model_draft,
             progress: f64::from(progress),
             error: error.map(|error| error.message().to_owned()),
             code: error.map(|error| error.code().as_str()),
@@ -70,9 +76,9 @@ impl Status {
             init_success: 1,
             state: "ready",
             progress: 1.0,
-            model: Some(config.model.path.to_string_lossy().into_owned()),
-            model_alias: Some(server.alias()),
-            model_draft: draft_path,
+            model: config.model.path.to_string_lossy().into_owned(),
+            model_alias: server.alias(),
+            model_draft: draft_path.unwrap_or_default(),
             n_ctx: models.n_ctx,
             n_ctx_train: models.target.n_ctx_train(),
             n_parallel: config.n_parallel,

@@ -152,3 +152,59 @@ fn two_plugins_in_one_process_are_independent() {
     first.call("cancel", &json!({"id": running}));
     assert_eq!(first.drain(running).1["stop_type"], "cancelled");
 }
+
+/// Through the new functions a wrong value is an error, and the prompt is not sent back unless the request wants it.
+#[test]
+fn the_new_functions_are_strict_and_brief() {
+    let _exclusive = exclusive();
+    let engine = Engine::loaded("draft", json!({}));
+    for (key, value) in [
+        ("top_p", json!(1.1)),
+        ("n_predict", json!(-2)),
+        ("n_keep", json!(1.5)),
+        ("mirostat", json!(3)),
+        ("stop", json!(5)),
+        ("logit_bias", json!([[5]])),
+        ("logit_bias", json!([[99_999_999, 1]])),
+    ] {
+        let mut request = json!({"prompt": "Tom", "n_predict": 2});
+        request[key] = value;
+        for name in ["complete", "submit"] {
+            let answer = engine.call(name, &request);
+            assert_eq!(answer["code"], "invalid_request", "{name} {request}: {answer}");
+            assert!(answer["error"].as_str().is_some_and(|error| error.starts_with(key)), "{answer}");
+        }
+    }
+    let request = json!({"prompt": "Tom", "n_predict": 2});
+    assert_eq!(engine.call("complete", &request).get("prompt"), None);
+    assert_eq!(engine.drain(engine.submit(&request)).1.get("prompt"), None);
+    let wanted = json!({"prompt": "Tom", "n_predict": 2, "response_fields": ["prompt", "content"]});
+    assert_eq!(engine.call("complete", &wanted)["prompt"], "Tom");
+    assert_eq!(engine.drain(engine.submit(&wanted)).1["prompt"], "Tom");
+}
+
+/// What a status calls the models, at every stage.
+#[test]
+fn the_models_names_are_strings_at_any_time() {
+    let engine = Engine::new();
+    let names = || {
+        let status = engine.status();
+        ["model", "model_alias", "model_draft"]
+            .map(|key| status[key].as_str().map(str::to_owned).unwrap_or_else(|| panic!("{status}")))
+    };
+    assert_eq!(names(), ["", "", ""]);
+    assert_eq!(LIBRARY.load(engine.handle, &json!({"model": "/nowhere.gguf", "model_draft": "/none.gguf"})), 1);
+    assert_eq!(names(), ["/nowhere.gguf", "/nowhere.gguf", "/none.gguf"]);
+    assert!(engine.status()["error"].as_str().is_some_and(|error| error.contains("/nowhere.gguf")));
+    assert_eq!(LIBRARY.load(engine.handle, &json!({"model": "/there.gguf", "model_alias": "it", "n_ctx": -5})), 3);
+    assert_eq!(names(), ["/there.gguf", "it", ""], "also of a load that is refused");
+    // From the moment that a load begins.
+    let config = config("draft", json!({"model_alias": "unknown"}));
+    LIBRARY.load_async(engine.handle, &config);
+    let path = config["model"].as_str().expect("a path").to_owned();
+    assert_eq!(names(), [path.clone(), path.clone(), String::new()]);
+    while engine.status()["state"] == "loading" {
+        thread::yield_now();
+    }
+    assert_eq!(names(), [path.clone(), path, String::new()]);
+}

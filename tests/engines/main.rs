@@ -6,6 +6,7 @@ mod host;
 #[path = "../c_functions/mod.rs"]
 mod c_functions;
 
+mod exit;
 mod handles;
 mod independence;
 mod library;

@@ -163,7 +163,10 @@ fn callback_may_unload_and_load() {
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
     set_update_callback(Some(load_anew), 0);
     assert_eq!(call("get_completion", &endless())["stop_type"], "cancelled");
-    wait_until("the new load", || status()["model_alias"] == "anew");
+    wait_until("the new load", || {
+        let status = status();
+        status["state"] == "ready" && status["model_alias"] == "anew"
+    });
     assert_works();
 }
 

@@ -302,3 +302,118 @@ fn id_is_valid_as_soon_as_the_callback_reports_it() {
     assert!(CODES.lock().expect("not poisoned").iter().all(|success| *success == true));
     assert_works();
 }
+
+/// As in the old server: everything that was generated comes in updates with `"stop": false`, and the last update has no text
+/// and, with `n_probs`, the probabilities of the whole completion.
+#[test]
+fn all_that_is_generated_comes_before_the_last_update() {
+    let _turn = loaded(json!({"n_parallel": 2, "n_ctx": 1024}));
+    let base = json!({"prompt": "Once upon a time", "temperature": 0, "n_probs": 2, "return_tokens": true});
+    let requests = [
+        json!({"n_predict": 1}),
+        json!({"n_predict": 2}),
+        json!({"n_predict": 40}),
+        json!({"n_predict": 40, "speculative": {"adaptive": false, "n_max": 8, "type": "draft"}}),
+        json!({"n_predict": 200, "stop": ["child named"]}),
+        json!({"n_predict": 200, "stop": ["."], "speculative": {"adaptive": false, "n_max": 8}}),
+        json!({"n_predict": 0}),
+        json!({"prompt": "<|im_start|>user\nCount from 3 to 5.<|im_end|>\n<|im_start|>assistant\n", "n_predict": 200}),
+        json!({"n_predict": 9, "n_probs": 0, "return_tokens": false}),
+        json!({"n_predict": 12, "prompts": ["Tom", "Once upon"]}),
+    ];
+    for (more, family) in requests.iter().flat_map(|more| FAMILIES.map(|family| (more, family))) {
+        let mut request = base.clone();
+        request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        if request["prompts"].is_array() {
+            request.as_object_mut().expect("an object").remove("prompt");
+        }
+        let waiting = if family == "async_completion" { "get_completion" } else { "speculative_completion" };
+        let whole = call(waiting, &request);
+        let results = whole["results"].as_array().cloned().unwrap_or_else(|| vec![whole.clone()]);
+        let mut seen: Vec<(String, Vec<Value>, Vec<Value>, usize)> =
+            results.iter().map(|_| Default::default()).collect();
+        let id = submit(&format!("{family}_init"), &request);
+        loop {
+            let answer = call(&format!("{family}_poll"), &json!({"id": id, "timeout_ms": 1000}));
+            for update in answer["completion_updates"].as_array().expect("updates") {
+                let (text, probabilities, tokens, ends) = &mut seen[update["index"].as_u64().unwrap_or(0) as usize];
+                let list = |key: &str| update[key].as_array().cloned().unwrap_or_default();
+                let told = [request["n_probs"] != 0, request["return_tokens"] == true];
+                let keys = ["completion_probabilities", "tokens"].map(|key| update[key].is_array());
+                assert_eq!(keys, told, "{request}: {update}");
+                if update["stop"] == true {
+                    *ends += 1;
+                    assert_eq!(update["content"], "", "{request}: {update}");
+                    assert_eq!(list("completion_probabilities"), *probabilities, "{request}: {update}");
+                    assert!(list("tokens").is_empty(), "{request}: {update}");
+                } else {
+                    assert_eq!(*ends, 0, "{request}: {update} after the end");
+                    *text += update["content"].as_str().expect("content");
+                    probabilities.extend(list("completion_probabilities"));
+                    tokens.extend(list("tokens"));
+                }
+            }
+            if answer["finished"] == true {
+                break;
+            }
+        }
+        for (result, (text, probabilities, tokens, ends)) in results.iter().zip(seen) {
+            assert_eq!((&json!(text), ends), (&result["content"], 1), "{request}");
+            if request["return_tokens"] == true {
+                assert_eq!(json!(tokens), result["tokens"], "{request}");
+                assert_eq!(
+                    shape(&probabilities),
+                    shape(result["completion_probabilities"].as_array().expect("some")),
+                    "{request}"
+                );
+            }
+        }
+    }
+    works();
+}
+
+/// The tokens of probabilities: the last bits of the numbers may depend on what was cached.
+fn shape(probabilities: &[Value]) -> Vec<(Value, usize)> {
+    let n = |item: &Value| item["probs"].as_array().expect("probs").len();
+    probabilities.iter().map(|item| (item["id"].clone(), n(item))).collect()
+}
+
+/// What the old server clamped or ignored is clamped or ignored, and named.
+#[test]
+fn values_that_the_old_server_tolerated() {
+    let _turn = loaded(json!({}));
+    let plain = json!({"prompt": "Once upon a time", "n_predict": 12, "temperature": 0});
+    let expected = call("get_completion", &plain)["content"].clone();
+    for (key, value, warned) in [
+        ("top_p", json!(1.1), 1),
+        ("tfs_z", json!(7), 1),
+        ("n_predict", json!(12.9), 1),
+        ("n_keep", json!(-2), 1),
+        ("repeat_last_n", json!(64.5), 1),
+        ("mirostat", json!(3), 1),
+        ("logit_bias", json!([[99_999_999, 1], [5], "x", [-1, 2], [5, true]]), 5),
+        ("logit_bias", json!("none"), 1),
+        ("stop", json!({}), 1),
+    ] {
+        let mut request = plain.clone();
+        request[key] = value;
+        for name in ["get_completion", "speculative_completion"] {
+            let answer = call(name, &request);
+            assert_eq!((&answer["success"], &answer["content"]), (&json!(true), &expected), "{request}: {answer}");
+            let warnings = answer["warnings"].as_array().unwrap_or_else(|| panic!("{request}: {answer}"));
+            assert_eq!(warnings.len(), warned, "{request}: {warnings:?}");
+            assert!(warnings.iter().all(|warning| warning.as_str().expect("text").starts_with(key)), "{warnings:?}");
+        }
+    }
+    // Below -1 there is no limit.
+    let id = submit("async_completion_init", &json!({"prompt": "Once", "n_predict": -2, "ignore_eos": true}));
+    wait_for_state("async_completion", id, "generating");
+    assert_eq!(call_bytes("async_completion_cancel", Some(b"{}"))["cancelled"], true);
+    assert_eq!(last_update("async_completion", id)["generation_settings"]["n_predict"], -1);
+    // init's beams are get_completion's, as in the old server.
+    assert_eq!(crate::c::init(Some(crate::c::command(json!({"n_beams": 3})).to_string().as_bytes())), 0);
+    assert_eq!(call("get_completion", &plain)["generation_settings"]["n_beams"], 3);
+    assert_eq!(call("speculative_completion", &plain)["generation_settings"]["n_beams"], 0);
+    let id = submit("async_completion_init", &plain);
+    assert_eq!(last_update("async_completion", id)["generation_settings"]["n_beams"], 0);
+}

@@ -141,19 +141,58 @@ fn c_chat_example_has_no_leaks_under_address_sanitizer() {
     }
 }
 
+/// The transcript of an old host, with the texts that its lines quote replaced by `(text)`, and these texts.
+fn transcript(printed: &str) -> (Vec<String>, Vec<String>) {
+    let (mut lines, mut texts) = (Vec::new(), Vec::new());
+    for line in printed.lines() {
+        match line.split_once('"').filter(|_| line.ends_with('"')) {
+            Some((before, _)) => {
+                let text =
+                    serde_json::from_str(&line[before.len()..]).unwrap_or_else(|error| panic!("{line}: {error}"));
+                texts.push(text);
+                lines.push(format!("{before}(text)"));
+            }
+            None => lines.push(line.to_owned()),
+        }
+    }
+    (lines, texts)
+}
+
+/// What the old server's host saw, from its source: docs/migration.md has the two side by side.
 #[test]
-fn host_written_for_the_old_server_works_unchanged() {
+fn old_host_in_c_works_unchanged() {
     let Some(program) = built("old_host.c", "c99", &[]) else { return };
-    let replies = printed(Command::new(program).arg("Once upon a time"), "");
-    let updates: Vec<Value> = replies
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).expect("one JSON object a line"))
-        .flat_map(|reply| reply["completion_updates"].as_array().cloned().expect("updates"))
-        .collect();
-    let text: String = updates.iter().map(|update| update["content"].as_str().expect("content")).collect();
-    let request = json!({ "prompt": "Once upon a time", "n_predict": 64, "temperature": 0 });
-    assert_eq!(text, plain(&request));
-    assert_eq!(updates.last().expect("updates")["stop"], true);
+    let (lines, texts) = transcript(&printed(Command::new(program).arg("Once upon a time"), ""));
+    let expected = [
+        r#"before init: init_success 0, text "", finished 0"#,
+        "cancel before init: success 1",
+        r#"after a failed init: init_success -1, text "", finished 0"#,
+        r#"when loaded: init_success 1, text "", finished 0"#,
+        "cancel with nothing running: success 1",
+        "tokenize: success 1",
+        "completion: (text)",
+        "completion: last updates 1, probabilities none",
+        "tolerated: (text)",
+        "tolerated: last updates 1, probabilities of all tokens",
+        "cancel while it generates: success 1",
+        "cancelled: some text 1",
+        "cancelled: last updates 1, probabilities none",
+        r#"after that: init_success 1, text "", finished 1"#,
+        "waited for: (text)",
+        "cancel after deinit: success 1",
+        "after deinit: text (text)",
+    ];
+    assert_eq!(lines, expected);
+    let text = |n: usize| plain(&json!({ "prompt": "Once upon a time", "n_predict": n, "temperature": 0 }));
+    assert_eq!(texts, [text(64), text(16), text(16), String::new()]);
+}
+
+#[test]
+fn old_host_in_cpp_works_unchanged() {
+    let Some(program) = built("old_host.cpp", "c++11", &[]) else { return };
+    let (lines, texts) = transcript(&printed(Command::new(program).arg("Once upon a time"), ""));
+    assert_eq!(lines, ["loaded: 1, the title is the path: 1", "(text)", "cancel: 1", "still here"]);
+    assert_eq!(texts, [plain(&json!({ "prompt": "Once upon a time", "n_predict": 64, "temperature": 0 }))]);
 }
 
 /// The demo itself fails if its tokens do not spell the content. How much it drafts depends on what pays on this machine.
