@@ -10,7 +10,7 @@ use super::mtp::Hidden;
 use super::padding::{self, Padding};
 use super::params::ContextParams;
 use super::raw_params::{layout, n_ctx, raw_params};
-use super::{Batch, DecodeError, Interrupt, Model, SeqId, ThreadPool, log, memory};
+use super::{Batch, DecodeError, Interrupt, Model, SeqId, ThreadPool, cpu, log, memory};
 use crate::error::{Error, Result};
 
 /// A context of a model. Only one thread uses it at a time; it may move between threads.
@@ -39,6 +39,8 @@ pub struct Context {
     pub(super) unified: bool,
     /// See [`Context::is_batch_invariant`].
     independent: bool,
+    /// Whether attention is computed by our own kernel, which is batch-invariant: see [`cpu`](super::cpu).
+    own_attention: bool,
     pub(super) pooled: bool,
     pub(super) hidden: Hidden,
     /// Positions were moved or sequences copied, and the next evaluation moves the keys after them.
@@ -116,11 +118,30 @@ impl Context {
         if model.vocab_only() {
             return Err(Error::model("the model was loaded with vocab_only: it cannot be evaluated"));
         }
-        let params = &match hidden.is_input() {
+        if !hidden.is_input() && cpu::may_use_flash_attention(params, model) {
+            let context = Context::make_with(model, params, threads, interrupt, hidden.clone(), true)?;
+            if context.as_ref().is_none_or(|context| context.own_attention) {
+                return Ok(context);
+            }
+        }
+        Context::make_with(model, params, threads, interrupt, hidden, false)
+    }
+
+    /// As [`Context::make`]. `own_attention`: as if attention were computed by our own kernel; [`Context::own_attention`] then says
+    /// whether it is.
+    fn make_with(
+        model: &Arc<Model>,
+        params: &ContextParams,
+        threads: &Arc<ThreadPool>,
+        interrupt: &Arc<Interrupt>,
+        hidden: Hidden,
+        own_attention: bool,
+    ) -> Result<Option<Context>> {
+        let params = &match hidden.is_input() || own_attention {
             true => params.clone(),
             false => ContextParams { flash_attn: padding::attention(params, model), ..params.clone() },
         };
-        let is_padded = !hidden.is_input() && padding::suits(params, model);
+        let is_padded = !hidden.is_input() && !own_attention && padding::suits(params, model);
         let n_batch = padding::n_batch(params.n_batch, params.n_ubatch, params.n_buffers())
             .filter(|_| is_padded)
             .unwrap_or(params.n_batch);
@@ -149,6 +170,7 @@ impl Context {
         })?;
         // SAFETY: the context is alive.
         let by_reference = !hidden.is_input()
+            && !own_attention
             && padding::wants_reference(params, model)
             && unsafe { foredraft_set_reference(ptr.as_ptr(), false) };
         // SAFETY: the context is alive.
@@ -171,6 +193,7 @@ impl Context {
                 n_threads: (raw.n_threads, raw.n_threads_batch),
                 n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
                 unified: params.kv_unified || params.n_seq_max <= 1,
+                own_attention: false,
                 independent: !params.kv_unified && params.n_seq_max > 1 && !super::backend::supports_offload(),
                 // What ranks gives numbers of another count.
                 pooled: params.embeddings
@@ -200,7 +223,9 @@ impl Context {
         // All of them: a request may have those that are left out at first.
         context.set_adapters(&vec![1.0; model.adapters().len()]);
         context.begin_hidden();
+        let calls = cpu::flash_attention_calls();
         context.prove()?;
+        context.own_attention = own_attention && cpu::flash_attention_calls() > calls;
         context.set_adapters(&model.lora_scales());
         // SAFETY: context and pool are alive, and the context keeps the pool.
         unsafe { sys::llama_attach_threadpool(context.ptr.as_ptr(), threads.as_ptr(), threads.as_ptr()) };
@@ -277,11 +302,12 @@ impl Context {
     }
 
     /// Most tokens of a sequence in a batch with which each is evaluated as it would be behind any other number of them. From 64 on
-    /// ggml's flash attention on CPUs sums up in another order (`GGML_FA_TILE_Q`); an odd number may get one more as padding.
+    /// ggml's flash attention on CPUs sums up in another order (`GGML_FA_TILE_Q`); an odd number may get one more as padding. Our own
+    /// kernel has no such limit.
     pub fn max_invariant_tokens(&self) -> usize {
         const TILE: usize = 64;
         faked!(fake = &self.fake => fake.max_invariant_tokens);
-        TILE - 2
+        if self.own_attention { usize::MAX } else { TILE - 2 }
     }
 
     /// Most tokens that are evaluated at once; larger batches are split into such.

@@ -7,6 +7,7 @@
 mod backend;
 mod batch;
 mod context;
+mod cpu;
 mod decode;
 #[cfg(test)]
 pub(crate) mod fake;
@@ -29,6 +30,7 @@ mod vocab;
 pub use backend::{Device, Numa, devices, llama_version, max_sequences, set_numa, start, system_info};
 pub use batch::Batch;
 pub use context::Context;
+pub use cpu::barrier_sleeps;
 pub use decode::DecodeError;
 pub use interrupt::Interrupt;
 pub use memory::Part;

@@ -17,7 +17,7 @@ use super::{Batch, Context, ContextParams, Interrupt, Model, ThreadPool};
 use crate::error::{Error, Result};
 
 /// What a context does with hidden states.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Hidden {
     role: Role,
     /// Whether evaluations keep them.
@@ -26,7 +26,7 @@ pub(super) struct Hidden {
     there: bool,
 }
 
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq, Clone)]
 enum Role {
     /// A model's own layers, which make them.
     #[default]
