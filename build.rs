@@ -61,7 +61,9 @@ fn keep_globals() {
 
 fn compile_guard(installed: &Path) {
     let include = installed.join("include");
-    cc::Build::new().cpp(true).std("c++17").include(include).file("src/llama/guard.cpp").compile("foredraft_guard");
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++17").include(include).files(["src/llama/guard.cpp", "src/llama/cpu/attention_cost.cpp"]);
+    build.compile("foredraft_guard");
 }
 
 /// llama.cpp's sources: not all of its headers are installed. CMake notes where it read them.
