@@ -91,7 +91,7 @@ fn kernel_compiler(source: &Path) -> cc::Build {
 }
 
 /// Lets threads that wait for each other sleep: see `src/llama/cpu/barrier.c`. ggml calls its barrier from the file that defines it, where
-/// `--wrap` does not reach, so the linker gives ggml's name to ours. A program without the library has neither.
+/// `--wrap` does not reach, so the linker gives ggml's name to ours. A test without the library has neither.
 fn replace_barrier(installed: &Path, is_known: bool) {
     const BEGIN: &str = "struct ggml_threadpool {";
     let source = llama_sources(installed);
@@ -104,8 +104,15 @@ fn replace_barrier(installed: &Path, is_known: bool) {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     fs::write(out.join("ggml_threadpool.h"), format!("{BEGIN}{fields}\n}};\n")).expect("OUT_DIR can be written to");
     kernel_compiler(&source).include(&out).file("src/llama/cpu/barrier.c").compile("foredraft_barrier");
-    println!("cargo:rustc-link-arg=-Wl,--defsym=ggml_barrier=DEFINED(foredraft_barrier)?foredraft_barrier:0");
+    link_in_place_of_ggml("--defsym=ggml_barrier=DEFINED(foredraft_barrier)?foredraft_barrier:0");
     println!("cargo:rustc-cfg=own_barrier");
+}
+
+/// For the shared library and the tests. Benchmarks keep ggml's functions: they measure llama.cpp beside the shared library.
+fn link_in_place_of_ggml(option: &str) {
+    for targets in ["cdylib", "tests"] {
+        println!("cargo:rustc-link-arg-{targets}=-Wl,{option}");
+    }
 }
 
 /// Puts our kernel in place of ggml's: see `src/llama/cpu/flash_attention.cpp`.
@@ -113,7 +120,7 @@ fn replace_flash_attention(installed: &Path, is_known: bool) {
     if is_known {
         let mut build = kernel_compiler(&llama_sources(installed));
         build.cpp(true).std("c++17").file("src/llama/cpu/flash_attention.cpp").compile("foredraft_flash_attention");
-        println!("cargo:rustc-link-arg=-Wl,--wrap=ggml_compute_forward_flash_attn_ext");
+        link_in_place_of_ggml("--wrap=ggml_compute_forward_flash_attn_ext");
         println!("cargo:rustc-cfg=own_flash_attention");
     }
 }

@@ -1,6 +1,6 @@
 //! What takes the place of ggml's own functions on CPUs: a flash attention that is batch-invariant, and a barrier that lets
-//! threads sleep. The linker replaces them in programs that this package builds for Linux (see `build.rs`); the `portable` feature,
-//! other systems, and Rust programs that depend on this crate keep ggml's.
+//! threads sleep. The linker replaces them in the shared library and in this package's tests on Linux (see `build.rs`). The `portable`
+//! feature, other systems, and Rust programs that link this crate keep ggml's.
 
 use std::time::Duration;
 
