@@ -487,8 +487,9 @@ void compute(const ggml_compute_params * params, ggml_tensor * dst) {
 
 }  // namespace
 
+// Also where ggml's reference kernels are asked for: single tokens must not be computed otherwise than several.
 void __wrap_ggml_compute_forward_flash_attn_ext(const ggml_compute_params * params, ggml_tensor * dst) {
-    if (!is_enabled.load(std::memory_order_relaxed) || params->use_ref || !is_known(dst)) {
+    if (!is_enabled.load(std::memory_order_relaxed) || !is_known(dst)) {
         __real_ggml_compute_forward_flash_attn_ext(params, dst);
         return;
     }

@@ -45,8 +45,8 @@ pub fn barrier_sleeps() -> u64 {
 pub(super) fn may_use_flash_attention(params: &ContextParams, model: &Model) -> bool {
     cfg!(own_flash_attention)
         && params.uses_flash_attn() != Some(false)
-        && params.type_k == CacheType::F16
-        && params.type_v == CacheType::F16
+        // llama.cpp makes F16 of an F32 cache before flash attention.
+        && [params.type_k, params.type_v].iter().all(|kind| matches!(kind, CacheType::F16 | CacheType::F32))
         && !params.embeddings
         && !backend::supports_offload()
         && model.head_sizes().is_some_and(|sizes| sizes.iter().all(|size| size % 16 == 0))
