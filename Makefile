@@ -1,6 +1,6 @@
 # Every target sets the machine up by itself (scripts/setup.sh) and keeps what it makes in target/.
 # One cargo profile for everything, because each profile compiles llama.cpp anew, which takes minutes.
-.PHONY: help setup setup-build build test demo bench bench-full inflate header portable templates exactness clean
+.PHONY: help setup setup-build build test demo bench bench-busy bench-full inflate header portable templates exactness clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -14,6 +14,7 @@ help:
 	@echo "make demo      watch a model answer with its draft, and what the draft saves (ARGS=\"target.gguf draft.gguf\")"
 	@echo "make test      everything that is tested: Rust, the C header, the examples in C, C++, Python and Node"
 	@echo "make bench     tokens a second for each way of drafting, what sampling and n-gram caches cost, and llama.cpp's own beside it (ARGS=\"target.gguf draft.gguf\")"
+	@echo "make bench-busy  tokens a second beside busy processes and on one core, and llama.cpp's (ARGS=\"model.gguf\")"
 	@echo "make bench-full  the same in full: an hour or more; also the plot docs/speedup.svg"
 	@echo "make build     target/release/libforedraft.so, for include/foredraft.h"
 	@echo "make setup     install what building and testing need; the others do it too"
@@ -53,6 +54,11 @@ bench: setup-build
 	$(BENCH) --bench sampling
 	$(BENCH) --bench ngram -- --quick
 	$(BENCH) --bench speculation -- --quick $(ARGS)
+
+# Ten seconds a figure, with processes beside it that keep cores busy.
+bench-busy: setup-build
+	$(ENV) cargo build --release --lib
+	$(ENV) cargo bench --bench busy -- $(ARGS)
 
 bench-full: setup-build
 	@scripts/inflate.sh --optional

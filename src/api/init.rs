@@ -107,7 +107,7 @@ fn is_no_alias(alias: &str) -> bool {
 }
 
 /// Words for element types of the KV cache: ggml's names.
-const CACHE_TYPES: [(&str, CacheType); 9] = [
+pub(super) const CACHE_TYPES: [(&str, CacheType); 9] = [
     ("f32", CacheType::F32),
     ("f16", CacheType::F16),
     ("bf16", CacheType::Bf16),

@@ -321,7 +321,7 @@ fn all_that_is_generated_comes_before_the_last_update() {
         json!({"n_predict": 9, "n_probs": 0, "return_tokens": false}),
         json!({"n_predict": 12, "prompts": ["Tom", "Once upon"]}),
     ];
-    for (more, family) in requests.iter().flat_map(|more| FAMILIES.map(|family| (more, family))) {
+    for (more, family) in requests.iter().flat_map(|more| ENDPOINTS.map(|family| (more, family))) {
         let mut request = base.clone();
         request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         if request["prompts"].is_array() {
@@ -369,7 +369,7 @@ fn all_that_is_generated_comes_before_the_last_update() {
             }
         }
     }
-    works();
+    assert_works();
 }
 
 /// The tokens of probabilities: the last bits of the numbers may depend on what was cached.
@@ -411,7 +411,7 @@ fn values_that_the_old_server_tolerated() {
     assert_eq!(call_bytes("async_completion_cancel", Some(b"{}"))["cancelled"], true);
     assert_eq!(last_update("async_completion", id)["generation_settings"]["n_predict"], -1);
     // init's beams are get_completion's, as in the old server.
-    assert_eq!(crate::c::init(Some(crate::c::command(json!({"n_beams": 3})).to_string().as_bytes())), 0);
+    assert_eq!(crate::c_api::init(Some(crate::c_api::command(json!({"n_beams": 3})).to_string().as_bytes())), 0);
     assert_eq!(call("get_completion", &plain)["generation_settings"]["n_beams"], 3);
     assert_eq!(call("speculative_completion", &plain)["generation_settings"]["n_beams"], 0);
     let id = submit("async_completion_init", &plain);
