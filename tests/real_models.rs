@@ -1,0 +1,145 @@
+//! SmolLM2-135M-Instruct, a real chat model with a vocabulary of 49,152 tokens and heads of 64, with a draft that often
+//! disagrees with it. `make test` downloads it; without `target/models/smollm2-135m-q4_1.gguf` these tests are skipped.
+
+mod common;
+mod toolbox;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use common::{complete, essence, n, results, start, with};
+use foredraft::api::{Endpoint, System};
+use serde_json::{Value, json};
+use toolbox::{folder, have, root, run};
+
+const FILE: &str = include_str!("../benches/texts/inventory.py");
+
+fn file(name: &str) -> PathBuf {
+    root().join("target/models").join(name)
+}
+
+/// SmolLM2 with the draft that lacks a block; `None`, with a line on stderr, where it was not downloaded.
+fn smollm2(more: Value) -> Option<System> {
+    let [target, draft] = ["smollm2-135m-q4_1.gguf", "smollm2-far-q4_1.gguf"].map(file);
+    let path = |path: &PathBuf| path.to_str().expect("UTF-8 path").to_owned();
+    let is_there = have("test", &["-f", &path(&target)], "SmolLM2") && have("test", &["-f", &path(&draft)], "SmolLM2");
+    let models = json!({"model": target, "model_draft": draft, "n_ctx": 2048});
+    is_there.then(|| start(with(&models, more)))
+}
+
+/// One message for each of the five tasks that real models are measured with.
+fn messages() -> [String; 5] {
+    [
+        "Why does the moon change its shape during a month?".into(),
+        "Tell me a short story about a lighthouse keeper who finds a letter.".into(),
+        "Write a Python function that returns the median of a list of numbers.".into(),
+        "Correct the spelling of this: helo tom, i wil be late becaus the trane has stoped agian.".into(),
+        format!("Rename the method `total` to `total_value` in this file.\n\n```python\n{FILE}```"),
+    ]
+}
+
+fn request(message: &str, n_predict: usize) -> Value {
+    json!({
+        "messages": [{"role": "user", "content": message}], "temperature": 0, "repeat_penalty": 1, "n_predict": n_predict,
+        "return_tokens": true, "speculative": false,
+    })
+}
+
+#[test]
+fn it_answers_a_question() {
+    let Some(system) = smollm2(json!({})) else { return };
+    let answer = complete(&system, Endpoint::Completion, &request("What is the capital of France?", 32));
+    assert!(answer["content"].as_str().expect("text").contains("Paris"), "{answer}");
+    assert_eq!(answer["stop_type"], "eos", "{answer}");
+}
+
+#[test]
+fn speculation_changes_no_answer() {
+    let Some(system) = smollm2(json!({})) else { return };
+    let (mut drafted, mut accepted) = (0, 0);
+    for message in messages() {
+        for temperature in [0.0, 0.7] {
+            let plain = with(&request(&message, 40), json!({"temperature": temperature, "seed": 7}));
+            let expected = complete(&system, Endpoint::Completion, &plain);
+            for drafter in [json!({"type": "draft", "adaptive": false, "n_max": 4}), json!({"type": "auto"})] {
+                let answer =
+                    complete(&system, Endpoint::Speculative, &with(&plain, json!({"speculative": drafter})));
+                assert_eq!(essence(&answer), essence(&expected), "{drafter}, temperature {temperature}: {message}");
+                if drafter["type"] == "draft" {
+                    drafted += n(&answer["speculative"]["n_drafted"]);
+                    accepted += n(&answer["speculative"]["n_accepted"]);
+                }
+            }
+        }
+    }
+    // The draft knows most of what the target says, and not all of it.
+    assert!(2 * accepted > drafted && accepted < drafted, "{accepted} of {drafted} tokens accepted");
+}
+
+#[test]
+fn answers_in_four_slots_are_those_of_one() {
+    let Some(system) = smollm2(json!({"n_parallel": 4})) else { return };
+    let [first, second, third, fourth, _] = messages();
+    let messages = [first, second, third, fourth];
+    let prompts: Vec<Value> = messages
+        .iter()
+        .map(|message| format!("<|im_start|>user\n{message}<|im_end|>\n<|im_start|>assistant\n").into())
+        .collect();
+    let drafting = json!({"type": "draft", "adaptive": false, "n_max": 3});
+    let common = json!({"temperature": 0, "repeat_penalty": 1, "n_predict": 32, "return_tokens": true});
+    let together = complete(
+        &system,
+        Endpoint::Speculative,
+        &with(&common, json!({"prompts": prompts, "speculative": drafting, "cache_prompt": false})),
+    );
+    for (prompt, answer) in prompts.iter().zip(results(&together, prompts.len())) {
+        let alone = with(&common, json!({"prompt": prompt, "speculative": false, "cache_prompt": false}));
+        assert_eq!(essence(answer), essence(&complete(&system, Endpoint::Completion, &alone)), "{prompt}");
+    }
+}
+
+/// A completion that copies a file is drafted from the prompt.
+#[test]
+fn an_edited_file_is_drafted_from_the_prompt() {
+    let Some(system) = smollm2(json!({})) else { return };
+    let message = format!("Repeat this file word for word.\n\n```python\n{FILE}```");
+    let plain = with(&request(&message, 96), json!({"ignore_eos": true}));
+    let expected = complete(&system, Endpoint::Completion, &plain);
+    for drafter in ["suffix", "ngram-cache"] {
+        let speculative = json!({"type": drafter, "adaptive": false, "n_max": 8});
+        system
+            .with_server(|server| server.lookup_cache(br#"{"action": "clear", "cache": "dynamic"}"#))
+            .expect("the cache is cleared");
+        let answer = complete(&system, Endpoint::Speculative, &with(&plain, json!({"speculative": speculative})));
+        assert_eq!(essence(&answer), essence(&expected), "{drafter}");
+        assert!(n(&answer["speculative"]["n_accepted"]) > 10, "{drafter}: {}", answer["speculative"]);
+    }
+}
+
+/// Both are in F16, so that nothing but the shape differs.
+#[test]
+fn an_enlarged_model_predicts_the_same_tokens() {
+    let source = file("smollm2-135m-q4_1.gguf");
+    let has_gguf = |python: &str| have(python, &["-c", "import gguf, numpy"], "models/inflate.py");
+    let own = root().join("target/setup/gguf/bin/python");
+    let python = if own.is_file() { own.to_str().expect("UTF-8 path") } else { "python3" };
+    if !have("test", &["-f", source.to_str().expect("UTF-8 path")], "SmolLM2") || !has_gguf(python) {
+        return;
+    }
+    let enlarged = |embd: &str, layers: &str, ff: &str| {
+        let result = folder("enlarged").join(format!("{embd}.gguf"));
+        let mut command = Command::new(python);
+        command.arg("models/inflate.py").arg(&source).arg(&result);
+        command.args(["--embd", embd, "--layers", layers, "--ff", ff, "--type", "F16"]);
+        run(&mut command, "");
+        let system = start(json!({"model": result, "model_draft": "", "n_ctx": 512}));
+        let answers = ["Why is the sky blue?", "Write a haiku about the sea."]
+            .map(|message| complete(&system, Endpoint::Completion, &request(message, 24))["tokens"].clone());
+        drop(system);
+        std::fs::remove_file(result).expect("it was written above");
+        answers
+    };
+    let [expected, answers] = [enlarged("576", "30", "1536"), enlarged("768", "32", "2048")];
+    assert_eq!(answers, expected);
+    assert!(expected.iter().all(|tokens| tokens.as_array().is_some_and(|tokens| tokens.len() > 8)), "{expected:?}");
+}
