@@ -41,16 +41,22 @@ fn messages() -> [String; 5] {
 fn request(message: &str, n_predict: usize) -> Value {
     json!({
         "messages": [{"role": "user", "content": message}], "temperature": 0, "repeat_penalty": 1, "n_predict": n_predict,
-        "return_tokens": true, "speculative": false,
+        "return_tokens": true, "cache_prompt": false, "speculative": false,
     })
 }
 
 #[test]
-fn it_answers_a_question() {
+fn it_answers_through_its_own_template() {
     let Some(system) = smollm2(json!({})) else { return };
-    let answer = complete(&system, Endpoint::Completion, &request("What is the capital of France?", 32));
-    assert!(answer["content"].as_str().expect("text").contains("Paris"), "{answer}");
-    assert_eq!(answer["stop_type"], "eos", "{answer}");
+    let [moon, _, median, ..] = messages();
+    for (message, word) in [(moon, "moon"), (median, "def ")] {
+        let answer = complete(&system, Endpoint::Completion, &request(&message, 48));
+        let text = answer["content"].as_str().expect("text").to_lowercase();
+        assert!(text.contains(word), "{answer}");
+        // The template puts a system message before the conversation.
+        let prompt = answer["prompt"].as_str().expect("the rendered prompt");
+        assert!(prompt.contains("named SmolLM") && prompt.contains(&message), "{prompt}");
+    }
 }
 
 #[test]
