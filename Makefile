@@ -1,6 +1,6 @@
 # Every target sets the machine up by itself (scripts/setup.sh) and keeps what it makes in target/.
 # One cargo profile for everything, because each profile compiles llama.cpp anew, which takes minutes.
-.PHONY: help setup setup-build build test demo bench bench-full models header portable templates exactness clean
+.PHONY: help setup setup-build build install uninstall test demo bench bench-full models header portable templates exactness clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -16,6 +16,7 @@ help:
 	@echo "make bench     tokens a second for each way of drafting, what sampling and n-gram caches cost, and llama.cpp's own beside it (ARGS=\"target.gguf draft.gguf\")"
 	@echo "make bench-full  the same in full: an hour or more; also the plot docs/speedup.svg"
 	@echo "make build     target/release/libforedraft.so, for include/foredraft.h"
+	@echo "make install   headers, shared and static library, pkg-config and CMake package under PREFIX (/usr/local), DESTDIR; make uninstall"
 	@echo "make setup     install what building and testing need; the others do it too"
 	@echo "make header    make include/foredraft.h anew out of src/ffi"
 	@echo "make portable  a build for other machines, in target/portable/foredraft"
@@ -33,11 +34,20 @@ setup-build:
 build: setup-build
 	$(ENV) cargo build --release
 
+export PREFIX LIBDIR DESTDIR
+
+install: setup-build
+	$(ENV) scripts/install.sh
+
+uninstall:
+	@scripts/install.sh uninstall
+
 # The first build compiles llama.cpp: 5 to 10 minutes on two cores.
 test: setup
 	@$(ENV) scripts/lint.sh
 	@scripts/models.sh --optional
 	$(ENV) cargo build --release --all-targets
+	@$(ENV) PREFIX=$(CURDIR)/target/installed LIBDIR= DESTDIR= scripts/install.sh
 	$(ENV) cargo test --release --no-fail-fast
 
 demo: setup-build
