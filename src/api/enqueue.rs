@@ -91,7 +91,7 @@ impl Server {
         };
         let prompt = |(place, input)| {
             let name = if request.inputs.listed { format!("prompts[{place}]") } else { "prompt".to_owned() };
-            let (tokens, shown) = prompts::tokens(serving, &name, input, &room)?;
+            let (tokens, shown) = prompts::tokens(serving, &name, input, request.inputs.parse_special, &room)?;
             if request.has_results() {
                 serving.check_prompt(&name, &tokens, request.options.n_keep)?;
             }

@@ -45,11 +45,11 @@ impl Room {
     }
 }
 
-/// The tokens of an infill prompt.
+/// The tokens of an infill prompt. Control tokens are parsed in its `prompt` alone, and only with `parse_special`.
 ///
 /// # Errors
 /// The model has no tokens for it, or a token is none of the vocabulary.
-pub(super) fn tokens(vocab: &Vocab, infill: &Infill, room: &Room) -> Result<Vec<Token>> {
+pub(super) fn tokens(vocab: &Vocab, infill: &Infill, parse_special: bool, room: &Room) -> Result<Vec<Token>> {
     let fim = vocab.fim().ok_or_else(|| {
         Error::invalid("input_prefix: the model has no fill-in-the-middle tokens (prefix, suffix and middle)")
     })?;
@@ -75,7 +75,7 @@ pub(super) fn tokens(vocab: &Vocab, infill: &Infill, room: &Room) -> Result<Vec<
         extra.extend(plain(FILE)?);
     }
 
-    let prompt = of_pieces(vocab, "prompt", &infill.prompt, false, true)?;
+    let prompt = of_pieces(vocab, "prompt", &infill.prompt, false, parse_special)?;
     let prefix = of_pieces(vocab, "input_prefix", &infill.prefix, false, false)?;
     let suffix = of_pieces(vocab, "input_suffix", &infill.suffix, false, false)?;
     let quarter = room.around() / 4;

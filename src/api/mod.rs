@@ -25,7 +25,7 @@ mod suggest;
 mod system;
 mod text;
 
-pub use self::chat_template::{ChatTemplate, RenderInput};
+pub use self::chat_template::{ChatTemplate, RenderInput, Rendered};
 pub use self::init::InitRequest;
 pub use self::registry::{MAX_ENDED, MAX_UNPOLLED};
 pub use self::request::CompletionRequest;

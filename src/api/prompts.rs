@@ -7,23 +7,32 @@ use serde_json::Value;
 use super::infill::{self, Room};
 use super::request::{Chat, Input, Piece, Prompt};
 use super::serving_model::ServingModel;
-use super::{ChatTemplate, RenderInput};
+use super::{ChatTemplate, RenderInput, Rendered};
 use crate::error::{Error, Result};
 use crate::llama::{Token, Vocab};
 
 /// The tokens of a prompt, which messages call `name`, and the prompt as the answer shows it.
-pub(super) fn tokens(serving: &ServingModel, name: &str, input: &Input, room: &Room) -> Result<(Vec<Token>, Value)> {
+pub(super) fn tokens(
+    serving: &ServingModel,
+    name: &str,
+    input: &Input,
+    parse_special: bool,
+    room: &Room,
+) -> Result<(Vec<Token>, Value)> {
     let vocab = serving.vocab();
     match &input.prompt {
-        Prompt::Text(pieces) => Ok((whole(vocab, name, pieces)?, input.given.clone())),
+        Prompt::Text(pieces) => Ok((of_pieces(vocab, name, pieces, true, parse_special)?, input.given.clone())),
         Prompt::Infill(infill) => {
-            let tokens = infill::tokens(vocab, infill, room)?;
+            let tokens = infill::tokens(vocab, infill, parse_special, room)?;
             let text = vocab.detokenize(&tokens, true)?;
             Ok((tokens, String::from_utf8_lossy(&text).into()))
         }
         Prompt::Messages(chat) => {
-            let text = render(serving, chat)?;
-            let mut tokens = whole(vocab, name, &[Piece::Text(text.clone())])?;
+            let Rendered { text, tainted } = with_template(serving, chat, |template, input| match parse_special {
+                true => Ok(Rendered { text: template.render(input)?, tainted: Vec::new() }),
+                false => template.render_tainted(input, vocab.specials()),
+            })?;
+            let mut tokens = vocab.tokenize_tainted(text.as_bytes(), &tainted)?;
             // A template that writes BOS itself must not get another.
             let bos = vocab.bos().filter(|_| vocab.adds_bos());
             if bos.is_some() && tokens.first().copied() == bos && tokens.get(1).copied() == bos {
@@ -32,11 +41,6 @@ pub(super) fn tokens(serving: &ServingModel, name: &str, input: &Input, room: &R
             Ok((tokens, text.into()))
         }
     }
-}
-
-/// A text from its beginning: BOS as the model wants it, and names of special tokens are those tokens.
-fn whole(vocab: &Vocab, name: &str, pieces: &[Piece]) -> Result<Vec<Token>> {
-    of_pieces(vocab, name, pieces, true, true)
 }
 
 /// The tokens of all pieces; messages call them `name`. The special tokens at the beginning of a text go before a piece
@@ -66,8 +70,17 @@ pub(super) fn of_pieces(
     Ok(tokens)
 }
 
-/// The text of messages, by the request's template, `init`'s or the model's.
+/// The text of messages.
 pub(super) fn render(serving: &ServingModel, chat: &Chat) -> Result<String> {
+    with_template(serving, chat, |template, input| template.render(input))
+}
+
+/// Renders messages by the request's template, `init`'s or the model's.
+fn with_template<R>(
+    serving: &ServingModel,
+    chat: &Chat,
+    render: impl FnOnce(&ChatTemplate, &RenderInput) -> Result<R>,
+) -> Result<R> {
     let own;
     let template = match &chat.chat_template {
         Some(source) => {
@@ -81,7 +94,7 @@ pub(super) fn render(serving: &ServingModel, chat: &Chat) -> Result<String> {
         token.map_or(String::new(), |token| String::from_utf8_lossy(vocab.piece(token)).into_owned())
     };
     let tools = Value::from(chat.tools.clone());
-    template.render(&RenderInput {
+    let input = RenderInput {
         messages: &chat.messages,
         add_generation_prompt: chat.add_generation_prompt,
         bos_token: &name(vocab.bos()),
@@ -89,5 +102,6 @@ pub(super) fn render(serving: &ServingModel, chat: &Chat) -> Result<String> {
         tools: (!chat.tools.is_empty()).then_some(&tools),
         kwargs: &chat.chat_template_kwargs,
         now: SystemTime::now(),
-    })
+    };
+    render(template, &input)
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-pub use self::prompt::{Chat, Infill, Input, Inputs, Piece, Prompt, pieces};
+pub use self::prompt::{Chat, Infill, Input, Inputs, Overflow, Piece, Prompt, pieces};
 pub use self::settings::generation_settings;
 use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpected};
 use super::init::{RequestDefaults, read_seed};

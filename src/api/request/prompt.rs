@@ -109,6 +109,32 @@ pub struct Inputs {
     pub all: Vec<Input>,
     /// Whether they came as `prompts`, so that the answer has `results` even if it is one.
     pub listed: bool,
+    /// Whether the names of control tokens are these tokens in a prompt, or in the text of messages.
+    pub parse_special: bool,
+    /// What happens where the context is too small.
+    pub on_overflow: Overflow,
+}
+
+/// What happens to a prompt that does not fit into the context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overflow {
+    /// The oldest whole turns of messages are left out.
+    DropTurns,
+    /// A part behind the first `n_keep` tokens is left out.
+    Truncate,
+    /// The request fails with `context_full`.
+    Error,
+}
+
+impl Overflow {
+    /// The words of a request.
+    const WORDS: [(&str, Overflow); 3] =
+        [("drop_turns", Overflow::DropTurns), ("truncate", Overflow::Truncate), ("error", Overflow::Error)];
+
+    /// The word used in JSON.
+    pub fn as_str(self) -> &'static str {
+        Overflow::WORDS.iter().find(|(_, overflow)| *overflow == self).map_or("", |(word, _)| word)
+    }
 }
 
 /// Reads `prompt`, `prompts` or `messages`, and what goes with `prompt`. Neither of them is the empty text, as with the old server.
@@ -121,22 +147,29 @@ pub(super) fn read(fields: &mut Fields) -> Result<Inputs> {
     if infill.is_some() && (listed.is_some() || chat.is_some()) {
         return Err(Error::invalid("input_prefix: with input_suffix and input_extra it goes with prompt alone"));
     }
-    let all = match (listed, chat) {
+    let parse_special = fields.flag("parse_special")?.unwrap_or(chat.is_none());
+    let default = if chat.is_some() { Overflow::DropTurns } else { Overflow::Truncate };
+    let on_overflow = fields.word("on_overflow", &Overflow::WORDS)?.unwrap_or(default);
+    if on_overflow == Overflow::DropTurns && chat.is_none() {
+        return Err(Error::invalid("on_overflow: \"drop_turns\" goes with messages alone"));
+    }
+    let inputs = |all, listed| Inputs { all, listed, parse_special, on_overflow };
+    let one = match (listed, chat) {
         (Some(_), Some(_)) => return Err(Error::invalid("messages: expected either prompts or messages, got both")),
         (Some(_), None) if has_prompt => {
             return Err(Error::invalid("prompts: expected either prompt or prompts, got both"));
         }
-        (Some(all), None) => return Ok(Inputs { all, listed: true }),
+        (Some(all), None) => return Ok(inputs(all, true)),
         (None, Some(_)) if has_prompt => {
             return Err(Error::invalid("messages: expected either prompt or messages, got both"));
         }
-        (None, Some(chat)) => vec![Input { prompt: Prompt::Messages(chat), given: Value::Null }],
-        (None, None) => vec![match infill {
+        (None, Some(chat)) => Input { prompt: Prompt::Messages(chat), given: Value::Null },
+        (None, None) => match infill {
             Some(infill) => Input { prompt: Prompt::Infill(infill), given: Value::Null },
             None => input("prompt", given.unwrap_or(&Value::from("")))?,
-        }],
+        },
     };
-    Ok(Inputs { all, listed: false })
+    Ok(inputs(vec![one], false))
 }
 
 fn input(name: &str, value: &Value) -> Result<Input> {
