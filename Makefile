@@ -35,9 +35,8 @@ build: setup-build
 
 # The first build compiles llama.cpp: 5 to 10 minutes on two cores.
 test: setup
-	@$(ENV) if cargo fmt --version >/dev/null 2>&1; then set -x; cargo fmt --check; else echo "skipped: no rustfmt"; fi
+	@$(ENV) scripts/lint.sh
 	$(ENV) cargo build --release --all-targets
-	@$(ENV) if cargo clippy --version >/dev/null 2>&1; then set -x; cargo clippy --release --all-targets -- -D warnings; else echo "skipped: no clippy"; fi
 	$(ENV) cargo test --release --no-fail-fast
 
 demo: setup-build
