@@ -3,8 +3,14 @@
 //! `data/templates.py` made `data/templates.txt` from llama.cpp's collection (`models/templates`), which is not part of
 //! this repository: `scripts/templates.sh` gets it. So this test is run by `make templates` alone, and fails
 //! without the collection. What the real templates use is tested always beside `src/api/chat_template.rs`.
+//!
+//! With the same templates: messages full of a model's control tokens' texts do not become control tokens, and messages
+//! without such texts become the tokens that they were without that protection.
 
-use std::collections::HashMap;
+#[path = "common/vocabulary.rs"]
+mod vocabulary;
+
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
@@ -139,7 +145,7 @@ fn templates() -> Vec<Template> {
 /// What in a template's source looks like a token's text. With `bars`: those alone that are control tokens in each model's
 /// vocabulary (`<|eot_id|>`, `[INST]`, `<s>`); else also tags (`</think>`).
 fn token_texts(source: &str, bars: bool) -> BTreeSet<String> {
-    let sure = r"<\|[^<>|'\s]+\|>|<｜[^<>'\s]+｜>|\[/?[A-Z_]{3,}\]|</?s>|<(start|end)_of_turn>|<bos>|<eos>";
+    let sure = r"<\|[^<>|' \n]+\|>|<｜[^<>' \n]+｜>|\[/?[A-Z_]{3,}\]|</?s>|<(start|end)_of_turn>|<bos>|<eos>";
     let regex = if bars { sure.to_owned() } else { format!(r"{sure}|</?[a-zA-Z_:/]{{2,24}}>|<\|[a-z_]+>|<[a-z_]+\|>") };
     let regex = Regex::new(&regex).expect("a regular expression");
     let found = regex.find_iter(source).map(|found| found.as_str().to_owned());

@@ -19,8 +19,8 @@ use minijinja::value::ValueKind;
 use minijinja::{AutoEscape, Environment, ErrorKind, Value};
 use serde_json::{Map, Value as Json, json};
 
-pub use self::taint::Rendered;
 use self::taint::Marker;
+pub use self::taint::Rendered;
 use crate::api::fields::unexpected;
 use crate::error::{Code, Error, Result};
 use crate::llama::SpecialTokens;

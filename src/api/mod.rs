@@ -12,6 +12,8 @@ mod infill;
 mod init;
 mod json_schema;
 mod lookup;
+mod overflow;
+mod preparer;
 mod prompts;
 mod registry;
 mod request;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::fields::{Fields, int_in, parse_object};
 use super::init::RequestDefaults;
 use super::lookup::cache::CacheFiles;
+use super::preparer::Preparer;
 use super::registry::{Found, Record, RequestRegistry, Text};
 use super::response::success;
 use super::serving_model::Templates;
@@ -35,6 +36,7 @@ pub struct Server {
     init: InitRequest,
     pub(super) templates: Templates,
     pub(super) cache_files: CacheFiles,
+    pub(super) preparer: Preparer,
     requests: RequestRegistry,
     status: OnceCell<Status>,
     /// Read-locked by those who are inside [`Server::during`].
@@ -55,6 +57,7 @@ impl Server {
             init,
             templates: Templates::default(),
             cache_files: CacheFiles::default(),
+            preparer: Preparer::default(),
             requests: RequestRegistry::default(),
             status: OnceCell::new(),
             in_use: RwLock::new(()),
@@ -75,6 +78,7 @@ impl Server {
         if let Some(engine) = &self.engine {
             engine.stop();
         }
+        self.preparer.stop();
         drop(self.in_use.write());
     }
 
@@ -137,7 +141,7 @@ impl Server {
         let record = self.enqueue(family, request, false)?;
         let mut stats = record.texts.iter().map(|text| self.expected_prompt_stats(&record, text));
         let stats = if record.has_results { stats.collect() } else { stats.next().unwrap_or_default() };
-        Ok(success(json!({"id": record.handle.id(), "prompt_stats": stats}), record.warnings.clone()))
+        Ok(success(json!({"id": record.handle.id(), "prompt_stats": stats}), record.warnings()))
     }
 
     /// Generates and answers with the final response. Waits until the request has finished.
@@ -230,9 +234,12 @@ impl Server {
 
     /// `prompt_stats` as far as can be told before the request has a slot: by the free slot whose cache fits best.
     fn expected_prompt_stats(&self, record: &Record, text: &Text) -> Value {
-        let n_keep = session::keep(record.n_keep, text.prompt.len(), record.n_ctx);
-        let left_out = session::leave_out(text.prompt.len(), n_keep, record.n_ctx);
-        let mut prompt = text.prompt.to_vec();
+        if !record.is_prepared {
+            return response::pending_prompt_stats(record);
+        }
+        let n_prompt = text.tokens().len();
+        let left_out = session::leave_out(n_prompt, session::keep(record.n_keep, n_prompt, record.n_ctx), record.n_ctx);
+        let mut prompt = text.tokens().to_vec();
         if let Some(range) = left_out {
             prompt.drain(range);
         }
@@ -244,7 +251,7 @@ impl Server {
         let caches = caches.filter(|_| !record.draft_only);
         let common = caches.map(|cache| session::common_prefix(&cache, &prompt)).max().unwrap_or(0);
         let cached = common.min(prompt.len().saturating_sub(1));
-        response::prompt_stats(self.vocab(record.draft_only), &text.prompt, record.n_ctx, n_keep, cached)
+        response::prompt_stats(self.vocab(record.draft_only), record, text, cached)
     }
 }
 

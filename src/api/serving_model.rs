@@ -11,30 +11,47 @@ use crate::error::{Code, Error, Result};
 use crate::llama::{Model, Token, Vocab};
 use crate::session;
 
-/// Whatever a request says of the model, or wants of its vocabulary, is about this one.
-pub(super) struct ServingModel<'a> {
-    pub(super) model: &'a Arc<Model>,
+/// Whatever a request says of the model, or wants of its vocabulary, is about this one. It needs no server: prompts are also
+/// made while nobody holds one.
+#[derive(Clone)]
+pub(super) struct ServingModel {
+    pub(super) model: Arc<Model>,
     /// The name that answers give it.
     pub(super) name: String,
     /// Tokens that one request's context may hold.
     pub(super) n_ctx: usize,
-    templates: &'a ByTools,
-    server: &'a Server,
+    ctx_shift: bool,
+    templates: Arc<ByTools>,
+    /// `init`'s chat template.
+    chat_template: Option<String>,
+    /// Whose chat template a model without one has.
+    target: Arc<Model>,
 }
 
 impl Server {
     /// The target.
-    pub(super) fn target(&self) -> ServingModel<'_> {
+    pub(super) fn target(&self) -> ServingModel {
         let models = self.models();
-        let templates = &self.templates.target;
-        ServingModel { model: &models.target, name: self.alias(), n_ctx: models.n_ctx, templates, server: self }
+        self.serving_model(&models.target, self.alias(), models.n_ctx, &self.templates.target)
+    }
+
+    fn serving_model(&self, model: &Arc<Model>, name: String, n_ctx: usize, templates: &Arc<ByTools>) -> ServingModel {
+        ServingModel {
+            model: Arc::clone(model),
+            name,
+            n_ctx,
+            ctx_shift: self.config().ctx_shift,
+            templates: Arc::clone(templates),
+            chat_template: self.chat_template(),
+            target: Arc::clone(&self.models().target),
+        }
     }
 
     /// The draft model, as it answers alone.
     ///
     /// # Errors
     /// There is none, or none that shares the target's vocabulary.
-    pub(super) fn draft_only(&self) -> Result<ServingModel<'_>> {
+    pub(super) fn draft_only(&self) -> Result<ServingModel> {
         let refused = |why: &str| Error::invalid(format!("speculative.model: {why}"));
         let (models, config) = (self.models(), self.config());
         let ((Some(model), Some(report)), Some((params, _))) = ((&models.draft, &models.compatibility), &config.draft)
@@ -48,14 +65,14 @@ impl Server {
             return Err(refused("the draft model's vocabulary is not the target's, so it drafts and does not answer"));
         }
         let name = params.path.to_string_lossy().into_owned();
-        Ok(ServingModel { model, name, n_ctx: report.n_ctx, templates: &self.templates.draft, server: self })
+        Ok(self.serving_model(model, name, report.n_ctx, &self.templates.draft))
     }
 
     /// The one or the other.
     ///
     /// # Errors
     /// As [`Server::preview`].
-    pub(super) fn serving(&self, draft_only: bool) -> Result<ServingModel<'_>> {
+    pub(super) fn serving(&self, draft_only: bool) -> Result<ServingModel> {
         if draft_only { self.draft_only() } else { Ok(self.target()) }
     }
 }
@@ -63,15 +80,15 @@ impl Server {
 /// The chat templates, parsed when they are first needed.
 #[derive(Default)]
 pub(super) struct Templates {
-    target: ByTools,
-    draft: ByTools,
+    target: Arc<ByTools>,
+    draft: Arc<ByTools>,
 }
 
 /// The usual one, and that for requests with tools.
 type ByTools = [OnceCell<ChatTemplate>; 2];
 
-impl<'a> ServingModel<'a> {
-    pub(super) fn vocab(&self) -> &'a Vocab {
+impl ServingModel {
+    pub(super) fn vocab(&self) -> &Vocab {
         self.model.vocab()
     }
 
@@ -79,18 +96,18 @@ impl<'a> ServingModel<'a> {
     ///
     /// # Errors
     /// There is none, or it cannot be parsed.
-    pub(super) fn template(&self, with_tools: bool) -> Result<&'a ChatTemplate> {
-        let [usual, for_tools] = self.templates;
+    pub(super) fn template(&self, with_tools: bool) -> Result<&ChatTemplate> {
+        let [usual, for_tools] = self.templates.as_ref();
         if with_tools
-            && self.server.chat_template().is_none()
+            && self.chat_template.is_none()
             && let Some(source) = self.model.tool_template()
         {
             return for_tools.get_or_try_init(|| ChatTemplate::parse(&source));
         }
         usual.get_or_try_init(|| {
-            let own = self.server.chat_template().or_else(|| self.model.chat_template());
+            let own = self.chat_template.clone().or_else(|| self.model.chat_template());
             let source = own
-                .or_else(|| self.server.models().target.chat_template())
+                .or_else(|| self.target.chat_template())
                 .ok_or_else(|| Error::invalid("messages: the model has no chat template; give chat_template"))?;
             ChatTemplate::parse(&source)
         })
@@ -123,7 +140,7 @@ impl<'a> ServingModel<'a> {
         let too_long = session::leave_out(prompt.len(), session::keep(n_keep, prompt.len(), n_ctx), n_ctx).is_some();
         if prompt.is_empty() {
             Err(Error::invalid(format!("{name}: has no tokens, and the model begins texts with none")))
-        } else if too_long && !self.server.config().ctx_shift {
+        } else if too_long && !self.ctx_shift {
             let n = prompt.len();
             let message = format!("{name}: {n} tokens do not fit into the context of {n_ctx}, which may not shift");
             Err(Error::new(Code::ContextFull, message))

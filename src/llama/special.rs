@@ -35,7 +35,7 @@ pub struct SpecialTokens {
 
 /// A part of a partitioned text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum Fragment {
     /// Bytes that hold no special token.
     Text(Range<usize>),
     Special(Token),
@@ -94,7 +94,7 @@ impl SpecialTokens {
 
     /// Cuts a text at its special tokens as llama.cpp does with `parse_special`, except that no control token covers a
     /// tainted character. `tainted` is ascending.
-    pub(super) fn partition(&self, text: &[u8], tainted: &[usize]) -> Vec<Part> {
+    pub(super) fn partition(&self, text: &[u8], tainted: &[usize]) -> Vec<Fragment> {
         let mut matches: Vec<(usize, usize, &SpecialToken)> = Vec::new();
         for at in 0..text.len() {
             self.walk(text.get(at..).unwrap_or(&[]), |special| {
@@ -126,13 +126,13 @@ impl SpecialTokens {
         let (mut parts, mut done) = (Vec::new(), 0);
         for (at, (end, token)) in taken {
             if at > done {
-                parts.push(Part::Text(done..at));
+                parts.push(Fragment::Text(done..at));
             }
-            parts.push(Part::Special(token));
+            parts.push(Fragment::Special(token));
             done = end;
         }
         if done < text.len() {
-            parts.push(Part::Text(done..text.len()));
+            parts.push(Fragment::Text(done..text.len()));
         }
         parts
     }
@@ -168,8 +168,8 @@ mod tests {
         let shown: Vec<String> = parts
             .into_iter()
             .map(|part| match part {
-                Part::Text(range) => text[range].to_owned(),
-                Part::Special(token) => format!("({token})"),
+                Fragment::Text(range) => text[range].to_owned(),
+                Fragment::Special(token) => format!("({token})"),
             })
             .collect();
         assert_eq!(shown.join(","), expected, "{text:?} {tainted:?}");

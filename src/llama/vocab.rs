@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use llama_cpp_sys_2 as sys;
 
 use super::guard::{Why, foredraft_detokenize, foredraft_tokenize};
-use super::special::{Part, SpecialToken, SpecialTokens};
+use super::special::{Fragment, SpecialToken, SpecialTokens};
 use super::{Token, backend};
 use crate::error::{Error, Result};
 use crate::stack;
@@ -359,8 +359,8 @@ impl Vocab {
         let mut tokens = before.to_vec();
         for part in self.specials.partition(text, tainted) {
             match part {
-                Part::Special(token) => tokens.push(token),
-                Part::Text(range) => tokens.extend(self.tokenize_data(text.get(range).unwrap_or(&[]))?),
+                Fragment::Special(token) => tokens.push(token),
+                Fragment::Text(range) => tokens.extend(self.tokenize_data(text.get(range).unwrap_or(&[]))?),
             }
         }
         tokens.extend(after);

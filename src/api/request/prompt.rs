@@ -19,6 +19,37 @@ pub enum Prompt {
     Infill(Infill),
 }
 
+impl Prompt {
+    /// Bytes of its text, names of members and a template of its own included.
+    pub fn text_len(&self) -> usize {
+        let of_pieces = |pieces: &[Piece]| -> usize {
+            let len = |piece: &Piece| if let Piece::Text(text) = piece { text.len() } else { 0 };
+            pieces.iter().map(len).sum()
+        };
+        match self {
+            Prompt::Text(pieces) => of_pieces(pieces),
+            Prompt::Infill(infill) => {
+                let extra: usize = infill.extra.iter().map(|file| file.filename.len() + file.text.len()).sum();
+                of_pieces(&infill.prefix) + of_pieces(&infill.prompt) + of_pieces(&infill.suffix) + extra
+            }
+            Prompt::Messages(chat) => {
+                let values = chat.messages.iter().chain(&chat.tools).chain(chat.chat_template_kwargs.values());
+                values.map(value_len).sum::<usize>() + chat.chat_template.as_ref().map_or(0, String::len)
+            }
+        }
+    }
+}
+
+/// Bytes of the texts in a value, and one for whatever is no text.
+fn value_len(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(value_len).sum(),
+        Value::Object(map) => map.iter().map(|(name, value)| name.len() + value_len(value)).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 1,
+    }
+}
+
 /// A text with a gap.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Infill {

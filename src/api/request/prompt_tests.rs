@@ -140,7 +140,10 @@ fn special_tokens_and_overflow() {
         assert_eq!(read(document), (true, overflow));
     }
     check_error(json!({"prompt": "a", "on_overflow": "drop_turns"}), "on_overflow: \"drop_turns\" goes with messages");
-    check_error(json!({"prompts": ["a"], "on_overflow": "drop_turns"}), "on_overflow: \"drop_turns\" goes with messages");
+    check_error(
+        json!({"prompts": ["a"], "on_overflow": "drop_turns"}),
+        "on_overflow: \"drop_turns\" goes with messages",
+    );
     check_error(json!({"prompt": "a", "on_overflow": "drop"}), "on_overflow: expected one of \"drop_turns\"");
     check_error(json!({"prompt": "a", "parse_special": 1}), "parse_special: expected true or false, got 1");
 }

@@ -1,7 +1,11 @@
 //! Whoever runs or waits gets on, whatever others do.
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use super::{Setup, Stage, request};
-use crate::engine::{Phase, Request};
+use crate::engine::{Phase, Prepared, Request, RequestHandle};
+use crate::error::Error;
 use crate::llama::Token;
 use crate::llama::fake::FakeModel;
 use crate::sampling;
@@ -113,4 +117,81 @@ fn a_token_that_the_draft_does_not_know_ends_the_drafts_of_its_own_request_alone
     };
     assert_eq!(why(FakeModel::FIRST), Some(None), "it goes on drafting");
     assert_eq!(why(FakeModel::FIRST + 2), Some(Some("the draft has no token 302".to_owned())));
+}
+
+/// Queues a request whose prompt is not known yet.
+fn submit_unprepared(stage: &mut Stage, request: Request) -> Arc<RequestHandle> {
+    let handle = stage.submit(vec![Request { prompt: Arc::default(), ..request }]);
+    stage.scheduler.queue.back_mut().expect("it waits").is_prepared = false;
+    handle
+}
+
+fn prepare(stage: &mut Stage, handle: &RequestHandle, prompt: Vec<Token>) {
+    let prepared = Ok(Prepared { prompts: vec![prompt.into()], prediction: None });
+    let queued = stage.scheduler.queue.iter_mut().find(|it| it.sink.id() == handle.id());
+    queued.expect("it waits").prepare(&prepared);
+}
+
+fn ended(handle: &RequestHandle) -> String {
+    assert_eq!(handle.phase(), Phase::Finished);
+    format!("{:?}", handle.take(Duration::ZERO).0)
+}
+
+#[test]
+fn a_request_whose_prompt_is_prepared_keeps_its_place() {
+    let mut stage = Stage::new(&Setup::plain(VOICE, 2, 100, 32));
+    let first = submit_unprepared(&mut stage, greedy(Vec::new(), 4));
+    let [second, third] = [5, 7].map(|start| stage.submit(vec![greedy(repeating(8, start), 4)]));
+    // One slot is kept for it; those behind it share the other.
+    while second.phase() != Phase::Finished {
+        stage.step();
+        assert_eq!((first.phase(), third.phase()), (Phase::Queued, Phase::Queued));
+    }
+    prepare(&mut stage, &first, repeating(40, 0));
+    stage.step();
+    assert!(first.phase() != Phase::Queued && third.phase() != Phase::Queued, "both slots are free");
+    while !stage.scheduler.is_idle() {
+        stage.step();
+    }
+    assert!(ended(&first).contains("n_total: 40"));
+}
+
+#[test]
+fn a_slot_that_an_unprepared_request_asks_for_is_kept() {
+    let mut stage = Stage::new(&Setup::plain(VOICE, 3, 100, 32));
+    let mut asks = greedy(Vec::new(), 4);
+    asks.options.slot = Some(0);
+    let first = submit_unprepared(&mut stage, asks.clone());
+    asks.prompt = repeating(8, 5).into();
+    let same_slot = stage.submit(vec![asks]);
+    for _ in 0..3 {
+        stage.step();
+    }
+    assert_eq!(same_slot.phase(), Phase::Queued);
+    prepare(&mut stage, &first, repeating(8, 0));
+    stage.step();
+    assert_eq!((first.phase(), same_slot.phase()), (Phase::Prompt, Phase::Queued));
+}
+
+#[test]
+fn unprepared_requests_end_by_deadline_cancel_and_error() {
+    let mut stage = Stage::new(&Setup::plain(VOICE, 1, 100, 32));
+    let [late, cancelled, failed] = [0, 1, 2].map(|_| submit_unprepared(&mut stage, greedy(Vec::new(), 4)));
+    assert_eq!(stage.scheduler.rests_until(), Some(None), "the engine sleeps until a prompt comes");
+    let deadline = Instant::now();
+    stage.scheduler.queue[0].deadline = Some(deadline);
+    assert_eq!(stage.scheduler.rests_until(), Some(Some(deadline)), "or until the first deadline");
+    stage.step();
+    assert!(ended(&late).contains("stop: Timeout"));
+    assert!(cancelled.cancel(), "nothing of it runs");
+    stage.scheduler.queue[1].prepare(&Err(Error::invalid("no such token")));
+    stage.step();
+    assert!(ended(&cancelled).contains("stop: Cancelled"));
+    assert!(ended(&failed).contains("no such token"));
+    assert!(stage.scheduler.is_idle() && stage.scheduler.rests_until() == Some(None));
+    // With something to do it does not sleep.
+    submit_unprepared(&mut stage, greedy(Vec::new(), 4));
+    stage.scheduler.queue[0].request.prompt = repeating(8, 0).into();
+    stage.scheduler.queue[0].is_prepared = true;
+    assert_eq!(stage.scheduler.rests_until(), None);
 }
