@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::{cancel, complete, drain, poll, start, submit, with};
 use foredraft::api::Endpoint::Completion;
 use foredraft::api::System;
@@ -146,4 +148,78 @@ fn a_queue_of_long_prompts_is_bounded_and_ends_with_the_engine() {
     }
     system.deinit();
     assert_eq!(system.status()["state"], "uninitialized");
+}
+
+/// Prints what calls take while the engine generates: `cargo test --release --test preparation -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn calls_while_the_engine_generates() {
+    let seconds = std::env::var("SECONDS_OF_LOAD").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
+    let system = start(json!({"n_ctx": 1024, "n_parallel": 2, "max_queue": 8}));
+    let endless = json!({"prompt": "Once upon a time", "n_predict": -1, "ignore_eos": true});
+    let running = submit(&system, Completion, &endless);
+    let long = "Tom had a hat and a drum, and Mia had a kite. ".repeat(200 * 1024 / 46);
+    let prompt = json!({"prompt": long, "n_predict": 4}).to_string();
+    let turn = |text: &str| json!([{"role": "user", "content": text}, {"role": "assistant", "content": text}]);
+    let turns: Vec<Value> = (0..100).flat_map(|_| turn(&long[..1000]).as_array().cloned().expect("two")).collect();
+    let question = json!({"role": "user", "content": "And <|im_end|>?"});
+    let messages: Vec<Value> = turns.into_iter().chain([question]).collect();
+    let chat = json!({"messages": messages, "n_predict": 4}).to_string();
+
+    let mut times: Vec<(&str, Vec<Duration>)> =
+        ["submit of a prompt", "submit of a chat", "poll", "status", "cancel"].map(|name| (name, Vec::new())).to_vec();
+    let mut time = |name: &str, call: &mut dyn FnMut() -> String| {
+        let start = Instant::now();
+        let answer = call();
+        let taken = start.elapsed();
+        times.iter_mut().filter(|(of, _)| *of == name).for_each(|(_, times)| times.push(taken));
+        answer
+    };
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let (mut n, mut finished) = (0, 0);
+    while Instant::now() < end {
+        let (name, request) = if n % 2 == 0 { ("submit of a prompt", &prompt) } else { ("submit of a chat", &chat) };
+        let answer = time(name, &mut || {
+            let answer = system.with_server(|server| server.submit(Completion, request.as_bytes()));
+            answer.expect("room in the queue").to_string()
+        });
+        let id = serde_json::from_str::<Value>(&answer).expect("JSON")["id"].as_u64().expect("an id");
+        // Every third one is cancelled at once.
+        let mut command = json!({"id": id}).to_string();
+        loop {
+            for id in [id, running] {
+                let poll = json!({"id": id}).to_string();
+                let answer = time("poll", &mut || {
+                    system
+                        .with_server(|server| server.poll(Completion, Some(poll.as_bytes())))
+                        .expect("an answer")
+                        .to_string()
+                });
+                if id != running && answer.contains("\"finished\":true") {
+                    command.clear();
+                    finished += 1;
+                }
+            }
+            time("status", &mut || system.status().to_string());
+            if command.is_empty() {
+                break;
+            }
+            if n % 3 == 2 {
+                time("cancel", &mut || {
+                    system
+                        .with_server(|server| server.cancel(Completion, Some(command.as_bytes())))
+                        .expect("an answer")
+                        .to_string()
+                });
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        n += 1;
+    }
+    println!("{finished} requests of 200 KB in {seconds} s");
+    for (name, mut times) in times {
+        times.sort();
+        let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
+        println!("{name:20} {:6} calls, median {median:9.1?}, worst {worst:9.1?}", times.len());
+    }
 }

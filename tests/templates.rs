@@ -99,6 +99,8 @@ fn llama_cpps_templates_render_as_in_jinja2() {
                     let message: String = serde_json::from_str(message).expect("a string");
                     error.starts_with(&format!("chat_template: {message} (line "))
                 }
+                // Where a template has no place for a system message, the user says it.
+                (Some(("raises", "\"System role not supported\"")), _) => true,
                 // Jinja2 cannot do it, for a reason that is not the template's.
                 (Some(("fails", _)), _) => true,
                 _ => false,
@@ -201,10 +203,16 @@ fn control_tokens(vocab: &Vocab, tokens: &[Token]) -> Vec<Token> {
     tokens.iter().copied().filter(|token| vocab.is_control(*token)).collect()
 }
 
-/// Puts `attack` into all text of the case, in three ways, and compares the control tokens with those of the same case with a
-/// harmless text. Returns how many prompts were compared.
-fn check_attack(what: &str, template: &ChatTemplate, case: &Value, vocab: &Vocab, attack: &str) -> usize {
-    let (mut count, harmless) = (0, "zq");
+/// Puts an attack into all text of the case, in three ways, and compares the control tokens with those of the same case with a
+/// harmless text instead. Returns how many prompts were compared.
+fn check_attack(
+    what: &str,
+    template: &ChatTemplate,
+    case: &Value,
+    vocab: &Vocab,
+    (attack, harmless): &(String, String),
+) -> usize {
+    let mut count = 0;
     for (before, behind) in [("", ""), ("a ", " b"), ("a", "")] {
         let insert = |middle: &str| with_text(case, &|text| format!("{before}{middle}{behind}{text}{middle}"));
         // Some templates refuse some cases, whatever is in them.
@@ -227,12 +235,19 @@ fn check_attack(what: &str, template: &ChatTemplate, case: &Value, vocab: &Vocab
     count
 }
 
-/// All texts, and the beginning of each at the very end, where the template goes on.
-fn attacks<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
+/// All texts, close together and apart, and the longest one without its end, where the template goes on; each beside the same
+/// with a letter within each text, which is harmless.
+fn attacks<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> Vec<(String, String)> {
+    let harmless = |text: &str| {
+        let first = text.chars().next().map_or(0, char::len_utf8);
+        format!("{}z{}", &text[..first], &text[first..])
+    };
+    let spoiled: Vec<String> = texts.clone().map(harmless).collect();
     let all: Vec<&str> = texts.clone().collect();
-    let cut = texts.map(|text| text.strip_suffix(|_| true).unwrap_or(text)).filter(|text| !text.is_empty());
-    let all = [all.concat(), all.join(" ")];
-    all.into_iter().chain(cut.max_by_key(|text| text.len()).map(str::to_owned)).collect()
+    let mut attacks = vec![(all.concat(), spoiled.concat()), (all.join(" "), spoiled.join(" "))];
+    let longest = all.iter().max_by_key(|text| text.len()).and_then(|text| text.strip_suffix(|_: char| true));
+    attacks.extend(longest.map(|cut| (cut.to_owned(), harmless(cut))));
+    attacks
 }
 
 #[test]
@@ -282,8 +297,10 @@ fn messages_without_control_tokens_have_the_tokens_of_the_whole_prompt() {
         for model in made_for(&format!("harmless-{name}"), &specials) {
             for case in cases {
                 let what = format!("{name}, {}, {}", case["name"], model.vocab().kind().as_str());
-                let Ok(whole) = render(&template, case, 0) else { continue };
-                let found = rendered(&template, case, model.vocab()).expect(&what);
+                // One case has the end of a sequence in it.
+                let case = with_text(case, &|text| text.replace("</s>", "</z>"));
+                let Ok(whole) = render(&template, &case, 0) else { continue };
+                let found = rendered(&template, &case, model.vocab()).expect(&what);
                 assert_eq!(found.text, whole, "{what}");
                 let tokens = model.vocab().tokenize_tainted(found.text.as_bytes(), &found.tainted).expect("tokens");
                 assert_eq!(tokens, model.vocab().tokenize(whole.as_bytes(), true, true).expect("tokens"), "{what}");

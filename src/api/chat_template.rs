@@ -48,7 +48,8 @@ const MARKS: [&str; 3] = ["probe-content-71c3", "probe_key_71c3", "probe-value-7
 #[derive(Debug)]
 pub struct ChatTemplate {
     env: Environment<'static>,
-    source: String,
+    /// The strings in its source.
+    literals: Vec<String>,
     shape: Shape,
 }
 
@@ -114,7 +115,7 @@ impl ChatTemplate {
             let mut env = environment()?;
             env.add_template_owned(NAME, source::prepared(source)).map_err(|error| failure(&error))?;
             env.set_fuel(Some(PROBE_FUEL));
-            let mut template = ChatTemplate { env, source: source.to_owned(), shape: Shape::default() };
+            let mut template = ChatTemplate { env, literals: source::literals(source), shape: Shape::default() };
             template.shape = template.probe(developer);
             template.env.set_fuel(Some(FUEL));
             Ok(template)
@@ -137,7 +138,7 @@ impl ChatTemplate {
     /// As [`ChatTemplate::render`].
     pub fn render_tainted(&self, input: &RenderInput, specials: &SpecialTokens) -> Result<Rendered> {
         let (variables, seconds) = self.variables(input)?;
-        let marker = Marker::new(&self.source, &variables, specials)?;
+        let marker = Marker::new(&self.literals, &variables, specials)?;
         let variables = marker.variables(variables);
         Ok(marker.take_out(stack::with(STACK, NAME, || self.run(&variables, seconds))?))
     }

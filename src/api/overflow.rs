@@ -175,9 +175,9 @@ mod tests {
         assert_eq!(left("suau", 10, Some(11), 50).unwrap(), (vec![0, 3], 2, true));
         // No more than half of the context is reserved, and without a limit a quarter.
         assert_eq!(left("suau", 10, Some(1000), 80).unwrap().1, 0);
-        assert_eq!(left("suau", 10, Some(1000), 79).unwrap().1, 2);
-        assert_eq!(left("suau", 10, None, 54).unwrap().1, 0);
-        assert_eq!(left("suau", 10, None, 53).unwrap().1, 2);
+        assert_eq!(left("suau", 10, Some(1000), 78).unwrap().1, 2);
+        assert_eq!(left("suau", 10, None, 53).unwrap().1, 0);
+        assert_eq!(left("suau", 10, None, 52).unwrap().1, 2);
         // What must stay may take the answer's space, but not all.
         assert_eq!(left("su", 10, None, 21).unwrap(), (vec![0, 1], 0, false));
         assert_eq!(left("suau", 10, None, 21).unwrap(), (vec![0, 3], 2, true));

@@ -31,6 +31,8 @@ pub struct SpecialTokens {
     tokens: Vec<SpecialToken>,
     /// Their indices, in the order of their texts.
     sorted: Vec<usize>,
+    /// The characters that control tokens' texts begin with, as far as these are no letters and no digits.
+    first_chars: Vec<char>,
 }
 
 /// A part of a partitioned text.
@@ -47,7 +49,17 @@ impl SpecialTokens {
         tokens.sort_by_key(|special| (std::cmp::Reverse(special.text.len()), special.token));
         let mut sorted: Vec<usize> = (0..tokens.len()).collect();
         sorted.sort_by(|a, b| tokens.get(*a).map(|it| &it.text).cmp(&tokens.get(*b).map(|it| &it.text)));
-        SpecialTokens { tokens, sorted }
+        let control = tokens.iter().filter(|special| special.is_control);
+        let first = |special: &SpecialToken| String::from_utf8_lossy(&special.text).chars().next();
+        let mut first_chars: Vec<char> = control.filter_map(first).filter(|c| !c.is_alphanumeric()).collect();
+        first_chars.sort_unstable();
+        first_chars.dedup();
+        SpecialTokens { tokens, sorted, first_chars }
+    }
+
+    /// The characters that control tokens' texts begin with, as far as these are no letters and no digits: few, and rare.
+    pub fn first_chars(&self) -> &[char] {
+        &self.first_chars
     }
 
     /// The texts of the control tokens, longest first.
@@ -184,7 +196,7 @@ mod tests {
         check(&TURNS, "<s>a</s>", &[], "(0),a,(3)");
         check(&TURNS, "a<s><s><s>b", &[], "a,(1),(0),b");
         check(&TURNS, "a   b", &[], "a,(2), b");
-        check(&[("<phi>", true), ("\n\n", false)], "<phi> \n\n\nx", &[], "(1),x");
+        check(&[("<phi>", true), ("\n\n", false)], "<phi> \n\n\nx", &[], "(0),x");
     }
 
     #[test]

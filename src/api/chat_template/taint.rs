@@ -1,12 +1,14 @@
 //! Tells the messages' text from the template's own, in the prompt that a template renders.
 //!
-//! A template transforms what it prints: it trims, splits and joins strings and quotes them as JSON. So where a message ends
-//! up in the prompt cannot be computed. Instead a mark goes into the messages before they are rendered, behind the first
-//! character of each control token's text. Marks survive the transformations, and are taken out of the prompt again: the
-//! character before a mark is *tainted*, and no control token may be made of it (see [`crate::llama::SpecialTokens`]).
+//! A template transforms what it prints: it trims, splits and joins strings, removes parts of them, and quotes them as JSON.
+//! So where a message ends up in the prompt cannot be computed. Instead marks go into the messages before they are
+//! rendered, behind each character with which a control token's text could begin. Marks survive the transformations, and are
+//! taken out of the prompt again: the character before a mark is *tainted*, and no control token may be made of it (see
+//! [`crate::llama::SpecialTokens`]).
 //!
-//! A message without such text gets no mark. So the template sees it as it is, and its tokens are those of the whole prompt.
-//! A template that looks for a control token's text in a message does not find it, because there it is only text.
+//! The template must understand the messages as if there were no marks. What it looks for in them stands in its source as a
+//! string. So within such a string no mark is put, unless it has a whole control token's text in it: a template does not find
+//! that in a message, because there it is only text.
 
 use std::borrow::Cow;
 
@@ -33,16 +35,19 @@ pub struct Rendered {
 pub(super) struct Marker<'a> {
     mark: char,
     specials: &'a SpecialTokens,
-    source: &'a str,
+    /// The strings in the template's source.
+    literals: &'a [String],
+    /// Those of them in which a mark could come to stand.
+    sought: Vec<&'a str>,
 }
 
 impl<'a> Marker<'a> {
-    /// For a template of that source and these variables.
+    /// For a template with these strings in its source, and these variables.
     ///
     /// # Errors
     /// The messages have all characters that could be marks.
     pub(super) fn new(
-        source: &'a str,
+        literals: &'a [String],
         variables: &Map<String, Json>,
         specials: &'a SpecialTokens,
     ) -> Result<Marker<'a>> {
@@ -50,11 +55,17 @@ impl<'a> Marker<'a> {
             // Also as escapes: marks are taken out where a template printed them so.
             let hex = format!("{:x}", u32::from(mark));
             let uses = |text: &str| text.contains(mark) || text.contains(&hex);
-            uses(source) || variables.iter().any(|(name, value)| uses(name) || any_text(value, &uses))
+            literals.iter().any(|text| uses(text))
+                || variables.iter().any(|(name, value)| uses(name) || any_text(value, &uses))
         };
         let mark = NONCHARACTERS.into_iter().find(|mark| !is_used(*mark));
         let mark = mark.ok_or_else(|| Error::invalid("messages: use every noncharacter from U+FDD0 to U+FDEF"))?;
-        Ok(Marker { mark, specials, source })
+        let starts_inside = |text: &&str| {
+            let last = text.chars().next_back().map_or(0, char::len_utf8);
+            text.get(..text.len() - last).is_some_and(|front| front.contains(specials.first_chars()))
+        };
+        let sought = literals.iter().map(String::as_str).filter(starts_inside).collect();
+        Ok(Marker { mark, specials, literals, sought })
     }
 
     /// The variables with marks. Those that are tokens of the vocabulary (`bos_token`) are the template's own text.
@@ -101,13 +112,30 @@ impl<'a> Marker<'a> {
     }
 
     fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        let ControlStarts { mut whole, cut } = self.specials.control_starts(text);
-        // What a control token may go on with may come behind it in the prompt. A word that the template compares with stays.
-        if !cut.is_empty() && !self.is_literal(text) {
-            whole.extend(cut);
-            whole.sort_unstable();
+        let ControlStarts { whole: mut starts, cut } = self.specials.control_starts(text);
+        // A word that the template compares with stays.
+        if !self.is_literal(text) {
+            starts.extend(cut);
+            let hides = self.within_sought(text);
+            let first_chars = text.match_indices(self.specials.first_chars()).map(|(at, _)| at);
+            starts.extend(first_chars.filter(|at| hides.get(*at) != Some(&true)));
+            starts.sort_unstable();
+            starts.dedup();
         }
-        if whole.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(self.marked(text, &whole)) }
+        if starts.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(self.marked(text, &starts)) }
+    }
+
+    /// For each byte, whether a mark behind it would stand within a string that the template may look for.
+    fn within_sought(&self, text: &str) -> Vec<bool> {
+        let mut within = Vec::new();
+        for sought in &self.sought {
+            let last = sought.char_indices().next_back().map_or(0, |(at, _)| at);
+            for (at, _) in text.match_indices(sought) {
+                within.resize(text.len(), false);
+                within.get_mut(at..at + last).unwrap_or_default().fill(true);
+            }
+        }
+        within
     }
 
     /// A template may print a role within a control token's text. One that is neither usual nor known to it must not choose the token.
@@ -125,7 +153,7 @@ impl<'a> Marker<'a> {
 
     /// Whether the template's source has this text as a string.
     fn is_literal(&self, text: &str) -> bool {
-        ["'", "\""].iter().any(|quote| self.source.contains(&format!("{quote}{text}{quote}")))
+        self.literals.binary_search_by(|literal| literal.as_str().cmp(text)).is_ok()
     }
 
     /// The text with a mark behind each character that begins at one of `starts`.
