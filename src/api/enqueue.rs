@@ -9,14 +9,15 @@ use serde_json::Value;
 
 use super::fields::parse_object;
 use super::infill::Room;
-use super::prompts::{PreparedPrompt, PromptSource};
-use super::registry::{Record, Text};
+use super::prompts::PromptSource;
+use super::registry::{PreparedPrompt, Record, Text};
 use super::request::{CompletionRequest, generation_settings};
-use super::serving_model::ServingModel;
+use super::serving_model::{ByTools, ServingModel};
 use super::{Endpoint, Server, session};
 use crate::engine::{Options, Prepared, Request};
 use crate::error::{Code, Error, Result};
 use crate::grammar::Grammar;
+use crate::llama::Model;
 use crate::llama::log::{self, Level};
 use crate::sampling;
 use crate::speculative::{self, DrafterKind, Predicted};
@@ -86,6 +87,49 @@ impl Server {
             sender.send(&prepared.handle, prepare(&source, n_cmpl, &prepared));
         });
         Ok(record)
+    }
+
+    /// The model that answers unless the request says otherwise.
+    pub(super) fn target(&self) -> ServingModel {
+        let models = self.models();
+        self.serving_model(&models.target, self.alias(), models.n_ctx, &self.templates.target)
+    }
+
+    /// The draft model, as it answers alone.
+    ///
+    /// # Errors
+    /// There is none, or none that shares the target's vocabulary.
+    fn draft_only(&self) -> Result<ServingModel> {
+        let refused = |why: &str| Error::invalid(format!("speculative.model: {why}"));
+        let (models, config) = (self.models(), self.config());
+        let ((Some(model), Some(report)), Some((params, _))) = ((&models.draft, &models.compatibility), &config.draft)
+        else {
+            return Err(refused("there is no draft model; init takes one as model_draft"));
+        };
+        if let Some(why) = &report.reason {
+            return Err(refused(&format!("the draft model is not used: {why}")));
+        }
+        if report.translates {
+            return Err(refused("the draft model's vocabulary is not the target's, so it drafts and does not answer"));
+        }
+        let name = params.path.to_string_lossy().into_owned();
+        Ok(self.serving_model(model, name, report.n_ctx, &self.templates.draft))
+    }
+
+    fn serving(&self, draft_only: bool) -> Result<ServingModel> {
+        if draft_only { self.draft_only() } else { Ok(self.target()) }
+    }
+
+    fn serving_model(&self, model: &Arc<Model>, name: String, n_ctx: usize, templates: &Arc<ByTools>) -> ServingModel {
+        ServingModel {
+            model: Arc::clone(model),
+            name,
+            n_ctx,
+            ctx_shift: self.config().ctx_shift,
+            templates: Arc::clone(templates),
+            chat_template: self.chat_template(),
+            target: Arc::clone(&self.models().target),
+        }
     }
 
     /// What the prompts are made of. The request keeps the rest.

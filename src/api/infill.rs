@@ -12,7 +12,7 @@
 //! `spm_infill` puts the suffix before the prefix. These two share a batch, 3 : 1, and lose what is farthest from the gap;
 //! the files get the rest of the context, the last one first.
 
-use super::prompts::of_pieces;
+use super::pieces::of_pieces;
 use super::request::Infill;
 use crate::error::{Error, Result};
 use crate::llama::{Token, Vocab};

@@ -13,6 +13,7 @@ mod init;
 mod json_schema;
 mod lookup;
 mod overflow;
+mod pieces;
 mod preparer;
 mod prompts;
 mod registry;

@@ -75,10 +75,10 @@ pub(super) fn drop_turns<T>(
         let dropped: Vec<usize> = groups.iter().take(n_groups).flatten().copied().collect();
         let left = messages.iter().enumerate().filter(|(index, _)| !dropped.contains(index));
         let left: Vec<Value> = left.map(|(_, message)| message.clone()).collect();
-        Ok(Shortened { prompt: make(&left)?, n_groups, n_dropped: dropped.len() })
+        Ok(ShorterChat { prompt: make(&left)?, n_groups, n_dropped: dropped.len() })
     };
     // The fewest groups with which at most so many tokens are left. Each one more makes the prompt shorter.
-    let fewest = |most: usize| -> Result<Option<Shortened<T>>> {
+    let fewest = |most: usize| -> Result<Option<ShorterChat<T>>> {
         let (mut low, mut high, mut found) = (1, groups.len(), None);
         while low <= high {
             let middle = low.midpoint(high);
@@ -101,7 +101,7 @@ pub(super) fn drop_turns<T>(
             None => without(groups.len())?,
         },
     };
-    let Shortened { prompt, n_groups, n_dropped } = shortened;
+    let ShorterChat { prompt, n_groups, n_dropped } = shortened;
     let n_left = len(&prompt);
     if n_left >= n_ctx {
         let what = "the system message and the last turn";
@@ -117,7 +117,7 @@ pub(super) fn drop_turns<T>(
 }
 
 /// A chat without its oldest turns.
-struct Shortened<T> {
+struct ShorterChat<T> {
     prompt: T,
     n_groups: usize,
     n_dropped: usize,

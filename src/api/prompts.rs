@@ -7,26 +7,17 @@ use serde_json::Value;
 
 use super::infill::{self, Room};
 use super::overflow::{self, Fitted};
-use super::request::{Chat, Input, Inputs, Overflow, Piece, Prompt};
+use super::pieces::of_pieces;
+use super::registry::PreparedPrompt;
+use super::request::{Chat, Input, Inputs, Overflow, Prompt};
 use super::serving_model::ServingModel;
 use super::{ChatTemplate, RenderInput, Rendered};
 use crate::error::{Code, Error, Result};
-use crate::llama::{Token, Vocab};
+use crate::llama::Token;
 use crate::speculative::Predicted;
 
 /// Bytes of text that are tokenized in the call that queues them, which takes a fraction of a millisecond.
 const SHORT: usize = 4 << 10;
-
-/// A prompt as the engine gets it and as the answer shows it.
-#[derive(Debug, Clone)]
-pub(super) struct PreparedPrompt {
-    pub(super) tokens: Arc<[Token]>,
-    /// The text, where the request did not have it.
-    pub(super) text: Option<Value>,
-    /// Messages that were left out.
-    pub(super) n_dropped: usize,
-    pub(super) warning: Option<String>,
-}
 
 /// What a request's prompts are made of. It may be used on another thread, and later.
 pub(super) struct PromptSource {
@@ -117,33 +108,6 @@ impl PromptSource {
         }
         Ok((tokens, Some(text.into())))
     }
-}
-
-/// The tokens of all pieces; messages call them `name`. The special tokens at the beginning of a text go before a piece
-/// that is the first one and text.
-pub(super) fn of_pieces(
-    vocab: &Vocab,
-    name: &str,
-    pieces: &[Piece],
-    add_special: bool,
-    parse_special: bool,
-) -> Result<Vec<Token>> {
-    let mut tokens = Vec::new();
-    for (index, piece) in pieces.iter().enumerate() {
-        match piece {
-            Piece::Text(text) => {
-                tokens.extend(vocab.tokenize(text.as_bytes(), add_special && index == 0, parse_special)?)
-            }
-            Piece::Token(token) if vocab.contains(*token) => tokens.push(*token),
-            Piece::Token(token) => {
-                return Err(Error::invalid(format!(
-                    "{name}[{index}]: {token} is not in the vocabulary of {} tokens",
-                    vocab.n_tokens()
-                )));
-            }
-        }
-    }
-    Ok(tokens)
 }
 
 /// The text of messages.

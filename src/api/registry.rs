@@ -8,7 +8,6 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::Endpoint;
-use super::prompts::PreparedPrompt;
 use super::request::Reply;
 use crate::engine::RequestHandle;
 use crate::error::{Code, Error, Result};
@@ -48,6 +47,17 @@ pub(super) struct Record {
     /// Whether its texts are compared with those without speculation.
     pub(super) compare: bool,
     pub(super) warnings: Vec<String>,
+}
+
+/// A prompt as the engine gets it and as the answer shows it.
+#[derive(Debug, Clone)]
+pub(super) struct PreparedPrompt {
+    pub(super) tokens: Arc<[Token]>,
+    /// The text, where the request did not have it.
+    pub(super) text: Option<Value>,
+    /// Messages that were left out.
+    pub(super) n_dropped: usize,
+    pub(super) warning: Option<String>,
 }
 
 /// What is special about one of the texts of a request.

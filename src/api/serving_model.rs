@@ -6,7 +6,7 @@ use std::sync::Arc;
 use once_cell::sync::OnceCell;
 
 use super::request::BiasTarget;
-use super::{ChatTemplate, CompletionRequest, Server};
+use super::{ChatTemplate, CompletionRequest};
 use crate::error::{Code, Error, Result};
 use crate::llama::{Model, Token, Vocab};
 use crate::session;
@@ -20,72 +20,23 @@ pub(super) struct ServingModel {
     pub(super) name: String,
     /// Tokens that one request's context may hold.
     pub(super) n_ctx: usize,
-    ctx_shift: bool,
-    templates: Arc<ByTools>,
+    pub(super) ctx_shift: bool,
+    pub(super) templates: Arc<ByTools>,
     /// `init`'s chat template.
-    chat_template: Option<String>,
+    pub(super) chat_template: Option<String>,
     /// Whose chat template a model without one has.
-    target: Arc<Model>,
-}
-
-impl Server {
-    /// The target.
-    pub(super) fn target(&self) -> ServingModel {
-        let models = self.models();
-        self.serving_model(&models.target, self.alias(), models.n_ctx, &self.templates.target)
-    }
-
-    fn serving_model(&self, model: &Arc<Model>, name: String, n_ctx: usize, templates: &Arc<ByTools>) -> ServingModel {
-        ServingModel {
-            model: Arc::clone(model),
-            name,
-            n_ctx,
-            ctx_shift: self.config().ctx_shift,
-            templates: Arc::clone(templates),
-            chat_template: self.chat_template(),
-            target: Arc::clone(&self.models().target),
-        }
-    }
-
-    /// The draft model, as it answers alone.
-    ///
-    /// # Errors
-    /// There is none, or none that shares the target's vocabulary.
-    pub(super) fn draft_only(&self) -> Result<ServingModel> {
-        let refused = |why: &str| Error::invalid(format!("speculative.model: {why}"));
-        let (models, config) = (self.models(), self.config());
-        let ((Some(model), Some(report)), Some((params, _))) = ((&models.draft, &models.compatibility), &config.draft)
-        else {
-            return Err(refused("there is no draft model; init takes one as model_draft"));
-        };
-        if let Some(why) = &report.reason {
-            return Err(refused(&format!("the draft model is not used: {why}")));
-        }
-        if report.translates {
-            return Err(refused("the draft model's vocabulary is not the target's, so it drafts and does not answer"));
-        }
-        let name = params.path.to_string_lossy().into_owned();
-        Ok(self.serving_model(model, name, report.n_ctx, &self.templates.draft))
-    }
-
-    /// The one or the other.
-    ///
-    /// # Errors
-    /// As [`Server::preview`].
-    pub(super) fn serving(&self, draft_only: bool) -> Result<ServingModel> {
-        if draft_only { self.draft_only() } else { Ok(self.target()) }
-    }
+    pub(super) target: Arc<Model>,
 }
 
 /// The chat templates, parsed when they are first needed.
 #[derive(Default)]
 pub(super) struct Templates {
-    target: Arc<ByTools>,
-    draft: Arc<ByTools>,
+    pub(super) target: Arc<ByTools>,
+    pub(super) draft: Arc<ByTools>,
 }
 
 /// The usual one, and that for requests with tools.
-type ByTools = [OnceCell<ChatTemplate>; 2];
+pub(super) type ByTools = [OnceCell<ChatTemplate>; 2];
 
 impl ServingModel {
     pub(super) fn vocab(&self) -> &Vocab {
