@@ -14,6 +14,7 @@ mod json_schema;
 mod lookup;
 mod overflow;
 mod pieces;
+mod poll;
 mod preparer;
 mod prompts;
 mod registry;

@@ -23,6 +23,7 @@ mod raw_params;
 mod rpc;
 mod schema;
 mod shards;
+mod shared;
 mod special;
 mod threads;
 mod vocab;
