@@ -40,23 +40,19 @@ impl Job {
     fn is_wanted(&self) -> bool {
         self.request.phase() != Phase::Finished
     }
+
+    fn run(self) {
+        if self.is_wanted() {
+            (self.work)();
+        }
+    }
 }
 
 impl Preparer {
-    /// Queues work for a request. It is not done if the request ends before. `work` must not panic.
+    /// Queues work for a request. It is not done if the request ends before, and must not panic.
     pub(super) fn start(&self, request: Arc<RequestHandle>, work: impl FnOnce() + Send + 'static) {
+        // Held to the end: no thread starts when it was stopped.
         let mut thread = self.thread.lock();
-        if thread.is_none() {
-            let jobs = Arc::clone(&self.jobs);
-            match std::thread::Builder::new().name("foredraft-prepare".into()).spawn(move || jobs.run()) {
-                Ok(started) => *thread = Some(started),
-                Err(error) => {
-                    drop(thread);
-                    log::write(Level::Warn, &format!("no thread to prepare prompts: {error}"));
-                    return work();
-                }
-            }
-        }
         let unwanted: VecDeque<Job> = {
             let mut queue = self.jobs.queue.lock();
             if queue.is_stopping {
@@ -69,19 +65,30 @@ impl Preparer {
         };
         self.jobs.news.notify_one();
         drop(unwanted);
+        if thread.is_none() {
+            let jobs = Arc::clone(&self.jobs);
+            match std::thread::Builder::new().name("foredraft-prepare".into()).spawn(move || jobs.run()) {
+                Ok(started) => *thread = Some(started),
+                Err(error) => {
+                    log::write(Level::Warn, &format!("no thread to prepare prompts, the caller does it: {error}"));
+                    let jobs = std::mem::take(&mut self.jobs.queue.lock().jobs);
+                    jobs.into_iter().for_each(Job::run);
+                }
+            }
+        }
     }
 
     /// Ends the thread after the job that it works on; the others are forgotten.
     pub(super) fn stop(&self) {
+        let mut thread = self.thread.lock();
         let forgotten = {
             let mut queue = self.jobs.queue.lock();
             queue.is_stopping = true;
             std::mem::take(&mut queue.jobs)
         };
-        drop(forgotten);
         self.jobs.news.notify_one();
-        let thread = self.thread.lock().take();
-        if thread.is_some_and(|thread| thread.join().is_err()) {
+        drop(forgotten);
+        if thread.take().is_some_and(|thread| thread.join().is_err()) {
             log::write(Level::Error, "the thread that prepares prompts panicked");
         }
     }
@@ -90,9 +97,7 @@ impl Preparer {
 impl Jobs {
     fn run(&self) {
         while let Some(job) = self.next() {
-            if job.is_wanted() {
-                (job.work)();
-            }
+            job.run();
         }
     }
 

@@ -31,6 +31,8 @@ pub struct SpecialTokens {
     tokens: Vec<SpecialToken>,
     /// Their indices, in the order of their texts.
     sorted: Vec<usize>,
+    /// Which bytes any of them begins with: few texts have many.
+    first_bytes: Vec<bool>,
     /// The characters that control tokens' texts begin with, as far as these are no letters and no digits.
     first_chars: Vec<char>,
 }
@@ -54,7 +56,11 @@ impl SpecialTokens {
         let mut first_chars: Vec<char> = control.filter_map(first).filter(|c| !c.is_alphanumeric()).collect();
         first_chars.sort_unstable();
         first_chars.dedup();
-        SpecialTokens { tokens, sorted, first_chars }
+        let mut first_bytes = vec![false; 256];
+        for byte in tokens.iter().filter_map(|special| special.text.first()) {
+            first_bytes.get_mut(usize::from(*byte)).into_iter().for_each(|is_first| *is_first = true);
+        }
+        SpecialTokens { tokens, sorted, first_bytes, first_chars }
     }
 
     /// The characters that control tokens' texts begin with, as far as these are no letters and no digits: few, and rare.
@@ -87,6 +93,10 @@ impl SpecialTokens {
     /// Calls `found` for each special token whose text `text` begins with, shortest first. Returns those of which `text` is
     /// the beginning only.
     fn walk<'a>(&'a self, text: &[u8], mut found: impl FnMut(&'a SpecialToken)) -> &'a [usize] {
+        let is_first = |byte: &u8| self.first_bytes.get(usize::from(*byte)) == Some(&true);
+        if !text.first().is_some_and(is_first) {
+            return &[];
+        }
         let byte = |index: &usize, depth: usize| self.tokens.get(*index).and_then(|special| special.text.get(depth));
         let mut range = self.sorted.as_slice();
         for (depth, next) in text.iter().enumerate() {
