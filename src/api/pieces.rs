@@ -17,7 +17,11 @@ pub(super) fn of_pieces(
     for (index, piece) in pieces.iter().enumerate() {
         match piece {
             Piece::Text(text) => {
-                tokens.extend(vocab.tokenize(text.as_bytes(), add_special && index == 0, parse_special)?)
+                let (text, add_special) = (text.as_bytes(), add_special && index == 0);
+                tokens.extend(match parse_special {
+                    true => vocab.tokenize(text, add_special, true)?,
+                    false => vocab.tokenize_data(text, add_special)?,
+                });
             }
             Piece::Token(token) if vocab.contains(*token) => tokens.push(*token),
             Piece::Token(token) => {

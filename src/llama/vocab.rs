@@ -352,33 +352,35 @@ impl Vocab {
         if tainted.is_empty() || self.kind == VocabKind::None {
             return self.tokenize(text, true, true);
         }
-        // What every text begins and ends with.
-        let around = self.tokenize(b"", true, true)?;
-        let before = usize::from(self.adds_bos()).min(around.len());
-        let (before, after) = around.split_at(before);
-        let mut tokens = before.to_vec();
+        let mut tokens = Vec::new();
         for part in self.specials.partition(text, tainted) {
             match part {
                 Fragment::Special(token) => tokens.push(token),
-                Fragment::Text(range) => tokens.extend(self.tokenize_data(text.get(range).unwrap_or(&[]))?),
+                Fragment::Text(range) => tokens.extend(self.tokenize_data(text.get(range).unwrap_or(&[]), false)?),
             }
         }
-        tokens.extend(after);
-        Ok(tokens)
+        self.with_ends(tokens)
     }
 
-    /// The tokens of a text that is nothing but text: [`Vocab::tokenize`] without `add_special` and `parse_special`, and
-    /// without the control tokens that llama.cpp's tokenizers give nevertheless, where merges make a control token's text.
+    /// The tokens of a text that is nothing but text: [`Vocab::tokenize`] without `parse_special`, and without the control
+    /// tokens that llama.cpp's tokenizers give nevertheless: where merges make a control token's text, and in RWKV's.
     ///
     /// # Errors
     /// As [`Vocab::tokenize`].
-    pub fn tokenize_data(&self, text: &[u8]) -> Result<Vec<Token>> {
-        let tokens = self.tokenize(text, false, false)?;
-        if !tokens.iter().any(|token| self.is_control(*token)) {
-            return Ok(tokens);
-        }
+    pub fn tokenize_data(&self, text: &[u8], add_special: bool) -> Result<Vec<Token>> {
         let spelled = |token: Token| if self.is_control(token) { self.spelled(token) } else { vec![token] };
-        Ok(tokens.into_iter().flat_map(spelled).collect())
+        let mut tokens = self.tokenize(text, false, false)?;
+        if tokens.iter().any(|token| self.is_control(*token)) {
+            tokens = tokens.into_iter().flat_map(spelled).collect();
+        }
+        if add_special { self.with_ends(tokens) } else { Ok(tokens) }
+    }
+
+    /// The tokens with those that every text begins and ends with.
+    fn with_ends(&self, tokens: Vec<Token>) -> Result<Vec<Token>> {
+        let ends = self.tokenize(b"", true, true)?;
+        let (before, after) = ends.split_at(usize::from(self.adds_bos()).min(ends.len()));
+        Ok([before, &tokens, after].concat())
     }
 
     /// The text of a token in tokens of a character, or where there is none, of a byte. What has neither is left out.

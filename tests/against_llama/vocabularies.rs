@@ -128,6 +128,7 @@ impl Both {
         let control = |tokens: &[Token]| tokens.iter().filter(|token| self.vocab().is_control(**token)).count();
         let ends = control(&self.tokenize(b"", true, true));
         assert_eq!(control(&ours), ends, "{}: {shown:?} as data", self.name);
+        assert_eq!(self.vocab().tokenize_data(text, true).expect("tokens"), ours, "{}: {shown:?}", self.name);
         // RWKV's tokenizer knows of no control tokens.
         if control(&theirs) == ends {
             assert_eq!(ours, theirs, "{}: {shown:?} as data", self.name);

@@ -56,10 +56,13 @@ pub fn literals(source: &str) -> Vec<String> {
     let mut rest = source;
     while let Some(start) = ["{{", "{%"].iter().filter_map(|tag| rest.find(tag)).min() {
         let mut tag = rest.get(start + 2..).unwrap_or_default().chars();
-        // Up to its end, which no string holds.
+        // Up to its end, which is in no string and no dictionary.
+        let mut depth = 0_usize;
         while let Some(c) = tag.next() {
             match c {
                 '\'' | '"' => literals.push(literal(&mut tag, c)),
+                '{' => depth += 1,
+                '}' if depth > 0 => depth -= 1,
                 '}' | '%' if tag.as_str().starts_with('}') => break,
                 _ => {}
             }
@@ -135,6 +138,7 @@ mod tests {
         for (source, expected) in [
             ("it's {{ 'a' + \"it's\" }} don't {% if x == 'a' -%} 'b' {%- endif %}", vec!["a", "it's"]),
             ("{{ '}}' }}{{ \"a\\\"\\n\" }}{{ '", vec!["", "a\"\n", "}}"]),
+            ("{{ {'a': {'b': 1}} | tojson('c') }} 'd'", vec!["a", "b", "c"]),
             ("{# 'a' #}{", vec![]),
         ] {
             assert_eq!(literals(source), expected, "{source}");
