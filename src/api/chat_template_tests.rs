@@ -501,7 +501,7 @@ fn control_tokens_in_messages_are_tainted_wherever_they_end_up() {
         ("{{ content[1:] + 'b' }}", end, "<~|im_end|>éb"),
         ("{{ content | tojson }}", end, "\"a<~|im_end|>é\""),
         ("{{ content | tojson(ensure_ascii=true) }}", end, "\"a<~|im_end|>\\u00e9\""),
-        ("{{ [content] }}", "<|im_end|>", "[\"<~|im_end|>\"]"),
+        ("{{ [content] }}", "<|im_end|>", "['<~|im_end|>']"),
         ("{{ content | replace('a', '') }}", end, "<~|im_end|>é"),
         // The text ends within a control token, which the template's may complete.
         ("{{ content }}end|>", "a<|im_", "a<~|im_end|>"),

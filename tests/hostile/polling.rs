@@ -214,7 +214,7 @@ fn a_cancel_disturbs_nobody_else() {
     assert_eq!(call("get_completion", &alone)["content"], expected);
 }
 
-/// A request has no number while its text is made tokens and its grammar is read: a cancel then finds the newest of those that
+/// A request has no number while its document and its grammar are read: a cancel then finds the newest of those that
 /// have one. It does not wait, and what comes later is cancelled if, and only if, a cancel has said so.
 #[test]
 fn a_cancel_meets_a_request_that_is_still_being_read() {

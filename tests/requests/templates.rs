@@ -92,12 +92,12 @@ fn llama_cpps_templates_render_as_in_jinja2() {
             count += 1;
             let same = match (expected.split_once(' '), &found) {
                 (None, Ok(prompt)) => fnv(prompt) == expected,
+                // Where a template has no place for a system message, the user says it.
+                (Some(("raises", "\"System role not supported\"")), _) => true,
                 (Some(("raises", message)), Err(error)) => {
                     let message: String = serde_json::from_str(message).expect("a string");
                     error.starts_with(&format!("chat_template: {message} (line "))
                 }
-                // Where a template has no place for a system message, the user says it.
-                (Some(("raises", "\"System role not supported\"")), _) => true,
                 // Jinja2 cannot do it, for a reason that is not the template's.
                 (Some(("fails", _)), _) => true,
                 _ => false,
@@ -224,7 +224,7 @@ fn check_attack(
             found.text
         );
         if vocab.kind() == VocabKind::Bpe {
-            let text = vocab.detokenize(&tokens, true).expect("text");
+            let text: Vec<u8> = tokens.iter().flat_map(|token| vocab.piece(*token)).copied().collect();
             assert!(String::from_utf8_lossy(&text).contains(&found.text), "{what}: no text is lost");
         }
         count += 1;
