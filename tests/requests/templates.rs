@@ -224,8 +224,13 @@ fn check_attack(
             found.text
         );
         if vocab.kind() == VocabKind::Bpe {
-            let text: Vec<u8> = tokens.iter().flat_map(|token| vocab.piece(*token)).copied().collect();
-            assert!(String::from_utf8_lossy(&text).contains(&found.text), "{what}: no text is lost");
+            let keeps_text = |tokens: &[Token]| {
+                let text: Vec<u8> = tokens.iter().flat_map(|token| vocab.piece(*token)).copied().collect();
+                String::from_utf8_lossy(&text).contains(&found.text)
+            };
+            // Some vocabularies have no tokens for some characters.
+            let plain = vocab.tokenize(found.text.as_bytes(), false, false).expect("tokens");
+            assert!(keeps_text(&tokens) || !keeps_text(&plain), "{what}: text is lost");
         }
         count += 1;
     }
