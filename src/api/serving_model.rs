@@ -11,8 +11,8 @@ use crate::error::{Code, Error, Result};
 use crate::llama::{Model, Token, Vocab};
 use crate::session;
 
-/// Whatever a request says of the model, or wants of its vocabulary, is about this one. It needs no server: prompts are also
-/// made while nobody holds one.
+/// Whatever a request says of the model, or wants of its vocabulary, is about this one. It holds no server: long
+/// prompts are made after the call has returned.
 #[derive(Clone)]
 pub(super) struct ServingModel {
     pub(super) model: Arc<Model>,
