@@ -121,7 +121,7 @@ fn what_is_wrong_with_a_long_prompt_ends_the_request() {
     for (request, message) in [
         (json!({"prompt": huge(), "n_predict": "a"}), "n_predict: expected"),
         (json!({"messages": [{"role": 5, "content": huge()}]}), "messages[0].role: expected a string"),
-        (json!({"prompt": huge(), "grammar": "root ::="}), "grammar: "),
+        (json!({"prompt": huge(), "grammar": "root ::= ("}), "grammar: "),
     ] {
         let refused = system.with_server(|server| server.submit(Completion, request.to_string().as_bytes()));
         let refused = refused.expect_err("refused");
