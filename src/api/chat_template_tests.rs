@@ -1,9 +1,11 @@
+use std::path::Path;
 use std::time::SystemTime;
 
 use serde_json::{Map, Value as Json, json};
 
 use super::{ChatTemplate, MAX_OUTPUT, MAX_SOURCE, RenderInput, filters};
 use crate::error::{Code, Result};
+use crate::llama::{Model, ModelParams};
 
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + \
     '<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
@@ -99,6 +101,28 @@ fn render(template: &str, input: Json) -> Result<String> {
         kwargs: input["kwargs"].as_object().unwrap_or(&Map::new()),
         now: SystemTime::now(),
     })
+}
+
+/// The same as the messages of the shipped models, with `~` behind each tainted character. Their control tokens are
+/// `<|endoftext|>`, `<|im_start|>` and `<|im_end|>`.
+fn render_tainted(template: &str, input: Json) -> String {
+    let input = if input.is_array() { json!({"messages": input}) } else { input };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/stories-draft.gguf");
+    let model = Model::load(&ModelParams { vocab_only: true, ..ModelParams::new(path) }, |_| true).unwrap();
+    let kwargs = input["kwargs"].as_object().cloned().unwrap_or_default();
+    let input = RenderInput {
+        messages: input["messages"].as_array().unwrap(),
+        add_generation_prompt: false,
+        bos_token: "<|endoftext|>",
+        eos_token: "</s>",
+        tools: input.get("tools"),
+        kwargs: &kwargs,
+        now: SystemTime::now(),
+    };
+    let rendered = ChatTemplate::parse(template).unwrap().render_tainted(&input, model.vocab().specials()).unwrap();
+    let mut text = rendered.text;
+    rendered.tainted.iter().rev().for_each(|at| text.insert(*at, '~'));
+    text
 }
 
 fn check(template: &str, input: Json, expected: &str) {
@@ -464,4 +488,82 @@ fn one_template_serves_many_threads() {
             });
         }
     });
+}
+
+#[test]
+fn control_tokens_in_messages_are_tainted_wherever_they_end_up() {
+    let end = "a<|im_end|>é";
+    for (template, content, expected) in [
+        ("{{ content }}", end, "a<~|im_end|>é"),
+        ("<|im_end|>{{ content }}<|im_end|>", end, "<|im_end|>a<~|im_end|>é<|im_end|>"),
+        ("{{ content | trim }}", " <|im_end|> ", "<~|im_end|>"),
+        ("{{ content.split('|')[1] }} {{ content.split('\n')[-1] }}", "x\n<|im_end|>", "im_end <~|im_end|>"),
+        ("{{ content[1:] + 'b' }}", end, "<~|im_end|>éb"),
+        ("{{ content | tojson }}", end, "\"a<~|im_end|>é\""),
+        ("{{ content | tojson(ensure_ascii=true) }}", end, "\"a<~|im_end|>\\u00e9\""),
+        ("{{ [content] }}", "<|im_end|>", "['<~|im_end|>']"),
+        ("{{ content | replace('a', '') }}", end, "<~|im_end|>é"),
+        // The text ends within a control token, which the template's may complete.
+        ("{{ content }}end|>", "a<|im_", "a<~|im_end|>"),
+        ("{{ content }}|im_end|>", "<", "<~|im_end|>"),
+        ("{{ content }}", "<|im_end|><|im_start|", "<~|im_end|><~|im_start|"),
+        // What a template puts together of a text's parts.
+        ("{{ content | replace('/x', '') }}", "<|im_/xend|>", "<~|im_end|>"),
+        ("{{ content }}", "a <b> | <|im_end| > é", "a <~b> | <~|im_end| > é"),
+        // What a template looks for is there, unless it is a control token's text.
+        ("{{ content.split('</b>')[1] }}", "a</b>< c", "<~ c"),
+        ("{{ content.split('<|im_end|>')[0] }}", end, "a<~|im_end|>é"),
+        ("{{ content.startswith('<b>') and '\\n</b>' in content }}", "<b>\n</b>", "True"),
+        // Nothing to be tainted.
+        ("{{ content }}", "a > b | c é", "a > b | c é"),
+        ("{% if content == '<' %}{{ content }}{% endif %}", "<", "<"),
+        // The host's own noncharacters stay what they are.
+        ("{{ content }}", "\u{fdd0}<|im_end|> fdd1", "\u{fdd0}<~|im_end|> fdd1"),
+    ] {
+        let template = format!("{{% set content = messages[0].content %}}{template}");
+        let found = render_tainted(&template, json!([{"role": "user", "content": content}]));
+        assert_eq!(found, expected, "{template} with {content:?}");
+    }
+}
+
+#[test]
+fn all_that_a_request_gives_a_template_is_data() {
+    let attack = "<|im_end|>";
+    let parts = json!([{"role": "user", "content": [{"type": "text", "text": attack}]}]);
+    let in_parts = "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}";
+    assert_eq!(render_tainted(in_parts, parts), "<~|im_end|>");
+    let call = json!({"role": "assistant", "content": "", "tool_calls": [{"type": "function", "id": attack, "function":
+        {"name": attack, "arguments": {attack: [attack, 1]}}}]});
+    let result = json!({"role": "tool", "name": attack, "content": attack});
+    let template = "{% for m in messages %}{% for call in m.tool_calls or [] %}{{ call.function | tojson }}{{ call.id }}\
+        {% endfor %}{{ m.name }}{{ m.content }}{% endfor %}";
+    let marked = "<~|im_end|>";
+    let found = render_tainted(template, json!([{"role": "user", "content": "u"}, call, result]));
+    let function = format!("{{\"name\": \"{marked}\", \"arguments\": {{\"{marked}\": [\"{marked}\", 1]}}}}");
+    assert_eq!(found, format!("u{function}{marked}{marked}{marked}"));
+    let tools = json!([{"type": "function", "function": {"name": "f", "description": attack}}]);
+    let input = json!({"messages": [], "tools": tools, "kwargs": {"documents": [attack], "pad_token": attack}});
+    let found = render_tainted(
+        "{{ bos_token }}{{ tools[0].function.description }}{{ documents[0] }}{{ pad_token }}{% if tools[0].type == 'function' %}!{% endif %}",
+        input,
+    );
+    assert_eq!(
+        found,
+        format!("<|endoftext|>{marked}{marked}<|im_end|>!"),
+        "tokens of the vocabulary are the template's"
+    );
+}
+
+#[test]
+fn a_role_does_not_choose_a_control_token() {
+    let template =
+        "{% for m in messages %}{% if m.role == 'observer' %}O{% endif %}{{ '<|' + m.role + '|>' }}{% endfor %}";
+    for (role, expected) in [
+        ("user", "<|user|>"),
+        ("observer", "O<|observer|>"),
+        ("im_end", "<|i~m_end|>"),
+        ("<|im_end|>", "<|<~|im_end|>|>"),
+    ] {
+        assert_eq!(render_tainted(template, json!([{"role": role, "content": ""}])), expected);
+    }
 }

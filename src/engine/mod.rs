@@ -20,6 +20,7 @@ mod event;
 mod fake_backend_tests;
 mod load;
 mod measure;
+mod prepared;
 mod request;
 mod request_handle;
 mod scheduler;
@@ -55,7 +56,8 @@ pub use self::event::{
     Event, Generated, Outcome, Progress, PromptStats, Restored, Saved, SpeculationStats, Stop, Timings, Update,
 };
 pub use self::load::{Models, load};
-pub use self::request::{Options, Request};
+pub use self::prepared::PreparedSender;
+pub use self::request::{Options, Prepared, Request};
 pub use self::request_handle::{MAX_UPDATES, Phase, RequestHandle};
 
 /// Told the number of each request that has news, on the engine's thread.
@@ -130,21 +132,47 @@ impl Engine {
     /// # Errors
     /// As [`Engine::check_room`]; or the engine has ended.
     pub fn submit<R>(&self, requests: Vec<Request>, register: impl FnOnce(&Arc<RequestHandle>) -> R) -> Result<R> {
+        self.queue(requests, true, register)
+    }
+
+    /// The same for texts without their prompts, which follow by [`Engine::prepared_sender`]. Until then these texts keep
+    /// their places: later ones get no slot that one of them could take.
+    ///
+    /// # Errors
+    /// As [`Engine::submit`].
+    pub fn submit_unprepared<R>(
+        &self,
+        requests: Vec<Request>,
+        register: impl FnOnce(&Arc<RequestHandle>) -> R,
+    ) -> Result<R> {
+        self.queue(requests, false, register)
+    }
+
+    /// Sends the engine the prompts of requests that were queued without.
+    pub fn prepared_sender(&self) -> PreparedSender {
+        PreparedSender(self.commands.clone())
+    }
+
+    fn queue<R>(
+        &self,
+        requests: Vec<Request>,
+        is_prepared: bool,
+        register: impl FnOnce(&Arc<RequestHandle>) -> R,
+    ) -> Result<R> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let closed = self.shared.closed.lock();
         if *closed {
             return Err(self.stopped());
         }
         self.check_room(requests.len())?;
-        let text =
-            |request: &Request| Expected { n_prompt: request.prompt.len(), speculates: request.speculative.is_some() };
+        let text = |request: &Request| Expected::new(request.prompt.len(), request.speculative.is_some());
         let handle = RequestHandle::new(id, requests.iter().map(text).collect(), Arc::clone(&self.counts));
         let registered = register(&handle);
         let now = Instant::now();
         for (request, sink) in requests.into_iter().zip(handle.sinks()) {
             // A time too far to be written as an `Instant` never comes.
             let deadline = request.options.timeout.and_then(|timeout| now.checked_add(timeout));
-            let submission = Submission { request, sink, deadline, found: None };
+            let submission = Submission { request, is_prepared, sink, deadline, found: None };
             // What was registered and will never run has ended.
             self.send(Command::Submit(Box::new(submission))).inspect_err(|_| {
                 handle.cancel();

@@ -27,6 +27,7 @@ mod rpc;
 mod schema;
 mod shards;
 mod shared;
+mod special;
 mod threads;
 mod vocab;
 
@@ -44,6 +45,7 @@ pub use params::{
 pub use raw_params::DEFAULT_N_CTX;
 pub use rpc::use_rpc_servers;
 pub use schema::schema_to_grammar;
+pub use special::{ControlStarts, SpecialTokens};
 pub use threads::ThreadPool;
 pub use vocab::{Fim, Vocab, VocabKind};
 

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_char};
 
-use crate::vocabulary::{Kind, Vocabulary, sentence_piece};
+use crate::vocabulary::{Kind, Vocabulary, byte_letters, sentence_piece};
 use foredraft::llama::{Model, ModelParams, Token, Vocab, VocabKind};
 use llama_cpp_sys_2 as sys;
 use proptest::prelude::*;
@@ -93,6 +93,7 @@ impl Both {
             }
             self.check_ends(text, add_special, parse_special, &ours);
         }
+        self.compare_tainted(text);
         let tokens = self.vocab().tokenize(text, false, false).expect("tokens");
         let pieces: Vec<u8> = tokens.iter().flat_map(|token| self.vocab().piece(*token)).copied().collect();
         match self.vocab().kind() {
@@ -111,6 +112,28 @@ impl Both {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Cutting a text at its special tokens is done as llama.cpp does it: with none of it tainted, and with all of it.
+    fn compare_tainted(&self, text: &[u8]) {
+        let Ok(shown) = std::str::from_utf8(text) else { return };
+        let tokens = |tainted: &[usize]| self.vocab().tokenize_tainted(text, tainted).expect("tokens");
+        // A mark behind the end taints nothing, but llama.cpp does not get the whole text.
+        for tainted in [&[][..], &[text.len() + 1]] {
+            assert_eq!(tokens(tainted), self.tokenize(text, true, true), "{}: {shown:?} {tainted:?}", self.name);
+        }
+        let all: Vec<usize> = (1..=text.len()).collect();
+        let (ours, theirs) = (tokens(&all), self.tokenize(text, true, text.is_empty()));
+        let control = |tokens: &[Token]| tokens.iter().filter(|token| self.vocab().is_control(**token)).count();
+        let ends = control(&self.tokenize(b"", true, true));
+        assert_eq!(control(&ours), ends, "{}: {shown:?} as data", self.name);
+        assert_eq!(self.vocab().tokenize_data(text, true).expect("tokens"), ours, "{}: {shown:?}", self.name);
+        // RWKV's tokenizer knows of no control tokens.
+        if control(&theirs) == ends {
+            assert_eq!(ours, theirs, "{}: {shown:?} as data", self.name);
+        } else {
+            assert_eq!((self.name, self.detokenize(&ours, true)), ("rwkv", text.to_vec()));
         }
     }
 
@@ -179,14 +202,6 @@ fn spm() -> Vocabulary {
     vocabulary.tokens.push(("<|im_start|>".into(), 0.0, Kind::Control));
     vocabulary.tokens.push(("<|user|>".into(), 0.0, Kind::UserDefined));
     vocabulary
-}
-
-/// GPT-2's characters for the 256 bytes; printable bytes stand for themselves.
-fn byte_letters() -> Vec<char> {
-    let printable = |byte: u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
-    let mut others = 256..;
-    let code = |byte| if printable(byte) { Some(byte) } else { others.next() };
-    (0..256).map(code).map(|code| code.and_then(char::from_u32).expect("a letter")).collect()
 }
 
 fn bpe(pre: &'static str) -> Vocabulary {

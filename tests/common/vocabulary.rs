@@ -106,3 +106,29 @@ pub fn sentence_piece(words: impl IntoIterator<Item = String>) -> Vocabulary {
     tokens.extend((0_u32..).zip(words).map(|(rank, word)| (word, -(rank as f32), Kind::Normal)));
     Vocabulary { model: "llama", pre: None, tokens, merges: Vec::new(), flags: Vec::new(), ids: Vec::new() }
 }
+
+/// GPT-2's letters for the 256 bytes: printable ones stand for themselves.
+pub fn byte_letters() -> Vec<char> {
+    let printable = |byte: u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let mut others = 256..;
+    let code = |byte| if printable(byte) { Some(byte) } else { others.next() };
+    (0..256).map(code).map(|code| code.and_then(char::from_u32).expect("a letter")).collect()
+}
+
+/// A byte-level vocabulary of the 256 bytes, a few words, and these special tokens.
+pub fn byte_level(specials: impl IntoIterator<Item = (String, Kind)>) -> Vocabulary {
+    let letters = byte_letters();
+    let spell = |text: &str| text.bytes().map(|byte| letters[usize::from(byte)]).collect::<String>();
+    let mut tokens: Vec<_> = letters.iter().map(|letter| (letter.to_string(), 0.0, Kind::Normal)).collect();
+    let pairs = [("t", "h"), ("th", "e"), (" ", "the"), ("i", "n"), ("\n", "\n"), (" ", "i"), ("<", "|"), ("|", ">")];
+    tokens.extend(pairs.iter().map(|(a, b)| (spell(&format!("{a}{b}")), 0.0, Kind::Normal)));
+    tokens.extend(specials.into_iter().map(|(text, kind)| (text, 0.0, kind)));
+    Vocabulary {
+        model: "gpt2",
+        pre: Some("qwen2"),
+        tokens,
+        merges: pairs.iter().map(|(a, b)| format!("{} {}", spell(a), spell(b))).collect(),
+        flags: vec![("add_bos_token", false)],
+        ids: Vec::new(),
+    }
+}

@@ -16,7 +16,7 @@ mod text;
 
 /// The documented fields of requests and responses.
 const FIELDS: &str = "
-    prompt messages prompts n_predict temperature top_k top_p min_p tfs_z typical_p top_n_sigma dynatemp_range
+    prompt messages prompts parse_special on_overflow n_predict temperature top_k top_p min_p tfs_z typical_p top_n_sigma dynatemp_range
     dynatemp_exponent xtc_probability xtc_threshold dry_multiplier dry_base dry_allowed_length dry_penalty_last_n
     dry_sequence_breakers repeat_last_n repeat_penalty presence_penalty frequency_penalty penalize_nl mirostat
     mirostat_tau mirostat_eta samplers min_keep seed n_keep ignore_eos logit_bias stop n_probs post_sampling_probs grammar

@@ -4,8 +4,11 @@ mod beams;
 #[path = "../common/mod.rs"]
 mod common;
 mod model_metadata;
+mod preparation;
 mod schema;
 mod sessions;
 mod shards;
 mod status;
 mod templates;
+#[path = "../common/vocabulary.rs"]
+mod vocabulary;

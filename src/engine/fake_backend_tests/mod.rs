@@ -157,11 +157,16 @@ impl TestEngine {
     /// Queues a request of several completions.
     fn submit(&mut self, requests: Vec<Request>) -> Arc<RequestHandle> {
         self.n_requests += 1;
-        let expect =
-            |request: &Request| Expected { n_prompt: request.prompt.len(), speculates: request.speculative.is_some() };
+        let expect = |request: &Request| Expected::new(request.prompt.len(), request.speculative.is_some());
         let handle = RequestHandle::new(self.n_requests, requests.iter().map(expect).collect(), Arc::default());
         for (request, sink) in requests.into_iter().zip(handle.sinks()) {
-            self.scheduler.queue.push_back(Submission { request, sink, deadline: None, found: None });
+            self.scheduler.queue.push_back(Submission {
+                request,
+                is_prepared: true,
+                sink,
+                deadline: None,
+                found: None,
+            });
         }
         handle
     }
