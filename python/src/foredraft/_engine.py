@@ -300,9 +300,12 @@ class _Shown:
 class _Told(_Shown):
     def __init__(self, tell: Callable[[float], None]) -> None:
         self._tell = tell
+        self._last: float | None = None
 
     def __call__(self, done: float) -> None:
-        self._tell(done)
+        if done != self._last:
+            self._last = done
+            self._tell(done)
 
 
 class _Bar(_Shown):
