@@ -77,7 +77,7 @@ inflate:
 	@scripts/inflate.sh $(ARGS)
 
 header: setup-build
-	$(ENV) UPDATE_HEADER=1 cargo test --release --test header the_header_is
+	$(ENV) UPDATE_HEADER=1 cargo test --release --test header the_headers_are
 
 portable: setup-build
 	$(ENV) scripts/portable.sh
