@@ -22,6 +22,8 @@ fn main() {
     if is("OS", "linux") && is("ENV", "gnu") {
         keep_globals();
     }
+    // Calls of the host's callbacks.
+    cc::Build::new().file("src/ffi/call.c").compile("foredraft_call");
     compile_guard(installed);
     if env::var_os("CARGO_FEATURE_PEER").is_some() {
         compile_peer(installed);

@@ -20,7 +20,8 @@ fn with_draft(mut keys: Value) -> (ModelParams, ContextParams) {
 
 #[test]
 fn defaults() {
-    let InitRequest { config, model_alias, chat_template, defaults, log_level, warnings } = init(json!({})).unwrap();
+    let InitRequest { config, model_alias, chat_template, defaults, log_level, notify_fd, warnings } =
+        init(json!({})).unwrap();
     assert_eq!(
         config,
         Config {
@@ -40,7 +41,7 @@ fn defaults() {
             rpc: vec![],
         }
     );
-    assert_eq!((model_alias, chat_template, log_level), (None, None, None));
+    assert_eq!((model_alias, chat_template, log_level, notify_fd), (None, None, None, None));
     assert_eq!(defaults, RequestDefaults::default());
     assert_eq!(warnings, Vec::<String>::new());
 }
