@@ -128,6 +128,44 @@ fn chat_in_rust() {
     }
 }
 
+/// Runs an event loop with a prompt, and with a model that is not there.
+fn check_event_loop(command: impl Fn() -> Command) {
+    let prompt = "Once upon a time, Zoë said \"";
+    let request = json!({ "prompt": prompt, "temperature": 0, "n_predict": 64 });
+    assert_eq!(printed(command().arg(prompt), ""), format!("{}\n", plain(&request)));
+    run_failing(command().args(["Hello", "models/missing.gguf"]));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn event_loop_in_c() {
+    if let Some(program) = built("event_loop.c", "c99", &[]) {
+        check_event_loop(|| Command::new(&program));
+    }
+}
+
+#[test]
+fn event_loop_in_python() {
+    if have("python3", &["-c", "import asyncio, ctypes"], "event_loop.py") {
+        check_event_loop(|| {
+            let mut command = Command::new("python3");
+            command.arg("examples/event_loop.py");
+            command
+        });
+    }
+}
+
+#[test]
+fn event_loop_in_node() {
+    if have("node", &["-e", "import('koffi').catch(() => process.exit(1))"], "event_loop.mjs") {
+        check_event_loop(|| {
+            let mut command = Command::new("node");
+            command.arg("examples/event_loop.mjs");
+            command
+        });
+    }
+}
+
 /// AddressSanitizer reports every string that is not released, and every read of one that was.
 #[test]
 fn chat_in_c_leaks_nothing() {

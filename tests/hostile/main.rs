@@ -12,6 +12,8 @@ mod grammars;
 mod lifecycle;
 mod lookups;
 mod memory;
+#[cfg(target_os = "linux")]
+mod notify_fd;
 mod polling;
 mod process;
 mod requests;
