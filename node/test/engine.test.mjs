@@ -276,7 +276,7 @@ test('failures have the library\'s codes', async () => {
   const fails = (request, code) => assert.rejects(engine.complete({ prompt: 'Once', ...request }), error =>
     error instanceof ForedraftError && error.code === code && error.status >= 400);
   await fails({ top_p: 2 }, 'invalid_request');
-  await fails({ grammar: 'root ::=' }, 'invalid_request');
+  await fails({ grammar: 'root ::= (' }, 'invalid_request');
   await fails({ session_load: '/nowhere' }, 'not_found');
   await assert.rejects(Engine.load('/nowhere.gguf'), error => error.code === 'model_error' && /nowhere/.test(error.message));
   const empty = new Engine();

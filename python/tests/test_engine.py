@@ -360,7 +360,7 @@ def test_closing_while_a_loop_waits(engine):
 
 @pytest.mark.parametrize("request_, error, code", [
     ({"top_p": 2}, foredraft.InvalidRequestError, "invalid_request"),
-    ({"grammar": "root ::="}, foredraft.InvalidRequestError, "invalid_request"),
+    ({"grammar": "root ::= ("}, foredraft.InvalidRequestError, "invalid_request"),
     ({"session_load": "/nowhere"}, foredraft.NotFoundError, "not_found"),
 ])
 def test_failures_have_the_library_s_codes(engine, request_, error, code):
