@@ -134,9 +134,8 @@ fn an_engine_freed_while_others_use_it() {
         let engine = Engine::loaded("draft", json!({"n_parallel": 2, "warmup": false}));
         let handle = engine.handle as usize;
         thread::scope(|scope| {
-            let asking: Vec<_> = (0..4)
-                .map(|_| scope.spawn(move || LIBRARY.call(handle as Handle, "complete", &endless())))
-                .collect();
+            let asking: Vec<_> =
+                (0..4).map(|_| scope.spawn(move || LIBRARY.call(handle as Handle, "complete", &endless()))).collect();
             while engine.status()["slots"][0]["state"] != "generating" {
                 thread::yield_now();
             }
@@ -144,7 +143,8 @@ fn an_engine_freed_while_others_use_it() {
             for answer in asking {
                 let answer = answer.join().expect("an answer");
                 let ended = answer["stop_type"] == "cancelled";
-                let refused = ["invalid_engine", "not_initialized", "cancelled"].contains(&answer["code"].as_str().unwrap_or(""));
+                let refused =
+                    ["invalid_engine", "not_initialized", "cancelled"].contains(&answer["code"].as_str().unwrap_or(""));
                 assert!(ended || refused, "{answer}");
             }
         });

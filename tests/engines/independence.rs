@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use crate::host;
 use crate::library::{Engine, LIBRARY, Library, config, endless, turn, with_draft};
 
-const PROMPTS: [&str; 3] = ["Once upon a time", "Tom was 7 years old and", "<|im_start|>user\nCount from 3 to 9.<|im_end|>\n"];
+const PROMPTS: [&str; 3] =
+    ["Once upon a time", "Tom was 7 years old and", "<|im_start|>user\nCount from 3 to 9.<|im_end|>\n"];
 
 fn texts(engine: &Engine, speculative: &Value) -> Vec<Value> {
     PROMPTS
@@ -31,8 +32,10 @@ fn contents(answers: &[Value]) -> Vec<&str> {
 #[test]
 fn two_engines_with_different_models_run_at_once() {
     let _turn = turn();
-    let [fixed, history] =
-        [json!({"type": "draft", "adaptive": false, "n_max": 4}), json!({"type": ["suffix", "ngram-simple"], "n_max": 8})];
+    let [fixed, history] = [
+        json!({"type": "draft", "adaptive": false, "n_max": 4}),
+        json!({"type": ["suffix", "ngram-simple"], "n_max": 8}),
+    ];
     let large = Engine::loaded("target", with_draft());
     let small = Engine::loaded("draft", json!({"n_parallel": 2}));
     let alone = [texts(&large, &json!(false)), texts(&small, &json!(false))];
@@ -99,7 +102,10 @@ fn each_engine_has_its_own_update_callback() {
 fn each_engine_has_its_own_ngram_caches() {
     let _turn = turn();
     let (one, other) = (Engine::loaded("draft", json!({})), Engine::loaded("draft", json!({})));
-    one.call("complete", &json!({"prompt": "Once upon a time", "n_predict": 40, "speculative": {"type": "ngram-cache"}}));
+    one.call(
+        "complete",
+        &json!({"prompt": "Once upon a time", "n_predict": 40, "speculative": {"type": "ngram-cache"}}),
+    );
     let known = |engine: &Engine| {
         let answer = engine.call("lookup_cache", &json!({"action": "stats", "cache": "dynamic"}));
         answer["n_observations"].as_u64().unwrap_or_else(|| panic!("{answer}"))
@@ -130,7 +136,8 @@ fn two_plugins_do_not_disturb_each_other() {
     }
     let running = engines[0].submit(&endless());
     thread::scope(|scope| {
-        let asked: Vec<_> = engines[1..].iter().map(|engine| scope.spawn(|| engine.call("complete", &request))).collect();
+        let asked: Vec<_> =
+            engines[1..].iter().map(|engine| scope.spawn(|| engine.call("complete", &request))).collect();
         for answer in asked {
             assert_eq!(answer.join().expect("an answer")["content"], expected);
         }

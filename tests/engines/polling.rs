@@ -19,7 +19,9 @@ fn a_poll_and_a_cancel_need_a_number() {
                 let answer = LIBRARY.call_text(engine.handle, name, document);
                 assert_eq!(answer["code"], "invalid_json", "{name} {document:?}: {answer}");
             }
-            for wrong in [json!({"id": 1, "ids": [1]}), json!({"ids": 1}), json!({"ids": ["1"]}), json!({"ids": vec![1; 5000]})] {
+            for wrong in
+                [json!({"id": 1, "ids": [1]}), json!({"ids": 1}), json!({"ids": ["1"]}), json!({"ids": vec![1; 5000]})]
+            {
                 assert_eq!(engine.call(name, &wrong)["code"], "invalid_request", "{name}");
             }
             let unknown = engine.call(name, &json!({"id": 999_999_999}));
@@ -39,7 +41,8 @@ fn a_poll_and_a_cancel_need_a_number() {
 fn several_requests_are_polled_and_cancelled_at_once() {
     let _turn = turn();
     let engine = Engine::loaded("draft", json!({"n_parallel": 2, "n_ctx": 1024}));
-    let request = |n: usize| json!({"prompt": "Once upon a time", "n_predict": n, "temperature": 0, "ignore_eos": true});
+    let request =
+        |n: usize| json!({"prompt": "Once upon a time", "n_predict": n, "temperature": 0, "ignore_eos": true});
     let expected = |n: usize| engine.call("complete", &request(n))["content"].clone();
     let lengths = [5, 20, 9];
     let texts = lengths.map(expected);
@@ -67,7 +70,12 @@ fn several_requests_are_polled_and_cancelled_at_once() {
 
     let running = [engine.submit(&endless()), engine.submit(&endless())];
     let answer = engine.call("cancel", &json!({"ids": [running[0], 999_999_999, running[1], ids[0]]}));
-    let seen: Vec<_> = answer["results"].as_array().expect("results").iter().map(|result| (&result["cancelled"], &result["code"])).collect();
+    let seen: Vec<_> = answer["results"]
+        .as_array()
+        .expect("results")
+        .iter()
+        .map(|result| (&result["cancelled"], &result["code"]))
+        .collect();
     let (yes, no, none, missing) = (json!(true), json!(false), Value::Null, json!("not_found"));
     assert_eq!(seen, [(&yes, &none), (&none, &missing), (&yes, &none), (&no, &none)], "{answer}");
     for id in running {
@@ -86,7 +94,8 @@ fn several_requests_are_polled_and_cancelled_at_once() {
 fn polls_without_a_model() {
     let engine = Engine::new();
     let answer = engine.call("poll", &json!({"ids": [1, 2], "timeout_ms": 60_000}));
-    let codes: Vec<&Value> = answer["results"].as_array().expect("results").iter().map(|result| &result["code"]).collect();
+    let codes: Vec<&Value> =
+        answer["results"].as_array().expect("results").iter().map(|result| &result["code"]).collect();
     assert_eq!(codes, ["not_found", "not_found"], "{answer}");
     assert_eq!(LIBRARY.load(engine.handle, &json!({"model": "/nowhere.gguf"})), 1);
     assert_eq!(engine.status()["state"], "failed");

@@ -194,7 +194,7 @@ pub fn finds_nothing(state: &str) {
             }
             assert_eq!(answer, expected, "{name} {document:?}");
         }
-        assert_eq!(call(name, &json!({"id": 1 << 40}))["code"], "not_found", "{name}");
+        assert_eq!(call(name, &json!({"id": 1_u64 << 40}))["code"], "not_found", "{name}");
     }
 }
 

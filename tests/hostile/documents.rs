@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use crate::c::{
-    COMMANDS, FUNCTIONS, call, call_bytes, finds_nothing, free_null, init, init_async, loaded, needing_a_model, status, turn, until,
-    works,
+    COMMANDS, FUNCTIONS, call, call_bytes, finds_nothing, free_null, init, init_async, loaded, needing_a_model, status,
+    turn, until, works,
 };
 
 /// What is no JSON object, with what it is called.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::c::{
-    COMMANDS, FUNCTIONS, call, command, deinit, endless, finds_nothing, init, init_async, loaded, needing_a_model, refusal,
-    set_log_callback, set_update_callback, status, submit, turn, until, version, wait_for_state, works,
+    COMMANDS, FUNCTIONS, call, command, deinit, endless, finds_nothing, init, init_async, loaded, needing_a_model,
+    refusal, set_log_callback, set_update_callback, status, submit, turn, until, version, wait_for_state, works,
 };
 
 /// Holds whoever calls back until it is opened: a load, or an evaluation, that takes as long as a test wants.
