@@ -40,8 +40,6 @@ test: setup
 	@$(ENV) scripts/lint.sh
 	$(ENV) cargo build --release --all-targets
 	$(ENV) cargo test --release --no-fail-fast
-	@scripts/test-python.sh
-	@scripts/test-node.sh
 
 python: build
 	@mkdir -p target/python

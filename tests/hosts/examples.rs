@@ -23,7 +23,7 @@ static HOST: LazyLock<Mutex<Host>> = LazyLock::new(|| {
     Mutex::new(host)
 });
 
-fn alone() -> MutexGuard<'static, Host> {
+pub fn alone() -> MutexGuard<'static, Host> {
     HOST.lock().unwrap_or_else(PoisonError::into_inner) // another test failed, which is no reason to fail
 }
 
