@@ -53,6 +53,8 @@ def platform_tag(files):
 
 class BuildPy(build_py):
     def run(self):
+        # What an earlier build left, and the package has no more.
+        shutil.rmtree(Path(self.build_lib, "foredraft"), ignore_errors=True)
         super().run()
         if getattr(self, "editable_mode", False):
             return  # the package then finds the library in target/release

@@ -10,7 +10,7 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 export FOREDRAFT_LIB=${FOREDRAFT_LIB:-$root/target/release/libforedraft.so}
 
-if ! node -e 'process.exit(parseInt(process.versions.node) < 18)' >/dev/null 2>&1 || ! npm --version >/dev/null 2>&1; then
+if ! node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' >/dev/null 2>&1 || ! npm --version >/dev/null 2>&1; then
     echo "skipped: the Node package: no node of at least 18 with npm here"
     [ -z "${CI:-}" ]
     exit

@@ -8,14 +8,17 @@ const { koffi } = require('./library.cjs');
 /** Where there are no pipes, waiters look again after so many milliseconds. */
 const INTERVAL = 10;
 
+const O_CLOEXEC = 0o2000000;
+let makeEnds;
+
 /** Both ends of a pipe, which children do not inherit; undefined where there is none. */
 function makePipe() {
   if (process.platform === 'win32') return undefined;
+  makeEnds ??= process.platform === 'linux'
+    ? koffi.load(null).func('int pipe2(int *ends, int flags)')
+    : koffi.load(null).func('int pipe(int *ends)');
   const ends = new Int32Array(2);
-  const libc = koffi.load(null);
-  const failed = process.platform === 'linux'
-    ? libc.func('int pipe2(int *ends, int flags)')(ends, fs.constants.O_NONBLOCK | 0o2000000) // O_CLOEXEC
-    : libc.func('int pipe(int *ends)')(ends);
+  const failed = process.platform === 'linux' ? makeEnds(ends, fs.constants.O_NONBLOCK | O_CLOEXEC) : makeEnds(ends);
   return failed ? undefined : { read: ends[0], write: ends[1] };
 }
 

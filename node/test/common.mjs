@@ -29,11 +29,11 @@ export const idle = engine => until('an idle engine', () => {
 });
 
 /** Runs a program in a process of its own. */
-export function run(source, { env = {}, kind = 'module', args = [] } = {}) {
+export function run(source, { env = {}, kind = 'module', args = [], hang = HANG } = {}) {
   const head = `const target = ${JSON.stringify(target)}, config = ${JSON.stringify(config)},
     endless = ${JSON.stringify(endless)}, story = ${JSON.stringify(story)};\n`;
   const child = spawn(process.execPath, [...args, `--input-type=${kind}`, '-e', head + source], {
-    env: { ...process.env, NODE_TEST_CONTEXT: '', ...env }, timeout: HANG, killSignal: 'SIGKILL',
+    env: { ...process.env, NODE_TEST_CONTEXT: '', ...env }, timeout: hang, killSignal: 'SIGKILL',
   });
   let out = '', err = '';
   child.stdout.on('data', data => { out += data; });

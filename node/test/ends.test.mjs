@@ -80,3 +80,38 @@ test('a process exits while a worker streams', async () => {
   const { code, signal, err } = await run(withWorker(streaming, 'await message(); process.exit(3);'));
   assert.deepEqual([code, signal], [3, null], err);
 });
+
+// The bare library with a callback of koffi's, as docs/reference.md says it can be made safe.
+const bare = `
+  import { createRequire } from 'node:module';
+  const require = createRequire(process.cwd() + '/x.js');
+  const koffi = require('koffi');
+  const lib = koffi.load(require.resolve('./node_modules/foredraft/native/' + process.platform + '-' + process.arch + '/libforedraft.so'));
+  const Update = koffi.proto('void Update(uint64_t id, void *user)');
+  const setCallback = lib.func('foredraft_set_update_callback', 'void', ['uintptr_t', koffi.pointer(Update), 'void *']);
+  const load = lib.func('int foredraft_load(uintptr_t engine, str config)');
+  const submit = lib.func('void *foredraft_submit(uintptr_t engine, str request)');
+  const engine = lib.func('uintptr_t foredraft_engine_new(void)')();
+  let calls = 0;
+  const callback = koffi.register(() => { if (++calls === 20) enough(); }, koffi.pointer(Update));
+  load.async(engine, JSON.stringify(config), () => {
+    setCallback(engine, callback, null);
+    submit(engine, JSON.stringify(endless));
+  });
+  setTimeout(() => {}, 100000).unref();
+  const hold = setInterval(() => {}, 1000);
+`;
+const removed = "process.on('exit', () => setCallback(engine, null, null));";
+
+for (const [name, source] of Object.entries({
+  'process.exit': 'function enough() { process.exit(0); }',
+  'process.exit, with the callback removed': removed + 'function enough() { process.exit(0); }',
+  'the natural end': 'function enough() { clearInterval(hold); }',
+  'the natural end, with the callback removed': removed + 'function enough() { clearInterval(hold); }',
+})) {
+  test(`the bare library with a callback and ${name}`, async t => {
+    const begun = Date.now();
+    const { code, signal, err } = await run(bare + source, { hang: 20_000 });
+    t.diagnostic(`BARE ${name}: ${code} ${signal} ${Date.now() - begun} ms ${err.slice(0, 300)}`);
+  });
+}

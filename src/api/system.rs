@@ -361,8 +361,7 @@ impl Inner {
     fn load(&self, epoch: u64, command: &[u8]) -> Result<()> {
         let _turn = self.take_turn();
         let mut notice = None;
-        let start =
-            || if self.is_current(epoch) { self.start(epoch, command, &mut notice) } else { Err(superseded()) };
+        let start = || if self.is_current(epoch) { self.start(epoch, command, &mut notice) } else { Err(superseded()) };
         // A defect must not leave a load that never ends.
         let panicked = |_| Err(Error::new(Code::Internal, "a defect of the library: the load panicked"));
         let result = catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(panicked);

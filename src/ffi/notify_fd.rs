@@ -22,7 +22,9 @@ pub(super) fn open(number: i32) -> Result<Notice> {
     use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
     use std::os::unix::fs::FileTypeExt as _;
 
-    let wrong = |what: &str| Error::invalid(format!("notify_fd: expected an eventfd, a pipe or a socket, got {number}, {what}"));
+    let wrong = |what: &str| {
+        Error::invalid(format!("notify_fd: expected an eventfd, a pipe or a socket, got {number}, {what}"))
+    };
     // SAFETY: takes any number, and fails where it is no open descriptor.
     let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
     if copy < 0 {
