@@ -250,9 +250,9 @@ test('a closed engine says so', async () => {
   const other = await Engine.load({ model: draft, warmup: false });
   const running = other.stream(endless);
   await running.next();
-  const waiting = running.wait();
+  const waiting = assert.rejects(running.wait(), ForedraftError);
   await Promise.all([other.close(), other.close()]);
-  await assert.rejects(waiting, ForedraftError);
+  await waiting;
   await assert.rejects(other.complete('Once'), { code: 'invalid_engine' });
   assert.throws(() => other.status(), { code: 'invalid_engine' });
 });

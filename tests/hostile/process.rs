@@ -1,13 +1,15 @@
 //! What the host's process does beside calling: it exits in the middle of everything, and it forks.
 
+use std::ffi::c_void;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
 
 use crate::c::{
-    call, command, deinit, init, init_async, loaded, refusal, set_log_callback, status, submit, turn, wait_for_state,
-    works,
+    call, command, deinit, init, init_async, loaded, refusal, set_log_callback, set_update_callback, status, submit,
+    turn, until, wait_for_state, works,
 };
 
 /// How the child exits; nothing else does so.
@@ -27,7 +29,8 @@ fn alone(name: &str, how: &str) -> Output {
 #[test]
 fn a_host_may_exit_at_any_time() {
     let after = (0..8).map(|n| format!("{} ms after it begins to load", n * n * 5));
-    let others = ["while it generates", "while it loads again", "when it is idle", "after deinit"].map(str::to_owned);
+    let others = ["while it generates", "while it loads again", "when it is idle", "after deinit", "inside a callback"];
+    let others = others.map(str::to_owned);
     for how in others.into_iter().chain(after) {
         let child = alone("exit_as_the_parent_says", &how);
         assert_eq!(
@@ -68,6 +71,19 @@ fn exit_as_the_parent_says() {
         }
         "while it loads again" => init_async(Some(command.as_bytes())),
         "after deinit" => deinit(),
+        "inside a callback" => {
+            static ENTERED: AtomicBool = AtomicBool::new(false);
+            // As a callback that waits for the thread that exits.
+            extern "C" fn stay(_id: u64, _user: *mut c_void) {
+                ENTERED.store(true, Ordering::SeqCst);
+                loop {
+                    std::thread::park();
+                }
+            }
+            set_update_callback(Some(stay), 0);
+            submit("async_completion_init", &json!({"prompt": "Once", "n_predict": 9}));
+            until("the callback", || ENTERED.load(Ordering::SeqCst));
+        }
         _ => works(),
     }
     std::process::exit(EXITED);
