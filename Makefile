@@ -1,6 +1,6 @@
 # Every target sets the machine up by itself (scripts/setup.sh) and keeps what it makes in target/.
 # One cargo profile for everything, because each profile compiles llama.cpp anew, which takes minutes.
-.PHONY: help setup setup-build build install uninstall test demo bench bench-busy bench-full models header portable templates exactness clean
+.PHONY: help setup setup-build build install uninstall test python node demo bench bench-busy bench-full models header portable templates exactness clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -18,6 +18,8 @@ help:
 	@echo "make bench-full  the same in full: an hour or more; also the plot docs/speedup.svg"
 	@echo "make build     target/release/libforedraft.so, for include/foredraft.h"
 	@echo "make install   headers, shared and static library, pkg-config and CMake package under PREFIX (/usr/local), DESTDIR; make uninstall"
+	@echo "make python    the Python package's wheel, in target/python"
+	@echo "make node      the Node package's tarball, in target/node"
 	@echo "make setup     install what building and testing need; the others do it too"
 	@echo "make header    make include/foredraft.h anew out of src/ffi"
 	@echo "make portable  a build for other machines, in target/portable/foredraft"
@@ -50,6 +52,14 @@ test: setup
 	$(ENV) cargo build --release --all-targets
 	@$(ENV) PREFIX=$(CURDIR)/target/installed LIBDIR= DESTDIR= scripts/install.sh
 	$(ENV) cargo test --release --no-fail-fast
+
+python: build
+	@mkdir -p target/python
+	python3 -m pip wheel --quiet --no-deps --wheel-dir target/python ./python
+
+node: build
+	@mkdir -p target/node
+	cd node && npm pack --pack-destination ../target/node
 
 demo: setup-build
 	$(ENV) cargo build --release --lib --example demo

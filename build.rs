@@ -22,6 +22,8 @@ fn main() {
     if is("OS", "linux") && is("ENV", "gnu") {
         keep_globals();
     }
+    // Calls of the host's callbacks.
+    cc::Build::new().file("src/ffi/call.c").compile("foredraft_call");
     compile_guard(installed);
     println!("cargo:rustc-check-cfg=cfg(own_barrier, own_flash_attention)");
     if is("OS", "linux") && env::var_os("CARGO_FEATURE_PORTABLE").is_none() {

@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 
@@ -12,15 +13,25 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
+/// Callbacks that were begun, and those of them that run now.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// Tells the host that a request has news, by its file descriptor. False when nobody can read it any more.
+pub type Notice = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// Runs a host's callback.
 pub fn call<R>(callback: impl FnOnce() -> R) -> R {
     struct Leave;
     impl Drop for Leave {
         fn drop(&mut self) {
             DEPTH.with(|depth| depth.set(depth.get() - 1));
+            RUNNING.fetch_sub(1, Ordering::AcqRel);
         }
     }
     DEPTH.with(|depth| depth.set(depth.get() + 1));
+    BEGUN.fetch_add(1, Ordering::AcqRel);
+    RUNNING.fetch_add(1, Ordering::AcqRel);
     let _leave = Leave;
     callback()
 }
@@ -28,6 +39,12 @@ pub fn call<R>(callback: impl FnOnce() -> R) -> R {
 /// Whether this thread is inside a host's callback.
 pub fn inside() -> bool {
     DEPTH.with(|depth| depth.get() > 0)
+}
+
+/// The number of the newest callback, while one runs. If the same is returned later, none has begun since, and one that ran
+/// then may run still.
+pub fn running() -> Option<u64> {
+    (RUNNING.load(Ordering::Acquire) > 0).then(|| BEGUN.load(Ordering::Acquire))
 }
 
 /// A callback of the host. It may be replaced at any time, also while it runs and from inside itself.

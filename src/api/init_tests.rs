@@ -56,7 +56,8 @@ fn keys_of_the_old_server_are_understood() {
 
 #[test]
 fn missing_keys_have_their_defaults() {
-    let InitRequest { config, model_alias, chat_template, defaults, log_level, warnings } = init(json!({})).unwrap();
+    let InitRequest { config, model_alias, chat_template, defaults, log_level, notify_fd, warnings } =
+        init(json!({})).unwrap();
     assert_eq!(
         config,
         Config {
@@ -76,7 +77,7 @@ fn missing_keys_have_their_defaults() {
             rpc: vec![],
         }
     );
-    assert_eq!((model_alias, chat_template, log_level), (None, None, None));
+    assert_eq!((model_alias, chat_template, log_level, notify_fd), (None, None, None, None));
     assert_eq!(defaults, RequestDefaults::default());
     assert_eq!(warnings, Vec::<String>::new());
 }

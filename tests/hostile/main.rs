@@ -13,6 +13,8 @@ mod lifecycle;
 mod lookup_functions;
 mod malformed_json;
 mod memory;
+#[cfg(target_os = "linux")]
+mod notify_fd;
 mod polling;
 mod process;
 mod random_calls;

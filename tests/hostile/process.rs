@@ -1,13 +1,15 @@
 //! The host's process: exiting at any time, logging to stderr, forking, small stacks.
 
+use std::ffi::c_void;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
 
 use crate::c_api::{
-    assert_works, call, command, deinit, error_of, exclusive, init, init_async, loaded, set_log_callback, status,
-    submit, wait_for_state,
+    assert_works, call, command, deinit, error_of, exclusive, init, init_async, loaded, set_log_callback,
+    set_update_callback, status, submit, wait_for_state, wait_until,
 };
 
 /// The child's exit status, which no failure produces.
@@ -27,7 +29,8 @@ fn alone(name: &str, how: &str) -> Output {
 #[test]
 fn host_can_exit_at_any_time() {
     let after = (0..8).map(|n| format!("{} ms after it begins to load", n * n * 5));
-    let others = ["while it generates", "while it loads again", "when it is idle", "after deinit"].map(str::to_owned);
+    let others = ["while it generates", "while it loads again", "when it is idle", "after deinit", "inside a callback"];
+    let others = others.map(str::to_owned);
     for how in others.into_iter().chain(after) {
         let child = alone("child_exits_while_the_library_is_busy", &how);
         assert_eq!(
@@ -68,6 +71,19 @@ fn child_exits_while_the_library_is_busy() {
         }
         "while it loads again" => init_async(Some(command.as_bytes())),
         "after deinit" => deinit(),
+        "inside a callback" => {
+            static ENTERED: AtomicBool = AtomicBool::new(false);
+            // As a callback that waits for the thread that exits.
+            extern "C" fn stay(_id: u64, _user: *mut c_void) {
+                ENTERED.store(true, Ordering::SeqCst);
+                loop {
+                    std::thread::park();
+                }
+            }
+            set_update_callback(Some(stay), 0);
+            submit("async_completion_init", &json!({"prompt": "Once", "n_predict": 9}));
+            wait_until("the callback", || ENTERED.load(Ordering::SeqCst));
+        }
         _ => assert_works(),
     }
     std::process::exit(EXITED);

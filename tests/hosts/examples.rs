@@ -23,7 +23,7 @@ static HOST: LazyLock<Mutex<Host>> = LazyLock::new(|| {
     Mutex::new(host)
 });
 
-fn alone() -> MutexGuard<'static, Host> {
+pub fn alone() -> MutexGuard<'static, Host> {
     HOST.lock().unwrap_or_else(PoisonError::into_inner) // poisoned if another test failed, which does not matter here
 }
 
@@ -121,6 +121,44 @@ fn rust_chat_example_prints_the_plain_output() {
     let program = library_folder().with_file_name("examples").join("chat");
     if have("test", &["-x", program.to_str().expect("UTF-8 path")], "chat.rs, which a full `cargo test` builds") {
         check_chat(|| Command::new(&program));
+    }
+}
+
+/// Runs an event loop with a prompt, and with a model that is not there.
+fn check_event_loop(command: impl Fn() -> Command) {
+    let prompt = "Once upon a time, Zoë said \"";
+    let request = json!({ "prompt": prompt, "temperature": 0, "n_predict": 64 });
+    assert_eq!(printed(command().arg(prompt), ""), format!("{}\n", plain(&request)));
+    run_failing(command().args(["Hello", "models/missing.gguf"]));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn event_loop_example_in_c() {
+    if let Some(program) = built("event_loop.c", "c99", &[]) {
+        check_event_loop(|| Command::new(&program));
+    }
+}
+
+#[test]
+fn event_loop_example_in_python() {
+    if have("python3", &["-c", "import asyncio, ctypes"], "event_loop.py") {
+        check_event_loop(|| {
+            let mut command = Command::new("python3");
+            command.arg("examples/event_loop.py");
+            command
+        });
+    }
+}
+
+#[test]
+fn event_loop_example_in_node() {
+    if have("node", &["-e", "import('koffi').catch(() => process.exit(1))"], "event_loop.mjs") {
+        check_event_loop(|| {
+            let mut command = Command::new("node");
+            command.arg("examples/event_loop.mjs");
+            command
+        });
     }
 }
 

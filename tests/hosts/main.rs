@@ -7,6 +7,7 @@ mod header;
 #[path = "../../examples/host/mod.rs"]
 mod host;
 mod lookup_examples;
+mod packages;
 mod readme;
 mod symbols;
 #[path = "../toolchain/mod.rs"]
