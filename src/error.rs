@@ -5,7 +5,7 @@
 use std::fmt;
 
 /// The kind of an [`Error`]. The list is closed and part of the C contract: the names appear as `"code"` in error objects, and
-/// `init` returns the numbers of [`Code::init_number`].
+/// `init` and `foredraft_load` return the numbers of [`Code::init_number`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
     /// The argument is not JSON (or not UTF-8, or NULL where a document is required).
@@ -30,9 +30,27 @@ pub enum Code {
     WouldDeadlock,
     /// A bug in the library. The message says where.
     Internal,
+    /// The engine handle was freed, or not created by this library.
+    InvalidEngine,
 }
 
 impl Code {
+    /// Every code.
+    pub const ALL: [Code; 12] = [
+        Code::InvalidJson,
+        Code::InvalidRequest,
+        Code::NotInitialized,
+        Code::Loading,
+        Code::NotFound,
+        Code::ContextFull,
+        Code::Cancelled,
+        Code::QueueFull,
+        Code::ModelError,
+        Code::WouldDeadlock,
+        Code::Internal,
+        Code::InvalidEngine,
+    ];
+
     /// The name used in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -47,13 +65,14 @@ impl Code {
             Code::ModelError => "model_error",
             Code::WouldDeadlock => "would_deadlock",
             Code::Internal => "internal",
+            Code::InvalidEngine => "invalid_engine",
         }
     }
 
     /// The HTTP-style number used as `"status"` in JSON.
     pub fn status(self) -> u16 {
         match self {
-            Code::InvalidJson | Code::InvalidRequest | Code::ContextFull => 400,
+            Code::InvalidJson | Code::InvalidRequest | Code::ContextFull | Code::InvalidEngine => 400,
             Code::NotFound => 404,
             Code::WouldDeadlock => 409,
             Code::QueueFull => 429,
@@ -63,7 +82,7 @@ impl Code {
         }
     }
 
-    /// The return value of `init` for this code. Numbers are never reused; 0 is success.
+    /// The return value of `init` and `foredraft_load` for this code. Numbers are never reused; 0 is success.
     pub fn init_number(self) -> i32 {
         match self {
             Code::ModelError => 1,
@@ -77,6 +96,7 @@ impl Code {
             Code::Loading => 9,
             Code::ContextFull => 10,
             Code::QueueFull => 11,
+            Code::InvalidEngine => 12,
         }
     }
 }
