@@ -53,7 +53,7 @@ fn source_files() -> Vec<SourceFile> {
 
 fn is_test(path: &Path) -> bool {
     let text = path.to_string_lossy();
-    let test_support = ["/tests/", "fake_backend_tests", "/llama/fake", "/sampling/oracle"];
+    let test_support = ["/tests/", "fake_backend_tests", "/llama/fake", "/sampling/reference", "/ngram/naive"];
     text.ends_with("_tests.rs") || text.ends_with("/tests.rs") || test_support.iter().any(|part| text.contains(part))
 }
 
