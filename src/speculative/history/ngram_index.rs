@@ -62,12 +62,12 @@ pub fn mix(hash: u64) -> u32 {
 /// A map from n-grams to numbers below `u32::MAX`. Memory: at most 24 bytes per different n-gram, at least 8 KiB.
 #[derive(Debug, Default)]
 pub struct NgramIndex {
-    entries: Vec<Entry>,
+    entries: Vec<IndexEntry>,
     used: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct IndexEntry {
     hash: u32,
     value: u32,
 }
@@ -79,7 +79,7 @@ pub struct IndexSlot {
     hash: u32,
 }
 
-const FREE: Entry = Entry { hash: 0, value: u32::MAX };
+const FREE: IndexEntry = IndexEntry { hash: 0, value: u32::MAX };
 const MIN_SIZE: usize = 1 << 10;
 
 impl NgramIndex {
@@ -103,7 +103,7 @@ impl NgramIndex {
     pub fn set(&mut self, place: &IndexSlot, value: u32) {
         let Some(entry) = self.entries.get_mut(place.index) else { return };
         self.used += usize::from(entry.value == FREE.value);
-        *entry = Entry { hash: place.hash, value };
+        *entry = IndexEntry { hash: place.hash, value };
     }
 
     /// Removes all n-grams.
