@@ -127,6 +127,11 @@ impl Error {
         Error::new(Code::ModelError, message)
     }
 
+    /// [`Code::WouldDeadlock`] for a function that would wait for its own caller.
+    pub fn would_deadlock(function: &str) -> Self {
+        Error::new(Code::WouldDeadlock, format!("{function}: waits, and was called from inside a callback"))
+    }
+
     /// The same error with the prefix `name: `.
     pub fn within(self, name: &str) -> Self {
         Error { message: format!("{name}: {}", self.message), ..self }

@@ -12,7 +12,7 @@ mod atomic_write;
 pub mod checksum;
 #[cfg(test)]
 #[allow(unsafe_code)]
-#[path = "../tests/counting/mod.rs"]
+#[path = "../tests/counting_allocator/mod.rs"]
 mod counting;
 pub mod engine;
 pub mod error;

@@ -29,20 +29,32 @@ const NO_BRANCHES: &str = "n_branches: one, since these need another verify rule
 
 impl BatchScheduler {
     /// Gives free slots to the requests that wait, in their order. Where slots share their cells, nobody overtakes one that waits
-    /// for cells, nor a running one that was paused for want of them: they might wait forever.
+    /// for cells, nor a running one that was paused for want of them: they might wait forever. A request whose prompt is still
+    /// being prepared keeps a slot from those behind it, and lets them have the others.
     pub(super) fn admit(&mut self, notify: &mut dyn FnMut(u64)) {
         let mut waiting = VecDeque::with_capacity(self.queue.len());
         let mut cells_are_awaited = self.running().any(|(_, task)| task.paused);
+        let (mut kept_slots, mut beams_are_kept) = (Vec::new(), false);
         while let Some(submission) = self.queue.pop_front() {
-            let place = match submission.request.options.n_beams {
+            let options = &submission.request.options;
+            if !submission.is_prepared {
+                match options.n_beams {
+                    0 | 1 => kept_slots.push(options.slot),
+                    _ => beams_are_kept = true,
+                }
+                waiting.push_back(submission);
+                continue;
+            }
+            let place = match options.n_beams {
                 0 | 1 => match self.slot_for(&submission) {
+                    Some(index) if self.is_kept(index, &kept_slots) => None,
                     Some(_) if cells_are_awaited || !self.has_cells_for(&submission) => {
                         cells_are_awaited = true;
                         None
                     }
                     slot => slot.map(Place::Slot),
                 },
-                _ => (!self.beams.is_busy()).then_some(Place::Beams),
+                _ => (!self.beams.is_busy() && !beams_are_kept).then_some(Place::Beams),
             };
             match place {
                 Some(place) if submission.sink.start() => {
@@ -67,6 +79,12 @@ impl BatchScheduler {
             }
         }
         self.queue = waiting;
+    }
+
+    /// Whether a free slot is kept for requests that are still being prepared, of which these are the slots that they ask for.
+    fn is_kept(&self, index: usize, kept_slots: &[Option<usize>]) -> bool {
+        let n_free = self.slots.iter().filter(|slot| slot.task.is_none()).count();
+        n_free <= kept_slots.len() || kept_slots.contains(&Some(index))
     }
 
     /// The free slot for a request: the one it asks for, else the one whose cache begins with most of its prompt, else
@@ -165,7 +183,7 @@ impl BatchScheduler {
     /// Starts a request in a free slot.
     pub(super) fn begin(&mut self, index: usize, submission: Submission) -> Result<()> {
         let compare = Compare::first(&submission.request);
-        let Submission { request, sink, deadline, found } = submission;
+        let Submission { request, sink, deadline, found, .. } = submission;
         let n_ctx = self.context.n_ctx();
         let model = Arc::clone(self.context.model());
         let vocab = model.vocab();

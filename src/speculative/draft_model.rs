@@ -6,7 +6,7 @@
 
 use super::draft_branch::DraftBranch;
 use super::drafter::{DraftRequest, Drafter};
-use super::{DrafterKind, Settings, Verify};
+use super::{Adaptive, DrafterKind, Settings, Verify};
 use crate::llama::{Batch, Context, DecodeError, SeqId, Token};
 use crate::sampling::Sampler;
 use crate::session::{self, SelfExtend, Sequence, Snapshot, common_prefix};
@@ -227,9 +227,10 @@ impl DraftModel {
 
 /// Makes memory for one branch more, in the next of these sequences. False when there is none.
 fn add_tip(tips: &mut Vec<DraftBranch>, branches: &[SeqId]) -> bool {
-    let Some(sampler) = tips.first().map(|main| main.sampler.for_draft(false)) else { return false };
+    let Some(main) = tips.first() else { return false };
+    let (sampler, ends_in_doubt) = (main.sampler.for_draft(false), main.ends_in_doubt);
     let Some(sequence) = tips.len().checked_sub(1).and_then(|index| branches.get(index)) else { return false };
-    tips.push(DraftBranch::new(*sequence, sampler));
+    tips.push(DraftBranch::new(*sequence, sampler, ends_in_doubt));
     true
 }
 
@@ -241,7 +242,8 @@ impl Drafter for DraftModel {
     fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
         if let Some(slot) = self.slots.get_mut(slot) {
             let sampler = sampler.for_draft(settings.verify == Verify::Match);
-            slot.tips = Some(vec![DraftBranch::new(slot.cache.id(), sampler)]);
+            let ends_in_doubt = settings.adaptive == Adaptive::Heuristic;
+            slot.tips = Some(vec![DraftBranch::new(slot.cache.id(), sampler, ends_in_doubt)]);
             slot.disabled = None;
         }
     }

@@ -167,7 +167,7 @@ fn walk(
         }
         let token = allowed[rng.below(allowed.len())];
         text.extend_from_slice(vocab.piece(token));
-        ours.accept(token).expect("it is allowed");
+        ours.accept(token).expect("the token is allowed");
         theirs.accept(token);
     }
     compared

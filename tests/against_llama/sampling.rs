@@ -19,7 +19,7 @@ const STAGES: [Stage; 9] = [
     Stage::Temperature,
 ];
 
-/// A generator for test data: xorshift64*.
+/// A random generator for test data (xorshift64*).
 struct Rng(u64);
 
 impl Rng {
@@ -217,7 +217,7 @@ impl Drop for LlamaSampler {
     }
 }
 
-/// Logits like a model's.
+/// Random logits that resemble a model's.
 fn any_logits(rng: &mut Rng, n: usize) -> Vec<f32> {
     let mut logits: Vec<f32> = (0..n).map(|_| (2.0 * rng.normal()) as f32).collect();
     for _ in 0..1 + rng.below(8) {
@@ -283,7 +283,7 @@ fn adaptive_p_matches_llama_cpp() {
             ..SamplingSettings::default()
         };
         let mut sampler = Sampler::new(&settings, vocab, None).expect("valid settings");
-        // SAFETY: the chain owns its samplers, and is freed below.
+        // SAFETY: the chain owns its samplers and is freed below.
         let chain = unsafe {
             let chain = sys::llama_sampler_chain_init(sys::llama_sampler_chain_default_params());
             sys::llama_sampler_chain_add(chain, sys::llama_sampler_init_top_k(50));

@@ -48,13 +48,13 @@ impl Sample {
 
 /// Continuations of the request, one per seed, with speculation if the request has `speculative`.
 fn counts(systems: &[System], request: &Value, seeds: std::ops::Range<usize>) -> Counts {
-    let family = if request.get("speculative").is_some() { Speculative } else { Completion };
+    let endpoint = if request.get("speculative").is_some() { Speculative } else { Completion };
     let seeds = std::sync::Mutex::new(seeds);
     let next = || seeds.lock().expect("no thread has panicked").next();
     let sample = |system: &System| {
         let mut sample = Sample::default();
         while let Some(seed) = next() {
-            sample.add(&complete(system, family, &with(request, json!({"seed": seed}))));
+            sample.add(&complete(system, endpoint, &with(request, json!({"seed": seed}))));
         }
         sample
     };
@@ -63,7 +63,7 @@ fn counts(systems: &[System], request: &Value, seeds: std::ops::Range<usize>) ->
         let threads: Vec<_> = callers.map(|system| scope.spawn(move || sample(system))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a sample")).fold(Sample::default(), Sample::merge)
     });
-    if family == Speculative {
+    if endpoint == Speculative {
         println!("{} {accepted} of {drafted} accepted", request["speculative"]);
         assert!(accepted > 0 && drafted > accepted, "the test needs both accepted and rejected tokens");
     }
