@@ -30,7 +30,7 @@ pub enum Code {
     WouldDeadlock,
     /// A bug in the library. The message says where.
     Internal,
-    /// The engine handle was freed, or never made by this library.
+    /// The engine handle was freed, or not created by this library.
     InvalidEngine,
 }
 

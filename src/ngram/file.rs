@@ -114,7 +114,7 @@ impl<R: BufRead> CacheFileReader<'_, R> {
     }
 
     fn full(&self) -> Error {
-        self.error(0, "there is no memory for so many n-grams")
+        self.error(0, "not enough memory for the n-grams")
     }
 
     fn error(&self, at: u64, what: &str) -> Error {
@@ -129,7 +129,7 @@ impl<R: BufRead> CacheFileReader<'_, R> {
             return self.end();
         }
         if left < HEADER_BYTES {
-            return Err(self.error(0, &format!("the file ends within an n-gram, of which {left} bytes are there")));
+            return Err(self.error(0, &format!("the file ends within an n-gram, after {left} bytes of it")));
         }
         let [a, b, c, d, n] = self.numbers(0)?;
         let key = self.key([a, b, c, d])?;
@@ -160,7 +160,7 @@ impl<R: BufRead> CacheFileReader<'_, R> {
         let size = tokens.iter().take_while(|token| **token != NONE).count();
         let (used, unused) = tokens.split_at(size);
         if size == 0 || unused.iter().any(|token| *token != NONE) {
-            return Err(self.error(0, &format!("{tokens:?} is no n-gram: expected 1 to 4 tokens, then -1")));
+            return Err(self.error(0, &format!("{tokens:?} is not an n-gram: expected 1 to 4 tokens, then -1")));
         }
         for (token, at) in used.iter().zip((0..).step_by(4)) {
             self.check(at, *token)?;
@@ -171,7 +171,7 @@ impl<R: BufRead> CacheFileReader<'_, R> {
     #[inline]
     fn check(&self, at: u64, token: i32) -> Result<()> {
         match usize::try_from(token) {
-            Err(_) => Err(self.error(at, &format!("{token} is no token"))),
+            Err(_) => Err(self.error(at, &format!("{token} is not a token"))),
             Ok(id) => match self.n_vocab {
                 Some(n_vocab) if id >= n_vocab => {
                     Err(self.error(at, &format!("token {token} is outside the vocabulary of {n_vocab}")))
@@ -205,7 +205,7 @@ impl<R: BufRead> CacheFileReader<'_, R> {
     fn end(&mut self) -> Result<Option<NgramKey>> {
         match self.input.fill_buf() {
             Ok([]) => Ok(None),
-            Ok(_) => Err(self.error(0, "the file goes on: it was changed while it was being read")),
+            Ok(_) => Err(self.error(0, "the file continues: it was changed while it was being read")),
             Err(error) => Err(self.error(0, &format!("cannot be read: {error}"))),
         }
     }

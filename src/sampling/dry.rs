@@ -8,7 +8,7 @@ use super::candidates::Candidates;
 use super::interfaces::VocabularyView;
 use super::penalties::EditedLogits;
 use super::penalties::TokenCounts;
-use super::penalties::{Window, clamp_to_finite};
+use super::penalties::{PenaltyWindow, clamp_to_finite};
 use super::settings::SamplingSettings;
 use crate::error::Result;
 use crate::llama::Token;
@@ -19,7 +19,7 @@ const LN_F32_MAX: f32 = 88.722_84;
 /// The DRY penalty with its settings. A pure function of the history, like the other penalties.
 #[derive(Debug, Clone)]
 pub(super) struct Dry {
-    window: Window,
+    window: PenaltyWindow,
     multiplier: f32,
     base: f32,
     allowed_length: i64,
@@ -37,7 +37,7 @@ impl Dry {
         }
         let breakers = Breakers::find(&dry.sequence_breakers, vocab)?;
         Ok(Some(Dry {
-            window: Window::new(dry.penalty_last_n),
+            window: PenaltyWindow::new(dry.penalty_last_n),
             multiplier: dry.multiplier,
             base: dry.base,
             allowed_length: i64::from(dry.allowed_length),

@@ -90,12 +90,12 @@ impl TokenCounts {
 
 /// The part of the history that a penalty looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Window(Option<usize>);
+pub(super) struct PenaltyWindow(Option<usize>);
 
-impl Window {
+impl PenaltyWindow {
     /// From a `last_n` setting: negative means the whole history.
     pub(super) fn new(last_n: i32) -> Self {
-        Window(usize::try_from(last_n).ok())
+        PenaltyWindow(usize::try_from(last_n).ok())
     }
 
     /// The largest number of tokens in the window; `None`: unlimited.
@@ -121,7 +121,7 @@ pub(super) fn clamp_to_finite(logit: f32, penalized: f32) -> f32 {
 /// A pure function of the history, so speculation needs no rollback.
 #[derive(Debug, Clone)]
 pub(super) struct Penalties {
-    window: Window,
+    window: PenaltyWindow,
     repeat: f32,
     presence: f32,
     frequency: f32,
@@ -138,7 +138,7 @@ impl Penalties {
             return None;
         }
         Some(Penalties {
-            window: Window::new(settings.repeat_last_n),
+            window: PenaltyWindow::new(settings.repeat_last_n),
             repeat: settings.repeat_penalty,
             presence: settings.presence_penalty,
             frequency: settings.frequency_penalty,

@@ -146,7 +146,7 @@ impl Session {
         let target = reader.snapshot("target")?;
         let draft = if n_snapshots > 1 { Some(reader.snapshot("draft")?) } else { None };
         if reader.at != reader.size {
-            return Err(reader.error(reader.at, "there are more bytes than sections"));
+            return Err(reader.error(reader.at, "the file continues after its last section"));
         }
         Ok(Session { target, draft, seed, lora })
     }
@@ -193,7 +193,7 @@ impl SessionReader<'_> {
     fn header(&mut self) -> Result<u32> {
         let header = self.bytes((HEADER as u64).min(self.size), 0, "the header")?;
         let mut fields = ByteReader { bytes: &header };
-        if fields.take(MAGIC.len()) != Some(&MAGIC[..]) {
+        if fields.take(MAGIC.len()) != Some(MAGIC.as_slice()) {
             return Err(self.error(0, "this is not a session file"));
         }
         let whole = (fields.u32(), fields.u32(), fields.u64(), fields.take(8), fields.u64());
@@ -204,7 +204,7 @@ impl SessionReader<'_> {
             return Err(self.error(16, &format!("the file has format {format}, where this version reads {FORMAT}")));
         }
         if Checksum::of(header.get(..HEADER - 8).unwrap_or(&[])) != checksum {
-            return Err(self.error(16, "the header is damaged: its checksum is another"));
+            return Err(self.error(16, "the header is damaged: wrong checksum"));
         }
         if size != self.size {
             return Err(self.error(24, &format!("the file was written with {size} bytes and has {}", self.size)));
@@ -222,9 +222,7 @@ impl SessionReader<'_> {
         let (len, checksum) = (fields.u64().unwrap_or(0), fields.u64().unwrap_or(0));
         let section = self.bytes(len, start, what)?;
         if Checksum::of(&section) != checksum {
-            return Err(
-                self.error(start, &format!("{what}, up to byte {}, is damaged: its checksum is another", self.at))
-            );
+            return Err(self.error(start, &format!("{what}, up to byte {}, is damaged: wrong checksum", self.at)));
         }
         Ok(section)
     }
@@ -236,7 +234,7 @@ impl SessionReader<'_> {
         match fields.text() {
             Some(text) if text == known => {}
             Some(text) => return Err(self.error(start, &format!("the file was written by {text}; this is {known}"))),
-            None => return Err(self.error(start, "the description of the writer is none")),
+            None => return Err(self.error(start, "invalid description of the writer")),
         }
         let (Some(has_seed), Some(seed), Some(origin)) = (fields.u32(), fields.u32(), fields.u64()) else {
             return Err(self.error(start, "the description of the writer is too short"));
@@ -253,7 +251,7 @@ impl SessionReader<'_> {
         let mut identity = Vec::new();
         while !fields.bytes.is_empty() {
             let pair = fields.text().zip(fields.text());
-            identity.push(pair.ok_or_else(|| self.error(start, &format!("the description of the {owner} is none")))?);
+            identity.push(pair.ok_or_else(|| self.error(start, &format!("invalid description of the {owner}")))?);
         }
         let start = self.at;
         let section = self.section(&format!("the {owner}'s tokens"))?;
@@ -261,7 +259,7 @@ impl SessionReader<'_> {
         let blocks = fields.u64().and_then(|blocks| usize::try_from(blocks).ok());
         let (tokens, rest) = fields.bytes.as_chunks::<4>();
         let (Some(blocks), [], false) = (blocks, rest, tokens.is_empty()) else {
-            return Err(self.error(start, &format!("the {owner}'s tokens are none")));
+            return Err(self.error(start, &format!("the {owner}'s tokens are invalid")));
         };
         let tokens = tokens.iter().map(|bytes| Token::from_le_bytes(*bytes)).collect();
         let state = self.section(&format!("the {owner}'s state"))?;

@@ -268,7 +268,7 @@ impl Sequence {
             let shown = |value: &str| if value.is_empty() { "none".to_owned() } else { value.to_owned() };
             format!("{}: {} there, {} here", theirs.0, shown(&theirs.1), shown(&ours.1))
         });
-        let counted = (snapshot.identity.len() != own.len()).then(|| "it is described in another way".into());
+        let counted = (snapshot.identity.len() != own.len()).then(|| "the number of its properties differs".into());
         let most = self.extend.map_or(0, |extend| extend.blocks(snapshot.tokens.len()));
         let blocks =
             (snapshot.blocks > most).then(|| format!("{} blocks are grouped, at most {most}", snapshot.blocks));

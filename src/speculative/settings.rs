@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CacheFile, NgramParams, Predicted, SuffixParams};
+use super::history::{CacheFile, NgramParams, Predicted, SuffixParams};
 
 /// Who proposed a token: the target itself or one of the drafters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

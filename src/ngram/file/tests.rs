@@ -111,10 +111,10 @@ fn first_of_equal_keys_and_tokens_counts() {
 fn damage_is_reported_with_its_offset() {
     let good = [1, 2, -1, -1, 1, 3, 1]; // 28 bytes
     let cases: [(&[i32], &str); 14] = [
-        (&[-1, -1, -1, -1, 1, 3, 1], "byte 28: [-1, -1, -1, -1] is no n-gram"),
-        (&[-1, 2, -1, -1, 1, 3, 1], "byte 28: [-1, 2, -1, -1] is no n-gram"),
-        (&[1, -1, 2, -1, 1, 3, 1], "byte 28: [1, -1, 2, -1] is no n-gram"),
-        (&[1, -7, -1, -1, 1, 3, 1], "byte 32: -7 is no token"),
+        (&[-1, -1, -1, -1, 1, 3, 1], "byte 28: [-1, -1, -1, -1] is not an n-gram"),
+        (&[-1, 2, -1, -1, 1, 3, 1], "byte 28: [-1, 2, -1, -1] is not an n-gram"),
+        (&[1, -1, 2, -1, 1, 3, 1], "byte 28: [1, -1, 2, -1] is not an n-gram"),
+        (&[1, -7, -1, -1, 1, 3, 1], "byte 32: -7 is not a token"),
         (&[1, 2, -1, -1, 0, 3, 1], "byte 44: an n-gram followed by 0 tokens"),
         (&[1, 2, -1, -1, -1, 3, 1], "byte 44: an n-gram followed by -1 tokens"),
         (&[1, 2, -1, -1, i32::MIN], "byte 44: an n-gram followed by -2147483648 tokens"),
@@ -123,10 +123,10 @@ fn damage_is_reported_with_its_offset() {
             "byte 44: an n-gram followed by 2147483647 tokens, where the file has room for 1 to 1",
         ),
         (&[1, 2, -1, -1, 2, 3, 1, 4], "byte 44: an n-gram followed by 2 tokens, where the file has room for 1 to 1"),
-        (&[1, 2, -1, -1, 2, 3, 1, -4, 1], "byte 56: -4 is no token"),
+        (&[1, 2, -1, -1, 2, 3, 1, -4, 1], "byte 56: -4 is not a token"),
         (&[1, 2, -1, -1, 2, 3, 1, 4, 0], "byte 60: a count that is not positive"),
         (&[1, 2, -1, -1, 1, 3, i32::MIN], "byte 52: a count that is not positive"),
-        (&[1, 2, -1], "byte 28: the file ends within an n-gram, of which 12 bytes are there"),
+        (&[1, 2, -1], "byte 28: the file ends within an n-gram, after 12 bytes of it"),
         (&[1, 2, -1, -1, 1, 100, 1], "byte 48: token 100 is outside the vocabulary of 100"),
     ];
     for (damaged, expected) in cases {
@@ -165,7 +165,7 @@ fn file_that_changes_while_read_is_an_error() {
         naive.check(&read(length, buffer).unwrap());
         for (length, expected) in [
             (length + 100, format!("memory: byte {length}: the file ends here")),
-            (0, "memory: byte 0: the file goes on".to_owned()),
+            (0, "memory: byte 0: the file continues".to_owned()),
         ] {
             let error = read(length, buffer).err().expect("its length is wrong");
             assert!(error.message().starts_with(&expected), "{error}");

@@ -14,8 +14,9 @@ mod prediction;
 mod suffix;
 mod suffix_tree;
 
-pub use ngram_cache::{CacheFile, CacheKind, Caches, NgramCache, read_cache};
+pub use ngram_cache::{CacheKind, Caches, NgramCache, read_cache};
+pub use ngram_index::Predicted;
 pub use ngram_lookup::{NgramMapK, NgramMapK4v, NgramMod, NgramSimple};
-pub use params::{LookupParams, ModParams, NgramParams, SuffixParams};
-pub use prediction::{Predicted, Prediction};
+pub use params::{CacheFile, LookupParams, ModParams, NgramParams, SuffixParams};
+pub use prediction::Prediction;
 pub use suffix::Suffix;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::history_drafter::{HistoryDrafter, Limits, SlotDrafters};
+use super::params::CacheFile;
 use crate::error::Result;
 use crate::llama::Token;
 use crate::ngram::{Cache, CacheLevels, CacheStatistics, DraftedToken, Sizes};
@@ -84,22 +85,6 @@ pub enum CacheKind {
     Static,
     /// N-grams of the outputs of requests.
     Dynamic,
-}
-
-/// A cache that was read from a file for a request.
-#[derive(Clone)]
-pub struct CacheFile(pub Arc<Cache>);
-
-impl PartialEq for CacheFile {
-    fn eq(&self, other: &CacheFile) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl std::fmt::Debug for CacheFile {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "CacheFile({} n-grams)", self.0.len())
-    }
 }
 
 /// The static and the dynamic cache, shared by the engine's thread, which drafts and learns, and the threads that load and

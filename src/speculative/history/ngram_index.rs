@@ -62,12 +62,12 @@ pub fn mix(hash: u64) -> u32 {
 /// A map from n-grams to numbers below `u32::MAX`. Memory: at most 24 bytes per different n-gram, at least 8 KiB.
 #[derive(Debug, Default)]
 pub struct NgramIndex {
-    entries: Vec<Entry>,
+    entries: Vec<IndexEntry>,
     used: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct IndexEntry {
     hash: u32,
     value: u32,
 }
@@ -79,7 +79,7 @@ pub struct IndexSlot {
     hash: u32,
 }
 
-const FREE: Entry = Entry { hash: 0, value: u32::MAX };
+const FREE: IndexEntry = IndexEntry { hash: 0, value: u32::MAX };
 const MIN_SIZE: usize = 1 << 10;
 
 impl NgramIndex {
@@ -103,7 +103,7 @@ impl NgramIndex {
     pub fn set(&mut self, place: &IndexSlot, value: u32) {
         let Some(entry) = self.entries.get_mut(place.index) else { return };
         self.used += usize::from(entry.value == FREE.value);
-        *entry = Entry { hash: place.hash, value };
+        *entry = IndexEntry { hash: place.hash, value };
     }
 
     /// Removes all n-grams.
@@ -194,6 +194,63 @@ impl LatestPositions {
     }
 }
 
+/// The longest n-gram of a prediction that is indexed.
+pub const MAX_PREDICTED_N: usize = 3;
+
+/// A predicted output with the positions of its n-grams.
+#[derive(Debug, PartialEq)]
+pub struct Predicted {
+    pub(super) text: Vec<Token>,
+    pub(super) positions: [NgramPositions; MAX_PREDICTED_N],
+}
+
+impl From<Vec<Token>> for Predicted {
+    fn from(text: Vec<Token>) -> Predicted {
+        let positions = [1, 2, 3].map(|n| NgramPositions::new(&text, n));
+        Predicted { text, positions }
+    }
+}
+
+/// The n-grams of a prediction, sorted by hash and position.
+#[derive(Debug, PartialEq)]
+pub(super) struct NgramPositions {
+    n: usize,
+    sorted: Vec<(u32, u32)>,
+}
+
+impl NgramPositions {
+    pub(super) fn new(text: &[Token], n: usize) -> NgramPositions {
+        let mut hash = RollingHash::new(n);
+        let mut sorted = Vec::with_capacity(text.len());
+        for end in n..=text.len() {
+            hash.advance(text, end);
+            sorted.push((hash.get(), to_value(end - n)));
+        }
+        sorted.sort_unstable();
+        NgramPositions { n, sorted }
+    }
+
+    /// The first position of `ngram` from `from` on, at most `near` tokens ahead. If `near` is unlimited and there is none,
+    /// the last position before `from`.
+    pub(super) fn nearest(&self, text: &[Token], ngram: &[Token], from: usize, near: usize) -> Option<usize> {
+        let mut hash = RollingHash::new(self.n);
+        hash.advance(ngram, self.n);
+        let hash = hash.get();
+        let middle = self.sorted.partition_point(|entry| *entry < (hash, to_value(from)));
+        let here = |entry: &&(u32, u32)| entry.0 == hash;
+        let is_it = |entry: &(u32, u32)| {
+            let position = to_index(entry.1);
+            text.get(position..).is_some_and(|there| there.starts_with(ngram)).then_some(position)
+        };
+        let ahead = self.sorted.get(middle..)?.iter().take_while(here).find_map(is_it);
+        match ahead.filter(|position| position - from <= near) {
+            Some(position) => Some(position),
+            None if near == usize::MAX => self.sorted.get(..middle)?.iter().rev().take_while(here).find_map(is_it),
+            None => None,
+        }
+    }
+}
+
 /// Whether the `n` tokens from `a` and from `b` on are equal.
 pub fn same_ngram(text: &[Token], a: usize, b: usize, n: usize) -> bool {
     match (text.get(a..a + n), text.get(b..b + n)) {
@@ -202,7 +259,7 @@ pub fn same_ngram(text: &[Token], a: usize, b: usize, n: usize) -> bool {
     }
 }
 
-/// Converts an index to a table value. Histories are short enough ([`super::history_drafter::MAX_HISTORY`]).
+/// Converts an index to a table value. Histories are short enough (`history_drafter::MAX_HISTORY`).
 pub fn to_value(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX - 1)
 }

@@ -1,4 +1,9 @@
-//! The parameters of the model-free drafters, with llama.cpp's names and defaults (`common/common.h`).
+//! The settings of the model-free drafters: parameters with llama.cpp's names and defaults (`common/common.h`), and the cache
+//! file of a request.
+
+use std::sync::Arc;
+
+use crate::ngram::Cache;
 
 /// Parameters of `ngram-simple`, `ngram-map-k` and `ngram-map-k4v`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,4 +71,20 @@ pub struct NgramParams {
     pub modulo: ModParams,
     /// `suffix`.
     pub suffix: SuffixParams,
+}
+
+/// A cache that was read from a file for a request.
+#[derive(Clone)]
+pub struct CacheFile(pub Arc<Cache>);
+
+impl PartialEq for CacheFile {
+    fn eq(&self, other: &CacheFile) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl std::fmt::Debug for CacheFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CacheFile({} n-grams)", self.0.len())
+    }
 }

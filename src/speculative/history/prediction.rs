@@ -16,7 +16,7 @@
 use std::sync::Arc;
 
 use super::history_drafter::{HistoryDrafter, Limits, SlotDrafters};
-use super::ngram_index::{RollingHash, to_index, to_value};
+use super::ngram_index::{MAX_PREDICTED_N, Predicted};
 use crate::llama::Token;
 use crate::speculative::{Draft, DrafterKind, Settings};
 
@@ -24,23 +24,9 @@ use crate::speculative::{Draft, DrafterKind, Settings};
 pub type Prediction = SlotDrafters<PredictionCursor>;
 
 /// The longest n-gram that is searched; also the number of matching tokens that confirms a position.
-const MAX_N: usize = 3;
+const MAX_N: usize = MAX_PREDICTED_N;
 /// The search distance ahead for a match of 1, 2 and 3 tokens.
 const MAX_DISTANCE: [usize; MAX_N] = [8, 48, usize::MAX];
-
-/// A predicted output with the positions of its n-grams.
-#[derive(Debug, PartialEq)]
-pub struct Predicted {
-    text: Vec<Token>,
-    places: [NgramPositions; MAX_N],
-}
-
-impl From<Vec<Token>> for Predicted {
-    fn from(text: Vec<Token>) -> Predicted {
-        let places = [1, 2, 3].map(|n| NgramPositions::new(&text, n));
-        Predicted { text, places }
-    }
-}
 
 /// The drafter of one slot.
 pub struct PredictionCursor {
@@ -130,11 +116,11 @@ impl PredictionCursor {
     }
 
     /// The position after the best match of the last tokens, and the length of the match.
-    fn find(&self, Predicted { text, places }: &Predicted) -> Option<(usize, usize)> {
+    fn find(&self, Predicted { text, positions }: &Predicted) -> Option<(usize, usize)> {
         for n in (1..=self.last.len()).rev() {
             let Some(last) = self.last.len().checked_sub(n).and_then(|from| self.last.get(from..)) else { continue };
-            let (places, near) = (places.get(n - 1)?, *MAX_DISTANCE.get(n - 1)?);
-            let found = places.nearest(text, last, self.confirmed.saturating_sub(n - 1), near);
+            let (positions, near) = (positions.get(n - 1)?, *MAX_DISTANCE.get(n - 1)?);
+            let found = positions.nearest(text, last, self.confirmed.saturating_sub(n - 1), near);
             if let Some(place) = found {
                 return Some((place + n, n));
             }
@@ -153,46 +139,6 @@ impl PredictionCursor {
 
 /// Decay of a mismatch per matching token.
 const MISMATCH_DECAY: f32 = 0.98;
-
-/// The n-grams of a prediction, sorted by hash and position.
-#[derive(Debug, PartialEq)]
-struct NgramPositions {
-    n: usize,
-    sorted: Vec<(u32, u32)>,
-}
-
-impl NgramPositions {
-    fn new(text: &[Token], n: usize) -> NgramPositions {
-        let mut hash = RollingHash::new(n);
-        let mut sorted = Vec::with_capacity(text.len());
-        for end in n..=text.len() {
-            hash.advance(text, end);
-            sorted.push((hash.get(), to_value(end - n)));
-        }
-        sorted.sort_unstable();
-        NgramPositions { n, sorted }
-    }
-
-    /// The first position of `ngram` from `from` on, at most `near` tokens ahead. If `near` is unlimited and there is none,
-    /// the last position before `from`.
-    fn nearest(&self, text: &[Token], ngram: &[Token], from: usize, near: usize) -> Option<usize> {
-        let mut hash = RollingHash::new(self.n);
-        hash.advance(ngram, self.n);
-        let hash = hash.get();
-        let middle = self.sorted.partition_point(|entry| *entry < (hash, to_value(from)));
-        let here = |entry: &&(u32, u32)| entry.0 == hash;
-        let is_it = |entry: &(u32, u32)| {
-            let place = to_index(entry.1);
-            text.get(place..).is_some_and(|there| there.starts_with(ngram)).then_some(place)
-        };
-        let ahead = self.sorted.get(middle..)?.iter().take_while(here).find_map(is_it);
-        match ahead.filter(|place| place - from <= near) {
-            Some(place) => Some(place),
-            None if near == usize::MAX => self.sorted.get(..middle)?.iter().rev().take_while(here).find_map(is_it),
-            None => None,
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests;

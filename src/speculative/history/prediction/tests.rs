@@ -1,4 +1,5 @@
 use super::super::history_drafter::tests::{draft_in, play};
+use super::super::ngram_index::NgramPositions;
 use super::*;
 use crate::speculative::{Drafter, StopPolicy};
 use proptest::prelude::*;
@@ -165,9 +166,9 @@ proptest! {
         from in 0..90_usize,
         near in prop_oneof![0..20_usize, Just(usize::MAX)],
     ) {
-        let places: Vec<usize> = (0..text.len()).filter(|place| text[*place..].starts_with(&ngram)).collect();
-        let ahead = places.iter().find(|place| **place >= from && **place - from <= near);
-        let following = places.iter().rev().find(|place| **place < from).filter(|_| near == usize::MAX);
+        let positions: Vec<usize> = (0..text.len()).filter(|place| text[*place..].starts_with(&ngram)).collect();
+        let ahead = positions.iter().find(|place| **place >= from && **place - from <= near);
+        let following = positions.iter().rev().find(|place| **place < from).filter(|_| near == usize::MAX);
         let found = NgramPositions::new(&text, ngram.len()).nearest(&text, &ngram, from, near);
         prop_assert_eq!(found, ahead.or(following).copied());
     }
