@@ -3,6 +3,10 @@
 #![deny(unsafe_code, missing_docs)]
 #![warn(clippy::missing_errors_doc)]
 
+// The checks in fuzz/ name the library as `foredraft`, also in unit tests.
+#[cfg(test)]
+extern crate self as foredraft;
+
 pub mod api;
 mod atomic_write;
 pub mod checksum;

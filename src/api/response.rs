@@ -148,7 +148,7 @@ fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update]
         vocab,
         &text.prompt,
         record.n_ctx,
-        session::keep(record.n_keep, text.prompt.len(), record.n_ctx),
+        session::effective_n_keep(record.n_keep, text.prompt.len(), record.n_ctx),
         outcome.prompt.n_cached,
     );
     let mut settings = text.settings.clone();
@@ -380,7 +380,7 @@ fn comparison(record: &Record, outcome: &Outcome, comparison: Option<&Comparison
 
 /// `prompt_stats`: what of the prompt (all of its tokens as sent) is in the cache, and what is to be evaluated.
 pub(super) fn prompt_stats(vocab: &Vocab, prompt: &[Token], n_ctx: usize, n_keep: usize, n_cached: usize) -> Value {
-    let left_out = session::leave_out(prompt.len(), n_keep, n_ctx);
+    let left_out = session::prompt_truncation(prompt.len(), n_keep, n_ctx);
     let gap = left_out.clone().unwrap_or(prompt.len()..prompt.len());
     let (head, tail) = (prompt.get(..gap.start).unwrap_or(&[]), prompt.get(gap.end..).unwrap_or(&[]));
     let pieces = |tokens: &mut dyn Iterator<Item = &Token>| {

@@ -182,8 +182,8 @@ impl Server {
 
     /// `prompt_stats` as far as can be told before the request has a slot: by the free slot whose cache fits best.
     fn expected_prompt_stats(&self, record: &Record, text: &Text) -> Value {
-        let n_keep = session::keep(record.n_keep, text.prompt.len(), record.n_ctx);
-        let left_out = session::leave_out(text.prompt.len(), n_keep, record.n_ctx);
+        let n_keep = session::effective_n_keep(record.n_keep, text.prompt.len(), record.n_ctx);
+        let left_out = session::prompt_truncation(text.prompt.len(), n_keep, record.n_ctx);
         let mut prompt = text.prompt.to_vec();
         if let Some(range) = left_out {
             prompt.drain(range);

@@ -3,12 +3,12 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::super::naive::{Folder, both};
+use super::super::naive::{TempFolder, cache_and_naive};
 use super::super::{Cache, Sizes};
-use super::Reader;
+use super::CacheFileReader;
 use crate::error::Code;
 
-#[path = "../../fuzz/checks.rs"]
+#[path = "../../../fuzz/checks.rs"]
 mod checks;
 
 fn bytes(numbers: &[i32]) -> Vec<u8> {
@@ -26,42 +26,41 @@ fn written(cache: &Cache) -> Vec<u8> {
 }
 
 proptest! {
-    /// What is written is the format, in order; what is read is what was written.
+    /// Written files match the format, sorted; reading gives the same cache.
     #[test]
-    fn round_trips(text in prop::collection::vec(0..7_i32, 0..300), min in 1..=4_usize) {
-        let (cache, naive) = both(&text, &[], (min, 4));
+    fn files_round_trip(text in prop::collection::vec(0..7_i32, 0..300), min in 1..=4_usize) {
+        let (cache, naive) = cache_and_naive(&text, &[], (min, 4));
         let bytes = written(&cache);
         prop_assert_eq!(&bytes, &naive.bytes());
         let mut read = Cache::parse(&bytes, Path::new("memory"), None).unwrap();
         naive.check(&read);
         prop_assert_eq!(written(&read), bytes);
-        // And it can be added to.
+        // A loaded cache can be updated.
         let mut more = naive;
         read.update(&text, text.len(), Sizes::ALL);
         more.update(&text, text.len(), 1, 4);
         more.check(&read);
     }
 
-    /// Any bytes: an error or a cache, never a panic. What is read can be written, and is then the same.
+    /// Numbers that are often valid.
     #[test]
-    fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn almost_valid_files_give_an_error_or_a_valid_cache(
+        numbers in prop::collection::vec(prop::sample::select(vec![-2, -1, -1, 0, 1, 1, 2, 3, i32::MAX, i32::MIN]), 0..60),
+        truncated in 0..4_usize,
+    ) {
+        let bytes = bytes(&numbers);
+        checks::ngram_file(&bytes[..bytes.len().saturating_sub(truncated)]);
+    }
+
+    #[test]
+    fn any_bytes_give_an_error_or_a_valid_cache(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         checks::ngram_file(&bytes);
     }
 
-    /// The same with numbers that nearly make sense.
+    /// Changing one number of a valid file gives an error or a different file.
     #[test]
-    fn any_numbers(
-        numbers in prop::collection::vec(prop::sample::select(vec![-2, -1, -1, 0, 1, 1, 2, 3, i32::MAX, i32::MIN]), 0..60),
-        cut in 0..4_usize,
-    ) {
-        let bytes = bytes(&numbers);
-        checks::ngram_file(&bytes[..bytes.len().saturating_sub(cut)]);
-    }
-
-    /// One number of a good file is changed: an error, or a file that differs.
-    #[test]
-    fn one_wrong_number(text in prop::collection::vec(0..5_i32, 3..40), at in any::<prop::sample::Index>(), wrong in any::<i32>()) {
-        let (cache, _) = both(&text, &[], (1, 4));
+    fn changed_number_is_detected_or_read(text in prop::collection::vec(0..5_i32, 3..40), at in any::<prop::sample::Index>(), wrong in any::<i32>()) {
+        let (cache, _) = cache_and_naive(&text, &[], (1, 4));
         let mut bytes = written(&cache);
         let at = at.index(bytes.len() / 4) * 4;
         bytes[at..at + 4].copy_from_slice(&wrong.to_le_bytes());
@@ -76,8 +75,8 @@ proptest! {
 }
 
 #[test]
-fn the_bytes() {
-    let (cache, _) = both(&[3, 1, 2, 3, 1, 4], &[], (2, 3));
+fn written_bytes_match_the_format() {
+    let (cache, _) = cache_and_naive(&[3, 1, 2, 3, 1, 4], &[], (2, 3));
     let expected = [
         [1, 2, -1, -1, 1, 3, 1].as_slice(),
         &[1, 2, 3, -1, 1, 1, 1],
@@ -92,7 +91,7 @@ fn the_bytes() {
 }
 
 #[test]
-fn of_equals_the_first_counts() {
+fn first_of_equal_keys_and_tokens_counts() {
     let cache = parse(
         &[
             [1, -1, -1, -1, 3, 7, 2, 5, 1, 7, 9].as_slice(), // token 7 twice
@@ -109,7 +108,7 @@ fn of_equals_the_first_counts() {
 }
 
 #[test]
-fn damage_is_named() {
+fn damage_is_reported_with_its_offset() {
     let good = [1, 2, -1, -1, 1, 3, 1]; // 28 bytes
     let cases: [(&[i32], &str); 14] = [
         (&[-1, -1, -1, -1, 1, 3, 1], "byte 28: [-1, -1, -1, -1] is no n-gram"),
@@ -139,10 +138,10 @@ fn damage_is_named() {
     }
 }
 
-/// A good file that ends too early: wherever it is cut, but between two n-grams, that is an error at the end or before.
+/// A valid file truncated anywhere except between two n-grams: an error at or before the end.
 #[test]
-fn every_truncation() {
-    let (cache, naive) = both(&[3, 1, 2, 3, 1, 4, 3, 1, 5], &[], (1, 4));
+fn every_truncation_is_an_error() {
+    let (cache, naive) = cache_and_naive(&[3, 1, 2, 3, 1, 4, 3, 1, 5], &[], (1, 4));
     let bytes = written(&cache);
     let mut ends = vec![0];
     naive.0.values().for_each(|part| ends.push(ends[ends.len() - 1] + 20 + 8 * part.len()));
@@ -152,14 +151,14 @@ fn every_truncation() {
     }
 }
 
-/// A reader of few bytes at a time, so that every number lies across two buffers once; of a file that changes its length.
+/// A reader with a small buffer, so that numbers cross buffer boundaries, of a file whose length changes.
 #[test]
-fn files_that_change() {
-    let (cache, naive) = both(&[3, 1, 2, 3, 1, 4, 3, 1, 5], &[], (1, 4));
+fn file_that_changes_while_read_is_an_error() {
+    let (cache, naive) = cache_and_naive(&[3, 1, 2, 3, 1, 4, 3, 1, 5], &[], (1, 4));
     let bytes = written(&cache);
     let read = |length: u64, buffer: usize| {
         let input = BufReader::with_capacity(buffer, bytes.as_slice());
-        Reader { input, offset: 0, length, path: Path::new("memory"), n_vocab: None }.cache()
+        CacheFileReader { input, offset: 0, length, path: Path::new("memory"), n_vocab: None }.cache()
     };
     let length = bytes.len() as u64;
     for buffer in 1..60 {
@@ -175,11 +174,11 @@ fn files_that_change() {
 }
 
 #[test]
-fn files() {
-    let folder = Folder::new();
+fn missing_and_unreadable_files_are_errors() {
+    let folder = TempFolder::new();
     let path = folder.0.join("cache.bin");
-    let (cache, naive) = both(&[3, 1, 2, 3, 1, 4, 3, 1, 5], &[], (1, 4));
-    let (small, naive_small) = both(&[1, 2, 3], &[], (2, 2));
+    let (cache, naive) = cache_and_naive(&[3, 1, 2, 3, 1, 4, 3, 1, 5], &[], (1, 4));
+    let (small, naive_small) = cache_and_naive(&[1, 2, 3], &[], (2, 2));
     cache.save(&path).unwrap();
     naive.check(&Cache::load(&path, Some(6)).unwrap());
     small.save(&path).unwrap();
@@ -195,10 +194,10 @@ fn files() {
     assert_eq!(code(Cache::load(&folder.0.join("none"), None), "none: "), Code::NotFound);
 }
 
-/// A file of which a hostile header claims very much: no memory is taken for that.
+/// A file that claims huge sizes: no memory is allocated for them.
 #[test]
-fn sparse_files() {
-    let folder = Folder::new();
+fn claimed_sizes_allocate_no_memory() {
+    let folder = TempFolder::new();
     let path = folder.0.join("sparse.bin");
     std::fs::write(&path, bytes(&[1, 2, -1, -1, i32::MAX])).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();

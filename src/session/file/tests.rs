@@ -2,14 +2,14 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// A folder of the test's own, removed at its end.
-struct Folder(PathBuf);
+/// A temporary folder, removed at the end of the test.
+struct TempFolder(PathBuf);
 
-impl Folder {
-    fn new(name: &str) -> Folder {
+impl TempFolder {
+    fn new(name: &str) -> TempFolder {
         let folder = std::env::temp_dir().join(format!("foredraft-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("the temporary folder is writable");
-        Folder(folder)
+        TempFolder(folder)
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -25,7 +25,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -48,13 +48,13 @@ fn sessions() -> [Session; 2] {
     ]
 }
 
-fn refusal(path: &Path) -> String {
+fn error_message(path: &Path) -> String {
     Session::read(path).expect_err("it is damaged").message().to_owned()
 }
 
 #[test]
-fn what_was_written_is_read() {
-    let folder = Folder::new("written");
+fn written_sessions_can_be_read() {
+    let folder = TempFolder::new("written");
     let path = folder.file("a.session");
     for session in sessions() {
         let size = session.write(&path).expect("writable");
@@ -65,8 +65,8 @@ fn what_was_written_is_read() {
 }
 
 #[test]
-fn every_damaged_byte_is_found_and_named() {
-    let folder = Folder::new("damaged");
+fn every_damaged_byte_is_reported_with_its_offset() {
+    let folder = TempFolder::new("damaged");
     let path = folder.file("a.session");
     for session in sessions() {
         session.write(&path).expect("writable");
@@ -77,7 +77,7 @@ fn every_damaged_byte_is_found_and_named() {
                 let mut bytes = whole.clone();
                 bytes[at] ^= change;
                 fs::write(&damaged, &bytes).expect("writable");
-                let message = refusal(&damaged);
+                let message = error_message(&damaged);
                 let byte = message.split("byte ").nth(1).and_then(|rest| rest.split(':').next()?.parse::<usize>().ok());
                 assert!(byte.is_some_and(|byte| byte <= at), "{at} {change}: {message}");
             }
@@ -86,24 +86,24 @@ fn every_damaged_byte_is_found_and_named() {
 }
 
 #[test]
-fn cut_and_grown_files_are_refused() {
-    let folder = Folder::new("cut");
+fn truncated_and_extended_files_are_errors() {
+    let folder = TempFolder::new("cut");
     let path = folder.file("a.session");
     let [_, session] = sessions();
     session.write(&path).expect("writable");
     let whole = fs::read(&path).expect("it is there");
     for len in 0..whole.len() {
         fs::write(&path, &whole[..len]).expect("writable");
-        assert!(refusal(&path).contains("byte "), "{len}");
+        assert!(error_message(&path).contains("byte "), "{len}");
     }
     fs::write(&path, [whole.as_slice(), &[0]].concat()).expect("writable");
-    assert!(refusal(&path).contains("byte 24"));
-    // A huge file is refused by its header, without reading it.
+    assert!(error_message(&path).contains("byte 24"));
+    // A huge file is rejected by its header, without reading it.
     File::options().write(true).open(&path).and_then(|file| file.set_len(1 << 40)).expect("sparse files");
-    assert!(refusal(&path).contains("byte 24"));
+    assert!(error_message(&path).contains("byte 24"));
 }
 
-/// `session` as a file whose header or section says something else, with a checksum that is right.
+/// Writes `session` with other bytes at `at` in its header or sections, and a correct header checksum.
 fn forged(session: &Session, path: &Path, at: usize, bytes: &[u8]) {
     session.write(path).expect("writable");
     let mut file = fs::read(path).expect("it is there");
@@ -114,8 +114,8 @@ fn forged(session: &Session, path: &Path, at: usize, bytes: &[u8]) {
 }
 
 #[test]
-fn other_versions_and_impossible_sizes_are_refused() {
-    let folder = Folder::new("forged");
+fn other_versions_and_impossible_sizes_are_errors() {
+    let folder = TempFolder::new("forged");
     let path = folder.file("a.session");
     let [session, _] = sessions();
     for (at, bytes, expected) in [
@@ -127,7 +127,7 @@ fn other_versions_and_impossible_sizes_are_refused() {
         (48, &u64::MAX.to_le_bytes(), "bytes long, but"),
     ] {
         forged(&session, &path, at, bytes);
-        let message = refusal(&path);
+        let message = error_message(&path);
         assert!(message.contains(expected) && message.contains("a.session"), "{message}");
     }
     let text = writer();
@@ -142,12 +142,12 @@ fn other_versions_and_impossible_sizes_are_refused() {
     let sum = Checksum::of(&file[start..start + len]).to_le_bytes();
     file[HEADER + 8..start].copy_from_slice(&sum);
     fs::write(&path, file).expect("writable");
-    assert!(refusal(&path).contains(&format!("this is {text}")), "{}", refusal(&path));
+    assert!(error_message(&path).contains(&format!("this is {text}")), "{}", error_message(&path));
 }
 
 #[test]
-fn what_is_no_file_is_refused() {
-    let folder = Folder::new("none");
+fn paths_without_a_regular_file_are_errors() {
+    let folder = TempFolder::new("none");
     for (path, code) in [
         (folder.file("missing"), Code::NotFound),
         (folder.0.clone(), Code::InvalidRequest),
@@ -158,8 +158,8 @@ fn what_is_no_file_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_written_leaves_the_old_file() {
-    let folder = Folder::new("unwritable");
+fn failed_write_leaves_existing_entries_unchanged() {
+    let folder = TempFolder::new("unwritable");
     let [session, _] = sessions();
     let missing = folder.file("missing/a.session");
     assert!(session.write(&missing).is_err());
@@ -176,8 +176,8 @@ fn what_cannot_be_written_leaves_the_old_file() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_stays_and_what_it_leads_to_is_replaced() {
-    let folder = Folder::new("link");
+fn writing_to_a_symlink_replaces_its_target() {
+    let folder = TempFolder::new("link");
     let (real, link) = (folder.file("real"), folder.file("link"));
     fs::write(&real, b"old").expect("writable");
     std::os::unix::fs::symlink(&real, &link).expect("links can be made");
@@ -188,7 +188,7 @@ fn a_link_stays_and_what_it_leads_to_is_replaced() {
 }
 
 #[test]
-fn noise_goes_on_where_it_stopped() {
+fn rng_counter_continues_after_a_restore() {
     for (len, position) in [(10, 0), (41, 31), (5, 300)] {
         let origin = SeedOrigin::new(7, len, position);
         assert_eq!(origin.position(len), position);

@@ -1,15 +1,15 @@
-//! The same once more, as plainly as possible: what the tests compare with.
+//! A naive implementation with maps, for the tests to compare with.
 
 use std::collections::BTreeMap;
 
 use super::{Cache, LONGEST, Sizes};
 
-/// Counts without a limit, in maps.
+/// Counts without a limit.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Naive(pub BTreeMap<Vec<i32>, BTreeMap<i32, u64>>);
 
 impl Naive {
-    /// `common_ngram_cache_update`, word for word.
+    /// A direct translation of `common_ngram_cache_update`.
     pub fn update(&mut self, history: &[i32], appended: usize, min: usize, max: usize) {
         for size in min..=max {
             let start = (history.len() as i64 - appended as i64).max(size as i64) as usize;
@@ -28,7 +28,7 @@ impl Naive {
         }
     }
 
-    /// The file, as the format says.
+    /// The bytes of the file, by the format's definition.
     pub fn bytes(&self) -> Vec<u8> {
         let mut numbers = Vec::new();
         for (ngram, part) in &self.0 {
@@ -39,7 +39,7 @@ impl Naive {
         numbers.into_iter().flat_map(i32::to_le_bytes).collect()
     }
 
-    /// Everything that a cache says about every n-gram must be what this knows.
+    /// Asserts that a cache has exactly these counts.
     pub fn check(&self, cache: &Cache) {
         assert_eq!(cache.len(), self.0.len());
         for (ngram, counts) in &self.0 {
@@ -55,7 +55,7 @@ impl Naive {
     }
 }
 
-/// `common_ngram_cache_draft`, word for word, where equal scores are won by the lowest token.
+/// A direct translation of `common_ngram_cache_draft`, with the lowest token winning among equal scores.
 pub fn draft(history: &[i32], n: usize, sizes: (usize, usize), levels: [&Naive; 3]) -> Vec<i32> {
     let [context, dynamic, static_cache] = levels;
     let mut text = history.to_vec();
@@ -66,19 +66,19 @@ pub fn draft(history: &[i32], n: usize, sizes: (usize, usize), levels: [&Naive; 
             (0..=sizes.1 - sizes.0).rev().find_map(|i| {
                 let size = sizes.0 + i;
                 let part = cache.0.get(text.get(text.len().checked_sub(size)?..)?)?;
-                favourite(part, weights, seen[i], percent[i])
+                choose(part, weights, seen[i], percent[i])
             })
         };
         let next = from(context, [2, 2, 1, 1], [66, 50, 50, 50])
             .or_else(|| from(dynamic, [4, 3, 2, 2], [75, 66, 66, 66]))
-            .or_else(|| favourite(weights, &none, 2, 50));
+            .or_else(|| choose(weights, &none, 2, 50));
         let Some(next) = next else { break };
         text.push(next);
     }
     text.split_off(history.len())
 }
 
-fn favourite(part: &BTreeMap<i32, u64>, weights: &BTreeMap<i32, u64>, seen: u64, percent: u64) -> Option<i32> {
+fn choose(part: &BTreeMap<i32, u64>, weights: &BTreeMap<i32, u64>, seen: u64, percent: u64) -> Option<i32> {
     let mut best = (None, 0, 0);
     for (token, count) in part {
         let score = count * weights.get(token).map_or(1, |weight| 100 * weight);
@@ -90,8 +90,8 @@ fn favourite(part: &BTreeMap<i32, u64>, weights: &BTreeMap<i32, u64>, seen: u64,
     best.0.filter(|_| sum >= seen && 100 * best.1 >= percent * sum)
 }
 
-/// A cache of the text that was updated with pieces of it, and the naive one.
-pub fn both(text: &[i32], pieces: &[usize], sizes: (usize, usize)) -> (Cache, Naive) {
+/// A cache updated with pieces of `text`, and the naive counts of the whole.
+pub fn cache_and_naive(text: &[i32], pieces: &[usize], sizes: (usize, usize)) -> (Cache, Naive) {
     let (mut cache, mut naive) = (Cache::new(), Naive::default());
     let mut end = 0;
     for piece in pieces.iter().copied().chain([text.len()]) {
@@ -103,19 +103,19 @@ pub fn both(text: &[i32], pieces: &[usize], sizes: (usize, usize)) -> (Cache, Na
     (cache, naive)
 }
 
-/// A folder of a test, which ends with it.
-pub struct Folder(pub std::path::PathBuf);
+/// A temporary folder, removed when the value is dropped.
+pub struct TempFolder(pub std::path::PathBuf);
 
-impl Folder {
-    pub fn new() -> Folder {
+impl TempFolder {
+    pub fn new() -> TempFolder {
         static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("foredraft-ngram-{}-{number}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
-        Folder(path)
+        TempFolder(path)
     }
 
-    /// The names of what is in it.
+    /// The names of its entries.
     pub fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).unwrap();
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -124,7 +124,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }

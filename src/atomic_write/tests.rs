@@ -3,12 +3,12 @@ use std::io::{self, Write};
 
 use super::{open, write};
 use crate::error::Code;
-use crate::ngram::naive::Folder;
+use crate::ngram::naive::TempFolder;
 
-/// Whatever goes wrong while it is written, the old file stays and nothing else does.
+/// After a failed write the old file is unchanged and no temporary file is left.
 #[test]
-fn all_or_nothing() {
-    let folder = Folder::new();
+fn failed_write_leaves_the_old_file() {
+    let folder = TempFolder::new();
     let path = folder.0.join("file");
     for before in [None, Some("before")] {
         if let Some(before) = before {
@@ -29,13 +29,13 @@ fn all_or_nothing() {
     assert_eq!(folder.names(), ["file"]);
 }
 
-/// A process that was killed leaves what it wrote, and another one may have its number.
+/// A killed process leaves its temporary file, and another process may get its id.
 #[test]
-fn what_a_killed_process_left_is_in_nobodys_way() {
-    let folder = Folder::new();
+fn leftover_temporary_files_are_skipped() {
+    let folder = TempFolder::new();
     let path = folder.0.join("file");
-    // The names of the next writers, of which other tests may take some.
-    let next = |path: &std::path::Path| super::beside(path).unwrap();
+    // The temporary names of the next writers; other tests may use some of them.
+    let next = |path: &std::path::Path| super::temporary_path(path).unwrap();
     let number: u64 = next(&path).to_string_lossy().rsplit(['-', '.']).nth(1).unwrap().parse().unwrap();
     for number in number + 1..number + 200 {
         fs::write(folder.0.join(format!(".file.{}-{number}.part", std::process::id())), "left").unwrap();
@@ -45,10 +45,10 @@ fn what_a_killed_process_left_is_in_nobodys_way() {
     assert_eq!(folder.names().len(), 200);
 }
 
-/// While one writes, another may: each has its own file, and the last one's stays.
+/// Concurrent writers have their own temporary files; the last rename wins.
 #[test]
-fn writers_do_not_meet() {
-    let folder = Folder::new();
+fn concurrent_writers_do_not_interfere() {
+    let folder = TempFolder::new();
     let path = folder.0.join("file");
     write(&path, |outer| {
         outer.write_all(b"out")?;
@@ -62,12 +62,12 @@ fn writers_do_not_meet() {
 }
 
 #[test]
-fn places_that_take_no_file() {
-    let folder = Folder::new();
+fn invalid_paths_are_errors() {
+    let folder = TempFolder::new();
     let path = |name: &str| folder.0.join(name);
     fs::write(path("file"), "").unwrap();
     let long = "n".repeat(300);
-    for (place, code) in [
+    for (destination, code) in [
         (folder.0.clone(), Code::InvalidRequest),
         (path("none/file"), Code::NotFound),
         (path("file/file"), Code::InvalidRequest),
@@ -76,9 +76,9 @@ fn places_that_take_no_file() {
         ("".into(), Code::InvalidRequest),
         ("..".into(), Code::InvalidRequest),
     ] {
-        let error = write(&place, |_| Ok(())).expect_err("no place for a file");
+        let error = write(&destination, |_| Ok(())).expect_err("not a valid path for a file");
         assert_eq!(error.code(), code, "{error}");
-        assert!(error.message().starts_with(&format!("{}: ", place.display())), "{error}");
+        assert!(error.message().starts_with(&format!("{}: ", destination.display())), "{error}");
     }
     assert_eq!(folder.names(), ["file"]);
     // The longest name that file systems allow.
@@ -89,10 +89,10 @@ fn places_that_take_no_file() {
 
 #[cfg(unix)]
 #[test]
-fn links_and_permissions_stay() {
+fn symlinks_and_permissions_are_kept() {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let (file, link) = (folder.0.join("file"), folder.0.join("link"));
     fs::write(&file, "before").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
@@ -101,7 +101,7 @@ fn links_and_permissions_stay() {
     assert_eq!(fs::read_to_string(&file).unwrap(), "after");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-    // What is no file is neither read nor replaced.
+    // A device is neither read nor replaced.
     let device = std::path::Path::new("/dev/null");
     for result in [write(device, |_| Ok(())), open(device).map(drop)] {
         assert!(result.expect_err("a device").message().contains("/dev/null: is not a regular file"));

@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 
-use super::super::naive::{Naive, both};
-use super::super::{Cache, Count, Sizes, Statistics};
+use super::super::naive::{Naive, cache_and_naive};
+use super::super::{Cache, CacheStatistics, Sizes, TokenCount};
 
-/// A text over few tokens, in which everything comes again and again.
+/// Few different tokens, so that n-grams repeat often.
 fn text() -> impl Strategy<Value = Vec<i32>> {
     prop::collection::vec(0..6_i32, 0..200)
 }
@@ -13,19 +13,19 @@ fn sizes() -> impl Strategy<Value = (usize, usize)> {
 }
 
 proptest! {
-    /// However a text comes, the n-grams are those of the whole.
+    /// The counts do not depend on how the input is split.
     #[test]
-    fn pieces_make_the_whole(text in text(), pieces in prop::collection::vec(0..9_usize, 0..60), sizes in sizes()) {
-        let (cache, naive) = both(&text, &pieces, sizes);
+    fn updates_in_pieces_equal_one_update(text in text(), pieces in prop::collection::vec(0..9_usize, 0..60), sizes in sizes()) {
+        let (cache, naive) = cache_and_naive(&text, &pieces, sizes);
         naive.check(&cache);
-        let (whole, _) = both(&text, &[], sizes);
+        let (whole, _) = cache_and_naive(&text, &[], sizes);
         naive.check(&whole);
     }
 
-    /// Merging is updating with both.
+    /// A merged cache equals a cache updated with both inputs.
     #[test]
-    fn merging_adds(a in text(), b in text(), sizes in sizes()) {
-        let ((mut cache, mut naive), (other, naive_other)) = (both(&a, &[], sizes), both(&b, &[], sizes));
+    fn merge_adds_counts(a in text(), b in text(), sizes in sizes()) {
+        let ((mut cache, mut naive), (other, naive_other)) = (cache_and_naive(&a, &[], sizes), cache_and_naive(&b, &[], sizes));
         cache.merge(&other);
         naive.merge(&naive_other);
         naive.check(&cache);
@@ -34,28 +34,28 @@ proptest! {
         naive.check(&cache);
     }
 
-    /// A cleared cache is as a new one.
+    /// A cleared cache behaves like a new one.
     #[test]
-    fn clearing_forgets(a in text(), b in text()) {
-        let (mut cache, _) = both(&a, &[], (1, 4));
+    fn clear_removes_everything(a in text(), b in text()) {
+        let (mut cache, _) = cache_and_naive(&a, &[], (1, 4));
         cache.clear();
         Naive::default().check(&cache);
         cache.update(&b, b.len(), Sizes::ALL);
-        both(&b, &[], (1, 4)).1.check(&cache);
+        cache_and_naive(&b, &[], (1, 4)).1.check(&cache);
     }
 
-    /// Many tokens after few n-grams: lists that grow, move and leave blocks for others.
+    /// Many tokens after few n-grams: lists grow, move and reuse free blocks.
     #[test]
-    fn long_lists(tokens in prop::collection::vec((0..3_i32, 0..400_i32), 0..2000)) {
+    fn long_lists_are_counted_correctly(tokens in prop::collection::vec((0..3_i32, 0..400_i32), 0..2000)) {
         let text: Vec<i32> = tokens.into_iter().flat_map(|(a, b)| [a, 1000 + b]).collect();
-        let (cache, naive) = both(&text, &[7, 100], (1, 2));
+        let (cache, naive) = cache_and_naive(&text, &[7, 100], (1, 2));
         naive.check(&cache);
     }
 }
 
 #[test]
-fn updates_are_those_of_llama_cpp() {
-    // Text, how much of it is new, sizes, and each n-gram with what follows.
+fn updates_match_llama_cpp() {
+    // Tokens, number of new ones, sizes, and each n-gram with its counts.
     type Expected<'a> = &'a [(&'a [i32], &'a [(i32, u32)])];
     type Case<'a> = (&'a [i32], usize, (usize, usize), Expected<'a>);
     let cases: [Case; 8] = [
@@ -81,8 +81,8 @@ fn updates_are_those_of_llama_cpp() {
 }
 
 #[test]
-fn what_is_no_ngram_is_not_found() {
-    let (cache, _) = both(&[1, 2, 3, 4, 5, 6], &[], (1, 4));
+fn invalid_ngrams_are_not_found() {
+    let (cache, _) = cache_and_naive(&[1, 2, 3, 4, 5, 6], &[], (1, 4));
     for ngram in [&[][..], &[-1], &[1, -1], &[-1, 1], &[1, 2, 3, 4, 5], &[6], &[2, 1], &[i32::MIN]] {
         assert!(cache.get(ngram).is_none(), "{ngram:?}");
     }
@@ -90,10 +90,10 @@ fn what_is_no_ngram_is_not_found() {
 }
 
 #[test]
-fn among_equals_the_lowest_is_the_best() {
+fn best_is_the_lowest_token_among_equals() {
     let best = |after: &[i32]| {
         let text: Vec<i32> = after.iter().flat_map(|token| [0, *token]).collect();
-        let (cache, _) = both(&text, &[], (1, 1));
+        let (cache, _) = cache_and_naive(&text, &[], (1, 1));
         cache.get(&[0]).unwrap().best.token
     };
     for (after, expected) in [
@@ -108,7 +108,7 @@ fn among_equals_the_lowest_is_the_best() {
     }
 }
 
-/// The n-gram 7, followed by token 1 with that count and by token 2 five times.
+/// The n-gram 7 with `count` for token 1 and 5 for token 2.
 fn counted(count: i32) -> Cache {
     let numbers = [7, -1, -1, -1, 2, 1, count, 2, 5];
     let bytes: Vec<u8> = numbers.into_iter().flat_map(i32::to_le_bytes).collect();
@@ -116,7 +116,7 @@ fn counted(count: i32) -> Cache {
 }
 
 #[test]
-fn counts_end_where_files_end() {
+fn counts_saturate_at_the_files_limit() {
     let mut cache = counted(i32::MAX - 1);
     for expected in [i32::MAX - 1, i32::MAX, i32::MAX] {
         let part = cache.get(&[7]).unwrap();
@@ -126,7 +126,7 @@ fn counts_end_where_files_end() {
     }
     cache.merge(&counted(i32::MAX));
     assert_eq!(cache.get(&[7]).unwrap().count(1), i32::MAX as u32);
-    // Three such counts are more than a total can be.
+    // The sum of three such counts exceeds the total's limit.
     let mut numbers = vec![7, -1, -1, -1, 3];
     (1..=3).for_each(|token| numbers.extend([token, i32::MAX]));
     let bytes: Vec<u8> = numbers.into_iter().flat_map(i32::to_le_bytes).collect();
@@ -137,9 +137,9 @@ fn counts_end_where_files_end() {
     assert_eq!(cache.statistics().observations, 3 * (i32::MAX as u64) + 1);
 }
 
-/// Lists of many tokens that the other cache does not have are joined in one pass: this would take minutes otherwise.
+/// New tokens are merged in one pass; one by one this would take minutes.
 #[test]
-fn many_new_tokens_are_merged_at_once() {
+fn many_new_tokens_are_merged_in_one_pass() {
     const N: i32 = 400_000;
     let counted = |start: i32| {
         let mut cache = Cache::new();
@@ -153,7 +153,8 @@ fn many_new_tokens_are_merged_at_once() {
     cache.merge(&odd);
     cache.merge(&odd);
     let part = cache.get(&[7]).unwrap();
-    let expected = |token: i32| Count { token, count: (1 + token % 7) as u32 * if token % 2 == 0 { 1 } else { 2 } };
+    let expected =
+        |token: i32| TokenCount { token, count: (1 + token % 7) as u32 * if token % 2 == 0 { 1 } else { 2 } };
     let best = (0..N).map(expected).reduce(|best, next| if next.beats(best) { next } else { best }).unwrap();
     assert_eq!(part.best, best);
     assert!(part.counts().eq((0..N).map(expected)));
@@ -161,13 +162,13 @@ fn many_new_tokens_are_merged_at_once() {
 }
 
 #[test]
-fn statistics_count_everything() {
+fn statistics_match_the_contents() {
     let text = [1, 2, 3, 1, 2, 4, 1, 2, 3];
-    let (cache, naive) = both(&text, &[], (1, 3));
+    let (cache, naive) = cache_and_naive(&text, &[], (1, 3));
     let of = |size: usize| naive.0.keys().filter(|ngram| ngram.len() == size).count();
     assert_eq!(
         cache.statistics(),
-        Statistics {
+        CacheStatistics {
             ngrams: [of(1), of(2), of(3), 0],
             continuations: naive.0.values().map(|part| part.len()).sum(),
             observations: 8 + 7 + 6,
@@ -176,13 +177,13 @@ fn statistics_count_everything() {
             file_bytes: naive.bytes().len() as u64,
         }
     );
-    assert_eq!(Cache::new().statistics(), Statistics::default());
+    assert_eq!(Cache::new().statistics(), CacheStatistics::default());
 }
 
-/// In a map of maps (GNU's, 64 bits), an n-gram with one token takes two nodes of 96 and 32 bytes, 104 for the smallest
-/// array of buckets, 8 in the large one: 240.
+/// In a map of maps (libstdc++, 64 bits), an n-gram with one token takes two nodes of 96 and 32 bytes, 104 for the smallest
+/// bucket array and 8 in the large one: 240.
 #[test]
-fn memory_is_a_fifth_of_a_map_of_maps() {
+fn memory_is_at_most_a_fifth_of_a_map_of_maps() {
     let mut cache = Cache::new();
     for i in 0..300_000 {
         cache.update(&[i, 0, 1], 1, Sizes::STATIC);
@@ -192,7 +193,7 @@ fn memory_is_a_fifth_of_a_map_of_maps() {
 }
 
 #[test]
-fn sizes_are_checked() {
+fn invalid_sizes_are_errors() {
     for (min, max, valid) in [(1, 1, true), (1, 4, true), (4, 4, true), (0, 2, false), (3, 2, false), (1, 5, false)] {
         assert_eq!(Sizes::new(min, max).is_ok(), valid, "{min} {max}");
     }

@@ -2,16 +2,16 @@ use std::ops::ControlFlow;
 
 use proptest::prelude::*;
 
-use super::super::naive::{Naive, both, draft};
+use super::super::naive::{Naive, cache_and_naive, draft};
 use super::super::{Cache, Sizes, create, merge};
-use super::{Tally, lookup_stats};
+use super::{Acceptance, lookup_stats};
 use crate::error::Code;
 
-fn go_on(_: f32) -> ControlFlow<()> {
+fn continue_(_: f32) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// The loop of `llama-lookup-stats`, word for word: (n_predict, n_drafted, n_accept).
+/// A direct translation of the loop of `llama-lookup-stats`: (n_predict, n_drafted, n_accept).
 fn naive_stats(input: &[i32], n_draft: usize, n_ctx: usize, dynamic: &mut Naive, static_cache: &Naive) -> [usize; 3] {
     let (mut n_drafted, mut n_accept) = (0, 0);
     let mut i_start = 0;
@@ -43,84 +43,87 @@ fn naive_stats(input: &[i32], n_draft: usize, n_ctx: usize, dynamic: &mut Naive,
 
 proptest! {
     #[test]
-    fn numbers_are_those_of_llama_lookup_stats(
+    fn statistics_match_llama_lookup_stats(
         text in prop::collection::vec(0..5_i32, 0..200), before in prop::collection::vec(0..5_i32, 0..200),
         corpus in prop::collection::vec(0..5_i32, 0..200), n_draft in 0..9_usize, n_ctx in 1..80_usize,
     ) {
-        let (mut dynamic, mut naive_dynamic) = both(&before, &[], (1, 4));
-        let (static_cache, naive_static) = both(&corpus, &[], (2, 2));
-        let stats = lookup_stats(&text, n_draft, n_ctx, &mut dynamic, &static_cache, &mut go_on).unwrap();
+        let (mut dynamic, mut naive_dynamic) = cache_and_naive(&before, &[], (1, 4));
+        let (static_cache, naive_static) = cache_and_naive(&corpus, &[], (2, 2));
+        let stats = lookup_stats(&text, n_draft, n_ctx, &mut dynamic, &static_cache, &mut continue_).unwrap();
         let expected = naive_stats(&text, n_draft, n_ctx, &mut naive_dynamic, &naive_static);
         let all = stats.all();
         prop_assert_eq!([stats.n_predict, all.drafted, all.accepted], expected);
         naive_dynamic.check(&dynamic);
-        // The tables are the same tokens once more, except for what is drafted beyond positions of a context.
+        // The tables have the same tokens, except those drafted beyond the last position of a chunk.
         if n_draft <= n_ctx {
-            let sizes: Tally = stats.by_size.iter().chain([&stats.static_cache]).flatten().copied().sum();
+            let sizes: Acceptance = stats.by_size.iter().chain([&stats.static_cache]).flatten().copied().sum();
             prop_assert_eq!(sizes, all);
         }
-        for tallies in stats.by_size.iter().chain([&stats.static_cache]) {
-            prop_assert!(tallies.iter().all(|tally| tally.accepted <= tally.drafted));
+        for counts in stats.by_size.iter().chain([&stats.static_cache]) {
+            prop_assert!(counts.iter().all(|count| count.accepted <= count.drafted));
         }
     }
 
-    /// A file of a text in steps is that of the text.
+    /// Creating in steps gives the same file as one update.
     #[test]
-    fn creating_is_updating(text in prop::collection::vec(0..9_i32, 0..100)) {
-        let cache = create(&text, Sizes::STATIC, &mut go_on).unwrap();
-        both(&text, &[], (2, 2)).1.check(&cache);
+    fn create_equals_update(text in prop::collection::vec(0..9_i32, 0..100)) {
+        let cache = create(&text, Sizes::STATIC, &mut continue_).unwrap();
+        cache_and_naive(&text, &[], (2, 2)).1.check(&cache);
     }
 }
 
 /// 1 2 3 4 three times: 1-grams and 2-grams need two cases, 3-grams and 4-grams one.
 #[test]
-fn a_text_by_hand() {
+fn small_example_worked_out_by_hand() {
     let text = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1];
     let empty = Cache::new();
-    let stats = lookup_stats(&text, 2, 12, &mut Cache::new(), &empty, &mut go_on).unwrap();
-    // After the second 1 2 3, that 3-gram was followed by 4, and then 1 2 3 4 by 1: both right. 2 is sampled. Of the last
-    // two tokens, 3 is known after 3 4 1 2, and 4 after 4 1 2 3.
-    let tally = |drafted, accepted| Tally { drafted, accepted };
-    assert_eq!(stats.all(), tally(4, 4));
-    assert_eq!(stats.by_size[2], [tally(1, 1), tally(0, 0)]);
-    assert_eq!(stats.by_size[3], [tally(1, 1), tally(2, 2)]);
-    assert_eq!(stats.by_level[0], tally(4, 4));
+    let stats = lookup_stats(&text, 2, 12, &mut Cache::new(), &empty, &mut continue_).unwrap();
+    // After the second 1 2 3, that 3-gram predicts 4, and then 1 2 3 4 predicts 1: both correct. 2 is sampled. Of the last
+    // two tokens, 3 is predicted after 3 4 1 2, and 4 after 4 1 2 3.
+    let count = |drafted, accepted| Acceptance { drafted, accepted };
+    assert_eq!(stats.all(), count(4, 4));
+    assert_eq!(stats.by_size[2], [count(1, 1), count(0, 0)]);
+    assert_eq!(stats.by_size[3], [count(1, 1), count(2, 2)]);
+    assert_eq!(stats.by_level[0], count(4, 4));
     assert_eq!(stats.n_predict, 12);
-    assert_eq!(tally(4, 3).rate(), Some(0.75));
-    assert_eq!(tally(0, 0).rate(), None);
+    assert_eq!(count(4, 3).rate(), Some(0.75));
+    assert_eq!(count(0, 0).rate(), None);
 }
 
 #[test]
-fn a_chunk_of_a_large_text_is_long() {
+fn create_counts_long_inputs_in_bulk() {
     let text: Vec<i32> = (0..100_000).map(|i| i * 7919 % 1009).collect();
-    let whole = create(&text, Sizes::ALL, &mut go_on).unwrap();
+    let whole = create(&text, Sizes::ALL, &mut continue_).unwrap();
     let mut once = Cache::new();
     once.update(&text, text.len(), Sizes::ALL);
     assert_eq!(whole.statistics().observations, once.statistics().observations);
 }
 
 #[test]
-fn long_work_says_how_far_it_is_and_stops() {
+fn long_operations_report_progress_and_can_be_cancelled() {
     let text: Vec<i32> = (0..100_000).map(|i| i % 1000).collect();
-    let folder = super::super::naive::Folder::new();
+    let folder = super::super::naive::TempFolder::new();
     let files: Vec<_> = (0..3).map(|i| folder.0.join(i.to_string())).collect();
-    files.iter().for_each(|file| both(&[1, 2, 3], &[], (2, 2)).0.save(file).unwrap());
-    type Work<'a> = &'a dyn Fn(&mut super::Progress) -> crate::error::Result<()>;
+    files.iter().for_each(|file| cache_and_naive(&[1, 2, 3], &[], (2, 2)).0.save(file).unwrap());
+    type Work<'a> = &'a dyn Fn(&mut super::WorkProgress) -> crate::error::Result<()>;
     let works: [Work; 3] = [
         &|progress| create(&text, Sizes::ALL, progress).map(drop),
         &|progress| lookup_stats(&text, 4, 30_000, &mut Cache::new(), &Cache::new(), progress).map(drop),
         &|progress| merge(&files, None, progress).map(drop),
     ];
     for work in works {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         work(&mut |done| {
-            told.push(done);
+            reported.push(done);
             ControlFlow::Continue(())
         })
         .unwrap();
-        assert!(told.len() >= 3 && told.is_sorted() && told.iter().all(|done| (0.0..=1.0).contains(done)), "{told:?}");
-        assert_eq!(told.last(), Some(&1.0));
-        for stop in 1..told.len() {
+        assert!(
+            reported.len() >= 3 && reported.is_sorted() && reported.iter().all(|done| (0.0..=1.0).contains(done)),
+            "{reported:?}"
+        );
+        assert_eq!(reported.last(), Some(&1.0));
+        for stop in 1..reported.len() {
             let mut calls = 0;
             let result = work(&mut |_| {
                 calls += 1;
@@ -132,21 +135,27 @@ fn long_work_says_how_far_it_is_and_stops() {
 }
 
 #[test]
-fn merged_files_are_the_sum() {
-    let folder = super::super::naive::Folder::new();
+fn merge_adds_the_counts_of_files() {
+    let folder = super::super::naive::TempFolder::new();
     let mut sum = Naive::default();
     let mut files = Vec::new();
     for (i, text) in [&[1, 2, 3, 1, 2][..], &[2, 3, 1, 2, 4], &[7, 7, 7]].into_iter().enumerate() {
-        let (cache, naive) = both(text, &[], (1, 4));
+        let (cache, naive) = cache_and_naive(text, &[], (1, 4));
         files.push(folder.0.join(i.to_string()));
         cache.save(&files[i]).unwrap();
         sum.merge(&naive);
-        sum.check(&merge(&files, None, &mut go_on).unwrap());
+        sum.check(&merge(&files, None, &mut continue_).unwrap());
     }
-    assert!(merge::<&str>(&[], None, &mut go_on).unwrap().is_empty());
+    assert!(merge::<&str>(&[], None, &mut continue_).unwrap().is_empty());
     files.push(folder.0.join("none"));
-    assert_eq!(merge(&files, None, &mut go_on).err().expect("a file is missing").code(), Code::NotFound);
-    assert!(merge(&files[..3], Some(7), &mut go_on).err().expect("7 is too much").message().contains("token 7"));
-    let cause = lookup_stats(&[1, 2], 1, 0, &mut Cache::new(), &Cache::new(), &mut go_on).expect_err("n_ctx is 0");
+    assert_eq!(merge(&files, None, &mut continue_).err().expect("a file is missing").code(), Code::NotFound);
+    assert!(
+        merge(&files[..3], Some(7), &mut continue_)
+            .err()
+            .expect("token 7 is outside the vocabulary")
+            .message()
+            .contains("token 7")
+    );
+    let cause = lookup_stats(&[1, 2], 1, 0, &mut Cache::new(), &Cache::new(), &mut continue_).expect_err("n_ctx is 0");
     assert_eq!(cause.code(), Code::InvalidRequest);
 }
