@@ -23,19 +23,19 @@ static HOST: LazyLock<Mutex<Host>> = LazyLock::new(|| {
     Mutex::new(host)
 });
 
-fn alone() -> MutexGuard<'static, Host> {
+fn host() -> MutexGuard<'static, Host> {
     HOST.lock().unwrap_or_else(PoisonError::into_inner) // poisoned if another test failed, which does not matter here
 }
 
 /// A program's output.
 fn printed(command: &mut Command, input: &str) -> String {
-    let _alone = alone();
+    let _guard = host();
     run(command, input)
 }
 
 /// A request's output without speculation.
 fn plain(request: &Value) -> String {
-    let response = alone().call("get_completion", request).expect("an answer");
+    let response = host().call("get_completion", request).expect("an answer");
     let text = response["content"].as_str().expect("content").to_owned();
     assert!(!text.is_empty(), "{response}");
     text
