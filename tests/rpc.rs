@@ -71,7 +71,7 @@ fn content(answer: &Value) -> String {
 }
 
 fn refused(system: &System, init: &Value) -> String {
-    let error = system.init(init.to_string().as_bytes()).expect_err("no such server");
+    let error = system.init(init.to_string().as_bytes()).expect_err("no server answers");
     error.message().to_owned()
 }
 

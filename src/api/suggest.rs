@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances() {
+    fn edit_distances_are_computed() {
         let check = |a: &str, b: &str, expected: usize| {
             let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
             assert_eq!(distance(&a, &b), expected, "{a:?} {b:?}");
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn suggestions() {
+    fn nearest_key_is_suggested() {
         let known = ["temperature", "top_k", "top_p", "n_predict", "min_p", "stop", "seed", "n_ctx", "-m", "-md"];
         let check = |word: &str, expected: Option<&str>| assert_eq!(nearest(word, known), expected, "{word}");
         check("temprature", Some("temperature"));

@@ -130,7 +130,7 @@ mod tests {
     use super::scale;
 
     #[test]
-    fn embeddings_are_scaled_as_llama_server_does() {
+    fn embeddings_are_normalized_as_in_llama_server() {
         for (normalize, expected) in [
             (-1, [3.0, -4.0]),
             (0, [24570.0, -32760.0]),

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn text_before_a_stop_string() {
+    fn text_before_a_stop_string_is_sent() {
         type Case<'a> = (&'a [&'a str], &'a [&'a [u8]], &'a str, Option<&'a str>);
         let cases: &[Case] = &[
             (&[], &[b"Once", b" upon"], "Once upon", None),
@@ -181,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_held_back_without_need() {
+    fn text_is_withheld_only_for_a_possible_stop_string() {
         assert_eq!(run(&["END"], &[b"a", b"E", b"N", b"x"], &[]).0, ["a", "", "", "ENx", ""]);
         assert_eq!(run(&[], &[b"\xC3", b"\xA9"], &[]).0, ["", "é", ""]);
     }
 
     #[test]
-    fn an_unfinished_character_is_noticed() {
+    fn unfinished_character_is_detected() {
         for (bytes, inside) in [
             (&b"abc"[..], false),
             (b"\xC3", true),
@@ -207,7 +207,7 @@ mod tests {
         /// Whatever the tokens' borders and the rhythm of taking, the text is the part before the first stop string
         /// to be completed, and no part of it is sent.
         #[test]
-        fn the_rhythm_does_not_matter(
+        fn stop_strings_work_for_any_token_borders_and_polls(
             text in "[abé\u{1F600}]{0,24}",
             stops in prop::collection::vec("[abé\u{1F600}]{1,4}", 0..4),
             cuts in prop::collection::vec(0_usize..64, 0..12),

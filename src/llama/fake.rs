@@ -1,10 +1,10 @@
 //! A fake backend that replaces llama.cpp behind a [`Context`], for tests of the layers above.
 //!
 //! It keeps cells like llama.cpp's KV cache, and panics where llama.cpp would refuse a batch or compute nonsense: missing or
-//! duplicate positions of a sequence, sequences that share a token but not what precedes it, a state that is read before moved
-//! keys are rotated. Its logits ([`FakeModel`]) are a pure function of the tokens that a token sees, in order, so a stale, missing,
-//! duplicate or misplaced cell changes the output. Its decodes can be made to fail ([`Fault`]). They take time on a clock that
-//! nothing else advances ([`clock`]), so that a run can be repeated exactly.
+//! duplicate positions of a sequence, sequences that share a token but not what precedes it, a state that is read before
+//! moved keys are rotated. Its logits ([`FakeModel`]) are a pure function of the tokens that a token sees, in order, so a
+//! stale, missing, duplicate or misplaced cell changes the output. Its decodes can be made to fail ([`Fault`]). They take
+//! time on a clock that nothing else advances ([`clock`]), so that a run can be repeated exactly.
 
 mod checks;
 mod model;

@@ -140,10 +140,10 @@ fn first_difference_points_at_the_differing_token() {
         let tokens = |answer: &Value| -> Vec<u64> {
             answer["tokens"].as_array().expect("tokens").iter().map(|token| token.as_u64().expect("an id")).collect()
         };
-        let (said, expected) = (tokens(&answer), tokens(&plain));
-        let index = said.iter().zip(&expected).position(|(a, b)| a != b);
+        let (generated, expected) = (tokens(&answer), tokens(&plain));
+        let index = generated.iter().zip(&expected).position(|(a, b)| a != b);
         let Some(index) = index else {
-            let shorter = (said.len() != expected.len()).then(|| said.len().min(expected.len()));
+            let shorter = (generated.len() != expected.len()).then(|| generated.len().min(expected.len()));
             assert_eq!(answer["speculative"]["first_difference"], json!(shorter), "{answer}");
             continue;
         };
@@ -156,7 +156,7 @@ fn first_difference_points_at_the_differing_token() {
             let row = top.iter().find(|row| row["id"] == token).expect("all tokens are listed");
             row["logprob"].as_f64().expect("a number")
         };
-        let gap = logprob(expected[index]) - logprob(said[index]);
+        let gap = logprob(expected[index]) - logprob(generated[index]);
         assert!((found[1].1.as_f64().expect("a number") - gap).abs() < 1e-3, "{found:?} {gap}");
     }
     assert!(differed > 3, "{differed}");

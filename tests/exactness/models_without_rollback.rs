@@ -46,11 +46,11 @@ fn prompt_reuse_does_not_change_output() {
         assert_ne!(answer["tokens"], other["tokens"], "{kind}: the output must depend on the prompt's last token");
         let other = cold(&system, &[&base[..447], &[777], &base[448..]].concat());
         assert_ne!(answer["tokens"], other["tokens"], "{kind}: and on the tokens before it");
-        let said: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
+        let generated: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
         let prompts: [(&str, Vec<usize>, usize); 6] = [
             ("the same prompt", base.clone(), 449),
-            ("the prompt and its output, continued", [base.as_slice(), &said, &tokens(2, 30)].concat(), 480),
-            ("continued after part of the output", [base.as_slice(), &said[..9], &tokens(3, 30)].concat(), 449),
+            ("the prompt and its output, continued", [base.as_slice(), &generated, &tokens(2, 30)].concat(), 480),
+            ("continued after part of the output", [base.as_slice(), &generated[..9], &tokens(3, 30)].concat(), 449),
             ("a shared beginning", [&base[..320], &tokens(4, 40)].concat(), 200),
             ("an unrelated prompt", tokens(5, 100), 0),
             ("a prefix of the prompt", base[..140].to_vec(), 60),
@@ -164,7 +164,7 @@ fn sessions_resume_on_models_without_rollback() {
             std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.session", kind.replace(' ', "-")));
         let prompt = tokens(9, 300);
         let whole = cold(&load(&init, json!({})), &prompt);
-        let said: Vec<usize> = whole["tokens"].as_array().expect("tokens").iter().map(n).collect();
+        let generated: Vec<usize> = whole["tokens"].as_array().expect("tokens").iter().map(n).collect();
         {
             let system = load(&init, json!({}));
             let half = with(&request(&prompt), json!({"n_predict": 15, "session_save": path}));
@@ -172,12 +172,12 @@ fn sessions_resume_on_models_without_rollback() {
             assert_eq!(half["session_save"]["n_saved"], 314, "{kind}: {half}");
         }
         let system = load(&init, json!({}));
-        let rest = [prompt.as_slice(), &said[..15]].concat();
+        let rest = [prompt.as_slice(), &generated[..15]].concat();
         let rest = with(&request(&rest), json!({"n_predict": 25, "session_load": path}));
         let answer = complete(&system, Completion, &rest);
         assert_eq!(answer["timings"]["prompt_n"], 1, "{kind}: {}", answer["timings"]);
         let tokens: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
-        assert_eq!(tokens, said[15..], "{kind}");
+        assert_eq!(tokens, generated[15..], "{kind}");
         // A prompt that ends before the session does, which a recurrent state cannot be rolled back to.
         let shorter = cold(&system, &prompt[..150]);
         system

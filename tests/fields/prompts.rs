@@ -337,10 +337,10 @@ fn prompt_stats_predict_prompt_reuse() {
         let request = with(&json!({"prompt": STORY, "n_predict": 4}), more.clone()).to_string();
         let answer = system.with_server(|server| server.submit(Completion, request.as_bytes())).expect("an answer");
         let updates = drain(&system, Completion, answer["id"].as_u64().expect("an id"));
-        let said = &updates.last().expect("a final response")["prompt_stats"];
-        assert_eq!(answer["prompt_stats"], *said, "{more}");
+        let reported = &updates.last().expect("a final response")["prompt_stats"];
+        assert_eq!(answer["prompt_stats"], *reported, "{more}");
         // BOS, the first token, may be cached in any slot.
-        assert_eq!(said["n_past"].as_u64() > Some(1), more == json!({}), "{more}: {said}");
+        assert_eq!(reported["n_past"].as_u64() > Some(1), more == json!({}), "{more}: {reported}");
         let free = json!({"prompt": "Other words.", "n_predict": 1, "id_slot": 1, "cache_prompt": false});
         complete(&system, Completion, &free);
     }

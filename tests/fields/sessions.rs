@@ -25,8 +25,8 @@ pub fn rows() -> Vec<Row> {
         let missing = with(&other.request, json!({"session_load": "/no/such.session"})).to_string();
         let answer =
             response.system.with_server(|server| server.complete(response.mode.endpoint(), missing.as_bytes()));
-        let said = answer.map_or_else(|error| error.message().to_owned(), |answer| answer["error"].to_string());
-        assert!(said.contains("/no/such.session"), "{said}");
+        let error = answer.map_or_else(|error| error.message().to_owned(), |answer| answer["error"].to_string());
+        assert!(error.contains("/no/such.session"), "{error}");
         std::fs::remove_file(session()).expect("the file");
     })]
 }

@@ -114,11 +114,11 @@ fn log_callback_gets_the_level_and_the_user_pointer() {
     set_log_callback(Some(collect), USER);
     lines();
     assert_eq!(init(Some(command(json!({"log_level": "debug", "no_such_key": 1})).to_string().as_bytes())), 0);
-    let said = lines();
-    assert!(said.iter().all(|(level, _, user)| (1..=4).contains(level) && *user == USER), "{said:?}");
-    let has = |level: i32, part: &str| said.iter().any(|(l, text, _)| *l == level && text.contains(part));
-    assert!(has(2, "llama_model_loader"), "llama.cpp's lines: {said:?}");
-    assert!(has(3, "no_such_key"), "the library's own lines: {said:?}");
+    let logged = lines();
+    assert!(logged.iter().all(|(level, _, user)| (1..=4).contains(level) && *user == USER), "{logged:?}");
+    let has = |level: i32, part: &str| logged.iter().any(|(l, text, _)| *l == level && text.contains(part));
+    assert!(has(2, "llama_model_loader"), "llama.cpp's lines: {logged:?}");
+    assert!(has(3, "no_such_key"), "the library's own lines: {logged:?}");
 
     // `__debug` logs the request and the answer at every level.
     deinit();
@@ -131,8 +131,8 @@ fn log_callback_gets_the_level_and_the_user_pointer() {
     assert!(debugged.contains(&request) && debugged.contains(&answer), "{debugged:?}");
 
     assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
-    let said = lines();
-    assert!(said.iter().any(|(level, text, _)| *level == 4 && text.contains("/nowhere.gguf")), "{said:?}");
+    let logged = lines();
+    assert!(logged.iter().any(|(level, text, _)| *level == 4 && text.contains("/nowhere.gguf")), "{logged:?}");
     set_log_callback(Some(drop_line), 0);
     assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
     assert_eq!(lines(), [], "a replaced callback is not called");

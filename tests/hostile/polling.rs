@@ -99,15 +99,15 @@ fn status_shows_a_request_that_has_just_started() {
     let _guard = loaded(json!({"n_ctx": 2048}));
     let prompt: Vec<u32> = (0..1900).map(|n| 300 + n * n % 700).collect();
     let id = submit("async_completion_init", &json!({"prompt": prompt, "n_predict": 1}));
-    let is_told = || {
+    let is_shown = || {
         let slot = status()["slots"][0].clone();
         slot["state"] == "prompt" && slot["request_id"] == id
     };
-    while !is_told() {
+    while !is_shown() {
         assert_eq!(
             call("async_completion_poll", &json!({"id": id}))["finished"],
             false,
-            "results are reported only at the end"
+            "the status must show the request before it finishes"
         );
     }
     last_update("async_completion", id);

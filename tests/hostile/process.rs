@@ -16,7 +16,7 @@ use crate::c_api::{
 const EXITED: i32 = 42;
 
 /// Runs one of the ignored tests below in a child process.
-fn alone(name: &str, how: &str) -> Output {
+fn run_child(name: &str, how: &str) -> Output {
     Command::new(std::env::current_exe().expect("the test binary has a path"))
         .args(["--exact", &format!("process::{name}"), "--include-ignored", "--nocapture"])
         .env("FOREDRAFT_HOSTILE_PROCESS", how)
@@ -32,7 +32,7 @@ fn host_can_exit_at_any_time() {
     let others = ["while it generates", "while it loads again", "when it is idle", "after deinit", "inside a callback"];
     let others = others.map(str::to_owned);
     for how in others.into_iter().chain(after) {
-        let child = alone("child_exits_while_the_library_is_busy", &how);
+        let child = run_child("child_exits_while_the_library_is_busy", &how);
         assert_eq!(
             child.status.code(),
             Some(EXITED),
@@ -91,7 +91,7 @@ fn child_exits_while_the_library_is_busy() {
 
 #[test]
 fn log_goes_to_stderr_without_a_callback() {
-    let child = alone("child_logs_a_failed_init", "");
+    let child = run_child("child_logs_a_failed_init", "");
     let [out, err] = [child.stdout, child.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(child.status.success(), "{out}{err}");
     assert!(err.contains("/nowhere.gguf") && !out.contains("/nowhere.gguf"), "{out}{err}");
@@ -139,7 +139,7 @@ const SMALL_STACK: usize = 128 << 10;
 /// The host's threads need no large stacks, neither for loading models nor for any request.
 #[test]
 fn functions_work_on_a_small_stack() {
-    let child = alone("child_calls_every_function_on_a_small_stack", "");
+    let child = run_child("child_calls_every_function_on_a_small_stack", "");
     let [out, err] = [child.stdout, child.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(child.status.success(), "{}: {out}{err}", child.status);
 }

@@ -23,29 +23,29 @@ static HOST: LazyLock<Mutex<Host>> = LazyLock::new(|| {
     Mutex::new(host)
 });
 
-pub fn alone() -> MutexGuard<'static, Host> {
+pub fn host() -> MutexGuard<'static, Host> {
     HOST.lock().unwrap_or_else(PoisonError::into_inner) // poisoned if another test failed, which does not matter here
 }
 
 /// A program's output.
 fn printed(command: &mut Command, input: &str) -> String {
-    let _alone = alone();
+    let _guard = host();
     run(command, input)
 }
 
 /// A request's output without speculation.
 fn plain(request: &Value) -> String {
-    let response = alone().call("get_completion", request).expect("an answer");
+    let response = host().call("get_completion", request).expect("an answer");
     let text = response["content"].as_str().expect("content").to_owned();
     assert!(!text.is_empty(), "{response}");
     text
 }
 
 /// The output of a chat program for these messages: each answer with a line feed.
-fn expected(said: &[&str]) -> String {
+fn expected(user_texts: &[&str]) -> String {
     let mut messages = Vec::new();
     let mut text = String::new();
-    for message in said {
+    for message in user_texts {
         messages.push(json!({ "role": "user", "content": message }));
         let answer = plain(&json!({ "messages": messages, "temperature": 0, "n_predict": 200 }));
         text += &format!("{answer}\n");
@@ -60,8 +60,8 @@ fn check_chat(command: impl Fn() -> Command) {
     assert_eq!(printed(&mut command(), LINES), expected(&LINES.lines().collect::<Vec<_>>()));
     let errors = run_failing(command().args(["Hello", "models/missing.gguf"]));
     // The program's message follows the library's log line.
-    let said = errors.lines().any(|line| line.starts_with("chat: ") && line.contains("missing.gguf"));
-    assert!(said, "{errors}");
+    let reported = errors.lines().any(|line| line.starts_with("chat: ") && line.contains("missing.gguf"));
+    assert!(reported, "{errors}");
 }
 
 /// Compiles an example with warnings as errors. `None` if there is no compiler for it.

@@ -77,7 +77,7 @@ fn beam_updates_add_up_and_other_requests_are_unaffected() {
     let some = counts.iter().filter(|count| **count > 0).count();
     assert!(
         some * 2 > counts.len() && counts.iter().any(|count| *count > 2),
-        "likely tokens are accepted more often at early positions: {counts:?}"
+        "text that all beams share must be sent before the end: {counts:?}"
     );
 }
 

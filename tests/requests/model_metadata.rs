@@ -27,12 +27,15 @@ fn suppressed_tokens_are_never_sampled() {
         let answer = complete(system, Completion, &with(&request(&tokens(3, 30)), more));
         answer["tokens"].as_array().expect("tokens").iter().map(n).collect::<Vec<_>>()
     };
-    let said = ask(&plain, json!({"temperature": 0}));
-    let first = i32::try_from(said[0]).expect("a token");
+    let generated = ask(&plain, json!({"temperature": 0}));
+    let first = i32::try_from(generated[0]).expect("a token");
     let silent = load(&json!({"model": tiny_models::with_suppressed_tokens(&[first, 300, -5, i32::MAX])}), json!({}));
     for more in [json!({"temperature": 0}), json!({"logit_bias": [[first, 100.0]]}), json!({})] {
-        let said = ask(&silent, more);
-        assert!(said.len() == 40 && !said.contains(&usize::try_from(first).expect("a token")), "{first}: {said:?}");
+        let generated = ask(&silent, more);
+        assert!(
+            generated.len() == 40 && !generated.contains(&usize::try_from(first).expect("a token")),
+            "{first}: {generated:?}"
+        );
     }
 }
 

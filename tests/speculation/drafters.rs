@@ -99,8 +99,8 @@ fn drafter_list_attributes_tokens_to_their_drafter() {
     );
     let sources = answer["sources"].as_array().unwrap();
     for (source, counts) in by_type {
-        let said = sources.iter().filter(|other| *other == source).count();
-        assert_eq!(json!(said), counts["n_accepted"], "{source}");
+        let accepted = sources.iter().filter(|other| *other == source).count();
+        assert_eq!(json!(accepted), counts["n_accepted"], "{source}");
     }
 }
 

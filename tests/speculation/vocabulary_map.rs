@@ -188,10 +188,10 @@ fn drafted_text_is_mapped_to_the_targets_tokenization() {
                 let before = pair.map(&pair.tokens(&before));
                 // The tokens that a model with the draft's vocabulary would generate.
                 let expected = pair.tokens(&parts);
-                let said = pair.map(&expected).tokens()[1..].to_vec();
-                let said = [&[pair.draft.vocab().bos().expect("a BOS")], said.as_slice()].concat();
+                let drafted = pair.map(&expected).tokens()[1..].to_vec();
+                let drafted = [&[pair.draft.vocab().bos().expect("a BOS")], drafted.as_slice()].concat();
                 let p = f32::from(p) / 100.0;
-                let (tokens, confidence) = pair.dictionary.to_target(&before, &said, &vec![p; said.len()]);
+                let (tokens, confidence) = pair.dictionary.to_target(&before, &drafted, &vec![p; drafted.len()]);
                 prop_assert_eq!(tokens.len(), confidence.len());
                 let (ours, theirs) = (text(pair.target.vocab(), &tokens), text(pair.target.vocab(), &expected));
                 prop_assert_eq!(String::from_utf8_lossy(&ours), String::from_utf8_lossy(&theirs), "{}", pair.name);
@@ -213,9 +213,9 @@ fn mapping_there_and_back_gives_the_same_tokens() {
         let words: String = words.collect();
         for pair in &pairs {
             let expected = pair.target.vocab().tokenize(words.as_bytes(), true, false).expect("tokens");
-            let said = pair.map(&expected).tokens()[1..].to_vec();
+            let drafted = pair.map(&expected).tokens()[1..].to_vec();
             let before = pair.map(&expected[..1]);
-            let (tokens, _) = pair.dictionary.to_target(&before, &said, &vec![1.0; said.len()]);
+            let (tokens, _) = pair.dictionary.to_target(&before, &drafted, &vec![1.0; drafted.len()]);
             prop_assert_eq!(&tokens, &expected[1..], "{}: {:?}", pair.name, words);
         }
         Ok(())
@@ -240,7 +240,7 @@ fn drafts_continue_in_the_middle_of_a_word_or_character() {
             draft.tokenize(format!("\n{text}").as_bytes(), false, false).expect("tokens")[space..].to_vec()
         };
         let start = target.tokenize("Once upon a time".as_bytes(), true, false).expect("tokens");
-        for (end, said, expected) in [
+        for (end, drafted, expected) in [
             (&b""[..], " there was a child", &b" there was a child"[..]),
             (b" th", "ere was", b"ere was"),
             (b" caf\xC3", "é.", b"\xA9."),
@@ -251,13 +251,13 @@ fn drafts_continue_in_the_middle_of_a_word_or_character() {
         ] {
             let context = [start.as_slice(), &bytes(end)].concat();
             let after = pair.map(&context);
-            let said = of_draft(said);
-            let (tokens, confidence) = pair.dictionary.to_target(&after, &said, &vec![0.9; said.len()]);
+            let drafted = of_draft(drafted);
+            let (tokens, confidence) = pair.dictionary.to_target(&after, &drafted, &vec![0.9; drafted.len()]);
             let pieces: Vec<u8> = tokens.iter().flat_map(|token| target.piece(*token)).copied().collect();
             assert_eq!(pieces, expected, "{}: {end:?}", pair.name);
             assert_eq!(confidence.len(), tokens.len());
             // Part of a character is proposed only if the text has the part before it.
-            let (tokens, _) = pair.dictionary.to_target(&after, said.get(..1).unwrap_or(&[]), &[0.9]);
+            let (tokens, _) = pair.dictionary.to_target(&after, drafted.get(..1).unwrap_or(&[]), &[0.9]);
             let pieces: Vec<u8> = tokens.iter().flat_map(|token| target.piece(*token)).copied().collect();
             let all = [&text(target, &context), pieces.as_slice()].concat();
             assert!(pieces.is_empty() || std::str::from_utf8(&all).is_ok(), "{}: {end:?} {pieces:?}", pair.name);
@@ -272,21 +272,21 @@ fn mapped_token_probability_is_the_product_of_its_parts() {
     let spelling = load(&ChangedVocabulary::new("draft").without_every(1).write("letters"));
     let dictionary = Dictionary::new(&target, &spelling);
     let after = VocabularyMap::new(&dictionary);
-    let said = spelling.vocab().tokenize(b"time there", false, false).expect("tokens");
-    assert_eq!(said.len(), 10, "letters");
+    let drafted = spelling.vocab().tokenize(b"time there", false, false).expect("tokens");
+    assert_eq!(drafted.len(), 10, "letters");
     let p: Vec<f32> = (0..10).map(|index| 0.9 - index as f32 / 20.0).collect();
     let expected = target.vocab().tokenize(b"time there", false, false).expect("tokens");
     let [.., last] = expected.as_slice() else { panic!("no tokens") };
     assert_eq!(target.vocab().piece(*last), b" there");
-    let (tokens, confidence) = dictionary.to_target(&after, &said, &p);
+    let (tokens, confidence) = dictionary.to_target(&after, &drafted, &p);
     assert_eq!(tokens, expected);
     let near = |a: f32, b: f32| assert!((a - b).abs() < 1e-6, "{a} {b}");
     near(confidence[..confidence.len() - 1].iter().product(), p[..4].iter().product());
     near(*confidence.last().expect("one"), p[4..].iter().product());
     // " the" may continue as " there", which this draft has to spell; a following "." rules that out.
-    for (said, expected) in [(" the", 0.5), (" the.", 1.0)] {
-        let said = spelling.vocab().tokenize(said.as_bytes(), false, false).expect("tokens");
-        let (tokens, confidence) = dictionary.to_target(&after, &said, &vec![1.0; said.len()]);
+    for (drafted, expected) in [(" the", 0.5), (" the.", 1.0)] {
+        let drafted = spelling.vocab().tokenize(drafted.as_bytes(), false, false).expect("tokens");
+        let (tokens, confidence) = dictionary.to_target(&after, &drafted, &vec![1.0; drafted.len()]);
         assert_eq!(target.vocab().piece(tokens[0]), b" the");
         near(confidence[0], expected);
     }

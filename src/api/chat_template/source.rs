@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn chatml_is_a_name() {
+    fn chatml_is_a_template_name() {
         let turns = "<|im_start|>system\n Be brief.\n<|im_end|>\n<|im_start|>user\na\nb<|im_end|>\n\
             <|im_start|>assistant\n<|im_end|>\n";
         assert_eq!(render("chatml", false).unwrap(), turns);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_refused() {
+    fn unknown_template_names_are_refused() {
         for name in ["llama3", "ChatML", " chatml", "", "{# chatml #}", "<|im_start|>user\n"] {
             let error = render(name, true).unwrap_err();
             let expected = "chat_template: expected a Jinja template or the name chatml, got ";

@@ -22,13 +22,13 @@ fn tokens_a_step(n_slots: usize) -> f64 {
         let greedy = sampling::SamplingSettings { temperature: 0.0, ..sampling::SamplingSettings::default() };
         engine.submit(vec![Request { speculative: Some(settings.clone()), ..request(prompt, 150, greedy) }]);
     }
-    let said = |engine: &TestEngine| -> usize {
+    let n_tokens = |engine: &TestEngine| -> usize {
         engine.scheduler.slots.iter().filter_map(|slot| slot.task.as_ref()).map(|task| task.tokens.len()).sum()
     };
     // The steps in which the prompts are decoded and the draft model catches up.
     (0..3).for_each(|_| engine.step());
-    let (mut steps, begun) = (0, said(&engine));
-    while said(&engine) < n_slots * 120 {
+    let (mut steps, begun) = (0, n_tokens(&engine));
+    while n_tokens(&engine) < n_slots * 120 {
         let (all, target) = (decodes(), engine.scheduler.context.fake().n_decodes());
         engine.step();
         let target = engine.scheduler.context.fake().n_decodes() - target;
@@ -37,7 +37,7 @@ fn tokens_a_step(n_slots: usize) -> f64 {
         assert_eq!(decodes() - all - target, N_MAX, "{n_slots} slots, step {steps}");
         steps += 1;
     }
-    (said(&engine) - begun) as f64 / f64::from(steps)
+    (n_tokens(&engine) - begun) as f64 / f64::from(steps)
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! - `random_scenarios`: every output equals that of a naive loop over the fake model (`reference`), in random scenarios
 //!   (`scenario`) of requests, cancels, drafts, context shifts, reused and copied caches, sessions, and failing decodes.
-//! - `distribution`: rejection and block verification preserve the output distribution through the whole engine.
+//! - `distribution`: every verification rule preserves the output distribution through the whole engine.
 //! - `batches`: one decode of the target verifies the drafts of all slots, and one decode of the draft drafts for all.
 //! - `allocations`: a step does not allocate before its decode.
 //! - `sessions`: a session can be loaded while cells wait to be moved or copied.

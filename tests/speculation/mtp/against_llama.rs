@@ -108,19 +108,19 @@ impl LlamaCpp {
         let mut context = prompt.to_vec();
         // SAFETY: as above.
         assert_eq!(unsafe { sys::llama_rs_mtp_speculative_begin(self.speculative, prompt.as_ptr(), prompt.len()) }, 0);
-        let said = self.decode(prompt, 0);
-        context.extend(said.last());
+        let sampled = self.decode(prompt, 0);
+        context.extend(sampled.last());
         let mut steps = Vec::new();
         while context.len() < prompt.len() + n_predict {
             let mut draft = self.draft(&context);
             draft.truncate(prompt.len() + n_predict - context.len() - 1);
             let last = context.len() - 1;
-            let said = self.decode(&[&context[last..], &draft].concat(), last);
-            let accepted = said.iter().zip(&draft).take_while(|(said, drafted)| said == drafted).count();
+            let sampled = self.decode(&[&context[last..], &draft].concat(), last);
+            let accepted = sampled.iter().zip(&draft).take_while(|(sampled, drafted)| sampled == drafted).count();
             // SAFETY: as above.
             let status = unsafe { sys::llama_rs_mtp_speculative_accept(self.speculative, accepted as u16) };
             assert_eq!(status, 0);
-            context.extend(&said[..=accepted]);
+            context.extend(&sampled[..=accepted]);
             steps.push((draft.len(), accepted));
         }
         (context.split_off(prompt.len()), steps)

@@ -115,8 +115,11 @@ fn each_token_is_paired_with_its_hidden_state() {
         let answer = complete(&system, Speculative, &greedy(&prompt));
         check(&answer, "first");
         check(&complete(&system, Speculative, &greedy(&prompt)), "the same again");
-        let said: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
-        check(&complete(&system, Speculative, &greedy(&[&prompt, &said[..], &tokens(4, 5)].concat())), "goes on");
+        let generated: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
+        check(
+            &complete(&system, Speculative, &greedy(&[&prompt, &generated[..], &tokens(4, 5)].concat())),
+            "a continued prompt",
+        );
         check(&complete(&system, Speculative, &greedy(&[&prompt[..70], &tokens(5, 30)].concat())), "another end");
         check(&complete(&system, Speculative, &greedy(&tokens(6, 40))), "another prompt");
         // Cells that other requests decoded without hidden states cannot be reused by this one.
@@ -150,7 +153,7 @@ fn concurrent_requests_do_not_change_output() {
                 for ((index, id), request) in ids.into_iter().enumerate().zip(&requests) {
                     let endpoint = if index == 2 { Completion } else { Speculative };
                     let updates = drain(&system, endpoint, id);
-                    let said = text(&updates);
+                    let generated = text(&updates);
                     let expected = complete(&plain, Completion, request);
                     let predicted = |answer: &Value| answer["tokens_predicted"].clone();
                     assert_eq!(
@@ -161,7 +164,7 @@ fn concurrent_requests_do_not_change_output() {
                     // Cells of a unified cache are summed in the order in which they were allocated.
                     if more.get("kv_unified").is_none() {
                         assert_eq!(
-                            said,
+                            generated,
                             expected["content"].as_str().expect("content"),
                             "{model} {index} {temperature}"
                         );
@@ -285,14 +288,14 @@ fn drafting_continues_after_a_session_load() {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("mtp.session");
     let prompt = tokens(9, 120);
     let whole = complete(&load_plain(&model, json!({})), Completion, &request(&prompt, 0.0));
-    let said: Vec<usize> = whole["tokens"].as_array().expect("tokens").iter().map(n).collect();
+    let generated: Vec<usize> = whole["tokens"].as_array().expect("tokens").iter().map(n).collect();
     let half = with(&request(&prompt, 0.0), json!({"n_predict": 25, "session_save": path}));
     complete(&load(&model, json!({})), Speculative, &half);
-    let rest = [&prompt, &said[..25]].concat();
+    let rest = [&prompt, &generated[..25]].concat();
     let rest = with(&request(&rest, 0.0), json!({"n_predict": 25, "session_load": path}));
     let answer = complete(&load(&model, json!({})), Speculative, &rest);
     let tokens: Vec<usize> = answer["tokens"].as_array().expect("tokens").iter().map(n).collect();
-    assert_eq!((n(&answer["timings"]["prompt_n"]), &tokens[..]), (1, &said[25..]));
+    assert_eq!((n(&answer["timings"]["prompt_n"]), &tokens[..]), (1, &generated[25..]));
     assert!(n(&answer["speculative"]["n_drafted"]) > 10, "{}", answer["speculative"]);
 }
 
@@ -338,7 +341,7 @@ fn response_reports_missing_mtp_layers() {
 /// An inconsistent file fails to load, or loads without MTP; the process never aborts.
 #[test]
 fn inconsistent_model_files_are_refused_or_load_without_mtp() {
-    let speaks = |model: &str, more: Value| {
+    let try_model = |model: &str, more: Value| {
         let system = System::new();
         let mut init = json!({
             "model": model, "n_ctx": 256, "n_threads": 1, "log_level": "none", "speculative": {"type": "mtp", "adaptive": false},
@@ -351,19 +354,19 @@ fn inconsistent_model_files_are_refused_or_load_without_mtp() {
         })
     };
     const ERROR: &str = "error: ";
-    let check = |name: &str, expected: &str, said: Result<Option<String>, foredraft::error::Error>| {
-        let said = said.unwrap_or_else(|error| Some(format!("{ERROR}{}", error.message()))).unwrap_or_default();
-        assert!(said.starts_with(expected) && said.is_empty() == expected.is_empty(), "{name}: {said}");
+    let check = |name: &str, expected: &str, result: Result<Option<String>, foredraft::error::Error>| {
+        let result = result.unwrap_or_else(|error| Some(format!("{ERROR}{}", error.message()))).unwrap_or_default();
+        assert!(result.starts_with(expected) && result.is_empty() == expected.is_empty(), "{name}: {result}");
     };
     let not_possible = "multi-token prediction is not possible with this model: ";
     for (name, numbers, missing, expected) in [
-        ("truth", &[][..], "", ""),
+        ("consistent", &[][..], "", ""),
         ("two-layers", &[("nextn_predict_layers", 2)], "", not_possible),
         ("all-layers", &[("nextn_predict_layers", 4)], "", ERROR),
         ("more-layers", &[("nextn_predict_layers", 5)], "", ERROR),
         ("no-layers", &[("nextn_predict_layers", 0)], "", ERROR),
         ("many-layers", &[("nextn_predict_layers", u64::from(u32::MAX))], "", ERROR),
-        ("none-there", &[], "blk.3.", not_possible),
+        ("missing-layer", &[], "blk.3.", not_possible),
         ("no-nextn", &[], "nextn", not_possible),
         ("no-eh_proj", &[], "eh_proj", not_possible),
         // Without these tensors llama.cpp does not load the model at all.
@@ -376,11 +379,11 @@ fn inconsistent_model_files_are_refused_or_load_without_mtp() {
         ("pooled", &[("pooling_type", 1)], "", not_possible),
         ("ranked", &[("pooling_type", 4)], "", not_possible),
     ] {
-        check(name, expected, speaks(&tiny_models::mtp_with_metadata(name, numbers, missing), json!({})));
+        check(name, expected, try_model(&tiny_models::mtp_with_metadata(name, numbers, missing), json!({})));
     }
     // A model without MTP layers whose metadata declares its last layers as such.
     for layers in [1, 2, 3, 4, 5, 100] {
-        let lie = json!({"override_kv": [format!("llama.nextn_predict_layers=int:{layers}")]});
-        check(&format!("{layers} layers"), ERROR, speaks(&crate::common::model("target"), lie));
+        let override_kv = json!({"override_kv": [format!("llama.nextn_predict_layers=int:{layers}")]});
+        check(&format!("{layers} layers"), ERROR, try_model(&crate::common::model("target"), override_kv));
     }
 }
