@@ -198,9 +198,13 @@ pub fn finds_nothing(state: &str) {
     }
 }
 
-/// Calls a function of [`FUNCTIONS`] with a document, or NULL.
+/// Calls a function of [`FUNCTIONS`] with a document, or NULL; or one of the new names on the default engine.
 pub fn call_bytes(name: &str, document: Option<&[u8]>) -> Value {
     let document = text(document);
+    if name.starts_with("foredraft_") {
+        type OfEngine = extern "C" fn(*mut c_void, *const c_char) -> *const c_char;
+        return taken(name, function::<OfEngine>(name)(std::ptr::null_mut(), pointer(&document)));
+    }
     taken(name, function::<extern "C" fn(*const c_char) -> *const c_char>(name)(pointer(&document)))
 }
 
