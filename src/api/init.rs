@@ -42,6 +42,8 @@ pub struct InitRequest {
     pub defaults: RequestDefaults,
     /// From which level on the log is written; `None`: as it was.
     pub log_level: Option<Level>,
+    /// The host's file descriptor that is written to when a request has news.
+    pub notify_fd: Option<i32>,
     /// Keys that are unknown, or accepted and ignored.
     pub warnings: Vec<String>,
 }
@@ -107,7 +109,7 @@ fn is_no_alias(alias: &str) -> bool {
 }
 
 /// Words for element types of the KV cache: ggml's names.
-const CACHE_TYPES: [(&str, CacheType); 9] = [
+pub(super) const CACHE_TYPES: [(&str, CacheType); 9] = [
     ("f32", CacheType::F32),
     ("f16", CacheType::F16),
     ("bf16", CacheType::Bf16),
@@ -197,8 +199,9 @@ impl InitRequest {
         let model_alias = fields.c_text("model_alias")?.filter(|alias| !is_no_alias(alias));
         let chat_template = fields.c_text("chat_template")?;
         let log_level = log_level(fields)?;
+        let notify_fd = fields.int("notify_fd", 0..=i64::from(i32::MAX))?;
         ignore_http_keys(fields);
-        Ok(InitRequest { config, model_alias, chat_template, defaults, log_level, warnings: Vec::new() })
+        Ok(InitRequest { config, model_alias, chat_template, defaults, log_level, notify_fd, warnings: Vec::new() })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::registry::Record;
+use super::registry::{Record, Text};
 use super::session as session_json;
 use crate::engine::{
     Comparison, Difference, Event, Generated, Outcome, Progress, SpeculationStats, Stop, Timings, Update,
@@ -176,13 +176,10 @@ fn finished(
         Some(Value::Object(answer)) => answer,
         _ => Map::from_iter([("success".to_owned(), true.into()), ("status".to_owned(), 200.into())]),
     };
-    let prompt = prompt_stats(
-        vocab,
-        &text.prompt,
-        record.n_ctx,
-        session::keep(record.n_keep, text.prompt.len(), record.n_ctx),
-        outcome.prompt.n_cached,
-    );
+    let prompt = match text.prompt.get() {
+        Some(_) => prompt_stats(vocab, record, text, outcome.prompt.n_cached),
+        None => pending_prompt_stats(record),
+    };
     let mut settings = text.settings.clone();
     // A session that was loaded may have moved it.
     if let Value::Object(settings) = &mut settings {
@@ -212,7 +209,7 @@ fn finished(
     }
     add_index(&mut answer, record, index);
     if record.family.is_old() || record.reply.response_fields.iter().any(|field| field == "prompt") {
-        answer.insert("prompt".into(), text.shown_prompt.clone());
+        answer.insert("prompt".into(), text.shown_prompt().into());
     }
     if let Some(stats) = &outcome.speculation {
         answer.insert("speculative".into(), speculative(record, outcome, stats));
@@ -230,8 +227,9 @@ fn finished(
     let shown = reported.iter().chain(tokens.iter().copied()).filter(|token| token.start < end);
     add_probabilities(&mut answer, record, shown, vocab);
     add_token_ids(&mut answer, record, tokens.iter().copied());
-    if !record.warnings.is_empty() {
-        answer.insert("warnings".into(), record.warnings.clone().into());
+    let warnings = record.warnings();
+    if !warnings.is_empty() {
+        answer.insert("warnings".into(), warnings.into());
     }
     add_tag(&mut answer, record);
     let answer =
@@ -401,21 +399,52 @@ fn comparison(record: &Record, outcome: &Outcome, comparison: Option<&Comparison
     }
 }
 
-/// `prompt_stats`: what of the prompt (all of its tokens as sent) is in the cache, and what is to be evaluated.
-pub(super) fn prompt_stats(vocab: &Vocab, prompt: &[Token], n_ctx: usize, n_keep: usize, n_cached: usize) -> Value {
-    let left_out = session::leave_out(prompt.len(), n_keep, n_ctx);
+/// Most characters of the texts in `prompt_stats`.
+const MAX_STATS_TEXT: usize = 1000;
+
+/// `prompt_stats`: what of the prompt (all of its tokens as sent) is in the cache, and what is to be evaluated. The beginnings of
+/// both are shown, where the request wants them.
+pub(super) fn prompt_stats(vocab: &Vocab, record: &Record, text: &Text, n_cached: usize) -> Value {
+    let (prompt, n_ctx) = (text.tokens(), record.n_ctx);
+    let left_out =
+        session::prompt_truncation(prompt.len(), session::effective_n_keep(record.n_keep, prompt.len(), n_ctx), n_ctx);
     let gap = left_out.clone().unwrap_or(prompt.len()..prompt.len());
     let (head, tail) = (prompt.get(..gap.start).unwrap_or(&[]), prompt.get(gap.end..).unwrap_or(&[]));
-    let pieces = |tokens: &mut dyn Iterator<Item = &Token>| {
-        let bytes: Vec<u8> = tokens.flat_map(|token| vocab.piece(*token)).copied().collect();
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
-    json!({
+    let mut stats = json!({
         "n_ctx": n_ctx,
         "total_prompt_tokens": prompt.len(),
         "truncated": left_out.is_some(),
         "n_past": n_cached,
-        "cached": pieces(&mut head.iter().chain(tail).take(n_cached)),
-        "to_eval": pieces(&mut head.iter().chain(tail).skip(n_cached)),
-    })
+        "n_cached": n_cached,
+        "n_to_eval": (head.len() + tail.len()).saturating_sub(n_cached),
+        "dropped_messages": text.prompt.get().map_or(0, |prompt| prompt.n_dropped),
+    });
+    if let Value::Object(stats) = &mut stats {
+        let evaluated = || head.iter().chain(tail);
+        if record.reply.wants("prompt_stats", "cached") {
+            stats.insert("cached".into(), beginning(vocab, evaluated().take(n_cached)).into());
+        }
+        if record.reply.wants("prompt_stats", "to_eval") {
+            stats.insert("to_eval".into(), beginning(vocab, evaluated().skip(n_cached)).into());
+        }
+    }
+    stats
+}
+
+/// `prompt_stats` of a prompt that is not tokenized yet.
+pub(super) fn pending_prompt_stats(record: &Record) -> Value {
+    json!({"n_ctx": record.n_ctx, "pending": true})
+}
+
+/// The first characters of the text of tokens.
+fn beginning<'a>(vocab: &Vocab, tokens: impl Iterator<Item = &'a Token>) -> String {
+    let mut bytes = Vec::new();
+    for token in tokens {
+        bytes.extend_from_slice(vocab.piece(*token));
+        // A character has at most four bytes.
+        if bytes.len() >= 4 * MAX_STATS_TEXT {
+            break;
+        }
+    }
+    String::from_utf8_lossy(&bytes).chars().take(MAX_STATS_TEXT).collect()
 }

@@ -4,9 +4,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Server;
+use super::init::CACHE_TYPES;
 use super::init::GivenModels;
 use super::system::State;
-use crate::engine::SlotStatus;
+use crate::engine::{AttentionCost, AttentionReport, SlotStatus};
 use crate::llama::{self, Model};
 use crate::speculative::{Compatibility, VocabSummary};
 
@@ -34,6 +35,8 @@ pub(super) struct Status {
     model_size: u64,
     model_n_params: u64,
     draft: Option<Value>,
+    attention: Option<Value>,
+    n_threads_now: usize,
     devices: Vec<Value>,
     system_info: Option<String>,
     warnings: Vec<String>,
@@ -87,6 +90,9 @@ impl Status {
             model_size: models.target.size(),
             model_n_params: models.target.n_params(),
             draft: models.compatibility.as_ref().map(|report| draft(report, models.draft.as_deref())),
+            attention: models.attention.as_ref().map(
+                |target| json!({"target": attention(target), "draft": models.attention_draft.as_ref().map(attention)}),
+            ),
             devices: llama::devices().into_iter().map(device).collect(),
             system_info: Some(llama::system_info()),
             warnings: server.warnings().to_vec(),
@@ -100,7 +106,7 @@ impl Status {
     pub(super) fn of_server(server: &Server) -> Status {
         let now = server.engine_status();
         let slots = now.slots.iter().enumerate().map(|(id, status)| slot(id, status)).collect();
-        Status { slots, queue: now.queue, ..server.fixed_status().clone() }
+        Status { slots, queue: now.queue, n_threads_now: now.n_threads_now, ..server.fixed_status().clone() }
     }
 
     /// As JSON.
@@ -108,6 +114,21 @@ impl Status {
         // Only maps whose keys are no strings could fail.
         serde_json::to_value(self).unwrap_or_default()
     }
+}
+
+/// The attention of a context, and why it has that.
+fn attention(report: &AttentionReport) -> Value {
+    let name = |kind| CACHE_TYPES.iter().find(|(_, known)| *known == kind).map(|(name, _)| *name);
+    let ms = |ms: f64| (ms * 1e3).round() / 1e3;
+    let cost = |cost: &AttentionCost| json!({"depth": cost.depth, "n_tokens": cost.n_tokens, "on_ms": ms(cost.on_ms), "off_ms": ms(cost.off_ms)});
+    json!({
+        "flash_attn": report.flash_attn,
+        "kernel": if report.own_kernel { "foredraft" } else { "ggml" },
+        "cache_type_k": name(report.type_k),
+        "cache_type_v": name(report.type_v),
+        "chosen_by": report.chosen_by.as_str(),
+        "measured": report.measured.iter().map(cost).collect::<Vec<_>>(),
+    })
 }
 
 fn slot(id: usize, slot: &SlotStatus) -> Value {

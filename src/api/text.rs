@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::fields::{Fields, int_in, parse_object, unexpected};
+use super::pieces::of_pieces;
 use super::request::{Chat, Piece, pieces};
 use super::response::success;
 use super::{Server, prompts};
@@ -24,7 +25,7 @@ impl Server {
         let add_special = fields.flag("add_special")?.unwrap_or(true);
         let parse_special = fields.flag("parse_special")?.unwrap_or(true);
         let vocab = self.models().target.vocab();
-        let ids = prompts::of_pieces(vocab, name, &text, add_special, parse_special)?;
+        let ids = of_pieces(vocab, name, &text, add_special, parse_special)?;
         let strings: Vec<String> =
             ids.iter().map(|id| String::from_utf8_lossy(vocab.piece(*id)).into_owned()).collect();
         let pieces: Vec<Value> = ids
@@ -81,7 +82,7 @@ impl Server {
         let mut fields = Fields::new(&object);
         let (name, text) = text(&mut fields, "content", "prompt")?;
         let normalize: i32 = fields.int("embd_normalize", -1..=100)?.unwrap_or(2);
-        let tokens = prompts::of_pieces(self.models().target.vocab(), name, &text, true, true)?;
+        let tokens = of_pieces(self.models().target.vocab(), name, &text, true, true)?;
         if tokens.is_empty() {
             return Err(Error::invalid(format!("{name}: has no tokens")));
         }

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::ptr::without_provenance_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Once};
 use std::time::Duration;
 
@@ -17,12 +18,13 @@ use parking_lot::RwLock;
 
 use super::exit::at_exit;
 use super::guard::quietly;
+use super::notify_fd;
 use super::types::foredraft_engine;
 use crate::api::{Loaded, System};
 use crate::error::{Code, Error, Result};
 
 /// The engine that NULL and the old names mean. It lives as long as the process.
-static DEFAULT: LazyLock<System> = LazyLock::new(|| System::calling(end_before_llama));
+static DEFAULT: LazyLock<System> = LazyLock::new(|| System::calling(end_before_llama, notify_fd::open));
 
 static TABLE: LazyLock<RwLock<EngineTable>> = LazyLock::new(Default::default);
 
@@ -49,7 +51,7 @@ pub(super) fn make() -> *mut foredraft_engine {
     let handle = handle(table.made);
     if let Some(made) = table.made.checked_add(1) {
         table.made = made;
-        table.engines.insert(handle, System::calling(end_before_llama));
+        table.engines.insert(handle, System::calling(end_before_llama, notify_fd::open));
     }
     without_provenance_mut(handle)
 }
@@ -80,7 +82,17 @@ fn end_before_llama(loaded: Loaded) {
         Loaded::Nothing => &BEFORE_START,
         Loaded::Model => &BEFORE_MODELS,
     };
-    once.call_once(|| at_exit(|| quietly((), || System::end(all(), PATIENCE))));
+    once.call_once(|| at_exit(end));
+}
+
+fn end() {
+    /// A thread is inside a callback that does not return: the second handler need not wait for it again.
+    static GAVE_UP: AtomicBool = AtomicBool::new(false);
+    quietly((), || {
+        if !GAVE_UP.load(Ordering::Acquire) {
+            GAVE_UP.store(!System::end(all(), PATIENCE), Ordering::Release);
+        }
+    });
 }
 
 /// Every engine. In a fork, a thread that does not exist there may hold the lock.

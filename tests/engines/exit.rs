@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::library::{Engine, LIBRARY, config, endless, turn, with_draft};
+use crate::library::{Engine, LIBRARY, config, endless, exclusive, with_draft};
 
 /// How the child exits; nothing else does so.
 const EXITED: i32 = 42;
@@ -25,7 +25,7 @@ fn a_host_may_exit_while_several_engines_work() {
 #[test]
 #[ignore = "run by a_host_may_exit_while_several_engines_work"]
 fn exit_while_engines_work() {
-    let _turn = turn();
+    let _exclusive = exclusive();
     let engines = [Engine::loaded("target", with_draft()), Engine::loaded("draft", json!({"n_parallel": 2}))];
     for engine in &engines {
         engine.submit(&endless());
