@@ -10,15 +10,17 @@
 
 use std::collections::BTreeMap;
 use std::ptr::without_provenance_mut;
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, Once};
 use std::time::Duration;
 
 use parking_lot::RwLock;
 
-use super::exit::end_before_llama;
+use super::exit::at_exit;
+use super::guard::quietly;
 use super::notify_fd;
 use super::types::foredraft_engine;
-use crate::api::System;
+use crate::api::{Loaded, System};
 use crate::error::{Code, Error, Result};
 
 /// The engine that NULL and the old names mean. It lives as long as the process.
@@ -67,8 +69,34 @@ pub(super) fn find(engine: *mut foredraft_engine) -> Result<System> {
     TABLE.read().engines.get(&engine.addr()).cloned().ok_or_else(|| invalid(engine))
 }
 
-/// Every engine, for the end of the process. In a fork, a thread that does not exist there may hold the lock.
-pub(super) fn all() -> Vec<System> {
+/// How long the end of the process waits for what runs.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Stops all engines when the host exits without freeing them. llama.cpp makes globals when it starts and when the first model is
+/// loaded, and their destructors run in the reverse order: so there is a handler before the destructors of each, where they are
+/// destroyed at all (`globals.c`).
+fn end_before_llama(loaded: Loaded) {
+    static BEFORE_START: Once = Once::new();
+    static BEFORE_MODELS: Once = Once::new();
+    let once = match loaded {
+        Loaded::Nothing => &BEFORE_START,
+        Loaded::Model => &BEFORE_MODELS,
+    };
+    once.call_once(|| at_exit(end));
+}
+
+fn end() {
+    /// A thread is inside a callback that does not return: the second handler need not wait for it again.
+    static GAVE_UP: AtomicBool = AtomicBool::new(false);
+    quietly((), || {
+        if !GAVE_UP.load(Ordering::Acquire) {
+            GAVE_UP.store(!System::end(all(), PATIENCE), Ordering::Release);
+        }
+    });
+}
+
+/// Every engine. In a fork, a thread that does not exist there may hold the lock.
+fn all() -> Vec<System> {
     let table = TABLE.try_read_for(Duration::from_secs(1));
     let made = table.iter().flat_map(|table| table.engines.values().cloned());
     std::iter::once(DEFAULT.clone()).chain(made).collect()

@@ -31,9 +31,7 @@ fn exit_while_engines_work() {
         engine.submit(&endless());
     }
     for engine in &engines {
-        while engine.status()["slots"][0]["state"] != "generating" {
-            std::thread::yield_now();
-        }
+        engine.wait_until_generating();
     }
     assert_eq!(LIBRARY.load(std::ptr::null_mut(), &config("draft", json!({}))), 0);
     let loading = Engine::new();

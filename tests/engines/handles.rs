@@ -136,9 +136,7 @@ fn freeing_an_engine_in_use_ends_its_calls_cleanly() {
         thread::scope(|scope| {
             let asking: Vec<_> =
                 (0..4).map(|_| scope.spawn(move || LIBRARY.call(handle as Handle, "complete", &endless()))).collect();
-            while engine.status()["slots"][0]["state"] != "generating" {
-                thread::yield_now();
-            }
+            engine.wait_until_generating();
             drop(engine);
             for answer in asking {
                 let answer = answer.join().expect("an answer");

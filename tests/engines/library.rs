@@ -158,6 +158,16 @@ impl<'a> Engine<'a> {
         answer["id"].as_u64().unwrap_or_else(|| panic!("{request}: {answer}"))
     }
 
+    /// Waits until one of its slots generates.
+    pub fn wait_until_generating(&self) {
+        let generates = |status: &Value| {
+            status["slots"].as_array().expect("slots").iter().any(|slot| slot["state"] == "generating")
+        };
+        while !generates(&self.status()) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
     /// Polls a request until it is finished. Returns its text and its last update.
     pub fn drain(&self, id: u64) -> (String, Value) {
         let (mut text, mut last) = (String::new(), Value::Null);

@@ -140,13 +140,17 @@ fn joined(updates: &[Value]) -> Value {
 fn joined_text(updates: &[Value]) -> Value {
     let (last, earlier) = updates.split_last().expect("a final response");
     let mut answer: Map<String, Value> = last.as_object().expect("an object").clone();
+    // The last update has no text, and the probabilities of all of it.
+    assert_eq!(last["content"], "", "{last}");
+    if let Some(whole) = last.get("completion_probabilities") {
+        let told = earlier.iter().filter_map(|update| update["completion_probabilities"].as_array());
+        assert_eq!(*whole, told.flatten().cloned().collect::<Value>());
+    }
     for update in earlier.iter().rev() {
         for (key, value) in &mut answer {
             match (value, update.get(key)) {
                 (Value::String(text), Some(Value::String(before))) if key == "content" => text.insert_str(0, before),
-                (Value::Array(list), Some(Value::Array(before)))
-                    if ["tokens", "sources", "completion_probabilities"].contains(&key.as_str()) =>
-                {
+                (Value::Array(list), Some(Value::Array(before))) if ["tokens", "sources"].contains(&key.as_str()) => {
                     list.splice(0..0, before.iter().cloned());
                 }
                 _ => {}

@@ -198,9 +198,13 @@ pub fn assert_finds_nothing(state: &str) {
     }
 }
 
-/// Calls a function of [`FUNCTIONS`] with a document or NULL.
+/// Calls a function of [`FUNCTIONS`] with a document or NULL, or a new name on the default engine.
 pub fn call_bytes(name: &str, document: Option<&[u8]>) -> Value {
     let document = text(document);
+    if name.starts_with("foredraft_") {
+        type OfEngine = extern "C" fn(*mut c_void, *const c_char) -> *const c_char;
+        return take_answer(name, function::<OfEngine>(name)(std::ptr::null_mut(), pointer(&document)));
+    }
     take_answer(name, function::<extern "C" fn(*const c_char) -> *const c_char>(name)(pointer(&document)))
 }
 

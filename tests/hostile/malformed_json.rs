@@ -119,7 +119,8 @@ fn wrong_inits() -> Vec<(Vec<u8>, i32, &'static str)> {
         (missing("-c 99999999999999999999"), 3, "-c: "),
         (missing("--no-such-flag"), 3, "--no-such-flag"),
         (missing(""), 1, "/nowhere.gguf"),
-        (missing("-c 16 -ngl 99 --temp 0.5").to_vec(), 3, "--temp"),
+        (missing("-c 16 -ngl 99 --temp warm"), 1, "/nowhere.gguf"), // a request's flag is only a warning
+        (missing("-c 16 -ngl 99 --mmproj x"), 3, "--mmproj"),
         ("-m ".bytes().chain(std::iter::repeat_n(b'a', 10 << 20)).collect(), 1, "model: "),
     ]);
     cases

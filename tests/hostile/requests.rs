@@ -9,6 +9,30 @@ fn with(key: &str, value: Value) -> Value {
     json!({"prompt": "Once upon a time", "n_predict": 2, "temperature": 0, key: value})
 }
 
+/// Whether the old server clamped or ignored such a value of this field.
+fn tolerated(key: &str, value: &Value) -> bool {
+    let clamped = [
+        "temperature",
+        "top_k",
+        "top_p",
+        "tfs_z",
+        "typical_p",
+        "repeat_last_n",
+        "repeat_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "mirostat",
+        "mirostat_tau",
+        "mirostat_eta",
+        "n_probs",
+        "n_predict",
+        "n_keep",
+        "seed",
+    ];
+    let is_number = value.is_number() || value.is_boolean();
+    key == "logit_bias" || (key == "stop" && !value.is_array()) || (clamped.contains(&key) && is_number)
+}
+
 #[test]
 fn wrong_types_and_ranges_are_refused_with_the_field_name() {
     let _guard = loaded(json!({}));
@@ -84,7 +108,10 @@ fn wrong_types_and_ranges_are_refused_with_the_field_name() {
         ("speculative", json!({"adaptive": 3})),
     ]);
     for (key, value) in cases {
-        for name in ["get_completion", "speculative_completion_init"] {
+        // Through the old names, some of these are tolerated: `values_that_the_old_server_tolerated`.
+        let strict = ["foredraft_complete", "foredraft_submit"];
+        let old = ["get_completion", "speculative_completion_init"].into_iter().filter(|_| !tolerated(key, &value));
+        for name in strict.into_iter().chain(old) {
             // `messages` excludes `prompt`.
             let request = if key == "messages" { json!({"messages": value}) } else { with(key, value.clone()) };
             let (code, error) = error_of(name, &request);
@@ -103,11 +130,11 @@ fn token_ids_outside_the_vocabulary_are_refused() {
             ("get_completion", json!({"prompt": ["a", id]})),
             ("speculative_completion_init", json!({"prompt": [id]})),
             ("detokenize", json!({"tokens": [1, id]})),
-            ("get_completion", with("logit_bias", json!([[id, 1]]))),
-            ("get_completion", with("logit_bias", json!({id.to_string(): 1}))),
+            ("foredraft_complete", with("logit_bias", json!([[id, 1]]))),
+            ("foredraft_complete", with("logit_bias", json!({id.to_string(): 1}))),
         ] {
             // In an object form, a key that is not a whole number is text.
-            if name == "get_completion" && request["logit_bias"].is_object() && !id.is_i64() {
+            if name == "foredraft_complete" && request["logit_bias"].is_object() && !id.is_i64() {
                 continue;
             }
             let (code, error) = error_of(name, &request);
