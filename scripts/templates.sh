@@ -1,6 +1,6 @@
 #!/bin/sh
 # templates.sh: gets llama.cpp's collections of real chat templates and of real vocabularies into target/templates, for
-# tests/templates.rs. The crate llama-cpp-sys-2 leaves them out; the source package of llama-cpp-python on PyPI has them (76 MB).
+# tests/requests/templates.rs. The crate llama-cpp-sys-2 leaves them out; the source package of llama-cpp-python on PyPI has them (76 MB).
 set -eu
 cd "$(dirname "$0")/.."
 version=0.3.36

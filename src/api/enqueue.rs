@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use once_cell::sync::OnceCell;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::fields::parse_object;
 use super::infill::Room;
 use super::prompts::PromptSource;
-use super::registry::{PreparedPrompt, Record, Text};
-use super::request::{CompletionRequest, generation_settings};
+use super::registry::{PreparedPrompt, Record, Reported, Text};
+use super::request::{CompletionRequest, generation_settings, tolerate};
 use super::serving_model::{ByTools, ServingModel};
 use super::{Endpoint, Server, session};
 use crate::engine::{Options, Prepared, Request};
@@ -27,8 +27,14 @@ impl Server {
     /// it is `awaited`: then the caller waits for all of it.
     pub(super) fn enqueue(&self, family: Endpoint, request: &[u8], awaited: bool) -> Result<Arc<Record>> {
         let engine = self.engine()?;
-        let object = parse_object(request)?;
+        let mut object = parse_object(request)?;
+        let tolerated =
+            if family.is_old() { tolerate(&mut object, self.target().vocab().n_tokens()) } else { Vec::new() };
+        if family == Endpoint::Completion && awaited {
+            self.add_default_beams(&mut object);
+        }
         let mut request = CompletionRequest::from_object(&object, family, self.defaults())?;
+        request.warnings.splice(..0, tolerated);
         if request.reply.debug {
             log::always(Level::Info, &format!("request: {}", Value::Object(object)));
         }
@@ -65,6 +71,7 @@ impl Server {
             compare: alike.compare,
             not_speculating: request.speculative.disabled.map(str::to_owned),
             warnings: request.warnings,
+            reported: Reported::default(),
         };
         if is_prepared {
             let (prompts, prediction) = source.prepare()?;
@@ -146,6 +153,16 @@ impl Server {
             prediction: request.prediction.take().filter(|_| alike.speculative.is_some()),
             inputs: request.take_inputs(),
             serving: serving.clone(),
+        }
+    }
+
+    /// `init`'s `n_beams`, which the old server used in `get_completion` alone, where the request says nothing about beams or a
+    /// grammar.
+    fn add_default_beams(&self, object: &mut Map<String, Value>) {
+        let beams = self.defaults().n_beams;
+        let says = ["n_beams", "grammar", "json_schema"].iter().any(|key| object.contains_key(*key));
+        if beams > 1 && !says {
+            object.insert("n_beams".to_owned(), beams.into());
         }
     }
 

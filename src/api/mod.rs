@@ -12,6 +12,7 @@ mod infill;
 mod init;
 mod json_schema;
 mod lookup;
+mod news;
 mod overflow;
 mod pieces;
 mod poll;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Endpoint;
 use super::request::Reply;
-use crate::engine::RequestHandle;
+use crate::engine::{Generated, RequestHandle};
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::speculative;
@@ -47,6 +47,24 @@ pub(super) struct Record {
     /// Whether its texts are compared with those without speculation.
     pub(super) compare: bool,
     pub(super) warnings: Vec<String>,
+    /// With `n_probs`: what polls have taken so far.
+    pub(super) reported: Reported,
+}
+
+/// The tokens that polls have taken of each text, for the last update of a text, which has the probabilities of all of them.
+#[derive(Default)]
+pub(super) struct Reported(Mutex<BTreeMap<usize, Vec<Generated>>>);
+
+impl Reported {
+    /// More tokens of a text.
+    pub(super) fn add(&self, text: usize, tokens: Vec<Generated>) {
+        self.0.lock().entry(text).or_default().extend(tokens);
+    }
+
+    /// All tokens of a text.
+    pub(super) fn take(&self, text: usize) -> Vec<Generated> {
+        self.0.lock().remove(&text).unwrap_or_default()
+    }
 }
 
 /// A prompt as the engine gets it and as the answer shows it.

@@ -42,13 +42,32 @@ pub(super) fn debug(record: &Record, answer: &Value) {
     }
 }
 
-/// What the host gets for an event.
-pub(super) fn event(record: &Record, index: usize, event: Event, vocab: &Vocab) -> Option<Value> {
+/// What the host gets for an event, in one update or two: as in the old server, everything that was generated comes in updates
+/// with `"stop": false`, and the last one has no text.
+pub(super) fn updates(record: &Record, index: usize, event: Event, vocab: &Vocab) -> Vec<Value> {
     match event {
-        Event::Update(update) => Some(partial(record, index, &update, vocab)),
-        Event::Progress(done) => Some(progress(record, index, &done)),
-        Event::Finished(outcome) => finished(record, index, &outcome, &[], vocab),
+        Event::Update(update) => vec![partial(record, index, update, vocab, usize::MAX)],
+        Event::Progress(done) => vec![progress(record, index, &done)],
+        Event::Finished(mut outcome) => {
+            let rest = Update {
+                text: std::mem::take(&mut outcome.text),
+                tokens: std::mem::take(&mut outcome.tokens),
+                timings: outcome.timings,
+            };
+            let shows_tokens = record.with_probs || record.reply.return_tokens;
+            let says = !rest.text.is_empty() || (shows_tokens && !rest.tokens.is_empty());
+            let end = shown_end(&outcome);
+            let rest = says.then(|| partial(record, index, rest, vocab, end));
+            let generated = record.reported.take(index);
+            rest.into_iter().chain(finished(record, index, &outcome, &[], &generated, vocab)).collect()
+        }
     }
+}
+
+/// Where the text ends whose tokens' probabilities are shown: a stop string is no part of the answer, and neither are the
+/// probabilities of its tokens.
+fn shown_end(outcome: &Outcome) -> usize {
+    if matches!(outcome.stop, Stop::Word(_)) { outcome.text_end } else { usize::MAX }
 }
 
 /// What every update begins with.
@@ -67,13 +86,18 @@ fn add_index(answer: &mut Map<String, Value>, record: &Record, index: usize) {
     }
 }
 
-fn partial(record: &Record, index: usize, update: &Update, vocab: &Vocab) -> Value {
+/// Text, with its tokens; probabilities are shown of those that begin before `end`.
+fn partial(record: &Record, index: usize, update: Update, vocab: &Vocab, end: usize) -> Value {
     let mut answer = begun(record, index, &update.text);
-    add_tokens(&mut answer, record, update.tokens.iter(), vocab);
+    add_probabilities(&mut answer, record, update.tokens.iter().filter(|token| token.start < end), vocab);
+    add_token_ids(&mut answer, record, update.tokens.iter());
     if record.reply.timings_per_token {
         answer.insert("timings".into(), timings(&update.timings));
     }
     add_tag(&mut answer, record);
+    if record.with_probs {
+        record.reported.add(index, update.tokens);
+    }
     Value::Object(answer)
 }
 
@@ -107,7 +131,7 @@ pub(super) fn whole(record: &Record, events: Vec<(usize, Event)>, vocab: &Vocab)
     let results = texts
         .into_iter()
         .enumerate()
-        .map(|(index, (updates, end))| finished(record, index, end.as_deref()?, &updates, vocab));
+        .map(|(index, (updates, end))| finished(record, index, end.as_deref()?, &updates, &[], vocab));
     let results: Vec<Value> = results.collect::<Option<_>>()?;
     if !record.has_results {
         return results.into_iter().next();
@@ -127,8 +151,16 @@ pub(super) fn whole(record: &Record, events: Vec<(usize, Event)>, vocab: &Vocab)
     Some(Value::Object(answer))
 }
 
-/// The final response of a text, with what of it is in `updates` and the rest.
-fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update], vocab: &Vocab) -> Option<Value> {
+/// The final response of a text: with what of it is in `updates` and the rest, and the probabilities of these tokens and
+/// those that were `reported` before.
+fn finished(
+    record: &Record,
+    index: usize,
+    outcome: &Outcome,
+    updates: &[Update],
+    reported: &[Generated],
+    vocab: &Vocab,
+) -> Option<Value> {
     let text = record.texts.get(index)?;
     let content: String = updates.iter().map(|update| update.text.as_str()).chain([outcome.text.as_str()]).collect();
     let tokens: Vec<&Generated> = updates.iter().flat_map(|update| &update.tokens).chain(&outcome.tokens).collect();
@@ -162,7 +194,6 @@ fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update]
         "tokens_predicted": outcome.n_predicted,
         "tokens_evaluated": outcome.prompt.n_total,
         "generation_settings": settings,
-        "prompt": text.shown_prompt(),
         "truncated": outcome.truncated,
         "stopped_eos": stop_type == "eos",
         "stopped_word": stop_type == "word",
@@ -177,6 +208,9 @@ fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update]
         answer.extend(rest);
     }
     add_index(&mut answer, record, index);
+    if record.family.is_old() || record.reply.response_fields.iter().any(|field| field == "prompt") {
+        answer.insert("prompt".into(), text.shown_prompt());
+    }
     if let Some(stats) = &outcome.speculation {
         answer.insert("speculative".into(), speculative(record, outcome, stats));
     } else if let Some(why) = &record.not_speculating {
@@ -189,9 +223,8 @@ fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update]
     if let Some(saved) = &outcome.session_save {
         answer.insert("session_save".into(), saved.as_ref().map_or_else(error_json, session_json::saved));
     }
-    // A stop string is no part of the answer, and neither are the probabilities of its tokens.
-    let cut = matches!(outcome.stop, Stop::Word(_));
-    let shown = tokens.iter().copied().filter(|token| !cut || token.start < outcome.text_end);
+    let end = shown_end(outcome);
+    let shown = reported.iter().chain(tokens.iter().copied()).filter(|token| token.start < end);
     add_probabilities(&mut answer, record, shown, vocab);
     add_token_ids(&mut answer, record, tokens.iter().copied());
     let warnings = record.warnings();
@@ -223,16 +256,6 @@ fn add_tag(answer: &mut Map<String, Value>, record: &Record) {
     if let Some(tag) = &record.reply.tag {
         answer.insert("tag".into(), tag.clone());
     }
-}
-
-fn add_tokens<'a>(
-    answer: &mut Map<String, Value>,
-    record: &Record,
-    tokens: impl Iterator<Item = &'a Generated> + Clone,
-    vocab: &Vocab,
-) {
-    add_probabilities(answer, record, tokens.clone(), vocab);
-    add_token_ids(answer, record, tokens);
 }
 
 fn add_token_ids<'a>(
@@ -383,7 +406,8 @@ const MAX_STATS_TEXT: usize = 1000;
 /// both are shown, where the request wants them.
 pub(super) fn prompt_stats(vocab: &Vocab, record: &Record, text: &Text, n_cached: usize) -> Value {
     let (prompt, n_ctx) = (text.tokens(), record.n_ctx);
-    let left_out = session::leave_out(prompt.len(), session::keep(record.n_keep, prompt.len(), n_ctx), n_ctx);
+    let left_out =
+        session::prompt_truncation(prompt.len(), session::effective_n_keep(record.n_keep, prompt.len(), n_ctx), n_ctx);
     let gap = left_out.clone().unwrap_or(prompt.len()..prompt.len());
     let (head, tail) = (prompt.get(..gap.start).unwrap_or(&[]), prompt.get(gap.end..).unwrap_or(&[]));
     let mut stats = json!({

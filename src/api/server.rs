@@ -8,13 +8,12 @@ use serde_json::{Value, json};
 
 use super::init::RequestDefaults;
 use super::lookup::cache::CacheFiles;
-use super::poll::{News, announcing};
+use super::news::{News, announcing};
 use super::preparer::Preparer;
 use super::registry::{Record, RequestRegistry, Text};
 use super::response::success;
 use super::serving_model::Templates;
 use super::status::Status;
-use super::system::would_deadlock;
 use super::{Endpoint, InitRequest, response};
 use crate::engine::{self, Config, Engine, Models};
 use crate::error::{Code, Error, Result};
@@ -148,7 +147,7 @@ impl Server {
     /// The request is wrong, or too many wait.
     pub fn complete(&self, family: Endpoint, request: &[u8]) -> Result<Value> {
         if host::inside() {
-            return Err(would_deadlock(family.that_waits()));
+            return Err(Error::would_deadlock(family.that_waits()));
         }
         let record = self.enqueue(family, request, true)?;
         let events = record.handle.wait();
@@ -190,7 +189,11 @@ impl Server {
             return response::pending_prompt_stats(record);
         }
         let n_prompt = text.tokens().len();
-        let left_out = session::leave_out(n_prompt, session::keep(record.n_keep, n_prompt, record.n_ctx), record.n_ctx);
+        let left_out = session::prompt_truncation(
+            n_prompt,
+            session::effective_n_keep(record.n_keep, n_prompt, record.n_ctx),
+            record.n_ctx,
+        );
         let mut prompt = text.tokens().to_vec();
         if let Some(range) = left_out {
             prompt.drain(range);

@@ -6,7 +6,6 @@ use super::fields::{Fields, int_in, parse_object, unexpected};
 use super::pieces::of_pieces;
 use super::request::{Chat, Piece, pieces};
 use super::response::success;
-use super::system::would_deadlock;
 use super::{Server, prompts};
 use crate::error::{Code, Error, Result};
 use crate::host;
@@ -77,7 +76,7 @@ impl Server {
     /// The request is wrong, the text too long, or the server was not started for embeddings.
     pub fn get_embedding(&self, request: &[u8]) -> Result<Value> {
         if host::inside() {
-            return Err(would_deadlock("get_embedding"));
+            return Err(Error::would_deadlock("get_embedding"));
         }
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);

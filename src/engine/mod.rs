@@ -4,6 +4,7 @@
 //! [`RequestHandle`]. Nothing here knows JSON.
 
 mod admission;
+mod attention;
 mod batch;
 mod beams;
 mod branches;
@@ -44,9 +45,10 @@ use self::command::{Command, Submission};
 use self::request_handle::{Counts, Expected};
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
-use crate::llama::{Interrupt, Token};
+use crate::llama::{Interrupt, ThreadPool, Token};
 use crate::speculative::Caches;
 
+pub use self::attention::{AttentionCost, AttentionReport, ChosenBy};
 pub use self::beams::MAX_BEAMS;
 pub use self::compare::{Comparison, Difference};
 pub use self::config::Config;
@@ -84,6 +86,7 @@ pub struct Engine {
 /// What the engine's thread shares with all others.
 struct Shared {
     interrupt: Arc<Interrupt>,
+    threads: Arc<ThreadPool>,
     stopping: AtomicBool,
     /// Set when the thread takes no more commands; a submission holds the lock, so that none is lost between.
     closed: Mutex<bool>,
@@ -103,6 +106,8 @@ pub struct Status {
     pub slots: Vec<SlotStatus>,
     /// Texts that wait for one now.
     pub queue: usize,
+    /// Threads that decode now; 0: there is no engine.
+    pub n_threads_now: usize,
 }
 
 /// A slot, seen from outside.
@@ -252,7 +257,11 @@ impl Engine {
 
     /// What slots and queue are doing. Never waits for an evaluation.
     pub fn status(&self) -> Status {
-        Status { slots: self.shared.slots.lock().clone(), queue: self.counts.queued() }
+        Status {
+            slots: self.shared.slots.lock().clone(),
+            queue: self.counts.queued(),
+            n_threads_now: usize::try_from(self.shared.threads.n_threads_now()).unwrap_or(0),
+        }
     }
 
     /// Begins to stop, without waiting: what runs ends as cancelled.

@@ -7,9 +7,12 @@
 mod backend;
 mod batch;
 mod context;
+mod cores;
+mod cpu;
 mod decode;
 #[cfg(test)]
 pub(crate) mod fake;
+mod governor;
 mod guard;
 mod identity;
 mod interrupt;
@@ -31,6 +34,7 @@ mod vocab;
 pub use backend::{Device, Numa, devices, llama_version, max_sequences, set_numa, start, system_info};
 pub use batch::Batch;
 pub use context::Context;
+pub use cpu::{attention_cost, barrier_sleeps};
 pub use decode::DecodeError;
 pub use interrupt::Interrupt;
 pub use memory::Part;

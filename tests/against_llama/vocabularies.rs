@@ -1,4 +1,4 @@
-//! Every type of vocabulary that llama.cpp has: tokenizing and detokenizing as llama.cpp does, when called itself.
+//! Tokenizing and detokenizing match direct calls of llama.cpp, for every type of vocabulary.
 
 use std::ffi::{CString, c_char};
 
@@ -20,7 +20,7 @@ impl Both {
         let params = ModelParams { vocab_only: true, ..ModelParams::new(&file) };
         let ours = Model::load(&params, |_| true).unwrap_or_else(|error| panic!("{name}: {error}"));
         let path = CString::new(file).expect("no NUL");
-        // SAFETY: the path is a string, and the parameters are llama.cpp's own.
+        // SAFETY: the path is NUL-terminated, and the parameters are llama.cpp's defaults.
         let theirs = unsafe {
             let mut params = sys::llama_model_default_params();
             params.vocab_only = true;
@@ -79,7 +79,7 @@ impl Both {
         for (add_special, parse_special) in [(false, false), (false, true), (true, false), (true, true)] {
             let ours = match self.vocab().tokenize(text, add_special, parse_special) {
                 Ok(ours) => ours,
-                // llama.cpp throws, which only our guard survives; a request's text is always UTF-8.
+                // llama.cpp throws an exception, which our guard turns into an error; a request's text is always UTF-8.
                 Err(error) => {
                     assert!(std::str::from_utf8(text).is_err(), "{}: {shown:?}: {error}", self.name);
                     return;
@@ -97,17 +97,17 @@ impl Both {
         let tokens = self.vocab().tokenize(text, false, false).expect("tokens");
         let pieces: Vec<u8> = tokens.iter().flat_map(|token| self.vocab().piece(*token)).copied().collect();
         match self.vocab().kind() {
-            // Byte for byte. What is not UTF-8, llama.cpp replaces before BPE, and spaces behind it stay escaped in SPM.
+            // Byte for byte. llama.cpp replaces invalid UTF-8 before BPE, and leaves spaces after it escaped in SPM.
             VocabKind::Bpe | VocabKind::Spm if std::str::from_utf8(text).is_err() => {}
             VocabKind::Bpe => assert_eq!(pieces, text, "{}", self.name),
             VocabKind::Other => assert_eq!(pieces, text, "{}", self.name),
-            // Behind a user-defined token there may be another space, and the sign for a space becomes one.
+            // A user-defined token may add a space, and U+2581 becomes a space.
             VocabKind::Spm if !shown.contains("<|user|>") && !shown.contains('\u{2581}') => {
                 let with_space = [b" ", text].concat();
                 let expected = if text.is_empty() || !self.adds_space() { text } else { &with_space };
                 assert_eq!(pieces, expected, "{}: {shown:?}", self.name);
                 if self.adds_space() {
-                    // Detokenizing takes off again the space that tokenizing put before.
+                    // Detokenizing removes the space that tokenizing added in front.
                     assert_eq!(self.vocab().detokenize(&tokens, true).expect("text"), text, "{}", self.name);
                 }
             }
@@ -141,7 +141,7 @@ impl Both {
         !self.name.ends_with("no-space")
     }
 
-    /// BOS and EOS go around what the text is without them, as the model's flags say.
+    /// Asserts that BOS and EOS are added around the plain tokens as the model's flags say.
     fn check_ends(&self, text: &[u8], add_special: bool, parse_special: bool, tokens: &[Token]) {
         if !add_special || self.vocab().kind() == VocabKind::Wpm {
             return;
@@ -159,7 +159,7 @@ impl Both {
 
 impl Drop for Both {
     fn drop(&mut self) {
-        // SAFETY: the only owner.
+        // SAFETY: this is the only owner.
         unsafe { sys::llama_model_free(self.theirs) }
     }
 }
@@ -228,7 +228,7 @@ fn bpe(pre: &'static str) -> Vocabulary {
     ];
     let mut merges: Vec<String> = pairs.iter().map(|(a, b)| format!("{} {}", spell(a), spell(b))).collect();
     tokens.extend(pairs.iter().map(|(a, b)| (spell(&format!("{a}{b}")), 0.0, Kind::Normal)));
-    // é and 日 from their bytes.
+    // Merges that build é and 日 from their bytes.
     for bytes in ["é", "日"] {
         let letters: Vec<char> = spell(bytes).chars().collect();
         for end in 1..letters.len() {
@@ -309,7 +309,7 @@ fn all() -> Vec<Both> {
 }
 
 #[test]
-fn texts_become_tokens_and_back_as_in_llama_cpp() {
+fn tokenize_and_detokenize_match_llama_cpp() {
     let all = all();
     let kinds: Vec<&str> = all.iter().map(|both| both.vocab().kind().as_str()).collect();
     assert_eq!(kinds, ["spm", "spm", "spm", "bpe", "bpe", "bpe", "bpe", "wpm", "ugm", "other"]);
@@ -347,7 +347,7 @@ fn texts_become_tokens_and_back_as_in_llama_cpp() {
             assert_eq!(both.vocab().piece(token), both.piece(token), "{}: token {token}", both.name);
         }
     }
-    // Something was merged everywhere.
+    // Every vocabulary merges something.
     for both in &all {
         let tokens = both.vocab().tokenize(long.as_bytes(), false, false).expect("tokens");
         assert!(tokens.len() < long.len() * 3 / 4, "{}: {} tokens", both.name, tokens.len());
@@ -355,7 +355,7 @@ fn texts_become_tokens_and_back_as_in_llama_cpp() {
 }
 
 #[test]
-fn any_bytes_become_the_tokens_that_llama_cpp_makes_of_them() {
+fn tokenizing_random_bytes_matches_llama_cpp() {
     let all = all();
     let words = prop::sample::select(vec!["the", " hello", "<|user|>", "</s>", "日本", "\u{2581}", "12", "\n"]);
     let part = prop_oneof![

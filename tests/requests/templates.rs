@@ -1,8 +1,8 @@
-//! Real chat templates: what they render to, against Jinja2 set up as in transformers.
+//! Real chat templates render as in Jinja2 with the settings of transformers.
 //!
-//! `data/templates.py` made `data/templates.txt` from llama.cpp's collection (`models/templates`), which is not part of
-//! this repository: `scripts/templates.sh` gets it. So this test is run by `make templates` alone, and fails
-//! without the collection. What the real templates use is tested always beside `src/api/chat_template.rs`.
+//! `data/templates.py` made `data/templates.txt` from llama.cpp's collection (`models/templates`). That collection is not part
+//! of this repository; `scripts/templates.sh` downloads it. Only `make templates` runs this test, which fails without the
+//! collection. The features that real templates use are always tested beside `src/api/chat_template.rs`.
 //!
 //! With the same templates: messages full of a model's control tokens' texts do not become control tokens, and messages
 //! without such texts become the tokens that they were without that protection.
@@ -53,7 +53,7 @@ fn folder() -> PathBuf {
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/templates"), PathBuf::from)
 }
 
-/// The lines of templates.txt: template, its hash, and for each case its name and what is expected.
+/// The lines of templates.txt: each template with its hash, and for each case its name and the expected result.
 fn expectations(text: &str) -> Vec<(&str, &str, HashMap<&str, &str>)> {
     let mut all = Vec::new();
     for line in text.lines() {
@@ -70,7 +70,7 @@ fn expectations(text: &str) -> Vec<(&str, &str, HashMap<&str, &str>)> {
 
 #[test]
 #[ignore = "needs llama.cpp's templates: make templates"]
-fn llama_cpps_templates_render_as_in_jinja2() {
+fn llama_cpp_templates_render_as_in_jinja2() {
     let folder = folder();
     let input: Value = serde_json::from_str(&data("templates.json")).expect("JSON");
     let (now, cases) = (input["now"].as_u64().expect("now"), input["cases"].as_array().expect("cases"));
@@ -78,7 +78,7 @@ fn llama_cpps_templates_render_as_in_jinja2() {
     for (name, hash, expected) in expectations(&text) {
         let path = folder.join(name);
         let source = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        assert_eq!(fnv(&source), hash, "{name} is another version than templates.txt was made from");
+        assert_eq!(fnv(&source), hash, "templates.txt was made from another version of {name}");
         let template = match ChatTemplate::parse(&source) {
             Ok(template) => template,
             Err(error) => {
@@ -98,7 +98,7 @@ fn llama_cpps_templates_render_as_in_jinja2() {
                     let message: String = serde_json::from_str(message).expect("a string");
                     error.starts_with(&format!("chat_template: {message} (line "))
                 }
-                // Jinja2 cannot do it, for a reason that is not the template's.
+                // Jinja2 fails for a reason outside the template.
                 (Some(("fails", _)), _) => true,
                 _ => false,
             };

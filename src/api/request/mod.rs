@@ -3,6 +3,7 @@
 mod prompt;
 mod sampling;
 mod settings;
+mod tolerance;
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use serde_json::{Map, Value};
 
 pub use self::prompt::{Chat, Infill, Input, Inputs, Overflow, Piece, Prompt, pieces};
 pub use self::settings::generation_settings;
+pub use self::tolerance::tolerate;
 use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpected};
 use super::init::{RequestDefaults, read_seed};
 use super::json_schema;
