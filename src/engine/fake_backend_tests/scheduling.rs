@@ -143,7 +143,7 @@ fn ended(handle: &RequestHandle) -> String {
 
 #[test]
 fn a_request_whose_prompt_is_prepared_keeps_its_place() {
-    let mut stage = TestEngine::new(&Setup::plain(VOICE, 2, 100, 32));
+    let mut stage = TestEngine::new(&Setup::plain(FAKE_MODEL, 2, 100, 32));
     let first = submit_unprepared(&mut stage, greedy(Vec::new(), 4));
     let [second, third] = [5, 7].map(|start| stage.submit(vec![greedy(repeating(8, start), 4)]));
     // One slot is kept for it; those behind it share the other.
@@ -162,7 +162,7 @@ fn a_request_whose_prompt_is_prepared_keeps_its_place() {
 
 #[test]
 fn a_slot_that_an_unprepared_request_asks_for_is_kept() {
-    let mut stage = TestEngine::new(&Setup::plain(VOICE, 3, 100, 32));
+    let mut stage = TestEngine::new(&Setup::plain(FAKE_MODEL, 3, 100, 32));
     let mut asks = greedy(Vec::new(), 4);
     asks.options.slot = Some(0);
     let first = submit_unprepared(&mut stage, asks.clone());
@@ -180,7 +180,7 @@ fn a_slot_that_an_unprepared_request_asks_for_is_kept() {
 
 #[test]
 fn unprepared_requests_end_by_deadline_cancel_and_error() {
-    let mut stage = TestEngine::new(&Setup::plain(VOICE, 1, 100, 32));
+    let mut stage = TestEngine::new(&Setup::plain(FAKE_MODEL, 1, 100, 32));
     let [late, cancelled, failed] = [0, 1, 2].map(|_| submit_unprepared(&mut stage, greedy(Vec::new(), 4)));
     assert_eq!(stage.scheduler.rests_until(), Some(None), "the engine sleeps until a prompt comes");
     let deadline = Instant::now();
