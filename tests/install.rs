@@ -1,19 +1,19 @@
 //! `make install`: the installed tree, and programs outside the repository that use it. `make test` installs into
 //! target/installed before the tests run.
 
-mod contract;
+mod c_functions;
 #[path = "../examples/host/mod.rs"]
 mod host;
-mod toolbox;
+mod toolchain;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use contract::{ENGINE_FUNCTIONS, ENGINE_OTHERS, FUNCTIONS, OTHERS};
+use c_functions::{ENGINE_FUNCTIONS, ENGINE_OTHERS, FUNCTIONS, OTHERS};
 use host::Host;
 use serde_json::json;
-use toolbox::{STRICT, compiler, folder, have, root, run, run_failing};
+use toolchain::{STRICT, compiler, folder, have, root, run, run_failing};
 
 const QUESTION: &str = "Tell me a story about Karl and a badger.";
 
@@ -103,7 +103,12 @@ fn a_cmake_project_uses_both_libraries() {
     let [target, draft] = models();
     for program in ["ask", "ask_static"] {
         let program = build.join(program);
-        assert_eq!(run(Command::new(&program).args([&target, QUESTION, &draft]), ""), expected, "{}", program.display());
+        assert_eq!(
+            run(Command::new(&program).args([&target, QUESTION, &draft]), ""),
+            expected,
+            "{}",
+            program.display()
+        );
         let errors = run_failing(Command::new(&program).args(["missing.gguf", QUESTION]));
         assert!(errors.contains("missing.gguf") && errors.contains("(model_error)"), "{errors}");
     }
@@ -159,7 +164,15 @@ fn the_cpp_wrapper_keeps_its_promises() {
     }
     let program = folder("wrapper").join("wrapper");
     let mut build = Command::new(compiler("c++"));
-    build.args(STRICT).args(["-Wshadow", "-Wconversion", "-std=c++17", "-O1", "-pthread", "tests/cpp/wrapper.cpp", "-o"]);
+    build.args(STRICT).args([
+        "-Wshadow",
+        "-Wconversion",
+        "-std=c++17",
+        "-O1",
+        "-pthread",
+        "tests/cpp/wrapper.cpp",
+        "-o",
+    ]);
     build.arg(&program).arg("-I").arg(prefix.join("include")).arg("-L").arg(prefix.join("lib")).arg("-lforedraft");
     run(build.arg(format!("-Wl,-rpath,{}", prefix.join("lib").display())), "");
     assert_eq!(run(Command::new(&program).args(models()), ""), "ok\n");
@@ -189,7 +202,11 @@ fn destdir_is_put_before_everything_and_uninstall_removes_everything() {
     std::fs::write(&other, "of another package").expect("target/ is writable");
     let script = |argument: &str| {
         let mut command = Command::new("scripts/install.sh");
-        command.arg(argument).env("DESTDIR", &stage).env("PREFIX", "/opt/foredraft").env("LIBDIR", "/opt/foredraft/lib64");
+        command
+            .arg(argument)
+            .env("DESTDIR", &stage)
+            .env("PREFIX", "/opt/foredraft")
+            .env("LIBDIR", "/opt/foredraft/lib64");
         run(command.env("CARGO_TARGET_DIR", root().join("target")), "");
     };
     script("--no-build");

@@ -217,8 +217,8 @@ fn cancelling_one_request_does_not_affect_others() {
     assert_eq!(call("get_completion", &alone)["content"], expected);
 }
 
-/// A request has no id while its document and its grammar are parsed. A cancel without an id then means the newest
-/// request that has one. It does not wait, and the new request is cancelled if and only if a cancel reported its id.
+/// A request has no id while its JSON and its grammar are parsed. A cancel without an id then means the newest request that has
+/// one. It does not wait, and the new request is cancelled if and only if a cancel reported its id.
 #[test]
 fn cancel_during_parsing_does_not_wait_or_hit_the_wrong_request() {
     let _guard = loaded(json!({"n_ctx": 256}));

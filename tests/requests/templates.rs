@@ -4,8 +4,8 @@
 //! of this repository; `scripts/templates.sh` downloads it. Only `make templates` runs this test, which fails without the
 //! collection. The features that real templates use are always tested beside `src/api/chat_template.rs`.
 //!
-//! With the same templates: messages full of a model's control tokens' texts do not become control tokens, and messages
-//! without such texts become the tokens that they were without that protection.
+//! With the same templates: messages full of the text of control tokens do not become control tokens, and messages without such
+//! text become the same tokens as without that protection.
 
 use crate::vocabulary::{Kind, byte_level, sentence_piece};
 use std::collections::{BTreeSet, HashMap};

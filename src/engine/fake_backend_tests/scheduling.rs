@@ -124,15 +124,15 @@ fn token_unknown_to_the_draft_disables_only_its_own_request() {
 }
 
 /// Queues a request whose prompt is not known yet.
-fn submit_unprepared(stage: &mut TestEngine, request: Request) -> Arc<RequestHandle> {
-    let handle = stage.submit(vec![Request { prompt: Arc::default(), ..request }]);
-    stage.scheduler.queue.back_mut().expect("it waits").is_prepared = false;
+fn submit_unprepared(engine: &mut TestEngine, request: Request) -> Arc<RequestHandle> {
+    let handle = engine.submit(vec![Request { prompt: Arc::default(), ..request }]);
+    engine.scheduler.queue.back_mut().expect("it waits").is_prepared = false;
     handle
 }
 
-fn prepare(stage: &mut TestEngine, handle: &RequestHandle, prompt: Vec<Token>) {
+fn prepare(engine: &mut TestEngine, handle: &RequestHandle, prompt: Vec<Token>) {
     let prepared = Ok(Prepared { prompts: vec![prompt.into()], prediction: None });
-    let queued = stage.scheduler.queue.iter_mut().find(|it| it.sink.id() == handle.id());
+    let queued = engine.scheduler.queue.iter_mut().find(|it| it.sink.id() == handle.id());
     queued.expect("it waits").prepare(&prepared);
 }
 
@@ -143,60 +143,60 @@ fn ended(handle: &RequestHandle) -> String {
 
 #[test]
 fn a_request_whose_prompt_is_prepared_keeps_its_place() {
-    let mut stage = TestEngine::new(&Setup::plain(FAKE_MODEL, 2, 100, 32));
-    let first = submit_unprepared(&mut stage, greedy(Vec::new(), 4));
-    let [second, third] = [5, 7].map(|start| stage.submit(vec![greedy(repeating(8, start), 4)]));
+    let mut engine = TestEngine::new(&Setup::plain(FAKE_MODEL, 2, 100, 32));
+    let first = submit_unprepared(&mut engine, greedy(Vec::new(), 4));
+    let [second, third] = [5, 7].map(|start| engine.submit(vec![greedy(repeating(8, start), 4)]));
     // One slot is kept for it; those behind it share the other.
     while second.phase() != Phase::Finished {
-        stage.step();
+        engine.step();
         assert_eq!((first.phase(), third.phase()), (Phase::Queued, Phase::Queued));
     }
-    prepare(&mut stage, &first, repeating(40, 0));
-    stage.step();
+    prepare(&mut engine, &first, repeating(40, 0));
+    engine.step();
     assert!(first.phase() != Phase::Queued && third.phase() != Phase::Queued, "both slots are free");
-    while !stage.scheduler.is_idle() {
-        stage.step();
+    while !engine.scheduler.is_idle() {
+        engine.step();
     }
     assert!(ended(&first).contains("n_total: 40"));
 }
 
 #[test]
 fn a_slot_that_an_unprepared_request_asks_for_is_kept() {
-    let mut stage = TestEngine::new(&Setup::plain(FAKE_MODEL, 3, 100, 32));
+    let mut engine = TestEngine::new(&Setup::plain(FAKE_MODEL, 3, 100, 32));
     let mut asks = greedy(Vec::new(), 4);
     asks.options.slot = Some(0);
-    let first = submit_unprepared(&mut stage, asks.clone());
+    let first = submit_unprepared(&mut engine, asks.clone());
     asks.prompt = repeating(8, 5).into();
-    let same_slot = stage.submit(vec![asks]);
+    let same_slot = engine.submit(vec![asks]);
     for _ in 0..3 {
-        stage.step();
+        engine.step();
     }
     assert_eq!(same_slot.phase(), Phase::Queued);
-    prepare(&mut stage, &first, repeating(8, 0));
-    stage.step();
+    prepare(&mut engine, &first, repeating(8, 0));
+    engine.step();
     assert!(first.phase() != Phase::Queued);
     assert_eq!(same_slot.phase(), Phase::Queued);
 }
 
 #[test]
 fn unprepared_requests_end_by_deadline_cancel_and_error() {
-    let mut stage = TestEngine::new(&Setup::plain(FAKE_MODEL, 1, 100, 32));
-    let [late, cancelled, failed] = [0, 1, 2].map(|_| submit_unprepared(&mut stage, greedy(Vec::new(), 4)));
-    assert_eq!(stage.scheduler.rests_until(), Some(None), "the engine sleeps until a prompt comes");
+    let mut engine = TestEngine::new(&Setup::plain(FAKE_MODEL, 1, 100, 32));
+    let [late, cancelled, failed] = [0, 1, 2].map(|_| submit_unprepared(&mut engine, greedy(Vec::new(), 4)));
+    assert_eq!(engine.scheduler.rests_until(), Some(None), "the engine sleeps until a prompt comes");
     let deadline = Instant::now();
-    stage.scheduler.queue[0].deadline = Some(deadline);
-    assert_eq!(stage.scheduler.rests_until(), Some(Some(deadline)), "or until the first deadline");
-    stage.step();
+    engine.scheduler.queue[0].deadline = Some(deadline);
+    assert_eq!(engine.scheduler.rests_until(), Some(Some(deadline)), "or until the first deadline");
+    engine.step();
     assert!(ended(&late).contains("stop: Timeout"));
     assert!(cancelled.cancel(), "nothing of it runs");
-    stage.scheduler.queue[1].prepare(&Err(Error::invalid("no such token")));
-    stage.step();
+    engine.scheduler.queue[1].prepare(&Err(Error::invalid("no such token")));
+    engine.step();
     assert!(ended(&cancelled).contains("stop: Cancelled"));
     assert!(ended(&failed).contains("no such token"));
-    assert!(stage.scheduler.is_idle() && stage.scheduler.rests_until() == Some(None));
+    assert!(engine.scheduler.is_idle() && engine.scheduler.rests_until() == Some(None));
     // With something to do it does not sleep.
-    submit_unprepared(&mut stage, greedy(Vec::new(), 4));
-    stage.scheduler.queue[0].request.prompt = repeating(8, 0).into();
-    stage.scheduler.queue[0].is_prepared = true;
-    assert_eq!(stage.scheduler.rests_until(), None);
+    submit_unprepared(&mut engine, greedy(Vec::new(), 4));
+    engine.scheduler.queue[0].request.prompt = repeating(8, 0).into();
+    engine.scheduler.queue[0].is_prepared = true;
+    assert_eq!(engine.scheduler.rests_until(), None);
 }
