@@ -145,7 +145,8 @@ fn joined_text(updates: &[Value]) -> Value {
             match (value, update.get(key)) {
                 (Value::String(text), Some(Value::String(before))) if key == "content" => text.insert_str(0, before),
                 (Value::Array(list), Some(Value::Array(before)))
-                    if ["tokens", "sources", "completion_probabilities"].contains(&key.as_str()) =>
+                    // The last update has the probabilities of the whole completion.
+                    if ["tokens", "sources"].contains(&key.as_str()) =>
                 {
                     list.splice(0..0, before.iter().cloned());
                 }
