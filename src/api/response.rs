@@ -209,7 +209,7 @@ fn finished(
     }
     add_index(&mut answer, record, index);
     if record.family.is_old() || record.reply.response_fields.iter().any(|field| field == "prompt") {
-        answer.insert("prompt".into(), text.shown_prompt().into());
+        answer.insert("prompt".into(), text.shown_prompt());
     }
     if let Some(stats) = &outcome.speculation {
         answer.insert("speculative".into(), speculative(record, outcome, stats));

@@ -4,12 +4,12 @@
 use std::io::Write as _;
 use std::process::Command;
 
-use crate::examples::alone;
+use crate::examples::host;
 use crate::toolchain::{library_folder, root};
 
 fn check(script: &str) {
     // Their programs need the cores that other programs' models would spin on.
-    let _alone = alone();
+    let _host = host();
     let mut command = Command::new(root().join("scripts").join(script));
     command.env("FOREDRAFT_LIB", library_folder().join("libforedraft.so"));
     let output = command.output().unwrap_or_else(|error| panic!("{script}: {error}"));
