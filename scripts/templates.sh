@@ -1,5 +1,5 @@
 #!/bin/sh
-# templates.sh: gets llama.cpp's collection of real chat templates into target/templates, for tests/templates.rs. The crate
+# templates.sh: gets llama.cpp's collection of real chat templates into target/templates, for tests/requests/templates.rs. The crate
 # llama-cpp-sys-2 leaves them out; the source package of llama-cpp-python on PyPI has them (76 MB).
 set -eu
 cd "$(dirname "$0")/.."

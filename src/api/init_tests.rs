@@ -6,7 +6,7 @@ use crate::error::Code;
 use crate::llama::{KvValue, LoraParams};
 use crate::session::SelfExtend;
 
-/// An init with `model` and these keys.
+/// Parses an init document with `model` and these keys.
 fn init(keys: Value) -> Result<InitRequest> {
     let mut document = json!({"model": "m.gguf"});
     document.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
@@ -19,7 +19,7 @@ fn with_draft(mut keys: Value) -> (ModelParams, ContextParams) {
 }
 
 #[test]
-fn defaults() {
+fn missing_keys_have_their_defaults() {
     let InitRequest { config, model_alias, chat_template, defaults, log_level, warnings } = init(json!({})).unwrap();
     assert_eq!(
         config,
@@ -46,7 +46,7 @@ fn defaults() {
 }
 
 #[test]
-fn layers_for_multi_token_prediction_are_loaded_for_who_names_them() {
+fn mtp_layers_are_loaded_only_when_requested() {
     let check = |speculative: Value, expected: bool| {
         let config = init(json!({"speculative": speculative, "model_draft": "d.gguf"})).unwrap().config;
         assert_eq!((config.mtp, config.model.mtp), (expected, false), "{speculative}");
@@ -59,7 +59,7 @@ fn layers_for_multi_token_prediction_are_loaded_for_who_names_them() {
 }
 
 #[test]
-fn model_keys() {
+fn model_keys_set_model_params() {
     let check = |keys: Value, change: fn(&mut ModelParams)| {
         let mut expected = ModelParams::new("m.gguf");
         change(&mut expected);
@@ -99,7 +99,7 @@ fn model_keys() {
 }
 
 #[test]
-fn context_keys() {
+fn context_keys_set_context_params() {
     let check = |keys: Value, change: fn(&mut ContextParams)| {
         let mut expected = ContextParams::default();
         change(&mut expected);
@@ -136,7 +136,7 @@ fn context_keys() {
 }
 
 #[test]
-fn draft_follows_the_target() {
+fn draft_params_default_to_the_targets() {
     let (model, context) = with_draft(json!({}));
     assert_eq!((model, context), (ModelParams::new("d.gguf"), ContextParams::default()));
 
@@ -144,7 +144,7 @@ fn draft_follows_the_target() {
         "cache_type_k": "q8_0", "flash_attn": "on", "use_mmap": false, "lora": ["a"], "devices": ["X"],
         "rope_freq_base": 5e5});
     let (model, context) = with_draft(target.clone());
-    // Own defaults, as in llama.cpp: layers, cache types, no adapters of the target's. The rest follows.
+    // As in llama.cpp, layers and cache types have their own defaults, and the target's adapters do not apply. The rest follows.
     assert_eq!(model, ModelParams { use_mmap: false, devices: Some(vec!["X".into()]), ..ModelParams::new("d.gguf") });
     assert_eq!(
         context,
@@ -170,7 +170,7 @@ fn draft_follows_the_target() {
     );
     let (model, context) = with_draft(own);
     assert_eq!((model.n_gpu_layers, model.devices), (7, Some(vec!["Y".to_owned()])));
-    // Off all devices: the draft as well, unless it says otherwise.
+    // With the target off all devices, so is the draft, unless its own keys say otherwise.
     let off = |more: Value| {
         let mut init = json!({"model": "m.gguf", "model_draft": "d.gguf", "devices": "none"});
         init.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -184,7 +184,7 @@ fn draft_follows_the_target() {
 }
 
 #[test]
-fn the_rest() {
+fn other_keys_are_parsed() {
     let config =
         init(json!({"n_parallel": 256, "ctx_shift": false, "embedding": true, "max_queue": 0, "warmup": false,
         "numa": "isolate", "rpc": "localhost:50052,[::1]:1"}))
@@ -220,7 +220,7 @@ fn the_rest() {
 }
 
 #[test]
-fn warnings() {
+fn ignored_keys_give_warnings() {
     let check = |keys: Value, expected: &[&str]| assert_eq!(init(keys.clone()).unwrap().warnings, expected, "{keys}");
     check(
         json!({"hostname": "::1", "port": "any", "public_path": 1, "read_timeout": 600, "write_timeout": 600}),
@@ -245,7 +245,7 @@ fn warnings() {
 }
 
 #[test]
-fn errors() {
+fn invalid_values_are_refused() {
     let check = |keys: Value, expected: &str| {
         let error = init(keys.clone()).expect_err(&keys.to_string());
         assert_eq!(error.code(), Code::InvalidRequest);
@@ -320,8 +320,8 @@ fn errors() {
 }
 
 #[test]
-fn arguments() {
-    // Both forms give the same request.
+fn command_lines_give_the_same_request() {
+    // A command line and a JSON document give the same request.
     let from = |text: &str| InitRequest::parse(text.as_bytes()).unwrap();
     let check = |line: &str, document: &str| assert_eq!(from(line), from(document), "{line}");
     check(
@@ -419,7 +419,7 @@ const KEYS: [&str; 62] = [
 ];
 
 #[test]
-fn every_key_of_the_contract_is_known() {
+fn every_documented_key_is_known() {
     for key in KEYS {
         let request = init(json!({key: null, "model": "m"})).unwrap();
         assert_eq!(request.warnings, Vec::<String>::new(), "{key}");
@@ -448,9 +448,9 @@ pub fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Any values in known keys: no panic, and a request within llama.cpp's limits or an error that names a key.
+    /// Any values of known keys give a request within llama.cpp's limits, or an error that names a key.
     #[test]
-    fn valid_or_an_error(keys in prop::collection::btree_map(prop::sample::select(KEYS.to_vec()), any_json(), 0..4)) {
+    fn random_values_give_a_valid_request_or_an_error(keys in prop::collection::btree_map(prop::sample::select(KEYS.to_vec()), any_json(), 0..4)) {
         let document: Map<String, Value> = keys.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         match init(Value::Object(document)) {
             Err(error) => {
@@ -473,7 +473,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_an_init_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+    fn random_bytes_give_an_init_request_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
         let _ = InitRequest::parse(&bytes);
     }
 }

@@ -8,6 +8,7 @@ use crate::engine::{
     Comparison, Difference, Event, Generated, Outcome, Progress, SpeculationStats, Stop, Timings, Update,
 };
 use crate::error::Error;
+use crate::llama::log::{self, Level};
 use crate::llama::{Token, Vocab};
 use crate::sampling::TokenProbs;
 use crate::session;
@@ -32,6 +33,13 @@ pub(super) fn success(answer: Value, warnings: Vec<String>) -> Value {
         all.insert("warnings".into(), warnings.into());
     }
     Value::Object(all)
+}
+
+/// `__debug`: the answer into the log.
+pub(super) fn debug(record: &Record, answer: &Value) {
+    if record.reply.debug {
+        log::always(Level::Info, &format!("answer: {answer}"));
+    }
 }
 
 /// What the host gets for an event.
@@ -140,7 +148,7 @@ fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update]
         vocab,
         &text.prompt,
         record.n_ctx,
-        session::keep(record.n_keep, text.prompt.len(), record.n_ctx),
+        session::effective_n_keep(record.n_keep, text.prompt.len(), record.n_ctx),
         outcome.prompt.n_cached,
     );
     let mut settings = text.settings.clone();
@@ -372,7 +380,7 @@ fn comparison(record: &Record, outcome: &Outcome, comparison: Option<&Comparison
 
 /// `prompt_stats`: what of the prompt (all of its tokens as sent) is in the cache, and what is to be evaluated.
 pub(super) fn prompt_stats(vocab: &Vocab, prompt: &[Token], n_ctx: usize, n_keep: usize, n_cached: usize) -> Value {
-    let left_out = session::leave_out(prompt.len(), n_keep, n_ctx);
+    let left_out = session::prompt_truncation(prompt.len(), n_keep, n_ctx);
     let gap = left_out.clone().unwrap_or(prompt.len()..prompt.len());
     let (head, tail) = (prompt.get(..gap.start).unwrap_or(&[]), prompt.get(gap.end..).unwrap_or(&[]));
     let pieces = |tokens: &mut dyn Iterator<Item = &Token>| {

@@ -120,7 +120,9 @@ impl<'a> ServingModel<'a> {
     /// The prompt is empty, or does not fit and may not be shortened.
     pub(super) fn check_prompt(&self, name: &str, prompt: &[Token], n_keep: Option<usize>) -> Result<()> {
         let n_ctx = self.n_ctx;
-        let too_long = session::leave_out(prompt.len(), session::keep(n_keep, prompt.len(), n_ctx), n_ctx).is_some();
+        let too_long =
+            session::prompt_truncation(prompt.len(), session::effective_n_keep(n_keep, prompt.len(), n_ctx), n_ctx)
+                .is_some();
         if prompt.is_empty() {
             Err(Error::invalid(format!("{name}: has no tokens, and the model begins texts with none")))
         } else if too_long && !self.server.config().ctx_shift {

@@ -135,7 +135,7 @@ impl BatchScheduler {
     /// What of a prompt is evaluated, and whether something was left out because it does not fit.
     fn fitting(&self, mut tokens: Vec<Token>, n_keep: usize) -> Result<(Vec<Token>, bool)> {
         let (n_total, n_ctx) = (tokens.len(), self.context.n_ctx());
-        let left_out = session::leave_out(n_total, n_keep, n_ctx);
+        let left_out = session::prompt_truncation(n_total, n_keep, n_ctx);
         match &left_out {
             Some(_) if !self.ctx_shift => {
                 return Err(Error::new(
@@ -156,7 +156,7 @@ impl BatchScheduler {
     fn begin_beams(&mut self, mut submission: Submission) -> Result<()> {
         let prompt = std::mem::take(&mut submission.request.prompt).to_vec();
         let n_total = prompt.len();
-        let n_keep = session::keep(submission.request.options.n_keep, n_total, self.context.n_ctx());
+        let n_keep = session::effective_n_keep(submission.request.options.n_keep, n_total, self.context.n_ctx());
         let (prompt, truncated) = self.fitting(prompt, n_keep)?;
         let stats = PromptStats { n_total, n_prompt: prompt.len(), n_cached: 0, truncated };
         self.beams.begin(submission, prompt, stats)
@@ -171,7 +171,7 @@ impl BatchScheduler {
         let vocab = model.vocab();
         let options = request.options;
         let n_total = request.prompt.len();
-        let n_keep = session::keep(options.n_keep, n_total, n_ctx);
+        let n_keep = session::effective_n_keep(options.n_keep, n_total, n_ctx);
         let (tokens, truncated) = self.fitting(request.prompt.to_vec(), n_keep)?;
         if request.prompt_of.is_some() && options.cache_prompt && self.can_copy() {
             self.copy_prefix(index, &tokens, &request.lora);
@@ -220,7 +220,7 @@ impl BatchScheduler {
         let prompt = PromptStats { n_total, n_prompt: tokens.len(), n_cached: reused, truncated };
         let mut task = Task::new(sink, options, tokens, prompt, sampler, &request.sampling);
         // As llama.cpp: a BOS that begins every text is kept as well.
-        task.n_keep = session::keep(Some(n_keep + usize::from(vocab.adds_bos())), n_total, n_ctx);
+        task.n_keep = session::effective_n_keep(Some(n_keep + usize::from(vocab.adds_bos())), n_total, n_ctx);
         task.seed_position = seed_position;
         task.deadline = deadline;
         task.speculation = speculation;

@@ -6,7 +6,7 @@
 //! it has brought lately makes up for that, and for a single token at the beginning of each request and now and then, to
 //! notice when it would again.
 //!
-//! With a rule that compares probabilities, what the model has drawn is checked, all of it (see [`Drawn`]). So whether
+//! With a rule that compares probabilities, what the model has drawn is checked, all of it (see [`SampledDraft`]). So whether
 //! its draft is preferred to those that others found is decided before it is asked.
 
 use std::time::Instant;
@@ -15,7 +15,7 @@ use super::calibration::{Calibration, Choice};
 use super::drafter::{Draft, DraftRequest, Drafter, Drawing, Evaluated};
 use super::policy::{Plan, Rate, StopPolicy};
 use super::slot_drafts::{Proposal, SlotDrafts};
-use super::verify::{Drawn, StepChance};
+use super::verify::{SampledDraft, StepRandom};
 use super::{Adaptive, Costs, DrafterKind, MAX_DRAFT, Settings, Verify};
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
@@ -251,7 +251,7 @@ impl Drafters {
             let draws = *is_model_based && drafts.settings.verify.draws() && drafts.drawer.is_none();
             let drawing = draws.then(|| {
                 drafts.drawn.begin(n_max);
-                Drawing { drawn: &mut drafts.drawn, chance: StepChance::new(sampler.seed(), position) }
+                Drawing { drawn: &mut drafts.drawn, chance: StepRandom::new(sampler.seed(), position) }
             });
             let branches = (n_branches, p_split);
             let mut ask = DraftRequest {
@@ -325,7 +325,7 @@ impl Drafters {
     }
 
     /// [`Drafters::drafted`] with what it was drawn from, for a rule that compares probabilities.
-    pub fn drawn(&self, slot: usize) -> Option<&Drawn> {
+    pub fn drawn(&self, slot: usize) -> Option<&SampledDraft> {
         Some(&self.slots.get(slot)?.as_ref()?.drawn)
     }
 

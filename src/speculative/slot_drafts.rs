@@ -4,7 +4,7 @@ use super::calibration::Bias;
 use super::drafter::Draft;
 use super::drafters::{RegisteredDrafter, SlotView};
 use super::policy::{Length, Plan};
-use super::verify::Drawn;
+use super::verify::SampledDraft;
 use super::{Adaptive, MAX_DRAFT, Settings};
 
 /// A request that speculates.
@@ -16,7 +16,7 @@ pub(super) struct SlotDrafts {
     /// Who drafts in this step, and how many of its tokens are checked.
     pub(super) chosen: Option<(usize, usize)>,
     /// The same with what it was drawn from, for a rule that compares probabilities.
-    pub(super) drawn: Drawn,
+    pub(super) drawn: SampledDraft,
     /// Who has drawn it; `None`: it was found without chance.
     pub(super) drawer: Option<usize>,
     pub(super) probes: Probes,
@@ -103,7 +103,7 @@ impl SlotDrafts {
             length: Length::new(settings),
             proposals,
             chosen: None,
-            drawn: Drawn::new(settings.verify, settings.n_branches),
+            drawn: SampledDraft::new(settings.verify, settings.n_branches),
             drawer: None,
             probes: Probes::default(),
             disabled,

@@ -4,7 +4,7 @@ use super::super::tests::{check_error, read, request};
 use super::*;
 
 #[test]
-fn prompts() {
+fn prompt_forms_are_parsed() {
     let text = |text: &str| Piece::Text(text.into());
     let check = |given: Value, pieces: Vec<Piece>| {
         let request = request(json!({"prompt": given}));
@@ -24,7 +24,7 @@ fn prompts() {
         input(vec![], json!([])),
     ];
     assert_eq!(listed, Inputs { all, listed: true });
-    assert!(!request(json!({"prompts": [], "prompt": "a"})).inputs.listed, "nothing is asked for");
+    assert!(!request(json!({"prompts": [], "prompt": "a"})).inputs.listed, "an empty list does not count");
     assert!(request(json!({"prompts": ["a"]})).has_results() && !request(json!({"prompt": "a"})).has_results());
     check_error(json!({"prompts": ["a", 5]}), "prompts[1]: expected a string, or an array of strings and token ids");
     check_error(json!({"prompts": ["a", ["b", [5]]]}), "prompts[1][1]: expected a string or a token id, got [5]");
@@ -43,7 +43,7 @@ fn prompts() {
 }
 
 #[test]
-fn gaps() {
+fn infill_fields_are_parsed() {
     let text = |text: &str| Piece::Text(text.into());
     let infill = |document: Value| match request(document).inputs.all.remove(0).prompt {
         Prompt::Infill(infill) => infill,
@@ -59,7 +59,7 @@ fn gaps() {
     );
     assert_eq!(infill(json!({"input_suffix": "b"})).prompt, []);
     infill(json!({"input_extra": [{"text": "a"}]}));
-    // A host that always sends them, and means a plain prompt.
+    // Hosts that always send these fields, but mean a plain prompt.
     let plain = request(json!({"input_prefix": "", "input_suffix": "", "input_extra": [], "prompt": "a"}));
     assert_eq!(plain.inputs, request(json!({"prompt": "a"})).inputs);
 
@@ -74,7 +74,7 @@ fn gaps() {
 }
 
 #[test]
-fn messages() {
+fn messages_are_parsed() {
     let hello = json!([{"role": "user", "content": "Hello"}]);
     let chat = |document: Value| match request(document).inputs.all.remove(0).prompt {
         Prompt::Messages(chat) => chat,

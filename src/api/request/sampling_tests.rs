@@ -1,14 +1,14 @@
 use super::super::CompletionRequest;
 use super::super::tests::{check, check_error};
 use super::*;
-use crate::sampling::Dry;
+use crate::sampling::DrySettings;
 
-fn check_sampling(document: Value, change: impl FnOnce(&mut Settings)) {
+fn check_sampling(document: Value, change: impl FnOnce(&mut SamplingSettings)) {
     check(document, |request| change(&mut request.sampling));
 }
 
 #[test]
-fn sampler_fields() {
+fn sampler_fields_are_parsed() {
     check_sampling(json!({"temperature": 0}), |s| s.temperature = 0.0);
     check_sampling(json!({"temperature": -5}), |s| s.temperature = -5.0);
     check_sampling(json!({"temp": 0.5}), |s| s.temperature = 0.5);
@@ -28,7 +28,7 @@ fn sampler_fields() {
     check_sampling(
         json!({"dry_multiplier": 0.5, "dry_base": 2, "dry_allowed_length": 3, "dry_penalty_last_n": 100, "dry_sequence_breakers": ["a", "\n"]}),
         |s| {
-            s.dry = Dry {
+            s.dry = DrySettings {
                 multiplier: 0.5,
                 base: 2.0,
                 allowed_length: 3,
@@ -48,9 +48,9 @@ fn sampler_fields() {
         s.stages = vec![Stage::AdaptiveP];
     });
     check_sampling(json!({"mirostat": 1, "mirostat_tau": 3, "mirostat_eta": 0.5}), |s| {
-        (s.mirostat, s.mirostat_tau, s.mirostat_eta) = (Mirostat::V1, 3.0, 0.5);
+        (s.mirostat, s.mirostat_tau, s.mirostat_eta) = (MirostatVersion::V1, 3.0, 0.5);
     });
-    check_sampling(json!({"mirostat": 2.0}), |s| s.mirostat = Mirostat::V2);
+    check_sampling(json!({"mirostat": 2.0}), |s| s.mirostat = MirostatVersion::V2);
     check_sampling(json!({"min_keep": 2, "n_probs": 5}), |s| (s.min_keep, s.n_probs) = (2, 5));
     check_sampling(json!({"seed": 42}), |s| s.seed = 42);
 
@@ -80,9 +80,9 @@ fn sampler_fields() {
     check_error(json!({"seed": 4294967296u64}), "seed");
 }
 
-/// Each is looked for in the whole vocabulary.
+/// They are limited because each is searched for in the whole vocabulary.
 #[test]
-fn sequence_breakers_are_few_and_different() {
+fn sequence_breakers_are_limited_and_deduplicated() {
     let check = |breakers: &[String], read: &[String]| {
         let document = json!({"dry_sequence_breakers": breakers});
         check_sampling(document, |s| s.dry.sequence_breakers = read.to_vec());
@@ -91,7 +91,7 @@ fn sequence_breakers_are_few_and_different() {
     check(&different[..64], &different[..64]);
     check(&[&different[..64], &different[..64]].concat(), &different[..64]);
     check(&["b", "a", "b"].map(String::from), &["b", "a"].map(String::from));
-    // A long one is cut where it is looked for, and reported as it was sent.
+    // A long breaker is truncated for the search, but reported as it was sent.
     check(&["x".repeat(1000), "x".repeat(1000)], &["x".repeat(1000)]);
     check_error(
         json!({"dry_sequence_breakers": different}),
@@ -100,7 +100,7 @@ fn sequence_breakers_are_few_and_different() {
 }
 
 #[test]
-fn samplers() {
+fn sampler_order_is_parsed() {
     use Stage::*;
     let check =
         |value: Value, stages: &[Stage]| check_sampling(json!({"samplers": value}), |s| s.stages = stages.to_vec());
@@ -117,7 +117,7 @@ fn samplers() {
     check(json!("top_k; temp;"), &[TopK, Temperature]);
     check(
         json!(["penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typ_p", "top_p", "min_p", "xtc", "temperature"]),
-        &Settings::default().stages,
+        &SamplingSettings::default().stages,
     );
     check_error(json!({"samplers": ["top_k", "tpo_p"]}), "samplers[1]: expected one of \"penalties\", \"dry\"");
     check_error(json!({"samplers": ["tpo_p"]}), "(did you mean \"top_p\"?)");
@@ -132,11 +132,11 @@ fn samplers() {
 }
 
 #[test]
-fn the_table_of_sampler_fields() {
+fn sampler_table_lists_defaults_and_ranges() {
     let table = CompletionRequest::sampler_table();
     assert!(table.contains("| `top_p` | `0.95` | 0 | 1 | keep the most probable that sum to p; 1 off |\n"), "{table}");
     assert!(table.contains("| `temperature` | `0.8` |  | 1000 |"), "{table}");
     assert!(table.lines().all(|line| line.matches('|').count() == 6), "{table}");
-    // Every default is in its own range, and read as itself.
-    check(report(&Settings::default()).into_iter().collect(), |_| ());
+    // Every default is in its own range, and parses to itself.
+    check(report(&SamplingSettings::default()).into_iter().collect(), |_| ());
 }

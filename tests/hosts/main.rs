@@ -1,0 +1,13 @@
+//! What hosts see of the library, in each language: headers, exported symbols, examples and the README.
+
+#[path = "../c_functions/mod.rs"]
+mod c_functions;
+mod examples;
+mod header;
+#[path = "../../examples/host/mod.rs"]
+mod host;
+mod lookup_examples;
+mod readme;
+mod symbols;
+#[path = "../toolchain/mod.rs"]
+mod toolchain;

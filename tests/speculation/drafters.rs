@@ -1,0 +1,137 @@
+//! Every drafter proposes tokens on suitable text, and none changes the output.
+
+use crate::common::{cancel, cancelled, complete, merge, output_fields, prompts, start, submit, with};
+use foredraft::api::Endpoint::{Completion, Speculative};
+use serde_json::{Value, json};
+
+const TYPES: [&str; 9] = [
+    "draft",
+    "ngram-cache",
+    "ngram-simple",
+    "ngram-map-k",
+    "ngram-map-k4v",
+    "ngram-mod",
+    "suffix",
+    "auto",
+    "prediction",
+];
+
+/// A prompt whose continuation repeats much of it.
+const REPETITIVE: &str = "<|im_start|>user\nRepeat after me: Mia has a kite. Mia has a kite. Mia has a kite.<|im_end|>\n\
+    <|im_start|>assistant\nMia has a kite. Mia has a kite. Mia has a";
+
+/// Settings with which every drafter drafts on short texts.
+fn eager(kind: &str) -> Value {
+    let mut speculative = json!({
+        "type": kind, "adaptive": false, "n_max": 6, "ngram_size_n": 3, "ngram_size_m": 6, "ngram_mod_n_match": 4, "ngram_mod_n_min": 0,
+    });
+    if kind == "prediction" {
+        speculative["type"] = json!(["ngram-mod"]);
+    }
+    speculative
+}
+
+#[test]
+fn drafters_do_not_change_output() {
+    let system = start(json!({"n_ctx": 512}));
+    let mut accepted = json!({});
+    let mut texts = prompts();
+    texts.truncate(6);
+    texts.push(REPETITIVE.into());
+    for (index, prompt) in texts.iter().enumerate() {
+        for temperature in [0.0, 0.8] {
+            let request = json!({
+                "prompt": prompt, "n_predict": 72, "temperature": temperature, "seed": index, "return_tokens": true,
+                "repeat_penalty": 1, "cache_prompt": index % 2 == 0, "ignore_eos": true,
+            });
+            let plain = complete(&system, Completion, &request);
+            for kind in TYPES {
+                for adaptive in [json!(true), json!(false)] {
+                    let mut speculative = eager(kind);
+                    merge(&mut speculative, &json!({"adaptive": adaptive}));
+                    let mut fast = with(&request, json!({"speculative": speculative}));
+                    if kind == "prediction" {
+                        let mut predicted = plain["content"].as_str().unwrap().to_owned();
+                        predicted.truncate(predicted.floor_char_boundary(predicted.len() * 3 / 4));
+                        fast["prediction"] = json!({"type": "content", "content": predicted});
+                    }
+                    let fast = complete(&system, Speculative, &fast);
+                    assert_eq!(
+                        output_fields(&fast),
+                        output_fields(&plain),
+                        "{prompt:?} {temperature} {kind} {adaptive}"
+                    );
+                    for (source, counts) in fast["speculative"]["by_type"].as_object().unwrap() {
+                        let before = accepted[source].as_u64().unwrap_or(0);
+                        accepted[source] = json!(before + counts["n_accepted"].as_u64().unwrap());
+                    }
+                }
+            }
+        }
+    }
+    for source in
+        ["draft", "ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "suffix", "prediction"]
+    {
+        assert!(
+            accepted[source].as_u64() > Some(20),
+            "the test needs accepted tokens of every drafter: {source} {accepted}"
+        );
+    }
+}
+
+#[test]
+fn drafter_list_attributes_tokens_to_their_drafter() {
+    let system = start(json!({"n_ctx": 512}));
+    let request = json!({
+        "prompt": "Mia had a red kite. Mia had a red kite. Mia had a", "n_predict": 60, "temperature": 0, "repeat_penalty": 1,
+        "ignore_eos": true, "return_tokens": true,
+        "speculative": {"type": ["ngram-mod", "suffix", "draft"], "adaptive": false, "n_max": 6},
+    });
+    let answer = complete(&system, Speculative, &request);
+    let report = &answer["speculative"];
+    assert_eq!(report["type"], json!(["ngram-mod", "suffix", "draft"]));
+    let by_type = report["by_type"].as_object().unwrap();
+    assert!(by_type.contains_key("suffix") && by_type.len() > 1, "{report}");
+    let sum = |key: &str| by_type.values().map(|counts| counts[key].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(
+        (json!(sum("n_drafted")), json!(sum("n_accepted"))),
+        (report["n_drafted"].clone(), report["n_accepted"].clone())
+    );
+    let sources = answer["sources"].as_array().unwrap();
+    for (source, counts) in by_type {
+        let said = sources.iter().filter(|other| *other == source).count();
+        assert_eq!(json!(said), counts["n_accepted"], "{source}");
+    }
+}
+
+#[test]
+fn history_drafters_work_without_a_draft_model() {
+    let system = start(json!({"n_ctx": 512, "model_draft": null}));
+    let request =
+        json!({"prompt": REPETITIVE, "n_predict": 60, "temperature": 0, "repeat_penalty": 1, "ignore_eos": true});
+    let answer = complete(&system, Speculative, &with(&request, json!({"speculative": {"adaptive": false}})));
+    assert!(answer["speculative"]["n_accepted"].as_u64() > Some(10), "{}", answer["speculative"]);
+    assert_eq!(answer["speculative"].get("disabled"), None);
+    let asked = complete(&system, Speculative, &with(&request, json!({"speculative": {"type": "draft"}})));
+    assert_eq!(asked["speculative"]["disabled"], "there is no draft model");
+    assert_eq!(asked["content"], answer["content"]);
+}
+
+#[test]
+fn drafts_stay_correct_after_context_shifts_and_cancels() {
+    let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
+    let request = json!({"prompt": REPETITIVE, "n_predict": 300, "temperature": 0.7, "seed": 5, "ignore_eos": true, "return_tokens": true});
+    let plain = complete(&system, Completion, &request);
+    assert_eq!(plain["truncated"], true);
+    for kind in ["auto", "suffix", "ngram-cache", "ngram-map-k", "ngram-mod"] {
+        let fast = with(&request, json!({"speculative": eager(kind)}));
+        // In the slot of a cancelled request, and concurrently with another request.
+        let endless = with(&fast, json!({"n_predict": -1, "id_slot": 0}));
+        cancelled(&system, Speculative, &endless);
+        let beside = submit(&system, Speculative, &with(&endless, json!({"id_slot": 1})));
+        let answer = complete(&system, Speculative, &with(&fast, json!({"id_slot": 0})));
+        assert!(cancel(&system, Speculative, beside), "{kind}");
+        assert_eq!(output_fields(&answer), output_fields(&plain), "{kind}");
+        assert!(answer["speculative"]["n_drafted"].as_u64() > Some(0), "{kind} {}", answer["speculative"]);
+    }
+}
