@@ -83,7 +83,9 @@ fn kernel_compiler(source: &Path) -> cc::Build {
         build.flag("-march=native");
     } else {
         let features = env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
-        for feature in ["avx", "avx2", "fma", "f16c", "avx512f"].iter().filter(|f| features.split(',').any(|has| has == **f)) {
+        for feature in
+            ["avx", "avx2", "fma", "f16c", "avx512f"].iter().filter(|f| features.split(',').any(|has| has == **f))
+        {
             build.flag(format!("-m{feature}"));
         }
     }

@@ -4,8 +4,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Server;
-use super::system::State;
 use super::init::CACHE_TYPES;
+use super::system::State;
 use crate::engine::{AttentionCost, AttentionReport, SlotStatus};
 use crate::llama::{self, Model};
 use crate::speculative::{Compatibility, VocabSummary};
@@ -84,9 +84,9 @@ impl Status {
             model_size: models.target.size(),
             model_n_params: models.target.n_params(),
             draft: models.compatibility.as_ref().map(|report| draft(report, models.draft.as_deref())),
-            attention: models.attention.as_ref().map(|target| {
-                json!({"target": attention(target), "draft": models.attention_draft.as_ref().map(attention)})
-            }),
+            attention: models.attention.as_ref().map(
+                |target| json!({"target": attention(target), "draft": models.attention_draft.as_ref().map(attention)}),
+            ),
             devices: llama::devices().into_iter().map(device).collect(),
             system_info: Some(llama::system_info()),
             warnings: server.warnings().to_vec(),
@@ -114,9 +114,7 @@ impl Status {
 fn attention(report: &AttentionReport) -> Value {
     let name = |kind| CACHE_TYPES.iter().find(|(_, known)| *known == kind).map(|(name, _)| *name);
     let ms = |ms: f64| (ms * 1e3).round() / 1e3;
-    let cost = |cost: &AttentionCost| {
-        json!({"depth": cost.depth, "n_tokens": cost.n_tokens, "on_ms": ms(cost.on_ms), "off_ms": ms(cost.off_ms)})
-    };
+    let cost = |cost: &AttentionCost| json!({"depth": cost.depth, "n_tokens": cost.n_tokens, "on_ms": ms(cost.on_ms), "off_ms": ms(cost.off_ms)});
     json!({
         "flash_attn": report.flash_attn,
         "kernel": if report.own_kernel { "foredraft" } else { "ggml" },

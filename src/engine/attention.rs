@@ -169,7 +169,10 @@ mod tests {
     use super::*;
 
     fn costs(figures: &[(f64, f64)]) -> Vec<AttentionCost> {
-        figures.iter().map(|(on_ms, off_ms)| AttentionCost { depth: 256, n_tokens: 1, on_ms: *on_ms, off_ms: *off_ms }).collect()
+        figures
+            .iter()
+            .map(|(on_ms, off_ms)| AttentionCost { depth: 256, n_tokens: 1, on_ms: *on_ms, off_ms: *off_ms })
+            .collect()
     }
 
     #[test]

@@ -71,7 +71,11 @@ mod tests {
 
     /// Two fast cores with two threads each, and four slow ones.
     fn hybrid() -> std::path::PathBuf {
-        let root = std::env::temp_dir().join(format!("foredraft-cores-{}-{:?}", std::process::id(), std::thread::current().id()));
+        let root = std::env::temp_dir().join(format!(
+            "foredraft-cores-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
         for (cpu, siblings) in ["0-1", "0-1", "2-3", "2-3", "4", "5", "6", "7"].iter().enumerate() {
             let folder = root.join(format!("system/cpu/cpu{cpu}/topology"));
             std::fs::create_dir_all(&folder).unwrap();

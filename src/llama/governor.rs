@@ -113,7 +113,8 @@ impl Governor {
         self.window.wall += wall;
         self.window.ran += decode.ran.as_secs_f64().min(wall);
         self.window.units += unit;
-        let is_hopeless = self.trial.is_some_and(|(_, pace)| self.window.n >= 2 && self.window.pace() > HOPELESS * pace);
+        let is_hopeless =
+            self.trial.is_some_and(|(_, pace)| self.window.n >= 2 && self.window.pace() > HOPELESS * pace);
         if self.window.is_full() || is_hopeless {
             let window = std::mem::take(&mut self.window);
             self.compare(&window, time);

@@ -65,7 +65,8 @@ pub fn attention_cost(
 ) -> Option<Duration> {
     let [n_key, n_value] = model.head_sizes()?;
     // SAFETY: the model is alive.
-    let (n_head, n_head_kv) = unsafe { (sys::llama_model_n_head(model.as_ptr()), sys::llama_model_n_head_kv(model.as_ptr())) };
+    let (n_head, n_head_kv) =
+        unsafe { (sys::llama_model_n_head(model.as_ptr()), sys::llama_model_n_head_kv(model.as_ptr())) };
     let sizes = [n_key, n_value, n_cells, n_tokens].map(|size| i32::try_from(size).ok().filter(|size| *size > 0));
     let [Some(n_key), Some(n_value), Some(n_cells), Some(n_tokens)] = sizes else { return None };
     if n_head_kv < 1 || n_head < n_head_kv || n_head % n_head_kv != 0 {
