@@ -22,6 +22,10 @@ pub(super) struct Decode {
 /// Decodes, and time, after which two numbers of threads are compared.
 const WINDOW_DECODES: u32 = 6;
 const WINDOW: Duration = Duration::from_millis(60);
+/// Where decodes are slow, two of them are enough, after this time.
+const SLOW_WINDOW: Duration = Duration::from_millis(250);
+/// A trial ends as soon as two decodes take so many times the time before.
+const HOPELESS: f64 = 1.5;
 /// Below this part of a core for the engine's thread, fewer threads are tried.
 const ENOUGH: f64 = 0.85;
 /// In so many windows, one after the other: something else runs on every machine now and then.
@@ -30,7 +34,7 @@ const LACKING: u32 = 2;
 const BETTER: f64 = 0.95;
 /// From one trial to the next: doubled by each that did not pay.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// Kinds of decodes that are known at a time.
 const MOST_KINDS: usize = 256;
 
@@ -67,7 +71,8 @@ impl Window {
     }
 
     fn is_full(&self) -> bool {
-        self.n >= WINDOW_DECODES && self.wall >= WINDOW.as_secs_f64()
+        let takes = |n: u32, time: Duration| self.n >= n && self.wall >= time.as_secs_f64();
+        takes(WINDOW_DECODES, WINDOW) || takes(2, SLOW_WINDOW)
     }
 }
 
@@ -108,7 +113,9 @@ impl Governor {
         self.window.wall += wall;
         self.window.ran += decode.ran.as_secs_f64().min(wall);
         self.window.units += unit;
-        if self.window.is_full() {
+        let is_hopeless =
+            self.trial.is_some_and(|(_, pace)| self.window.n >= 2 && self.window.pace() > HOPELESS * pace);
+        if self.window.is_full() || is_hopeless {
             let window = std::mem::take(&mut self.window);
             self.compare(&window, time);
         }
