@@ -2,16 +2,16 @@
 //! disagrees with it. `make test` downloads it. Where there is no network, these tests are skipped, which they say.
 
 mod common;
-mod toolbox;
+mod toolchain;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use common::{complete, essence, n, results, start, with};
+use common::{complete, output_fields, n, results, start, with};
 use foredraft::api::{Endpoint, System};
 use serde_json::{Value, json};
-use toolbox::{folder, root, run};
+use toolchain::{folder, root, run};
 
 const FILE: &str = include_str!("../benches/texts/inventory.py");
 
@@ -75,7 +75,7 @@ fn speculation_changes_no_answer() {
             for drafter in [json!({"type": "draft", "adaptive": false, "n_max": 4}), json!({"type": "auto"})] {
                 let answer =
                     complete(&system, Endpoint::Speculative, &with(&plain, json!({"speculative": drafter})));
-                assert_eq!(essence(&answer), essence(&expected), "{drafter}, temperature {temperature}: {message}");
+                assert_eq!(output_fields(&answer), output_fields(&expected), "{drafter}, temperature {temperature}: {message}");
                 if drafter["type"] == "draft" {
                     drafted += n(&answer["speculative"]["n_drafted"]);
                     accepted += n(&answer["speculative"]["n_accepted"]);
@@ -105,7 +105,7 @@ fn answers_in_four_slots_are_those_of_one() {
     );
     for (prompt, answer) in prompts.iter().zip(results(&together, prompts.len())) {
         let alone = with(&common, json!({"prompt": prompt, "speculative": false, "cache_prompt": false}));
-        assert_eq!(essence(answer), essence(&complete(&system, Endpoint::Completion, &alone)), "{prompt}");
+        assert_eq!(output_fields(answer), output_fields(&complete(&system, Endpoint::Completion, &alone)), "{prompt}");
     }
 }
 
@@ -122,7 +122,7 @@ fn an_edited_file_is_drafted_from_the_prompt() {
             .with_server(|server| server.lookup_cache(br#"{"action": "clear", "cache": "dynamic"}"#))
             .expect("the cache is cleared");
         let answer = complete(&system, Endpoint::Speculative, &with(&plain, json!({"speculative": speculative})));
-        assert_eq!(essence(&answer), essence(&expected), "{drafter}");
+        assert_eq!(output_fields(&answer), output_fields(&expected), "{drafter}");
         assert!(n(&answer["speculative"]["n_accepted"]) > 10, "{drafter}: {}", answer["speculative"]);
     }
 }
