@@ -99,11 +99,17 @@ fn demo() -> Result<()> {
         rows.push(Row::measure(&host, pair.name, show.questions, json!(true))?);
     }
 
-    println!("\n{:24}{:>10}{:>10}{:>10}{:>13}{:>13}", "", "tokens/s", "speed-up", "accepted", "tokens/step", "same text");
+    println!(
+        "\n{:24}{:>10}{:>10}{:>10}{:>13}{:>13}",
+        "", "tokens/s", "speed-up", "accepted", "tokens/step", "same text"
+    );
     for row in &rows {
         row.print(&rows[0]);
     }
-    println!("\nA step is one decode of the target; alone, it yields one token. {} questions, greedy.", show.questions.len());
+    println!(
+        "\nA step is one decode of the target; alone, it yields one token. {} questions, greedy.",
+        show.questions.len()
+    );
     Ok(())
 }
 

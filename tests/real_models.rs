@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use common::{complete, output_fields, n, results, start, with};
+use common::{complete, n, output_fields, results, start, with};
 use foredraft::api::{Endpoint, System};
 use serde_json::{Value, json};
 use toolchain::{folder, root, run};
@@ -73,9 +73,12 @@ fn speculation_changes_no_answer() {
             let plain = with(&request(&message, 28), json!({"temperature": temperature, "seed": 7}));
             let expected = complete(&system, Endpoint::Completion, &plain);
             for drafter in [json!({"type": "draft", "adaptive": false, "n_max": 4}), json!({"type": "auto"})] {
-                let answer =
-                    complete(&system, Endpoint::Speculative, &with(&plain, json!({"speculative": drafter})));
-                assert_eq!(output_fields(&answer), output_fields(&expected), "{drafter}, temperature {temperature}: {message}");
+                let answer = complete(&system, Endpoint::Speculative, &with(&plain, json!({"speculative": drafter})));
+                assert_eq!(
+                    output_fields(&answer),
+                    output_fields(&expected),
+                    "{drafter}, temperature {temperature}: {message}"
+                );
                 if drafter["type"] == "draft" {
                     drafted += n(&answer["speculative"]["n_drafted"]);
                     accepted += n(&answer["speculative"]["n_accepted"]);

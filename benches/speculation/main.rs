@@ -140,8 +140,7 @@ impl Options {
     }
 
     fn wants(&self, text: &str, slow: bool) -> bool {
-        let quick: &[&str] =
-            if slow { &["question", "edit"] } else { &["story", "json", "noise", "rewrite", "code"] };
+        let quick: &[&str] = if slow { &["question", "edit"] } else { &["story", "json", "noise", "rewrite", "code"] };
         match &self.texts {
             Some(texts) => texts.iter().any(|name| name == text),
             None => !self.quick || quick.contains(&text),

@@ -105,7 +105,8 @@ fn stories() -> Vec<Text> {
     let both: &[f64] = &[0.0, 1.0];
     let json_of = |facts: &str| format!("Write this as JSON. {facts}");
     let repeat = |facts: &str| format!("Repeat after me: {facts}");
-    let kind = |name, prompts| Text { name, prompts, temperatures: both, from_draft: true, repetitive: false, endless: false };
+    let kind =
+        |name, prompts| Text { name, prompts, temperatures: both, from_draft: true, repetitive: false, endless: false };
     let twice = |name, prompts| Text { from_draft: false, repetitive: true, ..kind(name, prompts) };
     vec![
         kind("story", vec![text(STORY), text("Once upon a time there was a child named Tom."), text(SNAIL)]),

@@ -60,7 +60,10 @@ pub fn texts() -> Vec<Text> {
             "rewrite",
             vec![
                 rewrite("Rewrite this letter in a formal tone, and keep everything that it says.", LETTER),
-                rewrite("Correct the spelling and the capital letters of this letter, and change nothing else.", LETTER),
+                rewrite(
+                    "Correct the spelling and the capital letters of this letter, and change nothing else.",
+                    LETTER,
+                ),
                 rewrite("Repeat this article word for word, then summarize it in one sentence.", NEWS),
             ],
         ),

@@ -148,7 +148,15 @@ fn the_cpp_wrapper_keeps_its_promises() {
     }
     let program = folder("wrapper").join("wrapper");
     let mut build = Command::new(compiler("c++"));
-    build.args(STRICT).args(["-Wshadow", "-Wconversion", "-std=c++17", "-O1", "-pthread", "tests/hosts/wrapper.cpp", "-o"]);
+    build.args(STRICT).args([
+        "-Wshadow",
+        "-Wconversion",
+        "-std=c++17",
+        "-O1",
+        "-pthread",
+        "tests/hosts/wrapper.cpp",
+        "-o",
+    ]);
     build.arg(&program).arg("-I").arg(prefix.join("include")).arg("-L").arg(prefix.join("lib")).arg("-lforedraft");
     run(build.arg(format!("-Wl,-rpath,{}", prefix.join("lib").display())), "");
     assert_eq!(printed(Command::new(&program).args(models()), ""), "ok\n");
@@ -178,7 +186,11 @@ fn destdir_is_put_before_everything_and_uninstall_removes_everything() {
     std::fs::write(&other, "of another package").expect("target/ is writable");
     let script = |argument: &str| {
         let mut command = Command::new("scripts/install.sh");
-        command.arg(argument).env("DESTDIR", &stage).env("PREFIX", "/opt/foredraft").env("LIBDIR", "/opt/foredraft/lib64");
+        command
+            .arg(argument)
+            .env("DESTDIR", &stage)
+            .env("PREFIX", "/opt/foredraft")
+            .env("LIBDIR", "/opt/foredraft/lib64");
         run(command.env("CARGO_TARGET_DIR", root().join("target")), "");
     };
     script("--no-build");
