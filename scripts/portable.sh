@@ -15,7 +15,7 @@ cargo build --release --lib --features portable --target-dir "$build" --manifest
 
 rm -rf "$result"
 mkdir -p "$result"
-cp "$build/release/libforedraft.so" "$root/include/foredraft.h" "$root/include/rpcserver.h" "$result/"
+cp "$build/release/libforedraft.so" "$root"/include/foredraft.{h,hpp} "$root/include/rpcserver.h" "$result/"
 llama=$(find "$build/release/build" -path '*/llama-cpp-sys-2-*/out' -type d -prune -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d' ' -f2-)
 cp "$llama"/backends/*.so "$result/"
 # Under the names that the loader asks for (libllama.so.0), and each once.

@@ -6,6 +6,7 @@ mod examples;
 mod header;
 #[path = "../../examples/host/mod.rs"]
 mod host;
+mod install;
 mod lookup_examples;
 mod packages;
 mod readme;

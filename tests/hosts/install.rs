@@ -1,19 +1,16 @@
 //! `make install`: the installed tree, and programs outside the repository that use it. `make test` installs into
 //! target/installed before the tests run.
 
-mod c_functions;
-#[path = "../examples/host/mod.rs"]
-mod host;
-mod toolchain;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use c_functions::{ENGINE_FUNCTIONS, ENGINE_OTHERS, FUNCTIONS, OTHERS};
-use host::Host;
 use serde_json::json;
-use toolchain::{STRICT, compiler, folder, have, root, run, run_failing};
+
+use crate::c_functions::{ENGINE_FUNCTIONS, ENGINE_OTHERS, FUNCTIONS, OTHERS};
+use crate::examples::{plain, printed};
+use crate::host::shipped_pair;
+use crate::toolchain::{STRICT, compiler, folder, have, root, run, run_failing};
 
 const QUESTION: &str = "Tell me a story about Karl and a badger.";
 
@@ -38,20 +35,8 @@ fn pkg_config(prefix: &Path, args: &[&str]) -> Vec<String> {
     run(&mut command, "").split_whitespace().map(str::to_owned).collect()
 }
 
-/// What the library that cargo built answers.
-fn expected() -> String {
-    let host = Host::open().expect("the library loads");
-    let shipped = host::shipped_pair();
-    host.init(&shipped.target, &shipped.draft).expect("the models load");
-    let request = json!({
-        "messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "n_predict": 64, "speculative": false,
-    });
-    let answer = host.call("get_completion", &request).expect("an answer");
-    format!("{}\n", answer["content"].as_str().expect("text"))
-}
-
 fn models() -> [String; 2] {
-    let shipped = host::shipped_pair();
+    let shipped = shipped_pair();
     [shipped.target, shipped.draft].map(|path| path.to_str().expect("UTF-8 path").to_owned())
 }
 
@@ -99,16 +84,15 @@ fn a_cmake_project_uses_both_libraries() {
     configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
     run(&mut configure, "");
     run(Command::new("cmake").arg("--build").arg(&build), "");
-    let expected = expected();
+    // What the library that cargo built answers.
+    let expected = plain(&json!({
+        "messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "n_predict": 64, "speculative": false,
+    }));
     let [target, draft] = models();
     for program in ["ask", "ask_static"] {
         let program = build.join(program);
-        assert_eq!(
-            run(Command::new(&program).args([&target, QUESTION, &draft]), ""),
-            expected,
-            "{}",
-            program.display()
-        );
+        let answer = printed(Command::new(&program).args([&target, QUESTION, &draft]), "");
+        assert_eq!(answer, format!("{expected}\n"), "{}", program.display());
         let errors = run_failing(Command::new(&program).args(["missing.gguf", QUESTION]));
         assert!(errors.contains("missing.gguf") && errors.contains("(model_error)"), "{errors}");
     }
@@ -170,12 +154,12 @@ fn the_cpp_wrapper_keeps_its_promises() {
         "-std=c++17",
         "-O1",
         "-pthread",
-        "tests/cpp/wrapper.cpp",
+        "tests/hosts/wrapper.cpp",
         "-o",
     ]);
     build.arg(&program).arg("-I").arg(prefix.join("include")).arg("-L").arg(prefix.join("lib")).arg("-lforedraft");
     run(build.arg(format!("-Wl,-rpath,{}", prefix.join("lib").display())), "");
-    assert_eq!(run(Command::new(&program).args(models()), ""), "ok\n");
+    assert_eq!(printed(Command::new(&program).args(models()), ""), "ok\n");
 }
 
 /// Every file and link under a folder.
