@@ -1,7 +1,7 @@
-//! Calls into the host: its callbacks, and the knowledge of being inside one.
+//! The host's callbacks, and detection of calls from inside a callback.
 //!
-//! A function of the library that waits for the engine must not be called from a callback that the
-//! engine is waiting for. Every callback runs inside [`call`]; such functions ask [`inside`] and refuse.
+//! A function that waits for the engine must not be called from a callback that the engine waits for. Every callback runs
+//! inside [`call`]; such functions check [`inside`] and return an error.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -47,11 +47,11 @@ pub fn running() -> Option<u64> {
     (RUNNING.load(Ordering::Acquire) > 0).then(|| BEGUN.load(Ordering::Acquire))
 }
 
-/// A callback of the host that may be replaced at any time, also while it runs and from inside itself.
+/// A callback of the host. It may be replaced at any time, also while it runs and from inside itself.
 #[derive(Debug)]
 pub struct Hook<F: ?Sized>(RwLock<Option<Arc<Gate<F>>>>);
 
-/// The callback, open while it is in use. Read-locked by those who call it.
+/// The callback; callers hold the read lock while it runs.
 type Gate<F> = RwLock<Option<Box<F>>>;
 
 impl<F: ?Sized> Hook<F> {
@@ -60,8 +60,8 @@ impl<F: ?Sized> Hook<F> {
         Hook(RwLock::new(None))
     }
 
-    /// Replaces the callback. When this returns, the former one runs no more and is dropped; only when called from
-    /// inside a callback it may still be running, on this thread or another.
+    /// Replaces the callback. When this returns, the previous callback is not running and has been dropped. Exception: when
+    /// called from inside a callback, the previous one may still be running, on this thread or another.
     pub fn set(&self, callback: Option<Box<F>>) {
         let new = callback.map(|callback| Arc::new(RwLock::new(Some(callback))));
         let old = std::mem::replace(&mut *self.0.write(), new);
@@ -70,10 +70,10 @@ impl<F: ?Sized> Hook<F> {
         }
     }
 
-    /// Lets `using` call the callback; false when there is none.
+    /// Passes the callback to `using`. Returns false if there is none.
     pub fn with(&self, using: impl FnOnce(&F)) -> bool {
         let Some(gate) = self.0.read_recursive().clone() else { return false };
-        // Recursive, because a callback may call the library, which calls back, while `set` waits to write.
+        // Recursive, because a callback may call the library, which calls back while `set` waits for the write lock.
         let gate = gate.read_recursive();
         let Some(callback) = gate.as_ref() else { return false };
         call(|| using(callback));
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hook_can_be_replaced_from_inside_itself() {
+    fn callback_can_be_replaced_from_inside_itself() {
         static HOOK: Hook<dyn Fn(u32) + Send + Sync> = Hook::new();
         static SEEN: AtomicU32 = AtomicU32::new(0);
         assert!(!HOOK.with(|f| f(1)), "nothing is set");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_callback_has_finished() {
+    fn set_waits_for_the_previous_callback() {
         static HOOK: Hook<dyn Fn() + Send + Sync> = Hook::new();
         let (entered, wait_entered) = crossbeam_channel::bounded::<()>(0);
         let (leave, wait_leave) = crossbeam_channel::bounded::<()>(0);

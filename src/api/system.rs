@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
+use super::init::GivenModels;
 use super::lookup::progress::{Lookup, Lookups};
-use super::poll::{Command, nothing_to_cancel, nothing_to_poll};
+use super::poll::{PollCommand, nothing_to_cancel, nothing_to_poll};
 use super::status::Status;
 use super::{Endpoint, InitRequest, Server};
 use crate::engine;
@@ -60,6 +61,8 @@ pub enum Loaded {
 #[derive(Default)]
 struct Life {
     state: State,
+    /// What the newest load was given.
+    given: GivenModels,
     /// Servers that were replaced and told to stop. Whoever gets the turn stops them before anything else.
     replaced: Vec<Arc<Server>>,
     /// Threads that load or unload, each with its epoch.
@@ -119,9 +122,10 @@ impl System {
     /// another process, of which this one is a fork, has loaded a model.
     pub fn init(&self, command: &[u8]) -> Result<()> {
         if host::inside() {
-            return Err(would_deadlock("init"));
+            return Err(Error::would_deadlock("init"));
         }
-        let epoch = self.inner.begin(&mut self.inner.life.lock(), State::Loading(0.0))?;
+        let given = GivenModels::of(command);
+        let epoch = self.inner.begin_load(&mut self.inner.life.lock(), given)?;
         self.inner.join_older(epoch);
         self.inner.load(epoch, command)
     }
@@ -129,17 +133,23 @@ impl System {
     /// The same on a thread of its own.
     pub fn init_async(&self, command: &[u8]) {
         let command = command.to_vec();
-        self.aside("foredraft-init", State::Loading(0.0), move |inner, epoch| {
-            // Whoever polls the status learns of it.
-            let _ = inner.load(epoch, &command);
-        });
+        let given = GivenModels::of(&command);
+        self.aside(
+            "foredraft-init",
+            move |inner, life| inner.begin_load(life, given),
+            move |inner, epoch| {
+                // The status tells of a failure.
+                let _ = inner.load(epoch, &command);
+            },
+        );
     }
 
     /// Unloads, or aborts the load that runs, and waits for that and for the threads of earlier calls; inside a
     /// callback it only begins to, and in a fork of the process that loaded it does nothing.
     pub fn deinit(&self) {
         if host::inside() {
-            self.aside("foredraft-deinit", State::Uninitialized, |inner, _| drop(inner.take_turn()));
+            let begin = |inner: &Inner, life: &mut Life| inner.begin(life, State::Uninitialized);
+            self.aside("foredraft-deinit", begin, |inner, _| drop(inner.take_turn()));
         } else {
             let begun = self.inner.begin(&mut self.inner.life.lock(), State::Uninitialized);
             let Ok(epoch) = begun else { return };
@@ -196,29 +206,27 @@ impl System {
 
     /// Unloads, as a callback may, if what is loaded is still of that epoch.
     fn unload_epoch(&self, epoch: u64) {
-        let life = self.inner.life.lock();
-        if self.inner.is_current(epoch) {
-            self.aside_of(life, "foredraft-deinit", State::Uninitialized, |inner, _| drop(inner.take_turn()));
-            log::write(Level::Warn, "notify_fd: its reader is gone, so the engine is unloaded");
-        }
+        let begin = move |inner: &Inner, life: &mut Life| {
+            if inner.is_current(epoch) { inner.begin(life, State::Uninitialized) } else { Err(superseded()) }
+        };
+        self.aside("foredraft-deinit", begin, |inner, _| {
+            log::write(Level::Warn, "notify_fd: no reader is left, so the engine is unloaded");
+            drop(inner.take_turn());
+        });
     }
 
-    /// Begins a new epoch in that state, and runs `work` for it on a thread of its own.
-    fn aside(&self, name: &str, next: State, work: impl FnOnce(&Inner, u64) + Send + 'static) {
-        self.aside_of(self.inner.life.lock(), name, next, work);
-    }
-
-    /// The same; `life` is held until the thread is in the list, where every later epoch finds it.
-    fn aside_of(
+    /// Begins a new epoch by `begin`, and runs `work` for it on a thread of its own.
+    fn aside(
         &self,
-        mut life: MutexGuard<'_, Life>,
         name: &str,
-        next: State,
+        begin: impl FnOnce(&Inner, &mut Life) -> Result<u64>,
         work: impl FnOnce(&Inner, u64) + Send + 'static,
     ) {
         let inner = Arc::clone(&self.inner);
         let thread = std::thread::Builder::new().name(name.into());
-        let Ok(epoch) = self.inner.begin(&mut life, next) else { return };
+        // Held until the thread is in the list, where every later epoch finds it.
+        let mut life = self.inner.life.lock();
+        let Ok(epoch) = begin(&self.inner, &mut life) else { return };
         match thread.spawn(move || work(&inner, epoch)) {
             Ok(thread) => {
                 // Those that have ended do not add up.
@@ -262,7 +270,7 @@ impl System {
     /// # Errors
     /// The command is wrong, or there is no such request.
     pub fn poll(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
-        let command = Command::read(endpoint, command)?;
+        let command = PollCommand::read(endpoint, command)?;
         match self.server() {
             Ok(server) => server.during(|server| server.run_poll(endpoint, command)),
             Err((state, _)) => nothing_to_poll(command, state),
@@ -275,7 +283,7 @@ impl System {
     /// # Errors
     /// The command is wrong, or there is no such request.
     pub fn cancel(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
-        let command = Command::read(endpoint, command)?;
+        let command = PollCommand::read(endpoint, command)?;
         match self.server() {
             Ok(server) => server.during(|server| server.run_cancel(endpoint, command)),
             Err(_) => nothing_to_cancel(command),
@@ -286,13 +294,13 @@ impl System {
     pub fn status(&self) -> Value {
         let life = self.inner.life.lock();
         let status = match (&life.state, self.inner.in_this_process(&life)) {
-            (_, Err(error)) => Status::without_server(&State::Failed(error)),
+            (_, Err(error)) => Status::without_server(&State::Failed(error), &life.given),
             (State::Ready(server), _) => {
                 let server = Arc::clone(server);
                 drop(life);
                 Status::of_server(&server)
             }
-            (other, _) => Status::without_server(other),
+            (other, _) => Status::without_server(other, &life.given),
         };
         self.inner.lookups.shown_in(status.to_json())
     }
@@ -336,6 +344,13 @@ impl Inner {
             life.replaced.push(server);
         }
         Ok(self.epoch.fetch_add(1, Ordering::AcqRel) + 1)
+    }
+
+    /// The same for a load of these models.
+    fn begin_load(&self, life: &mut Life, given: GivenModels) -> Result<u64> {
+        let epoch = self.begin(life, State::Loading(0.0))?;
+        life.given = given;
+        Ok(epoch)
     }
 
     /// Waits for the turn, and stops all that was replaced until then, whoever replaced it and may get the turn later.
@@ -468,11 +483,6 @@ fn wait_patiently(ended: &crossbeam_channel::Receiver<()>, patience: Duration) -
         }
     }
     false
-}
-
-/// For functions that wait, called where they would wait for their caller.
-pub(super) fn would_deadlock(function: &str) -> Error {
-    Error::new(Code::WouldDeadlock, format!("{function}: waits, and was called from inside a callback"))
 }
 
 fn superseded() -> Error {

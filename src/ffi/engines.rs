@@ -24,10 +24,10 @@ use crate::error::{Code, Error, Result};
 /// The engine that NULL and the old names mean. It lives as long as the process.
 static DEFAULT: LazyLock<System> = LazyLock::new(|| System::calling(end_before_llama, notify_fd::open));
 
-static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(Default::default);
+static TABLE: LazyLock<RwLock<EngineTable>> = LazyLock::new(Default::default);
 
 #[derive(Default)]
-struct Table {
+struct EngineTable {
     engines: BTreeMap<usize, System>,
     /// Handles given out so far.
     made: u32,

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::c::{call, command, deinit, init, init_async, loaded, status, submit, turn, until, works};
+use crate::c_api::{
+    assert_works, call, command, deinit, exclusive, init, init_async, loaded, status, submit, wait_until,
+};
 
 /// The end that the host reads, and the one that the library writes to.
 fn pipe() -> (File, OwnedFd) {
@@ -78,7 +80,7 @@ fn an_event_loop_sleeps_until_there_is_news() {
 
 #[test]
 fn the_end_of_a_load_is_news() {
-    let _turn = turn();
+    let _turn = exclusive();
     let (mut reader, writer) = pipe();
     for (model, state) in [(json!({}), "ready"), (json!({"model": "/nowhere.gguf"}), "failed")] {
         let mut command = command(model);
@@ -86,13 +88,13 @@ fn the_end_of_a_load_is_news() {
         init_async(Some(command.to_string().as_bytes()));
         sleep_until_news(&mut reader);
         // What the former engine had to say when it ended is news as well.
-        until("the end of the load", || status()["state"] == state);
+        wait_until("the end of the load", || status()["state"] == state);
     }
 }
 
 #[test]
 fn what_is_no_such_descriptor_is_refused() {
-    let _turn = turn();
+    let _turn = exclusive();
     let (reader, writer) = pipe();
     let file = File::open("/dev/null").expect("/dev/null");
     let written = tempfile();
@@ -127,7 +129,7 @@ fn a_full_pipe_holds_nothing_up() {
     assert_eq!(writer.write(&[0]).expect_err("it is full").kind(), ErrorKind::WouldBlock);
     set_blocking(writer.as_raw_fd(), true);
     let _turn = loaded(json!({ "notify_fd": writer.as_raw_fd() }));
-    works();
+    assert_works();
     drop(reader);
 }
 
@@ -144,12 +146,12 @@ fn an_engine_whose_reader_is_gone_is_unloaded() {
         submit("speculative_completion_init", &endless);
         sleep_until_news(&mut reader);
         drop(reader);
-        until("the end of the engine", || status()["state"] == "uninitialized");
+        wait_until("the end of the engine", || status()["state"] == "uninitialized");
         // The next load has nothing to do with it.
         let command = command(json!({}));
         assert_eq!(init(Some(command.to_string().as_bytes())), 0, "{}", status());
         std::thread::sleep(Duration::from_millis(50));
-        works();
+        assert_works();
         deinit();
     }
     // SAFETY: what it was.

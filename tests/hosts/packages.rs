@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::Command;
 
 use crate::examples::alone;
-use crate::toolbox::{library_folder, root};
+use crate::toolchain::{library_folder, root};
 
 fn check(script: &str) {
     // Their programs need the cores that other programs' models would spin on.
