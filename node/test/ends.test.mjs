@@ -112,13 +112,3 @@ for (const [name, enough] of Object.entries({
     });
   }
 }
-
-test('DIAG the bare library and a terminated worker', async t => {
-  const { code, signal, out, err } = await run(`
-    const { Worker } = require('node:worker_threads');
-    const worker = new Worker(${JSON.stringify('const config = CONFIG, endless = ENDLESS;' + bare + "function enough() { require('node:worker_threads').parentPort.postMessage('x'); }")}
-      .replace('CONFIG', JSON.stringify(config)).replace('ENDLESS', JSON.stringify(endless)), { eval: true, execArgv: [] });
-    worker.once('message', async () => { await worker.terminate(); setTimeout(() => console.log('alive'), 500); });
-  `, { kind: 'commonjs', hang: 20_000 });
-  t.diagnostic(`BARE terminated: ${code} ${signal} ${out} ${err.slice(0, 400)}`);
-});

@@ -279,6 +279,9 @@ test('failures have the library\'s codes', async () => {
   await fails({ grammar: 'root ::= (' }, 'invalid_request');
   await fails({ session_load: '/nowhere' }, 'not_found');
   await assert.rejects(Engine.load('/nowhere.gguf'), error => error.code === 'model_error' && /nowhere/.test(error.message));
+  // A long text is tokenized by the engine's side, after the request was queued.
+  const messages = [{ role: 'user', content: 'word '.repeat(5000) }];
+  await assert.rejects(engine.chat(messages, { on_overflow: 'error' }), { code: 'context_full' });
   const empty = new Engine();
   await assert.rejects(empty.complete('Once'), { code: 'not_initialized' });
   await empty.close();

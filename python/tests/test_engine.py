@@ -370,6 +370,14 @@ def test_failures_have_the_library_s_codes(engine, request_, error, code):
     assert isinstance(caught.value, foredraft.ForedraftError)
 
 
+def test_a_failure_after_the_request_was_queued_is_heard_of(engine):
+    # A long text is tokenized by the engine's side, after the call has returned.
+    messages = [{"role": "user", "content": "word " * 5000}]
+    for wait in (engine.chat, lambda *args, **request: asyncio.run(engine.chat_async(*args, **request))):
+        with pytest.raises(foredraft.ContextFullError):
+            wait(messages, on_overflow="error")
+
+
 def test_what_is_not_json_is_refused(engine):
     with pytest.raises(ValueError):
         engine.complete("Once", temperature=float("nan"))

@@ -206,14 +206,13 @@ impl System {
 
     /// Unloads, as a callback may, if what is loaded is still of that epoch.
     fn unload_epoch(&self, epoch: u64) {
-        let begin = |inner: &Inner, life: &mut Life| {
-            if !inner.is_current(epoch) {
-                return Err(superseded());
-            }
-            log::write(Level::Warn, "notify_fd: its reader is gone, so the engine is unloaded");
-            inner.begin(life, State::Uninitialized)
+        let begin = move |inner: &Inner, life: &mut Life| {
+            if inner.is_current(epoch) { inner.begin(life, State::Uninitialized) } else { Err(superseded()) }
         };
-        self.aside("foredraft-deinit", begin, |inner, _| drop(inner.take_turn()));
+        self.aside("foredraft-deinit", begin, |inner, _| {
+            log::write(Level::Warn, "notify_fd: no reader is left, so the engine is unloaded");
+            drop(inner.take_turn());
+        });
     }
 
     /// Begins a new epoch by `begin`, and runs `work` for it on a thread of its own.
