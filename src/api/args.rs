@@ -93,10 +93,9 @@ pub fn parse(line: &str) -> Result<CommandLine> {
                     None => otherwise,
                 }
             }
-            Kind::IntOrNothing { .. } => match attached.or_else(|| words.next_if(|next| next.parse::<i64>().is_ok())) {
-                Some(word) => word,
-                None => "",
-            },
+            Kind::IntOrNothing { .. } => {
+                attached.or_else(|| words.next_if(|next| next.parse::<i64>().is_ok())).unwrap_or_default()
+            }
             _ => match attached.or_else(|| words.next()) {
                 None => {
                     return Err(Error::invalid(format!("{name}: expected a value, got the end of the command line")));

@@ -89,6 +89,8 @@ pub(super) fn set_update(engine: *mut foredraft_engine, cb: foredraft_update_cal
         // SAFETY: the host's function of this type, which may be called until it is replaced.
         Box::new(move |id| unsafe { foredraft_call_update(cb, made, id, user.get()) })
     });
-    let set = |()| Ok(engines::find(engine)?.set_update_hook(hook));
-    quietly((), || silently("foredraft_set_update_callback", Ok(()).and_then(set)));
+    quietly((), || {
+        let found = engines::find(engine).map(|engine| engine.set_update_hook(hook));
+        silently("foredraft_set_update_callback", found);
+    });
 }

@@ -304,7 +304,7 @@ impl Context {
     }
 
     /// Whether a token that would be evaluated alone is padded, so that one more behind it costs nothing: where sequences
-    /// have buffers of their own each by itself, else the only one. See [`padding`].
+    /// have buffers of their own each by itself, else the only one. See `padding`.
     pub fn pads_single_tokens(&self) -> bool {
         self.padding.is_some() && !self.by_reference
     }

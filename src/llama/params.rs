@@ -218,7 +218,7 @@ impl ContextParams {
 }
 
 impl Default for ContextParams {
-    /// llama.cpp's defaults with as many threads as suit this machine (see [`cores`](super::cores)), and smaller physical batches where only CPUs compute: llama.cpp
+    /// llama.cpp's defaults with as many threads as suit this machine (see `llama::cores`), and smaller physical batches where only CPUs compute: llama.cpp
     /// looks at a cancel between operations, and an operation takes the longer the larger its batch is.
     fn default() -> Self {
         let threads = super::cores::default_threads();

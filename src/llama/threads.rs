@@ -21,7 +21,7 @@ const POLL: u32 = 1;
 
 /// Threads that decode. Without an attached pool ggml starts and ends its threads at every decode, which is a large part of a small
 /// draft's step; with a pool for each context their idle threads, which poll for work, fight for the cores. So there is one for all
-/// contexts of an engine, and the number of threads that take part follows what the machine has to give: see [`Governor`].
+/// contexts of an engine, and the number of threads that take part follows what the machine has to give: see `Governor`.
 #[derive(Debug)]
 pub struct ThreadPool {
     all: RawPool,

@@ -161,7 +161,7 @@ fn creating_and_freeing_engines_leaks_no_memory() {
     let _guard = exclusive();
     let round = |n: usize| {
         let engine = Engine::new();
-        if n % 50 == 0 {
+        if n.is_multiple_of(50) {
             engine.load("draft", json!({"warmup": false}));
             assert_eq!(engine.call("complete", &json!({"prompt": "Tom", "n_predict": 2}))["success"], true);
         }
