@@ -83,6 +83,8 @@ pub(crate) struct FakeBackend {
     /// What is to go wrong, by the number of the evaluation.
     faults: BTreeMap<usize, Fault>,
     n_evaluated: usize,
+    /// The sizes of the last batch's physical batches.
+    physical: Vec<usize>,
     /// In the order of their evaluation.
     cells: Vec<Cell>,
     /// Of the last batch: what each token with logits sees, and its row once that was asked for.
@@ -148,6 +150,7 @@ impl FakeBackend {
             cost,
             faults,
             n_evaluated: 0,
+            physical: Vec::new(),
             cells: Vec::new(),
             seen: Vec::new(),
             rows: Vec::new(),
@@ -172,6 +175,11 @@ impl FakeBackend {
     /// How many batches it has evaluated.
     pub(crate) fn n_evaluated(&self) -> usize {
         self.n_evaluated
+    }
+
+    /// How many tokens each physical batch of the last batch had, its padding included.
+    pub(crate) fn physical_batches(&self) -> &[usize] {
+        &self.physical
     }
 
     /// The faults that are still to come.
@@ -210,6 +218,7 @@ impl FakeBackend {
             return Err(DecodeError::Full);
         }
         let parts = self.split(&new);
+        self.physical = parts.iter().map(Vec::len).collect();
         if self.padding && !may_be_alone {
             self.check_padding(&new, &parts);
         }
@@ -233,20 +242,28 @@ impl FakeBackend {
         Ok(())
     }
 
-    /// The physical batches, as indices.
+    /// The physical batches, as indices: `llama_batch_allocr::split_simple` with one buffer for all sequences, else `split_equal`, which
+    /// takes consecutive increasing sequence ids and the same number of tokens from each.
     fn split(&self, new: &[Cell]) -> Vec<Vec<usize>> {
-        let all: Vec<usize> = (0..new.len()).collect();
+        let mut left: Vec<usize> = (0..new.len()).collect();
         if self.unified {
-            return all.chunks(self.n_ubatch).map(<[usize]>::to_vec).collect();
+            return left.chunks(self.n_ubatch).map(<[usize]>::to_vec).collect();
         }
-        let mut waiting: BTreeMap<SeqId, Vec<usize>> = BTreeMap::new();
-        all.iter().for_each(|index| waiting.entry(new[*index].first()).or_default().push(*index));
         let mut parts = Vec::new();
-        // As many of each sequence.
-        while let Some(shortest) = waiting.values().map(Vec::len).min() {
-            let n = shortest.min(self.n_ubatch / waiting.len()).max(1);
-            parts.push(waiting.values_mut().flat_map(|waiting| waiting.drain(..n)).collect());
-            waiting.retain(|_, waiting| !waiting.is_empty());
+        while !left.is_empty() {
+            let mut rows: Vec<SeqId> = Vec::new();
+            for sequence in left.iter().map(|index| new[*index].first()) {
+                let follows = rows.last().is_none_or(|last| sequence == last + 1);
+                if follows && rows.len() < self.n_ubatch {
+                    rows.push(sequence);
+                }
+            }
+            let of = |sequence: SeqId| left.iter().copied().filter(move |index| new[*index].first() == sequence);
+            let shortest = rows.iter().map(|sequence| of(*sequence).count()).min().unwrap();
+            let n = shortest.min(self.n_ubatch / rows.len()).max(1);
+            let part: Vec<usize> = rows.iter().flat_map(|sequence| of(*sequence).take(n)).collect();
+            left.retain(|index| !part.contains(index));
+            parts.push(part);
         }
         parts
     }

@@ -33,6 +33,9 @@ fn tokens_a_step(n_slots: usize) -> f64 {
         stage.step();
         let target = stage.scheduler.context.fake().n_evaluated() - target;
         assert_eq!(target, 1, "{n_slots} slots, step {steps}");
+        // An odd number of tokens of each sequence has one more as padding.
+        let physical = stage.scheduler.context.fake().physical_batches();
+        assert_eq!(physical, [n_slots * (N_MAX + 1).next_multiple_of(n_slots.min(2))], "{n_slots} slots, step {steps}");
         // The last drafted token is evaluated with the next step's first.
         assert_eq!(evaluations() - all - target, N_MAX, "{n_slots} slots, step {steps}");
         steps += 1;
@@ -45,4 +48,28 @@ fn all_slots_share_each_evaluation() {
     let [alone, together] = [1, 4].map(tokens_a_step);
     // Draft and target agree in everything.
     assert_eq!([alone, together], [5.0, 20.0]);
+}
+
+/// llama.cpp decodes only consecutive increasing sequence ids together.
+#[test]
+fn slots_decode_in_one_physical_batch_whatever_the_order_of_their_requests() {
+    const N: usize = 6;
+    let mut stage = Stage::new(&Setup { padding: false, ..Setup::plain(VOICE, N, 250, 64) });
+    let greedy = || sampling::Settings { temperature: 0.0, ..sampling::Settings::default() };
+    // The slots are used in other orders the longer it goes on: requests end at different times.
+    for n in 0..40 {
+        let prompt = (n..n + 6).map(|n| FakeModel::FIRST + (n % 2) as Token).collect();
+        stage.submit(vec![request(prompt, 8 + n * 7 % 20, greedy())]);
+    }
+    let (mut steps, mut together) = (0, 0);
+    while !stage.scheduler.is_idle() {
+        stage.step();
+        let generates = |at: usize| stage.scheduler.slots[at].task.as_ref().is_some_and(|task| task.n_predicted > 1);
+        if (0..N).all(generates) {
+            together += 1;
+            assert_eq!(stage.scheduler.context.fake().physical_batches(), [N], "step {steps}");
+        }
+        steps += 1;
+    }
+    assert!(together > 20, "{together} of {steps} steps have all slots");
 }
