@@ -270,6 +270,18 @@ impl Context {
         self.padding.is_some() && !self.by_reference
     }
 
+    /// Whether llama.cpp decodes batches in rectangles, the same number of tokens of each of several sequences: where each has a KV buffer
+    /// of its own.
+    pub fn decodes_rectangles(&self) -> bool {
+        !self.unified && self.n_seq_max > 1
+    }
+
+    /// Whether an odd number of tokens of a sequence gets one more as padding: see [`padding`]. The second: unless the batch has one
+    /// token of each of several sequences.
+    pub fn pads_sequences(&self) -> Option<bool> {
+        self.padding.as_ref().map(Padding::leaves_one_of_each)
+    }
+
     /// Whether the last bits of a sequence's logits need not depend on the others in a batch: on CPUs, where each has a buffer of its
     /// own. They do not if no batch has more of its tokens than [`Context::max_invariant_tokens`], or nothing else.
     pub fn is_batch_invariant(&self) -> bool {

@@ -33,6 +33,12 @@ thread_local! {
     static START: Instant = Instant::now();
     static PASSED: cell::Cell<Duration> = const { cell::Cell::new(Duration::ZERO) };
     static EVALUATED: cell::Cell<usize> = const { cell::Cell::new(0) };
+    static PHYSICAL: cell::Cell<usize> = const { cell::Cell::new(0) };
+}
+
+/// How many physical batches this thread's scripts have evaluated.
+pub(crate) fn physical_batches() -> usize {
+    PHYSICAL.get()
 }
 
 /// How many batches this thread's scripts have evaluated.
@@ -219,6 +225,7 @@ impl FakeBackend {
         }
         let parts = self.split(&new);
         self.physical = parts.iter().map(Vec::len).collect();
+        PHYSICAL.set(PHYSICAL.get() + parts.len());
         if self.padding && !may_be_alone {
             self.check_padding(&new, &parts);
         }

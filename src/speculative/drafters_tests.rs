@@ -119,7 +119,8 @@ impl Table {
             room: Some(100),
             padded: self.padded,
         };
-        self.drafters.draft(|slot| (slot == 0).then(view), 1);
+        let step = StepSlot { n_tokens: 1, generates: true, room: 100 };
+        self.drafters.draft(|slot| (slot == 0).then(view), |_| step);
         let draft = self.drafters.drafted(0).to_vec();
         let source = self.drafters.source(0);
         let right = draft.iter().zip(truth).take_while(|(drafted, said)| drafted == said).count();

@@ -3,7 +3,7 @@
 use super::{Setup, Stage, request};
 use crate::engine::Request;
 use crate::llama::Token;
-use crate::llama::fake::{FakeModel, evaluations};
+use crate::llama::fake::{FakeModel, evaluations, physical_batches};
 use crate::sampling;
 use crate::speculative::{Adaptive, DrafterKind, Settings};
 
@@ -72,4 +72,60 @@ fn slots_decode_in_one_physical_batch_whatever_the_order_of_their_requests() {
         steps += 1;
     }
     assert!(together > 20, "{together} of {steps} steps have all slots");
+}
+
+/// Where drafts are right in one slot and wrong in another, the draft model lacks two tokens of the one and one of the other.
+#[test]
+fn draft_and_target_decode_all_slots_in_one_physical_batch_whatever_was_accepted() {
+    const N: usize = 4;
+    let voice = FakeModel { far: 3.0, ..VOICE };
+    let draft = Some(FakeModel { noise: 1.0, ..voice });
+    let mut stage =
+        Stage::new(&Setup { padding: false, draft, draft_cost: 1, ..Setup::plain(voice, N, 250, 64) });
+    let settings =
+        Settings { sources: vec![DrafterKind::Draft], adaptive: Adaptive::Fixed, n_max: N_MAX, ..Settings::default() };
+    for start in 0..N {
+        let prompt = (start..start + 10).map(|n| FakeModel::FIRST + (n % 2) as Token).collect();
+        let greedy = sampling::Settings { temperature: 0.0, ..sampling::Settings::default() };
+        stage.submit(vec![Request { speculative: Some(settings.clone()), ..request(prompt, 150, greedy) }]);
+    }
+    (0..3).for_each(|_| stage.step());
+    let lengths = |stage: &Stage| -> Vec<usize> {
+        stage.scheduler.slots.iter().map(|slot| slot.task.as_ref().map_or(0, |task| task.tokens.len())).collect()
+    };
+    let mut differed = 0;
+    for step in 0..25 {
+        let (physical, before) = (physical_batches(), lengths(&stage));
+        stage.step();
+        assert_eq!(physical_batches() - physical, N_MAX + 1, "step {step}");
+        let gained: Vec<usize> = lengths(&stage).iter().zip(before).map(|(after, before)| after - before).collect();
+        differed += usize::from(gained.iter().any(|n| *n == N_MAX + 1) && gained.iter().any(|n| *n <= N_MAX));
+    }
+    assert!(differed > 5, "only {differed} steps in which some drafts are accepted whole and some are not");
+}
+
+/// The lengths that the controller chooses make one physical batch, also where one of the requests does not speculate.
+#[test]
+fn adaptive_lengths_decode_in_one_physical_batch() {
+    const N: usize = 4;
+    let draft = Some(FakeModel { noise: 0.5, ..VOICE });
+    let mut stage =
+        Stage::new(&Setup { padding: false, draft, draft_cost: 2, ..Setup::plain(VOICE, N, 250, 64) });
+    let settings = Settings { sources: vec![DrafterKind::Draft], ..Settings::default() };
+    for start in 0..N {
+        let prompt = (start..start + 10).map(|n| FakeModel::FIRST + (n % 2) as Token).collect();
+        let greedy = sampling::Settings { temperature: 0.0, ..sampling::Settings::default() };
+        let speculative = Some(settings.clone()).filter(|_| start != 2);
+        stage.submit(vec![Request { speculative, ..request(prompt, 200, greedy) }]);
+    }
+    (0..3).for_each(|_| stage.step());
+    let (mut steps, mut drafted) = (0, 0);
+    while stage.scheduler.slots.iter().all(|slot| slot.task.is_some()) {
+        stage.step();
+        steps += 1;
+        let physical = stage.scheduler.context.fake().physical_batches();
+        assert_eq!(physical.len(), 1, "step {steps}: {physical:?}");
+        drafted += physical[0] - N;
+    }
+    assert!(steps > 10 && drafted > 4 * steps, "{drafted} tokens drafted in {steps} steps");
 }

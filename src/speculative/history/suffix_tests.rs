@@ -3,7 +3,7 @@ use super::super::ngram_params::NgramParams;
 use super::super::{ngram_map, ngram_mod, ngram_simple};
 use super::*;
 use crate::speculative::costs::tests::costs;
-use crate::speculative::policy::Rate;
+use crate::speculative::{Prices, StepSlot};
 use crate::speculative::{Calibration, Choice, Drafter, Plan, StopPolicy};
 use proptest::prelude::*;
 
@@ -291,7 +291,8 @@ fn it_stops_where_more_would_not_pay() {
     let calibration = Calibration::of_text();
     let drafted = |target_ms: &[(usize, u64)]| {
         let mut plan = Plan::default();
-        plan.update(&costs(target_ms, 0.1), &Rate::default(), 1);
+        let (costs, slots) = (costs(target_ms, 0.1), [StepSlot { n_tokens: 1, generates: true, room: 64 }]);
+        plan.update(&Prices { slots: &slots, costs: &costs, rate: 1.0, preferred: None }, 1);
         let pace = StopPolicy::Paying {
             plan: &plan,
             calibration: &calibration,
