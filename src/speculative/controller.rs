@@ -138,9 +138,9 @@ pub struct Outlook {
     pub with: f64,
     /// The best length with it.
     pub length: usize,
-    /// What would be the best if costs were as low as they may be, and if acceptance were as high as it may be, too.
+    /// Of the other lengths that would be better than `length` if they cost as little as they may, the one that costs least to try.
     pub doubted: Hope,
-    /// See `doubted`.
+    /// Of the lengths that would be better than no model if costs were as low and acceptance as high as they may be, the same.
     pub hopeful: Hope,
 }
 
@@ -316,21 +316,26 @@ fn decide_run(
         return;
     }
     if rectangular {
-        let Some(own_lengths) = lengths.get_mut(run.clone()) else { return };
-        if raise(prices, candidates, run.clone(), own_lengths) > 0.0 || best == 0 {
-            return;
-        }
-        // Perhaps only some of them should draft.
+        let pass = prices.rate * prices.costs.v(1);
         let mut others = [0; 64];
         let Some(others) = others.get_mut(..run.len()) else { return };
-        for (other, slot) in others.iter_mut().zip(run.clone()) {
-            *other = share(slot, 0);
-        }
-        let gained = raise(prices, candidates, run.clone(), others);
-        if value(0) + gained > most {
-            for (slot, other) in run.zip(others) {
-                if let Some(place) = lengths.get_mut(slot) {
-                    *place = *other;
+        for length in 0..=longest {
+            for (other, slot) in others.iter_mut().zip(run.clone()) {
+                *other = share(slot, length);
+            }
+            // Were all of every draft free.
+            let all: f64 = run.clone().zip(&*others).map(|(slot, own)| more(candidates, slot, *own, MAX_DRAFT)).sum();
+            let value = value(length);
+            if value + all - pass <= most {
+                continue;
+            }
+            let value = value + raise(prices, candidates, run.clone(), others);
+            if value > most {
+                most = value;
+                for (slot, other) in run.clone().zip(&*others) {
+                    if let Some(place) = lengths.get_mut(slot) {
+                        *place = *other;
+                    }
                 }
             }
         }
@@ -357,11 +362,16 @@ fn decide_run(
     }
 }
 
+/// What a slot gains if its length is raised by so many tokens.
+fn more(candidates: &[Candidates], slot: usize, length: usize, by: usize) -> f64 {
+    let own = candidates.get(slot).filter(|own| own.fixed.is_none());
+    own.map_or(0.0, |own| own.best(length + by).expected - own.best(length).expected)
+}
+
 /// Raises the lengths of neighbours in `run` where their drafts are worth a forward pass of their own. Returns what that gains.
 fn raise(prices: &Prices<'_>, candidates: &[Candidates], run: Range<usize>, lengths: &mut [usize]) -> f64 {
     let more = |slot: usize, length: usize, by: usize| {
-        let Some(own) = candidates.get(slot).filter(|own| own.fixed.is_none()) else { return 0.0 };
-        own.best(prices.share(slot, length + by)).expected - own.best(length).expected
+        more(candidates, slot, length, by.min(prices.share(slot, usize::MAX).saturating_sub(length)))
     };
     let pass = prices.rate * prices.costs.v(1);
     let mut gained = 0.0;
@@ -411,16 +421,12 @@ pub fn outlook(
     let text = |slot: usize, length: usize| candidates.get(slot).map_or(0.0, |own| own.best(length).expected);
     let n_max = (0..n).filter_map(&prospect).map(|prospect| prospect.lengths.1).max().unwrap_or(0);
     let longest = candidates.iter().map(Candidates::longest).max().unwrap_or(0);
-    let mut outlook = Outlook {
-        without: f64::NEG_INFINITY,
-        with: f64::NEG_INFINITY,
-        length: 0,
-        doubted: Hope::default(),
-        hopeful: Hope::default(),
-    };
-    for length in 0..=longest.max(n_max) {
+    let (mut without, mut with, mut best) = (f64::NEG_INFINITY, f64::NEG_INFINITY, 0);
+    // For each length what it gains with the model, and what it may gain if acceptance is higher.
+    let mut values = [(f64::NEG_INFINITY, f64::NEG_INFINITY); MAX_DRAFT + 1];
+    for (length, value) in values.iter_mut().enumerate().take(longest.max(n_max) + 1) {
         let cost = prices.rate * prices.cost_of_all(length);
-        let (mut without, mut with, mut hoped) = (0.0, 0.0, 0.0);
+        let (mut texts, mut known, mut hoped) = (0.0, 0.0, 0.0);
         for slot in 0..n {
             let share = prices.share(slot, length);
             let text = text(slot, share);
@@ -429,27 +435,35 @@ pub fn outlook(
                 if n < prospect.lengths.0 { 0.0 } else { geometric(acceptance, n) }
             };
             let prospect = prospect(slot);
-            without += text;
-            with += prospect.map_or(text, |prospect| text.max(modelled(prospect, prospect.acceptance)));
+            texts += text;
+            known += prospect.map_or(text, |prospect| text.max(modelled(prospect, prospect.acceptance)));
             hoped += prospect.map_or(text, |prospect| text.max(modelled(prospect, prospect.optimistic)));
         }
-        outlook.without = outlook.without.max(without - cost);
-        if length == 0 || length > n_max {
-            continue;
-        }
-        let drafting = draft * length as f64;
-        let value = with - cost - drafting;
-        if value > outlook.with {
-            (outlook.with, outlook.length) = (value, length);
-        }
-        let doubt = prices.rate * prices.doubt(length);
-        for (hope, hoped) in [(&mut outlook.doubted, value), (&mut outlook.hopeful, hoped - cost - drafting)] {
-            if hoped + doubt > hope.hoped {
-                *hope = Hope { length, hoped: hoped + doubt, known: value };
+        without = without.max(texts - cost);
+        if (1..=n_max).contains(&length) {
+            let cost = cost + draft * length as f64;
+            *value = (known - cost, hoped - cost);
+            if value.0 > with {
+                (with, best) = (value.0, length);
             }
         }
     }
-    outlook
+    let (mut doubted, mut hopeful) = (Hope::default(), Hope::default());
+    for (length, (known, hoped)) in values.iter().copied().enumerate().skip(1).take(n_max) {
+        let doubt = prices.rate * prices.doubt(length);
+        for (hope, hoped, least) in [(&mut doubted, known + doubt, with), (&mut hopeful, hoped + doubt, without)] {
+            if length != best && hoped > least && known > hope.known {
+                *hope = Hope { length, hoped, known };
+            }
+        }
+    }
+    // The best length by what is known is the cheapest to try where it may pay.
+    let (known, hoped) = values.get(best).copied().unwrap_or_default();
+    let hoped = hoped + prices.rate * prices.doubt(best);
+    if best > 0 && hoped > without && known >= hopeful.known {
+        hopeful = Hope { length: best, hoped, known };
+    }
+    Outlook { without, with, length: best, doubted, hopeful }
 }
 
 impl Prices<'_> {

@@ -264,7 +264,7 @@ impl Costs {
     fn draft_seconds(&self, n_slots: usize) -> f64 {
         let shape = |n: usize| 1.0 + GUESSED_DRAFT_SLOPE * (n.max(1) - 1) as f64;
         let known = |n: usize| n.checked_sub(1).and_then(|index| self.draft.get(index)).filter(|seconds| **seconds > 0.0);
-        let nearest = (0..self.draft.len()).filter_map(|away| {
+        let nearest = (0..=n_slots.max(self.draft.len())).filter_map(|away| {
             let near = n_slots.checked_sub(away).into_iter().chain([n_slots + away]).find(|n| known(*n).is_some())?;
             Some(known(near)? / shape(near))
         });

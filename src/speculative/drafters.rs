@@ -254,7 +254,7 @@ impl Drafters {
         } else {
             // Before any does, as for one.
             let slots = [StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT }];
-            let rate = self.rate.or_plain(1.0);
+            let rate = self.rate.of(1.0);
             let preferred = plan.preferred().map(|preferred| 1 + preferred);
             plan.update(&Prices { slots: &slots, costs: &self.costs, rate, preferred }, 1);
         }
@@ -269,11 +269,16 @@ impl Drafters {
 
     fn prices(&self) -> Prices<'_> {
         let slots = &self.steps;
-        let prices = Prices { slots, costs: &self.costs, rate: 1.0, preferred: self.preferred_size(&self.plan) };
+        let rate = self.rate.of(self.plain());
+        Prices { slots, costs: &self.costs, rate, preferred: self.preferred_size(&self.plan) }
+    }
+
+    /// What plain decoding brings in the step, in the time of one forward pass of one token.
+    fn plain(&self) -> f64 {
+        let slots = &self.steps;
         let generating = slots.iter().filter(|step| step.generates).count() as f64;
         let n_tokens = |slot: usize| slots.get(slot).map_or(0, |step| step.n_tokens);
-        let plain = generating / self.costs.step_of(n_tokens, slots.len()).max(f64::MIN_POSITIVE);
-        Prices { rate: self.rate.or_plain(plain), ..prices }
+        generating.max(1.0) / self.costs.step_of(n_tokens, slots.len()).max(1.0)
     }
 
     /// Offers what the first `n` drafters have drafted.
@@ -543,7 +548,7 @@ impl Drafters {
     /// The rate is what scratch drafts leads to: what plain requests and fixed lengths bring says nothing of it.
     pub fn stepped(&mut self, tokens: usize, cost: f64) {
         if self.slots.iter().flatten().any(SlotDrafts::weighs) {
-            self.rate.saw(tokens, cost);
+            self.rate.saw(tokens, cost, self.plain());
             self.exploration.earn(cost);
         }
     }

@@ -37,6 +37,7 @@ const MAX_FAILED: i32 = 3;
 /// No more than this is saved up, and so much is there to begin with.
 const MAX_CREDIT: f64 = 10.0;
 const FIRST_CREDIT: f64 = 1.0;
+const FIRST_PART: f64 = 0.25;
 /// Trials that cannot pay by what is known have to be so much cheaper: only all of that can be wrong.
 const HOPELESS: f64 = 4.0;
 /// What a token to catch up with costs, in drafted ones; more than so many are taken for so many, or else they could become dear faster
@@ -64,7 +65,7 @@ impl Exploration {
             self.failed = 0;
             let hope = &outlook.doubted;
             let cost = cost(outlook.with, hope);
-            if hope.length != outlook.length && hope.hoped > outlook.with && self.credit > cost {
+            if hope.length > 0 && self.credit > cost {
                 self.credit -= cost;
                 return Decision::Explore { length: hope.length, verify: true };
             }
@@ -72,10 +73,10 @@ impl Exploration {
         }
         let hope = &outlook.hopeful;
         let catching_up = round * CATCH_UP * unread.min(MOST_UNREAD) as f64;
-        if hope.hoped > outlook.without {
+        if hope.length > 0 {
             let cost = cost(outlook.without, hope) + catching_up;
-            // The first trial of a request may be paid for later.
-            if self.credit > if is_new { 0.0 } else { cost } {
+            // Of the first trial of a request, most may be paid for later.
+            if self.credit > if is_new { FIRST_PART * cost } else { cost } {
                 return self.explore(cost, hope.length, true);
             }
         } else {

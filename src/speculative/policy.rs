@@ -29,23 +29,24 @@ const LOOK_AHEAD: usize = 16;
 /// In how many steps another preferred has to make up for the way there.
 const PATIENCE: f64 = 32.0;
 
-/// The rate S of the whole engine: tokens in the time of one plain evaluation.
+/// How many times as fast as plain decoding the engine is lately. With the rate of plain decoding, which depends on the number of slots, it
+/// gives S.
 #[derive(Debug, Default)]
 pub struct Rate {
     tokens: f64,
-    cost: f64,
+    plain: f64,
 }
 
 impl Rate {
-    /// A step brought `tokens` and cost so many evaluations of one token.
-    pub fn saw(&mut self, tokens: usize, cost: f64) {
+    /// A step brought `tokens` and cost so many forward passes of one token, in which plain decoding brings `plain` tokens each.
+    pub fn saw(&mut self, tokens: usize, cost: f64, plain: f64) {
         self.tokens = FADE * self.tokens + tokens as f64;
-        self.cost = FADE * self.cost + cost;
+        self.plain = FADE * self.plain + cost * plain;
     }
 
-    /// S, where drafting nothing brings `plain`: that is always possible.
-    pub fn or_plain(&self, plain: f64) -> f64 {
-        if self.cost > 0.0 { plain.max(self.tokens / self.cost) } else { plain }
+    /// S, where plain decoding brings `plain`: that is always possible.
+    pub fn of(&self, plain: f64) -> f64 {
+        if self.plain > 0.0 { plain * (self.tokens / self.plain).max(1.0) } else { plain }
     }
 }
 

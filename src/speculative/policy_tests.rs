@@ -9,13 +9,13 @@ const ONE: [StepSlot; 1] = [StepSlot { n_tokens: 1, generates: true, room: MAX_D
 
 /// Prices for one slot at this rate.
 fn prices<'a>(costs: &'a Costs, rate: &Rate, preferred: Option<usize>) -> Prices<'a> {
-    Prices { slots: &ONE, costs, rate: rate.or_plain(1.0), preferred: preferred.map(|preferred| 1 + preferred) }
+    Prices { slots: &ONE, costs, rate: rate.of(1.0), preferred: preferred.map(|preferred| 1 + preferred) }
 }
 
 fn plan(costs: &Costs, rate: f64) -> Plan {
     let mut plan = Plan::default();
     let mut seen = Rate::default();
-    seen.saw(1000, 1000.0 / rate);
+    seen.saw(1000, 1000.0 / rate, 1.0);
     plan.update(&prices(costs, &seen, None), 1);
     plan
 }
@@ -23,7 +23,7 @@ fn plan(costs: &Costs, rate: f64) -> Plan {
 /// How many tokens of a draft from the text are decoded, and what that gains.
 fn best_of_text(costs: &Costs, rate: f64, sure: impl Iterator<Item = f64>) -> (usize, f64) {
     let mut seen = Rate::default();
-    seen.saw(1000, 1000.0 / rate);
+    seen.saw(1000, 1000.0 / rate, 1.0);
     let (prices, mut candidates, mut lengths) = (prices(costs, &seen, None), [Candidates::default()], Vec::new());
     candidates[0].offer(0, 0, sure, true);
     controller::decide(&prices, &candidates, None, &mut lengths);
@@ -162,7 +162,7 @@ fn following_its_own_rate_leads_to_the_best_length() {
                     let prospect = plan.prospect(acceptance, 0..=16);
                     assert_eq!(prospect > 0.0, length > 0, "c {c}, acceptance {acceptance}: {prospect} {length}");
                     rate.tokens = FADE * rate.tokens + expected(length);
-                    rate.cost = FADE * rate.cost + length as f64 * costs.c(1) + costs.v(length + 1);
+                    rate.plain = FADE * rate.plain + length as f64 * costs.c(1) + costs.v(length + 1);
                 }
                 let reached = rate_of(length);
                 assert!(reached > 0.999 * best, "c {c}, acceptance {acceptance}: {reached} of {best} with {length}");
@@ -186,7 +186,7 @@ fn the_size_that_pays_in_the_long_run_is_come_to_and_kept() {
     assert!((costs.change() - 0.5).abs() < 0.05, "{}", costs.change());
     let planned = |costs: &Costs, drafts| {
         let (mut plan, mut rate) = (Plan::default(), Rate::default());
-        rate.saw(1000, 1000.0 / 1.24);
+        rate.saw(1000, 1000.0 / 1.24, 1.0);
         plan.settle(costs, drafts);
         plan.update(&prices(costs, &rate, plan.preferred()), 1);
         plan
