@@ -35,9 +35,8 @@ build: setup-build
 
 # The first build compiles llama.cpp: 5 to 10 minutes on two cores.
 test: setup
-	@$(ENV) if cargo fmt --version >/dev/null 2>&1; then set -x; cargo fmt --check; else echo "skipped: no rustfmt"; fi
+	@$(ENV) scripts/lint.sh
 	$(ENV) cargo build --release --all-targets
-	@$(ENV) if cargo clippy --version >/dev/null 2>&1; then set -x; cargo clippy --release --all-targets -- -D warnings; else echo "skipped: no clippy"; fi
 	$(ENV) cargo test --release --no-fail-fast
 
 demo: setup-build
@@ -66,18 +65,18 @@ bench-full: setup-build
 # 76 MB from PyPI: real chat templates, whose prompts are compared with Jinja2's.
 templates: setup-build
 	@scripts/templates.sh
-	$(ENV) cargo test --release --test templates -- --ignored
+	$(ENV) cargo test --release --test requests -- --ignored templates::
 
 # Some 800,000 short requests, a quarter of an hour and more on two cores; FOREDRAFT_CONTINUATIONS=4000 for two minutes, with less the test would see too little.
 exactness: setup-build
 	$(ENV) cargo test --release --lib -- --ignored script_tests::laws
-	$(ENV) cargo test --release --test distribution -- --ignored --nocapture
+	$(ENV) cargo test --release --test exactness -- --ignored --nocapture distribution::
 
 inflate:
 	@scripts/inflate.sh $(ARGS)
 
 header: setup-build
-	$(ENV) UPDATE_HEADER=1 cargo test --release --test header the_header_is
+	$(ENV) UPDATE_HEADER=1 cargo test --release --test hosts the_headers_are
 
 portable: setup-build
 	$(ENV) scripts/portable.sh

@@ -1,4 +1,4 @@
-//! Compiles the exception guard around llama.cpp, and makes the C header's text, which a test compares with `include/`.
+//! Compiles the exception guard around llama.cpp, and makes the text of the C headers, which a test compares with `include/`.
 //! With the feature `peer`: what the benchmarks measure us against, too.
 
 use std::env;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn main() {
-    for source in ["src/llama/guard.cpp", "src/ffi", "cbindgen.toml", "benches/peer"] {
+    for source in ["src/llama/guard.cpp", "src/ffi", "benches/peer"] {
         println!("cargo:rerun-if-changed={source}");
     }
     // llama-cpp-sys-2 installs llama.cpp's headers beside the CMake package whose folder it tells its dependents.
@@ -26,7 +26,7 @@ fn main() {
     if env::var_os("CARGO_FEATURE_PEER").is_some() {
         compile_peer(installed);
     }
-    make_header();
+    make_headers();
 }
 
 /// What `.cargo/config.toml` sets, it sets only where nothing has: a RUSTFLAGS or a CPATH of the environment's takes its place.
@@ -74,13 +74,48 @@ fn compile_peer(installed: &Path) {
     println!("cargo:rustc-link-search=native={}", env::var("OUT_DIR").expect("cargo sets it"));
 }
 
-fn make_header() {
+/// The parts of `src/ffi` that each header declares.
+const HEADERS: [(&str, &[&str]); 2] =
+    [("foredraft", &["types", "engine", "requests", "callbacks"]), ("rpcserver", &["rpcserver"])];
+
+fn make_headers() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
-    let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("cbindgen.toml is valid");
-    let rooms = ["lifecycle", "callbacks", "text", "completion", "lookup", "lookup_cache", "session"];
-    let builder = cbindgen::Builder::new().with_config(config);
-    let builder = rooms.iter().fold(builder, |builder, room| builder.with_src(root.join(format!("src/ffi/{room}.rs"))));
-    let header = builder.generate().expect("src/ffi has a C interface");
-    let out = env::var_os("OUT_DIR").expect("cargo sets it");
-    header.write_to_file(Path::new(&out).join("foredraft.h"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    for (name, parts) in HEADERS {
+        let file = root.join(format!("src/ffi/{name}.toml"));
+        let mut config = cbindgen::Config::from_file(file).expect("cbindgen's settings are valid");
+        if name == "foredraft" {
+            let version = |part: &str| env::var(format!("CARGO_PKG_VERSION_{part}")).expect("cargo sets it");
+            let versions = ["MAJOR", "MINOR", "PATCH"]
+                .map(|part| format!("#define FOREDRAFT_VERSION_{part} {}\n", version(part)))
+                .concat();
+            let after = config.after_includes.take().unwrap_or_default();
+            config.after_includes = Some(format!("{versions}{after}"));
+        }
+        let builder = cbindgen::Builder::new().with_config(config);
+        let builder =
+            parts.iter().fold(builder, |builder, part| builder.with_src(root.join(format!("src/ffi/{part}.rs"))));
+        let mut header = Vec::new();
+        builder.generate().expect("src/ffi has a C interface").write(&mut header);
+        let header = String::from_utf8(header).expect("cbindgen writes UTF-8");
+        fs::write(out.join(format!("{name}.h")), c90(&header)).expect("OUT_DIR is writable");
+    }
+}
+
+/// What cbindgen writes, in the C of 1990: without `//` comments, and without a comma behind an enum's last name.
+fn c90(header: &str) -> String {
+    let lines: Vec<&str> = header.lines().collect();
+    let mut text = String::new();
+    for (index, line) in lines.iter().enumerate() {
+        let ends_enum = lines.get(index + 1).is_some_and(|next| next.starts_with('}'));
+        let line = if ends_enum { line.strip_suffix(',').unwrap_or(line) } else { line };
+        match line.split_once("// ") {
+            Some((code, comment)) if code.is_empty() || code.starts_with(['#', '}']) => {
+                text += &format!("{code}/* {comment} */");
+            }
+            _ => text += line,
+        }
+        text.push('\n');
+    }
+    text
 }

@@ -39,16 +39,16 @@ static void say(char **conversation, const char *role, const char *content) {
 }
 
 /* Says a message, streams the answer to stdout and adds both to the conversation; 0, or 1 when it failed. */
-static int turn(char **conversation, const char *message) {
+static int turn(foredraft_engine *engine, char **conversation, const char *message) {
     say(conversation, "user", message);
     char *request = format("{\"messages\": [%s], \"temperature\": 0, \"n_predict\": 200}", *conversation);
-    const char *reply = speculative_completion_init(request);
+    char *reply = foredraft_submit(engine, request);
     char *poll = format("{\"id\": %.0f, \"timeout_ms\": 1000}", json_number(json_member(reply, "id")));
     char *answer = format("");
     int bad = failed(reply), finished = bad;
-    free_string(reply);
+    foredraft_string_free(reply);
     while (!finished) {
-        reply = speculative_completion_poll(poll);
+        reply = foredraft_poll(engine, poll);
         const char *update = json_first(json_member(reply, "completion_updates"));
         for (; update; update = json_next(update)) {
             char *content = json_text(json_member(update, "content")), *old = answer;
@@ -67,7 +67,7 @@ static int turn(char **conversation, const char *message) {
         }
         if (failed(reply)) bad = finished = 1;
         else finished = json_true(json_member(reply, "finished"));
-        free_string(reply);
+        foredraft_string_free(reply);
     }
     say(conversation, "assistant", answer);
     free(answer);
@@ -82,20 +82,21 @@ int main(int argc, char **argv) {
     char *draft = json_quote(argc > 3 ? argv[3] : argc > 2 ? "" : "models/stories-draft.gguf");
     char *config = format("{\"model\": %s, \"model_draft\": %s}", model, draft);
     char *conversation = format(""), line[4096];
-    int status = init(config);
+    foredraft_engine *engine = foredraft_engine_new();
+    int status = foredraft_load(engine, config);
     if (status != 0) {
-        const char *why = poll_system_status();
+        char *why = foredraft_status(engine);
         failed(why);
-        free_string(why);
+        foredraft_string_free(why);
     } else if (argc > 1) {
-        status = turn(&conversation, argv[1]);
+        status = turn(engine, &conversation, argv[1]);
     } else {
         while (status == 0 && fputs("> ", stderr) >= 0 && fgets(line, sizeof line, stdin)) {
             line[strcspn(line, "\n")] = 0;
-            status = turn(&conversation, line);
+            status = turn(engine, &conversation, line);
         }
     }
-    deinit();
+    foredraft_engine_free(engine);
     free(conversation); free(config); free(draft); free(model);
     return status;
 }

@@ -12,11 +12,12 @@
 #include <stdexcept>
 #include <string>
 
-// A string that the library returned, released with it.
+// What the library returned, released with it.
 struct Release {
-    void operator()(const char *text) const { free_string(text); }
+    void operator()(char *text) const { foredraft_string_free(text); }
+    void operator()(foredraft_engine *engine) const { foredraft_engine_free(engine); }
 };
-using Owned = std::unique_ptr<const char, Release>;
+using Owned = std::unique_ptr<char, Release>;
 
 // What json_mini.h makes, as std::string.
 static std::string taken(char *text) {
@@ -35,25 +36,22 @@ static void check(const char *answer) {
 struct Engine {
     Engine(const std::string &model, const std::string &draft) {
         const std::string config = "{\"model\": " + quoted(model) + ", \"model_draft\": " + quoted(draft) + "}";
-        if (init(config.c_str()) == 0) return;
-        check(Owned(poll_system_status()).get());
-        throw std::runtime_error("init failed");
+        if (foredraft_load(handle.get(), config.c_str()) == FOREDRAFT_OK) return;
+        check(Owned(foredraft_status(handle.get())).get());
+        throw std::runtime_error("the load failed");
     }
-    ~Engine() { deinit(); }
-    Engine(const Engine &) = delete;
-    Engine &operator=(const Engine &) = delete;
 
     // Streams the answer to a message to stdout, and remembers both.
     void turn(const std::string &message) {
         say("user", message);
         const std::string request = "{\"messages\": [" + conversation + "], \"temperature\": 0, \"n_predict\": 200}";
-        const Owned begun(speculative_completion_init(request.c_str()));
+        const Owned begun(foredraft_submit(handle.get(), request.c_str()));
         check(begun.get());
         const auto id = static_cast<long long>(json_number(json_member(begun.get(), "id")));
         const std::string poll = "{\"id\": " + std::to_string(id) + ", \"timeout_ms\": 1000}";
         std::string answer;
         for (bool finished = false; !finished;) {
-            const Owned reply(speculative_completion_poll(poll.c_str()));
+            const Owned reply(foredraft_poll(handle.get(), poll.c_str()));
             check(reply.get());
             const char *update = json_first(json_member(reply.get(), "completion_updates"));
             for (; update; update = json_next(update)) {
@@ -74,6 +72,7 @@ struct Engine {
     }
 
 private:
+    std::unique_ptr<foredraft_engine, Release> handle{foredraft_engine_new()};
     std::string conversation;  // JSON objects with commas between them
 
     void say(const std::string &role, const std::string &content) {

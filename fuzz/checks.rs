@@ -32,7 +32,7 @@ pub fn ngram_file(bytes: &[u8]) {
     let mut other = Cache::new();
     other.update(&text, text.len(), Sizes::ALL);
     cache.merge(&other);
-    let levels = Levels { context: &other, dynamic: &cache, fixed: &cache, sizes: Sizes::ALL };
+    let levels = Levels { context: &other, dynamic: &cache, static_cache: &cache, sizes: Sizes::ALL };
     let mut draft = Vec::new();
     for end in 0..text.len().min(64) {
         levels.draft(&text[..end], 8, &mut draft);

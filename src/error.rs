@@ -5,7 +5,7 @@
 use std::fmt;
 
 /// What kind of failure an [`Error`] is. The list is closed and part of the C contract: the names
-/// appear as `"code"` in error objects, the numbers of [`Code::init_number`] are what `init` returns.
+/// appear as `"code"` in error objects, the numbers of [`Code::init_number`] are what `init` and `foredraft_load` return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
     /// The argument is not JSON (or not UTF-8, or NULL where a document is needed).
@@ -30,9 +30,27 @@ pub enum Code {
     WouldDeadlock,
     /// A defect of the library: the message says where.
     Internal,
+    /// The engine handle was freed, or never made by this library.
+    InvalidEngine,
 }
 
 impl Code {
+    /// Every code.
+    pub const ALL: [Code; 12] = [
+        Code::InvalidJson,
+        Code::InvalidRequest,
+        Code::NotInitialized,
+        Code::Loading,
+        Code::NotFound,
+        Code::ContextFull,
+        Code::Cancelled,
+        Code::QueueFull,
+        Code::ModelError,
+        Code::WouldDeadlock,
+        Code::Internal,
+        Code::InvalidEngine,
+    ];
+
     /// The name used in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -47,13 +65,14 @@ impl Code {
             Code::ModelError => "model_error",
             Code::WouldDeadlock => "would_deadlock",
             Code::Internal => "internal",
+            Code::InvalidEngine => "invalid_engine",
         }
     }
 
     /// The HTTP-style number used as `"status"` in JSON.
     pub fn status(self) -> u16 {
         match self {
-            Code::InvalidJson | Code::InvalidRequest | Code::ContextFull => 400,
+            Code::InvalidJson | Code::InvalidRequest | Code::ContextFull | Code::InvalidEngine => 400,
             Code::NotFound => 404,
             Code::WouldDeadlock => 409,
             Code::QueueFull => 429,
@@ -63,7 +82,7 @@ impl Code {
         }
     }
 
-    /// What `init` returns for it. Numbers are never reused; 0 is success.
+    /// What `init` and `foredraft_load` return for it. Numbers are never reused; 0 is success.
     pub fn init_number(self) -> i32 {
         match self {
             Code::ModelError => 1,
@@ -77,6 +96,7 @@ impl Code {
             Code::Loading => 9,
             Code::ContextFull => 10,
             Code::QueueFull => 11,
+            Code::InvalidEngine => 12,
         }
     }
 }

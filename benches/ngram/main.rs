@@ -229,7 +229,7 @@ fn drafting(
         let (mut best, mut their_best) = (Best::NONE, Best::NONE);
         let mut drafted = 0;
         for _ in 0..repetitions.max(2) {
-            let levels = Levels { context: &context, dynamic: &dynamic.0, fixed: &fixed.0, sizes: Sizes::ALL };
+            let levels = Levels { context: &context, dynamic: &dynamic.0, static_cache: &fixed.0, sizes: Sizes::ALL };
             let mut drafts = vec![-1; (text.len() - known.len()) * n_draft];
             let mut draft: Vec<Drafted> = Vec::new();
             let ((), seconds) = timed(|| {

@@ -34,7 +34,7 @@ pub fn compare(theirs: &mut Caches, ours: (&Cache, &Cache), text: &[i32]) -> Res
         theirs.context = peer::Cache::new()?;
         for at in SEEN..window.len() {
             let (Some(known), Some(shown)) = (window.get(..at), window.get(at - SEEN..=at)) else { continue };
-            let levels = Levels { context: &context, dynamic, fixed, sizes: Sizes::ALL };
+            let levels = Levels { context: &context, dynamic, static_cache: fixed, sizes: Sizes::ALL };
             levels.draft(known, N_DRAFT, &mut draft);
             let (mut expected, _) = theirs.drafts(shown, SEEN, N_DRAFT, false)?;
             expected.retain(|token| *token >= 0);

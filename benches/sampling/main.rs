@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 mod vocabulary;
 
 use foredraft::llama::{Model, ModelParams, Token, TokenData};
-use foredraft::sampling::{Mirostat, Sampler, Settings, Stage};
+use foredraft::sampling::{MirostatVersion, Sampler, SamplingSettings, Stage};
 use llama_cpp_sys_2 as sys;
 
 /// The vocabulary's size: Llama 3's.
@@ -59,7 +59,7 @@ struct Theirs(*mut sys::llama_sampler);
 impl Theirs {
     /// # Safety
     /// `vocab` is null or alive as long as the chain.
-    unsafe fn new(settings: &Settings, vocab: *const sys::llama_vocab, history: &[Token]) -> Theirs {
+    unsafe fn new(settings: &SamplingSettings, vocab: *const sys::llama_vocab, history: &[Token]) -> Theirs {
         let n = N_VOCAB as i32;
         let keep = settings.min_keep;
         // SAFETY: the chain owns what is added to it.
@@ -108,9 +108,9 @@ impl Theirs {
             }
             let (tau, eta) = (settings.mirostat_tau, settings.mirostat_eta);
             let last = match settings.mirostat {
-                Mirostat::Off => sys::llama_sampler_init_dist(1),
-                Mirostat::V1 => sys::llama_sampler_init_mirostat(n, 1, tau, eta, 100),
-                Mirostat::V2 => sys::llama_sampler_init_mirostat_v2(1, tau, eta),
+                MirostatVersion::Off => sys::llama_sampler_init_dist(1),
+                MirostatVersion::V1 => sys::llama_sampler_init_mirostat(n, 1, tau, eta, 100),
+                MirostatVersion::V2 => sys::llama_sampler_init_mirostat_v2(1, tau, eta),
             };
             sys::llama_sampler_chain_add(chain, last);
             history.iter().for_each(|token| sys::llama_sampler_accept(chain, *token));
@@ -167,8 +167,8 @@ fn rows() -> Vec<Vec<f32>> {
 }
 
 /// Name, settings, and how many times faster ours is to be.
-fn cases() -> Vec<(&'static str, Settings, f64)> {
-    let off = Settings {
+fn cases() -> Vec<(&'static str, SamplingSettings, f64)> {
+    let off = SamplingSettings {
         temperature: 1.0,
         top_k: 0,
         top_p: 1.0,
@@ -184,40 +184,40 @@ fn cases() -> Vec<(&'static str, Settings, f64)> {
             Stage::Xtc,
             Stage::Temperature,
         ],
-        ..Settings::default()
+        ..SamplingSettings::default()
     };
-    let only = |stages: &[Stage], settings: Settings| Settings { stages: stages.to_vec(), ..settings };
-    let usual = Settings { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..off.clone() };
+    let only = |stages: &[Stage], settings: SamplingSettings| SamplingSettings { stages: stages.to_vec(), ..settings };
+    let usual = SamplingSettings { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..off.clone() };
     let mut dry = off.dry.clone();
     (dry.multiplier, dry.sequence_breakers) = (0.8, Vec::new());
     vec![
-        ("greedy", Settings { temperature: 0.0, ..off.clone() }, 3.0),
+        ("greedy", SamplingSettings { temperature: 0.0, ..off.clone() }, 3.0),
         ("default chain", usual.clone(), 1.0),
-        ("default chain, penalties", Settings { repeat_penalty: 1.1, ..usual.clone() }, 1.0),
-        ("default chain, DRY", Settings { dry: dry.clone(), ..usual.clone() }, 1.0),
-        ("temperature alone", only(&[Stage::Temperature], Settings { temperature: 0.8, ..off.clone() }), 1.0),
+        ("default chain, penalties", SamplingSettings { repeat_penalty: 1.1, ..usual.clone() }, 1.0),
+        ("default chain, DRY", SamplingSettings { dry: dry.clone(), ..usual.clone() }, 1.0),
+        ("temperature alone", only(&[Stage::Temperature], SamplingSettings { temperature: 0.8, ..off.clone() }), 1.0),
         ("temperature 1", only(&[], off.clone()), 1.0),
-        ("dynamic temperature", Settings { dynatemp_range: 0.3, temperature: 0.8, ..off.clone() }, 1.0),
-        ("penalties", only(&[Stage::Penalties], Settings { repeat_penalty: 1.1, ..off.clone() }), 1.0),
-        ("DRY", only(&[Stage::Dry], Settings { dry, ..off.clone() }), 1.0),
-        ("top_k 40", only(&[Stage::TopK], Settings { top_k: 40, ..off.clone() }), 1.0),
-        ("top_k 1000", only(&[Stage::TopK], Settings { top_k: 1000, ..off.clone() }), 1.0),
-        ("top_k 20000", only(&[Stage::TopK], Settings { top_k: 20_000, ..off.clone() }), 1.0),
-        ("top_p 0.95", only(&[Stage::TopP], Settings { top_p: 0.95, ..off.clone() }), 1.0),
-        ("top_p 0.999", only(&[Stage::TopP], Settings { top_p: 0.999, ..off.clone() }), 1.0),
+        ("dynamic temperature", SamplingSettings { dynatemp_range: 0.3, temperature: 0.8, ..off.clone() }, 1.0),
+        ("penalties", only(&[Stage::Penalties], SamplingSettings { repeat_penalty: 1.1, ..off.clone() }), 1.0),
+        ("DRY", only(&[Stage::Dry], SamplingSettings { dry, ..off.clone() }), 1.0),
+        ("top_k 40", only(&[Stage::TopK], SamplingSettings { top_k: 40, ..off.clone() }), 1.0),
+        ("top_k 1000", only(&[Stage::TopK], SamplingSettings { top_k: 1000, ..off.clone() }), 1.0),
+        ("top_k 20000", only(&[Stage::TopK], SamplingSettings { top_k: 20_000, ..off.clone() }), 1.0),
+        ("top_p 0.95", only(&[Stage::TopP], SamplingSettings { top_p: 0.95, ..off.clone() }), 1.0),
+        ("top_p 0.999", only(&[Stage::TopP], SamplingSettings { top_p: 0.999, ..off.clone() }), 1.0),
         (
             "min_p first",
             only(
                 &[Stage::MinP, Stage::TopP, Stage::Temperature],
-                Settings { min_p: 0.05, top_p: 0.95, temperature: 0.8, ..off.clone() },
+                SamplingSettings { min_p: 0.05, top_p: 0.95, temperature: 0.8, ..off.clone() },
             ),
             1.0,
         ),
-        ("typ_p 0.9", only(&[Stage::TypicalP], Settings { typical_p: 0.9, ..off.clone() }), 1.0),
-        ("top_n_sigma 1", only(&[Stage::TopNSigma], Settings { top_n_sigma: 1.0, ..off.clone() }), 1.0),
-        ("xtc", only(&[Stage::Xtc], Settings { xtc_probability: 1.0, xtc_threshold: 0.1, ..off.clone() }), 1.0),
-        ("mirostat 1", only(&[], Settings { mirostat: Mirostat::V1, ..off.clone() }), 1.0),
-        ("mirostat 2", only(&[], Settings { mirostat: Mirostat::V2, ..off }), 1.0),
+        ("typ_p 0.9", only(&[Stage::TypicalP], SamplingSettings { typical_p: 0.9, ..off.clone() }), 1.0),
+        ("top_n_sigma 1", only(&[Stage::TopNSigma], SamplingSettings { top_n_sigma: 1.0, ..off.clone() }), 1.0),
+        ("xtc", only(&[Stage::Xtc], SamplingSettings { xtc_probability: 1.0, xtc_threshold: 0.1, ..off.clone() }), 1.0),
+        ("mirostat 1", only(&[], SamplingSettings { mirostat: MirostatVersion::V1, ..off.clone() }), 1.0),
+        ("mirostat 2", only(&[], SamplingSettings { mirostat: MirostatVersion::V2, ..off }), 1.0),
     ]
 }
 
@@ -249,7 +249,7 @@ fn main() {
             // Both find the row in the caches, as after an evaluation.
             black_box(row.iter().sum::<f32>());
             let start = Instant::now();
-            let token = ours.pick(row, &text, run).expect("a token");
+            let token = ours.sample(row, &text, run).expect("a token");
             ours.accept(token).expect("no grammar");
             let our_time = start.elapsed();
             black_box(row.iter().sum::<f32>());

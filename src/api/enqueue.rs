@@ -67,7 +67,7 @@ impl Server {
     /// What all texts of a request have in common.
     fn without_prompt(&self, request: &CompletionRequest, serving: &ServingModel) -> Result<Request> {
         let logit_bias = serving.logit_bias(request)?;
-        let sampling = sampling::Settings { logit_bias, ..request.sampling.clone() };
+        let sampling = sampling::SamplingSettings { logit_bias, ..request.sampling.clone() };
         let post_sampling_probs = request.options.post_sampling_probs && sampling.n_probs > 0;
         Ok(Request {
             prompt: Arc::default(),
@@ -131,7 +131,7 @@ fn texts(
     for (place, (prompt, shown_prompt)) in prompts.into_iter().enumerate() {
         let leader = texts.len();
         for copy in 0..request.n_cmpl {
-            let sampling = sampling::Settings { seed: request.seed(place, copy), ..alike.sampling.clone() };
+            let sampling = sampling::SamplingSettings { seed: request.seed(place, copy), ..alike.sampling.clone() };
             // As llama-server: the further texts run where there is room. They copy the first one's slot.
             let is_first = copy == 0;
             let options = Options {

@@ -12,6 +12,7 @@ mod infill;
 mod init;
 mod json_schema;
 mod lookup;
+mod poll;
 mod prompts;
 mod registry;
 mod request;

@@ -82,13 +82,15 @@ pub(super) enum Found {
     /// Its updates can be taken.
     Here(Arc<Record>),
     /// It was polled to its end.
-    Ended(u64),
+    Ended,
 }
 
-fn index(family: Endpoint) -> usize {
+/// The place of a family in [`Inner::newest`]; requests of `foredraft_*` are named by number alone.
+fn index(family: Endpoint) -> Option<usize> {
     match family {
-        Endpoint::Completion => 0,
-        Endpoint::Speculative => 1,
+        Endpoint::Completion => Some(0),
+        Endpoint::Speculative => Some(1),
+        Endpoint::Foredraft => None,
     }
 }
 
@@ -98,7 +100,7 @@ impl RequestRegistry {
         let mut inner = self.inner.lock();
         let id = record.handle.id();
         if !record.awaited
-            && let Some(newest) = inner.newest.get_mut(index(record.family))
+            && let Some(newest) = index(record.family).and_then(|index| inner.newest.get_mut(index))
         {
             // Two threads may submit at once and get here in the other order.
             *newest = (*newest).max(Some(id));
@@ -115,20 +117,24 @@ impl RequestRegistry {
         }
     }
 
-    /// The request of that number, or the family's newest.
-    pub(super) fn find(&self, family: Endpoint, id: Option<u64>) -> Result<Found> {
+    /// The number of the family's newest request.
+    pub(super) fn newest(&self, family: Endpoint) -> Option<u64> {
+        self.inner.lock().newest.get(index(family)?).copied().flatten()
+    }
+
+    /// The request of that number.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn find(&self, wanted: u64) -> Result<Found> {
         let inner = self.inner.lock();
-        let newest = || inner.newest.get(index(family)).copied().flatten();
-        let Some(wanted) = id.or_else(newest) else {
-            return Err(Error::new(Code::NotFound, "id: no request was made yet"));
-        };
         if let Some(record) = inner.records.get(&wanted) {
             return Ok(Found::Here(Arc::clone(record)));
         }
         if inner.ended.contains(&wanted) {
-            return Ok(Found::Ended(wanted));
+            return Ok(Found::Ended);
         }
-        Err(Error::new(Code::NotFound, format!("id: there is no request {wanted}")))
+        Err(unknown(wanted))
     }
 
     /// The last update of a request was handed out.
@@ -141,4 +147,9 @@ impl RequestRegistry {
             inner.ended.pop_front();
         }
     }
+}
+
+/// The error for a number that no request of this engine has, or has any more.
+pub(super) fn unknown(id: u64) -> Error {
+    Error::new(Code::NotFound, format!("id: there is no request {id}"))
 }

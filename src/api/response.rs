@@ -8,6 +8,7 @@ use crate::engine::{
     Comparison, Difference, Event, Generated, Outcome, Progress, SpeculationStats, Stop, Timings, Update,
 };
 use crate::error::Error;
+use crate::llama::log::{self, Level};
 use crate::llama::{Token, Vocab};
 use crate::sampling::TokenProbs;
 use crate::session;
@@ -32,6 +33,13 @@ pub(super) fn success(answer: Value, warnings: Vec<String>) -> Value {
         all.insert("warnings".into(), warnings.into());
     }
     Value::Object(all)
+}
+
+/// `__debug`: the answer into the log.
+pub(super) fn debug(record: &Record, answer: &Value) {
+    if record.reply.debug {
+        log::always(Level::Info, &format!("answer: {answer}"));
+    }
 }
 
 /// What the host gets for an event.

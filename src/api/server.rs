@@ -1,30 +1,25 @@
 //! A loaded server: takes requests, hands out their results.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 
-use super::fields::{Fields, int_in, parse_object};
 use super::init::RequestDefaults;
 use super::lookup::cache::CacheFiles;
-use super::registry::{Found, Record, RequestRegistry, Text};
+use super::poll::{News, announcing};
+use super::registry::{Record, RequestRegistry, Text};
 use super::response::success;
 use super::serving_model::Templates;
 use super::status::Status;
 use super::system::would_deadlock;
 use super::{Endpoint, InitRequest, response};
-use crate::engine::{self, Config, Engine, Models, Phase};
+use crate::engine::{self, Config, Engine, Models};
 use crate::error::{Code, Error, Result};
 use crate::host;
 use crate::llama::Vocab;
-use crate::llama::log::{self, Level};
 use crate::session;
-
-/// The longest that a poll may wait; a host that wants more polls again.
-const MAX_POLL_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// Models in memory and the engine that runs them. Usable from all threads at once; an ordinary value, of which a
 /// program may have several.
@@ -36,6 +31,7 @@ pub struct Server {
     pub(super) templates: Templates,
     pub(super) cache_files: CacheFiles,
     requests: RequestRegistry,
+    pub(super) news: Arc<News>,
     status: OnceCell<Status>,
     /// Read-locked by those who are inside [`Server::during`].
     in_use: RwLock<()>,
@@ -48,7 +44,8 @@ impl Server {
     /// # Errors
     /// A model cannot be loaded or used, or the load was aborted.
     pub fn start(init: InitRequest, notify: Arc<engine::Notify>, progress: impl FnMut(f32) -> bool) -> Result<Server> {
-        let (models, engine) = engine::load(&init.config, notify, progress)?;
+        let news = Arc::default();
+        let (models, engine) = engine::load(&init.config, announcing(&news, notify), progress)?;
         let server = Server {
             models,
             engine,
@@ -56,6 +53,7 @@ impl Server {
             templates: Templates::default(),
             cache_files: CacheFiles::default(),
             requests: RequestRegistry::default(),
+            news,
             status: OnceCell::new(),
             in_use: RwLock::new(()),
         };
@@ -153,7 +151,7 @@ impl Server {
         self.requests.ended(record.handle.id());
         let answer = response::whole(&record, events, self.vocab(record.draft_only))
             .ok_or_else(|| Error::new(Code::Internal, "the engine ended without a result"))?;
-        debug(&record, &answer);
+        response::debug(&record, &answer);
         Ok(answer)
     }
 
@@ -164,54 +162,8 @@ impl Server {
         record
     }
 
-    /// Takes a request's updates since the last poll. Of one that somebody waits for in [`Server::complete`] it only tells how far it
-    /// is.
-    ///
-    /// # Errors
-    /// The command is wrong, or there is no such request.
-    pub fn poll(&self, family: Endpoint, command: Option<&[u8]>) -> Result<Value> {
-        let (id, wait, warnings) = read_command(command)?;
-        if !wait.is_zero() && host::inside() {
-            return Err(would_deadlock("timeout_ms: a poll that waits"));
-        }
-        let (id, updates, phase) = match self.requests.find(family, id)? {
-            Found::Ended(id) => (id, Vec::new(), Phase::Finished),
-            Found::Here(record) if record.awaited => (record.handle.id(), Vec::new(), record.handle.watch(wait)),
-            Found::Here(record) => {
-                let (events, phase) = record.handle.take(wait);
-                let updates: Vec<Value> = events
-                    .into_iter()
-                    .filter_map(|(index, event)| response::event(&record, index, event, self.vocab(record.draft_only)))
-                    .collect();
-                for update in &updates {
-                    debug(&record, update);
-                }
-                if phase == Phase::Finished {
-                    self.requests.ended(record.handle.id());
-                }
-                (record.handle.id(), updates, phase)
-            }
-        };
-        let answer = json!({
-            "id": id,
-            "completion_updates": updates,
-            "finished": phase == Phase::Finished,
-            "state": phase.as_str(),
-        });
-        Ok(success(answer, warnings))
-    }
-
-    /// Ends a request within one evaluation. One that has ended already is left as it is.
-    ///
-    /// # Errors
-    /// The command is wrong, or there is no such request.
-    pub fn cancel(&self, family: Endpoint, command: Option<&[u8]>) -> Result<Value> {
-        let (id, _, warnings) = read_command(command)?;
-        let (id, cancelled) = match self.requests.find(family, id)? {
-            Found::Ended(id) => (id, false),
-            Found::Here(record) => (record.handle.id(), self.engine()?.cancel(&record.handle)),
-        };
-        Ok(success(json!({"id": id, "cancelled": cancelled}), warnings))
+    pub(super) fn requests(&self) -> &RequestRegistry {
+        &self.requests
     }
 
     /// Refuses the number of a slot that is not there.
@@ -224,7 +176,7 @@ impl Server {
     }
 
     /// The vocabulary of the model that answers.
-    fn vocab(&self, draft_only: bool) -> &Vocab {
+    pub(super) fn vocab(&self, draft_only: bool) -> &Vocab {
         self.models.draft.as_ref().filter(|_| draft_only).unwrap_or(&self.models.target).vocab()
     }
 
@@ -251,26 +203,5 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-/// The command of a poll or cancel: the request's number, how long to wait, and warnings.
-fn read_command(command: Option<&[u8]>) -> Result<(Option<u64>, Duration, Vec<String>)> {
-    let command = command.unwrap_or_default();
-    if command.iter().all(u8::is_ascii_whitespace) {
-        return Ok((None, Duration::ZERO, Vec::new()));
-    }
-    let object = parse_object(command)?;
-    let mut fields = Fields::new(&object);
-    let number = |value: &Value| value.as_u64().map_or_else(|| int_in("id", value, 0..=i64::MAX), Ok);
-    let id = fields.get("id").map(number).transpose()?;
-    let wait: i64 = fields.int("timeout_ms", 0..=MAX_POLL_MS)?.unwrap_or(0);
-    Ok((id, Duration::from_millis(u64::try_from(wait).unwrap_or(0)), fields.finish()))
-}
-
-/// `__debug`: the answer into the log.
-fn debug(record: &Record, answer: &Value) {
-    if record.reply.debug {
-        log::always(Level::Info, &format!("answer: {answer}"));
     }
 }

@@ -17,14 +17,22 @@ pub enum Endpoint {
     Completion,
     /// `speculative_*`: speculation unless the request turns it off.
     Speculative,
+    /// `foredraft_*`: speculates as `Speculative` does, and is strict where the old names tolerate what the old server did.
+    Foredraft,
 }
 
 impl Endpoint {
+    /// Whether these are the old server's functions or were added to them: then what that server tolerated is tolerated.
+    pub(super) fn is_old(self) -> bool {
+        self != Endpoint::Foredraft
+    }
+
     /// Its function that waits.
     pub(super) fn that_waits(self) -> &'static str {
         match self {
             Endpoint::Completion => "get_completion",
             Endpoint::Speculative => "speculative_completion",
+            Endpoint::Foredraft => "foredraft_complete",
         }
     }
 }
@@ -285,7 +293,7 @@ impl Speculation {
     /// A field of the wrong type, out of range, or not available.
     pub fn read(fields: &mut Fields, family: Endpoint, defaults: &Options) -> Result<Speculation> {
         let (options, asks) = defaults.changed_by(fields)?;
-        let report = asks || family == Endpoint::Speculative;
+        let report = asks || family != Endpoint::Completion;
         let disabled = if report { options.off() } else { None };
         let settings = (report && disabled.is_none()).then(|| options.settings.clone());
         let options = Some(options).filter(|options| report && options.enabled);

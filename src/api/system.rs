@@ -10,8 +10,9 @@ use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 use super::lookup::progress::{Lookup, Lookups};
+use super::poll::{Command, nothing_to_cancel, nothing_to_poll};
 use super::status::Status;
-use super::{InitRequest, Server};
+use super::{Endpoint, InitRequest, Server};
 use crate::engine;
 use crate::error::{Code, Error, Result};
 use crate::host::{self, Hook};
@@ -59,6 +60,8 @@ struct Life {
     replaced: Vec<Arc<Server>>,
     /// Threads that load or unload, each with its epoch.
     aside: Vec<(u64, JoinHandle<()>)>,
+    /// Set by [`System::close`]: nothing is loaded any more.
+    closed: bool,
 }
 
 /// What `poll_system_status` shows as `state`.
@@ -73,6 +76,18 @@ pub(super) enum State {
     Ready(Arc<Server>),
     /// The last load failed.
     Failed(Error),
+}
+
+impl State {
+    /// The name used in JSON.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            State::Uninitialized => "uninitialized",
+            State::Loading(_) => "loading",
+            State::Ready(_) => "ready",
+            State::Failed(_) => "failed",
+        }
+    }
 }
 
 impl System {
@@ -123,24 +138,39 @@ impl System {
         }
     }
 
+    /// Unloads for good: as [`System::deinit`], and every later load fails with [`Code::InvalidEngine`]. The update
+    /// callback runs no more when this returns (unless this is called from inside a callback).
+    pub fn close(&self) {
+        self.inner.life.lock().closed = true;
+        self.deinit();
+        self.set_update_hook(None);
+    }
+
     /// For the end of the process: what runs must not compute any more when the destructors of llama.cpp's globals have
     /// run. The host's callbacks are not called any more. Waits no longer than `patience`, because the host may hold what
     /// one of them waits for; inside a callback not at all, and in a fork of the process that loaded it does nothing.
-    pub fn end(&self, patience: Duration) {
+    pub fn end(systems: Vec<System>, patience: Duration) {
         log::set_level(Level::Off);
-        // In a fork, somebody who is not there may hold the lock.
-        if self.inner.process.load(Ordering::Acquire) != std::process::id() {
+        // In a fork, a thread that does not exist there may hold the lock.
+        let is_here = |system: &System| system.inner.process.load(Ordering::Acquire) == std::process::id();
+        let systems: Vec<System> = systems.into_iter().filter(is_here).collect();
+        if host::inside() {
+            return systems.iter().for_each(System::deinit);
+        }
+        if systems.is_empty() {
             return;
         }
-        if host::inside() {
-            return self.deinit();
-        }
         let (ended, wait) = crossbeam_channel::bounded(1);
-        let system = self.clone();
         let end = move || {
-            system.set_update_hook(None);
+            // All are told to stop before the first one is waited for.
+            for system in &systems {
+                let _ = system.inner.begin(&mut system.inner.life.lock(), State::Uninitialized);
+            }
             log::set_sink(None);
-            system.deinit();
+            for system in &systems {
+                system.set_update_hook(None);
+                system.deinit();
+            }
             let _ = ended.send(());
         };
         let Ok(thread) = std::thread::Builder::new().name("foredraft-end".into()).spawn(end) else { return };
@@ -177,23 +207,46 @@ impl System {
     /// # Errors
     /// None is loaded, or what `call` returns.
     pub fn with_server<R>(&self, call: impl FnOnce(&Server) -> Result<R>) -> Result<R> {
+        self.server().map_err(|(_, error)| error)?.during(call)
+    }
+
+    /// The server, or the name of the state without one and the error that says so.
+    fn server(&self) -> Result<Arc<Server>, (&'static str, Error)> {
         let life = self.inner.life.lock();
-        self.inner.in_this_process(&life)?;
-        let server = match &life.state {
-            State::Ready(server) => Arc::clone(server),
-            State::Loading(_) => {
-                return Err(Error::new(
-                    Code::Loading,
-                    "a model is being loaded; poll_system_status tells how far it is",
-                ));
-            }
-            State::Uninitialized => return Err(Error::new(Code::NotInitialized, "init was not called")),
-            State::Failed(error) => {
-                return Err(Error::new(Code::NotInitialized, format!("init failed: {}", error.message())));
-            }
+        self.inner.in_this_process(&life).map_err(|error| ("failed", error))?;
+        let (code, why) = match &life.state {
+            State::Ready(server) => return Ok(Arc::clone(server)),
+            State::Loading(_) => (Code::Loading, "a model is being loaded; the status tells how far it is".to_owned()),
+            State::Uninitialized => (Code::NotInitialized, "no model is loaded; load one first".to_owned()),
+            State::Failed(error) => (Code::NotInitialized, format!("the last load failed: {}", error.message())),
         };
-        drop(life);
-        server.during(call)
+        Err((life.state.name(), Error::new(code, why)))
+    }
+
+    /// Takes the updates of a request, or of several, since the last poll: see [`Server::poll`]. Without a server there
+    /// are none, which is an error only where the command names a request.
+    ///
+    /// # Errors
+    /// The command is wrong, or there is no such request.
+    pub fn poll(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
+        let command = Command::read(endpoint, command)?;
+        match self.server() {
+            Ok(server) => server.during(|server| server.run_poll(endpoint, command)),
+            Err((state, _)) => nothing_to_poll(command, state),
+        }
+    }
+
+    /// Ends a request, or several: see [`Server::cancel`]. Without a server there are none, which is an error only where
+    /// the command names a request.
+    ///
+    /// # Errors
+    /// The command is wrong, or there is no such request.
+    pub fn cancel(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
+        let command = Command::read(endpoint, command)?;
+        match self.server() {
+            Ok(server) => server.during(|server| server.run_cancel(endpoint, command)),
+            Err(_) => nothing_to_cancel(command),
+        }
     }
 
     /// What `poll_system_status` answers.
@@ -238,9 +291,12 @@ impl Inner {
     /// Begins a new epoch in that state. What was loaded is told to stop, and left to whoever gets the turn next.
     ///
     /// # Errors
-    /// As [`Inner::in_this_process`].
+    /// As [`Inner::in_this_process`]; or this would be a load and the system was closed.
     fn begin(&self, life: &mut Life, next: State) -> Result<u64> {
         self.in_this_process(life)?;
+        if life.closed && matches!(next, State::Loading(_)) {
+            return Err(Error::new(Code::InvalidEngine, "engine: it was freed"));
+        }
         self.process.store(std::process::id(), Ordering::Release);
         if let State::Ready(server) = std::mem::replace(&mut life.state, next) {
             server.begin_stop();

@@ -168,7 +168,7 @@ impl BatchScheduler {
             compare: false,
             speculative: None,
             prompt_of: None,
-            sampling: sampling::Settings { n_probs: 0, ..request.sampling },
+            sampling: sampling::SamplingSettings { n_probs: 0, ..request.sampling },
             options: Options {
                 session_load: None,
                 session_save: None,

@@ -100,5 +100,5 @@ fn what_only_the_first_run_could_find_must_be_there() {
 }
 
 fn request() -> Request {
-    fake_backend_tests::request(vec![1, 2], 3, sampling::Settings::default())
+    fake_backend_tests::request(vec![1, 2], 3, sampling::SamplingSettings::default())
 }

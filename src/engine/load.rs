@@ -47,7 +47,8 @@ pub fn load(
     let (target, mtp_failure) = load_target(config, |part| progress(part * target_part))?;
     let draft = match &config.draft {
         Some((params, _)) => {
-            Some(Arc::new(Model::load_draft(params, |part| progress(target_part + part * (1.0 - target_part)))?))
+            let progress = |part| progress(target_part + part * (1.0 - target_part));
+            Some(Model::shared(params, progress, Model::load_draft)?)
         }
         None => None,
     };
@@ -65,12 +66,12 @@ pub fn load(
 /// Loads the target, without its layers for multi-token prediction when it cannot be loaded with them; then says why.
 fn load_target(config: &Config, mut progress: impl FnMut(f32) -> bool) -> Result<(Arc<Model>, Option<Error>)> {
     let with = ModelParams { mtp: config.mtp, ..config.model.clone() };
-    match Model::load(&with, &mut progress) {
+    match Model::shared(&with, &mut progress, Model::load) {
         Err(error) if config.mtp && error.code() != Code::Cancelled => {
             let without = ModelParams { mtp: false, ..with };
-            Ok((Arc::new(Model::load(&without, progress)?), Some(error)))
+            Ok((Model::shared(&without, progress, Model::load)?, Some(error)))
         }
-        loaded => Ok((Arc::new(loaded?), None)),
+        loaded => Ok((loaded?, None)),
     }
 }
 

@@ -19,7 +19,7 @@ pub struct Request {
     /// The scale of each LoRA adapter of the model.
     pub lora: Vec<f32>,
     /// How tokens are chosen.
-    pub sampling: sampling::Settings,
+    pub sampling: sampling::SamplingSettings,
     /// A grammar that the text must follow, compiled for this request.
     pub grammar: Option<Grammar>,
     /// How to speculate; `None`: not at all.

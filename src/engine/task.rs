@@ -105,7 +105,7 @@ impl Task {
         tokens: Vec<Token>,
         prompt: PromptStats,
         sampler: Sampler,
-        settings: &sampling::Settings,
+        settings: &sampling::SamplingSettings,
     ) -> Task {
         Task {
             sink,

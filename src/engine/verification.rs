@@ -11,7 +11,9 @@ use crate::llama::{Context, Token, Vocab};
 use crate::sampling::{self, Sampler, TokenProbs};
 use crate::session::Sequence;
 use crate::speculative::DrafterKind;
-use crate::speculative::verify::{self, Drawn, Next, Proposal, Row, StepChance, Target, Verdict};
+use crate::speculative::verify::{
+    self, ChainProposal, NextToken, SampledDraft, StepRandom, TargetDistributions, TokenDistribution, Verdict,
+};
 
 /// The draft of a slot, as far as it is in the batch.
 pub(super) struct Drafted<'a> {
@@ -19,7 +21,7 @@ pub(super) struct Drafted<'a> {
     /// Whose it is.
     pub(super) source: Option<DrafterKind>,
     /// With what it was drawn from, for a rule that compares probabilities.
-    pub(super) drawn: Option<&'a Drawn>,
+    pub(super) drawn: Option<&'a SampledDraft>,
 }
 
 /// Why the request ends, if it does, and how many drafted tokens were right.
@@ -65,7 +67,7 @@ fn verify_exact(context: &mut Context, slot: &mut Slot, row: usize, draft: &Draf
         let child = child(node, token);
         accepted += usize::from(child.is_some());
         stop = take(task, cache, branches, draft, child, (token, probs), model.vocab());
-        stop.is_none().then_some(Next { token, p: 1.0 })
+        stop.is_none().then_some(NextToken { token, p: 1.0 })
     };
     verify::matching::verify(child, choose);
     (stop, accepted)
@@ -92,10 +94,10 @@ fn take(
 fn pick(task: &mut Task, logits: &mut [f32]) -> Result<(Token, Option<TokenProbs>)> {
     let position = task.position();
     if task.options.post_sampling_probs {
-        let (token, probs) = task.sampler.pick_with_probs(logits, &task.tokens, position, task.n_probs)?;
+        let (token, probs) = task.sampler.sample_with_probs(logits, &task.tokens, position, task.n_probs)?;
         return Ok((token, Some(probs)));
     }
-    let token = task.sampler.pick(logits, &task.tokens, position)?;
+    let token = task.sampler.sample(logits, &task.tokens, position)?;
     Ok((token, (task.n_probs > 0).then(|| sampling::token_probs(logits, token, task.n_probs))))
 }
 
@@ -133,7 +135,7 @@ fn decide(
     listed.clear();
     listed.resize(draft.tokens.len() + 1, 0.0);
     let position = task.position();
-    let mut chance = StepChance::new(task.seed, position);
+    let mut chance = StepRandom::new(task.seed, position);
     let model = Arc::clone(context.model());
     let (vocab, before) = (model.vocab(), task.tokens.len());
     let tokens = &mut task.tokens;
@@ -152,7 +154,7 @@ fn decide(
     };
     let verdict = match draft.drawn {
         Some(drawn) => drawn.verify(&mut target, &mut chance, residual),
-        None => verify::rejection::verify(&Proposal::default(), &mut target, &mut chance, residual),
+        None => verify::rejection::verify(&ChainProposal::default(), &mut target, &mut chance, residual),
     };
     let error = target.error;
     tokens.truncate(before);
@@ -168,7 +170,7 @@ fn commit_tokens(
     draft: &Drafted<'_>,
     listed: &[f32],
     node: usize,
-    next: Option<Next>,
+    next: Option<NextToken>,
 ) -> (Option<Stop>, usize) {
     let model = Arc::clone(context.model());
     let Slot { task: Some(task), branches, cache, .. } = slot else { return (None, 0) };
@@ -176,9 +178,9 @@ fn commit_tokens(
     loop {
         let child = branches.towards(before, node);
         let drafted = child.and_then(|child| {
-            Some(Next { token: *draft.tokens.get(child - 1)?, p: listed.get(child).copied().unwrap_or(0.0) })
+            Some(NextToken { token: *draft.tokens.get(child - 1)?, p: listed.get(child).copied().unwrap_or(0.0) })
         });
-        let Some(Next { token, p }) = drafted.or(next) else { return (None, accepted) };
+        let Some(NextToken { token, p }) = drafted.or(next) else { return (None, accepted) };
         let probs = match probs_of(task, context.logits(row + branches.row(before)), token) {
             Ok(probs) => probs,
             Err(error) => return (Some(Stop::Error(error)), accepted),
@@ -198,9 +200,9 @@ fn commit_tokens(
 fn accept(task: &mut Task, logits: Option<&mut [f32]>, token: Token, p: f32) -> Result<()> {
     match logits {
         // What it learns from is no part of the list.
-        Some(logits) if task.sampler.learns_from_before() => {
+        Some(logits) if task.sampler.learns_from_untransformed() => {
             let position = task.position();
-            task.sampler.row(logits, &task.tokens, position)?;
+            task.sampler.constrained_distribution(logits, &task.tokens, position)?;
             task.sampler.accept(token)
         }
         _ => task.sampler.accept_with(token, p),
@@ -212,7 +214,7 @@ fn probs_of(task: &mut Task, logits: Option<&mut [f32]>, token: Token) -> Result
     let position = task.position();
     match logits {
         Some(logits) if task.options.post_sampling_probs => {
-            task.sampler.row_probs(logits, &task.tokens, position, token, task.n_probs).map(Some)
+            task.sampler.constrained_probs(logits, &task.tokens, position, token, task.n_probs).map(Some)
         }
         Some(logits) if task.n_probs > 0 => Ok(Some(sampling::token_probs(logits, token, task.n_probs))),
         _ => Ok(None),
@@ -257,25 +259,26 @@ impl TargetLookahead<'_> {
     }
 }
 
-impl Target for TargetLookahead<'_> {
-    fn row(&mut self, node: usize) -> Option<Row<'_>> {
+impl TargetDistributions for TargetLookahead<'_> {
+    fn distribution(&mut self, node: usize) -> Option<TokenDistribution<'_>> {
         if node > 0 && !self.advance(node)? {
             return None;
         }
         let logits = self.context.logits(self.row + self.branches.row(node))?;
         let depth = self.tokens.len() - self.before;
-        let items = match self.sampler.row(logits, self.tokens, self.position.saturating_add(depth)) {
-            Ok(items) => items,
-            Err(error) => {
-                self.error = Some(error);
-                return None;
-            }
-        };
-        let row = Row::new(items)?;
+        let items =
+            match self.sampler.constrained_distribution(logits, self.tokens, self.position.saturating_add(depth)) {
+                Ok(items) => items,
+                Err(error) => {
+                    self.error = Some(error);
+                    return None;
+                }
+            };
+        let row = TokenDistribution::new(items)?;
         for child in self.branches.children(node) {
             let token = self.draft.tokens.get(child - 1);
             if let (Some(listed), Some(token)) = (self.listed.get_mut(child), token) {
-                *listed = row.listed(*token);
+                *listed = row.listed_weight(*token);
             }
         }
         Some(row)

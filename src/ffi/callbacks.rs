@@ -1,9 +1,11 @@
 //! The host's callbacks: for log lines, and for requests with news.
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CString, c_void};
 
-use super::SYSTEM;
+use super::engine::silently;
+use super::engines;
 use super::guard::quietly;
+use super::types::{foredraft_engine, foredraft_log_callback, foredraft_update_callback};
 use crate::llama::log;
 
 /// The host's pointer, passed back to it and otherwise left alone.
@@ -20,15 +22,30 @@ impl User {
     }
 }
 
-/// Takes the library's log lines, llama.cpp's among them, instead of stderr; NULL restores stderr. `level` is 1 debug,
-/// 2 info, 3 warning, 4 error; lines below `log_level` of `init` are dropped. `text` is UTF-8 and valid during the call.
-/// Called from any thread. When this function returns, the former callback runs no more (unless this is called from
-/// inside a callback).
+/// Takes the log lines of the library, llama.cpp's among them, instead of stderr; NULL restores stderr. One callback for all
+/// engines. `level` is a `foredraft_log_level`; lines below `log_level` of the newest load that had one are dropped. `text` is
+/// UTF-8 and valid during the call. Called from any thread. When this function returns, the former callback runs no more
+/// (unless this is called from inside a callback).
 #[unsafe(no_mangle)]
-pub extern "C" fn set_log_callback(
-    cb: Option<extern "C" fn(level: i32, text: *const c_char, user: *mut c_void)>,
+pub extern "C" fn foredraft_set_log_callback(cb: foredraft_log_callback, user: *mut c_void) {
+    set_log(cb, user);
+}
+
+/// Called from the engine's thread when the request `id` has a new update or has finished, so that an event loop can
+/// sleep until then; NULL ends that. It may call every function of the library that does not wait for an engine: not
+/// `foredraft_complete`, `_embed`, `_session_save`, `_session_load`, nor a poll with `timeout_ms`, which then answer
+/// `would_deadlock`, and not `foredraft_load`, which returns FOREDRAFT_WOULD_DEADLOCK. When this function returns, the former
+/// callback runs no more (unless this is called from inside a callback).
+#[unsafe(no_mangle)]
+pub extern "C" fn foredraft_set_update_callback(
+    engine: *mut foredraft_engine,
+    cb: foredraft_update_callback,
     user: *mut c_void,
 ) {
+    set_update(engine, cb, user);
+}
+
+pub(super) fn set_log(cb: foredraft_log_callback, user: *mut c_void) {
     quietly((), || {
         let user = User(user);
         log::set_sink(cb.map(|cb| -> Box<log::Sink> {
@@ -36,22 +53,19 @@ pub extern "C" fn set_log_callback(
                 // A line with NUL inside ends there.
                 let line = text.trim_end().split('\0').next().unwrap_or_default();
                 let line = CString::new(line).unwrap_or_default();
-                cb(level as i32, line.as_ptr(), user.get());
+                // SAFETY: the host's function of this type, which may be called until it is replaced; the line outlives the call.
+                unsafe { cb(level as i32, line.as_ptr(), user.get()) };
             })
         }));
     });
 }
 
-/// Called from the engine's thread when the request `id` has a new update or has finished, so that an event loop can
-/// sleep until then; NULL ends that. It may call every function of the library that does not wait for the engine: not
-/// `get_completion`, `speculative_completion`, `get_embedding`, `session_save`, `session_load`, nor a poll with `timeout_ms`, which
-/// then answer `would_deadlock`, and not `init`, which returns 5. When this function returns, the former callback runs no more
-/// (unless this is called from inside a callback).
-#[unsafe(no_mangle)]
-pub extern "C" fn set_update_callback(cb: Option<extern "C" fn(id: u64, user: *mut c_void)>, user: *mut c_void) {
-    quietly((), || {
-        let user = User(user);
-        SYSTEM
-            .set_update_hook(cb.map(|cb| -> Box<dyn Fn(u64) + Send + Sync> { Box::new(move |id| cb(id, user.get())) }));
+pub(super) fn set_update(engine: *mut foredraft_engine, cb: foredraft_update_callback, user: *mut c_void) {
+    let user = User(user);
+    let hook = cb.map(|cb| -> Box<dyn Fn(u64) + Send + Sync> {
+        // SAFETY: the host's function of this type, which may be called until it is replaced.
+        Box::new(move |id| unsafe { cb(id, user.get()) })
     });
+    let set = |()| Ok(engines::find(engine)?.set_update_hook(hook));
+    quietly((), || silently("foredraft_set_update_callback", Ok(()).and_then(set)));
 }

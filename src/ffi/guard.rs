@@ -10,7 +10,7 @@ use crate::error::{Code, Error, Result};
 
 /// Runs a function of the interface and returns its answer, an error object if it fails or panics. Never NULL, unless
 /// there is no memory left for the answer.
-pub(super) fn answer(call: impl FnOnce() -> Result<Value>) -> *const c_char {
+pub(super) fn answer(call: impl FnOnce() -> Result<Value>) -> *mut c_char {
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
     let value = result.unwrap_or_else(|error| error_json(&error));
     give(&value.to_string())
@@ -46,8 +46,8 @@ pub(super) unsafe fn required<'a>(pointer: *const c_char) -> Result<&'a [u8]> {
 }
 
 /// A copy of `text` for the host, to be released with `free`.
-fn give(text: &str) -> *const c_char {
-    let Some(size) = text.len().checked_add(1) else { return std::ptr::null() };
+fn give(text: &str) -> *mut c_char {
+    let Some(size) = text.len().checked_add(1) else { return std::ptr::null_mut() };
     // SAFETY: `malloc` gives `size` bytes or NULL; the text and its NUL fill just those.
     unsafe {
         let copy = libc::malloc(size).cast::<u8>();

@@ -132,7 +132,7 @@ bool foredraft_set_reference(llama_context * ctx, bool reference) {
 }
 
 // INT32_MIN: threw (or too many tokens); else as llama_tokenize.
-int32_t foredraft_tokenize(const llama_vocab * vocab, const char * text, int32_t text_len, llama_token * tokens,
+int32_t foredraft_guarded_tokenize(const llama_vocab * vocab, const char * text, int32_t text_len, llama_token * tokens,
                            int32_t n_tokens_max, bool add_special, bool parse_special, char * why, size_t why_size) {
     return guarded<int32_t>(INT32_MIN, why, why_size, [&] {
         return llama_tokenize(vocab, text, text_len, tokens, n_tokens_max, add_special, parse_special);
@@ -140,7 +140,7 @@ int32_t foredraft_tokenize(const llama_vocab * vocab, const char * text, int32_t
 }
 
 // INT32_MIN: threw; else as llama_detokenize.
-int32_t foredraft_detokenize(const llama_vocab * vocab, const llama_token * tokens, int32_t n_tokens, char * text,
+int32_t foredraft_guarded_detokenize(const llama_vocab * vocab, const llama_token * tokens, int32_t n_tokens, char * text,
                              int32_t text_len_max, bool unparse_special, char * why, size_t why_size) {
     return guarded<int32_t>(INT32_MIN, why, why_size, [&] {
         return llama_detokenize(vocab, tokens, n_tokens, text, text_len_max, false, unparse_special);

@@ -24,7 +24,7 @@ unsafe extern "C" {
         why: *mut c_char,
         why_size: usize,
     ) -> i32;
-    pub(super) fn foredraft_tokenize(
+    pub(super) fn foredraft_guarded_tokenize(
         vocab: *const sys::llama_vocab,
         text: *const c_char,
         text_len: i32,
@@ -35,7 +35,7 @@ unsafe extern "C" {
         why: *mut c_char,
         why_size: usize,
     ) -> i32;
-    pub(super) fn foredraft_detokenize(
+    pub(super) fn foredraft_guarded_detokenize(
         vocab: *const sys::llama_vocab,
         tokens: *const sys::llama_token,
         n_tokens: i32,

@@ -23,6 +23,7 @@ mod raw_params;
 mod rpc;
 mod schema;
 mod shards;
+mod shared;
 mod threads;
 mod vocab;
 

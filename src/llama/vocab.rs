@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 use llama_cpp_sys_2 as sys;
 
-use super::guard::{Why, foredraft_detokenize, foredraft_tokenize};
+use super::guard::{Why, foredraft_guarded_detokenize, foredraft_guarded_tokenize};
 use super::{Token, backend};
 use crate::error::{Error, Result};
 use crate::stack;
@@ -286,7 +286,7 @@ impl Vocab {
             // SAFETY: `text` and `tokens` are readable and writable for the lengths given, the vocabulary is
             // alive, and exceptions end in the guard.
             let count = unsafe {
-                foredraft_tokenize(
+                foredraft_guarded_tokenize(
                     self.ptr,
                     text.as_ptr().cast::<c_char>(),
                     text_len,
@@ -333,7 +333,7 @@ impl Vocab {
             let mut why = Why::new();
             // SAFETY: as in `tokenize`, and all ids were checked.
             let len = unsafe {
-                foredraft_detokenize(
+                foredraft_guarded_detokenize(
                     self.ptr,
                     tokens.as_ptr(),
                     n_tokens,

@@ -46,7 +46,7 @@ pub struct Levels<'a> {
     /// N-grams of earlier texts.
     pub dynamic: &'a Cache,
     /// 2-grams of a large corpus; they also weigh what the other two propose.
-    pub fixed: &'a Cache,
+    pub static_cache: &'a Cache,
     /// The n-grams to look for in the first two: [`Sizes::ALL`], usually.
     pub sizes: Sizes,
 }
@@ -78,12 +78,12 @@ impl Levels<'_> {
     /// The token that continues `history`, whose last 4 tokens matter. `None` where no cache is sure enough.
     pub fn next(&self, history: &[i32]) -> Option<Drafted> {
         let before = |size: usize| history.len().checked_sub(size).and_then(|start| history.get(start..));
-        let fixed_key = Hashed::new(Key::new(before(FIXED_SIZE)?)?);
-        let fixed = self.fixed.lookup(fixed_key);
+        let static_key = Hashed::new(Key::new(before(FIXED_SIZE)?)?);
+        let static_cache = self.static_cache.lookup(static_key);
         let mut keys = [None; LONGEST];
         for (slot, size) in keys.iter_mut().zip(self.sizes.iter()) {
             let other = || before(size).and_then(Key::new).map(Hashed::new);
-            let Some(key) = (if size == FIXED_SIZE { Some(fixed_key) } else { other() }) else { break };
+            let Some(key) = (if size == FIXED_SIZE { Some(static_key) } else { other() }) else { break };
             *slot = Some((size, key));
         }
         let from = |cache: &Cache, level: Level, thresholds: &Thresholds| {
@@ -93,11 +93,11 @@ impl Levels<'_> {
             keys.iter().zip(thresholds).rev().find_map(|(key, threshold)| {
                 let (size, key) = (*key)?;
                 let part = cache.lookup(key)?;
-                Some(part.drafted(part.favourite(fixed.as_ref(), *threshold)?, size, level))
+                Some(part.drafted(part.favourite(static_cache.as_ref(), *threshold)?, size, level))
             })
         };
         from(self.context, Level::Context, &LAX).or_else(|| from(self.dynamic, Level::Dynamic, &STRICT)).or_else(|| {
-            let part = fixed?;
+            let part = static_cache?;
             Some(part.drafted(part.favourite(None, FIXED)?, FIXED_SIZE, Level::Static))
         })
     }
@@ -105,28 +105,29 @@ impl Levels<'_> {
 
 impl Part<'_> {
     /// The token to draft, weighed with what the static cache knows.
-    fn favourite(&self, fixed: Option<&Part>, (seen, percent): (u32, u32)) -> Option<Count> {
+    fn favourite(&self, static_cache: Option<&Part>, (seen, percent): (u32, u32)) -> Option<Count> {
         // It is the favourite's own share that counts, and nobody's is larger than the best's.
         let passes = |count: Count| 100 * u64::from(count.count) >= u64::from(percent) * u64::from(self.total);
         if self.total < seen || !passes(self.best) {
             return None;
         }
-        fixed.map_or(Some(self.best), |fixed| Some(self.weighed(fixed)).filter(|winner| passes(*winner)))
+        static_cache
+            .map_or(Some(self.best), |static_cache| Some(self.weighed(static_cache)).filter(|winner| passes(*winner)))
     }
 
     /// The token with the highest score.
-    fn weighed(&self, fixed: &Part) -> Count {
+    fn weighed(&self, static_cache: &Part) -> Count {
         let score = |count: u32, known: u32| u128::from(count) * if known == 0 { 1 } else { 100 * u128::from(known) };
-        let mut winner = (score(self.best.count, fixed.count(self.best.token)), self.best);
+        let mut winner = (score(self.best.count, static_cache.count(self.best.token)), self.best);
         let others = self.total - self.best.count;
-        if score(others, fixed.best.count) < winner.0 {
+        if score(others, static_cache.best.count) < winner.0 {
             return self.best; // as it nearly always is
         }
         for other in self.others {
-            if score(other.count, fixed.best.count) < winner.0 {
+            if score(other.count, static_cache.best.count) < winner.0 {
                 continue;
             }
-            let score = score(other.count, fixed.count(other.token));
+            let score = score(other.count, static_cache.count(other.token));
             if score > winner.0 || (score == winner.0 && other.token < winner.1.token) {
                 winner = (score, *other);
             }

@@ -23,16 +23,16 @@ proptest! {
         sizes in prop::sample::select(vec![(1, 4), (1, 2), (2, 3), (3, 4), (4, 4)]),
     ) {
         let dynamic = both(&before, &[], sizes);
-        let fixed = both(&corpus, &[], (2, 2));
+        let static_cache = both(&corpus, &[], (2, 2));
         for end in 0..history.len() {
             let history = &history[..end];
             let context = both(history, &[], sizes);
             let levels = Levels {
-                context: &context.0, dynamic: &dynamic.0, fixed: &fixed.0, sizes: Sizes::new(sizes.0, sizes.1).unwrap(),
+                context: &context.0, dynamic: &dynamic.0, static_cache: &static_cache.0, sizes: Sizes::new(sizes.0, sizes.1).unwrap(),
             };
             prop_assert_eq!(
                 tokens(&levels, history, n_draft),
-                draft(history, n_draft, sizes, [&context.1, &dynamic.1, &fixed.1]),
+                draft(history, n_draft, sizes, [&context.1, &dynamic.1, &static_cache.1]),
                 "after {:?}", history
             );
         }
@@ -48,10 +48,10 @@ proptest! {
         let mut bytes = Vec::new();
         ba.write(&mut bytes).unwrap();
         let read = Cache::parse(&bytes, "memory".as_ref(), None).unwrap();
-        let (fixed, _) = both(&corpus, &[], (2, 2));
+        let (static_cache, _) = both(&corpus, &[], (2, 2));
         let empty = Cache::new();
         let drafts = [&ab, &ba, &read].map(|cache| {
-            let levels = Levels { context: cache, dynamic: &empty, fixed: &fixed, sizes: Sizes::ALL };
+            let levels = Levels { context: cache, dynamic: &empty, static_cache: &static_cache, sizes: Sizes::ALL };
             tokens(&levels, &history, 8)
         });
         prop_assert_eq!(&drafts[0], &drafts[1]);
@@ -84,7 +84,7 @@ fn thresholds() {
         let next = |part: Part, dynamic: bool| {
             let known = cache(&[(&history[4 - size..], &part)]);
             let (context, dynamic) = if dynamic { (&empty, &known) } else { (&known, &empty) };
-            let levels = Levels { context, dynamic, fixed: &empty, sizes: Sizes::ALL };
+            let levels = Levels { context, dynamic, static_cache: &empty, sizes: Sizes::ALL };
             levels.next(&history).map(|drafted| drafted.token)
         };
         assert_eq!(next(parts[0], false), Some(5), "{size}, lax");
@@ -97,7 +97,7 @@ fn thresholds() {
     for (size, lax, strict) in [(1, 2, 4), (2, 2, 3), (3, 1, 2), (4, 1, 2)] {
         for seen in 1..=4 {
             let known = cache(&[(&history[4 - size..], &[(5, seen)])]);
-            let level = |context, dynamic| Levels { context, dynamic, fixed: &empty, sizes: Sizes::ALL };
+            let level = |context, dynamic| Levels { context, dynamic, static_cache: &empty, sizes: Sizes::ALL };
             assert_eq!(level(&known, &empty).next(&history).is_some(), seen >= lax, "{size} {seen}, lax");
             assert_eq!(level(&empty, &known).next(&history).is_some(), seen >= strict, "{size} {seen}, strict");
         }
@@ -106,7 +106,7 @@ fn thresholds() {
 
 #[test]
 fn levels_and_sizes_in_order() {
-    let fixed = cache(&[(&[3, 4], &[(30, 9)])]);
+    let static_cache = cache(&[(&[3, 4], &[(30, 9)])]);
     let dynamic = cache(&[(&[4], &[(20, 9)]), (&[3, 4], &[(21, 9)])]);
     let context = cache(&[(&[4], &[(10, 9)]), (&[3, 4], &[(11, 1)]), (&[2, 3, 4], &[(12, 1), (13, 2)])]);
     let empty = Cache::new();
@@ -118,11 +118,11 @@ fn levels_and_sizes_in_order() {
         (&empty, &dynamic, &[9, 3, 4], drafted(21, (9, 9), 2, Level::Dynamic)),
         (&empty, &empty, &[9, 3, 4], drafted(30, (9, 9), 2, Level::Static)),
     ] {
-        let levels = Levels { context, dynamic, fixed: &fixed, sizes: Sizes::ALL };
+        let levels = Levels { context, dynamic, static_cache: &static_cache, sizes: Sizes::ALL };
         assert_eq!(levels.next(history), Some(expected), "{history:?}");
     }
     // One token of text is too few (llama.cpp), and a token that is none is nothing to go on.
-    let levels = Levels { context: &context, dynamic: &dynamic, fixed: &fixed, sizes: Sizes::ALL };
+    let levels = Levels { context: &context, dynamic: &dynamic, static_cache: &static_cache, sizes: Sizes::ALL };
     for history in [&[][..], &[4], &[3, -1], &[-1, 4]] {
         assert_eq!(levels.next(history), None, "{history:?}");
     }
@@ -144,8 +144,8 @@ fn the_static_cache_weighs() {
         (&[(5, 2), (6, 1)], &[(5, 1), (6, 2)], Some(5)),
     ] {
         let context = cache(&[(&[2, 3, 4], part)]);
-        let fixed = cache(&[(&[3, 4], known)]);
-        let levels = Levels { context: &context, dynamic: &empty, fixed: &fixed, sizes: Sizes::ALL };
+        let static_cache = cache(&[(&[3, 4], known)]);
+        let levels = Levels { context: &context, dynamic: &empty, static_cache: &static_cache, sizes: Sizes::ALL };
         let next = levels.next(&[2, 3, 4]).filter(|drafted| drafted.level == Level::Context);
         assert_eq!(next.map(|drafted| drafted.token), expected, "{part:?} {known:?}");
     }
@@ -162,8 +162,8 @@ fn large_counts_do_not_overflow() {
         (&[(5, most), (6, most), (7, most)], &[(5, most)], None),
     ] {
         let context = cache(&[(&[2, 3, 4], part)]);
-        let fixed = cache(&[(&[3, 4], known)]);
-        let levels = Levels { context: &context, dynamic: &empty, fixed: &fixed, sizes: Sizes::ALL };
+        let static_cache = cache(&[(&[3, 4], known)]);
+        let levels = Levels { context: &context, dynamic: &empty, static_cache: &static_cache, sizes: Sizes::ALL };
         let next = levels.next(&[2, 3, 4]).filter(|drafted| drafted.level == Level::Context);
         assert_eq!(next.map(|drafted| drafted.token), expected, "{part:?} {known:?}");
     }

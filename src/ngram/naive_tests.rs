@@ -57,11 +57,11 @@ impl Naive {
 
 /// `common_ngram_cache_draft`, word for word, where equal scores are won by the lowest token.
 pub fn draft(history: &[i32], n: usize, sizes: (usize, usize), levels: [&Naive; 3]) -> Vec<i32> {
-    let [context, dynamic, fixed] = levels;
+    let [context, dynamic, static_cache] = levels;
     let mut text = history.to_vec();
     while text.len() - history.len() < n && history.len() >= 2 {
         let none = BTreeMap::new();
-        let weights = fixed.0.get(&text[text.len() - 2..]).unwrap_or(&none);
+        let weights = static_cache.0.get(&text[text.len() - 2..]).unwrap_or(&none);
         let from = |cache: &Naive, seen: [u64; 4], percent: [u64; 4]| {
             (0..=sizes.1 - sizes.0).rev().find_map(|i| {
                 let size = sizes.0 + i;

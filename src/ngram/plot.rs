@@ -39,7 +39,7 @@ impl LookupStats {
     }
 
     fn draw(&self, svg: &mut String) -> std::fmt::Result {
-        let series: Vec<&[Tally]> = self.by_size.iter().chain([&self.fixed]).map(Vec::as_slice).collect();
+        let series: Vec<&[Tally]> = self.by_size.iter().chain([&self.static_cache]).map(Vec::as_slice).collect();
         write!(
             svg,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \

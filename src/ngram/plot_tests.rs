@@ -4,9 +4,9 @@ use super::{LookupStats, Tally, grouped};
 fn stats() -> LookupStats {
     let text: Vec<i32> = (0..4000).map(|i| (i * i / 5) % 17 + i % 3).collect();
     let before: Vec<i32> = (0..4000).map(|i| (i * i / 5) % 17).collect();
-    let mut fixed = Cache::new();
-    fixed.update(&before, before.len(), super::super::Sizes::STATIC);
-    lookup_stats(&text, 6, 500, &mut Cache::new(), &fixed, &mut |_| std::ops::ControlFlow::Continue(())).unwrap()
+    let mut static_cache = Cache::new();
+    static_cache.update(&before, before.len(), super::super::Sizes::STATIC);
+    lookup_stats(&text, 6, 500, &mut Cache::new(), &static_cache, &mut |_| std::ops::ControlFlow::Continue(())).unwrap()
 }
 
 /// Every tag is closed in order, and every coordinate lies in the picture.
@@ -33,10 +33,10 @@ fn check(svg: &str) {
 #[test]
 fn every_tally_is_a_dot() {
     let stats = stats();
-    assert!(stats.all().accepted > 0 && stats.fixed.iter().any(|tally| tally.drafted > 0), "{stats:?}");
+    assert!(stats.all().accepted > 0 && stats.static_cache.iter().any(|tally| tally.drafted > 0), "{stats:?}");
     let svg = stats.plot();
     check(&svg);
-    for (tallies, name) in stats.by_size.iter().chain([&stats.fixed]).zip(super::SERIES.map(|(name, _)| name)) {
+    for (tallies, name) in stats.by_size.iter().chain([&stats.static_cache]).zip(super::SERIES.map(|(name, _)| name)) {
         for (tally, position) in tallies.iter().zip(1..) {
             let title = format!("{name}, position {position}: {} of {} accepted", tally.accepted, tally.drafted);
             assert_eq!(svg.contains(&title), tally.drafted > 0, "{title}");

@@ -48,10 +48,10 @@ pub struct LookupStats {
     pub n_draft: usize,
     /// The tokens of the text, without those of the last chunk if it is not a whole one.
     pub n_predict: usize,
-    /// By n-gram size (1 to 4) and then by position in the draft. Drafts of the static cache are in [`LookupStats::fixed`].
+    /// By n-gram size (1 to 4) and then by position in the draft. Drafts of the static cache are in [`LookupStats::static_cache`].
     pub by_size: [Vec<Tally>; LONGEST],
     /// The static cache's, by position.
-    pub fixed: Vec<Tally>,
+    pub static_cache: Vec<Tally>,
     /// Of all, by level: context, dynamic, static.
     pub by_level: [Tally; 3],
     /// The time for drafting and for updating the context's cache.
@@ -66,15 +66,15 @@ impl LookupStats {
 
     fn count(&mut self, position: usize, drafted: Drafted, accepted: bool) {
         let tallies = match drafted.level {
-            Level::Static => Some(&mut self.fixed),
+            Level::Static => Some(&mut self.static_cache),
             Level::Context | Level::Dynamic => self.by_size.get_mut(drafted.size - 1),
         };
         tallies.and_then(|tallies| tallies.get_mut(position)).into_iter().for_each(|tally| tally.add(accepted));
-        let [context, dynamic, fixed] = &mut self.by_level;
+        let [context, dynamic, static_cache] = &mut self.by_level;
         match drafted.level {
             Level::Context => context.add(accepted),
             Level::Dynamic => dynamic.add(accepted),
-            Level::Static => fixed.add(accepted),
+            Level::Static => static_cache.add(accepted),
         }
     }
 }
@@ -92,7 +92,7 @@ pub fn lookup_stats(
     n_draft: usize,
     n_ctx: usize,
     dynamic: &mut Cache,
-    fixed: &Cache,
+    static_cache: &Cache,
     progress: &mut Progress,
 ) -> Result<LookupStats> {
     if n_ctx == 0 {
@@ -103,7 +103,7 @@ pub fn lookup_stats(
         n_draft,
         n_predict: tokens.len() - tokens.len() % n_ctx,
         by_size: std::array::from_fn(|_| empty.clone()),
-        fixed: empty,
+        static_cache: empty,
         ..LookupStats::default()
     };
     let mut context = Cache::new();
@@ -119,7 +119,7 @@ pub fn lookup_stats(
                 due = before + length + STEP;
             }
             let (known, coming) = chunk.split_at(length);
-            let levels = Levels { context: &context, dynamic, fixed, sizes: Sizes::ALL };
+            let levels = Levels { context: &context, dynamic, static_cache, sizes: Sizes::ALL };
             levels.draft(known, n_draft, &mut draft);
             let accepted = draft.iter().zip(coming).take_while(|(drafted, token)| drafted.token == **token).count();
             for (position, drafted) in draft.iter().enumerate() {

@@ -12,7 +12,7 @@ fn go_on(_: f32) -> ControlFlow<()> {
 }
 
 /// The loop of `llama-lookup-stats`, word for word: (n_predict, n_drafted, n_accept).
-fn naive_stats(input: &[i32], n_draft: usize, n_ctx: usize, dynamic: &mut Naive, fixed: &Naive) -> [usize; 3] {
+fn naive_stats(input: &[i32], n_draft: usize, n_ctx: usize, dynamic: &mut Naive, static_cache: &Naive) -> [usize; 3] {
     let (mut n_drafted, mut n_accept) = (0, 0);
     let mut i_start = 0;
     while i_start + n_ctx < input.len() {
@@ -20,7 +20,7 @@ fn naive_stats(input: &[i32], n_draft: usize, n_ctx: usize, dynamic: &mut Naive,
         let mut context = Naive::default();
         let mut output = vec![slice[0]];
         while output.len() < n_ctx {
-            let drafted = draft(&output, n_draft, (1, 4), [&context, dynamic, fixed]);
+            let drafted = draft(&output, n_draft, (1, 4), [&context, dynamic, static_cache]);
             n_drafted += drafted.len();
             for token in drafted {
                 if output.len() >= n_ctx || slice[output.len()] != token {
@@ -48,18 +48,18 @@ proptest! {
         corpus in prop::collection::vec(0..5_i32, 0..200), n_draft in 0..9_usize, n_ctx in 1..80_usize,
     ) {
         let (mut dynamic, mut naive_dynamic) = both(&before, &[], (1, 4));
-        let (fixed, naive_fixed) = both(&corpus, &[], (2, 2));
-        let stats = lookup_stats(&text, n_draft, n_ctx, &mut dynamic, &fixed, &mut go_on).unwrap();
-        let expected = naive_stats(&text, n_draft, n_ctx, &mut naive_dynamic, &naive_fixed);
+        let (static_cache, naive_static) = both(&corpus, &[], (2, 2));
+        let stats = lookup_stats(&text, n_draft, n_ctx, &mut dynamic, &static_cache, &mut go_on).unwrap();
+        let expected = naive_stats(&text, n_draft, n_ctx, &mut naive_dynamic, &naive_static);
         let all = stats.all();
         prop_assert_eq!([stats.n_predict, all.drafted, all.accepted], expected);
         naive_dynamic.check(&dynamic);
         // The tables are the same tokens once more, except for what is drafted beyond positions of a context.
         if n_draft <= n_ctx {
-            let sizes: Tally = stats.by_size.iter().chain([&stats.fixed]).flatten().copied().sum();
+            let sizes: Tally = stats.by_size.iter().chain([&stats.static_cache]).flatten().copied().sum();
             prop_assert_eq!(sizes, all);
         }
-        for tallies in stats.by_size.iter().chain([&stats.fixed]) {
+        for tallies in stats.by_size.iter().chain([&stats.static_cache]) {
             prop_assert!(tallies.iter().all(|tally| tally.accepted <= tally.drafted));
         }
     }

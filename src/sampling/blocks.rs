@@ -1,37 +1,38 @@
-//! Questions about a whole row of logits, answered from the largest logit of each block of it.
+//! Queries on a whole row of logits, answered with the help of each block's largest logit.
 //!
-//! The one unavoidable pass over the row finds those maxima; after that, finding the argmax, the k largest, all above
-//! a threshold, or the winner of a draw looks into the few blocks that can matter. NaN and -inf are no candidates.
+//! One pass over the row finds those maxima. After that, the argmax, the k largest, all logits above a threshold and the
+//! result of a draw are found in the few blocks that can contain them. Tokens with a logit of NaN or -inf are not
+//! candidates.
 
 use super::candidates::{Candidates, best_first};
 use super::math::{exp, gap};
-use super::noise::{BLOCK, Best, Noise};
+use super::noise::{BLOCK, GumbelNoise, NoisyArgmax};
 use crate::llama::{Token, TokenData};
 
-/// How many values are compared at once: a multiple of every CPU's vector width.
+/// Values compared at once: a multiple of every CPU's vector width.
 const LANES: usize = 16;
 
-/// Sums over the row leave out blocks whose logits are all this far below the maximum: together they are less than
-/// one part in 10^10.
+/// Sums over the row skip blocks whose logits are all this far below the maximum. Skipped blocks together contribute
+/// less than one part in 10^10.
 const NEGLIGIBLE: f32 = -36.0;
 
-/// The range of floats is counted in this many bins: eight for each power of two.
+/// Bins of the histogram over the range of floats: eight per power of two.
 const N_BINS: usize = 1 << (32 - BIN_SHIFT);
-/// The low bits of a float that its bin does not see.
+/// Low bits of a float that are dropped to get its bin.
 const BIN_SHIFT: u32 = 20;
 
-/// The bits of a float as an integer of the same order. -0 comes right before 0.
+/// Maps a float to an integer with the same order. -0 comes right before 0.
 fn ordered(value: f32) -> u32 {
     let bits = value.to_bits();
     if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
 }
 
-/// The float that [`ordered`] makes `key` of.
+/// The inverse of [`ordered`].
 fn from_ordered(key: u32) -> f32 {
     f32::from_bits(if key >> 31 == 1 { key & !(1 << 31) } else { !key })
 }
 
-/// The largest of `values`; -inf when there is none. NaN is passed over.
+/// The largest of `values`; -inf if there is none. Ignores NaN.
 pub(super) fn max_of(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();
@@ -44,8 +45,8 @@ pub(super) fn max_of(values: &[f32]) -> f32 {
     rest.iter().fold(lanes.iter().fold(f32::NEG_INFINITY, larger), larger)
 }
 
-/// Calls `found(index, value)` for the values that are at least `threshold` and above -inf, in order. Runs over the
-/// others many at a time.
+/// Calls `found(index, value)` in order for the values that are at least `threshold` and above -inf. Skips the others
+/// [`LANES`] at a time.
 fn for_each_above(values: &[f32], threshold: f32, mut found: impl FnMut(usize, f32)) {
     for (start, chunk) in (0..).step_by(LANES).zip(values.chunks(LANES)) {
         if max_of(chunk) >= threshold {
@@ -58,7 +59,7 @@ fn for_each_above(values: &[f32], threshold: f32, mut found: impl FnMut(usize, f
     }
 }
 
-/// Sums of `term(logit)` in `f32` lanes over one block.
+/// Sum of `term(value)` over one block, in `f32` lanes.
 fn sum_of(values: &[f32], term: impl Fn(f32) -> f32) -> f64 {
     let mut lanes = [0.0_f32; LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();
@@ -77,7 +78,7 @@ pub(super) fn sum_exp(logits: &[f32], max: f32) -> f64 {
     logits.chunks(BLOCK).map(|block| sum_of(block, |logit| exp(gap(logit, max)))).sum()
 }
 
-/// Memory that [`Blocks`] works in.
+/// Scratch buffers of [`BlockMaxima`].
 #[derive(Debug, Default)]
 pub(super) struct BlockScratch {
     maxima: Vec<f32>,
@@ -97,11 +98,11 @@ impl BlockScratch {
     }
 }
 
-/// A row of logits, divided by a temperature, with the largest logit of each block.
+/// A row of logits with the largest logit of each block. The values of the row are its logits divided by a temperature.
 #[derive(Debug)]
-pub(super) struct Blocks<'a> {
+pub(super) struct BlockMaxima<'a> {
     logits: &'a [f32],
-    /// Of the logits as they are, before the temperature.
+    /// Maxima of the logits before the division by the temperature.
     maxima: &'a [f32],
     max: f32,
     temperature: f32,
@@ -109,12 +110,12 @@ pub(super) struct Blocks<'a> {
     counts: &'a mut Vec<u32>,
 }
 
-impl<'a> Blocks<'a> {
-    /// Passes over the row once.
-    pub(super) fn survey(logits: &'a [f32], scratch: &'a mut BlockScratch) -> Self {
+impl<'a> BlockMaxima<'a> {
+    /// Scans the row once.
+    pub(super) fn scan(logits: &'a [f32], scratch: &'a mut BlockScratch) -> Self {
         scratch.maxima.clear();
         scratch.maxima.extend(logits.chunks(BLOCK).map(max_of));
-        Blocks {
+        BlockMaxima {
             logits,
             max: max_of(&scratch.maxima),
             maxima: &scratch.maxima,
@@ -124,7 +125,7 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// The row's length: llama.cpp's number of candidates before anything is cut.
+    /// The row's length: llama.cpp's number of candidates before any truncation.
     pub(super) fn len(&self) -> usize {
         self.logits.len()
     }
@@ -144,7 +145,7 @@ impl<'a> Blocks<'a> {
         self.temperature
     }
 
-    /// Divides every logit by `temperature` (above 0) from now on, instead of a temperature set before.
+    /// Divides every logit by `temperature` (above 0) from now on. Replaces a temperature set earlier.
     pub(super) fn set_temperature(&mut self, temperature: f32) {
         self.temperature = temperature;
     }
@@ -153,12 +154,12 @@ impl<'a> Blocks<'a> {
         logit / self.temperature
     }
 
-    /// The logits of each block with their token of index 0 and their largest.
+    /// For each block: its first token, its logits and its largest logit.
     fn iter(&self) -> impl Iterator<Item = (usize, &'a [f32], f32)> + use<'a> {
         self.logits.chunks(BLOCK).zip(self.maxima).enumerate().map(|(i, (block, max))| (i * BLOCK, block, *max))
     }
 
-    /// The token with the largest logit; of several, the lowest.
+    /// The token with the largest logit; the lowest token id among equals.
     pub(super) fn argmax(&self) -> Option<Token> {
         if self.is_empty() {
             return None;
@@ -167,7 +168,8 @@ impl<'a> Blocks<'a> {
         block.iter().position(|logit| *logit == self.max).map(|offset| (start + offset) as Token)
     }
 
-    /// Adds the tokens whose logit before the temperature is at least `threshold` (or above -inf), by id.
+    /// Appends, in order of token id, the tokens whose logit before the temperature is at least `threshold` and above
+    /// -inf.
     fn collect(&self, threshold: f32, out: &mut Vec<TokenData>) {
         for (start, block, _) in self.iter().filter(|(_, _, max)| *max >= threshold) {
             for_each_above(block, threshold, |offset, logit| {
@@ -176,15 +178,15 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// Every candidate.
-    pub(super) fn all(&self, out: &mut Candidates) {
+    /// Lists every candidate.
+    pub(super) fn list_all(&self, out: &mut Candidates) {
         out.refill(false, |items| self.collect(f32::NEG_INFINITY, items));
         out.set_masked(self.len() - out.len());
     }
 
-    /// The candidates whose value is at least `threshold`.
+    /// Lists the candidates whose value is at least `threshold`.
     pub(super) fn at_least(&self, threshold: f32, out: &mut Candidates) {
-        // A little lower before the division, so that its rounding cannot lose one.
+        // A slightly lower threshold before the division, so that rounding cannot drop a candidate.
         let before = threshold * self.temperature;
         let slack = if self.temperature == 1.0 || before.is_infinite() { 0.0 } else { before.abs() * 1e-6 };
         let before = before - slack;
@@ -195,25 +197,24 @@ impl<'a> Blocks<'a> {
         out.set_masked(0);
     }
 
-    /// The `k` candidates with the largest logits, largest first; of equal logits, the lowest token first.
+    /// Lists the `k` candidates with the largest logits, largest first; equal logits by token id.
     ///
-    /// The k-th largest of the block maxima is a lower bound for the k-th largest logit, so only blocks that reach
-    /// it are searched. Where k is larger than the number of blocks, the bound comes from counting how many logits are in
-    /// which range.
-    pub(super) fn top(&mut self, k: usize, out: &mut Candidates) {
-        self.best(k, out);
+    /// The k-th largest block maximum is a lower bound for the k-th largest logit, so only blocks that reach it are
+    /// searched. If k is larger than the number of blocks, the bound comes from a histogram of the logits.
+    pub(super) fn top_k(&mut self, k: usize, out: &mut Candidates) {
+        self.top_k_unsorted(k, out);
         out.sort();
     }
 
-    /// As [`Blocks::top`], in no order: who needs one of many sorts them.
-    pub(super) fn best(&mut self, k: usize, out: &mut Candidates) {
+    /// As [`BlockMaxima::top_k`], but the candidates are not sorted.
+    pub(super) fn top_k_unsorted(&mut self, k: usize, out: &mut Candidates) {
         let k = k.max(1);
         self.ranks.clear();
         self.ranks.extend_from_slice(self.maxima);
         let threshold = if k <= self.ranks.len() {
             *self.ranks.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
         } else if k < self.len() {
-            self.counted_bound(k)
+            self.histogram_bound(k)
         } else {
             f32::NEG_INFINITY
         };
@@ -227,12 +228,12 @@ impl<'a> Blocks<'a> {
         out.set_masked(k.min(self.len()) - out.len());
     }
 
-    /// A lower bound for the k-th largest logit, not far below it.
-    fn counted_bound(&mut self, k: usize) -> f32 {
+    /// A close lower bound for the k-th largest logit, from a histogram.
+    fn histogram_bound(&mut self, k: usize) -> f32 {
         self.counts.clear();
         self.counts.resize(N_BINS, 0);
         for logit in self.logits.iter().filter(|logit| **logit > f32::NEG_INFINITY) {
-            // Adding 0 turns -0 into 0: they are equal, so they belong in the same bin.
+            // Adding 0 turns -0 into 0. They are equal, so they belong in the same bin.
             if let Some(count) = self.counts.get_mut((ordered(*logit + 0.0) >> BIN_SHIFT) as usize) {
                 *count += 1;
             }
@@ -260,9 +261,9 @@ impl<'a> Blocks<'a> {
         sum.ln() - weighted / sum
     }
 
-    /// Σ term(value - max), where terms of large gaps vanish.
+    /// Σ term(value - max) for a `term` that vanishes for large gaps.
     fn sum_of_gaps(&self, term: impl Fn(f32) -> f32) -> f64 {
-        // Finite, because the maximum's gap of 0 must stay 0.
+        // The scale must be finite so that the maximum's gap of 0 stays 0.
         let (max, scale) = (self.max, (1.0 / self.temperature).min(f32::MAX));
         let near = self.iter().filter(|(_, _, largest)| gap(*largest, max) * scale > NEGLIGIBLE);
         near.map(|(_, block, _)| sum_of(block, |logit| term(gap(logit, max) * scale))).sum()
@@ -289,24 +290,24 @@ impl<'a> Blocks<'a> {
 
     /// The argmax of value + G over all candidates: a draw from the softmax of the row.
     ///
-    /// A block is searched only when its largest value plus its largest G can win, and of its tokens only those whose
-    /// value plus that G can; which gives what looking at all of them would give.
-    pub(super) fn draw(&self, noise: &Noise) -> Option<Token> {
+    /// Searches a block only if its largest value plus its largest G can win, and in a block only the tokens whose value
+    /// plus that G can win. The result is the same as that of a search over all tokens.
+    pub(super) fn draw(&self, noise: &GumbelNoise) -> Option<Token> {
         let max = self.max();
-        let mut best = Best::new();
-        // The most probable token first: it sets a score that few blocks can beat.
+        let mut best = NoisyArgmax::new();
+        // Start with the most probable token: few blocks can beat its score.
         let likely = self.argmax()?;
-        best.offer(Best::score(max, max, noise.gumbel(likely)), likely);
+        best.offer(NoisyArgmax::score(max, max, noise.gumbel(likely)), likely);
         for (start, block, largest) in self.iter().filter(|(_, _, largest)| *largest > f32::NEG_INFINITY) {
             let lead = best.lead_over(self.value(largest), max);
             let Some(shared) = noise.block_above(start / BLOCK, lead) else { continue };
             let needed = best.logit_for(shared.bound(), max);
-            // A little lower, because of the rounding of all this.
+            // Slightly lower, to allow for rounding.
             let slack = if needed.is_finite() { needed.abs() * 1e-6 + 1e-9 } else { 0.0 };
             let needed = (needed - slack) * f64::from(self.temperature);
             for_each_above(block, needed as f32, |offset, logit| {
                 let index = start + offset;
-                best.offer(Best::score(self.value(logit), max, noise.gumbel_in(shared, index)), index as Token);
+                best.offer(NoisyArgmax::score(self.value(logit), max, noise.gumbel_in(shared, index)), index as Token);
             });
         }
         best.token()
@@ -314,5 +315,4 @@ impl<'a> Blocks<'a> {
 }
 
 #[cfg(test)]
-#[path = "blocks_tests.rs"]
 mod tests;

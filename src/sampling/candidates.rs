@@ -1,18 +1,18 @@
-//! The tokens that are still in the running, once they are few enough to be listed.
+//! The candidate list: the tokens that may still be sampled, once they are few enough to be listed.
 
 use std::cmp::Ordering;
 
 use super::math::{exp, gap};
-use super::noise::{BLOCK, Best, Noise};
+use super::noise::{BLOCK, GumbelNoise, NoisyArgmax};
 use crate::llama::{Token, TokenData};
 
-/// Larger logits first; of equal logits, lower tokens first. Total where no logit is NaN.
+/// Orders larger logits first and equal logits by token id. A total order if no logit is NaN.
 ///
-/// Compares one integer, since sorts are several times faster without a branch: the bits of a float, flipped so that
-/// larger floats are smaller integers, above the token.
+/// Compares single integers, because sorts are several times faster without a branch. The high half is the float's bits,
+/// flipped so that larger floats are smaller integers; the low half is the token.
 pub(super) fn best_first(a: &TokenData, b: &TokenData) -> Ordering {
     let rank = |item: &TokenData| {
-        // Adding 0 turns -0, which is equal to 0 but has other bits, into 0.
+        // Adding 0 turns -0 into 0: they are equal but have different bits.
         let bits = (item.logit + 0.0).to_bits();
         let descending = if bits >> 31 == 0 { !bits & !(1 << 31) } else { bits };
         (u64::from(descending) << 32) | u64::from(item.id as u32)
@@ -20,14 +20,14 @@ pub(super) fn best_first(a: &TokenData, b: &TokenData) -> Ordering {
     rank(a).cmp(&rank(b))
 }
 
-/// A list of candidates. Each has a logit above -inf; `p` means something after [`Candidates::softmax`] only.
+/// A list of candidates. Each has a logit above -inf; `p` is valid only after [`Candidates::softmax`].
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
     items: Vec<TokenData>,
     /// Whether the items are in the order of [`best_first`].
     sorted: bool,
-    /// Tokens of probability 0 that llama.cpp would still carry in its list (banned, or masked by a stage that cuts
-    /// nothing off). They count in `min_keep` and in the dynamic temperature's greatest possible entropy.
+    /// Number of tokens of probability 0 that llama.cpp would still have in its list: banned ones, and those masked by a
+    /// stage that does not truncate. They count for `min_keep` and for the dynamic temperature's maximum entropy.
     masked: usize,
 }
 
@@ -42,7 +42,7 @@ impl Candidates {
         self.refill(false, |_| {});
     }
 
-    /// Empties the list and lets `fill` add to it; `sorted` says in which order it will be.
+    /// Empties the list and lets `fill` add to it. `sorted`: `fill` adds in the order of [`best_first`].
     pub(super) fn refill(&mut self, sorted: bool, fill: impl FnOnce(&mut Vec<TokenData>)) {
         self.items.clear();
         fill(&mut self.items);
@@ -54,7 +54,7 @@ impl Candidates {
         &self.items
     }
 
-    /// How many have a probability.
+    /// Number of candidates with a probability above 0.
     pub(super) fn len(&self) -> usize {
         self.items.len()
     }
@@ -63,7 +63,7 @@ impl Candidates {
         self.items.is_empty()
     }
 
-    /// How many llama.cpp would count.
+    /// Number of candidates that llama.cpp would count.
     pub(super) fn size(&self) -> usize {
         self.items.len() + self.masked
     }
@@ -72,9 +72,9 @@ impl Candidates {
         self.masked = masked;
     }
 
-    /// Lets `change` alter logits; a candidate whose logit becomes -inf or NaN is masked. `keeps_order`: whether those
-    /// that stay are still in the order that they had.
-    pub(super) fn change<R>(&mut self, keeps_order: bool, change: impl FnOnce(&mut [TokenData]) -> R) -> R {
+    /// Lets `change` edit logits; candidates whose logit becomes -inf or NaN are masked. `keeps_order`: the remaining
+    /// candidates are still in their previous order.
+    pub(super) fn edit_logits<R>(&mut self, keeps_order: bool, change: impl FnOnce(&mut [TokenData]) -> R) -> R {
         let before = self.items.len();
         let result = change(&mut self.items);
         self.items.retain(|item| item.logit > f32::NEG_INFINITY);
@@ -83,7 +83,7 @@ impl Candidates {
         result
     }
 
-    /// The largest logit; -inf when there is no candidate.
+    /// The largest logit; -inf if there is no candidate.
     pub(super) fn max(&self) -> f32 {
         match self.items.first() {
             Some(first) if self.sorted => first.logit,
@@ -91,7 +91,7 @@ impl Candidates {
         }
     }
 
-    /// Puts them in the order of [`best_first`].
+    /// Sorts by [`best_first`].
     pub(super) fn sort(&mut self) {
         if !self.sorted {
             self.items.sort_unstable_by(best_first);
@@ -99,19 +99,19 @@ impl Candidates {
         }
     }
 
-    /// Keeps the first `n` as they lie, and as many of the masked as llama.cpp would keep behind them.
+    /// Keeps the first `n` in the current order, and as many masked ones as llama.cpp would keep behind them.
     pub(super) fn truncate(&mut self, n: usize) {
         self.masked = self.masked.min(n.saturating_sub(self.items.len()));
         self.items.truncate(n);
     }
 
-    /// Keeps those for which `keep` says so; the others, and the masked, are cut off.
+    /// Keeps the candidates for which `keep` is true; drops the others and the masked ones.
     pub(super) fn retain(&mut self, keep: impl FnMut(&TokenData) -> bool) {
         self.items.retain(keep);
         self.masked = 0;
     }
 
-    /// Keeps the `k` best, at least one.
+    /// Keeps the `k` best, and at least one.
     pub(super) fn keep_best(&mut self, k: usize) {
         let k = k.max(1);
         if !self.sorted && self.items.len() > k {
@@ -123,21 +123,21 @@ impl Candidates {
         }
     }
 
-    /// Leaves the most probable one alone; the others become masked.
+    /// Keeps the most probable one; the others become masked.
     pub(super) fn keep_argmax(&mut self) {
         let size = self.size();
         self.keep_best(1);
         self.masked = size - self.items.len();
     }
 
-    /// Replaces every `p` by what `of` makes of the logit: a score to order by, for example.
+    /// Sets every `p` to `of(logit)`: a sort key, for example.
     pub(super) fn set_p(&mut self, of: impl Fn(f32) -> f32) {
         for item in &mut self.items {
             item.p = of(item.logit);
         }
     }
 
-    /// Fills in every `p`, which sum to 1, and returns ln Σ exp(logit - max).
+    /// Sets every `p` so that they sum to 1, and returns ln Σ exp(logit - max).
     pub(super) fn softmax(&mut self) -> f64 {
         let max = self.max();
         let mut sum = 0.0;
@@ -163,10 +163,11 @@ impl Candidates {
         f64::ln(sum) - weighted / sum
     }
 
-    /// Keeps the first few in the order of `compare`: up to the one at which `enough`, asked about each in turn, says
-    /// yes, but at least `min_keep`; all of them when it never does. `best_first`: whether that is the order.
+    /// Keeps a prefix in the order of `compare`: up to and including the first candidate for which `enough` is true, but
+    /// at least `min_keep`; all if `enough` is never true. Calls `enough` once per candidate, in order. `best_first`:
+    /// `compare` is the order of [`best_first`].
     ///
-    /// Sorts no more than a few times what it keeps, so a short prefix of a vocabulary costs no full sort.
+    /// Sorts only a few times what it keeps, so a short prefix of a vocabulary needs no full sort.
     pub(super) fn keep_prefix(
         &mut self,
         best_first: bool,
@@ -195,14 +196,14 @@ impl Candidates {
     }
 
     /// The argmax of logit + G: a draw from the softmax.
-    pub(super) fn draw(&self, noise: &Noise) -> Option<Token> {
+    pub(super) fn draw(&self, noise: &GumbelNoise) -> Option<Token> {
         let max = self.max();
-        let mut best = Best::new();
+        let mut best = NoisyArgmax::new();
         for item in &self.items {
             let Ok(index) = usize::try_from(item.id) else { continue };
-            // Most tokens cannot win, which costs a hash to tell, and no logarithm.
+            // One hash, without a logarithm, rules out most tokens.
             if let Some(shared) = noise.block_above(index / BLOCK, best.lead_over(item.logit, max)) {
-                best.offer(Best::score(item.logit, max, noise.gumbel_in(shared, index)), item.id);
+                best.offer(NoisyArgmax::score(item.logit, max, noise.gumbel_in(shared, index)), item.id);
             }
         }
         best.token()
@@ -210,5 +211,4 @@ impl Candidates {
 }
 
 #[cfg(test)]
-#[path = "candidates_tests.rs"]
 mod tests;

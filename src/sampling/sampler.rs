@@ -1,61 +1,60 @@
-//! The sampler of one request: its chain, its state, and the memory it works in.
+//! The sampler of one completion: its chain, its state and its scratch buffers.
 
 use std::sync::Arc;
 
-use super::blocks::{BlockScratch, Blocks, max_of};
+use super::blocks::{BlockMaxima, BlockScratch, max_of};
 use super::candidates::Candidates;
-use super::chain::{Chain, Place, Work};
-use super::noise::Noise;
-use super::outside::{Constraint, Words};
+use super::chain::{SamplerChain, StageContext, StageScratch};
+use super::interfaces::{Constraint, VocabularyView};
+use super::noise::GumbelNoise;
+use super::penalties::EditedLogits;
 use super::probs::TokenProbs;
-use super::row::Row;
-use super::settings::Settings;
+use super::settings::SamplingSettings;
 use crate::error::{Error, Result};
 use crate::grammar::Grammar;
 use crate::llama::{Token, TokenData, Vocab};
 
-/// Chooses tokens for one text, and owns all memory for that: after the first few tokens nothing is allocated
-/// (except by a grammar).
+/// Samples the tokens of one completion. Owns its scratch buffers: after the first few tokens only a grammar allocates.
 ///
-/// Of what it does, only grammar, mirostat and adaptive-p have a state, and they change only in [`Sampler::accept`]. Everything
-/// else is a pure function of the logits, the history, the position and the seed. So a token may be picked and
-/// then not used, a text may be taken back, and the same question gets the same answer.
+/// Only the grammar, mirostat and adaptive-p have a state, and it changes only in [`Sampler::accept`]. Everything else is
+/// a pure function of the logits, the history, the position and the seed. So the caller may discard a sampled token and
+/// sample again, and the same arguments always give the same token.
 ///
-/// Not shared between threads; may be moved to another.
+/// Not for use by several threads at once; may move between threads.
 #[derive(Debug)]
 pub struct Sampler<G = Grammar> {
-    chain: Arc<Chain>,
+    chain: Arc<SamplerChain>,
     seed: u32,
     grammar: Option<G>,
     /// Mirostat's or adaptive-p's state; unused without them.
     state: f32,
-    /// What the last pick drew from, unless that was the whole row.
+    /// The candidates of the last draw, unless that was from the whole row.
     list: Candidates,
     blocks: BlockScratch,
     undo: Vec<(usize, f32)>,
-    work: Work,
+    scratch: StageScratch,
 }
 
 impl Sampler<Grammar> {
-    /// A sampler for the beginning of a text. `settings` are taken as valid. Looks through the whole vocabulary when
-    /// DRY is on.
+    /// A sampler for the beginning of a completion. `settings` must be valid. Searches the whole vocabulary for sequence
+    /// breakers if DRY is on.
     ///
     /// # Errors
     /// A sequence breaker cannot be tokenized.
-    pub fn new(settings: &Settings, vocab: &Vocab, grammar: Option<Grammar>) -> Result<Self> {
+    pub fn new(settings: &SamplingSettings, vocab: &Vocab, grammar: Option<Grammar>) -> Result<Self> {
         Self::build(settings, vocab, grammar)
     }
 }
 
 impl<G: Constraint> Sampler<G> {
-    /// As [`Sampler::new`], for any vocabulary and grammar.
-    pub(super) fn build(settings: &Settings, words: &impl Words, grammar: Option<G>) -> Result<Self> {
-        let chain = Chain::new(settings, words)?;
+    /// As [`Sampler::new`], for any implementation of vocabulary and grammar.
+    pub(super) fn build(settings: &SamplingSettings, vocab: &impl VocabularyView, grammar: Option<G>) -> Result<Self> {
+        let chain = SamplerChain::new(settings, vocab)?;
         let state = chain.initial_state();
         Ok(Self::with(Arc::new(chain), settings.seed, grammar, state))
     }
 
-    fn with(chain: Arc<Chain>, seed: u32, grammar: Option<G>, state: f32) -> Self {
+    fn with(chain: Arc<SamplerChain>, seed: u32, grammar: Option<G>, state: f32) -> Self {
         let n_vocab = chain.n_vocab();
         Sampler {
             seed,
@@ -63,38 +62,38 @@ impl<G: Constraint> Sampler<G> {
             state,
             list: Candidates::new(n_vocab),
             blocks: BlockScratch::new(n_vocab),
-            undo: Vec::with_capacity(chain.reach()),
-            work: chain.work(),
+            undo: Vec::with_capacity(chain.max_edits()),
+            scratch: chain.scratch(),
             chain,
         }
     }
 
-    /// The token for the `position`-th generated token (from 0).
+    /// Samples the `position`-th generated token (from 0). `position` is the RNG counter.
     ///
-    /// `logits`: one row as the model gave it, a logit for each token of the vocabulary; some are changed meanwhile
-    /// and put back, also when this fails. NaN counts as -inf. `history`: every token of the context so far, prompt
+    /// `logits`: one row of the model's output, one logit per token of the vocabulary. It is edited during the call and
+    /// restored bit for bit, also on error. NaN counts as -inf. `history`: all tokens of the context so far, prompt
     /// included, oldest first.
     ///
-    /// With a grammar, as llama-server: the token is picked without it, and only when the grammar forbids that
-    /// token, picked again from what the grammar allows.
+    /// A grammar is applied as in llama-server: the token is first sampled without the grammar. If the grammar forbids
+    /// it, a token is sampled from those that the grammar allows.
     ///
     /// # Errors
-    /// The model gave no token a logit above -inf (`model_error`); the biases ban every token, or the grammar lets none
-    /// follow (`invalid_request`).
-    pub fn pick(&mut self, logits: &mut [f32], history: &[Token], position: usize) -> Result<Token> {
+    /// No logit is above -inf (`model_error`). The biases ban every token, or the grammar allows none
+    /// (`invalid_request`).
+    pub fn sample(&mut self, logits: &mut [f32], history: &[Token], position: usize) -> Result<Token> {
         self.choose(logits, history, position, false)
     }
 
-    /// The distribution that [`Sampler::pick`] draws this token from: the candidates that are left, most probable
-    /// first, each with a probability above 0; their sum is 1. One candidate when there is no choice.
+    /// The distribution that [`Sampler::sample`] draws this token from: the remaining candidates, most probable first,
+    /// each with a probability above 0. The probabilities sum to 1. A greedy chain has one candidate.
     ///
-    /// With a grammar it is the distribution of the draw that decides: the first one when its token is allowed,
-    /// otherwise the one among what the grammar allows. XTC's chance is decided by the position.
+    /// With a grammar it is the distribution of the draw that gives the token: the first draw if its token is allowed,
+    /// otherwise the draw among the allowed tokens. Whether XTC applies depends on the position.
     ///
-    /// Arguments as for `pick`. Lists the whole vocabulary when nothing cuts it off, so it is slower.
+    /// Arguments as for `sample`. Slower than `sample`: lists the whole vocabulary if no stage truncates it.
     ///
     /// # Errors
-    /// As [`Sampler::pick`].
+    /// As [`Sampler::sample`].
     pub fn distribution(&mut self, logits: &mut [f32], history: &[Token], position: usize) -> Result<&[TokenData]> {
         self.choose(logits, history, position, true)?;
         self.list.softmax();
@@ -103,13 +102,13 @@ impl<G: Constraint> Sampler<G> {
         Ok(self.list.items())
     }
 
-    /// The token of [`Sampler::pick`] with the probabilities that it was drawn by: its own, and the `n` largest (fewer
-    /// when fewer tokens could be drawn). llama-server's `post_sampling_probs`. Takes about twice as long as
-    /// [`Sampler::distribution`]. Arguments as for `pick`.
+    /// The token of [`Sampler::sample`] with its probability and the `n` largest in the distribution that it was drawn
+    /// from (fewer if fewer tokens have a probability above 0). llama-server's `post_sampling_probs`. Takes about twice as
+    /// long as [`Sampler::distribution`]. Arguments as for `sample`.
     ///
     /// # Errors
-    /// As [`Sampler::pick`].
-    pub fn pick_with_probs(
+    /// As [`Sampler::sample`].
+    pub fn sample_with_probs(
         &mut self,
         logits: &mut [f32],
         history: &[Token],
@@ -117,37 +116,45 @@ impl<G: Constraint> Sampler<G> {
         n: usize,
     ) -> Result<(Token, TokenProbs)> {
         let distribution = self.distribution(logits, history, position)?.to_vec();
-        // Once more, for what `accept` learns from.
-        let token = self.pick(logits, history, position)?;
+        // Sample again to restore the candidates that `accept` uses.
+        let token = self.sample(logits, history, position)?;
         Ok((token, TokenProbs::in_distribution(&distribution, token, n)))
     }
 
-    /// The distribution for rules that compare probabilities (`speculative::verify`): as [`Sampler::distribution`], but
-    /// in any order, and with a grammar always the one among what the grammar allows (llama.cpp's `grammar_first`).
+    /// The distribution for verification rules that compare probabilities (`speculative::verify`). As
+    /// [`Sampler::distribution`], but unsorted, and the grammar is always applied before the stages (llama.cpp's
+    /// `grammar_first`).
     ///
-    /// What `pick` does with a grammar has no distribution that could be compared: which of two draws decides depends on
-    /// the first one's token, and both use the same noise. Where nothing is cut off, the two ways are the same, since
-    /// what is left of a softmax is a softmax; with truncation they differ in what is cut off.
+    /// The two draws of `sample` with a grammar have no single distribution to compare with: the first draw's token
+    /// decides whether there is a second draw, and both use the same noise. Without truncation the two methods have the
+    /// same distribution, because a softmax restricted to some tokens is a softmax. With truncation they may truncate
+    /// different tokens.
     ///
-    /// Uses no noise except for XTC's chance. Asks the grammar about candidates at each call, so it costs more than `pick`
-    /// there. [`Sampler::accept`] learns from it as from a `pick`. Arguments as for `pick`.
+    /// Uses randomness only to decide whether XTC applies. Filters candidates by the grammar at every call, so with a
+    /// grammar it costs more than `sample`. [`Sampler::accept`] may follow it as it follows `sample`. Arguments as for
+    /// `sample`.
     ///
     /// # Errors
-    /// As [`Sampler::pick`].
-    pub fn row(&mut self, logits: &mut [f32], history: &[Token], position: usize) -> Result<&[TokenData]> {
-        self.with_row(logits, history, position, |sampler, logits, place| {
-            sampler.list_allowed(logits, place, position)
+    /// As [`Sampler::sample`].
+    pub fn constrained_distribution(
+        &mut self,
+        logits: &mut [f32],
+        history: &[Token],
+        position: usize,
+    ) -> Result<&[TokenData]> {
+        self.with_row(logits, history, position, |sampler, logits, context| {
+            sampler.list_allowed(logits, context, position)
         })?;
         self.list.softmax();
         self.list.retain(|item| item.p > 0.0);
         Ok(self.list.items())
     }
 
-    /// `token` with its probability in [`Sampler::row`], and the `n` largest there. Arguments as for `pick`.
+    /// `token` with its probability in [`Sampler::constrained_distribution`], and the `n` largest there. Arguments as for `sample`.
     ///
     /// # Errors
-    /// As [`Sampler::pick`].
-    pub fn row_probs(
+    /// As [`Sampler::sample`].
+    pub fn constrained_probs(
         &mut self,
         logits: &mut [f32],
         history: &[Token],
@@ -155,7 +162,7 @@ impl<G: Constraint> Sampler<G> {
         token: Token,
         n: usize,
     ) -> Result<TokenProbs> {
-        self.row(logits, history, position)?;
+        self.constrained_distribution(logits, history, position)?;
         self.list.sort();
         Ok(TokenProbs::in_distribution(self.list.items(), token, n))
     }
@@ -165,23 +172,24 @@ impl<G: Constraint> Sampler<G> {
         self.seed
     }
 
-    /// Whether it takes the most probable token, without chance.
+    /// Whether sampling is deterministic: always the most probable token.
     pub fn is_greedy(&self) -> bool {
         self.chain.is_greedy()
     }
 
-    /// Tells grammar, mirostat and adaptive-p that `token` was emitted: once for each, after its `pick`. They learn from the
-    /// probability that the last `pick` gave it, and nothing from a token that was no candidate there.
+    /// Commits `token`: advances the grammar, and updates mirostat or adaptive-p with the probability that the token had
+    /// in the last `sample`. A token that was not a candidate there does not update them. Call it once per token, after
+    /// its `sample`.
     ///
     /// # Errors
     /// The grammar does not allow the token.
     pub fn accept(&mut self, token: Token) -> Result<()> {
-        self.advance(token, self.chain.learns_from(token, &self.list, &self.work))
+        self.advance(token, self.chain.state_input(token, &self.list, &self.scratch))
     }
 
-    /// As [`Sampler::accept`], for a token that another sampler of this text found, and gave the probability `p`: one
-    /// that ran ahead, of which not everything is kept. With adaptive-p, `p` is the probability before its transformation,
-    /// which the lists here do not show.
+    /// As [`Sampler::accept`], for a token that another sampler of this completion sampled with the probability `p`. Used
+    /// when that sampler looked ahead and only some of its tokens are committed. With adaptive-p, `p` is the probability
+    /// before its transformation, which [`Sampler::constrained_distribution`] does not contain.
     ///
     /// # Errors
     /// As [`Sampler::accept`].
@@ -189,8 +197,8 @@ impl<G: Constraint> Sampler<G> {
         self.advance(token, Some(p))
     }
 
-    /// Whether it learns from probabilities that its lists do not show: with adaptive-p, see [`Sampler::accept_with`].
-    pub fn learns_from_before(&self) -> bool {
+    /// Whether [`Sampler::accept_with`] needs a probability that the distributions do not contain: true with adaptive-p.
+    pub fn learns_from_untransformed(&self) -> bool {
         self.chain.is_adaptive()
     }
 
@@ -204,43 +212,44 @@ impl<G: Constraint> Sampler<G> {
         Ok(())
     }
 
-    /// A sampler for a draft model that follows this one from its present state, with the same noise and a grammar of
-    /// its own. `greedy`: it takes the most probable token instead, after the same biases and penalties.
+    /// A sampler for a draft model, with this sampler's state and noise and its own copy of the grammar. `greedy`: it
+    /// takes the most probable token after the same biases and penalties.
     pub fn for_draft(&self, greedy: bool) -> Self {
         let chain = if greedy { Arc::new(self.chain.to_greedy()) } else { Arc::clone(&self.chain) };
         Self::with(chain, self.seed, self.grammar.clone(), self.state)
     }
 
-    /// Brings the sampler of a draft to the state of its target, the one that it was made from. Allocates only for a
-    /// grammar.
+    /// Copies the state of `target` into this draft sampler, which [`Sampler::for_draft`] made from it. Only a grammar
+    /// allocates.
     pub fn sync_from(&mut self, target: &Self) {
         self.state = target.state;
         self.list.clear();
-        self.work.forget();
+        self.scratch.clear();
         if let (Some(own), Some(other)) = (&mut self.grammar, &target.grammar) {
             own.clone_from(other);
         }
     }
 
-    /// Picks a token. `listed`: leaves the candidates it was drawn from in the list.
+    /// Samples a token. `listed`: leaves the candidates it was drawn from in the list.
     fn choose(&mut self, logits: &mut [f32], history: &[Token], position: usize, listed: bool) -> Result<Token> {
-        self.with_row(logits, history, position, |sampler, logits, place| {
-            sampler.choose_from(logits, place, position, listed)
+        self.with_row(logits, history, position, |sampler, logits, context| {
+            sampler.choose_from(logits, context, position, listed)
         })
     }
 
-    /// Edits a row, lets `look` look at it, and puts it back. `None`: it has no candidate, which becomes the error.
+    /// Calls `look` with the edited row, and restores the row. `None` from `look` means that the row has no candidate; it
+    /// becomes the error.
     fn with_row<R>(
         &mut self,
         logits: &mut [f32],
         history: &[Token],
         position: usize,
-        look: impl FnOnce(&mut Self, &[f32], Place<'_>) -> Result<Option<R>>,
+        look: impl FnOnce(&mut Self, &[f32], StageContext<'_>) -> Result<Option<R>>,
     ) -> Result<R> {
-        let place = Place { history, noise: Noise::new(self.seed, position), state: self.state };
-        let mut row = Row::new(logits, std::mem::take(&mut self.undo));
-        self.chain.edit(&mut row, history, &mut self.work);
-        let found = look(self, row.logits(), place);
+        let context = StageContext { history, noise: GumbelNoise::new(self.seed, position), state: self.state };
+        let mut row = EditedLogits::new(logits, std::mem::take(&mut self.undo));
+        self.chain.edit(&mut row, history, &mut self.scratch);
+        let found = look(self, row.logits(), context);
         self.undo = row.restore();
         found?.ok_or_else(|| {
             if max_of(logits) > f32::NEG_INFINITY {
@@ -251,69 +260,68 @@ impl<G: Constraint> Sampler<G> {
         })
     }
 
-    /// Leaves what the chain makes of an edited row in the list, of what the grammar allows.
-    fn list_allowed(&mut self, logits: &[f32], place: Place<'_>, position: usize) -> Result<Option<()>> {
+    /// Applies the grammar and the chain to an edited row, and lists the candidates. `None` if the row has no candidate.
+    fn list_allowed(&mut self, logits: &[f32], context: StageContext<'_>, position: usize) -> Result<Option<()>> {
         self.list.clear();
-        self.work.forget();
-        let blocks = Blocks::survey(logits, &mut self.blocks);
+        self.scratch.clear();
+        let blocks = BlockMaxima::scan(logits, &mut self.blocks);
         if blocks.is_empty() {
             return Ok(None);
         }
         let row = match &mut self.grammar {
             Some(grammar) => {
-                narrow_allowed(&self.chain, blocks, &mut self.list, grammar, place, position, &mut self.work)?;
+                apply_to_allowed(&self.chain, blocks, &mut self.list, grammar, context, position, &mut self.scratch)?;
                 None
             }
-            None => self.chain.narrow_row(blocks, &mut self.list, place, &mut self.work),
+            None => self.chain.apply_to_row(blocks, &mut self.list, context, &mut self.scratch),
         };
-        self.chain.list(row, &mut self.list);
+        self.chain.list_choices(row, &mut self.list);
         Ok(Some(()))
     }
 
-    /// Picks a token from an edited row; `None` when the row has no candidate.
+    /// Samples a token from an edited row; `None` if the row has no candidate.
     fn choose_from(
         &mut self,
         logits: &[f32],
-        place: Place<'_>,
+        context: StageContext<'_>,
         position: usize,
         listed: bool,
     ) -> Result<Option<Token>> {
         self.list.clear();
-        self.work.forget();
-        let blocks = Blocks::survey(logits, &mut self.blocks);
+        self.scratch.clear();
+        let blocks = BlockMaxima::scan(logits, &mut self.blocks);
         if blocks.is_empty() {
             return Ok(None);
         }
-        let row = self.chain.narrow_row(blocks, &mut self.list, place, &mut self.work);
-        let Some(first) = self.chain.draw(row, &mut self.list, &place.noise, listed) else { return Ok(None) };
+        let row = self.chain.apply_to_row(blocks, &mut self.list, context, &mut self.scratch);
+        let Some(first) = self.chain.choose(row, &mut self.list, &context.noise, listed) else { return Ok(None) };
         let Some(grammar) = &mut self.grammar else { return Ok(Some(first)) };
         if grammar.allows(first)? {
             return Ok(Some(first));
         }
-        let blocks = Blocks::survey(logits, &mut self.blocks);
-        narrow_allowed(&self.chain, blocks, &mut self.list, grammar, place, position, &mut self.work)?;
-        Ok(self.chain.draw(None, &mut self.list, &place.noise, listed))
+        let blocks = BlockMaxima::scan(logits, &mut self.blocks);
+        apply_to_allowed(&self.chain, blocks, &mut self.list, grammar, context, position, &mut self.scratch)?;
+        Ok(self.chain.choose(None, &mut self.list, &context.noise, listed))
     }
 }
 
-/// Leaves in `list` what the chain makes of the tokens that `grammar` allows.
-fn narrow_allowed<G: Constraint>(
-    chain: &Chain,
-    blocks: Blocks<'_>,
+/// Applies the chain to the tokens that `grammar` allows, and leaves the candidates in `list`.
+fn apply_to_allowed<G: Constraint>(
+    chain: &SamplerChain,
+    blocks: BlockMaxima<'_>,
     list: &mut Candidates,
     grammar: &mut G,
-    place: Place<'_>,
+    context: StageContext<'_>,
     position: usize,
-    work: &mut Work,
+    scratch: &mut StageScratch,
 ) -> Result<()> {
-    chain.admit(blocks, list, grammar)?;
+    chain.list_allowed(blocks, list, grammar)?;
     if list.is_empty() {
         return Err(Error::invalid(format!("grammar: no token can follow the {position} tokens generated so far")));
     }
-    chain.narrow(list, place, work);
+    chain.apply_to_list(list, context, scratch);
     Ok(())
 }
 
 #[cfg(test)]
-#[path = "sampler_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! What a request asks of the sampler, already validated: plain numbers within their ranges.
+//! The sampling settings of a request, already validated: every number is within its range.
 
 use crate::llama::Token;
 
@@ -25,13 +25,13 @@ pub enum Stage {
     Xtc,
     /// `temperature`, with `dynatemp_*`.
     Temperature,
-    /// `adaptive_p`: always the last one, wherever it stands.
+    /// `adaptive_p`: always runs last, wherever the request lists it.
     AdaptiveP,
 }
 
-/// Which form of mirostat replaces the truncating stages.
+/// The version of mirostat that replaces the truncating stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Mirostat {
+pub enum MirostatVersion {
     /// No mirostat: the chain as given.
     Off,
     /// Mirostat 1.0 (arXiv 2007.14966).
@@ -42,25 +42,25 @@ pub enum Mirostat {
 
 /// The `dry_*` fields.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Dry {
+pub struct DrySettings {
     /// Strength; 0 turns it off.
     pub multiplier: f32,
     /// Base of the exponential.
     pub base: f32,
-    /// Repetitions up to this length are not penalised.
+    /// Repetitions up to this length are not penalized.
     pub allowed_length: i32,
-    /// How many tokens back to look; -1 the whole context, 0 off.
+    /// Window in tokens; -1 is the whole context, 0 turns DRY off.
     pub penalty_last_n: i32,
-    /// Strings across which no repetition is seen.
+    /// A repetition never extends across one of these strings.
     pub sequence_breakers: Vec<String>,
 }
 
-/// Everything that determines how a token is chosen from logits.
+/// All settings that determine how a token is sampled from logits.
 ///
-/// `Default` is the old server's, with what it did not have turned off.
+/// `Default` has the old server's values; samplers that the old server did not have are off.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
-    /// At or below 0: the most probable token, always.
+pub struct SamplingSettings {
+    /// At or below 0: greedy, always the most probable token.
     pub temperature: f32,
     /// Half-width of the dynamic temperature's range; 0 turns it off.
     pub dynatemp_range: f32,
@@ -68,9 +68,9 @@ pub struct Settings {
     pub dynatemp_exponent: f32,
     /// Keep the k most probable; 0 or less keeps all.
     pub top_k: i32,
-    /// Keep the most probable that sum to this; 1 turns it off.
+    /// Keep the fewest most probable tokens whose probabilities sum to this; 1 turns it off.
     pub top_p: f32,
-    /// Keep those at least this times as probable as the first; 0 turns it off.
+    /// Keep tokens at least this times as probable as the most probable one; 0 turns it off.
     pub min_p: f32,
     /// Tail free sampling's z; 1 turns it off.
     pub tfs_z: f32,
@@ -78,47 +78,47 @@ pub struct Settings {
     pub typical_p: f32,
     /// Top-n-sigma's n; 0 or less turns it off.
     pub top_n_sigma: f32,
-    /// XTC's chance of applying at a position; 0 turns it off.
+    /// Probability that XTC applies at a position; 0 turns it off.
     pub xtc_probability: f32,
-    /// XTC's least probability of a "top choice"; above 0.5 turns it off.
+    /// Minimum probability of a "top choice" for XTC; above 0.5 turns it off.
     pub xtc_threshold: f32,
     /// DRY.
-    pub dry: Dry,
-    /// Window of the penalties in tokens, the prompt's included; 0 off, -1 the whole context.
+    pub dry: DrySettings,
+    /// Window of the penalties in tokens, prompt included; 0 turns them off, -1 is the whole context.
     pub repeat_last_n: i32,
     /// Divides (or multiplies, where negative) the logits of tokens in the window; 1 turns it off.
     pub repeat_penalty: f32,
-    /// Subtracted once from the logit of a token in the window.
+    /// Subtracted once from the logit of each token in the window.
     pub presence_penalty: f32,
     /// Subtracted for each occurrence in the window.
     pub frequency_penalty: f32,
-    /// Whether the newline token is penalised like others.
+    /// Whether the newline token is penalized like other tokens.
     pub penalize_nl: bool,
     /// Mirostat.
-    pub mirostat: Mirostat,
+    pub mirostat: MirostatVersion,
     /// Mirostat's target surprise in bits.
     pub mirostat_tau: f32,
     /// Mirostat's learning rate.
     pub mirostat_eta: f32,
     /// Adaptive-p's target probability; negative turns it off.
     pub adaptive_target: f32,
-    /// How long adaptive-p remembers: about 1 / (1 - decay) tokens.
+    /// Decay of adaptive-p's moving average: it covers about the last 1 / (1 - decay) tokens.
     pub adaptive_decay: f32,
     /// The order of the stages; a stage left out is not applied.
     pub stages: Vec<Stage>,
     /// Truncating stages leave at least this many candidates.
     pub min_keep: usize,
-    /// The seed as used (drawn already when the request asked for -1).
+    /// The seed in use. A request's -1 has already been replaced by a random seed.
     pub seed: u32,
-    /// Added to the logits first; `-inf` bans a token. One entry a token, sorted by token.
+    /// Added to the logits before all stages; `-inf` bans a token. At most one entry per token, sorted by token.
     pub logit_bias: Vec<(Token, f32)>,
-    /// How many alternatives are reported with each token; 0 reports none.
+    /// Number of alternatives reported with each token; 0 reports none.
     pub n_probs: usize,
 }
 
-impl Default for Settings {
+impl Default for SamplingSettings {
     fn default() -> Self {
-        Settings {
+        SamplingSettings {
             temperature: 0.8,
             dynatemp_range: 0.0,
             dynatemp_exponent: 1.0,
@@ -130,7 +130,7 @@ impl Default for Settings {
             top_n_sigma: -1.0,
             xtc_probability: 0.0,
             xtc_threshold: 0.1,
-            dry: Dry {
+            dry: DrySettings {
                 multiplier: 0.0,
                 base: 1.75,
                 allowed_length: 2,
@@ -142,7 +142,7 @@ impl Default for Settings {
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
             penalize_nl: true,
-            mirostat: Mirostat::Off,
+            mirostat: MirostatVersion::Off,
             mirostat_tau: 5.0,
             mirostat_eta: 0.1,
             adaptive_target: -1.0,

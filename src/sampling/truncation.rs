@@ -1,19 +1,19 @@
-//! The stages that leave out improbable (or, for XTC, all too probable) tokens.
+//! The truncating stages: they remove improbable tokens (XTC: all but the least probable of the top choices).
 //!
-//! Each is llama.cpp's sampler of that name, over a list of candidates; those that often come first have a form
-//! over the whole row too, which lists only what it keeps. What they share: `min_keep` candidates stay in any case,
-//! and so does one.
+//! Each is llama.cpp's sampler of the same name, over a list of candidates. Those that often come first also have a form
+//! over the whole row, which lists only the tokens it keeps. Every stage keeps at least `min_keep` candidates, and at
+//! least one.
 
-use super::blocks::Blocks;
+use super::blocks::BlockMaxima;
 use super::candidates::{Candidates, best_first};
 use super::math::{exp, gap};
-use super::noise::Noise;
+use super::noise::GumbelNoise;
 use crate::llama::TokenData;
 
-/// How many of a row's most probable tokens are listed before it is clear how many a stage needs.
-const FIRST_LOOK: usize = 64;
+/// Number of a row's most probable tokens that are listed at first, before it is known how many a stage needs.
+const INITIAL_K: usize = 64;
 
-/// `top_p` (nucleus sampling, arXiv 1904.09751) over a list: the fewest most probable whose sum reaches `p`.
+/// `top_p` (nucleus sampling, arXiv 1904.09751) over a list: keeps the fewest most probable whose sum reaches `p`.
 pub(super) fn top_p(list: &mut Candidates, p: f32, min_keep: usize) {
     list.softmax();
     let mut sum = 0.0;
@@ -23,12 +23,12 @@ pub(super) fn top_p(list: &mut Candidates, p: f32, min_keep: usize) {
     });
 }
 
-/// `top_p` over a row: lists only the most probable, more of them when the first few do not reach `p`.
-pub(super) fn top_p_row(blocks: &mut Blocks<'_>, list: &mut Candidates, p: f32, min_keep: usize) {
+/// `top_p` over a row: lists the most probable tokens, and more of them while they do not reach `p`.
+pub(super) fn top_p_row(blocks: &mut BlockMaxima<'_>, list: &mut Candidates, p: f32, min_keep: usize) {
     let (total, max) = (blocks.sum_exp(), blocks.max());
-    let mut k = FIRST_LOOK.max(min_keep);
+    let mut k = INITIAL_K.max(min_keep);
     loop {
-        blocks.top(k, list);
+        blocks.top_k(k, list);
         let mut sum = 0.0;
         let enough = list.items().iter().zip(1..).find_map(|(item, count)| {
             sum += f64::from(exp(gap(item.logit, max))) / total;
@@ -42,7 +42,7 @@ pub(super) fn top_p_row(blocks: &mut Blocks<'_>, list: &mut Candidates, p: f32, 
     }
 }
 
-/// `min_p` over a list: those at least `p` times as probable as the most probable.
+/// `min_p` over a list: keeps tokens at least `p` times as probable as the most probable one.
 pub(super) fn min_p(list: &mut Candidates, p: f32, min_keep: usize) {
     let threshold = list.max() + p.ln();
     let count = list.items().iter().filter(|item| item.logit >= threshold).count();
@@ -54,14 +54,14 @@ pub(super) fn min_p(list: &mut Candidates, p: f32, min_keep: usize) {
 }
 
 /// `min_p` over a row.
-pub(super) fn min_p_row(blocks: &mut Blocks<'_>, list: &mut Candidates, p: f32, min_keep: usize) {
+pub(super) fn min_p_row(blocks: &mut BlockMaxima<'_>, list: &mut Candidates, p: f32, min_keep: usize) {
     blocks.at_least(blocks.max() + p.ln(), list);
     if list.len() < min_keep.max(1) {
-        blocks.top(min_keep, list);
+        blocks.top_k(min_keep, list);
     }
 }
 
-/// `top_n_sigma` (arXiv 2411.07641) over a list: those within n standard deviations of the largest logit.
+/// `top_n_sigma` (arXiv 2411.07641) over a list: keeps tokens within n standard deviations of the largest logit.
 pub(super) fn top_n_sigma(list: &mut Candidates, n: f32) {
     if list.size() <= 1 {
         return;
@@ -71,7 +71,7 @@ pub(super) fn top_n_sigma(list: &mut Candidates, n: f32) {
     let mean = finite().sum::<f64>() / count;
     let deviation = (finite().map(|logit| (logit - mean) * (logit - mean)).sum::<f64>() / count).sqrt();
     let threshold = sigma_threshold(list.max(), n, deviation);
-    list.change(true, |items| {
+    list.edit_logits(true, |items| {
         for item in items.iter_mut().filter(|item| item.logit < threshold) {
             item.logit = f32::NEG_INFINITY;
         }
@@ -79,31 +79,31 @@ pub(super) fn top_n_sigma(list: &mut Candidates, n: f32) {
 }
 
 /// `top_n_sigma` over a row.
-pub(super) fn top_n_sigma_row(blocks: &Blocks<'_>, list: &mut Candidates, n: f32) {
+pub(super) fn top_n_sigma_row(blocks: &BlockMaxima<'_>, list: &mut Candidates, n: f32) {
     let (_, deviation) = blocks.moments();
     blocks.at_least(sigma_threshold(blocks.max(), n, deviation), list);
     list.set_masked(blocks.len() - list.len());
 }
 
-/// Never above the maximum, whatever overflowed on the way.
+/// The smallest logit that `top_n_sigma` keeps: never above the maximum, even after an overflow.
 fn sigma_threshold(max: f32, n: f32, deviation: f64) -> f32 {
     let threshold = (f64::from(max) - f64::from(n) * deviation) as f32;
     if threshold <= max { threshold } else { max }
 }
 
-/// `typ_p` (locally typical sampling, arXiv 2202.00666) over a list: the fewest whose surprise is closest to the
-/// entropy and whose sum exceeds `p`.
+/// `typ_p` (locally typical sampling, arXiv 2202.00666) over a list: keeps the fewest whose surprise is closest to
+/// the entropy and whose sum exceeds `p`.
 pub(super) fn typical_p(list: &mut Candidates, p: f32, min_keep: usize) {
     let typical = Typical { max: list.max(), log_sum: list.softmax(), entropy: list.entropy() };
     typical.keep(list, p, min_keep);
 }
 
-/// `typ_p` over a row: lists the most probable, until those not listed are farther from the entropy than those kept.
-pub(super) fn typical_p_row(blocks: &mut Blocks<'_>, list: &mut Candidates, p: f32, min_keep: usize) {
+/// `typ_p` over a row: lists the most probable tokens until all others are farther from the entropy than those kept.
+pub(super) fn typical_p_row(blocks: &mut BlockMaxima<'_>, list: &mut Candidates, p: f32, min_keep: usize) {
     let typical = Typical { max: blocks.max(), log_sum: blocks.sum_exp().ln(), entropy: blocks.entropy() };
-    let mut k = FIRST_LOOK;
+    let mut k = INITIAL_K;
     loop {
-        blocks.top(k, list);
+        blocks.top_k(k, list);
         let all = list.len() < k;
         let horizon = list.items().last().map_or(0.0, |last| typical.surprise(last.logit) - typical.entropy);
         let near = list.items().iter().filter(|item| f64::from(typical.distance(item.logit)) < horizon);
@@ -115,7 +115,7 @@ pub(super) fn typical_p_row(blocks: &mut Blocks<'_>, list: &mut Candidates, p: f
     }
 }
 
-/// What tells how typical a logit is.
+/// The quantities that determine how typical a logit is.
 struct Typical {
     max: f32,
     /// ln Σ exp(logit - max).
@@ -147,8 +147,8 @@ impl Typical {
     }
 }
 
-/// `tfs_z` (tail free sampling, Bricken 2019, as llama.cpp had it until 2024) over a list: cuts where the curve of the
-/// sorted probabilities has flattened, that is where its second differences sum to more than `z` of their total.
+/// `tfs_z` (tail free sampling, Bricken 2019, as llama.cpp had it until 2024) over a list: truncates where the curve
+/// of the sorted probabilities has flattened, that is, where its second differences sum to more than `z` of their total.
 pub(super) fn tail_free(list: &mut Candidates, z: f32, min_keep: usize) {
     if list.size() <= 2 {
         return;
@@ -167,13 +167,13 @@ pub(super) fn tail_free(list: &mut Candidates, z: f32, min_keep: usize) {
     }
 }
 
-/// `tfs_z` over a row: lists the most probable, until the rest of the curve is too low to bend visibly.
-pub(super) fn tail_free_row(blocks: &mut Blocks<'_>, list: &mut Candidates, z: f32, min_keep: usize) {
-    let mut k = FIRST_LOOK.max(min_keep.saturating_mul(2));
+/// `tfs_z` over a row: lists the most probable tokens until the rest of the curve is too low to matter.
+pub(super) fn tail_free_row(blocks: &mut BlockMaxima<'_>, list: &mut Candidates, z: f32, min_keep: usize) {
+    let mut k = INITIAL_K.max(min_keep.saturating_mul(2));
     loop {
-        blocks.top(k, list);
+        blocks.top_k(k, list);
         list.softmax();
-        // The differences of a falling curve sum to its height, and the second differences to at most twice that.
+        // The differences of a falling curve sum to its height, the second differences to at most twice that.
         let rest = list.items().last().map_or(0.0, |last| 2.0 * f64::from(last.p));
         if list.len() < k || rest <= bends(list, min_keep).sum::<f64>() * 1e-7 {
             return tail_free(list, z, min_keep);
@@ -182,8 +182,8 @@ pub(super) fn tail_free_row(blocks: &mut Blocks<'_>, list: &mut Candidates, z: f
     }
 }
 
-/// The absolute second differences of the sorted probabilities. llama.cpp's list goes on with the masked candidates, of
-/// probability 0: as many as can matter are added.
+/// The absolute second differences of the sorted probabilities. llama.cpp's list ends with the masked candidates, of
+/// probability 0; as many of them as can matter are appended.
 fn bends(list: &Candidates, min_keep: usize) -> impl Iterator<Item = f64> {
     let masked = (list.size() - list.len()).min(min_keep.saturating_add(2));
     let curve = list.items().iter().map(|item| f64::from(item.p)).chain(std::iter::repeat_n(0.0, masked));
@@ -191,12 +191,13 @@ fn bends(list: &Candidates, min_keep: usize) -> impl Iterator<Item = f64> {
     first.zip(second).zip(third).map(|((a, b), c)| ((a - b) - (b - c)).abs())
 }
 
-/// Whether `xtc` does anything at this position.
-pub(super) fn xtc_applies(probability: f32, noise: &Noise) -> bool {
-    noise.chance() <= f64::from(probability)
+/// Whether `xtc` applies at this position.
+pub(super) fn xtc_applies(probability: f32, noise: &GumbelNoise) -> bool {
+    noise.stage_uniform() <= f64::from(probability)
 }
 
-/// `xtc` (exclude top choices), where it applies: drops all but the least probable of those of at least `threshold`.
+/// `xtc` (exclude top choices) at a position where it applies: removes all but the least probable of the tokens of at
+/// least `threshold`.
 pub(super) fn xtc(list: &mut Candidates, threshold: f32, min_keep: usize) {
     if list.size() < 2 {
         return;
@@ -213,5 +214,4 @@ pub(super) fn xtc(list: &mut Candidates, threshold: f32, min_keep: usize) {
 }
 
 #[cfg(test)]
-#[path = "truncation_tests.rs"]
 mod tests;

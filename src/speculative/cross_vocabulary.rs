@@ -44,7 +44,11 @@ impl CrossVocabulary {
         extend: Option<SelfExtend>,
     ) -> Result<CrossVocabulary> {
         let own = Arc::clone(context.model());
-        let settings = sampling::Settings { temperature: 0.0, stages: Vec::new(), ..sampling::Settings::default() };
+        let settings = sampling::SamplingSettings {
+            temperature: 0.0,
+            stages: Vec::new(),
+            ..sampling::SamplingSettings::default()
+        };
         let sampler = Sampler::new(&settings, own.vocab(), None)?;
         let dictionary = Dictionary::new(target, &own);
         let slots =

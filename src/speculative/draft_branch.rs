@@ -2,7 +2,7 @@
 
 use super::MAX_BRANCHES;
 use super::drafter::{DraftRequest, Drawing};
-use super::verify::Row;
+use super::verify::TokenDistribution;
 use crate::llama::{Context, SeqId, Token};
 use crate::sampling::{self, Sampler};
 use crate::session::common_prefix;
@@ -71,8 +71,10 @@ impl DraftBranch {
         let depth = self.path.len();
         let mut choice = [None; MAX_BRANCHES];
         if let Some(Drawing { drawn, chance }) = &mut ask.drawing {
-            let Ok(items) = self.sampler.row(logits, &self.history, ask.position + depth) else { return choice };
-            let Some(q) = Row::new(items) else { return choice };
+            let Ok(items) = self.sampler.constrained_distribution(logits, &self.history, ask.position + depth) else {
+                return choice;
+            };
+            let Some(q) = TokenDistribution::new(items) else { return choice };
             // Known before the draw: what was drawn could not be left out for being improbable.
             let (likeliest, best) = q.best();
             if best < f64::from(ask.p_min) {
@@ -114,7 +116,7 @@ impl DraftBranch {
             }
             let Some(logit) = usize::try_from(last).ok().and_then(|index| logits.get_mut(index)) else { break };
             *hidden = Some((last, std::mem::replace(logit, f32::NEG_INFINITY)));
-            let Ok(token) = self.sampler.pick(logits, &self.history, position) else { break };
+            let Ok(token) = self.sampler.sample(logits, &self.history, position) else { break };
             let confidence = left * sampling::probability(logits, token);
             if confidence < least || !ask.pace.wants_branch(&self.path, confidence, ask.draft.tokens.len() + 1) {
                 break;
@@ -147,13 +149,13 @@ pub(super) fn choose(
 ) -> Option<(Token, f32)> {
     let position = ask.position + depth;
     if let Some(Drawing { drawn, chance }) = &mut ask.drawing {
-        let q = Row::new(sampler.row(logits, history, position).ok()?)?;
+        let q = TokenDistribution::new(sampler.constrained_distribution(logits, history, position).ok()?)?;
         // Known before the draw: what was drawn could not be left out for being improbable.
         let (_, best) = q.best();
         let token = if best < f64::from(ask.p_min) { None } else { drawn.draw(depth, q, 1, chance).first().copied() }?;
         return Some((token, sampling::probability(logits, token)));
     }
-    let token = sampler.pick(logits, history, position).ok()?;
+    let token = sampler.sample(logits, history, position).ok()?;
     let confidence = sampling::probability(logits, token);
     (confidence >= ask.p_min).then_some((token, confidence))
 }

@@ -1,6 +1,6 @@
 //! The one interface of all drafters.
 
-use super::verify::{Drawn, StepChance};
+use super::verify::{SampledDraft, StepRandom};
 use super::{DrafterKind, Settings, StopPolicy};
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
@@ -102,9 +102,9 @@ pub struct DraftRequest<'a> {
 /// Where tokens are drawn from a draft's distribution.
 pub struct Drawing<'a> {
     /// The tokens and what they were drawn from.
-    pub drawn: &'a mut Drawn,
+    pub drawn: &'a mut SampledDraft,
     /// The step's random numbers.
-    pub chance: StepChance,
+    pub chance: StepRandom,
 }
 
 /// What the target evaluated of one slot: the end of its context, and behind that a draft.

@@ -6,7 +6,7 @@
 //! it has brought lately makes up for that, for all slots together (see [`controller`]), and otherwise now and then, to
 //! notice when it would again (see [`exploration`]).
 //!
-//! With a rule that compares probabilities, what the model has drawn is verified, all of it (see [`Drawn`]). So whether
+//! With a rule that compares probabilities, what the model has drawn is verified, all of it (see [`SampledDraft`]). So whether
 //! its draft is preferred to those that others found is decided before it is asked.
 //!
 //! [`controller`]: super::controller
@@ -20,7 +20,7 @@ use super::drafter::{Draft, DraftRequest, Drafter, Drawing, Evaluated};
 use super::exploration::{Decision, Exploration};
 use super::policy::{Plan, Rate, StopPolicy};
 use super::slot_drafts::{Proposal, SlotDrafts};
-use super::verify::{Drawn, StepChance};
+use super::verify::{SampledDraft, StepRandom};
 use super::{Adaptive, Costs, DrafterKind, MAX_DRAFT, Settings, Verify};
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
@@ -417,7 +417,7 @@ impl Drafters {
             let draws = drafts.settings.verify.draws() && drafts.drawer.is_none();
             let drawing = draws.then(|| {
                 drafts.drawn.begin(n_max);
-                Drawing { drawn: &mut drafts.drawn, chance: StepChance::new(view.sampler.seed(), view.position) }
+                Drawing { drawn: &mut drafts.drawn, chance: StepRandom::new(view.sampler.seed(), view.position) }
             });
             asks.push(request(slot, &view, &drafts.settings, n_max, pace, draft, drawing));
         }
@@ -472,7 +472,7 @@ impl Drafters {
     }
 
     /// [`Drafters::drafted`] with what it was drawn from, for a rule that compares probabilities.
-    pub fn drawn(&self, slot: usize) -> Option<&Drawn> {
+    pub fn drawn(&self, slot: usize) -> Option<&SampledDraft> {
         Some(&self.slots.get(slot)?.as_ref()?.drawn)
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::Verify;
 use super::super::costs::tests::costs;
-use super::super::verify::Row;
+use super::super::verify::TokenDistribution;
 use super::*;
 use crate::llama::{Model, ModelParams, TokenData};
 use crate::sampling;
@@ -56,7 +56,7 @@ impl Drafter for Scripted {
                 if let Some(Drawing { drawn, chance }) = &mut ask.drawing {
                     let only = [TokenData { id: *token, logit: 0.0, p: 1.0 }];
                     let last = drawn.len();
-                    assert_eq!(drawn.draw(last, Row::new(&only).unwrap(), 1, chance), [*token]);
+                    assert_eq!(drawn.draw(last, TokenDistribution::new(&only).unwrap(), 1, chance), [*token]);
                 }
                 ask.draft.push(*token, *confidence);
                 NOW.set(NOW.get() + Duration::from_secs_f64(self.ms / 1e3));
@@ -96,7 +96,7 @@ fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Tabl
     let mut params = ModelParams::new(concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-target.gguf"));
     params.vocab_only = true;
     let vocabulary = Model::load(&params, |_| true).expect("the shipped model");
-    let sampler = Sampler::new(&sampling::Settings::default(), vocabulary.vocab(), None).expect("a sampler");
+    let sampler = Sampler::new(&sampling::SamplingSettings::default(), vocabulary.vocab(), None).expect("a sampler");
     let (text, mut model) = (Scripted::new(DrafterKind::Suffix), Scripted::new(DrafterKind::Draft));
     model.ms = draft_ms;
     let mut drafters = Drafters::new(1);
@@ -370,7 +370,7 @@ fn what_was_drawn_is_checked_whole() {
         assert_eq!(table.step(&[9]), (2, Some(DrafterKind::Draft), 0), "shorter than n_min, and improbable");
         table.text.says(&[(7, 0.1), (8, 0.1), (9, 0.1), (1, 0.1)]);
         assert_eq!(table.step(&[7, 8, 5]), (2, Some(DrafterKind::Draft), 2), "another draft is longer");
-        let Some(Drawn::Chain(drawn)) = table.drafters.drawn(0) else { panic!("a chain") };
+        let Some(SampledDraft::Chain(drawn)) = table.drafters.drawn(0) else { panic!("a chain") };
         assert_eq!(drawn.tokens(), [7, 8]);
     }
 }
@@ -394,6 +394,6 @@ fn a_better_draft_found_without_chance_comes_before_a_draw() {
     let (n, source, _) = table.step(&[8]);
     assert_eq!((n, source), (16, Some(DrafterKind::Suffix)));
     assert!(!table.model.log().iter().any(|line| line.starts_with("draft")), "nothing was drawn");
-    let Some(Drawn::Block(drawn)) = table.drafters.drawn(0) else { panic!("a chain for block") };
+    let Some(SampledDraft::Block(drawn)) = table.drafters.drawn(0) else { panic!("a chain for block") };
     assert_eq!(drawn.tokens(), (10..26).collect::<Vec<_>>(), "it is checked by the same rule");
 }

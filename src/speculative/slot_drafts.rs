@@ -5,7 +5,7 @@ use super::controller::Candidates;
 use super::drafter::Draft;
 use super::drafters::RegisteredDrafter;
 use super::policy::Length;
-use super::verify::Drawn;
+use super::verify::SampledDraft;
 use super::{Adaptive, MAX_DRAFT, Settings};
 
 /// A request that speculates.
@@ -17,7 +17,7 @@ pub(super) struct SlotDrafts {
     /// The drafter whose draft is verified in this step, and how many of its tokens.
     pub(super) chosen: Option<(usize, usize)>,
     /// The same with what it was drawn from, for a rule that compares probabilities.
-    pub(super) drawn: Drawn,
+    pub(super) drawn: SampledDraft,
     /// The drafter that has drawn it; `None`: it is deterministic.
     pub(super) drawer: Option<usize>,
     /// Whether a model was asked for a draft yet, and the context's length when one was last asked to keep up.
@@ -44,7 +44,7 @@ impl SlotDrafts {
             length: Length::new(settings),
             proposals,
             chosen: None,
-            drawn: Drawn::new(settings.verify, settings.n_branches),
+            drawn: SampledDraft::new(settings.verify, settings.n_branches),
             drawer: None,
             was_asked: false,
             known: 0,

@@ -1,7 +1,7 @@
-//! The C functions of the contract, as far as this version serves them.
+//! The C functions of the contract: the old names, and those of engine handles.
 #![allow(dead_code)] // each test file uses a part
 
-/// Functions of a JSON document that returns one.
+/// Old names: functions of a JSON document that return one.
 pub const FUNCTIONS: [&str; 18] = [
     "tokenize",
     "detokenize",
@@ -31,7 +31,7 @@ pub const COMMANDS: [&str; 4] = [
 ];
 /// Those that need no model.
 pub const WITHOUT_MODEL: [&str; 3] = ["lookup_create", "lookup_merge", "lookup_stats"];
-/// All other functions.
+/// All other old names.
 pub const OTHERS: [&str; 8] = [
     "init",
     "init_async",
@@ -41,4 +41,36 @@ pub const OTHERS: [&str; 8] = [
     "version",
     "set_log_callback",
     "set_update_callback",
+];
+
+/// Functions of an engine and a JSON document that return one.
+pub const ENGINE_FUNCTIONS: [&str; 14] = [
+    "foredraft_complete",
+    "foredraft_submit",
+    "foredraft_poll",
+    "foredraft_cancel",
+    "foredraft_tokenize",
+    "foredraft_detokenize",
+    "foredraft_apply_template",
+    "foredraft_embed",
+    "foredraft_session_save",
+    "foredraft_session_load",
+    "foredraft_lookup_cache",
+    "foredraft_lookup_create",
+    "foredraft_lookup_merge",
+    "foredraft_lookup_stats",
+];
+/// All other new names.
+pub const ENGINE_OTHERS: [&str; 11] = [
+    "foredraft_engine_new",
+    "foredraft_engine_free",
+    "foredraft_load",
+    "foredraft_load_async",
+    "foredraft_unload",
+    "foredraft_status",
+    "foredraft_set_log_callback",
+    "foredraft_set_update_callback",
+    "foredraft_version",
+    "foredraft_abi_version",
+    "foredraft_string_free",
 ];

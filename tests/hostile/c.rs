@@ -12,7 +12,7 @@ pub use crate::contract::{COMMANDS, FUNCTIONS};
 use crate::host;
 
 /// The closed list of error codes, with the status of each.
-const CODES: [(&str, u64); 11] = [
+const CODES: [(&str, u64); 12] = [
     ("invalid_json", 400),
     ("invalid_request", 400),
     ("not_initialized", 503),
@@ -24,6 +24,7 @@ const CODES: [(&str, u64); 11] = [
     ("model_error", 500),
     ("would_deadlock", 409),
     ("internal", 500),
+    ("invalid_engine", 400),
 ];
 
 pub type LogCallback = extern "C" fn(i32, *const c_char, *mut c_void);
@@ -158,7 +159,43 @@ pub fn status() -> Value {
 
 /// The functions of [`FUNCTIONS`] that say so when there is no model.
 pub fn needing_a_model() -> impl Iterator<Item = &'static str> {
-    FUNCTIONS.into_iter().filter(|name| !WITHOUT_MODEL.contains(name))
+    FUNCTIONS.into_iter().filter(|name| !WITHOUT_MODEL.contains(name) && !COMMANDS.contains(name))
+}
+
+/// The answer of a poll or cancel that finds no request, in this state of the library: a success without updates, whatever
+/// the document says, as long as it names no request.
+pub fn finds_nothing(state: &str) {
+    for name in COMMANDS {
+        for (document, counts) in [
+            (None, false),
+            (Some(&b""[..]), false),
+            (Some(b" \n"), false),
+            (Some(b"{}"), false),
+            (Some(br#"{"id": null}"#), false),
+            (Some(b"7"), true),
+            (Some(b"[]"), true),
+            (Some(b"null"), true),
+            (Some(br#""{}""#), true),
+            (Some(b"{\"id\": 7"), true),
+            (Some(b"\xFF{}"), true),
+        ] {
+            let answer = call_bytes(name, document);
+            let mut expected = json!({"success": true});
+            let fields = if name.ends_with("_poll") {
+                json!({"completion_updates": [], "finished": false, "state": state})
+            } else {
+                json!({"cancelled": false})
+            };
+            expected.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+            if counts {
+                let warning = answer["warnings"][0].as_str().unwrap_or_default();
+                assert!(warning.starts_with("the argument counts as {}: "), "{name} {document:?}: {answer}");
+                expected["warnings"] = json!([warning]);
+            }
+            assert_eq!(answer, expected, "{name} {document:?}");
+        }
+        assert_eq!(call(name, &json!({"id": 1_u64 << 40}))["code"], "not_found", "{name}");
+    }
 }
 
 /// Calls a function of [`FUNCTIONS`] with a document, or NULL.

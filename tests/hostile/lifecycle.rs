@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::c::{
-    COMMANDS, FUNCTIONS, call, command, deinit, endless, init, init_async, loaded, needing_a_model, refusal,
-    set_log_callback, set_update_callback, status, submit, turn, until, version, wait_for_state, works,
+    COMMANDS, FUNCTIONS, call, command, deinit, endless, finds_nothing, init, init_async, loaded, needing_a_model,
+    refusal, set_log_callback, set_update_callback, status, submit, turn, until, version, wait_for_state, works,
 };
 
 /// Holds whoever calls back until it is opened: a load, or an evaluation, that takes as long as a test wants.
@@ -78,6 +78,7 @@ fn every_function_during_a_load() {
     for name in needing_a_model() {
         assert_eq!(call(name, &json!({"prompt": "a", "id": 1}))["code"], "loading", "{name}");
     }
+    finds_nothing("loading");
     GATE.open();
     until("the load's end", || status()["state"] == "ready");
     works();
@@ -161,6 +162,7 @@ fn init_while_requests_run() {
     // A failed init unloads as well.
     assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
     assert_eq!(call("get_completion", &json!({"prompt": "a"}))["code"], "not_initialized");
+    finds_nothing("failed");
 }
 
 #[test]
@@ -170,11 +172,11 @@ fn vocab_only_and_embeddings() {
     assert_eq!(call("tokenize", &json!({"text": "Once"}))["success"], true);
     for name in FUNCTIONS {
         // Commands are about requests, of which there can be none.
-        let expected = if COMMANDS.contains(&name) { "not_found" } else { "invalid_request" };
-        if !["tokenize", "detokenize", "apply_template"].contains(&name) {
-            assert_eq!(call(name, &json!({"prompt": "a", "content": "a"}))["code"], expected, "{name}");
+        if !["tokenize", "detokenize", "apply_template"].contains(&name) && !COMMANDS.contains(&name) {
+            assert_eq!(call(name, &json!({"prompt": "a", "content": "a"}))["code"], "invalid_request", "{name}");
         }
     }
+    finds_nothing("idle");
     assert_eq!(init(Some(command(json!({"embedding": true})).to_string().as_bytes())), 0, "{}", status());
     for (request, code) in [
         (json!({"content": "a ".repeat(10_000)}), "context_full"),

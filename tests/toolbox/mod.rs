@@ -24,12 +24,13 @@ pub fn compiler(language: &str) -> String {
     std::env::var(variable).ok().filter(|name| !name.is_empty()).unwrap_or_else(|| usual.to_owned())
 }
 
-/// Whether a program works with these arguments. If not, says on stderr, past the test runner's capture, what is
-/// skipped for want of it.
+/// Whether a program works with these arguments. If not, prints what is skipped to stderr, past the test runner's capture.
+/// Where CI runs (`CI` is set) a missing program is a failure.
 pub fn have(program: &str, args: &[&str], what: &str) -> bool {
     let output = Command::new(program).args(args).current_dir(root().join("examples")).stdin(Stdio::null()).output();
     let found = output.is_ok_and(|output| output.status.success());
     if !found {
+        assert!(std::env::var_os("CI").is_none(), "{what}: CI needs `{program} {}`", args.join(" "));
         let line = format!("skipped: {what}: `{program} {}` does not work here\n", args.join(" "));
         std::io::stderr().write_all(line.as_bytes()).expect("stderr is open");
     }

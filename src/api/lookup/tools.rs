@@ -242,7 +242,7 @@ fn shown(stats: &LookupStats, t_draft_flat: Duration) -> Value {
         "tokens_per_second": ratio(1e3 * drafted as f64, t_draft),
         "by_level": {"context": context, "dynamic": dynamic, "static": fixed},
         "by_size": stats.by_size.iter().map(|tallies| positions(tallies)).collect::<Value>(),
-        "by_static": positions(&stats.fixed),
+        "by_static": positions(&stats.static_cache),
     })
 }
 

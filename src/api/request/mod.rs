@@ -19,7 +19,7 @@ use super::speculative::{Endpoint, Speculation};
 use crate::engine::{MAX_BEAMS, Options};
 use crate::error::{Error, Result};
 use crate::llama::Token;
-use crate::sampling::Settings;
+use crate::sampling::SamplingSettings;
 
 /// The longest time limit: a year. Longer ones could not be added to a clock.
 const MAX_TIMEOUT_MS: i64 = 365 * 24 * 60 * 60 * 1000;
@@ -39,7 +39,7 @@ pub struct CompletionRequest {
     /// How many texts each prompt gets; at least 1.
     pub n_cmpl: usize,
     /// How tokens are chosen, the seed drawn. `logit_bias` is empty: see [`CompletionRequest::logit_bias`].
-    pub sampling: Settings,
+    pub sampling: SamplingSettings,
     /// Whether the seed was drawn rather than given.
     pub seed_is_drawn: bool,
     /// Biases in the order given; of several for one token, the last counts.

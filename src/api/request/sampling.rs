@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::fields::{Fields, c_text_in, set, shortest, show, text_in, unavailable, unexpected, word_in};
 use crate::error::{Error, Result};
-use crate::sampling::{Mirostat, Settings, Stage};
+use crate::sampling::{MirostatVersion, SamplingSettings, Stage};
 
 /// The longest window into the past, in tokens: more than any context has, and little enough to keep one.
 const MAX_WINDOW: i64 = 1 << 24;
@@ -26,12 +26,12 @@ struct Field {
     about: &'static str,
 }
 
-/// Where a field's value lives in [`Settings`], with the least and the largest value.
+/// Where a field's value lives in [`SamplingSettings`], with the least and the largest value.
 enum Place {
-    Number(fn(&mut Settings) -> &mut f32, f32, f32),
-    Int(fn(&mut Settings) -> &mut i32, i64, i64),
-    Count(fn(&mut Settings) -> &mut usize, i64, i64),
-    Flag(fn(&mut Settings) -> &mut bool),
+    Number(fn(&mut SamplingSettings) -> &mut f32, f32, f32),
+    Int(fn(&mut SamplingSettings) -> &mut i32, i64, i64),
+    Count(fn(&mut SamplingSettings) -> &mut usize, i64, i64),
+    Flag(fn(&mut SamplingSettings) -> &mut bool),
 }
 
 use Place::{Count, Flag, Int, Number};
@@ -135,8 +135,8 @@ const STAGES: [(Stage, &str, char, &[&str]); 11] = [
 const OTHER_STAGES: [&str; 1] = ["infill"];
 
 /// Reads every field but `seed` and `logit_bias`, which stay as in the default.
-pub(super) fn read(fields: &mut Fields) -> Result<Settings> {
-    let mut settings = Settings::default();
+pub(super) fn read(fields: &mut Fields) -> Result<SamplingSettings> {
+    let mut settings = SamplingSettings::default();
     for Field { key, place, .. } in &FIELDS {
         match *place {
             Number(place, min, max) => set(place(&mut settings), fields.number(key, min..=max)?),
@@ -149,9 +149,9 @@ pub(super) fn read(fields: &mut Fields) -> Result<Settings> {
     set(
         &mut settings.mirostat,
         mirostat.map(|version| match version {
-            1 => Mirostat::V1,
-            2 => Mirostat::V2,
-            _ => Mirostat::Off,
+            1 => MirostatVersion::V1,
+            2 => MirostatVersion::V2,
+            _ => MirostatVersion::Off,
         }),
     );
     set(&mut settings.dry.sequence_breakers, breakers(fields)?);
@@ -179,7 +179,7 @@ fn breakers(fields: &mut Fields) -> Result<Option<Vec<String>>> {
 }
 
 /// The fields that [`read`] reads, as they are used.
-pub(super) fn report(settings: &Settings) -> Map<String, Value> {
+pub(super) fn report(settings: &SamplingSettings) -> Map<String, Value> {
     let mut settings = settings.clone();
     let mut report = Map::new();
     for Field { key, place, .. } in &FIELDS {
@@ -192,9 +192,9 @@ pub(super) fn report(settings: &Settings) -> Map<String, Value> {
         report.insert((*key).to_owned(), value);
     }
     let mirostat = match settings.mirostat {
-        Mirostat::Off => 0,
-        Mirostat::V1 => 1,
-        Mirostat::V2 => 2,
+        MirostatVersion::Off => 0,
+        MirostatVersion::V1 => 1,
+        MirostatVersion::V2 => 2,
     };
     report.insert("mirostat".to_owned(), json!(mirostat));
     report.insert("dry_sequence_breakers".to_owned(), json!(settings.dry.sequence_breakers));
@@ -257,7 +257,7 @@ fn stage(name: &str, value: &Value) -> Result<Stage> {
 
 /// The table as Markdown: name, default, least, largest, meaning.
 pub(super) fn table() -> String {
-    let defaults = report(&Settings::default());
+    let defaults = report(&SamplingSettings::default());
     let mut rows = vec![
         (
             "mirostat",

@@ -1,9 +1,9 @@
 use super::super::CompletionRequest;
 use super::super::tests::{check, check_error};
 use super::*;
-use crate::sampling::Dry;
+use crate::sampling::DrySettings;
 
-fn check_sampling(document: Value, change: impl FnOnce(&mut Settings)) {
+fn check_sampling(document: Value, change: impl FnOnce(&mut SamplingSettings)) {
     check(document, |request| change(&mut request.sampling));
 }
 
@@ -28,7 +28,7 @@ fn sampler_fields() {
     check_sampling(
         json!({"dry_multiplier": 0.5, "dry_base": 2, "dry_allowed_length": 3, "dry_penalty_last_n": 100, "dry_sequence_breakers": ["a", "\n"]}),
         |s| {
-            s.dry = Dry {
+            s.dry = DrySettings {
                 multiplier: 0.5,
                 base: 2.0,
                 allowed_length: 3,
@@ -48,9 +48,9 @@ fn sampler_fields() {
         s.stages = vec![Stage::AdaptiveP];
     });
     check_sampling(json!({"mirostat": 1, "mirostat_tau": 3, "mirostat_eta": 0.5}), |s| {
-        (s.mirostat, s.mirostat_tau, s.mirostat_eta) = (Mirostat::V1, 3.0, 0.5);
+        (s.mirostat, s.mirostat_tau, s.mirostat_eta) = (MirostatVersion::V1, 3.0, 0.5);
     });
-    check_sampling(json!({"mirostat": 2.0}), |s| s.mirostat = Mirostat::V2);
+    check_sampling(json!({"mirostat": 2.0}), |s| s.mirostat = MirostatVersion::V2);
     check_sampling(json!({"min_keep": 2, "n_probs": 5}), |s| (s.min_keep, s.n_probs) = (2, 5));
     check_sampling(json!({"seed": 42}), |s| s.seed = 42);
 
@@ -117,7 +117,7 @@ fn samplers() {
     check(json!("top_k; temp;"), &[TopK, Temperature]);
     check(
         json!(["penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typ_p", "top_p", "min_p", "xtc", "temperature"]),
-        &Settings::default().stages,
+        &SamplingSettings::default().stages,
     );
     check_error(json!({"samplers": ["top_k", "tpo_p"]}), "samplers[1]: expected one of \"penalties\", \"dry\"");
     check_error(json!({"samplers": ["tpo_p"]}), "(did you mean \"top_p\"?)");
@@ -138,5 +138,5 @@ fn the_table_of_sampler_fields() {
     assert!(table.contains("| `temperature` | `0.8` |  | 1000 |"), "{table}");
     assert!(table.lines().all(|line| line.matches('|').count() == 6), "{table}");
     // Every default is in its own range, and read as itself.
-    check(report(&Settings::default()).into_iter().collect(), |_| ());
+    check(report(&SamplingSettings::default()).into_iter().collect(), |_| ());
 }

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use super::{CompletionRequest, sampling};
 use crate::api::fields::shortest;
-use crate::sampling::Settings;
+use crate::sampling::SamplingSettings;
 
 /// Every setting of `request` as used, under the names that requests have, and the old server's. With the
 /// same prompt added, it is a request for the same text: the seed is the one drawn.
 ///
 /// `used` is the request's sampling with `logit_bias` filled in by token; `n_ctx` and `model` are the engine's.
-pub fn generation_settings(request: &CompletionRequest, used: &Settings, n_ctx: u32, model: &str) -> Value {
+pub fn generation_settings(request: &CompletionRequest, used: &SamplingSettings, n_ctx: u32, model: &str) -> Value {
     let CompletionRequest { options, reply, .. } = request;
     let mut settings = sampling::report(used);
     let bias: Vec<Value> = used

@@ -7,7 +7,7 @@ use super::super::fields::parse_object;
 use super::super::init::tests::any_json;
 use super::*;
 use crate::error::Code;
-use crate::sampling::Mirostat;
+use crate::sampling::MirostatVersion;
 
 pub(super) fn read(document: &Value) -> Result<CompletionRequest> {
     CompletionRequest::from_object(document.as_object().unwrap(), Endpoint::Completion, &RequestDefaults::default())
@@ -42,7 +42,7 @@ fn defaults_are_the_old_servers() {
     assert_eq!(inputs.all[0].prompt, Prompt::Text(vec![Piece::Text(String::new())]));
     assert_eq!((inputs.all.len(), inputs.listed), (1, false));
     assert_eq!((s.temperature, s.top_k, s.top_p, s.tfs_z, s.typical_p), (0.8, 40, 0.95, 1.0, 1.0));
-    assert_eq!((s.repeat_last_n, s.repeat_penalty, s.penalize_nl, s.mirostat), (64, 1.1, true, Mirostat::Off));
+    assert_eq!((s.repeat_last_n, s.repeat_penalty, s.penalize_nl, s.mirostat), (64, 1.1, true, MirostatVersion::Off));
     assert_eq!((s.presence_penalty, s.frequency_penalty, s.mirostat_tau, s.mirostat_eta), (0.0, 0.0, 5.0, 0.1));
     assert_eq!(
         (s.min_p, s.xtc_probability, s.dry.multiplier, s.dynatemp_range, s.min_keep, s.n_probs),
@@ -256,7 +256,7 @@ fn several_texts_and_their_seeds() {
 fn settings_as_reported() {
     let request = request(json!({"prompt": "a", "temperature": 0.7, "seed": 5, "stop": ["x"], "n_predict": 9,
         "mirostat": 2, "samplers": "kt", "grammar": "root ::= \"a\"", "speculative": {"n_max": 4}}));
-    let used = Settings { logit_bias: vec![(3, f32::NEG_INFINITY), (9, 0.1)], ..request.sampling.clone() };
+    let used = SamplingSettings { logit_bias: vec![(3, f32::NEG_INFINITY), (9, 0.1)], ..request.sampling.clone() };
     let settings = generation_settings(&request, &used, 4096, "alias");
     let expected = r#"{
         "n_ctx": 4096, "model": "alias", "seed": 5, "temp": 0.7, "temperature": 0.7,
@@ -409,7 +409,7 @@ proptest! {
             }
         }
         let first = CompletionRequest::from_object(&given, family, &defaults).unwrap();
-        let used = Settings { logit_bias: bias.into_iter().collect(), ..first.sampling.clone() };
+        let used = SamplingSettings { logit_bias: bias.into_iter().collect(), ..first.sampling.clone() };
 
         let text = generation_settings(&first, &used, 512, "m").to_string();
         let mut fed_back = parse_object(text.as_bytes()).unwrap();
@@ -424,7 +424,7 @@ proptest! {
             BiasTarget::Token(token) => (token, entry.bias),
             BiasTarget::Text(_) => (-1, 0.0),
         }).collect();
-        prop_assert_eq!(Settings { logit_bias: resolved, ..again.sampling.clone() }, used);
+        prop_assert_eq!(SamplingSettings { logit_bias: resolved, ..again.sampling.clone() }, used);
         // The rest but for what no setting says.
         let expected = CompletionRequest {
             sampling: again.sampling.clone(),

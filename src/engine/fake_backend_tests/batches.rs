@@ -19,7 +19,7 @@ fn tokens_a_step(n_slots: usize) -> f64 {
         Settings { sources: vec![DrafterKind::Draft], adaptive: Adaptive::Fixed, n_max: N_MAX, ..Settings::default() };
     for start in 0..n_slots {
         let prompt = (start..start + 10).map(|n| FakeModel::FIRST + (n % 2) as Token).collect();
-        let greedy = sampling::Settings { temperature: 0.0, ..sampling::Settings::default() };
+        let greedy = sampling::SamplingSettings { temperature: 0.0, ..sampling::SamplingSettings::default() };
         stage.submit(vec![Request { speculative: Some(settings.clone()), ..request(prompt, 150, greedy) }]);
     }
     let said = |stage: &Stage| -> usize {

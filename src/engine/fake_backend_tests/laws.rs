@@ -94,13 +94,13 @@ impl Way {
     }
 
     fn request(&self, seed: u32) -> Request {
-        let sampling = sampling::Settings {
+        let sampling = sampling::SamplingSettings {
             temperature: self.temperature,
             top_k: 0,
             top_p: 1.0,
             repeat_penalty: 1.0,
             seed,
-            ..sampling::Settings::default()
+            ..sampling::SamplingSettings::default()
         };
         let speculative = Settings {
             sources: self.sources.clone(),

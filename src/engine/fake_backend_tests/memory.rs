@@ -31,7 +31,8 @@ fn planning_drafting_and_filling_the_batch_allocate_nothing() {
     {
         let mut stage = Stage::new(&Setup::plain(VOICE, 2, 250, 32));
         for seed in 0..2 {
-            let sampling = sampling::Settings { temperature: 0.0, seed, ..sampling::Settings::default() };
+            let sampling =
+                sampling::SamplingSettings { temperature: 0.0, seed, ..sampling::SamplingSettings::default() };
             let prompt: Vec<Token> = (0..60).map(|n| FakeModel::FIRST + (n + seed as Token) % 3).collect();
             let settings = Settings { sources: sources.clone(), adaptive, ..Settings::default() };
             let speculative = Some(settings).filter(|settings| !settings.sources.is_empty());

@@ -197,7 +197,7 @@ impl Stage {
 }
 
 /// A request for a text behind `prompt`, without anything special.
-pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::Settings) -> Request {
+pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::SamplingSettings) -> Request {
     Request {
         prompt: prompt.into(),
         prompt_of: None,

@@ -13,7 +13,7 @@ use crate::engine::{Options, Request};
 use crate::grammar::Grammar;
 use crate::llama::Token;
 use crate::llama::fake::{FakeModel, Fault, mix};
-use crate::sampling::{self, Mirostat};
+use crate::sampling::{self, MirostatVersion};
 use crate::speculative::{self, Adaptive, DrafterKind, LookupParams, ModParams, NgramParams, Verify};
 
 /// What happens to an engine.
@@ -62,7 +62,7 @@ enum Sampling {
     Plain { temperature: f32, top_k: i32 },
     Penalties,
     Dry,
-    Mirostat(Mirostat),
+    Mirostat(MirostatVersion),
 }
 
 #[derive(Debug, Clone)]
@@ -102,7 +102,7 @@ impl Plan {
         let prompt: Vec<Token> = base.chain(tokens(&self.prompt.own)).collect();
         let sampling = self.sampling.settings();
         let one = |index: usize| {
-            let sampling = sampling::Settings { seed: self.seed + index as u32, ..sampling.clone() };
+            let sampling = sampling::SamplingSettings { seed: self.seed + index as u32, ..sampling.clone() };
             let plain = request(prompt.clone(), self.n_predict, sampling);
             Request {
                 prompt_of: (index > 0).then_some(0),
@@ -129,12 +129,13 @@ impl Plan {
 const GRAMMAR: &str = r#"root ::= ("oo" | " y" " y"? | "ing" ("oo" | " said"))*"#;
 
 impl Sampling {
-    fn settings(self) -> sampling::Settings {
-        let plain = sampling::Settings { repeat_penalty: 1.0, top_p: 1.0, ..sampling::Settings::default() };
+    fn settings(self) -> sampling::SamplingSettings {
+        let plain =
+            sampling::SamplingSettings { repeat_penalty: 1.0, top_p: 1.0, ..sampling::SamplingSettings::default() };
         match self {
-            Sampling::Greedy => sampling::Settings { temperature: 0.0, ..plain },
-            Sampling::Plain { temperature, top_k } => sampling::Settings { temperature, top_k, ..plain },
-            Sampling::Penalties => sampling::Settings {
+            Sampling::Greedy => sampling::SamplingSettings { temperature: 0.0, ..plain },
+            Sampling::Plain { temperature, top_k } => sampling::SamplingSettings { temperature, top_k, ..plain },
+            Sampling::Penalties => sampling::SamplingSettings {
                 repeat_penalty: 1.3,
                 presence_penalty: 0.2,
                 frequency_penalty: 0.1,
@@ -142,11 +143,11 @@ impl Sampling {
                 ..plain
             },
             Sampling::Dry => {
-                let mut settings = sampling::Settings { temperature: 0.6, ..plain };
+                let mut settings = sampling::SamplingSettings { temperature: 0.6, ..plain };
                 settings.dry.multiplier = 0.8;
                 settings
             }
-            Sampling::Mirostat(mirostat) => sampling::Settings { mirostat, mirostat_tau: 1.5, ..plain },
+            Sampling::Mirostat(mirostat) => sampling::SamplingSettings { mirostat, mirostat_tau: 1.5, ..plain },
         }
     }
 }
@@ -259,7 +260,7 @@ fn sampling() -> BoxedStrategy<Sampling> {
         3 => plain,
         1 => Just(Sampling::Penalties),
         1 => Just(Sampling::Dry),
-        1 => select(vec![Mirostat::V1, Mirostat::V2]).prop_map(Sampling::Mirostat),
+        1 => select(vec![MirostatVersion::V1, MirostatVersion::V2]).prop_map(Sampling::Mirostat),
     ]
     .boxed()
 }

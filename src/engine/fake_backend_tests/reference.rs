@@ -43,7 +43,7 @@ pub(super) fn tell(setup: &Setup, request: &Request) -> Told {
         }
         let sights: Vec<u64> = seen.iter().map(|token| FakeModel::sight(*token, &request.lora)).collect();
         let mut row = setup.target.logits(&sights, vocab.n_tokens(), vocab.eos().unwrap());
-        let token = match sampler.pick(&mut row, &seen, told.tokens.len()) {
+        let token = match sampler.sample(&mut row, &seen, told.tokens.len()) {
             Ok(token) => token,
             Err(error) => {
                 told.stop = Stop::Error(error);

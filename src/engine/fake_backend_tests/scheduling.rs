@@ -12,7 +12,7 @@ const VOICE: FakeModel =
     FakeModel { seed: 7, n_words: 2, near: 4.0, far: 0.5, noise: 0.0, ends: 0, floor: f32::NEG_INFINITY };
 
 fn greedy(prompt: Vec<Token>, n_predict: usize) -> Request {
-    request(prompt, n_predict, sampling::Settings { temperature: 0.0, ..sampling::Settings::default() })
+    request(prompt, n_predict, sampling::SamplingSettings { temperature: 0.0, ..sampling::SamplingSettings::default() })
 }
 
 fn repeating(length: usize, start: usize) -> Vec<Token> {

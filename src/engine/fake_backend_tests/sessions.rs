@@ -12,7 +12,7 @@ const VOICE: FakeModel =
     FakeModel { seed: 7, n_words: 3, near: 4.0, far: 2.0, noise: 0.0, ends: 0, floor: f32::NEG_INFINITY };
 
 fn drafted(slot: usize, length: usize, n_predict: usize) -> Request {
-    let sampling = sampling::Settings { temperature: 0.0, ..sampling::Settings::default() };
+    let sampling = sampling::SamplingSettings { temperature: 0.0, ..sampling::SamplingSettings::default() };
     let prompt: Vec<Token> = (0..length).map(|n| FakeModel::FIRST + (n % 3) as Token).collect();
     let settings = Settings { sources: vec![DrafterKind::Draft], adaptive: Adaptive::Auto, ..Settings::default() };
     let mut request = request(prompt, n_predict, sampling);

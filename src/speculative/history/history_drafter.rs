@@ -1,115 +1,114 @@
-//! What the drafters without a model have in common: the slots, and following the text of each.
+//! The common part of the model-free drafters: slots, and tracking each slot's token history.
 //!
-//! A [`HistoryDrafter`] sees one text that only grows. Where it comes from (contexts that shift, steps without a draft, contexts
-//! that are not what they were) is [`History`]'s business, and the slots are [`TextDrafter`]'s.
+//! A [`HistoryDrafter`] sees one token history that only grows. [`History`] handles context shifts, steps without a draft
+//! and replaced contexts; [`SlotDrafters`] handles the slots.
 
-use super::drafter::{Draft, DraftRequest, Drafter};
-use super::{DrafterKind, Settings, StopPolicy};
 use crate::llama::Token;
 use crate::sampling::Sampler;
+use crate::speculative::{Draft, DraftRequest, Drafter, DrafterKind, Settings, StopPolicy};
 
-/// How to draft from a text.
+/// Drafts for one slot from its token history.
 pub trait HistoryDrafter: Sized {
     /// The drafter's name.
-    const SOURCE: DrafterKind;
-    /// What the rules of all slots share, and what outlives a request.
+    const KIND: DrafterKind;
+    /// State that all slots share and that outlives a request.
     type Shared: Default;
 
-    /// A rule that has seen no text yet.
+    /// A drafter with an empty history.
     fn new(settings: &Settings) -> Self;
 
-    /// Forgets all text: another follows, beginning at its first token.
-    fn forget(&mut self);
+    /// Clears the history. The next [`HistoryDrafter::extend`] passes a new history from its first token on.
+    fn reset(&mut self);
 
-    /// `text` has grown at its end; its first `prompt` tokens were not generated.
-    fn learn(&mut self, shared: &Self::Shared, text: &[Token], prompt: usize);
+    /// Processes new tokens at the end of `text`, the whole history. Its first `prompt` tokens were not generated.
+    fn extend(&mut self, shared: &Self::Shared, text: &[Token], prompt: usize);
 
-    /// Continues `text`, all of which was learnt.
+    /// Drafts tokens that continue `text`, the whole history, which has been passed to [`HistoryDrafter::extend`].
     fn draft(&mut self, shared: &Self::Shared, text: &[Token], limits: Limits<'_>, draft: &mut Draft);
 
-    /// Of the last draft, `drafted` tokens were checked and `accepted` right.
-    fn checked(&mut self, _drafted: usize, _accepted: usize) {}
+    /// Of the last draft, `drafted` tokens were verified and `accepted` of them accepted.
+    fn verified(&mut self, _drafted: usize, _accepted: usize) {}
 
-    /// A request has ended with this context, whose tokens from `output` on were generated.
-    fn remember(_shared: &mut Self::Shared, _context: &[Token], _output: usize) {}
+    /// Adds the output of a finished request to the shared state: the tokens of `_context` from index `_output` on.
+    fn learn_output(_shared: &mut Self::Shared, _context: &[Token], _output: usize) {}
 
-    /// What [`HistoryDrafter::remember`] learnt is to be forgotten.
-    fn forget_answers(_shared: &mut Self::Shared) {}
+    /// Removes all outputs added by [`HistoryDrafter::learn_output`].
+    fn forget_outputs(_shared: &mut Self::Shared) {}
 
-    /// Why it can draft nothing for this request.
+    /// The reason why it cannot draft for this request, if there is one.
     fn disabled(&self) -> Option<&str> {
         None
     }
 }
 
-/// What an [`DraftRequest`] allows.
+/// The limits of a [`DraftRequest`].
 #[derive(Debug, Clone, Copy)]
 pub struct Limits<'a> {
-    /// Most tokens to draft, at least 1.
+    /// The largest number of tokens to draft, at least 1.
     pub n_max: usize,
-    /// Drafting stops at a token less probable than this. llama.cpp's rules know no probabilities and ignore it, as
-    /// there.
+    /// Drafting stops at a token less probable than this. llama.cpp's drafters have no probabilities and ignore it, as in
+    /// llama.cpp.
     pub p_min: f32,
-    /// Tells when more is not worth looking for; who copies a piece at once need not ask.
-    pub pace: StopPolicy<'a>,
+    /// Decides when longer drafts no longer pay. Drafters that copy a whole run of tokens may ignore it.
+    pub stop_policy: StopPolicy<'a>,
 }
 
 impl Draft {
-    /// Adds tokens of equal confidence.
+    /// Appends tokens with equal confidence.
     pub(super) fn extend_from(&mut self, tokens: &[Token], confidence: f32) {
         self.tokens.extend_from_slice(tokens);
         self.confidence.resize(self.tokens.len(), confidence);
     }
 }
 
-/// A [`Drafter`] by a [`HistoryDrafter`], for all slots. What a rule knows is thrown away when its request ends.
-pub struct TextDrafter<R: HistoryDrafter> {
-    slots: Vec<Option<Slot<R>>>,
+/// A [`Drafter`] for all slots with one [`HistoryDrafter`] per slot. A slot's drafter is dropped when its request ends.
+pub struct SlotDrafters<R: HistoryDrafter> {
+    slots: Vec<Option<HistorySlot<R>>>,
     shared: R::Shared,
 }
 
-struct Slot<R> {
-    rule: R,
+struct HistorySlot<R> {
+    drafter: R,
     history: History,
 }
 
-impl<R: HistoryDrafter> Slot<R> {
+impl<R: HistoryDrafter> HistorySlot<R> {
     fn follow(&mut self, shared: &R::Shared, context: &[Token], generated: usize) {
-        if self.history.follow(context, generated) == Followed::Anew {
-            self.rule.forget();
+        if self.history.follow(context, generated) == Followed::Reset {
+            self.drafter.reset();
         }
-        self.rule.learn(shared, &self.history.tokens, self.history.prompt);
+        self.drafter.extend(shared, &self.history.tokens, self.history.prompt);
     }
 }
 
-impl<R: HistoryDrafter> TextDrafter<R> {
+impl<R: HistoryDrafter> SlotDrafters<R> {
     /// A drafter for `n_slots` slots.
     pub fn new(n_slots: usize) -> Self {
-        TextDrafter::with(n_slots, R::Shared::default())
+        SlotDrafters::with(n_slots, R::Shared::default())
     }
 
-    /// A drafter for `n_slots` slots that shares this with others.
+    /// A drafter for `n_slots` slots with the given shared state.
     pub fn with(n_slots: usize, shared: R::Shared) -> Self {
-        TextDrafter { slots: std::iter::repeat_with(|| None).take(n_slots).collect(), shared }
+        SlotDrafters { slots: std::iter::repeat_with(|| None).take(n_slots).collect(), shared }
     }
 
-    /// What all slots share.
+    /// The shared state.
     pub fn shared(&self) -> &R::Shared {
         &self.shared
     }
 
-    fn slot(&mut self, slot: usize) -> Option<&mut Slot<R>> {
+    fn slot(&mut self, slot: usize) -> Option<&mut HistorySlot<R>> {
         self.slots.get_mut(slot)?.as_mut()
     }
 
-    /// A request begins in `slot`.
+    /// Starts a request in `slot`.
     pub(super) fn start(&mut self, slot: usize, settings: &Settings) {
         if let Some(slot) = self.slots.get_mut(slot) {
-            *slot = Some(Slot { rule: R::new(settings), history: History::default() });
+            *slot = Some(HistorySlot { drafter: R::new(settings), history: History::default() });
         }
     }
 
-    /// Drafts for one slot: `context` is what an [`DraftRequest`] has as `tokens`, the last `generated` of them are its answer.
+    /// Drafts for one slot. `context`: the tokens of a [`DraftRequest`], of which the last `generated` are output.
     pub(super) fn propose(
         &mut self,
         slot: usize,
@@ -121,15 +120,15 @@ impl<R: HistoryDrafter> TextDrafter<R> {
         let Some(Some(slot)) = self.slots.get_mut(slot) else { return };
         slot.follow(&self.shared, context, generated);
         if limits.n_max > 0 && !context.is_empty() {
-            slot.rule.draft(&self.shared, &slot.history.tokens, limits, draft);
+            slot.drafter.draft(&self.shared, &slot.history.tokens, limits, draft);
             draft.truncate(limits.n_max);
         }
     }
 }
 
-impl<R: HistoryDrafter> Drafter for TextDrafter<R> {
+impl<R: HistoryDrafter> Drafter for SlotDrafters<R> {
     fn source(&self) -> DrafterKind {
-        R::SOURCE
+        R::KIND
     }
 
     fn begin(&mut self, slot: usize, _sampler: &Sampler, settings: &Settings) {
@@ -138,14 +137,14 @@ impl<R: HistoryDrafter> Drafter for TextDrafter<R> {
 
     fn draft(&mut self, asks: &mut [DraftRequest<'_>]) {
         for ask in asks {
-            let limits = Limits { n_max: ask.n_max, p_min: ask.p_min, pace: ask.pace };
+            let limits = Limits { n_max: ask.n_max, p_min: ask.p_min, stop_policy: ask.pace };
             self.propose(ask.slot, ask.tokens, ask.generated, limits, ask.draft);
         }
     }
 
     fn checked(&mut self, slot: usize, drafted: usize, accepted: usize) {
         if let Some(slot) = self.slot(slot) {
-            slot.rule.checked(drafted, accepted);
+            slot.drafter.verified(drafted, accepted);
         }
     }
 
@@ -159,32 +158,32 @@ impl<R: HistoryDrafter> Drafter for TextDrafter<R> {
         if let Some(slot) = self.slots.get_mut(slot) {
             *slot = None;
         }
-        R::remember(&mut self.shared, tokens, tokens.len().saturating_sub(generated));
+        R::learn_output(&mut self.shared, tokens, tokens.len().saturating_sub(generated));
     }
 
     fn forget_answers(&mut self) {
-        R::forget_answers(&mut self.shared);
+        R::forget_outputs(&mut self.shared);
     }
 
     fn disabled(&self, slot: usize) -> Option<&str> {
-        self.slots.get(slot)?.as_ref()?.rule.disabled()
+        self.slots.get(slot)?.as_ref()?.drafter.disabled()
     }
 }
 
-/// Texts are remembered up to this many tokens; when there are more, the older half is forgotten.
+/// The longest history in tokens. Beyond it, the older half is dropped.
 pub(super) const MAX_HISTORY: usize = 1 << 20;
-/// How many tokens before the known end must be what they were.
-const CHECKED: usize = 32;
+/// Number of tokens before the known end of the context that are compared to detect a replaced context.
+const N_COMPARED: usize = 32;
 
-/// A request's text: its context, and what shifts dropped from it.
+/// The token history of a request: its context, and the tokens that context shifts removed.
 #[derive(Default)]
 struct History {
     tokens: Vec<Token>,
-    /// The first tokens that were not generated.
+    /// Number of tokens at the beginning that were not generated.
     prompt: usize,
-    /// The length of the context when it was last seen.
+    /// Length of the context at the last call.
     context: usize,
-    /// From here on the context ends as the history does.
+    /// From this index on, the context is equal to the end of the history.
     joined: usize,
     begun: bool,
 }
@@ -192,12 +191,12 @@ struct History {
 #[derive(PartialEq)]
 enum Followed {
     Grown,
-    Anew,
+    Reset,
 }
 
 impl History {
-    /// Catches up with `context`, the last `generated` tokens of which are the answer. `Anew`: earlier indices are
-    /// void.
+    /// Appends the new tokens of `context`, of which the last `generated` are output. `Reset` means that earlier indices
+    /// are no longer valid.
     fn follow(&mut self, context: &[Token], generated: usize) -> Followed {
         let grown = self.begun && self.is_known_at_end_of(context);
         if !grown {
@@ -212,13 +211,13 @@ impl History {
             let forgotten = self.tokens.len() - MAX_HISTORY / 2;
             self.tokens.drain(..forgotten);
             self.prompt = self.prompt.saturating_sub(forgotten);
-            return Followed::Anew;
+            return Followed::Reset;
         }
-        if grown { Followed::Grown } else { Followed::Anew }
+        if grown { Followed::Grown } else { Followed::Reset }
     }
 
     fn is_known_at_end_of(&self, context: &[Token]) -> bool {
-        let n = CHECKED.min(self.context.saturating_sub(self.joined)).min(self.tokens.len());
+        let n = N_COMPARED.min(self.context.saturating_sub(self.joined)).min(self.tokens.len());
         let tail = self.tokens.get(self.tokens.len() - n..).unwrap_or(&[]);
         context.get(..self.context).is_some_and(|seen| seen.ends_with(tail))
     }
@@ -232,5 +231,4 @@ impl History {
 }
 
 #[cfg(test)]
-#[path = "history_drafter_tests.rs"]
 pub(super) mod tests;

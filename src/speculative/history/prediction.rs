@@ -1,89 +1,89 @@
-//! `prediction`: drafts from the text that the request expects as its answer.
+//! `prediction`: drafts from the predicted output that the request provides.
 //!
-//! A cursor stands in the expected text where the answer has come to. After a deviation it is set anew with each
-//! generated token, by what the last generated tokens match, in this order:
-//! 1. the last three, at the nearest place that is not behind the last sure one (text was left out or put in), else
-//!    anywhere;
-//! 2. the last two, else the last one, at the nearest place a little ahead (a few tokens were left out or replaced);
-//! 3. nothing: the cursor stays as far ahead as if each wrong token had replaced one of the expected text's.
+//! A cursor tracks the position of the output in the prediction. After a mismatch, each generated token moves the cursor to
+//! the position that matches the last generated tokens, in this order:
+//! 1. the last three tokens, at the nearest position from the last confirmed one on (tokens were inserted or omitted),
+//!    otherwise anywhere;
+//! 2. the last two tokens, otherwise the last one, at the nearest position a little ahead (a few tokens were omitted or
+//!    replaced);
+//! 3. no match: the cursor advances by one, as if the token had replaced a predicted one.
 //!
-//! How long it has been in step, and how often it was not, is the draft's confidence.
+//! The draft's confidence depends on the number of matching tokens and of recent mismatches.
 //!
-//! The expected text's 3-, 2- and 1-grams are sorted once, before the request is queued: 24 bytes a token, and O(log n) a token
-//! while out of step. In step, a token costs one comparison.
+//! The 1-, 2- and 3-grams of the prediction are sorted once, before the request is queued: 24 bytes per token. A matching
+//! token costs one comparison, a mismatch O(log n).
 
 use std::sync::Arc;
 
-use super::drafter::Draft;
-use super::history_drafter::{HistoryDrafter, Limits, TextDrafter};
+use super::history_drafter::{HistoryDrafter, Limits, SlotDrafters};
 use super::ngram_index::{RollingHash, to_index, to_value};
-use super::{DrafterKind, Settings};
 use crate::llama::Token;
+use crate::speculative::{Draft, DrafterKind, Settings};
 
-/// The drafter.
-pub type Prediction = TextDrafter<Expected>;
+/// The `prediction` drafter.
+pub type Prediction = SlotDrafters<PredictionCursor>;
 
-/// N-grams up to this length find the place again; this many tokens in step make a place sure.
+/// The longest n-gram that is searched; also the number of matching tokens that confirms a position.
 const MAX_N: usize = 3;
-/// How far ahead fewer than [`MAX_N`] tokens may find it.
-const NEAR: [usize; MAX_N] = [8, 48, usize::MAX];
+/// The search distance ahead for a match of 1, 2 and 3 tokens.
+const MAX_DISTANCE: [usize; MAX_N] = [8, 48, usize::MAX];
 
-/// A text that may be said, with where its n-grams are.
+/// A predicted output with the positions of its n-grams.
 #[derive(Debug, PartialEq)]
 pub struct Predicted {
     text: Vec<Token>,
-    places: [Places; MAX_N],
+    places: [NgramPositions; MAX_N],
 }
 
 impl From<Vec<Token>> for Predicted {
     fn from(text: Vec<Token>) -> Predicted {
-        let places = [1, 2, 3].map(|n| Places::new(&text, n));
+        let places = [1, 2, 3].map(|n| NgramPositions::new(&text, n));
         Predicted { text, places }
     }
 }
 
-/// The rule.
-pub struct Expected {
+/// The drafter of one slot.
+pub struct PredictionCursor {
     predicted: Option<Arc<Predicted>>,
-    /// Generated tokens that were compared; `None`: none of the answer was seen.
+    /// Number of generated tokens that have been compared.
     seen: usize,
     /// The last generated tokens.
     last: Vec<Token>,
-    /// What is expected next.
+    /// Index of the next predicted token.
     cursor: usize,
-    /// Where a search begins: behind the last expected token that surely was said.
-    sure: usize,
-    /// Tokens in step since the cursor was last set.
-    in_step: usize,
-    /// Deviations, fading.
-    deviations: f32,
+    /// Where a search begins: after the last confirmed token.
+    confirmed: usize,
+    /// Matching tokens since the cursor was last moved.
+    n_matching: usize,
+    /// Number of mismatches, decaying.
+    mismatches: f32,
 }
 
-impl HistoryDrafter for Expected {
-    const SOURCE: DrafterKind = DrafterKind::Prediction;
+impl HistoryDrafter for PredictionCursor {
+    const KIND: DrafterKind = DrafterKind::Prediction;
     type Shared = ();
 
     fn new(settings: &Settings) -> Self {
-        Expected {
+        PredictionCursor {
             predicted: settings.prediction.clone().filter(|predicted| !predicted.text.is_empty()),
             seen: 0,
             last: Vec::with_capacity(MAX_N + 1),
             cursor: 0,
-            sure: 0,
-            in_step: 0,
-            deviations: 0.0,
+            confirmed: 0,
+            n_matching: 0,
+            mismatches: 0.0,
         }
     }
 
-    fn forget(&mut self) {
+    fn reset(&mut self) {
         self.last.clear();
-        (self.seen, self.cursor, self.sure, self.in_step, self.deviations) = (0, 0, 0, 0, 0.0);
+        (self.seen, self.cursor, self.confirmed, self.n_matching, self.mismatches) = (0, 0, 0, 0, 0.0);
     }
 
-    fn learn(&mut self, (): &(), text: &[Token], prompt: usize) {
+    fn extend(&mut self, (): &(), text: &[Token], prompt: usize) {
         let Some(predicted) = self.predicted.clone() else { return };
         for token in text.get(prompt + self.seen..).unwrap_or(&[]) {
-            self.step(&predicted, *token);
+            self.advance(&predicted, *token);
         }
         self.seen = self.seen.max(text.len().saturating_sub(prompt));
     }
@@ -104,37 +104,37 @@ impl HistoryDrafter for Expected {
     }
 }
 
-impl Expected {
-    /// `token` was generated.
-    fn step(&mut self, predicted: &Predicted, token: Token) {
+impl PredictionCursor {
+    /// Processes the generated `token`.
+    fn advance(&mut self, predicted: &Predicted, token: Token) {
         if self.last.len() == MAX_N {
             self.last.remove(0);
         }
         self.last.push(token);
         if predicted.text.get(self.cursor) == Some(&token) {
             self.cursor += 1;
-            self.in_step += 1;
-            self.deviations *= FADE;
-            if self.in_step >= MAX_N {
-                self.sure = self.cursor;
+            self.n_matching += 1;
+            self.mismatches *= MISMATCH_DECAY;
+            if self.n_matching >= MAX_N {
+                self.confirmed = self.cursor;
             }
             return;
         }
-        if self.in_step >= MAX_N {
-            self.deviations += 1.0;
+        if self.n_matching >= MAX_N {
+            self.mismatches += 1.0;
         }
-        (self.cursor, self.in_step) = match self.find(predicted) {
+        (self.cursor, self.n_matching) = match self.find(predicted) {
             Some((cursor, matched)) => (cursor, matched - 1),
             None => ((self.cursor + 1).min(predicted.text.len()), 0),
         };
     }
 
-    /// Where the last tokens say the answer is, and how many of them say so.
+    /// The position after the best match of the last tokens, and the length of the match.
     fn find(&self, Predicted { text, places }: &Predicted) -> Option<(usize, usize)> {
         for n in (1..=self.last.len()).rev() {
             let Some(last) = self.last.len().checked_sub(n).and_then(|from| self.last.get(from..)) else { continue };
-            let (places, near) = (places.get(n - 1)?, *NEAR.get(n - 1)?);
-            let found = places.nearest(text, last, self.sure.saturating_sub(n - 1), near);
+            let (places, near) = (places.get(n - 1)?, *MAX_DISTANCE.get(n - 1)?);
+            let found = places.nearest(text, last, self.confirmed.saturating_sub(n - 1), near);
             if let Some(place) = found {
                 return Some((place + n, n));
             }
@@ -142,27 +142,27 @@ impl Expected {
         None
     }
 
-    /// That the token `ahead` places behind the cursor is right, if those between are. Grows with each token in step,
-    /// more slowly the more deviations there were lately.
+    /// The probability that the token `ahead` positions after the cursor is accepted, given that those before are. Rises with
+    /// each matching token, more slowly after recent mismatches.
     #[allow(clippy::cast_precision_loss)]
     fn confidence(&self, ahead: usize) -> f32 {
-        let steps = (self.in_step + ahead) as f32;
-        (steps + 1.0) / (steps + 1.5 + 0.5 * self.deviations)
+        let steps = (self.n_matching + ahead) as f32;
+        (steps + 1.0) / (steps + 1.5 + 0.5 * self.mismatches)
     }
 }
 
-/// What a deviation still counts after one more token in step.
-const FADE: f32 = 0.98;
+/// Decay of a mismatch per matching token.
+const MISMATCH_DECAY: f32 = 0.98;
 
-/// The n-grams of a text, sorted by hash and place.
+/// The n-grams of a prediction, sorted by hash and position.
 #[derive(Debug, PartialEq)]
-struct Places {
+struct NgramPositions {
     n: usize,
     sorted: Vec<(u32, u32)>,
 }
 
-impl Places {
-    fn new(text: &[Token], n: usize) -> Places {
+impl NgramPositions {
+    fn new(text: &[Token], n: usize) -> NgramPositions {
         let mut hash = RollingHash::new(n);
         let mut sorted = Vec::with_capacity(text.len());
         for end in n..=text.len() {
@@ -170,11 +170,11 @@ impl Places {
             sorted.push((hash.get(), to_value(end - n)));
         }
         sorted.sort_unstable();
-        Places { n, sorted }
+        NgramPositions { n, sorted }
     }
 
-    /// The first place of `ngram` from `from` on, at most `near` tokens behind that; if any distance will do, else the
-    /// last place before.
+    /// The first position of `ngram` from `from` on, at most `near` tokens ahead. If `near` is unlimited and there is none,
+    /// the last position before `from`.
     fn nearest(&self, text: &[Token], ngram: &[Token], from: usize, near: usize) -> Option<usize> {
         let mut hash = RollingHash::new(self.n);
         hash.advance(ngram, self.n);
@@ -195,5 +195,4 @@ impl Places {
 }
 
 #[cfg(test)]
-#[path = "prediction_tests.rs"]
 mod tests;

@@ -1,83 +1,81 @@
-//! What follows the ends of a text: a tree of contexts in one flat table.
+//! A context tree in one flat table: counts which tokens followed each context.
 //!
-//! A node is a context, the path to it being its last 1, 2, 3, ... tokens, and it counts the tokens that followed. As
-//! in a suffix tree, a context gets a node only where it is told from others: one that occurred once has one node, at
-//! the first depth at which it is new, and gets a deeper one when that node is met again. So random text costs one
-//! visit a token, text that is repeated for the first time up to one for each of [`LENGTHS`], and memory is bounded by the
-//! number of tokens.
+//! A node is a context of 1, 2, 3 or 5 tokens with counts of the tokens that followed. As in a suffix tree, a context gets a
+//! node only where it is distinct: a context that occurred once has one node, at the first depth at which it is new, and
+//! gets a deeper one when that node is reached again. So random tokens cost one visit each, a first repetition up to one for
+//! each of [`LENGTHS`], and memory is bounded by the number of tokens.
 //!
-//! Why not another structure: a suffix automaton finds the same matches, but counts of occurrences change all along its
-//! suffix links, which is not O(1); it takes about 100 bytes a token, and nothing can be forgotten. SuffixDecoding
-//! (arXiv 2411.04975) has nodes for all suffixes up to 64 tokens, 64 visits a token. Measured on code, prose, records
-//! and edited copies (whole, and in pieces of 300 and 1000 tokens), these four lengths draft as well as seven up to 16: longer
-//! matches are their user's to follow, as each node knows where its context was last. Learning of all nodes of a token's
-//! contexts instead of the deepest, and candidates of the three longest contexts, drafted worse.
+//! Rejected alternatives: a suffix automaton finds the same matches, but occurrence counts change along all its suffix
+//! links, which is not O(1); it takes about 100 bytes per token and cannot forget. SuffixDecoding (arXiv 2411.04975) has
+//! nodes for all suffixes up to 64 tokens: 64 visits per token. Measured on code, prose, records and edited copies (whole,
+//! and in pieces of 300 and 1000 tokens), these four lengths draft as well as seven lengths up to 16; the caller follows
+//! longer matches itself from the positions in the nodes. Updating all nodes of a token's contexts instead of the deepest,
+//! and candidates from the three longest contexts, drafted worse.
 //!
-//! Nodes are found by hash in a table with open addressing (as in Arctic's flat maps), 16 bytes each. Hashes of 40 bits
-//! are taken for the context: among a million nodes one look-up in 2^18 meets the wrong one, which can cost a draft. They differ
-//! from process to process, so that nobody can make a text whose contexts all collide.
+//! Nodes are found by hash in a table with open addressing (as in Arctic's flat maps), 16 bytes each. A 40-bit hash stands
+//! for the context: among a million nodes one lookup in 2^18 finds a wrong node, which can cost a draft. The hash differs
+//! per process, so no input can be built to make all contexts collide.
 
 use super::ngram_index::{mix, to_index, to_value};
 use crate::llama::Token;
 use crate::ngram::seed;
 
-/// Lengths of the contexts that have nodes.
+/// The lengths of contexts that have nodes.
 pub const LENGTHS: [usize; 4] = [1, 2, 3, 5];
-/// No context is longer than this.
+/// The longest context.
 pub const MAX_LENGTH: usize = 5;
-/// Between texts; no token, and in no context.
-pub const BETWEEN: Token = Token::MIN;
-/// Contexts get nodes early only while there are fewer nodes than this for each token.
+/// Separates sequences; not a token, and part of no context.
+pub const SEPARATOR: Token = Token::MIN;
+/// Deeper nodes are added early only while there are fewer nodes per token than this.
 const NODES_PER_TOKEN: usize = 2;
-const LEAST: usize = 1 << 8;
+const MIN_SIZE: usize = 1 << 8;
 
-/// The tree. It keeps no text, only places in the one that it is always given. Memory: at most 96 bytes a token, mostly
-/// less than 48.
+/// The context tree. Stores no tokens, only positions in the sequence that every call passes. Memory: at most 96 bytes per
+/// token, typically less than 48.
 #[derive(Debug)]
 pub struct ContextTree {
-    nodes: Vec<Node>,
+    nodes: Vec<ContextNode>,
     used: usize,
-    /// How many of [`LENGTHS`] are used.
+    /// The number of [`LENGTHS`] in use.
     depth: usize,
-    /// How deep the last token's context had a node.
+    /// The depth of the last token's deepest node.
     hint: Hint,
 }
 
-/// The continuations of a context: the most frequent one, of equals the latest, another one, and how often there was
-/// any.
+/// The continuations of a context: the most frequent one (the latest among equals), one other, and the total count.
 #[derive(Debug, Clone, Copy, Default)]
-struct Node {
+struct ContextNode {
     hash: u32,
     more_hash: u8,
-    /// 0: there is no node here.
+    /// 0 marks a free entry.
     total: u8,
     n_best: u8,
     n_other: u8,
-    /// Where the continuations were last.
+    /// The latest positions of the continuations.
     best: u32,
     other: u32,
 }
 
-/// What is known about a context.
+/// The counts of a context.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Continuations {
-    /// Its length in tokens.
+    /// Length of the context in tokens.
     pub length: usize,
-    /// How often it was seen, fading from 255 on.
+    /// Number of occurrences; halved at 255.
     pub total: u8,
-    /// The last place of the most frequent token behind it, and how often that was there.
+    /// Latest position and count of the most frequent continuation.
     pub best: (u32, u8),
-    /// The same of another one, if there is one (its count is 0 if not).
+    /// Latest position and count of one other continuation; the count is 0 if there is none.
     pub other: (u32, u8),
 }
 
-impl Node {
-    fn first_saw(&mut self, at: usize) {
+impl ContextNode {
+    fn start_with(&mut self, at: usize) {
         (self.total, self.n_best, self.best) = (1, 1, to_value(at));
     }
 
-    /// Returns whether the token has followed before, as far as it is known.
-    fn saw(&mut self, text: &[Token], at: usize) -> bool {
+    /// Counts `text[at]`. Returns whether it was one of the two counted continuations.
+    fn count(&mut self, text: &[Token], at: usize) -> bool {
         if self.total == u8::MAX {
             self.total /= 2;
             self.n_best /= 2;
@@ -99,7 +97,7 @@ impl Node {
             }
             return true;
         } else if self.n_other > 1 {
-            // Something frequent is not forgotten for what was seen once.
+            // A frequent continuation is not replaced by one that occurred once.
             self.n_other -= 1;
         } else {
             (self.other, self.n_other) = (to_value(at), 1);
@@ -110,7 +108,7 @@ impl Node {
         false
     }
 
-    fn tell(&self, length: usize) -> Continuations {
+    fn continuations(&self, length: usize) -> Continuations {
         Continuations { length, total: self.total, best: (self.best, self.n_best), other: (self.other, self.n_other) }
     }
 }
@@ -122,15 +120,16 @@ impl ContextTree {
         ContextTree { nodes: Vec::new(), used: 0, depth, hint: Hint::default() }
     }
 
-    /// Forgets all.
+    /// Removes all nodes.
     pub fn clear(&mut self) {
         (self.nodes, self.used, self.hint) = (Vec::new(), 0, Hint::default());
     }
 
-    /// `text[at]` follows what is before it. Places are to be told in order, without gaps but for [`BETWEEN`].
+    /// Counts `text[at]` as a continuation of the tokens before it. Call it for every position in order, except those of
+    /// [`SEPARATOR`].
     ///
-    /// The deepest node that there is learns of it and gets a deeper one, and those above it as far as nobody below knew the
-    /// token (PPM's update exclusion): what they count is what they will be asked for, and repeated text is learnt by one node.
+    /// Updates the deepest existing node and adds a deeper one. Updates shallower nodes only as long as no deeper node had
+    /// the token as a continuation (PPM's update exclusion).
     pub fn learn(&mut self, text: &[Token], at: usize) {
         let mut contexts = Contexts::of(text.get(..at).unwrap_or(&[]));
         let (deepest, _) = self.deepest(&mut contexts, self.hint);
@@ -140,21 +139,21 @@ impl ContextTree {
         for level in deepest..self.depth {
             let Some(node) = self.node_for(&mut contexts, level) else { break };
             if node.total == 0 {
-                node.first_saw(at);
+                node.start_with(at);
                 self.used += 1;
                 break;
             }
             let only = (node.total == 1).then_some(to_index(node.best));
-            known |= node.saw(text, at);
+            known |= node.count(text, at);
             let Some(only) = only.filter(|_| self.used < NODES_PER_TOKEN * at) else { continue };
-            // Mostly the same place on all levels.
+            // Usually the same position on all levels.
             if before.as_ref().is_none_or(|(place, _)| *place != only) {
                 before = Some((only, Contexts::of(text.get(..only).unwrap_or(&[]))));
             }
             let Some((_, contexts)) = &mut before else { continue };
-            // It gets a node of its own one level deeper than its last.
+            // The earlier occurrence gets a node one level deeper.
             if let Some(node) = self.node_for(contexts, level + 1).filter(|node| node.total == 0) {
-                node.first_saw(only);
+                node.start_with(only);
                 self.used += 1;
             }
         }
@@ -162,14 +161,14 @@ impl ContextTree {
             if known {
                 break;
             }
-            // All of them are there, but where two contexts have the same hash.
+            // The node exists unless two contexts have the same hash.
             let node = self.node_for(&mut contexts, level).filter(|node| node.total > 0);
-            known = node.is_some_and(|node| node.saw(text, at));
+            known = node.is_some_and(|node| node.count(text, at));
         }
     }
 
-    /// The node of the context of this level, or the free one where it belongs.
-    fn node_for(&mut self, contexts: &mut Contexts<'_>, level: usize) -> Option<&mut Node> {
+    /// The node of the context of this level, or the free entry where it belongs.
+    fn node_for(&mut self, contexts: &mut Contexts<'_>, level: usize) -> Option<&mut ContextNode> {
         if level >= self.depth {
             return None;
         }
@@ -182,16 +181,16 @@ impl ContextTree {
         Some(node)
     }
 
-    /// What followed the longest context at the end of `text` that has a node. `hint` is where the search begins; it becomes
-    /// where it ended, which is near where that for the next token will end.
+    /// The continuations of the longest context at the end of `text` that has a node. The search begins at the depth `hint`
+    /// and stores its result there, because the next token's depth is usually close.
     pub fn look_up(&self, text: &[Token], hint: &mut Hint) -> Option<Continuations> {
         let (level, node) = self.deepest(&mut Contexts::of(text), *hint);
         *hint = Hint(level);
-        Some(node?.tell(*LENGTHS.get(level)?))
+        Some(node?.continuations(*LENGTHS.get(level)?))
     }
 
-    /// The deepest level with a node, and that node; level 0 when there is none.
-    fn deepest(&self, contexts: &mut Contexts<'_>, hint: Hint) -> (usize, Option<&Node>) {
+    /// The deepest level with a node, and that node; level 0 and `None` if there is none.
+    fn deepest(&self, contexts: &mut Contexts<'_>, hint: Hint) -> (usize, Option<&ContextNode>) {
         let mut level = hint.0.min(self.depth.saturating_sub(1));
         let mut deepest = self.node(contexts, level);
         while deepest.is_none() && level > 0 {
@@ -207,7 +206,7 @@ impl ContextTree {
     }
 
     /// The node of the context of this level, if there is one.
-    fn node(&self, contexts: &mut Contexts<'_>, level: usize) -> Option<&Node> {
+    fn node(&self, contexts: &mut Contexts<'_>, level: usize) -> Option<&ContextNode> {
         if level >= self.depth {
             return None;
         }
@@ -216,10 +215,10 @@ impl ContextTree {
     }
 
     fn grow(&mut self) {
-        let size = (self.nodes.len() * 2).max(LEAST);
-        let old = std::mem::replace(&mut self.nodes, vec![Node::default(); size]);
+        let size = (self.nodes.len() * 2).max(MIN_SIZE);
+        let old = std::mem::replace(&mut self.nodes, vec![ContextNode::default(); size]);
         for node in old.into_iter().filter(|node| node.total > 0) {
-            // Nodes differ, so that only free places are found.
+            // No two nodes are equal, so this finds only free entries.
             if let Some(free) = find(&self.nodes, node.hash, node.more_hash).and_then(|index| self.nodes.get_mut(index))
             {
                 *free = node;
@@ -228,8 +227,8 @@ impl ContextTree {
     }
 }
 
-/// Where the node with these hashes is, or belongs.
-fn find(nodes: &[Node], hash: u32, more_hash: u8) -> Option<usize> {
+/// The index of the node with these hashes, or of the free entry where it belongs.
+fn find(nodes: &[ContextNode], hash: u32, more_hash: u8) -> Option<usize> {
     let mask = nodes.len().checked_sub(1)?;
     let mut index = to_index(hash) & mask;
     loop {
@@ -241,14 +240,14 @@ fn find(nodes: &[Node], hash: u32, more_hash: u8) -> Option<usize> {
     }
 }
 
-/// Where the search for the longest context begins.
+/// The level where the search for the longest context begins.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Hint(usize);
 
-/// The hashes of the contexts at the end of a text.
+/// The hashes of the contexts at the end of a sequence, computed on demand.
 struct Contexts<'a> {
     backwards: std::iter::Rev<std::slice::Iter<'a, Token>>,
-    /// Those of [`LENGTHS`] that are known, and how many they are.
+    /// The hashes for the first `known` of [`LENGTHS`].
     hashes: [u64; LENGTHS.len()],
     known: usize,
     length: usize,
@@ -260,12 +259,12 @@ impl Contexts<'_> {
         Contexts { backwards: text.iter().rev(), hashes: [0; LENGTHS.len()], known: 0, length: 0, hash: seed() }
     }
 
-    /// The hash of the context of this level, if the text is long enough for it.
+    /// The hash of the context of this level; `None` if the sequence is too short.
     fn hash(&mut self, level: usize) -> Option<(u32, u8)> {
         while self.known <= level {
             while self.length < *LENGTHS.get(self.known)? {
                 let token = *self.backwards.next()?;
-                if token == BETWEEN {
+                if token == SEPARATOR {
                     self.backwards = [].iter().rev();
                     return None;
                 }
@@ -283,5 +282,4 @@ impl Contexts<'_> {
 }
 
 #[cfg(test)]
-#[path = "suffix_tree_tests.rs"]
 mod tests;

@@ -1,33 +1,34 @@
-//! `match` and every other rule by which the target chooses for itself: what was drafted is compared with its choice.
+//! `match` and `coupled`: the target samples every token, and drafted tokens are accepted while they are equal to it.
 //!
-//! Exact for any drafter whatever, because the text does not depend on it. A token x is accepted with P(the target's
-//! choice is x): p(x) if it was found without knowing the target's noise. `match` proposes the most probable token of
-//! q, the best that can be done then; `coupled` (see [`super::coupled`]) proposes what the shared noise makes of q.
+//! The output does not depend on the draft, so any drafter, tree or stopping rule preserves it exactly. A token x is
+//! accepted with the probability that the target samples x: p(x) if the drafter does not know the target's noise.
+//! - `match` drafts the most probable token of q, the best choice without knowing the noise.
+//! - `coupled` (Gumbel coupling, arXiv 2408.07978): target and draft sample with the same noise. Each takes the argmax of
+//!   ln prob(x) + G(x). With E = exp(-G), which is exponential of rate 1, that is the smallest E(x)/prob(x): a race in
+//!   which x has the rate prob(x), so x wins with the probability prob(x). Both sample x if
+//!   E(y) > E(x) · max(p(y)/p(x), q(y)/q(x)) for all other y, hence
+//!   P(match) = Σx 1 / Σy max(p(y)/p(x), q(y)/q(x)) ≥ (1 - TV)/(1 + TV). Many drafts may use the noise of a position.
+//!
+//! The engine samples with [`crate::sampling::Sampler::sample`].
 
-use super::rows::Row;
-use super::{Next, Verdict};
+use super::verdict::{NextToken, Verdict};
 use crate::llama::Token;
 
-/// Walks along the target's choices as long as they were drafted. `pick(node)` is the target's choice behind `node`,
-/// asked for in order and only for nodes reached; `None`: nothing follows there. `child(node, token)` is the node of
-/// `token` behind `node`: in a chain the next one, in a tree one of several.
-pub fn verify(child: impl Fn(usize, Token) -> Option<usize>, mut pick: impl FnMut(usize) -> Option<Next>) -> Verdict {
+/// Follows the target's tokens as long as they were drafted.
+///
+/// `sample(node)` samples the target's token after `node`. It is called in order and only for accepted nodes; `None` means
+/// that no token follows. `child(node, token)` is the drafted node of `token` after `node`: in a chain the next node, in a
+/// tree one of several.
+pub fn verify(
+    child: impl Fn(usize, Token) -> Option<usize>,
+    mut sample: impl FnMut(usize) -> Option<NextToken>,
+) -> Verdict {
     let mut node = 0;
     loop {
-        let Some(next) = pick(node) else { return Verdict { node, next: None } };
+        let Some(next) = sample(node) else { return Verdict { node, next: None } };
         match child(node, next.token) {
             Some(child) => node = child,
             None => return Verdict { node, next: Some(next) },
         }
     }
-}
-
-/// [`verify`]'s `child` for a chain.
-pub fn chain(tokens: &[Token]) -> impl Fn(usize, Token) -> Option<usize> {
-    move |node, token| (tokens.get(node) == Some(&token)).then_some(node + 1)
-}
-
-/// What `match` drafts: the most probable token, the lowest of equals.
-pub fn propose(q: Row<'_>) -> Token {
-    q.best().0
 }

@@ -1,73 +1,42 @@
-//! The rules by which a draft is accepted, as functions of probability rows and chance. Each leaves the text
-//! distributed as the target alone would write it; the tests prove that by going through every draft and every outcome.
+//! The verification rules: they decide which tokens of a draft are accepted. Pure functions of token distributions and
+//! random numbers. Each rule preserves the target's output distribution; the tests prove it by enumerating every draft
+//! and every outcome.
 //!
-//! | rule | the drafter must | accepted of one token |
+//! | rule | requires of the drafter | acceptance of one token |
 //! | --- | --- | --- |
-//! | [`coupled`] | nothing; it had better choose with the target's noise | Σx 1 / Σy max(p(y)/p(x), q(y)/q(x)) |
-//! | [`matching`] (`match`) | nothing; it had better take the most probable | p(x) |
-//! | [`rejection`] | draw x from the q that it gives | Σ min(p, q) |
-//! | [`block`] | the same | the same; more for several |
-//! | [`tree`] | draw siblings from q without replacement | more: several tries |
+//! | [`matching`] (`coupled`) | nothing; best if it samples with the target's noise | Σx 1 / Σy max(p(y)/p(x), q(y)/q(x)) |
+//! | [`matching`] (`match`) | nothing; best if it takes the most probable token | p(x) |
+//! | [`rejection`] | draws x from the q that it reports | Σ min(p, q) |
+//! | [`block`] | the same | the same for one token; more for several |
+//! | [`rejection`] of a tree | draws siblings from q without replacement | more: several candidates |
 //!
-//! The first two keep the text itself, token for token, for a seed; the others its distribution. With those a draft may
-//! stop on anything known before a draw, and must keep what was drawn: [`Proposal`] and [`Tree`] see to it.
+//! `matching` preserves the exact output for a seed; the other rules preserve the output distribution. For those, a
+//! drafter may stop for any reason known before a draw, and must keep every drawn token. [`ChainProposal`] and
+//! [`TreeProposal`] enforce that.
 //!
-//! How a step goes: make the [`StepChance`]; let the drafter fill the [`Proposal`] with it; evaluate the target on all
-//! drafted tokens; call the rule, which asks a [`Target`] for rows in order; emit the accepted tokens and the next one.
-//! Nothing is allocated once the [`Residual`] and the proposal have grown to their size.
+//! One step: create the [`StepRandom`]; the drafter fills the proposal with it; decode all drafted tokens on the target;
+//! call the rule, which reads [`TargetDistributions`] in order; commit the accepted tokens and the next one. Once the
+//! [`Residual`] and the proposal have grown, a step allocates nothing.
+//!
+//! Nodes: node 0 is the committed prefix; nodes 1, 2, ... are the drafted tokens. "The distribution at a node" is that of
+//! the token after it.
 
 pub mod block;
-mod chance;
-pub mod coupled;
-mod drawn;
-pub mod expected;
+mod distribution;
 pub mod matching;
 mod proposal;
+mod random;
 pub mod rejection;
 mod residual;
-mod rows;
-pub mod tree;
+mod sampled_draft;
+mod verdict;
 
-pub use chance::{Chance, Draw, StepChance};
-pub use drawn::Drawn;
-pub use proposal::{DrawnToken, Proposal};
+pub use distribution::TokenDistribution;
+pub use proposal::{ChainProposal, DrawnToken, TreeProposal};
+pub use random::{RandomSource, RandomUse, StepRandom};
 pub use residual::Residual;
-pub use rows::Row;
-pub use tree::Tree;
-
-use crate::llama::Token;
-
-/// The target: its distributions behind the text and what was drafted.
-pub trait Target {
-    /// The distribution of the token behind `node`: 0 is the text, n the n-th drafted token. Asked for nodes in order,
-    /// each once, and each a child of the one before: so the sampler is to be advanced by the node's token first
-    /// (grammar, mirostat, the history that penalties look at), which has a probability above 0 in the row before.
-    ///
-    /// `rejection` and `tree` have accepted `node` when they ask. [`block`] has not: it may go back, and the sampler
-    /// with it, to any node asked for.
-    ///
-    /// `None`: nothing can follow (the node ends the text), or the row cannot be had. A verdict that ends there has no
-    /// next token, and whoever implements this knows why.
-    fn row(&mut self, node: usize) -> Option<Row<'_>>;
-}
-
-/// What became of a draft.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Verdict {
-    /// The last node accepted. In a chain that is how many drafted tokens are.
-    pub node: usize,
-    /// The target's own token behind it; `None` when there was no row.
-    pub next: Option<Next>,
-}
-
-/// A token that the target chose.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Next {
-    /// The token.
-    pub token: Token,
-    /// Its probability as listed in the row there, for samplers that learn from it (mirostat).
-    pub p: f32,
-}
+pub use sampled_draft::SampledDraft;
+pub use verdict::{NextToken, TargetDistributions, Verdict};
 
 #[cfg(test)]
 mod tests;

@@ -1,38 +1,59 @@
-//! Rejection sampling, token by token (arXiv 2302.01318, 2211.17192).
+//! Rejection sampling of a chain (arXiv 2302.01318, 2211.17192) and of a tree.
 //!
-//! A drafted x ~ q is accepted with the probability min(1, p(x)/q(x)). The first one refused ends it: the next token is
-//! drawn from (p - q)+ divided by its sum. P(accept) = Σ min(p, q), the most that any rule reaches for one token that
-//! was drawn from q. For a token found without chance q is certainty: it is accepted with p(x), and replaced by a draw
-//! from p without x. If all are accepted, one more token is drawn from p.
+//! A drafted x ~ q is accepted with the probability min(1, p(x)/q(x)). The first rejection ends the step: the next token is
+//! drawn from (p - q)+, normalized. P(accept) = Σ min(p, q), the maximum for one token drawn from q. The q of a
+//! deterministic token has only that token: it is accepted with p(x), and replaced by a draw from p without x. If all
+//! tokens are accepted, one more is drawn from p.
 //!
-//! Why the token is distributed as p: x comes out by acceptance with min(p(x), q(x)), by replacement with
-//! Σ (q - p)+ · (p(x) - q(x))+ / Σ (p - q)+ = (p(x) - q(x))+, and the two make p(x). That holds for each prefix, and
-//! neither depends on what was drafted behind.
+//! Why the output is distributed as p: x results from acceptance with min(p(x), q(x)), and from replacement with
+//! Σ (q - p)+ · (p(x) - q(x))+ / Σ (p - q)+ = (p(x) - q(x))+. The sum is p(x). This holds for every prefix, and does not
+//! depend on later drafted tokens.
+//!
+//! A tree is verified by recursive rejection without replacement (SpecInfer, arXiv 2305.09781; without replacement:
+//! 2402.14160 and Sequoia, 2402.12374). The children of a node are drawn one after the other from q without the earlier
+//! ones: q1 = q, and qk+1 is qk without xk, normalized. They are verified in the same order, starting with p1 = p: xk is
+//! accepted with min(1, pk(xk)/qk(xk)); after a rejection pk+1 = (pk - qk)+, normalized. If all are rejected, the next
+//! token is drawn from the last p. Each rejection leaves a problem of the same kind, so exactness follows by induction.
+//! Drawing with replacement, or verifying in another order, would be wrong.
+//!
+//! Deterministic children are removed one by one: each is accepted with its p, so a set of them with Σ p(x). `coupled`
+//! needs none of this: [`super::matching::verify`] with [`TreeProposal::child`] is enough.
 
-use super::chance::{Chance, Draw};
-use super::proposal::Proposal;
+use super::distribution::TokenDistribution;
+use super::proposal::{ChainProposal, TreeProposal};
+use super::random::{RandomSource, RandomUse};
 use super::residual::Residual;
-use super::rows::Row;
-use super::{Target, Verdict};
+use super::verdict::{TargetDistributions, Verdict};
 use crate::llama::Token;
 
-/// Verifies a chain. Row n is asked for when n drafted tokens are accepted, and no row behind the first refusal.
+/// Verifies a chain. Reads the distribution at a node only once that node is accepted.
 pub fn verify(
-    draft: &Proposal,
-    target: &mut impl Target,
-    chance: &mut impl Chance,
+    draft: &ChainProposal,
+    target: &mut impl TargetDistributions,
+    random: &mut impl RandomSource,
     residual: &mut Residual,
 ) -> Verdict {
     let child = |node| draft.get(node).map(|drawn| (node + 1, drawn.token(), drawn.q().iter())).into_iter();
-    walk(child, target, chance, residual)
+    walk(child, target, random, residual)
 }
 
-/// Goes from node to node as long as a child is accepted. `children` of a node: number, token and the q that it was
-/// drawn from after those before it were drawn and taken out.
-pub(super) fn walk<I, Q>(
+/// Verifies a tree by recursive rejection. Reads the distribution at a node only once that node is accepted.
+pub fn verify_tree(
+    draft: &TreeProposal,
+    target: &mut impl TargetDistributions,
+    random: &mut impl RandomSource,
+    residual: &mut Residual,
+) -> Verdict {
+    let children = |node| draft.children(node).map(|(child, token)| (child, token, draft.drawn_from(child)));
+    walk(children, target, random, residual)
+}
+
+/// Descends as long as a child is accepted. `children` of a node: node number, token, and the q that the child was drawn
+/// from, without its earlier siblings.
+fn walk<I, Q>(
     children: impl Fn(usize) -> I,
-    target: &mut impl Target,
-    chance: &mut impl Chance,
+    target: &mut impl TargetDistributions,
+    random: &mut impl RandomSource,
     residual: &mut Residual,
 ) -> Verdict
 where
@@ -41,27 +62,32 @@ where
 {
     let mut node = 0;
     loop {
-        let Some(row) = target.row(node) else { return Verdict { node, next: None } };
-        match accepted_of(row, children(node), chance, residual) {
+        let Some(row) = target.distribution(node) else { return Verdict { node, next: None } };
+        match accepted_of(row, children(node), random, residual) {
             Some(child) => node = child,
-            None => return Verdict { node, next: residual.draw(row, node, chance) },
+            None => return Verdict { node, next: residual.draw(row, node, random) },
         }
     }
 }
 
-/// The first of the children of a node that is accepted, the target's distribution there being `row`. `None`:
-/// `residual` has what is left of it.
-fn accepted_of<I, Q>(row: Row<'_>, children: I, chance: &mut impl Chance, residual: &mut Residual) -> Option<usize>
+/// The first accepted child of a node whose target distribution is `row`. If none is accepted, returns `None` and leaves
+/// the residual distribution in `residual`.
+fn accepted_of<I, Q>(
+    row: TokenDistribution<'_>,
+    children: I,
+    random: &mut impl RandomSource,
+    residual: &mut Residual,
+) -> Option<usize>
 where
     I: Iterator<Item = (usize, Token, Q)>,
     Q: Iterator<Item = (Token, f64)> + Clone,
 {
     let mut is_loaded = false;
     for (child, token, q) in children {
-        // Most first children are accepted: the row is not copied before one is refused.
+        // Most first children are accepted, so the distribution is copied only after a rejection.
         let p = if is_loaded { residual.weight(token) } else { row.p(token) };
         let drawn_with = q.clone().find(|(id, _)| *id == token).map_or(0.0, |(_, q)| q);
-        if p > 0.0 && chance.is_below(Draw::Accept(child), p / drawn_with) {
+        if p > 0.0 && random.is_below(RandomUse::Accept(child), p / drawn_with) {
             return Some(child);
         }
         if !is_loaded {
@@ -71,7 +97,7 @@ where
         if residual.subtract(q) <= 0.0 {
             return None;
         }
-        residual.normalise();
+        residual.normalize();
     }
     if !is_loaded {
         residual.load(row, 1.0);

@@ -1,31 +1,36 @@
-//! What is left of the target's distribution when a drafted token was refused.
+//! The residual of the target's distribution after a rejection.
 
-use super::Next;
-use super::chance::{Chance, Draw};
-use super::rows::Row;
+use super::distribution::TokenDistribution;
+use super::random::{RandomSource, RandomUse};
+use super::verdict::NextToken;
 use crate::llama::Token;
 
-/// Weights of tokens, from which others are subtracted. Memory of the rules; nothing in it outlives a call.
+/// Token weights from which distributions are subtracted. A scratch buffer of the rules; a call leaves no state behind.
 #[derive(Debug, Default)]
 pub struct Residual {
     weights: Vec<(Token, f64)>,
     total: f64,
-    /// What is being subtracted, by token; all 0 between calls.
+    /// The weights to subtract, by token; all 0 between calls.
     minus: Vec<f64>,
 }
 
 impl Residual {
-    /// `scale` · p.
-    pub(super) fn load(&mut self, row: Row<'_>, scale: f64) {
+    /// Sets the weights to `scale` · p.
+    pub(super) fn load(&mut self, row: TokenDistribution<'_>, scale: f64) {
         self.weights.clear();
         self.weights.extend(row.iter().map(|(token, p)| (token, scale * p)));
         self.total = scale;
     }
 
-    /// Σ min(`scale` · p, q): what they have in common.
-    pub(super) fn overlap(&mut self, row: Row<'_>, scale: f64, q: impl Iterator<Item = (Token, f64)> + Clone) -> f64 {
+    /// The overlap Σ min(`scale` · p, q).
+    pub(super) fn overlap(
+        &mut self,
+        row: TokenDistribution<'_>,
+        scale: f64,
+        q: impl Iterator<Item = (Token, f64)> + Clone,
+    ) -> f64 {
         self.spread(q.clone());
-        // Most tokens of a long row have nothing in common with a short one.
+        // Most tokens of a long distribution do not occur in a short one.
         let mut common = 0.0;
         for (token, p) in row.iter() {
             let minus = self.minus(token);
@@ -55,7 +60,7 @@ impl Residual {
         usize::try_from(token).ok().and_then(|index| self.minus.get(index)).copied().unwrap_or(0.0)
     }
 
-    /// Writes q where it is found by token.
+    /// Writes q into the table by token.
     fn spread(&mut self, q: impl Iterator<Item = (Token, f64)>) {
         for (token, q) in q {
             let Ok(index) = usize::try_from(token) else { continue };
@@ -72,8 +77,8 @@ impl Residual {
         self.spread(q.map(|(token, _)| (token, 0.0)));
     }
 
-    /// Divides the weights by their sum, which is above 0.
-    pub(super) fn normalise(&mut self) {
+    /// Divides the weights by their sum, which must be above 0.
+    pub(super) fn normalize(&mut self) {
         self.weights.iter_mut().for_each(|(_, weight)| *weight /= self.total);
         self.total = 1.0;
     }
@@ -83,15 +88,20 @@ impl Residual {
         self.weights.iter().find(|(id, _)| *id == token).map_or(0.0, |(_, weight)| *weight)
     }
 
-    /// A token in proportion to the weights, for `node`; `row` is what was loaded. Where subtracting left nothing,
-    /// which only rounding can bring about (a refusal has the probability 0 there), it is drawn from `row`.
-    pub(super) fn draw(&mut self, row: Row<'_>, node: usize, chance: &mut impl Chance) -> Option<Next> {
+    /// Draws a token in proportion to the weights, for the place after `node`. `row` is the distribution that was loaded.
+    /// If all weights are 0, which only rounding can cause (a rejection has the probability 0 then), draws from `row`.
+    pub(super) fn draw(
+        &mut self,
+        row: TokenDistribution<'_>,
+        node: usize,
+        random: &mut impl RandomSource,
+    ) -> Option<NextToken> {
         if self.total <= 0.0 {
             self.load(row, 1.0);
         }
         let weights = self.weights.iter().map(|(_, weight)| *weight);
-        let index = chance.choose(Draw::Next(node), weights, self.total)?;
+        let index = random.sample_index(RandomUse::Next(node), weights, self.total)?;
         let (token, _) = *self.weights.get(index)?;
-        Some(Next { token, p: row.listed(token) })
+        Some(NextToken { token, p: row.listed_weight(token) })
     }
 }

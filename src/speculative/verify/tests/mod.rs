@@ -1,17 +1,18 @@
 //! The rules against exact enumeration: no sampling, no tolerance beyond rounding.
 //!
-//! `dice` runs a rule once for every outcome of its chance and weighs each exactly; `worlds` makes up small targets and
-//! drafts (tables, or sampler chains with penalties, truncation, temperature and grammars); `steps` drafts, verifies
-//! and emits. The law of what is emitted must be the target's to 1e-12. `defects` has the rules once more, dense and
-//! independent, with one defect each if asked for: then the same comparison must fail. `samplers` goes through the
-//! product's samplers, `chances` through its random numbers.
+//! `enumeration` runs a rule once for every outcome of its random numbers, weighted by the exact probability.
+//! `toy_models` makes small targets and drafts: tables, or sampler chains with penalties, truncation, temperature and
+//! grammars. `steps` drafts, verifies and commits. The resulting output distribution must equal the target's to 1e-12
+//! (`rules`, `coupling`; `acceptance` has the formulas for acceptance rates). `defects` implements the rules a second
+//! time, with one defect each; then the same comparison must fail. `samplers` uses the product's samplers, `random` the
+//! product's random numbers.
 
-mod chances;
+mod acceptance;
 mod coupling;
 mod defects;
-mod dice;
-mod mutants;
+mod enumeration;
+mod random;
 mod rules;
 mod samplers;
 mod steps;
-mod worlds;
+mod toy_models;

@@ -1,15 +1,18 @@
-//! A step as the engine makes it: draft, verify, emit.
+//! A step as in the engine: draft, verify, commit.
 
-use super::super::{Chance, Draw, Next, Proposal, Residual, Row, Target, Tree, Verdict, block, rejection, tree};
-use super::dice::{Dice, Key, explore, honest};
-use super::worlds::{Law, Side, World};
+use super::super::{
+    ChainProposal, NextToken, RandomSource, RandomUse, Residual, TargetDistributions, TokenDistribution, TreeProposal,
+    Verdict, block, rejection,
+};
+use super::enumeration::{EnumeratedRandom, Key, distinct, enumerate};
+use super::toy_models::{OutputDistribution, Side, ToyModels};
 use crate::llama::{Token, TokenData};
 use std::collections::BTreeMap;
 
-/// The target behind a text, in place of an engine. It holds rules to the order in which they may ask.
-pub(super) struct Walk<'a> {
-    pub(super) world: &'a World,
-    pub(super) text: Vec<Token>,
+/// The target of a step, in place of the engine. Asserts that rules read distributions in the allowed order.
+pub(super) struct ToyTarget<'a> {
+    pub(super) models: &'a ToyModels,
+    pub(super) prefix: Vec<Token>,
     /// Parent and token of a drafted node.
     node: &'a dyn Fn(usize) -> Option<(usize, Token)>,
     row: Vec<TokenData>,
@@ -17,226 +20,241 @@ pub(super) struct Walk<'a> {
     pub(super) rows: usize,
 }
 
-impl<'a> Walk<'a> {
-    fn new(world: &'a World, text: &[Token], node: &'a dyn Fn(usize) -> Option<(usize, Token)>) -> Self {
-        Walk { world, text: text.to_vec(), node, row: Vec::new(), last: None, rows: 0 }
+impl<'a> ToyTarget<'a> {
+    fn new(models: &'a ToyModels, prefix: &[Token], node: &'a dyn Fn(usize) -> Option<(usize, Token)>) -> Self {
+        ToyTarget { models, prefix: prefix.to_vec(), node, row: Vec::new(), last: None, rows: 0 }
     }
 }
 
-impl Target for Walk<'_> {
-    fn row(&mut self, node: usize) -> Option<Row<'_>> {
+impl TargetDistributions for ToyTarget<'_> {
+    fn distribution(&mut self, node: usize) -> Option<TokenDistribution<'_>> {
         match self.last {
-            None => assert_eq!(node, 0, "the text comes first"),
+            None => assert_eq!(node, 0, "node 0 comes first"),
             Some(last) => {
                 let (parent, token) = (self.node)(node).expect("a drafted node");
-                assert_eq!(parent, last, "one after the other");
-                assert!(Row::new(&self.row).unwrap().p(token) > 0.0, "a sampler can be advanced by it");
-                self.text.push(token);
+                assert_eq!(parent, last, "each node is a child of the previous one");
+                assert!(
+                    TokenDistribution::new(&self.row).unwrap().p(token) > 0.0,
+                    "the token has a probability above 0"
+                );
+                self.prefix.push(token);
             }
         }
         self.last = Some(node);
         self.rows += 1;
-        if self.world.is_over(&self.text) {
+        if self.models.is_over(&self.prefix) {
             return None;
         }
-        self.row = self.world.row(Side::Target, &self.text);
-        Row::new(&self.row)
+        self.row = self.models.row(Side::Target, &self.prefix);
+        TokenDistribution::new(&self.row)
     }
 }
 
 /// A rule for chains.
-pub(super) type Rule<'r> = &'r dyn Fn(&Proposal, &mut Walk<'_>, &mut Dice, &mut Residual) -> Verdict;
+pub(super) type Rule<'r> =
+    &'r dyn Fn(&ChainProposal, &mut ToyTarget<'_>, &mut EnumeratedRandom, &mut Residual) -> Verdict;
 
 pub(super) const REJECTION: Rule<'static> =
-    &|draft, target, dice, residual| rejection::verify(draft, target, dice, residual);
-pub(super) const BLOCK: Rule<'static> = &|draft, target, dice, residual| block::verify(draft, target, dice, residual);
+    &|draft, target, random, residual| rejection::verify(draft, target, random, residual);
+pub(super) const BLOCK: Rule<'static> =
+    &|draft, target, random, residual| block::verify(draft, target, random, residual);
 
-/// How a chain is drafted.
-pub(super) type Drafter = fn(&World, &[Token], &mut Proposal, &mut Dice);
+/// A drafter of chains.
+pub(super) type Drafter = fn(&ToyModels, &[Token], &mut ChainProposal, &mut EnumeratedRandom);
 
-/// As the product does: draws from q until the limit or where the draft stops.
-pub(super) const DRAWS: Drafter = |world, text, draft, dice| {
-    let mut text = text.to_vec();
-    while draft.has_room() && !world.draft_stops(&text) {
-        let q = world.row(Side::Draft, &text);
-        text.push(draft.draw(Row::new(&q).unwrap(), dice).unwrap());
+/// As in the product: draws from q up to the limit or until the drafter stops.
+pub(super) const SAMPLED: Drafter = |models, prefix, draft, random| {
+    let mut prefix = prefix.to_vec();
+    while draft.has_space() && !models.draft_stops(&prefix) {
+        let q = models.row(Side::Draft, &prefix);
+        prefix.push(draft.draw(TokenDistribution::new(&q).unwrap(), random).unwrap());
     }
 };
 
-/// The most probable tokens, as what they are: found without chance.
-pub(super) const FIXES: Drafter = |world, text, draft, _| {
-    let mut text = text.to_vec();
-    while draft.has_room() && !world.draft_stops(&text) {
-        text.push(Row::new(&world.row(Side::Draft, &text)).unwrap().best().0);
-        assert!(draft.push_deterministic(text[text.len() - 1]));
+/// The most probable tokens, as deterministic tokens.
+pub(super) const DETERMINISTIC: Drafter = |models, prefix, draft, _| {
+    let mut prefix = prefix.to_vec();
+    while draft.has_space() && !models.draft_stops(&prefix) {
+        prefix.push(TokenDistribution::new(&models.row(Side::Draft, &prefix)).unwrap().best().0);
+        assert!(draft.push_deterministic(prefix[prefix.len() - 1]));
     }
 };
 
-/// Some tokens are drawn and some are not.
-pub(super) const MIXES: Drafter = |world, text, draft, dice| {
-    let mut text = text.to_vec();
-    while draft.has_room() && !world.draft_stops(&text) {
-        let q = world.row(Side::Draft, &text);
-        let q = Row::new(&q).unwrap();
-        if (text.len() + world.seed as usize).is_multiple_of(2) {
-            text.push(draft.draw(q, dice).unwrap());
+/// Some tokens are drawn, some are deterministic.
+pub(super) const MIXED: Drafter = |models, prefix, draft, random| {
+    let mut prefix = prefix.to_vec();
+    while draft.has_space() && !models.draft_stops(&prefix) {
+        let q = models.row(Side::Draft, &prefix);
+        let q = TokenDistribution::new(&q).unwrap();
+        if (prefix.len() + models.seed as usize).is_multiple_of(2) {
+            prefix.push(draft.draw(q, random).unwrap());
         } else {
-            text.push(q.best().0);
+            prefix.push(q.best().0);
             draft.push_deterministic(q.best().0);
         }
     }
 };
 
-/// Appends what one step emits; returns the draft and how many of its tokens were accepted.
+/// Runs one step. Appends the committed tokens; returns the draft and the number of accepted tokens.
 pub(super) fn step(
-    world: &World,
-    text: &mut Vec<Token>,
+    models: &ToyModels,
+    prefix: &mut Vec<Token>,
     limit: usize,
     (drafter, rule): (Drafter, Rule<'_>),
-    dice: &mut Dice,
+    random: &mut EnumeratedRandom,
 ) -> (Vec<Token>, usize) {
-    dice.begin(text.len());
-    let mut draft = Proposal::default();
+    random.begin(prefix.len());
+    let mut draft = ChainProposal::default();
     draft.begin(limit);
-    drafter(world, text, &mut draft, dice);
+    drafter(models, prefix, &mut draft, random);
     let node = |node: usize| Some((node - 1, *draft.tokens().get(node - 1)?));
-    let mut target = Walk::new(world, text, &node);
-    let verdict = rule(&draft, &mut target, dice, &mut Residual::default());
-    text.extend_from_slice(&draft.tokens()[..verdict.node]);
-    emit(world, text, verdict.next);
+    let mut target = ToyTarget::new(models, prefix, &node);
+    let verdict = rule(&draft, &mut target, random, &mut Residual::default());
+    prefix.extend_from_slice(&draft.tokens()[..verdict.node]);
+    commit(models, prefix, verdict.next);
     (draft.tokens().to_vec(), verdict.node)
 }
 
-fn emit(world: &World, text: &mut Vec<Token>, next: Option<Next>) {
+fn commit(models: &ToyModels, prefix: &mut Vec<Token>, next: Option<NextToken>) {
     match next {
-        Some(next) => text.push(next.token),
-        None => assert!(world.is_over(text)),
+        Some(next) => prefix.push(next.token),
+        None => assert!(models.is_over(prefix)),
     }
 }
 
-/// The law of the next `len` tokens when one step drafts up to `limit` and the target alone goes on, and the expected
-/// number of drafted tokens accepted.
-pub(super) fn one_step(world: &World, limit: usize, how: (Drafter, Rule<'_>), alias: fn(Key) -> Key) -> (Law, f64) {
-    let outcomes = explore(alias, |dice| {
-        let mut text = Vec::new();
-        let (_, accepted) = step(world, &mut text, limit, how, dice);
-        (text, accepted)
+/// The output distribution when one step drafts up to `limit` tokens and the target alone continues, and the expected
+/// number of accepted tokens.
+pub(super) fn one_step(
+    models: &ToyModels,
+    limit: usize,
+    how: (Drafter, Rule<'_>),
+    alias: fn(Key) -> Key,
+) -> (OutputDistribution, f64) {
+    let outcomes = enumerate(alias, |random| {
+        let mut prefix = Vec::new();
+        let (_, accepted) = step(models, &mut prefix, limit, how, random);
+        (prefix, accepted)
     });
-    finish(world, outcomes, limit + 1)
+    finish(models, outcomes, limit + 1)
 }
 
-/// As [`one_step`], for trees.
-pub(super) type TreeRule<'r> = &'r dyn Fn(&Tree, &mut Walk<'_>, &mut Dice, &mut Residual) -> Verdict;
-/// How a tree is drafted.
-pub(super) type TreeDrafter = fn(&World, &[Token], &[usize], &mut Tree, &mut Dice);
+/// A rule for trees.
+pub(super) type TreeRule<'r> =
+    &'r dyn Fn(&TreeProposal, &mut ToyTarget<'_>, &mut EnumeratedRandom, &mut Residual) -> Verdict;
+/// A drafter of trees.
+pub(super) type TreeDrafter = fn(&ToyModels, &[Token], &[usize], &mut TreeProposal, &mut EnumeratedRandom);
 
 pub(super) const RECURSIVE: TreeRule<'static> =
-    &|draft, target, dice, residual| tree::verify(draft, target, dice, residual);
+    &|draft, target, random, residual| rejection::verify_tree(draft, target, random, residual);
 
-/// The text behind a node.
-pub(super) fn text_at(tree: &Tree, mut node: usize, text: &[Token]) -> Vec<Token> {
+/// The tokens from `prefix` up to a node.
+pub(super) fn tokens_at(tree: &TreeProposal, mut node: usize, prefix: &[Token]) -> Vec<Token> {
     let mut tokens = Vec::new();
     while let (Some(token), Some(parent)) = (tree.token(node), tree.parent(node)) {
         tokens.insert(0, token);
         node = parent;
     }
-    [text, &tokens].concat()
+    [prefix, &tokens].concat()
 }
 
 fn grow(
-    world: &World,
-    text: &[Token],
+    models: &ToyModels,
+    prefix: &[Token],
     widths: &[usize],
-    tree: &mut Tree,
-    mut children: impl FnMut(&mut Tree, usize, Row<'_>, usize),
+    tree: &mut TreeProposal,
+    mut children: impl FnMut(&mut TreeProposal, usize, TokenDistribution<'_>, usize),
 ) {
     let mut node = 0;
     while node <= tree.len() {
-        let here = text_at(tree, node, text);
-        let width = widths.get(here.len() - text.len()).copied().unwrap_or(0);
-        if width > 0 && !world.draft_stops(&here) {
-            children(tree, node, Row::new(&world.row(Side::Draft, &here)).unwrap(), width);
+        let here = tokens_at(tree, node, prefix);
+        let width = widths.get(here.len() - prefix.len()).copied().unwrap_or(0);
+        if width > 0 && !models.draft_stops(&here) {
+            children(tree, node, TokenDistribution::new(&models.row(Side::Draft, &here)).unwrap(), width);
         }
         node += 1;
     }
 }
 
-/// So many children of every node of a level, drawn without replacement.
-pub(super) const BRANCHES: TreeDrafter = |world, text, widths, tree, dice| {
-    grow(world, text, widths, tree, |tree, node, q, width| {
-        tree.draw(node, q, width, dice);
+/// `widths[depth]` children for every node of a level, drawn without replacement.
+pub(super) const BRANCHES: TreeDrafter = |models, prefix, widths, tree, random| {
+    grow(models, prefix, widths, tree, |tree, node, q, width| {
+        tree.draw(node, q, width, random);
     });
 };
 
-/// How many children a node gets depends on everything drawn before, also elsewhere in the tree.
-pub(super) const WILD_BRANCHES: TreeDrafter = |world, text, widths, tree, dice| {
-    grow(world, text, widths, tree, |tree, node, q, width| {
+/// The number of children of a node depends on all tokens drawn before, also elsewhere in the tree.
+pub(super) const ADAPTIVE_BRANCHES: TreeDrafter = |models, prefix, widths, tree, random| {
+    grow(models, prefix, widths, tree, |tree, node, q, width| {
         let mut wild = 0;
         while let Some(drawn) = tree.token(wild + 1) {
             wild += 1 + usize::from(drawn == 1);
         }
-        tree.draw(node, q, (width + wild) % (width + 1), dice);
+        tree.draw(node, q, (width + wild) % (width + 1), random);
     });
 };
 
-/// The most probable children, found without chance.
-pub(super) const FIXED_BRANCHES: TreeDrafter = |world, text, widths, tree, _| {
-    grow(world, text, widths, tree, |tree, node, q, width| {
+/// The most probable children, as deterministic tokens.
+pub(super) const DETERMINISTIC_BRANCHES: TreeDrafter = |models, prefix, widths, tree, _| {
+    grow(models, prefix, widths, tree, |tree, node, q, width| {
         let mut best: Vec<(Token, f64)> = q.iter().collect();
         best.sort_by(|a, b| b.1.total_cmp(&a.1));
         best.iter().take(width).for_each(|(token, _)| assert!(tree.push_deterministic(node, *token)));
     });
 };
 
-pub(super) fn tree_step(world: &World, widths: &[usize], how: (TreeDrafter, TreeRule<'_>)) -> (Law, f64) {
-    let outcomes = explore(honest, |dice| {
-        let mut draft = Tree::default();
+pub(super) fn tree_step(
+    models: &ToyModels,
+    widths: &[usize],
+    how: (TreeDrafter, TreeRule<'_>),
+) -> (OutputDistribution, f64) {
+    let outcomes = enumerate(distinct, |random| {
+        let mut draft = TreeProposal::default();
         draft.begin(usize::MAX);
-        how.0(world, &[], widths, &mut draft, dice);
+        how.0(models, &[], widths, &mut draft, random);
         let node = |node| Some((draft.parent(node)?, draft.token(node)?));
-        let mut target = Walk::new(world, &[], &node);
-        let verdict = how.1(&draft, &mut target, dice, &mut Residual::default());
-        let mut text = text_at(&draft, verdict.node, &[]);
-        let accepted = text.len();
-        emit(world, &mut text, verdict.next);
-        (text, accepted)
+        let mut target = ToyTarget::new(models, &[], &node);
+        let verdict = how.1(&draft, &mut target, random, &mut Residual::default());
+        let mut prefix = tokens_at(&draft, verdict.node, &[]);
+        let accepted = prefix.len();
+        commit(models, &mut prefix, verdict.next);
+        (prefix, accepted)
     });
-    finish(world, outcomes, widths.len() + 1)
+    finish(models, outcomes, widths.len() + 1)
 }
 
-/// Chooses the next step's limit from the last one's, its draft, and how much of that was accepted.
+/// Chooses the next step's limit from the last limit, its draft, and the number of accepted tokens.
 pub(super) type Controller = fn(usize, &[Token], usize) -> usize;
 
-/// The law of the first `len` tokens of steps one after the other, the first with a draft of up to `limit`.
+/// The distribution of the first `len` tokens of several steps, the first with a draft of up to `limit` tokens.
 pub(super) fn steps(
-    world: &World,
+    models: &ToyModels,
     len: usize,
     limit: usize,
     how: (Drafter, Rule<'_>),
     controller: Controller,
     alias: fn(Key) -> Key,
-) -> Law {
-    let law = explore(alias, |dice| {
-        let (mut text, mut limit) = (Vec::new(), limit);
-        while text.len() < len {
-            let (draft, accepted) = step(world, &mut text, limit, how, dice);
+) -> OutputDistribution {
+    let distribution = enumerate(alias, |random| {
+        let (mut prefix, mut limit) = (Vec::new(), limit);
+        while prefix.len() < len {
+            let (draft, accepted) = step(models, &mut prefix, limit, how, random);
             limit = controller(limit, &draft, accepted);
         }
-        text
+        prefix
     });
-    world.go_on(law, len)
+    models.continue_with_target(distribution, len)
 }
 
-fn finish(world: &World, outcomes: BTreeMap<(Vec<Token>, usize), f64>, len: usize) -> (Law, f64) {
-    let (mut law, mut expected) = (Law::new(), 0.0);
-    for ((text, accepted), weight) in outcomes {
+fn finish(models: &ToyModels, outcomes: BTreeMap<(Vec<Token>, usize), f64>, len: usize) -> (OutputDistribution, f64) {
+    let (mut distribution, mut expected) = (OutputDistribution::new(), 0.0);
+    for ((prefix, accepted), weight) in outcomes {
         expected += accepted as f64 * weight;
-        *law.entry(text).or_insert(0.0) += weight;
+        *distribution.entry(prefix).or_insert(0.0) += weight;
     }
-    (world.go_on(law, len), expected)
+    (models.continue_with_target(distribution, len), expected)
 }
 
-/// A token by inverting the cumulative sum of dense weights.
-pub(super) fn choose_dense(dice: &mut Dice, node: usize, weights: &[f64], total: f64) -> Option<Token> {
-    dice.choose(Draw::Next(node), weights.iter().copied(), total).map(|token| token as Token)
+/// Samples a token from dense weights.
+pub(super) fn choose_dense(random: &mut EnumeratedRandom, node: usize, weights: &[f64], total: f64) -> Option<Token> {
+    random.sample_index(RandomUse::Next(node), weights.iter().copied(), total).map(|token| token as Token)
 }

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Checks formatting, lints and the crate's documentation. A missing tool is skipped aloud; where CI runs (`CI` is set) it is a failure.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# has NAME COMMAND...: whether the tool works
+has() {
+    local name=$1
+    shift
+    if "$@" >/dev/null 2>&1; then return 0; fi
+    if [ -n "${CI:-}" ]; then
+        echo "$name is required where CI runs" >&2
+        exit 1
+    fi
+    echo "skipped: no $name"
+    return 1
+}
+
+if has rustfmt cargo fmt --version; then
+    cargo fmt --check
+fi
+if has clippy cargo clippy --version; then
+    # This includes `clippy::incompatible_msrv`: nothing newer than `rust-version` in Cargo.toml.
+    cargo clippy --release --all-targets -- -D warnings
+fi
+RUSTDOCFLAGS='-D warnings' cargo doc --release --no-deps --quiet

@@ -1,0 +1,204 @@
+//! The old JSON-RPC server's functions, and what version 0.1 added to them under names like theirs: calls on the default
+//! engine. A cargo feature, on by default.
+
+use std::ffi::{c_char, c_void};
+use std::ptr::null_mut;
+
+use super::guard::{answer, bytes, required};
+use super::types::{foredraft_log_callback, foredraft_update_callback};
+use super::{callbacks, engine, engines, requests};
+use crate::api::{Endpoint, Server};
+use crate::error::Result;
+use serde_json::Value;
+
+/// An answer of the default engine when it is loaded.
+///
+/// # Safety
+/// `request` is NULL or NUL-terminated, and readable during the call.
+unsafe fn served(request: *const c_char, call: impl FnOnce(&Server, &[u8]) -> Result<Value>) -> *const c_char {
+    // SAFETY: the caller's promise.
+    answer(|| engines::find(null_mut())?.with_server(|server| call(server, unsafe { required(request) }?)))
+}
+
+/// # Safety
+/// `command` is NULL or NUL-terminated, and readable during the call.
+unsafe fn polled(endpoint: Endpoint, command: *const c_char) -> *const c_char {
+    // SAFETY: the caller's promise.
+    answer(|| engines::find(null_mut())?.poll(endpoint, unsafe { bytes(command) }))
+}
+
+/// # Safety
+/// `command` is NULL or NUL-terminated, and readable during the call.
+unsafe fn cancelled(endpoint: Endpoint, command: *const c_char) -> *const c_char {
+    // SAFETY: the caller's promise.
+    answer(|| engines::find(null_mut())?.cancel(endpoint, unsafe { bytes(command) }))
+}
+
+/// As `foredraft_load` of the default engine.
+///
+/// Returns 0, or a `foredraft_code`.
+#[unsafe(no_mangle)]
+pub extern "C" fn init(cmd: *const c_char) -> i32 {
+    engine::foredraft_load(null_mut(), cmd)
+}
+
+/// As `foredraft_load_async` of the default engine.
+#[unsafe(no_mangle)]
+pub extern "C" fn init_async(cmd: *const c_char) {
+    engine::foredraft_load_async(null_mut(), cmd);
+}
+
+/// As `foredraft_status` of the default engine. `model`, `model_alias` and `model_draft` are strings at any time.
+#[unsafe(no_mangle)]
+pub extern "C" fn poll_system_status() -> *const c_char {
+    engine::foredraft_status(null_mut())
+}
+
+/// As `foredraft_unload` of the default engine.
+#[unsafe(no_mangle)]
+pub extern "C" fn deinit() {
+    engine::foredraft_unload(null_mut());
+}
+
+/// Releases a string that a function of this library returned; NULL is fine. `free` does, too.
+#[unsafe(no_mangle)]
+pub extern "C" fn free_string(s: *const c_char) {
+    engine::foredraft_string_free(s.cast_mut());
+}
+
+/// As `foredraft_version`.
+#[unsafe(no_mangle)]
+pub extern "C" fn version() -> *const c_char {
+    engine::foredraft_version()
+}
+
+/// As `foredraft_set_log_callback`.
+#[unsafe(no_mangle)]
+pub extern "C" fn set_log_callback(cb: foredraft_log_callback, user: *mut c_void) {
+    callbacks::set_log(cb, user);
+}
+
+/// As `foredraft_set_update_callback` of the default engine.
+#[unsafe(no_mangle)]
+pub extern "C" fn set_update_callback(cb: foredraft_update_callback, user: *mut c_void) {
+    callbacks::set_update(null_mut(), cb, user);
+}
+
+/// As `foredraft_tokenize` of the default engine.
+#[unsafe(no_mangle)]
+pub extern "C" fn tokenize(req: *const c_char) -> *const c_char {
+    requests::foredraft_tokenize(null_mut(), req)
+}
+
+/// As `foredraft_detokenize` of the default engine.
+#[unsafe(no_mangle)]
+pub extern "C" fn detokenize(req: *const c_char) -> *const c_char {
+    requests::foredraft_detokenize(null_mut(), req)
+}
+
+/// As `foredraft_apply_template` of the default engine.
+#[unsafe(no_mangle)]
+pub extern "C" fn apply_template(req: *const c_char) -> *const c_char {
+    requests::foredraft_apply_template(null_mut(), req)
+}
+
+/// As `foredraft_embed` of the default engine.
+#[unsafe(no_mangle)]
+pub extern "C" fn get_embedding(req: *const c_char) -> *const c_char {
+    requests::foredraft_embed(null_mut(), req)
+}
+
+/// Generates, and returns the final response. No speculation unless the request asks for it.
+#[unsafe(no_mangle)]
+pub extern "C" fn get_completion(req: *const c_char) -> *const c_char {
+    // SAFETY: see the module's promise.
+    unsafe { served(req, |server, bytes| server.complete(Endpoint::Completion, bytes)) }
+}
+
+/// Queues a request and returns its `id` and `prompt_stats`. No speculation unless the request asks for it.
+#[unsafe(no_mangle)]
+pub extern "C" fn async_completion_init(req: *const c_char) -> *const c_char {
+    // SAFETY: see the module's promise.
+    unsafe { served(req, |server, bytes| server.submit(Endpoint::Completion, bytes)) }
+}
+
+/// Takes the updates of a request since the last poll, as `foredraft_poll`. NULL, `""`, `{}` and what is no JSON object mean the
+/// newest request of `async_completion_init`; when there is none, `completion_updates` is empty and `state` says what the
+/// library is doing.
+#[unsafe(no_mangle)]
+pub extern "C" fn async_completion_poll(cmd: *const c_char) -> *const c_char {
+    // SAFETY: see the module's promise.
+    unsafe { polled(Endpoint::Completion, cmd) }
+}
+
+/// Ends a request, as `foredraft_cancel`. Without a number it is the newest one of `async_completion_init`; `cancelled` is false
+/// when there is none or it has ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn async_completion_cancel(cmd: *const c_char) -> *const c_char {
+    // SAFETY: see the module's promise.
+    unsafe { cancelled(Endpoint::Completion, cmd) }
+}
+
+/// As `get_completion`, with speculation unless the request turns it off.
+#[unsafe(no_mangle)]
+pub extern "C" fn speculative_completion(req: *const c_char) -> *const c_char {
+    // SAFETY: see the module's promise.
+    unsafe { served(req, |server, bytes| server.complete(Endpoint::Speculative, bytes)) }
+}
+
+/// As `async_completion_init`, with speculation unless the request turns it off.
+#[unsafe(no_mangle)]
+pub extern "C" fn speculative_completion_init(req: *const c_char) -> *const c_char {
+    // SAFETY: see the module's promise.
+    unsafe { served(req, |server, bytes| server.submit(Endpoint::Speculative, bytes)) }
+}
+
+/// As `async_completion_poll`; without a number it is the newest request of `speculative_completion_init`.
+#[unsafe(no_mangle)]
+pub extern "C" fn speculative_completion_poll(cmd: *const c_char) -> *const c_char {
+    // SAFETY: see the module's promise.
+    unsafe { polled(Endpoint::Speculative, cmd) }
+}
+
+/// As `async_completion_cancel`; without a number it is the newest request of `speculative_completion_init`.
+#[unsafe(no_mangle)]
+pub extern "C" fn speculative_completion_cancel(cmd: *const c_char) -> *const c_char {
+    // SAFETY: see the module's promise.
+    unsafe { cancelled(Endpoint::Speculative, cmd) }
+}
+
+/// As `foredraft_lookup_create` of the default engine.
+#[unsafe(no_mangle)]
+pub extern "C" fn lookup_create(req: *const c_char) -> *const c_char {
+    requests::foredraft_lookup_create(null_mut(), req)
+}
+
+/// As `foredraft_lookup_merge` of the default engine.
+#[unsafe(no_mangle)]
+pub extern "C" fn lookup_merge(req: *const c_char) -> *const c_char {
+    requests::foredraft_lookup_merge(null_mut(), req)
+}
+
+/// As `foredraft_lookup_stats` of the default engine.
+#[unsafe(no_mangle)]
+pub extern "C" fn lookup_stats(req: *const c_char) -> *const c_char {
+    requests::foredraft_lookup_stats(null_mut(), req)
+}
+
+/// As `foredraft_lookup_cache` of the default engine.
+#[unsafe(no_mangle)]
+pub extern "C" fn lookup_cache(req: *const c_char) -> *const c_char {
+    requests::foredraft_lookup_cache(null_mut(), req)
+}
+
+/// As `foredraft_session_save` of the default engine.
+#[unsafe(no_mangle)]
+pub extern "C" fn session_save(req: *const c_char) -> *const c_char {
+    requests::foredraft_session_save(null_mut(), req)
+}
+
+/// As `foredraft_session_load` of the default engine.
+#[unsafe(no_mangle)]
+pub extern "C" fn session_load(req: *const c_char) -> *const c_char {
+    requests::foredraft_session_load(null_mut(), req)
+}

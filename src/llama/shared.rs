@@ -1,0 +1,114 @@
+//! Models that are in memory once, however many engines of the process load them: those of the same file, not changed
+//! since, with the same settings.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+
+use super::{Model, ModelParams, shards};
+use crate::error::{Code, Error, Result};
+
+static LOADED: Mutex<Vec<Arc<Entry>>> = Mutex::new(Vec::new());
+
+/// How often a load that waits for another one of the same model asks whether it is still wanted.
+const GLANCE: Duration = Duration::from_millis(20);
+
+struct Entry {
+    key: Key,
+    /// Locked while the model is being loaded.
+    model: Mutex<Weak<Model>>,
+}
+
+#[derive(PartialEq)]
+struct Key {
+    /// With resolved paths.
+    params: ModelParams,
+    /// The model's files, then its adapters'.
+    files: Vec<Version>,
+}
+
+/// What shows that a file is another one or was changed.
+#[derive(PartialEq)]
+struct Version {
+    path: PathBuf,
+    len: u64,
+    modified: Option<SystemTime>,
+    /// Device and number; 0 where there is no such thing.
+    inode: (u64, u64),
+}
+
+impl Version {
+    fn of(path: &Path) -> Option<Version> {
+        let path = fs::canonicalize(path).ok()?;
+        let metadata = fs::metadata(&path).ok()?;
+        #[cfg(unix)]
+        let inode = {
+            use std::os::unix::fs::MetadataExt;
+            (metadata.dev(), metadata.ino())
+        };
+        #[cfg(not(unix))]
+        let inode = (0, 0);
+        Some(Version { path, len: metadata.len(), modified: metadata.modified().ok(), inode })
+    }
+}
+
+impl Key {
+    /// `None` where a file cannot be looked at, which the load will report.
+    fn of(params: &ModelParams) -> Option<Key> {
+        let mut params = params.clone();
+        params.path = fs::canonicalize(&params.path).ok()?;
+        for lora in &mut params.lora {
+            lora.path = fs::canonicalize(&lora.path).ok()?;
+        }
+        let models = shards::of(&params.path);
+        let files = models.iter().chain(params.lora.iter().map(|lora| &lora.path));
+        let files = files.map(|path| Version::of(path)).collect::<Option<_>>()?;
+        Some(Key { params, files })
+    }
+}
+
+/// The entry of that key, made if there is none; those of models that are gone are dropped.
+fn entry(key: Key) -> Arc<Entry> {
+    let mut loaded = LOADED.lock();
+    // One that others hold is being loaded.
+    loaded.retain(|entry| Arc::strong_count(entry) > 1 || entry.model.lock().strong_count() > 0);
+    if let Some(entry) = loaded.iter().find(|entry| entry.key == key) {
+        return Arc::clone(entry);
+    }
+    let entry = Arc::new(Entry { key, model: Mutex::default() });
+    loaded.push(Arc::clone(&entry));
+    entry
+}
+
+impl Model {
+    /// The model that `load` would load, from memory when it is there. `load` is [`Model::load`] or [`Model::load_draft`];
+    /// `progress` is called now and then and aborts by returning false. Waits while another engine loads the same model.
+    ///
+    /// # Errors
+    /// Those of `load`; the load was aborted ([`Code::Cancelled`]).
+    pub fn shared<P: FnMut(f32) -> bool>(
+        params: &ModelParams,
+        mut progress: P,
+        load: impl FnOnce(&ModelParams, P) -> Result<Model>,
+    ) -> Result<Arc<Model>> {
+        let Some(key) = Key::of(params) else { return Ok(Arc::new(load(params, progress)?)) };
+        let entry = entry(key);
+        let mut place = loop {
+            if let Some(place) = entry.model.try_lock_for(GLANCE) {
+                break place;
+            }
+            if !progress(0.0) {
+                return Err(Error::new(Code::Cancelled, "the load was aborted"));
+            }
+        };
+        if let Some(model) = place.upgrade() {
+            return Ok(model);
+        }
+        let model = Arc::new(load(params, progress)?);
+        *place = Arc::downgrade(&model);
+        Ok(model)
+    }
+}

@@ -1,0 +1,6 @@
+//! What must not allocate once it is warm.
+
+#[path = "../counting/mod.rs"]
+mod counting;
+mod ngram;
+mod sampling;

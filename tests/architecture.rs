@@ -1,0 +1,264 @@
+//! The structure of the source: which layer may import which, no two files that import each other, one meaning for a type name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use regex::Regex;
+
+/// The layers from the top. A layer may import those that stand in later rows, and itself.
+const LAYERS: [&[&str]; 7] =
+    [&["ffi"], &["api"], &["engine"], &["speculative"], &["sampling", "session", "ngram"], &["grammar"], &["llama"]];
+/// Modules that every layer may import, and that import none of the layers.
+const LEAVES: [&str; 5] = ["error", "host", "checksum", "stack", "atomic_write"];
+
+/// A module path, such as `["engine", "slots"]`.
+type ModulePath = Vec<String>;
+
+struct SourceFile {
+    path: PathBuf,
+    module: ModulePath,
+    /// Without comments and without unit tests.
+    code: String,
+}
+
+struct Import {
+    target: ModulePath,
+    /// The name under which a `pub use` offers it.
+    offered_as: Option<String>,
+}
+
+fn source_files() -> Vec<SourceFile> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let (mut folders, mut files) = (vec![root.clone()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("src is readable") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") && !is_test(&path) {
+                let inner = path.strip_prefix(&root).expect("it is below src").with_extension("");
+                let mut module: ModulePath = inner.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+                if module.last().is_some_and(|last| last == "mod" || last == "lib") {
+                    module.pop();
+                }
+                let code = product_code(&std::fs::read_to_string(&path).expect("UTF-8"));
+                files.push(SourceFile { path: inner, module, code });
+            }
+        }
+    }
+    files.sort_by(|one, other| one.path.cmp(&other.path));
+    assert!(files.len() > 50, "the source was found");
+    files
+}
+
+fn is_test(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    let test_support = ["/tests/", "fake_backend_tests", "/llama/fake", "/sampling/oracle"];
+    text.ends_with("_tests.rs") || text.ends_with("/tests.rs") || test_support.iter().any(|part| text.contains(part))
+}
+
+/// A pattern whose `\w`, `\s` and `\b` mean ASCII: the tables for Unicode are not compiled in.
+fn pattern(pattern: &str) -> Regex {
+    let pattern = pattern.replace(r"\w", "[A-Za-z0-9_]").replace(r"\s", r"[ \t\n]").replace(r"\b", r"(?-u:\b)");
+    Regex::new(&pattern).expect("a valid pattern")
+}
+
+fn product_code(source: &str) -> String {
+    let comments = pattern("(?m)//.*$");
+    let test_items = pattern(r"#\[cfg\(test\)\]\s*(pub\(crate\) |pub )?(use|mod) [^;{]*;");
+    let code = comments.replace_all(source, "");
+    let code = code.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    test_items.replace_all(code, "").into_owned()
+}
+
+/// The paths of a `use` tree such as `a::{b, c::d as e}`, each with the name that it binds.
+fn expand(tree: &str, prefix: &[String], paths: &mut Vec<(ModulePath, String)>) {
+    let tree = tree.trim();
+    if let Some(inner) = tree.strip_prefix('{') {
+        let (mut depth, mut start) = (0, 0);
+        for (at, character) in inner.char_indices() {
+            match character {
+                '{' => depth += 1,
+                '}' if depth > 0 => depth -= 1,
+                ',' | '}' if depth == 0 => {
+                    expand(&inner[start..at], prefix, paths);
+                    start = at + 1;
+                }
+                _ => {}
+            }
+        }
+        return;
+    }
+    let (head, rest) = tree.split_once("::").map_or((tree, None), |(head, rest)| (head, Some(rest)));
+    let (head, alias) = head.split_once(" as ").map_or((head, head), |(head, alias)| (head.trim(), alias.trim()));
+    if head.is_empty() {
+        return;
+    }
+    let path: ModulePath = prefix.iter().cloned().chain([head.to_owned()]).collect();
+    match rest {
+        Some(rest) => expand(rest, &path, paths),
+        None if head == "self" => paths.push((prefix.to_vec(), prefix.last().cloned().unwrap_or_default())),
+        None => paths.push((path, alias.to_owned())),
+    }
+}
+
+/// The path from the crate's root; `None`: it leads to another crate.
+fn absolute(module: &[String], path: &[String]) -> Option<ModulePath> {
+    let up = path.iter().take_while(|segment| *segment == "super").count();
+    let base = match path.first().map(String::as_str) {
+        Some("crate") => Vec::new(),
+        Some("self") => module.to_vec(),
+        Some("super") => module.get(..module.len().checked_sub(up)?)?.to_vec(),
+        _ => return None,
+    };
+    Some(base.into_iter().chain(path.iter().skip(up.max(1)).cloned()).collect())
+}
+
+fn imports(file: &SourceFile) -> Vec<Import> {
+    let statement = pattern(r"(pub(?:\([^)]*\))?\s+)?\buse\s+([^;]+);");
+    let inline = pattern(r"\b(?:crate|super|self)(?:::\w+)+");
+    let mut imports = Vec::new();
+    for found in statement.captures_iter(&file.code) {
+        let mut paths = Vec::new();
+        expand(&found[2], &[], &mut paths);
+        for (path, name) in paths {
+            let offered_as = found.get(1).map(|_| name);
+            imports.extend(absolute(&file.module, &path).map(|target| Import { target, offered_as }));
+        }
+    }
+    for found in inline.find_iter(&statement.replace_all(&file.code, "")) {
+        let path: ModulePath = found.as_str().split("::").map(str::to_owned).collect();
+        imports.extend(absolute(&file.module, &path).map(|target| Import { target, offered_as: None }));
+    }
+    imports
+}
+
+/// For each file the files whose items it uses. A name that a module re-exports leads to the file that defines it.
+fn dependencies(files: &[SourceFile]) -> BTreeMap<&Path, BTreeSet<&Path>> {
+    let by_module: BTreeMap<&[String], &SourceFile> = files.iter().map(|file| (file.module.as_slice(), file)).collect();
+    let all: Vec<Vec<Import>> = files.iter().map(imports).collect();
+    let mut offers: BTreeMap<(&[String], &str), &ModulePath> = BTreeMap::new();
+    for (file, imports) in files.iter().zip(&all) {
+        for import in imports {
+            if let Some(name) = &import.offered_as {
+                offers.insert((&file.module, name), &import.target);
+            }
+        }
+    }
+    let resolve = |target: &ModulePath| {
+        let mut target = target.clone();
+        for _ in 0..8 {
+            let depth = (0..=target.len()).rev().find(|depth| by_module.contains_key(&target[..*depth]))?;
+            let offered = target.get(depth).and_then(|name| offers.get(&(&target[..depth], name.as_str())));
+            match offered.filter(|offered| ***offered != target) {
+                Some(offered) => target = offered.iter().chain(&target[depth + 1..]).cloned().collect(),
+                None => return by_module.get(&target[..depth]).map(|file| file.path.as_path()),
+            }
+        }
+        None
+    };
+    let used = |file: &SourceFile, imports: &Vec<Import>| {
+        let own = imports.iter().filter(|import| import.offered_as.is_none());
+        let found: BTreeSet<&Path> = own.filter_map(|import| resolve(&import.target)).collect();
+        found.into_iter().filter(|path| *path != file.path).collect()
+    };
+    files.iter().zip(&all).map(|(file, imports)| (file.path.as_path(), used(file, imports))).collect()
+}
+
+fn rank(layer: &str) -> Option<usize> {
+    LAYERS.iter().position(|row| row.contains(&layer))
+}
+
+#[test]
+fn no_layer_imports_an_upper_one() {
+    let files = source_files();
+    let mut upward = Vec::new();
+    for (file, used) in dependencies(&files) {
+        let layer = file.iter().next().expect("a path").to_string_lossy();
+        for other in used {
+            let below = other.iter().next().expect("a path").to_string_lossy();
+            let allowed = match (rank(&layer), rank(&below)) {
+                _ if layer == "lib" || layer == below || LEAVES.contains(&&*below) => true,
+                (Some(from), Some(to)) => from < to,
+                _ => false,
+            };
+            if !allowed {
+                upward.push(format!("{} imports {}", file.display(), other.display()));
+            }
+        }
+    }
+    assert!(upward.is_empty(), "{}", upward.join("\n"));
+}
+
+/// Groups of files that reach each other through imports.
+fn cycles<'a>(uses: &BTreeMap<&'a Path, BTreeSet<&'a Path>>) -> BTreeSet<BTreeSet<&'a Path>> {
+    let reached = |from: &'a Path| {
+        let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
+        while let Some(file) = open.pop() {
+            for next in uses.get(file).into_iter().flatten() {
+                if reached.insert(*next) {
+                    open.push(next);
+                }
+            }
+        }
+        reached
+    };
+    let reach: BTreeMap<&Path, BTreeSet<&Path>> = uses.keys().map(|file| (*file, reached(file))).collect();
+    let in_cycle = reach.iter().filter(|(file, reached)| reached.contains(*file));
+    in_cycle
+        .map(|(file, reached)| reached.iter().filter(|other| reach[*other].contains(file)).copied().collect())
+        .collect()
+}
+
+#[test]
+fn no_files_import_each_other() {
+    let files = source_files();
+    let cycles = cycles(&dependencies(&files));
+    let lines =
+        cycles.iter().map(|cycle| cycle.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" "));
+    let lines: Vec<String> = lines.collect();
+    assert!(lines.is_empty(), "{} import cycles:\n{}", lines.len(), lines.join("\n"));
+}
+
+#[test]
+fn a_type_name_means_one_thing() {
+    let definition = pattern(
+        r"(?m)\b(?:struct|enum|trait|union)\s+(\w+)|^\s*(?:pub(?:\([^)]*\))?\s+)?type\s+(\w+)\s*(?:<[^>]*>)?\s*=",
+    );
+    let mut defined: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();
+    for file in source_files() {
+        for found in definition.captures_iter(&file.code) {
+            let name = found.get(1).or(found.get(2)).expect("one of both").as_str();
+            defined.entry(name.to_owned()).or_default().insert(file.path.clone());
+        }
+    }
+    let twice: Vec<String> = defined
+        .into_iter()
+        .filter(|(_, files)| files.len() > 1)
+        .map(|(name, files)| format!("{name}: {files:?}"))
+        .collect();
+    assert!(twice.is_empty(), "{} names:\n{}", twice.len(), twice.join("\n"));
+}
+
+#[test]
+fn these_checks_find_what_they_look_for() {
+    let paths = |tree: &str| {
+        let mut paths = Vec::new();
+        expand(tree, &[], &mut paths);
+        paths.into_iter().map(|(path, name)| format!("{} as {name}", path.join("::"))).collect::<Vec<_>>()
+    };
+    assert_eq!(paths("a::{b, c::{self, d as e}}"), ["a::b as b", "a::c as c", "a::c::d as e"]);
+    let module = |text: &str| text.split("::").map(str::to_owned).collect::<ModulePath>();
+    assert_eq!(absolute(&module("api::init"), &module("super::super::llama::Model")), Some(module("llama::Model")));
+    assert_eq!(absolute(&module("api"), &module("std::fs")), None);
+    let file = |name: &str, code: &str| SourceFile { path: name.into(), module: module(name), code: code.to_owned() };
+    let files = [
+        file("one", "use crate::two::B; struct A;"),
+        file("two", "use super::three::C;"),
+        file("three", "fn f() { crate::one::A }"),
+        file("four", "use crate::one::A;"),
+    ];
+    let found = cycles(&dependencies(&files));
+    let expected: BTreeSet<&Path> = ["one", "two", "three"].map(Path::new).into();
+    assert_eq!(found, [expected].into());
+}

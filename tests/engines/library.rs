@@ -1,0 +1,199 @@
+//! The shared library as a host of the new functions loads it.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::path::Path;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use libloading::Library as File;
+use serde_json::{Value, json};
+
+use crate::contract::ENGINE_FUNCTIONS;
+use crate::host;
+
+/// A handle, as the host sees it.
+pub type Handle = *mut c_void;
+pub type UpdateCallback = unsafe extern "C" fn(u64, *mut c_void);
+pub type LogCallback = unsafe extern "C" fn(i32, *const c_char, *mut c_void);
+
+/// What `foredraft_load` returns for a bad handle.
+pub const INVALID_ENGINE: i32 = 12;
+
+/// A loaded copy of the library.
+pub struct Library(File);
+
+/// The library that cargo built, loaded once.
+pub static LIBRARY: LazyLock<Library> = LazyLock::new(|| Library::open(&host::library_path().expect("the library")));
+
+/// Tests that decode take turns: engines that run at once on few cores wait for each other's threads.
+pub fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+unsafe extern "C" fn drop_line(_level: i32, _text: *const c_char, _user: *mut c_void) {}
+
+impl Library {
+    pub fn open(path: &Path) -> Library {
+        // SAFETY: loading it runs no code of its own.
+        let library = Library(unsafe { File::new(path) }.unwrap_or_else(|error| panic!("{}: {error}", path.display())));
+        // Errors that tests provoke are of no use in their output.
+        library.set_log_callback(Some(drop_line), 0);
+        library
+    }
+
+    /// A function under its C type.
+    pub fn function<T: Copy>(&self, name: &str) -> T {
+        // SAFETY: all callers name the type that the header declares.
+        unsafe { *self.0.get::<T>(name.as_bytes()).unwrap_or_else(|error| panic!("{name}: {error}")) }
+    }
+
+    pub fn new_handle(&self) -> Handle {
+        self.function::<extern "C" fn() -> Handle>("foredraft_engine_new")()
+    }
+
+    pub fn free_handle(&self, handle: Handle) {
+        self.function::<extern "C" fn(Handle)>("foredraft_engine_free")(handle);
+    }
+
+    pub fn load(&self, handle: Handle, config: &Value) -> i32 {
+        let config = CString::new(config.to_string()).expect("no NUL");
+        self.function::<extern "C" fn(Handle, *const c_char) -> i32>("foredraft_load")(handle, config.as_ptr())
+    }
+
+    /// The text is gone when this returns, as the contract allows.
+    pub fn load_async(&self, handle: Handle, config: &Value) {
+        let config = CString::new(config.to_string()).expect("no NUL");
+        self.function::<extern "C" fn(Handle, *const c_char)>("foredraft_load_async")(handle, config.as_ptr());
+    }
+
+    pub fn unload(&self, handle: Handle) {
+        self.function::<extern "C" fn(Handle)>("foredraft_unload")(handle);
+    }
+
+    pub fn status(&self, handle: Handle) -> Value {
+        self.taken(self.function::<extern "C" fn(Handle) -> *mut c_char>("foredraft_status")(handle))
+    }
+
+    pub fn set_log_callback(&self, callback: Option<LogCallback>, user: usize) {
+        self.function::<extern "C" fn(Option<LogCallback>, *mut c_void)>("foredraft_set_log_callback")(
+            callback,
+            user as *mut c_void,
+        );
+    }
+
+    pub fn set_update_callback(&self, handle: Handle, callback: Option<UpdateCallback>, user: usize) {
+        self.function::<extern "C" fn(Handle, Option<UpdateCallback>, *mut c_void)>("foredraft_set_update_callback")(
+            handle,
+            callback,
+            user as *mut c_void,
+        );
+    }
+
+    /// Calls one of [`ENGINE_FUNCTIONS`], without its prefix, with a document, or NULL.
+    pub fn call_text(&self, handle: Handle, name: &str, document: Option<&str>) -> Value {
+        let name = format!("foredraft_{name}");
+        assert!(ENGINE_FUNCTIONS.contains(&name.as_str()), "{name}");
+        let document = document.map(|document| CString::new(document).expect("no NUL"));
+        let document = document.as_ref().map_or(std::ptr::null(), |document| document.as_ptr());
+        self.taken(self.function::<extern "C" fn(Handle, *const c_char) -> *mut c_char>(&name)(handle, document))
+    }
+
+    pub fn call(&self, handle: Handle, name: &str, request: &Value) -> Value {
+        self.call_text(handle, name, Some(&request.to_string()))
+    }
+
+    fn taken(&self, answer: *mut c_char) -> Value {
+        assert!(!answer.is_null());
+        // SAFETY: the library returned it: NUL-terminated, ours until it is released.
+        let value = serde_json::from_slice(unsafe { CStr::from_ptr(answer) }.to_bytes()).expect("JSON");
+        self.function::<extern "C" fn(*mut c_char)>("foredraft_string_free")(answer);
+        value
+    }
+}
+
+/// An engine of [`LIBRARY`], or another copy; freed when dropped.
+pub struct Engine<'a> {
+    pub library: &'a Library,
+    pub handle: Handle,
+}
+
+// SAFETY: a handle is a number that every thread may use.
+unsafe impl Send for Engine<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Engine<'_> {}
+
+impl<'a> Engine<'a> {
+    pub fn of(library: &'a Library) -> Engine<'a> {
+        let handle = library.new_handle();
+        assert!(!handle.is_null());
+        Engine { library, handle }
+    }
+
+    pub fn new() -> Engine<'static> {
+        Engine::of(&LIBRARY)
+    }
+
+    /// An engine with a shipped model, `target` or `draft`, and more keys.
+    pub fn loaded(model: &str, more: Value) -> Engine<'static> {
+        let engine = Engine::new();
+        engine.load(model, more);
+        engine
+    }
+
+    pub fn load(&self, model: &str, more: Value) {
+        let config = config(model, more);
+        assert_eq!(self.library.load(self.handle, &config), 0, "{config}: {}", self.status());
+    }
+
+    pub fn status(&self) -> Value {
+        self.library.status(self.handle)
+    }
+
+    pub fn call(&self, name: &str, request: &Value) -> Value {
+        self.library.call(self.handle, name, request)
+    }
+
+    pub fn submit(&self, request: &Value) -> u64 {
+        let answer = self.call("submit", request);
+        answer["id"].as_u64().unwrap_or_else(|| panic!("{request}: {answer}"))
+    }
+
+    /// The text of a request, polled to its end, and its last update.
+    pub fn drain(&self, id: u64) -> (String, Value) {
+        let (mut text, mut last) = (String::new(), Value::Null);
+        loop {
+            let answer = self.call("poll", &json!({"id": id, "timeout_ms": 60_000}));
+            for update in answer["completion_updates"].as_array().unwrap_or_else(|| panic!("{answer}")) {
+                text += update["content"].as_str().expect("content");
+                last = update.clone();
+            }
+            if answer["finished"] == true {
+                return (text, last);
+            }
+        }
+    }
+}
+
+impl Drop for Engine<'_> {
+    fn drop(&mut self) {
+        self.library.free_handle(self.handle);
+    }
+}
+
+/// A configuration with a shipped model: one thread, because it is too small for more.
+pub fn config(model: &str, more: Value) -> Value {
+    let path = host::root().join(format!("models/stories-{model}.gguf"));
+    let mut config = json!({"model": path, "n_threads": 1, "n_ctx": 512, "log_level": "error"});
+    config.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    config
+}
+
+/// The shipped draft model as a key.
+pub fn with_draft() -> Value {
+    json!({"model_draft": host::root().join("models/stories-draft.gguf")})
+}
+
+/// A request that goes on until it is stopped.
+pub fn endless() -> Value {
+    json!({"prompt": "Once upon a time", "n_predict": -1, "ignore_eos": true})
+}

@@ -1,0 +1,103 @@
+//! Polls and cancels by number, and of several requests at once.
+
+use serde_json::{Value, json};
+
+use crate::library::{Engine, LIBRARY, endless, turn};
+
+#[test]
+fn a_poll_and_a_cancel_need_a_number() {
+    let _turn = turn();
+    let engine = Engine::new();
+    let check = |engine: &Engine| {
+        for name in ["poll", "cancel"] {
+            for document in [Some("{}"), Some(r#"{"id": null}"#), Some(r#"{"timeout_ms": 5}"#)] {
+                let answer = LIBRARY.call_text(engine.handle, name, document);
+                assert_eq!(answer["code"], "invalid_request", "{name} {document:?}: {answer}");
+                assert!(answer["error"].as_str().is_some_and(|error| error.starts_with("id: is missing")), "{answer}");
+            }
+            for document in [None, Some(""), Some("[]"), Some("7"), Some("no JSON")] {
+                let answer = LIBRARY.call_text(engine.handle, name, document);
+                assert_eq!(answer["code"], "invalid_json", "{name} {document:?}: {answer}");
+            }
+            for wrong in
+                [json!({"id": 1, "ids": [1]}), json!({"ids": 1}), json!({"ids": ["1"]}), json!({"ids": vec![1; 5000]})]
+            {
+                assert_eq!(engine.call(name, &wrong)["code"], "invalid_request", "{name}");
+            }
+            let unknown = engine.call(name, &json!({"id": 999_999_999}));
+            assert_eq!((&unknown["code"], &unknown["status"]), (&json!("not_found"), &json!(404)), "{name}");
+        }
+    };
+    check(&engine);
+    engine.load("draft", json!({}));
+    let id = engine.submit(&json!({"prompt": "Tom", "n_predict": 1}));
+    // There is a newest request, and still it is not meant without its number.
+    check(&engine);
+    engine.drain(id);
+    check(&engine);
+}
+
+#[test]
+fn several_requests_are_polled_and_cancelled_at_once() {
+    let _turn = turn();
+    let engine = Engine::loaded("draft", json!({"n_parallel": 2, "n_ctx": 1024}));
+    let request =
+        |n: usize| json!({"prompt": "Once upon a time", "n_predict": n, "temperature": 0, "ignore_eos": true});
+    let expected = |n: usize| engine.call("complete", &request(n))["content"].clone();
+    let lengths = [5, 20, 9];
+    let texts = lengths.map(expected);
+    let ids = lengths.map(|n| engine.submit(&request(n)));
+    let mut written = ids.map(|_| String::new());
+    let mut finished = [false; 3];
+    while finished.contains(&false) {
+        let answer = engine.call("poll", &json!({"ids": ids, "timeout_ms": 60_000}));
+        assert_eq!(answer["success"], true, "{answer}");
+        let results = answer["results"].as_array().expect("results");
+        assert_eq!(results.len(), 3);
+        let updates = results.iter().map(|result| result["completion_updates"].as_array().expect("updates").len());
+        assert!(updates.sum::<usize>() > 0, "it waits for an update: {answer}");
+        for (index, result) in results.iter().enumerate() {
+            assert_eq!((&result["id"], &result["success"]), (&json!(ids[index]), &json!(true)), "{answer}");
+            let updates = result["completion_updates"].as_array().expect("updates");
+            written[index].extend(updates.iter().map(|update| update["content"].as_str().expect("content")));
+            finished[index] |= result["finished"] == true;
+        }
+    }
+    assert_eq!(written.map(Value::from), texts);
+    // With all of them finished it does not wait.
+    let answer = engine.call("poll", &json!({"ids": ids, "timeout_ms": 86_400_000}));
+    assert!(answer["results"].as_array().expect("results").iter().all(|result| result["finished"] == true), "{answer}");
+
+    let running = [engine.submit(&endless()), engine.submit(&endless())];
+    let answer = engine.call("cancel", &json!({"ids": [running[0], 999_999_999, running[1], ids[0]]}));
+    let seen: Vec<_> = answer["results"]
+        .as_array()
+        .expect("results")
+        .iter()
+        .map(|result| (&result["cancelled"], &result["code"]))
+        .collect();
+    let (yes, no, none, missing) = (json!(true), json!(false), Value::Null, json!("not_found"));
+    assert_eq!(seen, [(&yes, &none), (&none, &missing), (&yes, &none), (&no, &none)], "{answer}");
+    for id in running {
+        assert_eq!(engine.drain(id).1["stop_type"], "cancelled");
+    }
+    // One that is not there is told of at once, whatever the others do.
+    let id = engine.submit(&endless());
+    let answer = engine.call("poll", &json!({"ids": [id, 999_999_999], "timeout_ms": 86_400_000}));
+    assert_eq!(answer["results"][1]["code"], "not_found", "{answer}");
+    assert_eq!(engine.call("poll", &json!({"ids": []}))["results"], json!([]));
+    engine.call("cancel", &json!({"id": id}));
+}
+
+/// No engine needs to be loaded to be asked.
+#[test]
+fn polls_without_a_model() {
+    let engine = Engine::new();
+    let answer = engine.call("poll", &json!({"ids": [1, 2], "timeout_ms": 60_000}));
+    let codes: Vec<&Value> =
+        answer["results"].as_array().expect("results").iter().map(|result| &result["code"]).collect();
+    assert_eq!(codes, ["not_found", "not_found"], "{answer}");
+    assert_eq!(LIBRARY.load(engine.handle, &json!({"model": "/nowhere.gguf"})), 1);
+    assert_eq!(engine.status()["state"], "failed");
+    assert_eq!(engine.call("cancel", &json!({"id": 5}))["code"], "not_found");
+}

@@ -1,0 +1,91 @@
+//! Engines that load the same file with the same settings share it in memory.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use foredraft::api::System;
+use foredraft::llama::Model;
+use serde_json::{Value, json};
+
+use crate::library::{config, turn, with_draft};
+
+fn system(config: &Value) -> System {
+    let system = System::new();
+    system.init(config.to_string().as_bytes()).unwrap_or_else(|error| panic!("{config}: {error}"));
+    system
+}
+
+fn models(system: &System) -> (Arc<Model>, Option<Arc<Model>>) {
+    let models = system.with_server(|server| Ok(server.models().clone())).expect("loaded");
+    (models.target, models.draft)
+}
+
+#[test]
+fn the_same_file_with_the_same_settings_is_loaded_once() {
+    let _turn = turn();
+    let both = config("target", with_draft());
+    let (one, other) = (system(&both), system(&both));
+    let ((target, draft), (same_target, same_draft)) = (models(&one), models(&other));
+    assert!(Arc::ptr_eq(&target, &same_target));
+    let draft = draft.expect("a draft");
+    assert!(Arc::ptr_eq(&draft, &same_draft.expect("a draft")));
+    // The draft of one is another's target; settings of the context do not matter.
+    let small = system(&config("draft", json!({"n_ctx": 64, "n_parallel": 2})));
+    assert!(Arc::ptr_eq(&models(&small).0, &draft));
+    // By another name of the file.
+    let link = Path::new(env!("CARGO_TARGET_TMPDIR")).join("linked.gguf");
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(crate::host::root().join("models/stories-draft.gguf"), &link).expect("a link");
+    assert!(Arc::ptr_eq(&models(&system(&config("draft", json!({"model": link})))).0, &draft));
+    // Settings of the model do.
+    for more in [json!({"use_mmap": false}), json!({"override_kv": ["general.name=str:other"]})] {
+        let changed = system(&config("draft", more.clone()));
+        assert!(!Arc::ptr_eq(&models(&changed).0, &draft), "{more}");
+    }
+    // The last engine frees it.
+    let weak = Arc::downgrade(&target);
+    drop((target, same_target));
+    drop(one);
+    assert!(weak.strong_count() > 0, "the other one has it");
+    other.deinit();
+    assert_eq!(weak.strong_count(), 0);
+}
+
+#[test]
+fn a_changed_file_is_another_model() {
+    let _turn = turn();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("changing.gguf");
+    let copy = |name: &str| {
+        let beside = path.with_extension("tmp");
+        std::fs::copy(crate::host::root().join(format!("models/stories-{name}.gguf")), &beside).expect("a copy");
+        std::fs::rename(&beside, &path).expect("it is replaced whole");
+    };
+    copy("draft");
+    let before = system(&config("draft", json!({"model": path})));
+    copy("target");
+    let after = system(&config("draft", json!({"model": path})));
+    assert_ne!(models(&before).0.n_params(), models(&after).0.n_params());
+}
+
+/// Loads of one model at the same time wait for one of them, and a deinit ends the waiting of one that waits.
+#[test]
+fn loads_of_one_model_at_once() {
+    let _turn = turn();
+    let config = config("target", json!({"warmup": false}));
+    let systems: Vec<System> = std::thread::scope(|scope| {
+        let loading: Vec<_> = (0..6).map(|_| scope.spawn(|| system(&config))).collect();
+        loading.into_iter().map(|thread| thread.join().expect("loaded")).collect()
+    });
+    let first = models(&systems[0]).0;
+    assert!(systems.iter().all(|system| Arc::ptr_eq(&models(system).0, &first)));
+    drop(systems);
+    assert_eq!(Arc::strong_count(&first), 1);
+    for _ in 0..5 {
+        let systems: Vec<System> = (0..4).map(|_| System::new()).collect();
+        for system in &systems {
+            system.init_async(config.to_string().as_bytes());
+        }
+        systems.iter().for_each(System::deinit);
+        assert!(systems.iter().all(|system| system.status()["state"] == "uninitialized"));
+    }
+}

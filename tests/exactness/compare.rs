@@ -1,0 +1,304 @@
+//! `speculative.compare`: the text once more without speculation, as the host's own check.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::common::{cancel, complete, drain, merge, prompts, start, submit, with};
+use foredraft::api::Endpoint::{Completion, Speculative};
+use foredraft::api::System;
+use serde_json::{Value, json};
+
+/// What a comparison must leave as it is.
+fn essence(answer: &Value) -> Value {
+    let speculative = &answer["speculative"];
+    json!([
+        answer["content"],
+        answer["tokens"],
+        answer["sources"],
+        answer["stop_type"],
+        answer["stopping_word"],
+        answer["tokens_predicted"],
+        answer["tokens_cached"],
+        answer["timings"]["cache_n"],
+        answer["timings"]["predicted_n"],
+        answer["completion_probabilities"],
+        speculative["n_drafted"],
+        speculative["n_accepted"],
+        speculative["n_steps"],
+        answer["session_save"]["n_saved"],
+    ])
+}
+
+/// Lengths do not adapt, so that the same is drafted each time.
+fn speculating(compare: bool) -> Value {
+    json!({"type": ["draft", "ngram-simple"], "adaptive": false, "n_max": 4, "compare": compare})
+}
+
+/// The comparison's part of an answer.
+fn compared(answer: &Value) -> Vec<(String, Value)> {
+    let speculative = answer["speculative"].as_object().unwrap_or_else(|| panic!("{answer}"));
+    let keys = ["first_difference", "first_difference_logit_gap", "compare_skipped"];
+    keys.iter().filter_map(|key| Some(((*key).to_owned(), speculative.get(*key)?.clone()))).collect()
+}
+
+fn same() -> Vec<(String, Value)> {
+    vec![("first_difference".into(), Value::Null)]
+}
+
+fn skipped(why: &str) -> Vec<(String, Value)> {
+    vec![("compare_skipped".into(), why.into())]
+}
+
+#[test]
+fn nothing_differs_and_the_answer_is_the_first_run_s() {
+    let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
+    let settings = [
+        json!({"temperature": 0}),
+        json!({"temperature": 1.2, "seed": 5, "n_probs": 2}),
+        json!({"temperature": 0.7, "post_sampling_probs": true, "n_probs": 3, "return_progress": true}),
+        json!({"grammar": "root ::= [A-Za-z ,.]{20,200}", "mirostat": 2}),
+        json!({"stop": ["\n", "Nora"], "temperature": 0.8, "seed": 3}),
+        json!({"ignore_eos": true, "n_predict": 200, "t_max_predict_ms": 1}),
+        json!({"n_predict": 0}),
+    ];
+    for (index, setting) in settings.iter().enumerate() {
+        let mut request = json!({
+            "prompt": prompts()[index], "n_predict": 48, "seed": index, "return_tokens": true, "cache_prompt": false,
+        });
+        merge(&mut request, setting);
+        let request = |compare| with(&request, json!({"speculative": speculating(compare)}));
+        let once = complete(&system, Speculative, &request(false));
+        assert_eq!(compared(&once), []);
+        for family in [Completion, Speculative] {
+            let answer = complete(&system, family, &request(true));
+            assert_eq!(compared(&answer), same(), "{setting}: {answer}");
+            if setting.get("t_max_predict_ms").is_none() {
+                assert_eq!(essence(&answer), essence(&once), "{setting}");
+            }
+            let updates = drain(&system, family, submit(&system, family, &request(true)));
+            let last = updates.last().expect("a final response");
+            assert_eq!(compared(last), same(), "{setting}: {last}");
+            assert_eq!(last["speculative"]["compare"], Value::Null);
+            assert_eq!(last["generation_settings"]["speculative"]["compare"], true);
+            if setting.get("t_max_predict_ms").is_none() {
+                assert_eq!(crate::common::text(&updates), once["content"].as_str().expect("a text"), "{setting}");
+            }
+        }
+    }
+}
+
+/// What was drawn is drawn again, and a cached prompt is taken as the first run found it.
+#[test]
+fn drawn_seeds_and_cached_prompts_are_those_of_the_first_run() {
+    let system = start(json!({"n_ctx": 1024, "n_batch": 64, "n_ubatch": 64}));
+    let prompt = prompts().iter().take(12).cloned().collect::<Vec<_>>().join("\n");
+    let mut longer = prompt.clone();
+    for turn in 0..4 {
+        let request = json!({
+            "prompt": longer, "n_predict": 24, "temperature": 1, "return_tokens": true, "speculative": speculating(true),
+        });
+        let answer = complete(&system, Speculative, &request);
+        assert_eq!(compared(&answer), same(), "{answer}");
+        if turn > 0 {
+            assert!(answer["timings"]["cache_n"].as_u64() > Some(150), "{answer}");
+        }
+        longer += answer["content"].as_str().expect("a text");
+        longer += "\nOnce upon a time";
+    }
+}
+
+#[test]
+fn every_text_of_a_request_is_compared_by_itself() {
+    let system = start(json!({"n_ctx": 2048, "n_parallel": 3}));
+    let request = json!({
+        "prompts": [prompts()[0], prompts()[3]], "n_cmpl": 3, "n_predict": 24, "temperature": 0.9, "return_tokens": true,
+        "speculative": speculating(true),
+    });
+    let answer = complete(&system, Speculative, &request);
+    let results = answer["results"].as_array().expect("results");
+    assert_eq!(results.len(), 6);
+    assert!(results.iter().all(|result| compared(result) == same()), "{answer}");
+    let updates = drain(&system, Speculative, submit(&system, Speculative, &request));
+    let ends: Vec<&Value> = updates.iter().filter(|update| update["stop"] == true).collect();
+    assert_eq!(ends.len(), 6);
+    assert!(ends.iter().all(|end| compared(end) == same()), "{ends:?}");
+}
+
+/// `rejection` and `block` keep the distribution, not the text that a seed has.
+#[test]
+fn a_difference_is_where_the_plain_text_has_it() {
+    let system = start(json!({"n_ctx": 256}));
+    let mut differed = 0;
+    for (seed, verify) in (0..4).flat_map(|seed| [(seed, "rejection"), (seed, "block")]) {
+        let request = json!({
+            "prompt": prompts()[seed], "n_predict": 40, "temperature": 1.5, "top_k": 0, "top_p": 1, "seed": seed,
+            "return_tokens": true, "cache_prompt": false,
+        });
+        let plain = complete(&system, Completion, &with(&request, json!({"n_probs": 1536})));
+        let settings = with(&speculating(true), json!({"verify": verify}));
+        let answer = complete(&system, Speculative, &with(&request, json!({"speculative": settings})));
+        let tokens = |answer: &Value| -> Vec<u64> {
+            answer["tokens"].as_array().expect("tokens").iter().map(|token| token.as_u64().expect("an id")).collect()
+        };
+        let (said, expected) = (tokens(&answer), tokens(&plain));
+        let index = said.iter().zip(&expected).position(|(a, b)| a != b);
+        let Some(index) = index else {
+            let shorter = (said.len() != expected.len()).then(|| said.len().min(expected.len()));
+            assert_eq!(answer["speculative"]["first_difference"], json!(shorter), "{answer}");
+            continue;
+        };
+        differed += 1;
+        let found = compared(&answer);
+        assert_eq!(found[0], ("first_difference".into(), json!(index)), "{found:?}");
+        // Differences of logits are those of log-probabilities.
+        let top = plain["completion_probabilities"][index]["top_logprobs"].as_array().expect("alternatives");
+        let logprob = |token: u64| {
+            let row = top.iter().find(|row| row["id"] == token).expect("it is one of all tokens");
+            row["logprob"].as_f64().expect("a number")
+        };
+        let gap = logprob(expected[index]) - logprob(said[index]);
+        assert!((found[1].1.as_f64().expect("a number") - gap).abs() < 1e-3, "{found:?} {gap}");
+    }
+    assert!(differed > 3, "{differed}");
+}
+
+/// Contexts shift in both runs alike.
+#[test]
+fn long_texts_are_compared_through_context_shifts() {
+    let system = start(json!({"n_ctx": 128}));
+    let request = json!({
+        "prompt": prompts()[1], "n_predict": 300, "temperature": 0.7, "seed": 11, "ignore_eos": true,
+        "speculative": speculating(true),
+    });
+    let answer = complete(&system, Speculative, &request);
+    assert_eq!((&answer["truncated"], answer["tokens_predicted"].as_u64()), (&json!(true), Some(300)));
+    assert_eq!(compared(&answer), same());
+}
+
+#[test]
+fn what_did_not_speculate_or_did_not_end_is_not_compared() {
+    let system = start(json!({"n_ctx": 256}));
+    let none = skipped("the request did not speculate, there is nothing to compare");
+    let plain = json!({"prompt": "Once upon a time", "n_predict": 4});
+    for more in
+        [json!({"speculative": {"type": "none", "compare": true}}), json!({"speculative.compare": true, "n_beams": 2})]
+    {
+        assert_eq!(compared(&complete(&system, Completion, &with(&plain, more))), none);
+    }
+    let off = with(&plain, json!({"speculative": false, "speculative.compare": true}));
+    assert!(complete(&system, Completion, &off).get("speculative").is_none());
+    assert_eq!(compared(&complete(&system, Speculative, &off)), []);
+
+    let endless = json!({"prompt": "Once", "ignore_eos": true, "speculative": speculating(true)});
+    let late = complete(&system, Speculative, &with(&endless, json!({"timeout_ms": 20})));
+    assert_eq!(
+        (&late["stop_type"], compared(&late)),
+        (&json!("timeout"), skipped("the request did not come to its end"))
+    );
+    let id = submit(&system, Speculative, &endless);
+    assert!(cancel(&system, Speculative, id));
+    let updates = drain(&system, Speculative, id);
+    let last = updates.last().expect("a final response");
+    assert_eq!(
+        (&last["stop_type"], compared(last)),
+        (&json!("cancelled"), skipped("the request did not come to its end"))
+    );
+}
+
+/// What is learnt from an output, is learnt once.
+#[test]
+fn drafters_learn_nothing_from_the_second_run() {
+    let learnt = |compare| {
+        let system = start(json!({"n_ctx": 256}));
+        let request = json!({
+            "prompt": prompts()[0], "n_predict": 32, "temperature": 0, "speculative": speculating(compare),
+        });
+        complete(&system, Speculative, &request);
+        let stats = json!({"action": "stats", "cache": "dynamic"}).to_string();
+        let stats = system.with_server(|server| server.lookup_cache(stats.as_bytes())).expect("statistics");
+        stats["n_observations"].as_u64().expect("a number")
+    };
+    assert!(learnt(false) > 10);
+    assert_eq!(learnt(true), learnt(false));
+}
+
+#[test]
+fn sessions_are_those_of_the_first_run() {
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("compare.session");
+    let system = start(json!({"n_ctx": 128}));
+    let first = json!({
+        "prompt": prompts()[0], "n_predict": 20, "temperature": 0.9, "seed": 4, "ignore_eos": true, "return_tokens": true,
+        "speculative": speculating(true), "session_save": path,
+    });
+    let answer = complete(&system, Speculative, &first);
+    assert_eq!(compared(&answer), same());
+    assert_eq!(answer["session_save"]["n_saved"], answer["tokens_cached"]);
+    // The next request goes on with the seed's noise, and both of its runs do.
+    let prompt = format!("{}{}", prompts()[0], answer["content"].as_str().expect("a text"));
+    let next = json!({"prompt": prompt, "session_load": path, "session_save": null, "n_predict": 20});
+    let next = complete(&system, Speculative, &with(&first, next));
+    assert_eq!(compared(&next), same(), "{next}");
+    let position = next["generation_settings"]["seed_position"].as_u64();
+    assert!(position > Some(10), "{position:?}");
+    assert!(next["timings"]["cache_n"].as_u64() > Some(20), "{next}");
+    // What the file held is shifted out by the first run, so there is nothing to begin with again.
+    let long = json!({"prompt": prompt, "session_load": path, "session_save": null, "n_predict": 200});
+    let long = complete(&system, Speculative, &with(&first, long));
+    assert_eq!(long["tokens_predicted"], 200);
+    let why = "the run without speculation failed: what the first run found in the cache is no longer there";
+    assert_eq!(compared(&long), skipped(why));
+    std::fs::remove_file(&path).expect("the file");
+}
+
+/// Calls `act` on the engine's thread when the prompt of a request after `last` has been evaluated, and before the first token. What `act` does
+/// to a request for one token takes effect in the second run.
+fn at_the_prompt_s_end(
+    system: &System,
+    last: &Value,
+    n_batches: usize,
+    act: impl Fn(&System, u64) + Send + Sync + 'static,
+) {
+    let (told, inner, last) = (AtomicUsize::new(0), system.clone(), last["id"].as_u64().expect("a number"));
+    system.set_update_hook(Some(Box::new(move |id| {
+        // The end of the last one may be told only now. The beginning is told as well.
+        if id > last && told.fetch_add(1, Ordering::Relaxed) == n_batches {
+            act(&inner, id);
+        }
+    })));
+}
+
+#[test]
+fn whatever_ends_the_second_run_the_answer_is_the_first_one_s() {
+    let n_batch = 16;
+    let begin = || start(json!({"n_ctx": 512, "n_batch": n_batch, "n_ubatch": n_batch}));
+    let request = json!({
+        "prompt": prompts()[..4].concat(), "n_predict": 1, "cache_prompt": false, "temperature": 0, "return_progress": true,
+        "speculative": speculating(true),
+    });
+    let system = begin();
+    let whole = complete(&system, Speculative, &request);
+    assert_eq!(compared(&whole), same());
+    let n_batches = whole["tokens_evaluated"].as_u64().expect("a number").div_ceil(n_batch);
+    let n_batches = usize::try_from(n_batches).expect("it fits");
+    let check = |answer: &Value| {
+        let key = |answer: &Value| {
+            json!([answer["success"], answer["stop_type"], answer["content"], answer["tokens_predicted"]])
+        };
+        assert_eq!(key(answer), key(&whole), "{answer}");
+        assert_eq!(compared(answer), skipped("the run without speculation was cancelled"), "{answer}");
+    };
+
+    at_the_prompt_s_end(&system, &whole, n_batches, |system, id| {
+        assert!(cancel(system, Speculative, id));
+    });
+    let updates = drain(&system, Speculative, submit(&system, Speculative, &request));
+    check(updates.last().expect("a final response"));
+    system.set_update_hook(None);
+    let last = complete(&system, Speculative, &request);
+    assert_eq!(compared(&last), same());
+
+    at_the_prompt_s_end(&system, &last, n_batches, |system, _| system.deinit());
+    let system = Arc::new(system);
+    check(&complete(&system, Speculative, &request));
+    system.set_update_hook(None);
+}

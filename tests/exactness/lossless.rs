@@ -1,0 +1,439 @@
+//! Speculation changes how fast the text comes and nothing else.
+
+use crate::common::{complete, drain, essence, prompts, start, submit, text, with};
+use foredraft::api::Endpoint::{Completion, Speculative};
+use serde_json::{Value, json};
+
+/// Settings of speculation that differ in every choice.
+fn ways() -> Vec<Value> {
+    vec![
+        json!({"adaptive": false, "n_max": 1}),
+        json!({"adaptive": false, "n_max": 5, "verify": "match"}),
+        json!({"adaptive": "heuristic", "n_max": 16}),
+        json!({"adaptive": true, "n_max": 8, "p_min": 0.3, "n_min": 2}),
+        json!({"type": "draft", "adaptive": false, "n_max": 12, "n_branches": 4, "p_split": 0.05}),
+        json!({"n_branches": 8, "p_split": 0.0, "verify": "match"}),
+    ]
+}
+
+/// Those of the rules that compare probabilities: they keep a text's distribution, and where there is no choice, the text.
+fn drawing_ways() -> Vec<Value> {
+    vec![
+        json!({"adaptive": false, "n_max": 4, "verify": "rejection"}),
+        json!({"adaptive": true, "verify": "rejection", "type": "auto", "n_min": 2}),
+        json!({"adaptive": false, "n_max": 6, "verify": "block", "type": "draft", "p_min": 0.2}),
+        json!({"adaptive": "heuristic", "verify": "block", "type": ["suffix", "draft"]}),
+        json!({"adaptive": false, "n_max": 10, "n_branches": 4, "p_split": 0.05, "verify": "rejection", "type": "draft"}),
+    ]
+}
+
+#[test]
+fn greedy_text_is_the_same_on_fifty_prompts() {
+    let system = start(json!({"n_ctx": 512}));
+    let prompts = prompts();
+    assert_eq!(prompts.len(), 50);
+    let mut accepted = 0;
+    for (index, prompt) in prompts.iter().enumerate() {
+        let request =
+            json!({"prompt": prompt, "n_predict": 64, "temperature": 0, "return_tokens": true, "cache_prompt": false});
+        let plain = complete(&system, Completion, &request);
+        let way = &[ways(), drawing_ways()].concat()[index % 11];
+        let fast = complete(&system, Speculative, &with(&request, json!({"speculative": way})));
+        assert_eq!(essence(&fast), essence(&plain), "{prompt:?} {way}");
+        accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
+        assert!(plain.get("speculative").is_none());
+    }
+    assert!(accepted > 500, "nothing is proved if nothing is accepted: {accepted}");
+}
+
+/// Without it a token is evaluated by other code alone than behind others, unless it is padded. Which is the default depends on
+/// the machine.
+#[test]
+fn texts_are_the_same_with_flash_attention_and_without() {
+    for more in [
+        json!({"flash_attn": "on"}),
+        json!({"flash_attn": "off"}),
+        json!({"flash_attn": "off", "n_parallel": 2}),
+        json!({"flash_attn": "off", "n_parallel": 2, "kv_unified": true, "n_ctx": 1024}),
+    ] {
+        let system = start(with(&json!({"n_ctx": 512}), more));
+        let mut accepted = 0;
+        for (seed, prompt) in prompts().iter().enumerate().skip(1).step_by(4) {
+            let request = json!({
+                "prompt": prompt, "n_predict": 120, "temperature": seed / 4 % 2, "seed": seed, "ignore_eos": true, "return_tokens": true,
+                "cache_prompt": false,
+            });
+            let plain = complete(&system, Completion, &request);
+            let speculative = json!({"type": "draft", "adaptive": false, "n_max": 1 + seed % 7});
+            let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+            assert_eq!(essence(&fast), essence(&plain), "{request} {speculative}");
+            accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
+        }
+        assert!(accepted > 100, "{accepted}");
+    }
+}
+
+/// Several threads divide the keys of a single query where there are many: a token must not be alone then.
+#[test]
+fn long_texts_of_several_threads_are_the_same() {
+    let threads = json!({"n_ctx": 1024, "n_threads": 2, "n_threads_batch": 2});
+    for more in [json!({}), json!({"n_parallel": 2}), json!({"flash_attn": "off"}), json!({"cache_type_v": "f32"})] {
+        let system = start(with(&threads, more.clone()));
+        for (seed, temperature) in [(1, 0.0), (2, 1.0), (3, 1.5)] {
+            let request = json!({
+                "prompt": "Once upon a time there was a child named", "n_predict": 500, "temperature": temperature, "seed": seed,
+                "top_k": 0, "top_p": 1, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true, "cache_prompt": false,
+            });
+            let plain = complete(&system, Completion, &request);
+            for way in [json!({"type": "auto"}), ways()[1].clone(), ways()[4].clone()] {
+                let fast = complete(&system, Speculative, &with(&request, json!({"speculative": way})));
+                assert_eq!(essence(&fast), essence(&plain), "{more} {seed} {way}");
+            }
+        }
+    }
+}
+
+/// From 64 tokens of a sequence on, ggml's flash attention sums up in another order.
+#[test]
+fn the_longest_drafts_leave_the_text_as_it_is() {
+    for more in [json!({}), json!({"n_parallel": 2}), json!({"flash_attn": "on", "n_threads": 1})] {
+        let system = start(with(&json!({"n_ctx": 1024, "n_threads": 2}), more.clone()));
+        let mut accepted = 0;
+        for seed in 0..4 {
+            let request = json!({
+                "prompt": "Once upon a time there was a child named", "n_predict": 300, "temperature": 1.5, "seed": seed,
+                "top_k": 0, "top_p": 1, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true, "cache_prompt": false,
+            });
+            let plain = complete(&system, Completion, &request);
+            // It remembers the plain answer.
+            let speculative = json!({"speculative": {"type": "suffix", "adaptive": false, "n_max": 64}});
+            let fast = complete(&system, Speculative, &with(&request, speculative));
+            assert_eq!(essence(&fast), essence(&plain), "{more} {seed}");
+            accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
+        }
+        assert!(accepted > 600, "{more}: nothing is proved by short drafts: {accepted}");
+    }
+}
+
+#[test]
+fn sampled_text_is_the_same_for_a_seed() {
+    let system = start(json!({"n_ctx": 512}));
+    for (index, prompt) in prompts().iter().enumerate().step_by(4) {
+        for temperature in [0.5, 1.0, 1.5] {
+            let request = json!({
+                "prompt": prompt, "n_predict": 48, "temperature": temperature, "seed": 1000 + index,
+                "return_tokens": true, "cache_prompt": false,
+            });
+            let plain = complete(&system, Completion, &request);
+            for (verify, n_branches) in [("coupled", 1), ("match", 1), ("coupled", 3), ("match", 4)] {
+                let speculative = json!({"verify": verify, "adaptive": false, "n_max": 6, "n_branches": n_branches});
+                let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+                assert_eq!(essence(&fast), essence(&plain), "{prompt:?} {temperature} {speculative}");
+                assert!(fast["speculative"]["n_drafted"].as_u64() > Some(0), "{fast}");
+            }
+        }
+    }
+}
+
+#[test]
+fn coupled_accepts_more_than_match_when_sampling() {
+    let system = start(json!({"n_ctx": 512}));
+    let mut accepted = [0, 0];
+    for (seed, prompt) in prompts().iter().enumerate() {
+        for (verify, accepted) in ["coupled", "match"].into_iter().zip(&mut accepted) {
+            let speculative = json!({"type": "draft", "verify": verify, "adaptive": false, "n_max": 3});
+            let request = json!({
+                "prompt": prompt, "n_predict": 32, "temperature": 1.0, "top_k": 0, "top_p": 1, "seed": seed,
+                "speculative": speculative,
+            });
+            let answer = complete(&system, Speculative, &request);
+            *accepted += answer["speculative"]["n_accepted"].as_u64().expect("a count");
+        }
+    }
+    assert!(accepted[0] >= accepted[1], "coupled {} match {}", accepted[0], accepted[1]);
+}
+
+/// Samplers of every kind.
+fn samplings() -> Vec<Value> {
+    vec![
+        json!({"repeat_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.3, "repeat_last_n": -1}),
+        json!({"mirostat": 1, "mirostat_tau": 3}),
+        json!({"mirostat": 2, "mirostat_tau": 3, "mirostat_eta": 0.3}),
+        json!({"samplers": ["top_k", "adaptive_p"], "adaptive_target": 0.4, "adaptive_decay": 0.7}),
+        json!({"tfs_z": 0.9, "typical_p": 0.8, "top_k": 0}),
+        json!({"min_p": 0.1, "top_p": 0.7, "penalize_nl": false}),
+        json!({"xtc_probability": 0.5, "xtc_threshold": 0.1, "dynatemp_range": 0.5}),
+        json!({"dry_multiplier": 0.8, "dry_allowed_length": 1}),
+        json!({"grammar": "root ::= [A-Za-z ,.]{20,200}"}),
+        json!({"logit_bias": [[" the", false], [" a", 3.0]], "n_probs": 3}),
+        json!({"ignore_eos": true, "stop": ["\n\n", "Nora"]}),
+    ]
+}
+
+#[test]
+fn every_sampler_leaves_speculation_lossless() {
+    let system = start(json!({"n_ctx": 512}));
+    let settings = samplings();
+    let (mut drafted, mut accepted) = (0, 0);
+    for (seed, setting) in settings.iter().enumerate() {
+        let base = json!({
+            "prompt": "Once upon a time there was a child named", "n_predict": 64, "temperature": 0.9, "seed": seed,
+            "return_tokens": true, "cache_prompt": false,
+        });
+        let request = with(&base, setting.clone());
+        let plain = complete(&system, Completion, &request);
+        for (verify, n_branches) in [("coupled", 1), ("match", 1), ("coupled", 4)] {
+            let speculative = json!({"verify": verify, "adaptive": false, "n_max": 6, "n_branches": n_branches});
+            let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+            assert_eq!(essence(&fast), essence(&plain), "{setting} {verify}");
+            drafted += fast["speculative"]["n_drafted"].as_u64().expect("a count");
+            accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
+        }
+    }
+    assert!(accepted > 300 && drafted > accepted, "{accepted} of {drafted}");
+}
+
+/// Where the first branch is wrong another may be right: of two drafts of the same depth the one with branches brings more.
+#[test]
+fn branches_are_accepted() {
+    let system = start(json!({"n_ctx": 512}));
+    let per_step = |speculative: Value| {
+        let (mut tokens, mut steps) = (0.0, 0.0);
+        for (seed, prompt) in prompts().iter().enumerate().step_by(3) {
+            let request = json!({
+                "prompt": prompt, "n_predict": 48, "temperature": 1, "top_k": 0, "seed": seed, "speculative": speculative,
+            });
+            let answer = complete(&system, Speculative, &request);
+            assert_eq!(answer["speculative"].get("disabled"), None, "{answer}");
+            tokens += answer["tokens_predicted"].as_f64().expect("a count");
+            steps += answer["speculative"]["n_steps"].as_f64().expect("a count");
+        }
+        tokens / steps
+    };
+    let chain = per_step(json!({"type": "draft", "adaptive": false, "n_max": 2}));
+    let tree = per_step(json!({"type": "draft", "adaptive": false, "n_max": 10, "n_branches": 5, "p_split": 0.02}));
+    let long = per_step(json!({"type": "draft", "adaptive": false, "n_max": 10}));
+    assert!(tree > chain + 0.2, "a tree of depth 2 or more: {tree}, a chain of 2: {chain}, of 10: {long}");
+}
+
+/// Slots with buffers of their own cannot share what branches have in common.
+#[test]
+fn where_there_can_be_no_branches_the_answer_says_so() {
+    let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
+    let ask = |speculative: Value| {
+        let request =
+            json!({"prompt": "Once upon a time", "n_predict": 24, "temperature": 0, "speculative": speculative});
+        complete(&system, Speculative, &request)
+    };
+    let answer = ask(json!({"type": "draft", "adaptive": false, "n_branches": 3}));
+    let why = answer["speculative"]["disabled"].as_str().unwrap_or_default();
+    assert!(why.starts_with("n_branches"), "{answer}");
+    assert!(answer["speculative"]["n_accepted"].as_u64() > Some(0), "one branch there is: {answer}");
+    assert_eq!(ask(json!({"type": "draft", "adaptive": false}))["speculative"].get("disabled"), None);
+    let system = start(json!({"n_ctx": 512, "n_parallel": 2, "kv_unified": true}));
+    let request = json!({
+        "prompt": "Once upon a time", "n_predict": 60, "temperature": 1, "speculative": {"type": "draft", "adaptive": false, "n_branches": 3},
+    });
+    let ids = [(); 4].map(|()| submit(&system, Speculative, &request));
+    for id in ids {
+        let answer = drain(&system, Speculative, id).pop().expect("a final response");
+        assert_eq!((&answer["success"], answer["speculative"].get("disabled")), (&json!(true), None), "{answer}");
+    }
+}
+
+/// Also with samplers that learn, with grammars, through context shifts and beside others. (That their texts are
+/// distributed as plain ones: `tests/distribution.rs`, and `speculative::verify`'s tests.)
+#[test]
+fn rules_that_compare_probabilities_work_with_every_sampler() {
+    let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
+    let mut accepted = 0;
+    for (seed, setting) in samplings().iter().enumerate() {
+        let base = json!({
+            "prompt": "Once upon a time there was a child named", "n_predict": 200, "temperature": 0.9, "seed": seed,
+            "return_tokens": true, "cache_prompt": false, "n_probs": 2, "post_sampling_probs": seed % 2 == 0,
+        });
+        for way in drawing_ways() {
+            let request = with(&with(&base, setting.clone()), json!({"speculative": way}));
+            let ids = [(); 2].map(|()| submit(&system, Speculative, &request));
+            let updates = ids.map(|id| drain(&system, Speculative, id));
+            let probs = updates.each_ref().map(|updates| -> Vec<Value> {
+                let of = |update: &Value| update["completion_probabilities"].as_array().cloned().unwrap_or_default();
+                updates.iter().flat_map(of).collect()
+            });
+            let answers = updates.map(|mut updates| updates.pop().expect("a final response"));
+            for (answer, probs) in answers.iter().zip(&probs) {
+                assert_eq!(answer["success"], true, "{request}: {answer}");
+                let given =
+                    |probs: &Value| probs["prob"].as_f64() > Some(0.0) || probs["logprob"].as_f64() > Some(-60.0);
+                // Those of a stop string are not shown.
+                let n = answer["tokens_predicted"].as_u64().expect("a count") as usize;
+                assert!(
+                    probs.len() == n || answer["stop_type"] == "word" && (n - 3..n).contains(&probs.len()),
+                    "{answer}"
+                );
+                assert!(probs.iter().all(given), "{request} {probs:?}");
+                accepted += answer["speculative"]["n_accepted"].as_u64().expect("a count");
+            }
+            // What other drafters know comes from all requests, and changes while these two run.
+            if way["adaptive"] == false && way["type"] == "draft" {
+                assert_eq!(essence(&answers[0]), essence(&answers[1]), "a seed is a seed: {request}");
+            }
+        }
+    }
+    assert!(accepted > 2000, "{accepted}");
+}
+
+#[test]
+fn probabilities_of_accepted_tokens_are_those_of_sampled_ones() {
+    let system = start(json!({"n_ctx": 512}));
+    let request = json!({"prompt": "Once upon a time there was a child named Tom.", "n_predict": 40, "temperature": 0, "n_probs": 4, "cache_prompt": false});
+    let plain = complete(&system, Completion, &request);
+    let fast = complete(&system, Speculative, &with(&request, json!({"speculative": {"adaptive": false, "n_max": 5}})));
+    assert!(fast["speculative"]["n_accepted"].as_u64() > Some(10), "{fast}");
+    let probs = |answer: &Value| answer["completion_probabilities"].as_array().expect("probabilities").clone();
+    let (plain, fast) = (probs(&plain), probs(&fast));
+    assert_eq!(plain.len(), fast.len());
+    for (a, b) in plain.iter().zip(&fast) {
+        assert_eq!(a["id"], b["id"]);
+        // The last bits of logits differ with the batch's size.
+        let (x, y) = (a["logprob"].as_f64().expect("a number"), b["logprob"].as_f64().expect("a number"));
+        assert!((x - y).abs() < 0.05, "{a} {b}");
+        assert!(x <= 0.0);
+        let sum: f64 =
+            a["probs"].as_array().expect("probs").iter().map(|p| p["prob"].as_f64().expect("a number")).sum();
+        assert!(sum > 0.0 && sum <= 1.0 + 1e-5, "{a}");
+        assert_eq!(a["top_logprobs"].as_array().map(Vec::len), Some(4));
+    }
+}
+
+#[test]
+fn eight_requests_together_give_what_each_gives_alone() {
+    let system = start(json!({"n_ctx": 2048, "n_parallel": 4}));
+    let requests: Vec<Value> = prompts()
+        .iter()
+        .step_by(6)
+        .take(8)
+        .enumerate()
+        .map(|(index, prompt)| {
+            let speculative = if index % 2 == 0 { json!(false) } else { ways()[index % 4].clone() };
+            json!({
+                "prompt": prompt, "n_predict": 60, "temperature": if index % 3 == 0 { 0.0 } else { 0.8 }, "seed": index,
+                "cache_prompt": false, "return_tokens": true, "speculative": speculative,
+            })
+        })
+        .collect();
+    assert_eq!(requests.len(), 8);
+    let alone: Vec<String> = requests
+        .iter()
+        .map(|request| complete(&system, Completion, request)["content"].as_str().expect("content").to_owned())
+        .collect();
+    for _ in 0..3 {
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&system, Completion, request)).collect();
+        for (id, alone) in ids.into_iter().zip(&alone) {
+            assert_eq!(&text(&drain(&system, Completion, id)), alone);
+        }
+    }
+}
+
+/// Prompts that ggml's flash attention takes in tiles, which it does not take them in if they are divided to fit next to others.
+#[test]
+fn long_prompts_together_give_what_each_gives_alone() {
+    for more in [json!({}), json!({"flash_attn": "on", "n_threads": 1})] {
+        let system = start(with(&json!({"n_ctx": 1024, "n_parallel": 3, "n_threads": 2}), more.clone()));
+        let mut requests: Vec<Value> = (0..8)
+            .map(|seed| {
+                // Of 70 to 600 tokens.
+                let prompt =
+                    prompts().iter().cycle().skip(5 * seed).take(5 + 4 * seed).cloned().collect::<Vec<_>>().join(" ");
+                json!({
+                    "prompt": prompt, "n_predict": 120, "temperature": 1.5, "seed": seed, "top_k": 0, "top_p": 1,
+                    "ignore_eos": true, "cache_prompt": false,
+                })
+            })
+            .collect();
+        let alone: Vec<Value> = requests.iter().map(|request| complete(&system, Completion, request)).collect();
+        let lengths: Vec<u64> = alone.iter().map(|answer| answer["tokens_evaluated"].as_u64().unwrap()).collect();
+        assert!(lengths.iter().all(|n| (64..900).contains(n)) && lengths.iter().any(|n| *n > 300), "{lengths:?}");
+        for (index, request) in requests.iter_mut().enumerate() {
+            request["speculative"] = ways()[index % 4].clone();
+        }
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&system, Speculative, request)).collect();
+        for (id, alone) in ids.into_iter().zip(&alone) {
+            assert_eq!(text(&drain(&system, Speculative, id)), alone["content"].as_str().unwrap(), "{more}");
+        }
+    }
+}
+
+/// With one buffer for all, which has room for one of them, the others pause and go on.
+#[test]
+fn requests_that_share_too_few_cells_all_finish() {
+    let system = start(json!({"n_ctx": 256, "n_parallel": 4, "kv_unified": true}));
+    let requests: Vec<Value> = (0..6)
+        .map(|seed| {
+            json!({
+                "prompt": "Once upon a time", "n_predict": 200, "ignore_eos": true, "seed": seed, "temperature": 0.5,
+                "speculative": if seed % 2 == 0 { json!(false) } else { json!({"adaptive": false, "n_max": 4}) },
+            })
+        })
+        .collect();
+    let ids: Vec<u64> = requests.iter().map(|request| submit(&system, Completion, request)).collect();
+    for id in ids {
+        let updates = drain(&system, Completion, id);
+        let last = updates.last().expect("a final response");
+        assert_eq!((&last["success"], &last["tokens_predicted"]), (&json!(true), &json!(200)), "{last}");
+        assert_eq!(last["truncated"], false, "{last}");
+        assert!(
+            last["speculative"]["disabled"].is_null(),
+            "those that wait take no room from the others' draft: {last}"
+        );
+    }
+}
+
+#[test]
+fn text_goes_on_alike_through_context_shifts() {
+    let system = start(json!({"n_ctx": 128}));
+    for (prompt, n_keep) in [("Once upon a time", 0), ("Tom was 7 years old and lived near the hill.", 5)] {
+        let request = json!({
+            "prompt": prompt, "n_predict": 400, "temperature": 0.7, "seed": 11, "ignore_eos": true, "n_keep": n_keep,
+            "return_tokens": true, "cache_prompt": false,
+        });
+        let plain = complete(&system, Completion, &request);
+        assert_eq!(plain["tokens_predicted"], 400);
+        assert_eq!(plain["truncated"], true);
+        for way in ways() {
+            let fast = complete(&system, Speculative, &with(&request, json!({"speculative": way})));
+            assert_eq!(essence(&fast), essence(&plain), "{way}");
+            // Whether a draft pays is the machine's answer.
+            let accepted = fast["speculative"]["n_accepted"].as_u64();
+            assert!(way["adaptive"] != false || accepted > Some(0), "{fast}");
+        }
+    }
+}
+
+/// Of a draft that was right, text goes out that ends before what may become a stop string; so do the probabilities.
+#[test]
+fn polled_probabilities_are_those_of_the_text() {
+    let system = start(json!({"n_ctx": 512}));
+    let mut held = 0;
+    for prompt in prompts() {
+        let request = json!({"prompt": prompt, "n_predict": 40, "temperature": 0, "n_probs": 1});
+        let whole = complete(&system, Speculative, &request);
+        let content = whole["content"].as_str().expect("text");
+        // Begins and ends within tokens.
+        for from in (5..content.len().saturating_sub(12)).step_by(29) {
+            let Some(stop) = content.get(from..from + 9) else { continue };
+            let request = with(&request, json!({"stop": [stop]}));
+            let expected = complete(&system, Speculative, &request);
+            let updates = drain(&system, Speculative, submit(&system, Speculative, &request));
+            let polled: Vec<&Value> = updates
+                .iter()
+                .flat_map(|update| update["completion_probabilities"].as_array().into_iter().flatten())
+                .collect();
+            let expected: Vec<&Value> = expected["completion_probabilities"].as_array().into_iter().flatten().collect();
+            let ids = |probs: &[&Value]| probs.iter().map(|entry| entry["id"].clone()).collect::<Vec<_>>();
+            assert_eq!(ids(&polled), ids(&expected), "{prompt:?} {stop:?}");
+            held += usize::from(updates.len() > 1);
+        }
+    }
+    assert!(held > 10, "{held}");
+}

@@ -1,0 +1,131 @@
+//! The C headers: made of the code, and compiled alone, as C and as C++, with every warning an error.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::toolbox::{STRICT, compiler, folder, have, root, run};
+
+const HEADERS: [&str; 2] = ["foredraft.h", "rpcserver.h"];
+
+/// Every standard of C and C++ that the compiler knows by its own name or an earlier one.
+const STANDARDS: [(&str, [&str; 2]); 10] = [
+    ("c", ["c90", "c90"]),
+    ("c", ["c99", "c99"]),
+    ("c", ["c11", "c11"]),
+    ("c", ["c17", "c18"]),
+    ("c", ["c23", "c2x"]),
+    ("c++", ["c++11", "c++11"]),
+    ("c++", ["c++14", "c++14"]),
+    ("c++", ["c++17", "c++17"]),
+    ("c++", ["c++20", "c++2a"]),
+    ("c++", ["c++23", "c++2b"]),
+];
+
+/// `make header` sets UPDATE_HEADER, which copies instead of comparing.
+#[test]
+fn the_headers_are_what_cbindgen_makes_of_the_code() {
+    for header in HEADERS {
+        let made = Path::new(env!("OUT_DIR")).join(header); // by build.rs
+        let made = std::fs::read_to_string(&made).unwrap_or_else(|error| panic!("{}: {error}", made.display()));
+        let shipped = root().join("include").join(header);
+        if std::env::var_os("UPDATE_HEADER").is_some() {
+            std::fs::write(&shipped, &made).expect("include/ is writable");
+        }
+        let shipped = std::fs::read_to_string(&shipped).unwrap_or_default();
+        assert!(shipped == made, "include/{header} is out of date: run `make header`");
+    }
+}
+
+/// Compiles a source text, without making anything of it.
+fn compiles(name: &str, language: &str, standard: &str, source: &str, flags: &[&str]) {
+    let compiler = compiler(language);
+    if !have(&compiler, &["--version"], &format!("{name} as {standard}")) {
+        return;
+    }
+    let file = folder("header").join(format!("{name}.{standard}.{language}"));
+    std::fs::write(&file, source).expect("target/ is writable");
+    let standard = format!("-std={standard}");
+    let mut command = Command::new(compiler);
+    run(command.args(["-x", language, &standard, "-fsyntax-only", "-Iinclude"]).args(flags).arg(file), "");
+}
+
+/// Of the names of a standard, the first that the compiler knows; `None`, aloud, when it knows none.
+fn known(language: &str, names: [&'static str; 2]) -> Option<&'static str> {
+    let program = compiler(language);
+    let empty = folder("header").join(format!("empty.{language}"));
+    std::fs::write(&empty, "int unused_translation_unit;\n").expect("target/ is writable");
+    let empty = empty.to_str().expect("UTF-8 path").to_owned();
+    let knows = |name: &str, what: &str| {
+        let standard = format!("-std={name}");
+        let probe = ["-x", language, &standard, "-fsyntax-only", &empty];
+        if what.is_empty() {
+            let output = Command::new(&program).args(probe).output();
+            output.is_ok_and(|output| output.status.success())
+        } else {
+            have(&program, &probe, what)
+        }
+    };
+    let [own, earlier] = names;
+    if knows(own, "") {
+        return Some(own);
+    }
+    knows(earlier, &format!("the headers as {own}")).then_some(earlier)
+}
+
+#[test]
+fn every_header_compiles_alone_without_a_warning_in_every_standard() {
+    for (language, names) in STANDARDS {
+        let Some(standard) = known(language, names) else { continue };
+        for header in HEADERS {
+            // Twice, for the include guard.
+            let source = format!("#include \"{header}\"\n#include \"{header}\"\nint unused_translation_unit;\n");
+            compiles(&header.replace('.', "_"), language, standard, &source, &STRICT);
+        }
+    }
+}
+
+/// A name that a host may have itself is no name of the new header's.
+#[test]
+fn the_new_header_leaves_the_hosts_names_alone() {
+    let source = "#include \"foredraft.h\"\n\
+        static const char *version = \"mine\";\nstatic int init(double x) { return version[0] + (int)x; }\n\
+        int main(void) { return init(1.5) + FOREDRAFT_VERSION_MAJOR + FOREDRAFT_VERSION_MINOR + FOREDRAFT_VERSION_PATCH\n\
+        + (int)FOREDRAFT_ABI_VERSION + FOREDRAFT_OK + FOREDRAFT_INVALID_ENGINE + FOREDRAFT_LOG_ERROR + FOREDRAFT_INIT_FAILED; }\n";
+    for (language, names) in STANDARDS {
+        if let Some(standard) = known(language, names) {
+            compiles("own_names", language, standard, source, &STRICT);
+        }
+    }
+}
+
+/// The old server's header, as it was: the new one must declare the same functions with the same types, which a compiler
+/// checks when it sees both.
+const OLD_HEADER: &str = r#"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+int init(const char *cmd);
+void init_async(const char* cmd);
+const char* tokenize(const char* req_json);
+const char *poll_system_status();
+const char* get_completion(const char* req_json);
+const char* async_completion_init(const char* req_json);
+const char* async_completion_poll(const char* cmd_json);
+const char* async_completion_cancel(const char* req_json);
+void deinit();
+#ifdef __cplusplus
+}
+#endif
+"#;
+
+#[test]
+fn the_old_servers_declarations_agree() {
+    let calls =
+        "int call(void) { deinit(); return init(poll_system_status()) + (async_completion_poll(NULL) != NULL); }\n";
+    for (language, standard) in [("c", "c99"), ("c++", "c++17")] {
+        compiles("old", language, standard, &format!("#include \"rpcserver.h\"\n{OLD_HEADER}{calls}"), &[]);
+    }
+}

@@ -1,0 +1,43 @@
+//! The names that the shared library gives to the world: the contract's and no other, so that it can be loaded beside
+//! anything, another llama.cpp included.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use crate::contract::{ENGINE_FUNCTIONS, ENGINE_OTHERS, FUNCTIONS, OTHERS};
+use crate::toolbox::{have, library_folder, root, run};
+
+fn new_names() -> BTreeSet<String> {
+    ENGINE_FUNCTIONS.into_iter().chain(ENGINE_OTHERS).map(str::to_owned).collect()
+}
+
+fn old_names() -> BTreeSet<String> {
+    FUNCTIONS.into_iter().chain(OTHERS).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_library_exports_the_contract_and_nothing_else() {
+    if !have("nm", &["--version"], "the library's symbols") {
+        return;
+    }
+    let library = library_folder().join("libforedraft.so");
+    let listed = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library), "");
+    let exported: BTreeSet<String> =
+        listed.lines().filter_map(|line| line.split_whitespace().nth(2)).map(str::to_owned).collect();
+    let old = if cfg!(feature = "rpcserver") { old_names() } else { BTreeSet::new() };
+    assert_eq!(exported, new_names().into_iter().chain(old).collect());
+}
+
+/// The functions that a header declares.
+fn declared(header: &str) -> BTreeSet<String> {
+    let header = std::fs::read_to_string(root().join("include").join(header)).expect("the header is there");
+    let declarations = header.lines().filter_map(|line| line.strip_prefix("FOREDRAFT_API ")?.split_once('('));
+    declarations.filter_map(|(before, _)| before.rsplit([' ', '*']).next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn each_header_declares_its_part_of_the_contract_and_nothing_else() {
+    assert_eq!(declared("foredraft.h"), new_names());
+    assert_eq!(declared("rpcserver.h"), old_names());
+    assert!(new_names().iter().all(|name| name.starts_with("foredraft_")), "new names carry the prefix");
+}

@@ -1,0 +1,101 @@
+//! `json_schema` in requests: what the models write under a schema is valid, whatever the seed, plain and speculating.
+
+use crate::common::{complete, start, with};
+use foredraft::api::Endpoint::{Completion, Speculative};
+use serde_json::{Value, json};
+
+/// A schema, and what holds of its values.
+type Case = (Value, fn(&Value) -> bool);
+
+fn cases() -> Vec<Case> {
+    vec![
+        (
+            json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 3, "maximum": 120}}, "required": ["name", "age"]}),
+            |value| {
+                value["name"].as_str().is_some_and(|name| name.chars().count() <= 8)
+                    && value["age"].as_i64().is_some_and(|age| (3..=120).contains(&age))
+                    && value.as_object().is_some_and(|object| object.len() == 2)
+            },
+        ),
+        (json!({"enum": ["red", "green", 7, null]}), |value| {
+            [json!("red"), json!("green"), json!(7), Value::Null].contains(value)
+        }),
+        (
+            json!({"type": "array", "items": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 2}, "minItems": 1, "maxItems": 3}),
+            |value| {
+                let of = |value: &Value, most| value.as_array().is_some_and(|list| (1..=most).contains(&list.len()));
+                of(value, 3) && value.as_array().into_iter().flatten().all(|list| of(list, 2) && (list[0].is_boolean()))
+            },
+        ),
+        (json!({"type": "string", "format": "date"}), |value| value.as_str().is_some_and(|date| date.len() == 10)),
+        (json!({"type": "string", "pattern": "^[A-Z][a-z]{2,5}$"}), |value| {
+            value
+                .as_str()
+                .is_some_and(|text| (3..=6).contains(&text.len()) && text.starts_with(|c: char| c.is_ascii_uppercase()))
+        }),
+        (
+            json!({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/pair"}], "$defs": {"pair": {"type": "array", "prefixItems": [{"type": "integer"}, {"const": "x"}]}}}),
+            |value| value.is_null() || value[0].is_i64() && value[1] == "x" && value[2].is_null(),
+        ),
+    ]
+}
+
+#[test]
+fn what_comes_is_valid() {
+    let system = start(json!({"n_ctx": 512}));
+    let mut ended = 0;
+    for (schema, holds) in cases() {
+        for (seed, temperature) in [(1, 0.0), (2, 0.8), (3, 1.5)] {
+            let request = json!({
+                "prompt": "{\"name\": \"Mia\", \"age\": 7}\n", "n_predict": 80, "json_schema": schema, "seed": seed,
+                "temperature": temperature, "cache_prompt": false,
+            });
+            let plain = complete(&system, Completion, &request);
+            let speculative = json!({"speculative": {"adaptive": false, "n_max": 5}});
+            let fast = complete(&system, Speculative, &with(&request, speculative));
+            assert_eq!(plain["content"], fast["content"], "{schema} {seed}");
+            let text = plain["content"].as_str().expect("a text");
+            if plain["stop_type"] == "eos" {
+                let value: Value =
+                    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text:?} {schema}"));
+                assert!(holds(&value), "{text:?} {schema}");
+                ended += 1;
+            } else {
+                assert_eq!(plain["stop_type"], "limit", "{plain}");
+            }
+        }
+    }
+    assert!(ended >= 12, "{ended}");
+}
+
+#[test]
+fn settings_fed_back_give_the_same_text() {
+    let system = start(json!({"n_ctx": 512}));
+    for schema in [json!({"enum": ["a", "b"]}), json!("{\"type\": \"integer\", \"maximum\": 9}")] {
+        let request = json!({"prompt": "Tom was", "n_predict": 40, "json_schema": schema, "seed": 5});
+        let first = complete(&system, Completion, &request);
+        let settings = &first["generation_settings"];
+        assert!(
+            settings["json_schema"].is_object() && settings["grammar"].as_str().expect("GBNF").contains("root ::= ")
+        );
+        let again = complete(&system, Completion, &with(settings, json!({"prompt": "Tom was"})));
+        assert_eq!(first["content"], again["content"]);
+        assert_eq!(settings["grammar"], again["generation_settings"]["grammar"]);
+    }
+}
+
+#[test]
+fn a_schema_that_cannot_be_followed_is_an_error() {
+    let system = start(json!({"n_ctx": 256}));
+    for (schema, why) in [
+        (json!({"type": "array", "minItems": 1_000_000_000}), "minItems"),
+        (json!({"$ref": "http://example.com"}), "$ref"),
+        (json!({"$ref": "#"}), "left recursion"),
+        (json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}), "left recursion"),
+    ] {
+        let request = json!({"prompt": "a", "json_schema": schema}).to_string();
+        let answer = system.with_server(|server| server.complete(Completion, request.as_bytes()));
+        let error = answer.expect_err("refused");
+        assert!(error.message().contains(why), "{schema}: {error}");
+    }
+}

@@ -1,0 +1,396 @@
+//! Sessions: what a slot holds, in a file and back.
+
+use std::path::PathBuf;
+
+use crate::common::{complete, drain, model, prompts, results, start, submit, text, with};
+use foredraft::api::Endpoint::{Completion, Speculative};
+use foredraft::api::System;
+use foredraft::checksum::Checksum;
+use foredraft::error::{Code, Error};
+use serde_json::{Value, json};
+
+/// A file of the test's own.
+fn file(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("sessions");
+    std::fs::create_dir_all(&folder).expect("target/ is writable");
+    folder.join(format!("{name}.session"))
+}
+
+fn save(system: &System, slot: usize, path: &PathBuf) -> Result<Value, Error> {
+    let request = json!({"id_slot": slot, "filename": path}).to_string();
+    system.with_server(|server| server.session_save(request.as_bytes()))
+}
+
+fn load(system: &System, slot: usize, path: &PathBuf) -> Result<Value, Error> {
+    let request = json!({"id_slot": slot, "filename": path}).to_string();
+    system.with_server(|server| server.session_load(request.as_bytes()))
+}
+
+fn n_past(system: &System, slot: usize) -> u64 {
+    system.status()["slots"][slot]["n_past"].as_u64().expect("a number")
+}
+
+/// A prompt of more than 200 tokens that the models know.
+fn long_prompt() -> String {
+    prompts().iter().take(14).cloned().collect::<Vec<_>>().join("\n")
+}
+
+fn request(prompt: &str) -> Value {
+    json!({"prompt": prompt, "n_predict": 24, "temperature": 0, "ignore_eos": true, "return_tokens": true})
+}
+
+const STEADY: &str = r#"{"type": "draft", "adaptive": false, "n_max": 4}"#;
+
+fn steady() -> Value {
+    json!({"speculative": serde_json::from_str::<Value>(STEADY).expect("JSON")})
+}
+
+#[test]
+fn after_a_load_only_what_is_new_is_evaluated() {
+    let path = file("continued");
+    let first = request(&long_prompt());
+    let (second, expected) = {
+        let system = start(json!({"n_ctx": 1024, "n_ubatch": 32}));
+        let answer = complete(&system, Speculative, &with(&first, steady()));
+        let saved = save(&system, 0, &path).expect("saved");
+        assert_eq!(saved["n_saved"], n_past(&system, 0), "{saved}");
+        assert_eq!(saved["n_written"], std::fs::metadata(&path).expect("it is there").len(), "{saved}");
+        assert!(saved["n_saved_draft"].as_u64() > Some(150), "{saved}");
+        let prompt = long_prompt() + answer["content"].as_str().expect("content") + "\nOnce upon a time";
+        let second = request(&prompt);
+        let expected = complete(&system, Completion, &with(&second, json!({"cache_prompt": false})));
+        (second, expected)
+    };
+    let fresh = || start(json!({"n_ctx": 1024, "n_ubatch": 32}));
+    let without = complete(&fresh(), Speculative, &with(&second, steady()));
+    for family in [Completion, Speculative] {
+        let system = fresh();
+        let loaded = load(&system, 0, &path).expect("loaded");
+        assert_eq!(loaded["n_restored"], n_past(&system, 0), "{loaded}");
+        assert!(loaded["n_restored_draft"].as_u64() > Some(150), "{loaded}");
+        let more = if family == Speculative { steady() } else { json!({}) };
+        let answer = complete(&system, family, &with(&second, more));
+        assert_eq!(answer["content"], expected["content"]);
+        let (new, cached) = (answer["timings"]["prompt_n"].as_u64(), answer["timings"]["cache_n"].as_u64());
+        assert!(new < Some(20) && cached > Some(200), "{}", answer["timings"]);
+        if family == Speculative {
+            // The draft has caught up at once, where it would else come after several batches of 32 tokens.
+            let steps = |answer: &Value| answer["speculative"]["n_steps"].as_u64().expect("a number");
+            assert!(steps(&answer) + 3 < steps(&without), "{} {}", steps(&answer), steps(&without));
+        }
+    }
+}
+
+#[test]
+fn a_session_goes_into_any_slot_and_after_a_shift() {
+    let path = file("any-slot");
+    let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
+    let first =
+        with(&request("Once upon a time"), json!({"n_predict": 300, "id_slot": 0, "temperature": 0.7, "seed": 5}));
+    let answer = complete(&system, Speculative, &with(&first, steady()));
+    assert_eq!(answer["truncated"], true, "it has shifted");
+    // The draft's keys are to be turned after a shift, and nothing was evaluated since.
+    let plain = json!({"prompt": "Once upon a time", "n_predict": 200, "ignore_eos": true, "id_slot": 1});
+    complete(&system, Completion, &with(&plain, json!({"temperature": 0.7})));
+    complete(&system, Completion, &with(&first, json!({"n_predict": 150})));
+    assert!(save(&system, 1, &path).is_ok());
+    let answer = complete(&system, Speculative, &with(&first, steady()));
+    save(&system, 0, &path).expect("saved");
+    load(&system, 1, &path).expect("loaded");
+    assert_eq!(n_past(&system, 0), n_past(&system, 1));
+    // Both go on with what is in the slot, which only its own tokens can say: the last ones of the text.
+    let tokens: Vec<i64> = answer["tokens"].as_array().expect("tokens").iter().filter_map(Value::as_i64).collect();
+    let kept = usize::try_from(n_past(&system, 0)).expect("small");
+    let bos = system.status()["draft"]["target"]["bos"].as_i64().expect("a token, which is kept");
+    let prompt = [&[bos], &tokens[tokens.len() - kept..]].concat();
+    let texts = [0, 1].map(|slot| {
+        let next = json!({"prompt": prompt, "n_predict": 20, "temperature": 0, "id_slot": slot});
+        let answer = complete(&system, Speculative, &with(&next, steady()));
+        assert_eq!(answer["timings"]["prompt_n"], 1, "{}", answer["timings"]);
+        answer["content"].clone()
+    });
+    assert_eq!(texts[0], texts[1]);
+}
+
+#[test]
+fn the_same_seed_goes_on() {
+    let system = start(json!({"n_ctx": 512}));
+    let path = file("seed");
+    let prompt = "Once upon a time there was a child named Tom.";
+    let sampled =
+        json!({"temperature": 1.0, "top_k": 0, "top_p": 1, "seed": 77, "ignore_eos": true, "return_tokens": true});
+    let whole = with(&sampled, json!({"prompt": prompt, "n_predict": 60, "cache_prompt": false}));
+    let whole = complete(&system, Completion, &whole);
+    let tokens = |answer: &Value| answer["tokens"].as_array().expect("tokens").clone();
+    for (first, second) in [(Completion, Speculative), (Speculative, Completion)] {
+        let half = with(&sampled, json!({"prompt": prompt, "n_predict": 25, "session_save": path}));
+        let half = complete(&system, first, &half);
+        assert_eq!(half["session_save"]["success"], true, "{half}");
+        assert_eq!(tokens(&half), tokens(&whole)[..25]);
+        let pieces = [vec![json!(prompt)], tokens(&half)].concat();
+        let rest = with(&sampled, json!({"prompt": pieces, "n_predict": 35, "session_load": path}));
+        let answer = complete(&system, second, &rest);
+        assert_eq!(tokens(&answer), tokens(&whole)[25..], "{answer}");
+        assert_eq!(answer["generation_settings"]["seed_position"], 25);
+        assert_eq!(answer["timings"]["prompt_n"], 1, "{}", answer["timings"]);
+        // The settings, fed back, give the same text without the session.
+        let again =
+            with(&answer["generation_settings"], json!({"prompt": pieces, "n_predict": 35, "return_tokens": true}));
+        let again = complete(&system, Completion, &with(&again, json!({"cache_prompt": false})));
+        assert_eq!(tokens(&again), tokens(&answer));
+        // Another seed, or another text, begins from its own start.
+        for other in [json!({"seed": 78}), json!({"prompt": prompt})] {
+            let answer = complete(&system, Completion, &with(&rest, other));
+            assert_eq!(answer["generation_settings"]["seed_position"], 0, "{answer}");
+        }
+    }
+}
+
+#[test]
+fn fields_of_a_request_that_fail_say_so() {
+    let system = start(json!({"n_ctx": 512}));
+    let first = complete(&system, Completion, &request(&long_prompt()));
+    let before = n_past(&system, 0);
+    let missing = file("missing");
+    let bytes = with(&request("x"), json!({"session_load": missing})).to_string();
+    let answer = system.with_server(|server| server.complete(Completion, bytes.as_bytes())).expect("an answer");
+    assert_eq!(
+        (&answer["success"], &answer["code"], &answer["stop_type"]),
+        (&json!(false), &json!("not_found"), &json!("error"))
+    );
+    assert!(
+        answer["error"].as_str().is_some_and(|error| error.starts_with("session_load: ") && error.contains("missing"))
+    );
+    assert_eq!(n_past(&system, 0), before, "the slot is as it was");
+    let nowhere = file("no-folder/a");
+    let answer = complete(&system, Completion, &with(&request(&long_prompt()), json!({"session_save": nowhere})));
+    assert_eq!(answer["content"], first["content"], "the text is there all the same");
+    assert_eq!(answer["session_save"]["code"], "not_found", "{answer}");
+    assert_eq!(answer["timings"]["prompt_n"], 1);
+}
+
+#[test]
+fn a_session_has_its_turn_after_the_requests_before_it() {
+    let system = start(json!({"n_ctx": 1024}));
+    let path = file("busy");
+    let long = with(&request("Once upon a time"), json!({"n_predict": 300}));
+    let id = submit(&system, Completion, &long);
+    let queued = submit(&system, Completion, &with(&request("Tom was 7 years old"), json!({"n_predict": 5})));
+    let saved = save(&system, 0, &path).expect("saved");
+    let (updates, others) = (drain(&system, Completion, id), drain(&system, Completion, queued));
+    let last = others.last().expect("a final response");
+    assert_eq!((&saved["n_saved"], &last["tokens_predicted"]), (&last["tokens_cached"], &json!(5)), "{saved}");
+    let id = submit(&system, Completion, &long);
+    let loaded = load(&system, 0, &path).expect("loaded");
+    assert_eq!(loaded["n_restored"], saved["n_saved"]);
+    assert_eq!(n_past(&system, 0), saved["n_saved"].as_u64().expect("a number"), "the load came last");
+    assert_eq!(text(&drain(&system, Completion, id)), text(&updates));
+}
+
+/// What `load` refuses, and that it leaves the slot as it was.
+fn refused(system: &System, path: &PathBuf) -> Error {
+    let before = n_past(system, 0);
+    let error = load(system, 0, path).expect_err("it must not fit");
+    assert_eq!(n_past(system, 0), before, "{error}");
+    error
+}
+
+#[test]
+fn other_models_and_contexts_are_refused() {
+    let path = file("other");
+    let tokens = complete_and_save(&json!({"n_ctx": 512}), &path);
+    let differing = [
+        (json!({"model": model("draft"), "model_draft": null}), "parameters"),
+        (json!({"cache_type_k": "f32"}), "cache_type_k: F16 there, F32 here"),
+        (json!({"rope_freq_base": 20000}), "rope_*"),
+        (json!({"n_parallel": 2}), "n_parallel"),
+        (json!({"grp_attn_n": 2, "grp_attn_w": 64}), "grp_attn_n"),
+    ];
+    for (init, part) in differing {
+        let system = start(with(&json!({"n_ctx": 512}), init.clone()));
+        complete(&system, Completion, &request("Once upon a time"));
+        let error = refused(&system, &path);
+        assert!(error.message().contains(part), "{init}: {error}");
+        assert!(error.message().contains("other.session"), "{error}");
+        let again = complete(&system, Completion, &request("Once upon a time"));
+        assert_eq!(again["timings"]["prompt_n"], 1, "what was cached still is");
+    }
+    let system = start(json!({"n_ctx": 64}));
+    assert_eq!(refused(&system, &path).code(), Code::ContextFull);
+    // Without its draft, or with another, the target's part is of use.
+    for draft in [Value::Null, json!(model("target"))] {
+        let system = start(json!({"n_ctx": 512, "model_draft": draft}));
+        let loaded = load(&system, 0, &path).expect("loaded");
+        assert_eq!((&loaded["n_restored"], &loaded["n_restored_draft"]), (&tokens, &json!(0)), "{loaded}");
+    }
+}
+
+fn complete_and_save(init: &Value, path: &PathBuf) -> Value {
+    let system = start(init.clone());
+    complete(&system, Speculative, &with(&request(&long_prompt()), steady()));
+    save(&system, 0, path).expect("saved")["n_saved"].clone()
+}
+
+#[test]
+fn damaged_files_are_refused_and_the_slot_goes_on() {
+    let (path, damaged) = (file("whole"), file("damaged"));
+    let system = start(json!({"n_ctx": 512}));
+    let first = complete(&system, Speculative, &with(&request(&long_prompt()), steady()));
+    save(&system, 0, &path).expect("saved");
+    let whole = std::fs::read(&path).expect("it is there");
+    for n in 0..60 {
+        let mut bytes = whole.clone();
+        let at = n * n * n * 31 % bytes.len();
+        bytes[at] ^= 1 << (n % 8);
+        std::fs::write(&damaged, &bytes).expect("writable");
+        let error = refused(&system, &damaged);
+        assert!(error.message().contains("byte ") && error.message().contains("damaged.session"), "{at}: {error}");
+        std::fs::write(&damaged, &whole[..at]).expect("writable");
+        refused(&system, &damaged);
+    }
+    assert_eq!(save(&system, 0, &damaged).map(|saved| saved["n_written"].clone()).ok(), Some(json!(whole.len())));
+    assert!(std::fs::read(&damaged).expect("it is there") == whole, "replaced whole, by what the slot still holds");
+    let again = complete(&system, Completion, &request(&long_prompt()));
+    assert_eq!((&again["content"], &again["timings"]["prompt_n"]), (&first["content"], &json!(1)));
+}
+
+/// The sections of a session file: where each one's length, checksum and content begin and end.
+fn sections(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
+    let mut at = 48;
+    let mut sections = Vec::new();
+    while at < bytes.len() {
+        let len = usize::try_from(u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))).expect("small");
+        sections.push(at + 16..at + 16 + len);
+        at += 16 + len;
+    }
+    sections
+}
+
+/// States that are damaged under a right checksum reach llama.cpp, which must refuse or take them, and no more.
+#[test]
+fn forged_states_end_neither_the_process_nor_the_slot() {
+    let (path, forged) = (file("true"), file("forged"));
+    let system = start(json!({"n_ctx": 256}));
+    let prompt = request("Once upon a time there was a child named Tom.");
+    let first = complete(&system, Speculative, &with(&prompt, steady()));
+    save(&system, 0, &path).expect("saved");
+    let whole = std::fs::read(&path).expect("it is there");
+    let sections = sections(&whole);
+    assert_eq!(sections.len(), 7);
+    let mut refusals = 0;
+    for section in [&sections[2], &sections[3], &sections[6]] {
+        // The heads of states are dense with numbers; what follows is keys and values.
+        for at in (0..160).chain((160..section.len()).step_by(section.len() / 40 + 1)) {
+            if at + 4 > section.len() {
+                break;
+            }
+            for value in [u32::MAX, 1 << 31, 0, 7] {
+                let mut bytes = whole.clone();
+                let place = section.start + at;
+                bytes[place..place + 4].copy_from_slice(&value.to_le_bytes());
+                let sum = Checksum::of(&bytes[section.clone()]).to_le_bytes();
+                bytes[section.start - 8..section.start].copy_from_slice(&sum);
+                std::fs::write(&forged, bytes).expect("writable");
+                refusals += u32::from(load(&system, 0, &forged).is_err());
+            }
+        }
+    }
+    assert!(refusals > 100, "most of the first bytes matter: {refusals}");
+    load(&system, 0, &path).expect("the true one");
+    let again = complete(&system, Speculative, &with(&prompt, steady()));
+    assert_eq!((&again["content"], &again["timings"]["prompt_n"]), (&first["content"], &json!(1)));
+}
+
+#[test]
+fn several_texts_begin_with_one_session() {
+    let path = file("several");
+    let system = start(json!({"n_ctx": 512, "n_parallel": 3}));
+    let first = complete(&system, Completion, &with(&request(&long_prompt()), json!({"session_save": path})));
+    let prompt = long_prompt() + first["content"].as_str().expect("content") + " Once";
+    let three = json!({"n_cmpl": 3, "session_load": path, "temperature": 0.8, "seed": 4});
+    let three = with(&request(&prompt), three);
+    let answer = complete(&system, Completion, &three);
+    for (index, result) in results(&answer, 3).iter().enumerate() {
+        let seed = result["generation_settings"]["seed"].clone();
+        let alone = json!({"n_cmpl": 1, "session_load": "", "seed": seed});
+        let alone = complete(&system, Completion, &with(&three, alone));
+        assert_eq!(result["content"], alone["content"], "{index}");
+        assert!(result["timings"]["prompt_n"].as_u64() < Some(10), "{index}: {}", result["timings"]);
+    }
+    for (more, part) in [
+        (json!({"n_cmpl": 2, "session_save": path}), "session_save: 2 texts would be saved to one file"),
+        (json!({"n_beams": 2, "session_save": path}), "session_save: beams"),
+        (json!({"n_beams": 2, "session_load": path}), "session_load: beams"),
+    ] {
+        let bytes = with(&request("x"), more).to_string();
+        let error = system.with_server(|server| server.complete(Completion, bytes.as_bytes())).expect_err("refused");
+        assert!(error.message().contains(part), "{error}");
+    }
+}
+
+#[test]
+fn requests_that_are_wrong_are_refused() {
+    let system = start(json!({"n_ctx": 256}));
+    for (body, part) in [
+        (json!({}), "filename: is missing"),
+        (json!({"filename": ""}), "filename: is missing"),
+        (json!({"filename": 5}), "filename"),
+        (json!({"filename": "a", "id_slot": 1}), "id_slot: there is no slot 1"),
+        (json!({"filename": "a", "id_slot": -1}), "id_slot"),
+        (json!({"filename": "/tmp"}), ""),
+    ] {
+        let bytes = body.to_string();
+        for function in [foredraft::api::Server::session_save, foredraft::api::Server::session_load] {
+            let error = system.with_server(|server| function(server, bytes.as_bytes())).expect_err("refused");
+            assert!(error.message().contains(part), "{body}: {error}");
+        }
+    }
+    let error = save(&system, 0, &file("empty")).expect_err("nothing to save");
+    assert!(error.message().contains("slot 0 has no tokens"), "{error}");
+    complete(&system, Completion, &request("Once"));
+    let warned = json!({"filename": file("warned"), "id_slott": 0}).to_string();
+    let answer = system.with_server(|server| server.session_save(warned.as_bytes())).expect("saved");
+    assert!(answer["warnings"][0].as_str().is_some_and(|warning| warning.contains("id_slot")), "{answer}");
+}
+
+/// Other slots need the cells of a session that was loaded: what is left of it decides nothing.
+#[test]
+fn a_sessions_seed_goes_on_with_its_text_alone() {
+    let path = file("seed-of-a-text");
+    let drawn = |prompt: &str| with(&request(prompt), json!({"temperature": 1.2, "seed": 42}));
+    let system = start(json!({"n_ctx": 300, "n_parallel": 2, "kv_unified": true}));
+    // Longer than the session.
+    let other = &prompts()[10..14].concat();
+    let expected = complete(&system, Completion, &with(&drawn(other), json!({"id_slot": 1})))["tokens"].clone();
+    complete(
+        &system,
+        Completion,
+        &with(&drawn("Once upon a time there was a child named Mia."), json!({"id_slot": 1})),
+    );
+    save(&system, 1, &path).expect("saved");
+    load(&system, 1, &path).expect("loaded");
+    complete(&system, Completion, &with(&request(&long_prompt()), json!({"id_slot": 0, "n_predict": 60})));
+    assert_eq!(n_past(&system, 1), 0, "its cells were needed");
+    let answer = complete(&system, Completion, &with(&drawn(other), json!({"id_slot": 1})));
+    assert!(answer["tokens_evaluated"].as_u64() > Some(50), "{answer}");
+    assert_eq!(answer["tokens"], expected);
+}
+
+/// The token that ends a text is evaluated if it was drafted, and not otherwise.
+#[test]
+fn what_is_saved_does_not_depend_on_who_proposed_the_end() {
+    let (path, system) = (file("end"), start(json!({"n_ctx": 512})));
+    let mut drafted = 0;
+    for prompt in prompts().iter().step_by(3) {
+        let ask = json!({
+            "prompt": prompt, "n_predict": 60, "temperature": 0, "stop": ["."], "session_save": path, "return_tokens": true,
+        });
+        let plain = complete(&system, Completion, &ask);
+        let fast = complete(&system, Speculative, &with(&ask, steady()));
+        assert_eq!(fast["session_save"]["n_saved"], plain["session_save"]["n_saved"], "{prompt}");
+        assert_eq!(fast["tokens_cached"], plain["tokens_cached"], "{prompt}");
+        let ended_by = fast["sources"].as_array().and_then(|sources| sources.last()).cloned();
+        drafted += usize::from(fast["stop_type"] == "word" && ended_by == Some(json!("draft")));
+    }
+    assert!(drafted > 2, "{drafted}");
+}

@@ -1,0 +1,107 @@
+//! A model in several files, as llama-gguf-split makes them.
+
+use std::ffi::{CStr, CString};
+use std::path::{Path, PathBuf};
+
+use crate::common::{complete, model, start, with};
+use foredraft::api::Endpoint::Completion;
+use foredraft::api::System;
+use llama_cpp_sys_2 as sys;
+use serde_json::{Value, json};
+
+/// What becomes of the last tensor's type.
+#[derive(Clone, Copy, PartialEq)]
+enum Last {
+    AsItIs,
+    Integers,
+}
+
+/// Splits the shipped target into two files in a folder of that name, and returns the first.
+fn split(name: &str, last: Last) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("shards").join(name);
+    std::fs::create_dir_all(&folder).expect("target/ is writable");
+    let path = |n: usize| folder.join(format!("target-0000{n}-of-00002.gguf"));
+    let c_path = |path: &Path| CString::new(path.to_str().expect("a path")).expect("no NUL");
+    let whole = c_path(Path::new(&model("target")));
+    // SAFETY: all strings are NUL-terminated, the tensors belong to `tensors`, which outlives every use, and each is freed once.
+    unsafe {
+        let mut tensors = std::ptr::null_mut();
+        let file =
+            sys::gguf_init_from_file(whole.as_ptr(), sys::gguf_init_params { no_alloc: false, ctx: &raw mut tensors });
+        assert!(!file.is_null());
+        let n = sys::gguf_get_n_tensors(file);
+        for (part, range) in [(0_u16, 0..n / 2), (1, n / 2..n)] {
+            let shard = sys::gguf_init_empty();
+            if part == 0 {
+                sys::gguf_set_kv(shard, file);
+            }
+            sys::gguf_set_val_u16(shard, c"split.no".as_ptr(), part);
+            sys::gguf_set_val_u16(shard, c"split.count".as_ptr(), 2);
+            sys::gguf_set_val_i32(shard, c"split.tensors.count".as_ptr(), i32::try_from(n).expect("few"));
+            for tensor in range {
+                let name = sys::gguf_get_tensor_name(file, tensor);
+                sys::gguf_add_tensor(shard, sys::ggml_get_tensor(tensors, name));
+                // As many bytes as it has.
+                if last == Last::Integers && CStr::from_ptr(name) == c"output_norm.weight" {
+                    sys::gguf_set_tensor_type(shard, name, sys::GGML_TYPE_I32);
+                }
+            }
+            assert!(sys::gguf_write_to_file(shard, c_path(&path(usize::from(part) + 1)).as_ptr(), false));
+            sys::gguf_free(shard);
+        }
+        sys::gguf_free(file);
+        sys::ggml_free(tensors);
+    }
+    path(1)
+}
+
+fn second(first: &Path) -> PathBuf {
+    first.with_file_name("target-00002-of-00002.gguf")
+}
+
+fn request() -> Value {
+    json!({"prompt": "Once upon a time", "n_predict": 24, "temperature": 0, "cache_prompt": true})
+}
+
+fn refused(model: &Path) -> String {
+    let init = json!({"model": model, "n_threads": 1, "log_level": "none"}).to_string();
+    System::new().init(init.as_bytes()).expect_err("it cannot be loaded").message().to_owned()
+}
+
+#[test]
+fn the_first_file_loads_all() {
+    let first = split("whole", Last::AsItIs);
+    let of = |model: &Value| start(with(&json!({"n_ctx": 256}), json!({"model": model})));
+    let (one, several) = (of(&json!(model("target"))), of(&json!(first)));
+    assert_eq!(
+        complete(&several, Completion, &request())["content"],
+        complete(&one, Completion, &request())["content"]
+    );
+
+    // What a slot holds is of these weights, also of those in the second file.
+    let session = first.with_file_name("a.session");
+    let command = json!({"id_slot": 0, "filename": session}).to_string();
+    several.with_server(|server| server.session_save(command.as_bytes())).expect("saved");
+    drop(several);
+    let load = || of(&json!(first)).with_server(|server| server.session_load(command.as_bytes()));
+    load().expect("of the same model");
+    let mut bytes = std::fs::read(second(&first)).expect("it is there");
+    let half = bytes.len() / 2;
+    bytes[half..].iter_mut().for_each(|byte| *byte ^= 1);
+    std::fs::write(second(&first), bytes).expect("target/ is writable");
+    let other = load().expect_err("of another model");
+    assert!(other.message().contains("weights"), "{other}");
+}
+
+#[test]
+fn each_file_is_looked_at() {
+    let first = split("integers", Last::Integers);
+    let error = refused(&first);
+    assert!(error.contains("00002-of-00002") && error.contains("nothing is multiplied"), "{error}");
+    std::fs::write(second(&first), b"nothing").expect("target/ is writable");
+    let error = refused(&first);
+    assert!(error.contains("00002-of-00002") && error.contains("is not a GGUF file"), "{error}");
+    std::fs::remove_file(second(&first)).expect("it is there");
+    let error = refused(&first);
+    assert!(error.contains("00002-of-00002"), "{error}");
+}

@@ -1,0 +1,113 @@
+//! What `poll_system_status` tells of what is loaded.
+
+use crate::common::gguf::Gguf;
+use crate::common::other::Changed;
+use crate::common::{cancel, model, start, submit, tiny};
+use foredraft::api::Endpoint::Completion;
+use llama_cpp_sys_2 as sys;
+use serde_json::{Value, json};
+
+/// Weights of a file, and the bytes that they take.
+fn size(path: &str) -> (i64, u64) {
+    let path = std::ffi::CString::new(path).expect("no NUL");
+    // SAFETY: a NUL-terminated path; the indices are below the count; the shape of a tensor has four numbers.
+    unsafe {
+        let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
+        let file = sys::gguf_init_from_file(path.as_ptr(), params);
+        assert!(!file.is_null());
+        let (mut weights, mut bytes) = (0, 0);
+        for index in 0..sys::gguf_get_n_tensors(file) {
+            weights += std::slice::from_raw_parts(sys::gguf_get_tensor_ne(file, index), 4).iter().product::<i64>();
+            bytes += sys::gguf_get_tensor_size(file, index) as u64;
+        }
+        sys::gguf_free(file);
+        (weights, bytes)
+    }
+}
+
+#[test]
+fn the_models_are_told_of() {
+    let status = start(json!({"n_ctx": 512, "n_parallel": 3, "model_alias": "mine"})).status();
+    let [target, draft] = ["target", "draft"].map(model);
+    let expect = |path: &str| {
+        let (weights, bytes) = size(path);
+        (json!(weights), json!(bytes))
+    };
+    assert_eq!((status["model_n_params"].clone(), status["model_size"].clone()), expect(&target));
+    assert_eq!((status["draft"]["n_params"].clone(), status["draft"]["size"].clone()), expect(&draft));
+    for (key, expected) in [
+        ("model", json!(target)),
+        ("model_draft", json!(draft)),
+        ("model_alias", json!("mine")),
+        ("n_ctx", json!(512)),
+        ("n_parallel", json!(3)),
+        ("progress", json!(1.0)),
+        ("version", json!(env!("CARGO_PKG_VERSION"))),
+        ("vocab_only", json!(false)),
+        ("warnings", json!([])),
+    ] {
+        assert_eq!(status[key], expected, "{key}");
+    }
+    for description in [&status["model_description"], &status["draft"]["description"]] {
+        assert!(description.as_str().is_some_and(|text| text.contains("llama")), "{description}");
+    }
+    assert!(status["system_info"].as_str().is_some_and(|text| text.contains("CPU")), "{status}");
+    assert!(status["devices"].as_array().expect("devices").iter().any(|device| device["type"] == "cpu"), "{status}");
+    let slots: Vec<&Value> = status["slots"].as_array().expect("slots").iter().map(|slot| &slot["state"]).collect();
+    assert_eq!(slots, ["idle"; 3]);
+}
+
+#[test]
+fn a_draft_is_compared_with_its_target() {
+    let draft =
+        |path: &str| start(json!({"n_ctx": 512, "n_ctx_draft": 256, "model_draft": path})).status()["draft"].clone();
+    let own = draft(&model("draft"));
+    for key in ["compatible", "bos_matches", "eos_matches", "target_rolls_back", "draft_rolls_back"] {
+        assert_eq!(own[key], true, "{key}: {own}");
+    }
+    assert_eq!((&own["reason"], &own["first_difference"], &own["n_ctx"]), (&Value::Null, &Value::Null, &json!(256)));
+    assert_eq!(own["translates_tokens"], false, "{own}");
+
+    let shuffled = draft(&Changed::new("draft").shuffled().write("status-shuffled"));
+    assert_eq!((&shuffled["translates_tokens"], &shuffled["bos_matches"]), (&json!(true), &json!(false)), "{shuffled}");
+    assert!(shuffled["first_difference"]["target"].is_string(), "{shuffled}");
+
+    let recurrent = draft(&tiny::recurrent());
+    assert_eq!(
+        (&recurrent["compatible"], &recurrent["draft_rolls_back"]),
+        (&json!(false), &json!(false)),
+        "{recurrent}"
+    );
+    assert!(recurrent["reason"].as_str().is_some_and(|reason| reason.len() > 20), "{recurrent}");
+
+    // The same tokens, and another end.
+    let mut file = Gguf::read(&model("draft"));
+    let at = file.value("tokenizer.ggml.eos_token_id");
+    file.bytes[at.start] ^= 1;
+    let path = std::env::temp_dir().join(format!("foredraft-status-{}.gguf", std::process::id()));
+    std::fs::write(&path, &file.bytes).expect("a file");
+    let other_end = draft(path.to_str().expect("a path"));
+    std::fs::remove_file(path).expect("it is there");
+    assert_eq!((&other_end["bos_matches"], &other_end["eos_matches"]), (&json!(true), &json!(false)), "{other_end}");
+}
+
+/// Told at once, also of those that come while the engine evaluates and looks at nothing.
+#[test]
+fn the_queue_is_what_was_submitted_and_waits() {
+    let system = start(json!({"n_ctx": 2048, "n_batch": 2048, "n_parallel": 1, "max_queue": 8}));
+    let long = json!({"prompt": "the ".repeat(1900), "n_predict": 100_000, "ignore_eos": true});
+    let running = submit(&system, Completion, &long);
+    while system.status()["slots"][0]["state"] == "idle" {
+        std::thread::yield_now();
+    }
+    let (mut last, mut seen) = (running, vec![system.status()["queue"].clone()]);
+    for n in 1..=3 {
+        last = submit(&system, Completion, &json!({"prompt": "Tom", "n_cmpl": n, "n_predict": 1}));
+        seen.push(system.status()["queue"].clone());
+    }
+    assert_eq!(seen, [0, 1, 3, 6]);
+    // Nor does a cancelled one wait any longer.
+    assert!(cancel(&system, Completion, last));
+    assert_eq!(system.status()["queue"], 3);
+    assert!(cancel(&system, Completion, running));
+}

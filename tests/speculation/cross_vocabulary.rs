@@ -1,0 +1,252 @@
+//! A draft model with another vocabulary: it drafts through text, and changes none.
+
+use std::path::Path;
+
+use crate::common::other::Changed;
+use crate::common::{cancelled, complete, drain, essence, prompts, start, submit, text, tiny, with};
+use foredraft::api::Endpoint::{Completion, Speculative};
+use foredraft::api::System;
+use serde_json::{Value, json};
+
+/// What a pair is called, its `init`, the `init` of a pair with one vocabulary, and how much of what that accepts the first
+/// must accept at least.
+type Pairs = Vec<(&'static str, Value, Value, f64)>;
+
+fn pairs() -> Pairs {
+    let draft = |draft: String| json!({"model_draft": draft});
+    let spm_target = Changed::new("target").sentence_piece().write("spm-target");
+    let spm = Changed::new("draft").sentence_piece().write("spm");
+    let both_spm = json!({"model": spm_target, "model_draft": spm});
+    vec![
+        ("other numbers", draft(Changed::new("draft").shuffled().write("shuffled")), json!({}), 0.95),
+        // It has to spell words that it knew, which it does badly.
+        ("fewer tokens", draft(Changed::new("draft").without_every(40).write("fewer")), json!({}), 0.65),
+        ("SentencePiece", draft(spm), json!({}), 0.9),
+        ("for SentencePiece", json!({"model": spm_target}), both_spm, 0.9),
+    ]
+}
+
+fn load(init: &Value, more: Value) -> System {
+    start(with(&with(&json!({"n_ctx": 512}), init.clone()), more))
+}
+
+fn accepted(answer: &Value) -> u64 {
+    let report = &answer["speculative"];
+    assert_eq!(report.get("disabled"), None, "{report}");
+    report["n_accepted"].as_u64().expect("a count")
+}
+
+fn eager() -> Value {
+    json!({"speculative": {"type": "draft", "adaptive": false, "n_max": 5}})
+}
+
+fn greedy(prompt: &str) -> Value {
+    json!({"prompt": prompt, "n_predict": 64, "temperature": 0, "repeat_penalty": 1, "return_tokens": true})
+}
+
+#[test]
+fn the_text_is_the_same_and_much_of_it_is_drafted() {
+    for (name, init, same_vocabulary, least) in pairs() {
+        let (system, other) = (load(&init, json!({})), load(&same_vocabulary, json!({})));
+        let report = &system.status()["draft"];
+        assert_eq!((&report["compatible"], &report["translates_tokens"]), (&json!(true), &json!(true)), "{report}");
+        assert_eq!(other.status()["draft"]["translates_tokens"], false);
+        let (mut through_text, mut direct) = (0, 0);
+        for prompt in prompts().iter().step_by(2) {
+            let request = greedy(prompt);
+            let plain = complete(&system, Completion, &request);
+            let fast = complete(&system, Speculative, &with(&request, eager()));
+            assert_eq!(essence(&fast), essence(&plain), "{name} {prompt:?}");
+            through_text += accepted(&fast);
+            direct += accepted(&complete(&other, Speculative, &with(&request, eager())));
+        }
+        assert!(direct > 200, "{name}: {direct}");
+        assert!(through_text as f64 >= least * direct as f64, "{name}: {through_text} of {direct}");
+    }
+}
+
+#[test]
+fn whatever_is_asked_for_the_text_is_the_same() {
+    let settings = [
+        json!({"temperature": 0.8}),
+        json!({"temperature": 1.5, "top_k": 0, "top_p": 1}),
+        json!({"temperature": 0.7, "stop": ["river", " and", "\n\n"]}),
+        json!({"temperature": 0.9, "repeat_penalty": 1.5, "mirostat": 2}),
+        json!({"temperature": 0.5, "grammar": "root ::= [A-Za-z ,.é日]{20,200}"}),
+        json!({"temperature": 1, "logit_bias": [[" the", false], ["é", 9.0], ["日", 9.0]], "ignore_eos": true}),
+    ];
+    let ways = [
+        json!({"adaptive": false, "n_max": 1, "verify": "match"}),
+        json!({"adaptive": "heuristic", "n_max": 16}),
+        json!({"adaptive": true, "n_max": 8, "p_min": 0.3, "n_min": 2}),
+    ];
+    let prompts = [
+        "Once upon a time there was a child named",
+        "Mia said: \u{201c}日本語 is über-naïve 😀",
+        "<|im_start|>user\nRepeat after me: Zoë, 日本, 😀!<|im_end|>\n<|im_start|>assistant\nZoë, 日",
+        "",
+    ];
+    for (name, init, ..) in pairs() {
+        let system = load(&init, json!({}));
+        let mut drafted = 0;
+        for (seed, setting) in settings.iter().enumerate() {
+            for (index, prompt) in prompts.iter().enumerate() {
+                let request = json!({"prompt": prompt, "n_predict": 48, "seed": seed, "return_tokens": true});
+                let request = with(&request, setting.clone());
+                let plain = complete(&system, Completion, &request);
+                let mut speculative = ways[(seed + index) % 3].clone();
+                speculative["type"] = json!(if seed % 2 == 0 { json!("draft") } else { json!("auto") });
+                let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+                assert_eq!(essence(&fast), essence(&plain), "{name} {setting} {prompt:?} {speculative}");
+                drafted += fast["speculative"]["by_type"]["draft"]["n_drafted"].as_u64().unwrap_or(0);
+            }
+        }
+        assert!(drafted > 200, "{name}: {drafted}");
+    }
+}
+
+#[test]
+fn full_contexts_and_cancels_leave_no_wrong_draft() {
+    for (name, init, same_vocabulary, _) in pairs() {
+        let more = json!({"n_ctx": 128, "n_parallel": 2});
+        let (system, other) = (load(&init, more.clone()), load(&same_vocabulary, more));
+        // Accepted behind the first shift.
+        let late = |answer: &Value| {
+            let sources = answer["sources"].as_array().expect("sources");
+            sources.iter().skip(120).filter(|source| **source == "draft").count()
+        };
+        let (mut through_text, mut direct) = (0, 0);
+        for (prompt, n_keep) in [("Once upon a time", 0), ("Tom was 7 years old and lived near the hill.", 5)] {
+            let more = json!({"n_predict": 240, "temperature": 0.4, "seed": 11, "ignore_eos": true, "n_keep": n_keep});
+            let request = with(&greedy(prompt), more);
+            let plain = complete(&system, Completion, &request);
+            assert_eq!(plain["truncated"], true);
+            let fast = with(&request, eager());
+            cancelled(&system, Speculative, &with(&fast, json!({"n_predict": -1, "id_slot": 0})));
+            let answer = complete(&system, Speculative, &with(&fast, json!({"id_slot": 0})));
+            assert_eq!(essence(&answer), essence(&plain), "{name} {n_keep}");
+            through_text += late(&answer);
+            direct += late(&complete(&other, Speculative, &fast));
+        }
+        assert!(direct > 15 && 2 * through_text > direct, "{name}: {through_text} of {direct}");
+    }
+}
+
+/// The draft's tokens may be more than fit into its context: it drafts on with the end of the text.
+#[test]
+fn a_draft_with_a_short_context_reads_the_end() {
+    let draft = Changed::new("draft").without_every(5).write("fewer-5");
+    let system = load(&json!({"model_draft": draft}), json!({"n_ctx_draft": 256}));
+    let story = prompts()[..4].join(" ").repeat(6);
+    for (prompt, n_predict) in [(story.as_str(), 40), ("Once upon a time", 400)] {
+        let more = json!({"n_predict": n_predict, "ignore_eos": true, "cache_prompt": false});
+        let request = with(&greedy(prompt), more);
+        let plain = complete(&system, Completion, &request);
+        let fast = complete(&system, Speculative, &with(&request, eager()));
+        assert_eq!(essence(&fast), essence(&plain));
+        assert!(plain["tokens_evaluated"].as_u64().max(plain["tokens_predicted"].as_u64()) > Some(256));
+        let late = fast["sources"].as_array().expect("sources").iter().rev().take(n_predict / 2);
+        let late = late.filter(|source| **source == "draft").count();
+        assert!(late > 0, "{}", fast["speculative"]);
+        assert!(accepted(&fast) > 0);
+    }
+}
+
+#[test]
+fn several_at_once_give_what_each_gives_alone() {
+    for (name, init, ..) in pairs() {
+        let system = load(&init, json!({"n_parallel": 3, "n_ctx": 1024}));
+        let requests: Vec<Value> = prompts()
+            .iter()
+            .step_by(7)
+            .enumerate()
+            .map(|(seed, prompt)| {
+                let temperature = if seed % 2 == 0 { 0.0 } else { 0.7 };
+                with(
+                    &with(&greedy(prompt), eager()),
+                    json!({"temperature": temperature, "seed": seed, "cache_prompt": seed % 3 == 0}),
+                )
+            })
+            .collect();
+        let alone: Vec<Value> = requests
+            .iter()
+            .map(|request| complete(&system, Completion, &with(request, json!({"speculative": false}))))
+            .collect();
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&system, Speculative, request)).collect();
+        let mut n_accepted = 0;
+        for (id, alone) in ids.into_iter().zip(alone) {
+            let updates = drain(&system, Speculative, id);
+            n_accepted += accepted(updates.last().expect("a final response"));
+            assert_eq!(json!(text(&updates)), alone["content"], "{name}");
+        }
+        assert!(n_accepted > 50, "{name}: {n_accepted}");
+    }
+}
+
+#[test]
+fn a_draft_with_other_tokens_does_not_answer_alone() {
+    let system = load(&json!({"model_draft": Changed::new("draft").without_every(40).write("fewer-alone")}), json!({}));
+    let request = json!({"prompt": "Once", "n_predict": 4, "speculative": {"model": "draft"}}).to_string();
+    let error = system.with_server(|server| server.complete(Speculative, request.as_bytes())).expect_err("refused");
+    assert!(error.message().starts_with("speculative.model: the draft model's vocabulary"), "{error}");
+}
+
+#[test]
+fn a_session_keeps_what_the_draft_has_read() {
+    let init = json!({"model_draft": Changed::new("draft").without_every(40).write("fewer-session")});
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("translated.session");
+    let request = with(&greedy("Once upon a time there was a child named Tom."), eager());
+    let whole = complete(&load(&init, json!({})), Completion, &request);
+    let half =
+        complete(&load(&init, json!({})), Speculative, &with(&request, json!({"n_predict": 30, "session_save": path})));
+    assert!(half["session_save"]["n_saved_draft"].as_u64() > Some(30), "{half}");
+    let tokens = |answer: &Value| answer["tokens"].as_array().expect("tokens").clone();
+    let system = load(&init, json!({}));
+    let prompt = [vec![request["prompt"].clone()], tokens(&half)].concat();
+    let rest = with(&request, json!({"prompt": prompt, "n_predict": 34, "session_load": path}));
+    let rest = complete(&system, Speculative, &rest);
+    assert_eq!([tokens(&half), tokens(&rest)].concat(), tokens(&whole));
+    assert_eq!(rest["session_load"]["n_restored_draft"], half["session_save"]["n_saved_draft"], "{rest}");
+    assert!(accepted(&rest) > 5, "{rest}");
+}
+
+/// Rules that compare probabilities take the draft as found without chance: it is accepted as often as the target says it.
+#[test]
+fn rules_that_weigh_probabilities_take_it_as_found() {
+    for (name, init, ..) in pairs() {
+        let system = load(&init, json!({}));
+        for verify in ["rejection", "block"] {
+            let mut n_accepted = 0;
+            for (seed, prompt) in prompts().iter().enumerate().step_by(12) {
+                let more = json!({"seed": seed, "n_predict": 32});
+                let speculative = json!({"type": "draft", "adaptive": false, "n_max": 5, "verify": verify});
+                let request = with(&with(&greedy(prompt), more), json!({"speculative": speculative}));
+                let fast = complete(&system, Speculative, &request);
+                n_accepted += accepted(&fast);
+                // Without chance there is one text.
+                let plain = complete(&system, Completion, &with(&request, json!({"speculative": false})));
+                assert_eq!(essence(&fast), essence(&plain), "{name} {verify}");
+                accepted(&complete(&system, Speculative, &with(&request, json!({"temperature": 0.9}))));
+            }
+            assert!(n_accepted > 10, "{name} {verify}: {n_accepted}");
+        }
+    }
+}
+
+#[test]
+fn a_draft_that_cannot_serve_is_not_used_and_the_reason_is_told() {
+    let system = start(json!({"model_draft": tiny::recurrent(), "n_ctx": 512}));
+    let report = system.status()["draft"].clone();
+    assert_eq!((&report["compatible"], &report["translates_tokens"]), (&json!(false), &json!(false)), "{report}");
+    let reason = report["reason"].as_str().expect("a reason");
+    assert!(reason.contains("the draft's memory cannot be cut back"), "{reason}");
+    let request = json!({"prompt": "Once upon a time", "n_predict": 6, "temperature": 0});
+    let answer = complete(&system, Speculative, &request);
+    assert_eq!(
+        (&answer["speculative"]["disabled"], answer["speculative"]["by_type"].get("draft")),
+        (&json!(reason), None)
+    );
+    let asked = complete(&system, Completion, &with(&request, json!({"speculative": {"type": "draft"}})));
+    assert_eq!((&asked["speculative"]["disabled"], &asked["speculative"]["n_drafted"]), (&json!(reason), &json!(0)));
+    assert_eq!(asked["content"], answer["content"]);
+}

@@ -1,0 +1,204 @@
+//! `speculative.model: "draft"`: the draft model answers alone, and says what it would say as a target.
+
+use crate::common::{cancel, complete, drain, merge, model, poll, prompts, start, submit, text, tiny, with};
+use foredraft::api::Endpoint::{Completion, Speculative};
+use foredraft::api::System;
+use foredraft::error::Error;
+use serde_json::{Value, json};
+
+fn preview() -> Value {
+    json!({"speculative": {"model": "draft"}})
+}
+
+/// A system whose target is the shipped draft model.
+fn draft_as_target(more: Value) -> System {
+    start(with(&json!({"model": model("draft"), "model_draft": null}), more))
+}
+
+/// What must be the same.
+fn essence(answer: &Value) -> Value {
+    let keys = [
+        "content",
+        "tokens",
+        "stop_type",
+        "stopping_word",
+        "tokens_predicted",
+        "tokens_evaluated",
+        "tokens_cached",
+        "truncated",
+        "completion_probabilities",
+        "prompt",
+        "prompt_stats",
+        "model",
+        "index",
+    ];
+    keys.iter().map(|key| answer[key].clone()).collect()
+}
+
+fn refused(system: &System, request: &Value) -> Error {
+    let bytes = request.to_string();
+    system.with_server(|server| server.submit(Completion, bytes.as_bytes())).expect_err(&bytes)
+}
+
+#[test]
+fn the_text_is_what_the_draft_says_as_a_target() {
+    let init = json!({"n_ctx": 256, "n_parallel": 2, "n_batch": 64});
+    let (system, alone) = (start(init.clone()), draft_as_target(init));
+    let chat = json!([{"role": "user", "content": "Tell me a story about Mia and a kite."}]);
+    let requests = [
+        json!({"temperature": 0}),
+        json!({"temperature": 1.1, "n_probs": 3}),
+        json!({"post_sampling_probs": true, "n_probs": 2, "cache_prompt": true}),
+        json!({"grammar": "root ::= [A-Za-z ,.]{20,200}", "mirostat": 2}),
+        json!({"json_schema": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3}}),
+        json!({"stop": ["\n", "the"], "logit_bias": [[" a", 2.0], [" the", false]]}),
+        json!({"prompt": null, "messages": chat}),
+        json!({"prompt": [1, 2, "Once upon", 70]}),
+        json!({"n_predict": 400, "ignore_eos": true, "n_keep": 4}),
+        json!({"prompt": prompts().concat(), "n_keep": -1}),
+        json!({"n_beams": 3}),
+        json!({"n_cmpl": 3, "cache_prompt": true}),
+        json!({"prompt": null, "prompts": [prompts()[1], prompts()[8]]}),
+        json!({"repeat_penalty": 1.5, "dry_multiplier": 0.8, "id_slot": 1, "cache_prompt": true}),
+    ];
+    for (seed, request) in requests.iter().enumerate() {
+        let base = json!({
+            "prompt": prompts()[seed], "n_predict": 32, "seed": seed, "cache_prompt": false, "return_tokens": true,
+            "temperature": 0.8,
+        });
+        let request = with(&base, request.clone());
+        let expected = complete(&alone, Completion, &request);
+        for family in [Completion, Speculative] {
+            let answer = complete(&system, family, &with(&request, preview()));
+            let parts = |answer: &Value| answer["results"].as_array().cloned().unwrap_or_else(|| vec![answer.clone()]);
+            assert_eq!(parts(&answer).len(), parts(&expected).len(), "{request}");
+            for (answer, expected) in parts(&answer).iter().zip(parts(&expected)) {
+                if request["cache_prompt"] == false {
+                    assert_eq!(essence(answer), essence(&expected), "{request}");
+                } else {
+                    assert_eq!(
+                        (&answer["content"], &answer["tokens"]),
+                        (&expected["content"], &expected["tokens"]),
+                        "{request}"
+                    );
+                }
+                assert_eq!(answer["model"], model("draft"));
+                let why = "speculative.model is draft: the draft model answers alone";
+                assert_eq!(
+                    (&answer["speculative"]["disabled"], &answer["speculative"]["n_drafted"]),
+                    (&json!(why), &json!(0))
+                );
+                assert_eq!(answer["generation_settings"]["speculative"]["model"], "draft");
+                assert_eq!(answer["generation_settings"]["model"], model("draft"));
+            }
+            if request.get("prompts").is_none() && request.get("n_cmpl").is_none() {
+                let updates = drain(&system, family, submit(&system, family, &with(&request, preview())));
+                assert_eq!(text(&updates), expected["content"].as_str().expect("a text"), "{request}");
+            }
+        }
+    }
+}
+
+/// Both models work side by side, and neither notices the other.
+#[test]
+fn the_target_answers_as_if_there_were_no_previews() {
+    let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
+    let request = |index: usize| json!({"prompt": prompts()[index], "n_predict": 48, "seed": index, "return_tokens": true, "cache_prompt": false});
+    let more = |index: usize| match index % 3 {
+        0 => json!({"speculative": {"adaptive": false, "n_max": 3, "compare": true}}),
+        1 => preview(),
+        _ => json!({}),
+    };
+    let requests: Vec<Value> = (0..9).map(|index| with(&request(index), more(index))).collect();
+    let expected: Vec<Value> =
+        requests.iter().map(|request| complete(&system, Completion, request)["content"].clone()).collect();
+    let plain: Vec<Value> =
+        (0..9).map(|index| complete(&system, Completion, &request(index))["content"].clone()).collect();
+    assert!((0..9).all(|index| (index % 3 == 1) != (expected[index] == plain[index])), "{expected:?} {plain:?}");
+    for _ in 0..3 {
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&system, Completion, request)).collect();
+        for (index, (id, expected)) in ids.into_iter().zip(&expected).enumerate() {
+            let updates = drain(&system, Completion, id);
+            assert_eq!(text(&updates), expected.as_str().expect("a text"));
+            let last = updates.last().expect("a final response");
+            let none = (index % 3 == 0).then_some(&Value::Null);
+            assert_eq!(last["speculative"].get("first_difference"), none, "{last}");
+        }
+    }
+    // The slots of the status are the target's; none works on a preview.
+    let id =
+        submit(&system, Completion, &with(&request(0), with(&preview(), json!({"n_predict": -1, "ignore_eos": true}))));
+    while poll(&system, Completion, id, 1000)["completion_updates"] == json!([]) {}
+    let slots = system.status()["slots"].clone();
+    assert!(slots.as_array().expect("slots").iter().all(|slot| slot["state"] == "idle"), "{slots}");
+    assert!(cancel(&system, Completion, id));
+}
+
+#[test]
+fn previews_are_cancelled_and_timed_out_wherever_they_are() {
+    let system = start(json!({"n_ctx": 256, "n_parallel": 1, "max_queue": 4}));
+    let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), preview());
+    let end = |id: u64| drain(&system, Completion, id).pop().expect("a final response");
+    // At once; while it runs; and while it waits behind that one.
+    let first = submit(&system, Completion, &endless);
+    assert!(cancel(&system, Completion, first));
+    assert_eq!(end(first)["stop_type"], "cancelled");
+    let running = submit(&system, Completion, &endless);
+    while poll(&system, Completion, running, 1000)["completion_updates"] == json!([]) {}
+    let waiting = submit(&system, Completion, &endless);
+    let late = submit(&system, Completion, &with(&endless, json!({"timeout_ms": 1})));
+    assert_eq!(end(late)["stop_type"], "timeout");
+    assert!(cancel(&system, Completion, waiting));
+    assert_eq!(
+        (&end(waiting)["stop_type"], poll(&system, Completion, running, 0)["finished"].clone()),
+        (&json!("cancelled"), json!(false))
+    );
+    // The target has its own slot.
+    complete(&system, Speculative, &json!({"prompt": "Once upon a time", "n_predict": 8}));
+    assert!(cancel(&system, Completion, running));
+    assert_eq!(end(running)["stop_type"], "cancelled");
+    let late = complete(&system, Completion, &with(&endless, json!({"timeout_ms": 50})));
+    assert_eq!(late["stop_type"], "timeout");
+}
+
+#[test]
+fn an_unload_ends_previews() {
+    let system = start(json!({"n_ctx": 256}));
+    let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), preview());
+    let answer = std::thread::scope(|scope| {
+        let first = submit(&system, Completion, &endless);
+        while poll(&system, Completion, first, 1000)["completion_updates"] == json!([]) {}
+        let waiting = scope.spawn(|| complete(&system, Completion, &endless));
+        while system.status()["queue"] == 0 {
+            std::thread::yield_now();
+        }
+        system.deinit();
+        waiting.join().expect("an answer")
+    });
+    assert_eq!(answer["stop_type"], "cancelled", "{answer}");
+}
+
+#[test]
+fn without_a_draft_that_fits_there_is_none() {
+    let request = with(&json!({"prompt": "Once", "n_predict": 2}), preview());
+    let check = |system: &System, request: &Value, expected: &str| {
+        let error = refused(system, request);
+        assert_eq!(error.code().as_str(), "invalid_request");
+        assert!(error.message().starts_with(expected), "{error}");
+    };
+    let alone = start(json!({"model_draft": null, "n_ctx": 128}));
+    check(&alone, &request, "speculative.model: there is no draft model; init takes one as model_draft");
+    let other = start(json!({"model_draft": tiny::recurrent(), "n_ctx": 128}));
+    let reason = other.status()["draft"]["reason"].as_str().expect("a reason").to_owned();
+    check(&other, &request, &format!("speculative.model: the draft model is not used: {reason}"));
+    let system = start(json!({"n_ctx": 128}));
+    for field in ["session_save", "session_load"] {
+        check(&system, &with(&request, json!({field: "/tmp/x"})), &format!("{field}: the draft model"));
+    }
+    check(&system, &with(&request, json!({"id_slot": 1})), "id_slot: there is no slot 1");
+    check(&system, &with(&request, json!({"lora": [{"id": 0, "scale": 1}]})), "lora[0].id: there is no adapter 0");
+    let mut more = request.clone();
+    merge(&mut more, &json!({"speculative": {"model": "draft", "compare": true}}));
+    let answer = complete(&system, Completion, &more);
+    assert_eq!(answer["speculative"]["compare_skipped"], "the request did not speculate, there is nothing to compare");
+}

@@ -1,0 +1,358 @@
+//! Texts in two vocabularies: whatever is translated stays the same text.
+
+use std::sync::Arc;
+
+use crate::common::other::Changed;
+use crate::vocabulary::{Kind, Vocabulary};
+use foredraft::llama::{Model, ModelParams, Token, Vocab};
+use foredraft::speculative::{Compatibility, Dictionary, VocabularyMap};
+use proptest::prelude::*;
+
+fn load(path: &str) -> Arc<Model> {
+    let params = ModelParams { vocab_only: true, ..ModelParams::new(path) };
+    Arc::new(Model::load(&params, |_| true).unwrap_or_else(|error| panic!("{path}: {error}")))
+}
+
+struct Pair {
+    name: String,
+    target: Arc<Model>,
+    draft: Arc<Model>,
+    dictionary: Dictionary,
+}
+
+/// Vocabularies that differ in their numbers, in what is one token, and in what a tokenizer is.
+fn pairs() -> Vec<Pair> {
+    let models = [
+        ("shipped", crate::common::model("draft")),
+        ("fewer", Changed::new("draft").without_every(3).shuffled().write("fewer-3")),
+        ("SentencePiece", Changed::new("draft").sentence_piece().write("spm-vocabulary")),
+        ("fewer of SentencePiece", Changed::new("draft").without_every(4).sentence_piece().write("spm-fewer")),
+    ];
+    let models = models.map(|(name, path)| (name, load(&path)));
+    let mut pairs = Vec::new();
+    for (from, target) in &models {
+        for (to, draft) in &models {
+            let (target, draft) = (Arc::clone(target), Arc::clone(draft));
+            let dictionary = Dictionary::new(&target, &draft);
+            pairs.push(Pair { name: format!("{from} to {to}"), target, draft, dictionary });
+        }
+    }
+    pairs
+}
+
+impl Pair {
+    fn translation(&self, text: &[Token]) -> VocabularyMap {
+        let mut translation = VocabularyMap::new(&self.dictionary);
+        translation.follow(&self.dictionary, text);
+        translation
+    }
+
+    /// A text of the target's, special tokens between.
+    fn tokens(&self, parts: &[Part]) -> Vec<Token> {
+        let vocab = self.target.vocab();
+        let mut tokens = vec![vocab.bos().expect("a BOS")];
+        for part in parts {
+            match part {
+                Part::Text(text) => tokens.extend(vocab.tokenize(text.as_bytes(), false, false).expect("tokens")),
+                Part::Special(name) => tokens.push(special(vocab, name)),
+                Part::Any(number) => {
+                    let token = (number % vocab.n_tokens()) as Token;
+                    // Whole characters only.
+                    if std::str::from_utf8(vocab.text(token)).is_ok_and(|text| !text.is_empty()) {
+                        tokens.push(token);
+                    }
+                }
+            }
+        }
+        tokens
+    }
+}
+
+fn special(vocab: &Vocab, name: &str) -> Token {
+    match vocab.tokenize(name.as_bytes(), false, true).expect("tokens").as_slice() {
+        [token] => *token,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+/// The text between special tokens, without the space that a tokenizer adds before each; special tokens as `\0` and a number.
+fn text(vocab: &Vocab, tokens: &[Token]) -> Vec<u8> {
+    let probe = vocab.tokenize(b"a", false, false).expect("tokens");
+    let adds_space = vocab.piece(probe[0])[0] == b' ';
+    let names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"].map(|name| special(vocab, name));
+    let mut bytes = Vec::new();
+    let mut begins = true;
+    for token in tokens {
+        if let Some(number) = names.iter().position(|name| name == token) {
+            bytes.extend([0, b'0' + number as u8]);
+            begins = true;
+            continue;
+        }
+        let piece = vocab.piece(*token);
+        bytes.extend(if begins && adds_space { piece.strip_prefix(b" ").unwrap_or(piece) } else { piece });
+        begins = false;
+    }
+    bytes
+}
+
+#[derive(Debug, Clone)]
+enum Part {
+    Text(String),
+    Special(&'static str),
+    Any(usize),
+}
+
+fn part() -> impl Strategy<Value = Part> {
+    let words = vec![
+        "Once upon a time",
+        " there was",
+        " a child",
+        " named",
+        " Mia",
+        ".",
+        "\n",
+        " ",
+        "  ",
+        "\n    return",
+        " 12",
+        "345",
+        "<|im_end|>",
+        "é",
+        "日本語",
+        " 😀",
+        "don't",
+        "Lantern",
+        "_",
+        "\"Hello,\" said",
+        " \n\n ",
+        "hedge",
+        "hog",
+    ];
+    prop_oneof![
+        8 => prop::sample::select(words).prop_map(|word| Part::Text(word.into())),
+        1 => "[ -~]{1,12}".prop_map(Part::Text),
+        1 => prop::sample::select(vec!["<|im_start|>", "<|im_end|>", "<|endoftext|>"]).prop_map(Part::Special),
+        2 => any::<usize>().prop_map(Part::Any),
+    ]
+}
+
+fn check<S: Strategy>(strategy: &S, test: impl Fn(S::Value) -> Result<(), TestCaseError>)
+where
+    S::Value: std::fmt::Debug,
+{
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) };
+    let mut runner = proptest::test_runner::TestRunner::new(config);
+    runner.run(strategy, test).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn a_text_that_grows_and_changes_stays_the_same_text() {
+    let pairs = pairs();
+    check(&prop::collection::vec((prop::collection::vec(part(), 0..8), any::<usize>()), 1..6), |steps| {
+        for pair in &pairs {
+            let mut translation = VocabularyMap::new(&pair.dictionary);
+            let mut all: Vec<Token> = Vec::new();
+            for (parts, cut) in &steps {
+                // Now and then the end is taken back.
+                if cut % 3 == 0 {
+                    all.truncate(cut / 3 % (all.len() + 1));
+                    while std::str::from_utf8(&text(pair.target.vocab(), &all)).is_err() {
+                        all.pop();
+                    }
+                }
+                let begun = usize::from(!all.is_empty());
+                for token in pair.tokens(parts).into_iter().skip(begun) {
+                    all.push(token);
+                    translation.follow(&pair.dictionary, &all);
+                }
+                translation.follow(&pair.dictionary, &all);
+                let expected = text(pair.target.vocab(), &all);
+                let shown = String::from_utf8_lossy(&expected).into_owned();
+                prop_assert_eq!(text(pair.draft.vocab(), translation.tokens()), expected, "{}: {:?}", pair.name, shown);
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_a_draft_says_comes_back_as_the_target_would_write_it() {
+    let pairs = pairs();
+    check(
+        &(prop::collection::vec(part(), 0..5), prop::collection::vec(part(), 1..8), 1..100_u8),
+        |(before, parts, p)| {
+            for pair in &pairs {
+                let before = pair.translation(&pair.tokens(&before));
+                // What a model of the draft's vocabulary would say.
+                let expected = pair.tokens(&parts);
+                let said = pair.translation(&expected).tokens()[1..].to_vec();
+                let said = [&[pair.draft.vocab().bos().expect("a BOS")], said.as_slice()].concat();
+                let p = f32::from(p) / 100.0;
+                let (tokens, confidence) = pair.dictionary.to_target(&before, &said, &vec![p; said.len()]);
+                prop_assert_eq!(tokens.len(), confidence.len());
+                let (ours, theirs) = (text(pair.target.vocab(), &tokens), text(pair.target.vocab(), &expected));
+                prop_assert_eq!(String::from_utf8_lossy(&ours), String::from_utf8_lossy(&theirs), "{}", pair.name);
+                for confidence in confidence {
+                    prop_assert!(confidence > 0.0 && confidence <= p, "{}: {} {}", pair.name, confidence, p);
+                }
+            }
+            Ok(())
+        },
+    );
+}
+
+/// Token by token, where the target's text is as its tokenizer would write it.
+#[test]
+fn texts_come_back_in_the_tokens_that_they_had() {
+    let pairs = pairs();
+    check(&prop::collection::vec(part(), 1..12), |parts| {
+        let words = parts.iter().map(|part| if let Part::Text(text) = part { text } else { "" });
+        let words: String = words.collect();
+        for pair in &pairs {
+            let expected = pair.target.vocab().tokenize(words.as_bytes(), true, false).expect("tokens");
+            let said = pair.translation(&expected).tokens()[1..].to_vec();
+            let before = pair.translation(&expected[..1]);
+            let (tokens, _) = pair.dictionary.to_target(&before, &said, &vec![1.0; said.len()]);
+            prop_assert_eq!(&tokens, &expected[1..], "{}: {:?}", pair.name, words);
+        }
+        Ok(())
+    });
+}
+
+/// In the middle of a text, and where a token of the target ends within a character.
+#[test]
+fn drafts_go_on_where_the_text_is() {
+    for pair in pairs() {
+        let (target, draft) = (pair.target.vocab(), pair.draft.vocab());
+        let bytes = |text: &[u8]| -> Vec<Token> {
+            let token = |byte: &u8| {
+                let n = target.n_tokens() as Token;
+                (0..n).find(|token| target.piece(*token) == [*byte]).expect("a token for each byte")
+            };
+            text.iter().map(token).collect()
+        };
+        let of_draft = |text: &str| -> Vec<Token> {
+            // Without the space that it may add.
+            let space = draft.tokenize(b"\n", false, false).expect("tokens").len();
+            draft.tokenize(format!("\n{text}").as_bytes(), false, false).expect("tokens")[space..].to_vec()
+        };
+        let start = target.tokenize("Once upon a time".as_bytes(), true, false).expect("tokens");
+        for (end, said, expected) in [
+            (&b""[..], " there was a child", &b" there was a child"[..]),
+            (b" th", "ere was", b"ere was"),
+            (b" caf\xC3", "é.", b"\xA9."),
+            (b" caf\xC3", "e.", b""),
+            (b" \xE6", "日本", b"\x97\xA5\xE6\x9C\xAC"),
+            (b" \xE6\x97", "日", b"\xA5"),
+            (b" \xF0\x9F\x98", "😀 a", b"\x80 a"),
+        ] {
+            let context = [start.as_slice(), &bytes(end)].concat();
+            let after = pair.translation(&context);
+            let said = of_draft(said);
+            let (tokens, confidence) = pair.dictionary.to_target(&after, &said, &vec![0.9; said.len()]);
+            let pieces: Vec<u8> = tokens.iter().flat_map(|token| target.piece(*token)).copied().collect();
+            assert_eq!(pieces, expected, "{}: {end:?}", pair.name);
+            assert_eq!(confidence.len(), tokens.len());
+            // Half a character is not proposed, unless the text has its other half.
+            let (tokens, _) = pair.dictionary.to_target(&after, said.get(..1).unwrap_or(&[]), &[0.9]);
+            let pieces: Vec<u8> = tokens.iter().flat_map(|token| target.piece(*token)).copied().collect();
+            let all = [&text(target, &context), pieces.as_slice()].concat();
+            assert!(pieces.is_empty() || std::str::from_utf8(&all).is_ok(), "{}: {end:?} {pieces:?}", pair.name);
+        }
+    }
+}
+
+#[test]
+fn a_token_is_as_likely_as_all_that_it_is_made_of() {
+    let target = load(&crate::common::model("target"));
+    let draft = load(&Changed::new("draft").sentence_piece().write("spm-vocabulary"));
+    let spelling = load(&Changed::new("draft").without_every(1).write("letters"));
+    let dictionary = Dictionary::new(&target, &spelling);
+    let after = VocabularyMap::new(&dictionary);
+    let said = spelling.vocab().tokenize(b"time there", false, false).expect("tokens");
+    assert_eq!(said.len(), 10, "letters");
+    let p: Vec<f32> = (0..10).map(|index| 0.9 - index as f32 / 20.0).collect();
+    let expected = target.vocab().tokenize(b"time there", false, false).expect("tokens");
+    let [.., last] = expected.as_slice() else { panic!("no tokens") };
+    assert_eq!(target.vocab().piece(*last), b" there");
+    let (tokens, confidence) = dictionary.to_target(&after, &said, &p);
+    assert_eq!(tokens, expected);
+    let near = |a: f32, b: f32| assert!((a - b).abs() < 1e-6, "{a} {b}");
+    near(confidence[..confidence.len() - 1].iter().product(), p[..4].iter().product());
+    near(*confidence.last().expect("one"), p[4..].iter().product());
+    // " the" may become " there", which this draft has to spell, but not if it was said otherwise.
+    for (said, expected) in [(" the", 0.5), (" the.", 1.0)] {
+        let said = spelling.vocab().tokenize(said.as_bytes(), false, false).expect("tokens");
+        let (tokens, confidence) = dictionary.to_target(&after, &said, &vec![1.0; said.len()]);
+        assert_eq!(target.vocab().piece(tokens[0]), b" the");
+        near(confidence[0], expected);
+    }
+    // A draft that has " there" and says " the" means it.
+    let dictionary = Dictionary::new(&target, &draft);
+    let the = draft.vocab().tokenize(b"the", false, false).expect("tokens");
+    let mut after = VocabularyMap::new(&dictionary);
+    after.follow(&dictionary, &target.vocab().tokenize(b"time", false, false).expect("tokens"));
+    let (tokens, confidence) = dictionary.to_target(&after, &the, &[0.7]);
+    assert_eq!((tokens.len(), target.vocab().piece(tokens[0])), (1, &b" the"[..]));
+    near(confidence[0], 0.7);
+}
+
+#[test]
+fn what_is_gone_of_a_text_is_gone_of_its_translation() {
+    let pairs = pairs();
+    let lengths = (any::<usize>(), any::<usize>(), any::<usize>());
+    check(
+        &(prop::collection::vec(part(), 1..30), lengths, prop::collection::vec(part(), 0..3)),
+        |(parts, (a, b, c), more)| {
+            for pair in &pairs {
+                let mut all = pair.tokens(&parts);
+                let mut translation = pair.translation(&all);
+                let mut own = translation.tokens().to_vec();
+                let most = 1 + c % own.len();
+                let keep = a % all.len();
+                let dropped = b % (all.len() - keep + 1);
+                let (from, gone) = translation.shift(keep, dropped);
+                own.drain(from..from + gone);
+                prop_assert_eq!(translation.tokens(), &own, "{}", pair.name);
+                all.drain(keep..keep + dropped);
+                let is_broken = std::str::from_utf8(&text(pair.target.vocab(), &all)).is_err();
+                let (from, gone) = translation.shorten(most);
+                own.drain(from..from + gone);
+                prop_assert_eq!(translation.tokens(), &own, "{}", pair.name);
+                prop_assert!(own.len() <= most, "{} {}", own.len(), most);
+                // It goes on as the text does: no beginning is needed for its end.
+                all.extend(pair.tokens(&more).iter().skip(1));
+                translation.follow(&pair.dictionary, &all);
+                let (whole, rest) = (text(pair.target.vocab(), &all), text(pair.draft.vocab(), translation.tokens()));
+                let end = text(pair.target.vocab(), &all[all.len().saturating_sub(2)..]);
+                let end = end.strip_prefix(b" ").unwrap_or(&end);
+                // All but BOS.
+                let all_gone = rest.get(2..).is_some_and(|rest| whole.ends_with(rest));
+                prop_assert!(rest.ends_with(end) || all_gone || is_broken, "{}: {:?} {:?}", pair.name, whole, rest);
+            }
+            Ok(())
+        },
+    );
+}
+
+#[test]
+fn the_report_says_what_is_translated_and_what_cannot_be() {
+    let shipped = load(&crate::common::model("draft"));
+    let kind = |text: &str| if text == "[UNK]" { Kind::Unknown } else { Kind::Control };
+    let special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
+    let mut tokens: Vec<_> = special.iter().map(|text| ((*text).to_owned(), 0.0, kind(text))).collect();
+    tokens.push(("\u{2581}the".to_owned(), 0.0, Kind::Normal));
+    let ids = vec![("cls_token_id", 2), ("seperator_token_id", 3), ("unknown_token_id", 1)];
+    let wpm = Vocabulary { model: "bert", pre: None, tokens, merges: Vec::new(), flags: Vec::new(), ids };
+    let wpm = load(&wpm.write("translation-wpm"));
+    for (draft, translates, reason) in [
+        (&shipped, false, None),
+        (&load(&Changed::new("draft").shuffled().write("shuffled-vocabulary")), true, None),
+        (&load(&Changed::new("draft").without_every(100).write("fewer-vocabulary")), true, None),
+        (&load(&Changed::new("draft").sentence_piece().write("spm-vocabulary")), true, None),
+        (&wpm, false, Some("the draft's vocabulary is of type wpm, the target's of type bpe")),
+    ] {
+        let report = Compatibility::of(&shipped, draft, 512);
+        assert_eq!((report.translates, report.reason.as_deref()), (translates, reason), "{report:?}");
+    }
+}
