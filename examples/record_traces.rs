@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use foredraft::error::Result;
 use foredraft::llama::{Batch, Context, ContextParams, DecodeError, Interrupt, Model, ModelParams, ThreadPool, Token};
-use foredraft::sampling::{Sampler, Settings};
+use foredraft::sampling::{Sampler, SamplingSettings as Settings};
 
 const N_CTX: u32 = 2048;
 /// Tokens of an output, at most.
@@ -169,7 +169,7 @@ fn probability(logits: &[f32], token: Token) -> f32 {
 /// The draft's choice behind `text`, and its probability.
 fn choose(reader: &mut Reader, sampler: &mut Sampler, text: &[Token], position: usize) -> Result<(Token, u8)> {
     let logits = reader.read(text).map_err(failed)?;
-    let token = sampler.pick(logits, text, position)?;
+    let token = sampler.sample(logits, text, position)?;
     Ok((token, (probability(logits, token) * 255.0).round() as u8))
 }
 
@@ -234,7 +234,7 @@ fn main() -> Result<()> {
             target.cut(0);
             for position in 0..N_PREDICT {
                 let logits = target.read(&text).map_err(failed)?;
-                let token = sampler.pick(logits, &text, position)?;
+                let token = sampler.sample(logits, &text, position)?;
                 sampler.accept(token)?;
                 text.push(token);
                 if model.vocab().is_eog(token) {

@@ -54,6 +54,44 @@ pub(super) struct RegisteredDrafter {
     /// Whether its drafts take time that counts.
     pub(super) is_model_based: bool,
     pub(super) calibration: Calibration,
+    /// Of one that looks at the text alone: how often its first token was right where a model drafted another one.
+    pub(super) against_models: Record,
+}
+
+/// How often something was seen, and how often it was right, fading.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Record {
+    seen: f64,
+    right: f64,
+}
+
+/// What a [`Record`] begins with, and how many observations it remembers.
+const FIRST_SEEN: f64 = 4.0;
+const FIRST_RIGHT: f64 = 2.0;
+const MOST_SEEN: f64 = 64.0;
+
+impl Default for Record {
+    fn default() -> Self {
+        Record { seen: FIRST_SEEN, right: FIRST_RIGHT }
+    }
+}
+
+impl Record {
+    fn saw(&mut self, was_right: bool) {
+        let keep = if self.seen < MOST_SEEN { 1.0 } else { 1.0 - 1.0 / MOST_SEEN };
+        self.seen = self.seen * keep + 1.0;
+        self.right = self.right * keep + f64::from(u8::from(was_right));
+    }
+
+    pub(super) fn share(self) -> f64 {
+        self.right / self.seen
+    }
+}
+
+impl RegisteredDrafter {
+    fn new(drafter: Box<dyn Drafter + Send>, is_model_based: bool, calibration: Calibration) -> RegisteredDrafter {
+        RegisteredDrafter { drafter, is_model_based, calibration, against_models: Record::default() }
+    }
 }
 
 /// What the drafters see of a slot for which they may draft.
@@ -132,12 +170,12 @@ impl Drafters {
     pub fn add(&mut self, drafter: Box<dyn Drafter + Send>) {
         let place = self.members.iter().position(|member| member.is_model_based).unwrap_or(self.members.len());
         self.members
-            .insert(place, RegisteredDrafter { drafter, is_model_based: false, calibration: Calibration::of_text() });
+            .insert(place, RegisteredDrafter::new(drafter, false, Calibration::of_text()));
     }
 
     /// Adds a drafter whose time counts: a model.
     pub fn add_model(&mut self, drafter: Box<dyn Drafter + Send>) {
-        self.members.push(RegisteredDrafter { drafter, is_model_based: true, calibration: Calibration::of_model() });
+        self.members.push(RegisteredDrafter::new(drafter, true, Calibration::of_model()));
     }
 
     /// Whether anybody drafts like this.
@@ -515,6 +553,14 @@ impl Drafters {
     /// Tells what became of the draft, if there was one.
     pub fn saw(&mut self, slot: usize, tokens: &[Token], drafted: usize, accepted: usize) -> Option<DraftOutcome> {
         let drafts = self.slots.get_mut(slot)?.as_mut()?;
+        if let (Some(modelled), Some(actual)) = (drafts.first_of_model(&self.members), tokens.first()) {
+            for (member, proposal) in self.members.iter_mut().zip(&drafts.proposals) {
+                let first = proposal.as_ref().and_then(|proposal| proposal.draft.tokens.first());
+                if let Some(first) = first.filter(|first| !member.is_model_based && **first != modelled) {
+                    member.against_models.saw(first == actual);
+                }
+            }
+        }
         for (index, (member, proposal)) in self.members.iter_mut().zip(&mut drafts.proposals).enumerate() {
             let Some(Proposal { draft, bias, .. }) = proposal else { continue };
             // What was drawn and refused may still come, as the target's own.

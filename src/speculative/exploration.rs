@@ -13,6 +13,8 @@ pub struct Exploration {
     credit: f64,
     /// Trials in vain since a model last paid.
     failed: i32,
+    /// Steps since the last trial while a model pays.
+    since: u32,
 }
 
 /// What a model does in a step.
@@ -32,8 +34,11 @@ pub enum Decision {
 }
 
 /// Part of the time that trials may take; half of it after each in vain, down to `2^-MAX_FAILED`.
-const SHARE: f64 = 0.01;
+const SHARE: f64 = 0.005;
 const MAX_FAILED: i32 = 3;
+/// While a model pays, other lengths are tried in one of so many steps at most: a draft of a length that was chosen beforehand does not
+/// stop where its tokens become unlikely.
+const PAUSE: u32 = 16;
 /// No more than this is saved up, and so much is there to begin with.
 const MAX_CREDIT: f64 = 10.0;
 const FIRST_CREDIT: f64 = 1.0;
@@ -47,7 +52,7 @@ const MOST_UNREAD: usize = 64;
 
 impl Default for Exploration {
     fn default() -> Self {
-        Exploration { credit: FIRST_CREDIT, failed: 0 }
+        Exploration { credit: FIRST_CREDIT, failed: 0, since: 0 }
     }
 }
 
@@ -65,8 +70,9 @@ impl Exploration {
             self.failed = 0;
             let hope = &outlook.doubted;
             let cost = cost(outlook.with, hope);
-            if hope.length > 0 && self.credit > cost {
-                self.credit -= cost;
+            self.since += 1;
+            if hope.length > 0 && self.credit > cost && self.since >= PAUSE {
+                (self.credit, self.since) = (self.credit - cost, 0);
                 return Decision::Explore { length: hope.length, verify: true };
             }
             return Decision::Pays;

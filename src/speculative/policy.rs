@@ -23,7 +23,7 @@ use super::drafter::DraftRequest;
 use super::{Adaptive, Costs, MAX_DRAFT, Settings};
 
 /// What a past step still counts after one more, in the rate.
-const FADE: f64 = 0.95;
+const FADE: f64 = 0.98;
 /// How many tokens ahead a drafter looks for the end of a step of v.
 const LOOK_AHEAD: usize = 16;
 /// In how many steps another preferred has to make up for the way there.

@@ -7,6 +7,7 @@ use super::drafters::RegisteredDrafter;
 use super::policy::Length;
 use super::verify::SampledDraft;
 use super::{Adaptive, MAX_DRAFT, Settings};
+use crate::llama::Token;
 
 /// A request that speculates.
 pub(super) struct SlotDrafts {
@@ -83,13 +84,26 @@ impl SlotDrafts {
             }
             return;
         }
+        let modelled = self.first_of_model(members);
         for (index, (member, proposal)) in members.iter().zip(&self.proposals).enumerate() {
             let Some(Proposal { draft, bias, guesses, .. }) = proposal else { continue };
             let sure = sure(draft, |confidence| member.calibration.acceptance(bias, confidence));
+            // Of two that disagree one is wrong, however sure both are.
+            let disagrees = !member.is_model_based
+                && modelled.is_some_and(|modelled| draft.tokens.first().is_some_and(|first| *first != modelled));
+            let [_, first, ..] = sure;
+            let less = if disagrees && first > 0.0 { (member.against_models.share() / first).min(1.0) } else { 1.0 };
+            let sure = sure.map(|sure| less * sure);
             let (most, least) = if *guesses { (1, 0) } else { (draft.tokens.len(), self.settings.n_min) };
             let sure = sure.iter().skip(1).take(most.min(draft.tokens.len())).copied();
             candidates.offer(index, least, sure, !member.is_model_based);
         }
+    }
+
+    /// The first token that a model has drafted.
+    pub(super) fn first_of_model(&self, members: &[RegisteredDrafter]) -> Option<Token> {
+        let mut models = members.iter().zip(&self.proposals).filter(|(member, _)| member.is_model_based);
+        models.find_map(|(_, proposal)| proposal.as_ref()?.draft.tokens.first().copied())
     }
 
     /// The draft with most tokens to expect of those that are not too short: its drafter, its length, the tokens to expect. Where there

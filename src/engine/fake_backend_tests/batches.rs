@@ -55,7 +55,7 @@ fn all_slots_share_each_evaluation() {
 fn slots_decode_in_one_physical_batch_whatever_the_order_of_their_requests() {
     const N: usize = 6;
     let mut stage = Stage::new(&Setup { padding: false, ..Setup::plain(VOICE, N, 250, 64) });
-    let greedy = || sampling::Settings { temperature: 0.0, ..sampling::Settings::default() };
+    let greedy = || sampling::SamplingSettings { temperature: 0.0, ..sampling::SamplingSettings::default() };
     // The slots are used in other orders the longer it goes on: requests end at different times.
     for n in 0..40 {
         let prompt = (n..n + 6).map(|n| FakeModel::FIRST + (n % 2) as Token).collect();
@@ -86,7 +86,7 @@ fn draft_and_target_decode_all_slots_in_one_physical_batch_whatever_was_accepted
         Settings { sources: vec![DrafterKind::Draft], adaptive: Adaptive::Fixed, n_max: N_MAX, ..Settings::default() };
     for start in 0..N {
         let prompt = (start..start + 10).map(|n| FakeModel::FIRST + (n % 2) as Token).collect();
-        let greedy = sampling::Settings { temperature: 0.0, ..sampling::Settings::default() };
+        let greedy = sampling::SamplingSettings { temperature: 0.0, ..sampling::SamplingSettings::default() };
         stage.submit(vec![Request { speculative: Some(settings.clone()), ..request(prompt, 150, greedy) }]);
     }
     (0..3).for_each(|_| stage.step());
@@ -114,7 +114,7 @@ fn adaptive_lengths_decode_in_one_physical_batch() {
     let settings = Settings { sources: vec![DrafterKind::Draft], ..Settings::default() };
     for start in 0..N {
         let prompt = (start..start + 10).map(|n| FakeModel::FIRST + (n % 2) as Token).collect();
-        let greedy = sampling::Settings { temperature: 0.0, ..sampling::Settings::default() };
+        let greedy = sampling::SamplingSettings { temperature: 0.0, ..sampling::SamplingSettings::default() };
         let speculative = Some(settings.clone()).filter(|_| start != 2);
         stage.submit(vec![Request { speculative, ..request(prompt, 200, greedy) }]);
     }
