@@ -77,24 +77,23 @@ pub(super) fn tasks(half: Option<u8>) -> Vec<Task> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/traces");
     let read = |name: &str, kind: &str| {
         let halves = [1, 2].into_iter().filter(|own| half.is_none_or(|half| half == *own));
-        let read = |half: u8| {
-            let path = folder.join(format!("{name}-{half}-{kind}.txt"));
-            parse(&std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
-        };
-        let (temperatures, traces): (Vec<f32>, Vec<Trace>) = halves.map(read).unzip();
-        (temperatures[0], traces)
+        // Not every prompt was recorded at both temperatures.
+        let texts = halves.filter_map(|half| std::fs::read_to_string(folder.join(format!("{name}-{half}-{kind}.txt"))).ok());
+        texts.map(|text| parse(&text)).unzip::<f32, Trace, Vec<f32>, Vec<Trace>>()
     };
     const NAMES: [&str; 5] = ["question", "story", "code", "rewriting", "editing"];
     let mut tasks = Vec::new();
     for kind in ["greedy", "sampled"] {
-        for name in NAMES {
-            let (temperature, traces) = read(name, kind);
-            tasks.push(Task { name: format!("{name} {kind}"), temperature, traces });
-        }
-        let all = NAMES.map(|name| read(name, kind));
-        let temperature = all[0].0;
-        let traces = all.into_iter().flat_map(|(_, traces)| traces).collect();
-        tasks.push(Task { name: format!("mixed {kind}"), temperature, traces });
+        let mut task = |name: &str, (temperatures, traces): (Vec<f32>, Vec<Trace>)| {
+            if let Some(temperature) = temperatures.first().copied() {
+                tasks.push(Task { name: format!("{name} {kind}"), temperature, traces });
+            }
+        };
+        NAMES.iter().for_each(|name| task(name, read(name, kind)));
+        let (temperatures, traces): (Vec<_>, Vec<_>) = NAMES.iter().map(|name| read(name, kind)).unzip();
+        task("mixed", (temperatures.concat(), traces.into_iter().flatten().collect()));
     }
+    let least = if half.is_some() { 9 } else { 12 };
+    assert!(tasks.len() >= least, "{} tasks in {}", tasks.len(), folder.display());
     tasks
 }
