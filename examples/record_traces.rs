@@ -99,12 +99,23 @@ fn tasks() -> Vec<(&'static str, String)> {
     vec![
         ("question-1", "Why is the sky blue, and why is it red in the evening?".into()),
         ("story-1", "Write a short story about a lighthouse keeper who finds a letter in a bottle.".into()),
-        ("code-1", "Write a Python class for a bank account with methods to deposit, withdraw and print the balance.".into()),
+        (
+            "code-1",
+            "Write a Python class for a bank account with methods to deposit, withdraw and print the balance.".into(),
+        ),
         ("rewriting-1", format!("Rewrite this letter so that it is more polite:\n\n{LETTER}")),
         ("editing-1", code("Rename the class Inventory to Stock in this file and print the whole file again.")),
-        ("question-2", "What is the difference between a virus and a bacterium, and which of them do antibiotics help against?".into()),
+        (
+            "question-2",
+            "What is the difference between a virus and a bacterium, and which of them do antibiotics help against?"
+                .into(),
+        ),
         ("story-2", "Tell me a story about two brothers who build a boat and sail to an unknown island.".into()),
-        ("code-2", "Write a JavaScript function that reads a CSV string and returns an array of objects, with an example.".into()),
+        (
+            "code-2",
+            "Write a JavaScript function that reads a CSV string and returns an array of objects, with an example."
+                .into(),
+        ),
         ("rewriting-2", format!("Correct the spelling of this letter and repeat it:\n\n{LETTER}")),
         ("editing-2", code("Add type hints to this file. Answer with the complete file.")),
     ]
@@ -128,12 +139,8 @@ struct Reader {
 impl Reader {
     fn new(path: &Path, threads: &Arc<ThreadPool>, n_threads: i32) -> Result<Reader> {
         let model = Arc::new(Model::load(&ModelParams::new(path), |_| true)?);
-        let params = ContextParams {
-            n_ctx: Some(N_CTX),
-            n_threads,
-            n_threads_batch: n_threads,
-            ..ContextParams::default()
-        };
+        let params =
+            ContextParams { n_ctx: Some(N_CTX), n_threads, n_threads_batch: n_threads, ..ContextParams::default() };
         let context = Context::new(&model, &params, threads, &Arc::new(Interrupt::default()))?;
         Ok(Reader { context, batch: Batch::new(), n_past: 0 })
     }
@@ -217,7 +224,8 @@ fn main() -> Result<()> {
     let n_threads = std::thread::available_parallelism().map_or(1, |n| i32::try_from(n.get()).unwrap_or(1));
     let threads = Arc::new(ThreadPool::new(n_threads)?);
     let mut target = Reader::new(target, &threads, n_threads)?;
-    let mut drafts = [("near", Reader::new(near, &threads, n_threads)?), ("far", Reader::new(far, &threads, n_threads)?)];
+    let mut drafts =
+        [("near", Reader::new(near, &threads, n_threads)?), ("far", Reader::new(far, &threads, n_threads)?)];
     let model = Arc::clone(target.context.model());
     let is_wanted = |task: &str| only.is_empty() || only.iter().any(|only| only.as_os_str() == task);
     for (number, (task, user)) in tasks().into_iter().enumerate().filter(|(_, (task, _))| is_wanted(task)) {
@@ -243,8 +251,7 @@ fn main() -> Result<()> {
             }
             let output = text.get(prompt.len()..).unwrap_or(&[]);
             let ids = |tokens: &[Token]| tokens.iter().map(|token| format!(" {token}")).collect::<String>();
-            let mut trace =
-                format!("temperature {temperature}\nprompt{}\noutput{}\n", ids(&prompt), ids(output));
+            let mut trace = format!("temperature {temperature}\nprompt{}\noutput{}\n", ids(&prompt), ids(output));
             for (name, reader) in &mut drafts {
                 let _ = writeln!(trace, "{name}{}", draft(reader, &settings, &prompt, output)?);
             }

@@ -118,7 +118,8 @@ impl BatchScheduler {
 
     /// After an evaluation that took `time`: samples, checks drafts, sends text.
     fn advance(&mut self, time: Duration, notify: &mut dyn FnMut(u64)) {
-        let generated = |part: &InBatch| part.draft + part.filler + if part.chunk <= MAX_PENDING { part.chunk } else { 1 };
+        let generated =
+            |part: &InBatch| part.draft + part.filler + if part.chunk <= MAX_PENDING { part.chunk } else { 1 };
         let generated: usize = self.slots.iter().filter_map(|slot| slot.in_batch.as_ref()).map(generated).sum();
         let evaluated = self.batch.len();
         self.n_tokens.clear();

@@ -56,9 +56,9 @@ impl BatchSplit {
                 }
             }
             BatchSplit::Rectangles { n_ubatch, padding } => {
-                let all = (0..n_sequences).map(&n_tokens).fold((0, 0), |(n, most), tokens| {
-                    (n + usize::from(tokens > 0), most.max(tokens))
-                });
+                let all = (0..n_sequences)
+                    .map(&n_tokens)
+                    .fold((0, 0), |(n, most), tokens| (n + usize::from(tokens > 0), most.max(tokens)));
                 let pads = match padding {
                     SequencePadding::Never => false,
                     SequencePadding::Always => true,

@@ -344,7 +344,8 @@ fn decide_run(
     // Each slot beside what the others take.
     for _ in 0..ROUNDS {
         for slot in run.clone() {
-            let all: usize = run.clone().map(|slot| prices.n_tokens(slot)).sum::<usize>() + lengths.iter().sum::<usize>();
+            let all: usize =
+                run.clone().map(|slot| prices.n_tokens(slot)).sum::<usize>() + lengths.iter().sum::<usize>();
             let Some((own, place)) = own(slot).zip(lengths.get_mut(slot)).filter(|(own, _)| own.fixed.is_none()) else {
                 continue;
             };

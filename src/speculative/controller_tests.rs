@@ -141,7 +141,10 @@ fn the_outlook_tells_whether_a_model_pays_for_all_slots_together() {
     assert!(bad.with < bad.without, "{bad:?}");
     assert_eq!(bad.hopeful.length, 0, "nor is there any hope: {bad:?}");
     let close = look(0.42, 0.1);
-    assert!(close.with < close.without && close.hopeful.hoped > close.without, "sizes never used may cost less: {close:?}");
+    assert!(
+        close.with < close.without && close.hopeful.hoped > close.without,
+        "sizes never used may cost less: {close:?}"
+    );
 }
 
 #[test]

@@ -58,8 +58,9 @@ const FRESH_SCALE: f64 = 0.2;
 const FRESH_ENTRY: f64 = 0.1;
 const FRESH_DRAFT: f64 = 0.2;
 const FRESH_CHANGE: f64 = 0.05;
-/// A size's first measurements say more.
-const FIRST_ENTRY: f64 = 0.5;
+/// A size's first measurements in steps say more. After so many steps they say nothing of the scale.
+const FIRST_ENTRY: f64 = 0.7;
+const SETTLED: u64 = 8;
 /// A single slow decode (the machine did something else) must not count for many.
 const MOST_SLOWER: f64 = 2.0;
 /// Until measured: each further token of a batch costs this part of the first.
@@ -120,7 +121,9 @@ impl Costs {
                 let slower = (time / expected).min(MOST_SLOWER) - 1.0;
                 let times = self.known.get(n - 1).map_or(0, |known| known.times);
                 let fresh = if times == 0 { FRESH_ENTRY } else { FRESH_ENTRY.max(FIRST_ENTRY / f64::from(times)) };
-                self.scale *= 1.0 + FRESH_SCALE * slower;
+                // What is new about a size that is used for the first time says nothing of the others, once their scale is known.
+                let is_new = self.step > SETTLED && (1..=2).contains(&times);
+                self.scale *= 1.0 + if is_new { 0.0 } else { FRESH_SCALE * slower };
                 *entry *= 1.0 + fresh * slower;
                 if changed {
                     // The first say most: nothing is known before them.
@@ -263,7 +266,8 @@ impl Costs {
     /// Seconds for drafting one token for each of `n_slots` slots, at `scale` 1.
     fn draft_seconds(&self, n_slots: usize) -> f64 {
         let shape = |n: usize| 1.0 + GUESSED_DRAFT_SLOPE * (n.max(1) - 1) as f64;
-        let known = |n: usize| n.checked_sub(1).and_then(|index| self.draft.get(index)).filter(|seconds| **seconds > 0.0);
+        let known =
+            |n: usize| n.checked_sub(1).and_then(|index| self.draft.get(index)).filter(|seconds| **seconds > 0.0);
         let nearest = (0..=n_slots.max(self.draft.len())).filter_map(|away| {
             let near = n_slots.checked_sub(away).into_iter().chain([n_slots + away]).find(|n| known(*n).is_some())?;
             Some(known(near)? / shape(near))

@@ -169,8 +169,7 @@ impl Drafters {
     /// Adds a drafter that looks at the text alone.
     pub fn add(&mut self, drafter: Box<dyn Drafter + Send>) {
         let place = self.members.iter().position(|member| member.is_model_based).unwrap_or(self.members.len());
-        self.members
-            .insert(place, RegisteredDrafter::new(drafter, false, Calibration::of_text()));
+        self.members.insert(place, RegisteredDrafter::new(drafter, false, Calibration::of_text()));
     }
 
     /// Adds a drafter whose time counts: a model.
@@ -332,7 +331,8 @@ impl Drafters {
 
     /// The mean acceptance and the longest of the drafts that a model can make for the one slot that generates.
     fn model_drafts<'a>(&self, view: &impl Fn(usize) -> Option<SlotView<'a>>) -> Option<(f64, usize)> {
-        let mut generating = (0..self.steps.len()).filter(|slot| self.steps.get(*slot).is_some_and(|step| step.generates));
+        let mut generating =
+            (0..self.steps.len()).filter(|slot| self.steps.get(*slot).is_some_and(|step| step.generates));
         let slot = generating.next().filter(|_| generating.next().is_none())?;
         view(slot)?.room?;
         let drafts = self.slots.get(slot)?.as_ref().filter(|drafts| drafts.weighs())?;
@@ -701,7 +701,19 @@ fn request<'a>(
 ) -> DraftRequest<'a> {
     let SlotView { tokens, sampler, generated, position, .. } = *view;
     let branches = (settings.n_branches, settings.p_split);
-    DraftRequest { slot, tokens, sampler, generated, position, n_max, p_min: settings.p_min, branches, pace, draft, drawing }
+    DraftRequest {
+        slot,
+        tokens,
+        sampler,
+        generated,
+        position,
+        n_max,
+        p_min: settings.p_min,
+        branches,
+        pace,
+        draft,
+        drawing,
+    }
 }
 
 /// Tokens to expect of `n`, each accepted with `acceptance` if those before it were.

@@ -180,7 +180,8 @@ impl Plan {
             sure *= acceptance;
             sum += sure;
             if m >= n_min {
-                best = best.max(sum - self.verify(m) - self.draft / self.n_drafting.max(1) as f64 * (m - drafted) as f64);
+                best =
+                    best.max(sum - self.verify(m) - self.draft / self.n_drafting.max(1) as f64 * (m - drafted) as f64);
             }
         }
         best

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use super::super::calibration::Choice;
-use super::super::costs::tests::costs;
 use super::super::controller::{self, Candidates, StepSlot};
+use super::super::costs::tests::costs;
 use super::*;
 
 const ONE: [StepSlot; 1] = [StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT }];

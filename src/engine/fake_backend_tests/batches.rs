@@ -80,8 +80,7 @@ fn draft_and_target_decode_all_slots_in_one_physical_batch_whatever_was_accepted
     const N: usize = 4;
     let voice = FakeModel { far: 3.0, ..VOICE };
     let draft = Some(FakeModel { noise: 1.0, ..voice });
-    let mut stage =
-        Stage::new(&Setup { padding: false, draft, draft_cost: 1, ..Setup::plain(voice, N, 250, 64) });
+    let mut stage = Stage::new(&Setup { padding: false, draft, draft_cost: 1, ..Setup::plain(voice, N, 250, 64) });
     let settings =
         Settings { sources: vec![DrafterKind::Draft], adaptive: Adaptive::Fixed, n_max: N_MAX, ..Settings::default() };
     for start in 0..N {
@@ -109,8 +108,7 @@ fn draft_and_target_decode_all_slots_in_one_physical_batch_whatever_was_accepted
 fn adaptive_lengths_decode_in_one_physical_batch() {
     const N: usize = 4;
     let draft = Some(FakeModel { noise: 0.5, ..VOICE });
-    let mut stage =
-        Stage::new(&Setup { padding: false, draft, draft_cost: 2, ..Setup::plain(VOICE, N, 250, 64) });
+    let mut stage = Stage::new(&Setup { padding: false, draft, draft_cost: 2, ..Setup::plain(VOICE, N, 250, 64) });
     let settings = Settings { sources: vec![DrafterKind::Draft], ..Settings::default() };
     for start in 0..N {
         let prompt = (start..start + 10).map(|n| FakeModel::FIRST + (n % 2) as Token).collect();

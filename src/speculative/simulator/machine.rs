@@ -26,11 +26,32 @@ pub(super) struct Machine {
 /// Measured with llama-bench: 750 M parameters, Q8_0, two cores with AVX-512 and AMX (`speculation.md`); larger sizes and depths with
 /// the 830 M model.
 const AMX: &[(usize, f64)] = &[
-    (1, 1.0), (2, 1.14), (3, 1.29), (4, 1.46), (5, 2.08), (8, 2.26), (12, 3.08), (16, 4.03), (24, 5.4), (32, 6.4), (64, 11.5), (128, 22.0),
+    (1, 1.0),
+    (2, 1.14),
+    (3, 1.29),
+    (4, 1.46),
+    (5, 2.08),
+    (8, 2.26),
+    (12, 3.08),
+    (16, 4.03),
+    (24, 5.4),
+    (32, 6.4),
+    (64, 11.5),
+    (128, 22.0),
 ];
 /// Four bits: two tokens cost more than four.
 const FOUR_BITS: &[(usize, f64)] = &[
-    (1, 1.0), (2, 1.48), (3, 1.91), (4, 1.32), (5, 1.8), (8, 2.47), (12, 3.66), (16, 4.05), (32, 7.6), (64, 14.5), (128, 28.0),
+    (1, 1.0),
+    (2, 1.48),
+    (3, 1.91),
+    (4, 1.32),
+    (5, 1.8),
+    (8, 2.47),
+    (12, 3.66),
+    (16, 4.05),
+    (32, 7.6),
+    (64, 14.5),
+    (128, 28.0),
 ];
 /// Without AVX-512 each further token costs nearly half of the first.
 const STEEP: &[(usize, f64)] = &[(1, 1.0), (2, 1.5), (4, 2.4), (8, 4.1), (16, 7.6), (64, 28.0), (128, 56.0)];
@@ -38,12 +59,60 @@ const STEEP: &[(usize, f64)] = &[(1, 1.0), (2, 1.5), (4, 2.4), (8, 4.1), (16, 7.
 const FLAT: &[(usize, f64)] = &[(1, 1.0), (8, 1.05), (16, 1.1), (32, 1.2), (64, 1.4), (128, 1.9)];
 
 pub(super) const MACHINES: &[Machine] = &[
-    Machine { name: "amx", one: 35.0, v: AMX, of_depth: (0.25, 0.12), depth: 0, draft: (0.095, 0.2, 0.12), change: 0.01 },
-    Machine { name: "amx-512", one: 35.0, v: AMX, of_depth: (0.25, 0.12), depth: 512, draft: (0.095, 0.2, 0.12), change: 0.01 },
-    Machine { name: "amx-2048", one: 35.0, v: AMX, of_depth: (0.25, 0.12), depth: 2048, draft: (0.095, 0.2, 0.12), change: 0.01 },
-    Machine { name: "four-bits", one: 22.0, v: FOUR_BITS, of_depth: (0.3, 0.15), depth: 0, draft: (0.15, 0.2, 0.18), change: 0.015 },
-    Machine { name: "steep", one: 60.0, v: STEEP, of_depth: (0.1, 0.08), depth: 0, draft: (0.12, 0.35, 0.05), change: 0.005 },
-    Machine { name: "flat", one: 8.0, v: FLAT, of_depth: (0.02, 0.005), depth: 0, draft: (0.25, 0.02, 0.01), change: 0.02 },
+    Machine {
+        name: "amx",
+        one: 35.0,
+        v: AMX,
+        of_depth: (0.25, 0.12),
+        depth: 0,
+        draft: (0.095, 0.2, 0.12),
+        change: 0.01,
+    },
+    Machine {
+        name: "amx-512",
+        one: 35.0,
+        v: AMX,
+        of_depth: (0.25, 0.12),
+        depth: 512,
+        draft: (0.095, 0.2, 0.12),
+        change: 0.01,
+    },
+    Machine {
+        name: "amx-2048",
+        one: 35.0,
+        v: AMX,
+        of_depth: (0.25, 0.12),
+        depth: 2048,
+        draft: (0.095, 0.2, 0.12),
+        change: 0.01,
+    },
+    Machine {
+        name: "four-bits",
+        one: 22.0,
+        v: FOUR_BITS,
+        of_depth: (0.3, 0.15),
+        depth: 0,
+        draft: (0.15, 0.2, 0.18),
+        change: 0.015,
+    },
+    Machine {
+        name: "steep",
+        one: 60.0,
+        v: STEEP,
+        of_depth: (0.1, 0.08),
+        depth: 0,
+        draft: (0.12, 0.35, 0.05),
+        change: 0.005,
+    },
+    Machine {
+        name: "flat",
+        one: 8.0,
+        v: FLAT,
+        of_depth: (0.02, 0.005),
+        depth: 0,
+        draft: (0.25, 0.02, 0.01),
+        change: 0.02,
+    },
 ];
 
 /// As the engine measures before the first request.
@@ -64,10 +133,14 @@ impl Machine {
     /// Seconds for a batch with so many tokens of each slot, at these depths.
     pub(super) fn target(&self, n_tokens: &[usize], depth: impl Fn(usize) -> usize) -> f64 {
         let (mut cost, mut sizes, mut before) = (0.0, 0, None);
-        self.split().for_each(|slot| n_tokens[slot], n_tokens.len(), |n| {
-            cost += self.v(n) + if before.is_some_and(|before| before != n) { self.change } else { 0.0 };
-            (before, sizes) = (Some(n), sizes + 1);
-        });
+        self.split().for_each(
+            |slot| n_tokens[slot],
+            n_tokens.len(),
+            |n| {
+                cost += self.v(n) + if before.is_some_and(|before| before != n) { self.change } else { 0.0 };
+                (before, sizes) = (Some(n), sizes + 1);
+            },
+        );
         for (slot, n) in n_tokens.iter().enumerate().filter(|(_, n)| **n > 0) {
             let thousands = (self.depth + depth(slot)) as f64 / 1000.0;
             cost += thousands * (self.of_depth.0 + self.of_depth.1 * *n as f64);
@@ -78,7 +151,8 @@ impl Machine {
     /// Seconds for a round of drafting.
     pub(super) fn draft(&self, n_slots: usize) -> f64 {
         let (one, slot, depth) = self.draft;
-        let each = one * (1.0 + slot * (n_slots as f64 - 1.0)) + depth * (self.depth + 200) as f64 / 1000.0 * n_slots as f64;
+        let each =
+            one * (1.0 + slot * (n_slots as f64 - 1.0)) + depth * (self.depth + 200) as f64 / 1000.0 * n_slots as f64;
         each * self.one / 1e3
     }
 

@@ -78,7 +78,8 @@ pub(super) fn tasks(half: Option<u8>) -> Vec<Task> {
     let read = |name: &str, kind: &str| {
         let halves = [1, 2].into_iter().filter(|own| half.is_none_or(|half| half == *own));
         // Not every prompt was recorded at both temperatures.
-        let texts = halves.filter_map(|half| std::fs::read_to_string(folder.join(format!("{name}-{half}-{kind}.txt"))).ok());
+        let texts =
+            halves.filter_map(|half| std::fs::read_to_string(folder.join(format!("{name}-{half}-{kind}.txt"))).ok());
         texts.map(|text| parse(&text)).unzip::<f32, Trace, Vec<f32>, Vec<Trace>>()
     };
     const NAMES: [&str; 5] = ["question", "story", "code", "rewriting", "editing"];
