@@ -58,9 +58,8 @@ const FRESH_SCALE: f64 = 0.2;
 const FRESH_ENTRY: f64 = 0.1;
 const FRESH_DRAFT: f64 = 0.2;
 const FRESH_CHANGE: f64 = 0.05;
-/// A size's first measurements in steps say more. After so many steps they say nothing of the scale.
-const FIRST_ENTRY: f64 = 0.7;
-const SETTLED: u64 = 8;
+/// A size's first measurements in steps say more.
+const FIRST_ENTRY: f64 = 0.5;
 /// A single slow decode (the machine did something else) must not count for many.
 const MOST_SLOWER: f64 = 2.0;
 /// Until measured: each further token of a batch costs this part of the first.
@@ -121,9 +120,7 @@ impl Costs {
                 let slower = (time / expected).min(MOST_SLOWER) - 1.0;
                 let times = self.known.get(n - 1).map_or(0, |known| known.times);
                 let fresh = if times == 0 { FRESH_ENTRY } else { FRESH_ENTRY.max(FIRST_ENTRY / f64::from(times)) };
-                // What is new about a size that is used for the first time says nothing of the others, once their scale is known.
-                let is_new = self.step > SETTLED && (1..=2).contains(&times);
-                self.scale *= 1.0 + if is_new { 0.0 } else { FRESH_SCALE * slower };
+                self.scale *= 1.0 + FRESH_SCALE * slower;
                 *entry *= 1.0 + fresh * slower;
                 if changed {
                     // The first say most: nothing is known before them.

@@ -109,7 +109,8 @@ fn adaptive_lengths_decode_in_one_physical_batch() {
     const N: usize = 4;
     let draft = Some(FakeModel { noise: 0.5, ..VOICE });
     let mut stage = Stage::new(&Setup { padding: false, draft, draft_cost: 2, ..Setup::plain(VOICE, N, 250, 64) });
-    let settings = Settings { sources: vec![DrafterKind::Draft], ..Settings::default() };
+    // Longer drafts are worth a forward pass of their own, without the request that does not speculate.
+    let settings = Settings { sources: vec![DrafterKind::Draft], n_max: 3, ..Settings::default() };
     for start in 0..N {
         let prompt = (start..start + 10).map(|n| FakeModel::FIRST + (n % 2) as Token).collect();
         let greedy = sampling::SamplingSettings { temperature: 0.0, ..sampling::SamplingSettings::default() };
@@ -125,5 +126,5 @@ fn adaptive_lengths_decode_in_one_physical_batch() {
         assert_eq!(physical.len(), 1, "step {steps}: {physical:?}");
         drafted += physical[0] - N;
     }
-    assert!(steps > 10 && drafted > 4 * steps, "{drafted} tokens drafted in {steps} steps");
+    assert!(steps > 10 && drafted > 3 * steps, "{drafted} tokens drafted in {steps} steps");
 }
