@@ -311,33 +311,42 @@ fn simulate(tasks: &[Task]) -> Vec<Summary> {
     summaries
 }
 
-fn check(tasks: &[Task]) {
+/// What must hold of the ratios: of the geometric mean of those of a machine with so many slots, of each to the best fixed length, and of each
+/// to plain decoding where that is the best.
+///
+/// The goal is .97 of the best fixed length in every scenario and .99 of plain where nothing pays. That is not reached yet: these
+/// bounds are what holds, and are to be raised with the controller.
+struct Bounds {
+    mean: f64,
+    least: f64,
+    least_to_plain: f64,
+}
+
+const BOUNDS: Bounds = Bounds { mean: 0.94, least: 0.78, least_to_plain: 0.92 };
+/// Half of the prompts make runs that are hardly longer than what is to be learnt in them.
+const BOUNDS_OF_HALVES: Bounds = Bounds { mean: 0.9, least: 0.72, least_to_plain: 0.75 };
+
+fn check(tasks: &[Task], bounds: &Bounds) {
     for Summary { name, least, mean, least_to_plain } in simulate(tasks) {
-        assert!(mean >= LEAST_MEAN, "{name}: {mean:.3} on average");
-        assert!(least >= LEAST, "{name}: {least:.3}");
-        assert!(least_to_plain >= LEAST_TO_PLAIN, "{name}: {least_to_plain:.3} of plain");
+        assert!(mean >= bounds.mean, "{name}: {mean:.3} on average");
+        assert!(least >= bounds.least, "{name}: {least:.3}");
+        assert!(least_to_plain >= bounds.least_to_plain, "{name}: {least_to_plain:.3} of plain");
     }
 }
 
-/// The goal is .97 of the best fixed length in every scenario and .99 of plain where nothing pays. That is not reached yet: these
-/// bounds are what holds, and are to be raised with the controller.
-const LEAST_MEAN: f64 = 0.90;
-const LEAST: f64 = 0.72;
-const LEAST_TO_PLAIN: f64 = 0.85;
-
 #[test]
 fn adaptive_lengths_are_nearly_as_fast_as_the_best_fixed_ones() {
-    check(&tasks(None));
+    check(&tasks(None), &BOUNDS);
 }
 
 #[test]
 #[ignore = "the prompts that the controller was tuned with: a half of the test above"]
 fn so_they_are_for_the_prompts_tuned_with() {
-    check(&tasks(Some(1)));
+    check(&tasks(Some(1)), &BOUNDS_OF_HALVES);
 }
 
 #[test]
 #[ignore = "the prompts that were held out: a half of the test above"]
 fn so_they_are_for_the_prompts_held_out() {
-    check(&tasks(Some(2)));
+    check(&tasks(Some(2)), &BOUNDS_OF_HALVES);
 }
