@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn main() {
-    for source in ["src/llama/guard.cpp", "src/ffi", "benches/peer"] {
+    for source in ["src/llama/guard.cpp", "src/llama/cpu", "src/ffi", "benches/peer"] {
         println!("cargo:rerun-if-changed={source}");
     }
     // llama-cpp-sys-2 installs llama.cpp's headers beside the CMake package whose folder it tells its dependents.
@@ -22,7 +22,14 @@ fn main() {
     if is("OS", "linux") && is("ENV", "gnu") {
         keep_globals();
     }
+    // Calls of the host's callbacks.
+    cc::Build::new().file("src/ffi/call.c").compile("foredraft_call");
     compile_guard(installed);
+    println!("cargo:rustc-check-cfg=cfg(own_barrier, own_flash_attention)");
+    if is("OS", "linux") && env::var_os("CARGO_FEATURE_PORTABLE").is_none() {
+        replace_barrier(installed, is("ARCH", "x86_64") || is("ARCH", "aarch64"));
+        replace_flash_attention(installed, is("ARCH", "x86_64"));
+    }
     if env::var_os("CARGO_FEATURE_PEER").is_some() {
         compile_peer(installed);
     }
@@ -56,15 +63,75 @@ fn keep_globals() {
 
 fn compile_guard(installed: &Path) {
     let include = installed.join("include");
-    cc::Build::new().cpp(true).std("c++17").include(include).file("src/llama/guard.cpp").compile("foredraft_guard");
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++17").include(include).files(["src/llama/guard.cpp", "src/llama/cpu/attention_cost.cpp"]);
+    build.compile("foredraft_guard");
+}
+
+/// llama.cpp's sources: not all of its headers are installed. CMake notes where it read them.
+fn llama_sources(installed: &Path) -> PathBuf {
+    let cache = fs::read_to_string(installed.join("build/CMakeCache.txt")).expect("llama-cpp-sys-2 builds with CMake");
+    let source = cache.lines().find_map(|line| line.strip_prefix("CMAKE_HOME_DIRECTORY:INTERNAL="));
+    PathBuf::from(source.expect("CMake notes its source folder"))
+}
+
+/// A compiler of C or C++ that sees ggml's private headers and uses the instructions that ggml uses.
+fn kernel_compiler(source: &Path) -> cc::Build {
+    let mut build = cc::Build::new();
+    build.opt_level(3).warnings(false);
+    build.includes(["ggml/include", "ggml/src", "ggml/src/ggml-cpu"].map(|folder| source.join(folder)));
+    let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    if flags.contains("target-cpu=native") {
+        build.flag("-march=native");
+    } else {
+        let features = env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
+        for feature in
+            ["avx", "avx2", "fma", "f16c", "avx512f"].iter().filter(|f| features.split(',').any(|has| has == **f))
+        {
+            build.flag(format!("-m{feature}"));
+        }
+    }
+    build
+}
+
+/// Lets threads that wait for each other sleep: see `src/llama/cpu/barrier.c`. ggml calls its barrier from the file that defines it, where
+/// `--wrap` does not reach, so the linker gives ggml's name to ours. A test without the library has neither.
+fn replace_barrier(installed: &Path, is_known: bool) {
+    const BEGIN: &str = "struct ggml_threadpool {";
+    let source = llama_sources(installed);
+    let text = fs::read_to_string(source.join("ggml/src/ggml-cpu/ggml-cpu.c")).unwrap_or_default();
+    let pool = text.split_once(BEGIN).and_then(|(_, rest)| rest.split_once("\n};")).map(|(fields, _)| fields);
+    let Some(fields) = pool.filter(|_| is_known) else {
+        println!("cargo:warning=ggml's barrier stays: its thread pool is not known for this target");
+        return;
+    };
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    fs::write(out.join("ggml_threadpool.h"), format!("{BEGIN}{fields}\n}};\n")).expect("OUT_DIR can be written to");
+    kernel_compiler(&source).include(&out).file("src/llama/cpu/barrier.c").compile("foredraft_barrier");
+    link_in_place_of_ggml("--defsym=ggml_barrier=DEFINED(foredraft_barrier)?foredraft_barrier:0");
+    println!("cargo:rustc-cfg=own_barrier");
+}
+
+/// For the shared library and the tests. Benchmarks keep ggml's functions: they measure llama.cpp beside the shared library.
+fn link_in_place_of_ggml(option: &str) {
+    for targets in ["cdylib", "tests"] {
+        println!("cargo:rustc-link-arg-{targets}=-Wl,{option}");
+    }
+}
+
+/// Puts our kernel in place of ggml's: see `src/llama/cpu/flash_attention.cpp`.
+fn replace_flash_attention(installed: &Path, is_known: bool) {
+    if is_known {
+        let mut build = kernel_compiler(&llama_sources(installed));
+        build.cpp(true).std("c++17").file("src/llama/cpu/flash_attention.cpp").compile("foredraft_flash_attention");
+        link_in_place_of_ggml("--wrap=ggml_compute_forward_flash_attn_ext");
+        println!("cargo:rustc-cfg=own_flash_attention");
+    }
 }
 
 /// The archive is only put where the linker finds it: `benches/peer/mod.rs` asks for it, no library of ours does.
 fn compile_peer(installed: &Path) {
-    // The headers of llama.cpp's `common` are not installed. CMake notes where it read its sources.
-    let cache = fs::read_to_string(installed.join("build/CMakeCache.txt")).expect("llama-cpp-sys-2 builds with CMake");
-    let source = cache.lines().find_map(|line| line.strip_prefix("CMAKE_HOME_DIRECTORY:INTERNAL="));
-    let source = Path::new(source.expect("CMake notes its source folder"));
+    let source = llama_sources(installed);
     let includes = ["common", "include", "ggml/include", "vendor"].map(|folder| source.join(folder));
     // Optimised as llama.cpp is: the linker keeps one copy of what both instantiate of the standard library.
     let mut build = cc::Build::new();

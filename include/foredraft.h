@@ -246,7 +246,8 @@ FOREDRAFT_API void foredraft_string_free(char *s);
 FOREDRAFT_API char *foredraft_complete(foredraft_engine *engine, const char *request);
 
 /**
- * Queues a request and returns its `id` and `prompt_stats`.
+ * Queues a request and returns its `id` and `prompt_stats`. A long prompt (over 4 KiB) is tokenized after the call has
+ * returned; `prompt_stats` is `pending` then, and what is wrong with the prompt ends the request.
  */
 FOREDRAFT_API char *foredraft_submit(foredraft_engine *engine, const char *request);
 

@@ -147,7 +147,7 @@ write_env() {
 }
 
 set_up_examples() {
-    have python3 || say "no python3: the Python example is left out, and so is the enlarged demo model"
+    have python3 || say "no python3: the Python example and the real models are left out"
     if ! have node || ! have npm; then
         say "no node with npm: the Node example is left out"
         return

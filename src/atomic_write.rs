@@ -1,4 +1,4 @@
-//! Files that are written whole or not at all.
+//! Atomic file writes: a file is replaced completely or left unchanged.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -10,64 +10,64 @@ use crate::error::{Code, Error, Result};
 /// Opens a regular file for reading.
 ///
 /// # Errors
-/// [`Code::NotFound`]; [`Code::InvalidRequest`] for what is no regular file or may not be read.
+/// [`Code::NotFound`]; [`Code::InvalidRequest`]: it is not a regular file or cannot be read.
 pub(crate) fn open(path: &Path) -> Result<File> {
-    // Before opening: to open a pipe waits for its other end.
+    // Checked before opening, because opening a pipe would wait for its other end.
     let metadata = fs::metadata(path).map_err(|error| failed(path, &error))?;
     regular(path, &metadata)?;
     File::open(path).map_err(|error| failed(path, &error))
 }
 
-/// Writes a file with `write`: beside its place under a name of its own, from where it is renamed when all of it is on
-/// the disk. What was there before is replaced by that, or stays as it was. A link stays, and what it leads to is
-/// replaced; the permissions stay as well.
+/// Writes a file with `write`: into a temporary file in the same folder, which is renamed after it is synced to disk. An
+/// existing file is replaced or left unchanged. Keeps permissions; writing to a symlink replaces the file it points to.
 ///
 /// # Errors
-/// [`Code::NotFound`]: there is no such folder; [`Code::InvalidRequest`]: it cannot be written, or `write` failed.
+/// [`Code::NotFound`]: the folder does not exist; [`Code::InvalidRequest`]: it cannot be written, or `write` failed.
 pub(crate) fn write(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
     let failed = |error| failed(path, &error);
-    let (place, before) = match fs::canonicalize(path) {
-        Ok(place) => {
-            let metadata = fs::metadata(&place).map_err(failed)?;
+    let (destination, before) = match fs::canonicalize(path) {
+        Ok(destination) => {
+            let metadata = fs::metadata(&destination).map_err(failed)?;
             regular(path, &metadata)?;
-            (place, Some(metadata.permissions()))
+            (destination, Some(metadata.permissions()))
         }
         Err(error) if error.kind() == ErrorKind::NotFound => (path.to_path_buf(), None),
         Err(error) => return Err(failed(error)),
     };
-    let (beside, mut file) = loop {
-        let beside = beside(&place)?;
-        match OpenOptions::new().write(true).create_new(true).open(&beside) {
-            // A process of our number was killed while it wrote.
+    let (temporary, mut file) = loop {
+        let temporary = temporary_path(&destination)?;
+        match OpenOptions::new().write(true).create_new(true).open(&temporary) {
+            // Left by a killed process with the same process id.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            opened => break (beside, opened.map_err(failed)?),
+            opened => break (temporary, opened.map_err(failed)?),
         }
     };
     let written = write(&mut file)
         .and_then(|()| before.map_or(Ok(()), |permissions| file.set_permissions(permissions)))
         .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&beside, &place));
+        .and_then(|()| fs::rename(&temporary, &destination));
     if let Err(error) = written {
-        // It may be gone already; there is nothing else to be done about it.
-        let _ = fs::remove_file(&beside);
+        // It may already be gone; an error here cannot be handled.
+        let _ = fs::remove_file(&temporary);
         return Err(failed(error));
     }
-    // Only now the renaming is sure to survive a power failure. Not every file system has this, and the file is whole.
-    let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Syncing the folder makes the rename survive a power failure. Not every file system supports it; the file is complete
+    // either way.
+    let folder = destination.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let _ = File::open(folder).and_then(|folder| folder.sync_all());
     Ok(())
 }
 
-/// A name that no other thread uses, in the same folder.
-fn beside(place: &Path) -> Result<PathBuf> {
+/// A temporary path in the same folder that no other thread uses.
+fn temporary_path(destination: &Path) -> Result<PathBuf> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let Some(name) = place.file_name() else {
-        return Err(Error::invalid(format!("{}: is not the path of a file", place.display())));
+    let Some(name) = destination.file_name() else {
+        return Err(Error::invalid(format!("{}: is not the path of a file", destination.display())));
     };
-    // The end of a long name may be cut off: the whole must not be longer than file systems allow.
+    // A long name is truncated, so that the temporary name does not exceed the file system's limit.
     let name: String = name.to_string_lossy().chars().take(40).collect();
-    Ok(place.with_file_name(format!(".{name}.{}-{number}.part", std::process::id())))
+    Ok(destination.with_file_name(format!(".{name}.{}-{number}.part", std::process::id())))
 }
 
 fn regular(path: &Path, metadata: &fs::Metadata) -> Result<()> {
@@ -78,12 +78,11 @@ fn regular(path: &Path, metadata: &fs::Metadata) -> Result<()> {
     }
 }
 
-/// The error of a file.
+/// Converts an I/O error, with the path in its message.
 pub(super) fn failed(path: &Path, error: &io::Error) -> Error {
     let code = if error.kind() == ErrorKind::NotFound { Code::NotFound } else { Code::InvalidRequest };
     Error::new(code, format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]
-#[path = "atomic_write_tests.rs"]
 mod tests;

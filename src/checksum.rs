@@ -1,12 +1,11 @@
-//! A checksum of 64 bits against accidental damage: no change of up to eight neighbouring bytes within an aligned
-//! word goes unnoticed. It does not resist those who forge on purpose.
+//! A 64-bit checksum against accidental damage. Detects every change within one aligned 8-byte word. It is not cryptographic.
 
-/// The sum of what was added, piece by piece; where the pieces begin and end does not matter.
+/// An incremental checksum. The value does not depend on how the input is split.
 #[derive(Debug, Clone)]
 pub struct Checksum {
     state: u64,
     length: u64,
-    /// Bytes that do not fill a word yet.
+    /// The bytes of an incomplete word.
     rest: [u8; 8],
 }
 
@@ -17,14 +16,14 @@ impl Default for Checksum {
 }
 
 impl Checksum {
-    /// The sum of `bytes`.
+    /// The checksum of `bytes`.
     pub fn of(bytes: &[u8]) -> u64 {
         let mut sum = Checksum::default();
         sum.add(bytes);
         sum.value()
     }
 
-    /// Adds `bytes` behind what was added before.
+    /// Appends `bytes`.
     pub fn add(&mut self, mut bytes: &[u8]) {
         let used = usize::try_from(self.length % 8).unwrap_or(0);
         self.length += bytes.len() as u64;
@@ -48,7 +47,7 @@ impl Checksum {
         }
     }
 
-    /// The sum so far.
+    /// The checksum of all bytes so far.
     pub fn value(&self) -> u64 {
         let mut sum = self.clone();
         let used = usize::try_from(self.length % 8).unwrap_or(0);
@@ -58,7 +57,7 @@ impl Checksum {
         sum.state
     }
 
-    /// Each step maps states one to one, so words that differ lead to states that differ, and stay so.
+    /// A bijection of the state, so different words give different states, which stay different.
     fn mix(&mut self, word: u64) {
         let product = (self.state ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.state = product ^ (product >> 29);
@@ -70,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_make_the_sum_of_the_whole() {
+    fn checksum_does_not_depend_on_the_split() {
         let bytes: Vec<u8> = (0..100).collect();
         for cut in 0..bytes.len() {
             for second in (cut..bytes.len()).step_by(7) {
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flip_cut_and_added_byte_changes_it() {
+    fn flipped_removed_and_added_bytes_change_the_checksum() {
         let bytes: Vec<u8> = (0..50).map(|n| n * 7).collect();
         let sum = Checksum::of(&bytes);
         for at in 0..bytes.len() {

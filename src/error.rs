@@ -1,34 +1,34 @@
-//! The one error type of the crate: a code from a closed list, and a sentence for a person.
+//! The crate's error type: a code from a closed list, and a message.
 //!
-//! It is a leaf: every room may use it, and it uses none of them.
+//! A leaf module: every module may use it, and it uses no other module.
 
 use std::fmt;
 
-/// What kind of failure an [`Error`] is. The list is closed and part of the C contract: the names
-/// appear as `"code"` in error objects, the numbers of [`Code::init_number`] are what `init` and `foredraft_load` return.
+/// The kind of an [`Error`]. The list is closed and part of the C contract: the names appear as `"code"` in error objects, and
+/// `init` and `foredraft_load` return the numbers of [`Code::init_number`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// The argument is not JSON (or not UTF-8, or NULL where a document is needed).
+    /// The argument is not JSON (or not UTF-8, or NULL where a document is required).
     InvalidJson,
     /// The argument is JSON, but a field is missing, of the wrong type, or out of range. (An unknown key is only a warning.)
     InvalidRequest,
-    /// The function needs a loaded model, and none is loaded.
+    /// The function requires a loaded model, and none is loaded.
     NotInitialized,
-    /// A model is being loaded; try again when `poll_system_status` says `ready`.
+    /// A model is being loaded. Try again when `poll_system_status` reports `ready`.
     Loading,
-    /// No request or file of that name.
+    /// No request or file with that name.
     NotFound,
-    /// The prompt does not fit into the context and may not be shortened.
+    /// The prompt does not fit into the context and may not be truncated.
     ContextFull,
-    /// A later `init` or `deinit` took its place. (A request that is cancelled succeeds, with the `stop_type` `cancelled`.)
+    /// Superseded by a later `init` or `deinit`. (A cancelled request succeeds, with the `stop_type` `cancelled`.)
     Cancelled,
-    /// As many requests wait as `max_queue` allows.
+    /// `max_queue` requests are already waiting.
     QueueFull,
-    /// The model file cannot be loaded, or an evaluation failed.
+    /// The model file cannot be loaded, or a decode failed.
     ModelError,
-    /// The call is not allowed from inside a callback of the library, where it would wait for itself.
+    /// The call is not allowed from inside a callback of the library, where it would deadlock.
     WouldDeadlock,
-    /// A defect of the library: the message says where.
+    /// A bug in the library. The message says where.
     Internal,
     /// The engine handle was freed, or never made by this library.
     InvalidEngine,
@@ -82,7 +82,7 @@ impl Code {
         }
     }
 
-    /// What `init` and `foredraft_load` return for it. Numbers are never reused; 0 is success.
+    /// The return value of `init` and `foredraft_load` for this code. Numbers are never reused; 0 is success.
     pub fn init_number(self) -> i32 {
         match self {
             Code::ModelError => 1,
@@ -101,7 +101,7 @@ impl Code {
     }
 }
 
-/// A failure: its [`Code`] and one sentence that names the field, file or value at fault.
+/// A failure: its [`Code`], and a message that names the field, file or value at fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     code: Code,
@@ -112,7 +112,7 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error of that kind; `message` says what is wrong, naming the field and the value.
+    /// An error with that code. `message` names the field and the value, and what is wrong with it.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Error { code, message: message.into() }
     }
@@ -127,7 +127,12 @@ impl Error {
         Error::new(Code::ModelError, message)
     }
 
-    /// The same failure, told of the field `name`.
+    /// [`Code::WouldDeadlock`] for a function that would wait for its own caller.
+    pub fn would_deadlock(function: &str) -> Self {
+        Error::new(Code::WouldDeadlock, format!("{function}: waits, and was called from inside a callback"))
+    }
+
+    /// The same error with the prefix `name: `.
     pub fn within(self, name: &str) -> Self {
         Error { message: format!("{name}: {}", self.message), ..self }
     }
@@ -137,7 +142,7 @@ impl Error {
         self.code
     }
 
-    /// The sentence for a person.
+    /// The message.
     pub fn message(&self) -> &str {
         &self.message
     }

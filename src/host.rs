@@ -1,10 +1,11 @@
-//! Calls into the host: its callbacks, and the knowledge of being inside one.
+//! The host's callbacks, and detection of calls from inside a callback.
 //!
-//! A function of the library that waits for the engine must not be called from a callback that the
-//! engine is waiting for. Every callback runs inside [`call`]; such functions ask [`inside`] and refuse.
+//! A function that waits for the engine must not be called from a callback that the engine waits for. Every callback runs
+//! inside [`call`]; such functions check [`inside`] and return an error.
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 
@@ -12,15 +13,25 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
+/// Callbacks that were begun, and those of them that run now.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// Tells the host that a request has news, by its file descriptor. False when nobody can read it any more.
+pub type Notice = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// Runs a host's callback.
 pub fn call<R>(callback: impl FnOnce() -> R) -> R {
     struct Leave;
     impl Drop for Leave {
         fn drop(&mut self) {
             DEPTH.with(|depth| depth.set(depth.get() - 1));
+            RUNNING.fetch_sub(1, Ordering::AcqRel);
         }
     }
     DEPTH.with(|depth| depth.set(depth.get() + 1));
+    BEGUN.fetch_add(1, Ordering::AcqRel);
+    RUNNING.fetch_add(1, Ordering::AcqRel);
     let _leave = Leave;
     callback()
 }
@@ -30,11 +41,17 @@ pub fn inside() -> bool {
     DEPTH.with(|depth| depth.get() > 0)
 }
 
-/// A callback of the host that may be replaced at any time, also while it runs and from inside itself.
+/// The number of the newest callback, while one runs. If the same is returned later, none has begun since, and one that ran
+/// then may run still.
+pub fn running() -> Option<u64> {
+    (RUNNING.load(Ordering::Acquire) > 0).then(|| BEGUN.load(Ordering::Acquire))
+}
+
+/// A callback of the host. It may be replaced at any time, also while it runs and from inside itself.
 #[derive(Debug)]
 pub struct Hook<F: ?Sized>(RwLock<Option<Arc<Gate<F>>>>);
 
-/// The callback, open while it is in use. Read-locked by those who call it.
+/// The callback; callers hold the read lock while it runs.
 type Gate<F> = RwLock<Option<Box<F>>>;
 
 impl<F: ?Sized> Hook<F> {
@@ -43,8 +60,8 @@ impl<F: ?Sized> Hook<F> {
         Hook(RwLock::new(None))
     }
 
-    /// Replaces the callback. When this returns, the former one runs no more and is dropped; only when called from
-    /// inside a callback it may still be running, on this thread or another.
+    /// Replaces the callback. When this returns, the previous callback is not running and has been dropped. Exception: when
+    /// called from inside a callback, the previous one may still be running, on this thread or another.
     pub fn set(&self, callback: Option<Box<F>>) {
         let new = callback.map(|callback| Arc::new(RwLock::new(Some(callback))));
         let old = std::mem::replace(&mut *self.0.write(), new);
@@ -53,10 +70,10 @@ impl<F: ?Sized> Hook<F> {
         }
     }
 
-    /// Lets `using` call the callback; false when there is none.
+    /// Passes the callback to `using`. Returns false if there is none.
     pub fn with(&self, using: impl FnOnce(&F)) -> bool {
         let Some(gate) = self.0.read_recursive().clone() else { return false };
-        // Recursive, because a callback may call the library, which calls back, while `set` waits to write.
+        // Recursive, because a callback may call the library, which calls back while `set` waits for the write lock.
         let gate = gate.read_recursive();
         let Some(callback) = gate.as_ref() else { return false };
         call(|| using(callback));
@@ -77,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hook_can_be_replaced_from_inside_itself() {
+    fn callback_can_be_replaced_from_inside_itself() {
         static HOOK: Hook<dyn Fn(u32) + Send + Sync> = Hook::new();
         static SEEN: AtomicU32 = AtomicU32::new(0);
         assert!(!HOOK.with(|f| f(1)), "nothing is set");
@@ -97,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_callback_has_finished() {
+    fn set_waits_for_the_previous_callback() {
         static HOOK: Hook<dyn Fn() + Send + Sync> = Hook::new();
         let (entered, wait_entered) = crossbeam_channel::bounded::<()>(0);
         let (leave, wait_leave) = crossbeam_channel::bounded::<()>(0);

@@ -3,12 +3,16 @@
 #![deny(unsafe_code, missing_docs)]
 #![warn(clippy::missing_errors_doc)]
 
+// The checks in fuzz/ name the library as `foredraft`, also in unit tests.
+#[cfg(test)]
+extern crate self as foredraft;
+
 pub mod api;
 mod atomic_write;
 pub mod checksum;
 #[cfg(test)]
 #[allow(unsafe_code)]
-#[path = "../tests/counting/mod.rs"]
+#[path = "../tests/counting_allocator/mod.rs"]
 mod counting;
 pub mod engine;
 pub mod error;

@@ -1,4 +1,4 @@
-//! Devices of other machines: ggml's RPC servers, there, silent, gone, and none at all.
+//! Remote devices through ggml's RPC servers: present, missing, silent, slow, and disappearing.
 
 mod common;
 
@@ -12,7 +12,7 @@ use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
 
-/// A server on this machine's CPU, in a process of its own, which ends with this.
+/// An RPC server on this machine's CPU, in a child process that is killed on drop.
 struct Server(Child);
 
 impl Drop for Server {
@@ -23,24 +23,24 @@ impl Drop for Server {
 }
 
 fn serve(address: &str) -> Server {
-    let child = Command::new(std::env::current_exe().expect("a test has a path"))
-        .args(["--exact", "be_a_server", "--include-ignored", "--nocapture"])
+    let child = Command::new(std::env::current_exe().expect("the test binary has a path"))
+        .args(["--exact", "child_runs_an_rpc_server", "--include-ignored", "--nocapture"])
         .env("FOREDRAFT_RPC", address)
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .spawn();
-    let server = Server(child.expect("a test can be started"));
+    let server = Server(child.expect("the child starts"));
     let begun = Instant::now();
     while TcpStream::connect(address).is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(600), "no server");
+        assert!(begun.elapsed() < Duration::from_secs(600), "the server did not start");
         std::thread::sleep(Duration::from_millis(20));
     }
     server
 }
 
 #[test]
-#[ignore = "run by the other tests, which say where"]
-fn be_a_server() {
+#[ignore = "run as a child process by the other test"]
+fn child_runs_an_rpc_server() {
     use llama_cpp_sys_2 as sys;
     type Serve = unsafe extern "C" fn(
         *const std::ffi::c_char,
@@ -60,7 +60,7 @@ fn be_a_server() {
     }
 }
 
-/// A port that nobody uses now.
+/// An address with a free port.
 fn address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address").to_string()
@@ -75,25 +75,25 @@ fn refused(system: &System, init: &Value) -> String {
     error.message().to_owned()
 }
 
-/// One test: what is known of servers belongs to the process.
+/// A single test, because llama.cpp keeps its RPC servers per process.
 #[test]
-fn servers_come_and_go() {
+fn rpc_servers_may_be_silent_slow_or_disappear() {
     let request = json!({"prompt": "Once upon a time", "n_predict": 48, "temperature": 0});
     let expected = content(&complete(&start(json!({})), Completion, &request));
 
-    // Nobody, somebody who says nothing, and somebody who goes away after the first words.
+    // No server, a server that never answers, and one that closes the connection after its first message.
     let base = json!({"model": common::model("target"), "n_threads": 1, "log_level": "none"});
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let rude = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let (at_silent, at_rude) = (silent.local_addr().expect("bound"), rude.local_addr().expect("bound"));
+    let closing = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (at_silent, at_closing) = (silent.local_addr().expect("bound"), closing.local_addr().expect("bound"));
     std::thread::spawn(move || {
-        for mut stream in rude.incoming().flatten() {
+        for mut stream in closing.incoming().flatten() {
             let mut hello = [0; 33];
             let _ = stream.read_exact(&mut hello);
             let _ = stream.write_all(&[&28_u64.to_le_bytes()[..], &[4; 28]].concat());
         }
     });
-    // And one who never comes to the end of an answer.
+    // And a server that never finishes an answer.
     let slow = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at_slow = slow.local_addr().expect("bound");
     std::thread::spawn(move || {
@@ -104,7 +104,7 @@ fn servers_come_and_go() {
             }
         }
     });
-    for there in [address(), at_silent.to_string(), at_rude.to_string(), at_slow.to_string()] {
+    for there in [address(), at_silent.to_string(), at_closing.to_string(), at_slow.to_string()] {
         let error = refused(&System::new(), &common::with(&base, json!({"rpc": there})));
         assert!(error.starts_with("rpc: no server answers"), "{error}");
     }
@@ -127,7 +127,7 @@ fn servers_come_and_go() {
     }
     drop(server);
 
-    // It is gone: who asks for it is told, and who does not is served without it.
+    // The server is gone: an init that names it fails, and one that does not name it succeeds.
     let error = refused(&System::new(), &common::with(&base, json!({"rpc": there})));
     assert!(error.starts_with("rpc: no server answers"), "{error}");
     for more in [json!({}), json!({"devices": "none"}), json!({"devices": ["CPU"]})] {

@@ -93,18 +93,19 @@ pub fn folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The pair that the arguments name; without any, the shipped pair and every enlarged target that lies in
-/// `target/models`, from small to large.
-pub fn pairs(args: &[String]) -> Vec<Pair> {
-    let mut pairs = host::pairs(args);
-    if args.is_empty()
-        && let Some(draft) = pairs.first().map(|pair| pair.draft.clone())
-        && let Ok(files) = std::fs::read_dir(host::root().join("target/models"))
-    {
-        let more = files.flatten().map(|file| file.path()).filter(|path| path.extension().is_some_and(|e| e == "gguf"));
-        pairs.extend(more.map(|target| Pair { name: "enlarged", target, draft: draft.clone() }));
+/// The pair that the arguments name. Without any: the shipped pair and SmolLM2 enlarged in Q8_0 with both drafts; with
+/// `all` also in Q4_K. Models that are not in `target/models` are left out, which is said on stderr.
+pub fn pairs(args: &[String], all: bool) -> Vec<Pair> {
+    if let Some(pair) = host::given_pair(args) {
+        return vec![pair];
     }
-    pairs.sort_by_key(|pair| std::fs::metadata(&pair.target).map_or(0, |data| data.len()));
-    pairs.dedup_by(|a, b| a.target == b.target);
+    let mut pairs = vec![host::shipped_pair()];
+    for kind in if all { &["Q8_0", "Q4_K"][..] } else { &["Q8_0"] } {
+        let real = host::real_pairs(kind);
+        if real.is_empty() {
+            eprintln!("bench: no enlarged SmolLM2 in {kind}: `make models ARGS=--enlarged` makes it");
+        }
+        pairs.extend(real);
+    }
     pairs
 }

@@ -1,6 +1,6 @@
 //! `make bench`: what the engine costs, and what speculation saves.
 //!
-//!     make bench                                     the shipped pair, and the enlarged target if `make inflate` made it
+//!     make bench                                     the shipped pair, and the enlarged SmolLM2 with two drafts
 //!     make bench ARGS="target.gguf draft.gguf [5]"   another pair, 5 repetitions (3 by default)
 //!
 //! All numbers are medians of repetitions that take turns, so that a disturbance of the machine hits every column. The
@@ -47,8 +47,8 @@ fn run() -> Result<()> {
     let args = Args::new().rest()?;
     let repetitions = args.get(2).map_or(Ok(3), |text| text.parse())?;
     let host = Host::open()?;
-    for pair in host::pairs(&args) {
-        println!("## {} ({})\n", pair.name, pair.target.display());
+    for pair in common::pairs(&args, false) {
+        println!("## {} ({}; {})\n", pair.name, pair.target.display(), pair.about);
         host.init(&pair.target, &pair.draft)?;
         let status = host.call("poll_system_status", &Value::Null)?;
         println!("{}\n", status["system_info"].as_str().unwrap_or_default());

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use common::{Args, yes};
-use foredraft::ngram::{Cache, Drafted, Levels, Sizes, lookup_stats};
+use foredraft::ngram::{Cache, CacheLevels, DraftedToken, Sizes, lookup_stats};
 use host::{Host, Result, root};
 use peer::{Caches, grown, timed};
 
@@ -229,9 +229,10 @@ fn drafting(
         let (mut best, mut their_best) = (Best::NONE, Best::NONE);
         let mut drafted = 0;
         for _ in 0..repetitions.max(2) {
-            let levels = Levels { context: &context, dynamic: &dynamic.0, static_cache: &fixed.0, sizes: Sizes::ALL };
+            let levels =
+                CacheLevels { context: &context, dynamic: &dynamic.0, static_cache: &fixed.0, sizes: Sizes::ALL };
             let mut drafts = vec![-1; (text.len() - known.len()) * n_draft];
-            let mut draft: Vec<Drafted> = Vec::new();
+            let mut draft: Vec<DraftedToken> = Vec::new();
             let ((), seconds) = timed(|| {
                 for (at, place) in (known.len()..text.len()).zip(drafts.chunks_mut(n_draft)) {
                     levels.draft(text.get(..at).unwrap_or_default(), n_draft, &mut draft);

@@ -5,7 +5,7 @@
 //! drafts part (and stopping there is a token like the others). Where llama.cpp's product of two counts overflows its `int`,
 //! the rule has no say. Everything else is a real difference.
 
-use foredraft::ngram::{Cache, Levels, Sizes};
+use foredraft::ngram::{Cache, CacheLevels, Sizes};
 
 use super::host::Result;
 use super::peer::{self, Caches, May};
@@ -34,7 +34,7 @@ pub fn compare(theirs: &mut Caches, ours: (&Cache, &Cache), text: &[i32]) -> Res
         theirs.context = peer::Cache::new()?;
         for at in SEEN..window.len() {
             let (Some(known), Some(shown)) = (window.get(..at), window.get(at - SEEN..=at)) else { continue };
-            let levels = Levels { context: &context, dynamic, static_cache: fixed, sizes: Sizes::ALL };
+            let levels = CacheLevels { context: &context, dynamic, static_cache: fixed, sizes: Sizes::ALL };
             levels.draft(known, N_DRAFT, &mut draft);
             let (mut expected, _) = theirs.drafts(shown, SEEN, N_DRAFT, false)?;
             expected.retain(|token| *token >= 0);

@@ -1,7 +1,9 @@
-//! What the benchmarks have written: prompts that the shipped models can continue, and a corpus of what they were trained on.
+//! What the benchmarks generate: tasks for real chat models, prompts that the shipped models can continue, and a corpus
+//! of what those were trained on.
 #![allow(dead_code)] // each benchmark uses a part
 
 pub mod corpus;
+mod tasks;
 
 use serde_json::{Value, json};
 
@@ -12,6 +14,8 @@ use super::host::{Host, Result};
 pub enum Prompt {
     /// Text, with ChatML's tokens read as such.
     Text(String),
+    /// A user's message, put into the model's chat template.
+    Message(String),
     /// Token ids.
     Ids(Vec<i32>),
 }
@@ -23,7 +27,9 @@ pub struct Text {
     pub prompts: Vec<Prompt>,
     /// The temperatures to write it at.
     pub temperatures: &'static [f64],
-    /// Whether much of what comes was there before, so that drafting from the text itself pays.
+    /// Whether the draft model is measured on it.
+    pub from_draft: bool,
+    /// Whether the completion repeats much of its context, so that drafting from the text itself pays.
     pub repetitive: bool,
     /// Whether it has no end of its own: EOS is ignored.
     pub endless: bool,
@@ -84,14 +90,24 @@ const RUTH: (&str, &str) = (
     r#"{"name": "Ruth", "age": 5, "place": "school", "thing": "blue button", "animal": "owl", "food": "carrots", "feeling": "happy"}"#,
 );
 
-/// All kinds, from what a draft guesses easily to what nobody can, then the repetitive ones.
-pub fn texts() -> Vec<Text> {
+/// What to measure the loaded target with: the five tasks, or, where it has the shipped models' small vocabulary, their texts.
+pub fn texts(host: &Host) -> Result<Vec<Text>> {
+    // The shipped models have no token with this id.
+    let is_shipped = host.call("detokenize", &json!({ "tokens": [SHIPPED_VOCABULARY] })).is_err();
+    Ok(if is_shipped { stories() } else { tasks::texts() })
+}
+
+const SHIPPED_VOCABULARY: i32 = 1536;
+
+/// Texts for the shipped models: from what their draft predicts easily to what it cannot predict, then repetitive ones.
+fn stories() -> Vec<Text> {
     let text = |prompt: &str| Prompt::Text(prompt.to_owned());
     let both: &[f64] = &[0.0, 1.0];
     let json_of = |facts: &str| format!("Write this as JSON. {facts}");
     let repeat = |facts: &str| format!("Repeat after me: {facts}");
-    let kind = |name, prompts| Text { name, prompts, temperatures: both, repetitive: false, endless: false };
-    let twice = |name, prompts| Text { repetitive: true, ..kind(name, prompts) };
+    let kind =
+        |name, prompts| Text { name, prompts, temperatures: both, from_draft: true, repetitive: false, endless: false };
+    let twice = |name, prompts| Text { from_draft: false, repetitive: true, ..kind(name, prompts) };
     vec![
         kind("story", vec![text(STORY), text("Once upon a time there was a child named Tom."), text(SNAIL)]),
         kind(
@@ -156,6 +172,11 @@ impl Prompt {
         match self {
             Prompt::Ids(ids) => Ok(ids.clone()),
             Prompt::Text(text) => tokenize(host, text, true),
+            Prompt::Message(text) => {
+                let messages = json!({"messages": [{"role": "user", "content": text}]});
+                let prompt = host.call("apply_template", &messages)?["prompt"].clone();
+                tokenize(host, prompt.as_str().unwrap_or_default(), true)
+            }
         }
     }
 }

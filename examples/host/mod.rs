@@ -110,29 +110,53 @@ impl Drop for Host {
     }
 }
 
-/// A target and its draft; without one its path is empty, which `init` takes for none.
+/// A target and its draft. An empty draft path means that there is none, as in `init`.
 pub struct Pair {
     pub name: &'static str,
     pub target: PathBuf,
     pub draft: PathBuf,
+    /// What the two models are, for a reader who wonders what a figure was measured with.
+    pub about: &'static str,
 }
 
-/// The pair named by a program's arguments, or a target alone; without any, the shipped models, and the enlarged target
-/// if `make inflate` made it.
-pub fn pairs(args: &[String]) -> Vec<Pair> {
-    if let [target, rest @ ..] = args {
-        let draft = rest.first().map(PathBuf::from).unwrap_or_default();
-        return vec![Pair { name: "the given target", target: target.into(), draft }];
+/// SmolLM2 enlarged, with a draft that nearly always agrees with it and one that agrees less often. `make models` with
+/// `ARGS=--enlarged` makes the files.
+const REAL: [(&str, &str, &str, &str); 4] = [
+    ("830M Q8_0, near draft", "smollm2-830m-q8_0.gguf", "smollm2-135m-q4_1.gguf", NEAR),
+    ("830M Q8_0, far draft", "smollm2-830m-q8_0.gguf", "smollm2-far-q4_1.gguf", FAR),
+    ("830M Q4_K, near draft", "smollm2-830m-q4_k.gguf", "smollm2-135m-q4_1.gguf", NEAR),
+    ("830M Q4_K, far draft", "smollm2-830m-q4_k.gguf", "smollm2-far-q4_1.gguf", FAR),
+];
+const NEAR: &str = "SmolLM2-135M-Instruct (Q4_1, 98 MB), the very model that the target was made from: it is right about nearly every \
+                    token, more often than the draft of an independently trained pair would be";
+const FAR: &str =
+    "SmolLM2-135M-Instruct without one of its 30 blocks: it is right less often, as a weakly matched draft is";
+
+/// SmolLM2 enlarged in `kind` (`Q8_0`, `Q4_K`), with each draft; none unless all files are in `target/models`.
+pub fn real_pairs(kind: &str) -> Vec<Pair> {
+    let file = |name: &str| root().join("target/models").join(name);
+    REAL.into_iter()
+        .filter(|(name, ..)| name.contains(kind))
+        .map(|(name, target, draft, about)| Pair { name, target: file(target), draft: file(draft), about })
+        .filter(|pair| pair.target.is_file() && pair.draft.is_file())
+        .collect()
+}
+
+/// The pair in models/.
+pub fn shipped_pair() -> Pair {
+    Pair {
+        name: "4.5M, shipped",
+        target: root().join("models/stories-target.gguf"),
+        draft: root().join("models/stories-draft.gguf"),
+        about: "two toy models of 4.5 M and 0.5 M parameters, trained for the tests on generated stories",
     }
-    let draft = root().join("models/stories-draft.gguf");
-    [
-        ("4.5 M parameters", "models/stories-target.gguf"),
-        ("750 M parameters", "target/models/stories-target-750m-q8_0.gguf"),
-    ]
-    .into_iter()
-    .map(|(name, target)| Pair { name, target: root().join(target), draft: draft.clone() })
-    .filter(|pair| pair.target.is_file())
-    .collect()
+}
+
+/// The pair named by a program's arguments, or a target alone.
+pub fn given_pair(args: &[String]) -> Option<Pair> {
+    let [target, rest @ ..] = args else { return None };
+    let draft = rest.first().map(PathBuf::from).unwrap_or_default();
+    Some(Pair { name: "the given models", target: target.into(), draft, about: "given on the command line" })
 }
 
 /// What one or more answers cost.

@@ -82,7 +82,7 @@ pub fn parse(line: &str) -> Result<CommandLine> {
         let flag = find(name)?;
         let value = match &flag.kind {
             Kind::Gone(why) => return Err(Error::invalid(format!("{name}: {why}"))),
-            Kind::Set(..) | Kind::Ignored { value: false } => match attached {
+            Kind::Set(..) | Kind::Ignored { value: false } | Kind::InRequest { value: false } => match attached {
                 Some(value) => return Err(Error::invalid(format!("{name}: takes no value, got {value:?}"))),
                 None => "",
             },
@@ -93,6 +93,10 @@ pub fn parse(line: &str) -> Result<CommandLine> {
                     None => otherwise,
                 }
             }
+            Kind::IntOrNothing { .. } => match attached.or_else(|| words.next_if(|next| next.parse::<i64>().is_ok())) {
+                Some(word) => word,
+                None => "",
+            },
             _ => match attached.or_else(|| words.next()) {
                 None => {
                     return Err(Error::invalid(format!("{name}: expected a value, got the end of the command line")));
@@ -104,7 +108,12 @@ pub fn parse(line: &str) -> Result<CommandLine> {
                 Some(value) => value,
             },
         };
-        result.apply(name, &flag.kind, value)?;
+        // The old server's `--lora-scaled FILE SCALE`: a word without a scale, and a number behind it.
+        let scaled = matches!(flag.kind, Kind::ScaledAdapters(_)) && !ends_with_scale(value);
+        match words.next_if(|next| scaled && next.parse::<f64>().is_ok()) {
+            Some(scale) => result.apply(name, &flag.kind, &format!("{value}:{scale}"))?,
+            None => result.apply(name, &flag.kind, value)?,
+        }
     }
     Ok(result)
 }
@@ -138,6 +147,8 @@ impl CommandLine {
             Kind::IntOrWord(key) => {
                 self.set(name, key, int(name, value).unwrap_or_else(|_| json!(value)));
             }
+            Kind::IntOrNothing { why, .. } if value.is_empty() => self.warnings.push(format!("{name}: {why}")),
+            Kind::IntOrNothing { key, .. } => self.set(name, key, int(name, value).unwrap_or_else(|_| json!(value))),
             Kind::Names(key) => {
                 self.set(name, key, value.split(',').map(str::trim).filter(|s| !s.is_empty()).collect())
             }
@@ -178,6 +189,7 @@ impl CommandLine {
                 self.set(name, "write_timeout", int(name, value)?);
             }
             Kind::Ignored { .. } => self.warnings.push(format!("{name}: accepted and ignored")),
+            Kind::InRequest { .. } => self.warnings.push(format!("{name}: ignored, each request says it")),
             Kind::Gone(_) => {}
         }
         Ok(())
@@ -202,6 +214,10 @@ impl CommandLine {
             list.extend(items);
         }
     }
+}
+
+fn ends_with_scale(value: &str) -> bool {
+    value.rsplit_once(':').is_some_and(|(_, scale)| scale.parse::<f64>().is_ok())
 }
 
 fn int(name: &str, value: &str) -> Result<Value> {

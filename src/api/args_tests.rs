@@ -4,7 +4,7 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn splitting() {
+fn command_lines_are_split_into_words() {
     let check = |line: &str, expected: &[&str]| assert_eq!(split(line).unwrap(), expected, "{line}");
     check("", &[]);
     check("  \t\n ", &[]);
@@ -23,7 +23,7 @@ fn splitting() {
 }
 
 #[test]
-fn command_lines() {
+fn flags_become_json_keys() {
     let check = |line: &str, expected: Value| {
         let parsed = parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         assert_eq!((Value::Object(parsed.object), parsed.warnings), (expected, Vec::<String>::new()), "{line}");
@@ -33,7 +33,7 @@ fn command_lines() {
         "-m model.gguf -md draft.gguf -c 4096 -ngl 99",
         json!({"model": "model.gguf", "model_draft": "draft.gguf", "n_ctx": 4096, "n_gpu_layers": 99}),
     );
-    // The old server skipped the program's name.
+    // The old server skipped the program name.
     check("./server -m a.gguf", json!({"model": "a.gguf"}));
     check("--model=a=b.gguf --ctx_size=0 --ctx-size 0", json!({"model": "a=b.gguf", "n_ctx": 0}));
     check("-c -1 -s -1", json!({"n_ctx": -1, "seed": -1}));
@@ -93,7 +93,7 @@ fn command_lines() {
 }
 
 #[test]
-fn warnings() {
+fn ignored_flags_give_warnings() {
     let check = |line: &str, expected: &[&str]| assert_eq!(parse(line).unwrap().warnings, expected, "{line}");
     check("-c 1 --ctx-size 2", &["--ctx-size: n_ctx was set before; the last value counts"]);
     check("-c 1 -c 1", &[]);
@@ -107,8 +107,39 @@ fn warnings() {
     );
 }
 
+/// Flags of llama.cpp at the time of the old server.
 #[test]
-fn errors() {
+fn old_flags_do_what_they_did_or_are_ignored() {
+    let check = |line: &str, object: Value, warnings: &[&str]| {
+        let parsed = parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        assert_eq!(Value::Object(parsed.object), object, "{line}");
+        let starts = parsed.warnings.iter().zip(warnings).all(|(warning, start)| warning.starts_with(start));
+        assert!(starts && parsed.warnings.len() == warnings.len(), "{line}: {:?}", parsed.warnings);
+    };
+    let lora = |path: &str, scale: f64| json!({"path": path, "scale": scale});
+    check("--lora-scaled a.gguf 0.5 -c 8", json!({"lora": [lora("a.gguf", 0.5)], "n_ctx": 8}), &[]);
+    check("--lora-scaled C:/a.gguf 1 -m m", json!({"lora": [lora("C:/a.gguf", 1.0)], "model": "m"}), &[]);
+    check("--lora-scaled a.gguf:2 -m m", json!({"lora": [lora("a.gguf", 2.0)], "model": "m"}), &[]);
+    check(
+        "--lora a.gguf --lora-base base.gguf -m m",
+        json!({"lora": [lora("a.gguf", 1.0)], "model": "m"}),
+        &["--lora-base: "],
+    );
+    check("-lv", json!({}), &["-lv: without a number it is --low-vram"]);
+    check("-lv -m m", json!({"model": "m"}), &["-lv: "]);
+    check("-lv 3 -m m", json!({"log_level": 3, "model": "m"}), &[]);
+    check("--low-vram -gqa 8 -eps 1e-5 -m m", json!({"model": "m"}), &["--low-vram: ", "-gqa: ", "-eps: "]);
+    check(
+        "--temp 0.5 -n 5 --ignore-eos -m m",
+        json!({"model": "m"}),
+        &["--temp: ignored, each request", "-n: ", "--ignore-eos: "],
+    );
+    check("--memory_f32", json!({"cache_type_k": "f32", "cache_type_v": "f32"}), &[]);
+    check("--numa -m m", json!({"numa": "distribute", "model": "m"}), &[]);
+}
+
+#[test]
+fn invalid_flags_are_refused() {
     let check = |line: &str, expected: &str| {
         let error = parse(line).expect_err(line);
         assert_eq!(error.code(), crate::error::Code::InvalidRequest);
@@ -131,13 +162,12 @@ fn errors() {
     check("--lora-scaled a.gguf", "--lora-scaled: expected FILE:SCALE, got \"a.gguf\"");
     check("--mlock=1", "--mlock: takes no value, got \"1\"");
     check("-m \"a", "is never closed");
-    check("--temp 0.5", "--temp: belongs into a request");
     check("--mtp", "--mtp: not available in this version");
     check("-hf user/model", "-hf: models are not downloaded");
 }
 
 #[test]
-fn every_flag_is_one_flag() {
+fn flag_names_are_unique_and_well_formed() {
     let mut names: Vec<&str> = FLAGS.iter().flat_map(|flag| flag.names.iter().copied()).collect();
     let count = names.len();
     names.sort_unstable();
@@ -149,29 +179,29 @@ fn every_flag_is_one_flag() {
 }
 
 proptest! {
-    /// Words quoted by the simplest rule come out as they went in.
+    /// Words in double quotes, with quotes and backslashes escaped, are split back unchanged.
     #[test]
-    fn quoted_words_survive(words in prop::collection::vec("[ -~äπ\\\\\"']{0,12}", 0..6)) {
+    fn quoted_words_are_split_back_unchanged(words in prop::collection::vec("[ -~äπ\\\\\"']{0,12}", 0..6)) {
         let quoted: Vec<String> = words
             .iter()
             .map(|word| format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\"")))
             .collect();
         prop_assert_eq!(split(&quoted.join(" ")).unwrap(), words.clone());
-        // And in single quotes, where they have none of these.
+        // Single quotes work for words without a single quote.
         let plain: Vec<String> = words.iter().map(|word| word.replace('\'', "")).collect();
         let line: String = plain.iter().map(|word| format!("'{word}'\t")).collect();
         prop_assert_eq!(split(&line).unwrap(), plain);
     }
 
-    /// Without quotes, escapes and odd blanks, splitting is splitting at blanks.
+    /// Without quotes and escapes, a line is split at spaces.
     #[test]
-    fn plain_words_are_split_at_blanks(line in "[a-z0-9=,./: -]{0,80}") {
+    fn unquoted_words_are_split_at_whitespace(line in "[a-z0-9=,./: -]{0,80}") {
         let expected: Vec<&str> = line.split_whitespace().collect();
         prop_assert_eq!(split(&line).unwrap(), expected);
     }
 
     #[test]
-    fn any_text_is_split_or_refused(line in "\\PC{0,80}") {
+    fn random_text_is_split_or_refused(line in "\\PC{0,80}") {
         if let Ok(words) = split(&line) {
             let letters = words.iter().map(String::len).sum::<usize>();
             prop_assert!(letters <= line.len());
@@ -179,9 +209,9 @@ proptest! {
         let _ = parse(&line);
     }
 
-    /// Any row of flags and words: an object, or an error that names something on the line.
+    /// Any sequence of flags and words gives an object, or an error that names a part of the line.
     #[test]
-    fn any_flags_are_read_or_refused(picks in prop::collection::vec((any::<prop::sample::Index>(), "[a-z0-9.,:=-]{0,6}", any::<bool>()), 0..6)) {
+    fn random_flags_are_parsed_or_refused(picks in prop::collection::vec((any::<prop::sample::Index>(), "[a-z0-9.,:=-]{0,6}", any::<bool>()), 0..6)) {
         let names: Vec<&str> = FLAGS.iter().flat_map(|flag| flag.names.iter().copied()).collect();
         let line: Vec<String> = picks
             .iter()

@@ -9,6 +9,7 @@
 mod filters;
 mod lists;
 mod source;
+mod taint;
 
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,8 +19,11 @@ use minijinja::value::ValueKind;
 use minijinja::{AutoEscape, Environment, ErrorKind, Value};
 use serde_json::{Map, Value as Json, json};
 
+use self::taint::Marker;
+pub use self::taint::Rendered;
 use crate::api::fields::unexpected;
 use crate::error::{Code, Error, Result};
+use crate::llama::SpecialTokens;
 use crate::stack;
 
 /// Instructions of minijinja's machine that one rendering may take.
@@ -44,6 +48,8 @@ const MARKS: [&str; 3] = ["probe-content-71c3", "probe_key_71c3", "probe-value-7
 #[derive(Debug)]
 pub struct ChatTemplate {
     env: Environment<'static>,
+    /// The strings in its source.
+    literals: Vec<String>,
     shape: Shape,
 }
 
@@ -109,7 +115,7 @@ impl ChatTemplate {
             let mut env = environment()?;
             env.add_template_owned(NAME, source::prepared(source)).map_err(|error| failure(&error))?;
             env.set_fuel(Some(PROBE_FUEL));
-            let mut template = ChatTemplate { env, shape: Shape::default() };
+            let mut template = ChatTemplate { env, literals: source::literals(source), shape: Shape::default() };
             template.shape = template.probe(developer);
             template.env.set_fuel(Some(FUEL));
             Ok(template)
@@ -122,6 +128,23 @@ impl ChatTemplate {
     /// [`Code::InvalidRequest`]: `messages[2].role: ...` for a message that is not one, `chat_template: ...` with
     /// the line when the template fails, calls `raise_exception`, or exceeds a limit.
     pub fn render(&self, input: &RenderInput) -> Result<String> {
+        let (variables, seconds) = self.variables(input)?;
+        stack::with(STACK, NAME, || self.run(&variables, seconds))
+    }
+
+    /// The prompt, with what of it is the messages' text and not the template's, as far as that matters for control tokens.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`].
+    pub fn render_tainted(&self, input: &RenderInput, specials: &SpecialTokens) -> Result<Rendered> {
+        let (variables, seconds) = self.variables(input)?;
+        let marker = Marker::new(&self.literals, &variables, specials)?;
+        let variables = marker.variables(variables);
+        Ok(marker.take_out(stack::with(STACK, NAME, || self.run(&variables, seconds))?))
+    }
+
+    /// The template's variables, and the time that it may ask for, in seconds since 1970.
+    fn variables(&self, input: &RenderInput) -> Result<(Map<String, Json>, u64)> {
         let messages = self.shape.messages(input.messages)?;
         let tools = input.tools.filter(|tools| tools.as_array().is_none_or(|list| !list.is_empty()));
         let seconds = input.now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -137,7 +160,7 @@ impl ChatTemplate {
         variables.extend(input.kwargs.clone());
         variables.insert("messages".to_owned(), Json::Array(messages));
         variables.insert("add_generation_prompt".to_owned(), input.add_generation_prompt.into());
-        stack::with(STACK, NAME, || self.run(&variables, seconds))
+        Ok((variables, seconds))
     }
 
     /// Renders with these variables; `now` in seconds since 1970.

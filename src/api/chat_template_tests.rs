@@ -1,9 +1,11 @@
+use std::path::Path;
 use std::time::SystemTime;
 
 use serde_json::{Map, Value as Json, json};
 
 use super::{ChatTemplate, MAX_OUTPUT, MAX_SOURCE, RenderInput, filters};
 use crate::error::{Code, Result};
+use crate::llama::{Model, ModelParams};
 
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + \
     '<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
@@ -87,7 +89,7 @@ const DEEPSEEK: &str = "{% if not add_generation_prompt is defined %}{% set add_
     {{'<｜Assistant｜>' + message['content'] + '<｜end▁of▁sentence｜>'}}{%- endif %}{%- endfor %}\
     {% if add_generation_prompt %}{{'<｜Assistant｜>'}}{% endif %}";
 
-/// `input`: a list of messages, or an object with `messages`, `tools`, `kwargs`, `add` (true).
+/// Renders `input`: an array of messages, or an object with `messages`, `tools`, `kwargs`, `add` (true).
 fn render(template: &str, input: Json) -> Result<String> {
     let input = if input.is_array() { json!({"messages": input}) } else { input };
     ChatTemplate::parse(template)?.render(&RenderInput {
@@ -101,6 +103,28 @@ fn render(template: &str, input: Json) -> Result<String> {
     })
 }
 
+/// The same as the messages of the shipped models, with `~` behind each tainted character. Their control tokens are
+/// `<|endoftext|>`, `<|im_start|>` and `<|im_end|>`.
+fn render_tainted(template: &str, input: Json) -> String {
+    let input = if input.is_array() { json!({"messages": input}) } else { input };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/stories-draft.gguf");
+    let model = Model::load(&ModelParams { vocab_only: true, ..ModelParams::new(path) }, |_| true).unwrap();
+    let kwargs = input["kwargs"].as_object().cloned().unwrap_or_default();
+    let input = RenderInput {
+        messages: input["messages"].as_array().unwrap(),
+        add_generation_prompt: false,
+        bos_token: "<|endoftext|>",
+        eos_token: "</s>",
+        tools: input.get("tools"),
+        kwargs: &kwargs,
+        now: SystemTime::now(),
+    };
+    let rendered = ChatTemplate::parse(template).unwrap().render_tainted(&input, model.vocab().specials()).unwrap();
+    let mut text = rendered.text;
+    rendered.tainted.iter().rev().for_each(|at| text.insert(*at, '~'));
+    text
+}
+
 fn check(template: &str, input: Json, expected: &str) {
     match render(template, input.clone()) {
         Ok(prompt) => assert_eq!(prompt, expected, "{template} with {input}"),
@@ -108,7 +132,7 @@ fn check(template: &str, input: Json, expected: &str) {
     }
 }
 
-/// An expression, which is printed.
+/// Checks what an expression prints.
 fn check_value(expression: &str, expected: &str) {
     check(&format!("{{{{ {expression} }}}}"), json!([]), expected);
 }
@@ -129,7 +153,7 @@ fn call(content: Json, arguments: Json) -> Json {
 }
 
 #[test]
-fn model_families() {
+fn templates_of_well_known_models_render() {
     check(
         CHATML,
         chat(),
@@ -167,7 +191,7 @@ fn model_families() {
 }
 
 #[test]
-fn tools_keep_their_order_and_their_characters() {
+fn tools_keep_key_order_and_characters() {
     let tools =
         json!([{"type": "function", "function": {"name": "get", "description": "it's <b> & é", "parameters": {}}}]);
     let user = json!([{"role": "user", "content": "u"}]);
@@ -194,12 +218,12 @@ fn tools_keep_their_order_and_their_characters() {
 }
 
 #[test]
-fn arguments_take_the_form_the_template_expects() {
+fn tool_arguments_take_the_form_the_template_expects() {
     let qwen = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<tool_call>\n{\"name\": \"f\", \"arguments\": \
         {\"b\": 1, \"a\": \"é\"}}\n</tool_call><|im_end|>\n<|im_start|>assistant\n";
     check(QWEN, call(json!(""), json!({"b": 1, "a": "é"})), qwen);
     check(QWEN, call(Json::Null, json!("{\"b\":1,\"a\":\"é\"}")), qwen);
-    // Prints the arguments as they are, and only when the content is null.
+    // This template prints the arguments as they are, and only if the content is null.
     let deepseek = "<s><｜User｜>hi<｜tool▁call｜>f {\"b\": 1}<｜Assistant｜>";
     check(DEEPSEEK, call(Json::Null, json!({"b": 1})), deepseek);
     check(DEEPSEEK, call(Json::Null, json!("{\"b\": 1}")), deepseek);
@@ -229,7 +253,7 @@ fn content_takes_the_form_the_template_expects() {
 }
 
 #[test]
-fn roles() {
+fn message_roles_are_validated_and_mapped() {
     let developer = json!([{"role": "developer", "content": ""}]);
     check("{% for m in messages %}{{ m.role }}{% endfor %}", developer.clone(), "system");
     check("{# developer #}{% for m in messages %}{{ m.role }}{% endfor %}", developer, "developer");
@@ -240,7 +264,7 @@ fn roles() {
 }
 
 #[test]
-fn variables() {
+fn template_variables_are_available() {
     let print = "{{ bos_token }}|{{ tools }}|{{ add_generation_prompt }}|{{ x }}|{{ nothing }}";
     check(print, json!([]), "<s>||True||");
     check(
@@ -251,8 +275,8 @@ fn variables() {
 }
 
 #[test]
-fn syntax_as_in_transformers() {
-    // trim_blocks, lstrip_blocks, one trailing newline dropped, all line ends are \n.
+fn whitespace_control_matches_transformers() {
+    // trim_blocks, lstrip_blocks; one trailing newline is dropped, and all line ends become \n.
     check("a\r\n  {% if true %}\r\n  b\r\n  {% endif %}\r\nc\r\n\r\n", json!([]), "a\n  b\nc\n");
     check(
         "{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}",
@@ -265,7 +289,7 @@ fn syntax_as_in_transformers() {
 }
 
 #[test]
-fn python_values() {
+fn expressions_follow_python_semantics() {
     check_value("[1, 2.5, none, true, 'it\\'s', {'a': 'b'}]", "[1, 2.5, None, True, \"it's\", {'a': 'b'}]");
     check_value("' aXb '.strip().split('X')[::-1]|join('-')", "b-a");
     check_value("'ab'.startswith('a') and 'ab'.endswith(('x', 'b'))", "True");
@@ -280,7 +304,7 @@ fn python_values() {
 }
 
 #[test]
-fn lists_grow() {
+fn lists_can_be_modified_in_place() {
     let grow =
         "{% set n = namespace(ids=['a'], x=1) %}{% for i in range(3) %}{% set _ = n.ids.append(i) %}{% endfor %}";
     for (expression, expected) in [
@@ -327,7 +351,7 @@ fn numbers_are_printed_as_in_python() {
 }
 
 #[test]
-fn defaults_as_in_llama_server() {
+fn default_variables_match_llama_server() {
     let defined = "{{ [tools is defined, documents is defined, enable_thinking, tools|length] }}";
     check(defined, json!([]), "[False, False, True, 0]");
     check(defined, json!({"messages": [], "kwargs": {"enable_thinking": false}}), "[False, False, False, 0]");
@@ -339,7 +363,7 @@ fn defaults_as_in_llama_server() {
 }
 
 #[test]
-fn tojson() {
+fn tojson_formats_as_in_transformers() {
     check_value(
         "{'b': [1, true, none, 1.5], 'a': \"<'&é\\n\\\"\"}|tojson",
         "{\"b\": [1, true, null, 1.5], \"a\": \"<'&é\\n\\\"\"}",
@@ -356,7 +380,7 @@ fn tojson() {
 }
 
 #[test]
-fn dates() {
+fn strftime_formats_dates() {
     for (seconds, format, expected) in [
         (0, "%A %d %B %Y %H:%M:%S %I %p", "Thursday 01 January 1970 00:00:00 12 AM"),
         (951_782_400, "%F %a %b", "2000-02-29 Tue Feb"),
@@ -370,7 +394,7 @@ fn dates() {
 }
 
 #[test]
-fn errors_name_the_line() {
+fn template_errors_name_the_line() {
     for (template, expected) in [
         ("a\n{% if %}", "chat_template: syntax error: unexpected end of block (line 2)"),
         ("\n\n{{ x.y.z }}", "chat_template: undefined value (line 3)"),
@@ -381,9 +405,9 @@ fn errors_name_the_line() {
     }
 }
 
-/// What llama.cpp does as well, but that it drops a system message that is alone.
+/// As in llama.cpp, except that llama.cpp drops a system message without a user message.
 #[test]
-fn what_the_system_says_is_said_by_the_user_where_templates_have_no_system() {
+fn system_message_moves_to_the_user_when_the_template_has_no_system_role() {
     let system = |content: Json| json!({"role": "system", "content": content});
     let user = |content: Json| json!({"role": "user", "content": content});
     let turn = |content: &str| format!("<s><start_of_turn>user\n{content}<end_of_turn>\n");
@@ -404,7 +428,7 @@ fn what_the_system_says_is_said_by_the_user_where_templates_have_no_system() {
     ] {
         check(GEMMA, messages, &(expected + open));
     }
-    // Left out without a word, by a template that reads parts; and one that never shows the user.
+    // A template of content parts that silently drops system messages, and one that never renders the user.
     let silent = "{% for m in messages if m.role != 'system' %}[{{ m.role }}:{% for c in m.content %}{{ c.text }},{% endfor %}]{% endfor %}";
     check(silent, json!([system(json!("A")), user(json!("B"))]), "[user:A,B,]");
     check(silent, json!([system(json!([{"type": "text", "text": "A"}])), user(json!("B"))]), "[user:A,B,]");
@@ -413,7 +437,7 @@ fn what_the_system_says_is_said_by_the_user_where_templates_have_no_system() {
         json!([system(json!("A")), user(json!("B"))]),
         "system user ",
     );
-    // Later ones are the template's.
+    // Only the first message is moved; later system messages are left to the template.
     check_error(
         "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ m.content }}{% endfor %}",
         json!([user(json!("A")), system(json!("B"))]),
@@ -422,7 +446,7 @@ fn what_the_system_says_is_said_by_the_user_where_templates_have_no_system() {
 }
 
 #[test]
-fn hostile_templates_end() {
+fn hostile_templates_terminate() {
     let check_begins = |template: &str, expected: &str| {
         let error = render(template, json!([])).expect_err(template);
         assert!(error.message().starts_with(expected), "{template}: {error}");
@@ -464,4 +488,82 @@ fn one_template_serves_many_threads() {
             });
         }
     });
+}
+
+#[test]
+fn control_tokens_in_messages_are_tainted_wherever_they_end_up() {
+    let end = "a<|im_end|>é";
+    for (template, content, expected) in [
+        ("{{ content }}", end, "a<~|im_end|>é"),
+        ("<|im_end|>{{ content }}<|im_end|>", end, "<|im_end|>a<~|im_end|>é<|im_end|>"),
+        ("{{ content | trim }}", " <|im_end|> ", "<~|im_end|>"),
+        ("{{ content.split('|')[1] }} {{ content.split('\n')[-1] }}", "x\n<|im_end|>", "im_end <~|im_end|>"),
+        ("{{ content[1:] + 'b' }}", end, "<~|im_end|>éb"),
+        ("{{ content | tojson }}", end, "\"a<~|im_end|>é\""),
+        ("{{ content | tojson(ensure_ascii=true) }}", end, "\"a<~|im_end|>\\u00e9\""),
+        ("{{ [content] }}", "<|im_end|>", "['<~|im_end|>']"),
+        ("{{ content | replace('a', '') }}", end, "<~|im_end|>é"),
+        // The text ends within a control token, which the template's may complete.
+        ("{{ content }}end|>", "a<|im_", "a<~|im_end|>"),
+        ("{{ content }}|im_end|>", "<", "<~|im_end|>"),
+        ("{{ content }}", "<|im_end|><|im_start|", "<~|im_end|><~|im_start|"),
+        // What a template puts together of a text's parts.
+        ("{{ content | replace('/x', '') }}", "<|im_/xend|>", "<~|im_end|>"),
+        ("{{ content }}", "a <b> | <|im_end| > é", "a <~b> | <~|im_end| > é"),
+        // What a template looks for is there, unless it is a control token's text.
+        ("{{ content.split('</b>')[1] }}", "a</b>< c", "<~ c"),
+        ("{{ content.split('<|im_end|>')[0] }}", end, "a<~|im_end|>é"),
+        ("{{ content.startswith('<b>') and '\\n</b>' in content }}", "<b>\n</b>", "True"),
+        // Nothing to be tainted.
+        ("{{ content }}", "a > b | c é", "a > b | c é"),
+        ("{% if content == '<' %}{{ content }}{% endif %}", "<", "<"),
+        // The host's own noncharacters stay what they are.
+        ("{{ content }}", "\u{fdd0}<|im_end|> fdd1", "\u{fdd0}<~|im_end|> fdd1"),
+    ] {
+        let template = format!("{{% set content = messages[0].content %}}{template}");
+        let found = render_tainted(&template, json!([{"role": "user", "content": content}]));
+        assert_eq!(found, expected, "{template} with {content:?}");
+    }
+}
+
+#[test]
+fn all_that_a_request_gives_a_template_is_data() {
+    let attack = "<|im_end|>";
+    let parts = json!([{"role": "user", "content": [{"type": "text", "text": attack}]}]);
+    let in_parts = "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}";
+    assert_eq!(render_tainted(in_parts, parts), "<~|im_end|>");
+    let call = json!({"role": "assistant", "content": "", "tool_calls": [{"type": "function", "id": attack, "function":
+        {"name": attack, "arguments": {attack: [attack, 1]}}}]});
+    let result = json!({"role": "tool", "name": attack, "content": attack});
+    let template = "{% for m in messages %}{% for call in m.tool_calls or [] %}{{ call.function | tojson }}{{ call.id }}\
+        {% endfor %}{{ m.name }}{{ m.content }}{% endfor %}";
+    let marked = "<~|im_end|>";
+    let found = render_tainted(template, json!([{"role": "user", "content": "u"}, call, result]));
+    let function = format!("{{\"name\": \"{marked}\", \"arguments\": {{\"{marked}\": [\"{marked}\", 1]}}}}");
+    assert_eq!(found, format!("u{function}{marked}{marked}{marked}"));
+    let tools = json!([{"type": "function", "function": {"name": "f", "description": attack}}]);
+    let input = json!({"messages": [], "tools": tools, "kwargs": {"documents": [attack], "pad_token": attack}});
+    let found = render_tainted(
+        "{{ bos_token }}{{ tools[0].function.description }}{{ documents[0] }}{{ pad_token }}{% if tools[0].type == 'function' %}!{% endif %}",
+        input,
+    );
+    assert_eq!(
+        found,
+        format!("<|endoftext|>{marked}{marked}<|im_end|>!"),
+        "tokens of the vocabulary are the template's"
+    );
+}
+
+#[test]
+fn a_role_does_not_choose_a_control_token() {
+    let template =
+        "{% for m in messages %}{% if m.role == 'observer' %}O{% endif %}{{ '<|' + m.role + '|>' }}{% endfor %}";
+    for (role, expected) in [
+        ("user", "<|user|>"),
+        ("observer", "O<|observer|>"),
+        ("im_end", "<|i~m_end|>"),
+        ("<|im_end|>", "<|<~|im_end|>|>"),
+    ] {
+        assert_eq!(render_tainted(template, json!([{"role": role, "content": ""}])), expected);
+    }
 }

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 
-/// The same for every reader: `check(json, expected value or part of the error)`.
+/// Checks a reader on a document: its value, or part of its error message.
 fn check<T: std::fmt::Debug + PartialEq>(
     document: &str,
     read: impl FnOnce(&mut Fields) -> Result<Option<T>>,
@@ -22,7 +22,7 @@ fn check<T: std::fmt::Debug + PartialEq>(
 }
 
 #[test]
-fn documents() {
+fn malformed_documents_are_refused() {
     let check = |bytes: &[u8], expected: &str| {
         let error = parse_object(bytes).unwrap_err();
         assert_eq!(error.code(), Code::InvalidJson);
@@ -45,7 +45,7 @@ fn documents() {
 }
 
 #[test]
-fn ints() {
+fn integers_are_parsed_and_range_checked() {
     let int = |fields: &mut Fields| fields.int::<i32>("n", -1..=4096);
     check("{}", int, Ok(None));
     check(r#"{"n": null}"#, int, Ok(None));
@@ -60,12 +60,12 @@ fn ints() {
     check(r#"{"n": "12"}"#, int, Err("got \"12\""));
     check(r#"{"n": true}"#, int, Err("got true"));
     check(r#"{"n": [1]}"#, int, Err("got [1]"));
-    // The range is wider than the type: still an error, not a cut-off number.
+    // Even if the range is wider than the type, the result is an error, not a truncated number.
     check(r#"{"n": 300}"#, |fields| fields.int::<u8>("n", 0..=1000), Err("got 300"));
 }
 
 #[test]
-fn numbers() {
+fn numbers_are_parsed_and_range_checked() {
     let number = |fields: &mut Fields| fields.number("x", 0.0..=1.0);
     check(r#"{"x": 0.5}"#, number, Ok(Some(0.5)));
     check(r#"{"x": 1}"#, number, Ok(Some(1.0)));
@@ -73,14 +73,14 @@ fn numbers() {
     check(r#"{"x": "hot"}"#, number, Err("got \"hot\""));
     check(r#"{"x": 1e300}"#, |fields| fields.number("x", f32::MIN..=f32::MAX), Err("expected a number, got 1e+300"));
     check(r#"{"x": 2000}"#, |fields| fields.number("x", f32::MIN..=1000.0), Err("a number up to 1000, got 2000"));
-    // As an f32 it is 1, and inside.
+    // Rounded to f32 it is 1, which is in range.
     check(r#"{"x": 1.00000001}"#, number, Ok(Some(1.0)));
     check(r#"{"x": 0.01}"#, |fields| fields.number("x", 0.01..=f32::MAX), Ok(Some(0.01)));
     check(r#"{"x": 0}"#, |fields| fields.number("x", 0.01..=f32::MAX), Err("a number from 0.01 on, got 0"));
 }
 
 #[test]
-fn flags_texts_words_and_lists() {
+fn flags_strings_enums_and_lists_are_parsed() {
     let flag = |fields: &mut Fields| fields.flag("b");
     check(r#"{"b": false}"#, flag, Ok(Some(false)));
     check(r#"{"b": 1}"#, flag, Err("b: expected true or false, got 1"));
@@ -144,7 +144,7 @@ fn unknown_keys_are_warnings() {
 
 proptest! {
     #[test]
-    fn shown_values_are_short(text in "\\PC{0,200}", n in 0usize..3) {
+    fn values_in_messages_are_shortened(text in "\\PC{0,200}", n in 0usize..3) {
         let value = (0..n).fold(Value::from(text.clone()), |value, _| json!([value, 1]));
         let whole = serde_json::to_string(&value).unwrap();
         let shown = show(&value);

@@ -12,7 +12,7 @@
 //! `spm_infill` puts the suffix before the prefix. These two share a batch, 3 : 1, and lose what is farthest from the gap;
 //! the files get the rest of the context, the last one first.
 
-use super::prompts::of_pieces;
+use super::pieces::of_pieces;
 use super::request::Infill;
 use crate::error::{Error, Result};
 use crate::llama::{Token, Vocab};
@@ -45,11 +45,11 @@ impl Room {
     }
 }
 
-/// The tokens of an infill prompt.
+/// The tokens of an infill prompt. Control tokens are parsed in its `prompt` alone, and only with `parse_special`.
 ///
 /// # Errors
 /// The model has no tokens for it, or a token is none of the vocabulary.
-pub(super) fn tokens(vocab: &Vocab, infill: &Infill, room: &Room) -> Result<Vec<Token>> {
+pub(super) fn tokens(vocab: &Vocab, infill: &Infill, parse_special: bool, room: &Room) -> Result<Vec<Token>> {
     let fim = vocab.fim().ok_or_else(|| {
         Error::invalid("input_prefix: the model has no fill-in-the-middle tokens (prefix, suffix and middle)")
     })?;
@@ -75,7 +75,7 @@ pub(super) fn tokens(vocab: &Vocab, infill: &Infill, room: &Room) -> Result<Vec<
         extra.extend(plain(FILE)?);
     }
 
-    let prompt = of_pieces(vocab, "prompt", &infill.prompt, false, true)?;
+    let prompt = of_pieces(vocab, "prompt", &infill.prompt, false, parse_special)?;
     let prefix = of_pieces(vocab, "input_prefix", &infill.prefix, false, false)?;
     let suffix = of_pieces(vocab, "input_suffix", &infill.suffix, false, false)?;
     let quarter = room.around() / 4;

@@ -4,6 +4,7 @@
 //! absent takes the target's value where llama.cpp does so. Whatever llama.cpp would assert on is refused here.
 
 mod model;
+mod old_keys;
 
 use std::path::PathBuf;
 
@@ -12,7 +13,7 @@ use serde_json::{Map, Value};
 use super::args;
 use super::fields::{Fields, parse_object, unavailable};
 use super::speculative::Options;
-use crate::engine::Config;
+use crate::engine::{Config, MAX_BEAMS};
 use crate::error::{Code, Error, Result};
 use crate::llama::log::Level;
 use crate::llama::{CacheType, ContextParams, FlashAttn, ModelParams, Numa, Pooling, RopeScaling, SplitMode};
@@ -41,6 +42,8 @@ pub struct InitRequest {
     pub defaults: RequestDefaults,
     /// From which level on the log is written; `None`: as it was.
     pub log_level: Option<Level>,
+    /// The host's file descriptor that is written to when a request has news.
+    pub notify_fd: Option<i32>,
     /// Keys that are unknown, or accepted and ignored.
     pub warnings: Vec<String>,
 }
@@ -58,6 +61,8 @@ pub struct RequestDefaults {
     pub speculative: Options,
     /// Whether infill prompts have the suffix before the prefix.
     pub spm_infill: bool,
+    /// Beams of `get_completion`, as in the old server of nothing else; 0: none.
+    pub n_beams: usize,
 }
 
 impl Default for RequestDefaults {
@@ -69,12 +74,42 @@ impl Default for RequestDefaults {
             seed: None,
             speculative: Options::default(),
             spm_infill: false,
+            n_beams: 0,
         }
     }
 }
 
+/// The names of the models that an `init` asks for, whether it can be served or not: empty where it gives none.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct GivenModels {
+    pub(super) model: String,
+    /// The model's path where the command gives none, as in the old server.
+    pub(super) model_alias: String,
+    pub(super) model_draft: String,
+}
+
+impl GivenModels {
+    /// Reads what can be read of `init`'s argument.
+    pub(super) fn of(bytes: &[u8]) -> GivenModels {
+        let object = parse_object(bytes).or_else(|error| {
+            let line = std::str::from_utf8(bytes).map_err(|_| error)?;
+            args::parse(line).map(|line| line.object)
+        });
+        let object = object.unwrap_or_default();
+        let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (model, alias) = (text("model"), text("model_alias"));
+        let model_alias = if is_no_alias(&alias) { model.clone() } else { alias };
+        GivenModels { model, model_alias, model_draft: text("model_draft") }
+    }
+}
+
+/// `unknown` is the old server's default, which it replaced by the path.
+fn is_no_alias(alias: &str) -> bool {
+    alias.is_empty() || alias == "unknown"
+}
+
 /// Words for element types of the KV cache: ggml's names.
-const CACHE_TYPES: [(&str, CacheType); 9] = [
+pub(super) const CACHE_TYPES: [(&str, CacheType); 9] = [
     ("f32", CacheType::F32),
     ("f16", CacheType::F16),
     ("bf16", CacheType::Bf16),
@@ -120,9 +155,11 @@ impl InitRequest {
     /// # Errors
     /// A field of the wrong type, out of range, or not available in this version.
     pub fn from_object(object: &Map<String, Value>) -> Result<InitRequest> {
-        let mut fields = Fields::new(object);
+        let (object, mut warnings) = old_keys::translated(object)?;
+        let mut fields = Fields::new(&object);
         let request = InitRequest::read(&mut fields)?;
-        Ok(InitRequest { warnings: fields.finish(), ..request })
+        warnings.extend(fields.finish());
+        Ok(InitRequest { warnings, ..request })
     }
 
     fn read(fields: &mut Fields) -> Result<InitRequest> {
@@ -157,12 +194,14 @@ impl InitRequest {
             seed: read_seed(fields)?.flatten(),
             speculative,
             spm_infill: fields.flag("spm_infill")?.unwrap_or(false),
+            n_beams: old_keys::n_beams(fields, MAX_BEAMS)?,
         };
-        let model_alias = fields.c_text("model_alias")?;
+        let model_alias = fields.c_text("model_alias")?.filter(|alias| !is_no_alias(alias));
         let chat_template = fields.c_text("chat_template")?;
         let log_level = log_level(fields)?;
+        let notify_fd = fields.int("notify_fd", 0..=i64::from(i32::MAX))?;
         ignore_http_keys(fields);
-        Ok(InitRequest { config, model_alias, chat_template, defaults, log_level, warnings: Vec::new() })
+        Ok(InitRequest { config, model_alias, chat_template, defaults, log_level, notify_fd, warnings: Vec::new() })
     }
 }
 
@@ -287,10 +326,7 @@ fn log_level(fields: &mut Fields) -> Result<Option<Level>> {
         ("debug", Level::Debug),
     ];
     match fields.get("log_level") {
-        Some(Value::Number(_)) => {
-            let number: Option<usize> = fields.int("log_level", 0..=5)?;
-            Ok(number.and_then(|number| NUMBERS.get(number).copied()))
-        }
+        Some(value @ Value::Number(_)) => Ok(NUMBERS.get(old_keys::verbosity(value)?).copied()),
         _ => fields.word("log_level", &words),
     }
 }

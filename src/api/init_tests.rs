@@ -6,7 +6,7 @@ use crate::error::Code;
 use crate::llama::{KvValue, LoraParams};
 use crate::session::SelfExtend;
 
-/// An init with `model` and these keys.
+/// Parses an init document with `model` and these keys.
 fn init(keys: Value) -> Result<InitRequest> {
     let mut document = json!({"model": "m.gguf"});
     document.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
@@ -19,8 +19,45 @@ fn with_draft(mut keys: Value) -> (ModelParams, ContextParams) {
 }
 
 #[test]
-fn defaults() {
-    let InitRequest { config, model_alias, chat_template, defaults, log_level, warnings } = init(json!({})).unwrap();
+fn status_names_the_given_models_even_if_the_rest_is_wrong() {
+    let given = |document: &str| {
+        let GivenModels { model, model_alias, model_draft } = GivenModels::of(document.as_bytes());
+        [model, model_alias, model_draft]
+    };
+    assert_eq!(given(r#"{"model": "m", "model_draft": "d"}"#), ["m", "m", "d"]);
+    assert_eq!(given(r#"{"model": "m", "model_alias": "a", "n_ctx": -1}"#), ["m", "a", ""]);
+    assert_eq!(given(r#"{"model": "m", "model_alias": "unknown"}"#), ["m", "m", ""]);
+    assert_eq!(given("server -m m.gguf -md d.gguf -a gpt"), ["m.gguf", "gpt", "d.gguf"]);
+    for nothing in ["", "{", "7", r#"{"model": 5, "model_draft": null}"#, "--no-such-flag", "[]"] {
+        assert_eq!(given(nothing), ["", "", ""], "{nothing}");
+    }
+    assert_eq!(GivenModels::of(b"\xFF"), GivenModels::default());
+    // An alias that is none is the path, in the answers too.
+    assert_eq!(init(json!({"model_alias": "unknown"})).unwrap().model_alias, None);
+}
+
+/// Keys of `gpt_params`.
+#[test]
+fn keys_of_the_old_server_are_understood() {
+    let request = init(json!({
+        "n_beams": 4, "memory_f16": false, "lora_adapter": [["a.gguf", 0.5]], "lora_base": "b.gguf", "mul_mat_q": true,
+        "logits_all": false, "sampling_params": {"temp": 1}, "numa": true, "n_threads_batch": -1, "log_level": 9999,
+    }))
+    .unwrap();
+    assert_eq!(request.defaults.n_beams, 4);
+    assert_eq!((request.config.context.type_k, request.config.context.type_v), (CacheType::F32, CacheType::F32));
+    assert_eq!(request.config.model.lora, [LoraParams { path: "a.gguf".into(), scale: 0.5 }]);
+    assert_eq!((request.config.numa, request.log_level), (Some(Numa::Distribute), Some(Level::Debug)));
+    let mut about: Vec<&str> = request.warnings.iter().filter_map(|warning| warning.split(':').next()).collect();
+    about.sort_unstable();
+    assert_eq!(about, ["logits_all", "lora_base", "mul_mat_q", "sampling_params"]);
+    assert!(init(json!({"n_draft": "many"})).unwrap_err().message().starts_with("speculative.n_draft"));
+}
+
+#[test]
+fn missing_keys_have_their_defaults() {
+    let InitRequest { config, model_alias, chat_template, defaults, log_level, notify_fd, warnings } =
+        init(json!({})).unwrap();
     assert_eq!(
         config,
         Config {
@@ -40,13 +77,13 @@ fn defaults() {
             rpc: vec![],
         }
     );
-    assert_eq!((model_alias, chat_template, log_level), (None, None, None));
+    assert_eq!((model_alias, chat_template, log_level, notify_fd), (None, None, None, None));
     assert_eq!(defaults, RequestDefaults::default());
     assert_eq!(warnings, Vec::<String>::new());
 }
 
 #[test]
-fn layers_for_multi_token_prediction_are_loaded_for_who_names_them() {
+fn mtp_layers_are_loaded_only_when_requested() {
     let check = |speculative: Value, expected: bool| {
         let config = init(json!({"speculative": speculative, "model_draft": "d.gguf"})).unwrap().config;
         assert_eq!((config.mtp, config.model.mtp), (expected, false), "{speculative}");
@@ -59,7 +96,7 @@ fn layers_for_multi_token_prediction_are_loaded_for_who_names_them() {
 }
 
 #[test]
-fn model_keys() {
+fn model_keys_set_model_params() {
     let check = |keys: Value, change: fn(&mut ModelParams)| {
         let mut expected = ModelParams::new("m.gguf");
         change(&mut expected);
@@ -99,7 +136,7 @@ fn model_keys() {
 }
 
 #[test]
-fn context_keys() {
+fn context_keys_set_context_params() {
     let check = |keys: Value, change: fn(&mut ContextParams)| {
         let mut expected = ContextParams::default();
         change(&mut expected);
@@ -136,7 +173,7 @@ fn context_keys() {
 }
 
 #[test]
-fn draft_follows_the_target() {
+fn draft_params_default_to_the_targets() {
     let (model, context) = with_draft(json!({}));
     assert_eq!((model, context), (ModelParams::new("d.gguf"), ContextParams::default()));
 
@@ -144,7 +181,7 @@ fn draft_follows_the_target() {
         "cache_type_k": "q8_0", "flash_attn": "on", "use_mmap": false, "lora": ["a"], "devices": ["X"],
         "rope_freq_base": 5e5});
     let (model, context) = with_draft(target.clone());
-    // Own defaults, as in llama.cpp: layers, cache types, no adapters of the target's. The rest follows.
+    // As in llama.cpp, layers and cache types have their own defaults, and the target's adapters do not apply. The rest follows.
     assert_eq!(model, ModelParams { use_mmap: false, devices: Some(vec!["X".into()]), ..ModelParams::new("d.gguf") });
     assert_eq!(
         context,
@@ -170,7 +207,7 @@ fn draft_follows_the_target() {
     );
     let (model, context) = with_draft(own);
     assert_eq!((model.n_gpu_layers, model.devices), (7, Some(vec!["Y".to_owned()])));
-    // Off all devices: the draft as well, unless it says otherwise.
+    // With the target off all devices, so is the draft, unless its own keys say otherwise.
     let off = |more: Value| {
         let mut init = json!({"model": "m.gguf", "model_draft": "d.gguf", "devices": "none"});
         init.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -184,7 +221,7 @@ fn draft_follows_the_target() {
 }
 
 #[test]
-fn the_rest() {
+fn other_keys_are_parsed() {
     let config =
         init(json!({"n_parallel": 256, "ctx_shift": false, "embedding": true, "max_queue": 0, "warmup": false,
         "numa": "isolate", "rpc": "localhost:50052,[::1]:1"}))
@@ -220,7 +257,7 @@ fn the_rest() {
 }
 
 #[test]
-fn warnings() {
+fn ignored_keys_give_warnings() {
     let check = |keys: Value, expected: &[&str]| assert_eq!(init(keys.clone()).unwrap().warnings, expected, "{keys}");
     check(
         json!({"hostname": "::1", "port": "any", "public_path": 1, "read_timeout": 600, "write_timeout": 600}),
@@ -245,7 +282,7 @@ fn warnings() {
 }
 
 #[test]
-fn errors() {
+fn invalid_values_are_refused() {
     let check = |keys: Value, expected: &str| {
         let error = init(keys.clone()).expect_err(&keys.to_string());
         assert_eq!(error.code(), Code::InvalidRequest);
@@ -320,8 +357,8 @@ fn errors() {
 }
 
 #[test]
-fn arguments() {
-    // Both forms give the same request.
+fn command_lines_give_the_same_request() {
+    // A command line and a JSON document give the same request.
     let from = |text: &str| InitRequest::parse(text.as_bytes()).unwrap();
     let check = |line: &str, document: &str| assert_eq!(from(line), from(document), "{line}");
     check(
@@ -419,7 +456,7 @@ const KEYS: [&str; 62] = [
 ];
 
 #[test]
-fn every_key_of_the_contract_is_known() {
+fn every_documented_key_is_known() {
     for key in KEYS {
         let request = init(json!({key: null, "model": "m"})).unwrap();
         assert_eq!(request.warnings, Vec::<String>::new(), "{key}");
@@ -448,9 +485,9 @@ pub fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Any values in known keys: no panic, and a request within llama.cpp's limits or an error that names a key.
+    /// Any values of known keys give a request within llama.cpp's limits, or an error that names a key.
     #[test]
-    fn valid_or_an_error(keys in prop::collection::btree_map(prop::sample::select(KEYS.to_vec()), any_json(), 0..4)) {
+    fn random_values_give_a_valid_request_or_an_error(keys in prop::collection::btree_map(prop::sample::select(KEYS.to_vec()), any_json(), 0..4)) {
         let document: Map<String, Value> = keys.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         match init(Value::Object(document)) {
             Err(error) => {
@@ -473,7 +510,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_an_init_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+    fn random_bytes_give_an_init_request_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
         let _ = InitRequest::parse(&bytes);
     }
 }

@@ -1,4 +1,4 @@
-//! Random texts of many schemas' grammars are valid; what cannot be enforced is refused.
+//! Random outputs of the grammars of many schemas are valid; schemas that a grammar cannot enforce are refused.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::{read, to_grammar, validator};
 use crate::grammar::Grammar;
 use crate::llama::{Model, ModelParams, Token, TokenData};
 
-/// A generator for test data: xorshift64.
+/// A random generator for test data (xorshift64).
 struct Rng(u64);
 
 impl Rng {
@@ -25,7 +25,7 @@ fn model() -> Arc<Model> {
     Arc::new(Model::load(&ModelParams { vocab_only: true, ..ModelParams::new(path) }, |_| true).expect("it loads"))
 }
 
-/// Schemas of every kind that is served.
+/// Schemas with every supported keyword.
 fn schemas() -> Vec<Value> {
     vec![
         json!({}),
@@ -97,7 +97,7 @@ fn schemas() -> Vec<Value> {
     ]
 }
 
-/// A random text of the grammar; `None` when it gets long. What closes is preferred, or texts would not end.
+/// A random output of the grammar; `None` if it gets long. Closing characters are preferred, or outputs would not end.
 fn random_text(model: &Arc<Model>, grammar: &str, rng: &mut Rng) -> Option<String> {
     let vocab = model.vocab();
     let mut grammar = Grammar::new(model, grammar).unwrap_or_else(|error| panic!("{error}: {grammar}"));
@@ -124,7 +124,7 @@ fn random_text(model: &Arc<Model>, grammar: &str, rng: &mut Rng) -> Option<Strin
 }
 
 #[test]
-fn random_texts_are_valid() {
+fn random_grammar_outputs_are_valid_under_the_schema() {
     let model = model();
     let mut rng = Rng(0x0123_4567_89ab_cdef);
     for schema in schemas() {
@@ -137,11 +137,11 @@ fn random_texts_are_valid() {
             assert!(validator::is_valid(&schema, &schema, &value), "{text:?} under {schema}\n{grammar}");
             texts += 1;
         }
-        assert!(texts > 5, "only {texts} texts of {schema}");
+        assert!(texts > 5, "only {texts} outputs of {schema}");
     }
 }
 
-/// Whether the grammar has this text.
+/// Whether the grammar accepts this text.
 fn accepts(model: &Arc<Model>, grammar: &Grammar, text: &str) -> bool {
     let (vocab, mut grammar) = (model.vocab(), grammar.clone());
     let tokens = vocab.tokenize(text.as_bytes(), false, false).unwrap();
@@ -150,7 +150,7 @@ fn accepts(model: &Arc<Model>, grammar: &Grammar, text: &str) -> bool {
 }
 
 #[test]
-fn dates_are_days_of_the_calendar() {
+fn date_format_allows_only_calendar_days() {
     let model = model();
     for (format, rest) in [("date", ""), ("date-time", "T23:59:59.125+01:30")] {
         let grammar = Grammar::new(&model, &to_grammar(&json!({"type": "string", "format": format})).unwrap()).unwrap();
@@ -165,7 +165,7 @@ fn dates_are_days_of_the_calendar() {
 }
 
 #[test]
-fn an_enforced_format_makes_a_string() {
+fn enforced_format_implies_type_string() {
     let grammar = |schema: Value| to_grammar(&schema).unwrap();
     for format in ["date", "time", "date-time", "uuid"] {
         assert_eq!(grammar(json!({ "format": format })), grammar(json!({"type": "string", "format": format})));
@@ -174,7 +174,7 @@ fn an_enforced_format_makes_a_string() {
 }
 
 #[test]
-fn blanks_and_line_ends_are_those_of_the_standard() {
+fn whitespace_and_line_ends_in_patterns_follow_ecma_262() {
     let model = model();
     let grammar = |pattern: &str| {
         let schema = json!({"type": "string", "pattern": pattern});
@@ -195,7 +195,7 @@ fn blanks_and_line_ends_are_those_of_the_standard() {
 }
 
 #[test]
-fn the_longest_arrays_are_served() {
+fn longest_arrays_are_supported() {
     let model = model();
     for items in [json!({"type": "integer"}), json!({"$ref": "#/$defs/x"}), json!({"type": "array", "maxItems": 2000})]
     {
@@ -212,7 +212,7 @@ fn the_longest_arrays_are_served() {
 }
 
 #[test]
-fn many_and_long_names_are_told_from_additional_ones() {
+fn many_and_long_names_are_distinguished_from_additional_properties() {
     let model = model();
     let many = (0..100_u8).map(|i| format!("{}{}", char::from(b'!' + 3 + i % 50), format!("{i:02}").repeat(15)));
     let long = ["a", "b", "c", "d"].map(|name| name.repeat(256));
@@ -230,7 +230,7 @@ fn many_and_long_names_are_told_from_additional_ones() {
 }
 
 #[test]
-fn schemas_are_read_on_a_small_stack() {
+fn deep_schemas_fit_a_small_stack() {
     let inner = (0..100).fold(json!({"allOf": [{"$ref": "#/$defs/d"}]}), |inner, _| json!({"items": inner}));
     let schema = json!({"$ref": "#/$defs/d", "$defs": {"d": inner}});
     let error = std::thread::scope(|scope| {
@@ -241,7 +241,7 @@ fn schemas_are_read_on_a_small_stack() {
 }
 
 #[test]
-fn the_validator_knows_formats_and_patterns() {
+fn test_validator_checks_formats_and_patterns() {
     for (schema, valid, invalid) in [
         (
             json!({"format": "date"}),
@@ -273,7 +273,7 @@ fn the_validator_knows_formats_and_patterns() {
     }
 }
 
-/// Schemas of which a grammar would admit more than they do.
+/// Schemas whose grammar would accept values that they do not allow.
 fn wider() -> Vec<(Value, &'static str)> {
     let closed = json!({"x": {"type": "object", "properties": {"a": {}}, "additionalProperties": false}});
     let open = json!({"x": {"type": "object", "properties": {"a": {}}}});
@@ -302,7 +302,7 @@ fn wider() -> Vec<(Value, &'static str)> {
 }
 
 #[test]
-fn what_cannot_be_enforced_is_refused() {
+fn unenforceable_schemas_are_refused() {
     let deep = (0..1000).fold(json!({}), |inner, _| json!({"type": "array", "items": inner}));
     let many: Vec<String> = (0..5000).map(|i| format!("value {i}")).collect();
     let names = |n: usize| (0..n).map(|i| (format!("p{i}"), json!({}))).collect::<Map<_, _>>();
@@ -361,12 +361,12 @@ fn what_cannot_be_enforced_is_refused() {
     }
 }
 
-/// So many parts of an `allOf`, each with a schema for the same property.
+/// `n` parts of an `allOf`, each with a schema for the same property.
 fn parts_of_one_property(n: usize) -> Vec<Value> {
     (0..n).map(|i| json!({"properties": {"x": {"title": i.to_string()}}})).collect()
 }
 
-/// Schemas that are short, but for lists, and endless to compare or to write out; and why they are refused.
+/// Short schemas that would take exponential time or space to compare or expand, with part of the error.
 fn endless() -> Vec<(Value, &'static str)> {
     let names = |prefix: &str, n: usize| (0..n).map(|i| format!("{prefix}{i}")).collect::<Vec<_>>();
     let each = |names: &[String], schema: Value| -> Map<String, Value> {
@@ -400,7 +400,7 @@ fn endless() -> Vec<(Value, &'static str)> {
 }
 
 #[test]
-fn what_is_endless_is_refused() {
+fn schemas_that_expand_without_bound_are_refused() {
     for (schema, why) in endless() {
         let shown: String = schema.to_string().chars().take(100).collect();
         let error = to_grammar(&schema).expect_err(&shown);
@@ -409,7 +409,7 @@ fn what_is_endless_is_refused() {
 }
 
 #[test]
-fn many_parts_may_speak_of_the_same_property() {
+fn allof_may_constrain_one_property_many_times() {
     let grammar = |schema: Value| to_grammar(&schema).unwrap();
     assert_eq!(grammar(json!({"allOf": parts_of_one_property(1500)})), grammar(json!({"properties": {"x": {}}})));
     let whole = json!({"properties": {"a": {"type": "integer", "minimum": 3, "maximum": 5}}, "required": ["a"]});
@@ -430,7 +430,7 @@ fn many_parts_may_speak_of_the_same_property() {
 }
 
 #[test]
-fn a_union_of_many_types_is_served() {
+fn union_of_many_types_is_supported() {
     let kinds: Vec<String> = (0..300).map(|i| format!("kind{i}")).collect();
     let kind = |name: &String| json!({"type": "object", "properties": {"kind": {"const": name}}, "required": ["kind"]});
     let defs: Map<String, Value> = kinds.iter().map(|name| (name.clone(), kind(name))).collect();
@@ -440,7 +440,7 @@ fn a_union_of_many_types_is_served() {
 }
 
 #[test]
-fn the_field_is_an_object_or_a_string_that_holds_one() {
+fn json_schema_field_is_an_object_or_its_json_string() {
     assert_eq!(read(&json!({"type": "null"})).unwrap(), json!({"type": "null"}));
     assert_eq!(read(&json!(" {\"type\": \"null\"}")).unwrap(), json!({"type": "null"}));
     for (given, why) in [
@@ -454,9 +454,9 @@ fn the_field_is_an_object_or_a_string_that_holds_one() {
     }
 }
 
-/// No range begins with a class: then the hyphen is itself, as in ECMA-262.
+/// A class cannot begin a range, so a hyphen after one is literal, as in ECMA-262.
 #[test]
-fn a_hyphen_behind_a_class_is_a_hyphen() {
+fn hyphen_after_a_class_is_literal() {
     let model = model();
     for (pattern, yes, no) in [
         ("^[\\d-z]$", ["5", "-", "z"], ["a", ":", "A"]),

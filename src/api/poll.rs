@@ -1,15 +1,12 @@
 //! Poll and cancel: the commands that take a request's updates or end it, alone or several at once.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use serde_json::{Map, Value, json};
 
 use super::fields::{Fields, int_in, parse_object};
 use super::registry::{Found, unknown};
 use super::response::{error_json, success};
-use super::system::would_deadlock;
 use super::{Endpoint, Server, response};
 use crate::engine::Phase;
 use crate::error::{Error, Result};
@@ -21,26 +18,26 @@ const MAX_POLL_MS: i64 = 24 * 60 * 60 * 1000;
 const MAX_IDS: usize = 4096;
 
 /// What a poll or a cancel asks for.
-pub(super) struct Command {
-    which: Which,
+pub(super) struct PollCommand {
+    which: PollTarget,
     wait: Duration,
     warnings: Vec<String>,
 }
 
-enum Which {
+enum PollTarget {
     /// The newest request of the endpoint's family: the old names only.
     Newest,
     One(u64),
     Several(Vec<u64>),
 }
 
-impl Command {
+impl PollCommand {
     /// Reads `{"id": 7}` or `{"ids": [7, 8]}`, and `timeout_ms`. The old names need no number, take NULL and blanks for
     /// `{}`, and as the old server did not look at its argument, everything that is no object, too, with a warning.
     ///
     /// # Errors
     /// A field is wrong; or, through `foredraft_*`, the command is no object or names no request.
-    pub(super) fn read(endpoint: Endpoint, command: Option<&[u8]>) -> Result<Command> {
+    pub(super) fn read(endpoint: Endpoint, command: Option<&[u8]>) -> Result<PollCommand> {
         let is_old = endpoint.is_old();
         let command = command.unwrap_or_default();
         let mut warnings = Vec::new();
@@ -59,18 +56,18 @@ impl Command {
         let ids = fields.list("ids", "an array of request numbers", number)?;
         let which = match (id, ids) {
             (Some(_), Some(_)) => return Err(Error::invalid("ids: either id or ids can be given, but not both")),
-            (Some(id), None) => Which::One(id),
+            (Some(id), None) => PollTarget::One(id),
             (None, Some(ids)) if ids.len() > MAX_IDS => {
                 let n = ids.len();
                 return Err(Error::invalid(format!("ids: expected at most {MAX_IDS} request numbers, got {n}")));
             }
-            (None, Some(ids)) => Which::Several(ids),
-            (None, None) if is_old => Which::Newest,
+            (None, Some(ids)) => PollTarget::Several(ids),
+            (None, None) if is_old => PollTarget::Newest,
             (None, None) => return Err(Error::invalid("id: is missing; it is the number that the submit returned")),
         };
         let wait: i64 = fields.int("timeout_ms", 0..=MAX_POLL_MS)?.unwrap_or(0);
         warnings.extend(fields.finish());
-        Ok(Command { which, wait: Duration::from_millis(wait.unsigned_abs()), warnings })
+        Ok(PollCommand { which, wait: Duration::from_millis(wait.unsigned_abs()), warnings })
     }
 }
 
@@ -83,7 +80,7 @@ fn idle(state: &str) -> Value {
 ///
 /// # Errors
 /// The command names a request.
-pub(super) fn nothing_to_poll(command: Command, state: &str) -> Result<Value> {
+pub(super) fn nothing_to_poll(command: PollCommand, state: &str) -> Result<Value> {
     without_server(command, idle(state))
 }
 
@@ -91,15 +88,15 @@ pub(super) fn nothing_to_poll(command: Command, state: &str) -> Result<Value> {
 ///
 /// # Errors
 /// The command names a request.
-pub(super) fn nothing_to_cancel(command: Command) -> Result<Value> {
+pub(super) fn nothing_to_cancel(command: PollCommand) -> Result<Value> {
     without_server(command, json!({"cancelled": false}))
 }
 
-fn without_server(command: Command, nothing: Value) -> Result<Value> {
+fn without_server(command: PollCommand, nothing: Value) -> Result<Value> {
     match command.which {
-        Which::Newest => Ok(success(nothing, command.warnings)),
-        Which::One(id) => Err(unknown(id)),
-        Which::Several(ids) => Ok(results(ids.iter().map(|id| (*id, Err(unknown(*id)))), command.warnings)),
+        PollTarget::Newest => Ok(success(nothing, command.warnings)),
+        PollTarget::One(id) => Err(unknown(id)),
+        PollTarget::Several(ids) => Ok(results(ids.iter().map(|id| (*id, Err(unknown(*id)))), command.warnings)),
     }
 }
 
@@ -115,38 +112,6 @@ fn results(answers: impl Iterator<Item = (u64, Result<Value>)>, warnings: Vec<St
     success(json!({"results": each.collect::<Vec<Value>>()}), warnings)
 }
 
-/// Wakes those that wait for news of any request.
-#[derive(Default)]
-pub(super) struct News {
-    counter: Mutex<u64>,
-    changed: Condvar,
-}
-
-impl News {
-    /// There is news.
-    pub(super) fn announce(&self) {
-        *self.counter.lock() += 1;
-        self.changed.notify_all();
-    }
-
-    fn seen(&self) -> u64 {
-        *self.counter.lock()
-    }
-
-    /// Waits until there is news that was not `seen`, or `deadline`.
-    fn wait(&self, seen: u64, deadline: Instant) {
-        // An end that another thread brings about (a cancel in the queue) is announced only when the engine looks next.
-        const GLANCE: Duration = Duration::from_millis(50);
-        let deadline = deadline.min(Instant::now() + GLANCE);
-        let mut counter = self.counter.lock();
-        while *counter == seen {
-            if self.changed.wait_until(&mut counter, deadline).timed_out() {
-                return;
-            }
-        }
-    }
-}
-
 impl Server {
     /// Takes the updates of a request, or of several, since the last poll. Of a request that a caller waits for in
     /// [`Server::complete`] it only tells how far it is.
@@ -154,7 +119,7 @@ impl Server {
     /// # Errors
     /// The command is wrong, or there is no such request.
     pub fn poll(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
-        self.run_poll(endpoint, Command::read(endpoint, command)?)
+        self.run_poll(endpoint, PollCommand::read(endpoint, command)?)
     }
 
     /// Ends a request, or several, within one decode. One that has ended already is left as it is.
@@ -162,18 +127,18 @@ impl Server {
     /// # Errors
     /// The command is wrong, or there is no such request.
     pub fn cancel(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
-        self.run_cancel(endpoint, Command::read(endpoint, command)?)
+        self.run_cancel(endpoint, PollCommand::read(endpoint, command)?)
     }
 
-    pub(super) fn run_poll(&self, endpoint: Endpoint, command: Command) -> Result<Value> {
-        let Command { which, wait, warnings } = command;
+    pub(super) fn run_poll(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
+        let PollCommand { which, wait, warnings } = command;
         if !wait.is_zero() && host::inside() {
-            return Err(would_deadlock("timeout_ms: a poll that waits"));
+            return Err(Error::would_deadlock("timeout_ms: a poll that waits"));
         }
         let id = match which {
-            Which::Several(ids) => return Ok(results(self.poll_several(&ids, wait).into_iter(), warnings)),
-            Which::One(id) => id,
-            Which::Newest => match self.requests().newest(endpoint) {
+            PollTarget::Several(ids) => return Ok(results(self.poll_several(&ids, wait).into_iter(), warnings)),
+            PollTarget::One(id) => id,
+            PollTarget::Newest => match self.requests().newest(endpoint) {
                 Some(id) => id,
                 None => return Ok(success(idle("idle"), warnings)),
             },
@@ -188,10 +153,9 @@ impl Server {
             Found::Here(record) => {
                 let (events, phase) = record.handle.take(wait);
                 let vocab = self.vocab(record.draft_only);
-                let updates: Vec<Value> = events
-                    .into_iter()
-                    .filter_map(|(index, event)| response::event(&record, index, event, vocab))
-                    .collect();
+                let events = events.into_iter();
+                let updates: Vec<Value> =
+                    events.flat_map(|(index, event)| response::updates(&record, index, event, vocab)).collect();
                 for update in &updates {
                     response::debug(&record, update);
                 }
@@ -226,14 +190,14 @@ impl Server {
         }
     }
 
-    pub(super) fn run_cancel(&self, endpoint: Endpoint, command: Command) -> Result<Value> {
-        let Command { which, warnings, .. } = command;
+    pub(super) fn run_cancel(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
+        let PollCommand { which, warnings, .. } = command;
         let id = match which {
-            Which::Several(ids) => {
+            PollTarget::Several(ids) => {
                 return Ok(results(ids.iter().map(|id| (*id, self.cancel_one(*id))), warnings));
             }
-            Which::One(id) => id,
-            Which::Newest => match self.requests().newest(endpoint) {
+            PollTarget::One(id) => id,
+            PollTarget::Newest => match self.requests().newest(endpoint) {
                 Some(id) => id,
                 None => return Ok(success(json!({"cancelled": false}), warnings)),
             },
@@ -248,13 +212,4 @@ impl Server {
         };
         Ok(json!({"id": id, "cancelled": cancelled}))
     }
-}
-
-/// The callback of an engine's requests, which announces their news as well.
-pub(super) fn announcing(news: &Arc<News>, notify: Arc<crate::engine::Notify>) -> Arc<crate::engine::Notify> {
-    let news = Arc::clone(news);
-    Arc::new(move |id| {
-        news.announce();
-        notify(id);
-    })
 }

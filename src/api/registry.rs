@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::Endpoint;
 use super::request::Reply;
-use crate::engine::RequestHandle;
+use crate::engine::{Generated, RequestHandle};
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::speculative;
@@ -26,6 +27,8 @@ pub(super) struct Record {
     pub(super) awaited: bool,
     /// Its texts.
     pub(super) texts: Vec<Text>,
+    /// Whether its prompts were made before it was queued.
+    pub(super) is_prepared: bool,
     /// Whether the answer is `results`, and updates have an `index`.
     pub(super) has_results: bool,
     pub(super) model: String,
@@ -44,22 +47,81 @@ pub(super) struct Record {
     /// Whether its texts are compared with those without speculation.
     pub(super) compare: bool,
     pub(super) warnings: Vec<String>,
+    /// With `n_probs`: what polls have taken so far.
+    pub(super) reported: Reported,
+}
+
+/// The tokens that polls have taken of each text, for the last update of a text, which has the probabilities of all of them.
+#[derive(Default)]
+pub(super) struct Reported(Mutex<BTreeMap<usize, Vec<Generated>>>);
+
+impl Reported {
+    /// More tokens of a text.
+    pub(super) fn add(&self, text: usize, tokens: Vec<Generated>) {
+        self.0.lock().entry(text).or_default().extend(tokens);
+    }
+
+    /// All tokens of a text.
+    pub(super) fn take(&self, text: usize) -> Vec<Generated> {
+        self.0.lock().remove(&text).unwrap_or_default()
+    }
+}
+
+/// A prompt as the engine gets it and as the answer shows it.
+#[derive(Debug, Clone)]
+pub(super) struct PreparedPrompt {
+    pub(super) tokens: Arc<[Token]>,
+    /// The text, where the request did not have it.
+    pub(super) text: Option<Value>,
+    /// Messages that were left out.
+    pub(super) n_dropped: usize,
+    pub(super) warning: Option<String>,
 }
 
 /// What is special about one of the texts of a request.
 pub(super) struct Text {
-    /// The prompt's tokens as sent.
-    pub(super) prompt: Arc<[Token]>,
+    /// The prompt, once it is prepared.
+    pub(super) prompt: OnceCell<Arc<PreparedPrompt>>,
+    /// The prompt as the request has it; null for messages and infill.
+    pub(super) given: Arc<Value>,
     /// The LoRA scales, which a cached prompt must have too.
     pub(super) lora: Vec<f32>,
     /// Whether it uses what a slot's cache has of the prompt.
     pub(super) reuses: bool,
     /// The only slot that it runs in.
     pub(super) slot: Option<usize>,
-    /// The prompt as the answer shows it.
-    pub(super) shown_prompt: Value,
     /// `generation_settings`.
     pub(super) settings: Value,
+}
+
+impl Record {
+    /// The prompts of all texts are prepared.
+    pub(super) fn set_prompts(&self, prompts: Vec<Arc<PreparedPrompt>>) {
+        for (text, prompt) in self.texts.iter().zip(prompts) {
+            // Done once.
+            let _ = text.prompt.set(prompt);
+        }
+    }
+
+    /// What was wrong about the request and no error, as far as is known.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        // The messages are one prompt, which all texts have.
+        let of_prompt = self.texts.first().and_then(|text| text.prompt.get()?.warning.clone());
+        self.warnings.iter().cloned().chain(of_prompt).collect()
+    }
+}
+
+impl Text {
+    /// The prompt's tokens as sent; none until it is prepared.
+    pub(super) fn tokens(&self) -> &[Token] {
+        self.prompt.get().map_or(&[], |prompt| &prompt.tokens)
+    }
+
+    /// The prompt as the answer shows it.
+    pub(super) fn shown_prompt(&self) -> Value {
+        let made = self.prompt.get().and_then(|prompt| prompt.text.clone());
+        made.unwrap_or_else(|| self.given.as_ref().clone())
+    }
 }
 
 /// All requests of a server.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::registry::Record;
+use super::registry::{Record, Text};
 use super::session as session_json;
 use crate::engine::{
     Comparison, Difference, Event, Generated, Outcome, Progress, SpeculationStats, Stop, Timings, Update,
@@ -42,13 +42,32 @@ pub(super) fn debug(record: &Record, answer: &Value) {
     }
 }
 
-/// What the host gets for an event.
-pub(super) fn event(record: &Record, index: usize, event: Event, vocab: &Vocab) -> Option<Value> {
+/// What the host gets for an event, in one update or two: as in the old server, everything that was generated comes in updates
+/// with `"stop": false`, and the last one has no text.
+pub(super) fn updates(record: &Record, index: usize, event: Event, vocab: &Vocab) -> Vec<Value> {
     match event {
-        Event::Update(update) => Some(partial(record, index, &update, vocab)),
-        Event::Progress(done) => Some(progress(record, index, &done)),
-        Event::Finished(outcome) => finished(record, index, &outcome, &[], vocab),
+        Event::Update(update) => vec![partial(record, index, update, vocab, usize::MAX)],
+        Event::Progress(done) => vec![progress(record, index, &done)],
+        Event::Finished(mut outcome) => {
+            let rest = Update {
+                text: std::mem::take(&mut outcome.text),
+                tokens: std::mem::take(&mut outcome.tokens),
+                timings: outcome.timings,
+            };
+            let shows_tokens = record.with_probs || record.reply.return_tokens;
+            let says = !rest.text.is_empty() || (shows_tokens && !rest.tokens.is_empty());
+            let end = shown_end(&outcome);
+            let rest = says.then(|| partial(record, index, rest, vocab, end));
+            let generated = record.reported.take(index);
+            rest.into_iter().chain(finished(record, index, &outcome, &[], &generated, vocab)).collect()
+        }
     }
+}
+
+/// Where the text ends whose tokens' probabilities are shown: a stop string is no part of the answer, and neither are the
+/// probabilities of its tokens.
+fn shown_end(outcome: &Outcome) -> usize {
+    if matches!(outcome.stop, Stop::Word(_)) { outcome.text_end } else { usize::MAX }
 }
 
 /// What every update begins with.
@@ -67,13 +86,18 @@ fn add_index(answer: &mut Map<String, Value>, record: &Record, index: usize) {
     }
 }
 
-fn partial(record: &Record, index: usize, update: &Update, vocab: &Vocab) -> Value {
+/// Text, with its tokens; probabilities are shown of those that begin before `end`.
+fn partial(record: &Record, index: usize, update: Update, vocab: &Vocab, end: usize) -> Value {
     let mut answer = begun(record, index, &update.text);
-    add_tokens(&mut answer, record, update.tokens.iter(), vocab);
+    add_probabilities(&mut answer, record, update.tokens.iter().filter(|token| token.start < end), vocab);
+    add_token_ids(&mut answer, record, update.tokens.iter());
     if record.reply.timings_per_token {
         answer.insert("timings".into(), timings(&update.timings));
     }
     add_tag(&mut answer, record);
+    if record.with_probs {
+        record.reported.add(index, update.tokens);
+    }
     Value::Object(answer)
 }
 
@@ -107,7 +131,7 @@ pub(super) fn whole(record: &Record, events: Vec<(usize, Event)>, vocab: &Vocab)
     let results = texts
         .into_iter()
         .enumerate()
-        .map(|(index, (updates, end))| finished(record, index, end.as_deref()?, &updates, vocab));
+        .map(|(index, (updates, end))| finished(record, index, end.as_deref()?, &updates, &[], vocab));
     let results: Vec<Value> = results.collect::<Option<_>>()?;
     if !record.has_results {
         return results.into_iter().next();
@@ -127,8 +151,16 @@ pub(super) fn whole(record: &Record, events: Vec<(usize, Event)>, vocab: &Vocab)
     Some(Value::Object(answer))
 }
 
-/// The final response of a text, with what of it is in `updates` and the rest.
-fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update], vocab: &Vocab) -> Option<Value> {
+/// The final response of a text: with what of it is in `updates` and the rest, and the probabilities of these tokens and
+/// those that were `reported` before.
+fn finished(
+    record: &Record,
+    index: usize,
+    outcome: &Outcome,
+    updates: &[Update],
+    reported: &[Generated],
+    vocab: &Vocab,
+) -> Option<Value> {
     let text = record.texts.get(index)?;
     let content: String = updates.iter().map(|update| update.text.as_str()).chain([outcome.text.as_str()]).collect();
     let tokens: Vec<&Generated> = updates.iter().flat_map(|update| &update.tokens).chain(&outcome.tokens).collect();
@@ -144,13 +176,10 @@ fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update]
         Some(Value::Object(answer)) => answer,
         _ => Map::from_iter([("success".to_owned(), true.into()), ("status".to_owned(), 200.into())]),
     };
-    let prompt = prompt_stats(
-        vocab,
-        &text.prompt,
-        record.n_ctx,
-        session::keep(record.n_keep, text.prompt.len(), record.n_ctx),
-        outcome.prompt.n_cached,
-    );
+    let prompt = match text.prompt.get() {
+        Some(_) => prompt_stats(vocab, record, text, outcome.prompt.n_cached),
+        None => pending_prompt_stats(record),
+    };
     let mut settings = text.settings.clone();
     // A session that was loaded may have moved it.
     if let Value::Object(settings) = &mut settings {
@@ -165,7 +194,6 @@ fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update]
         "tokens_predicted": outcome.n_predicted,
         "tokens_evaluated": outcome.prompt.n_total,
         "generation_settings": settings,
-        "prompt": text.shown_prompt,
         "truncated": outcome.truncated,
         "stopped_eos": stop_type == "eos",
         "stopped_word": stop_type == "word",
@@ -180,6 +208,9 @@ fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update]
         answer.extend(rest);
     }
     add_index(&mut answer, record, index);
+    if record.family.is_old() || record.reply.response_fields.iter().any(|field| field == "prompt") {
+        answer.insert("prompt".into(), text.shown_prompt().into());
+    }
     if let Some(stats) = &outcome.speculation {
         answer.insert("speculative".into(), speculative(record, outcome, stats));
     } else if let Some(why) = &record.not_speculating {
@@ -192,13 +223,13 @@ fn finished(record: &Record, index: usize, outcome: &Outcome, updates: &[Update]
     if let Some(saved) = &outcome.session_save {
         answer.insert("session_save".into(), saved.as_ref().map_or_else(error_json, session_json::saved));
     }
-    // A stop string is no part of the answer, and neither are the probabilities of its tokens.
-    let cut = matches!(outcome.stop, Stop::Word(_));
-    let shown = tokens.iter().copied().filter(|token| !cut || token.start < outcome.text_end);
+    let end = shown_end(outcome);
+    let shown = reported.iter().chain(tokens.iter().copied()).filter(|token| token.start < end);
     add_probabilities(&mut answer, record, shown, vocab);
     add_token_ids(&mut answer, record, tokens.iter().copied());
-    if !record.warnings.is_empty() {
-        answer.insert("warnings".into(), record.warnings.clone().into());
+    let warnings = record.warnings();
+    if !warnings.is_empty() {
+        answer.insert("warnings".into(), warnings.into());
     }
     add_tag(&mut answer, record);
     let answer =
@@ -225,16 +256,6 @@ fn add_tag(answer: &mut Map<String, Value>, record: &Record) {
     if let Some(tag) = &record.reply.tag {
         answer.insert("tag".into(), tag.clone());
     }
-}
-
-fn add_tokens<'a>(
-    answer: &mut Map<String, Value>,
-    record: &Record,
-    tokens: impl Iterator<Item = &'a Generated> + Clone,
-    vocab: &Vocab,
-) {
-    add_probabilities(answer, record, tokens.clone(), vocab);
-    add_token_ids(answer, record, tokens);
 }
 
 fn add_token_ids<'a>(
@@ -378,21 +399,52 @@ fn comparison(record: &Record, outcome: &Outcome, comparison: Option<&Comparison
     }
 }
 
-/// `prompt_stats`: what of the prompt (all of its tokens as sent) is in the cache, and what is to be evaluated.
-pub(super) fn prompt_stats(vocab: &Vocab, prompt: &[Token], n_ctx: usize, n_keep: usize, n_cached: usize) -> Value {
-    let left_out = session::leave_out(prompt.len(), n_keep, n_ctx);
+/// Most characters of the texts in `prompt_stats`.
+const MAX_STATS_TEXT: usize = 1000;
+
+/// `prompt_stats`: what of the prompt (all of its tokens as sent) is in the cache, and what is to be evaluated. The beginnings of
+/// both are shown, where the request wants them.
+pub(super) fn prompt_stats(vocab: &Vocab, record: &Record, text: &Text, n_cached: usize) -> Value {
+    let (prompt, n_ctx) = (text.tokens(), record.n_ctx);
+    let left_out =
+        session::prompt_truncation(prompt.len(), session::effective_n_keep(record.n_keep, prompt.len(), n_ctx), n_ctx);
     let gap = left_out.clone().unwrap_or(prompt.len()..prompt.len());
     let (head, tail) = (prompt.get(..gap.start).unwrap_or(&[]), prompt.get(gap.end..).unwrap_or(&[]));
-    let pieces = |tokens: &mut dyn Iterator<Item = &Token>| {
-        let bytes: Vec<u8> = tokens.flat_map(|token| vocab.piece(*token)).copied().collect();
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
-    json!({
+    let mut stats = json!({
         "n_ctx": n_ctx,
         "total_prompt_tokens": prompt.len(),
         "truncated": left_out.is_some(),
         "n_past": n_cached,
-        "cached": pieces(&mut head.iter().chain(tail).take(n_cached)),
-        "to_eval": pieces(&mut head.iter().chain(tail).skip(n_cached)),
-    })
+        "n_cached": n_cached,
+        "n_to_eval": (head.len() + tail.len()).saturating_sub(n_cached),
+        "dropped_messages": text.prompt.get().map_or(0, |prompt| prompt.n_dropped),
+    });
+    if let Value::Object(stats) = &mut stats {
+        let evaluated = || head.iter().chain(tail);
+        if record.reply.wants("prompt_stats", "cached") {
+            stats.insert("cached".into(), beginning(vocab, evaluated().take(n_cached)).into());
+        }
+        if record.reply.wants("prompt_stats", "to_eval") {
+            stats.insert("to_eval".into(), beginning(vocab, evaluated().skip(n_cached)).into());
+        }
+    }
+    stats
+}
+
+/// `prompt_stats` of a prompt that is not tokenized yet.
+pub(super) fn pending_prompt_stats(record: &Record) -> Value {
+    json!({"n_ctx": record.n_ctx, "pending": true})
+}
+
+/// The first characters of the text of tokens.
+fn beginning<'a>(vocab: &Vocab, tokens: impl Iterator<Item = &'a Token>) -> String {
+    let mut bytes = Vec::new();
+    for token in tokens {
+        bytes.extend_from_slice(vocab.piece(*token));
+        // A character has at most four bytes.
+        if bytes.len() >= 4 * MAX_STATS_TEXT {
+            break;
+        }
+    }
+    String::from_utf8_lossy(&bytes).chars().take(MAX_STATS_TEXT).collect()
 }

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::init::RequestDefaults;
 use super::lookup::cache::CacheFiles;
-use super::poll::{News, announcing};
+use super::news::{News, announcing};
+use super::preparer::Preparer;
 use super::registry::{Record, RequestRegistry, Text};
 use super::response::success;
 use super::serving_model::Templates;
 use super::status::Status;
-use super::system::would_deadlock;
 use super::{Endpoint, InitRequest, response};
 use crate::engine::{self, Config, Engine, Models};
 use crate::error::{Code, Error, Result};
@@ -30,6 +30,7 @@ pub struct Server {
     init: InitRequest,
     pub(super) templates: Templates,
     pub(super) cache_files: CacheFiles,
+    pub(super) preparer: Preparer,
     requests: RequestRegistry,
     pub(super) news: Arc<News>,
     status: OnceCell<Status>,
@@ -52,6 +53,7 @@ impl Server {
             init,
             templates: Templates::default(),
             cache_files: CacheFiles::default(),
+            preparer: Preparer::default(),
             requests: RequestRegistry::default(),
             news,
             status: OnceCell::new(),
@@ -73,6 +75,7 @@ impl Server {
         if let Some(engine) = &self.engine {
             engine.stop();
         }
+        self.preparer.stop();
         drop(self.in_use.write());
     }
 
@@ -135,7 +138,7 @@ impl Server {
         let record = self.enqueue(family, request, false)?;
         let mut stats = record.texts.iter().map(|text| self.expected_prompt_stats(&record, text));
         let stats = if record.has_results { stats.collect() } else { stats.next().unwrap_or_default() };
-        Ok(success(json!({"id": record.handle.id(), "prompt_stats": stats}), record.warnings.clone()))
+        Ok(success(json!({"id": record.handle.id(), "prompt_stats": stats}), record.warnings()))
     }
 
     /// Generates and answers with the final response. Waits until the request has finished.
@@ -144,7 +147,7 @@ impl Server {
     /// The request is wrong, or too many wait.
     pub fn complete(&self, family: Endpoint, request: &[u8]) -> Result<Value> {
         if host::inside() {
-            return Err(would_deadlock(family.that_waits()));
+            return Err(Error::would_deadlock(family.that_waits()));
         }
         let record = self.enqueue(family, request, true)?;
         let events = record.handle.wait();
@@ -182,9 +185,16 @@ impl Server {
 
     /// `prompt_stats` as far as can be told before the request has a slot: by the free slot whose cache fits best.
     fn expected_prompt_stats(&self, record: &Record, text: &Text) -> Value {
-        let n_keep = session::keep(record.n_keep, text.prompt.len(), record.n_ctx);
-        let left_out = session::leave_out(text.prompt.len(), n_keep, record.n_ctx);
-        let mut prompt = text.prompt.to_vec();
+        if !record.is_prepared {
+            return response::pending_prompt_stats(record);
+        }
+        let n_prompt = text.tokens().len();
+        let left_out = session::prompt_truncation(
+            n_prompt,
+            session::effective_n_keep(record.n_keep, n_prompt, record.n_ctx),
+            record.n_ctx,
+        );
+        let mut prompt = text.tokens().to_vec();
         if let Some(range) = left_out {
             prompt.drain(range);
         }
@@ -196,7 +206,7 @@ impl Server {
         let caches = caches.filter(|_| !record.draft_only);
         let common = caches.map(|cache| session::common_prefix(&cache, &prompt)).max().unwrap_or(0);
         let cached = common.min(prompt.len().saturating_sub(1));
-        response::prompt_stats(self.vocab(record.draft_only), &text.prompt, record.n_ctx, n_keep, cached)
+        response::prompt_stats(self.vocab(record.draft_only), record, text, cached)
     }
 }
 

@@ -6,72 +6,40 @@ use std::sync::Arc;
 use once_cell::sync::OnceCell;
 
 use super::request::BiasTarget;
-use super::{ChatTemplate, CompletionRequest, Server};
+use super::{ChatTemplate, CompletionRequest};
 use crate::error::{Code, Error, Result};
 use crate::llama::{Model, Token, Vocab};
 use crate::session;
 
-/// Whatever a request says of the model, or wants of its vocabulary, is about this one.
-pub(super) struct ServingModel<'a> {
-    pub(super) model: &'a Arc<Model>,
+/// Whatever a request says of the model, or wants of its vocabulary, is about this one. It holds no server: long
+/// prompts are made after the call has returned.
+#[derive(Clone)]
+pub(super) struct ServingModel {
+    pub(super) model: Arc<Model>,
     /// The name that answers give it.
     pub(super) name: String,
     /// Tokens that one request's context may hold.
     pub(super) n_ctx: usize,
-    templates: &'a ByTools,
-    server: &'a Server,
-}
-
-impl Server {
-    /// The target.
-    pub(super) fn target(&self) -> ServingModel<'_> {
-        let models = self.models();
-        let templates = &self.templates.target;
-        ServingModel { model: &models.target, name: self.alias(), n_ctx: models.n_ctx, templates, server: self }
-    }
-
-    /// The draft model, as it answers alone.
-    ///
-    /// # Errors
-    /// There is none, or none that shares the target's vocabulary.
-    pub(super) fn draft_only(&self) -> Result<ServingModel<'_>> {
-        let refused = |why: &str| Error::invalid(format!("speculative.model: {why}"));
-        let (models, config) = (self.models(), self.config());
-        let ((Some(model), Some(report)), Some((params, _))) = ((&models.draft, &models.compatibility), &config.draft)
-        else {
-            return Err(refused("there is no draft model; init takes one as model_draft"));
-        };
-        if let Some(why) = &report.reason {
-            return Err(refused(&format!("the draft model is not used: {why}")));
-        }
-        if report.translates {
-            return Err(refused("the draft model's vocabulary is not the target's, so it drafts and does not answer"));
-        }
-        let name = params.path.to_string_lossy().into_owned();
-        Ok(ServingModel { model, name, n_ctx: report.n_ctx, templates: &self.templates.draft, server: self })
-    }
-
-    /// The one or the other.
-    ///
-    /// # Errors
-    /// As [`Server::preview`].
-    pub(super) fn serving(&self, draft_only: bool) -> Result<ServingModel<'_>> {
-        if draft_only { self.draft_only() } else { Ok(self.target()) }
-    }
+    pub(super) ctx_shift: bool,
+    pub(super) templates: Arc<ByTools>,
+    /// `init`'s chat template.
+    pub(super) chat_template: Option<String>,
+    /// Whose chat template a model without one has.
+    pub(super) target: Arc<Model>,
 }
 
 /// The chat templates, parsed when they are first needed.
 #[derive(Default)]
 pub(super) struct Templates {
-    target: ByTools,
-    draft: ByTools,
+    pub(super) target: Arc<ByTools>,
+    pub(super) draft: Arc<ByTools>,
 }
 
 /// The usual one, and that for requests with tools.
-type ByTools = [OnceCell<ChatTemplate>; 2];
+pub(super) type ByTools = [OnceCell<ChatTemplate>; 2];
 
-impl<'a> ServingModel<'a> {
-    pub(super) fn vocab(&self) -> &'a Vocab {
+impl ServingModel {
+    pub(super) fn vocab(&self) -> &Vocab {
         self.model.vocab()
     }
 
@@ -79,18 +47,18 @@ impl<'a> ServingModel<'a> {
     ///
     /// # Errors
     /// There is none, or it cannot be parsed.
-    pub(super) fn template(&self, with_tools: bool) -> Result<&'a ChatTemplate> {
-        let [usual, for_tools] = self.templates;
+    pub(super) fn template(&self, with_tools: bool) -> Result<&ChatTemplate> {
+        let [usual, for_tools] = self.templates.as_ref();
         if with_tools
-            && self.server.chat_template().is_none()
+            && self.chat_template.is_none()
             && let Some(source) = self.model.tool_template()
         {
             return for_tools.get_or_try_init(|| ChatTemplate::parse(&source));
         }
         usual.get_or_try_init(|| {
-            let own = self.server.chat_template().or_else(|| self.model.chat_template());
+            let own = self.chat_template.clone().or_else(|| self.model.chat_template());
             let source = own
-                .or_else(|| self.server.models().target.chat_template())
+                .or_else(|| self.target.chat_template())
                 .ok_or_else(|| Error::invalid("messages: the model has no chat template; give chat_template"))?;
             ChatTemplate::parse(&source)
         })
@@ -120,10 +88,12 @@ impl<'a> ServingModel<'a> {
     /// The prompt is empty, or does not fit and may not be shortened.
     pub(super) fn check_prompt(&self, name: &str, prompt: &[Token], n_keep: Option<usize>) -> Result<()> {
         let n_ctx = self.n_ctx;
-        let too_long = session::leave_out(prompt.len(), session::keep(n_keep, prompt.len(), n_ctx), n_ctx).is_some();
+        let too_long =
+            session::prompt_truncation(prompt.len(), session::effective_n_keep(n_keep, prompt.len(), n_ctx), n_ctx)
+                .is_some();
         if prompt.is_empty() {
             Err(Error::invalid(format!("{name}: has no tokens, and the model begins texts with none")))
-        } else if too_long && !self.server.config().ctx_shift {
+        } else if too_long && !self.ctx_shift {
             let n = prompt.len();
             let message = format!("{name}: {n} tokens do not fit into the context of {n_ctx}, which may not shift");
             Err(Error::new(Code::ContextFull, message))

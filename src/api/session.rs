@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::fields::{Fields, parse_object};
 use super::response::success;
-use super::system::would_deadlock;
 use super::{CompletionRequest, Server};
 use crate::engine::{Restored, Saved};
 use crate::error::{Error, Result};
@@ -41,7 +40,7 @@ impl Server {
 
     fn read_session_request(&self, function: &str, request: &[u8]) -> Result<(usize, PathBuf, Vec<String>)> {
         if host::inside() {
-            return Err(would_deadlock(function));
+            return Err(Error::would_deadlock(function));
         }
         if !self.engine()?.generates() {
             return Err(Error::invalid(format!("{function}: the model generates no text")));

@@ -8,7 +8,9 @@ use serde_json::{Map, Value, json};
 use super::fields::{Fields, set, shortest, show, unavailable, unexpected, word_in};
 use super::suggest;
 use crate::error::{Error, Result};
-use crate::speculative::{Adaptive, DrafterKind, LookupParams, MAX_BRANCHES, MAX_DRAFT, NgramParams, Settings, Verify};
+use crate::speculative::{
+    Adaptive, DrafterKind, HEURISTIC_MAX, LookupParams, MAX_BRANCHES, MAX_DRAFT, NgramParams, Settings, Verify,
+};
 
 /// Which functions a request came through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,6 +52,8 @@ pub struct Options {
     draft_only: bool,
     /// Whether the text is generated once more without speculation, to be compared.
     compare: bool,
+    /// Whether `n_max` was given: its default depends on `adaptive`.
+    has_n_max: bool,
 }
 
 impl Default for Options {
@@ -61,6 +65,7 @@ impl Default for Options {
             caches: (None, None),
             draft_only: false,
             compare: false,
+            has_n_max: false,
         }
     }
 }
@@ -152,6 +157,19 @@ impl Options {
         }
         if let Some(n_max) = fields.int("n_max", 0..=MAX_DRAFT as i64)? {
             (settings.n_max, settings.n_max_text) = (n_max, n_max);
+            self.has_n_max = true;
+        }
+        set(&mut settings.n_draft, fields.int("n_draft", 1..=MAX_DRAFT as i64)?);
+        match fields.get("adaptive") {
+            None => {}
+            Some(Value::Bool(true)) => settings.adaptive = Adaptive::Auto,
+            Some(Value::Bool(false)) => settings.adaptive = Adaptive::Fixed,
+            Some(Value::String(word)) if word == "heuristic" => settings.adaptive = Adaptive::Heuristic,
+            Some(other) => return Err(unexpected("speculative.adaptive", "true, false or \"heuristic\"", other)),
+        }
+        if !self.has_n_max {
+            // What is not limited by name: `speculative.cpp`'s limit, or the number that it drafts.
+            settings.n_max = if settings.adaptive == Adaptive::Heuristic { HEURISTIC_MAX } else { settings.n_draft };
         }
         set(&mut settings.n_max_text, fields.int("n_max_text", 0..=MAX_DRAFT as i64)?);
         // A default above the request's own n_max gives way; a number in the request does not.
@@ -164,13 +182,6 @@ impl Options {
         }
         if let Some(value) = fields.get("verify") {
             settings.verify = word_in("speculative.verify", value, &VERIFY)?;
-        }
-        match fields.get("adaptive") {
-            None => {}
-            Some(Value::Bool(true)) => settings.adaptive = Adaptive::Auto,
-            Some(Value::Bool(false)) => settings.adaptive = Adaptive::Fixed,
-            Some(Value::String(word)) if word == "heuristic" => settings.adaptive = Adaptive::Heuristic,
-            Some(other) => return Err(unexpected("speculative.adaptive", "true, false or \"heuristic\"", other)),
         }
         ngram(fields, &mut settings.ngram)?;
         set(&mut settings.p_split, fields.number("p_split", 0.0..=1.0)?);
@@ -211,7 +222,7 @@ impl Options {
     }
 
     fn to_json(&self) -> Value {
-        let Settings { n_max, n_max_text, n_min, p_min, n_branches, p_split, verify, adaptive, ngram, .. } =
+        let Settings { n_draft, n_max, n_max_text, n_min, p_min, n_branches, p_split, verify, adaptive, ngram, .. } =
             &self.settings;
         let adaptive = match adaptive {
             Adaptive::Auto => json!(true),
@@ -220,6 +231,7 @@ impl Options {
         };
         let mut answer = json!({
             "type": self.kind(),
+            "n_draft": n_draft,
             "n_max": n_max,
             "n_max_text": n_max_text,
             "n_min": n_min,
@@ -296,7 +308,8 @@ impl Speculation {
         let report = asks || family != Endpoint::Completion;
         let disabled = if report { options.off() } else { None };
         let settings = (report && disabled.is_none()).then(|| options.settings.clone());
-        let options = Some(options).filter(|options| report && options.enabled);
+        // What is used is given: it is reported, and another request may say it.
+        let options = Some(Options { has_n_max: true, ..options }).filter(|options| report && options.enabled);
         let asks = |what: fn(&Options) -> bool| options.as_ref().is_some_and(what);
         let (draft_only, compare) = (asks(|options| options.draft_only), asks(|options| options.compare));
         Ok(Speculation { settings, disabled, report, draft_only, compare, options })

@@ -18,7 +18,7 @@ fn settings(document: Value) -> Settings {
 }
 
 #[test]
-fn on_or_off() {
+fn speculation_is_on_or_off_as_requested() {
     use Endpoint::*;
     let check = |family, document: Value, on: bool, report: bool, disabled: Option<&str>| {
         let (speculation, _) = read(&document, family, &Options::default()).unwrap();
@@ -45,7 +45,7 @@ fn on_or_off() {
 }
 
 #[test]
-fn values() {
+fn values_are_parsed() {
     let base = Settings::default;
     let check = |document: Value, expected: Settings| assert_eq!(settings(document.clone()), expected, "{document}");
     check(json!({}), base());
@@ -68,7 +68,15 @@ fn values() {
         Settings { verify: Verify::Match, adaptive: Adaptive::Fixed, ..base() },
     );
     check(json!({"speculative": {"verify": "coupled", "adaptive": true}}), base());
-    check(json!({"speculative": {"adaptive": "heuristic"}}), Settings { adaptive: Adaptive::Heuristic, ..base() });
+    // `speculative.cpp`: 16 tokens first, then up to 30.
+    let heuristic = || Settings { adaptive: Adaptive::Heuristic, n_draft: 16, n_max: 30, ..base() };
+    check(json!({"speculative": {"adaptive": "heuristic"}}), heuristic());
+    check(json!({"speculative": {"adaptive": "heuristic", "n_draft": 5}}), Settings { n_draft: 5, ..heuristic() });
+    check(
+        json!({"speculative": {"adaptive": "heuristic", "n_max": 16}}),
+        Settings { n_max: 16, n_max_text: 16, ..heuristic() },
+    );
+    check(json!({"speculative": {"n_draft": 5}}), Settings { n_draft: 5, n_max: 5, ..base() });
     let types = |value: Value, sources: Vec<DrafterKind>| {
         check(json!({"speculative": {"type": value}}), Settings { sources, ..base() });
     };
@@ -93,7 +101,7 @@ fn values() {
         json!({"speculative": {"ngram_simple_size_n": 3, "ngram_map_k_size_n": 4, "ngram_size_m": 9}}),
         Settings { ngram, ..base() },
     );
-    // Values that ask for nothing.
+    // Empty values count as absent.
     check(
         json!({"speculative": {"n_branches": 0, "model": "target", "compare": false,
         "lookup_cache_static": "", "lookup_cache_dynamic": null}}),
@@ -106,7 +114,7 @@ fn values() {
 }
 
 #[test]
-fn errors() {
+fn invalid_values_are_refused() {
     let check = |document: Value, expected: &str| {
         let error = read(&document, Endpoint::Completion, &Options::default()).unwrap_err();
         assert!(error.message().contains(expected), "{document}: {error} does not say {expected:?}");
@@ -127,6 +135,7 @@ fn errors() {
     check(one("type", json!([])), "speculative.type: expected a name or an array of names, got []");
     check(one("type", json!(["draft", 1])), "speculative.type: expected a name or an array of names, got 1");
     check(one("type", json!("drft")), r#""ngram-mod", "suffix", "auto", "none", got "drft" (did you mean "draft"?)"#);
+    check(one("n_draft", json!(0)), "speculative.n_draft: expected a whole number from 1 to 64, got 0");
     check(one("n_branches", json!(9)), "speculative.n_branches: expected a whole number from 0 to 8, got 9");
     check(one("model", json!("both")), "speculative.model: expected one of \"target\", \"draft\", got \"both\"");
     check(one("compare", json!("yes")), "speculative.compare: expected true or false, got \"yes\"");
@@ -134,7 +143,7 @@ fn errors() {
         json!({"speculative": {"n_max": 4}, "speculative.n_max": 5}),
         "speculative.n_max: given as 5, and as 4 in \"speculative\"",
     );
-    // Even where it is turned off.
+    // Values are validated even if speculation is off.
     check(json!({"speculative": false, "speculative.n_max": 99}), "speculative.n_max");
     for name in TYPES_TO_COME {
         check(one("type", json!(name)), &format!("speculative.type {name:?}: not available in this version"));
@@ -146,7 +155,7 @@ fn errors() {
 }
 
 #[test]
-fn unknown_keys() {
+fn unknown_keys_are_warnings() {
     let check = |document: Value, expected: &[&str]| {
         let (_, warnings) = read(&document, Endpoint::Completion, &Options::default()).unwrap();
         assert_eq!(warnings, expected, "{document}");
@@ -158,7 +167,7 @@ fn unknown_keys() {
 }
 
 #[test]
-fn defaults_of_init() {
+fn init_defaults_apply_to_requests() {
     let defaults = |value: Value| {
         let map = json!({"speculative": value}).as_object().unwrap().clone();
         Options::read_defaults(&mut Fields::new(&map)).unwrap()
@@ -172,15 +181,22 @@ fn defaults_of_init() {
     check(json!({"n_max": 8, "n_min": 5}), Speculative, json!({}), Some((8, 5)));
     check(json!({"n_max": 8, "n_min": 5}), Completion, json!({"speculative": true}), Some((8, 5)));
     check(json!({"n_max": 8, "n_min": 5}), Completion, json!({"speculative": {"n_min": 1}}), Some((8, 1)));
-    // The default n_min gives way.
+    // The default n_min yields to a smaller n_max.
     check(json!({"n_max": 8, "n_min": 5}), Speculative, json!({"speculative": {"n_max": 3}}), Some((3, 3)));
     check(json!({"n_max": 8}), Completion, json!({}), None);
-    // init turns it off; a request that names it turns it on again.
+    // init turns speculation off; a request with `speculative` turns it on again.
     check(json!(false), Speculative, json!({}), None);
     check(json!(false), Speculative, json!({"speculative": true}), Some((16, 0)));
     check(json!({"type": "none"}), Speculative, json!({"speculative": true}), None);
     check(json!({"type": "none"}), Speculative, json!({"speculative": {"type": "draft"}}), Some((16, 0)));
     check(json!({"n_max": 0}), Speculative, json!({"speculative": {"n_max": 2}}), Some((2, 0)));
+    // What init says by name limits speculative.cpp's rule as well, whatever the number.
+    let heuristic = json!({"speculative": {"adaptive": "heuristic"}});
+    check(json!({"n_max": 16}), Speculative, heuristic.clone(), Some((16, 0)));
+    check(json!({}), Speculative, heuristic.clone(), Some((30, 0)));
+    check(json!({"n_draft": 8}), Speculative, heuristic, Some((30, 0)));
+    check(json!({"n_draft": 8}), Speculative, json!({}), Some((8, 0)));
+    check(json!({"adaptive": "heuristic"}), Speculative, json!({"speculative": {"adaptive": true}}), Some((16, 0)));
 }
 
 fn any_scalar() -> impl Strategy<Value = Value> {
@@ -211,11 +227,11 @@ fn any_scalar() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Any values: an error that names a field, or settings within their limits, and back through JSON the same.
+    /// Any values give an error that names a field, or settings within their limits that survive a round trip through JSON.
     #[test]
-    fn valid_or_an_error(
+    fn random_values_give_valid_settings_or_an_error(
         keys in prop::collection::vec((prop::sample::select(vec![
-            "type", "n_max", "n_min", "p_min", "verify", "adaptive", "p_split", "n_branches", "model", "compare",
+            "type", "n_max", "n_min", "p_min", "verify", "adaptive", "p_split", "n_branches", "model", "compare", "n_draft",
         ]), any_scalar(), any::<bool>()), 0..5),
         plain in any::<bool>(),
     ) {

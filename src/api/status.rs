@@ -4,12 +4,15 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Server;
+use super::init::CACHE_TYPES;
+use super::init::GivenModels;
 use super::system::State;
-use crate::engine::SlotStatus;
+use crate::engine::{AttentionCost, AttentionReport, SlotStatus};
 use crate::llama::{self, Model};
 use crate::speculative::{Compatibility, VocabSummary};
 
-/// The answer. What a model tells is null, 0 or empty while none is loaded.
+/// The answer. The models' names are those that the newest load was given; what a model itself tells is null, 0 or empty while
+/// none is loaded.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Status {
     success: bool,
@@ -19,9 +22,9 @@ pub(super) struct Status {
     progress: f64,
     error: Option<String>,
     code: Option<&'static str>,
-    model: Option<String>,
-    model_alias: Option<String>,
-    model_draft: Option<String>,
+    model: String,
+    model_alias: String,
+    model_draft: String,
     n_ctx: usize,
     n_ctx_train: u32,
     n_parallel: usize,
@@ -32,6 +35,8 @@ pub(super) struct Status {
     model_size: u64,
     model_n_params: u64,
     draft: Option<Value>,
+    attention: Option<Value>,
+    n_threads_now: usize,
     devices: Vec<Value>,
     system_info: Option<String>,
     warnings: Vec<String>,
@@ -41,17 +46,21 @@ pub(super) struct Status {
 
 impl Status {
     /// The status while nothing is loaded.
-    pub(super) fn without_server(state: &State) -> Status {
-        let (state, init_success, progress, error) = match state {
-            State::Uninitialized => ("uninitialized", 0, 0.0, None),
-            State::Loading(progress) => ("loading", 0, *progress, None),
-            State::Failed(error) => ("failed", -1, 0.0, Some(error)),
-            State::Ready(_) => ("ready", 1, 1.0, None),
+    pub(super) fn without_server(state: &State, given: &GivenModels) -> Status {
+        let (init_success, progress, error) = match state {
+            State::Uninitialized => (0, 0.0, None),
+            State::Loading(progress) => (0, *progress, None),
+            State::Failed(error) => (-1, 0.0, Some(error)),
+            State::Ready(_) => (1, 1.0, None),
         };
+        let GivenModels { model, model_alias, model_draft } = given.clone();
         Status {
             success: true,
             init_success,
-            state,
+            state: state.name(),
+            model,
+            model_alias,
+            model_draft,
             progress: f64::from(progress),
             error: error.map(|error| error.message().to_owned()),
             code: error.map(|error| error.code().as_str()),
@@ -70,9 +79,9 @@ impl Status {
             init_success: 1,
             state: "ready",
             progress: 1.0,
-            model: Some(config.model.path.to_string_lossy().into_owned()),
-            model_alias: Some(server.alias()),
-            model_draft: draft_path,
+            model: config.model.path.to_string_lossy().into_owned(),
+            model_alias: server.alias(),
+            model_draft: draft_path.unwrap_or_default(),
             n_ctx: models.n_ctx,
             n_ctx_train: models.target.n_ctx_train(),
             n_parallel: config.n_parallel,
@@ -81,6 +90,9 @@ impl Status {
             model_size: models.target.size(),
             model_n_params: models.target.n_params(),
             draft: models.compatibility.as_ref().map(|report| draft(report, models.draft.as_deref())),
+            attention: models.attention.as_ref().map(
+                |target| json!({"target": attention(target), "draft": models.attention_draft.as_ref().map(attention)}),
+            ),
             devices: llama::devices().into_iter().map(device).collect(),
             system_info: Some(llama::system_info()),
             warnings: server.warnings().to_vec(),
@@ -94,7 +106,7 @@ impl Status {
     pub(super) fn of_server(server: &Server) -> Status {
         let now = server.engine_status();
         let slots = now.slots.iter().enumerate().map(|(id, status)| slot(id, status)).collect();
-        Status { slots, queue: now.queue, ..server.fixed_status().clone() }
+        Status { slots, queue: now.queue, n_threads_now: now.n_threads_now, ..server.fixed_status().clone() }
     }
 
     /// As JSON.
@@ -102,6 +114,21 @@ impl Status {
         // Only maps whose keys are no strings could fail.
         serde_json::to_value(self).unwrap_or_default()
     }
+}
+
+/// The attention of a context, and why it has that.
+fn attention(report: &AttentionReport) -> Value {
+    let name = |kind| CACHE_TYPES.iter().find(|(_, known)| *known == kind).map(|(name, _)| *name);
+    let ms = |ms: f64| (ms * 1e3).round() / 1e3;
+    let cost = |cost: &AttentionCost| json!({"depth": cost.depth, "n_tokens": cost.n_tokens, "on_ms": ms(cost.on_ms), "off_ms": ms(cost.off_ms)});
+    json!({
+        "flash_attn": report.flash_attn,
+        "kernel": if report.own_kernel { "foredraft" } else { "ggml" },
+        "cache_type_k": name(report.type_k),
+        "cache_type_v": name(report.type_v),
+        "chosen_by": report.chosen_by.as_str(),
+        "measured": report.measured.iter().map(cost).collect::<Vec<_>>(),
+    })
 }
 
 fn slot(id: usize, slot: &SlotStatus) -> Value {

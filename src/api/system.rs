@@ -1,21 +1,22 @@
 //! The life cycle: at most one [`Server`], loaded, replaced and unloaded from any thread at any time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
+use super::init::GivenModels;
 use super::lookup::progress::{Lookup, Lookups};
-use super::poll::{Command, nothing_to_cancel, nothing_to_poll};
+use super::poll::{PollCommand, nothing_to_cancel, nothing_to_poll};
 use super::status::Status;
 use super::{Endpoint, InitRequest, Server};
 use crate::engine;
 use crate::error::{Code, Error, Result};
-use crate::host::{self, Hook};
+use crate::host::{self, Hook, Notice};
 use crate::llama;
 use crate::llama::log::{self, Level};
 
@@ -41,6 +42,10 @@ struct Inner {
     process: AtomicU32,
     /// See [`System::calling`].
     llama_runs: Option<fn(Loaded)>,
+    /// Makes a [`Notice`] of `notify_fd`.
+    open_notify_fd: Option<fn(i32) -> Result<Notice>>,
+    /// This.
+    me: Weak<Inner>,
 }
 
 /// How far llama.cpp is with making the globals whose destructors run when the process ends.
@@ -56,6 +61,8 @@ pub enum Loaded {
 #[derive(Default)]
 struct Life {
     state: State,
+    /// What the newest load was given.
+    given: GivenModels,
     /// Servers that were replaced and told to stop. Whoever gets the turn stops them before anything else.
     replaced: Vec<Arc<Server>>,
     /// Threads that load or unload, each with its epoch.
@@ -97,9 +104,15 @@ impl System {
     }
 
     /// The same, and `llama_runs` is called before each load and, when a model is loaded that can be evaluated, before
-    /// anything can be asked of it.
-    pub fn calling(llama_runs: fn(Loaded)) -> System {
-        System { inner: Arc::new(Inner { llama_runs: Some(llama_runs), ..Inner::default() }) }
+    /// anything can be asked of it; `open_notify_fd` makes a notice of the host's file descriptor.
+    pub fn calling(llama_runs: fn(Loaded), open_notify_fd: fn(i32) -> Result<Notice>) -> System {
+        let inner = Arc::new_cyclic(|me| Inner {
+            llama_runs: Some(llama_runs),
+            open_notify_fd: Some(open_notify_fd),
+            me: Weak::clone(me),
+            ..Inner::default()
+        });
+        System { inner }
     }
 
     /// Loads what `command` asks for, in place of what is loaded, and waits for it.
@@ -109,9 +122,10 @@ impl System {
     /// another process, of which this one is a fork, has loaded a model.
     pub fn init(&self, command: &[u8]) -> Result<()> {
         if host::inside() {
-            return Err(would_deadlock("init"));
+            return Err(Error::would_deadlock("init"));
         }
-        let epoch = self.inner.begin(&mut self.inner.life.lock(), State::Loading(0.0))?;
+        let given = GivenModels::of(command);
+        let epoch = self.inner.begin_load(&mut self.inner.life.lock(), given)?;
         self.inner.join_older(epoch);
         self.inner.load(epoch, command)
     }
@@ -119,17 +133,23 @@ impl System {
     /// The same on a thread of its own.
     pub fn init_async(&self, command: &[u8]) {
         let command = command.to_vec();
-        self.aside("foredraft-init", State::Loading(0.0), move |inner, epoch| {
-            // Whoever polls the status learns of it.
-            let _ = inner.load(epoch, &command);
-        });
+        let given = GivenModels::of(&command);
+        self.aside(
+            "foredraft-init",
+            move |inner, life| inner.begin_load(life, given),
+            move |inner, epoch| {
+                // The status tells of a failure.
+                let _ = inner.load(epoch, &command);
+            },
+        );
     }
 
     /// Unloads, or aborts the load that runs, and waits for that and for the threads of earlier calls; inside a
     /// callback it only begins to, and in a fork of the process that loaded it does nothing.
     pub fn deinit(&self) {
         if host::inside() {
-            self.aside("foredraft-deinit", State::Uninitialized, |inner, _| drop(inner.take_turn()));
+            let begin = |inner: &Inner, life: &mut Life| inner.begin(life, State::Uninitialized);
+            self.aside("foredraft-deinit", begin, |inner, _| drop(inner.take_turn()));
         } else {
             let begun = self.inner.begin(&mut self.inner.life.lock(), State::Uninitialized);
             let Ok(epoch) = begun else { return };
@@ -148,17 +168,20 @@ impl System {
 
     /// For the end of the process: what runs must not compute any more when the destructors of llama.cpp's globals have
     /// run. The host's callbacks are not called any more. Waits no longer than `patience`, because the host may hold what
-    /// one of them waits for; inside a callback not at all, and in a fork of the process that loaded it does nothing.
-    pub fn end(systems: Vec<System>, patience: Duration) {
+    /// one of them waits for; much shorter where a callback does not return, as it waits for the thread that ends the
+    /// process; inside a callback not at all, and in a fork of the process that loaded it does nothing. False: some of it
+    /// may run still.
+    pub fn end(systems: Vec<System>, patience: Duration) -> bool {
         log::set_level(Level::Off);
         // In a fork, a thread that does not exist there may hold the lock.
         let is_here = |system: &System| system.inner.process.load(Ordering::Acquire) == std::process::id();
         let systems: Vec<System> = systems.into_iter().filter(is_here).collect();
         if host::inside() {
-            return systems.iter().for_each(System::deinit);
+            systems.iter().for_each(System::deinit);
+            return true;
         }
         if systems.is_empty() {
-            return;
+            return true;
         }
         let (ended, wait) = crossbeam_channel::bounded(1);
         let end = move || {
@@ -173,19 +196,38 @@ impl System {
             }
             let _ = ended.send(());
         };
-        let Ok(thread) = std::thread::Builder::new().name("foredraft-end".into()).spawn(end) else { return };
-        if wait.recv_timeout(patience).is_ok() {
+        let Ok(thread) = std::thread::Builder::new().name("foredraft-end".into()).spawn(end) else { return true };
+        let has_ended = wait_patiently(&wait, patience);
+        if has_ended {
             let _ = thread.join();
         }
+        has_ended
     }
 
-    /// Begins a new epoch in that state, and runs `work` for it on a thread of its own.
-    fn aside(&self, name: &str, next: State, work: impl FnOnce(&Inner, u64) + Send + 'static) {
+    /// Unloads, as a callback may, if what is loaded is still of that epoch.
+    fn unload_epoch(&self, epoch: u64) {
+        let begin = |inner: &Inner, life: &mut Life| {
+            if !inner.is_current(epoch) {
+                return Err(superseded());
+            }
+            log::write(Level::Warn, "notify_fd: its reader is gone, so the engine is unloaded");
+            inner.begin(life, State::Uninitialized)
+        };
+        self.aside("foredraft-deinit", begin, |inner, _| drop(inner.take_turn()));
+    }
+
+    /// Begins a new epoch by `begin`, and runs `work` for it on a thread of its own.
+    fn aside(
+        &self,
+        name: &str,
+        begin: impl FnOnce(&Inner, &mut Life) -> Result<u64>,
+        work: impl FnOnce(&Inner, u64) + Send + 'static,
+    ) {
         let inner = Arc::clone(&self.inner);
         let thread = std::thread::Builder::new().name(name.into());
         // Held until the thread is in the list, where every later epoch finds it.
         let mut life = self.inner.life.lock();
-        let Ok(epoch) = self.inner.begin(&mut life, next) else { return };
+        let Ok(epoch) = begin(&self.inner, &mut life) else { return };
         match thread.spawn(move || work(&inner, epoch)) {
             Ok(thread) => {
                 // Those that have ended do not add up.
@@ -229,7 +271,7 @@ impl System {
     /// # Errors
     /// The command is wrong, or there is no such request.
     pub fn poll(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
-        let command = Command::read(endpoint, command)?;
+        let command = PollCommand::read(endpoint, command)?;
         match self.server() {
             Ok(server) => server.during(|server| server.run_poll(endpoint, command)),
             Err((state, _)) => nothing_to_poll(command, state),
@@ -242,7 +284,7 @@ impl System {
     /// # Errors
     /// The command is wrong, or there is no such request.
     pub fn cancel(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
-        let command = Command::read(endpoint, command)?;
+        let command = PollCommand::read(endpoint, command)?;
         match self.server() {
             Ok(server) => server.during(|server| server.run_cancel(endpoint, command)),
             Err(_) => nothing_to_cancel(command),
@@ -253,13 +295,13 @@ impl System {
     pub fn status(&self) -> Value {
         let life = self.inner.life.lock();
         let status = match (&life.state, self.inner.in_this_process(&life)) {
-            (_, Err(error)) => Status::without_server(&State::Failed(error)),
+            (_, Err(error)) => Status::without_server(&State::Failed(error), &life.given),
             (State::Ready(server), _) => {
                 let server = Arc::clone(server);
                 drop(life);
                 Status::of_server(&server)
             }
-            (other, _) => Status::without_server(other),
+            (other, _) => Status::without_server(other, &life.given),
         };
         self.inner.lookups.shown_in(status.to_json())
     }
@@ -305,6 +347,13 @@ impl Inner {
         Ok(self.epoch.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
+    /// The same for a load of these models.
+    fn begin_load(&self, life: &mut Life, given: GivenModels) -> Result<u64> {
+        let epoch = self.begin(life, State::Loading(0.0))?;
+        life.given = given;
+        Ok(epoch)
+    }
+
     /// Waits for the turn, and stops all that was replaced until then, whoever replaced it and may get the turn later.
     /// An older load that has the turn notices that its epoch is over.
     fn take_turn(&self) -> MutexGuard<'_, ()> {
@@ -327,10 +376,19 @@ impl Inner {
 
     fn load(&self, epoch: u64, command: &[u8]) -> Result<()> {
         let _turn = self.take_turn();
-        let start = || if self.is_current(epoch) { self.start(epoch, command) } else { Err(superseded()) };
+        let mut notice = None;
+        let start = || if self.is_current(epoch) { self.start(epoch, command, &mut notice) } else { Err(superseded()) };
         // A defect must not leave a load that never ends.
         let panicked = |_| Err(Error::new(Code::Internal, "a defect of the library: the load panicked"));
         let result = catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(panicked);
+        let result = self.finish_load(epoch, result);
+        if let Some(notice) = notice {
+            notice();
+        }
+        result
+    }
+
+    fn finish_load(&self, epoch: u64, result: Result<Server>) -> Result<()> {
         match result {
             Ok(server) => {
                 let server = Arc::new(server);
@@ -358,7 +416,7 @@ impl Inner {
         }
     }
 
-    fn start(&self, epoch: u64, command: &[u8]) -> Result<Server> {
+    fn start(&self, epoch: u64, command: &[u8], notice: &mut Option<Arc<Notice>>) -> Result<Server> {
         let request = InitRequest::parse(command)?;
         if let Some(level) = request.log_level {
             log::set_level(level);
@@ -366,13 +424,31 @@ impl Inner {
         for warning in &request.warnings {
             log::write(Level::Warn, &format!("init: {warning}"));
         }
-        let updates = Arc::clone(&self.updates);
-        let notify: Arc<engine::Notify> = Arc::new(move |id| {
-            updates.with(|callback| callback(id));
-        });
+        *notice = request.notify_fd.map(|number| self.open_notice(number)).transpose()?.map(Arc::new);
+        let notify = self.notify(epoch, notice.clone());
         llama::start();
         self.llama_runs(Loaded::Nothing);
         Server::start(request, notify, |progress| self.enter(epoch, State::Loading(progress.clamp(0.0, 1.0))))
+    }
+
+    fn open_notice(&self, number: i32) -> Result<Notice> {
+        let open = self.open_notify_fd.ok_or_else(|| Error::invalid("notify_fd: not available here"))?;
+        open(number)
+    }
+
+    /// Tells the host of news, by its callback and by its file descriptor. When nobody reads the descriptor any more, the
+    /// host is gone (a worker thread that was ended, say), and its engine with it.
+    fn notify(&self, epoch: u64, notice: Option<Arc<Notice>>) -> Arc<engine::Notify> {
+        let (updates, me) = (Arc::clone(&self.updates), Weak::clone(&self.me));
+        Arc::new(move |id| {
+            updates.with(|callback| callback(id));
+            if let Some(notice) = &notice
+                && !notice()
+                && let Some(inner) = me.upgrade()
+            {
+                System { inner }.unload_epoch(epoch);
+            }
+        })
     }
 
     fn is_current(&self, epoch: u64) -> bool {
@@ -390,9 +466,24 @@ impl Inner {
     }
 }
 
-/// For functions that wait, called where they would wait for their caller.
-pub(super) fn would_deadlock(function: &str) -> Error {
-    Error::new(Code::WouldDeadlock, format!("{function}: waits, and was called from inside a callback"))
+/// Waits for the end of what runs; not much longer than [`STUCK`] once a callback does not return.
+fn wait_patiently(ended: &crossbeam_channel::Receiver<()>, patience: Duration) -> bool {
+    /// A callback that has not returned after this time waits for the thread that ends the process.
+    const STUCK: Duration = Duration::from_millis(300);
+    let begun = Instant::now();
+    let (mut seen, mut since) = (None, begun);
+    while begun.elapsed() < patience {
+        if ended.recv_timeout(Duration::from_millis(10)).is_ok() {
+            return true;
+        }
+        let running = host::running();
+        if running.is_none() || running != seen {
+            (seen, since) = (running, Instant::now());
+        } else if since.elapsed() > STUCK {
+            return false;
+        }
+    }
+    false
 }
 
 fn superseded() -> Error {

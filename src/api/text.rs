@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::fields::{Fields, int_in, parse_object, unexpected};
+use super::pieces::of_pieces;
 use super::request::{Chat, Piece, pieces};
 use super::response::success;
-use super::system::would_deadlock;
 use super::{Server, prompts};
 use crate::error::{Code, Error, Result};
 use crate::host;
@@ -25,7 +25,7 @@ impl Server {
         let add_special = fields.flag("add_special")?.unwrap_or(true);
         let parse_special = fields.flag("parse_special")?.unwrap_or(true);
         let vocab = self.models().target.vocab();
-        let ids = prompts::of_pieces(vocab, name, &text, add_special, parse_special)?;
+        let ids = of_pieces(vocab, name, &text, add_special, parse_special)?;
         let strings: Vec<String> =
             ids.iter().map(|id| String::from_utf8_lossy(vocab.piece(*id)).into_owned()).collect();
         let pieces: Vec<Value> = ids
@@ -76,13 +76,13 @@ impl Server {
     /// The request is wrong, the text too long, or the server was not started for embeddings.
     pub fn get_embedding(&self, request: &[u8]) -> Result<Value> {
         if host::inside() {
-            return Err(would_deadlock("get_embedding"));
+            return Err(Error::would_deadlock("get_embedding"));
         }
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
         let (name, text) = text(&mut fields, "content", "prompt")?;
         let normalize: i32 = fields.int("embd_normalize", -1..=100)?.unwrap_or(2);
-        let tokens = prompts::of_pieces(self.models().target.vocab(), name, &text, true, true)?;
+        let tokens = of_pieces(self.models().target.vocab(), name, &text, true, true)?;
         if tokens.is_empty() {
             return Err(Error::invalid(format!("{name}: has no tokens")));
         }

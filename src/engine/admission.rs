@@ -29,20 +29,32 @@ const NO_BRANCHES: &str = "n_branches: one, since these need another verify rule
 
 impl BatchScheduler {
     /// Gives free slots to the requests that wait, in their order. Where slots share their cells, nobody overtakes one that waits
-    /// for cells, nor a running one that was paused for want of them: they might wait forever.
+    /// for cells, nor a running one that was paused for want of them: they might wait forever. A request whose prompt is still
+    /// being prepared keeps a slot from those behind it, and lets them have the others.
     pub(super) fn admit(&mut self, notify: &mut dyn FnMut(u64)) {
         let mut waiting = VecDeque::with_capacity(self.queue.len());
         let mut cells_are_awaited = self.running().any(|(_, task)| task.paused);
+        let (mut kept_slots, mut beams_are_kept) = (Vec::new(), false);
         while let Some(submission) = self.queue.pop_front() {
-            let place = match submission.request.options.n_beams {
+            let options = &submission.request.options;
+            if !submission.is_prepared {
+                match options.n_beams {
+                    0 | 1 => kept_slots.push(options.slot),
+                    _ => beams_are_kept = true,
+                }
+                waiting.push_back(submission);
+                continue;
+            }
+            let place = match options.n_beams {
                 0 | 1 => match self.slot_for(&submission) {
+                    Some(index) if self.is_kept(index, &kept_slots) => None,
                     Some(_) if cells_are_awaited || !self.has_cells_for(&submission) => {
                         cells_are_awaited = true;
                         None
                     }
                     slot => slot.map(Place::Slot),
                 },
-                _ => (!self.beams.is_busy()).then_some(Place::Beams),
+                _ => (!self.beams.is_busy() && !beams_are_kept).then_some(Place::Beams),
             };
             match place {
                 Some(place) if submission.sink.start() => {
@@ -67,6 +79,12 @@ impl BatchScheduler {
             }
         }
         self.queue = waiting;
+    }
+
+    /// Whether a free slot is kept for requests that are still being prepared, of which these are the slots that they ask for.
+    fn is_kept(&self, index: usize, kept_slots: &[Option<usize>]) -> bool {
+        let n_free = self.slots.iter().filter(|slot| slot.task.is_none()).count();
+        n_free <= kept_slots.len() || kept_slots.contains(&Some(index))
     }
 
     /// The free slot for a request: the one it asks for, else the one whose cache begins with most of its prompt, else
@@ -135,7 +153,7 @@ impl BatchScheduler {
     /// What of a prompt is evaluated, and whether something was left out because it does not fit.
     fn fitting(&self, mut tokens: Vec<Token>, n_keep: usize) -> Result<(Vec<Token>, bool)> {
         let (n_total, n_ctx) = (tokens.len(), self.context.n_ctx());
-        let left_out = session::leave_out(n_total, n_keep, n_ctx);
+        let left_out = session::prompt_truncation(n_total, n_keep, n_ctx);
         match &left_out {
             Some(_) if !self.ctx_shift => {
                 return Err(Error::new(
@@ -156,7 +174,7 @@ impl BatchScheduler {
     fn begin_beams(&mut self, mut submission: Submission) -> Result<()> {
         let prompt = std::mem::take(&mut submission.request.prompt).to_vec();
         let n_total = prompt.len();
-        let n_keep = session::keep(submission.request.options.n_keep, n_total, self.context.n_ctx());
+        let n_keep = session::effective_n_keep(submission.request.options.n_keep, n_total, self.context.n_ctx());
         let (prompt, truncated) = self.fitting(prompt, n_keep)?;
         let stats = PromptStats { n_total, n_prompt: prompt.len(), n_cached: 0, truncated };
         self.beams.begin(submission, prompt, stats)
@@ -165,13 +183,13 @@ impl BatchScheduler {
     /// Starts a request in a free slot.
     pub(super) fn begin(&mut self, index: usize, submission: Submission) -> Result<()> {
         let compare = Compare::first(&submission.request);
-        let Submission { request, sink, deadline, found } = submission;
+        let Submission { request, sink, deadline, found, .. } = submission;
         let n_ctx = self.context.n_ctx();
         let model = Arc::clone(self.context.model());
         let vocab = model.vocab();
         let options = request.options;
         let n_total = request.prompt.len();
-        let n_keep = session::keep(options.n_keep, n_total, n_ctx);
+        let n_keep = session::effective_n_keep(options.n_keep, n_total, n_ctx);
         let (tokens, truncated) = self.fitting(request.prompt.to_vec(), n_keep)?;
         if request.prompt_of.is_some() && options.cache_prompt && self.can_copy() {
             self.copy_prefix(index, &tokens, &request.lora);
@@ -220,7 +238,7 @@ impl BatchScheduler {
         let prompt = PromptStats { n_total, n_prompt: tokens.len(), n_cached: reused, truncated };
         let mut task = Task::new(sink, options, tokens, prompt, sampler, &request.sampling);
         // As llama.cpp: a BOS that begins every text is kept as well.
-        task.n_keep = session::keep(Some(n_keep + usize::from(vocab.adds_bos())), n_total, n_ctx);
+        task.n_keep = session::effective_n_keep(Some(n_keep + usize::from(vocab.adds_bos())), n_total, n_ctx);
         task.seed_position = seed_position;
         task.deadline = deadline;
         task.speculation = speculation;

@@ -86,7 +86,8 @@ impl BatchScheduler {
         space.owed -= due;
         let Some(task) = slot.working() else { return Share::default() };
         let pending = slot.pending();
-        let most = space.tokens.saturating_sub(space.owed).max(due.min(space.tokens)).min(slot.cache.room());
+        let most =
+            space.tokens.saturating_sub(space.owed).max(due.min(space.tokens)).min(slot.cache.tokens_until_group());
         let mut chunk = most.min(pending);
         // A prompt pauses before its last token, where such memories are come back to when it is sent again.
         if !task.is_generating() && chunk > 1 && Sequence::needs_checkpoints(&self.context) {

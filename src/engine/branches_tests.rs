@@ -12,13 +12,13 @@ fn planted(parents: &[usize], n_spare: SeqId) -> (Branches, usize) {
     (branches, n)
 }
 
-/// Node, how many are before it, and its sequences, of each token in the order of the batch.
+/// For each token in batch order: its node, its depth, and its sequences.
 fn layout(branches: &Branches) -> Vec<(usize, usize, Vec<SeqId>)> {
     branches.nodes().map(|(node, depth, sequences)| (node, depth, sequences.to_vec())).collect()
 }
 
 #[test]
-fn a_chain_is_in_the_slots_own_sequence() {
+fn chain_stays_in_the_slots_own_sequence() {
     let (branches, n) = planted(&[0, 1, 2], 3);
     assert_eq!((n, branches.of_text()), (3, &[5][..]));
     assert_eq!(layout(&branches), [(1, 0, vec![5]), (2, 1, vec![5]), (3, 2, vec![5])]);
@@ -26,8 +26,8 @@ fn a_chain_is_in_the_slots_own_sequence() {
 }
 
 #[test]
-fn the_first_branch_comes_first() {
-    // 1 and 2 follow the text; 3 follows 1, 4 follows 2, 5 as well.
+fn first_branch_is_decoded_first() {
+    // 1 and 2 follow the text, 3 follows 1, and 4 and 5 follow 2.
     let (branches, n) = planted(&[0, 0, 1, 2, 2], 3);
     assert_eq!((n, branches.of_text()), (5, &[5, 10, 11][..]));
     let expected = [(1, 0, vec![5]), (3, 1, vec![5]), (2, 0, vec![10, 11]), (4, 1, vec![10]), (5, 1, vec![11])];
@@ -38,7 +38,7 @@ fn the_first_branch_comes_first() {
 }
 
 #[test]
-fn a_draft_ends_where_there_are_no_more_sequences() {
+fn draft_is_cut_when_sequences_run_out() {
     assert_eq!(planted(&[0, 0, 0, 1], 1).1, 2);
     assert_eq!(planted(&[0, 0], 0).1, 1);
     let mut branches = Branches::new(0, vec![1]);
@@ -47,9 +47,9 @@ fn a_draft_ends_where_there_are_no_more_sequences() {
 }
 
 proptest! {
-    /// A token sees just the text and what is before it in its own branch.
+    /// A token sees only the text and the tokens before it in its own branch.
     #[test]
-    fn a_token_sees_what_it_follows(choices in vec(any::<prop::sample::Index>(), 1..40)) {
+    fn each_token_sees_only_its_own_branch(choices in vec(any::<prop::sample::Index>(), 1..40)) {
         let parents: Vec<usize> = choices.iter().enumerate().map(|(n, choice)| choice.index(n + 1)).collect();
         let (branches, n) = planted(&parents, 40);
         prop_assert_eq!(n, parents.len());
@@ -69,7 +69,7 @@ proptest! {
             way.reverse();
             prop_assert_eq!(way, [&[*node], before(*node).as_slice()].concat());
         }
-        // What is right of the first branch leaves no hole in the cells.
+        // Accepted tokens of the first branch are contiguous in the slot's own sequence.
         let own = nodes.iter().take_while(|(node, ..)| branches.is_own(*node)).count();
         prop_assert!(nodes.iter().skip(own).all(|(node, ..)| !branches.is_own(*node)));
     }

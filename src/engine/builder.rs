@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Config;
+use super::attention::with_best_attention;
 use super::beams::Beams;
 use super::draft_only::DraftOnly;
 use super::embedder::Embedder;
@@ -21,7 +22,7 @@ use crate::speculative::{
 /// What all contexts of an engine have in common.
 pub(super) struct Builder<'a> {
     config: &'a Config,
-    threads: Arc<ThreadPool>,
+    pub(super) threads: Arc<ThreadPool>,
     pub(super) interrupt: Arc<Interrupt>,
 }
 
@@ -52,9 +53,10 @@ impl Builder<'_> {
         let config = self.config;
         let params = self.for_slots(&config.context);
         let shared = sequences(&params, self.n_parallel(), &models.target, config.self_extend);
-        let Some(mut context) = Context::for_text(&models.target, &shared, &self.threads, &self.interrupt)? else {
-            return Ok(None);
-        };
+        let make = |params: &ContextParams| Context::for_text(&models.target, params, &self.threads, &self.interrupt);
+        let made = with_best_attention(&models.target, &shared, &self.threads, config.warmup, make)?;
+        let Some((mut context, attention)) = made else { return Ok(None) };
+        models.attention = Some(attention);
         let mtp = self.mtp_context(&mut context, mtp_failure, &params);
         let mut costs = Costs::default();
         if context.pads_single_tokens() {
@@ -98,8 +100,11 @@ impl Builder<'_> {
         let params = ContextParams { n_ctx, ..self.for_slots(params) };
         let alone = Config { model: model.clone(), context: params.clone(), draft: None, ..self.config.clone() };
         let params = ContextParams { drafts: true, ..sequences(&params, n_parallel, draft, self.config.self_extend) };
-        let context = Context::new(draft, &params, &self.threads, &self.interrupt);
-        let context = self.measured(context.map_err(|error| error.within("model_draft"))?, costs);
+        let make = |params: &ContextParams| Context::new(draft, params, &self.threads, &self.interrupt).map(Some);
+        let made = with_best_attention(draft, &params, &self.threads, self.config.warmup, make);
+        let Some((context, attention)) = made.map_err(|error| error.within("model_draft"))? else { return Ok(None) };
+        models.attention_draft = Some(attention);
+        let context = self.measured(context, costs);
         let target = &models.target;
         let report = Compatibility::of(target, draft, context.n_ctx());
         let mut draft_only = None;

@@ -1,13 +1,15 @@
 //! What the engine's thread is asked to do.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
 
 use super::compare::Found;
+use super::event::{Restored, Stop};
+use super::request::{Prepared, Request};
 use super::request_handle::TextSink;
-use super::{Request, Restored};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::session::Session;
 
@@ -15,6 +17,8 @@ use crate::session::Session;
 pub(super) enum Command {
     /// Generate text.
     Submit(Box<Submission>),
+    /// The texts of the request with this number, which wait for their prompts, get them or fail.
+    Prepare(u64, Result<Prepared>),
     /// Copy a slot's sequences out, or in, as soon as no request runs in it.
     Session(SessionJob),
     /// Compute an embedding and send it back.
@@ -41,8 +45,33 @@ pub(super) enum SessionWork {
 /// A text on its way to a slot.
 pub(super) struct Submission {
     pub(super) request: Request,
+    /// Whether the request has its prompt. Else it keeps its place in the queue until the prompt comes.
+    pub(super) is_prepared: bool,
     pub(super) sink: TextSink,
     pub(super) deadline: Option<Instant>,
     /// Of the second run of a comparison, which begins in the first one's slot.
     pub(super) found: Option<Found>,
+}
+
+impl Submission {
+    /// Gives the text its prompt, or ends it.
+    pub(super) fn prepare(&mut self, prepared: &Result<Prepared>) {
+        let prepared = prepared.as_ref().map_err(Error::clone).and_then(|prepared| {
+            let prompt = prepared.prompts.get(self.sink.index());
+            Ok((prompt.ok_or_else(|| Error::invalid("prompt: is missing"))?, prepared))
+        });
+        match prepared {
+            Ok((prompt, prepared)) => {
+                self.sink.set_prompt_len(prompt.len());
+                self.request.prompt = Arc::clone(prompt);
+                if let Some(settings) = &mut self.request.speculative {
+                    settings.prediction = prepared.prediction.clone();
+                }
+                self.is_prepared = true;
+            }
+            Err(error) => {
+                self.sink.finish_if_queued(Stop::Error(error));
+            }
+        }
+    }
 }

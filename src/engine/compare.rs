@@ -181,7 +181,8 @@ impl BatchScheduler {
             ..request
         };
         let second = Second { expected, limited, n_equal: 0, difference: None, first: outcome };
-        let submission = Submission { request: again, sink: sink.clone(), deadline, found: Some(found) };
+        let found = Some(found);
+        let submission = Submission { request: again, is_prepared: true, sink: sink.clone(), deadline, found };
         let begun = self.begin(index, submission);
         match (begun, self.slots.get_mut(index).and_then(|slot| slot.task.as_mut())) {
             (Ok(()), Some(task)) => task.compare = Some(Compare::Second(Box::new(second))),

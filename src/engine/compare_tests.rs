@@ -2,7 +2,7 @@ use super::super::event::SpeculationStats;
 use super::*;
 use crate::engine::fake_backend_tests;
 
-/// A second run after a first one of these tokens.
+/// A second run, after a first run that generated `expected`.
 fn second(expected: &[Token]) -> Compare {
     let mut first = Outcome::never_ran(Stop::Eos, 3, true);
     first.text = "the answer".into();
@@ -15,12 +15,12 @@ fn second(expected: &[Token]) -> Compare {
     }))
 }
 
-/// What is reported when the second run says `tokens`, from these logits, and then ends.
+/// The comparison when the second run generates `tokens` from these logits and then ends.
 fn run(expected: &[Token], tokens: &[Token], logits: &[f32], stop: Stop) -> Comparison {
     let mut compare = second(expected);
     let mut decided = false;
     for token in tokens {
-        assert!(!decided, "nothing more is to be learnt");
+        assert!(!decided, "the comparison was already decided");
         compare.sampled(*token, logits);
         decided = compare.generated(*token);
     }
@@ -31,9 +31,9 @@ fn run(expected: &[Token], tokens: &[Token], logits: &[f32], stop: Stop) -> Comp
     outcome.speculation.and_then(|stats: SpeculationStats| stats.comparison).expect("a comparison")
 }
 
-/// A clock may have ended the first run where nothing else ends the second.
+/// A time limit may have ended the first run; the second must stop at the same token.
 #[test]
-fn a_run_that_is_limited_ends_with_the_last_token_of_the_first() {
+fn second_run_is_limited_to_the_length_of_the_first() {
     let mut compare = second(&[5, 6]);
     let Compare::Second(run) = &mut compare else { panic!("it is") };
     run.limited = true;
@@ -47,7 +47,7 @@ fn a_run_that_is_limited_ends_with_the_last_token_of_the_first() {
 }
 
 #[test]
-fn the_first_difference_and_the_gap_there() {
+fn first_difference_and_logit_gap_are_reported() {
     let at = |index, logit_gap| Comparison::Done(Some(Difference { index, logit_gap }));
     let logits = [0.5, 2.0, -1.0, f32::NEG_INFINITY];
     let check = |expected: &[Token], tokens: &[Token], comparison| {
@@ -56,16 +56,16 @@ fn the_first_difference_and_the_gap_there() {
     check(&[1, 0, 2], &[1, 0, 2], Comparison::Done(None));
     check(&[], &[], Comparison::Done(None));
     check(&[1, 0, 2], &[1, 1], at(1, Some(1.5)));
-    // Sampling may choose the lower one.
+    // Sampling may have chosen the token with the lower logit.
     check(&[1, 0, 2], &[2], at(0, Some(-3.0)));
-    // One text ends before the other.
+    // One output ends before the other.
     check(&[1, 0, 2], &[1, 0], at(2, None));
     check(&[1, 0], &[1, 0, 2], at(2, None));
     check(&[9], &[1], at(0, None));
 }
 
 #[test]
-fn a_run_that_does_not_end_by_itself_tells_why() {
+fn interrupted_second_run_reports_why() {
     let check = |stop: Stop, expected: &str| {
         let found = run(&[1, 2], &[1], &[0.0; 4], stop);
         assert_eq!(found, Comparison::Skipped(format!("the run without speculation {expected}")));
@@ -76,7 +76,7 @@ fn a_run_that_does_not_end_by_itself_tells_why() {
 }
 
 #[test]
-fn nothing_is_compared_with_the_first_run_itself() {
+fn first_run_is_recorded_and_not_compared() {
     let mut first = Compare::First { tokens: vec![7], again: Box::new(request()) };
     first.sampled(8, &[]);
     assert!(!first.generated(8) && !first.is_second());
@@ -90,7 +90,7 @@ fn nothing_is_compared_with_the_first_run_itself() {
 }
 
 #[test]
-fn what_only_the_first_run_could_find_must_be_there() {
+fn second_run_fails_if_irreplaceable_cached_tokens_are_gone() {
     let found = |n_cached, only_there| Found { n_cached, only_there };
     assert_eq!(found(2, false).of(&[1, 2, 3]), [1, 2]);
     assert_eq!(found(9, false).of(&[1, 2, 3]), [1, 2, 3]);

@@ -4,6 +4,7 @@
 //! place for it, because that follows the target's texts. Nothing else is new: the slots work as the target's do.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::Config;
 use super::beams::Beams;
@@ -51,9 +52,19 @@ impl DraftOnly {
         }
     }
 
-    /// Whether anything runs or waits.
-    pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.scheduler.as_deref().is_none_or(BatchScheduler::is_idle)
+    /// The requests that wait for a slot.
+    pub(super) fn queued(&mut self) -> impl Iterator<Item = &mut Submission> {
+        let queue = self.scheduler.as_deref_mut().into_iter().flat_map(|scheduler| scheduler.queue.iter_mut());
+        self.waiting.iter_mut().chain(queue)
+    }
+
+    /// As [`BatchScheduler::rests_until`].
+    pub(super) fn rests_until(&self) -> Option<Option<Instant>> {
+        match (&self.scheduler, self.waiting.is_empty()) {
+            (_, false) => None,
+            (None, true) => Some(None),
+            (Some(scheduler), true) => scheduler.rests_until(),
+        }
     }
 
     /// Makes the context if a request needs it. Where there is no memory for it, these requests fail; later ones try again.

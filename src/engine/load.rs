@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::builder::Builder;
 use super::worker::Worker;
-use super::{Config, Engine, Notify, Shared, SlotStatus};
+use super::{AttentionReport, Config, Engine, Notify, Shared, SlotStatus};
 use crate::error::{Code, Error, Result};
 use crate::llama::{self, Model, ModelParams};
 use crate::speculative::{CacheKind, Caches, Compatibility, read_cache};
@@ -23,6 +23,10 @@ pub struct Models {
     pub compatibility: Option<Compatibility>,
     /// Tokens that one request's context may hold.
     pub n_ctx: usize,
+    /// The attention of the target's context, if there is one.
+    pub attention: Option<AttentionReport>,
+    /// The attention of the draft's.
+    pub attention_draft: Option<AttentionReport>,
 }
 
 /// Loads the models and starts the engine. `progress` is called with 0..=1 and aborts by returning false.
@@ -52,7 +56,7 @@ pub fn load(
         }
         None => None,
     };
-    let mut models = Models { target, draft, compatibility: None, n_ctx: 0 };
+    let mut models = Models { target, draft, compatibility: None, n_ctx: 0, attention: None, attention_draft: None };
     if config.model.vocab_only {
         return Ok((models, None));
     }
@@ -92,6 +96,7 @@ fn start(config: &Config, models: &mut Models, mtp_failure: Option<Error>, notif
     let slots = scheduler.as_ref().map_or(0, |scheduler| scheduler.slots.len());
     let shared = Arc::new(Shared {
         interrupt: builder.interrupt,
+        threads: builder.threads,
         stopping: AtomicBool::new(false),
         closed: Mutex::new(false),
         slots: Mutex::new(vec![SlotStatus::default(); slots]),

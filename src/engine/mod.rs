@@ -4,6 +4,7 @@
 //! [`RequestHandle`]. Nothing here knows JSON.
 
 mod admission;
+mod attention;
 mod batch;
 mod beams;
 mod branches;
@@ -19,6 +20,7 @@ mod event;
 mod fake_backend_tests;
 mod load;
 mod measure;
+mod prepared;
 mod request;
 mod request_handle;
 mod scheduler;
@@ -43,9 +45,10 @@ use self::command::{Command, Submission};
 use self::request_handle::{Counts, Expected};
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
-use crate::llama::{Interrupt, Token};
+use crate::llama::{Interrupt, ThreadPool, Token};
 use crate::speculative::Caches;
 
+pub use self::attention::{AttentionCost, AttentionReport, ChosenBy};
 pub use self::beams::MAX_BEAMS;
 pub use self::compare::{Comparison, Difference};
 pub use self::config::Config;
@@ -53,7 +56,8 @@ pub use self::event::{
     Event, Generated, Outcome, Progress, PromptStats, Restored, Saved, SpeculationStats, Stop, Timings, Update,
 };
 pub use self::load::{Models, load};
-pub use self::request::{Options, Request};
+pub use self::prepared::PreparedSender;
+pub use self::request::{Options, Prepared, Request};
 pub use self::request_handle::{MAX_UPDATES, Phase, RequestHandle};
 
 /// Told the number of each request that has news, on the engine's thread.
@@ -82,6 +86,7 @@ pub struct Engine {
 /// What the engine's thread shares with all others.
 struct Shared {
     interrupt: Arc<Interrupt>,
+    threads: Arc<ThreadPool>,
     stopping: AtomicBool,
     /// Set when the thread takes no more commands; a submission holds the lock, so that none is lost between.
     closed: Mutex<bool>,
@@ -101,6 +106,8 @@ pub struct Status {
     pub slots: Vec<SlotStatus>,
     /// Texts that wait for one now.
     pub queue: usize,
+    /// Threads that decode now; 0: there is no engine.
+    pub n_threads_now: usize,
 }
 
 /// A slot, seen from outside.
@@ -125,21 +132,47 @@ impl Engine {
     /// # Errors
     /// As [`Engine::check_room`]; or the engine has ended.
     pub fn submit<R>(&self, requests: Vec<Request>, register: impl FnOnce(&Arc<RequestHandle>) -> R) -> Result<R> {
+        self.queue(requests, true, register)
+    }
+
+    /// The same for texts without their prompts, which follow by [`Engine::prepared_sender`]. Until then these texts keep
+    /// their places: later ones get no slot that one of them could take.
+    ///
+    /// # Errors
+    /// As [`Engine::submit`].
+    pub fn submit_unprepared<R>(
+        &self,
+        requests: Vec<Request>,
+        register: impl FnOnce(&Arc<RequestHandle>) -> R,
+    ) -> Result<R> {
+        self.queue(requests, false, register)
+    }
+
+    /// Sends the engine the prompts of requests that were queued without.
+    pub fn prepared_sender(&self) -> PreparedSender {
+        PreparedSender(self.commands.clone())
+    }
+
+    fn queue<R>(
+        &self,
+        requests: Vec<Request>,
+        is_prepared: bool,
+        register: impl FnOnce(&Arc<RequestHandle>) -> R,
+    ) -> Result<R> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let closed = self.shared.closed.lock();
         if *closed {
             return Err(self.stopped());
         }
         self.check_room(requests.len())?;
-        let text =
-            |request: &Request| Expected { n_prompt: request.prompt.len(), speculates: request.speculative.is_some() };
+        let text = |request: &Request| Expected::new(request.prompt.len(), request.speculative.is_some());
         let handle = RequestHandle::new(id, requests.iter().map(text).collect(), Arc::clone(&self.counts));
         let registered = register(&handle);
         let now = Instant::now();
         for (request, sink) in requests.into_iter().zip(handle.sinks()) {
             // A time too far to be written as an `Instant` never comes.
             let deadline = request.options.timeout.and_then(|timeout| now.checked_add(timeout));
-            let submission = Submission { request, sink, deadline, found: None };
+            let submission = Submission { request, is_prepared, sink, deadline, found: None };
             // What was registered and will never run has ended.
             self.send(Command::Submit(Box::new(submission))).inspect_err(|_| {
                 handle.cancel();
@@ -224,7 +257,11 @@ impl Engine {
 
     /// What slots and queue are doing. Never waits for an evaluation.
     pub fn status(&self) -> Status {
-        Status { slots: self.shared.slots.lock().clone(), queue: self.counts.queued() }
+        Status {
+            slots: self.shared.slots.lock().clone(),
+            queue: self.counts.queued(),
+            n_threads_now: usize::try_from(self.shared.threads.n_threads_now()).unwrap_or(0),
+        }
     }
 
     /// Begins to stop, without waiting: what runs ends as cancelled.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::grammar::Grammar;
 use crate::llama::Token;
-use crate::{sampling, speculative};
+use crate::sampling;
+use crate::speculative::{self, Predicted};
 
 /// One text generation.
 #[derive(Debug, Clone)]
@@ -30,6 +31,15 @@ pub struct Request {
     pub compare: bool,
     /// What needs no vocabulary, as the caller gave it.
     pub options: Options,
+}
+
+/// What of a request is made after it was queued.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    /// The prompt of each text.
+    pub prompts: Vec<Arc<[Token]>>,
+    /// The predicted output, where the request drafts from one.
+    pub prediction: Option<Arc<Predicted>>,
 }
 
 /// Where a text runs, what it keeps and reuses, when it ends, and what is reported of it.

@@ -70,11 +70,17 @@ impl Counts {
 }
 
 /// What is known of a text before it runs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Expected {
-    /// Tokens of its prompt.
-    pub(super) n_prompt: usize,
-    pub(super) speculates: bool,
+    /// Tokens of its prompt; 0 until it is prepared.
+    n_prompt: AtomicUsize,
+    speculates: bool,
+}
+
+impl Expected {
+    pub(super) fn new(n_prompt: usize, speculates: bool) -> Expected {
+        Expected { n_prompt: n_prompt.into(), speculates }
+    }
 }
 
 #[derive(Debug)]
@@ -199,6 +205,18 @@ impl TextSink {
         self.handle.id
     }
 
+    /// Which of the request's texts it is.
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The prompt is known now.
+    pub(super) fn set_prompt_len(&self, n_prompt: usize) {
+        if let Some(text) = self.handle.texts.get(self.index) {
+            text.n_prompt.store(n_prompt, Ordering::Relaxed);
+        }
+    }
+
     /// How far this text has come.
     pub(super) fn phase(&self) -> Phase {
         self.of(&self.handle.inner.lock())
@@ -230,7 +248,11 @@ impl TextSink {
     /// The outcome of a text that got no slot, or nothing out of it.
     pub(super) fn never_ran(&self, stop: Stop) -> Outcome {
         let expected = self.handle.texts.get(self.index);
-        Outcome::never_ran(stop, expected.map_or(0, |text| text.n_prompt), expected.is_some_and(|text| text.speculates))
+        Outcome::never_ran(
+            stop,
+            expected.map_or(0, |text| text.n_prompt.load(Ordering::Relaxed)),
+            expected.is_some_and(|text| text.speculates),
+        )
     }
 
     /// Moves from the queue into a slot; false when it has ended meanwhile.

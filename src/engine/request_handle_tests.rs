@@ -5,9 +5,9 @@ fn text(events: &[(usize, Event)]) -> String {
     events.iter().map(|(_, event)| if let Event::Update(update) = event { update.text.as_str() } else { "|" }).collect()
 }
 
-/// A request for `n` texts with prompts of 3, 4, ... tokens, and its sinks.
+/// A request of `n` completions with prompts of 3, 4, ... tokens, and its sinks.
 fn handle(n: usize, counts: &Arc<Counts>) -> (Arc<RequestHandle>, Vec<TextSink>) {
-    let texts = (0..n).map(|index| Expected { n_prompt: 3 + index, speculates: index == 0 }).collect();
+    let texts = (0..n).map(|index| Expected::new(3 + index, index == 0)).collect();
     let handle = RequestHandle::new(1, texts, Arc::clone(counts));
     let sinks = handle.sinks().collect();
     (handle, sinks)
@@ -18,7 +18,7 @@ fn update(text: &str) -> Event {
 }
 
 #[test]
-fn updates_beyond_the_bound_are_joined_and_nothing_is_lost() {
+fn excess_updates_are_merged_without_loss() {
     let (handle, sinks) = handle(2, &Arc::default());
     assert!(sinks[0].start());
     sinks[1].report(update("other"));
@@ -35,7 +35,7 @@ fn updates_beyond_the_bound_are_joined_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_queued_request_ends_where_it_is_cancelled() {
+fn cancelling_a_queued_request_ends_it_at_once() {
     let counts = Arc::default();
     let (handle, sinks) = handle(2, &counts);
     assert!(handle.cancel());
@@ -47,11 +47,15 @@ fn a_queued_request_ends_where_it_is_cancelled() {
     assert_eq!((first.prompt.n_total, second.prompt.n_total), (3, 4));
     assert_eq!((first.speculation.is_some(), second.speculation.is_some()), (true, false));
     assert!(handle.cancel(), "nothing runs");
-    assert_eq!(handle.take(Duration::from_secs(3600)).0.len(), 0, "waits for nothing once finished, and ends once");
+    assert_eq!(
+        handle.take(Duration::from_secs(3600)).0.len(),
+        0,
+        "a finished request has no more events, and taking them does not wait"
+    );
 }
 
 #[test]
-fn texts_are_counted_until_they_start_and_until_they_end() {
+fn queued_and_unfinished_completions_are_counted() {
     let counts = Arc::default();
     let (_handle, sinks) = handle(3, &counts);
     let mut seen = vec![(counts.queued(), counts.unfinished())];
@@ -69,7 +73,7 @@ fn texts_are_counted_until_they_start_and_until_they_end() {
 }
 
 #[test]
-fn a_cancel_leaves_what_runs_to_the_engine() {
+fn cancel_leaves_running_completions_to_the_engine() {
     let (handle, sinks) = handle(2, &Arc::default());
     assert!(sinks[1].start());
     assert!(!handle.cancel());
@@ -80,7 +84,7 @@ fn a_cancel_leaves_what_runs_to_the_engine() {
 }
 
 #[test]
-fn the_request_has_come_as_far_as_its_furthest_text() {
+fn request_phase_is_that_of_its_furthest_completion() {
     let (handle, sinks) = handle(3, &Arc::default());
     let mut phases = vec![handle.phase()];
     assert!(sinks[1].start() && sinks[0].start());

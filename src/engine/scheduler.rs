@@ -112,6 +112,14 @@ impl BatchScheduler {
         !waits && self.slots.iter().all(|slot| slot.task.is_none())
     }
 
+    /// Until when there is nothing to do unless a command comes: forever (`Some(None)`), or until the first deadline of the
+    /// requests whose prompts are being prepared. `None`: there is something to do.
+    pub(super) fn rests_until(&self) -> Option<Option<Instant>> {
+        let works = !self.session_jobs.is_empty() || self.beams.is_busy() || self.running().next().is_some();
+        let rests = self.queue.is_empty() || self.queue.iter().any(|submission| !submission.is_prepared);
+        (!works && rests).then(|| self.queue.iter().filter_map(|submission| submission.deadline).min())
+    }
+
     /// Before a step: ends what was cancelled, and gives free slots to those that wait. `notify` is called with the number of each
     /// request that has news.
     pub(super) fn open(&mut self, notify: &mut dyn FnMut(u64)) {

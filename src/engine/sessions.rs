@@ -107,7 +107,7 @@ impl BatchScheduler {
     fn put_in(&mut self, index: usize, session: &Session) -> Result<Restored> {
         let n_ctx = self.context.n_ctx();
         let slot = self.slots.get(index).ok_or_else(|| no_slot(index))?;
-        if let Some(difference) = slot.cache.difference(&self.context, &session.target) {
+        if let Some(difference) = slot.cache.mismatch(&self.context, &session.target) {
             return Err(Error::invalid(format!("was saved with another model or context: {difference}")));
         }
         let n_tokens = session.target.tokens.len();
@@ -116,7 +116,7 @@ impl BatchScheduler {
         }
         self.make_room_for_session(index, n_tokens)?;
         let slot = self.slots.get_mut(index).ok_or_else(|| no_slot(index))?;
-        let before = slot.cache.make_way(&mut self.context)?;
+        let before = slot.cache.save_before_load(&mut self.context)?;
         if let Err(error) = slot.cache.load(&mut self.context, &session.target, before) {
             // What runs in them is evaluated again.
             (0..self.slots.len()).filter(|other| *other != index).for_each(|other| self.forget(other));

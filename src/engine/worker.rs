@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use crossbeam_channel::{Receiver, TryRecvError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 
 use super::command::{Command, Submission};
 use super::draft_only::DraftOnly;
 use super::embedder::Embedder;
 use super::event::Stop;
+use super::request::Prepared;
 use super::scheduler::BatchScheduler;
 use super::{Notify, Shared};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Result};
 
 pub(super) struct Worker {
     pub(super) commands: Receiver<Command>,
@@ -87,12 +89,21 @@ impl Worker {
     }
 
     /// Takes the commands that have come, up to one that took time: two of these have a step of the slots between them. Waits for
-    /// one when there is nothing else to do.
+    /// one when there is nothing else to do, no longer than until the first deadline.
     fn receive(&mut self) {
-        let is_idle = self.scheduler.as_deref().is_none_or(BatchScheduler::is_idle)
-            && self.draft_only.as_ref().is_none_or(DraftOnly::is_idle);
-        let disconnected = |_| TryRecvError::Disconnected;
-        let mut next = if is_idle { self.commands.recv().map_err(disconnected) } else { self.commands.try_recv() };
+        let target = self.scheduler.as_deref().map_or(Some(None), BatchScheduler::rests_until);
+        let draft_only = self.draft_only.as_ref().map_or(Some(None), DraftOnly::rests_until);
+        let mut next = match target.zip(draft_only) {
+            None => self.commands.try_recv(),
+            Some((None, None)) => self.commands.recv().map_err(|_| TryRecvError::Disconnected),
+            Some((first, second)) => {
+                let deadline = first.into_iter().chain(second).min().unwrap_or_else(Instant::now);
+                self.commands.recv_deadline(deadline).map_err(|error| match error {
+                    RecvTimeoutError::Timeout => TryRecvError::Empty,
+                    RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+                })
+            }
+        };
         loop {
             match next {
                 Ok(command) => {
@@ -112,6 +123,7 @@ impl Worker {
         let is_model_based = matches!(command, Command::Embed(..) | Command::Session(_));
         match command {
             Command::Submit(submission) => self.submit(*submission),
+            Command::Prepare(id, prepared) => self.prepare(id, &prepared),
             Command::Session(job) => {
                 if let Some(scheduler) = &mut self.scheduler {
                     scheduler.session_jobs.push_back(job);
@@ -146,6 +158,15 @@ impl Worker {
                 let error = Error::new(Code::Internal, "there is no model that could answer");
                 submission.sink.finish_if_queued(Stop::Error(error));
             }
+        }
+    }
+
+    /// Gives the texts of a request their prompts. Those that end with an error leave the queue in the step that follows.
+    fn prepare(&mut self, id: u64, prepared: &Result<Prepared>) {
+        let target = self.scheduler.as_deref_mut().into_iter().flat_map(|scheduler| scheduler.queue.iter_mut());
+        let draft_only = self.draft_only.as_mut().into_iter().flat_map(DraftOnly::queued);
+        for submission in target.chain(draft_only).filter(|submission| submission.sink.id() == id) {
+            submission.prepare(prepared);
         }
     }
 

@@ -16,17 +16,18 @@ use std::time::Duration;
 use parking_lot::RwLock;
 
 use super::exit::end_before_llama;
+use super::notify_fd;
 use super::types::foredraft_engine;
 use crate::api::System;
 use crate::error::{Code, Error, Result};
 
 /// The engine that NULL and the old names mean. It lives as long as the process.
-static DEFAULT: LazyLock<System> = LazyLock::new(|| System::calling(end_before_llama));
+static DEFAULT: LazyLock<System> = LazyLock::new(|| System::calling(end_before_llama, notify_fd::open));
 
-static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(Default::default);
+static TABLE: LazyLock<RwLock<EngineTable>> = LazyLock::new(Default::default);
 
 #[derive(Default)]
-struct Table {
+struct EngineTable {
     engines: BTreeMap<usize, System>,
     /// Handles given out so far.
     made: u32,
@@ -48,7 +49,7 @@ pub(super) fn make() -> *mut foredraft_engine {
     let handle = handle(table.made);
     if let Some(made) = table.made.checked_add(1) {
         table.made = made;
-        table.engines.insert(handle, System::calling(end_before_llama));
+        table.engines.insert(handle, System::calling(end_before_llama, notify_fd::open));
     }
     without_provenance_mut(handle)
 }

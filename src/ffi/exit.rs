@@ -1,6 +1,7 @@
 //! Stops all engines when the host's process ends without freeing them.
 
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{engines, guard};
@@ -24,7 +25,13 @@ pub(super) fn end_before_llama(loaded: Loaded) {
 }
 
 fn end() {
-    guard::quietly((), || System::end(engines::all(), PATIENCE));
+    /// A thread is inside a callback that does not return: the second handler need not wait for it again.
+    static GAVE_UP: AtomicBool = AtomicBool::new(false);
+    guard::quietly((), || {
+        if !GAVE_UP.load(Ordering::Acquire) {
+            GAVE_UP.store(!System::end(engines::all(), PATIENCE), Ordering::Release);
+        }
+    });
 }
 
 /// `atexit` would be a call of what `globals.c` replaces.

@@ -13,6 +13,7 @@ mod engine;
 mod engines;
 mod exit;
 mod guard;
+mod notify_fd;
 mod requests;
 #[cfg(feature = "rpcserver")]
 mod rpcserver;

@@ -45,7 +45,8 @@ pub extern "C" fn foredraft_complete(engine: *mut foredraft_engine, request: *co
     unsafe { served(engine, request, |server, bytes| server.complete(Endpoint::Foredraft, bytes)) }
 }
 
-/// Queues a request and returns its `id` and `prompt_stats`.
+/// Queues a request and returns its `id` and `prompt_stats`. A long prompt (over 4 KiB) is tokenized after the call has
+/// returned; `prompt_stats` is `pending` then, and what is wrong with the prompt ends the request.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_submit(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see the module's promise.

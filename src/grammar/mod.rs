@@ -1,60 +1,60 @@
-//! Grammars in llama.cpp's notation (GBNF): which tokens may follow.
+//! Grammars in llama.cpp's notation (GBNF): which tokens may come next.
 //!
-//! llama.cpp's own grammar code is not used: it prints its errors to stderr, throws and asserts, cannot be stopped, has no
-//! limit on time or memory, and copies every rule for each draft. This one takes the same grammars and allows the same
-//! tokens, which `tests/grammar_llama.rs` checks, with errors that say where, bounded work for each token, and copies that
-//! cost nothing.
+//! llama.cpp's grammar code is not used, because it prints errors to stderr, throws and asserts, cannot be cancelled, has no
+//! limit on time or memory, and copies every rule for each draft. This implementation accepts the same grammars and allows
+//! the same tokens (`tests/grammar_llama.rs` checks it), reports the position of errors, bounds the work per token, and has
+//! cheap copies.
 //!
-//! - `scanner` and `parse`: text to `rules`; `automaton`: a text's way through them; `utf8`: characters cut in two.
+//! - `scanner`, `parse`: GBNF to `rules`. `automaton`: matches the output against the rules.
 
 mod automaton;
 mod parse;
 mod rules;
 mod scanner;
-mod utf8;
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use self::automaton::{Automaton, State};
+use self::automaton::{Automaton, GrammarState};
 use crate::error::{Error, Result};
 use crate::llama::{Model, Token, TokenData, VocabKind};
 
 /// The longest grammar in bytes.
 pub const MAX_GRAMMAR: usize = 1 << 20;
 
-/// A grammar and how far a text has come in it.
+/// A grammar with the state of the output so far.
 ///
-/// Not shared between threads; may be moved to another. Copies share what they learn about the grammar.
+/// Not for use by several threads at once; may move between threads. Copies share the cached automaton.
 #[derive(Debug, Clone)]
 pub struct Grammar {
     model: Arc<Model>,
     automaton: Arc<Mutex<Automaton>>,
-    state: State,
+    state: GrammarState,
 }
 
 impl Grammar {
-    /// Compiles `gbnf`, whose start is the rule `root`.
+    /// Compiles `gbnf`, which starts with the rule `root`.
     ///
     /// # Errors
-    /// `invalid_request` with line and column and what was expected there; a grammar that is too large or too ambiguous.
+    /// `invalid_request`: a syntax error, with line, column and the expected input; or the grammar is too large or too
+    /// ambiguous.
     pub fn new(model: &Arc<Model>, gbnf: &str) -> Result<Grammar> {
-        let refuse = |why: &str| Error::invalid(format!("grammar: {why}"));
+        let invalid = |why: &str| Error::invalid(format!("grammar: {why}"));
         let vocab = model.vocab();
         if vocab.kind() == VocabKind::None {
-            return Err(refuse("the model has no vocabulary"));
+            return Err(invalid("the model has no vocabulary"));
         }
         if gbnf.len() > MAX_GRAMMAR {
-            return Err(refuse(&format!("{} bytes are more than the {MAX_GRAMMAR} allowed", gbnf.len())));
+            return Err(invalid(&format!("{} bytes are more than the {MAX_GRAMMAR} allowed", gbnf.len())));
         }
         let find_token = |text: &str| match vocab.tokenize(text.as_bytes(), false, true).ok()?.as_slice() {
             [token] => u32::try_from(*token).ok(),
             _ => None,
         };
-        let rules = parse::parse(gbnf, &find_token).map_err(|why| refuse(&why))?;
+        let rules = parse::parse(gbnf, &find_token).map_err(|why| invalid(&why))?;
         let mut automaton = Automaton::new(Arc::new(rules));
-        let state = automaton.start().map_err(|why| refuse(&why.to_string()))?;
+        let state = automaton.start().map_err(|why| invalid(&why.to_string()))?;
         Ok(Grammar { model: Arc::clone(model), automaton: Arc::new(Mutex::new(automaton)), state })
     }
 
@@ -68,53 +68,49 @@ impl Grammar {
         Ok(candidate.iter().all(|candidate| candidate.logit == 0.0))
     }
 
-    /// Sets the logits of the candidates that may not come next to -inf.
+    /// Sets the logits of candidates that may not come next to -inf.
     ///
     /// # Errors
-    /// `invalid_request`: an earlier token left the grammar, or the grammar is too ambiguous.
+    /// `invalid_request`: the grammar rejected an earlier token, or it is too ambiguous.
     pub fn filter(&mut self, candidates: &mut [TokenData]) -> Result<()> {
-        if self.state.is_nowhere() {
-            return Err(Error::invalid("grammar: the text has left it"));
+        if self.state.is_rejected() {
+            return Err(Error::invalid("grammar: the output does not match it"));
         }
         self.automaton.lock().begin_work();
         for candidate in candidates {
-            if self.next(candidate.id)?.is_nowhere() {
+            if self.next(candidate.id)?.is_rejected() {
                 candidate.logit = f32::NEG_INFINITY;
             }
         }
         Ok(())
     }
 
-    /// Moves past `token`.
+    /// Advances past `token`.
     ///
     /// # Errors
-    /// `invalid_request`: the grammar does not allow it here (nothing may follow then), or is too ambiguous.
+    /// `invalid_request`: the grammar does not allow it here (then no token may follow), or is too ambiguous.
     pub fn accept(&mut self, token: Token) -> Result<()> {
         self.automaton.lock().begin_work();
         self.state = self.next(token)?;
-        if self.state.is_nowhere() {
+        if self.state.is_rejected() {
             return Err(Error::invalid(format!("grammar: does not allow the token {token} here")));
         }
         Ok(())
     }
 
-    /// The state after `token`; a token that ends the text leaves it as it is.
-    fn next(&mut self, token: Token) -> Result<State> {
-        let refused = |why| Error::invalid(format!("grammar: {why}"));
-        let renewed = self.automaton.lock().renewed(self.state).map_err(refused)?;
-        if let Some((automaton, state)) = renewed {
+    /// The state after `token`. An end-of-generation token does not change it.
+    fn next(&mut self, token: Token) -> Result<GrammarState> {
+        let error = |why| Error::invalid(format!("grammar: {why}"));
+        let rebuilt = self.automaton.lock().rebuilt(self.state).map_err(error)?;
+        if let Some((automaton, state)) = rebuilt {
             (self.automaton, self.state) = (Arc::new(Mutex::new(automaton)), state);
         }
         let mut automaton = self.automaton.lock();
         let vocab = self.model.vocab();
         if vocab.is_eog(token) {
-            return Ok(if automaton.may_end(self.state) { self.state } else { State::NOWHERE });
+            return Ok(if automaton.may_end(self.state) { self.state } else { GrammarState::REJECTED });
         }
         let followed = automaton.follow(self.state, token, vocab.piece(token), vocab.text(token));
-        followed.map_err(refused)
+        followed.map_err(error)
     }
 }
-
-#[cfg(test)]
-#[path = "grammar_tests.rs"]
-mod tests;

@@ -1,14 +1,13 @@
-//! Reads GBNF, llama.cpp's notation for grammars, as its own parser does (`src/llama-grammar.cpp`): the same texts are
-//! grammars and mean the same, but a text that is none is answered with the place and what was expected there, and
-//! nothing is written to stderr.
+//! The parser of GBNF. Accepts the same grammars with the same meaning as llama.cpp's parser (`src/llama-grammar.cpp`).
+//! Errors have a position and the expected input; the parser writes nothing to stderr.
 //!
-//! Refused beyond that is what llama.cpp's parser would not survive: a repetition of at least 5 and at most 2, which it
-//! counts down from 2^64, and expansions that take gigabytes. Nesting costs no stack.
+//! Also rejects what llama.cpp's parser does not survive: a repetition like `{5,2}`, which it counts down from 2^64, and
+//! expansions that take gigabytes. Nesting uses no stack.
 
 use std::collections::HashMap;
 
-use super::rules::{Class, Draft, Rules, Symbol};
-use super::scanner::{Scanner, Wrong, is_word};
+use super::rules::{CharClass, RuleDefinition, Rules, Symbol};
+use super::scanner::{ParseError, Scanner, is_word};
 
 /// Most times that something may be repeated, and most rules that a repetition may repeat; an upper bound above it means
 /// no bound. llama.cpp's number.
@@ -16,7 +15,7 @@ pub(super) const MAX_REPEAT: u64 = 2000;
 /// Most symbols that a grammar may expand to.
 const MAX_SYMBOLS: usize = 1 << 21;
 /// What a rule takes beside its symbols, in symbols.
-const RULE: usize = 8;
+const RULE_SIZE: usize = 8;
 /// Finds the one token that a text in angle brackets is.
 pub(super) type FindToken<'a> = &'a dyn Fn(&str) -> Option<u32>;
 
@@ -26,20 +25,20 @@ pub(super) fn parse(gbnf: &str, find_token: FindToken<'_>) -> Result<Rules, Stri
         scanner: Scanner::new(gbnf),
         find_token,
         ids: HashMap::new(),
-        drafts: Vec::new(),
+        definitions: Vec::new(),
         classes: Vec::new(),
         size: 0,
     };
-    parser.grammar().map_err(|wrong| wrong.describe(gbnf))?;
-    Rules::link(&parser.drafts, parser.classes).map_err(|wrong| wrong.describe(gbnf))
+    parser.grammar().map_err(|error| error.describe(gbnf))?;
+    Rules::link(&parser.definitions, parser.classes).map_err(|error| error.describe(gbnf))
 }
 
 struct Parser<'a> {
     scanner: Scanner<'a>,
     find_token: FindToken<'a>,
     ids: HashMap<&'a str, u32>,
-    drafts: Vec<Draft<'a>>,
-    classes: Vec<Class>,
+    definitions: Vec<RuleDefinition<'a>>,
+    classes: Vec<CharClass>,
     size: usize,
 }
 
@@ -59,7 +58,7 @@ impl Group {
         Group { rule, body: Vec::new(), item: 0, item_rules: 1, rules_before }
     }
 
-    /// What is pushed next is an item.
+    /// Begins a new item at the end of the body.
     fn begin_item(&mut self) {
         self.item = self.body.len();
         self.item_rules = 1;
@@ -67,7 +66,7 @@ impl Group {
 }
 
 impl<'a> Parser<'a> {
-    fn grammar(&mut self) -> Result<(), Wrong> {
+    fn grammar(&mut self) -> Result<(), ParseError> {
         self.scanner.space(true);
         while self.scanner.peek().is_some() {
             self.rule()?;
@@ -76,129 +75,129 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn rule(&mut self) -> Result<(), Wrong> {
+    fn rule(&mut self) -> Result<(), ParseError> {
         let at = self.scanner.at();
         let name = self.scanner.take_while(is_word);
         if name.is_empty() {
-            return self.scanner.wrong("expecting a rule's name");
+            return self.scanner.error("expecting a rule's name");
         }
         let rule = self.id(name, at);
         self.scanner.space(false);
         if !self.scanner.eat_text("::=") {
-            return self.scanner.wrong("expecting ::=");
+            return self.scanner.error("expecting ::=");
         }
         self.scanner.space(true);
         self.alternatives(name, rule)?;
         match self.scanner.peek() {
             None | Some(b'\r' | b'\n') => Ok(()),
-            Some(_) => self.scanner.wrong("expecting newline or end"),
+            Some(_) => self.scanner.error("expecting newline or end"),
         }
     }
 
-    /// The number of a rule that is mentioned at `at`.
+    /// The id of a rule that is mentioned at `at`.
     fn id(&mut self, name: &'a str, at: usize) -> u32 {
-        let next = number(self.drafts.len());
+        let next = number(self.definitions.len());
         let id = *self.ids.entry(name).or_insert(next);
         if id == next {
-            self.drafts.push(Draft { name, at, body: None });
+            self.definitions.push(RuleDefinition { name, at, body: None });
         }
         id
     }
 
-    /// A rule for a part of the rule `name`.
-    fn part(&mut self, name: &'a str, body: Option<Vec<Symbol>>) -> u32 {
-        let id = number(self.drafts.len());
-        self.drafts.push(Draft { name, at: self.scanner.at(), body });
+    /// Adds an internal rule for a part of the rule `name`.
+    fn add_internal_rule(&mut self, name: &'a str, body: Option<Vec<Symbol>>) -> u32 {
+        let id = number(self.definitions.len());
+        self.definitions.push(RuleDefinition { name, at: self.scanner.at(), body });
         id
     }
 
     fn define(&mut self, group: Group) {
         let mut body = group.body;
         body.push(Symbol::End);
-        if let Some(draft) = self.drafts.get_mut(group.rule as usize) {
-            draft.body = Some(body);
+        if let Some(definition) = self.definitions.get_mut(group.rule as usize) {
+            definition.body = Some(body);
         }
     }
 
-    /// Counts what the grammar expands to.
-    fn grow(&mut self, symbols: usize) -> Result<(), Wrong> {
+    /// Adds to the size that the grammar expands to.
+    fn add_size(&mut self, symbols: usize) -> Result<(), ParseError> {
         self.size = self.size.saturating_add(symbols);
         if self.size > MAX_SYMBOLS {
-            return self.scanner.wrong(format!("the grammar expands to more than {MAX_SYMBOLS} symbols"));
+            return self.scanner.error(format!("the grammar expands to more than {MAX_SYMBOLS} symbols"));
         }
         Ok(())
     }
 
-    /// A rule's body, to the first byte that does not belong to it.
-    fn alternatives(&mut self, name: &'a str, rule: u32) -> Result<(), Wrong> {
+    /// Parses a rule's body up to the first byte that does not belong to it.
+    fn alternatives(&mut self, name: &'a str, rule: u32) -> Result<(), ParseError> {
         let mut outer: Vec<Group> = Vec::new();
-        let mut here = Group::new(rule, 0);
+        let mut group = Group::new(rule, 0);
         while let Some(byte) = self.scanner.peek() {
             match byte {
                 b'(' => {
                     self.scanner.skip();
                     self.scanner.space(true);
-                    let rules_before = self.drafts.len();
-                    let inner = Group::new(self.part(name, None), rules_before);
-                    outer.push(std::mem::replace(&mut here, inner));
+                    let rules_before = self.definitions.len();
+                    let inner = Group::new(self.add_internal_rule(name, None), rules_before);
+                    outer.push(std::mem::replace(&mut group, inner));
                     continue;
                 }
                 b')' => {
                     let Some(around) = outer.pop() else { break };
-                    let inner = std::mem::replace(&mut here, around);
-                    here.begin_item();
-                    here.item_rules = (self.drafts.len() - inner.rules_before) as u64;
-                    here.body.push(Symbol::Rule(inner.rule));
+                    let inner = std::mem::replace(&mut group, around);
+                    group.begin_item();
+                    group.item_rules = (self.definitions.len() - inner.rules_before) as u64;
+                    group.body.push(Symbol::Rule(inner.rule));
                     self.define(inner);
                     self.scanner.skip();
                 }
                 b'|' => {
                     self.scanner.skip();
                     self.scanner.space(true);
-                    here.body.push(Symbol::Or);
-                    here.begin_item();
+                    group.body.push(Symbol::Or);
+                    group.begin_item();
                     continue;
                 }
-                b'"' => self.literal(&mut here)?,
-                b'[' => self.class(&mut here)?,
-                b'<' | b'!' => self.token(&mut here)?,
+                b'"' => self.literal(&mut group)?,
+                b'[' => self.class(&mut group)?,
+                b'<' | b'!' => self.token(&mut group)?,
                 b'.' => {
                     self.scanner.skip();
-                    here.begin_item();
-                    here.body.push(Symbol::Any);
+                    group.begin_item();
+                    group.body.push(Symbol::Any);
                 }
-                b'*' | b'+' | b'?' | b'{' => self.repetition(&mut here, name, !outer.is_empty())?,
+                b'*' | b'+' | b'?' | b'{' => self.repetition(&mut group, name, !outer.is_empty())?,
                 _ if is_word(byte) => {
                     let at = self.scanner.at();
                     let mentioned = self.scanner.take_while(is_word);
-                    here.begin_item();
-                    here.body.push(Symbol::Rule(self.id(mentioned, at)));
+                    group.begin_item();
+                    group.body.push(Symbol::Rule(self.id(mentioned, at)));
                 }
                 _ => break,
             }
-            self.grow(1)?;
+            self.add_size(1)?;
             self.scanner.space(!outer.is_empty());
         }
         if !outer.is_empty() {
-            return self.scanner.wrong("expecting ')'");
+            return self.scanner.error("expecting ')'");
         }
-        self.define(here);
+        self.define(group);
         Ok(())
     }
 
-    fn literal(&mut self, here: &mut Group) -> Result<(), Wrong> {
+    fn literal(&mut self, group: &mut Group) -> Result<(), ParseError> {
         let start = self.scanner.at();
         self.scanner.skip();
-        here.begin_item();
+        group.begin_item();
         while !self.scanner.eat(b'"') {
             let Some(char) = self.scanner.char()? else { return self.scanner.not_closed(start, "\"") };
-            here.body.push(Symbol::Char(char));
-            self.grow(1)?;
+            group.body.push(Symbol::Char(char));
+            self.add_size(1)?;
         }
         Ok(())
     }
 
-    fn class(&mut self, here: &mut Group) -> Result<(), Wrong> {
+    fn class(&mut self, group: &mut Group) -> Result<(), ParseError> {
         let start = self.scanner.at();
         self.scanner.skip();
         let negated = self.scanner.eat(b'^');
@@ -216,57 +215,60 @@ impl<'a> Parser<'a> {
                 _ => first,
             };
             ranges.push((first, last));
-            self.grow(1)?;
+            self.add_size(1)?;
         }
-        here.begin_item();
-        // A class of nothing is no item, as in llama.cpp.
+        group.begin_item();
+        // As in llama.cpp, an empty class is not an item.
         if !ranges.is_empty() {
-            here.body.push(Symbol::Class(number(self.classes.len())));
-            self.classes.push(Class::new(negated, ranges));
+            group.body.push(Symbol::Class(number(self.classes.len())));
+            self.classes.push(CharClass::new(negated, ranges));
         }
         Ok(())
     }
 
-    /// `<text>` or `<[number]>`; `!` before it means any other token.
-    fn token(&mut self, here: &mut Group) -> Result<(), Wrong> {
+    /// Parses `<text>` or `<[id]>`; a preceding `!` means any other token.
+    fn token(&mut self, group: &mut Group) -> Result<(), ParseError> {
         let negated = self.scanner.eat(b'!');
         let start = self.scanner.at();
         if !self.scanner.eat(b'<') {
-            return self.scanner.wrong("expecting '<'");
+            return self.scanner.error("expecting '<'");
         }
         let token = if self.scanner.eat(b'[') {
             let at = self.scanner.at();
             let digits = self.scanner.take_while(|byte| byte.is_ascii_digit());
             let token = match digits.parse::<u32>() {
                 Ok(token) => token,
-                Err(_) if digits.is_empty() => return self.scanner.wrong("expecting integer"),
-                Err(_) => return Err(Wrong { at, what: "parsed token id is too big".into() }),
+                Err(_) if digits.is_empty() => return self.scanner.error("expecting integer"),
+                Err(_) => return Err(ParseError { at, message: "parsed token id is too big".into() }),
             };
             for close in [b']', b'>'] {
                 if !self.scanner.eat(close) {
-                    return self.scanner.wrong(format!("expecting '{}'", char::from(close)));
+                    return self.scanner.error(format!("expecting '{}'", char::from(close)));
                 }
             }
             token
         } else {
             self.scanner.take_while(|byte| byte != b'>');
             if !self.scanner.eat(b'>') {
-                return self.scanner.wrong("expecting '>'");
+                return self.scanner.error("expecting '>'");
             }
             let text = self.scanner.since(start);
             let Some(token) = (self.find_token)(text) else {
-                return Err(Wrong { at: start, what: "invalid token (not one token of the vocabulary)".into() });
+                return Err(ParseError {
+                    at: start,
+                    message: "invalid token (not one token of the vocabulary)".into(),
+                });
             };
             token
         };
-        here.begin_item();
-        here.body.push(if negated { Symbol::NotToken(token) } else { Symbol::Token(token) });
+        group.begin_item();
+        group.body.push(if negated { Symbol::NotToken(token) } else { Symbol::Token(token) });
         Ok(())
     }
 
-    fn repetition(&mut self, here: &mut Group, name: &'a str, nested: bool) -> Result<(), Wrong> {
+    fn repetition(&mut self, group: &mut Group, name: &'a str, nested: bool) -> Result<(), ParseError> {
         let start = self.scanner.at();
-        let (least, most) = match self.scanner.peek() {
+        let (min, max) = match self.scanner.peek() {
             Some(b'*') => (0, None),
             Some(b'+') => (1, None),
             Some(b'?') => (0, Some(1)),
@@ -275,74 +277,74 @@ impl<'a> Parser<'a> {
         if self.scanner.at() == start {
             self.scanner.skip();
         }
-        self.repeat(here, name, least, most).map_err(|what| Wrong { at: start, what })
+        self.repeat(group, name, min, max).map_err(|message| ParseError { at: start, message })
     }
 
-    /// `{m}`, `{m,}` or `{m,n}`.
-    fn bounds(&mut self, nested: bool) -> Result<(u64, Option<u64>), Wrong> {
+    /// Parses `{m}`, `{m,}` or `{m,n}`.
+    fn bounds(&mut self, nested: bool) -> Result<(u64, Option<u64>), ParseError> {
         let start = self.scanner.at();
         self.scanner.skip();
         self.scanner.space(nested);
-        let least = match self.scanner.count()? {
-            Some(least) => least,
-            None => return self.scanner.wrong("expecting an int"),
+        let min = match self.scanner.count()? {
+            Some(min) => min,
+            None => return self.scanner.error("expecting an int"),
         };
         self.scanner.space(nested);
-        let mut most = Some(least);
+        let mut max = Some(min);
         if self.scanner.eat(b',') {
             self.scanner.space(nested);
-            most = self.scanner.count()?;
+            max = self.scanner.count()?;
             self.scanner.space(nested);
             if !self.scanner.eat(b'}') {
-                return self.scanner.wrong("expecting '}'");
+                return self.scanner.error("expecting '}'");
             }
         } else if !self.scanner.eat(b'}') {
-            return self.scanner.wrong("expecting ','");
+            return self.scanner.error("expecting ','");
         }
-        let wrong = |what: String| Err(Wrong { at: start, what });
-        if least > MAX_REPEAT {
-            return wrong(format!("number of repetitions exceeds {MAX_REPEAT}, please reduce it"));
+        let error = |message: String| Err(ParseError { at: start, message });
+        if min > MAX_REPEAT {
+            return error(format!("number of repetitions exceeds {MAX_REPEAT}, please reduce it"));
         }
-        match most.filter(|most| *most <= MAX_REPEAT) {
-            Some(most) if most < least => wrong(format!("a repetition of at least {least} and at most {most}")),
-            most => Ok((least, most)),
+        match max.filter(|max| *max <= MAX_REPEAT) {
+            Some(max) if max < min => error(format!("a repetition of at least {min} and at most {max}")),
+            max => Ok((min, max)),
         }
     }
 
-    /// Repeats the last item. `S{m,n}` becomes m times S and n - m rules that each hold one S more or nothing;
-    /// without an upper bound it is m times S and one rule `R ::= S R | `.
-    fn repeat(&mut self, here: &mut Group, name: &'a str, least: u64, most: Option<u64>) -> Result<(), String> {
-        let item: Vec<Symbol> = here.body.get(here.item..).unwrap_or(&[]).to_vec();
+    /// Repeats the last item. `S{m,n}` becomes m times S and n - m rules that each have one more optional S; without an upper
+    /// bound it becomes m times S and one rule `R ::= S R | `.
+    fn repeat(&mut self, group: &mut Group, name: &'a str, min: u64, max: Option<u64>) -> Result<(), String> {
+        let item: Vec<Symbol> = group.body.get(group.item..).unwrap_or(&[]).to_vec();
         if item.is_empty() {
             return Err("expecting preceding item to */+/?/{".into());
         }
-        let times = most.filter(|most| *most > 0).unwrap_or(least).max(1);
-        here.item_rules = here.item_rules.saturating_mul(times);
-        if here.item_rules > MAX_REPEAT {
+        let times = max.filter(|max| *max > 0).unwrap_or(min).max(1);
+        group.item_rules = group.item_rules.saturating_mul(times);
+        if group.item_rules > MAX_REPEAT {
             return Err(format!(
                 "number of rules that are going to be repeated multiplied by the new repetition exceeds {MAX_REPEAT}, \
                  please reduce the number of repetitions or rule complexity"
             ));
         }
-        let optional = most.map_or(1, |most| most.saturating_sub(least));
+        let optional = max.map_or(1, |max| max.saturating_sub(min));
         let size = |count: u64, each: usize| usize::try_from(count).unwrap_or(usize::MAX).saturating_mul(each);
-        let grown = size(least.saturating_sub(1), item.len()).saturating_add(size(optional, item.len() + RULE));
-        self.grow(grown).map_err(|wrong| wrong.what)?;
-        if least == 0 {
-            here.body.truncate(here.item);
+        let grown = size(min.saturating_sub(1), item.len()).saturating_add(size(optional, item.len() + RULE_SIZE));
+        self.add_size(grown).map_err(|error| error.message)?;
+        if min == 0 {
+            group.body.truncate(group.item);
         }
-        for _ in 1..least {
-            here.body.extend_from_slice(&item);
+        for _ in 1..min {
+            group.body.extend_from_slice(&item);
         }
         let mut last = None;
         for _ in 0..optional {
             let mut body = item.clone();
-            let next = if most.is_none() { Some(number(self.drafts.len())) } else { last };
+            let next = if max.is_none() { Some(number(self.definitions.len())) } else { last };
             body.extend(next.map(Symbol::Rule));
             body.extend([Symbol::Or, Symbol::End]);
-            last = Some(self.part(name, Some(body)));
+            last = Some(self.add_internal_rule(name, Some(body)));
         }
-        here.body.extend(last.map(Symbol::Rule));
+        group.body.extend(last.map(Symbol::Rule));
         Ok(())
     }
 }
@@ -353,5 +355,73 @@ fn number(index: usize) -> u32 {
 }
 
 #[cfg(test)]
-#[path = "parse_tests.rs"]
-mod tests;
+mod tests {
+    use super::parse;
+
+    fn error(gbnf: &str) -> String {
+        let shown: String = gbnf.chars().take(60).collect();
+        parse(gbnf, &|text| (text == "<x>").then_some(7)).err().unwrap_or_else(|| panic!("{shown} is a grammar"))
+    }
+
+    #[test]
+    fn errors_have_a_position_and_a_reason() {
+        for (gbnf, why) in [
+            ("", "line 1, column 1: the grammar does not contain a 'root' rule at the end"),
+            ("# nothing", "does not contain a 'root' rule"),
+            ("start ::= \"a\"", "does not contain a 'root' rule"),
+            ("root ::= (", "line 1, column 11: expecting ')' at the end"),
+            ("root ::= (\"a\"]", "line 1, column 14: expecting ')' at \"]\""),
+            ("root ::= \"a\"\nb = \"c\"", "line 2, column 3: expecting ::= at \"= \\\"c\\\"\""),
+            ("?", "line 1, column 1: expecting a rule's name at \"?\""),
+            ("root ::= \"é\" )", "line 1, column 14: expecting newline or end at \")\""),
+            ("root ::= \"a\"\nb ::= nowhere", "line 2, column 7: undefined rule 'nowhere'"),
+            ("root ::= root \"a\" | \"a\"", "line 1, column 1: left recursion in the rule 'root'"),
+            ("root ::= a\na ::= b\nb ::= a \"x\"", "left recursion in the rule 'a'"),
+            ("root ::= \"abc", "line 1, column 10: unexpected end of input: the \" is not closed"),
+            ("root ::= [abc", "line 1, column 10: unexpected end of input: the [ is not closed"),
+            ("root ::= \"\\q\"", "line 1, column 11: unknown escape at \"\\\\q"),
+            ("root ::= \"\\u12\"", "line 1, column 13: expecting 4 hex chars"),
+            ("root ::= *", "line 1, column 10: expecting preceding item to */+/?/{"),
+            ("root ::= \"a\"{", "line 1, column 14: expecting an int at the end"),
+            ("root ::= \"a\"{1", "expecting ',' at the end"),
+            ("root ::= \"a\"{1,x}", "expecting '}' at \"x}\""),
+            ("root ::= \"a\"{5,2}", "line 1, column 13: a repetition of at least 5 and at most 2"),
+            ("root ::= \"a\"{2001}", "number of repetitions exceeds 2000"),
+            ("root ::= (\"a\"{0,1000}){3}", "multiplied by the new repetition exceeds 2000"),
+            ("root ::= \"a\"{99999999999999999999}", "a number too large"),
+            ("root ::= <y>", "line 1, column 10: invalid token"),
+            ("root ::= <[4294967296]>", "line 1, column 12: parsed token id is too big"),
+            ("root ::= <[5>", "expecting ']' at \">\""),
+            ("root ::= !\"a\"", "line 1, column 11: expecting '<'"),
+            ("root ::= <x", "expecting '>' at the end"),
+        ] {
+            let message = error(gbnf);
+            assert!(message.contains(why), "{gbnf:?}: {message}");
+        }
+    }
+
+    #[test]
+    fn huge_expansions_are_rejected() {
+        let long = format!("root ::= \"{}\"{{2000}}", "a".repeat(10_000));
+        let many = format!("root ::= {}", "\"a\"{0,2000} ".repeat(1000));
+        for gbnf in [&long, &many] {
+            assert!(error(gbnf).contains("expands to more than"), "{}", error(gbnf));
+        }
+    }
+
+    #[test]
+    fn valid_grammars_are_accepted() {
+        let nested = format!("root ::= {}\"a\"{}", "(".repeat(100_000), ")".repeat(100_000));
+        for gbnf in [
+            "root ::= \"a\"{2,5}",
+            "root ::= item{3} # a comment {9,1}\nitem ::= \"{9,1}\" | [{9,1}]",
+            "root ::= (\"x\" | <[7]> | !<x>){1,}",
+            "root ::= \"\\\"{5,2}\"",
+            "root ::= \"a\"{3,9000}",
+            "root ::= (\"a\"*)*",
+            &nested,
+        ] {
+            assert!(parse(gbnf, &|_| Some(7)).is_ok(), "{}", gbnf.chars().take(60).collect::<String>());
+        }
+    }
+}

@@ -1,25 +1,25 @@
-//! The rules of a grammar, laid out for [`super::automaton`].
+//! The rules of a parsed grammar, in the form that the automaton reads.
 
-use super::scanner::Wrong;
+use super::scanner::ParseError;
 
-/// A piece of a rule's body.
+/// An element of a rule's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Symbol {
-    /// The end of an alternative that another one follows.
+    /// The end of an alternative that is followed by another one.
     Or,
     /// The end of a rule.
     End,
-    /// What a rule describes.
+    /// A reference to a rule.
     Rule(u32),
     /// One character.
     Char(u32),
-    /// One character of a class.
+    /// One character of a character class.
     Class(u32),
     /// Any one character.
     Any,
-    /// A token, whatever its text.
+    /// A token by id.
     Token(u32),
-    /// Any other token.
+    /// Any token except this id.
     NotToken(u32),
 }
 
@@ -31,16 +31,15 @@ impl Symbol {
 
 /// A set of characters: those in the ranges (both ends included), or all others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Class {
+pub(super) struct CharClass {
     negated: bool,
-    /// In order, and neither overlapping nor adjacent, so that one look at the right one answers any question.
+    /// Sorted, neither overlapping nor adjacent, so that one binary search answers any query.
     ranges: Vec<(u32, u32)>,
 }
 
-impl Class {
-    /// From the ranges as they are written: in any order, some in others, and those of nothing, whose first character
-    /// is above the last.
-    pub(super) fn new(negated: bool, mut ranges: Vec<(u32, u32)>) -> Class {
+impl CharClass {
+    /// From the ranges as written: in any order, possibly overlapping or empty (first above last).
+    pub(super) fn new(negated: bool, mut ranges: Vec<(u32, u32)>) -> CharClass {
         ranges.retain(|(first, last)| first <= last);
         ranges.sort_unstable();
         ranges.dedup_by(|next, kept| {
@@ -50,76 +49,76 @@ impl Class {
             }
             joins
         });
-        Class { negated, ranges }
+        CharClass { negated, ranges }
     }
 
     /// The first range that ends at `char` or above it.
-    fn reaching(&self, char: u32) -> Option<(u32, u32)> {
+    fn first_range_reaching(&self, char: u32) -> Option<(u32, u32)> {
         let at = self.ranges.partition_point(|(_, last)| *last < char);
         self.ranges.get(at).copied()
     }
 
     fn contains(&self, char: u32) -> bool {
-        self.reaching(char).is_some_and(|(first, _)| first <= char) != self.negated
+        self.first_range_reaching(char).is_some_and(|(first, _)| first <= char) != self.negated
     }
 
     /// Whether it has a character from `low` to `high`.
-    fn meets(&self, low: u32, high: u32) -> bool {
-        let reaching = self.reaching(low);
-        let met = if self.negated {
-            // All of them are outside of it only if one range covers them: between two there is always a gap.
-            reaching.is_none_or(|(first, last)| low < first || last < high)
+    fn intersects(&self, low: u32, high: u32) -> bool {
+        let first_range_reaching = self.first_range_reaching(low);
+        let any_matches = if self.negated {
+            // All of them are excluded only if one range covers them, because there is a gap between any two ranges.
+            first_range_reaching.is_none_or(|(first, last)| low < first || last < high)
         } else {
-            reaching.is_some_and(|(first, _)| first <= high)
+            first_range_reaching.is_some_and(|(first, _)| first <= high)
         };
-        met && low <= high
+        any_matches && low <= high
     }
 }
 
-/// A rule as it is read.
-pub(super) struct Draft<'a> {
-    /// Its name, or the name of the rule that it is a part of.
+/// A rule while it is parsed.
+pub(super) struct RuleDefinition<'a> {
+    /// Its name, or for an internal rule the name of the rule that contains it.
     pub(super) name: &'a str,
-    /// The byte where it is mentioned first.
+    /// Byte offset of its first mention.
     pub(super) at: usize,
-    /// Ends with [`Symbol::End`]; `None` as long as it is not defined.
+    /// Ends with [`Symbol::End`]; `None` until it is defined.
     pub(super) body: Option<Vec<Symbol>>,
 }
 
-/// A grammar whose rules are all defined and without left recursion.
+/// A valid grammar: all rules are defined, without left recursion.
 #[derive(Debug)]
 pub(super) struct Rules {
     symbols: Vec<Symbol>,
-    /// Where the alternatives of all rules begin; rule i has `alternatives[ends[i - 1]..ends[i]]`.
+    /// Start positions of the alternatives of all rules; rule i has `alternatives[ends[i - 1]..ends[i]]`.
     alternatives: Vec<u32>,
     ends: Vec<usize>,
-    classes: Vec<Class>,
+    classes: Vec<CharClass>,
     root: u32,
 }
 
 impl Rules {
-    /// Checks the rules together, as llama.cpp does.
-    pub(super) fn link(drafts: &[Draft<'_>], classes: Vec<Class>) -> Result<Rules, Wrong> {
-        let wrong = |draft: &Draft<'_>, what: String| Err(Wrong { at: draft.at, what });
-        // What is mentioned after the last definition and not in use (its place was defined again) may be undefined.
-        let defined = drafts.iter().rposition(|draft| draft.body.is_some()).map_or(0, |last| last + 1);
-        let (drafts, later) = drafts.split_at_checked(defined).unwrap_or((drafts, &[]));
-        if let Some(draft) = drafts.iter().find(|draft| draft.body.is_none()) {
-            return wrong(draft, format!("undefined rule '{}'", draft.name));
+    /// Links the rules, with the same checks as llama.cpp.
+    pub(super) fn link(definitions: &[RuleDefinition<'_>], classes: Vec<CharClass>) -> Result<Rules, ParseError> {
+        let error = |definition: &RuleDefinition<'_>, message: String| Err(ParseError { at: definition.at, message });
+        // Rules mentioned after the last definition may stay undefined if no linked rule uses them.
+        let defined = definitions.iter().rposition(|definition| definition.body.is_some()).map_or(0, |last| last + 1);
+        let (definitions, later) = definitions.split_at_checked(defined).unwrap_or((definitions, &[]));
+        if let Some(definition) = definitions.iter().find(|definition| definition.body.is_none()) {
+            return error(definition, format!("undefined rule '{}'", definition.name));
         }
-        let root = drafts.iter().position(|draft| draft.name == "root");
+        let root = definitions.iter().position(|definition| definition.name == "root");
         let Some(root) = root.and_then(|root| u32::try_from(root).ok()) else {
-            let what = "the grammar does not contain a 'root' rule";
-            return Err(Wrong { at: 0, what: what.into() });
+            let message = "the grammar does not contain a 'root' rule";
+            return Err(ParseError { at: 0, message: message.into() });
         };
         let mut rules = Rules { symbols: Vec::new(), alternatives: Vec::new(), ends: Vec::new(), classes, root };
-        for draft in drafts {
+        for definition in definitions {
             let mut begins = true;
-            for symbol in draft.body.iter().flatten() {
+            for symbol in definition.body.iter().flatten() {
                 if let Symbol::Rule(rule) = symbol
                     && let Some(undefined) = (*rule as usize).checked_sub(defined).and_then(|rule| later.get(rule))
                 {
-                    return wrong(undefined, format!("undefined rule '{}'", undefined.name));
+                    return error(undefined, format!("undefined rule '{}'", undefined.name));
                 }
                 if begins {
                     rules.alternatives.push(u32::try_from(rules.symbols.len()).unwrap_or(u32::MAX));
@@ -129,28 +128,30 @@ impl Rules {
             }
             rules.ends.push(rules.alternatives.len());
         }
-        match rules.left_recursive().and_then(|rule| drafts.get(rule as usize)) {
-            Some(draft) => wrong(draft, format!("left recursion in the rule '{}', which is not supported", draft.name)),
+        match rules.left_recursive().and_then(|rule| definitions.get(rule as usize)) {
+            Some(definition) => {
+                error(definition, format!("left recursion in the rule '{}', which is not supported", definition.name))
+            }
             None => Ok(rules),
         }
     }
 
-    /// The start.
+    /// The start rule.
     pub(super) fn root(&self) -> u32 {
         self.root
     }
 
-    /// The symbol at a place.
+    /// The symbol at a position.
     pub(super) fn symbol(&self, at: u32) -> Symbol {
         self.symbols.get(at as usize).copied().unwrap_or(Symbol::End)
     }
 
-    /// Whether an alternative ends at a place.
+    /// Whether an alternative ends at a position.
     pub(super) fn ends_at(&self, at: u32) -> bool {
         self.symbol(at).is_end()
     }
 
-    /// Where the alternatives of a rule begin.
+    /// The start positions of a rule's alternatives.
     pub(super) fn alternatives(&self, rule: u32) -> &[u32] {
         let rule = rule as usize;
         let start = rule.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
@@ -158,8 +159,8 @@ impl Rules {
         self.alternatives.get(start..end).unwrap_or(&[])
     }
 
-    /// Whether the character may stand at a place.
-    pub(super) fn admits(&self, at: u32, char: u32) -> bool {
+    /// Whether the terminal at a position matches the character.
+    pub(super) fn matches_char(&self, at: u32, char: u32) -> bool {
         match self.symbol(at) {
             Symbol::Char(wanted) => wanted == char,
             Symbol::Class(class) => self.classes.get(class as usize).is_some_and(|class| class.contains(char)),
@@ -168,18 +169,18 @@ impl Rules {
         }
     }
 
-    /// Whether some character from `low` to `high` may stand at a place.
-    pub(super) fn admits_any(&self, at: u32, low: u32, high: u32) -> bool {
+    /// Whether the terminal at a position matches some character from `low` to `high`.
+    pub(super) fn matches_any(&self, at: u32, low: u32, high: u32) -> bool {
         match self.symbol(at) {
             Symbol::Char(wanted) => (low..=high).contains(&wanted),
-            Symbol::Class(class) => self.classes.get(class as usize).is_some_and(|class| class.meets(low, high)),
+            Symbol::Class(class) => self.classes.get(class as usize).is_some_and(|class| class.intersects(low, high)),
             Symbol::Any => low <= high,
             _ => false,
         }
     }
 
-    /// A rule that begins with itself. As llama.cpp sees it: only what has an empty alternative itself is looked past,
-    /// so that `(x*)*` is a grammar. What escapes this is caught by the automaton's limits.
+    /// A left-recursive rule, if there is one, by llama.cpp's definition: only rules with an explicitly empty alternative are
+    /// skipped, so `(x*)*` is valid. The automaton's limits catch the remaining cases.
     fn left_recursive(&self) -> Option<u32> {
         #[derive(Clone, Copy, PartialEq)]
         enum Mark {
@@ -189,7 +190,7 @@ impl Rules {
         }
         let mut marks = vec![Mark::New; self.ends.len()];
         for start in 0..u32::try_from(self.ends.len()).unwrap_or(0) {
-            // Rules being looked into, each with the rules that it may begin with and that are still to be visited.
+            // The path of rules being visited, each with the rules it may begin with that are still to visit.
             let mut open: Vec<(u32, Vec<u32>)> = Vec::new();
             let mut next = Some(start);
             loop {
@@ -231,5 +232,74 @@ impl Rules {
 }
 
 #[cfg(test)]
-#[path = "rules_tests.rs"]
-mod tests;
+mod tests {
+    use std::ops::RangeInclusive;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::parse::parse;
+    use super::CharClass;
+
+    /// Asks a class all that can be calls about the characters of `span`, and compares with what its ranges say as they
+    fn compare(written: &[(u32, u32)], span: RangeInclusive<u32>) {
+        let (start, end) = (*span.start(), *span.end());
+        for negated in [false, true] {
+            let class = CharClass::new(negated, written.to_vec());
+            let holds = |char: u32| written.iter().any(|(first, last)| (*first..=*last).contains(&char)) != negated;
+            for low in start..=end {
+                assert_eq!(class.contains(low), holds(low), "{written:?}, negated: {negated}, {low}");
+                let mut any_matches = false;
+                for high in low..=end {
+                    any_matches |= holds(high);
+                    assert_eq!(
+                        class.intersects(low, high),
+                        any_matches,
+                        "{written:?}, negated: {negated}, {low} to {high}"
+                    );
+                }
+                assert!(
+                    (start..low).all(|high| !class.intersects(low, high)),
+                    "{written:?}: no character in an empty range below {low}"
+                );
+            }
+        }
+    }
+
+    /// All classes of up to three ranges over six characters, at both ends of the range of `u32`.
+    #[test]
+    fn normalized_class_matches_its_ranges() {
+        for start in [0, u32::MAX - 5] {
+            let all: Vec<(u32, u32)> = (0..36).map(|pair| (start + pair / 6, start + pair % 6)).collect();
+            let span = start..=start + 5;
+            compare(&[], span.clone());
+            for &one in &all {
+                compare(&[one], span.clone());
+                for &two in &all {
+                    compare(&[one, two], span.clone());
+                    for &three in &all {
+                        compare(&[one, two, three], span.clone());
+                    }
+                }
+            }
+        }
+    }
+
+    proptest! {
+        /// Short ranges, so that many remain after normalization.
+        #[test]
+        fn class_of_many_ranges_matches_its_ranges(begun in vec((2_u32..100, 0_u32..6), 0..32)) {
+            let written: Vec<(u32, u32)> = begun.into_iter().map(|(first, more)| (first, first + more - 2)).collect();
+            compare(&written, 0..=105);
+        }
+    }
+
+    /// A grammar may list two hundred thousand characters; each query would search all of them.
+    #[test]
+    fn adjacent_characters_become_one_range() {
+        let many: String = ('\u{10000}'..='\u{3FFFF}').rev().collect();
+        let rules = parse(&format!("root ::= [^{many}a-ceg-fd]"), &|_| None).unwrap();
+        let letters = (u32::from('a'), u32::from('e'));
+        assert_eq!(rules.classes, [CharClass { negated: true, ranges: vec![letters, (0x1_0000, 0x3_FFFF)] }]);
+    }
+}

@@ -1,31 +1,31 @@
-//! A grammar's text, read from its beginning to its end: characters, escapes, numbers, and where it is wrong.
+//! The scanner of GBNF: characters, escapes, numbers, and positions of errors.
 
-/// Characters of the grammar that an error shows.
-const SHOWN: usize = 24;
+/// The largest number of the grammar's characters in an error message.
+const MAX_SHOWN: usize = 24;
 
-/// What is wrong, and the byte where it is.
-pub(super) struct Wrong {
+/// A syntax error at a byte offset.
+pub(super) struct ParseError {
     pub(super) at: usize,
-    pub(super) what: String,
+    pub(super) message: String,
 }
 
-impl Wrong {
-    /// In words, of the grammar's `text`.
+impl ParseError {
+    /// The message with line and column; `text` is the whole grammar.
     pub(super) fn describe(&self, text: &str) -> String {
         let (before, after) = text.split_at_checked(self.at).unwrap_or((text, ""));
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
-        let rest: String = after.split(['\r', '\n']).next().unwrap_or("").chars().take(SHOWN).collect();
+        let rest: String = after.split(['\r', '\n']).next().unwrap_or("").chars().take(MAX_SHOWN).collect();
         let shown = match (after.is_empty(), rest.is_empty()) {
             (true, _) => "the end".to_owned(),
             (false, true) => "the line's end".to_owned(),
             (false, false) => format!("{rest:?}"),
         };
-        format!("line {line}, column {column}: {} at {shown}", self.what)
+        format!("line {line}, column {column}: {} at {shown}", self.message)
     }
 }
 
-/// The text, and how far it is read.
+/// The grammar's text with a read position.
 pub(super) struct Scanner<'a> {
     text: &'a str,
     at: usize,
@@ -36,31 +36,31 @@ impl<'a> Scanner<'a> {
         Scanner { text, at: 0 }
     }
 
-    /// The byte to be read next.
+    /// The read position in bytes.
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    /// What is not read yet.
+    /// The unread part.
     pub(super) fn rest(&self) -> &'a str {
         self.text.get(self.at..).unwrap_or("")
     }
 
-    /// What was read since it was at `start`.
+    /// The part from `start` to the read position.
     pub(super) fn since(&self, start: usize) -> &'a str {
         self.text.get(start..self.at).unwrap_or("")
     }
 
-    /// The error of what is next.
-    pub(super) fn wrong<T>(&self, what: impl Into<String>) -> Result<T, Wrong> {
-        Err(Wrong { at: self.at, what: what.into() })
+    /// An error at the read position.
+    pub(super) fn error<T>(&self, message: impl Into<String>) -> Result<T, ParseError> {
+        Err(ParseError { at: self.at, message: message.into() })
     }
 
     pub(super) fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// Skips a byte, which is one character.
+    /// Skips a one-byte character.
     pub(super) fn skip(&mut self) {
         self.at += 1;
     }
@@ -79,7 +79,7 @@ impl<'a> Scanner<'a> {
         found
     }
 
-    /// Skips and returns the bytes of a kind.
+    /// Skips and returns bytes as long as `kind` is true.
     pub(super) fn take_while(&mut self, kind: impl Fn(u8) -> bool) -> &'a str {
         let start = self.at;
         while self.peek().is_some_and(&kind) {
@@ -88,7 +88,7 @@ impl<'a> Scanner<'a> {
         self.since(start)
     }
 
-    /// Skips blanks and comments.
+    /// Skips blanks and comments, and line breaks if `newlines`.
     pub(super) fn space(&mut self, newlines: bool) {
         loop {
             self.take_while(|byte| matches!(byte, b' ' | b'\t') || newlines && matches!(byte, b'\r' | b'\n'));
@@ -99,13 +99,13 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The error of a text that ends inside of what `open` opened at `start`.
-    pub(super) fn not_closed<T>(&self, start: usize, open: &str) -> Result<T, Wrong> {
-        Err(Wrong { at: start, what: format!("unexpected end of input: the {open} is not closed") })
+    /// The error for input that ends inside the construct that `open` opened at `start`.
+    pub(super) fn not_closed<T>(&self, start: usize, open: &str) -> Result<T, ParseError> {
+        Err(ParseError { at: start, message: format!("unexpected end of input: the {open} is not closed") })
     }
 
-    /// A character or an escape; `None` at the end.
-    pub(super) fn char(&mut self) -> Result<Option<u32>, Wrong> {
+    /// Reads a character or an escape; `None` at the end.
+    pub(super) fn char(&mut self) -> Result<Option<u32>, ParseError> {
         let Some(char) = self.rest().chars().next() else { return Ok(None) };
         if char != '\\' {
             self.at += char.len_utf8();
@@ -120,13 +120,13 @@ impl<'a> Scanner<'a> {
             Some(b'r') => return Ok(self.escaped('\r')),
             Some(b'n') => return Ok(self.escaped('\n')),
             Some(byte @ (b'\\' | b'"' | b'[' | b']' | b'-')) => return Ok(self.escaped(char::from(byte))),
-            _ => return self.wrong("unknown escape"),
+            _ => return self.error("unknown escape"),
         };
         self.at += 2;
         let end = self.at + digits;
         let value = self.text.get(self.at..end).filter(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
         let Some(value) = value.and_then(|hex| u32::from_str_radix(hex, 16).ok()) else {
-            return self.wrong(format!("expecting {digits} hex chars"));
+            return self.error(format!("expecting {digits} hex chars"));
         };
         self.at = end;
         Ok(Some(value))
@@ -137,18 +137,18 @@ impl<'a> Scanner<'a> {
         Some(u32::from(char))
     }
 
-    /// A number; `None` where there is none.
-    pub(super) fn count(&mut self) -> Result<Option<u64>, Wrong> {
+    /// Reads a number; `None` if there is none.
+    pub(super) fn count(&mut self) -> Result<Option<u64>, ParseError> {
         let at = self.at;
         let digits = self.take_while(|byte| byte.is_ascii_digit());
         if digits.is_empty() {
             return Ok(None);
         }
-        digits.parse().map(Some).map_err(|_| Wrong { at, what: "a number too large".into() })
+        digits.parse().map(Some).map_err(|_| ParseError { at, message: "a number too large".into() })
     }
 }
 
-/// What names are made of.
+/// Whether a byte may be part of a rule name.
 pub(super) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'-'
 }

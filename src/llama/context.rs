@@ -2,15 +2,16 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use llama_cpp_sys_2 as sys;
 
 use super::guard::{Why, foredraft_context_new, foredraft_set_reference};
 use super::mtp::Hidden;
 use super::padding::{self, Padding};
-use super::params::ContextParams;
+use super::params::{ContextParams, FlashAttn};
 use super::raw_params::{layout, n_ctx, raw_params};
-use super::{Batch, DecodeError, Interrupt, Model, SeqId, ThreadPool, log, memory};
+use super::{Batch, DecodeError, Interrupt, Model, SeqId, ThreadPool, cpu, log, memory};
 use crate::error::{Error, Result};
 
 /// A context of a model. Only one thread uses it at a time; it may move between threads.
@@ -35,10 +36,19 @@ pub struct Context {
     pub(super) by_reference: bool,
     /// Threads for one token, and for several.
     pub(super) n_threads: (i32, i32),
+    /// What llama.cpp was told last; 0: nothing yet.
+    n_threads_set: i32,
+    /// Whether fewer threads leave the results as they are, and are worth a try: ggml's flash attention divides keys by the number of threads.
+    pub(super) may_use_fewer: bool,
+    /// What tells its decodes from other contexts': see [`ThreadPool::saw`].
+    pub(super) id: usize,
     /// Whether all sequences share one buffer.
     pub(super) unified: bool,
     /// See [`Context::is_batch_invariant`].
     independent: bool,
+    /// Whether attention is computed by our own kernel, which is batch-invariant: see [`cpu`](super::cpu).
+    own_attention: bool,
+    flash_attention: bool,
     pub(super) pooled: bool,
     pub(super) hidden: Hidden,
     /// Positions were moved or sequences copied, and the next evaluation moves the keys after them.
@@ -58,6 +68,9 @@ pub struct Context {
     #[cfg(test)]
     pub(super) fake: Option<super::fake::FakeBackend>,
 }
+
+/// Numbers contexts.
+static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
 
 /// Where a script has taken llama.cpp's place (in tests: see `script`), ends a method of [`Context`] with its answer.
 macro_rules! faked {
@@ -116,11 +129,30 @@ impl Context {
         if model.vocab_only() {
             return Err(Error::model("the model was loaded with vocab_only: it cannot be evaluated"));
         }
-        let params = &match hidden.is_input() {
+        if !hidden.is_input() && cpu::may_use_flash_attention(params, model) {
+            let context = Context::make_with(model, params, threads, interrupt, hidden.clone(), true)?;
+            if context.as_ref().is_none_or(|context| context.own_attention) {
+                return Ok(context);
+            }
+        }
+        Context::make_with(model, params, threads, interrupt, hidden, false)
+    }
+
+    /// As [`Context::make`]. `own_attention`: as if attention were computed by our own kernel; [`Context::own_attention`] then says
+    /// whether it is.
+    fn make_with(
+        model: &Arc<Model>,
+        params: &ContextParams,
+        threads: &Arc<ThreadPool>,
+        interrupt: &Arc<Interrupt>,
+        hidden: Hidden,
+        own_attention: bool,
+    ) -> Result<Option<Context>> {
+        let params = &match hidden.is_input() || own_attention {
             true => params.clone(),
             false => ContextParams { flash_attn: padding::attention(params, model), ..params.clone() },
         };
-        let is_padded = !hidden.is_input() && padding::suits(params, model);
+        let is_padded = !hidden.is_input() && !own_attention && padding::suits(params, model);
         let n_batch = padding::n_batch(params.n_batch, params.n_ubatch, params.n_buffers())
             .filter(|_| is_padded)
             .unwrap_or(params.n_batch);
@@ -149,6 +181,7 @@ impl Context {
         })?;
         // SAFETY: the context is alive.
         let by_reference = !hidden.is_input()
+            && !own_attention
             && padding::wants_reference(params, model)
             && unsafe { foredraft_set_reference(ptr.as_ptr(), false) };
         // SAFETY: the context is alive.
@@ -169,8 +202,14 @@ impl Context {
                 }),
                 by_reference,
                 n_threads: (raw.n_threads, raw.n_threads_batch),
+                n_threads_set: 0,
+                may_use_fewer: (own_attention || params.flash_attn != FlashAttn::On || params.drafts)
+                    && !super::backend::supports_offload(),
+                id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                 n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
                 unified: params.kv_unified || params.n_seq_max <= 1,
+                own_attention: false,
+                flash_attention: params.flash_attn != FlashAttn::Off,
                 independent: !params.kv_unified && params.n_seq_max > 1 && !super::backend::supports_offload(),
                 // What ranks gives numbers of another count.
                 pooled: params.embeddings
@@ -200,10 +239,10 @@ impl Context {
         // All of them: a request may have those that are left out at first.
         context.set_adapters(&vec![1.0; model.adapters().len()]);
         context.begin_hidden();
+        let calls = cpu::flash_attention_calls();
         context.prove()?;
+        context.own_attention = own_attention && cpu::flash_attention_calls() > calls;
         context.set_adapters(&model.lora_scales());
-        // SAFETY: context and pool are alive, and the context keeps the pool.
-        unsafe { sys::llama_attach_threadpool(context.ptr.as_ptr(), threads.as_ptr(), threads.as_ptr()) };
         context.set_threads(raw.n_threads, raw.n_threads_batch);
         Ok(Some(context))
     }
@@ -282,6 +321,21 @@ impl Context {
         self.padding.as_ref().map(Padding::leaves_one_of_each)
     }
 
+    /// Whether attention is computed by this library's own kernel, which is batch-invariant.
+    pub fn has_own_attention(&self) -> bool {
+        self.own_attention
+    }
+
+    /// Whether there is flash attention; where llama.cpp chose by the devices, it is taken to be there.
+    pub fn has_flash_attention(&self) -> bool {
+        self.flash_attention
+    }
+
+    /// Whether a context with these parameters could do without flash attention as well as with it, so that what is faster may be chosen.
+    pub fn has_choice_of_attention(params: &ContextParams, model: &Model) -> bool {
+        params.flash_attn == FlashAttn::Auto && padding::can_do_without(params, model)
+    }
+
     /// Whether the last bits of a sequence's logits need not depend on the others in a batch: on CPUs, where each has a buffer of its
     /// own. They do not if no batch has more of its tokens than [`Context::max_invariant_tokens`], or nothing else.
     pub fn is_batch_invariant(&self) -> bool {
@@ -289,11 +343,12 @@ impl Context {
     }
 
     /// Most tokens of a sequence in a batch with which each is evaluated as it would be behind any other number of them. From 64 on
-    /// ggml's flash attention on CPUs sums up in another order (`GGML_FA_TILE_Q`); an odd number may get one more as padding.
+    /// ggml's flash attention on CPUs sums up in another order (`GGML_FA_TILE_Q`); an odd number may get one more as padding. Our own
+    /// kernel has no such limit.
     pub fn max_invariant_tokens(&self) -> usize {
         const TILE: usize = 64;
         faked!(fake = &self.fake => fake.max_invariant_tokens);
-        TILE - 2
+        if self.own_attention { usize::MAX } else { TILE - 2 }
     }
 
     /// Most tokens that are evaluated at once; larger batches are split into such.
@@ -303,15 +358,25 @@ impl Context {
         unsafe { sys::llama_n_ubatch(self.ptr.as_ptr()) as usize }
     }
 
-    /// Sets the threads of the evaluations that follow: for one token, and for several.
+    /// Sets the threads of the decodes that follow: for one token, and for several. While other programs need the cores, they have
+    /// fewer: see [`ThreadPool::n_threads_now`].
     pub fn set_threads(&mut self, n_threads: i32, n_threads_batch: i32) {
         self.n_threads = (n_threads.max(1), n_threads_batch.max(1));
-        self.use_threads(self.n_threads);
     }
 
-    pub(super) fn use_threads(&mut self, (one, several): (i32, i32)) {
-        // SAFETY: the context is alive; ggml takes no more threads than the pool has.
-        unsafe { sys::llama_set_n_threads(self.ptr.as_ptr(), one, several) }
+    /// Sets the threads of the next decode.
+    pub(super) fn use_threads(&mut self, n_threads: i32) {
+        if self.n_threads_set == n_threads {
+            return;
+        }
+        self.n_threads_set = n_threads;
+        let pool = self.threads.of(n_threads);
+        // SAFETY: context and pool are alive, and the context keeps the pool; ggml takes no more threads than the pool has. The CPU
+        // backend lets the threads of the pool that it had before sleep.
+        unsafe {
+            sys::llama_set_n_threads(self.ptr.as_ptr(), n_threads, n_threads);
+            sys::llama_attach_threadpool(self.ptr.as_ptr(), pool, pool);
+        }
     }
 
     /// Sets the scale of each LoRA adapter of the model, by its number, for the evaluations that follow. Costs nothing when

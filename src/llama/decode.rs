@@ -1,13 +1,18 @@
 //! Evaluations of a context, and what they leave to be read.
 
+use std::time::Instant;
+
 use llama_cpp_sys_2 as sys;
 
 use super::context::faked;
 use super::guard::{Why, foredraft_decode, foredraft_set_reference};
+use super::threads::time_of_this_thread;
 use super::{Batch, Context, SeqId, log};
 
 /// What `foredraft_decode` returns for an exception.
 const THREW: i32 = -1000;
+/// Batches of up to so many tokens are told apart where their times are compared.
+const TOLD_APART: usize = 16;
 
 /// Why an evaluation did not happen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,27 +55,21 @@ impl Context {
 
     /// As [`Context::evaluate`], with padding for a token that would be alone: see [`padding`].
     fn evaluate_padded(&mut self, batch: &Batch, whole: bool) -> std::result::Result<(), DecodeError> {
+        let n_threads = if batch.len() == 1 { self.n_threads.0 } else { self.n_threads.1 };
         if self.by_reference && batch.len() == 1 {
             self.use_reference(true);
-            let result = self.evaluate(batch, whole);
+            let result = self.evaluate(batch, whole, n_threads);
             self.use_reference(false);
             return result;
         }
-        let Some(mut padding) = self.padding.take() else { return self.evaluate(batch, whole) };
+        let Some(mut padding) = self.padding.take() else { return self.evaluate(batch, whole, n_threads) };
         padding.add_to(batch);
-        let is_one = batch.len() == 1;
-        if is_one {
-            self.use_threads((self.n_threads.0, self.n_threads.0));
-        }
-        let mut result = self.evaluate(padding.batch(), whole);
+        let mut result = self.evaluate(padding.batch(), whole, n_threads);
         for pad in padding.pads() {
             self.truncate(pad.sequence, pad.position);
         }
         if result == Err(DecodeError::Full) && !padding.pads().is_empty() {
-            result = self.evaluate(batch, whole);
-        }
-        if is_one {
-            self.use_threads(self.n_threads);
+            result = self.evaluate(batch, whole, n_threads);
         }
         self.padding = Some(padding);
         result
@@ -81,8 +80,9 @@ impl Context {
         unsafe { foredraft_set_reference(self.ptr.as_ptr(), reference) };
     }
 
-    /// Evaluates a batch without anything that llama.cpp would assert; `whole`: whatever interrupts.
-    fn evaluate(&mut self, batch: &Batch, whole: bool) -> std::result::Result<(), DecodeError> {
+    /// Decodes a batch without anything that llama.cpp would assert; `whole`: whatever interrupts. With `n_threads`, or fewer while
+    /// other programs need the cores.
+    fn evaluate(&mut self, batch: &Batch, whole: bool, n_threads: i32) -> std::result::Result<(), DecodeError> {
         faked!(fake = &mut self.fake => fake.decode(batch, &self.lora_scales, whole));
         if self.threads.is_broken() {
             return Err(DecodeError::Failed(
@@ -106,14 +106,21 @@ impl Context {
             logits: batch.outputs.as_ptr().cast_mut(),
         };
         self.interrupt.hold(whole);
+        let n_threads_now = if self.may_use_fewer { n_threads.min(self.threads.n_threads_now()) } else { n_threads };
+        self.use_threads(n_threads_now);
+        let (start, ran_before) = (Instant::now(), time_of_this_thread());
         let mut why = Why::new();
         // SAFETY: all arrays have `n_tokens` elements (hidden states: `n_embd` each) and live through the call, which only reads
         // them; tokens, sequences and size are within what llama.cpp asserts (`check`); exceptions end in the guard.
         let (code, errors) =
             log::collecting(|| unsafe { foredraft_decode(self.ptr.as_ptr(), raw, why.ptr(), why.size()) });
         self.interrupt.hold(false);
-        if code == THREW && self.n_threads.0.max(self.n_threads.1) > 1 {
+        if code == THREW && n_threads_now > 1 {
             self.threads.break_up();
+        }
+        if let (0, true, Some(before), Some(after)) = (code, self.may_use_fewer, ran_before, time_of_this_thread()) {
+            let size = if batch.len() <= TOLD_APART { batch.len() } else { batch.len().next_power_of_two() };
+            self.threads.saw(n_threads, (self.id, size), start.elapsed(), after.saturating_sub(before));
         }
         match code {
             0 => Ok(()),

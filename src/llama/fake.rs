@@ -1,10 +1,10 @@
-//! A scripted model in llama.cpp's place, for tests of all that is built on a [`Context`].
+//! A fake backend that replaces llama.cpp behind a [`Context`], for tests of the layers above.
 //!
-//! It keeps cells as llama.cpp's KV cache does, and panics where llama.cpp would refuse a batch or compute nonsense:
-//! positions of a sequence with holes or twice the same, sequences that share a token and not what is before it, a state
-//! that is read before moved keys are turned. Its logits ([`FakeModel`]) are a pure function of what a token sees, in order: a
-//! cell that is stale, missing, doubled or misplaced changes the text. Its evaluations can be made to fail ([`Fault`]),
-//! and take time on a clock that only they move on ([`clock`]), so that a run can be repeated exactly.
+//! It keeps cells like llama.cpp's KV cache, and panics where llama.cpp would refuse a batch or compute nonsense: missing or
+//! duplicate positions of a sequence, sequences that share a token but not what precedes it, a state that is read before moved
+//! keys are rotated. Its logits ([`FakeModel`]) are a pure function of the tokens that a token sees, in order, so a stale, missing,
+//! duplicate or misplaced cell changes the output. Its decodes can be made to fail ([`Fault`]). They take time on a clock that
+//! nothing else advances ([`clock`]), so that a run can be repeated exactly.
 
 mod checks;
 mod model;
@@ -18,35 +18,35 @@ use super::{Batch, Context, DecodeError, SeqId, Token, padding};
 
 pub(crate) use self::model::{FakeModel, mix};
 
-/// What goes wrong in an evaluation.
+/// An error that a decode is made to report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// There is no room.
+    /// The KV cache is full.
     Full,
-    /// It is interrupted while it computes this physical batch, counted modulo those that there are.
+    /// The decode is interrupted in this physical batch (modulo their number).
     Aborted(usize),
-    /// It fails there.
+    /// The decode fails in this physical batch (modulo their number).
     Failed(usize),
 }
 
 thread_local! {
     static START: Instant = Instant::now();
     static PASSED: cell::Cell<Duration> = const { cell::Cell::new(Duration::ZERO) };
-    static EVALUATED: cell::Cell<usize> = const { cell::Cell::new(0) };
+    static DECODES: cell::Cell<usize> = const { cell::Cell::new(0) };
     static PHYSICAL: cell::Cell<usize> = const { cell::Cell::new(0) };
 }
 
-/// How many physical batches this thread's scripts have evaluated.
+/// The number of physical batches that this thread's fake backends have decoded.
 pub(crate) fn physical_batches() -> usize {
     PHYSICAL.get()
 }
 
-/// How many batches this thread's scripts have evaluated.
-pub(crate) fn evaluations() -> usize {
-    EVALUATED.get()
+/// The number of batches that this thread's fake backends have decoded.
+pub(crate) fn decodes() -> usize {
+    DECODES.get()
 }
 
-/// The time by this thread's scripts: only their evaluations take any.
+/// The time on this thread's fake clock, which only decodes advance.
 pub(crate) fn clock() -> Instant {
     START.with(|start| *start + PASSED.get())
 }
@@ -54,9 +54,9 @@ pub(crate) fn clock() -> Instant {
 #[derive(Debug, Clone)]
 struct Cell {
     token: Token,
-    sight: u64,
+    token_hash: u64,
     position: usize,
-    /// Whose it is, as bits.
+    /// The sequences that the cell belongs to, as a bit set.
     sequences: u64,
 }
 
@@ -80,87 +80,87 @@ fn bit(sequence: SeqId) -> u64 {
     1 << sequence
 }
 
-/// What stands behind a [`Context`] in llama.cpp's place.
+/// The backend of a [`Context`] that replaces llama.cpp.
 #[derive(Debug)]
 pub(crate) struct FakeBackend {
-    voice: FakeModel,
-    /// What a physical batch of one token takes; each further token takes an eighth of that.
+    model: FakeModel,
+    /// The time to decode a physical batch of one token; each further token takes an eighth of that.
     cost: Duration,
-    /// What is to go wrong, by the number of the evaluation.
+    /// The errors to report, by the number of the decode.
     faults: BTreeMap<usize, Fault>,
-    n_evaluated: usize,
+    n_decodes: usize,
     /// The sizes of the last batch's physical batches.
     physical: Vec<usize>,
-    /// In the order of their evaluation.
+    /// In the order in which they were decoded.
     cells: Vec<Cell>,
-    /// Of the last batch: what each token with logits sees, and its row once that was asked for.
+    /// For each token with logits of the last batch: the hashes of the tokens it sees, and its row once it was requested.
     seen: Vec<Option<Vec<u64>>>,
     rows: Vec<Option<Vec<f32>>>,
-    /// Keys were moved, or sequences copied, and no evaluation has done that yet.
-    unsettled: bool,
-    /// Positions were divided, and may be there several times.
+    /// Cells were moved or sequences copied, which the next decode carries out.
+    moves_pending: bool,
+    /// Positions were divided, so a position may occur several times.
     divided: bool,
     n_cells: usize,
     pub(super) n_ubatch: usize,
-    /// Most tokens of a sequence that are evaluated as if they were fewer.
+    /// The most tokens of a sequence in a batch whose logits do not depend on their number.
     pub(super) max_invariant_tokens: usize,
-    /// Of the context.
+    /// Whether the context's KV cache is unified.
     unified: bool,
-    /// Whether no token is to be evaluated alone; there is a cell more for that in each buffer.
+    /// Whether single tokens must be padded; each buffer then has one more cell.
     padding: bool,
-    /// The last evaluation found no room: the next one may be without padding.
+    /// The last decode reported a full cache; the next one may come without padding.
     was_full: bool,
     n_vocab: usize,
     end: Token,
 }
 
 impl Context {
-    /// Puts a script in llama.cpp's place, as if the context had been made as small as that.
-    pub(crate) fn play(&mut self, script: FakeBackend) {
+    /// Replaces llama.cpp by a fake backend, with the backend's number of cells and batch size.
+    pub(crate) fn set_fake(&mut self, backend: FakeBackend) {
         let vocab = self.model().vocab();
         let (n_vocab, end) = (vocab.n_tokens(), vocab.eos().unwrap());
-        self.n_ctx = script.n_cells;
+        self.n_ctx = backend.n_cells;
         let n_buffers = if self.unified { 1 } else { u32::try_from(self.n_seq_max).unwrap() };
-        let n_batch = padding::n_batch(64, u32::try_from(script.n_ubatch).unwrap(), n_buffers);
+        let n_batch = padding::n_batch(64, u32::try_from(backend.n_ubatch).unwrap(), n_buffers);
         if let Some((padding, n_batch)) = self.padding.take().zip(n_batch) {
-            self.padding = Some(padding.with_n_ubatch(script.n_ubatch));
+            self.padding = Some(padding.with_n_ubatch(backend.n_ubatch));
             self.n_batch = n_batch as usize;
         }
         self.fake =
-            Some(FakeBackend { n_vocab, end, unified: self.unified, padding: self.pads_single_tokens(), ..script });
+            Some(FakeBackend { n_vocab, end, unified: self.unified, padding: self.pads_single_tokens(), ..backend });
     }
 
-    /// From now on, more tokens of a sequence than that are evaluated in another way.
-    pub(crate) fn play_alike(&mut self, max_invariant_tokens: usize) {
+    /// Sets the most tokens of a sequence in a batch whose logits do not depend on their number.
+    pub(crate) fn set_fake_invariant_tokens(&mut self, max_invariant_tokens: usize) {
         self.fake.as_mut().unwrap().max_invariant_tokens = max_invariant_tokens;
     }
 
-    /// The script in llama.cpp's place.
+    /// The fake backend.
     pub(crate) fn fake(&self) -> &FakeBackend {
         self.fake.as_ref().unwrap()
     }
 }
 
 impl FakeBackend {
-    /// A script with room for `n_cells` tokens (of each sequence, unless they share it) and physical batches of `n_ubatch`.
-    /// `cost`: what an evaluation of one token takes. `faults`: what goes wrong, by the number of the evaluation.
+    /// A backend with `n_cells` cells (for each sequence, unless the cache is unified) and physical batches of `n_ubatch` tokens.
+    /// `cost` is the time to decode one token, and `faults` are the errors to report, by the number of the decode.
     pub(crate) fn new(
-        voice: FakeModel,
+        model: FakeModel,
         n_cells: usize,
         n_ubatch: usize,
         cost: Duration,
         faults: BTreeMap<usize, Fault>,
     ) -> FakeBackend {
         FakeBackend {
-            voice,
+            model,
             cost,
             faults,
-            n_evaluated: 0,
+            n_decodes: 0,
             physical: Vec::new(),
             cells: Vec::new(),
             seen: Vec::new(),
             rows: Vec::new(),
-            unsettled: false,
+            moves_pending: false,
             divided: false,
             n_cells,
             n_ubatch,
@@ -173,14 +173,14 @@ impl FakeBackend {
         }
     }
 
-    /// The tokens of `sequence`, in the order of their positions.
+    /// The tokens of `sequence` by position.
     pub(crate) fn tokens(&self, sequence: SeqId) -> Vec<Token> {
         self.of(sequence).iter().map(|cell| cell.token).collect()
     }
 
-    /// How many batches it has evaluated.
-    pub(crate) fn n_evaluated(&self) -> usize {
-        self.n_evaluated
+    /// The number of batches it has decoded.
+    pub(crate) fn n_decodes(&self) -> usize {
+        self.n_decodes
     }
 
     /// How many tokens each physical batch of the last batch had, its padding included.
@@ -188,7 +188,7 @@ impl FakeBackend {
         &self.physical
     }
 
-    /// The faults that are still to come.
+    /// The errors that are still to be reported.
     pub(crate) fn faults(&self) -> impl Iterator<Item = &Fault> {
         self.faults.values()
     }
@@ -199,7 +199,7 @@ impl FakeBackend {
         cells
     }
 
-    /// Whether these fit beside what is there.
+    /// Whether `new` cells fit beside the existing ones.
     fn has_room(&self, new: &[Cell]) -> bool {
         let mut used = BTreeMap::new();
         for cell in self.cells.iter().chain(new) {
@@ -208,14 +208,14 @@ impl FakeBackend {
         used.values().all(|used| *used <= self.n_cells + usize::from(self.padding))
     }
 
-    /// As `llama_decode`; `moved`: an interrupt waits for the end.
+    /// Like `llama_decode`. If `moved`, an interrupt takes effect only at the end.
     pub(super) fn decode(&mut self, batch: &Batch, scales: &[f32], moved: bool) -> Result<(), DecodeError> {
         let further = u32::try_from(batch.len() - 1).unwrap();
         PASSED.set(PASSED.get() + self.cost + self.cost / 8 * further);
-        let fault = self.faults.remove(&self.n_evaluated);
-        self.n_evaluated += 1;
-        EVALUATED.set(EVALUATED.get() + 1);
-        (self.seen, self.rows, self.unsettled) = (Vec::new(), Vec::new(), false);
+        let fault = self.faults.remove(&self.n_decodes);
+        self.n_decodes += 1;
+        DECODES.set(DECODES.get() + 1);
+        (self.seen, self.rows, self.moves_pending) = (Vec::new(), Vec::new(), false);
         let new = cells_of(batch, scales);
         self.check_order(&new);
         let may_be_alone = std::mem::take(&mut self.was_full);
@@ -230,19 +230,19 @@ impl FakeBackend {
         let further = u32::try_from(parts.len().saturating_sub(1)).unwrap();
         PASSED.set(PASSED.get() + (self.cost - self.cost / 8) * further);
         if self.padding && !may_be_alone {
-            self.check_padding(&new, &parts);
+            self.check_single_tokens(&new, &parts);
         }
-        self.check_division(&new, &parts);
+        self.check_batch_split(&new, &parts);
         for (number, part) in parts.iter().enumerate() {
             self.cells.extend(part.iter().map(|index| new[*index].clone()));
             let error = match fault {
                 Some(Fault::Aborted(at)) if at % parts.len() == number && !moved => DecodeError::Aborted,
                 Some(Fault::Failed(at)) if at % parts.len() == number => {
-                    DecodeError::Failed("as the script says".into())
+                    DecodeError::Failed("a fault of the fake backend".into())
                 }
                 _ => continue,
             };
-            // As llama.cpp: of each token's first sequence alone.
+            // Like llama.cpp, remove the tokens only from their first sequence.
             part.iter().for_each(|index| self.remove(new[*index].first(), new[*index].position..usize::MAX));
             return Err(error);
         }
@@ -278,7 +278,7 @@ impl FakeBackend {
         parts
     }
 
-    /// What a token sees: the same in each of its sequences.
+    /// The hashes of the tokens that a token sees, which must be equal in all its sequences.
     fn seen_by(&self, cell: &Cell) -> Vec<u64> {
         let mut all = cell.all().map(|sequence| {
             let mut cells = self.of(sequence);
@@ -287,17 +287,17 @@ impl FakeBackend {
             let follow = |pair: &[usize]| pair[1] == pair[0] + 1 || (self.divided && pair[1] == pair[0]);
             let whole = positions[0] == 0 && positions.windows(2).all(follow);
             assert!(whole, "the positions of sequence {sequence}: {positions:?}");
-            cells.iter().map(|cell| cell.sight).collect::<Vec<u64>>()
+            cells.iter().map(|cell| cell.token_hash).collect::<Vec<u64>>()
         });
         let seen = all.next().unwrap();
-        assert!(all.all(|other| other == seen), "a token of several sequences, which differ before it");
+        assert!(all.all(|other| other == seen), "the sequences of a token must be equal before it");
         seen
     }
 
-    /// The row of a token that it was asked for.
+    /// The row of a token for which logits were requested.
     pub(super) fn logits(&mut self, index: usize) -> Option<&mut [f32]> {
         let seen = self.seen[index].as_ref()?;
-        Some(self.rows[index].get_or_insert_with(|| self.voice.logits(seen, self.n_vocab, self.end)))
+        Some(self.rows[index].get_or_insert_with(|| self.model.logits(seen, self.n_vocab, self.end)))
     }
 
     pub(super) fn remove(&mut self, sequence: SeqId, range: Range<usize>) {
@@ -307,7 +307,7 @@ impl FakeBackend {
         self.cells.retain(|cell| cell.sequences != 0);
     }
 
-    /// `to` is empty.
+    /// Copies a sequence to `to`, which must be empty.
     pub(super) fn copy(&mut self, from: SeqId, to: SeqId) {
         if self.unified {
             self.cells.iter_mut().filter(|cell| cell.is_of(from)).for_each(|cell| cell.sequences |= bit(to));
@@ -316,16 +316,16 @@ impl FakeBackend {
         let copies: Vec<Cell> =
             self.of(from).into_iter().map(|cell| Cell { sequences: bit(to), ..cell.clone() }).collect();
         self.cells.extend(copies);
-        self.unsettled = true;
+        self.moves_pending = true;
     }
 
-    /// Gives the positions `range` of `sequence` others.
+    /// Changes the positions in `range` of `sequence`.
     fn reposition(&mut self, sequence: SeqId, range: Range<usize>, position: impl Fn(usize) -> usize) {
         for cell in self.cells.iter_mut().filter(|cell| cell.is_of(sequence) && range.contains(&cell.position)) {
-            assert_eq!(cell.sequences, bit(sequence), "a cell is moved that another sequence has, too");
+            assert_eq!(cell.sequences, bit(sequence), "a moved cell must not be shared");
             cell.position = position(cell.position);
         }
-        self.unsettled = true;
+        self.moves_pending = true;
     }
 
     pub(super) fn move_by(&mut self, sequence: SeqId, range: Range<usize>, by: i32) {
@@ -339,10 +339,10 @@ impl FakeBackend {
 
     pub(super) fn reset(&mut self) {
         self.cells.clear();
-        self.unsettled = false;
+        self.moves_pending = false;
     }
 
-    /// The position behind the last one of `sequence`.
+    /// The position after the last one of `sequence`.
     pub(super) fn len(&self, sequence: SeqId) -> usize {
         self.of(sequence).last().map_or(0, |cell| cell.position + 1)
     }
@@ -353,20 +353,20 @@ impl FakeBackend {
     }
 
     pub(super) fn state(&self, sequence: SeqId) -> Vec<u8> {
-        assert!(!self.unsettled, "the state of keys that are still to be moved");
-        let numbers = |cell: &Cell| [cell.sight, u64::from(cell.token.unsigned_abs()), cell.position as u64];
-        // A state is never empty.
+        assert!(!self.moves_pending, "the state was read before moved keys were rotated");
+        let numbers = |cell: &Cell| [cell.token_hash, u64::from(cell.token.unsigned_abs()), cell.position as u64];
+        // A state is never empty, so it starts with one byte.
         let bytes = self.of(sequence).into_iter().flat_map(numbers).flat_map(u64::to_le_bytes);
         std::iter::once(1).chain(bytes).collect()
     }
 
-    /// False, and the sequence is empty, where there is no room.
+    /// Restores a sequence. Returns false and leaves it empty if it does not fit.
     pub(super) fn set_state(&mut self, sequence: SeqId, state: &[u8]) -> bool {
-        assert!(!self.unsettled, "a copy that is still to be made would be made over the state");
+        assert!(!self.moves_pending, "a pending copy would overwrite the restored state");
         self.remove(sequence, 0..usize::MAX);
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
         let cells = state[1..].chunks_exact(24).map(|bytes| Cell {
-            sight: number(&bytes[..8]),
+            token_hash: number(&bytes[..8]),
             token: Token::try_from(number(&bytes[8..16])).unwrap(),
             position: usize::try_from(number(&bytes[16..])).unwrap(),
             sequences: bit(sequence),
@@ -386,10 +386,10 @@ fn cells_of(batch: &Batch, scales: &[f32]) -> Vec<Cell> {
             let own = sequences.by_ref().take(usize::try_from(*n).unwrap());
             Cell {
                 token: *token,
-                sight: FakeModel::sight(*token, scales),
+                token_hash: FakeModel::token_hash(*token, scales),
                 position: usize::try_from(*position).unwrap(),
                 sequences: own.fold(0, |all, sequence| {
-                    assert!(bit(*sequence) > all, "a token's sequences come in their order");
+                    assert!(bit(*sequence) > all, "a token's sequences must be sorted");
                     all | bit(*sequence)
                 }),
             }

@@ -17,6 +17,14 @@ LLAMA_API void    llama_set_embeddings_nextn(llama_context * ctx, bool value, bo
 LLAMA_API void    llama_set_nextn_layer_offset(llama_context * ctx, int32_t offset);
 LLAMA_API float * llama_get_embeddings_nextn_ith(llama_context * ctx, int32_t i);
 
+// Of cpu/attention_cost.cpp.
+struct foredraft_attention {
+    int32_t n_head, n_head_kv, n_key, n_value;
+    int32_t n_cells, n_tokens;
+    bool flash;
+};
+double foredraft_attention_micros(const foredraft_attention & of, int32_t n_threads, ggml_threadpool * threads);
+
 #ifndef _WIN32
 // Of llama.cpp's own class (src/llama-context.h) what gives access to the backends of a context. As above; but Windows' libraries
 // do not export it.
@@ -188,6 +196,11 @@ bool foredraft_device_memory(ggml_backend_dev_t device, size_t * free, size_t * 
 ggml_threadpool * foredraft_threadpool_new(ggml_threadpool * (*create)(ggml_threadpool_params *), ggml_threadpool_params * params,
                                            char * why, size_t why_size) {
     return guarded<ggml_threadpool *>(nullptr, why, why_size, [&] { return create(params); });
+}
+
+// Microseconds of a layer's attention. Negative: threw, or not known.
+double foredraft_attention_cost(foredraft_attention of, int32_t n_threads, ggml_threadpool * threads, char * why, size_t why_size) {
+    return guarded<double>(-1.0, why, why_size, [&] { return foredraft_attention_micros(of, n_threads, threads); });
 }
 
 // Whether evaluations keep hidden states: of tokens with logits alone, or of all.

@@ -4,6 +4,19 @@ use std::ffi::{CStr, c_char};
 
 use llama_cpp_sys_2 as sys;
 
+/// `foredraft_attention` in `guard.cpp`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AttentionShape {
+    pub(super) n_head: i32,
+    pub(super) n_head_kv: i32,
+    pub(super) n_key: i32,
+    pub(super) n_value: i32,
+    pub(super) n_cells: i32,
+    pub(super) n_tokens: i32,
+    pub(super) flash: bool,
+}
+
 unsafe extern "C" {
     pub(super) fn foredraft_can_multiply(path: *const c_char, why: *mut c_char, why_size: usize) -> bool;
     pub(super) fn foredraft_model_load(
@@ -104,6 +117,13 @@ unsafe extern "C" {
         why: *mut c_char,
         why_size: usize,
     ) -> *mut sys::ggml_threadpool;
+    pub(super) fn foredraft_attention_cost(
+        of: AttentionShape,
+        n_threads: i32,
+        threads: *mut sys::ggml_threadpool,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> f64;
     pub(super) fn foredraft_set_reference(ctx: *mut sys::llama_context, reference: bool) -> bool;
     pub(super) fn foredraft_keep_hidden(ctx: *mut sys::llama_context, keep: bool, with_logits_alone: bool);
     pub(super) fn foredraft_set_mtp_layer(ctx: *mut sys::llama_context, layer: i32);

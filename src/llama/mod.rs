@@ -7,9 +7,12 @@
 mod backend;
 mod batch;
 mod context;
+mod cores;
+mod cpu;
 mod decode;
 #[cfg(test)]
 pub(crate) mod fake;
+mod governor;
 mod guard;
 mod identity;
 mod interrupt;
@@ -24,12 +27,14 @@ mod rpc;
 mod schema;
 mod shards;
 mod shared;
+mod special;
 mod threads;
 mod vocab;
 
 pub use backend::{Device, Numa, devices, llama_version, max_sequences, set_numa, start, system_info};
 pub use batch::Batch;
 pub use context::Context;
+pub use cpu::{attention_cost, barrier_sleeps};
 pub use decode::DecodeError;
 pub use interrupt::Interrupt;
 pub use memory::Part;
@@ -40,6 +45,7 @@ pub use params::{
 pub use raw_params::DEFAULT_N_CTX;
 pub use rpc::use_rpc_servers;
 pub use schema::schema_to_grammar;
+pub use special::{ControlStarts, SpecialTokens};
 pub use threads::ThreadPool;
 pub use vocab::{Fim, Vocab, VocabKind};
 

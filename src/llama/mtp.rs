@@ -17,7 +17,7 @@ use super::{Batch, Context, ContextParams, Interrupt, Model, ThreadPool};
 use crate::error::{Error, Result};
 
 /// What a context does with hidden states.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Hidden {
     role: Role,
     /// Whether evaluations keep them.
@@ -26,7 +26,7 @@ pub(super) struct Hidden {
     there: bool,
 }
 
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq, Clone)]
 enum Role {
     /// A model's own layers, which make them.
     #[default]
@@ -106,9 +106,7 @@ impl Context {
 
     /// Does `work` without the pool's threads, on which a failed assertion would end the process.
     fn alone<T>(&mut self, work: impl FnOnce(&mut Context) -> T) -> T {
-        let ptr = self.ptr.as_ptr();
-        // SAFETY: the context is alive.
-        let (one, several) = unsafe { (sys::llama_n_threads(ptr), sys::llama_n_threads_batch(ptr)) };
+        let (one, several) = self.n_threads;
         self.set_threads(1, 1);
         let result = work(self);
         self.set_threads(one, several);

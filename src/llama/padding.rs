@@ -24,14 +24,22 @@
 
 use super::{Batch, CacheType, ContextParams, FlashAttn, Model, SeqId, backend};
 
-/// The attention that `auto` stands for.
+/// The attention that `auto` stands for: what was measured, or else a guess.
 pub(super) fn attention(params: &ContextParams, model: &Model) -> FlashAttn {
-    // Other types have other kernels, and a quantized V cache exists with flash attention only.
-    let plain = params.type_k == CacheType::F16 && params.type_v == CacheType::F16;
     match params.flash_attn {
-        FlashAttn::Auto if plain && is_possible(params, model) && is_slow(model) => FlashAttn::Off,
+        FlashAttn::Auto
+            if can_do_without(params, model) && !params.measured_flash_attn.unwrap_or_else(|| !is_slow(model)) =>
+        {
+            FlashAttn::Off
+        }
         given => given,
     }
+}
+
+/// Whether `auto` has a choice: other types have other kernels, a quantized V cache exists with flash attention only, and without
+/// flash attention single tokens have to be padded.
+pub(super) fn can_do_without(params: &ContextParams, model: &Model) -> bool {
+    params.type_k == CacheType::F16 && params.type_v == CacheType::F16 && is_possible(params, model)
 }
 
 /// Whether tokens of a context with this attention are padded where they would be evaluated alone.

@@ -167,6 +167,8 @@ pub struct ContextParams {
     pub n_threads_batch: i32,
     /// Flash attention.
     pub flash_attn: FlashAttn,
+    /// What [`FlashAttn::Auto`] stands for, where that has been measured.
+    pub measured_flash_attn: Option<bool>,
     /// Type of the K cache.
     pub type_k: CacheType,
     /// Type of the V cache.
@@ -200,6 +202,15 @@ pub struct ContextParams {
 }
 
 impl ContextParams {
+    /// Whether there is to be flash attention; `None`: neither asked for nor measured.
+    pub(super) fn uses_flash_attn(&self) -> Option<bool> {
+        match self.flash_attn {
+            FlashAttn::On => Some(true),
+            FlashAttn::Off => Some(false),
+            FlashAttn::Auto => self.measured_flash_attn,
+        }
+    }
+
     /// Buffers of the KV cache.
     pub(super) fn n_buffers(&self) -> u32 {
         if self.kv_unified { 1 } else { self.n_seq_max.max(1) }
@@ -207,11 +218,10 @@ impl ContextParams {
 }
 
 impl Default for ContextParams {
-    /// llama.cpp's defaults with one thread for each core, and smaller physical batches where only CPUs compute: llama.cpp
+    /// llama.cpp's defaults with as many threads as suit this machine (see [`cores`](super::cores)), and smaller physical batches where only CPUs compute: llama.cpp
     /// looks at a cancel between operations, and an operation takes the longer the larger its batch is.
     fn default() -> Self {
-        let cores = std::thread::available_parallelism().map_or(4, usize::from);
-        let threads = i32::try_from(cores).unwrap_or(i32::MAX).min(512);
+        let threads = super::cores::default_threads();
         ContextParams {
             n_ctx: None,
             n_batch: 2048,
@@ -221,6 +231,7 @@ impl Default for ContextParams {
             n_threads: threads,
             n_threads_batch: threads,
             flash_attn: FlashAttn::Auto,
+            measured_flash_attn: None,
             type_k: CacheType::F16,
             type_v: CacheType::F16,
             offload_kqv: true,

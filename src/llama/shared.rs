@@ -11,28 +11,28 @@ use parking_lot::Mutex;
 use super::{Model, ModelParams, shards};
 use crate::error::{Code, Error, Result};
 
-static LOADED: Mutex<Vec<Arc<Entry>>> = Mutex::new(Vec::new());
+static LOADED: Mutex<Vec<Arc<SharedModel>>> = Mutex::new(Vec::new());
 
 /// How often a load that waits for another one of the same model asks whether it is still wanted.
 const GLANCE: Duration = Duration::from_millis(20);
 
-struct Entry {
-    key: Key,
+struct SharedModel {
+    key: SharedKey,
     /// Locked while the model is being loaded.
     model: Mutex<Weak<Model>>,
 }
 
 #[derive(PartialEq)]
-struct Key {
+struct SharedKey {
     /// With resolved paths.
     params: ModelParams,
     /// The model's files, then its adapters'.
-    files: Vec<Version>,
+    files: Vec<FileVersion>,
 }
 
 /// What shows that a file is another one or was changed.
 #[derive(PartialEq)]
-struct Version {
+struct FileVersion {
     path: PathBuf,
     len: u64,
     modified: Option<SystemTime>,
@@ -40,8 +40,8 @@ struct Version {
     inode: (u64, u64),
 }
 
-impl Version {
-    fn of(path: &Path) -> Option<Version> {
+impl FileVersion {
+    fn of(path: &Path) -> Option<FileVersion> {
         let path = fs::canonicalize(path).ok()?;
         let metadata = fs::metadata(&path).ok()?;
         #[cfg(unix)]
@@ -51,13 +51,13 @@ impl Version {
         };
         #[cfg(not(unix))]
         let inode = (0, 0);
-        Some(Version { path, len: metadata.len(), modified: metadata.modified().ok(), inode })
+        Some(FileVersion { path, len: metadata.len(), modified: metadata.modified().ok(), inode })
     }
 }
 
-impl Key {
+impl SharedKey {
     /// `None` where a file cannot be looked at, which the load will report.
-    fn of(params: &ModelParams) -> Option<Key> {
+    fn of(params: &ModelParams) -> Option<SharedKey> {
         let mut params = params.clone();
         params.path = fs::canonicalize(&params.path).ok()?;
         for lora in &mut params.lora {
@@ -65,20 +65,20 @@ impl Key {
         }
         let models = shards::of(&params.path);
         let files = models.iter().chain(params.lora.iter().map(|lora| &lora.path));
-        let files = files.map(|path| Version::of(path)).collect::<Option<_>>()?;
-        Some(Key { params, files })
+        let files = files.map(|path| FileVersion::of(path)).collect::<Option<_>>()?;
+        Some(SharedKey { params, files })
     }
 }
 
 /// The entry of that key, made if there is none; those of models that are gone are dropped.
-fn entry(key: Key) -> Arc<Entry> {
+fn entry(key: SharedKey) -> Arc<SharedModel> {
     let mut loaded = LOADED.lock();
     // One that others hold is being loaded.
     loaded.retain(|entry| Arc::strong_count(entry) > 1 || entry.model.lock().strong_count() > 0);
     if let Some(entry) = loaded.iter().find(|entry| entry.key == key) {
         return Arc::clone(entry);
     }
-    let entry = Arc::new(Entry { key, model: Mutex::default() });
+    let entry = Arc::new(SharedModel { key, model: Mutex::default() });
     loaded.push(Arc::clone(&entry));
     entry
 }
@@ -94,7 +94,7 @@ impl Model {
         mut progress: P,
         load: impl FnOnce(&ModelParams, P) -> Result<Model>,
     ) -> Result<Arc<Model>> {
-        let Some(key) = Key::of(params) else { return Ok(Arc::new(load(params, progress)?)) };
+        let Some(key) = SharedKey::of(params) else { return Ok(Arc::new(load(params, progress)?)) };
         let entry = entry(key);
         let mut place = loop {
             if let Some(place) = entry.model.try_lock_for(GLANCE) {

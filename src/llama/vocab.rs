@@ -5,6 +5,7 @@ use std::ffi::c_char;
 use llama_cpp_sys_2 as sys;
 
 use super::guard::{Why, foredraft_guarded_detokenize, foredraft_guarded_tokenize};
+use super::special::{Fragment, SpecialToken, SpecialTokens};
 use super::{Token, backend};
 use crate::error::{Error, Result};
 use crate::stack;
@@ -73,6 +74,9 @@ pub struct Vocab {
     end_of_generation: Vec<bool>,
     /// Control and unknown tokens, which have no text of their own in an answer.
     hidden: Vec<bool>,
+    /// Tokens that give the model's input its structure: no text of a user's may contain them.
+    control: Vec<bool>,
+    specials: SpecialTokens,
     suppressed: Vec<Token>,
 }
 
@@ -103,8 +107,11 @@ impl Vocab {
             ends: Vec::with_capacity(n),
             end_of_generation: Vec::with_capacity(n),
             hidden: Vec::with_capacity(n),
+            control: Vec::with_capacity(n),
+            specials: SpecialTokens::default(),
             suppressed: Vec::new(),
         };
+        let mut specials = Vec::new();
         if kind != VocabKind::None {
             let mut count = 0;
             // SAFETY: the vocabulary is alive and writes how many there are; the list is its own and is copied at once.
@@ -128,9 +135,23 @@ impl Vocab {
                 // SAFETY: `token` is below the vocabulary's size.
                 _ => unsafe { (sys::llama_vocab_is_eog(ptr, token), sys::llama_vocab_get_attr(ptr, token)) },
             };
+            let has = |attrs: sys::llama_token_attr| attr & attrs != 0;
+            let hidden = has(sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_UNKNOWN);
             vocab.end_of_generation.push(eog);
-            vocab.hidden.push(attr & (sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_UNKNOWN) != 0);
+            vocab.hidden.push(hidden);
+            vocab.control.push(has(sys::LLAMA_TOKEN_ATTR_CONTROL));
+            if hidden || has(sys::LLAMA_TOKEN_ATTR_USER_DEFINED) {
+                specials.push(SpecialToken {
+                    token,
+                    // SAFETY: the id is within the vocabulary, whose strings live as long as it.
+                    text: unsafe { backend::text(sys::llama_vocab_get_text(ptr, token)) }.into_bytes(),
+                    is_control: hidden || eog,
+                    strips_left: has(sys::LLAMA_TOKEN_ATTR_LSTRIP),
+                    strips_right: has(sys::LLAMA_TOKEN_ATTR_RSTRIP),
+                });
+            }
         }
+        vocab.specials = SpecialTokens::new(specials);
         Ok(vocab)
     }
 
@@ -309,6 +330,75 @@ impl Vocab {
                 Err(_) => tokens.resize(count.unsigned_abs() as usize, 0),
             }
         }
+    }
+
+    /// The special tokens, by their texts.
+    pub fn specials(&self) -> &SpecialTokens {
+        &self.specials
+    }
+
+    /// Whether `token` is a control token.
+    pub fn is_control(&self, token: Token) -> bool {
+        usize::try_from(token).ok().and_then(|index| self.control.get(index)).copied().unwrap_or(false)
+    }
+
+    /// The tokens of a text of which part is data: as [`Vocab::tokenize`] with `add_special` and `parse_special`, but that no
+    /// control token is made of a text with a tainted character in it. `tainted` has the byte offsets behind these
+    /// characters, ascending (see [`SpecialTokens`]). Without any, the tokens are the same.
+    ///
+    /// # Errors
+    /// As [`Vocab::tokenize`].
+    pub fn tokenize_tainted(&self, text: &[u8], tainted: &[usize]) -> Result<Vec<Token>> {
+        if tainted.is_empty() || self.kind == VocabKind::None {
+            return self.tokenize(text, true, true);
+        }
+        let mut tokens = Vec::new();
+        for part in self.specials.partition(text, tainted) {
+            match part {
+                Fragment::Special(token) => tokens.push(token),
+                Fragment::Text(range) => tokens.extend(self.tokenize_data(text.get(range).unwrap_or(&[]), false)?),
+            }
+        }
+        self.with_ends(tokens)
+    }
+
+    /// The tokens of a text that is nothing but text: [`Vocab::tokenize`] without `parse_special`, and without the control
+    /// tokens that llama.cpp's tokenizers give nevertheless: where merges make a control token's text, and in RWKV's.
+    ///
+    /// # Errors
+    /// As [`Vocab::tokenize`].
+    pub fn tokenize_data(&self, text: &[u8], add_special: bool) -> Result<Vec<Token>> {
+        let spelled = |token: Token| if self.is_control(token) { self.spelled(token) } else { vec![token] };
+        let mut tokens = self.tokenize(text, false, false)?;
+        if tokens.iter().any(|token| self.is_control(*token)) {
+            tokens = tokens.into_iter().flat_map(spelled).collect();
+        }
+        if add_special { self.with_ends(tokens) } else { Ok(tokens) }
+    }
+
+    /// The tokens with those that every text begins and ends with.
+    fn with_ends(&self, tokens: Vec<Token>) -> Result<Vec<Token>> {
+        let ends = self.tokenize(b"", true, true)?;
+        let (before, after) = ends.split_at(usize::from(self.adds_bos()).min(ends.len()));
+        Ok([before, &tokens, after].concat())
+    }
+
+    /// The text of a token in tokens of a character, or where there is none, of a byte. What has neither is left out.
+    fn spelled(&self, token: Token) -> Vec<Token> {
+        let find = |piece: &[u8]| {
+            let tokens = (0..).zip(&self.control).filter(|(_, control)| !**control).map(|(token, _)| token);
+            tokens.into_iter().find(|token| self.piece(*token) == piece)
+        };
+        let text = String::from_utf8_lossy(self.piece(token)).into_owned();
+        let mut tokens = Vec::new();
+        for c in text.chars() {
+            let piece = c.encode_utf8(&mut [0; 4]).as_bytes().to_vec();
+            match find(&piece) {
+                Some(token) => tokens.push(token),
+                None => tokens.extend(piece.iter().filter_map(|byte| find(&[*byte]))),
+            }
+        }
+        tokens
     }
 
     /// The bytes of a text of `tokens`, all of them ids of this vocabulary; `special`: special tokens as their names.

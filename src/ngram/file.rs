@@ -1,54 +1,54 @@
-//! llama.cpp's files (`common_ngram_cache_save` and `_load`): no head; to the end of the file, 4 × i32 tokens (-1 where the
-//! n-gram has fewer), i32 n > 0, n × (i32 token, i32 count > 0); little-endian. Of equal keys, and of equal tokens after
-//! one key, the first counts, as in llama.cpp.
+//! llama.cpp's file format (`common_ngram_cache_save` and `_load`): no header; repeated to the end of the file: 4 × i32 tokens
+//! (unused ones -1), i32 n > 0, n × (i32 token, i32 count > 0); little-endian. As in llama.cpp, the first of equal keys
+//! counts, and the first of equal tokens after a key.
 //!
-//! What is written is in order: n-grams as arrays of numbers (so a shorter one comes before those that it begins), each
-//! one's tokens by id. Equal caches make equal files.
+//! Files are written in sorted order: n-grams as arrays of numbers (a prefix before its extensions), tokens by id. Equal
+//! caches give equal files.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::Path;
 
 use super::cache::Cache;
-use super::key::{Key, LONGEST, NONE};
-use super::pool::Count;
+use super::key::{LONGEST, NONE, NgramKey};
+use super::pool::TokenCount;
 use crate::atomic_write;
 use crate::error::{Error, Result};
 
-/// Bytes of an n-gram and its n.
-const HEAD: u64 = 20;
-/// Bytes of a token and its count.
-const PAIR: u64 = 8;
-/// How much is read and written at once.
+/// Size of an n-gram and its n.
+const HEADER_BYTES: u64 = 20;
+/// Size of a token and its count.
+const PAIR_BYTES: u64 = 8;
+/// Size of the read and write buffers.
 const BUFFER: usize = 1 << 16;
-/// Of more tokens after one n-gram, whether there is memory to sort them is found out first.
-const MANY: usize = 1 << 16;
+/// For more tokens after one n-gram than this, the memory for sorting them is checked first.
+const CHECK_MEMORY_ABOVE: usize = 1 << 16;
 
 impl Cache {
-    /// Reads a file. `n_vocab`: its tokens must be below that; `None` takes every token.
+    /// Reads a file. Its tokens must be below `n_vocab`, if given.
     ///
     /// # Errors
-    /// `not_found`; or `invalid_request`: it is not a file, cannot be read, is damaged or too large for the memory. The
-    /// message names the file and, where there is one, the byte offset of what is wrong.
+    /// `not_found`; or `invalid_request`: it is not a file, cannot be read, is damaged, or does not fit into memory. The
+    /// message has the file's path and, for damage, the byte offset.
     pub fn load(path: &Path, n_vocab: Option<usize>) -> Result<Cache> {
         let file = atomic_write::open(path)?;
         let length = file.metadata().map_err(|error| atomic_write::failed(path, &error))?.len();
-        Reader { input: BufReader::with_capacity(BUFFER, file), offset: 0, length, path, n_vocab }.cache()
+        CacheFileReader { input: BufReader::with_capacity(BUFFER, file), offset: 0, length, path, n_vocab }.cache()
     }
 
-    /// Reads the bytes of a file; `path` is only named in messages.
+    /// Parses the bytes of a file. `path` is used only in error messages.
     ///
     /// # Errors
     /// As [`Cache::load`].
     pub fn parse(bytes: &[u8], path: &Path, n_vocab: Option<usize>) -> Result<Cache> {
-        Reader { input: bytes, offset: 0, length: bytes.len() as u64, path, n_vocab }.cache()
+        CacheFileReader { input: bytes, offset: 0, length: bytes.len() as u64, path, n_vocab }.cache()
     }
 
-    /// Writes a file: the whole of it, or, on an error, nothing. The same cache always makes the same bytes.
+    /// Writes a file atomically. Equal caches give equal bytes.
     ///
     /// # Errors
-    /// `not_found`: there is no such folder; `invalid_request`: it cannot be written. A file that was there
-    /// is as it was.
+    /// `not_found`: the folder does not exist; `invalid_request`: the file cannot be written. An existing file is left
+    /// unchanged.
     pub fn save(&self, path: &Path) -> Result<()> {
         atomic_write::write(path, |file: &mut File| {
             let mut out = std::io::BufWriter::with_capacity(BUFFER, file);
@@ -82,26 +82,27 @@ impl Cache {
     }
 }
 
-/// Reads record after record, and believes nothing: memory is taken for what is there, not for what a number says.
-struct Reader<'a, R> {
+/// Reads record after record. Allocates memory for data that was read, never for sizes that the file claims.
+struct CacheFileReader<'a, R> {
     input: R,
-    /// Where the record begins that is being read, and where the last one ends.
+    /// Offset of the current record.
     offset: u64,
+    /// Length of the file.
     length: u64,
     path: &'a Path,
     n_vocab: Option<usize>,
 }
 
-impl<R: BufRead> Reader<'_, R> {
+impl<R: BufRead> CacheFileReader<'_, R> {
     fn cache(mut self) -> Result<Cache> {
         let mut cache = Cache::new();
         let mut counts = Vec::new();
         while let Some(key) = self.next(&mut counts)? {
-            // Nearly all have one token. Stable: of equal ones, the first stays.
+            // Nearly all n-grams have one token. A stable sort, so that the first of equal tokens stays.
             if counts.len() > 1 {
-                if counts.len() > MANY {
-                    // As much as sorting takes.
-                    Vec::<Count>::new().try_reserve_exact(counts.len()).map_err(|_| self.full())?;
+                if counts.len() > CHECK_MEMORY_ABOVE {
+                    // The memory that the sort needs.
+                    Vec::<TokenCount>::new().try_reserve_exact(counts.len()).map_err(|_| self.full())?;
                 }
                 counts.sort_by_key(|pair| pair.token);
                 counts.dedup_by_key(|pair| pair.token);
@@ -116,32 +117,32 @@ impl<R: BufRead> Reader<'_, R> {
         self.error(0, "there is no memory for so many n-grams")
     }
 
-    fn error(&self, behind: u64, what: &str) -> Error {
-        Error::invalid(format!("{}: byte {}: {what}", self.path.display(), self.offset + behind))
+    fn error(&self, at: u64, what: &str) -> Error {
+        Error::invalid(format!("{}: byte {}: {what}", self.path.display(), self.offset + at))
     }
 
-    /// The next n-gram, and in `counts` what followed it: at least one token. `None` at the end.
+    /// Reads the next n-gram and its counts (at least one). `None` at the end.
     #[inline]
-    fn next(&mut self, counts: &mut Vec<Count>) -> Result<Option<Key>> {
+    fn next(&mut self, counts: &mut Vec<TokenCount>) -> Result<Option<NgramKey>> {
         let left = self.length - self.offset;
         if left == 0 {
             return self.end();
         }
-        if left < HEAD {
+        if left < HEADER_BYTES {
             return Err(self.error(0, &format!("the file ends within an n-gram, of which {left} bytes are there")));
         }
         let [a, b, c, d, n] = self.numbers(0)?;
         let key = self.key([a, b, c, d])?;
-        let room = (left - HEAD) / PAIR;
+        let available = (left - HEADER_BYTES) / PAIR_BYTES;
         let n = match u64::try_from(n) {
-            Ok(n) if (1..=room).contains(&n) => n,
+            Ok(n) if (1..=available).contains(&n) => n,
             _ => {
-                let what = format!("an n-gram followed by {n} tokens, where the file has room for 1 to {room}");
+                let what = format!("an n-gram followed by {n} tokens, where the file has room for 1 to {available}");
                 return Err(self.error(16, &what));
             }
         };
         counts.clear();
-        for at in (0..n).map(|i| HEAD + PAIR * i) {
+        for at in (0..n).map(|i| HEADER_BYTES + PAIR_BYTES * i) {
             let [token, count] = self.numbers(at)?;
             self.check(at, token)?;
             let count = u32::try_from(count).ok().filter(|count| *count > 0);
@@ -149,13 +150,13 @@ impl<R: BufRead> Reader<'_, R> {
             if counts.len() == counts.capacity() {
                 counts.try_reserve(1).map_err(|_| self.full())?;
             }
-            counts.push(Count { token, count });
+            counts.push(TokenCount { token, count });
         }
-        self.offset += HEAD + PAIR * n;
+        self.offset += HEADER_BYTES + PAIR_BYTES * n;
         Ok(Some(key))
     }
 
-    fn key(&self, tokens: [i32; LONGEST]) -> Result<Key> {
+    fn key(&self, tokens: [i32; LONGEST]) -> Result<NgramKey> {
         let size = tokens.iter().take_while(|token| **token != NONE).count();
         let (used, unused) = tokens.split_at(size);
         if size == 0 || unused.iter().any(|token| *token != NONE) {
@@ -164,7 +165,7 @@ impl<R: BufRead> Reader<'_, R> {
         for (token, at) in used.iter().zip((0..).step_by(4)) {
             self.check(at, *token)?;
         }
-        Ok(Key(tokens))
+        Ok(NgramKey(tokens))
     }
 
     #[inline]
@@ -180,11 +181,11 @@ impl<R: BufRead> Reader<'_, R> {
         }
     }
 
-    /// The next numbers, which are at that offset in the record.
+    /// Reads the next numbers, at offset `at` of the record.
     #[inline]
     fn numbers<const N: usize>(&mut self, at: u64) -> Result<[i32; N]> {
         let size = N * size_of::<i32>();
-        // Nearly always they are all in the buffer.
+        // They are nearly always all in the buffer.
         if let Ok(Some(bytes)) = self.input.fill_buf().map(|buffer| buffer.get(..size)) {
             let numbers = numbers(bytes);
             self.input.consume(size);
@@ -200,8 +201,8 @@ impl<R: BufRead> Reader<'_, R> {
         }
     }
 
-    /// At the end there must be nothing more.
-    fn end(&mut self) -> Result<Option<Key>> {
+    /// Checks that the file does not continue.
+    fn end(&mut self) -> Result<Option<NgramKey>> {
         match self.input.fill_buf() {
             Ok([]) => Ok(None),
             Ok(_) => Err(self.error(0, "the file goes on: it was changed while it was being read")),
@@ -210,7 +211,7 @@ impl<R: BufRead> Reader<'_, R> {
     }
 }
 
-/// As many numbers as there are bytes for.
+/// Decodes little-endian numbers.
 #[inline]
 fn numbers<const N: usize>(bytes: &[u8]) -> [i32; N] {
     let mut numbers = [0; N];
@@ -221,5 +222,4 @@ fn numbers<const N: usize>(bytes: &[u8]) -> [i32; N] {
 }
 
 #[cfg(test)]
-#[path = "file_tests.rs"]
 mod tests;

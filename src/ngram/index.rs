@@ -1,32 +1,31 @@
-//! From hashes to record numbers: open addressing with linear probing, four bytes a slot.
+//! A hash index of record numbers: open addressing with linear probing, four bytes per slot.
 //!
-//! A slot holds a record's number and, in the bits that numbers do not need, some of its hash: so a key that is not
-//! there is found out without looking at records of other keys, which are elsewhere in memory. Whole hashes in the slots
-//! would tell the same for twice the memory.
+//! A slot holds a record number and, in the unused bits, part of the hash. So a missing key is usually detected without
+//! reading other records, which are elsewhere in memory. Storing whole hashes would double the memory.
 
 const EMPTY: u32 = u32::MAX;
 
-/// At most so many records: numbers that fit, with at least one bit to tell them from [`EMPTY`].
+/// The largest number of records: their numbers leave at least one bit to distinguish them from [`EMPTY`].
 pub(super) const MAX_RECORDS: usize = 1 << 30;
 
 #[derive(Default)]
 pub(super) struct Index {
     slots: Vec<u32>,
     used: usize,
-    /// How many bits of a slot are the number.
+    /// The number of bits of a slot that hold the record number.
     bits: u32,
 }
 
-/// Where a search ended.
-pub(super) enum Found {
+/// The result of a search.
+pub(super) enum IndexSearch {
     /// The record's number.
     Record(u32),
-    /// It is not there; it belongs into this slot.
+    /// The key is missing; it belongs into this slot.
     Slot(usize),
 }
 
 impl Index {
-    /// Room for so many records. `None`: there is not that much memory.
+    /// An index with space for `records` records. `None` if out of memory.
     pub fn try_with_capacity(records: usize) -> Option<Index> {
         Index::try_of(records.checked_add(records / 2)?.checked_add(8)?)
     }
@@ -45,7 +44,7 @@ impl Index {
         self.used + self.used / 3 + 1 >= self.slots.len()
     }
 
-    /// A larger one, empty: half as many slots more, so that 50 to 75 % of them are used. `None`: there is not that much memory.
+    /// An empty index with half as many slots more, so that 50 to 75 % of them are used. `None` if out of memory.
     pub fn larger(&self) -> Option<Index> {
         Index::try_of(self.slots.len() + self.slots.len() / 2 + 8)
     }
@@ -54,29 +53,29 @@ impl Index {
         1_u32.unbounded_shl(self.bits).wrapping_sub(1)
     }
 
-    /// The slot to begin at: the upper half as a fraction of the length, which need not be a power of two.
+    /// The first slot to probe: the upper half of the hash as a fraction of the length, which need not be a power of two.
     #[inline]
     fn start(&self, hash: u64) -> usize {
         (((hash >> 32) * self.slots.len() as u64) >> 32) as usize
     }
 
-    /// Fetches the memory where a search will begin, without waiting for it.
+    /// Prefetches the memory where a search will begin.
     #[inline]
-    pub fn touch(&self, hash: u64) {
+    pub fn prefetch(&self, hash: u64) {
         std::hint::black_box(self.slots.get(self.start(hash)).copied());
     }
 
-    /// The record that a search will look at first, probably.
+    /// The record that a search will probably read first.
     #[inline]
-    pub fn guess(&self, hash: u64) -> Option<u32> {
+    pub fn likely_record(&self, hash: u64) -> Option<u32> {
         let mask = self.mask();
         let slot = self.slots.get(self.start(hash)).copied()?;
         (slot & !mask == hash as u32 & !mask).then_some(slot & mask)
     }
 
-    /// Searches a record; `is` compares its key.
+    /// Searches a record; `is` compares the key of a record number.
     #[inline]
-    pub fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Found {
+    pub fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> IndexSearch {
         let length = self.slots.len();
         let mask = self.mask();
         let tag = hash as u32 & !mask;
@@ -84,15 +83,15 @@ impl Index {
         for _ in 0..length {
             match self.slots.get(at) {
                 Some(&EMPTY) => break,
-                Some(&slot) if slot & !mask == tag && is(slot & mask) => return Found::Record(slot & mask),
+                Some(&slot) if slot & !mask == tag && is(slot & mask) => return IndexSearch::Record(slot & mask),
                 Some(_) => at += 1,
                 None => at = 0,
             }
         }
-        Found::Slot(at)
+        IndexSearch::Slot(at)
     }
 
-    /// Fills the slot that a search ended at.
+    /// Stores a record in the slot that a search returned.
     #[inline]
     pub fn put(&mut self, slot: usize, hash: u64, record: u32) {
         let tag = hash as u32 & !self.mask();
@@ -102,7 +101,7 @@ impl Index {
         }
     }
 
-    /// Forgets everything, keeps the memory.
+    /// Removes all records; keeps the allocation.
     pub fn clear(&mut self) {
         if self.used > 0 {
             self.slots.fill(EMPTY);

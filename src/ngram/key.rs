@@ -1,4 +1,4 @@
-//! What a cache is asked with: up to four tokens, and their hash.
+//! Cache keys: n-grams of up to four tokens, and their hash.
 
 use std::hash::BuildHasher;
 use std::sync::LazyLock;
@@ -7,18 +7,18 @@ use crate::error::{Error, Result};
 
 /// The longest n-gram.
 pub const LONGEST: usize = 4;
-/// Stands where an n-gram has no token.
+/// Fills the unused positions of an n-gram.
 pub(super) const NONE: i32 = -1;
 
-/// An n-gram: its tokens, then -1. So shorter ones sort before those that they begin.
+/// An n-gram: its tokens, then -1. A prefix sorts before its extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key(pub [i32; LONGEST]);
+pub(super) struct NgramKey(pub [i32; LONGEST]);
 
-impl Key {
-    /// The key of 1 to 4 tokens, none of them negative; `None` for everything else.
+impl NgramKey {
+    /// The key of 1 to 4 non-negative tokens; `None` for anything else.
     #[inline]
-    pub fn new(tokens: &[i32]) -> Option<Key> {
-        // The sign is that of any; written out, it all stays in registers.
+    pub fn new(tokens: &[i32]) -> Option<NgramKey> {
+        // `any` is negative if one of the tokens is. Written out so that everything stays in registers.
         let (key, any) = match *tokens {
             [a] => ([a, NONE, NONE, NONE], a),
             [a, b] => ([a, b, NONE, NONE], a | b),
@@ -26,23 +26,23 @@ impl Key {
             [a, b, c, d] => ([a, b, c, d], a | b | c | d),
             _ => return None,
         };
-        (any >= 0).then_some(Key(key))
+        (any >= 0).then_some(NgramKey(key))
     }
 
-    /// The n-gram that it ends with: one token fewer.
+    /// The n-gram without its first token.
     #[inline]
-    pub fn without_first(self) -> Key {
+    pub fn without_first(self) -> NgramKey {
         let [_, b, c, d] = self.0;
-        Key([b, c, d, NONE])
+        NgramKey([b, c, d, NONE])
     }
 
-    /// How many tokens it has.
+    /// The number of tokens.
     pub fn size(self) -> usize {
         self.0.iter().take_while(|token| **token >= 0).count()
     }
 
-    /// Depends on the order of the tokens, unlike llama.cpp's, and differs from process to process, so that nobody
-    /// can make a file whose keys all collide. Both halves are good.
+    /// Depends on the order of the tokens, unlike llama.cpp's hash. Differs per process, so no file can be built to make all
+    /// keys collide. Both 32-bit halves are well distributed.
     ///
     /// A folded multiplication, as in wyhash (<https://github.com/wangyi-fudan/wyhash>).
     #[inline]
@@ -52,20 +52,20 @@ impl Key {
     }
 }
 
-/// The halves of the product, mixed. No factor is 0: tokens in the lower half have no bit 31, which the constant has.
+/// XORs the halves of the product. No factor is 0: tokens in the lower half lack bit 31, which the constant has.
 #[inline]
 fn fold(value: u64, with: u64) -> u64 {
     let product = u128::from(value ^ 0x2D35_8DCC_AA6C_78A5) * u128::from(with | 1);
     (product >> 64) as u64 ^ product as u64
 }
 
-/// The seed of all hash tables of this process that a host's tokens are put into.
+/// The seed of this process for all hash tables that store a host's tokens.
 pub(crate) fn seed() -> u64 {
     static SEED: LazyLock<u64> = LazyLock::new(|| std::hash::RandomState::new().hash_one(0));
     *SEED
 }
 
-/// The sizes of n-grams that are stored or asked for.
+/// A range of n-gram sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
     min: usize,
@@ -73,15 +73,15 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// 1 to 4: of context and dynamic caches.
+    /// 1 to 4: for context and dynamic caches.
     pub const ALL: Sizes = Sizes { min: 1, max: LONGEST };
-    /// 2 alone: of static caches.
+    /// Only 2: for static caches.
     pub const STATIC: Sizes = Sizes { min: 2, max: 2 };
 
     /// `min` to `max`.
     ///
     /// # Errors
-    /// They are not 1 ≤ `min` ≤ `max` ≤ 4.
+    /// Not 1 ≤ `min` ≤ `max` ≤ 4.
     pub fn new(min: usize, max: usize) -> Result<Sizes> {
         if min == 0 || max > LONGEST || min > max {
             return Err(Error::invalid(format!(
@@ -91,7 +91,7 @@ impl Sizes {
         Ok(Sizes { min, max })
     }
 
-    /// The smallest first.
+    /// The sizes in ascending order.
     pub fn iter(self) -> std::ops::RangeInclusive<usize> {
         self.min..=self.max
     }

@@ -1,29 +1,28 @@
-//! N-gram caches: which tokens followed the last 1 to 4, and drafts made of that. Pure data over `i32` tokens.
+//! N-gram caches: counts of the tokens that followed each n-gram of 1 to 4 tokens, and drafts from those counts. Plain data
+//! over `i32` tokens; no model.
 //!
 //! ```text
-//! key ── hash ──> index: one u32 ──> record: 32 bytes ──> list of the other tokens, where there are any
+//! key ── hash ──> index: one u32 ──> record: 32 bytes ──> list of the other tokens, if there are any
 //!                 (number, some      key, best token and  (sorted by id, in one pool)
 //!                  of the hash)      count, total, list
 //! ```
 //!
-//! - [`Cache`] (`cache`, on `key`, `index` and `pool`): update, get, merge, statistics. `file`: llama.cpp's files, both ways;
-//!   `whole`: files that are written whole or not at all.
-//!   `bulk`: what long texts repeat is added up before it gets there.
-//! - [`Levels`] (`draft`): llama.cpp's rule over a context, a dynamic and a static cache.
-//! - [`create`], [`merge`], [`lookup_stats`] (`tools`, `stats`, `plot`): the work of llama.cpp's lookup programs.
-//! - `naive` (tests only): all of it once more, in maps.
+//! - [`Cache`] (`cache`, on `key`, `index` and `pool`): update, get, merge, statistics. `file`: llama.cpp's file format.
+//!   `bulk`: aggregates the repetitions of long inputs before they reach the cache.
+//! - [`CacheLevels`] (`draft`): llama.cpp's drafting rule over a context, a dynamic and a static cache.
+//! - [`create`], [`merge`], [`lookup_stats`] (`tools`, `plot`): the work of llama.cpp's lookup programs.
+//! - `naive` (tests only): the same with maps.
 //!
-//! # One structure, and why files are not mapped
-//! The first idea was a mapped file with an index, and a second structure over it for what changes. But who truncates a
-//! mapped file ends the host (SIGBUS), and who changes it changes what was validated. `read` into memory of our own takes
-//! 5 ms for 18 MB (mapping it with `MAP_POPULATE`: 1 to 5 ms), 1 % of what llama.cpp takes to load it, and cures both. And once
-//! bytes are copied they may as well be copied to where they serve best: best, total and the other tokens of a record
-//! are then known without walking its values, a cache that was loaded is not slower to change than one that was
-//! not, and lookups never ask two structures. A file is streamed once into two flat vectors and indexed in bulk; memory is
-//! taken for what is there, not for what a number in the file says.
+//! # Why files are not memory-mapped
+//! The first design was a mapped file with an index, and a second structure for changes. But truncating a mapped file ends
+//! the host process (SIGBUS), and changing it invalidates the validation. Reading 18 MB takes 5 ms (mapping with
+//! `MAP_POPULATE`: 1 to 5 ms), 1 % of llama.cpp's load time, and avoids both. Copied bytes can also be stored in a better
+//! layout: the best token and the total of a record are known without a scan, a loaded cache can be updated like any other,
+//! and a lookup searches one structure. A file is streamed once into two flat vectors and indexed in bulk. Memory is
+//! allocated for data that was read, not for sizes that the file claims.
 //!
-//! Measured (2 cores shared with others, CPU time; 627 thousand 2-grams, 707 thousand pairs, 18 MB; drafts from 1.1 million
-//! n-grams of 1 to 4, all differences of drafts being ties):
+//! Measured on 2 shared cores (CPU time; 627 thousand 2-grams, 707 thousand pairs, 18 MB; drafts from 1.1 million n-grams of
+//! 1 to 4 tokens; drafts differ only in ties):
 //!
 //! | | llama.cpp | here |
 //! | --- | --- | --- |
@@ -33,15 +32,14 @@
 //! | update, all at once | 794 ms | 122 ms |
 //! | a drafted token (9 lookups) | 7.9 µs | .36 µs |
 //!
-//! Five million tokens of the benchmark's corpus at once, without `bulk` and with it: 2-grams 175 and 85 ms, 1- to 4-grams 1.11 and
-//! .32 s; of words of Rust sources, which repeat less, 1- to 4-grams 2.9 and 1.9 s. Tried there: tables in which the newer
-//! of two takes the other's place (2-grams: 1.15 times as long as without, too much went on to the cache); fetching the
-//! places of 32 n-grams at once (fewer waits, more instructions: 1.1 times as long).
+//! Five million tokens of the benchmark's corpus at once, without and with `bulk`: 2-grams 175 and 85 ms, 1- to 4-grams 1.11
+//! and .32 s. Words of Rust sources, which repeat less: 1- to 4-grams 2.9 and 1.9 s.
 //!
-//! Tried and measured as well: looking at one key after the other where many are known (updates take 1.15 times as long; the
-//! memory answers 32 questions at once in little more than the time of one, see `Index::touch`); asking for all nine places of
-//! a draft's lookups at once (1.2 to 1.6 times as long: most of them are not needed); two passes over a file, the first to count, so that
-//! nothing has to grow (twice the time, together with keys indexed one by one).
+//! Measured and rejected for `bulk`: direct-mapped tables in which a new entry replaces the old one (2-grams: 1.15 times the
+//! time without them), and prefetching 32 entries at once (1.1 times the time). For the cache: updating keys one by one
+//! (1.15 times the time; memory serves 32 accesses at once in little more than the time of one, see `Index::prefetch`);
+//! prefetching all nine lookups of a draft token (1.2 to 1.6 times; most are not needed); two passes over a file, the first
+//! one to count (twice the time, together with indexing keys one by one).
 
 mod bulk;
 mod cache;
@@ -51,17 +49,14 @@ mod index;
 mod key;
 mod plot;
 mod pool;
-mod stats;
 mod tools;
 
-pub use cache::{Cache, Part, Statistics};
-pub use draft::{Drafted, Level, Levels};
+pub use cache::{Cache, CacheStatistics, NgramCounts};
+pub use draft::{CacheLevel, CacheLevels, DraftedToken};
 pub(crate) use key::seed;
 pub use key::{LONGEST, Sizes};
-pub use pool::Count;
-pub use stats::{LookupStats, Tally, lookup_stats};
-pub use tools::{Progress, create, merge};
+pub use pool::TokenCount;
+pub use tools::{Acceptance, LookupStats, WorkProgress, create, lookup_stats, merge};
 
 #[cfg(test)]
-#[path = "naive_tests.rs"]
 pub(crate) mod naive;

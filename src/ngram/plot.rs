@@ -1,19 +1,19 @@
-//! A picture of [`LookupStats`]: how many of the drafted tokens were right, by n-gram size and by position.
+//! An SVG chart of [`LookupStats`]: the acceptance rate by n-gram size and by position in the draft.
 
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use super::stats::{LookupStats, Tally};
+use super::tools::{Acceptance, LookupStats};
 
 const WIDTH: f64 = 920.0;
 const HEIGHT: f64 = 470.0;
-/// Both panels, from 100 % down to 0 %.
+/// The y coordinates of 100 % and of 0 % in both panels.
 const TOP: f64 = 120.0;
 const BOTTOM: f64 = 360.0;
 const SIZES: Range<f64> = 64.0..380.0;
 const POSITIONS: Range<f64> = 460.0..890.0;
 
-/// Colours that are told apart on white and on black, and with every kind of colour blindness (Okabe and Ito).
+/// Colours that are distinguishable on white, on black, and with colour blindness (Okabe and Ito).
 const SERIES: [(&str, &str); 5] = [
     ("1-grams", "#0072b2"),
     ("2-grams", "#e69f00"),
@@ -29,8 +29,8 @@ text{fill:var(--ink)}.soft{fill:var(--soft);font-size:12px}.title{font-size:20px
 .panel{font-size:14px;font-weight:600}.line{stroke:var(--line)}.middle{text-anchor:middle}.right{text-anchor:end}";
 
 impl LookupStats {
-    /// An SVG file: acceptance by n-gram size (bars) and by n-gram size and position in the draft (lines, whose dots are
-    /// the larger the more tokens they stand for). It needs nothing else, and follows the reader's light or dark theme.
+    /// An SVG file: acceptance by n-gram size (bars), and by n-gram size and position in the draft (lines; the size of a dot
+    /// shows the number of tokens). Self-contained; follows the viewer's light or dark theme.
     pub fn plot(&self) -> String {
         let mut svg = String::new();
         // Writing to a string does not fail.
@@ -39,7 +39,7 @@ impl LookupStats {
     }
 
     fn draw(&self, svg: &mut String) -> std::fmt::Result {
-        let series: Vec<&[Tally]> = self.by_size.iter().chain([&self.static_cache]).map(Vec::as_slice).collect();
+        let series: Vec<&[Acceptance]> = self.by_size.iter().chain([&self.static_cache]).map(Vec::as_slice).collect();
         write!(
             svg,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
@@ -70,12 +70,12 @@ fn text(svg: &mut String, x: f64, y: f64, class: &str, text: &str) -> std::fmt::
     writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{text}</text>")
 }
 
-/// Where a rate is, from 0 at the bottom to 1 at the top.
+/// The y coordinate of a rate from 0 to 1.
 fn height(rate: f64) -> f64 {
     BOTTOM - rate * (BOTTOM - TOP)
 }
 
-/// A panel's name and its lines at each quarter.
+/// A panel's title and its grid lines.
 fn axes(svg: &mut String, x: Range<f64>, name: &str) -> std::fmt::Result {
     text(svg, x.start - 40.0, TOP - 26.0, "panel", name)?;
     for quarter in 0..=4 {
@@ -87,11 +87,11 @@ fn axes(svg: &mut String, x: Range<f64>, name: &str) -> std::fmt::Result {
     Ok(())
 }
 
-fn bars(svg: &mut String, series: &[&[Tally]]) -> std::fmt::Result {
+fn bars(svg: &mut String, series: &[&[Acceptance]]) -> std::fmt::Result {
     let step = (SIZES.end - SIZES.start) / SERIES.len() as f64;
-    for (i, ((name, colour), tallies)) in SERIES.iter().zip(series).enumerate() {
+    for (i, ((name, colour), counts)) in SERIES.iter().zip(series).enumerate() {
         let middle = SIZES.start + step * (i as f64 + 0.5);
-        let sum: Tally = tallies.iter().copied().sum();
+        let sum: Acceptance = counts.iter().copied().sum();
         if let Some(rate) = sum.rate() {
             let (x, y, width) = (middle - 0.31 * step, height(rate), 0.62 * step);
             let size = (BOTTOM - y).max(1.0);
@@ -111,28 +111,28 @@ fn bars(svg: &mut String, series: &[&[Tally]]) -> std::fmt::Result {
     text(svg, f64::midpoint(SIZES.start, SIZES.end), BOTTOM + 54.0, "soft middle", "drafted tokens")
 }
 
-fn lines(svg: &mut String, series: &[&[Tally]]) -> std::fmt::Result {
-    // As far as anything was drafted.
-    let last = |tallies: &&[Tally]| tallies.iter().rposition(|tally| tally.drafted > 0).map_or(0, |at| at + 1);
+fn lines(svg: &mut String, series: &[&[Acceptance]]) -> std::fmt::Result {
+    // Up to the last position with drafted tokens.
+    let last = |counts: &&[Acceptance]| counts.iter().rposition(|count| count.drafted > 0).map_or(0, |at| at + 1);
     let positions = series.iter().map(last).max().unwrap_or(0).max(1);
-    let most = series.iter().copied().flatten().map(|tally| tally.drafted).max().unwrap_or(0).max(1);
+    let most = series.iter().copied().flatten().map(|count| count.drafted).max().unwrap_or(0).max(1);
     let step = (POSITIONS.end - POSITIONS.start) / positions as f64;
     let x = |position: usize| POSITIONS.start + step * (position as f64 + 0.5);
-    for ((name, colour), tallies) in SERIES.iter().zip(series) {
+    for ((name, colour), counts) in SERIES.iter().zip(series) {
         let mut path = String::new();
         let mut dots = String::new();
-        for (position, tally) in tallies.iter().enumerate() {
-            let Some(rate) = tally.rate() else { continue };
+        for (position, count) in counts.iter().enumerate() {
+            let Some(rate) = count.rate() else { continue };
             let (x, y) = (x(position), height(rate));
             write!(path, "{}{x:.1} {y:.1}", if path.is_empty() { 'M' } else { 'L' })?;
-            let radius = 2.0 + 5.0 * (tally.drafted as f64 / most as f64).sqrt();
+            let radius = 2.0 + 5.0 * (count.drafted as f64 / most as f64).sqrt();
             writeln!(
                 dots,
                 "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius:.1}\" fill=\"{colour}\"><title>{name}, position {}: {} of {} \
                  accepted ({})</title></circle>",
                 position + 1,
-                tally.accepted,
-                tally.drafted,
+                count.accepted,
+                count.drafted,
                 percent(rate)
             )?;
         }
@@ -173,5 +173,68 @@ fn grouped(number: usize) -> String {
 }
 
 #[cfg(test)]
-#[path = "plot_tests.rs"]
-mod tests;
+mod tests {
+    use super::super::{Cache, lookup_stats};
+    use super::{Acceptance, LookupStats, grouped};
+
+    fn stats() -> LookupStats {
+        let text: Vec<i32> = (0..4000).map(|i| (i * i / 5) % 17 + i % 3).collect();
+        let before: Vec<i32> = (0..4000).map(|i| (i * i / 5) % 17).collect();
+        let mut static_cache = Cache::new();
+        static_cache.update(&before, before.len(), super::super::Sizes::STATIC);
+        lookup_stats(&text, 6, 500, &mut Cache::new(), &static_cache, &mut |_| std::ops::ControlFlow::Continue(()))
+            .unwrap()
+    }
+
+    /// Asserts that tags are nested correctly and coordinates are inside the picture.
+    fn check(svg: &str) {
+        let mut open = Vec::new();
+        for tag in svg.split('<').skip(1) {
+            let (tag, _) = tag.split_once('>').expect("a tag ends");
+            if let Some(name) = tag.strip_prefix('/') {
+                assert_eq!(open.pop(), Some(name), "{tag}");
+            } else if !tag.ends_with('/') {
+                open.push(tag.split(' ').next().expect("a name"));
+            }
+            for attribute in ["x=", "y=", "cx=", "cy=", "width=", "height=", "r="] {
+                for value in tag.split(' ').filter_map(|part| part.strip_prefix(attribute)) {
+                    let value: f64 = value.trim_matches(['"', '/']).parse().expect("a number");
+                    assert!((0.0..=super::WIDTH).contains(&value), "{tag}");
+                }
+            }
+        }
+        assert!(open.is_empty(), "{open:?}");
+        assert!(!svg.contains("NaN") && !svg.contains("inf"));
+    }
+
+    #[test]
+    fn each_position_has_a_dot() {
+        let stats = stats();
+        assert!(stats.all().accepted > 0 && stats.static_cache.iter().any(|count| count.drafted > 0), "{stats:?}");
+        let svg = stats.plot();
+        check(&svg);
+        for (counts, name) in stats.by_size.iter().chain([&stats.static_cache]).zip(super::SERIES.map(|(name, _)| name))
+        {
+            for (count, position) in counts.iter().zip(1..) {
+                let title = format!("{name}, position {position}: {} of {} accepted", count.accepted, count.drafted);
+                assert_eq!(svg.contains(&title), count.drafted > 0, "{title}");
+            }
+        }
+        let all = stats.all();
+        assert!(svg.contains(&format!("{} of {} accepted", grouped(all.accepted), grouped(all.drafted))));
+    }
+
+    #[test]
+    fn empty_and_huge_statistics_are_plotted() {
+        check(&LookupStats::default().plot());
+        let many = vec![Acceptance { drafted: usize::MAX / 100_000, accepted: 1 }; 5000];
+        check(&LookupStats { by_size: std::array::from_fn(|_| many.clone()), ..LookupStats::default() }.plot());
+    }
+
+    #[test]
+    fn digits_are_grouped_by_thousands() {
+        for (number, expected) in [(0, "0"), (999, "999"), (1000, "1 000"), (1_234_567, "1 234 567")] {
+            assert_eq!(grouped(number).replace('\u{a0}', " "), expected);
+        }
+    }
+}

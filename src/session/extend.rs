@@ -1,56 +1,56 @@
-//! Self-extend: contexts longer than the model was trained on, by grouping the positions of what lies further back.
+//! Self-extend: contexts longer than the model was trained on, by grouping the positions of older tokens.
 //!
-//! After "LLM Maybe LongLM" (arXiv 2401.01325), as llama.cpp's `main` did it: whenever `w` more tokens are in the context,
-//! the positions of the oldest block of `w` that is not grouped yet are divided by `n`, and those behind it move up. The
-//! number of tokens alone decides what is grouped, so that no batch, draft or cut changes a text.
+//! After "LLM Maybe LongLM" (arXiv 2401.01325), as in llama.cpp's former `main`: for every `w` tokens in the context, the
+//! positions of the oldest ungrouped block of `w` tokens are divided by `n`, and later positions move up. Grouping depends only
+//! on the number of tokens, so batches, drafts and rollbacks do not change the output.
 
 /// `grp_attn_n` and `grp_attn_w`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SelfExtend {
-    /// Neighbours that share a position; at least 2.
+    /// Number of adjacent tokens that share a position; at least 2.
     n: usize,
-    /// Tokens of a block; a multiple of `n`.
+    /// Tokens per block; a multiple of `n`.
     w: usize,
 }
 
 impl SelfExtend {
-    /// Groups of `n` in blocks of `w` tokens; `None` where that groups nothing or does not come out even.
+    /// Groups of `n` in blocks of `w` tokens. `None` if `n` is below 2 or `w` is not a positive multiple of `n`.
     pub fn new(n: usize, w: usize) -> Option<SelfExtend> {
         (n > 1 && w > 0 && w.is_multiple_of(n)).then_some(SelfExtend { n, w })
     }
 
-    /// Neighbours that share a position.
+    /// Number of adjacent tokens that share a position.
     pub fn n(self) -> usize {
         self.n
     }
 
-    /// Tokens of a block.
+    /// Tokens per block.
     pub fn w(self) -> usize {
         self.w
     }
 
-    /// Blocks that are grouped before the token behind `len` others is evaluated.
+    /// The number of grouped blocks before the token after `len` others is decoded.
     pub fn blocks(self, len: usize) -> usize {
         len / self.w
     }
 
-    /// Where the token number `index` is while `blocks` blocks are grouped.
+    /// The position of the token at `index` with `blocks` grouped blocks.
     pub fn position(self, blocks: usize, index: usize) -> usize {
         if index < blocks * self.w { index / self.n } else { index - blocks * self.gain() }
     }
 
-    /// The number of tokens before the position `next`, which is not inside of a grouped block.
+    /// The number of tokens before the position `next`; `None` if it is inside a grouped block.
     pub fn tokens_before(self, blocks: usize, next: usize) -> Option<usize> {
         (next >= blocks * self.w / self.n).then(|| next + blocks * self.gain())
     }
 
-    /// Positions that grouping a block saves.
+    /// The number of positions that grouping a block saves.
     pub fn gain(self) -> usize {
         self.w - self.w / self.n
     }
 
-    /// The most tokens, at most `len`, that a context with `blocks` grouped blocks can be cut back to: within a grouped
-    /// block tokens have lost their positions, so all of it goes.
+    /// The largest number of tokens, at most `len`, that a context with `blocks` grouped blocks can be rolled back to. A
+    /// rollback into a grouped block removes the whole block, because its tokens have lost their own positions.
     pub fn cut(self, blocks: usize, len: usize) -> usize {
         if len < blocks * self.w { len / self.w * self.w } else { len }
     }
@@ -60,7 +60,7 @@ impl SelfExtend {
 mod tests {
     use super::*;
 
-    /// llama.cpp's loop (`examples/main/main.cpp` while it had it) on an array of positions.
+    /// The loop of llama.cpp's former `examples/main/main.cpp` on an array of positions.
     struct Main {
         positions: Vec<usize>,
         n_past: usize,
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_are_those_of_llama_cpp() {
+    fn positions_match_llama_cpp() {
         for (n, w) in [(2, 4), (4, 8), (3, 12), (8, 8), (2, 64)] {
             let extend = SelfExtend::new(n, w).expect("it comes out even");
             let mut main = Main { positions: Vec::new(), n_past: 0, ga_i: 0 };
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_keep_whole_blocks() {
+    fn rollback_keeps_whole_blocks() {
         let extend = SelfExtend::new(2, 8).expect("it comes out even");
         for (blocks, len, expected) in [(0, 5, 5), (1, 5, 0), (1, 8, 8), (1, 9, 9), (3, 23, 16), (3, 24, 24), (3, 0, 0)]
         {

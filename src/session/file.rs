@@ -1,16 +1,16 @@
-//! Session files: sequences copied out of their contexts, with everything needed to refuse them elsewhere.
+//! Session files: saved sequences of target and draft, with the properties that a context must share to restore them.
 //!
-//! Little-endian throughout. 48 bytes of header: [`MAGIC`], format (u32), sections (u32), bytes in the file (u64), 8 bytes
-//! of zeros, checksum of the 40 bytes before (u64). Then the sections, each with its length (u64) and checksum (u64)
-//! before it: one about the writer, the seed and the adapters, then three for the target, and three for the draft if there is one: what
-//! it fits, its tokens, llama.cpp's state. All of it is checked before anything of it is used. The checksums are there to
-//! find damage; they do not stop whoever forges a file on purpose.
+//! Little-endian. A header of 48 bytes: [`MAGIC`], format (u32), number of sections (u32), size of the file (u64), 8 zero bytes,
+//! checksum of the 40 bytes before (u64). Then the sections, each preceded by its length (u64) and checksum (u64): one with the
+//! writer, the seed and the adapters; three for the target; three for the draft if there is one. The three are: the required
+//! properties, the tokens, and llama.cpp's state. The whole file is verified before any of it is used. The checksums detect
+//! damage; they do not prevent deliberate forgery.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 
-use super::Snapshot;
+use super::sequence::Snapshot;
 use crate::atomic_write;
 use crate::checksum::Checksum;
 use crate::error::{Code, Error, Result};
@@ -19,55 +19,55 @@ use crate::llama::{Token, llama_version};
 const MAGIC: &[u8; 16] = b"foredraft state\n";
 const FORMAT: u32 = 1;
 const HEADER: usize = 48;
-/// Sections of a snapshot.
+/// Number of sections per snapshot.
 const PER_SNAPSHOT: u32 = 3;
 
-/// What a session file holds.
+/// The contents of a session file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Session {
     /// The target's sequence.
     pub target: Snapshot,
-    /// The draft's, if it had tokens.
+    /// The draft's sequence, if it had tokens.
     pub draft: Option<Snapshot>,
-    /// The seed of the last request, if there was one, and how far its noise was used up.
+    /// The seed of the last request, if there was one, and its RNG counter.
     pub seed: Option<SeedOrigin>,
-    /// The scale of each LoRA adapter that the target's sequence was evaluated with.
+    /// The scale of each LoRA adapter that the target's sequence was decoded with.
     pub lora: Vec<f32>,
 }
 
-/// Noise is a function of seed and position; this is where positions are counted from.
+/// A seed, and the token index at which its RNG counter is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeedOrigin {
     /// The seed.
     pub seed: u32,
-    /// The place in the context whose token had the position 0; negative when it was shifted out.
+    /// The index in the context of the token with the RNG counter 0; negative if it was shifted out.
     pub origin: i64,
 }
 
 impl SeedOrigin {
-    /// The position of the token that follows `len` others.
+    /// The RNG counter of the token that follows `len` others.
     pub fn position(self, len: usize) -> usize {
         let len = i64::try_from(len).unwrap_or(i64::MAX);
         usize::try_from(len.saturating_sub(self.origin)).unwrap_or(0)
     }
 
-    /// The origin at which the token that follows `len` others has that position.
+    /// The origin with which the token that follows `len` others has the RNG counter `position`.
     pub fn new(seed: u32, len: usize, position: usize) -> SeedOrigin {
         let signed = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         SeedOrigin { seed, origin: signed(len).saturating_sub(signed(position)) }
     }
 }
 
-/// The library and the llama.cpp that wrote a file; states are only put back by the same.
+/// The versions of the library and of llama.cpp that wrote a file. Only the same versions can restore its states.
 fn writer() -> String {
     format!("foredraft {}, llama.cpp {}", env!("CARGO_PKG_VERSION"), llama_version())
 }
 
 impl Session {
-    /// Writes the file, whole or not at all: beside its place, and then moved there. Returns its size in bytes.
+    /// Writes the file atomically. Returns its size in bytes.
     ///
     /// # Errors
-    /// The folder is missing, full or not writable; what was at `path` is then as it was.
+    /// The folder is missing, full or not writable; an existing file at `path` is unchanged.
     pub fn write(&self, path: &Path) -> Result<u64> {
         let mut size = 0;
         atomic_write::write(path, |file| {
@@ -80,7 +80,7 @@ impl Session {
     fn write_to(&self, file: &mut File) -> io::Result<u64> {
         let small = self.small_sections();
         let states = std::iter::once(&self.target).chain(&self.draft).map(|snapshot| snapshot.state.as_slice());
-        // A state follows the small sections of its snapshot.
+        // Each state follows the small sections of its snapshot.
         let mut sections: Vec<&[u8]> = small.iter().map(Vec::as_slice).collect();
         for (index, state) in states.enumerate() {
             sections.insert((3 + 3 * index).min(sections.len()), state);
@@ -102,7 +102,7 @@ impl Session {
         Ok(size as u64)
     }
 
-    /// All sections but the states, in their order.
+    /// All sections except the states, in order.
     fn small_sections(&self) -> Vec<Vec<u8>> {
         let mut about = Vec::new();
         put_text(&mut about, &writer());
@@ -124,29 +124,29 @@ impl Session {
         sections
     }
 
-    /// Reads and checks a file.
+    /// Reads and verifies a file.
     ///
     /// # Errors
-    /// There is none, it is no session file, of another version, or damaged; the message names the bytes at fault.
+    /// The file is missing, not a session file, of another version, or damaged. The message has the byte offset.
     pub fn read(path: &Path) -> Result<Session> {
-        let refuse = |error: io::Error| {
+        let unreadable = |error: io::Error| {
             let code = if error.kind() == io::ErrorKind::NotFound { Code::NotFound } else { Code::InvalidRequest };
             Error::new(code, format!("{}: cannot be read: {error}", path.display()))
         };
-        // Asked before it is opened: opening a pipe would wait for a writer.
-        let metadata = fs::metadata(path).map_err(refuse)?;
+        // Checked before opening, because opening a pipe would wait for a writer.
+        let metadata = fs::metadata(path).map_err(unreadable)?;
         if !metadata.is_file() {
             return Err(Error::invalid(format!("{}: is not a file", path.display())));
         }
-        let file = BufReader::new(File::open(path).map_err(refuse)?);
-        let mut reader = Reader { file, path, at: 0, size: metadata.len() };
+        let file = BufReader::new(File::open(path).map_err(unreadable)?);
+        let mut reader = SessionReader { file, path, at: 0, size: metadata.len() };
         let n_snapshots = reader.header()?;
         let about = reader.section("the description of the writer")?;
         let (seed, lora) = reader.about(&about)?;
         let target = reader.snapshot("target")?;
         let draft = if n_snapshots > 1 { Some(reader.snapshot("draft")?) } else { None };
         if reader.at != reader.size {
-            return Err(reader.wrong(reader.at, "there are more bytes than sections"));
+            return Err(reader.error(reader.at, "there are more bytes than sections"));
         }
         Ok(Session { target, draft, seed, lora })
     }
@@ -157,73 +157,73 @@ fn put_text(section: &mut Vec<u8>, text: &str) {
     section.extend_from_slice(text.as_bytes());
 }
 
-struct Reader<'a> {
+struct SessionReader<'a> {
     file: BufReader<File>,
     path: &'a Path,
     at: u64,
     size: u64,
 }
 
-impl Reader<'_> {
-    fn wrong(&self, at: u64, what: &str) -> Error {
+impl SessionReader<'_> {
+    fn error(&self, at: u64, what: &str) -> Error {
         Error::invalid(format!("{}: byte {at}: {what}", self.path.display()))
     }
 
-    /// `count` bytes, a number that was read at `start`.
+    /// Reads `count` bytes; `count` was read at the offset `start`.
     fn bytes(&mut self, count: u64, start: u64, what: &str) -> Result<Vec<u8>> {
         if count > self.size - self.at {
             let there = self.size - self.at;
-            return Err(self.wrong(start, &format!("{what}: {count} bytes long, but {there} are left in the file")));
+            return Err(self.error(start, &format!("{what}: {count} bytes long, but {there} are left in the file")));
         }
         let mut bytes = Vec::new();
-        let room = usize::try_from(count).is_ok_and(|count| bytes.try_reserve_exact(count).is_ok());
-        if !room {
-            return Err(self.wrong(self.at, &format!("{what}: {count} bytes do not fit into memory")));
+        let reserved = usize::try_from(count).is_ok_and(|count| bytes.try_reserve_exact(count).is_ok());
+        if !reserved {
+            return Err(self.error(self.at, &format!("{what}: {count} bytes do not fit into memory")));
         }
         let read = (&mut self.file).take(count).read_to_end(&mut bytes);
         if read.as_ref().ok() != Some(&bytes.len()) || bytes.len() as u64 != count {
             let why = read.err().map_or_else(|| "the file has become shorter".into(), |error| error.to_string());
-            return Err(self.wrong(self.at, &format!("{what}: {why}")));
+            return Err(self.error(self.at, &format!("{what}: {why}")));
         }
         self.at += count;
         Ok(bytes)
     }
 
-    /// How many snapshots follow.
+    /// Reads the header; returns the number of snapshots.
     fn header(&mut self) -> Result<u32> {
         let header = self.bytes((HEADER as u64).min(self.size), 0, "the header")?;
-        let mut fields = Fields { bytes: &header };
+        let mut fields = ByteReader { bytes: &header };
         if fields.take(MAGIC.len()) != Some(&MAGIC[..]) {
-            return Err(self.wrong(0, "this is not a session file"));
+            return Err(self.error(0, "this is not a session file"));
         }
         let whole = (fields.u32(), fields.u32(), fields.u64(), fields.take(8), fields.u64());
         let (Some(format), Some(sections), Some(size), Some(_), Some(checksum)) = whole else {
-            return Err(self.wrong(self.size, "the file ends within its header"));
+            return Err(self.error(self.size, "the file ends within its header"));
         };
         if format != FORMAT {
-            return Err(self.wrong(16, &format!("the file has format {format}, where this version reads {FORMAT}")));
+            return Err(self.error(16, &format!("the file has format {format}, where this version reads {FORMAT}")));
         }
         if Checksum::of(header.get(..HEADER - 8).unwrap_or(&[])) != checksum {
-            return Err(self.wrong(16, "the header is damaged: its checksum is another"));
+            return Err(self.error(16, "the header is damaged: its checksum is another"));
         }
         if size != self.size {
-            return Err(self.wrong(24, &format!("the file was written with {size} bytes and has {}", self.size)));
+            return Err(self.error(24, &format!("the file was written with {size} bytes and has {}", self.size)));
         }
         match sections.checked_sub(1).map(|sections| (sections / PER_SNAPSHOT, sections % PER_SNAPSHOT)) {
             Some((snapshots @ 1..=2, 0)) => Ok(snapshots),
-            _ => Err(self.wrong(20, &format!("{sections} sections"))),
+            _ => Err(self.error(20, &format!("{sections} sections"))),
         }
     }
 
     fn section(&mut self, what: &str) -> Result<Vec<u8>> {
         let start = self.at;
         let head = self.bytes(16, start, what)?;
-        let mut fields = Fields { bytes: &head };
+        let mut fields = ByteReader { bytes: &head };
         let (len, checksum) = (fields.u64().unwrap_or(0), fields.u64().unwrap_or(0));
         let section = self.bytes(len, start, what)?;
         if Checksum::of(&section) != checksum {
             return Err(
-                self.wrong(start, &format!("{what}, up to byte {}, is damaged: its checksum is another", self.at))
+                self.error(start, &format!("{what}, up to byte {}, is damaged: its checksum is another", self.at))
             );
         }
         Ok(section)
@@ -231,50 +231,50 @@ impl Reader<'_> {
 
     fn about(&self, section: &[u8]) -> Result<(Option<SeedOrigin>, Vec<f32>)> {
         let start = HEADER as u64 + 16;
-        let mut fields = Fields { bytes: section };
+        let mut fields = ByteReader { bytes: section };
         let known = writer();
         match fields.text() {
             Some(text) if text == known => {}
-            Some(text) => return Err(self.wrong(start, &format!("the file was written by {text}; this is {known}"))),
-            None => return Err(self.wrong(start, "the description of the writer is none")),
+            Some(text) => return Err(self.error(start, &format!("the file was written by {text}; this is {known}"))),
+            None => return Err(self.error(start, "the description of the writer is none")),
         }
         let (Some(has_seed), Some(seed), Some(origin)) = (fields.u32(), fields.u32(), fields.u64()) else {
-            return Err(self.wrong(start, "the description of the writer is too short"));
+            return Err(self.error(start, "the description of the writer is too short"));
         };
         let seed = (has_seed == 1).then_some(SeedOrigin { seed, origin: origin.cast_signed() });
         let (scales, _) = fields.bytes.as_chunks::<4>();
         Ok((seed, scales.iter().map(|scale| f32::from_le_bytes(*scale)).collect()))
     }
 
-    fn snapshot(&mut self, whose: &str) -> Result<Snapshot> {
+    fn snapshot(&mut self, owner: &str) -> Result<Snapshot> {
         let start = self.at;
-        let section = self.section(&format!("the description of the {whose}"))?;
-        let mut fields = Fields { bytes: &section };
+        let section = self.section(&format!("the description of the {owner}"))?;
+        let mut fields = ByteReader { bytes: &section };
         let mut identity = Vec::new();
         while !fields.bytes.is_empty() {
             let pair = fields.text().zip(fields.text());
-            identity.push(pair.ok_or_else(|| self.wrong(start, &format!("the description of the {whose} is none")))?);
+            identity.push(pair.ok_or_else(|| self.error(start, &format!("the description of the {owner} is none")))?);
         }
         let start = self.at;
-        let section = self.section(&format!("the {whose}'s tokens"))?;
-        let mut fields = Fields { bytes: &section };
+        let section = self.section(&format!("the {owner}'s tokens"))?;
+        let mut fields = ByteReader { bytes: &section };
         let blocks = fields.u64().and_then(|blocks| usize::try_from(blocks).ok());
         let (tokens, rest) = fields.bytes.as_chunks::<4>();
         let (Some(blocks), [], false) = (blocks, rest, tokens.is_empty()) else {
-            return Err(self.wrong(start, &format!("the {whose}'s tokens are none")));
+            return Err(self.error(start, &format!("the {owner}'s tokens are none")));
         };
         let tokens = tokens.iter().map(|bytes| Token::from_le_bytes(*bytes)).collect();
-        let state = self.section(&format!("the {whose}'s state"))?;
+        let state = self.section(&format!("the {owner}'s state"))?;
         Ok(Snapshot { identity, tokens, blocks, state })
     }
 }
 
-/// Values one after the other.
-struct Fields<'a> {
+/// Reads values from bytes.
+struct ByteReader<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ByteReader<'a> {
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.bytes.split_at_checked(count)?;
         self.bytes = rest;
@@ -296,5 +296,4 @@ impl<'a> Fields<'a> {
 }
 
 #[cfg(test)]
-#[path = "file_tests.rs"]
 mod tests;

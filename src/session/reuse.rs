@@ -1,31 +1,41 @@
-//! `n_cache_reuse`: parts of a prompt that the cache has further back, where something before them was left out.
+//! Prefix reuse, and `n_cache_reuse`: parts of a prompt that the cache has at a later position, because tokens before them
+//! were removed.
 //!
-//! As llama-server has it: the keys of such a part can be moved to where the prompt has it. Its values were computed
-//! with the left-out text before them, so logits change a little; hence nobody gets this without asking.
+//! As in llama-server, the keys of such a part are shifted to its position in the prompt. Its values were computed with the
+//! removed tokens in the context, so logits change slightly; therefore it is off unless a request enables it.
 
 use crate::llama::Token;
 
-/// A part of the cache, and where the prompt has it.
+/// The length of the common prefix of `a` and `b`.
+pub fn common_prefix(a: &[Token], b: &[Token]) -> usize {
+    let shorter = a.len().min(b.len());
+    // Usually one continues the other; then one memory comparison is enough.
+    if a.get(..shorter) == b.get(..shorter) {
+        return shorter;
+    }
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// A part of the cache that occurs in the prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
-    /// Where it is in the cache; not before `to`.
+    /// Position in the cache, at least `to`.
     pub from: usize,
-    /// Where it is in the prompt: right behind the chunk before.
+    /// Position in the prompt, directly after the previous chunk.
     pub to: usize,
-    /// Tokens of it.
+    /// Number of tokens.
     pub len: usize,
 }
 
-/// The parts of `cache`, of at least `least` tokens each, that continue `prompt` behind their common beginning of
-/// `prefix` tokens. Of each place in the prompt the first match is taken. Takes time that grows with the lengths alone,
-/// whatever the tokens: the search is Knuth, Morris and Pratt's.
-pub fn chunks(cache: &[Token], prompt: &[Token], prefix: usize, least: usize) -> Vec<Chunk> {
+/// The parts of `cache`, of at least `min_len` tokens each, that continue `prompt` after their common prefix of `prefix` tokens.
+/// Takes the first match for each position of the prompt. Linear time per search (Knuth, Morris and Pratt).
+pub fn chunks(cache: &[Token], prompt: &[Token], prefix: usize, min_len: usize) -> Vec<Chunk> {
     let mut chunks = Vec::new();
-    if least == 0 {
+    if min_len == 0 {
         return chunks;
     }
     let (mut from, mut to) = (prefix, prefix);
-    while let Some(wanted) = prompt.get(to..).and_then(|rest| rest.get(..least)) {
+    while let Some(wanted) = prompt.get(to..).and_then(|rest| rest.get(..min_len)) {
         let Some(found) = cache.get(from..).and_then(|rest| find(rest, wanted)) else { break };
         from += found;
         let pairs = cache.iter().skip(from).zip(prompt.iter().skip(to));
@@ -36,9 +46,9 @@ pub fn chunks(cache: &[Token], prompt: &[Token], prefix: usize, least: usize) ->
     chunks
 }
 
-/// Where `wanted`, which is not empty, first occurs in `tokens`.
+/// The first position of `wanted`, which is not empty, in `tokens`.
 fn find(tokens: &[Token], wanted: &[Token]) -> Option<usize> {
-    // For each length of a match, the longest shorter match at its end.
+    // For each match length, the longest shorter match at its end (the failure function of Knuth, Morris and Pratt).
     let mut shorter = vec![0; wanted.len()];
     let step = |shorter: &[usize], mut matched: usize, token: Token| loop {
         if wanted.get(matched) == Some(&token) {
@@ -73,9 +83,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_left_out_is_skipped() {
+    fn common_prefix_has_the_right_length() {
+        for (a, b, expected) in [
+            (&[][..], &[][..], 0),
+            (&[1, 2, 3], &[1, 2, 3], 3),
+            (&[1, 2, 3], &[1, 2], 2),
+            (&[1, 2, 3], &[1, 9, 3], 1),
+            (&[4], &[5], 0),
+        ] {
+            assert_eq!(common_prefix(a, b), expected, "{a:?} {b:?}");
+            assert_eq!(common_prefix(b, a), expected, "{b:?} {a:?}");
+        }
+    }
+
+    #[test]
+    fn removed_tokens_are_skipped() {
         let chunk = |from, to, len| Chunk { from, to, len };
-        for (cache, prompt, least, expected) in [
+        for (cache, prompt, min_len, expected) in [
             (&[1, 2, 3, 4, 5, 6][..], &[1, 4, 5, 6, 7][..], 2, vec![chunk(3, 1, 3)]),
             (&[1, 2, 3, 4, 5, 6], &[1, 4, 5, 6, 7], 4, vec![]),
             (&[1, 2, 3, 4, 5, 6], &[1, 4, 5, 6, 7], 0, vec![]),
@@ -88,8 +112,8 @@ mod tests {
             (&[1, 2, 3], &[7, 1, 2, 3], 1, vec![]),
             (&[], &[1], 1, vec![]),
         ] {
-            let prefix = crate::session::common_prefix(cache, prompt);
-            assert_eq!(chunks(cache, prompt, prefix, least), expected, "{cache:?} {prompt:?} {least}");
+            let prefix = common_prefix(cache, prompt);
+            assert_eq!(chunks(cache, prompt, prefix, min_len), expected, "{cache:?} {prompt:?} {min_len}");
         }
     }
 
@@ -103,13 +127,13 @@ mod tests {
         }
 
         #[test]
-        fn chunks_are_equal_in_both_and_leave_no_gap_in_the_prompt(
-            cache in prop::collection::vec(0..3, 0..60), prompt in prop::collection::vec(0..3, 0..60), least in 1_usize..6,
+        fn chunks_match_and_are_contiguous_in_the_prompt(
+            cache in prop::collection::vec(0..3, 0..60), prompt in prop::collection::vec(0..3, 0..60), min_len in 1_usize..6,
         ) {
-            let prefix = crate::session::common_prefix(&cache, &prompt);
+            let prefix = common_prefix(&cache, &prompt);
             let (mut from, mut to) = (prefix, prefix);
-            for chunk in chunks(&cache, &prompt, prefix, least) {
-                prop_assert!(chunk.len >= least && chunk.from >= from && chunk.to == to && chunk.from >= chunk.to);
+            for chunk in chunks(&cache, &prompt, prefix, min_len) {
+                prop_assert!(chunk.len >= min_len && chunk.from >= from && chunk.to == to && chunk.from >= chunk.to);
                 prop_assert_eq!(&cache[chunk.from..chunk.from + chunk.len], &prompt[to..to + chunk.len]);
                 (from, to) = (chunk.from + chunk.len, to + chunk.len);
             }

@@ -1,44 +1,44 @@
-//! A sequence of a context: the tokens in it, and how it is cut back, shifted, grouped, copied out and put back.
+//! One sequence of a KV cache: its tokens, and rollback, shift, grouping, saving and restoring.
 //!
-//! Target and draft keep their caches in the same way, with this. Positions in the context are not always token numbers
-//! (see [`SelfExtend`]), and not every memory can be cut back (see [`Context::cuts_anywhere`]): nobody else needs to know.
+//! Used for the caches of target and draft. Hides that positions are not always token indices (see [`SelfExtend`]), and that
+//! some memories cannot be rolled back to any position (see [`Context::cuts_anywhere`]).
 
 use std::ops::{Deref, Range};
 
-use super::reuse;
-use super::{Checkpoints, SelfExtend, common_prefix};
+use super::extend::SelfExtend;
+use super::reuse::{self, common_prefix};
 use crate::error::{Error, Result};
 use crate::llama::{Context, Part, SeqId, Token};
 
-/// The tokens of one sequence in a context; as a slice, those tokens from the first on.
+/// One sequence of a context. Dereferences to its tokens.
 #[derive(Debug)]
 pub struct Sequence {
     id: SeqId,
     tokens: Vec<Token>,
     extend: Option<SelfExtend>,
-    /// Blocks that are grouped.
+    /// Number of grouped blocks.
     blocks: usize,
     checkpoints: Checkpoints,
 }
 
-/// The sequences for branches beside the one numbered `slot`, in a context where `n_shared` sequences share a buffer, of which
-/// the first `n_slots` belong to slots.
+/// The sequence ids for the branches of the slot `slot`, in a context where `n_shared` sequences share a buffer and the first
+/// `n_slots` of them belong to slots.
 pub fn branches(slot: usize, n_slots: usize, n_shared: usize) -> Vec<SeqId> {
     let each = (n_shared / n_slots.max(1)).saturating_sub(1);
     let first = n_slots + slot * each;
     (first..first + each).filter_map(|sequence| SeqId::try_from(sequence).ok()).collect()
 }
 
-/// A sequence copied out of its context.
+/// A saved sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// What another context must agree in to take it: name and value of each.
+    /// Properties that a context must share to restore it: names and values.
     pub identity: Vec<(String, String)>,
     /// The tokens.
     pub tokens: Vec<Token>,
-    /// Blocks of them that [`SelfExtend`] has grouped.
+    /// Number of blocks that [`SelfExtend`] has grouped.
     pub blocks: usize,
-    /// llama.cpp's bytes.
+    /// The sequence state as serialized by llama.cpp.
     pub state: Vec<u8>,
 }
 
@@ -51,13 +51,13 @@ impl Deref for Sequence {
 }
 
 impl Sequence {
-    /// The empty sequence number `index`.
+    /// The empty sequence with the id `index`.
     pub fn new(index: usize, extend: Option<SelfExtend>) -> Sequence {
         let id = SeqId::try_from(index).unwrap_or(SeqId::MAX);
         Sequence { id, tokens: Vec::new(), extend, blocks: 0, checkpoints: Checkpoints::default() }
     }
 
-    /// Its number in the context.
+    /// Its sequence id.
     pub fn id(&self) -> SeqId {
         self.id
     }
@@ -71,17 +71,17 @@ impl Sequence {
         self.extend.map_or(index, |extend| extend.position(self.blocks, index))
     }
 
-    /// Tokens that may be evaluated before the next [`Sequence::group`].
-    pub fn room(&self) -> usize {
+    /// Number of tokens that may be decoded before the next [`Sequence::group`].
+    pub fn tokens_until_group(&self) -> usize {
         self.extend.map_or(usize::MAX, |extend| ((self.blocks + 1) * extend.w()).saturating_sub(self.tokens.len()))
     }
 
-    /// Groups what is due before the next token.
+    /// Groups all blocks that are due before the next token.
     pub fn group(&mut self, context: &mut Context) {
         let Some(extend) = self.extend else { return };
         while self.blocks < extend.blocks(self.tokens.len()) {
             let (n, w, len) = (extend.n(), extend.w(), self.tokens.len());
-            // The block goes to where it would be ungrouped, which makes its positions multiples of the token numbers'.
+            // Move the block to its ungrouped position first, so that the division gives the right positions.
             let up = self.blocks * extend.gain();
             let start = self.blocks * w;
             let rest = start + w..len;
@@ -97,29 +97,30 @@ impl Sequence {
         }
     }
 
-    /// Tokens behind ours were evaluated.
+    /// Appends tokens that were decoded after the current ones.
     pub fn push(&mut self, tokens: &[Token]) {
         self.tokens.extend_from_slice(tokens);
     }
 
-    /// Removes all behind `len` tokens, also what was evaluated there and is not ours. Returns how many are left, which are
-    /// fewer where the memory cannot be cut just there.
+    /// Rolls back to `len` tokens, also removing decoded cells that are not in the token list. Returns the number of remaining
+    /// tokens, which is smaller if the memory cannot be rolled back to that position.
     pub fn cut(&mut self, context: &mut Context, len: usize) -> usize {
         let len = len.min(self.tokens.len());
         let len = self.extend.map_or(len, |extend| extend.cut(self.blocks, len));
         let next = self.position(len);
-        let nothing_behind = len == self.tokens.len() && context.len(self.id) == next;
-        if (nothing_behind || context.truncate(self.id, next)) && context.reaches(self.id, next) {
+        let is_current = len == self.tokens.len() && context.len(self.id) == next;
+        if (is_current || context.truncate(self.id, next)) && context.reaches(self.id, next) {
             self.keep(len);
             return len;
         }
         self.back_to_checkpoint(context, len)
     }
 
-    /// Becomes a copy of `other`, which is in the same context. False when that cannot be; then nothing changed, or it is empty.
+    /// Replaces this sequence by a copy of `other`, which is in the same context. Returns false on failure; then this sequence is
+    /// unchanged or empty.
     pub fn copy_from(&mut self, context: &mut Context, other: &Sequence) -> bool {
         if Sequence::needs_checkpoints(context) {
-            // A copy that is still to be made would be made over a checkpoint that is put back: so it is made at once.
+            // llama.cpp copies lazily, which would overwrite a checkpoint restored later. So copy the state immediately.
             let Ok(state) = context.state(other.id, Part::Whole) else { return false };
             if context.set_state(self.id, &state, Part::Whole).is_err() {
                 self.clear(context);
@@ -154,38 +155,37 @@ impl Sequence {
         0
     }
 
-    /// Removes everything.
+    /// Removes all tokens.
     pub fn clear(&mut self, context: &mut Context) {
         context.truncate(self.id, 0);
         self.keep(0);
     }
 
-    /// After an evaluation that was stopped or failed: of the tokens `evaluated` behind ours, takes those that are in the
-    /// context.
-    pub fn recover(&mut self, context: &mut Context, evaluated: &[Token]) {
+    /// Recovers from an aborted or failed decode of the tokens `decoded`: appends those that are in the context.
+    pub fn recover(&mut self, context: &mut Context, decoded: &[Token]) {
         let known = self.tokens.len();
         if !context.model().can_roll_back() {
-            // The state is somewhere between two tokens.
+            // The recurrent state may be between two tokens.
             self.back_to_checkpoint(context, known);
             return;
         }
         let next = context.len(self.id);
         let there = self.extend.map_or(Some(next), |extend| extend.tokens_before(self.blocks, next));
         match there.and_then(|there| there.checked_sub(known)) {
-            Some(new) => self.push(evaluated.get(..new.min(evaluated.len())).unwrap_or(&[])),
+            Some(new) => self.push(decoded.get(..new.min(decoded.len())).unwrap_or(&[])),
             None => self.clear(context),
         }
         self.cut(context, self.tokens.len());
     }
 
-    /// Makes the sequence as much of the beginning of `prompt` as it can be. `least`: parts of the prompt that are so long
-    /// and further back in the cache are moved to their new place (0: none). Returns how many tokens that is.
-    pub fn reuse(&mut self, context: &mut Context, prompt: &[Token], least: usize) -> usize {
+    /// Rolls back to the longest reusable part of `prompt`'s beginning, and returns its number of tokens. Parts of the prompt of
+    /// at least `min_len` tokens that are at later positions in the cache are shifted to their new positions (0: none).
+    pub fn reuse(&mut self, context: &mut Context, prompt: &[Token], min_len: usize) -> usize {
         let prefix = common_prefix(&self.tokens, prompt);
         let can_move = self.blocks == 0 && context.can_shift() && context.cuts_anywhere();
         let mut end = prefix;
-        if can_move && least > 0 {
-            for reuse::Chunk { from, to, len } in reuse::chunks(&self.tokens, prompt, prefix, least) {
+        if can_move && min_len > 0 {
+            for reuse::Chunk { from, to, len } in reuse::chunks(&self.tokens, prompt, prefix, min_len) {
                 let moved = context.remove(self.id, to, Some(from))
                     && context.move_by(self.id, from..from + len, to.cast_signed() - from.cast_signed());
                 if !moved {
@@ -198,8 +198,8 @@ impl Sequence {
         self.cut(context, end)
     }
 
-    /// Removes the tokens `range`, as far as they are here; those behind move down. False when this memory cannot do that, or
-    /// groups positions; then nothing changed.
+    /// Removes the tokens of `range` and shifts the later ones. Returns false if the memory cannot shift, or if positions are
+    /// grouped; then nothing changed.
     pub fn shift(&mut self, context: &mut Context, range: Range<usize>) -> bool {
         if self.extend.is_some() || range.is_empty() || !context.can_shift() {
             return false;
@@ -218,19 +218,19 @@ impl Sequence {
         }
         self.tokens.drain(range);
         self.checkpoints.keep(0);
-        // What is kept may be within a sliding window again that had forgotten it.
+        // Kept tokens may be inside a sliding window again although their cells were dropped.
         if !context.reaches(self.id, self.next()) {
             self.clear(context);
         }
         true
     }
 
-    /// Whether it needs [`Sequence::checkpoint`]s to be cut back.
+    /// Whether a rollback in this context needs [`Sequence::checkpoint`]s.
     pub fn needs_checkpoints(context: &Context) -> bool {
         !context.cuts_anywhere()
     }
 
-    /// Remembers this place to come back to, where the memory could not be cut back to it.
+    /// Saves a checkpoint of the current state, if the memory needs checkpoints for a rollback.
     pub fn checkpoint(&mut self, context: &mut Context) {
         if !Sequence::needs_checkpoints(context) || self.tokens.is_empty() || self.blocks > 0 {
             return;
@@ -251,7 +251,7 @@ impl Sequence {
             .collect()
     }
 
-    /// Copies it out.
+    /// Saves the sequence.
     ///
     /// # Errors
     /// As [`Context::state`].
@@ -260,8 +260,8 @@ impl Sequence {
         Ok(Snapshot { identity: self.identity(context), tokens: self.tokens.clone(), blocks: self.blocks, state })
     }
 
-    /// What `snapshot` is that this is not, as "what: its value, here ours"; `None`: it fits.
-    pub fn difference(&self, context: &Context, snapshot: &Snapshot) -> Option<String> {
+    /// The first property in which `snapshot` does not match this sequence and context, with both values; `None` if it matches.
+    pub fn mismatch(&self, context: &Context, snapshot: &Snapshot) -> Option<String> {
         let own = self.identity(context);
         let pairs = snapshot.identity.iter().zip(&own);
         let differing = pairs.filter(|(theirs, ours)| theirs != ours).map(|(theirs, ours)| {
@@ -275,34 +275,34 @@ impl Sequence {
         differing.into_iter().next().or(counted).or(blocks)
     }
 
-    /// Copies it out, if there is anything, before [`Sequence::load`], when nothing waits to be moved or copied any more: a copy that
-    /// is still to be made would be made over the new state, or of it.
+    /// Saves the sequence, unless it is empty, before [`Sequence::load`]. First applies pending moves and copies of the context,
+    /// which would otherwise apply to the new state.
     ///
     /// # Errors
-    /// That cannot be; then nothing changed.
-    pub fn make_way(&mut self, context: &mut Context) -> Result<Option<Snapshot>> {
+    /// It cannot be saved; then nothing changed.
+    pub fn save_before_load(&mut self, context: &mut Context) -> Result<Option<Snapshot>> {
         context.settle(self.id)?;
         if self.tokens.is_empty() { Ok(None) } else { self.save(context).map(Some) }
     }
 
-    /// Puts `snapshot`, which fits and for which there is room, in place of what is there, which is `before`.
+    /// Restores `snapshot`, which matches and fits. `before` is the current state from [`Sequence::save_before_load`].
     ///
     /// # Errors
-    /// The state is a forgery (damage was noticed before). What that did to the context's memory nobody knows, so all of it
-    /// is emptied: this sequence is then as it was, all others must be cleared.
+    /// llama.cpp rejects the state, which means that it was forged: checksums detect damage earlier. The context's memory may be
+    /// corrupt, so it is reset: this sequence is restored from `before`, and the caller must clear all others.
     pub fn load(&mut self, context: &mut Context, snapshot: &Snapshot, before: Option<Snapshot>) -> Result<()> {
-        let result = self.put(context, snapshot);
+        let result = self.restore(context, snapshot);
         if result.is_err() {
             context.reset();
             self.clear(context);
-            if before.is_some_and(|before| self.put(context, &before).is_err()) {
+            if before.is_some_and(|before| self.restore(context, &before).is_err()) {
                 self.clear(context);
             }
         }
         result
     }
 
-    fn put(&mut self, context: &mut Context, snapshot: &Snapshot) -> Result<()> {
+    fn restore(&mut self, context: &mut Context, snapshot: &Snapshot) -> Result<()> {
         context.set_state(self.id, &snapshot.state, Part::Whole)?;
         self.checkpoints.keep(0);
         self.tokens.clone_from(&snapshot.tokens);
@@ -311,8 +311,84 @@ impl Sequence {
         if there != self.next() || !context.reaches(self.id, there) {
             return Err(Error::model(format!("the state is {there} positions long, not {}", self.next())));
         }
-        // What is last is checked as all else is that a cut leaves; a place to come back to is worth its bytes here.
+        // A later rollback can return to this state.
         self.checkpoint(context);
         Ok(())
+    }
+}
+
+/// The largest number of checkpoints per sequence.
+const MAX_CHECKPOINTS: usize = 8;
+/// The largest total size of a sequence's checkpoints; the last one is kept regardless.
+const MAX_CHECKPOINT_BYTES: usize = 512 << 20;
+
+/// Saved states of a memory that cannot be rolled back, each with its number of tokens, in ascending order.
+#[derive(Debug, Clone, Default)]
+struct Checkpoints {
+    list: Vec<(usize, Vec<u8>)>,
+}
+
+impl Checkpoints {
+    /// Adds the state after `len` tokens, which must be more than those of all others. If there are too many, drops the one
+    /// with the smallest gap to its neighbours.
+    fn add(&mut self, len: usize, state: Vec<u8>) {
+        self.list.push((len, state));
+        while self.list.len() > 1 && (self.list.len() > MAX_CHECKPOINTS || self.bytes() > MAX_CHECKPOINT_BYTES) {
+            let starts = std::iter::once(0).chain(self.list.iter().map(|(len, _)| *len));
+            let gaps = starts.zip(self.list.iter().skip(1)).map(|(before, (after, _))| after - before);
+            let closest = gaps.enumerate().min_by_key(|(_, gap)| *gap).map_or(0, |(index, _)| index);
+            self.list.remove(closest);
+        }
+    }
+
+    /// The last checkpoint.
+    fn last(&self) -> Option<(usize, &[u8])> {
+        self.list.last().map(|(len, state)| (*len, state.as_slice()))
+    }
+
+    /// Drops checkpoints with more than `len` tokens.
+    fn keep(&mut self, len: usize) {
+        self.list.retain(|(at, _)| *at <= len && *at > 0);
+    }
+
+    fn bytes(&self) -> usize {
+        self.list.iter().map(|(_, state)| state.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(checkpoints: &Checkpoints) -> Vec<usize> {
+        checkpoints.list.iter().map(|(len, _)| *len).collect()
+    }
+
+    #[test]
+    fn excess_checkpoints_are_dropped_evenly_and_the_last_stays() {
+        let mut checkpoints = Checkpoints::default();
+        for len in 1..=100 {
+            checkpoints.add(len * 10, Vec::new());
+            let places = places(&checkpoints);
+            assert!(places.len() <= MAX_CHECKPOINTS && places.last() == Some(&(len * 10)), "{places:?}");
+        }
+        let places = places(&checkpoints);
+        assert_eq!(places.len(), MAX_CHECKPOINTS);
+        let gaps: Vec<usize> = std::iter::once(&0).chain(&places).zip(&places).map(|(a, b)| b - a).collect();
+        assert!(gaps.iter().all(|gap| *gap <= 500), "{gaps:?}");
+    }
+
+    #[test]
+    fn rollback_drops_later_checkpoints() {
+        let mut checkpoints = Checkpoints::default();
+        for len in [5, 10, 20] {
+            checkpoints.add(len, vec![1]);
+        }
+        checkpoints.keep(19);
+        assert_eq!(checkpoints.last().map(|(len, _)| len), Some(10));
+        checkpoints.keep(10);
+        assert_eq!(places(&checkpoints), [5, 10]);
+        checkpoints.keep(0);
+        assert_eq!(checkpoints.last(), None);
     }
 }

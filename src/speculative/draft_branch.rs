@@ -24,11 +24,22 @@ pub(super) struct DraftBranch {
     pub(super) position: usize,
     /// Index in the batch of the row to sample from; `None`: it grows no more.
     pub(super) row: Option<usize>,
+    /// Whether it ends where no token is [twice as probable](is_doubtful) as the next.
+    pub(super) ends_in_doubt: bool,
 }
 
 impl DraftBranch {
-    pub(super) fn new(sequence: SeqId, sampler: Sampler) -> DraftBranch {
-        DraftBranch { sequence, sampler, history: Vec::new(), node: 0, path: Vec::new(), position: 0, row: None }
+    pub(super) fn new(sequence: SeqId, sampler: Sampler, ends_in_doubt: bool) -> DraftBranch {
+        DraftBranch {
+            sequence,
+            sampler,
+            history: Vec::new(),
+            node: 0,
+            path: Vec::new(),
+            position: 0,
+            row: None,
+            ends_in_doubt,
+        }
     }
 
     /// Begins where `context` ends.
@@ -70,6 +81,10 @@ impl DraftBranch {
         let free = free.min(MAX_BRANCHES - 1).min(ask.n_max.saturating_sub(ask.draft.tokens.len() + 1));
         let depth = self.path.len();
         let mut choice = [None; MAX_BRANCHES];
+        // Known before a draw, as below.
+        if self.ends_in_doubt && is_doubtful(logits) {
+            return choice;
+        }
         if let Some(Drawing { drawn, chance }) = &mut ask.drawing {
             let Ok(items) = self.sampler.constrained_distribution(logits, &self.history, ask.position + depth) else {
                 return choice;
@@ -132,6 +147,19 @@ impl DraftBranch {
     }
 }
 
+/// `speculative.cpp`'s rule for the end of a draft: the most probable token is less than twice as probable as the next.
+fn is_doubtful(logits: &[f32]) -> bool {
+    let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+    for logit in logits {
+        if *logit > first {
+            (first, second) = (*logit, first);
+        } else if *logit > second {
+            second = *logit;
+        }
+    }
+    first - second < std::f32::consts::LN_2
+}
+
 /// Makes `history` the same as `tokens`, from which it differs by its end alone: only that is copied.
 pub(super) fn follow(history: &mut Vec<Token>, tokens: &[Token]) {
     let kept = common_prefix(history, tokens);
@@ -158,4 +186,25 @@ pub(super) fn choose(
     let token = sampler.sample(logits, history, position).ok()?;
     let confidence = sampling::probability(logits, token);
     (confidence >= ask.p_min).then_some((token, confidence))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_doubtful;
+
+    #[test]
+    fn a_draft_ends_where_no_token_is_twice_as_probable_as_the_next() {
+        let logits = |probabilities: &[f32]| probabilities.iter().map(|p| p.ln() + 3.0).collect::<Vec<_>>();
+        for (probabilities, doubtful) in [
+            (&[0.6, 0.31, 0.09][..], true),
+            (&[0.09, 0.29, 0.62], false),
+            (&[0.5, 0.5], true),
+            (&[0.3, 0.1, 0.14, 0.1, 0.16, 0.2], true),
+            (&[0.34, 0.16, 0.17, 0.1, 0.13, 0.1], false),
+        ] {
+            assert_eq!(is_doubtful(&logits(probabilities)), doubtful, "{probabilities:?}");
+        }
+        // A grammar's only token is beyond doubt.
+        assert!(!is_doubtful(&[f32::NEG_INFINITY, -5.0, f32::NEG_INFINITY]));
+    }
 }

@@ -7,7 +7,7 @@
 use super::draft_branch::DraftBranch;
 use super::drafter::{DraftRequest, Drafter};
 use super::policy::another_round_pays;
-use super::{DrafterKind, Settings, Verify};
+use super::{Adaptive, DrafterKind, Settings, Verify};
 use crate::llama::{Batch, Context, DecodeError, SeqId, Token};
 use crate::sampling::Sampler;
 use crate::session::{self, SelfExtend, Sequence, Snapshot, common_prefix};
@@ -91,7 +91,7 @@ impl DraftModel {
             let kept = slot.cache.cut(&mut self.context, kept);
             slot.cache.group(&mut self.context);
             let missing = ask.tokens.get(kept..).unwrap_or(&[]);
-            let chunk = missing.get(..room.min(slot.cache.room()).min(missing.len())).unwrap_or(&[]);
+            let chunk = missing.get(..room.min(slot.cache.tokens_until_group()).min(missing.len())).unwrap_or(&[]);
             if let Some(foreign) = chunk.iter().find(|token| is_foreign(**token, self.n_vocab)) {
                 slot.disabled = Some(format!("the draft has no token {foreign}"));
                 continue;
@@ -225,7 +225,7 @@ impl DraftModel {
         let Some(tip) = tips.get_mut(index) else { return };
         tip.take(node, first.0, first.1);
         let is_main = index == 0;
-        if tip.goes_on(ask, context, first.0) && (!is_main || cache.room() > 0) {
+        if tip.goes_on(ask, context, first.0) && (!is_main || cache.tokens_until_group() > 0) {
             tip.row = Some(batch.push(first.0, tip.position - 1, tip.sequence, true));
             in_batch.extend(is_main.then_some(first.0));
         }
@@ -253,9 +253,10 @@ impl DraftModel {
 
 /// Makes memory for one branch more, in the next of these sequences. False when there is none.
 fn add_tip(tips: &mut Vec<DraftBranch>, branches: &[SeqId]) -> bool {
-    let Some(sampler) = tips.first().map(|main| main.sampler.for_draft(false)) else { return false };
+    let Some(main) = tips.first() else { return false };
+    let (sampler, ends_in_doubt) = (main.sampler.for_draft(false), main.ends_in_doubt);
     let Some(sequence) = tips.len().checked_sub(1).and_then(|index| branches.get(index)) else { return false };
-    tips.push(DraftBranch::new(*sequence, sampler));
+    tips.push(DraftBranch::new(*sequence, sampler, ends_in_doubt));
     true
 }
 
@@ -267,7 +268,8 @@ impl Drafter for DraftModel {
     fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
         if let Some(slot) = self.slots.get_mut(slot) {
             let sampler = sampler.for_draft(settings.verify == Verify::Match);
-            slot.tips = Some(vec![DraftBranch::new(slot.cache.id(), sampler)]);
+            let ends_in_doubt = settings.adaptive == Adaptive::Heuristic;
+            slot.tips = Some(vec![DraftBranch::new(slot.cache.id(), sampler, ends_in_doubt)]);
             slot.disabled = None;
         }
     }
@@ -318,10 +320,10 @@ impl Drafter for DraftModel {
 
     fn load(&mut self, slot: usize, snapshot: &Snapshot) -> bool {
         let Some(cache) = self.slots.get_mut(slot).map(|slot| &mut slot.cache) else { return false };
-        if snapshot.tokens.len() > self.context.n_ctx() || cache.difference(&self.context, snapshot).is_some() {
+        if snapshot.tokens.len() > self.context.n_ctx() || cache.mismatch(&self.context, snapshot).is_some() {
             return false;
         }
-        let Ok(before) = cache.make_way(&mut self.context) else { return false };
+        let Ok(before) = cache.save_before_load(&mut self.context) else { return false };
         if cache.load(&mut self.context, snapshot, before).is_ok() {
             return true;
         }

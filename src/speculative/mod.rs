@@ -43,5 +43,5 @@ pub use history::{
 };
 pub use mtp::Mtp;
 pub use policy::{Length, Plan, SoFar, StopPolicy};
-pub use settings::{Adaptive, DrafterKind, MAX_BRANCHES, MAX_DRAFT, Settings, Verify};
+pub use settings::{Adaptive, DrafterKind, HEURISTIC_MAX, MAX_BRANCHES, MAX_DRAFT, Settings, Verify};
 pub use vocabulary_map::{Dictionary, VocabularyMap};

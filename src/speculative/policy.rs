@@ -317,7 +317,7 @@ const HEURISTIC_LEAST: usize = 2;
 impl Length {
     /// The length for a request with these settings.
     pub fn new(settings: &Settings) -> Length {
-        Length { adaptive: settings.adaptive, n_max: settings.n_max, current: settings.n_max }
+        Length { adaptive: settings.adaptive, n_max: settings.n_max, current: settings.first_length() }
     }
 
     /// Most tokens to draft next.

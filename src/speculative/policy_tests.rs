@@ -55,6 +55,24 @@ fn the_heuristic_is_that_of_speculative_cpp() {
 }
 
 #[test]
+fn the_heuristic_begins_with_n_draft() {
+    let first = |n_draft, n_max| {
+        Length::new(&Settings { adaptive: Adaptive::Heuristic, n_draft, n_max, ..Settings::default() }).current()
+    };
+    assert_eq!([first(16, 30), first(16, 4), first(5, 30)], [16, 4, 5]);
+    // Full acceptance of the first draft: speculative.cpp's 16 + 8, then its limit.
+    let mut length =
+        Length::new(&Settings { adaptive: Adaptive::Heuristic, n_draft: 16, n_max: 30, ..Settings::default() });
+    let mut lengths = vec![length.current()];
+    for _ in 0..3 {
+        let n = length.current();
+        length.saw(n, n, n);
+        lengths.push(length.current());
+    }
+    assert_eq!(lengths, [16, 24, 30, 30]);
+}
+
+#[test]
 fn a_fixed_length_stays() {
     let mut length = Length::new(&Settings { adaptive: Adaptive::Fixed, n_max: 5, ..Settings::default() });
     length.saw(5, 5, 0);

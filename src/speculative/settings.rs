@@ -84,7 +84,8 @@ impl Verify {
 pub enum Adaptive {
     /// Chooses the length that pays at the acceptance and costs measured so far, down to none.
     Auto,
-    /// `speculative.cpp`'s rule: longer after a full acceptance, shorter after a rejection.
+    /// `speculative.cpp`'s rule: longer after a full acceptance, shorter after a rejection; and a draft model's draft ends
+    /// where its most probable token is not twice as probable as the next.
     Heuristic,
     /// Always `n_max`.
     Fixed,
@@ -112,6 +113,8 @@ pub struct Settings {
     pub verify: Verify,
     /// How the draft length adapts.
     pub adaptive: Adaptive,
+    /// The length of the first draft under [`Adaptive::Heuristic`], where `n_max` allows it: `speculative.cpp`'s `n_draft`.
+    pub n_draft: usize,
     /// Parameters of the drafters that need no model.
     pub ngram: NgramParams,
     /// The request's own n-gram caches, in place of those that all share.
@@ -122,6 +125,8 @@ pub struct Settings {
     pub prediction: Option<Arc<Predicted>>,
 }
 
+/// The longest draft under [`Adaptive::Heuristic`] unless `n_max` says otherwise, as in `speculative.cpp`.
+pub const HEURISTIC_MAX: usize = 30;
 /// The longest draft that a request may ask for.
 pub const MAX_DRAFT: usize = 64;
 /// The most branches that a request may ask for.
@@ -131,6 +136,11 @@ impl Settings {
     /// Nobody drafts.
     pub fn none() -> Settings {
         Settings { sources: Vec::new(), ..Settings::default() }
+    }
+
+    /// Most tokens of the first draft.
+    pub(super) fn first_length(&self) -> usize {
+        if self.adaptive == Adaptive::Heuristic { self.n_draft.min(self.n_max) } else { self.n_max }
     }
 
     /// The same for who guesses: a token that costs nothing may be as unlikely as it is.
@@ -152,6 +162,7 @@ impl Default for Settings {
             p_split: 0.1,
             verify: Verify::Coupled,
             adaptive: Adaptive::Auto,
+            n_draft: 16,
             ngram: NgramParams::default(),
             lookup_static: None,
             lookup_dynamic: None,

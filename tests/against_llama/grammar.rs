@@ -1,4 +1,4 @@
-//! Our grammars against llama.cpp's own: the same texts are grammars, and the same tokens may follow.
+//! Compares our grammars with llama.cpp's: the same grammars are valid, and the same tokens are allowed.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use foredraft::grammar::Grammar;
 use foredraft::llama::{Model, ModelParams, Token, TokenData};
 use llama_cpp_sys_2 as sys;
 
-/// Grammars of every construct. Tokens of the shipped vocabulary may be asked for by number.
+/// Grammars with every construct. Token ids are of the shipped vocabulary.
 const GRAMMARS: [&str; 24] = [
     "root ::= \"a\"",
     "root ::= [a-z]+ \" \" [^a-z\\n]* # a comment\n",
@@ -43,7 +43,7 @@ const GRAMMARS: [&str; 24] = [
     "root ::= [^\\]a] \"b\" [] \"c\"",
 ];
 
-/// What mutations put in.
+/// Strings that mutations insert.
 const PIECES: [&str; 30] = [
     "\"", "(", ")", "[", "]", "{", "}", "|", "*", "+", "?", "\n", "\\", "::=", "root", ",", "<", ">", "!", "#", "^",
     "-", "é", "\\x4", "{2,3}", "{9,1}", "<[3]>", "\\u12", " ", "a ::= ",
@@ -67,7 +67,7 @@ fn model() -> Arc<Model> {
     Arc::new(Model::load(&params, |_| true).expect("the model loads"))
 }
 
-/// The vocabulary of a model that llama.cpp keeps to the end.
+/// The vocabulary of a model that is never freed.
 fn their_vocab() -> *const sys::llama_vocab {
     let path = CString::new(PATH).expect("no NUL");
     // SAFETY: a NUL-terminated path; the model is never freed.
@@ -78,28 +78,28 @@ fn their_vocab() -> *const sys::llama_vocab {
     }
 }
 
-/// llama.cpp's grammar sampler, on a vocabulary of its own.
-struct Theirs(*mut sys::llama_sampler);
+/// llama.cpp's grammar sampler.
+struct LlamaGrammar(*mut sys::llama_sampler);
 
-impl Drop for Theirs {
+impl Drop for LlamaGrammar {
     fn drop(&mut self) {
-        // SAFETY: the only owner.
+        // SAFETY: this value is the only owner.
         unsafe { sys::llama_sampler_free(self.0) }
     }
 }
 
-impl Theirs {
-    fn new(vocab: *const sys::llama_vocab, gbnf: &str) -> Option<Theirs> {
+impl LlamaGrammar {
+    fn new(vocab: *const sys::llama_vocab, gbnf: &str) -> Option<LlamaGrammar> {
         let text = CString::new(gbnf).expect("no NUL");
         // SAFETY: NUL-terminated strings, and the vocabulary is never freed.
         let ptr = unsafe { sys::llama_rs_sampler_init_grammar(vocab, text.as_ptr(), c"root".as_ptr()) };
-        (!ptr.is_null()).then_some(Theirs(ptr))
+        (!ptr.is_null()).then_some(LlamaGrammar(ptr))
     }
 
     fn filter(&mut self, candidates: &mut [TokenData]) {
         let (data, size) = (candidates.as_mut_ptr(), candidates.len());
         let mut list = sys::llama_token_data_array { data, size, selected: -1, sorted: false };
-        // SAFETY: the list is as long as it says, and all ids are tokens.
+        // SAFETY: the length is that of the list, and all ids are in the vocabulary.
         unsafe { sys::llama_sampler_apply(self.0, &mut list) }
     }
 
@@ -110,28 +110,28 @@ impl Theirs {
     }
 }
 
-/// Whether both take `gbnf` for a grammar; checked, where it is safe to ask llama.cpp.
-fn verdict(model: &Arc<Model>, vocab: *const sys::llama_vocab, gbnf: &str) -> Option<(Grammar, Theirs)> {
+/// Asserts that both accept or both reject `gbnf`, if llama.cpp can safely parse it. Returns both grammars if accepted.
+fn compare(model: &Arc<Model>, vocab: *const sys::llama_vocab, gbnf: &str) -> Option<(Grammar, LlamaGrammar)> {
     let ours = Grammar::new(model, gbnf);
-    // llama.cpp would count down from 2^64, look for a rule that is not there, or fill the memory.
-    let unsafe_to_ask = ["at least", "undefined rule 'root'", "too ambiguous"];
+    // llama.cpp would count down from 2^64, access a missing rule, or exhaust the memory.
+    let unsafe_in_llama_cpp = ["at least", "undefined rule 'root'", "too ambiguous"];
     if let Err(error) = &ours
-        && unsafe_to_ask.iter().any(|what| error.message().contains(what))
+        && unsafe_in_llama_cpp.iter().any(|what| error.message().contains(what))
     {
         return None;
     }
-    let theirs = Theirs::new(vocab, gbnf);
+    let theirs = LlamaGrammar::new(vocab, gbnf);
     let message = ours.as_ref().err().map_or("accepted".into(), |error| error.message().to_owned());
     assert_eq!(ours.is_ok(), theirs.is_some(), "{gbnf:?}: {message}");
     ours.ok().zip(theirs)
 }
 
-/// Walks texts of both at once; how many tokens were compared. Parts of characters are left out: there llama.cpp allows
-/// what can never become UTF-8, and forbids some that can become a character outside a class (`grammar::tests` has them). So it is with
-/// control tokens, which llama.cpp lets follow by their names, although they add nothing to the text.
+/// Generates random outputs with both grammars; returns the number of compared tokens. Skips incomplete characters: there
+/// llama.cpp allows bytes that can never become UTF-8, and forbids some that can become a character outside a class (see the
+/// automaton's tests). Skips control tokens, which llama.cpp matches by their names although they add no text.
 fn walk(
     model: &Arc<Model>,
-    (mut ours, mut theirs): (Grammar, Theirs),
+    (mut ours, mut theirs): (Grammar, LlamaGrammar),
     rng: &mut Rng,
     steps: usize,
     what: &str,
@@ -145,7 +145,7 @@ fn walk(
     for _ in 0..steps {
         let row = || (0..n).map(|id| TokenData { id, logit: 0.0, p: 0.0 }).collect::<Vec<_>>();
         let (mut a, mut b) = (row(), row());
-        ours.filter(&mut a).expect("it was not left");
+        ours.filter(&mut a).expect("the output matches so far");
         theirs.filter(&mut b);
         for (a, b) in a.iter().zip(&b).filter(|(a, _)| whole(a.id)) {
             let shown = String::from_utf8_lossy(vocab.piece(a.id));
@@ -167,21 +167,21 @@ fn walk(
         }
         let token = allowed[rng.below(allowed.len())];
         text.extend_from_slice(vocab.piece(token));
-        ours.accept(token).expect("it is allowed");
+        ours.accept(token).expect("the token is allowed");
         theirs.accept(token);
     }
     compared
 }
 
 #[test]
-fn the_same_grammars_and_the_same_tokens() {
+fn grammars_and_allowed_tokens_match_llama_cpp() {
     let model = model();
     let vocab = their_vocab();
     let mut rng = Rng(0x1234_5678_9abc_def1);
     let mut compared = 0;
     for gbnf in GRAMMARS {
         for _ in 0..4 {
-            let both = verdict(&model, vocab, gbnf).unwrap_or_else(|| panic!("{gbnf:?} is a grammar"));
+            let both = compare(&model, vocab, gbnf).unwrap_or_else(|| panic!("{gbnf:?} is a grammar"));
             compared += walk(&model, both, &mut rng, 40, gbnf);
         }
     }
@@ -189,7 +189,7 @@ fn the_same_grammars_and_the_same_tokens() {
 }
 
 #[test]
-fn mutated_grammars_get_the_same_verdict() {
+fn mutated_grammars_are_accepted_or_rejected_as_in_llama_cpp() {
     let model = model();
     let vocab = their_vocab();
     let mut rng = Rng(0xfeed_beef_cafe_f00d);
@@ -207,7 +207,7 @@ fn mutated_grammars_get_the_same_verdict() {
             }
         }
         let gbnf: String = gbnf.into_iter().collect();
-        if let Some(both) = verdict(&model, vocab, &gbnf) {
+        if let Some(both) = compare(&model, vocab, &gbnf) {
             accepted += 1;
             if round % 8 == 0 {
                 walk(&model, both, &mut rng, 6, &gbnf);

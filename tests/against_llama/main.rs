@@ -1,4 +1,4 @@
-//! Parts that replace llama.cpp's own, compared with it call by call.
+//! Our own grammars, samplers and tokenizer calls give the same results as llama.cpp's.
 
 mod grammar;
 mod sampling;

@@ -1,5 +1,5 @@
-//! Our stages against llama.cpp's own samplers: the same distribution for thousands of random chains, over a real
-//! vocabulary, with DRY's sequence breakers found in it.
+//! Compares our stages with llama.cpp's samplers: the same distribution for thousands of random chains, over a real
+//! vocabulary with DRY's sequence breakers.
 
 use std::ffi::CString;
 
@@ -19,7 +19,7 @@ const STAGES: [Stage; 9] = [
     Stage::Temperature,
 ];
 
-/// A generator for test data: xorshift64*.
+/// A random generator for test data (xorshift64*).
 struct Rng(u64);
 
 impl Rng {
@@ -42,53 +42,53 @@ impl Rng {
         (-2.0 * (1.0 - self.unit()).ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    fn chance(&mut self) -> bool {
+    fn coin(&mut self) -> bool {
         self.unit() < 0.4
     }
 }
 
-/// Random settings. XTC applies always where it is on, as its chance is drawn by other generators on the two sides.
+/// Random settings. XTC always applies if it is on, because the two sides have different random number generators.
 fn any_settings(rng: &mut Rng) -> SamplingSettings {
     let mut settings = SamplingSettings {
-        temperature: if rng.chance() { rng.between(0.3, 2.0) } else { 1.0 },
-        top_k: if rng.chance() { 1 + rng.below(60) as i32 } else { 0 },
-        top_p: if rng.chance() { rng.between(0.1, 0.99) } else { 1.0 },
-        min_p: if rng.chance() { rng.between(0.001, 0.3) } else { 0.0 },
-        typical_p: if rng.chance() { rng.between(0.1, 0.99) } else { 1.0 },
-        top_n_sigma: if rng.chance() { rng.between(0.3, 4.0) } else { -1.0 },
-        repeat_penalty: if rng.chance() { rng.between(0.8, 2.0) } else { 1.0 },
+        temperature: if rng.coin() { rng.between(0.3, 2.0) } else { 1.0 },
+        top_k: if rng.coin() { 1 + rng.below(60) as i32 } else { 0 },
+        top_p: if rng.coin() { rng.between(0.1, 0.99) } else { 1.0 },
+        min_p: if rng.coin() { rng.between(0.001, 0.3) } else { 0.0 },
+        typical_p: if rng.coin() { rng.between(0.1, 0.99) } else { 1.0 },
+        top_n_sigma: if rng.coin() { rng.between(0.3, 4.0) } else { -1.0 },
+        repeat_penalty: if rng.coin() { rng.between(0.8, 2.0) } else { 1.0 },
         min_keep: rng.below(5).saturating_sub(1),
         repeat_last_n: 1 + rng.below(90) as i32,
         ..SamplingSettings::default()
     };
-    if rng.chance() {
+    if rng.coin() {
         settings.dynatemp_range = rng.between(0.1, 0.25);
         settings.dynatemp_exponent = rng.between(0.3, 2.0);
     }
-    if rng.chance() {
+    if rng.coin() {
         (settings.xtc_probability, settings.xtc_threshold) = (1.0, rng.between(0.01, 0.4));
     }
-    if rng.chance() {
+    if rng.coin() {
         settings.presence_penalty = rng.between(-1.0, 2.0);
         settings.frequency_penalty = rng.between(-0.5, 1.0);
     }
-    if rng.chance() {
+    if rng.coin() {
         settings.dry.multiplier = rng.between(0.1, 1.5);
         settings.dry.base = rng.between(1.0, 2.5);
         settings.dry.allowed_length = rng.below(5) as i32;
         settings.dry.penalty_last_n = 1 + rng.below(90) as i32;
-        if rng.chance() {
+        if rng.coin() {
             settings.dry.sequence_breakers = [" there was", "<|im_end|>", ". ", "aa"].map(String::from).to_vec();
         }
     }
     let mut stages = STAGES.to_vec();
-    if rng.chance() {
+    if rng.coin() {
         for i in (1..stages.len()).rev() {
             stages.swap(i, rng.below(i + 1));
         }
         stages.truncate(1 + rng.below(STAGES.len()));
     }
-    // Where an earlier stage makes probabilities 0, llama.cpp's typical sampling computes with NaN.
+    // After a stage that makes probabilities 0, llama.cpp's typical sampling gives NaN.
     let before_typical = stages.iter().take_while(|stage| **stage != Stage::TypicalP);
     let zeros = before_typical.into_iter().any(|stage| match stage {
         Stage::TopNSigma => settings.top_n_sigma > 0.0,
@@ -101,8 +101,8 @@ fn any_settings(rng: &mut Rng) -> SamplingSettings {
     }
     settings.stages = stages;
     if rng.below(6) == 0 {
-        // llama.cpp has no other stage with mirostat.
-        settings.mirostat = if rng.chance() { MirostatVersion::V1 } else { MirostatVersion::V2 };
+        // With mirostat llama.cpp applies no other stage.
+        settings.mirostat = if rng.coin() { MirostatVersion::V1 } else { MirostatVersion::V2 };
         settings.mirostat_tau = rng.between(0.5, 5.0);
         settings.stages.clear();
         settings.dynatemp_range = 0.0;
@@ -110,29 +110,29 @@ fn any_settings(rng: &mut Rng) -> SamplingSettings {
     settings
 }
 
-/// A model loaded by llama.cpp itself, as its samplers want it.
-struct Theirs(*mut sys::llama_model);
+/// A model loaded with llama.cpp's API, for its samplers.
+struct LlamaSampler(*mut sys::llama_model);
 
-impl Theirs {
-    fn load(file: &str) -> Theirs {
+impl LlamaSampler {
+    fn load(file: &str) -> LlamaSampler {
         let path = CString::new(file).expect("no NUL");
-        // SAFETY: the path is a string, and the parameters are llama.cpp's own.
+        // SAFETY: the path is NUL-terminated, and the parameters are llama.cpp's defaults.
         let model = unsafe {
             let mut params = sys::llama_model_default_params();
             params.vocab_only = true;
             sys::llama_model_load_from_file(path.as_ptr(), params)
         };
         assert!(!model.is_null(), "{file} loads");
-        Theirs(model)
+        LlamaSampler(model)
     }
 
-    /// What is left of the logits after llama.cpp's chain, with probabilities.
+    /// The candidates after llama.cpp's chain, with probabilities.
     fn distribution(&self, settings: &SamplingSettings, logits: &[f32], history: &[Token]) -> Vec<TokenData> {
         let mut items: Vec<TokenData> =
             (0..).zip(logits).map(|(id, logit)| TokenData { id, logit: *logit, p: 0.0 }).collect();
         let n = items.len() as i32;
-        // SAFETY: the chain owns the samplers added to it and is freed at the end; the list is valid for its size, and
-        // what comes back lies within it.
+        // SAFETY: the chain owns the samplers added to it and is freed at the end. The list is valid for its size, and
+        // llama.cpp only shortens and reorders it.
         unsafe {
             let chain = sys::llama_sampler_chain_init(sys::llama_sampler_chain_default_params());
             let mut stages = settings.stages.clone();
@@ -166,7 +166,7 @@ impl Theirs {
     }
 
     /// # Safety
-    /// The result belongs to the caller, who adds it to a chain.
+    /// The caller owns the result and adds it to a chain.
     unsafe fn sampler(&self, stage: Stage, settings: &SamplingSettings, n: i32) -> *mut sys::llama_sampler {
         let keep = settings.min_keep;
         // SAFETY: the vocabulary lives as long as the model, and strings are copied before this returns.
@@ -210,14 +210,14 @@ impl Theirs {
     }
 }
 
-impl Drop for Theirs {
+impl Drop for LlamaSampler {
     fn drop(&mut self) {
-        // SAFETY: the only owner, and all samplers are gone.
+        // SAFETY: this value owns the model, and all samplers have been freed.
         unsafe { sys::llama_model_free(self.0) }
     }
 }
 
-/// Logits like a model's.
+/// Random logits that resemble a model's.
 fn any_logits(rng: &mut Rng, n: usize) -> Vec<f32> {
     let mut logits: Vec<f32> = (0..n).map(|_| (2.0 * rng.normal()) as f32).collect();
     for _ in 0..1 + rng.below(8) {
@@ -230,19 +230,19 @@ fn any_logits(rng: &mut Rng, n: usize) -> Vec<f32> {
 }
 
 #[test]
-fn every_chain_leaves_what_llama_cpps_leaves() {
+fn random_chains_match_llama_cpp() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-target.gguf");
     let params = ModelParams { vocab_only: true, ..ModelParams::new(file) };
     let model = Model::load(&params, |_| true).expect("the model loads");
-    let (vocab, theirs) = (model.vocab(), Theirs::load(file));
+    let (vocab, theirs) = (model.vocab(), LlamaSampler::load(file));
     let text = "Once there was a cat. There was: a dog, and there was a \"bird\".\nOnce there was a cat, and there was";
     let text = vocab.tokenize(text.as_bytes(), false, false).expect("a text");
     let mut rng = Rng(88_172_645_463_325_252);
-    let mut cut = 0;
+    let mut truncated = 0;
     for case in 0..3000 {
         let (settings, mut logits) = (any_settings(&mut rng), any_logits(&mut rng, vocab.n_tokens()));
-        // The end of a real text, or few tokens in any order.
-        let history: Vec<Token> = if rng.chance() {
+        // The end of a real text, or a few tokens in random order.
+        let history: Vec<Token> = if rng.coin() {
             (0..rng.below(90)).map(|_| *text.get(rng.below(5)).expect("a token")).collect()
         } else {
             text.iter().copied().take(1 + rng.below(text.len())).collect()
@@ -252,7 +252,7 @@ fn every_chain_leaves_what_llama_cpps_leaves() {
         let left = sampler.distribution(&mut logits, &history, case).expect("a distribution");
         let mut found = vec![0.0; logits.len()];
         left.iter().for_each(|item| found[item.id as usize] = item.p);
-        cut += usize::from(left.len() < logits.len() / 2);
+        truncated += usize::from(left.len() < logits.len() / 2);
         let mut sum = 0.0;
         for item in &expected {
             let p = found[item.id as usize];
@@ -260,13 +260,13 @@ fn every_chain_leaves_what_llama_cpps_leaves() {
             let close = (p - item.p).abs() <= 2e-6 + 2e-4 * item.p;
             assert!(close, "case {case}, token {}: {p}, llama.cpp {}\n{settings:?}", item.id, item.p);
         }
-        assert!(sum > 0.999, "case {case}: llama.cpp cut what has {} here\n{settings:?}", 1.0 - sum);
+        assert!(sum > 0.999, "case {case}: llama.cpp removed tokens of probability {} here\n{settings:?}", 1.0 - sum);
     }
-    assert!(cut > 1000, "only {cut} chains cut anything off");
+    assert!(truncated > 1000, "only {truncated} chains truncated anything");
 }
 
 #[test]
-fn adaptive_p_learns_as_llama_cpps() {
+fn adaptive_p_matches_llama_cpp() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-target.gguf");
     let params = ModelParams { vocab_only: true, ..ModelParams::new(file) };
     let model = Model::load(&params, |_| true).expect("the model loads");
@@ -278,12 +278,12 @@ fn adaptive_p_learns_as_llama_cpps() {
             adaptive_target: target,
             adaptive_decay: decay,
             top_k: 50,
-            // Last, wherever it stands.
+            // Adaptive-p runs last, wherever it is listed.
             stages: vec![Stage::AdaptiveP, Stage::TopK],
             ..SamplingSettings::default()
         };
         let mut sampler = Sampler::new(&settings, vocab, None).expect("valid settings");
-        // SAFETY: the chain owns its samplers, and is freed below.
+        // SAFETY: the chain owns its samplers and is freed below.
         let chain = unsafe {
             let chain = sys::llama_sampler_chain_init(sys::llama_sampler_chain_default_params());
             sys::llama_sampler_chain_add(chain, sys::llama_sampler_init_top_k(50));
@@ -296,7 +296,7 @@ fn adaptive_p_learns_as_llama_cpps() {
                 (0..).zip(&logits).map(|(id, logit)| TokenData { id, logit: *logit, p: 0.0 }).collect();
             let size = items.len();
             let mut list = sys::llama_token_data_array { data: items.as_mut_ptr(), size, selected: -1, sorted: false };
-            // SAFETY: the list is valid for its size, and what comes back lies within it.
+            // SAFETY: the list is valid for its size, and llama.cpp only shortens and reorders it.
             let (left, token) = unsafe {
                 sys::llama_sampler_apply(chain, &mut list);
                 let left = std::slice::from_raw_parts(list.data, list.size).to_vec();
@@ -304,7 +304,7 @@ fn adaptive_p_learns_as_llama_cpps() {
                 sys::llama_sampler_accept(chain, token);
                 (left, token)
             };
-            // Picks are not accepted by themselves, and a distribution does not disturb what is learnt.
+            // Neither `sample` nor `distribution` changes the state that `accept` updates.
             for _ in 0..rng.below(3) {
                 sampler.sample(&mut logits, &[], position).expect("a token");
             }
@@ -314,7 +314,7 @@ fn adaptive_p_learns_as_llama_cpps() {
                 let close = (p - item.p).abs() <= 1e-5 + 1e-3 * item.p;
                 assert!(close, "{case} {position}: token {}: {p}, llama.cpp {}", item.id, item.p);
             }
-            // A draft that follows may pick and accept what it likes.
+            // A draft sampler may sample and accept any tokens.
             let mut draft = sampler.for_draft(false);
             let other = draft.sample(&mut logits, &[], position + 1).expect("a token");
             draft.accept(other).expect("no grammar");
@@ -326,7 +326,7 @@ fn adaptive_p_learns_as_llama_cpps() {
             assert_eq!(pairs(&mut draft, &mut logits), pairs(&mut sampler, &mut logits));
             sampler.accept(token).expect("no grammar");
         }
-        // SAFETY: the only owner.
+        // SAFETY: this value is the only owner.
         unsafe { sys::llama_sampler_free(chain) };
     }
 }

@@ -1,8 +1,8 @@
-//! Every type of vocabulary that llama.cpp has: tokenizing and detokenizing as llama.cpp does, when called itself.
+//! Tokenizing and detokenizing match direct calls of llama.cpp, for every type of vocabulary.
 
 use std::ffi::{CString, c_char};
 
-use crate::vocabulary::{Kind, Vocabulary, sentence_piece};
+use crate::vocabulary::{Kind, Vocabulary, byte_letters, sentence_piece};
 use foredraft::llama::{Model, ModelParams, Token, Vocab, VocabKind};
 use llama_cpp_sys_2 as sys;
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ impl Both {
         let params = ModelParams { vocab_only: true, ..ModelParams::new(&file) };
         let ours = Model::load(&params, |_| true).unwrap_or_else(|error| panic!("{name}: {error}"));
         let path = CString::new(file).expect("no NUL");
-        // SAFETY: the path is a string, and the parameters are llama.cpp's own.
+        // SAFETY: the path is NUL-terminated, and the parameters are llama.cpp's defaults.
         let theirs = unsafe {
             let mut params = sys::llama_model_default_params();
             params.vocab_only = true;
@@ -79,7 +79,7 @@ impl Both {
         for (add_special, parse_special) in [(false, false), (false, true), (true, false), (true, true)] {
             let ours = match self.vocab().tokenize(text, add_special, parse_special) {
                 Ok(ours) => ours,
-                // llama.cpp throws, which only our guard survives; a request's text is always UTF-8.
+                // llama.cpp throws an exception, which our guard turns into an error; a request's text is always UTF-8.
                 Err(error) => {
                     assert!(std::str::from_utf8(text).is_err(), "{}: {shown:?}: {error}", self.name);
                     return;
@@ -93,20 +93,21 @@ impl Both {
             }
             self.check_ends(text, add_special, parse_special, &ours);
         }
+        self.compare_tainted(text);
         let tokens = self.vocab().tokenize(text, false, false).expect("tokens");
         let pieces: Vec<u8> = tokens.iter().flat_map(|token| self.vocab().piece(*token)).copied().collect();
         match self.vocab().kind() {
-            // Byte for byte. What is not UTF-8, llama.cpp replaces before BPE, and spaces behind it stay escaped in SPM.
+            // Byte for byte. llama.cpp replaces invalid UTF-8 before BPE, and leaves spaces after it escaped in SPM.
             VocabKind::Bpe | VocabKind::Spm if std::str::from_utf8(text).is_err() => {}
             VocabKind::Bpe => assert_eq!(pieces, text, "{}", self.name),
             VocabKind::Other => assert_eq!(pieces, text, "{}", self.name),
-            // Behind a user-defined token there may be another space, and the sign for a space becomes one.
+            // A user-defined token may add a space, and U+2581 becomes a space.
             VocabKind::Spm if !shown.contains("<|user|>") && !shown.contains('\u{2581}') => {
                 let with_space = [b" ", text].concat();
                 let expected = if text.is_empty() || !self.adds_space() { text } else { &with_space };
                 assert_eq!(pieces, expected, "{}: {shown:?}", self.name);
                 if self.adds_space() {
-                    // Detokenizing takes off again the space that tokenizing put before.
+                    // Detokenizing removes the space that tokenizing added in front.
                     assert_eq!(self.vocab().detokenize(&tokens, true).expect("text"), text, "{}", self.name);
                 }
             }
@@ -114,11 +115,33 @@ impl Both {
         }
     }
 
+    /// Cutting a text at its special tokens is done as llama.cpp does it: with none of it tainted, and with all of it.
+    fn compare_tainted(&self, text: &[u8]) {
+        let Ok(shown) = std::str::from_utf8(text) else { return };
+        let tokens = |tainted: &[usize]| self.vocab().tokenize_tainted(text, tainted).expect("tokens");
+        // A mark behind the end taints nothing, but llama.cpp does not get the whole text.
+        for tainted in [&[][..], &[text.len() + 1]] {
+            assert_eq!(tokens(tainted), self.tokenize(text, true, true), "{}: {shown:?} {tainted:?}", self.name);
+        }
+        let all: Vec<usize> = (1..=text.len()).collect();
+        let (ours, theirs) = (tokens(&all), self.tokenize(text, true, text.is_empty()));
+        let control = |tokens: &[Token]| tokens.iter().filter(|token| self.vocab().is_control(**token)).count();
+        let ends = control(&self.tokenize(b"", true, true));
+        assert_eq!(control(&ours), ends, "{}: {shown:?} as data", self.name);
+        assert_eq!(self.vocab().tokenize_data(text, true).expect("tokens"), ours, "{}: {shown:?}", self.name);
+        // RWKV's tokenizer knows of no control tokens.
+        if control(&theirs) == ends {
+            assert_eq!(ours, theirs, "{}: {shown:?} as data", self.name);
+        } else {
+            assert_eq!((self.name, self.detokenize(&ours, true)), ("rwkv", text.to_vec()));
+        }
+    }
+
     fn adds_space(&self) -> bool {
         !self.name.ends_with("no-space")
     }
 
-    /// BOS and EOS go around what the text is without them, as the model's flags say.
+    /// Asserts that BOS and EOS are added around the plain tokens as the model's flags say.
     fn check_ends(&self, text: &[u8], add_special: bool, parse_special: bool, tokens: &[Token]) {
         if !add_special || self.vocab().kind() == VocabKind::Wpm {
             return;
@@ -136,7 +159,7 @@ impl Both {
 
 impl Drop for Both {
     fn drop(&mut self) {
-        // SAFETY: the only owner.
+        // SAFETY: this is the only owner.
         unsafe { sys::llama_model_free(self.theirs) }
     }
 }
@@ -181,14 +204,6 @@ fn spm() -> Vocabulary {
     vocabulary
 }
 
-/// GPT-2's letters for the 256 bytes: printable ones stand for themselves.
-fn byte_letters() -> Vec<char> {
-    let printable = |byte: u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
-    let mut others = 256..;
-    let code = |byte| if printable(byte) { Some(byte) } else { others.next() };
-    (0..256).map(code).map(|code| code.and_then(char::from_u32).expect("a letter")).collect()
-}
-
 fn bpe(pre: &'static str) -> Vocabulary {
     let alphabet = byte_letters();
     let spell = |text: &str| text.bytes().map(|byte| alphabet[usize::from(byte)]).collect::<String>();
@@ -213,7 +228,7 @@ fn bpe(pre: &'static str) -> Vocabulary {
     ];
     let mut merges: Vec<String> = pairs.iter().map(|(a, b)| format!("{} {}", spell(a), spell(b))).collect();
     tokens.extend(pairs.iter().map(|(a, b)| (spell(&format!("{a}{b}")), 0.0, Kind::Normal)));
-    // é and 日 from their bytes.
+    // Merges that build é and 日 from their bytes.
     for bytes in ["é", "日"] {
         let letters: Vec<char> = spell(bytes).chars().collect();
         for end in 1..letters.len() {
@@ -294,7 +309,7 @@ fn all() -> Vec<Both> {
 }
 
 #[test]
-fn texts_become_tokens_and_back_as_in_llama_cpp() {
+fn tokenize_and_detokenize_match_llama_cpp() {
     let all = all();
     let kinds: Vec<&str> = all.iter().map(|both| both.vocab().kind().as_str()).collect();
     assert_eq!(kinds, ["spm", "spm", "spm", "bpe", "bpe", "bpe", "bpe", "wpm", "ugm", "other"]);
@@ -332,7 +347,7 @@ fn texts_become_tokens_and_back_as_in_llama_cpp() {
             assert_eq!(both.vocab().piece(token), both.piece(token), "{}: token {token}", both.name);
         }
     }
-    // Something was merged everywhere.
+    // Every vocabulary merges something.
     for both in &all {
         let tokens = both.vocab().tokenize(long.as_bytes(), false, false).expect("tokens");
         assert!(tokens.len() < long.len() * 3 / 4, "{}: {} tokens", both.name, tokens.len());
@@ -340,7 +355,7 @@ fn texts_become_tokens_and_back_as_in_llama_cpp() {
 }
 
 #[test]
-fn any_bytes_become_the_tokens_that_llama_cpp_makes_of_them() {
+fn tokenizing_random_bytes_matches_llama_cpp() {
     let all = all();
     let words = prop::sample::select(vec!["the", " hello", "<|user|>", "</s>", "日本", "\u{2581}", "12", "\n"]);
     let part = prop_oneof![

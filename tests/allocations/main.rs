@@ -1,6 +1,6 @@
-//! What must not allocate once it is warm.
+//! Code that must not allocate once its buffers have grown.
 
-#[path = "../counting/mod.rs"]
+#[path = "../counting_allocator/mod.rs"]
 mod counting;
 mod ngram;
 mod sampling;

@@ -1,4 +1,4 @@
-//! Sampling allocates nothing, once its buffers have grown to what a text needs.
+//! Sampling allocates nothing once its buffers have grown.
 
 use crate::counting::allocations;
 use foredraft::llama::{Model, ModelParams, Token};
@@ -6,7 +6,7 @@ use foredraft::sampling::{self, DrySettings, MirostatVersion, Sampler, SamplingS
 
 #[test]
 fn sampling_allocates_nothing() {
-    assert!(allocations(|| vec![0_u8; 100]) > 0, "the count works");
+    assert!(allocations(|| vec![0_u8; 100]) > 0, "the counter works");
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-target.gguf");
     let params = ModelParams { vocab_only: true, ..ModelParams::new(file) };
     let model = Model::load(&params, |_| true).expect("the model loads");
@@ -62,7 +62,7 @@ fn sampling_allocates_nothing() {
             history.push(token);
             left + sampling::probability(&row, token).to_bits() as usize
         };
-        // DRY's memory follows the longest text so far, doubling when it must.
+        // DRY's buffer grows with the longest history, by doubling.
         step(0, &mut history.repeat(2));
         let count = allocations(|| (1..50).map(|position| step(position, &mut history)).fold(0, usize::wrapping_add));
         assert_eq!(count, 0, "{name}: in 49 tokens");

@@ -1,18 +1,18 @@
-//! What the integration tests share: a loaded system on the shipped models, and calls that speak JSON.
+//! Helpers shared by the integration tests: loading a system with the shipped models, and calling it with JSON.
 
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code)] // each test binary uses only some of these
 
-#[path = "../hostile/gguf.rs"]
+pub mod changed_vocabulary;
+#[path = "gguf.rs"]
 pub mod gguf;
-pub mod other;
-pub mod tiny;
+pub mod tiny_models;
 
 use std::path::{Path, PathBuf};
 
 use foredraft::api::{Endpoint, System};
 use serde_json::{Value, json};
 
-/// The repository.
+/// The repository's root folder.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
 }
@@ -22,8 +22,8 @@ pub fn model(name: &str) -> String {
     root().join(format!("models/stories-{name}.gguf")).to_string_lossy().into_owned()
 }
 
-/// A system with the shipped target and draft, and `more` keys of `init`. One thread: these models are too small for more,
-/// and threads that wait for each other by spinning are very slow where something else uses the cores.
+/// Loads a system with the shipped target and draft; `more` adds keys to `init`. It runs on one thread: the models are too
+/// small to profit from more, and ggml's threads spin while they wait, which is very slow on a busy machine.
 pub fn start(more: Value) -> System {
     let mut init = json!({"model": model("target"), "model_draft": model("draft"), "log_level": "error", "n_threads": 1, "n_threads_batch": 1});
     merge(&mut init, &more);
@@ -32,69 +32,71 @@ pub fn start(more: Value) -> System {
     system
 }
 
-/// `value` with the keys of `more` on top.
+/// Sets the keys of `more` in `value`.
 pub fn merge(value: &mut Value, more: &Value) {
     let (Some(object), Some(more)) = (value.as_object_mut(), more.as_object()) else { panic!("{value} {more}") };
     object.extend(more.clone());
 }
 
-/// `value` with the keys of `more` on top.
+/// A copy of `value` with the keys of `more` set.
 pub fn with(value: &Value, more: Value) -> Value {
     let mut value = value.clone();
     merge(&mut value, &more);
     value
 }
 
-/// The final response of a request that must succeed.
-pub fn complete(system: &System, family: Endpoint, request: &Value) -> Value {
+/// Sends a blocking request that must succeed, and returns its final response.
+pub fn complete(system: &System, endpoint: Endpoint, request: &Value) -> Value {
     let bytes = request.to_string();
-    let answer = system.with_server(|server| server.complete(family, bytes.as_bytes()));
+    let answer = system.with_server(|server| server.complete(endpoint, bytes.as_bytes()));
     let answer = answer.unwrap_or_else(|error| panic!("{request}: {error}"));
     assert_eq!(answer["success"], true, "{request}: {answer}");
     answer
 }
 
-/// The answers of a request for `n` texts.
+/// The `results` of a request for `n` completions.
 pub fn results(answer: &Value, n: usize) -> &[Value] {
     let results = answer["results"].as_array().unwrap_or_else(|| panic!("results: {answer}"));
     assert_eq!(results.len(), n, "{answer}");
     results
 }
 
-/// What of an answer speculation must leave as it is.
-pub fn essence(answer: &Value) -> Value {
+/// The fields of a final response that speculation must not change.
+pub fn output_fields(answer: &Value) -> Value {
     let keys = ["content", "tokens", "stop_type", "stopping_word", "tokens_predicted", "tokens_evaluated", "truncated"];
     keys.iter().map(|key| answer[key].clone()).collect()
 }
 
-/// A number that counts something.
+/// A JSON number as a count.
 pub fn n(value: &Value) -> usize {
-    value.as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or_else(|| panic!("{value} is not a count"))
 }
 
-/// Ids of tokens that are not special, in a sequence of its own for each seed.
+/// `count` ids of ordinary tokens, a different sequence for each seed.
 pub fn tokens(seed: usize, count: usize) -> Vec<usize> {
     (0..count).map(|index| 300 + (seed * 7919 + index * index * 31 + index * 17) % 1000).collect()
 }
 
-/// The number of a queued request.
-pub fn submit(system: &System, family: Endpoint, request: &Value) -> u64 {
+/// Queues a request and returns its id.
+pub fn submit(system: &System, endpoint: Endpoint, request: &Value) -> u64 {
     let bytes = request.to_string();
-    let answer = system.with_server(|server| server.submit(family, bytes.as_bytes()));
+    let answer = system.with_server(|server| server.submit(endpoint, bytes.as_bytes()));
     answer.unwrap_or_else(|error| panic!("{request}: {error}"))["id"].as_u64().expect("an id")
 }
 
-/// One poll.
-pub fn poll(system: &System, family: Endpoint, id: u64, timeout_ms: u64) -> Value {
+/// Polls a request once.
+pub fn poll(system: &System, endpoint: Endpoint, id: u64, timeout_ms: u64) -> Value {
     let command = json!({"id": id, "timeout_ms": timeout_ms}).to_string();
-    system.with_server(|server| server.poll(family, Some(command.as_bytes()))).unwrap_or_else(|error| panic!("{error}"))
+    system
+        .with_server(|server| server.poll(endpoint, Some(command.as_bytes())))
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// All updates of a request, polled to its end.
-pub fn drain(system: &System, family: Endpoint, id: u64) -> Vec<Value> {
+/// Polls a request until it is finished and returns all its updates.
+pub fn drain(system: &System, endpoint: Endpoint, id: u64) -> Vec<Value> {
     let mut updates = Vec::new();
     loop {
-        let answer = poll(system, family, id, 60_000);
+        let answer = poll(system, endpoint, id, 60_000);
         updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
         if answer["finished"] == true {
             return updates;
@@ -102,35 +104,34 @@ pub fn drain(system: &System, family: Endpoint, id: u64) -> Vec<Value> {
     }
 }
 
-/// Cancels a request; false when it had ended before.
-pub fn cancel(system: &System, family: Endpoint, id: u64) -> bool {
+/// Cancels a request. Returns false if it had already finished.
+pub fn cancel(system: &System, endpoint: Endpoint, id: u64) -> bool {
     let command = json!({"id": id}).to_string();
-    let answer = system.with_server(|server| server.cancel(family, Some(command.as_bytes()))).expect("an answer");
+    let answer = system.with_server(|server| server.cancel(endpoint, Some(command.as_bytes()))).expect("an answer");
     answer["cancelled"].as_bool().expect("true or false")
 }
 
-/// Begins a request that would not end by itself, cancels it when it has said something, and gives all its updates.
-pub fn cancelled(system: &System, family: Endpoint, request: &Value) -> Vec<Value> {
-    let id = submit(system, family, request);
+/// Starts a request that does not end by itself, cancels it after its first text, and returns all its updates.
+pub fn cancelled(system: &System, endpoint: Endpoint, request: &Value) -> Vec<Value> {
+    let id = submit(system, endpoint, request);
     let mut updates = Vec::new();
     while text(&updates).is_empty() {
-        let answer = poll(system, family, id, 60_000);
+        let answer = poll(system, endpoint, id, 60_000);
         assert_eq!(answer["finished"], false, "{request}: {answer}");
         updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
     }
-    assert!(cancel(system, family, id), "{request}");
-    updates.extend(drain(system, family, id));
+    assert!(cancel(system, endpoint, id), "{request}");
+    updates.extend(drain(system, endpoint, id));
     updates
 }
 
-/// The text of a request's updates.
+/// The concatenated `content` of updates.
 pub fn text(updates: &[Value]) -> String {
     updates.iter().map(|update| update["content"].as_str().expect("content")).collect()
 }
 
-/// Prompts of the kinds that the models know: stories, chats, records, code. After what they do not know (a blank at the
-/// end, say) every token is as likely as every other, and the last bits of logits, which change with the batch's size,
-/// decide.
+/// Fifty prompts of the kinds that the shipped models were trained on: stories, chats, records, code. Other prompts (one that
+/// ends with a space, say) give nearly uniform logits, and then their last bits, which depend on the batch size, decide.
 pub fn prompts() -> Vec<String> {
     let names = ["Mia", "Tom", "Nora", "Karl", "Clara"];
     let things = ["kite", "drum", "whistle", "hat", "ring"];

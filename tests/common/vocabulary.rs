@@ -1,10 +1,10 @@
-//! Model files with a vocabulary and nothing else.
-#![allow(dead_code)] // each test and benchmark uses its part
+//! Writes model files that contain only a vocabulary.
+#![allow(dead_code)] // each test and benchmark uses only some of these
 
 use std::collections::HashSet;
 use std::path::Path;
 
-/// What a token is, as llama.cpp numbers it.
+/// A token's type, as llama.cpp numbers it.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Kind {
     Normal = 1,
@@ -14,17 +14,17 @@ pub enum Kind {
     Byte = 6,
 }
 
-/// A vocabulary.
+/// A vocabulary to be written.
 pub struct Vocabulary {
-    /// llama.cpp's name of the tokenizer, and of what splits texts before it.
+    /// llama.cpp's names of the tokenizer and of the pre-tokenizer.
     pub model: &'static str,
     pub pre: Option<&'static str>,
-    /// Text, score, kind.
+    /// Text, score, type.
     pub tokens: Vec<(String, f32, Kind)>,
     pub merges: Vec<String>,
-    /// `add_bos_token` and the like, without `tokenizer.ggml.`.
+    /// Flags such as `add_bos_token`, without the prefix `tokenizer.ggml.`.
     pub flags: Vec<(&'static str, bool)>,
-    /// `bos_token_id` and the like.
+    /// Ids such as `bos_token_id`.
     pub ids: Vec<(&'static str, u32)>,
 }
 
@@ -34,7 +34,7 @@ fn put_string(bytes: &mut Vec<u8>, text: &str) {
 }
 
 impl Vocabulary {
-    /// Writes it into cargo's folder for such files, and returns the path.
+    /// Writes the file into cargo's temporary folder and returns its path.
     pub fn write(&self, name: &str) -> String {
         let (mut entries, mut count) = (Vec::new(), 0_u64);
         let mut entry = |key: &str, kind: u32, value: &dyn Fn(&mut Vec<u8>)| {
@@ -83,7 +83,7 @@ impl Vocabulary {
         bytes.extend(count.to_le_bytes());
         bytes.extend(entries);
         bytes.resize(bytes.len().next_multiple_of(32), 0);
-        // Moved into place: another test may have the file open.
+        // Written beside and renamed, because another test may have the file open.
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let (path, beside) =
             (folder.join(format!("{name}.gguf")), folder.join(format!("{name}-{:p}.tmp", &raw const bytes)));
@@ -93,7 +93,7 @@ impl Vocabulary {
     }
 }
 
-/// A SentencePiece vocabulary of the 256 bytes and `words`, the first of which merge first.
+/// A SentencePiece vocabulary of the 256 bytes and `words`; earlier words merge first.
 pub fn sentence_piece(words: impl IntoIterator<Item = String>) -> Vocabulary {
     let mut tokens = vec![
         ("<unk>".to_owned(), 0.0, Kind::Unknown),
@@ -105,4 +105,30 @@ pub fn sentence_piece(words: impl IntoIterator<Item = String>) -> Vocabulary {
     let words = words.into_iter().filter(|word| seen.insert(word.clone()));
     tokens.extend((0_u32..).zip(words).map(|(rank, word)| (word, -(rank as f32), Kind::Normal)));
     Vocabulary { model: "llama", pre: None, tokens, merges: Vec::new(), flags: Vec::new(), ids: Vec::new() }
+}
+
+/// GPT-2's letters for the 256 bytes: printable ones stand for themselves.
+pub fn byte_letters() -> Vec<char> {
+    let printable = |byte: u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let mut others = 256..;
+    let code = |byte| if printable(byte) { Some(byte) } else { others.next() };
+    (0..256).map(code).map(|code| code.and_then(char::from_u32).expect("a letter")).collect()
+}
+
+/// A byte-level vocabulary of the 256 bytes, a few words, and these special tokens.
+pub fn byte_level(specials: impl IntoIterator<Item = (String, Kind)>) -> Vocabulary {
+    let letters = byte_letters();
+    let spell = |text: &str| text.bytes().map(|byte| letters[usize::from(byte)]).collect::<String>();
+    let mut tokens: Vec<_> = letters.iter().map(|letter| (letter.to_string(), 0.0, Kind::Normal)).collect();
+    let pairs = [("t", "h"), ("th", "e"), (" ", "the"), ("i", "n"), ("\n", "\n"), (" ", "i"), ("<", "|"), ("|", ">")];
+    tokens.extend(pairs.iter().map(|(a, b)| (spell(&format!("{a}{b}")), 0.0, Kind::Normal)));
+    tokens.extend(specials.into_iter().map(|(text, kind)| (text, 0.0, kind)));
+    Vocabulary {
+        model: "gpt2",
+        pre: Some("qwen2"),
+        tokens,
+        merges: pairs.iter().map(|(a, b)| format!("{} {}", spell(a), spell(b))).collect(),
+        flags: vec![("add_bos_token", false)],
+        ids: Vec::new(),
+    }
 }

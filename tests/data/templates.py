@@ -4,7 +4,7 @@
     templates.py FOLDER                    all *.jinja in FOLDER; prints templates.txt
     templates.py FOLDER TEMPLATE CASE      one prompt in full
 
-tests/templates.rs compares. The conversations are in templates.json. Where templates differ in the form that they
+tests/requests/templates.rs compares. The conversations are in templates.json. Where templates differ in the form that they
 expect of a message, the form is taken in which nothing of the conversation is lost.
 """
 import copy

@@ -1,14 +1,14 @@
-//! Handles: made, freed, foreign and NULL, from one thread and from many.
+//! Engine handles: valid, freed, invalid and NULL, used from one thread and from many.
 
 use std::ffi::c_void;
 use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::contract::ENGINE_FUNCTIONS;
-use crate::library::{Engine, Handle, INVALID_ENGINE, LIBRARY, Library, config, endless, turn};
+use crate::c_functions::ENGINE_FUNCTIONS;
+use crate::library::{Engine, Handle, INVALID_ENGINE, LIBRARY, Library, config, endless, exclusive};
 
-/// Every function that takes an engine refuses this handle, and does nothing else.
+/// Asserts that every function that takes an engine refuses this handle.
 fn is_refused_everywhere(library: &Library, handle: Handle) {
     let check = |name: &str, answer: &Value| {
         assert_eq!(answer["code"], "invalid_engine", "{name}: {answer}");
@@ -31,13 +31,13 @@ fn is_refused_everywhere(library: &Library, handle: Handle) {
 }
 
 #[test]
-fn freed_and_foreign_handles_are_refused_by_every_function() {
-    let _turn = turn();
+fn every_function_refuses_freed_and_invalid_handles() {
+    let _guard = exclusive();
     let freed = Engine::loaded("draft", json!({}));
     let handle = freed.handle;
     drop(freed);
     is_refused_everywhere(&LIBRARY, handle);
-    // What a host could mistake for an engine: its own memory, small numbers, the largest one, neighbours of a real handle.
+    // Values that a host could pass by mistake: its own memory, small numbers, the largest one, neighbours of a real handle.
     let (mut local, boxed) = (0_u64, Box::new([0_u64; 64]));
     let engine = Engine::new();
     for foreign in [
@@ -53,32 +53,32 @@ fn freed_and_foreign_handles_are_refused_by_every_function() {
     ] {
         is_refused_everywhere(&LIBRARY, foreign);
     }
-    assert_eq!(engine.status()["state"], "uninitialized", "the real one is as it was");
+    assert_eq!(engine.status()["state"], "uninitialized", "the real engine is unchanged");
 }
 
 #[test]
-fn handles_are_never_given_out_twice() {
+fn handles_are_never_reused() {
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..1000 {
         let handle = LIBRARY.new_handle();
-        assert!(seen.insert(handle as usize), "{handle:?} was given out before");
-        assert!((handle as usize) < 1 << 53, "a double holds it");
+        assert!(seen.insert(handle as usize), "{handle:?} was used before");
+        assert!((handle as usize) < 1 << 53, "a double must represent it exactly");
         LIBRARY.free_handle(handle);
     }
 }
 
-/// NULL is the default engine, which the old names use; freeing it does nothing.
+/// NULL means the default engine, which the old server's functions use; freeing it does nothing.
 #[test]
 #[cfg(feature = "rpcserver")]
-fn null_is_the_default_engine() {
+fn null_means_the_default_engine() {
     use std::ffi::{CStr, CString, c_char};
     use std::ptr::null_mut;
 
-    let _turn = turn();
+    let _guard = exclusive();
     type Old = extern "C" fn(*const c_char) -> *const c_char;
     let status = || {
         let answer = LIBRARY.function::<extern "C" fn() -> *mut c_char>("poll_system_status")();
-        // SAFETY: a NUL-terminated text of the library.
+        // SAFETY: a NUL-terminated string from the library.
         let value: Value = serde_json::from_slice(unsafe { CStr::from_ptr(answer) }.to_bytes()).expect("JSON");
         LIBRARY.function::<extern "C" fn(*mut c_char)>("foredraft_string_free")(answer);
         value
@@ -99,8 +99,8 @@ fn null_is_the_default_engine() {
 }
 
 #[test]
-fn engines_made_and_freed_from_many_threads() {
-    let _turn = turn();
+fn engines_can_be_created_and_freed_from_many_threads() {
+    let _guard = exclusive();
     thread::scope(|scope| {
         for n in 0..8 {
             scope.spawn(move || {
@@ -126,10 +126,10 @@ fn engines_made_and_freed_from_many_threads() {
     });
 }
 
-/// Frees while others call: each call is answered, by the engine or with an error.
+/// Every call that runs while the engine is freed returns a result or an error.
 #[test]
-fn an_engine_freed_while_others_use_it() {
-    let _turn = turn();
+fn freeing_an_engine_in_use_ends_its_calls_cleanly() {
+    let _guard = exclusive();
     for _ in 0..5 {
         let engine = Engine::loaded("draft", json!({"n_parallel": 2, "warmup": false}));
         let handle = engine.handle as usize;
@@ -151,16 +151,16 @@ fn an_engine_freed_while_others_use_it() {
     }
 }
 
-/// Bytes that are allocated and not freed, of Rust and C++ alike.
+/// Bytes allocated by Rust and C++ and not freed.
 fn allocated() -> usize {
-    // SAFETY: it only counts.
+    // SAFETY: `mallinfo2` only reads counters.
     let info = unsafe { libc::mallinfo2() };
     info.uordblks + info.hblkhd
 }
 
 #[test]
-fn a_thousand_engines_leave_no_memory_behind() {
-    let _turn = turn();
+fn creating_and_freeing_engines_leaks_no_memory() {
+    let _guard = exclusive();
     let round = |n: usize| {
         let engine = Engine::new();
         if n % 50 == 0 {

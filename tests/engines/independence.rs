@@ -1,4 +1,4 @@
-//! Engines do not disturb each other: in one library, in two copies of it, with models of their own.
+//! Engines are independent: models, requests, callbacks and caches, in one library and in two loaded copies of it.
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;
@@ -8,7 +8,7 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::host;
-use crate::library::{Engine, LIBRARY, Library, config, endless, turn, with_draft};
+use crate::library::{Engine, LIBRARY, Library, config, endless, exclusive, with_draft};
 
 const PROMPTS: [&str; 3] =
     ["Once upon a time", "Tom was 7 years old and", "<|im_start|>user\nCount from 3 to 9.<|im_end|>\n"];
@@ -28,10 +28,10 @@ fn contents(answers: &[Value]) -> Vec<&str> {
     answers.iter().map(|answer| answer["content"].as_str().expect("content")).collect()
 }
 
-/// The shipped target with its draft, and the draft model as a target, with other speculation, at once.
+/// The shipped target with its draft runs beside the draft model as a target with history drafters.
 #[test]
-fn two_engines_with_different_models_run_at_once() {
-    let _turn = turn();
+fn engines_with_different_models_run_concurrently() {
+    let _guard = exclusive();
     let [fixed, history] = [
         json!({"type": "draft", "adaptive": false, "n_max": 4}),
         json!({"type": ["suffix", "ngram-simple"], "n_max": 8}),
@@ -58,20 +58,20 @@ fn two_engines_with_different_models_run_at_once() {
 }
 
 #[test]
-fn a_request_is_known_to_its_own_engine_alone() {
-    let _turn = turn();
+fn request_ids_are_valid_only_on_their_own_engine() {
+    let _guard = exclusive();
     let (one, other) = (Engine::loaded("draft", json!({})), Engine::loaded("draft", json!({})));
     let id = one.submit(&endless());
     for name in ["poll", "cancel"] {
         assert_eq!(other.call(name, &json!({"id": id}))["code"], "not_found", "{name}");
     }
-    assert_ne!(other.submit(&endless()), id, "numbers are unique in the process");
-    // The other one's end is not this one's.
+    assert_ne!(other.submit(&endless()), id, "ids are unique in the process");
+    // Freeing the other engine does not end this one's request.
     drop(other);
     assert_eq!(one.call("poll", &json!({"id": id}))["finished"], false);
     one.call("cancel", &json!({"id": id}));
     assert_eq!(one.drain(id).1["stop_type"], "cancelled");
-    // Nor is the unload of the default engine.
+    // Neither does unloading the default engine.
     LIBRARY.unload(std::ptr::null_mut());
     assert_eq!(one.status()["state"], "ready");
 }
@@ -82,7 +82,7 @@ fn each_engine_has_its_own_update_callback() {
     unsafe extern "C" fn note(id: u64, user: *mut c_void) {
         SEEN.lock().expect("not poisoned").insert((user as usize, id));
     }
-    let _turn = turn();
+    let _guard = exclusive();
     let engines = [Engine::loaded("draft", json!({})), Engine::loaded("draft", json!({}))];
     for (index, engine) in engines.iter().enumerate() {
         LIBRARY.set_update_callback(engine.handle, Some(note), index + 1);
@@ -91,16 +91,16 @@ fn each_engine_has_its_own_update_callback() {
     for (engine, id) in engines.iter().zip(ids) {
         engine.drain(id);
     }
-    // A callback has ended when its engine is freed.
+    // Freeing an engine waits for its callbacks.
     drop(engines);
     let seen = std::mem::take(&mut *SEEN.lock().expect("not poisoned"));
     assert_eq!(seen, BTreeSet::from([(1, ids[0]), (2, ids[1])]));
 }
 
-/// What an engine learns from what it generates stays its own.
+/// An engine's n-gram caches learn only from its own outputs.
 #[test]
 fn each_engine_has_its_own_ngram_caches() {
-    let _turn = turn();
+    let _guard = exclusive();
     let (one, other) = (Engine::loaded("draft", json!({})), Engine::loaded("draft", json!({})));
     one.call(
         "complete",
@@ -114,11 +114,11 @@ fn each_engine_has_its_own_ngram_caches() {
     assert_eq!(known(&other), 0);
 }
 
-/// Two plugins of one host: the same file opened twice is one library, whose engines are apart by their handles; a copy of
-/// the file is another library, with a default engine of its own, and takes none of the first one's handles.
+/// Two plugins of one host. The same file opened twice is one library, whose engines are told apart by handle. A copy of the
+/// file is another library, with its own default engine, and refuses the first library's handles.
 #[test]
-fn two_plugins_do_not_disturb_each_other() {
-    let _turn = turn();
+fn two_plugins_in_one_process_are_independent() {
+    let _guard = exclusive();
     let path = host::library_path().expect("the library");
     let copy = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("libplugin.so");
     std::fs::copy(&path, &copy).expect("target/ is writable");
@@ -142,7 +142,7 @@ fn two_plugins_do_not_disturb_each_other() {
             assert_eq!(answer.join().expect("an answer")["content"], expected);
         }
     });
-    // A plugin that ends, ends its own: by its handle, or all of its library's default engine.
+    // A plugin that unloads ends only its own engine, or its own library's default engine.
     let [first, second, third] = engines;
     assert_eq!(other.load(std::ptr::null_mut(), &config("draft", json!({"warmup": false}))), 0);
     assert_eq!(LIBRARY.status(std::ptr::null_mut())["state"], "uninitialized");
@@ -151,4 +151,60 @@ fn two_plugins_do_not_disturb_each_other() {
     assert_eq!(first.call("poll", &json!({"id": running}))["finished"], false);
     first.call("cancel", &json!({"id": running}));
     assert_eq!(first.drain(running).1["stop_type"], "cancelled");
+}
+
+/// Through the new functions a wrong value is an error, and the prompt is not sent back unless the request wants it.
+#[test]
+fn the_new_functions_are_strict_and_brief() {
+    let _exclusive = exclusive();
+    let engine = Engine::loaded("draft", json!({}));
+    for (key, value) in [
+        ("top_p", json!(1.1)),
+        ("n_predict", json!(-2)),
+        ("n_keep", json!(1.5)),
+        ("mirostat", json!(3)),
+        ("stop", json!(5)),
+        ("logit_bias", json!([[5]])),
+        ("logit_bias", json!([[99_999_999, 1]])),
+    ] {
+        let mut request = json!({"prompt": "Tom", "n_predict": 2});
+        request[key] = value;
+        for name in ["complete", "submit"] {
+            let answer = engine.call(name, &request);
+            assert_eq!(answer["code"], "invalid_request", "{name} {request}: {answer}");
+            assert!(answer["error"].as_str().is_some_and(|error| error.starts_with(key)), "{answer}");
+        }
+    }
+    let request = json!({"prompt": "Tom", "n_predict": 2});
+    assert_eq!(engine.call("complete", &request).get("prompt"), None);
+    assert_eq!(engine.drain(engine.submit(&request)).1.get("prompt"), None);
+    let wanted = json!({"prompt": "Tom", "n_predict": 2, "response_fields": ["prompt", "content"]});
+    assert_eq!(engine.call("complete", &wanted)["prompt"], "Tom");
+    assert_eq!(engine.drain(engine.submit(&wanted)).1["prompt"], "Tom");
+}
+
+/// What a status calls the models, at every stage.
+#[test]
+fn the_models_names_are_strings_at_any_time() {
+    let engine = Engine::new();
+    let names = || {
+        let status = engine.status();
+        ["model", "model_alias", "model_draft"]
+            .map(|key| status[key].as_str().map(str::to_owned).unwrap_or_else(|| panic!("{status}")))
+    };
+    assert_eq!(names(), ["", "", ""]);
+    assert_eq!(LIBRARY.load(engine.handle, &json!({"model": "/nowhere.gguf", "model_draft": "/none.gguf"})), 1);
+    assert_eq!(names(), ["/nowhere.gguf", "/nowhere.gguf", "/none.gguf"]);
+    assert!(engine.status()["error"].as_str().is_some_and(|error| error.contains("/nowhere.gguf")));
+    assert_eq!(LIBRARY.load(engine.handle, &json!({"model": "/there.gguf", "model_alias": "it", "n_ctx": -5})), 3);
+    assert_eq!(names(), ["/there.gguf", "it", ""], "also of a load that is refused");
+    // From the moment that a load begins.
+    let config = config("draft", json!({"model_alias": "unknown"}));
+    LIBRARY.load_async(engine.handle, &config);
+    let path = config["model"].as_str().expect("a path").to_owned();
+    assert_eq!(names(), [path.clone(), path.clone(), String::new()]);
+    while engine.status()["state"] == "loading" {
+        thread::yield_now();
+    }
+    assert_eq!(names(), [path.clone(), path, String::new()]);
 }

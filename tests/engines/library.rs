@@ -1,4 +1,4 @@
-//! The shared library as a host of the new functions loads it.
+//! Loads the shared library and calls its `foredraft_*` functions as a host does.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::Path;
@@ -7,15 +7,15 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use libloading::Library as File;
 use serde_json::{Value, json};
 
-use crate::contract::ENGINE_FUNCTIONS;
+use crate::c_functions::ENGINE_FUNCTIONS;
 use crate::host;
 
-/// A handle, as the host sees it.
+/// An engine handle, as a host sees it.
 pub type Handle = *mut c_void;
 pub type UpdateCallback = unsafe extern "C" fn(u64, *mut c_void);
 pub type LogCallback = unsafe extern "C" fn(i32, *const c_char, *mut c_void);
 
-/// What `foredraft_load` returns for a bad handle.
+/// The code that `foredraft_load` returns for an invalid handle.
 pub const INVALID_ENGINE: i32 = 12;
 
 /// A loaded copy of the library.
@@ -24,26 +24,26 @@ pub struct Library(File);
 /// The library that cargo built, loaded once.
 pub static LIBRARY: LazyLock<Library> = LazyLock::new(|| Library::open(&host::library_path().expect("the library")));
 
-/// Tests that decode take turns: engines that run at once on few cores wait for each other's threads.
-pub fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+/// A lock for tests that decode, because concurrent engines on few cores wait for each other's spinning threads.
+pub fn exclusive() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 unsafe extern "C" fn drop_line(_level: i32, _text: *const c_char, _user: *mut c_void) {}
 
 impl Library {
     pub fn open(path: &Path) -> Library {
-        // SAFETY: loading it runs no code of its own.
+        // SAFETY: loading the library runs no initializers.
         let library = Library(unsafe { File::new(path) }.unwrap_or_else(|error| panic!("{}: {error}", path.display())));
-        // Errors that tests provoke are of no use in their output.
+        // The log is dropped because these tests provoke errors.
         library.set_log_callback(Some(drop_line), 0);
         library
     }
 
-    /// A function under its C type.
+    /// A function of the library, as type `T`.
     pub fn function<T: Copy>(&self, name: &str) -> T {
-        // SAFETY: all callers name the type that the header declares.
+        // SAFETY: all callers pass the type that the header declares.
         unsafe { *self.0.get::<T>(name.as_bytes()).unwrap_or_else(|error| panic!("{name}: {error}")) }
     }
 
@@ -60,7 +60,7 @@ impl Library {
         self.function::<extern "C" fn(Handle, *const c_char) -> i32>("foredraft_load")(handle, config.as_ptr())
     }
 
-    /// The text is gone when this returns, as the contract allows.
+    /// The string is freed when this returns, which the API allows.
     pub fn load_async(&self, handle: Handle, config: &Value) {
         let config = CString::new(config.to_string()).expect("no NUL");
         self.function::<extern "C" fn(Handle, *const c_char)>("foredraft_load_async")(handle, config.as_ptr());
@@ -89,7 +89,7 @@ impl Library {
         );
     }
 
-    /// Calls one of [`ENGINE_FUNCTIONS`], without its prefix, with a document, or NULL.
+    /// Calls one of [`ENGINE_FUNCTIONS`], named without its prefix, with a document or NULL.
     pub fn call_text(&self, handle: Handle, name: &str, document: Option<&str>) -> Value {
         let name = format!("foredraft_{name}");
         assert!(ENGINE_FUNCTIONS.contains(&name.as_str()), "{name}");
@@ -104,20 +104,20 @@ impl Library {
 
     fn taken(&self, answer: *mut c_char) -> Value {
         assert!(!answer.is_null());
-        // SAFETY: the library returned it: NUL-terminated, ours until it is released.
+        // SAFETY: returned by the library: NUL-terminated, and ours until it is freed.
         let value = serde_json::from_slice(unsafe { CStr::from_ptr(answer) }.to_bytes()).expect("JSON");
         self.function::<extern "C" fn(*mut c_char)>("foredraft_string_free")(answer);
         value
     }
 }
 
-/// An engine of [`LIBRARY`], or another copy; freed when dropped.
+/// An engine of [`LIBRARY`] or of another copy, freed on drop.
 pub struct Engine<'a> {
     pub library: &'a Library,
     pub handle: Handle,
 }
 
-// SAFETY: a handle is a number that every thread may use.
+// SAFETY: a handle is a number that any thread may use.
 unsafe impl Send for Engine<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Engine<'_> {}
@@ -133,7 +133,7 @@ impl<'a> Engine<'a> {
         Engine::of(&LIBRARY)
     }
 
-    /// An engine with a shipped model, `target` or `draft`, and more keys.
+    /// An engine with a shipped model loaded, `target` or `draft`; `more` adds keys to the configuration.
     pub fn loaded(model: &str, more: Value) -> Engine<'static> {
         let engine = Engine::new();
         engine.load(model, more);
@@ -158,7 +158,7 @@ impl<'a> Engine<'a> {
         answer["id"].as_u64().unwrap_or_else(|| panic!("{request}: {answer}"))
     }
 
-    /// The text of a request, polled to its end, and its last update.
+    /// Polls a request until it is finished. Returns its text and its last update.
     pub fn drain(&self, id: u64) -> (String, Value) {
         let (mut text, mut last) = (String::new(), Value::Null);
         loop {
@@ -180,7 +180,7 @@ impl Drop for Engine<'_> {
     }
 }
 
-/// A configuration with a shipped model: one thread, because it is too small for more.
+/// A configuration with a shipped model, on one thread because the model is too small for more.
 pub fn config(model: &str, more: Value) -> Value {
     let path = host::root().join(format!("models/stories-{model}.gguf"));
     let mut config = json!({"model": path, "n_threads": 1, "n_ctx": 512, "log_level": "error"});
@@ -188,12 +188,12 @@ pub fn config(model: &str, more: Value) -> Value {
     config
 }
 
-/// The shipped draft model as a key.
+/// The key that adds the shipped draft model.
 pub fn with_draft() -> Value {
     json!({"model_draft": host::root().join("models/stories-draft.gguf")})
 }
 
-/// A request that goes on until it is stopped.
+/// A request that runs until it is cancelled.
 pub fn endless() -> Value {
     json!({"prompt": "Once upon a time", "n_predict": -1, "ignore_eos": true})
 }

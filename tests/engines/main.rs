@@ -1,11 +1,12 @@
-//! The `foredraft_*` functions: engines by handle, several in one process.
+//! The `foredraft_*` functions: engine handles, several engines in one process.
 
 #[path = "../../examples/host/mod.rs"]
 mod host;
 
-#[path = "../contract/mod.rs"]
-mod contract;
+#[path = "../c_functions/mod.rs"]
+mod c_functions;
 
+mod exit;
 mod handles;
 mod independence;
 mod library;

@@ -1,12 +1,12 @@
-//! Polls and cancels by number, and of several requests at once.
+//! `foredraft_poll` and `foredraft_cancel`: by id, and for several requests in one call.
 
 use serde_json::{Value, json};
 
-use crate::library::{Engine, LIBRARY, endless, turn};
+use crate::library::{Engine, LIBRARY, endless, exclusive};
 
 #[test]
-fn a_poll_and_a_cancel_need_a_number() {
-    let _turn = turn();
+fn poll_and_cancel_require_an_id() {
+    let _guard = exclusive();
     let engine = Engine::new();
     let check = |engine: &Engine| {
         for name in ["poll", "cancel"] {
@@ -31,15 +31,15 @@ fn a_poll_and_a_cancel_need_a_number() {
     check(&engine);
     engine.load("draft", json!({}));
     let id = engine.submit(&json!({"prompt": "Tom", "n_predict": 1}));
-    // There is a newest request, and still it is not meant without its number.
+    // Unlike the old functions, a call without an id does not mean the newest request.
     check(&engine);
     engine.drain(id);
     check(&engine);
 }
 
 #[test]
-fn several_requests_are_polled_and_cancelled_at_once() {
-    let _turn = turn();
+fn one_call_polls_or_cancels_several_requests() {
+    let _guard = exclusive();
     let engine = Engine::loaded("draft", json!({"n_parallel": 2, "n_ctx": 1024}));
     let request =
         |n: usize| json!({"prompt": "Once upon a time", "n_predict": n, "temperature": 0, "ignore_eos": true});
@@ -55,7 +55,7 @@ fn several_requests_are_polled_and_cancelled_at_once() {
         let results = answer["results"].as_array().expect("results");
         assert_eq!(results.len(), 3);
         let updates = results.iter().map(|result| result["completion_updates"].as_array().expect("updates").len());
-        assert!(updates.sum::<usize>() > 0, "it waits for an update: {answer}");
+        assert!(updates.sum::<usize>() > 0, "the poll must wait for an update: {answer}");
         for (index, result) in results.iter().enumerate() {
             assert_eq!((&result["id"], &result["success"]), (&json!(ids[index]), &json!(true)), "{answer}");
             let updates = result["completion_updates"].as_array().expect("updates");
@@ -64,7 +64,7 @@ fn several_requests_are_polled_and_cancelled_at_once() {
         }
     }
     assert_eq!(written.map(Value::from), texts);
-    // With all of them finished it does not wait.
+    // It does not wait if all of them are finished.
     let answer = engine.call("poll", &json!({"ids": ids, "timeout_ms": 86_400_000}));
     assert!(answer["results"].as_array().expect("results").iter().all(|result| result["finished"] == true), "{answer}");
 
@@ -81,7 +81,7 @@ fn several_requests_are_polled_and_cancelled_at_once() {
     for id in running {
         assert_eq!(engine.drain(id).1["stop_type"], "cancelled");
     }
-    // One that is not there is told of at once, whatever the others do.
+    // An unknown id is reported at once, even if the others have no updates.
     let id = engine.submit(&endless());
     let answer = engine.call("poll", &json!({"ids": [id, 999_999_999], "timeout_ms": 86_400_000}));
     assert_eq!(answer["results"][1]["code"], "not_found", "{answer}");
@@ -89,9 +89,9 @@ fn several_requests_are_polled_and_cancelled_at_once() {
     engine.call("cancel", &json!({"id": id}));
 }
 
-/// No engine needs to be loaded to be asked.
+/// The functions may be called before a model is loaded.
 #[test]
-fn polls_without_a_model() {
+fn poll_and_cancel_work_without_a_model() {
     let engine = Engine::new();
     let answer = engine.call("poll", &json!({"ids": [1, 2], "timeout_ms": 60_000}));
     let codes: Vec<&Value> =

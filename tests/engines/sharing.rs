@@ -1,4 +1,4 @@
-//! Engines that load the same file with the same settings share it in memory.
+//! Engines that load the same file with the same settings share the model in memory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use foredraft::api::System;
 use foredraft::llama::Model;
 use serde_json::{Value, json};
 
-use crate::library::{config, turn, with_draft};
+use crate::library::{config, exclusive, with_draft};
 
 fn system(config: &Value) -> System {
     let system = System::new();
@@ -21,44 +21,44 @@ fn models(system: &System) -> (Arc<Model>, Option<Arc<Model>>) {
 }
 
 #[test]
-fn the_same_file_with_the_same_settings_is_loaded_once() {
-    let _turn = turn();
+fn engines_share_a_model_loaded_with_the_same_settings() {
+    let _guard = exclusive();
     let both = config("target", with_draft());
     let (one, other) = (system(&both), system(&both));
     let ((target, draft), (same_target, same_draft)) = (models(&one), models(&other));
     assert!(Arc::ptr_eq(&target, &same_target));
     let draft = draft.expect("a draft");
     assert!(Arc::ptr_eq(&draft, &same_draft.expect("a draft")));
-    // The draft of one is another's target; settings of the context do not matter.
+    // The draft of one engine is the target of another; context settings do not matter.
     let small = system(&config("draft", json!({"n_ctx": 64, "n_parallel": 2})));
     assert!(Arc::ptr_eq(&models(&small).0, &draft));
-    // By another name of the file.
+    // Through another path to the same file.
     let link = Path::new(env!("CARGO_TARGET_TMPDIR")).join("linked.gguf");
     let _ = std::fs::remove_file(&link);
     std::os::unix::fs::symlink(crate::host::root().join("models/stories-draft.gguf"), &link).expect("a link");
     assert!(Arc::ptr_eq(&models(&system(&config("draft", json!({"model": link})))).0, &draft));
-    // Settings of the model do.
+    // Model settings do matter.
     for more in [json!({"use_mmap": false}), json!({"override_kv": ["general.name=str:other"]})] {
         let changed = system(&config("draft", more.clone()));
         assert!(!Arc::ptr_eq(&models(&changed).0, &draft), "{more}");
     }
-    // The last engine frees it.
+    // The model is freed with its last engine.
     let weak = Arc::downgrade(&target);
     drop((target, same_target));
     drop(one);
-    assert!(weak.strong_count() > 0, "the other one has it");
+    assert!(weak.strong_count() > 0, "the other engine still uses it");
     other.deinit();
     assert_eq!(weak.strong_count(), 0);
 }
 
 #[test]
-fn a_changed_file_is_another_model() {
-    let _turn = turn();
+fn changed_file_is_loaded_as_a_different_model() {
+    let _guard = exclusive();
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("changing.gguf");
     let copy = |name: &str| {
         let beside = path.with_extension("tmp");
         std::fs::copy(crate::host::root().join(format!("models/stories-{name}.gguf")), &beside).expect("a copy");
-        std::fs::rename(&beside, &path).expect("it is replaced whole");
+        std::fs::rename(&beside, &path).expect("the file is replaced atomically");
     };
     copy("draft");
     let before = system(&config("draft", json!({"model": path})));
@@ -67,10 +67,10 @@ fn a_changed_file_is_another_model() {
     assert_ne!(models(&before).0.n_params(), models(&after).0.n_params());
 }
 
-/// Loads of one model at the same time wait for one of them, and a deinit ends the waiting of one that waits.
+/// Concurrent loads of one model wait for the first of them, and `deinit` ends that wait.
 #[test]
-fn loads_of_one_model_at_once() {
-    let _turn = turn();
+fn concurrent_loads_of_one_model_share_it() {
+    let _guard = exclusive();
     let config = config("target", json!({"warmup": false}));
     let systems: Vec<System> = std::thread::scope(|scope| {
         let loading: Vec<_> = (0..6).map(|_| scope.spawn(|| system(&config))).collect();

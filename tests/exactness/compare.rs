@@ -1,4 +1,4 @@
-//! `speculative.compare`: the text once more without speculation, as the host's own check.
+//! `speculative.compare`: the engine generates again without speculation and reports the first difference.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,8 +8,8 @@ use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
 
-/// What a comparison must leave as it is.
-fn essence(answer: &Value) -> Value {
+/// The fields of a final response that `compare` must not change.
+fn output_fields(answer: &Value) -> Value {
     let speculative = &answer["speculative"];
     json!([
         answer["content"],
@@ -29,19 +29,19 @@ fn essence(answer: &Value) -> Value {
     ])
 }
 
-/// Lengths do not adapt, so that the same is drafted each time.
+/// Fixed draft lengths, so that every run drafts the same tokens.
 fn speculating(compare: bool) -> Value {
     json!({"type": ["draft", "ngram-simple"], "adaptive": false, "n_max": 4, "compare": compare})
 }
 
-/// The comparison's part of an answer.
-fn compared(answer: &Value) -> Vec<(String, Value)> {
+/// The fields of a response that `compare` adds.
+fn comparison(answer: &Value) -> Vec<(String, Value)> {
     let speculative = answer["speculative"].as_object().unwrap_or_else(|| panic!("{answer}"));
     let keys = ["first_difference", "first_difference_logit_gap", "compare_skipped"];
     keys.iter().filter_map(|key| Some(((*key).to_owned(), speculative.get(*key)?.clone()))).collect()
 }
 
-fn same() -> Vec<(String, Value)> {
+fn no_difference() -> Vec<(String, Value)> {
     vec![("first_difference".into(), Value::Null)]
 }
 
@@ -50,7 +50,7 @@ fn skipped(why: &str) -> Vec<(String, Value)> {
 }
 
 #[test]
-fn nothing_differs_and_the_answer_is_the_first_run_s() {
+fn compare_finds_no_difference_and_returns_the_first_run() {
     let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let settings = [
         json!({"temperature": 0}),
@@ -68,16 +68,16 @@ fn nothing_differs_and_the_answer_is_the_first_run_s() {
         merge(&mut request, setting);
         let request = |compare| with(&request, json!({"speculative": speculating(compare)}));
         let once = complete(&system, Speculative, &request(false));
-        assert_eq!(compared(&once), []);
-        for family in [Completion, Speculative] {
-            let answer = complete(&system, family, &request(true));
-            assert_eq!(compared(&answer), same(), "{setting}: {answer}");
+        assert_eq!(comparison(&once), []);
+        for endpoint in [Completion, Speculative] {
+            let answer = complete(&system, endpoint, &request(true));
+            assert_eq!(comparison(&answer), no_difference(), "{setting}: {answer}");
             if setting.get("t_max_predict_ms").is_none() {
-                assert_eq!(essence(&answer), essence(&once), "{setting}");
+                assert_eq!(output_fields(&answer), output_fields(&once), "{setting}");
             }
-            let updates = drain(&system, family, submit(&system, family, &request(true)));
+            let updates = drain(&system, endpoint, submit(&system, endpoint, &request(true)));
             let last = updates.last().expect("a final response");
-            assert_eq!(compared(last), same(), "{setting}: {last}");
+            assert_eq!(comparison(last), no_difference(), "{setting}: {last}");
             assert_eq!(last["speculative"]["compare"], Value::Null);
             assert_eq!(last["generation_settings"]["speculative"]["compare"], true);
             if setting.get("t_max_predict_ms").is_none() {
@@ -87,9 +87,9 @@ fn nothing_differs_and_the_answer_is_the_first_run_s() {
     }
 }
 
-/// What was drawn is drawn again, and a cached prompt is taken as the first run found it.
+/// The second run uses the seed that was drawn, and as much of the cached prompt as the first run found.
 #[test]
-fn drawn_seeds_and_cached_prompts_are_those_of_the_first_run() {
+fn second_run_uses_the_first_runs_seed_and_cached_prompt() {
     let system = start(json!({"n_ctx": 1024, "n_batch": 64, "n_ubatch": 64}));
     let prompt = prompts().iter().take(12).cloned().collect::<Vec<_>>().join("\n");
     let mut longer = prompt.clone();
@@ -98,7 +98,7 @@ fn drawn_seeds_and_cached_prompts_are_those_of_the_first_run() {
             "prompt": longer, "n_predict": 24, "temperature": 1, "return_tokens": true, "speculative": speculating(true),
         });
         let answer = complete(&system, Speculative, &request);
-        assert_eq!(compared(&answer), same(), "{answer}");
+        assert_eq!(comparison(&answer), no_difference(), "{answer}");
         if turn > 0 {
             assert!(answer["timings"]["cache_n"].as_u64() > Some(150), "{answer}");
         }
@@ -108,7 +108,7 @@ fn drawn_seeds_and_cached_prompts_are_those_of_the_first_run() {
 }
 
 #[test]
-fn every_text_of_a_request_is_compared_by_itself() {
+fn each_completion_of_a_request_is_compared_separately() {
     let system = start(json!({"n_ctx": 2048, "n_parallel": 3}));
     let request = json!({
         "prompts": [prompts()[0], prompts()[3]], "n_cmpl": 3, "n_predict": 24, "temperature": 0.9, "return_tokens": true,
@@ -117,16 +117,16 @@ fn every_text_of_a_request_is_compared_by_itself() {
     let answer = complete(&system, Speculative, &request);
     let results = answer["results"].as_array().expect("results");
     assert_eq!(results.len(), 6);
-    assert!(results.iter().all(|result| compared(result) == same()), "{answer}");
+    assert!(results.iter().all(|result| comparison(result) == no_difference()), "{answer}");
     let updates = drain(&system, Speculative, submit(&system, Speculative, &request));
     let ends: Vec<&Value> = updates.iter().filter(|update| update["stop"] == true).collect();
     assert_eq!(ends.len(), 6);
-    assert!(ends.iter().all(|end| compared(end) == same()), "{ends:?}");
+    assert!(ends.iter().all(|end| comparison(end) == no_difference()), "{ends:?}");
 }
 
-/// `rejection` and `block` keep the distribution, not the text that a seed has.
+/// `rejection` and `block` preserve the distribution, not the tokens of a seed.
 #[test]
-fn a_difference_is_where_the_plain_text_has_it() {
+fn first_difference_points_at_the_differing_token() {
     let system = start(json!({"n_ctx": 256}));
     let mut differed = 0;
     for (seed, verify) in (0..4).flat_map(|seed| [(seed, "rejection"), (seed, "block")]) {
@@ -148,12 +148,12 @@ fn a_difference_is_where_the_plain_text_has_it() {
             continue;
         };
         differed += 1;
-        let found = compared(&answer);
+        let found = comparison(&answer);
         assert_eq!(found[0], ("first_difference".into(), json!(index)), "{found:?}");
-        // Differences of logits are those of log-probabilities.
+        // Differences of logits equal differences of log-probabilities.
         let top = plain["completion_probabilities"][index]["top_logprobs"].as_array().expect("alternatives");
         let logprob = |token: u64| {
-            let row = top.iter().find(|row| row["id"] == token).expect("it is one of all tokens");
+            let row = top.iter().find(|row| row["id"] == token).expect("all tokens are listed");
             row["logprob"].as_f64().expect("a number")
         };
         let gap = logprob(expected[index]) - logprob(said[index]);
@@ -162,9 +162,9 @@ fn a_difference_is_where_the_plain_text_has_it() {
     assert!(differed > 3, "{differed}");
 }
 
-/// Contexts shift in both runs alike.
+/// The context shifts in both runs.
 #[test]
-fn long_texts_are_compared_through_context_shifts() {
+fn long_outputs_are_compared_across_context_shifts() {
     let system = start(json!({"n_ctx": 128}));
     let request = json!({
         "prompt": prompts()[1], "n_predict": 300, "temperature": 0.7, "seed": 11, "ignore_eos": true,
@@ -172,27 +172,27 @@ fn long_texts_are_compared_through_context_shifts() {
     });
     let answer = complete(&system, Speculative, &request);
     assert_eq!((&answer["truncated"], answer["tokens_predicted"].as_u64()), (&json!(true), Some(300)));
-    assert_eq!(compared(&answer), same());
+    assert_eq!(comparison(&answer), no_difference());
 }
 
 #[test]
-fn what_did_not_speculate_or_did_not_end_is_not_compared() {
+fn plain_and_unfinished_runs_are_not_compared() {
     let system = start(json!({"n_ctx": 256}));
     let none = skipped("the request did not speculate, there is nothing to compare");
     let plain = json!({"prompt": "Once upon a time", "n_predict": 4});
     for more in
         [json!({"speculative": {"type": "none", "compare": true}}), json!({"speculative.compare": true, "n_beams": 2})]
     {
-        assert_eq!(compared(&complete(&system, Completion, &with(&plain, more))), none);
+        assert_eq!(comparison(&complete(&system, Completion, &with(&plain, more))), none);
     }
     let off = with(&plain, json!({"speculative": false, "speculative.compare": true}));
     assert!(complete(&system, Completion, &off).get("speculative").is_none());
-    assert_eq!(compared(&complete(&system, Speculative, &off)), []);
+    assert_eq!(comparison(&complete(&system, Speculative, &off)), []);
 
     let endless = json!({"prompt": "Once", "ignore_eos": true, "speculative": speculating(true)});
     let late = complete(&system, Speculative, &with(&endless, json!({"timeout_ms": 20})));
     assert_eq!(
-        (&late["stop_type"], compared(&late)),
+        (&late["stop_type"], comparison(&late)),
         (&json!("timeout"), skipped("the request did not come to its end"))
     );
     let id = submit(&system, Speculative, &endless);
@@ -200,12 +200,12 @@ fn what_did_not_speculate_or_did_not_end_is_not_compared() {
     let updates = drain(&system, Speculative, id);
     let last = updates.last().expect("a final response");
     assert_eq!(
-        (&last["stop_type"], compared(last)),
+        (&last["stop_type"], comparison(last)),
         (&json!("cancelled"), skipped("the request did not come to its end"))
     );
 }
 
-/// What is learnt from an output, is learnt once.
+/// Drafters that learn from outputs must learn from each output once.
 #[test]
 fn drafters_learn_nothing_from_the_second_run() {
     let learnt = |compare| {
@@ -223,7 +223,7 @@ fn drafters_learn_nothing_from_the_second_run() {
 }
 
 #[test]
-fn sessions_are_those_of_the_first_run() {
+fn saved_session_is_from_the_first_run() {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("compare.session");
     let system = start(json!({"n_ctx": 128}));
     let first = json!({
@@ -231,44 +231,44 @@ fn sessions_are_those_of_the_first_run() {
         "speculative": speculating(true), "session_save": path,
     });
     let answer = complete(&system, Speculative, &first);
-    assert_eq!(compared(&answer), same());
+    assert_eq!(comparison(&answer), no_difference());
     assert_eq!(answer["session_save"]["n_saved"], answer["tokens_cached"]);
-    // The next request goes on with the seed's noise, and both of its runs do.
+    // Both runs of the next request continue the seed's random numbers.
     let prompt = format!("{}{}", prompts()[0], answer["content"].as_str().expect("a text"));
     let next = json!({"prompt": prompt, "session_load": path, "session_save": null, "n_predict": 20});
     let next = complete(&system, Speculative, &with(&first, next));
-    assert_eq!(compared(&next), same(), "{next}");
+    assert_eq!(comparison(&next), no_difference(), "{next}");
     let position = next["generation_settings"]["seed_position"].as_u64();
     assert!(position > Some(10), "{position:?}");
     assert!(next["timings"]["cache_n"].as_u64() > Some(20), "{next}");
-    // What the file held is shifted out by the first run, so there is nothing to begin with again.
+    // The first run shifts the session's tokens out, so the second run cannot start from them.
     let long = json!({"prompt": prompt, "session_load": path, "session_save": null, "n_predict": 200});
     let long = complete(&system, Speculative, &with(&first, long));
     assert_eq!(long["tokens_predicted"], 200);
     let why = "the run without speculation failed: what the first run found in the cache is no longer there";
-    assert_eq!(compared(&long), skipped(why));
+    assert_eq!(comparison(&long), skipped(why));
     std::fs::remove_file(&path).expect("the file");
 }
 
-/// Calls `act` on the engine's thread when the prompt of a request after `last` has been evaluated, and before the first token. What `act` does
-/// to a request for one token takes effect in the second run.
-fn at_the_prompt_s_end(
+/// Calls `act` on the engine's thread when a request after `last` has decoded its prompt, before its first token. For a request
+/// of one token, `act` takes effect in the second run.
+fn after_the_prompt(
     system: &System,
     last: &Value,
     n_batches: usize,
     act: impl Fn(&System, u64) + Send + Sync + 'static,
 ) {
-    let (told, inner, last) = (AtomicUsize::new(0), system.clone(), last["id"].as_u64().expect("a number"));
+    let (n_updates, inner, last) = (AtomicUsize::new(0), system.clone(), last["id"].as_u64().expect("a number"));
     system.set_update_hook(Some(Box::new(move |id| {
-        // The end of the last one may be told only now. The beginning is told as well.
-        if id > last && told.fetch_add(1, Ordering::Relaxed) == n_batches {
+        // The callback for the end of `last` may arrive only now. The start of a request is reported as well.
+        if id > last && n_updates.fetch_add(1, Ordering::Relaxed) == n_batches {
             act(&inner, id);
         }
     })));
 }
 
 #[test]
-fn whatever_ends_the_second_run_the_answer_is_the_first_one_s() {
+fn interrupted_second_run_still_returns_the_first_run() {
     let n_batch = 16;
     let begin = || start(json!({"n_ctx": 512, "n_batch": n_batch, "n_ubatch": n_batch}));
     let request = json!({
@@ -277,7 +277,7 @@ fn whatever_ends_the_second_run_the_answer_is_the_first_one_s() {
     });
     let system = begin();
     let whole = complete(&system, Speculative, &request);
-    assert_eq!(compared(&whole), same());
+    assert_eq!(comparison(&whole), no_difference());
     let n_batches = whole["tokens_evaluated"].as_u64().expect("a number").div_ceil(n_batch);
     let n_batches = usize::try_from(n_batches).expect("it fits");
     let check = |answer: &Value| {
@@ -285,19 +285,19 @@ fn whatever_ends_the_second_run_the_answer_is_the_first_one_s() {
             json!([answer["success"], answer["stop_type"], answer["content"], answer["tokens_predicted"]])
         };
         assert_eq!(key(answer), key(&whole), "{answer}");
-        assert_eq!(compared(answer), skipped("the run without speculation was cancelled"), "{answer}");
+        assert_eq!(comparison(answer), skipped("the run without speculation was cancelled"), "{answer}");
     };
 
-    at_the_prompt_s_end(&system, &whole, n_batches, |system, id| {
+    after_the_prompt(&system, &whole, n_batches, |system, id| {
         assert!(cancel(system, Speculative, id));
     });
     let updates = drain(&system, Speculative, submit(&system, Speculative, &request));
     check(updates.last().expect("a final response"));
     system.set_update_hook(None);
     let last = complete(&system, Speculative, &request);
-    assert_eq!(compared(&last), same());
+    assert_eq!(comparison(&last), no_difference());
 
-    at_the_prompt_s_end(&system, &last, n_batches, |system, _| system.deinit());
+    after_the_prompt(&system, &last, n_batches, |system, _| system.deinit());
     let system = Arc::new(system);
     check(&complete(&system, Speculative, &request));
     system.set_update_hook(None);

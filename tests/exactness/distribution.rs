@@ -1,6 +1,6 @@
-//! Rules that compare probabilities keep the distribution of a text: chi-square of many sampled continuations, plain
-//! against each rule, on the shipped models. Seeds are fixed, so each run has the same outcome,
-//! however the requests share their batches.
+//! Rejection sampling and block verification preserve the output distribution: a chi-square test of many sampled
+//! continuations, without speculation and with each rule, on the shipped models. Seeds are fixed, so every run has the same
+//! result, for any grouping of requests into batches.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
 
-/// How often each continuation came.
+/// The count of each continuation.
 type Counts = BTreeMap<Vec<i64>, f64>;
 
-/// Requests that each system has at once: their drafts and their checks share batches.
+/// Concurrent requests per system; their drafts and verifications share batches.
 const AT_ONCE: usize = 8;
 
-/// A system for each core.
+/// One system per core.
 fn systems() -> Vec<System> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let start = || start(json!({"n_ctx": 256, "n_parallel": AT_ONCE, "kv_unified": true}));
     std::iter::repeat_with(start).take(cores).collect()
 }
 
-/// What came of some requests.
+/// The results of some requests.
 #[derive(Default)]
 struct Sample {
     counts: Counts,
@@ -46,15 +46,15 @@ impl Sample {
     }
 }
 
-/// Continuations of the request, one for each seed. Speculating where it says how.
+/// Continuations of the request, one per seed, with speculation if the request has `speculative`.
 fn counts(systems: &[System], request: &Value, seeds: std::ops::Range<usize>) -> Counts {
-    let family = if request.get("speculative").is_some() { Speculative } else { Completion };
+    let endpoint = if request.get("speculative").is_some() { Speculative } else { Completion };
     let seeds = std::sync::Mutex::new(seeds);
     let next = || seeds.lock().expect("no thread has panicked").next();
     let sample = |system: &System| {
         let mut sample = Sample::default();
         while let Some(seed) = next() {
-            sample.add(&complete(system, family, &with(request, json!({"seed": seed}))));
+            sample.add(&complete(system, endpoint, &with(request, json!({"seed": seed}))));
         }
         sample
     };
@@ -63,21 +63,21 @@ fn counts(systems: &[System], request: &Value, seeds: std::ops::Range<usize>) ->
         let threads: Vec<_> = callers.map(|system| scope.spawn(move || sample(system))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a sample")).fold(Sample::default(), Sample::merge)
     });
-    if family == Speculative {
+    if endpoint == Speculative {
         println!("{} {accepted} of {drafted} accepted", request["speculative"]);
-        assert!(accepted > 0 && drafted > accepted, "nothing is proved unless some are refused and some are not");
+        assert!(accepted > 0 && drafted > accepted, "the test needs both accepted and rejected tokens");
     }
     counts
 }
 
-/// How many standard deviations the chi-square of two samples is above what the same distribution gives (Wilson and
-/// Hilferty's approximation). Continuations that came fewer than ten times are counted as one.
+/// The chi-square statistic of two samples in standard deviations above its mean for equal distributions (Wilson and
+/// Hilferty's approximation). Continuations with a count below ten are merged.
 fn deviation(a: &Counts, b: &Counts) -> f64 {
     let mut bins: BTreeMap<Option<&Vec<i64>>, (f64, f64)> = BTreeMap::new();
     for key in a.keys().chain(b.keys()) {
         let (count_a, count_b) = (a.get(key).copied().unwrap_or(0.0), b.get(key).copied().unwrap_or(0.0));
         if count_a + count_b < 10.0 {
-            // Both lists have the key, or one of them: a key of both comes twice here.
+            // A key that is in both lists occurs twice here.
             let share = if a.contains_key(key) && b.contains_key(key) { 0.5 } else { 1.0 };
             let rest = bins.entry(None).or_default();
             *rest = (rest.0 + share * count_a, rest.1 + share * count_b);
@@ -85,7 +85,7 @@ fn deviation(a: &Counts, b: &Counts) -> f64 {
             bins.insert(Some(key), (count_a, count_b));
         }
     }
-    assert!(bins.len() > 5, "too few kinds of continuations: {}", bins.len());
+    assert!(bins.len() > 5, "too few different continuations: {}", bins.len());
     let (total_a, total_b) = bins.values().fold((0.0, 0.0), |sum, bin| (sum.0 + bin.0, sum.1 + bin.1));
     let (to_a, to_b) = ((total_b / total_a).sqrt(), (total_a / total_b).sqrt());
     let statistic: f64 = bins.values().map(|(a, b)| (a * to_a - b * to_b).powi(2) / (a + b)).sum();
@@ -96,26 +96,26 @@ fn deviation(a: &Counts, b: &Counts) -> f64 {
     z
 }
 
-/// One in a million of the right samples deviates more than this.
-const MOST: f64 = 4.75;
+/// A correct sampler exceeds this once in a million tests.
+const MAX_DEVIATION: f64 = 4.75;
 
-/// Continuations of a few tokens: plain, and with each rule.
+/// Compares short continuations without speculation and with each rule.
 fn check(n: usize, sampling: Value, rules: &[Value]) {
     let systems = systems();
     let base = json!({"prompt": prompts()[3], "n_predict": 5, "return_tokens": true, "repeat_penalty": 1.3});
     let request = with(&base, sampling);
     let plain = counts(&systems, &request, 0..n);
     let other = counts(&systems, &with(&request, json!({"temperature": 1.8})), 0..n);
-    assert!(deviation(&plain, &other) > MOST, "the test would not see another temperature");
+    assert!(deviation(&plain, &other) > MAX_DEVIATION, "the test must detect another temperature");
     for rule in rules {
-        // Seeds of its own: samples must not depend on each other.
+        // Different seeds, because the samples must be independent.
         let sampled = counts(&systems, &with(&request, json!({"speculative": rule})), n..2 * n);
-        assert!(deviation(&plain, &sampled) < MOST, "{rule}");
+        assert!(deviation(&plain, &sampled) < MAX_DEVIATION, "{rule}");
     }
 }
 
 #[test]
-fn continuations_are_distributed_as_plain_ones() {
+fn speculation_preserves_the_output_distribution() {
     let rule = |verify: &str| json!({"type": "draft", "verify": verify, "adaptive": false, "n_max": 3});
     let mut tree = rule("rejection");
     tree["n_branches"] = json!(3);
@@ -123,7 +123,7 @@ fn continuations_are_distributed_as_plain_ones() {
     check(1200, json!({"temperature": 1.0, "top_k": 4, "top_p": 1.0}), &[rule("rejection"), rule("block"), tree]);
 }
 
-/// A row of probabilities by token, of the token that would follow `prompt`.
+/// The probabilities of the token after `prompt`, by token.
 fn row(system: &System, prompt: &[Value], more: Value) -> BTreeMap<u64, f64> {
     let request = json!({"prompt": prompt, "n_predict": 1, "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "n_probs": 10_000});
     let answer = complete(system, Speculative, &with(&request, more));
@@ -131,10 +131,10 @@ fn row(system: &System, prompt: &[Value], more: Value) -> BTreeMap<u64, f64> {
     row.iter().map(|x| (x["id"].as_u64().expect("an id"), x["logprob"].as_f64().expect("a number").exp())).collect()
 }
 
-/// With shared noise, target and draft say the same as often as their distributions p and q predict:
-/// Σ_x 1 / Σ_y max(p_y / p_x, q_y / q_x), the chance that x wins both of the races that the noise decides.
+/// With shared noise, target and draft sample the same token with the probability that their distributions p and q predict:
+/// Σ_x 1 / Σ_y max(p_y / p_x, q_y / q_x).
 #[test]
-fn coupled_accepts_what_the_distributions_predict() {
+fn coupled_acceptance_matches_the_prediction() {
     let system = start(json!({"n_ctx": 256}));
     let (mut checked, mut accepted, mut predicted, mut at_once) = (0.0, 0.0, 0.0, 0.0);
     for (seed, prompt) in prompts().iter().enumerate().step_by(3) {
@@ -149,7 +149,7 @@ fn coupled_accepts_what_the_distributions_predict() {
         let mut text = tokenized.expect("tokens")["tokens"].as_array().expect("tokens").clone();
         let tokens = answer["tokens"].as_array().expect("tokens");
         let sources = answer["sources"].as_array().expect("sources");
-        // The first token is the prompt's, and behind an accepted one comes the target's own.
+        // The first token follows the prompt, and the token after an accepted one is the target's own.
         let mut is_drafted = false;
         for (token, source) in tokens.iter().zip(sources) {
             if is_drafted {
@@ -172,10 +172,10 @@ fn coupled_accepts_what_the_distributions_predict() {
     assert!(checked > 300.0 && (seen - predicted).abs() < 0.05, "{seen} {predicted}");
 }
 
-/// `make exactness`. Every rule, several ways to draft and to sample.
+/// Run by `make exactness`: every rule with several draft and sampling settings.
 #[test]
 #[ignore = "takes a quarter of an hour and more on two cores; FOREDRAFT_CONTINUATIONS sets how many, 100000 without it"]
-fn a_hundred_thousand_continuations_are_distributed_as_plain_ones() {
+fn speculation_preserves_the_output_distribution_in_100000_samples() {
     let n = std::env::var("FOREDRAFT_CONTINUATIONS").map_or(100_000, |n| n.parse().expect("a number"));
     let rules: Vec<Value> = ["coupled", "match", "rejection", "block"]
         .iter()

@@ -1,8 +1,8 @@
-//! Contexts that fill up: they end, shift, or group their positions, and speculation changes nothing of it.
+//! Full contexts end the request, shift, or group positions (self-extend), with the same output with speculation as without.
 
 use std::sync::Arc;
 
-use crate::common::{complete, essence, n, poll, prompts, start, submit, text, with};
+use crate::common::{complete, n, output_fields, poll, prompts, start, submit, text, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use foredraft::llama::{Batch, CacheType, Context, ContextParams, Interrupt, Model, ModelParams, ThreadPool};
@@ -13,7 +13,7 @@ fn steady(n_max: usize) -> Value {
     json!({"speculative": {"type": "draft", "adaptive": false, "n_max": n_max}})
 }
 
-/// A prompt that the models know, of at least so many tokens, and those.
+/// The tokens of a familiar prompt that has at least `n_tokens`.
 fn long_prompt(system: &System, n_tokens: usize) -> Vec<i64> {
     let text = prompts().iter().filter(|prompt| !prompt.contains("<|")).cycle().take(200).cloned().collect::<Vec<_>>();
     let request = json!({"text": text.join("\n"), "add_special": true}).to_string();
@@ -24,7 +24,7 @@ fn long_prompt(system: &System, n_tokens: usize) -> Vec<i64> {
 }
 
 #[test]
-fn without_shifts_a_full_context_ends_the_request() {
+fn full_context_ends_the_request_when_shifts_are_off() {
     let system = start(json!({"n_ctx": 96, "ctx_shift": false}));
     let request = json!({
         "prompt": "Once upon a time there was a child named Mia.", "temperature": 0.6, "seed": 3, "ignore_eos": true,
@@ -36,20 +36,20 @@ fn without_shifts_a_full_context_ends_the_request() {
     assert_eq!(n(&plain["tokens_predicted"]) + n(&plain["tokens_evaluated"]), 96, "every cell was used");
     for n_max in [1, 2, 3, 5, 8, 12] {
         let fast = complete(&system, Speculative, &with(&request, steady(n_max)));
-        assert_eq!(essence(&fast), essence(&plain), "{n_max}");
+        assert_eq!(output_fields(&fast), output_fields(&plain), "{n_max}");
         assert!(n(&fast["speculative"]["n_accepted"]) > 0, "{fast}");
     }
     let long = json!({"prompt": vec![5; 96], "n_predict": 1}).to_string();
     let answer = system.with_server(|server| server.complete(Completion, long.as_bytes())).expect("an answer");
     assert_eq!((&answer["success"], &answer["code"]), (&json!(false), &json!("context_full")), "{answer}");
-    // A limit that is reached first is not a full context.
+    // A limit that is reached first does not count as a full context.
     let short = complete(&system, Speculative, &with(&request, json!({"n_predict": 5})));
     assert_eq!((&short["stop_type"], &short["truncated"]), (&json!("limit"), &json!(false)));
 }
 
-/// With every draft length, steps meet the context's end at another place.
+/// Each draft length reaches the end of the context at a different point of a step.
 #[test]
-fn shifts_in_the_middle_of_a_step_change_nothing() {
+fn context_shift_inside_a_step_does_not_change_output() {
     let system = start(json!({"n_ctx": 80}));
     for n_keep in [0, 7, -1] {
         let request = json!({
@@ -58,22 +58,22 @@ fn shifts_in_the_middle_of_a_step_change_nothing() {
         });
         let plain = complete(&system, Completion, &request);
         assert_eq!(plain["truncated"], true);
-        assert!(n(&plain["tokens_predicted"]) >= 200, "more where the last character is not whole");
+        assert!(n(&plain["tokens_predicted"]) >= 200, "more tokens only to complete the last character");
         for n_max in [1, 3, 8] {
             let fast = complete(&system, Speculative, &with(&request, steady(n_max)));
-            assert_eq!(essence(&fast), essence(&plain), "{n_keep} {n_max}");
+            assert_eq!(output_fields(&fast), output_fields(&plain), "{n_keep} {n_max}");
             assert_eq!(fast["speculative"].get("disabled"), None, "{fast}");
             let sources = fast["sources"].as_array().expect("sources");
-            // The context shifts first behind some 66 tokens.
+            // The first shift happens after about 66 tokens.
             let late = sources.iter().skip(90).filter(|source| **source == "draft").count();
-            assert!(late > 0, "{late}: the draft is of use after shifts, too");
+            assert!(late > 0, "{late}: drafts must be accepted after shifts, too");
         }
     }
 }
 
-/// Evaluations of the other slot are interrupted while this one's keys are turned to their new positions.
+/// Decodes of the other slot are interrupted while this slot's keys are rotated to their new positions.
 #[test]
-fn cancels_next_door_spoil_no_shift() {
+fn cancelling_another_slot_does_not_spoil_a_shift() {
     let system = start(json!({"n_ctx": 64, "n_parallel": 2}));
     let request = json!({
         "prompt": "Once upon a time there was a child named Tom.", "n_predict": 500, "temperature": 0.6, "seed": 4,
@@ -97,13 +97,13 @@ fn cancels_next_door_spoil_no_shift() {
     assert_eq!(text(&updates), alone["content"].as_str().expect("content"));
 }
 
-/// 4 blocks of 48 tokens fit before the prompts below end.
+/// A system with self-extend; the prompts below contain 4 groups of 48 tokens.
 fn extended(more: Value) -> System {
     start(with(&json!({"n_ctx": 700, "grp_attn_n": 4, "grp_attn_w": 48}), more))
 }
 
 #[test]
-fn grouped_positions_are_the_same_for_every_batch_and_draft() {
+fn self_extend_output_is_independent_of_batch_size_and_draft() {
     let system = extended(json!({}));
     let prompt = long_prompt(&system, 200);
     let request = json!({
@@ -111,26 +111,26 @@ fn grouped_positions_are_the_same_for_every_batch_and_draft() {
         "cache_prompt": false,
     });
     let plain = complete(&system, Completion, &request);
-    // A character that the last one has begun is completed.
+    // Generation continues until a character that the last token began is complete.
     assert!((150..=153).contains(&n(&plain["tokens_predicted"])), "{plain}");
     assert_eq!(plain["truncated"], false);
     for n_max in [1, 4, 16] {
         let fast = complete(&system, Speculative, &with(&request, steady(n_max)));
-        assert_eq!(essence(&fast), essence(&plain), "{n_max}");
+        assert_eq!(output_fields(&fast), output_fields(&plain), "{n_max}");
         assert_eq!(fast["speculative"].get("disabled"), None);
         assert!(n(&fast["speculative"]["n_accepted"]) > 0, "{}", fast["speculative"]);
     }
     drop(system);
     let ungrouped = complete(&start(json!({"n_ctx": 700})), Completion, &request);
-    assert_ne!(ungrouped["content"], plain["content"], "grouping does something");
+    assert_ne!(ungrouped["content"], plain["content"], "self-extend changes the output");
     for batches in [json!({"n_batch": 7}), json!({"n_batch": 64, "n_ubatch": 16}), json!({"n_parallel": 3})] {
         let other = complete(&extended(batches.clone()), Speculative, &with(&request, steady(3)));
-        assert_eq!(essence(&other), essence(&plain), "{batches}");
+        assert_eq!(output_fields(&other), output_fields(&plain), "{batches}");
     }
 }
 
 #[test]
-fn a_grouped_cache_is_reused_as_far_as_it_is_the_same() {
+fn self_extend_cache_is_reused_as_far_as_positions_match() {
     let system = extended(json!({}));
     let prompt = long_prompt(&system, 260);
     let extend = SelfExtend::new(4, 48).expect("it comes out even");
@@ -144,7 +144,7 @@ fn a_grouped_cache_is_reused_as_far_as_it_is_the_same() {
             other.extend(prompt[100..].iter().rev().take(20));
             let expected = cold(&other, &json!({}));
             let first = cold(&prompt, &more);
-            // 260 tokens were the prompt's, 11 of the answer's 12 were evaluated.
+            // 260 prompt tokens, and 11 of the 12 generated tokens were decoded.
             let cached = 260 + n(&first["tokens_predicted"]) - 1;
             let shared = common + prompt[common..].iter().zip(&other[common..]).take_while(|(a, b)| a == b).count();
             let reused = extend.cut(extend.blocks(cached - 1), shared);
@@ -157,7 +157,7 @@ fn a_grouped_cache_is_reused_as_far_as_it_is_the_same() {
 }
 
 #[test]
-fn a_grouped_context_ends_when_it_is_full_and_can_be_saved() {
+fn self_extend_context_ends_when_full_and_can_be_saved() {
     let system = extended(json!({"n_ctx": 256}));
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("grouped.session");
     let request = json!({
@@ -167,7 +167,7 @@ fn a_grouped_context_ends_when_it_is_full_and_can_be_saved() {
     assert_eq!((&plain["stop_type"], &plain["truncated"]), (&json!("limit"), &json!(true)), "{plain}");
     assert_eq!(n(&plain["tokens_predicted"]), 256 - 120);
     let fast = complete(&system, Speculative, &with(&with(&request, steady(5)), json!({"cache_prompt": false})));
-    assert_eq!(essence(&fast), essence(&plain));
+    assert_eq!(output_fields(&fast), output_fields(&plain));
     let half = with(&request, json!({"n_predict": 60, "session_save": path}));
     let half = complete(&system, Speculative, &with(&half, steady(5)));
     assert_eq!(half["session_save"]["success"], true, "{half}");
@@ -185,7 +185,7 @@ fn a_grouped_context_ends_when_it_is_full_and_can_be_saved() {
 }
 
 #[test]
-fn parts_behind_a_difference_are_moved_when_asked_for() {
+fn cache_reuse_moves_chunks_after_a_difference_when_enabled() {
     let pieces = |system: &System| {
         let tokens = long_prompt(system, 240);
         let [a, b, c] = [&tokens[..80], &tokens[80..140], &tokens[140..]];
@@ -201,7 +201,7 @@ fn parts_behind_a_difference_are_moved_when_asked_for() {
         (json!({"n_cache_reuse": 30}), json!({"cache_prompt": false}), false),
         (json!({"n_cache_reuse": 30, "grp_attn_n": 2, "grp_attn_w": 64}), json!({}), false),
     ] {
-        // Batches of 64 tokens and more are computed in another way, whose last bits differ.
+        // Batches of 64 tokens and more use another kernel, whose last bits differ.
         let system = start(with(&json!({"n_ctx": 512, "n_ubatch": 32}), init.clone()));
         let (whole, less, little_less) = pieces(&system);
         for (prompt, moved) in [(&less, less.len() - 1), (&little_less, 80 + 5)] {
@@ -218,25 +218,29 @@ fn parts_behind_a_difference_are_moved_when_asked_for() {
             let again = complete(&system, Completion, &second);
             if request["cache_prompt"] != false {
                 let whole = again["timings"]["prompt_n"] == 1;
-                assert!(whole || init["grp_attn_n"] == 2, "the slot holds the prompt now: {}", again["timings"]);
+                assert!(
+                    whole || init["grp_attn_n"] == 2,
+                    "the slot must hold the whole prompt now: {}",
+                    again["timings"]
+                );
                 assert_eq!(again["content"], answer["content"], "{init} {request}");
             }
             answers.push(answer["content"].clone());
         }
     }
-    assert_eq!(answers[2..4], answers[4..6], "init and request ask for the same");
+    assert_eq!(answers[2..4], answers[4..6], "init and the request must have the same effect");
     assert_eq!(answers[..2], answers[6..8]);
 }
 
-/// llama.cpp cannot turn such keys, where heads have 32 numbers or ggml's rotation does not know the type: the text ends with the
-/// context instead of the process.
+/// llama.cpp cannot rotate these keys, because heads have 32 numbers or ggml's rotation does not support the type. The request
+/// ends when the context is full; the process must not abort.
 #[test]
-fn keys_that_cannot_be_turned_are_not() {
+fn unsupported_key_types_end_the_request_instead_of_shifting() {
     for (kind, shifts) in [("f16", true), ("f32", true), ("bf16", false), ("q8_0", false), ("q4_0", false)] {
         let system = start(json!({"n_ctx": 96, "cache_type_k": kind, "cache_type_k_draft": kind}));
         let request = json!({"prompt": "Once upon a time", "n_predict": 200, "temperature": 0, "ignore_eos": true});
-        for family in [Completion, Speculative] {
-            let answer = complete(&system, family, &request);
+        for endpoint in [Completion, Speculative] {
+            let answer = complete(&system, endpoint, &request);
             let n = answer["tokens_predicted"].as_u64().expect("a count");
             assert_eq!((n == 200, &answer["truncated"]), (shifts, &json!(true)), "{kind}: {n} tokens");
             assert!(n > 80, "{kind}: {n}");
@@ -244,9 +248,9 @@ fn keys_that_cannot_be_turned_are_not() {
     }
 }
 
-/// A key that was divided is as one that was evaluated at its new position.
+/// A key whose position was divided equals one that was decoded at its new position.
 #[test]
-fn divided_keys_are_turned_to_where_they_are_said_to_be() {
+fn divided_keys_are_rotated_to_their_new_positions() {
     let model = Arc::new(Model::load(&ModelParams::new(crate::common::model("target")), |_| true).expect("it loads"));
     let threads = Arc::new(ThreadPool::new(1).expect("a thread"));
     let keys = CacheType::F32;
@@ -254,15 +258,15 @@ fn divided_keys_are_turned_to_where_they_are_said_to_be() {
         ContextParams { n_ctx: Some(128), type_k: keys, n_threads: 1, n_threads_batch: 1, ..ContextParams::default() };
     let logits = |first: usize, divided: Option<usize>| {
         let mut context = Context::new(&model, &params, &threads, &Arc::new(Interrupt::default())).expect("it fits");
-        let mut evaluate = |token: i32, position: usize, divided: Option<usize>| {
+        let mut decode = |token: i32, position: usize, divided: Option<usize>| {
             let mut batch = Batch::new();
             batch.push(token, position, 0, true);
-            context.decode(&batch).expect("evaluated");
+            context.decode(&batch).expect("decoded");
             assert!(divided.is_none_or(|by| context.divide(0, position..position + 1, by)));
             context.logits(0).expect("a row").to_vec()
         };
-        evaluate(300, first, divided);
-        evaluate(301, first / divided.unwrap_or(1) + 1, None)
+        decode(300, first, divided);
+        decode(301, first / divided.unwrap_or(1) + 1, None)
     };
     let distance = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     let (there, near) = (logits(5, None), logits(40, Some(8)));

@@ -1,11 +1,11 @@
-//! Speculation changes how fast the text comes and nothing else.
+//! Speculation does not change the output: greedy, sampled, with every sampler, with concurrent requests.
 
-use crate::common::{complete, drain, essence, prompts, start, submit, text, with};
+use crate::common::{complete, drain, output_fields, prompts, start, submit, text, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use serde_json::{Value, json};
 
-/// Settings of speculation that differ in every choice.
-fn ways() -> Vec<Value> {
+/// Speculative settings that together cover every option.
+fn speculative_settings() -> Vec<Value> {
     vec![
         json!({"adaptive": false, "n_max": 1}),
         json!({"adaptive": false, "n_max": 5, "verify": "match"}),
@@ -16,8 +16,8 @@ fn ways() -> Vec<Value> {
     ]
 }
 
-/// Those of the rules that compare probabilities: they keep a text's distribution, and where there is no choice, the text.
-fn drawing_ways() -> Vec<Value> {
+/// Settings of rejection and block verification, which preserve the distribution, and therefore greedy output.
+fn sampling_rules() -> Vec<Value> {
     vec![
         json!({"adaptive": false, "n_max": 4, "verify": "rejection"}),
         json!({"adaptive": true, "verify": "rejection", "type": "auto", "n_min": 2}),
@@ -28,7 +28,7 @@ fn drawing_ways() -> Vec<Value> {
 }
 
 #[test]
-fn greedy_text_is_the_same_on_fifty_prompts() {
+fn greedy_output_is_unchanged_on_fifty_prompts() {
     let system = start(json!({"n_ctx": 512}));
     let prompts = prompts();
     assert_eq!(prompts.len(), 50);
@@ -37,19 +37,19 @@ fn greedy_text_is_the_same_on_fifty_prompts() {
         let request =
             json!({"prompt": prompt, "n_predict": 64, "temperature": 0, "return_tokens": true, "cache_prompt": false});
         let plain = complete(&system, Completion, &request);
-        let way = &[ways(), drawing_ways()].concat()[index % 11];
-        let fast = complete(&system, Speculative, &with(&request, json!({"speculative": way})));
-        assert_eq!(essence(&fast), essence(&plain), "{prompt:?} {way}");
+        let speculative = &[speculative_settings(), sampling_rules()].concat()[index % 11];
+        let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+        assert_eq!(output_fields(&fast), output_fields(&plain), "{prompt:?} {speculative}");
         accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         assert!(plain.get("speculative").is_none());
     }
-    assert!(accepted > 500, "nothing is proved if nothing is accepted: {accepted}");
+    assert!(accepted > 500, "the test needs accepted drafts: {accepted}");
 }
 
-/// Without it a token is evaluated by other code alone than behind others, unless it is padded. Which is the default depends on
-/// the machine.
+/// Without flash attention, a single token is decoded by another kernel than several tokens, unless it is padded. The default
+/// depends on the machine.
 #[test]
-fn texts_are_the_same_with_flash_attention_and_without() {
+fn speculation_is_exact_with_and_without_flash_attention() {
     for more in [
         json!({"flash_attn": "on"}),
         json!({"flash_attn": "off"}),
@@ -66,16 +66,16 @@ fn texts_are_the_same_with_flash_attention_and_without() {
             let plain = complete(&system, Completion, &request);
             let speculative = json!({"type": "draft", "adaptive": false, "n_max": 1 + seed % 7});
             let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
-            assert_eq!(essence(&fast), essence(&plain), "{request} {speculative}");
+            assert_eq!(output_fields(&fast), output_fields(&plain), "{request} {speculative}");
             accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         }
         assert!(accepted > 100, "{accepted}");
     }
 }
 
-/// Several threads divide the keys of a single query where there are many: a token must not be alone then.
+/// With many keys, several threads split those of a single query, so a token must not be alone in its batch.
 #[test]
-fn long_texts_of_several_threads_are_the_same() {
+fn long_outputs_are_exact_with_several_threads() {
     let threads = json!({"n_ctx": 1024, "n_threads": 2, "n_threads_batch": 2});
     for more in [json!({}), json!({"n_parallel": 2}), json!({"flash_attn": "off"}), json!({"cache_type_v": "f32"})] {
         let system = start(with(&threads, more.clone()));
@@ -85,17 +85,19 @@ fn long_texts_of_several_threads_are_the_same() {
                 "top_k": 0, "top_p": 1, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true, "cache_prompt": false,
             });
             let plain = complete(&system, Completion, &request);
-            for way in [json!({"type": "auto"}), ways()[1].clone(), ways()[4].clone()] {
-                let fast = complete(&system, Speculative, &with(&request, json!({"speculative": way})));
-                assert_eq!(essence(&fast), essence(&plain), "{more} {seed} {way}");
+            for speculative in
+                [json!({"type": "auto"}), speculative_settings()[1].clone(), speculative_settings()[4].clone()]
+            {
+                let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+                assert_eq!(output_fields(&fast), output_fields(&plain), "{more} {seed} {speculative}");
             }
         }
     }
 }
 
-/// From 64 tokens of a sequence on, ggml's flash attention sums up in another order.
+/// From 64 tokens of a sequence on, ggml's flash attention sums in another order.
 #[test]
-fn the_longest_drafts_leave_the_text_as_it_is() {
+fn longest_drafts_do_not_change_output() {
     for more in [json!({}), json!({"n_parallel": 2}), json!({"flash_attn": "on", "n_threads": 1})] {
         let system = start(with(&json!({"n_ctx": 1024, "n_threads": 2}), more.clone()));
         let mut accepted = 0;
@@ -105,18 +107,18 @@ fn the_longest_drafts_leave_the_text_as_it_is() {
                 "top_k": 0, "top_p": 1, "repeat_penalty": 1, "ignore_eos": true, "return_tokens": true, "cache_prompt": false,
             });
             let plain = complete(&system, Completion, &request);
-            // It remembers the plain answer.
+            // The suffix drafter has learned the plain output.
             let speculative = json!({"speculative": {"type": "suffix", "adaptive": false, "n_max": 64}});
             let fast = complete(&system, Speculative, &with(&request, speculative));
-            assert_eq!(essence(&fast), essence(&plain), "{more} {seed}");
+            assert_eq!(output_fields(&fast), output_fields(&plain), "{more} {seed}");
             accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         }
-        assert!(accepted > 600, "{more}: nothing is proved by short drafts: {accepted}");
+        assert!(accepted > 600, "{more}: the test needs long drafts: {accepted}");
     }
 }
 
 #[test]
-fn sampled_text_is_the_same_for_a_seed() {
+fn sampled_output_is_unchanged_for_a_seed() {
     let system = start(json!({"n_ctx": 512}));
     for (index, prompt) in prompts().iter().enumerate().step_by(4) {
         for temperature in [0.5, 1.0, 1.5] {
@@ -128,7 +130,7 @@ fn sampled_text_is_the_same_for_a_seed() {
             for (verify, n_branches) in [("coupled", 1), ("match", 1), ("coupled", 3), ("match", 4)] {
                 let speculative = json!({"verify": verify, "adaptive": false, "n_max": 6, "n_branches": n_branches});
                 let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
-                assert_eq!(essence(&fast), essence(&plain), "{prompt:?} {temperature} {speculative}");
+                assert_eq!(output_fields(&fast), output_fields(&plain), "{prompt:?} {temperature} {speculative}");
                 assert!(fast["speculative"]["n_drafted"].as_u64() > Some(0), "{fast}");
             }
         }
@@ -136,7 +138,7 @@ fn sampled_text_is_the_same_for_a_seed() {
 }
 
 #[test]
-fn coupled_accepts_more_than_match_when_sampling() {
+fn coupled_accepts_at_least_as_many_as_match_when_sampling() {
     let system = start(json!({"n_ctx": 512}));
     let mut accepted = [0, 0];
     for (seed, prompt) in prompts().iter().enumerate() {
@@ -153,7 +155,7 @@ fn coupled_accepts_more_than_match_when_sampling() {
     assert!(accepted[0] >= accepted[1], "coupled {} match {}", accepted[0], accepted[1]);
 }
 
-/// Samplers of every kind.
+/// Sampler settings of every kind.
 fn samplings() -> Vec<Value> {
     vec![
         json!({"repeat_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.3, "repeat_last_n": -1}),
@@ -171,7 +173,7 @@ fn samplings() -> Vec<Value> {
 }
 
 #[test]
-fn every_sampler_leaves_speculation_lossless() {
+fn speculation_is_lossless_with_every_sampler() {
     let system = start(json!({"n_ctx": 512}));
     let settings = samplings();
     let (mut drafted, mut accepted) = (0, 0);
@@ -185,7 +187,7 @@ fn every_sampler_leaves_speculation_lossless() {
         for (verify, n_branches) in [("coupled", 1), ("match", 1), ("coupled", 4)] {
             let speculative = json!({"verify": verify, "adaptive": false, "n_max": 6, "n_branches": n_branches});
             let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
-            assert_eq!(essence(&fast), essence(&plain), "{setting} {verify}");
+            assert_eq!(output_fields(&fast), output_fields(&plain), "{setting} {verify}");
             drafted += fast["speculative"]["n_drafted"].as_u64().expect("a count");
             accepted += fast["speculative"]["n_accepted"].as_u64().expect("a count");
         }
@@ -193,9 +195,9 @@ fn every_sampler_leaves_speculation_lossless() {
     assert!(accepted > 300 && drafted > accepted, "{accepted} of {drafted}");
 }
 
-/// Where the first branch is wrong another may be right: of two drafts of the same depth the one with branches brings more.
+/// Another branch may be right where the first is wrong: of two drafts of equal depth, the one with branches gains more.
 #[test]
-fn branches_are_accepted() {
+fn tokens_on_draft_branches_are_accepted() {
     let system = start(json!({"n_ctx": 512}));
     let per_step = |speculative: Value| {
         let (mut tokens, mut steps) = (0.0, 0.0);
@@ -216,9 +218,9 @@ fn branches_are_accepted() {
     assert!(tree > chain + 0.2, "a tree of depth 2 or more: {tree}, a chain of 2: {chain}, of 10: {long}");
 }
 
-/// Slots with buffers of their own cannot share what branches have in common.
+/// Without a unified KV cache, branches cannot share the cells of their common prefix.
 #[test]
-fn where_there_can_be_no_branches_the_answer_says_so() {
+fn response_reports_why_branches_are_unavailable() {
     let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let ask = |speculative: Value| {
         let request =
@@ -228,7 +230,7 @@ fn where_there_can_be_no_branches_the_answer_says_so() {
     let answer = ask(json!({"type": "draft", "adaptive": false, "n_branches": 3}));
     let why = answer["speculative"]["disabled"].as_str().unwrap_or_default();
     assert!(why.starts_with("n_branches"), "{answer}");
-    assert!(answer["speculative"]["n_accepted"].as_u64() > Some(0), "one branch there is: {answer}");
+    assert!(answer["speculative"]["n_accepted"].as_u64() > Some(0), "a single branch is still drafted: {answer}");
     assert_eq!(ask(json!({"type": "draft", "adaptive": false}))["speculative"].get("disabled"), None);
     let system = start(json!({"n_ctx": 512, "n_parallel": 2, "kv_unified": true}));
     let request = json!({
@@ -241,10 +243,10 @@ fn where_there_can_be_no_branches_the_answer_says_so() {
     }
 }
 
-/// Also with samplers that learn, with grammars, through context shifts and beside others. (That their texts are
-/// distributed as plain ones: `tests/distribution.rs`, and `speculative::verify`'s tests.)
+/// Also with stateful samplers, grammars, context shifts and concurrent requests. The output distribution itself is tested in
+/// `distribution.rs` and by the tests of `speculative::verify`.
 #[test]
-fn rules_that_compare_probabilities_work_with_every_sampler() {
+fn rejection_and_block_work_with_every_sampler() {
     let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
     let mut accepted = 0;
     for (seed, setting) in samplings().iter().enumerate() {
@@ -252,8 +254,8 @@ fn rules_that_compare_probabilities_work_with_every_sampler() {
             "prompt": "Once upon a time there was a child named", "n_predict": 200, "temperature": 0.9, "seed": seed,
             "return_tokens": true, "cache_prompt": false, "n_probs": 2, "post_sampling_probs": seed % 2 == 0,
         });
-        for way in drawing_ways() {
-            let request = with(&with(&base, setting.clone()), json!({"speculative": way}));
+        for speculative in sampling_rules() {
+            let request = with(&with(&base, setting.clone()), json!({"speculative": speculative}));
             let ids = [(); 2].map(|()| submit(&system, Speculative, &request));
             let updates = ids.map(|id| drain(&system, Speculative, id));
             let probs = updates.each_ref().map(|updates| -> Vec<Value> {
@@ -265,7 +267,7 @@ fn rules_that_compare_probabilities_work_with_every_sampler() {
                 assert_eq!(answer["success"], true, "{request}: {answer}");
                 let given =
                     |probs: &Value| probs["prob"].as_f64() > Some(0.0) || probs["logprob"].as_f64() > Some(-60.0);
-                // Those of a stop string are not shown.
+                // The tokens of a stop string are not reported.
                 let n = answer["tokens_predicted"].as_u64().expect("a count") as usize;
                 assert!(
                     probs.len() == n || answer["stop_type"] == "word" && (n - 3..n).contains(&probs.len()),
@@ -274,9 +276,13 @@ fn rules_that_compare_probabilities_work_with_every_sampler() {
                 assert!(probs.iter().all(given), "{request} {probs:?}");
                 accepted += answer["speculative"]["n_accepted"].as_u64().expect("a count");
             }
-            // What other drafters know comes from all requests, and changes while these two run.
-            if way["adaptive"] == false && way["type"] == "draft" {
-                assert_eq!(essence(&answers[0]), essence(&answers[1]), "a seed is a seed: {request}");
+            // History drafters learn from all requests, so their drafts differ between these two runs.
+            if speculative["adaptive"] == false && speculative["type"] == "draft" {
+                assert_eq!(
+                    output_fields(&answers[0]),
+                    output_fields(&answers[1]),
+                    "the same seed must give the same output: {request}"
+                );
             }
         }
     }
@@ -284,7 +290,7 @@ fn rules_that_compare_probabilities_work_with_every_sampler() {
 }
 
 #[test]
-fn probabilities_of_accepted_tokens_are_those_of_sampled_ones() {
+fn accepted_tokens_report_the_same_probabilities_as_sampled_ones() {
     let system = start(json!({"n_ctx": 512}));
     let request = json!({"prompt": "Once upon a time there was a child named Tom.", "n_predict": 40, "temperature": 0, "n_probs": 4, "cache_prompt": false});
     let plain = complete(&system, Completion, &request);
@@ -295,7 +301,7 @@ fn probabilities_of_accepted_tokens_are_those_of_sampled_ones() {
     assert_eq!(plain.len(), fast.len());
     for (a, b) in plain.iter().zip(&fast) {
         assert_eq!(a["id"], b["id"]);
-        // The last bits of logits differ with the batch's size.
+        // The last bits of logits depend on the batch size.
         let (x, y) = (a["logprob"].as_f64().expect("a number"), b["logprob"].as_f64().expect("a number"));
         assert!((x - y).abs() < 0.05, "{a} {b}");
         assert!(x <= 0.0);
@@ -307,7 +313,7 @@ fn probabilities_of_accepted_tokens_are_those_of_sampled_ones() {
 }
 
 #[test]
-fn eight_requests_together_give_what_each_gives_alone() {
+fn eight_concurrent_requests_match_each_alone() {
     let system = start(json!({"n_ctx": 2048, "n_parallel": 4}));
     let requests: Vec<Value> = prompts()
         .iter()
@@ -315,7 +321,7 @@ fn eight_requests_together_give_what_each_gives_alone() {
         .take(8)
         .enumerate()
         .map(|(index, prompt)| {
-            let speculative = if index % 2 == 0 { json!(false) } else { ways()[index % 4].clone() };
+            let speculative = if index % 2 == 0 { json!(false) } else { speculative_settings()[index % 4].clone() };
             json!({
                 "prompt": prompt, "n_predict": 60, "temperature": if index % 3 == 0 { 0.0 } else { 0.8 }, "seed": index,
                 "cache_prompt": false, "return_tokens": true, "speculative": speculative,
@@ -335,14 +341,14 @@ fn eight_requests_together_give_what_each_gives_alone() {
     }
 }
 
-/// Prompts that ggml's flash attention takes in tiles, which it does not take them in if they are divided to fit next to others.
+/// ggml's flash attention processes these prompts in tiles, but not if they are split to fit into a batch beside others.
 #[test]
-fn long_prompts_together_give_what_each_gives_alone() {
+fn concurrent_long_prompts_match_each_alone() {
     for more in [json!({}), json!({"flash_attn": "on", "n_threads": 1})] {
         let system = start(with(&json!({"n_ctx": 1024, "n_parallel": 3, "n_threads": 2}), more.clone()));
         let mut requests: Vec<Value> = (0..8)
             .map(|seed| {
-                // Of 70 to 600 tokens.
+                // Between 70 and 600 tokens.
                 let prompt =
                     prompts().iter().cycle().skip(5 * seed).take(5 + 4 * seed).cloned().collect::<Vec<_>>().join(" ");
                 json!({
@@ -355,7 +361,7 @@ fn long_prompts_together_give_what_each_gives_alone() {
         let lengths: Vec<u64> = alone.iter().map(|answer| answer["tokens_evaluated"].as_u64().unwrap()).collect();
         assert!(lengths.iter().all(|n| (64..900).contains(n)) && lengths.iter().any(|n| *n > 300), "{lengths:?}");
         for (index, request) in requests.iter_mut().enumerate() {
-            request["speculative"] = ways()[index % 4].clone();
+            request["speculative"] = speculative_settings()[index % 4].clone();
         }
         let ids: Vec<u64> = requests.iter().map(|request| submit(&system, Speculative, request)).collect();
         for (id, alone) in ids.into_iter().zip(&alone) {
@@ -364,9 +370,9 @@ fn long_prompts_together_give_what_each_gives_alone() {
     }
 }
 
-/// With one buffer for all, which has room for one of them, the others pause and go on.
+/// The unified KV cache has space for one of the requests; the engine pauses the others and resumes them.
 #[test]
-fn requests_that_share_too_few_cells_all_finish() {
+fn requests_sharing_too_few_cells_all_finish() {
     let system = start(json!({"n_ctx": 256, "n_parallel": 4, "kv_unified": true}));
     let requests: Vec<Value> = (0..6)
         .map(|seed| {
@@ -384,13 +390,13 @@ fn requests_that_share_too_few_cells_all_finish() {
         assert_eq!(last["truncated"], false, "{last}");
         assert!(
             last["speculative"]["disabled"].is_null(),
-            "those that wait take no room from the others' draft: {last}"
+            "waiting requests take no space from the drafts of others: {last}"
         );
     }
 }
 
 #[test]
-fn text_goes_on_alike_through_context_shifts() {
+fn context_shifts_do_not_change_speculative_output() {
     let system = start(json!({"n_ctx": 128}));
     for (prompt, n_keep) in [("Once upon a time", 0), ("Tom was 7 years old and lived near the hill.", 5)] {
         let request = json!({
@@ -400,26 +406,26 @@ fn text_goes_on_alike_through_context_shifts() {
         let plain = complete(&system, Completion, &request);
         assert_eq!(plain["tokens_predicted"], 400);
         assert_eq!(plain["truncated"], true);
-        for way in ways() {
-            let fast = complete(&system, Speculative, &with(&request, json!({"speculative": way})));
-            assert_eq!(essence(&fast), essence(&plain), "{way}");
-            // Whether a draft pays is the machine's answer.
+        for speculative in speculative_settings() {
+            let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+            assert_eq!(output_fields(&fast), output_fields(&plain), "{speculative}");
+            // With adaptive lengths, whether drafting pays depends on the machine.
             let accepted = fast["speculative"]["n_accepted"].as_u64();
-            assert!(way["adaptive"] != false || accepted > Some(0), "{fast}");
+            assert!(speculative["adaptive"] != false || accepted > Some(0), "{fast}");
         }
     }
 }
 
-/// Of a draft that was right, text goes out that ends before what may become a stop string; so do the probabilities.
+/// Text that may become part of a stop string is withheld, also inside an accepted draft; so are its probabilities.
 #[test]
-fn polled_probabilities_are_those_of_the_text() {
+fn polled_probabilities_match_the_polled_text() {
     let system = start(json!({"n_ctx": 512}));
     let mut held = 0;
     for prompt in prompts() {
         let request = json!({"prompt": prompt, "n_predict": 40, "temperature": 0, "n_probs": 1});
         let whole = complete(&system, Speculative, &request);
         let content = whole["content"].as_str().expect("text");
-        // Begins and ends within tokens.
+        // A stop string that begins and ends inside tokens.
         for from in (5..content.len().saturating_sub(12)).step_by(29) {
             let Some(stop) = content.get(from..from + 9) else { continue };
             let request = with(&request, json!({"stop": [stop]}));

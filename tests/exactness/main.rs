@@ -1,4 +1,4 @@
-//! What must not change a completion: drafts, neighbours, threads, batch sizes, reused prompts.
+//! Tests that completions do not change with drafts, concurrent requests, threads, batch sizes or prompt reuse.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -6,4 +6,4 @@ mod compare;
 mod distribution;
 mod long_context;
 mod lossless;
-mod memories;
+mod models_without_rollback;

@@ -1,9 +1,9 @@
-//! Filling in the middle. The shipped models have no tokens for it; `override_kv` makes some out of others.
+//! Fill in the middle (infill). The shipped models have no FIM tokens; `override_kv` declares other tokens as such.
 
 use serde_json::{Value, json};
 
 use crate::common::{start, with};
-use crate::frame::{Row, Seen, Way, base, row, run, tokenized};
+use crate::table::{CallMode, Response, Row, base, row, run, tokenized};
 
 const PRE: i64 = 1501;
 const SUF: i64 = 1502;
@@ -21,22 +21,23 @@ fn fim(repository: bool) -> Value {
     json!({"n_ctx": 256, "n_batch": 64, "override_kv": tokens})
 }
 
-fn ids(seen: &Seen, text: &str) -> Vec<i64> {
-    tokenized(seen.system, json!({"text": text, "add_special": false, "parse_special": false}))
+fn ids(response: &Response, text: &str) -> Vec<i64> {
+    tokenized(response.system, json!({"text": text, "add_special": false, "parse_special": false}))
 }
 
-/// The answer must be the one to these tokens.
-fn continues(seen: &Seen, parts: &[&[i64]]) {
+/// Asserts that the response equals that of a prompt of these tokens.
+fn continues(response: &Response, parts: &[&[i64]]) {
     let tokens = parts.concat();
-    let mut request = seen.request.clone();
+    let mut request = response.request.clone();
     for field in ["input_prefix", "input_suffix", "input_extra"] {
         request.as_object_mut().expect("an object").remove(field);
     }
-    let plain = Seen::of(seen.system, seen.way, with(&request, json!({"prompt": tokens})));
-    assert_eq!(seen.answer["prompt_stats"], plain.answer["prompt_stats"]);
-    assert_eq!(seen.tokens(), plain.tokens());
-    let text = seen.system.with_server(|server| server.detokenize(json!({"tokens": tokens}).to_string().as_bytes()));
-    assert_eq!(seen.answer["prompt"], text.expect("text")["content"], "shown as it was put together");
+    let plain = Response::of(response.system, response.mode, with(&request, json!({"prompt": tokens})));
+    assert_eq!(response.answer["prompt_stats"], plain.answer["prompt_stats"]);
+    assert_eq!(response.tokens(), plain.tokens());
+    let text =
+        response.system.with_server(|server| server.detokenize(json!({"tokens": tokens}).to_string().as_bytes()));
+    assert_eq!(response.answer["prompt"], text.expect("text")["content"], "the response shows the assembled prompt");
 }
 
 fn around() -> Value {
@@ -45,36 +46,36 @@ fn around() -> Value {
 
 pub fn rows() -> Vec<Row> {
     vec![
-        row(&["input_prefix", "input_suffix"], around(), |seen| {
-            let (prefix, prompt) = (ids(seen, "def add(a, b):\n"), ids(seen, "    x"));
-            let suffix = [ids(seen, "\n"), vec![300], ids(seen, "def <|im_end|>")].concat();
-            continues(seen, &[&[BOS, PRE], &prefix, &prompt, &[SUF], &suffix, &[MID]]);
-            continues(&seen.ask(json!({"prompt": ""})), &[&[BOS, PRE], &prefix, &[SUF], &suffix, &[MID]]);
-            let no_suffix = seen.ask(json!({"prompt": "", "input_suffix": null}));
+        row(&["input_prefix", "input_suffix"], around(), |response| {
+            let (prefix, prompt) = (ids(response, "def add(a, b):\n"), ids(response, "    x"));
+            let suffix = [ids(response, "\n"), vec![300], ids(response, "def <|im_end|>")].concat();
+            continues(response, &[&[BOS, PRE], &prefix, &prompt, &[SUF], &suffix, &[MID]]);
+            continues(&response.ask(json!({"prompt": ""})), &[&[BOS, PRE], &prefix, &[SUF], &suffix, &[MID]]);
+            let no_suffix = response.ask(json!({"prompt": "", "input_suffix": null}));
             continues(&no_suffix, &[&[BOS, PRE], &prefix, &[SUF, MID]]);
-            // Three quarters of a batch of 64 before the gap, what is left of one behind it.
+            // Three quarters of a batch of 64 for the prefix, the rest of it for the suffix.
             let long = "Tom had a hat. ".repeat(30);
-            let all = ids(seen, &long);
-            let cut = seen.ask(json!({"input_prefix": long, "input_suffix": long}));
+            let all = ids(response, &long);
+            let cut = response.ask(json!({"input_prefix": long, "input_suffix": long}));
             let behind = 16 - 2 - prompt.len();
             continues(&cut, &[&[BOS, PRE], &all[all.len() - 48..], &prompt, &[SUF], &all[..behind], &[MID]]);
-            let several = seen.ask(json!({"n_cmpl": 2}));
-            assert_eq!(several.answer["results"][0]["content"], seen.content());
-            assert!(seen.refused(json!({"messages": [{"role": "user"}]})).starts_with("input_prefix: with"));
+            let several = response.ask(json!({"n_cmpl": 2}));
+            assert_eq!(several.answer["results"][0]["content"], response.content());
+            assert!(response.refused(json!({"messages": [{"role": "user"}]})).starts_with("input_prefix: with"));
         }),
         row(
             &["input_extra"],
             with(&around(), json!({"input_extra": [{"filename": "a.py", "text": "x = 1\n"}, {"text": "y"}]})),
-            |seen| {
-                let (prefix, prompt) = (ids(seen, "def add(a, b):\n"), ids(seen, "    x"));
-                let suffix = [ids(seen, "\n"), vec![300], ids(seen, "def <|im_end|>")].concat();
-                let snippet = ids(seen, "\n\n--- snippet ---\n\n");
-                let files = [snippet.clone(), ids(seen, "x = 1\n"), snippet, ids(seen, "y")].concat();
-                continues(seen, &[&files, &[BOS, PRE], &prefix, &prompt, &[SUF], &suffix, &[MID]]);
-                // 256 of context, less a batch of 64, less twice the answer: the last of the files.
+            |response| {
+                let (prefix, prompt) = (ids(response, "def add(a, b):\n"), ids(response, "    x"));
+                let suffix = [ids(response, "\n"), vec![300], ids(response, "def <|im_end|>")].concat();
+                let snippet = ids(response, "\n\n--- snippet ---\n\n");
+                let files = [snippet.clone(), ids(response, "x = 1\n"), snippet, ids(response, "y")].concat();
+                continues(response, &[&files, &[BOS, PRE], &prefix, &prompt, &[SUF], &suffix, &[MID]]);
+                // 256 tokens of context, less a batch of 64, less twice `n_predict`: only the end of the files fits.
                 let text = "Tom had a hat. ".repeat(60);
-                let long = seen.ask(json!({"input_extra": [{"text": text}], "n_predict": 16}));
-                let all = ids(seen, &text);
+                let long = response.ask(json!({"input_extra": [{"text": text}], "n_predict": 16}));
+                let all = ids(response, &text);
                 continues(&long, &[&all[all.len() - 160..], &[BOS, PRE], &prefix, &prompt, &[SUF], &suffix, &[MID]]);
             },
         ),
@@ -82,20 +83,20 @@ pub fn rows() -> Vec<Row> {
 }
 
 #[test]
-fn gaps_are_filled() {
+fn infill_prompt_has_prefix_suffix_and_middle() {
     run(&start(fim(false)), &rows());
 }
 
 #[test]
-fn at_repository_level() {
+fn infill_prompt_uses_repository_tokens_when_present() {
     let system = start(fim(true));
-    for way in [Way::Whole, Way::Speculative] {
+    for mode in [CallMode::Blocking, CallMode::Speculative] {
         let request = with(
-            &base(way),
+            &base(mode),
             with(&around(), json!({"input_extra": [{"filename": "a.py", "text": "x = 1\n"}, {"text": "y"}]})),
         );
-        let seen = Seen::of(&system, way, request);
-        let of = |text: &str| ids(&seen, text);
+        let response = Response::of(&system, mode, request);
+        let of = |text: &str| ids(&response, text);
         let extra = [
             vec![REP],
             of("myproject\n"),
@@ -110,27 +111,28 @@ fn at_repository_level() {
         ];
         let suffix = [of("\n"), vec![300], of("def <|im_end|>")].concat();
         continues(
-            &seen,
+            &response,
             &[&extra.concat(), &[BOS, PRE], &of("def add(a, b):\n"), &of("    x"), &[SUF], &suffix, &[MID]],
         );
     }
 }
 
 #[test]
-fn with_the_suffix_first() {
+fn infill_prompt_can_start_with_the_suffix() {
     let system = start(with(&fim(false), json!({"spm_infill": true})));
-    let seen = Seen::of(&system, Way::Whole, with(&base(Way::Whole), around()));
-    let suffix = [ids(&seen, "\n"), vec![300], ids(&seen, "def <|im_end|>")].concat();
-    let (prefix, prompt) = (ids(&seen, "def add(a, b):\n"), ids(&seen, "    x"));
-    continues(&seen, &[&[BOS, SUF], &suffix, &[PRE], &prefix, &prompt, &[MID]]);
+    let response = Response::of(&system, CallMode::Blocking, with(&base(CallMode::Blocking), around()));
+    let suffix = [ids(&response, "\n"), vec![300], ids(&response, "def <|im_end|>")].concat();
+    let (prefix, prompt) = (ids(&response, "def add(a, b):\n"), ids(&response, "    x"));
+    continues(&response, &[&[BOS, SUF], &suffix, &[PRE], &prefix, &prompt, &[MID]]);
 }
 
 #[test]
-fn a_model_without_the_tokens_says_so() {
+fn infill_is_refused_without_fim_tokens() {
     let system = start(json!({"n_ctx": 64}));
     for request in [json!({"input_prefix": "a"}), json!({"input_suffix": "a"}), json!({"input_extra": [{"text": "a"}]})]
     {
-        let answer = system.with_server(|server| server.complete(Way::Whole.family(), request.to_string().as_bytes()));
+        let answer =
+            system.with_server(|server| server.complete(CallMode::Blocking.endpoint(), request.to_string().as_bytes()));
         let error = answer.expect_err("no infill");
         assert!(error.message().starts_with("input_prefix: the model has no fill-in-the-middle tokens"), "{error}");
     }

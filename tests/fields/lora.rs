@@ -1,12 +1,12 @@
-//! LoRA adapters: a small one is made for the shipped target.
+//! LoRA adapters, on small ones that the tests write for the shipped target.
 
 use foredraft::api::System;
 use serde_json::{Value, json};
 
 use crate::common::{complete, drain, start, submit, with};
-use crate::frame::{Row, Way, base, row, run};
+use crate::table::{CallMode, Row, base, row, run};
 
-/// A file that is gone with the test.
+/// A file that is deleted on drop.
 struct File(std::path::PathBuf);
 
 impl Drop for File {
@@ -31,7 +31,7 @@ impl Writer {
     }
 }
 
-/// An adapter of rank 2 on the attention outputs of all 6 layers (256 x 256), with pseudo-random weights.
+/// Writes an adapter of rank 2 on the attention outputs of all 6 layers (256 x 256), with pseudo-random weights.
 fn adapter(name: &str, seed: u32) -> File {
     let tensors: Vec<(String, [u64; 2])> = (0..6)
         .flat_map(|layer| [("lora_a", [256, 2]), ("lora_b", [2, 256])].map(|(part, shape)| (layer, part, shape)))
@@ -40,7 +40,7 @@ fn adapter(name: &str, seed: u32) -> File {
     adapter_of(name, seed, &tensors, 0)
 }
 
-/// An adapter of these tensors of 32 bits, of ggml's type `kind`.
+/// Writes an adapter with these tensors, of a 32-bit ggml type `kind`.
 fn adapter_of(name: &str, seed: u32, tensors: &[(String, [u64; 2])], kind: u32) -> File {
     let mut file = Writer(b"GGUF".to_vec());
     file.0.extend(3u32.to_le_bytes());
@@ -81,92 +81,94 @@ fn start_with(adapters: &[(&File, f32)], more: Value) -> System {
 }
 
 pub fn rows() -> Vec<Row> {
-    vec![row(&["lora"], json!({"temperature": 0}), |seen| {
-        let with_scales = |a: f64, b: f64| seen.ask(json!({"lora": [{"id": 0, "scale": a}, {"id": 1, "scale": b}]}));
+    vec![row(&["lora"], json!({"temperature": 0}), |response| {
+        let with_scales =
+            |a: f64, b: f64| response.ask(json!({"lora": [{"id": 0, "scale": a}, {"id": 1, "scale": b}]}));
         let plain = with_scales(0.0, 0.0);
-        // As init says: the first at 1, the second off.
-        assert_eq!(seen.setting("lora"), &json!([{"id": 0, "scale": 1.0}, {"id": 1, "scale": 0.0}]));
-        assert_eq!(with_scales(1.0, 0.0).tokens(), seen.tokens());
-        let texts = [&plain, seen, &with_scales(0.0, 3.0), &with_scales(-3.0, 0.0)].map(|seen| seen.tokens());
+        // The scales of init: the first adapter at 1, the second off.
+        assert_eq!(response.setting("lora"), &json!([{"id": 0, "scale": 1.0}, {"id": 1, "scale": 0.0}]));
+        assert_eq!(with_scales(1.0, 0.0).tokens(), response.tokens());
+        let texts =
+            [&plain, response, &with_scales(0.0, 3.0), &with_scales(-3.0, 0.0)].map(|response| response.tokens());
         for (i, text) in texts.iter().enumerate() {
             assert!(texts[..i].iter().all(|other| other != text), "{texts:?}");
         }
-        // An adapter that is not named is off, and so are all with an empty list.
-        assert_eq!(seen.ask(json!({"lora": [{"id": 1, "scale": 3}]})).tokens(), texts[2]);
-        let none = seen.ask(json!({"lora": []}));
+        // An adapter that is not listed is off; an empty list turns all off.
+        assert_eq!(response.ask(json!({"lora": [{"id": 1, "scale": 3}]})).tokens(), texts[2]);
+        let none = response.ask(json!({"lora": []}));
         assert_eq!((none.tokens(), none.setting("lora")), (texts[0].clone(), plain.setting("lora")));
-        // What is cached was made with other scales, or with the same.
-        let cached = seen.ask(json!({"cache_prompt": true}));
+        // The cache is reused only if it was computed with the same scales.
+        let cached = response.ask(json!({"cache_prompt": true}));
         let other = cached.ask(json!({"lora": []}));
         assert_eq!((&other.answer["timings"]["cache_n"], other.tokens()), (&json!(0), texts[0].clone()));
         let again = other.ask(json!({"n_predict": 4}));
         assert!(again.answer["timings"]["cache_n"].as_u64() > Some(3), "{}", again.answer);
         assert_eq!(again.tokens(), texts[0][..4]);
         assert_eq!(
-            seen.refused(json!({"lora": [{"id": 0, "scale": 1}, {"id": 2, "scale": 1}]})),
+            response.refused(json!({"lora": [{"id": 0, "scale": 1}, {"id": 2, "scale": 1}]})),
             "lora[1].id: there is no adapter 2, init loaded 2"
         );
     })]
 }
 
 #[test]
-fn adapters_change_the_text_as_asked() {
+fn adapter_scales_change_the_output() {
     let (a, b) = (adapter("a", 1), adapter("b", 2));
     let system = start_with(&[(&a, 1.0), (&b, 0.0)], json!({}));
     run(&system, &rows());
-    // Without adapters the model says what it says with all of them off.
-    let request = with(&base(Way::Whole), json!({"temperature": 0}));
-    let off = complete(&system, Way::Whole.family(), &with(&request, json!({"lora": []})));
-    let bare = complete(&start(json!({"n_ctx": 256})), Way::Whole.family(), &request);
+    // A model without adapters gives the same output as with all of them off.
+    let request = with(&base(CallMode::Blocking), json!({"temperature": 0}));
+    let off = complete(&system, CallMode::Blocking.endpoint(), &with(&request, json!({"lora": []})));
+    let bare = complete(&start(json!({"n_ctx": 256})), CallMode::Blocking.endpoint(), &request);
     assert_eq!((&bare["tokens"], &bare["generation_settings"]["lora"]), (&off["tokens"], &json!([])));
 }
 
-/// Requests with different scales are never in one batch, and all get on.
+/// Requests with different scales are never in one batch, and all complete.
 #[test]
-fn requests_with_different_scales_run_side_by_side() {
+fn requests_with_different_scales_all_complete() {
     let a = adapter("c", 1);
     let system = start_with(&[(&a, 1.0)], json!({"n_parallel": 4}));
-    for way in [Way::Polled, Way::Speculative] {
+    for mode in [CallMode::Polled, CallMode::Speculative] {
         let requests: Vec<Value> = [0.0, 1.0, 0.5, 1.0, -0.7]
             .iter()
             .enumerate()
             .map(|(seed, scale)| {
                 let lora = json!([{"id": 0, "scale": scale}]);
-                with(&base(way), json!({"n_predict": 40, "ignore_eos": true, "seed": seed, "lora": lora}))
+                with(&base(mode), json!({"n_predict": 40, "ignore_eos": true, "seed": seed, "lora": lora}))
             })
             .collect();
-        let alone: Vec<Value> = requests.iter().map(|request| complete(&system, way.family(), request)).collect();
-        let ids: Vec<u64> = requests.iter().map(|request| submit(&system, way.family(), request)).collect();
+        let alone: Vec<Value> = requests.iter().map(|request| complete(&system, mode.endpoint(), request)).collect();
+        let ids: Vec<u64> = requests.iter().map(|request| submit(&system, mode.endpoint(), request)).collect();
         for (id, alone) in ids.into_iter().zip(&alone) {
-            let text = crate::common::text(&drain(&system, way.family(), id));
+            let text = crate::common::text(&drain(&system, mode.endpoint(), id));
             assert_eq!(text, alone["content"].as_str().expect("content"));
         }
     }
 }
 
-/// One that has its turn must not keep the others waiting until it ends.
+/// A running request must not make requests with other scales wait until it ends.
 #[test]
-fn turns_are_taken() {
+fn requests_with_different_scales_are_scheduled_fairly() {
     let a = adapter("d", 1);
     let system = start_with(&[(&a, 1.0)], json!({"n_parallel": 2}));
-    let family = Way::Polled.family();
-    let endless = with(&base(Way::Polled), json!({"n_predict": -1, "ignore_eos": true}));
-    let first = submit(&system, family, &endless);
+    let endpoint = CallMode::Polled.endpoint();
+    let endless = with(&base(CallMode::Polled), json!({"n_predict": -1, "ignore_eos": true}));
+    let first = submit(&system, endpoint, &endless);
     assert!(
-        !crate::common::poll(&system, family, first, 60_000)["completion_updates"]
+        !crate::common::poll(&system, endpoint, first, 60_000)["completion_updates"]
             .as_array()
             .expect("updates")
             .is_empty()
     );
-    let other = submit(&system, family, &with(&base(Way::Polled), json!({"lora": []})));
-    assert_eq!(drain(&system, family, other).last().expect("an end")["stop_type"], "limit");
-    assert_eq!(crate::common::poll(&system, family, first, 0)["finished"], false);
+    let other = submit(&system, endpoint, &with(&base(CallMode::Polled), json!({"lora": []})));
+    assert_eq!(drain(&system, endpoint, other).last().expect("an end")["stop_type"], "limit");
+    assert_eq!(crate::common::poll(&system, endpoint, first, 0)["finished"], false);
     let cancel = json!({"id": first}).to_string();
-    system.with_server(|server| server.cancel(family, Some(cancel.as_bytes()))).expect("a cancel");
+    system.with_server(|server| server.cancel(endpoint, Some(cancel.as_bytes()))).expect("a cancel");
 }
 
 #[test]
-fn an_adapter_that_cannot_be_loaded_is_an_error() {
+fn adapter_that_fails_to_load_fails_init() {
     let broken = adapter("e", 1);
     let bytes = std::fs::read(&broken.0).expect("the file");
     std::fs::write(&broken.0, &bytes[..bytes.len() - 4096]).expect("a file");
@@ -178,35 +180,35 @@ fn an_adapter_that_cannot_be_loaded_is_an_error() {
     }
 }
 
-/// A session file is of the scales that `init` says.
+/// A session can be saved and loaded only with the scales of `init`.
 #[test]
-fn sessions_are_of_the_scales_of_init() {
+fn sessions_require_the_scales_of_init() {
     let a = adapter("f", 1);
     let system = start_with(&[(&a, 1.0)], json!({}));
     let path = std::env::temp_dir().join(format!("foredraft-{}-lora.session", std::process::id()));
     let file = File(path.clone());
     let command = json!({"id_slot": 0, "filename": path}).to_string();
-    let request = with(&base(Way::Whole), json!({"temperature": 0, "cache_prompt": true}));
+    let request = with(&base(CallMode::Blocking), json!({"temperature": 0, "cache_prompt": true}));
     let off = with(&request, json!({"lora": []}));
-    let [own, bare] = [&request, &off].map(|request| complete(&system, Way::Whole.family(), request));
+    let [own, bare] = [&request, &off].map(|request| complete(&system, CallMode::Blocking.endpoint(), request));
     let refused = system.with_server(|server| server.session_save(command.as_bytes())).expect_err("other scales");
     assert!(refused.message().contains("other LoRA scales"), "{refused}");
 
-    complete(&system, Way::Whole.family(), &request);
+    complete(&system, CallMode::Blocking.endpoint(), &request);
     system.with_server(|server| server.session_save(command.as_bytes())).expect("a file");
-    complete(&system, Way::Whole.family(), &off);
+    complete(&system, CallMode::Blocking.endpoint(), &off);
     for (request, tokens, reused) in [(&off, &bare["tokens"], false), (&request, &own["tokens"], true)] {
         system.with_server(|server| server.session_load(command.as_bytes())).expect("a session");
-        let answer = complete(&system, Way::Whole.family(), request);
+        let answer = complete(&system, CallMode::Blocking.endpoint(), request);
         assert_eq!((&answer["tokens"], answer["timings"]["cache_n"].as_u64() > Some(0)), (tokens, reused));
     }
     drop(file);
 }
 
-/// llama.cpp loads them, and calls what is not there, or fails an assertion, when it evaluates them: not before a request asks for
-/// one that is off at first.
+/// llama.cpp loads these adapters, but calls a null function or fails an assertion when it decodes with them, which may be as late
+/// as the first request that turns one on.
 #[test]
-fn adapters_that_cannot_be_evaluated_are_refused() {
+fn adapters_that_cannot_be_decoded_are_refused() {
     let tensors =
         |layer: &str, a: [u64; 2], b: [u64; 2]| vec![(format!("{layer}.lora_a"), a), (format!("{layer}.lora_b"), b)];
     let integers = adapter_of("integers", 1, &tensors("blk.0.attn_q.weight", [256, 2], [2, 256]), 26);
@@ -218,7 +220,7 @@ fn adapters_that_cannot_be_evaluated_are_refused() {
             let lora = json!([{"path": file.0.to_str().expect("a path"), "scale": scale}]);
             let init =
                 json!({"model": crate::common::model("target"), "n_threads": 1, "lora": lora, "log_level": "none"});
-            let refused = System::new().init(init.to_string().as_bytes()).expect_err("it cannot be evaluated");
+            let refused = System::new().init(init.to_string().as_bytes()).expect_err("it cannot be decoded");
             assert!(refused.message().contains(why), "{scale}: {refused}");
         }
     }

@@ -1,22 +1,22 @@
-//! The contract's fields, one row each: what is sent and what must be seen, by `get_completion`, by polling and by
-//! `speculative_completion`.
+//! The documented request and response fields as a table: each row sends a request by `get_completion`, by polling, and by
+//! `speculative_completion`, and checks the response.
 
 #[path = "../common/mod.rs"]
 mod common;
-mod frame;
 mod infill;
 mod limits;
 mod lora;
-mod more;
 mod output;
 mod prompts;
 mod sampling;
+mod sessions;
 mod speculation;
+mod table;
 mod text;
 
-/// The contract's fields of a request and of its answers.
+/// The documented fields of requests and responses.
 const FIELDS: &str = "
-    prompt messages prompts n_predict temperature top_k top_p min_p tfs_z typical_p top_n_sigma dynatemp_range
+    prompt messages prompts parse_special on_overflow n_predict temperature top_k top_p min_p tfs_z typical_p top_n_sigma dynatemp_range
     dynatemp_exponent xtc_probability xtc_threshold dry_multiplier dry_base dry_allowed_length dry_penalty_last_n
     dry_sequence_breakers repeat_last_n repeat_penalty presence_penalty frequency_penalty penalize_nl mirostat
     mirostat_tau mirostat_eta samplers min_keep seed n_keep ignore_eos logit_bias stop n_probs post_sampling_probs grammar
@@ -32,7 +32,7 @@ const FIELDS: &str = "
 ";
 
 #[test]
-fn every_field_has_a_row() {
+fn every_documented_field_is_covered_by_a_row() {
     let tables = [
         sampling::rows(),
         prompts::rows(),
@@ -41,7 +41,7 @@ fn every_field_has_a_row() {
         lora::rows(),
         infill::rows(),
         speculation::rows(),
-        more::rows(),
+        sessions::rows(),
     ];
     let rows: Vec<&str> = tables.iter().flatten().flat_map(|row| row.fields.iter().copied()).collect();
     let missing: Vec<&str> = FIELDS.split_whitespace().filter(|field| !rows.contains(field)).collect();

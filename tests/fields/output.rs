@@ -1,11 +1,11 @@
-//! What is reported: updates, final responses, timings, and what a request can have left out or added.
+//! Response fields: updates, final responses, timings, and the request fields that add or remove some.
 
 use serde_json::{Value, json};
 
 use crate::common::start;
-use crate::frame::{Row, Seen, Way, float, row, run};
+use crate::table::{CallMode, Response, Row, float, row, run};
 
-/// Every field of a plain final response, in no order.
+/// Every field of a plain final response, in any order.
 const FINAL: [&str; 23] = [
     "success",
     "status",
@@ -34,31 +34,34 @@ const FINAL: [&str; 23] = [
 
 pub fn rows() -> Vec<Row> {
     vec![
-        row(&["success", "status", "id", "model", "stop", "generation_settings"], json!({}), |seen| {
-            let mut keys: Vec<&str> = seen.answer.as_object().expect("an object").keys().map(String::as_str).collect();
-            let mut expected: Vec<&str> =
-                FINAL.into_iter().filter(|key| *key != "speculative" || seen.way == Way::Speculative).collect();
+        row(&["success", "status", "id", "model", "stop", "generation_settings"], json!({}), |response| {
+            let mut keys: Vec<&str> =
+                response.answer.as_object().expect("an object").keys().map(String::as_str).collect();
+            let mut expected: Vec<&str> = FINAL
+                .into_iter()
+                .filter(|key| *key != "speculative" || response.mode == CallMode::Speculative)
+                .collect();
             keys.sort();
             expected.sort();
             assert_eq!(keys, expected);
             assert_eq!(
-                (&seen.answer["success"], &seen.answer["status"], &seen.answer["model"]),
+                (&response.answer["success"], &response.answer["status"], &response.answer["model"]),
                 (&json!(true), &json!(200), &json!("stories"))
             );
-            assert!(seen.answer["id"].as_u64() < seen.ask(json!({})).answer["id"].as_u64());
-            assert_eq!((seen.setting("model"), seen.setting("n_ctx")), (&json!("stories"), &json!(256)));
-            for (i, update) in seen.updates.iter().enumerate() {
-                let last = i + 1 == seen.updates.len();
-                assert_eq!((&update["stop"], &update["id"]), (&json!(last), &seen.answer["id"]));
+            assert!(response.answer["id"].as_u64() < response.ask(json!({})).answer["id"].as_u64());
+            assert_eq!((response.setting("model"), response.setting("n_ctx")), (&json!("stories"), &json!(256)));
+            for (i, update) in response.updates.iter().enumerate() {
+                let last = i + 1 == response.updates.len();
+                assert_eq!((&update["stop"], &update["id"]), (&json!(last), &response.answer["id"]));
                 assert!(last || update["success"].is_null(), "a partial update has few fields: {update}");
             }
         }),
-        row(&["return_tokens", "tokens", "sources"], json!({"return_tokens": true}), |seen| {
-            let tokens = seen.tokens();
+        row(&["return_tokens", "tokens", "sources"], json!({"return_tokens": true}), |response| {
+            let tokens = response.tokens();
             let request = json!({"tokens": tokens}).to_string();
-            let text = seen.system.with_server(|server| server.detokenize(request.as_bytes())).expect("text");
-            assert_eq!((text["content"].as_str(), tokens.len()), (Some(seen.content()), 16));
-            let sources: Vec<&str> = seen.answer["sources"]
+            let text = response.system.with_server(|server| server.detokenize(request.as_bytes())).expect("text");
+            assert_eq!((text["content"].as_str(), tokens.len()), (Some(response.content()), 16));
+            let sources: Vec<&str> = response.answer["sources"]
                 .as_array()
                 .expect("sources")
                 .iter()
@@ -66,108 +69,117 @@ pub fn rows() -> Vec<Row> {
                 .collect();
             let drafted = sources.iter().filter(|source| **source != "target").count() as u64;
             assert_eq!(sources.len(), 16);
-            if seen.way == Way::Speculative {
-                assert_eq!(seen.answer["speculative"]["n_accepted"].as_u64(), Some(drafted));
+            if response.mode == CallMode::Speculative {
+                assert_eq!(response.answer["speculative"]["n_accepted"].as_u64(), Some(drafted));
             } else {
                 assert_eq!(drafted, 0);
             }
-            let without = seen.ask(json!({"return_tokens": false}));
+            let without = response.ask(json!({"return_tokens": false}));
             assert!(without.answer["tokens"].is_null() && without.answer["sources"].is_null());
             assert!(without.updates.iter().all(|update| update["tokens"].is_null()));
         }),
-        row(&["timings", "timings_per_token"], json!({"timings_per_token": true}), |seen| {
-            let timings = &seen.answer["timings"];
+        row(&["timings", "timings_per_token"], json!({"timings_per_token": true}), |response| {
+            let timings = &response.answer["timings"];
             let n = |key: &str| float(&timings[key]);
             assert_eq!(
                 (n("prompt_n"), n("predicted_n"), n("cache_n")),
-                (float(&seen.answer["tokens_evaluated"]), 16.0, 0.0)
+                (float(&response.answer["tokens_evaluated"]), 16.0, 0.0)
             );
             for kind in ["prompt", "predicted"] {
                 let (count, ms) = (n(&format!("{kind}_n")), n(&format!("{kind}_ms")));
                 assert!(ms > 0.0 && (n(&format!("{kind}_per_token_ms")) - ms / count).abs() < 1e-6, "{timings}");
                 assert!((n(&format!("{kind}_per_second")) - 1e3 * count / ms).abs() < 1e-3, "{timings}");
             }
-            assert_eq!(timings["draft_n"].is_u64(), seen.way == Way::Speculative);
-            if seen.way == Way::Speculative {
-                let stats = &seen.answer["speculative"];
+            assert_eq!(timings["draft_n"].is_u64(), response.mode == CallMode::Speculative);
+            if response.mode == CallMode::Speculative {
+                let stats = &response.answer["speculative"];
                 assert_eq!(
                     (&timings["draft_n"], &timings["draft_n_accepted"]),
                     (&stats["n_drafted"], &stats["n_accepted"])
                 );
             }
-            let has = |seen: &Seen| {
-                seen.updates
+            let has = |response: &Response| {
+                response
+                    .updates
                     .iter()
-                    .take(seen.updates.len().saturating_sub(1))
+                    .take(response.updates.len().saturating_sub(1))
                     .all(|update| update["timings"].is_object())
             };
-            assert!(has(seen));
-            assert!(seen.way != Way::Polled || !has(&seen.ask(json!({"timings_per_token": false}))));
+            assert!(has(response));
+            assert!(response.mode != CallMode::Polled || !has(&response.ask(json!({"timings_per_token": false}))));
         }),
         row(
             &["return_progress", "prompt_progress"],
             json!({"return_progress": true, "prompt": "Tom had a hat. ".repeat(30)}),
-            |seen| {
+            |response| {
                 let of = |update: &Value| update.get("prompt_progress").cloned();
-                let progress: Vec<Value> = seen.updates.iter().filter_map(of).collect();
-                assert!(seen.answer["prompt_progress"].is_null(), "not in the final response");
-                if seen.way != Way::Polled {
-                    return; // nobody is told before the end
+                let progress: Vec<Value> = response.updates.iter().filter_map(of).collect();
+                assert!(response.answer["prompt_progress"].is_null(), "not in the final response");
+                if response.mode != CallMode::Polled {
+                    return; // only polled requests get progress
                 }
-                let total = &seen.answer["tokens_evaluated"];
+                let total = &response.answer["tokens_evaluated"];
                 let done: Vec<u64> = progress.iter().map(|step| step["processed"].as_u64().expect("a count")).collect();
-                assert!(done.len() > 3 && done.is_sorted(), "a start, pieces of 32 tokens, the end: {done:?}");
+                assert!(
+                    done.len() > 3 && done.is_sorted(),
+                    "progress at the start, every 32 tokens, and at the end: {done:?}"
+                );
                 assert_eq!((done[0], done.last().map(|done| json!(done)).as_ref()), (0, Some(total)));
                 for step in &progress {
                     assert_eq!((&step["total"], &step["cache"]), (total, &json!(0)));
                     assert!(float(&step["time_ms"]) >= 0.0);
                 }
                 assert!(
-                    seen.updates[..progress.len()]
+                    response.updates[..progress.len()]
                         .iter()
                         .all(|update| update["content"] == "" && update["stop"] == false)
                 );
-                assert!(seen.ask(json!({"return_progress": false})).updates.iter().all(|update| of(update).is_none()));
+                assert!(
+                    response.ask(json!({"return_progress": false})).updates.iter().all(|update| of(update).is_none())
+                );
             },
         ),
         row(
             &["response_fields"],
             json!({"response_fields": ["content", "generation_settings/n_predict", "timings/cache_n", "no/such", "tokens"]}),
-            |seen| {
-                let mut answer = seen.answer.clone();
+            |response| {
+                let mut answer = response.answer.clone();
                 let object = answer.as_object_mut().expect("an object");
-                let all = seen.without("response_fields");
+                let all = response.without("response_fields");
                 assert_eq!(object.remove("content"), Some(json!(all.content())));
                 assert_eq!(object.remove("tokens"), Some(json!(all.tokens())));
                 assert_eq!(answer, json!({"generation_settings/n_predict": 16, "timings/cache_n": 0, "success": true}));
             },
         ),
-        row(&["stream"], json!({"stream": true}), |seen| {
+        row(&["stream"], json!({"stream": true}), |response| {
             assert_eq!(
-                (seen.content(), seen.setting("stream")),
-                (seen.ask(json!({"stream": false})).content(), &json!(true))
+                (response.content(), response.setting("stream")),
+                (response.ask(json!({"stream": false})).content(), &json!(true))
             );
         }),
-        row(&["tag"], json!({"tag": {"a": [1, null]}}), |seen| {
-            assert_eq!(seen.answer["tag"], seen.request["tag"]);
-            assert!(seen.updates.iter().all(|update| update["tag"] == seen.request["tag"]));
-            assert_eq!(seen.ask(json!({"tag": false})).answer["tag"], false);
-            assert!(seen.without("tag").answer.get("tag").is_none());
-            let several = seen.ask(json!({"n_cmpl": 2}));
-            assert!((0..2).all(|index| several.answer["results"][index]["tag"] == seen.request["tag"]));
+        row(&["tag"], json!({"tag": {"a": [1, null]}}), |response| {
+            assert_eq!(response.answer["tag"], response.request["tag"]);
+            assert!(response.updates.iter().all(|update| update["tag"] == response.request["tag"]));
+            assert_eq!(response.ask(json!({"tag": false})).answer["tag"], false);
+            assert!(response.without("tag").answer.get("tag").is_none());
+            let several = response.ask(json!({"n_cmpl": 2}));
+            assert!((0..2).all(|index| several.answer["results"][index]["tag"] == response.request["tag"]));
         }),
-        row(&["__debug"], json!({"__debug": true}), |seen| {
-            assert_eq!(seen.content(), seen.ask(json!({"__debug": false})).content());
-            assert!(seen.answer["warnings"].is_null());
+        row(&["__debug"], json!({"__debug": true}), |response| {
+            assert_eq!(response.content(), response.ask(json!({"__debug": false})).content());
+            assert!(response.answer["warnings"].is_null());
         }),
-        row(&["warnings"], json!({"temprature": 1}), |seen| {
-            assert_eq!(seen.answer["warnings"], json!(["unknown key \"temprature\" (did you mean \"temperature\"?)"]));
+        row(&["warnings"], json!({"temprature": 1}), |response| {
+            assert_eq!(
+                response.answer["warnings"],
+                json!(["unknown key \"temprature\" (did you mean \"temperature\"?)"])
+            );
         }),
-        row(&["speculative"], json!({"temperature": 0, "n_predict": 40}), |seen| {
-            let stats = &seen.answer["speculative"];
-            let asked =
-                seen.ask(json!({"speculative": {"type": "draft", "adaptive": false, "n_max": 4, "verify": "match"}}));
-            assert_eq!(asked.tokens(), seen.tokens());
+        row(&["speculative"], json!({"temperature": 0, "n_predict": 40}), |response| {
+            let stats = &response.answer["speculative"];
+            let asked = response
+                .ask(json!({"speculative": {"type": "draft", "adaptive": false, "n_max": 4, "verify": "match"}}));
+            assert_eq!(asked.tokens(), response.tokens());
             let found = &asked.answer["speculative"];
             assert_eq!(
                 (&found["type"], &found["verify"], &found["n_max_final"]),
@@ -188,34 +200,35 @@ pub fn rows() -> Vec<Row> {
                 found["by_type"]["draft"],
                 json!({"n_drafted": found["n_drafted"], "n_accepted": found["n_accepted"]})
             );
-            let off = seen.ask(json!({"speculative": false}));
-            assert_eq!(off.tokens(), seen.tokens());
-            match seen.way {
-                Way::Speculative => {
+            let off = response.ask(json!({"speculative": false}));
+            assert_eq!(off.tokens(), response.tokens());
+            match response.mode {
+                CallMode::Speculative => {
                     assert!(stats["n_drafted"].as_u64() > Some(0), "{stats}");
                     assert_eq!(off.answer["speculative"]["disabled"], "speculative is false");
                 }
                 _ => assert!(stats.is_null() && off.answer["speculative"].is_null()),
             }
-            let flat = seen.without("speculative").ask(json!({"speculative.n_max": 2, "speculative.adaptive": false}));
-            assert_eq!((&flat.answer["speculative"]["n_max_final"], flat.tokens()), (&json!(2), seen.tokens()));
+            let flat =
+                response.without("speculative").ask(json!({"speculative.n_max": 2, "speculative.adaptive": false}));
+            assert_eq!((&flat.answer["speculative"]["n_max_final"], flat.tokens()), (&json!(2), response.tokens()));
         }),
-        row(&["generation_settings"], json!({"temperature": 1.1, "stop": ["zz"], "tag": 1}), |seen| {
+        row(&["generation_settings"], json!({"temperature": 1.1, "stop": ["zz"], "tag": 1}), |response| {
             for (key, value) in
                 [("temperature", json!(1.1)), ("stop", json!(["zz"])), ("seed", json!(7)), ("n_predict", json!(16))]
             {
-                assert_eq!(seen.setting(key), &value);
+                assert_eq!(response.setting(key), &value);
             }
         }),
     ]
 }
 
 #[test]
-fn what_is_reported() {
+fn response_fields_have_the_documented_values() {
     run(&start(json!({"n_ctx": 256, "n_parallel": 2, "n_batch": 32, "model_alias": "stories"})), &rows());
 }
 
-/// Settings of many kinds, some that are at odds with each other.
+/// Request settings of many kinds, including contradictory ones.
 fn settings() -> Vec<Value> {
     let mut all = vec![
         json!({}),
@@ -251,14 +264,14 @@ fn settings() -> Vec<Value> {
 }
 
 #[test]
-fn settings_fed_back_give_the_same_text() {
+fn generation_settings_reproduce_the_output() {
     let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
     let all = settings();
     assert!(all.len() > 40);
     for (index, sent) in all.iter().enumerate() {
-        let way = crate::frame::WAYS[index % 3];
-        let request = crate::common::with(&crate::frame::base(way), sent.clone());
-        let first = Seen::of(&system, way, request.clone());
+        let mode = crate::table::MODES[index % 3];
+        let request = crate::common::with(&crate::table::base(mode), sent.clone());
+        let first = Response::of(&system, mode, request.clone());
         let answers: Vec<Value> = match first.answer.get("results") {
             Some(results) => results.as_array().expect("results").clone(),
             None => vec![first.answer.clone()],
@@ -266,10 +279,10 @@ fn settings_fed_back_give_the_same_text() {
         for answer in answers {
             let mut again = answer["generation_settings"].clone();
             again["prompt"] = request["prompt"].clone();
-            let again = Seen::of(&system, way, again);
+            let again = Response::of(&system, mode, again);
             assert_eq!(
                 (again.content(), again.tokens()),
-                (answer["content"].as_str().expect("content"), crate::frame::numbers(&answer["tokens"])),
+                (answer["content"].as_str().expect("content"), crate::table::numbers(&answer["tokens"])),
                 "{sent}"
             );
             assert_eq!(again.answer["generation_settings"], answer["generation_settings"], "{sent}");

@@ -1,4 +1,4 @@
-//! The functions about text: tokens, templates, embeddings; and models that can do nothing else.
+//! The text functions: tokenize, detokenize, chat templates, embeddings; and models that only support these.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +8,7 @@ use foredraft::error::Result;
 use serde_json::{Value, json};
 
 use crate::common::{model, poll, start, submit, with};
-use crate::frame::{WAYS, base, float, numbers};
+use crate::table::{MODES, base, float, numbers};
 
 fn embedding(system: &System, request: Value) -> Vec<f64> {
     let bytes = request.to_string();
@@ -45,7 +45,7 @@ fn tokens_and_back(system: &System) {
         })
         .collect();
     assert_eq!(String::from_utf8(bytes).as_deref(), Ok("<|endoftext|>Tom<|im_end|> é😀"));
-    assert!(pieces.iter().any(Value::is_array), "the emoji is none of the vocabulary: {answer}");
+    assert!(pieces.iter().any(Value::is_array), "the emoji is not a token: {answer}");
     let strings = answer["tokens"].as_array().expect("tokens");
     for (text, piece) in strings.iter().zip(pieces) {
         assert!(text.is_string() && (text == piece || piece.is_array() && text == "\u{FFFD}"), "{text} {piece}");
@@ -79,7 +79,7 @@ fn tokens_and_back(system: &System) {
 }
 
 #[test]
-fn tokens_templates_and_what_is_wrong_with_them() {
+fn tokenize_detokenize_and_templates_follow_the_documentation() {
     let system = start(json!({"n_ctx": 64}));
     tokens_and_back(&system);
     for (request, expected) in [
@@ -105,32 +105,32 @@ fn tokens_templates_and_what_is_wrong_with_them() {
 }
 
 #[test]
-fn a_model_with_only_its_vocabulary() {
+fn vocab_only_model_tokenizes_and_nothing_else() {
     let system = System::new();
     let init = json!({"model": model("target"), "vocab_only": true, "log_level": "error"}).to_string();
     system.init(init.as_bytes()).expect("a vocabulary");
     tokens_and_back(&system);
-    for way in WAYS {
-        let request = base(way).to_string();
+    for mode in MODES {
+        let request = base(mode).to_string();
         let answers = [
-            system.with_server(|server| server.complete(way.family(), request.as_bytes())),
-            system.with_server(|server| server.submit(way.family(), request.as_bytes())),
+            system.with_server(|server| server.complete(mode.endpoint(), request.as_bytes())),
+            system.with_server(|server| server.submit(mode.endpoint(), request.as_bytes())),
             system.with_server(|server| server.get_embedding(br#"{"content": "a"}"#)),
         ];
         for answer in answers {
-            let error = answer.expect_err("nothing to evaluate with");
+            let error = answer.expect_err("the model has no weights");
             assert_eq!(error.message(), "the model was loaded with vocab_only: it tokenizes and nothing else");
         }
     }
 }
 
 #[test]
-fn embeddings_are_pooled_and_scaled_as_asked() {
+fn embeddings_are_pooled_and_normalized_as_requested() {
     let text = "Tom had a red hat.";
     let [last, mean, first] =
         ["last", "mean", "cls"].map(|pooling| start(json!({"n_ctx": 64, "embedding": true, "pooling": pooling})));
     let ids = numbers(&tokenize(&last, json!({"text": text})).expect("tokens")["ids"]);
-    // Nothing looks ahead, so the last token's embedding of a beginning is that token's of the whole.
+    // Attention is causal, so the embedding of a prefix's last token equals that token's embedding in the whole text.
     let each: Vec<Vec<f64>> =
         (1..=ids.len()).map(|n| embedding(&last, json!({"content": ids[..n], "embd_normalize": -1}))).collect();
     let width = each[0].len();
@@ -168,9 +168,9 @@ fn embeddings_are_pooled_and_scaled_as_asked() {
     assert!(error.message().contains("\"embedding\": true"), "{error}");
 }
 
-/// Embeddings are asked for without a pause, from two threads.
+/// Two threads request embeddings without a pause.
 #[test]
-fn embeddings_do_not_stop_the_texts() {
+fn embeddings_do_not_starve_completions() {
     let system = start(json!({"embedding": true, "n_parallel": 2}));
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -186,7 +186,7 @@ fn embeddings_do_not_stop_the_texts() {
         let id = submit(&system, Completion, &request);
         let begin = std::time::Instant::now();
         let mut answer = poll(&system, Completion, id, 100);
-        // Texts that stand still do not notice their own limit either.
+        // A starved completion would not notice its own limit either.
         while answer["finished"] != true && begin.elapsed() < std::time::Duration::from_secs(660) {
             answer = poll(&system, Completion, id, 100);
         }

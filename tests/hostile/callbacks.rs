@@ -1,4 +1,4 @@
-//! Callbacks that call back: every function from inside both of them, and their replacement at any moment.
+//! Callbacks that call the library: every function from inside both callbacks, and replacing callbacks at any time.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
@@ -7,17 +7,17 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::c::{
-    FUNCTIONS, call, command, deinit, drop_line, endless, init, init_async, last_update, loaded, set_log_callback,
-    set_update_callback, status, submit, turn, until, works,
+use crate::c_api::{
+    FUNCTIONS, assert_works, call, command, deinit, drop_line, endless, exclusive, init, init_async, last_update,
+    loaded, set_log_callback, set_update_callback, status, submit, wait_until,
 };
 
-/// What the calls from inside a callback answered.
+/// The answers of the calls made inside a callback.
 static ANSWERS: Mutex<Vec<(String, Value)>> = Mutex::new(Vec::new());
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// Calls everything once, the first time.
+/// Calls every function once, in the first callback only.
 fn call_everything() {
     if CALLS.fetch_add(1, Ordering::SeqCst) > 0 {
         return;
@@ -48,13 +48,13 @@ fn answers() -> Vec<(String, Value)> {
 }
 
 #[test]
-fn every_function_from_inside_the_update_callback() {
-    let _turn = loaded(json!({"max_queue": 64}));
+fn update_callback_may_call_every_function() {
+    let _guard = loaded(json!({"max_queue": 64}));
     answers();
     set_update_callback(Some(on_update), 0);
     let id = submit("async_completion_init", &json!({"prompt": "Once", "n_predict": 8}));
     last_update("async_completion", id);
-    until("the calls from inside", || !ANSWERS.lock().expect("not poisoned").is_empty());
+    wait_until("the calls from inside", || !ANSWERS.lock().expect("not poisoned").is_empty());
     for (name, answer) in answers() {
         let function = name.trim_end_matches(" with timeout_ms");
         let waits = ["get_completion", "speculative_completion", "get_embedding", "session_save", "session_load"]
@@ -67,15 +67,15 @@ fn every_function_from_inside_the_update_callback() {
         }
     }
     set_update_callback(None, 0);
-    works();
+    assert_works();
 }
 
 #[test]
-fn every_function_from_inside_the_log_callback() {
-    let _turn = loaded(json!({"log_level": "warn"}));
+fn log_callback_may_call_every_function() {
+    let _guard = loaded(json!({"log_level": "warn"}));
     answers();
     set_log_callback(Some(on_line), 0);
-    // A line on the caller's thread, while it is inside the library.
+    // Logs a line on the caller's thread, while it is inside the library.
     let answer = call("get_completion", &json!({"prompt": "Once", "n_predict": 2, "__debug": true}));
     assert_eq!(answer["success"], true);
     let answered = answers();
@@ -83,8 +83,8 @@ fn every_function_from_inside_the_log_callback() {
     assert!(answered.iter().any(|(name, answer)| name == "init" && *answer == 5), "{answered:?}");
     assert!(codes.iter().any(|(name, _)| name == "get_completion"), "{answered:?}");
     set_log_callback(Some(drop_line), 0);
-    works();
-    // And a line of a load, where init and deinit would wait for themselves.
+    assert_works();
+    // A line logged during a load, where init and deinit would wait for themselves.
     answers();
     set_log_callback(Some(on_line), 0);
     assert_eq!(init(Some(command(json!({"log_level": "debug"})).to_string().as_bytes())), 0);
@@ -94,22 +94,22 @@ fn every_function_from_inside_the_log_callback() {
         "{answered:?}"
     );
     set_log_callback(Some(drop_line), 0);
-    works();
+    assert_works();
 }
 
-/// What [`collect`] was told: level, text and the host's pointer.
+/// The lines that [`collect`] received: level, text and user pointer.
 static LINES: Mutex<Vec<(i32, String, usize)>> = Mutex::new(Vec::new());
 
 extern "C" fn collect(level: i32, text: *const c_char, user: *mut c_void) {
-    // SAFETY: the library passes a NUL-terminated text.
+    // SAFETY: the library passes a NUL-terminated string.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
     LINES.lock().expect("not poisoned").push((level, text, user as usize));
 }
 
 #[test]
-fn log_lines_come_with_their_level_and_the_hosts_pointer() {
+fn log_callback_gets_the_level_and_the_user_pointer() {
     const USER: usize = 7;
-    let _turn = turn();
+    let _guard = exclusive();
     let lines = || std::mem::take(&mut *LINES.lock().expect("not poisoned"));
     set_log_callback(Some(collect), USER);
     lines();
@@ -117,14 +117,14 @@ fn log_lines_come_with_their_level_and_the_hosts_pointer() {
     let said = lines();
     assert!(said.iter().all(|(level, _, user)| (1..=4).contains(level) && *user == USER), "{said:?}");
     let has = |level: i32, part: &str| said.iter().any(|(l, text, _)| *l == level && text.contains(part));
-    assert!(has(2, "llama_model_loader"), "llama.cpp's own lines: {said:?}");
-    assert!(has(3, "no_such_key"), "ours: {said:?}");
+    assert!(has(2, "llama_model_loader"), "llama.cpp's lines: {said:?}");
+    assert!(has(3, "no_such_key"), "the library's own lines: {said:?}");
 
-    // `__debug` writes the request and the answer, whatever the level.
+    // `__debug` logs the request and the answer at every level.
     deinit();
     lines();
     assert_eq!(init(Some(command(json!({"log_level": "error", "no_such_key": 1})).to_string().as_bytes())), 0);
-    assert_eq!(lines(), [], "nothing is an error");
+    assert_eq!(lines(), [], "no line at level error");
     let request = json!({"prompt": "Once upon", "n_predict": 2, "tag": "a mark", "__debug": true});
     let answer = call("get_completion", &request);
     let debugged: Vec<Value> = lines().iter().filter_map(|(_, text, _)| json_in(text)).collect();
@@ -138,7 +138,7 @@ fn log_lines_come_with_their_level_and_the_hosts_pointer() {
     assert_eq!(lines(), [], "a replaced callback is not called");
 }
 
-/// The object that a line ends with.
+/// The JSON object at the end of a line.
 fn json_in(line: &str) -> Option<Value> {
     serde_json::from_str(&line[line.find('{')?..]).ok()
 }
@@ -153,18 +153,21 @@ extern "C" fn load_anew(_id: u64, _user: *mut c_void) {
 }
 
 #[test]
-fn unloading_and_loading_from_inside_a_callback() {
-    let _turn = loaded(json!({}));
+fn callback_may_unload_and_load() {
+    let _guard = loaded(json!({}));
     set_update_callback(Some(unload), 0);
     assert_eq!(call("get_completion", &endless())["stop_type"], "cancelled");
-    // Or else the callback for the request's end would end the next load too.
+    // Otherwise the callback for the request's end would cancel the next load too.
     set_update_callback(None, 0);
-    until("the end", || status()["state"] == "uninitialized");
+    wait_until("the end", || status()["state"] == "uninitialized");
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
     set_update_callback(Some(load_anew), 0);
     assert_eq!(call("get_completion", &endless())["stop_type"], "cancelled");
-    until("the new load", || status()["model_alias"] == "anew");
-    works();
+    wait_until("the new load", || {
+        let status = status();
+        status["state"] == "ready" && status["model_alias"] == "anew"
+    });
+    assert_works();
 }
 
 static REPLACED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
@@ -181,15 +184,15 @@ extern "C" fn replace_itself_in_log(_level: i32, _text: *const c_char, _user: *m
 }
 
 #[test]
-fn callbacks_replaced_at_any_moment() {
-    let _turn = loaded(json!({}));
+fn callbacks_can_be_replaced_at_any_time() {
+    let _guard = loaded(json!({}));
     set_update_callback(Some(replace_itself), 0);
     let answer =
         call("get_completion", &json!({"prompt": "Once", "n_predict": 20, "ignore_eos": true, "__debug": true}));
     assert_eq!(answer["success"], true);
     let [first, second] = [0, 1].map(|which| REPLACED[which].load(Ordering::SeqCst));
-    assert!(first > 0 && first.abs_diff(second) <= 1, "they took turns: {first} {second}");
-    // From other threads, while it runs.
+    assert!(first > 0 && first.abs_diff(second) <= 1, "the callbacks must alternate: {first} {second}");
+    // Replaced by other threads while a request runs.
     let id = submit("async_completion_init", &endless());
     let replacing: Vec<_> = (0..4)
         .map(|_| {
@@ -210,5 +213,5 @@ fn callbacks_replaced_at_any_moment() {
     last_update("async_completion", id);
     let after = [0, 1].map(|which| REPLACED[which].load(Ordering::SeqCst));
     assert_eq!(before, after, "a removed callback was called");
-    works();
+    assert_works();
 }

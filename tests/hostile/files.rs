@@ -1,13 +1,13 @@
-//! Model files that are none, damaged ones, and drafts that do not fit.
+//! Damaged and wrong model files, and drafts that do not match the target.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::c::{
-    Random, call, command, deinit, init, init_async, last_update, loaded, model, refusal, status, submit, turn, until,
-    works,
+use crate::c_api::{
+    Random, assert_works, call, command, deinit, error_of, exclusive, init, init_async, last_update, loaded, model,
+    status, submit, wait_until,
 };
 use crate::gguf::Gguf;
 
@@ -17,21 +17,21 @@ fn folder() -> PathBuf {
     folder
 }
 
-/// A file of that content.
+/// Writes a file and returns its path.
 fn file(name: &str, content: &[u8]) -> String {
     let path = folder().join(name);
     std::fs::write(&path, content).expect("target/ is writable");
     path.to_string_lossy().into_owned()
 }
 
-/// `init` with a file as the target; what it returned.
+/// Calls `init` with a file as the target and returns its code.
 fn load(path: &str) -> i32 {
     init(Some(json!({"model": path, "n_threads": 1, "n_ctx": 64, "log_level": "none"}).to_string().as_bytes()))
 }
 
 #[test]
-fn files_that_are_no_models() {
-    let _turn = turn();
+fn non_model_files_are_refused() {
+    let _guard = exclusive();
     let draft = std::fs::read(model("draft")).expect("a shipped model");
     for (path, part) in [
         ("/no/such/file.gguf".to_owned(), "/no/such/file.gguf"),
@@ -54,10 +54,10 @@ fn files_that_are_no_models() {
         }
     }
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
-    works();
+    assert_works();
 }
 
-/// The fields of `init` that name a GGUF file, with this one.
+/// The `init` fields that name a GGUF file, set to `path`.
 fn fields(path: &str) -> [(&'static str, Value); 3] {
     [
         ("model", json!({"model": path})),
@@ -66,17 +66,17 @@ fn fields(path: &str) -> [(&'static str, Value); 3] {
     ]
 }
 
-/// To open one would wait for its other end, and nobody has that.
+/// Opening a pipe blocks until another process opens its other end.
 #[test]
-fn pipes_are_refused() {
-    let _turn = turn();
+fn named_pipes_are_refused() {
+    let _guard = exclusive();
     let pipe = folder().join("pipe");
-    // From an earlier run.
+    // The pipe may exist from an earlier run.
     let _ = std::fs::remove_file(&pipe);
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
     for (field, more) in fields(&pipe.to_string_lossy()) {
         init_async(Some(command(more).to_string().as_bytes()));
-        until("the end of the load", || status()["state"] != "loading");
+        wait_until("the end of the load", || status()["state"] != "loading");
         let error = status()["error"].to_string();
         assert!(error.contains(field) && error.contains("is not a regular file"), "{field}: {error}");
         deinit();
@@ -85,13 +85,13 @@ fn pipes_are_refused() {
 }
 
 #[test]
-fn failures_name_their_field_and_have_their_number() {
-    let _turn = turn();
+fn init_failures_name_the_field_and_return_its_code() {
+    let _guard = exclusive();
     for (more, number, field) in [
         (json!({"devices": ["nowhere"]}), 3, "devices: "),
         (json!({"devices_draft": ["nowhere"]}), 3, "devices_draft: "),
         (json!({"lookup_cache_static": "/no/such/cache"}), 7, "lookup_cache_static: "),
-        // llama.cpp has room for the shares of so many.
+        // llama.cpp accepts the shares of only so many devices.
         (json!({"devices": vec!["CPU"; 17], "tensor_split": [1]}), 3, "devices: expected at most 16"),
         (json!({"devices_draft": vec!["CPU"; 100_000]}), 3, "devices_draft: expected at most 16"),
     ] {
@@ -101,10 +101,10 @@ fn failures_name_their_field_and_have_their_number() {
     }
 }
 
-/// What answers at an address need not be a ggml RPC server.
+/// The server at an address may speak another protocol.
 #[test]
-fn rpc_servers_that_are_none() {
-    let _turn = turn();
+fn addresses_without_an_rpc_server_are_refused() {
+    let _guard = exclusive();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address").to_string();
     std::thread::spawn(move || {
@@ -118,10 +118,10 @@ fn rpc_servers_that_are_none() {
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
 }
 
-/// llama.cpp splits texts for this vocabulary by `std::regex`, which calls itself for each character of a word.
+/// llama.cpp splits text for this vocabulary with `std::regex`, which recurses for each character of a word.
 #[test]
-fn words_that_are_longer_than_a_stack() {
-    let _turn = turn();
+fn very_long_words_do_not_overflow_the_stack() {
+    let _guard = exclusive();
     let gguf = Gguf::read(&model("target"));
     let pre = gguf.value("tokenizer.ggml.pre");
     assert_eq!(&gguf.bytes[pre.start + 8..pre.end], b"gpt-2");
@@ -129,16 +129,16 @@ fn words_that_are_longer_than_a_stack() {
     assert_eq!(load(&path), 0, "{}", status());
     for length in [100, 1_000, 30_000, 300_000] {
         let text = "a".repeat(length);
-        let answer = crate::c::call("tokenize", &json!({"text": text, "add_special": false}));
+        let answer = crate::c_api::call("tokenize", &json!({"text": text, "add_special": false}));
         let ids = answer["ids"].as_array().expect("tokens").clone();
-        let back = crate::c::call("detokenize", &json!({"tokens": ids}));
+        let back = crate::c_api::call("detokenize", &json!({"tokens": ids}));
         assert_eq!(back["content"], text.as_str(), "{length}");
     }
 }
 
 #[test]
-fn truncated_files() {
-    let _turn = turn();
+fn truncated_model_files_are_refused() {
+    let _guard = exclusive();
     let gguf = Gguf::read(&model("draft"));
     let mut random = Random::new(1);
     let size = gguf.bytes.len();
@@ -151,10 +151,10 @@ fn truncated_files() {
     assert_eq!(load(&file("whole", &gguf.bytes)), 0);
 }
 
-/// Damaged headers, made so that each would fail an assertion of llama.cpp's, and seeded ones. They are loaded in a
-/// process of its own: an assertion would end this one, and with it all other tests.
+/// Headers that were damaged to trigger specific assertions of llama.cpp, and randomly (seeded). A child process loads them,
+/// because an assertion would abort this process and all other tests.
 #[test]
-fn damaged_headers() {
+fn damaged_model_headers_do_not_abort_the_process() {
     let gguf = Gguf::read(&model("draft"));
     let number = |key: &str, value: u32| gguf.with(gguf.value(key).start, &value.to_le_bytes());
     let float = |key: &str, value: f32| gguf.with(gguf.value(key).start, &value.to_le_bytes());
@@ -190,7 +190,7 @@ fn damaged_headers() {
         let mut bytes = gguf.bytes.clone();
         for _ in 0..=random.below(4) {
             let at = 4 + random.below(gguf.tensors.end - 4);
-            // Most of the header is the vocabulary; let two of three flips be elsewhere.
+            // Most of the header is the vocabulary; two of three flips are made elsewhere.
             let at =
                 if vocabulary.contains(&at) && n % 3 > 0 { gguf.tensors.start + at % gguf.tensors.len() } else { at };
             bytes[at] = *random.of(&[0, 1, 0x7F, 0x80, 0xFF, bytes[at] ^ 1, bytes[at] ^ 0x80]);
@@ -199,68 +199,68 @@ fn damaged_headers() {
     }
     let list: Vec<String> = files.iter().map(|(name, bytes)| file(&format!("damaged {name}.gguf"), bytes)).collect();
     let list_file = file("damaged.list", list.join("\n").as_bytes());
-    let child = Command::new(std::env::current_exe().expect("a test has a path"))
-        .args(["--exact", "files::load_what_the_parent_wrote", "--include-ignored", "--nocapture"])
+    let child = Command::new(std::env::current_exe().expect("the test binary has a path"))
+        .args(["--exact", "files::child_loads_damaged_files", "--include-ignored", "--nocapture"])
         .env("FOREDRAFT_HOSTILE_LIST", list_file)
         .output()
-        .expect("a test can be started");
+        .expect("the child starts");
     let printed = String::from_utf8_lossy(&child.stdout);
     let last = printed.rsplit("loading ").next().unwrap_or_default();
     assert!(child.status.success(), "{} after {last}\n{}", child.status, String::from_utf8_lossy(&child.stderr));
     assert_eq!(printed.matches("loading ").count(), list.len());
-    list.iter().for_each(|path| std::fs::remove_file(path).expect("it was there"));
+    list.iter().for_each(|path| std::fs::remove_file(path).expect("the file exists"));
 }
 
 #[test]
-#[ignore = "run by damaged_headers, which says what to load"]
-fn load_what_the_parent_wrote() {
-    let _turn = turn();
-    let list = std::env::var("FOREDRAFT_HOSTILE_LIST").expect("set by damaged_headers");
+#[ignore = "run by damaged_model_headers_do_not_abort_the_process, which says what to load"]
+fn child_loads_damaged_files() {
+    let _guard = exclusive();
+    let list = std::env::var("FOREDRAFT_HOSTILE_LIST").expect("set by damaged_model_headers_do_not_abort_the_process");
     for path in std::fs::read_to_string(list).expect("the list is there").lines() {
         println!("loading {path}");
-        // A thread of llama.cpp's own comes upon a wrong epsilon, where an assertion could not be caught any more. The
-        // others need one thread, which on a busy machine is the faster way.
+        // A wrong epsilon is found by one of llama.cpp's own threads, where an assertion cannot be caught. All
+        // other files need one thread, which is faster on a busy machine.
         let n_threads = if path.contains("epsilon") { 2 } else { 1 };
         let command = json!({"model": path, "n_threads": n_threads, "n_ctx": 64, "log_level": "none"});
         let number = init(Some(command.to_string().as_bytes()));
         assert!([0, 1].contains(&number), "{path}: {number}");
         if number == 0 {
-            // Its texts may be nonsense, and its logits NaN.
+            // Its output may be nonsense and its logits NaN.
             call("get_completion", &json!({"prompt": "Once é 1 \u{1F600}", "n_predict": 3}));
             call("get_completion", &json!({"prompt": [1, 2, 3], "n_predict": 3}));
             call("get_completion", &json!({"prompt": [1], "n_predict": 3, "grammar": "root ::= <x> [a-z]"}));
         }
     }
     assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
-    works();
+    assert_works();
 }
 
-/// Weights that are no numbers give no probabilities: an error, and nothing else.
+/// NaN weights give no probabilities, so requests end with an error.
 #[test]
-fn models_that_compute_nothing() {
-    let turn = turn();
+fn models_with_nan_weights_report_model_error() {
+    let guard = exclusive();
     let gguf = Gguf::read(&model("draft"));
     let data = gguf.tensors.end.next_multiple_of(32);
     let path = file("not-a-number", &gguf.with(data, &vec![0xFF; gguf.bytes.len() - data]));
     assert_eq!(load(&path), 0, "{}", status());
     let request = json!({"prompt": "Once upon a time", "n_predict": 3, "temperature": 0});
     for name in ["get_completion", "speculative_completion"] {
-        let (code, error) = refusal(name, &request);
+        let (code, error) = error_of(name, &request);
         assert_eq!(code, "model_error", "{error}");
     }
-    for family in ["async_completion", "speculative_completion"] {
-        let last = last_update(family, submit(&format!("{family}_init"), &request));
+    for endpoint in ["async_completion", "speculative_completion"] {
+        let last = last_update(endpoint, submit(&format!("{endpoint}_init"), &request));
         assert_eq!((&last["stop_type"], &last["code"]), (&json!("error"), &json!("model_error")), "{last}");
         assert_eq!((&last["success"], &last["status"]), (&json!(false), &json!(500)), "{last}");
     }
-    drop(turn);
-    let _turn = loaded(json!({}));
-    works();
+    drop(guard);
+    let _guard = loaded(json!({}));
+    assert_works();
 }
 
-/// What status and answers say about a draft with another vocabulary: it is translated, and the text is the same.
+/// Asserts that a draft with another vocabulary is mapped, reported in the status, and does not change the output.
 fn check_translated(draft: &str, difference: &Value) {
-    let turn = loaded(json!({"model_draft": draft}));
+    let guard = loaded(json!({"model_draft": draft}));
     let report = status()["draft"].clone();
     assert_eq!((&report["compatible"], &report["translates_tokens"]), (&json!(true), &json!(true)), "{report}");
     assert_eq!(&report["first_difference"]["token"], difference, "{report}");
@@ -271,15 +271,15 @@ fn check_translated(draft: &str, difference: &Value) {
     let answer = call("speculative_completion", &asked);
     assert_eq!(answer["content"], plain["content"]);
     assert!(answer["speculative"]["by_type"]["draft"]["n_accepted"].as_u64() > Some(5), "{answer}");
-    works();
-    drop(turn);
+    assert_works();
+    drop(guard);
 }
 
 #[test]
-fn a_draft_with_another_vocabulary() {
+fn draft_with_another_vocabulary_is_mapped() {
     let gguf = Gguf::read(&model("draft"));
     let tokens = gguf.tokens();
-    // A token that occurs in no merge, so that the file stays whole: the last one of one byte's length or more.
+    // The last token that is not empty: it occurs in no merge, so the file stays consistent.
     let last = tokens.last().expect("tokens").clone();
     let mut other = gguf.bytes.clone();
     other[last.start] = if other[last.start] == b'~' { b'^' } else { b'~' };
@@ -291,15 +291,15 @@ fn a_draft_with_another_vocabulary() {
 }
 
 #[test]
-fn a_draft_whose_context_is_too_short_says_so() {
-    // llama.cpp makes no context of less than 256.
-    let _turn = loaded(json!({"n_ctx_draft": 256, "n_ctx": 512}));
+fn draft_with_too_short_a_context_reports_why() {
+    // llama.cpp creates no context of fewer than 256 tokens.
+    let _guard = loaded(json!({"n_ctx_draft": 256, "n_ctx": 512}));
     let request = json!({"prompt": vec![5; 400], "n_predict": 8, "temperature": 0, "ignore_eos": true});
     let answer: Value = call("speculative_completion", &request);
     assert_eq!(answer["tokens_predicted"], 8, "{answer}");
     assert!(answer["speculative"]["disabled"].as_str().is_some_and(|why| why.contains("context")), "{answer}");
     let plain = call("get_completion", &request);
     assert_eq!(plain["content"], answer["content"]);
-    assert_eq!(refusal("get_completion", &json!({"prompt": 5})).0, "invalid_request");
-    works();
+    assert_eq!(error_of("get_completion", &json!({"prompt": 5})).0, "invalid_request");
+    assert_works();
 }

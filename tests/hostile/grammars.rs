@@ -1,25 +1,25 @@
-//! Grammars that no model should be asked to follow.
+//! Grammars that are invalid, cannot be satisfied, or need too much time or memory.
 
 use std::process::Command;
 
 use serde_json::json;
 
-use crate::c::{call, loaded, works};
+use crate::c_api::{assert_works, call, loaded};
 
-/// What becomes of a request with a grammar.
+/// The outcome of a request with a grammar.
 enum Fate {
     /// The grammar is refused.
     Refused,
-    /// It compiles, but no token can follow.
+    /// The grammar compiles, but allows no token.
     Dead,
-    /// The text.
+    /// The request succeeds with this output.
     Text(String),
 }
 
 #[test]
-fn hostile_grammars() {
+fn hostile_grammars_are_refused_or_end_the_request() {
     use Fate::{Dead, Refused, Text};
-    let _turn = loaded(json!({}));
+    let _guard = loaded(json!({}));
     let text = |text: &str| Text(text.to_owned());
     let nested = |n: usize| format!("root ::= {}\"a\"{}", "(".repeat(n), ")".repeat(n));
     let chain = |n: usize, end: &str| {
@@ -73,24 +73,25 @@ fn hostile_grammars() {
             }
         }
     }
-    works();
+    assert_works();
 }
 
-/// A repetition whose upper bound is below the lower one makes llama.cpp's parser count down from 2^64, adding a rule
-/// each time; a short grammar of repeated long strings takes gigabytes. Tried by a process of its own, with a limit.
+/// A repetition whose upper bound is below its lower bound makes llama.cpp's parser count down from 2^64 and add a rule each
+/// time; a short grammar of repeated long strings takes gigabytes. A child process with a memory limit tries both.
 #[test]
-fn repetitions_that_would_eat_the_memory() {
-    let limited = "ulimit -v 4000000; exec timeout 600 \"$0\" --exact grammars::try_repetitions --include-ignored";
-    let program = std::env::current_exe().expect("a test has a path");
-    let child = Command::new("sh").arg("-c").arg(limited).arg(program).output().expect("a test can be started");
+fn huge_grammar_repetitions_are_refused() {
+    let limited =
+        "ulimit -v 4000000; exec timeout 600 \"$0\" --exact grammars::child_tries_huge_repetitions --include-ignored";
+    let program = std::env::current_exe().expect("the test binary has a path");
+    let child = Command::new("sh").arg("-c").arg(limited).arg(program).output().expect("the child starts");
     let printed = [child.stdout, child.stderr].map(|output| String::from_utf8_lossy(&output).into_owned()).concat();
     assert!(child.status.success(), "{}: {printed}", child.status);
 }
 
 #[test]
-#[ignore = "run by repetitions_that_would_eat_the_memory, which limits what it can eat"]
-fn try_repetitions() {
-    let _turn = loaded(json!({}));
+#[ignore = "run by huge_grammar_repetitions_are_refused, which limits its memory"]
+fn child_tries_huge_repetitions() {
+    let _guard = loaded(json!({}));
     for grammar in [
         "root ::= \"a\"{5,2}".to_owned(),
         "root ::= [^a]{3,0}".to_owned(),
@@ -101,17 +102,17 @@ fn try_repetitions() {
     ] {
         let answer = call("get_completion", &json!({"prompt": "a", "n_predict": 1, "grammar": grammar}));
         assert_eq!(answer["code"], "invalid_request", "{answer}");
-        // The vocabulary, the weights and the caches take less than 100 MB.
+        // Vocabulary, weights and caches take less than 100 MB.
         let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
         let peak =
             status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the peak").trim_end_matches("kB");
-        let shown: String = grammar.chars().take(60).collect();
-        assert!(peak.trim().parse::<usize>().expect("a number") < 512 << 10, "{shown} took {peak} kB");
+        let shortened: String = grammar.chars().take(60).collect();
+        assert!(peak.trim().parse::<usize>().expect("a number") < 512 << 10, "{shortened} took {peak} kB");
     }
-    // What looks like one and is none.
+    // Text that looks like a repetition but is a literal.
     for grammar in ["root ::= \"{5,2}\"", "root ::= \"\\\"{5,2}\"", "root ::= \"\" # {5,2}", "root ::= \"a\"{2,2}"] {
         let answer = call("get_completion", &json!({"prompt": "a", "n_predict": 9, "grammar": grammar}));
         assert_eq!(answer["success"], true, "{grammar}: {answer}");
     }
-    works();
+    assert_works();
 }

@@ -1,23 +1,26 @@
-//! A host that does everything wrong, through the C interface: whatever it passes, in whatever order and from whatever
-//! thread, it gets the contract's error or answer, the process lives, and the next request works.
+//! Misuse of the C interface: whatever a host passes, in any order and from any thread, it gets the documented answer or error,
+//! the process survives, and the next request works.
 //!
-//! The library has one system a process, so tests take turns: each holds [`c::turn`].
+//! The old server's functions share one engine in the process, so each test holds the lock [`c_api::exclusive`].
 
-mod c;
+mod c_api;
 mod callbacks;
-mod documents;
 mod files;
+#[path = "../common/gguf.rs"]
 mod gguf;
 mod grammars;
 mod lifecycle;
-mod lookups;
+mod lookup_functions;
+mod malformed_json;
 mod memory;
+#[cfg(target_os = "linux")]
+mod notify_fd;
 mod polling;
 mod process;
+mod random_calls;
 mod requests;
-mod storm;
 
-#[path = "../contract/mod.rs"]
-mod contract;
+#[path = "../c_functions/mod.rs"]
+mod c_functions;
 #[path = "../../examples/host/mod.rs"]
 mod host;

@@ -1,24 +1,25 @@
-//! Nothing leaks: loops whose memory stays flat.
+//! Repeated requests and loads do not leak memory.
 
 use serde_json::{Value, json};
 
-use crate::c::{call, call_bytes, command, deinit, endless, init, last_update, loaded, status, submit, turn, works};
+use crate::c_api::{
+    assert_works, call, call_bytes, command, deinit, endless, exclusive, init, last_update, loaded, status, submit,
+};
 
-/// Bytes that are allocated and not freed, of Rust and C++ alike.
+/// Bytes allocated by Rust and C++ and not freed.
 fn allocated() -> usize {
-    // SAFETY: it only counts.
+    // SAFETY: `mallinfo2` only reads counters.
     let info = unsafe { libc::mallinfo2() };
     info.uordblks + info.hblkhd
 }
 
-/// The numbers of the last thousands of requests are known, and the n-grams of what was generated.
+/// Bytes that may stay allocated per round: the engine remembers recent request ids, and the n-grams of what it generated.
 const BOUND: usize = 256;
-/// Most series in [`flat`].
+/// The largest number of series in [`flat`].
 const SERIES: usize = 4;
 
-/// Runs `round` `warm` times, then `count` times again and again, and asserts that one of these series left no more than
-/// `bound` bytes a round behind. What is kept for later (results that nobody polled, tables that grow) ends to grow, and what
-/// leaks in each round adds up in every series.
+/// Runs `round` `warm` times, then in series of `count` times, and asserts that one series leaves at most `bound` bytes per
+/// round. What is kept (unpolled results, growing tables) stops growing; a leak adds up in every series.
 fn flat(what: &str, warm: usize, count: usize, bound: usize, mut round: impl FnMut(usize)) {
     (0..warm).for_each(&mut round);
     let mut all = Vec::new();
@@ -31,7 +32,7 @@ fn flat(what: &str, warm: usize, count: usize, bound: usize, mut round: impl FnM
     assert!(all.last().is_some_and(|grown| *grown <= bound), "{what}: {all:?} bytes more a round");
 }
 
-/// Good and bad requests in turn.
+/// Valid and invalid requests.
 fn requests() -> Vec<(&'static str, Value)> {
     let prompt = "Once upon a time";
     vec![
@@ -59,8 +60,8 @@ fn requests() -> Vec<(&'static str, Value)> {
 }
 
 #[test]
-fn requests_leave_nothing_behind() {
-    let _turn = loaded(json!({}));
+fn requests_do_not_leak_memory() {
+    let _guard = loaded(json!({}));
     let requests = requests();
     flat("requests", 40, 300, BOUND, |round| {
         let (name, request) = &requests[round % requests.len()];
@@ -68,27 +69,27 @@ fn requests_leave_nothing_behind() {
         call_bytes(name, Some(b"{\"prompt\": \"\xFF"));
         status();
     });
-    works();
+    assert_works();
 }
 
 #[test]
-fn queued_and_cancelled_requests_leave_nothing_behind() {
-    let _turn = loaded(json!({}));
+fn queued_and_cancelled_requests_do_not_leak_memory() {
+    let _guard = loaded(json!({}));
     flat("queued requests", 40, 300, BOUND, |round| {
-        let family = ["async_completion", "speculative_completion"][round % 2];
-        let id = submit(&format!("{family}_init"), &endless());
+        let endpoint = ["async_completion", "speculative_completion"][round % 2];
+        let id = submit(&format!("{endpoint}_init"), &endless());
         if round % 3 > 0 {
-            call(&format!("{family}_poll"), &json!({"id": id, "timeout_ms": 1}));
+            call(&format!("{endpoint}_poll"), &json!({"id": id, "timeout_ms": 1}));
         }
-        call(&format!("{family}_cancel"), &json!({"id": id}));
-        last_update(family, id);
+        call(&format!("{endpoint}_cancel"), &json!({"id": id}));
+        last_update(endpoint, id);
     });
-    works();
+    assert_works();
 }
 
 #[test]
-fn loads_leave_nothing_behind() {
-    let _turn = turn();
+fn loads_do_not_leak_memory() {
+    let _guard = exclusive();
     let command = command(json!({"embedding": true, "n_parallel": 2})).to_string();
     flat("loads", 5, 40, 1024, |round| {
         assert_eq!(init(Some(command.as_bytes())), 0);

@@ -1,47 +1,48 @@
-//! Polls and cancels of requests that are not there, or not any more; full queues; cancels at every stage.
+//! Polls and cancels of unknown and finished requests, full queues, and cancels at every stage.
 
 use std::ffi::c_void;
 use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
-use crate::c::{
-    call, call_bytes, endless, last_update, loaded, refusal, set_update_callback, status, submit, until,
-    wait_for_state, works,
+use crate::c_api::{
+    assert_works, call, call_bytes, endless, error_of, last_update, loaded, set_update_callback, status, submit,
+    wait_for_state, wait_until,
 };
 
-const FAMILIES: [&str; 2] = ["async_completion", "speculative_completion"];
+const ENDPOINTS: [&str; 2] = ["async_completion", "speculative_completion"];
 
 #[test]
-fn unknown_requests() {
-    let _turn = loaded(json!({}));
-    for family in FAMILIES {
-        for name in [format!("{family}_poll"), format!("{family}_cancel")] {
+fn unknown_ids_are_not_found() {
+    let _guard = loaded(json!({}));
+    for endpoint in ENDPOINTS {
+        for name in [format!("{endpoint}_poll"), format!("{endpoint}_cancel")] {
             for id in [json!(0), json!(999_999_999), json!(u64::MAX)] {
-                assert_eq!(refusal(&name, &json!({"id": id})).0, "not_found", "{name} {id}");
+                assert_eq!(error_of(&name, &json!({"id": id})).0, "not_found", "{name} {id}");
             }
             for id in [json!(-1), json!("7"), json!(1.5), json!([7]), json!(true), json!(1e30)] {
-                assert_eq!(refusal(&name, &json!({"id": id})).0, "invalid_request", "{name} {id}");
+                assert_eq!(error_of(&name, &json!({"id": id})).0, "invalid_request", "{name} {id}");
             }
             for timeout in [json!(-1), json!("long"), json!(1e300)] {
                 let command = json!({"id": 1, "timeout_ms": timeout});
-                assert_eq!(refusal(&name, &command).0, "invalid_request", "{name} {command}");
+                assert_eq!(error_of(&name, &command).0, "invalid_request", "{name} {command}");
             }
         }
     }
-    works();
+    assert_works();
 }
 
 #[test]
 fn finished_and_cancelled_requests_stay_finished() {
-    let _turn = loaded(json!({}));
-    for family in FAMILIES {
-        let (start, poll, cancel) = (format!("{family}_init"), format!("{family}_poll"), format!("{family}_cancel"));
+    let _guard = loaded(json!({}));
+    for endpoint in ENDPOINTS {
+        let (start, poll, cancel) =
+            (format!("{endpoint}_init"), format!("{endpoint}_poll"), format!("{endpoint}_cancel"));
         let finished = submit(&start, &json!({"prompt": "Once", "n_predict": 2}));
-        assert_eq!(last_update(family, finished)["stop_type"], "limit");
+        assert_eq!(last_update(endpoint, finished)["stop_type"], "limit");
         let cancelled = submit(&start, &endless());
         assert_eq!(call(&cancel, &json!({"id": cancelled}))["cancelled"], true);
-        assert_eq!(last_update(family, cancelled)["stop_type"], "cancelled");
+        assert_eq!(last_update(endpoint, cancelled)["stop_type"], "cancelled");
         for id in [finished, cancelled] {
             for _ in 0..3 {
                 let answer = call(&poll, &json!({"id": id, "timeout_ms": 60_000}));
@@ -50,27 +51,27 @@ fn finished_and_cancelled_requests_stay_finished() {
                 assert_eq!(call(&cancel, &json!({"id": id}))["cancelled"], false);
             }
         }
-        // Without an id: the newest request of the family.
+        // Without an id, the newest request of the endpoint is meant.
         for document in [None, Some(&b""[..]), Some(b"{}"), Some(b" "), Some(b"7"), Some(b"no JSON")] {
             assert_eq!(call_bytes(&poll, document)["id"], cancelled);
             assert_eq!(call_bytes(&cancel, document)["cancelled"], false);
         }
     }
-    works();
+    assert_works();
 }
 
 #[test]
-fn a_request_from_before_a_new_init_is_unknown() {
-    let _turn = loaded(json!({}));
+fn ids_from_before_a_new_init_are_unknown() {
+    let _guard = loaded(json!({}));
     let id = submit("async_completion_init", &endless());
-    assert_eq!(crate::c::init(Some(crate::c::command(json!({})).to_string().as_bytes())), 0);
-    assert_eq!(refusal("async_completion_poll", &json!({"id": id})).0, "not_found");
-    assert_ne!(submit("async_completion_init", &json!({"prompt": "a", "n_predict": 1})), id, "numbers are used once");
+    assert_eq!(crate::c_api::init(Some(crate::c_api::command(json!({})).to_string().as_bytes())), 0);
+    assert_eq!(error_of("async_completion_poll", &json!({"id": id})).0, "not_found");
+    assert_ne!(submit("async_completion_init", &json!({"prompt": "a", "n_predict": 1})), id, "ids are never reused");
 }
 
 #[test]
-fn a_full_queue() {
-    let _turn = loaded(json!({"max_queue": 2}));
+fn full_queue_refuses_new_requests() {
+    let _guard = loaded(json!({"max_queue": 2}));
     let running = submit("async_completion_init", &endless());
     wait_for_state("async_completion", running, "generating");
     let waiting = [
@@ -78,24 +79,24 @@ fn a_full_queue() {
         submit("speculative_completion_init", &json!({"prompt": "Once", "n_predict": 2})),
     ];
     for name in ["async_completion_init", "speculative_completion_init", "get_completion", "speculative_completion"] {
-        let (code, error) = refusal(name, &endless());
+        let (code, error) = error_of(name, &endless());
         assert_eq!(code, "queue_full", "{name}: {error}");
     }
-    // The others are as they were.
-    until("the queue's length", || status()["queue"] == 2);
+    // The other requests are unaffected.
+    wait_until("the queue's length", || status()["queue"] == 2);
     assert_eq!(call("async_completion_poll", &json!({"id": waiting[0]}))["state"], "queued");
     for id in [waiting[0], running] {
         assert_eq!(call("async_completion_cancel", &json!({"id": id}))["cancelled"], true);
         assert_eq!(last_update("async_completion", id)["stop_type"], "cancelled");
     }
     assert_eq!(last_update("speculative_completion", waiting[1])["stop_type"], "limit");
-    works();
+    assert_works();
 }
 
-/// While its prompt is evaluated as one batch.
+/// The status is read while the prompt is decoded as one batch.
 #[test]
-fn the_status_tells_of_what_has_just_begun() {
-    let _turn = loaded(json!({"n_ctx": 2048}));
+fn status_shows_a_request_that_has_just_started() {
+    let _guard = loaded(json!({"n_ctx": 2048}));
     let prompt: Vec<u32> = (0..1900).map(|n| 300 + n * n % 700).collect();
     let id = submit("async_completion_init", &json!({"prompt": prompt, "n_predict": 1}));
     let is_told = || {
@@ -106,17 +107,17 @@ fn the_status_tells_of_what_has_just_begun() {
         assert_eq!(
             call("async_completion_poll", &json!({"id": id}))["finished"],
             false,
-            "it is not told before the end"
+            "results are reported only at the end"
         );
     }
     last_update("async_completion", id);
-    works();
+    assert_works();
 }
 
-/// A request that was cancelled waits for nothing.
+/// A cancelled request leaves the queue at once.
 #[test]
 fn cancelled_requests_leave_the_queue() {
-    let _turn = loaded(json!({"max_queue": 2}));
+    let _guard = loaded(json!({"max_queue": 2}));
     let running = submit("async_completion_init", &endless());
     wait_for_state("async_completion", running, "generating");
     for _ in 0..100 {
@@ -125,13 +126,13 @@ fn cancelled_requests_leave_the_queue() {
     }
     call("async_completion_cancel", &json!({"id": running}));
     last_update("async_completion", running);
-    works();
+    assert_works();
 }
 
-/// Of those that nobody polls, the ones that ended first are forgotten, not a long one that has only just ended.
+/// Of unpolled requests, the engine forgets those that ended first, not a long one that has just ended.
 #[test]
-fn results_that_nobody_polls() {
-    let _turn = loaded(json!({"n_parallel": 2}));
+fn oldest_unpolled_results_are_dropped() {
+    let _guard = loaded(json!({"n_parallel": 2}));
     let in_slot = |index: u32| {
         let mut request = endless();
         request["id_slot"] = index.into();
@@ -147,59 +148,61 @@ fn results_that_nobody_polls() {
         })
         .collect();
     call("async_completion_cancel", &json!({"id": long}));
-    until("nothing runs", || status()["slots"].as_array().expect("slots").iter().all(|slot| slot["state"] == "idle"));
+    wait_until("no slot to be busy", || {
+        status()["slots"].as_array().expect("slots").iter().all(|slot| slot["state"] == "idle")
+    });
     let newest = submit("async_completion_init", &json!({"prompt": "Once", "n_predict": 1}));
     assert_eq!(last_update("async_completion", newest)["stop_type"], "limit");
     assert_eq!(last_update("async_completion", long)["stop_type"], "cancelled");
     assert_eq!(last_update("async_completion", others[299])["stop_type"], "cancelled");
-    assert_eq!(refusal("async_completion_poll", &json!({"id": others[0]})).0, "not_found");
-    works();
+    assert_eq!(error_of("async_completion_poll", &json!({"id": others[0]})).0, "not_found");
+    assert_works();
 }
 
 #[test]
-fn a_cancel_at_every_stage() {
-    let _turn = loaded(json!({"n_ctx": 16384, "n_batch": 512, "max_queue": 8}));
+fn request_can_be_cancelled_at_every_stage() {
+    let _guard = loaded(json!({"n_ctx": 16384, "n_batch": 512, "max_queue": 8}));
     let long = json!({"prompt": vec![1; 16000], "n_predict": 1, "cache_prompt": false});
-    for family in FAMILIES {
-        let (start, cancel) = (format!("{family}_init"), format!("{family}_cancel"));
+    for endpoint in ENDPOINTS {
+        let (start, cancel) = (format!("{endpoint}_init"), format!("{endpoint}_cancel"));
         let end = |id: u64| {
             assert_eq!(call(&cancel, &json!({"id": id}))["cancelled"], true);
-            let last = last_update(family, id);
+            let last = last_update(endpoint, id);
             assert_eq!(last["stop_type"], "cancelled", "{last}");
             last
         };
-        // While its prompt is evaluated: the largest part of it never is.
+        // While its prompt is decoded; most of the prompt is never decoded.
         let id = submit(&start, &long);
-        wait_for_state(family, id, "prompt");
+        wait_for_state(endpoint, id, "prompt");
         let last = end(id);
         assert_eq!(last["tokens_predicted"], 0, "{last}");
         assert!(last["tokens_cached"].as_u64().expect("a number") < 16000, "{last}");
         // While it generates.
         let id = submit(&start, &endless());
-        wait_for_state(family, id, "generating");
+        wait_for_state(endpoint, id, "generating");
         assert!(end(id)["tokens_predicted"].as_u64().expect("a number") > 0);
-        // While it waits.
+        // While it is queued.
         let running = submit(&start, &endless());
-        wait_for_state(family, running, "generating");
+        wait_for_state(endpoint, running, "generating");
         let id = submit(&start, &endless());
         assert_eq!(end(id)["tokens_predicted"], 0);
         end(running);
-        // At any moment.
+        // At a random time.
         for polls in 0..40 {
             let id = submit(&start, &endless());
             for _ in 0..polls {
-                call(&format!("{family}_poll"), &json!({"id": id}));
+                call(&format!("{endpoint}_poll"), &json!({"id": id}));
             }
             end(id);
         }
     }
-    works();
+    assert_works();
 }
 
-/// One request's cancel is no other's business.
+/// Other requests continue after one is cancelled.
 #[test]
-fn a_cancel_disturbs_nobody_else() {
-    let _turn = loaded(json!({"n_parallel": 4, "n_ctx": 4096}));
+fn cancelling_one_request_does_not_affect_others() {
+    let _guard = loaded(json!({"n_parallel": 4, "n_ctx": 4096}));
     let alone = json!({"prompt": "Once upon a time", "n_predict": 40, "temperature": 0});
     let expected = call("get_completion", &alone)["content"].clone();
     let asked = submit("async_completion_init", &json!({"prompt": "Tom", "n_predict": 40, "temperature": 0}));
@@ -214,20 +217,20 @@ fn a_cancel_disturbs_nobody_else() {
     assert_eq!(call("get_completion", &alone)["content"], expected);
 }
 
-/// A request has no number while its text is made tokens and its grammar is read: a cancel then finds the newest of those that
-/// have one. It does not wait, and what comes later is cancelled if, and only if, a cancel has said so.
+/// A request has no id while its JSON and its grammar are parsed. A cancel without an id then means the newest request that has
+/// one. It does not wait, and the new request is cancelled if and only if a cancel reported its id.
 #[test]
-fn a_cancel_meets_a_request_that_is_still_being_read() {
-    let _turn = loaded(json!({"n_ctx": 256}));
+fn cancel_during_parsing_does_not_wait_or_hit_the_wrong_request() {
+    let _guard = loaded(json!({"n_ctx": 256}));
     let grammar: String = (0..2000).map(|rule| format!("r{rule} ::= [a-z]{{1,9}} r{}?\n", rule + 1)).collect();
     let request = json!({
         "prompt": "Once upon a time there was a kite. ".repeat(20_000), "n_predict": 3, "ignore_eos": true,
         "grammar": format!("root ::= r0\n{grammar}r2000 ::= \"b\"\n"),
     });
-    for family in FAMILIES {
-        let (start, cancel) = (format!("{family}_init"), format!("{family}_cancel"));
+    for endpoint in ENDPOINTS {
+        let (start, cancel) = (format!("{endpoint}_init"), format!("{endpoint}_cancel"));
         let earlier = submit(&start, &json!({"prompt": "Once", "n_predict": 1}));
-        last_update(family, earlier);
+        last_update(endpoint, earlier);
         let (mut cancels_before, mut cancelled) = (0, Vec::new());
         let id = std::thread::scope(|scope| {
             let reading = scope.spawn(|| submit(&start, &request));
@@ -239,36 +242,36 @@ fn a_cancel_meets_a_request_that_is_still_being_read() {
             }
             reading.join().expect("a number")
         });
-        assert!(cancels_before > 3, "the request was read too fast to be met: {cancels_before}");
+        assert!(cancels_before > 3, "the request was parsed too fast for this test: {cancels_before}");
         assert!(cancelled.iter().all(|cancelled| *cancelled == id), "{cancelled:?} {id}");
         let expected = if cancelled.is_empty() { "limit" } else { "cancelled" };
-        assert_eq!(last_update(family, id)["stop_type"], expected, "{cancelled:?}");
-        until("free slots", || status()["queue"] == 0 && status()["slots"][0]["state"] == "idle");
+        assert_eq!(last_update(endpoint, id)["stop_type"], expected, "{cancelled:?}");
+        wait_until("free slots", || status()["queue"] == 0 && status()["slots"][0]["state"] == "idle");
     }
-    // An unload is not kept waiting by the queue, and leaves nothing of the request.
+    // A request in this stage does not delay `deinit`, and is gone afterwards.
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| call("async_completion_init", &request));
         while status()["state"] == "ready" {
-            crate::c::deinit();
+            crate::c_api::deinit();
         }
         let answer = reading.join().expect("an answer");
         let code = answer["code"].as_str().unwrap_or_default();
         assert!(answer["id"].is_u64() || ["cancelled", "not_initialized"].contains(&code), "{answer}");
-        assert_eq!(crate::c::init(Some(crate::c::command(json!({})).to_string().as_bytes())), 0);
+        assert_eq!(crate::c_api::init(Some(crate::c_api::command(json!({})).to_string().as_bytes())), 0);
         let id = answer["id"].as_u64().unwrap_or(1);
-        assert_eq!(refusal("async_completion_poll", &json!({"id": id})).0, "not_found");
+        assert_eq!(error_of("async_completion_poll", &json!({"id": id})).0, "not_found");
     });
-    works();
+    assert_works();
 }
 
-/// Its caller waits for all of the text, and a poll by the id that the callback tells must not take any of it.
+/// A blocking caller gets the whole output; a poll with the id from the callback must not take any of it.
 #[test]
-fn a_poll_takes_nothing_from_a_request_that_is_waited_for() {
+fn poll_takes_no_updates_from_a_blocking_completion() {
     static SEEN: Mutex<Vec<(u64, Value)>> = Mutex::new(Vec::new());
     extern "C" fn poll(id: u64, _user: *mut c_void) {
         SEEN.lock().expect("not poisoned").push((id, call("async_completion_poll", &json!({"id": id}))));
     }
-    let _turn = loaded(json!({}));
+    let _guard = loaded(json!({}));
     let request = json!({"prompt": "Once upon a time", "n_predict": 30, "temperature": 0, "ignore_eos": true});
     let expected = call("get_completion", &request)["content"].clone();
     set_update_callback(Some(poll), 0);
@@ -279,23 +282,138 @@ fn a_poll_takes_nothing_from_a_request_that_is_waited_for() {
     for (id, answer) in seen {
         assert_eq!((&answer["id"], &answer["completion_updates"]), (&json!(id), &json!([])), "{answer}");
     }
-    works();
+    assert_works();
 }
 
-/// The engine may be done with a request before its number is returned.
+/// The engine may finish a request before its id is returned to the caller.
 #[test]
-fn a_request_is_known_as_soon_as_there_is_news_of_it() {
+fn id_is_valid_as_soon_as_the_callback_reports_it() {
     static CODES: Mutex<Vec<Value>> = Mutex::new(Vec::new());
     extern "C" fn poll(id: u64, _user: *mut c_void) {
         CODES.lock().expect("not poisoned").push(call("async_completion_poll", &json!({"id": id}))["success"].clone());
     }
-    let _turn = loaded(json!({"max_queue": 1000}));
+    let _guard = loaded(json!({"max_queue": 1000}));
     set_update_callback(Some(poll), 0);
     for _ in 0..200 {
         submit("async_completion_init", &json!({"prompt": "a", "session_load": "/nowhere"}));
     }
-    until("all news", || CODES.lock().expect("not poisoned").len() >= 200);
+    wait_until("all callbacks", || CODES.lock().expect("not poisoned").len() >= 200);
     set_update_callback(None, 0);
     assert!(CODES.lock().expect("not poisoned").iter().all(|success| *success == true));
-    works();
+    assert_works();
+}
+
+/// As in the old server: everything that was generated comes in updates with `"stop": false`, and the last update has no text
+/// and, with `n_probs`, the probabilities of the whole completion.
+#[test]
+fn all_that_is_generated_comes_before_the_last_update() {
+    let _turn = loaded(json!({"n_parallel": 2, "n_ctx": 1024}));
+    let base = json!({"prompt": "Once upon a time", "temperature": 0, "n_probs": 2, "return_tokens": true});
+    let requests = [
+        json!({"n_predict": 1}),
+        json!({"n_predict": 2}),
+        json!({"n_predict": 40}),
+        json!({"n_predict": 40, "speculative": {"adaptive": false, "n_max": 8, "type": "draft"}}),
+        json!({"n_predict": 200, "stop": ["child named"]}),
+        json!({"n_predict": 200, "stop": ["."], "speculative": {"adaptive": false, "n_max": 8}}),
+        json!({"n_predict": 0}),
+        json!({"prompt": "<|im_start|>user\nCount from 3 to 5.<|im_end|>\n<|im_start|>assistant\n", "n_predict": 200}),
+        json!({"n_predict": 9, "n_probs": 0, "return_tokens": false}),
+        json!({"n_predict": 12, "prompts": ["Tom", "Once upon"]}),
+    ];
+    for (more, family) in requests.iter().flat_map(|more| ENDPOINTS.map(|family| (more, family))) {
+        let mut request = base.clone();
+        request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        if request["prompts"].is_array() {
+            request.as_object_mut().expect("an object").remove("prompt");
+        }
+        let waiting = if family == "async_completion" { "get_completion" } else { "speculative_completion" };
+        let whole = call(waiting, &request);
+        let results = whole["results"].as_array().cloned().unwrap_or_else(|| vec![whole.clone()]);
+        let mut seen: Vec<(String, Vec<Value>, Vec<Value>, usize)> =
+            results.iter().map(|_| Default::default()).collect();
+        let id = submit(&format!("{family}_init"), &request);
+        loop {
+            let answer = call(&format!("{family}_poll"), &json!({"id": id, "timeout_ms": 1000}));
+            for update in answer["completion_updates"].as_array().expect("updates") {
+                let (text, probabilities, tokens, ends) = &mut seen[update["index"].as_u64().unwrap_or(0) as usize];
+                let list = |key: &str| update[key].as_array().cloned().unwrap_or_default();
+                let told = [request["n_probs"] != 0, request["return_tokens"] == true];
+                let keys = ["completion_probabilities", "tokens"].map(|key| update[key].is_array());
+                assert_eq!(keys, told, "{request}: {update}");
+                if update["stop"] == true {
+                    *ends += 1;
+                    assert_eq!(update["content"], "", "{request}: {update}");
+                    assert_eq!(list("completion_probabilities"), *probabilities, "{request}: {update}");
+                    assert!(list("tokens").is_empty(), "{request}: {update}");
+                } else {
+                    assert_eq!(*ends, 0, "{request}: {update} after the end");
+                    *text += update["content"].as_str().expect("content");
+                    probabilities.extend(list("completion_probabilities"));
+                    tokens.extend(list("tokens"));
+                }
+            }
+            if answer["finished"] == true {
+                break;
+            }
+        }
+        for (result, (text, probabilities, tokens, ends)) in results.iter().zip(seen) {
+            assert_eq!((&json!(text), ends), (&result["content"], 1), "{request}");
+            if request["return_tokens"] == true {
+                assert_eq!(json!(tokens), result["tokens"], "{request}");
+                assert_eq!(
+                    shape(&probabilities),
+                    shape(result["completion_probabilities"].as_array().expect("some")),
+                    "{request}"
+                );
+            }
+        }
+    }
+    assert_works();
+}
+
+/// The tokens of probabilities: the last bits of the numbers may depend on what was cached.
+fn shape(probabilities: &[Value]) -> Vec<(Value, usize)> {
+    let n = |item: &Value| item["probs"].as_array().expect("probs").len();
+    probabilities.iter().map(|item| (item["id"].clone(), n(item))).collect()
+}
+
+/// What the old server clamped or ignored is clamped or ignored, and named.
+#[test]
+fn values_that_the_old_server_tolerated() {
+    let _turn = loaded(json!({}));
+    let plain = json!({"prompt": "Once upon a time", "n_predict": 12, "temperature": 0});
+    let expected = call("get_completion", &plain)["content"].clone();
+    for (key, value, warned) in [
+        ("top_p", json!(1.1), 1),
+        ("tfs_z", json!(7), 1),
+        ("n_predict", json!(12.9), 1),
+        ("n_keep", json!(-2), 1),
+        ("repeat_last_n", json!(64.5), 1),
+        ("mirostat", json!(3), 1),
+        ("logit_bias", json!([[99_999_999, 1], [5], "x", [-1, 2], [5, true]]), 5),
+        ("logit_bias", json!("none"), 1),
+        ("stop", json!({}), 1),
+    ] {
+        let mut request = plain.clone();
+        request[key] = value;
+        for name in ["get_completion", "speculative_completion"] {
+            let answer = call(name, &request);
+            assert_eq!((&answer["success"], &answer["content"]), (&json!(true), &expected), "{request}: {answer}");
+            let warnings = answer["warnings"].as_array().unwrap_or_else(|| panic!("{request}: {answer}"));
+            assert_eq!(warnings.len(), warned, "{request}: {warnings:?}");
+            assert!(warnings.iter().all(|warning| warning.as_str().expect("text").starts_with(key)), "{warnings:?}");
+        }
+    }
+    // Below -1 there is no limit.
+    let id = submit("async_completion_init", &json!({"prompt": "Once", "n_predict": -2, "ignore_eos": true}));
+    wait_for_state("async_completion", id, "generating");
+    assert_eq!(call_bytes("async_completion_cancel", Some(b"{}"))["cancelled"], true);
+    assert_eq!(last_update("async_completion", id)["generation_settings"]["n_predict"], -1);
+    // init's beams are get_completion's, as in the old server.
+    assert_eq!(crate::c_api::init(Some(crate::c_api::command(json!({"n_beams": 3})).to_string().as_bytes())), 0);
+    assert_eq!(call("get_completion", &plain)["generation_settings"]["n_beams"], 3);
+    assert_eq!(call("speculative_completion", &plain)["generation_settings"]["n_beams"], 0);
+    let id = submit("async_completion_init", &plain);
+    assert_eq!(last_update("async_completion", id)["generation_settings"]["n_beams"], 0);
 }

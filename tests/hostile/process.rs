@@ -1,35 +1,38 @@
-//! What the host's process does beside calling: it exits in the middle of everything, and it forks.
+//! The host's process: exiting at any time, logging to stderr, forking, small stacks.
 
+use std::ffi::c_void;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
 
-use crate::c::{
-    call, command, deinit, init, init_async, loaded, refusal, set_log_callback, status, submit, turn, wait_for_state,
-    works,
+use crate::c_api::{
+    assert_works, call, command, deinit, error_of, exclusive, init, init_async, loaded, set_log_callback,
+    set_update_callback, status, submit, wait_for_state, wait_until,
 };
 
-/// How the child exits; nothing else does so.
+/// The child's exit status, which no failure produces.
 const EXITED: i32 = 42;
 
-/// Runs one of the ignored tests below in a process of its own.
+/// Runs one of the ignored tests below in a child process.
 fn alone(name: &str, how: &str) -> Output {
-    Command::new(std::env::current_exe().expect("a test has a path"))
+    Command::new(std::env::current_exe().expect("the test binary has a path"))
         .args(["--exact", &format!("process::{name}"), "--include-ignored", "--nocapture"])
         .env("FOREDRAFT_HOSTILE_PROCESS", how)
-        // What is freed is overwritten: who still reads it does not get away with it.
+        // Freed memory is overwritten, so that a read after free fails.
         .env("MALLOC_PERTURB_", "165")
         .output()
-        .expect("a test can be started")
+        .expect("the child starts")
 }
 
 #[test]
-fn a_host_may_exit_at_any_time() {
+fn host_can_exit_at_any_time() {
     let after = (0..8).map(|n| format!("{} ms after it begins to load", n * n * 5));
-    let others = ["while it generates", "while it loads again", "when it is idle", "after deinit"].map(str::to_owned);
+    let others = ["while it generates", "while it loads again", "when it is idle", "after deinit", "inside a callback"];
+    let others = others.map(str::to_owned);
     for how in others.into_iter().chain(after) {
-        let child = alone("exit_as_the_parent_says", &how);
+        let child = alone("child_exits_while_the_library_is_busy", &how);
         assert_eq!(
             child.status.code(),
             Some(EXITED),
@@ -41,18 +44,18 @@ fn a_host_may_exit_at_any_time() {
 }
 
 #[test]
-#[ignore = "run by a_host_may_exit_at_any_time"]
-fn exit_as_the_parent_says() {
+#[ignore = "run by host_can_exit_at_any_time"]
+fn child_exits_while_the_library_is_busy() {
     extern "C" fn linger() {
         std::thread::sleep(Duration::from_millis(700));
     }
-    // Registered first, it runs last, as the destructors of the host's own globals do.
-    // SAFETY: a function of this program.
+    // Registered first, so it runs last, like the destructors of the host's globals.
+    // SAFETY: `linger` is a function of this program.
     assert_eq!(unsafe { libc::atexit(linger) }, 0);
     let how = std::env::var("FOREDRAFT_HOSTILE_PROCESS").expect("set by the parent");
-    let _turn = turn();
+    let _guard = exclusive();
     let command = command(json!({"n_threads": 2})).to_string();
-    assert_eq!(init(Some(b"-m /nowhere.gguf")), 1, "loads that fail before anything is loaded change nothing");
+    assert_eq!(init(Some(b"-m /nowhere.gguf")), 1, "a failed load changes nothing");
     if let Some((ms, _)) = how.split_once(" ms ") {
         init_async(Some(command.as_bytes()));
         std::thread::sleep(Duration::from_millis(ms.parse().expect("a number")));
@@ -68,69 +71,82 @@ fn exit_as_the_parent_says() {
         }
         "while it loads again" => init_async(Some(command.as_bytes())),
         "after deinit" => deinit(),
-        _ => works(),
+        "inside a callback" => {
+            static ENTERED: AtomicBool = AtomicBool::new(false);
+            // As a callback that waits for the thread that exits.
+            extern "C" fn stay(_id: u64, _user: *mut c_void) {
+                ENTERED.store(true, Ordering::SeqCst);
+                loop {
+                    std::thread::park();
+                }
+            }
+            set_update_callback(Some(stay), 0);
+            submit("async_completion_init", &json!({"prompt": "Once", "n_predict": 9}));
+            wait_until("the callback", || ENTERED.load(Ordering::SeqCst));
+        }
+        _ => assert_works(),
     }
     std::process::exit(EXITED);
 }
 
 #[test]
-fn without_a_callback_the_log_goes_to_stderr() {
-    let child = alone("log_as_the_parent_says", "");
+fn log_goes_to_stderr_without_a_callback() {
+    let child = alone("child_logs_a_failed_init", "");
     let [out, err] = [child.stdout, child.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(child.status.success(), "{out}{err}");
     assert!(err.contains("/nowhere.gguf") && !out.contains("/nowhere.gguf"), "{out}{err}");
 }
 
 #[test]
-#[ignore = "run by without_a_callback_the_log_goes_to_stderr"]
-fn log_as_the_parent_says() {
-    let _turn = turn();
+#[ignore = "run by log_goes_to_stderr_without_a_callback"]
+fn child_logs_a_failed_init() {
+    let _guard = exclusive();
     set_log_callback(None, 0);
     assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
 }
 
 #[test]
-fn a_fork_is_told_that_it_has_no_model() {
-    let _turn = loaded(json!({}));
-    works();
-    // SAFETY: what the child calls is what this test is about; it ends by `_exit` or its alarm.
+fn forked_child_has_no_model() {
+    let _guard = loaded(json!({}));
+    assert_works();
+    // SAFETY: this test is about the child's calls; the child ends by `_exit` or its alarm.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let checked = std::panic::catch_unwind(|| {
-            // SAFETY: no handler is set: a child that hangs is ended.
+            // SAFETY: no handler is set, so the alarm kills a child that hangs.
             unsafe { libc::alarm(600) };
             for name in ["get_completion", "async_completion_init", "tokenize"] {
-                let (code, error) = refusal(name, &json!({"prompt": "a", "text": "a"}));
+                let (code, error) = error_of(name, &json!({"prompt": "a", "text": "a"}));
                 assert!(code == "not_initialized" && error.contains("forked"), "{name}: {error}");
             }
             assert_eq!(status()["state"], "failed");
             assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 8);
             deinit();
         });
-        // SAFETY: ends the child without the handlers of its parent.
+        // SAFETY: ends the child without running its parent's exit handlers.
         unsafe { libc::_exit(i32::from(checked.is_err())) };
     }
     let mut ended = 0;
-    // SAFETY: waits for the child made above.
+    // SAFETY: waits for the child created above.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut ended, 0) }, child);
-    assert_eq!(ended, 0, "the child");
-    works();
+    assert_eq!(ended, 0, "the child's exit status");
+    assert_works();
 }
 
-/// What a thread has in musl, and a call that koffi runs aside for Node.
+/// The default stack size of musl threads, and of koffi's worker threads for Node.
 const SMALL_STACK: usize = 128 << 10;
 
-/// The host's threads need no large stacks: not to load models, and not for what requests ask.
+/// The host's threads need no large stacks, neither for loading models nor for any request.
 #[test]
-fn every_function_works_on_a_small_stack() {
-    let child = alone("call_from_a_small_stack", "");
+fn functions_work_on_a_small_stack() {
+    let child = alone("child_calls_every_function_on_a_small_stack", "");
     let [out, err] = [child.stdout, child.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(child.status.success(), "{}: {out}{err}", child.status);
 }
 
 #[test]
-#[ignore = "run by every_function_works_on_a_small_stack"]
-fn call_from_a_small_stack() {
+#[ignore = "run by functions_work_on_a_small_stack"]
+fn child_calls_every_function_on_a_small_stack() {
     fn on_small_stack<R: Send>(what: &str, call: impl FnOnce() -> R + Send) -> R {
         println!("{what}");
         std::thread::scope(|scope| {
@@ -138,7 +154,7 @@ fn call_from_a_small_stack() {
             thread.expect("a thread").join().expect("no panic")
         })
     }
-    let _turn = turn();
+    let _guard = exclusive();
     let folder = std::env::temp_dir().join(format!("foredraft-stack-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let path = |name: &str| folder.join(name).to_string_lossy().into_owned();

@@ -1,17 +1,17 @@
-//! Requests that are JSON and still wrong, or far too large.
+//! Requests that are valid JSON but invalid, extreme or far too large.
 
 use serde_json::{Value, json};
 
-use crate::c::{call, endless, loaded, refusal, shown, works};
+use crate::c_api::{assert_works, call, endless, error_of, loaded, shortened};
 
-/// The request with one key more.
+/// A request with one more key.
 fn with(key: &str, value: Value) -> Value {
     json!({"prompt": "Once upon a time", "n_predict": 2, "temperature": 0, key: value})
 }
 
 #[test]
-fn wrong_types_and_ranges_are_refused_by_name() {
-    let _turn = loaded(json!({}));
+fn wrong_types_and_ranges_are_refused_with_the_field_name() {
+    let _guard = loaded(json!({}));
     let numbers = [
         ("temperature", -1e39, 1001.0),
         ("dynatemp_range", -0.1, 1001.0),
@@ -85,19 +85,19 @@ fn wrong_types_and_ranges_are_refused_by_name() {
     ]);
     for (key, value) in cases {
         for name in ["get_completion", "speculative_completion_init"] {
-            // `messages` cannot stand beside a prompt.
+            // `messages` excludes `prompt`.
             let request = if key == "messages" { json!({"messages": value}) } else { with(key, value.clone()) };
-            let (code, error) = refusal(name, &request);
-            assert_eq!(code, "invalid_request", "{name} {}: {error}", shown(&request));
-            assert!(error.contains(key), "{name} {}: {error}", shown(&request));
+            let (code, error) = error_of(name, &request);
+            assert_eq!(code, "invalid_request", "{name} {}: {error}", shortened(&request));
+            assert!(error.contains(key), "{name} {}: {error}", shortened(&request));
         }
     }
-    works();
+    assert_works();
 }
 
 #[test]
 fn token_ids_outside_the_vocabulary_are_refused() {
-    let _turn = loaded(json!({}));
+    let _guard = loaded(json!({}));
     for id in [json!(-1), json!(1536), json!(i32::MAX), json!(1_u64 << 32), json!(u64::MAX), json!(1.5), json!(1e300)] {
         for (name, request) in [
             ("get_completion", json!({"prompt": ["a", id]})),
@@ -106,21 +106,21 @@ fn token_ids_outside_the_vocabulary_are_refused() {
             ("get_completion", with("logit_bias", json!([[id, 1]]))),
             ("get_completion", with("logit_bias", json!({id.to_string(): 1}))),
         ] {
-            // Such a key of an object is a text, if it is no whole number.
+            // In an object form, a key that is not a whole number is text.
             if name == "get_completion" && request["logit_bias"].is_object() && !id.is_i64() {
                 continue;
             }
-            let (code, error) = refusal(name, &request);
+            let (code, error) = error_of(name, &request);
             assert_eq!(code, "invalid_request", "{name} {request}: {error}");
         }
     }
     assert_eq!(call("detokenize", &json!({"tokens": []}))["content"], "");
-    works();
+    assert_works();
 }
 
 #[test]
-fn prompts_of_any_length() {
-    let turn = loaded(json!({}));
+fn prompts_of_any_length_are_handled() {
+    let guard = loaded(json!({}));
     for (prompt, truncated) in [
         (json!(""), false),
         (json!([]), false),
@@ -132,10 +132,10 @@ fn prompts_of_any_length() {
         (json!(vec![1; 513]), true),
         (json!(vec![1; 1_000_000]), true),
     ] {
-        // Greedy: a text that ends inside a character gets a token more.
+        // Greedy, because a sampled completion that ends inside a character gets one more token.
         let request = json!({"prompt": prompt, "n_predict": 1, "temperature": 0});
         let answer = call("get_completion", &request);
-        // The model begins texts with BOS, but not token arrays: those may be empty.
+        // BOS is added to texts but not to token arrays, so a token array may be empty.
         if prompt == json!([]) {
             assert_eq!(answer["code"], "invalid_request", "{answer}");
             continue;
@@ -144,37 +144,41 @@ fn prompts_of_any_length() {
             (&answer["success"], &answer["truncated"]),
             (&json!(true), &json!(truncated)),
             "{}",
-            shown(&request)
+            shortened(&request)
         );
-        assert_eq!(answer["tokens_predicted"], 1, "{}", shown(&request));
+        assert_eq!(answer["tokens_predicted"], 1, "{}", shortened(&request));
     }
     for n_keep in [-1, 0, 5, 508, 1_000_000] {
         let request = json!({"prompt": vec![1; 5000], "n_predict": 1, "n_keep": n_keep});
         assert_eq!(call("speculative_completion", &request)["truncated"], true, "{n_keep}");
     }
-    works();
-    drop(turn);
-    let _turn = loaded(json!({"ctx_shift": false}));
-    let (code, error) = refusal("get_completion", &json!({"prompt": vec![1; 5000]}));
+    assert_works();
+    drop(guard);
+    let _guard = loaded(json!({"ctx_shift": false}));
+    let (code, error) = error_of("get_completion", &json!({"prompt": vec![1; 5000]}));
     assert_eq!(code, "context_full", "{error}");
-    works();
+    assert_works();
 }
 
 #[test]
-fn a_word_of_two_megabytes() {
-    let _turn = loaded(json!({}));
+fn two_megabyte_word_is_tokenized() {
+    let _guard = loaded(json!({}));
     let word = "a".repeat(2 << 20);
     let answer = call("tokenize", &json!({"text": word, "add_special": false}));
     let pieces: usize =
         answer["tokens"].as_array().expect("tokens").iter().map(|t| t.as_str().expect("text").len()).sum();
     assert_eq!(pieces, word.len());
-    assert_eq!(call("get_embedding", &json!({"content": "a"}))["code"], "invalid_request", "not asked for in init");
-    works();
+    assert_eq!(
+        call("get_embedding", &json!({"content": "a"}))["code"],
+        "invalid_request",
+        "init did not enable embeddings"
+    );
+    assert_works();
 }
 
 #[test]
-fn banning_every_token_but_one_or_all() {
-    let _turn = loaded(json!({}));
+fn logit_bias_may_ban_all_tokens_or_all_but_one() {
+    let _guard = loaded(json!({}));
     let all = |bias: Value| (0..1536).map(|token| json!([token, bias])).collect::<Vec<_>>();
     let answer = call("get_completion", &with("logit_bias", json!(all(json!(false)))));
     assert_eq!((&answer["code"], &answer["stop_type"]), (&json!("invalid_request"), &json!("error")), "{answer}");
@@ -187,18 +191,18 @@ fn banning_every_token_but_one_or_all() {
         let request = with("logit_bias", json!(all(json!(1e9))));
         assert_eq!(call(name, &request)["success"], true, "{name}");
     }
-    works();
+    assert_works();
 }
 
 #[test]
-fn absurd_settings_that_are_allowed() {
-    let _turn = loaded(json!({}));
+fn extreme_but_valid_settings_are_accepted() {
+    let _guard = loaded(json!({}));
     let check = |more: Value| {
         for name in ["get_completion", "speculative_completion"] {
             let mut request = json!({"prompt": "Once upon a time", "n_predict": 3, "seed": 5});
             request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
             let answer = call(name, &request);
-            assert_eq!(answer["success"], true, "{name} {}: {answer}", shown(&request));
+            assert_eq!(answer["success"], true, "{name} {}: {answer}", shortened(&request));
         }
     };
     check(json!({"stop": "x".repeat(1 << 20)}));
@@ -222,12 +226,12 @@ fn absurd_settings_that_are_allowed() {
     check(json!({"speculative": {"n_max": 64, "n_min": 64, "p_min": 1, "adaptive": false}}));
     let unknown: serde_json::Map<String, Value> = (0..10_000).map(|n| (format!("no_such_key_{n}"), json!(n))).collect();
     check(Value::Object(unknown));
-    works();
+    assert_works();
 }
 
 #[test]
-fn the_probabilities_of_the_whole_vocabulary() {
-    let _turn = loaded(json!({}));
+fn n_probs_may_cover_the_whole_vocabulary() {
+    let _guard = loaded(json!({}));
     for n_probs in [1536, 1 << 20] {
         let answer = call("speculative_completion", &with("n_probs", json!(n_probs)));
         for token in answer["completion_probabilities"].as_array().expect("probabilities") {
@@ -237,12 +241,12 @@ fn the_probabilities_of_the_whole_vocabulary() {
             assert!((sum - 1.0).abs() < 1e-3, "{sum}");
         }
     }
-    works();
+    assert_works();
 }
 
 #[test]
-fn a_time_limit_at_every_stage() {
-    let _turn = loaded(json!({"n_ctx": 16384, "n_batch": 512}));
+fn timeout_applies_at_every_stage() {
+    let _guard = loaded(json!({"n_ctx": 16384, "n_batch": 512}));
     let stop_type = |name: &str, request: &Value| {
         let answer = call(name, request);
         assert_eq!(answer["success"], true, "{answer}");
@@ -256,11 +260,11 @@ fn a_time_limit_at_every_stage() {
     for name in ["get_completion", "speculative_completion"] {
         assert_eq!(stop_type(name, &limited(endless(), 50)), "timeout", "while generating");
         assert_eq!(stop_type(name, &limited(long.clone(), 50)), "timeout", "in the prompt");
-        let blocker = crate::c::submit("async_completion_init", &endless());
-        crate::c::wait_for_state("async_completion", blocker, "generating");
+        let blocker = crate::c_api::submit("async_completion_init", &endless());
+        crate::c_api::wait_for_state("async_completion", blocker, "generating");
         assert_eq!(stop_type(name, &limited(endless(), 50)), "timeout", "in the queue");
         call("async_completion_cancel", &json!({"id": blocker}));
-        crate::c::last_update("async_completion", blocker);
+        crate::c_api::last_update("async_completion", blocker);
     }
-    works();
+    assert_works();
 }

@@ -1,13 +1,13 @@
-//! The C headers: made of the code, and compiled alone, as C and as C++, with every warning an error.
+//! The C headers match the code, and compile alone as C and as C++ with warnings as errors.
 
 use std::path::Path;
 use std::process::Command;
 
-use crate::toolbox::{STRICT, compiler, folder, have, root, run};
+use crate::toolchain::{STRICT, compiler, folder, have, root, run};
 
 const HEADERS: [&str; 2] = ["foredraft.h", "rpcserver.h"];
 
-/// Every standard of C and C++ that the compiler knows by its own name or an earlier one.
+/// The standards of C and C++, each with its final and its earlier name for the compiler.
 const STANDARDS: [(&str, [&str; 2]); 10] = [
     ("c", ["c90", "c90"]),
     ("c", ["c99", "c99"]),
@@ -21,9 +21,9 @@ const STANDARDS: [(&str, [&str; 2]); 10] = [
     ("c++", ["c++23", "c++2b"]),
 ];
 
-/// `make header` sets UPDATE_HEADER, which copies instead of comparing.
+/// `make header` sets UPDATE_HEADER to copy the headers instead of comparing them.
 #[test]
-fn the_headers_are_what_cbindgen_makes_of_the_code() {
+fn headers_match_cbindgen_output() {
     for header in HEADERS {
         let made = Path::new(env!("OUT_DIR")).join(header); // by build.rs
         let made = std::fs::read_to_string(&made).unwrap_or_else(|error| panic!("{}: {error}", made.display()));
@@ -36,7 +36,7 @@ fn the_headers_are_what_cbindgen_makes_of_the_code() {
     }
 }
 
-/// Compiles a source text, without making anything of it.
+/// Asserts that a source text compiles; produces no output file.
 fn compiles(name: &str, language: &str, standard: &str, source: &str, flags: &[&str]) {
     let compiler = compiler(language);
     if !have(&compiler, &["--version"], &format!("{name} as {standard}")) {
@@ -49,7 +49,7 @@ fn compiles(name: &str, language: &str, standard: &str, source: &str, flags: &[&
     run(command.args(["-x", language, &standard, "-fsyntax-only", "-Iinclude"]).args(flags).arg(file), "");
 }
 
-/// Of the names of a standard, the first that the compiler knows; `None`, aloud, when it knows none.
+/// The first name of a standard that the compiler knows. `None`, reported on stderr, if it knows none.
 fn known(language: &str, names: [&'static str; 2]) -> Option<&'static str> {
     let program = compiler(language);
     let empty = folder("header").join(format!("empty.{language}"));
@@ -73,20 +73,20 @@ fn known(language: &str, names: [&'static str; 2]) -> Option<&'static str> {
 }
 
 #[test]
-fn every_header_compiles_alone_without_a_warning_in_every_standard() {
+fn headers_compile_alone_without_warnings_in_every_standard() {
     for (language, names) in STANDARDS {
         let Some(standard) = known(language, names) else { continue };
         for header in HEADERS {
-            // Twice, for the include guard.
+            // Included twice, to test the include guard.
             let source = format!("#include \"{header}\"\n#include \"{header}\"\nint unused_translation_unit;\n");
             compiles(&header.replace('.', "_"), language, standard, &source, &STRICT);
         }
     }
 }
 
-/// A name that a host may have itself is no name of the new header's.
+/// The new header declares no name that a host is likely to use itself.
 #[test]
-fn the_new_header_leaves_the_hosts_names_alone() {
+fn foredraft_header_does_not_clash_with_host_names() {
     let source = "#include \"foredraft.h\"\n\
         static const char *version = \"mine\";\nstatic int init(double x) { return version[0] + (int)x; }\n\
         int main(void) { return init(1.5) + FOREDRAFT_VERSION_MAJOR + FOREDRAFT_VERSION_MINOR + FOREDRAFT_VERSION_PATCH\n\
@@ -98,8 +98,8 @@ fn the_new_header_leaves_the_hosts_names_alone() {
     }
 }
 
-/// The old server's header, as it was: the new one must declare the same functions with the same types, which a compiler
-/// checks when it sees both.
+/// The old server's header. The new one must declare the same functions with the same types, which the compiler checks when it
+/// sees both.
 const OLD_HEADER: &str = r#"
 #include <stdbool.h>
 #include <stddef.h>
@@ -122,7 +122,7 @@ void deinit();
 "#;
 
 #[test]
-fn the_old_servers_declarations_agree() {
+fn declarations_match_the_old_server() {
     let calls =
         "int call(void) { deinit(); return init(poll_system_status()) + (async_completion_poll(NULL) != NULL); }\n";
     for (language, standard) in [("c", "c99"), ("c++", "c++17")] {

@@ -1,24 +1,24 @@
-//! The programs lookup_create, lookup_merge and lookup_stats in examples/, as a person runs them.
+//! The programs lookup_create, lookup_merge and lookup_stats in examples/, run from the command line.
 
 use std::fs;
 use std::process::Command;
 
-use crate::toolbox::{folder, library_folder, root, run, run_failing};
+use crate::toolchain::{folder, library_folder, root, run, run_failing};
 
 fn program(name: &str) -> Command {
     Command::new(library_folder().with_file_name("examples").join(name))
 }
 
-/// The number behind a name in what a program prints.
+/// The number after a name in a program's output.
 fn number(printed: &str, name: &str) -> f64 {
     let value = |line: &str| Some(line.strip_prefix(name)?.trim_start().strip_prefix("= ")?.to_owned());
     let value = printed.lines().find_map(value).unwrap_or_else(|| panic!("no {name} in {printed}"));
-    let number = value.split([' ', '%']).next().expect("something");
+    let number = value.split([' ', '%']).next().expect("a value");
     number.parse().unwrap_or_else(|error| panic!("{name} = {value}: {error}"))
 }
 
 #[test]
-fn a_text_becomes_a_cache_and_is_drafted_from_it() {
+fn lookup_programs_create_merge_and_measure_a_cache() {
     let folder = folder("lookup_examples");
     let path = |name: &str| folder.join(name);
     let names = ["Mia", "Tom", "Nora"];
@@ -32,15 +32,15 @@ fn a_text_becomes_a_cache_and_is_drafted_from_it() {
     };
 
     let created = run(with_text("lookup_create").arg("-o").arg(path("once")), "");
-    let size = fs::metadata(path("once")).expect("it was written").len() as f64;
+    let size = fs::metadata(path("once")).expect("the file was written").len() as f64;
     let (ngrams, pairs) = (number(&created, "n-grams"), number(&created, "continuations"));
     assert_eq!(size, 20.0 * ngrams + 8.0 * pairs, "{created}");
     let merged = run(program("lookup_merge").args(["once", "once", "twice"].map(path)), "");
     assert_eq!((number(&merged, "n-grams"), number(&merged, "continuations")), (ngrams, pairs), "{merged}");
     assert_eq!(number(&merged, "inputs"), 2.0);
-    // Twice as often, and the same size.
+    // The counts are doubled, and the size is the same.
     assert_ne!(fs::read(path("once")).expect("written"), fs::read(path("twice")).expect("written"));
-    assert_eq!(fs::metadata(path("twice")).expect("it was written").len() as f64, size);
+    assert_eq!(fs::metadata(path("twice")).expect("the file was written").len() as f64, size);
 
     let stats = |cache: &str, more: &[&str]| {
         let mut command = with_text("lookup_stats");
@@ -54,14 +54,14 @@ fn a_text_becomes_a_cache_and_is_drafted_from_it() {
     let rate = 100.0 * number(&once, "n_accept") / number(&once, "n_drafted");
     assert!((number(&once, "accept ") - rate).abs() < 1e-3, "{once}");
     assert_eq!(number(&once, "n_predict") % 128.0, 0.0);
-    let svg = fs::read_to_string(plot).expect("it was written");
+    let svg = fs::read_to_string(plot).expect("the file was written");
     assert!(svg.starts_with("<svg") && svg.contains("by position in the draft"));
-    // What was seen once is not sure enough, twice is.
+    // One occurrence is below the thresholds, two are not.
     assert!(number(&stats("twice", &[]), "n_accept") > number(&once, "n_accept"), "{once}");
 }
 
 #[test]
-fn mistakes_are_explained() {
+fn lookup_programs_explain_usage_errors() {
     for name in ["lookup_create", "lookup_merge", "lookup_stats"] {
         let help = run(program(name).arg("--help"), "");
         assert!(help.starts_with(name), "{help}");

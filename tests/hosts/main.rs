@@ -1,13 +1,14 @@
-//! The library as hosts see it: header, symbols, examples and the README, in each language.
+//! What hosts see of the library, in each language: headers, exported symbols, examples and the README.
 
-#[path = "../contract/mod.rs"]
-mod contract;
+#[path = "../c_functions/mod.rs"]
+mod c_functions;
 mod examples;
 mod header;
 #[path = "../../examples/host/mod.rs"]
 mod host;
 mod lookup_examples;
+mod packages;
 mod readme;
 mod symbols;
-#[path = "../toolbox/mod.rs"]
-mod toolbox;
+#[path = "../toolchain/mod.rs"]
+mod toolchain;

@@ -1,17 +1,18 @@
-//! README.md and docs/reference.md say what is so: the table of samplers is the code's, and the first calls run.
+//! The sampler table in docs/reference.md matches the code, and the README's examples run.
 
 use std::path::Path;
 use std::process::Command;
 
-use crate::toolbox::{STRICT, compiler, folder, have, library_folder, root, run};
+use crate::toolchain::{STRICT, compiler, folder, have, library_folder, root, run};
 use foredraft::api::CompletionRequest;
 
-const BEGIN: &str = "<!-- samplers: made by `CompletionRequest::sampler_table`, compared by tests/readme.rs -->\n";
+const BEGIN: &str =
+    "<!-- samplers: made by `CompletionRequest::sampler_table`, compared by tests/hosts/readme.rs -->\n";
 const END: &str = "<!-- /samplers -->";
 
-/// UPDATE_README writes the table instead of comparing it.
+/// Set UPDATE_README to write the table instead of comparing it.
 #[test]
-fn the_table_of_samplers_is_the_codes() {
+fn sampler_table_in_the_reference_matches_the_code() {
     let path = root().join("docs/reference.md");
     let reference = std::fs::read_to_string(&path).expect("docs/reference.md");
     let (before, rest) = reference.split_once(BEGIN).expect("the table's begin");
@@ -24,14 +25,14 @@ fn the_table_of_samplers_is_the_codes() {
     assert!(reference == made, "docs/reference.md is out of date: UPDATE_README=1 cargo test --release --test hosts");
 }
 
-/// The README's first block of code in that language.
+/// The README's first code block in `language`.
 fn block(language: &str) -> String {
     let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
     let (_, code) = readme.split_once(&format!("```{language}\n")).expect("a block");
     code.split_once("```").expect("its end").0.to_owned()
 }
 
-/// The block, written to a file, with the library's place put in.
+/// Writes the block to a file, with the library's real path.
 fn written(language: &str, name: &str) -> std::path::PathBuf {
     let library = crate::host::library_path().expect("the library");
     let code = block(language).replace("target/release/libforedraft.so", &library.to_string_lossy());
@@ -40,7 +41,7 @@ fn written(language: &str, name: &str) -> std::path::PathBuf {
     file
 }
 
-/// Runs a first call, which must print what follows its prompt: text, or in C the whole answer.
+/// Runs an example, which must print the completion of its prompt; the C example prints the whole answer.
 fn prints(command: &mut Command) {
     let printed = run(command, "");
     let text = match serde_json::from_str::<serde_json::Value>(&printed) {
@@ -51,7 +52,7 @@ fn prints(command: &mut Command) {
 }
 
 #[test]
-fn the_first_call_in_c() {
+fn readme_example_in_c_runs() {
     if have(&compiler("c"), &["--version"], "the README's C") {
         let (source, program) = (written("c", "hello.c"), folder("readme").join("hello"));
         let mut build = Command::new(compiler("c"));
@@ -64,20 +65,20 @@ fn the_first_call_in_c() {
 }
 
 #[test]
-fn the_first_call_in_python() {
+fn readme_example_in_python_runs() {
     if have("python3", &["-c", "import ctypes"], "the README's Python") {
         prints(Command::new("python3").arg(written("python", "hello.py")));
     }
 }
 
 #[test]
-fn the_first_call_in_node() {
+fn readme_example_in_node_runs() {
     if have("node", &["-e", "import('koffi').catch(() => process.exit(1))"], "the README's JavaScript") {
         let file = written("js", "hello.mjs");
-        // Beside examples/node_modules, where koffi is found.
+        // Placed beside examples/node_modules, where Node finds koffi.
         let beside = Path::new("examples").join("readme_hello.mjs");
         std::fs::copy(file, root().join(&beside)).expect("examples/ is writable");
         prints(Command::new("node").arg(&beside));
-        std::fs::remove_file(root().join(beside)).expect("it was written above");
+        std::fs::remove_file(root().join(beside)).expect("the file was written above");
     }
 }

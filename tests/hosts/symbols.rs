@@ -1,11 +1,11 @@
-//! The names that the shared library gives to the world: the contract's and no other, so that it can be loaded beside
-//! anything, another llama.cpp included.
+//! The shared library exports only the documented functions, so that it can be loaded beside any other library, including
+//! another llama.cpp.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use crate::contract::{ENGINE_FUNCTIONS, ENGINE_OTHERS, FUNCTIONS, OTHERS};
-use crate::toolbox::{have, library_folder, root, run};
+use crate::c_functions::{ENGINE_FUNCTIONS, ENGINE_OTHERS, FUNCTIONS, OTHERS};
+use crate::toolchain::{have, library_folder, root, run};
 
 fn new_names() -> BTreeSet<String> {
     ENGINE_FUNCTIONS.into_iter().chain(ENGINE_OTHERS).map(str::to_owned).collect()
@@ -16,7 +16,7 @@ fn old_names() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_library_exports_the_contract_and_nothing_else() {
+fn library_exports_only_the_documented_functions() {
     if !have("nm", &["--version"], "the library's symbols") {
         return;
     }
@@ -36,8 +36,8 @@ fn declared(header: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn each_header_declares_its_part_of_the_contract_and_nothing_else() {
+fn each_header_declares_only_its_documented_functions() {
     assert_eq!(declared("foredraft.h"), new_names());
     assert_eq!(declared("rpcserver.h"), old_names());
-    assert!(new_names().iter().all(|name| name.starts_with("foredraft_")), "new names carry the prefix");
+    assert!(new_names().iter().all(|name| name.starts_with("foredraft_")), "new functions must have the prefix");
 }

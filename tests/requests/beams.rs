@@ -1,10 +1,10 @@
-//! Beam search through the server.
+//! Beam search (`n_beams`) through the whole engine.
 
-use crate::common::{cancel, complete, drain, poll, prompts, start, submit, text, tiny, with};
+use crate::common::{cancel, complete, drain, poll, prompts, start, submit, text, tiny_models, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use serde_json::{Value, json};
 
-/// The sum of an answer's log-probabilities.
+/// The sum of a response's log-probabilities.
 fn logprob(answer: &Value) -> f64 {
     let tokens = answer["completion_probabilities"].as_array().expect("probabilities");
     assert_eq!(tokens.len(), usize::try_from(answer["tokens_predicted"].as_u64().expect("a count")).expect("small"));
@@ -12,7 +12,7 @@ fn logprob(answer: &Value) -> f64 {
 }
 
 #[test]
-fn beams_find_more_probable_texts_than_greed_does() {
+fn beam_search_finds_more_probable_outputs_than_greedy() {
     let system = start(json!({"n_ctx": 512}));
     let (mut better, mut worse) = (0, 0);
     for prompt in prompts().iter().step_by(3) {
@@ -21,22 +21,22 @@ fn beams_find_more_probable_texts_than_greed_does() {
         for n_beams in [2, 4, 12] {
             let answer = complete(&system, Completion, &with(&request, json!({"n_beams": n_beams})));
             let found = logprob(&answer);
-            // Beams share a KV buffer, whose cells are summed up in another order: a few thousandths.
+            // Beams share a KV cache, whose cells are summed in another order: a difference of a few thousandths.
             better += usize::from(found > greedy + 0.01);
             worse += usize::from(found < greedy - 0.01);
         }
     }
-    // A narrow search may drop the beginning of what greed ends with.
+    // A narrow search may drop a prefix of the greedy output.
     assert!(better > 10 && worse * 2 < better, "{better} better, {worse} worse");
 }
 
 #[test]
-fn the_probabilities_are_those_of_the_text() {
+fn beam_probabilities_match_the_output() {
     let system = start(json!({"n_ctx": 512}));
     let prompt = "Once upon a time there was a child named";
     let request = json!({"prompt": prompt, "n_predict": 8, "n_probs": 1, "n_beams": 5, "return_tokens": true});
     let answer = complete(&system, Completion, &request);
-    // The same tokens once more, forced one by one.
+    // Decode the same tokens again, forced one by one.
     let mut context = vec![json!(prompt)];
     assert_eq!(
         [&answer["tokens"], &answer["completion_probabilities"]].map(|list| list.as_array().unwrap().len()),
@@ -48,7 +48,7 @@ fn the_probabilities_are_those_of_the_text() {
         let forced = json!({"prompt": context, "n_predict": 1, "n_probs": 300, "temperature": 0, "repeat_penalty": 1});
         let top = complete(&system, Completion, &forced);
         let top = top["completion_probabilities"][0]["top_logprobs"].as_array().unwrap().clone();
-        let known = top.iter().find(|entry| entry["id"] == *token).expect("among the most probable");
+        let known = top.iter().find(|entry| entry["id"] == *token).expect("listed among the most probable");
         let difference = known["logprob"].as_f64().unwrap() - probs["logprob"].as_f64().unwrap();
         assert!(difference.abs() < 1e-3, "{token}: {difference}");
         context.push(token.clone());
@@ -56,7 +56,7 @@ fn the_probabilities_are_those_of_the_text() {
 }
 
 #[test]
-fn updates_add_up_and_nothing_else_is_disturbed() {
+fn beam_updates_add_up_and_other_requests_are_unaffected() {
     let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let plain = json!({"prompt": "Tom had a drum.", "n_predict": 40, "temperature": 0, "cache_prompt": false});
     let alone = complete(&system, Completion, &plain);
@@ -68,7 +68,7 @@ fn updates_add_up_and_nothing_else_is_disturbed() {
         assert_eq!(text(updates), expected["content"]);
         assert_eq!(updates.last().unwrap()["stop_type"], expected["stop_type"]);
     }
-    // When all beams have the same beginning is a matter of the text, and of the processor's last bits.
+    // When the beams agree on a prefix depends on the text, and on the last bits of the logits.
     let before_the_end = |prompt: &String| {
         let request = with(&beams, json!({"prompt": prompt}));
         drain(&system, Completion, submit(&system, Completion, &request)).len() - 1
@@ -77,12 +77,12 @@ fn updates_add_up_and_nothing_else_is_disturbed() {
     let some = counts.iter().filter(|count| **count > 0).count();
     assert!(
         some * 2 > counts.len() && counts.iter().any(|count| *count > 2),
-        "what is certain comes early: {counts:?}"
+        "likely tokens are accepted more often at early positions: {counts:?}"
     );
 }
 
 #[test]
-fn stops_limits_cancels_and_what_does_not_go_together() {
+fn beam_search_handles_stops_limits_cancels_and_conflicting_fields() {
     let system = start(json!({"n_ctx": 256}));
     let request = json!({"prompt": "Once upon a time", "n_predict": 60, "n_beams": 3});
     let whole = complete(&system, Completion, &request);
@@ -90,7 +90,7 @@ fn stops_limits_cancels_and_what_does_not_go_together() {
     let word = content.split_whitespace().nth(5).unwrap();
     let stopped = complete(&system, Completion, &with(&request, json!({"stop": [word]})));
     assert!(!stopped["content"].as_str().unwrap().contains(word), "{stopped}");
-    // Longer than the context: ends at its limit.
+    // Longer than the context: the search ends at its limit.
     let long = complete(&system, Completion, &with(&request, json!({"n_predict": -1, "ignore_eos": true})));
     assert_eq!((&long["stop_type"], &long["truncated"]), (&json!("limit"), &json!(true)));
     assert_eq!(complete(&system, Completion, &with(&request, json!({"n_predict": 0})))["content"], "");
@@ -123,17 +123,17 @@ fn stops_limits_cancels_and_what_does_not_go_together() {
     }
     let greedy = json!({"prompt": "Once upon a time", "n_predict": 20, "temperature": 0});
     let one = complete(&system, Completion, &with(&greedy, json!({"n_beams": 1})));
-    assert_eq!(one["content"], complete(&system, Completion, &greedy)["content"], "one beam is no search");
+    assert_eq!(one["content"], complete(&system, Completion, &greedy)["content"], "one beam is greedy decoding");
 }
 
-/// The cancel of another request stops the evaluation, and such a memory cannot be cut back.
+/// Cancelling another request interrupts the decode, and recurrent memory cannot be truncated.
 #[test]
-fn searches_of_models_with_recurrent_memory_survive_the_cancels_of_others() {
-    for model in [tiny::recurrent(), tiny::hybrid()] {
+fn beam_search_on_recurrent_models_survives_cancels_of_other_requests() {
+    for model in [tiny_models::recurrent(), tiny_models::hybrid()] {
         let init =
             json!({"model": model, "model_draft": null, "n_ctx": 1024, "n_parallel": 2, "n_ubatch": 32, "n_batch": 32});
         let system = start(init);
-        // Most of the time goes into its prompt.
+        // Most of its time goes into the prompt.
         let prompt: Vec<usize> = (0..900).map(|n| 300 + n * n % 1000).collect();
         let search = json!({"prompt": prompt, "n_beams": 2, "n_predict": 20, "ignore_eos": true});
         let alone = complete(&system, Completion, &search);

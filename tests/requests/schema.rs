@@ -1,10 +1,10 @@
-//! `json_schema` in requests: what the models write under a schema is valid, whatever the seed, plain and speculating.
+//! `json_schema` in requests: output is valid under the schema for every seed, with and without speculation.
 
 use crate::common::{complete, start, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use serde_json::{Value, json};
 
-/// A schema, and what holds of its values.
+/// A schema, and a predicate that its values satisfy.
 type Case = (Value, fn(&Value) -> bool);
 
 fn cases() -> Vec<Case> {
@@ -41,7 +41,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn what_comes_is_valid() {
+fn output_is_valid_under_the_schema() {
     let system = start(json!({"n_ctx": 512}));
     let mut ended = 0;
     for (schema, holds) in cases() {
@@ -69,7 +69,7 @@ fn what_comes_is_valid() {
 }
 
 #[test]
-fn settings_fed_back_give_the_same_text() {
+fn generation_settings_with_a_schema_reproduce_the_output() {
     let system = start(json!({"n_ctx": 512}));
     for schema in [json!({"enum": ["a", "b"]}), json!("{\"type\": \"integer\", \"maximum\": 9}")] {
         let request = json!({"prompt": "Tom was", "n_predict": 40, "json_schema": schema, "seed": 5});
@@ -85,7 +85,7 @@ fn settings_fed_back_give_the_same_text() {
 }
 
 #[test]
-fn a_schema_that_cannot_be_followed_is_an_error() {
+fn unsupported_schemas_are_refused() {
     let system = start(json!({"n_ctx": 256}));
     for (schema, why) in [
         (json!({"type": "array", "minItems": 1_000_000_000}), "minItems"),

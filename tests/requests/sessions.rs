@@ -1,4 +1,4 @@
-//! Sessions: what a slot holds, in a file and back.
+//! Sessions: saving a slot's KV cache to a file, and loading it.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use foredraft::checksum::Checksum;
 use foredraft::error::{Code, Error};
 use serde_json::{Value, json};
 
-/// A file of the test's own.
+/// A session file for one test.
 fn file(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("sessions");
     std::fs::create_dir_all(&folder).expect("target/ is writable");
@@ -30,7 +30,7 @@ fn n_past(system: &System, slot: usize) -> u64 {
     system.status()["slots"][slot]["n_past"].as_u64().expect("a number")
 }
 
-/// A prompt of more than 200 tokens that the models know.
+/// A familiar prompt of more than 200 tokens.
 fn long_prompt() -> String {
     prompts().iter().take(14).cloned().collect::<Vec<_>>().join("\n")
 }
@@ -46,7 +46,7 @@ fn steady() -> Value {
 }
 
 #[test]
-fn after_a_load_only_what_is_new_is_evaluated() {
+fn loaded_session_decodes_only_new_tokens() {
     let path = file("continued");
     let first = request(&long_prompt());
     let (second, expected) = {
@@ -54,7 +54,7 @@ fn after_a_load_only_what_is_new_is_evaluated() {
         let answer = complete(&system, Speculative, &with(&first, steady()));
         let saved = save(&system, 0, &path).expect("saved");
         assert_eq!(saved["n_saved"], n_past(&system, 0), "{saved}");
-        assert_eq!(saved["n_written"], std::fs::metadata(&path).expect("it is there").len(), "{saved}");
+        assert_eq!(saved["n_written"], std::fs::metadata(&path).expect("the file exists").len(), "{saved}");
         assert!(saved["n_saved_draft"].as_u64() > Some(150), "{saved}");
         let prompt = long_prompt() + answer["content"].as_str().expect("content") + "\nOnce upon a time";
         let second = request(&prompt);
@@ -63,18 +63,18 @@ fn after_a_load_only_what_is_new_is_evaluated() {
     };
     let fresh = || start(json!({"n_ctx": 1024, "n_ubatch": 32}));
     let without = complete(&fresh(), Speculative, &with(&second, steady()));
-    for family in [Completion, Speculative] {
+    for endpoint in [Completion, Speculative] {
         let system = fresh();
         let loaded = load(&system, 0, &path).expect("loaded");
         assert_eq!(loaded["n_restored"], n_past(&system, 0), "{loaded}");
         assert!(loaded["n_restored_draft"].as_u64() > Some(150), "{loaded}");
-        let more = if family == Speculative { steady() } else { json!({}) };
-        let answer = complete(&system, family, &with(&second, more));
+        let more = if endpoint == Speculative { steady() } else { json!({}) };
+        let answer = complete(&system, endpoint, &with(&second, more));
         assert_eq!(answer["content"], expected["content"]);
         let (new, cached) = (answer["timings"]["prompt_n"].as_u64(), answer["timings"]["cache_n"].as_u64());
         assert!(new < Some(20) && cached > Some(200), "{}", answer["timings"]);
-        if family == Speculative {
-            // The draft has caught up at once, where it would else come after several batches of 32 tokens.
+        if endpoint == Speculative {
+            // The draft's cache is restored too; otherwise it would catch up over several batches of 32 tokens.
             let steps = |answer: &Value| answer["speculative"]["n_steps"].as_u64().expect("a number");
             assert!(steps(&answer) + 3 < steps(&without), "{} {}", steps(&answer), steps(&without));
         }
@@ -82,14 +82,14 @@ fn after_a_load_only_what_is_new_is_evaluated() {
 }
 
 #[test]
-fn a_session_goes_into_any_slot_and_after_a_shift() {
+fn session_can_be_loaded_into_another_slot_after_a_shift() {
     let path = file("any-slot");
     let system = start(json!({"n_ctx": 128, "n_parallel": 2}));
     let first =
         with(&request("Once upon a time"), json!({"n_predict": 300, "id_slot": 0, "temperature": 0.7, "seed": 5}));
     let answer = complete(&system, Speculative, &with(&first, steady()));
-    assert_eq!(answer["truncated"], true, "it has shifted");
-    // The draft's keys are to be turned after a shift, and nothing was evaluated since.
+    assert_eq!(answer["truncated"], true, "the context must have shifted");
+    // The draft's keys still have to be rotated after a shift, because nothing was decoded since.
     let plain = json!({"prompt": "Once upon a time", "n_predict": 200, "ignore_eos": true, "id_slot": 1});
     complete(&system, Completion, &with(&plain, json!({"temperature": 0.7})));
     complete(&system, Completion, &with(&first, json!({"n_predict": 150})));
@@ -98,10 +98,10 @@ fn a_session_goes_into_any_slot_and_after_a_shift() {
     save(&system, 0, &path).expect("saved");
     load(&system, 1, &path).expect("loaded");
     assert_eq!(n_past(&system, 0), n_past(&system, 1));
-    // Both go on with what is in the slot, which only its own tokens can say: the last ones of the text.
+    // Both continue from the slot's contents, so the prompt consists of the tokens that are left: the last ones of the text.
     let tokens: Vec<i64> = answer["tokens"].as_array().expect("tokens").iter().filter_map(Value::as_i64).collect();
     let kept = usize::try_from(n_past(&system, 0)).expect("small");
-    let bos = system.status()["draft"]["target"]["bos"].as_i64().expect("a token, which is kept");
+    let bos = system.status()["draft"]["target"]["bos"].as_i64().expect("a BOS token, which stays in the context");
     let prompt = [&[bos], &tokens[tokens.len() - kept..]].concat();
     let texts = [0, 1].map(|slot| {
         let next = json!({"prompt": prompt, "n_predict": 20, "temperature": 0, "id_slot": slot});
@@ -113,7 +113,7 @@ fn a_session_goes_into_any_slot_and_after_a_shift() {
 }
 
 #[test]
-fn the_same_seed_goes_on() {
+fn seed_continues_across_a_session() {
     let system = start(json!({"n_ctx": 512}));
     let path = file("seed");
     let prompt = "Once upon a time there was a child named Tom.";
@@ -133,12 +133,12 @@ fn the_same_seed_goes_on() {
         assert_eq!(tokens(&answer), tokens(&whole)[25..], "{answer}");
         assert_eq!(answer["generation_settings"]["seed_position"], 25);
         assert_eq!(answer["timings"]["prompt_n"], 1, "{}", answer["timings"]);
-        // The settings, fed back, give the same text without the session.
+        // The reported settings reproduce the output without the session.
         let again =
             with(&answer["generation_settings"], json!({"prompt": pieces, "n_predict": 35, "return_tokens": true}));
         let again = complete(&system, Completion, &with(&again, json!({"cache_prompt": false})));
         assert_eq!(tokens(&again), tokens(&answer));
-        // Another seed, or another text, begins from its own start.
+        // Another seed or another text starts its random numbers from the beginning.
         for other in [json!({"seed": 78}), json!({"prompt": prompt})] {
             let answer = complete(&system, Completion, &with(&rest, other));
             assert_eq!(answer["generation_settings"]["seed_position"], 0, "{answer}");
@@ -147,7 +147,7 @@ fn the_same_seed_goes_on() {
 }
 
 #[test]
-fn fields_of_a_request_that_fail_say_so() {
+fn failed_session_fields_report_an_error() {
     let system = start(json!({"n_ctx": 512}));
     let first = complete(&system, Completion, &request(&long_prompt()));
     let before = n_past(&system, 0);
@@ -161,16 +161,16 @@ fn fields_of_a_request_that_fail_say_so() {
     assert!(
         answer["error"].as_str().is_some_and(|error| error.starts_with("session_load: ") && error.contains("missing"))
     );
-    assert_eq!(n_past(&system, 0), before, "the slot is as it was");
+    assert_eq!(n_past(&system, 0), before, "the slot is unchanged");
     let nowhere = file("no-folder/a");
     let answer = complete(&system, Completion, &with(&request(&long_prompt()), json!({"session_save": nowhere})));
-    assert_eq!(answer["content"], first["content"], "the text is there all the same");
+    assert_eq!(answer["content"], first["content"], "the completion is returned all the same");
     assert_eq!(answer["session_save"]["code"], "not_found", "{answer}");
     assert_eq!(answer["timings"]["prompt_n"], 1);
 }
 
 #[test]
-fn a_session_has_its_turn_after_the_requests_before_it() {
+fn session_save_waits_for_earlier_requests() {
     let system = start(json!({"n_ctx": 1024}));
     let path = file("busy");
     let long = with(&request("Once upon a time"), json!({"n_predict": 300}));
@@ -183,11 +183,11 @@ fn a_session_has_its_turn_after_the_requests_before_it() {
     let id = submit(&system, Completion, &long);
     let loaded = load(&system, 0, &path).expect("loaded");
     assert_eq!(loaded["n_restored"], saved["n_saved"]);
-    assert_eq!(n_past(&system, 0), saved["n_saved"].as_u64().expect("a number"), "the load came last");
+    assert_eq!(n_past(&system, 0), saved["n_saved"].as_u64().expect("a number"), "the load ran last");
     assert_eq!(text(&drain(&system, Completion, id)), text(&updates));
 }
 
-/// What `load` refuses, and that it leaves the slot as it was.
+/// The error of a load that must be refused and must leave the slot unchanged.
 fn refused(system: &System, path: &PathBuf) -> Error {
     let before = n_past(system, 0);
     let error = load(system, 0, path).expect_err("it must not fit");
@@ -196,7 +196,7 @@ fn refused(system: &System, path: &PathBuf) -> Error {
 }
 
 #[test]
-fn other_models_and_contexts_are_refused() {
+fn session_of_another_model_or_context_is_refused() {
     let path = file("other");
     let tokens = complete_and_save(&json!({"n_ctx": 512}), &path);
     let differing = [
@@ -213,11 +213,11 @@ fn other_models_and_contexts_are_refused() {
         assert!(error.message().contains(part), "{init}: {error}");
         assert!(error.message().contains("other.session"), "{error}");
         let again = complete(&system, Completion, &request("Once upon a time"));
-        assert_eq!(again["timings"]["prompt_n"], 1, "what was cached still is");
+        assert_eq!(again["timings"]["prompt_n"], 1, "the slot's cache is unchanged");
     }
     let system = start(json!({"n_ctx": 64}));
     assert_eq!(refused(&system, &path).code(), Code::ContextFull);
-    // Without its draft, or with another, the target's part is of use.
+    // Without its draft, or with another draft, the target's part can still be loaded.
     for draft in [Value::Null, json!(model("target"))] {
         let system = start(json!({"n_ctx": 512, "model_draft": draft}));
         let loaded = load(&system, 0, &path).expect("loaded");
@@ -232,12 +232,12 @@ fn complete_and_save(init: &Value, path: &PathBuf) -> Value {
 }
 
 #[test]
-fn damaged_files_are_refused_and_the_slot_goes_on() {
+fn damaged_session_files_are_refused_and_the_slot_is_unchanged() {
     let (path, damaged) = (file("whole"), file("damaged"));
     let system = start(json!({"n_ctx": 512}));
     let first = complete(&system, Speculative, &with(&request(&long_prompt()), steady()));
     save(&system, 0, &path).expect("saved");
-    let whole = std::fs::read(&path).expect("it is there");
+    let whole = std::fs::read(&path).expect("the file exists");
     for n in 0..60 {
         let mut bytes = whole.clone();
         let at = n * n * n * 31 % bytes.len();
@@ -249,12 +249,15 @@ fn damaged_files_are_refused_and_the_slot_goes_on() {
         refused(&system, &damaged);
     }
     assert_eq!(save(&system, 0, &damaged).map(|saved| saved["n_written"].clone()).ok(), Some(json!(whole.len())));
-    assert!(std::fs::read(&damaged).expect("it is there") == whole, "replaced whole, by what the slot still holds");
+    assert!(
+        std::fs::read(&damaged).expect("the file exists") == whole,
+        "the file is replaced by what the slot still holds"
+    );
     let again = complete(&system, Completion, &request(&long_prompt()));
     assert_eq!((&again["content"], &again["timings"]["prompt_n"]), (&first["content"], &json!(1)));
 }
 
-/// The sections of a session file: where each one's length, checksum and content begin and end.
+/// The sections of a session file: the range of each one's length, checksum and content.
 fn sections(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     let mut at = 48;
     let mut sections = Vec::new();
@@ -266,20 +269,20 @@ fn sections(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     sections
 }
 
-/// States that are damaged under a right checksum reach llama.cpp, which must refuse or take them, and no more.
+/// Damaged states with a valid checksum reach llama.cpp, which must either refuse or load them.
 #[test]
-fn forged_states_end_neither_the_process_nor_the_slot() {
+fn damaged_states_with_valid_checksums_are_handled_safely() {
     let (path, forged) = (file("true"), file("forged"));
     let system = start(json!({"n_ctx": 256}));
     let prompt = request("Once upon a time there was a child named Tom.");
     let first = complete(&system, Speculative, &with(&prompt, steady()));
     save(&system, 0, &path).expect("saved");
-    let whole = std::fs::read(&path).expect("it is there");
+    let whole = std::fs::read(&path).expect("the file exists");
     let sections = sections(&whole);
     assert_eq!(sections.len(), 7);
     let mut refusals = 0;
     for section in [&sections[2], &sections[3], &sections[6]] {
-        // The heads of states are dense with numbers; what follows is keys and values.
+        // Most numbers are at the head of a state; keys and values follow.
         for at in (0..160).chain((160..section.len()).step_by(section.len() / 40 + 1)) {
             if at + 4 > section.len() {
                 break;
@@ -295,14 +298,14 @@ fn forged_states_end_neither_the_process_nor_the_slot() {
             }
         }
     }
-    assert!(refusals > 100, "most of the first bytes matter: {refusals}");
-    load(&system, 0, &path).expect("the true one");
+    assert!(refusals > 100, "most damage to the first bytes must be refused: {refusals}");
+    load(&system, 0, &path).expect("the undamaged session");
     let again = complete(&system, Speculative, &with(&prompt, steady()));
     assert_eq!((&again["content"], &again["timings"]["prompt_n"]), (&first["content"], &json!(1)));
 }
 
 #[test]
-fn several_texts_begin_with_one_session() {
+fn several_completions_start_from_one_session() {
     let path = file("several");
     let system = start(json!({"n_ctx": 512, "n_parallel": 3}));
     let first = complete(&system, Completion, &with(&request(&long_prompt()), json!({"session_save": path})));
@@ -329,7 +332,7 @@ fn several_texts_begin_with_one_session() {
 }
 
 #[test]
-fn requests_that_are_wrong_are_refused() {
+fn invalid_session_requests_are_refused() {
     let system = start(json!({"n_ctx": 256}));
     for (body, part) in [
         (json!({}), "filename: is missing"),
@@ -353,13 +356,13 @@ fn requests_that_are_wrong_are_refused() {
     assert!(answer["warnings"][0].as_str().is_some_and(|warning| warning.contains("id_slot")), "{answer}");
 }
 
-/// Other slots need the cells of a session that was loaded: what is left of it decides nothing.
+/// Other slots take the cells of a loaded session; its remains must not affect later requests.
 #[test]
-fn a_sessions_seed_goes_on_with_its_text_alone() {
+fn session_seed_continues_only_with_its_own_text() {
     let path = file("seed-of-a-text");
     let drawn = |prompt: &str| with(&request(prompt), json!({"temperature": 1.2, "seed": 42}));
     let system = start(json!({"n_ctx": 300, "n_parallel": 2, "kv_unified": true}));
-    // Longer than the session.
+    // A prompt longer than the session.
     let other = &prompts()[10..14].concat();
     let expected = complete(&system, Completion, &with(&drawn(other), json!({"id_slot": 1})))["tokens"].clone();
     complete(
@@ -370,15 +373,15 @@ fn a_sessions_seed_goes_on_with_its_text_alone() {
     save(&system, 1, &path).expect("saved");
     load(&system, 1, &path).expect("loaded");
     complete(&system, Completion, &with(&request(&long_prompt()), json!({"id_slot": 0, "n_predict": 60})));
-    assert_eq!(n_past(&system, 1), 0, "its cells were needed");
+    assert_eq!(n_past(&system, 1), 0, "other slots took its cells");
     let answer = complete(&system, Completion, &with(&drawn(other), json!({"id_slot": 1})));
     assert!(answer["tokens_evaluated"].as_u64() > Some(50), "{answer}");
     assert_eq!(answer["tokens"], expected);
 }
 
-/// The token that ends a text is evaluated if it was drafted, and not otherwise.
+/// The last token of a completion is decoded only if it was drafted; saved sessions must not differ.
 #[test]
-fn what_is_saved_does_not_depend_on_who_proposed_the_end() {
+fn saved_tokens_do_not_depend_on_whether_the_last_was_drafted() {
     let (path, system) = (file("end"), start(json!({"n_ctx": 512})));
     let mut drafted = 0;
     for prompt in prompts().iter().step_by(3) {

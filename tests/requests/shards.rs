@@ -1,4 +1,4 @@
-//! A model in several files, as llama-gguf-split makes them.
+//! Models split into several files by llama-gguf-split.
 
 use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use foredraft::api::System;
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
-/// What becomes of the last tensor's type.
+/// What to do with the last tensor's type.
 #[derive(Clone, Copy, PartialEq)]
 enum Last {
     AsItIs,
     Integers,
 }
 
-/// Splits the shipped target into two files in a folder of that name, and returns the first.
+/// Splits the shipped target into two files in a folder `name` and returns the first.
 fn split(name: &str, last: Last) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("shards").join(name);
     std::fs::create_dir_all(&folder).expect("target/ is writable");
@@ -41,7 +41,7 @@ fn split(name: &str, last: Last) -> PathBuf {
             for tensor in range {
                 let name = sys::gguf_get_tensor_name(file, tensor);
                 sys::gguf_add_tensor(shard, sys::ggml_get_tensor(tensors, name));
-                // As many bytes as it has.
+                // A type of the same size.
                 if last == Last::Integers && CStr::from_ptr(name) == c"output_norm.weight" {
                     sys::gguf_set_tensor_type(shard, name, sys::GGML_TYPE_I32);
                 }
@@ -69,7 +69,7 @@ fn refused(model: &Path) -> String {
 }
 
 #[test]
-fn the_first_file_loads_all() {
+fn first_shard_loads_the_whole_model() {
     let first = split("whole", Last::AsItIs);
     let of = |model: &Value| start(with(&json!({"n_ctx": 256}), json!({"model": model})));
     let (one, several) = (of(&json!(model("target"))), of(&json!(first)));
@@ -78,14 +78,14 @@ fn the_first_file_loads_all() {
         complete(&one, Completion, &request())["content"]
     );
 
-    // What a slot holds is of these weights, also of those in the second file.
+    // A session depends on the weights of both files.
     let session = first.with_file_name("a.session");
     let command = json!({"id_slot": 0, "filename": session}).to_string();
     several.with_server(|server| server.session_save(command.as_bytes())).expect("saved");
     drop(several);
     let load = || of(&json!(first)).with_server(|server| server.session_load(command.as_bytes()));
-    load().expect("of the same model");
-    let mut bytes = std::fs::read(second(&first)).expect("it is there");
+    load().expect("a session of the same model");
+    let mut bytes = std::fs::read(second(&first)).expect("the file exists");
     let half = bytes.len() / 2;
     bytes[half..].iter_mut().for_each(|byte| *byte ^= 1);
     std::fs::write(second(&first), bytes).expect("target/ is writable");
@@ -94,14 +94,14 @@ fn the_first_file_loads_all() {
 }
 
 #[test]
-fn each_file_is_looked_at() {
+fn every_shard_is_validated() {
     let first = split("integers", Last::Integers);
     let error = refused(&first);
     assert!(error.contains("00002-of-00002") && error.contains("nothing is multiplied"), "{error}");
     std::fs::write(second(&first), b"nothing").expect("target/ is writable");
     let error = refused(&first);
     assert!(error.contains("00002-of-00002") && error.contains("is not a GGUF file"), "{error}");
-    std::fs::remove_file(second(&first)).expect("it is there");
+    std::fs::remove_file(second(&first)).expect("the file exists");
     let error = refused(&first);
     assert!(error.contains("00002-of-00002"), "{error}");
 }

@@ -1,13 +1,13 @@
-//! What `poll_system_status` tells of what is loaded.
+//! What `poll_system_status` reports about models, draft, slots and queue.
 
+use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::common::gguf::Gguf;
-use crate::common::other::Changed;
-use crate::common::{cancel, model, start, submit, tiny};
+use crate::common::{cancel, model, start, submit, tiny_models};
 use foredraft::api::Endpoint::Completion;
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
-/// Weights of a file, and the bytes that they take.
+/// The number of weights of a file, and their size in bytes.
 fn size(path: &str) -> (i64, u64) {
     let path = std::ffi::CString::new(path).expect("no NUL");
     // SAFETY: a NUL-terminated path; the indices are below the count; the shape of a tensor has four numbers.
@@ -26,7 +26,7 @@ fn size(path: &str) -> (i64, u64) {
 }
 
 #[test]
-fn the_models_are_told_of() {
+fn status_describes_the_models() {
     let status = start(json!({"n_ctx": 512, "n_parallel": 3, "model_alias": "mine"})).status();
     let [target, draft] = ["target", "draft"].map(model);
     let expect = |path: &str| {
@@ -58,7 +58,7 @@ fn the_models_are_told_of() {
 }
 
 #[test]
-fn a_draft_is_compared_with_its_target() {
+fn status_compares_the_draft_with_its_target() {
     let draft =
         |path: &str| start(json!({"n_ctx": 512, "n_ctx_draft": 256, "model_draft": path})).status()["draft"].clone();
     let own = draft(&model("draft"));
@@ -68,11 +68,11 @@ fn a_draft_is_compared_with_its_target() {
     assert_eq!((&own["reason"], &own["first_difference"], &own["n_ctx"]), (&Value::Null, &Value::Null, &json!(256)));
     assert_eq!(own["translates_tokens"], false, "{own}");
 
-    let shuffled = draft(&Changed::new("draft").shuffled().write("status-shuffled"));
+    let shuffled = draft(&ChangedVocabulary::new("draft").shuffled().write("status-shuffled"));
     assert_eq!((&shuffled["translates_tokens"], &shuffled["bos_matches"]), (&json!(true), &json!(false)), "{shuffled}");
     assert!(shuffled["first_difference"]["target"].is_string(), "{shuffled}");
 
-    let recurrent = draft(&tiny::recurrent());
+    let recurrent = draft(&tiny_models::recurrent());
     assert_eq!(
         (&recurrent["compatible"], &recurrent["draft_rolls_back"]),
         (&json!(false), &json!(false)),
@@ -80,20 +80,20 @@ fn a_draft_is_compared_with_its_target() {
     );
     assert!(recurrent["reason"].as_str().is_some_and(|reason| reason.len() > 20), "{recurrent}");
 
-    // The same tokens, and another end.
+    // The same tokens with another EOS.
     let mut file = Gguf::read(&model("draft"));
     let at = file.value("tokenizer.ggml.eos_token_id");
     file.bytes[at.start] ^= 1;
     let path = std::env::temp_dir().join(format!("foredraft-status-{}.gguf", std::process::id()));
     std::fs::write(&path, &file.bytes).expect("a file");
     let other_end = draft(path.to_str().expect("a path"));
-    std::fs::remove_file(path).expect("it is there");
+    std::fs::remove_file(path).expect("the file exists");
     assert_eq!((&other_end["bos_matches"], &other_end["eos_matches"]), (&json!(true), &json!(false)), "{other_end}");
 }
 
-/// Told at once, also of those that come while the engine evaluates and looks at nothing.
+/// The queue is reported at once, including requests that arrive while the engine is decoding.
 #[test]
-fn the_queue_is_what_was_submitted_and_waits() {
+fn queue_counts_submitted_requests_that_wait() {
     let system = start(json!({"n_ctx": 2048, "n_batch": 2048, "n_parallel": 1, "max_queue": 8}));
     let long = json!({"prompt": "the ".repeat(1900), "n_predict": 100_000, "ignore_eos": true});
     let running = submit(&system, Completion, &long);
@@ -106,7 +106,7 @@ fn the_queue_is_what_was_submitted_and_waits() {
         seen.push(system.status()["queue"].clone());
     }
     assert_eq!(seen, [0, 1, 3, 6]);
-    // Nor does a cancelled one wait any longer.
+    // A cancelled request does not count any longer.
     assert!(cancel(&system, Completion, last));
     assert_eq!(system.status()["queue"], 3);
     assert!(cancel(&system, Completion, running));

@@ -1,15 +1,21 @@
-//! Real chat templates: what they render to, against Jinja2 set up as in transformers.
+//! Real chat templates render as in Jinja2 with the settings of transformers.
 //!
-//! `data/templates.py` made `data/templates.txt` from llama.cpp's collection (`models/templates`), which is not part of
-//! this repository: `scripts/templates.sh` gets it. So this test is run by `make templates` alone, and fails
-//! without the collection. What the real templates use is tested always beside `src/api/chat_template.rs`.
+//! `data/templates.py` made `data/templates.txt` from llama.cpp's collection (`models/templates`). That collection is not part
+//! of this repository; `scripts/templates.sh` downloads it. Only `make templates` runs this test, which fails without the
+//! collection. The features that real templates use are always tested beside `src/api/chat_template.rs`.
+//!
+//! With the same templates: messages full of the text of control tokens do not become control tokens, and messages without such
+//! text become the same tokens as without that protection.
 
-use std::collections::HashMap;
+use crate::vocabulary::{Kind, byte_level, sentence_piece};
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use foredraft::api::{ChatTemplate, RenderInput};
+use foredraft::api::{ChatTemplate, RenderInput, Rendered};
+use foredraft::llama::{Model, ModelParams, Token, Vocab, VocabKind};
+use regex::Regex;
 use serde_json::{Map, Value};
 
 fn data(name: &str) -> String {
@@ -23,9 +29,9 @@ fn fnv(text: &str) -> String {
     format!("{:016x}", text.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step))
 }
 
-/// The prompt, or what went wrong.
-fn render(template: &ChatTemplate, case: &Value, now: u64) -> Result<String, String> {
-    let rendered = template.render(&RenderInput {
+/// What a template is rendered with.
+fn with_input<R>(case: &Value, now: u64, render: impl FnOnce(&RenderInput) -> R) -> R {
+    render(&RenderInput {
         messages: case["messages"].as_array().expect("messages"),
         add_generation_prompt: case["add"] != false,
         bos_token: "<s>",
@@ -33,11 +39,21 @@ fn render(template: &ChatTemplate, case: &Value, now: u64) -> Result<String, Str
         tools: case.get("tools"),
         kwargs: case["kwargs"].as_object().unwrap_or(&Map::new()),
         now: UNIX_EPOCH + Duration::from_secs(now),
-    });
-    rendered.map_err(|error| error.message().to_owned())
+    })
 }
 
-/// The lines of templates.txt: template, its hash, and for each case its name and what is expected.
+/// The prompt, or what went wrong.
+fn render(template: &ChatTemplate, case: &Value, now: u64) -> Result<String, String> {
+    with_input(case, now, |input| template.render(input)).map_err(|error| error.message().to_owned())
+}
+
+/// The folder of the collection.
+fn folder() -> PathBuf {
+    std::env::var_os("FOREDRAFT_TEMPLATES")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/templates"), PathBuf::from)
+}
+
+/// The lines of templates.txt: each template with its hash, and for each case its name and the expected result.
 fn expectations(text: &str) -> Vec<(&str, &str, HashMap<&str, &str>)> {
     let mut all = Vec::new();
     for line in text.lines() {
@@ -54,16 +70,15 @@ fn expectations(text: &str) -> Vec<(&str, &str, HashMap<&str, &str>)> {
 
 #[test]
 #[ignore = "needs llama.cpp's templates: make templates"]
-fn llama_cpps_templates_render_as_in_jinja2() {
-    let folder = std::env::var_os("FOREDRAFT_TEMPLATES")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/templates"), PathBuf::from);
+fn llama_cpp_templates_render_as_in_jinja2() {
+    let folder = folder();
     let input: Value = serde_json::from_str(&data("templates.json")).expect("JSON");
     let (now, cases) = (input["now"].as_u64().expect("now"), input["cases"].as_array().expect("cases"));
     let (text, mut wrong, mut count) = (data("templates.txt"), Vec::new(), 0);
     for (name, hash, expected) in expectations(&text) {
         let path = folder.join(name);
         let source = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        assert_eq!(fnv(&source), hash, "{name} is another version than templates.txt was made from");
+        assert_eq!(fnv(&source), hash, "templates.txt was made from another version of {name}");
         let template = match ChatTemplate::parse(&source) {
             Ok(template) => template,
             Err(error) => {
@@ -77,11 +92,13 @@ fn llama_cpps_templates_render_as_in_jinja2() {
             count += 1;
             let same = match (expected.split_once(' '), &found) {
                 (None, Ok(prompt)) => fnv(prompt) == expected,
+                // Where a template has no place for a system message, the user says it.
+                (Some(("raises", "\"System role not supported\"")), _) => true,
                 (Some(("raises", message)), Err(error)) => {
                     let message: String = serde_json::from_str(message).expect("a string");
                     error.starts_with(&format!("chat_template: {message} (line "))
                 }
-                // Jinja2 cannot do it, for a reason that is not the template's.
+                // Jinja2 fails for a reason outside the template.
                 (Some(("fails", _)), _) => true,
                 _ => false,
             };
@@ -94,4 +111,204 @@ fn llama_cpps_templates_render_as_in_jinja2() {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("templates.txt");
     fs::write(&out, wrong.join("\n")).expect("target/ is writable");
     assert!(wrong.is_empty(), "{} of {count} are wrong, see {}", wrong.len(), out.display());
+}
+
+/// The files of the collection with that extension: names and paths, sorted.
+fn collection(extension: &str) -> Vec<(String, PathBuf)> {
+    let entries = fs::read_dir(folder()).unwrap_or_else(|error| panic!("{}: {error}", folder().display()));
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let named = |path: PathBuf| {
+        let name = path.file_name()?.to_str()?.to_owned();
+        path.extension().is_some_and(|found| found == extension).then_some((name, path))
+    };
+    let mut files: Vec<_> = paths.filter_map(named).collect();
+    files.sort();
+    files
+}
+
+/// A template's name, its source and itself.
+struct Template {
+    name: String,
+    source: String,
+    template: ChatTemplate,
+}
+
+fn templates() -> Vec<Template> {
+    let read = |(name, path): (String, PathBuf)| {
+        let source = fs::read_to_string(path).expect("a template");
+        Template { template: ChatTemplate::parse(&source).expect("it parses"), name, source }
+    };
+    collection("jinja").into_iter().map(read).collect()
+}
+
+/// What in a template's source looks like a token's text. With `bars`: those alone that are control tokens in each model's
+/// vocabulary (`<|eot_id|>`, `[INST]`, `<s>`); else also tags (`</think>`).
+fn token_texts(source: &str, bars: bool) -> BTreeSet<String> {
+    let sure = r"<\|[^<>|' \n]+\|>|<｜[^<>' \n]+｜>|\[/?[A-Z_]{3,}\]|</?s>|<(start|end)_of_turn>|<bos>|<eos>";
+    let regex = if bars { sure.to_owned() } else { format!(r"{sure}|</?[a-zA-Z_:/]{{2,24}}>|<\|[a-z_]+>|<[a-z_]+\|>") };
+    let regex = Regex::new(&regex).expect("a regular expression");
+    let found = regex.find_iter(source).map(|found| found.as_str().to_owned());
+    found.chain(["<s>".to_owned(), "</s>".to_owned()]).collect()
+}
+
+fn load(path: &str) -> Model {
+    let params = ModelParams { vocab_only: true, ..ModelParams::new(path) };
+    Model::load(&params, |_| true).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// A byte-level and a SentencePiece vocabulary with these special tokens.
+fn made_for(name: &str, specials: &[(String, Kind)]) -> [Model; 2] {
+    let bytes = byte_level(specials.iter().cloned());
+    let mut pieces = sentence_piece(["the", "\u{2581}the", "in", "\u{2581}"].map(str::to_owned));
+    let others = specials.iter().filter(|(text, _)| text != "<s>" && text != "</s>");
+    pieces.tokens.extend(others.map(|(text, kind)| (text.clone(), 0.0, *kind)));
+    let name = name.trim_end_matches(".jinja");
+    [bytes, pieces].map(|vocabulary| load(&vocabulary.write(&format!("template-{name}-{}", vocabulary.model))))
+}
+
+/// The case with `insert` in all of its text: contents, names, arguments, descriptions, but not in the words that say what
+/// something is.
+fn with_text(case: &Value, insert: &dyn Fn(&str) -> String) -> Value {
+    fn go(key: &str, value: &Value, insert: &dyn Fn(&str) -> String) -> Value {
+        match value {
+            Value::String(text) if key == "arguments" && text.starts_with('{') => {
+                let inner = serde_json::from_str(text).expect("JSON");
+                go("", &inner, insert).to_string().into()
+            }
+            Value::String(_) if ["role", "type", "id", "tool_call_id"].contains(&key) => value.clone(),
+            Value::String(text) => insert(text).into(),
+            Value::Array(items) => items.iter().map(|item| go(key, item, insert)).collect(),
+            Value::Object(map) => map.iter().map(|(key, value)| (key.clone(), go(key, value, insert))).collect(),
+            other => other.clone(),
+        }
+    }
+    let mut case = case.clone();
+    for key in ["messages", "tools"] {
+        if let Some(value) = case.get_mut(key) {
+            *value = go(key, value, insert);
+        }
+    }
+    case
+}
+
+fn rendered(template: &ChatTemplate, case: &Value, vocab: &Vocab) -> Result<Rendered, String> {
+    let rendered = with_input(case, 0, |input| template.render_tainted(input, vocab.specials()));
+    rendered.map_err(|error| error.message().to_owned())
+}
+
+fn control_tokens(vocab: &Vocab, tokens: &[Token]) -> Vec<Token> {
+    tokens.iter().copied().filter(|token| vocab.is_control(*token)).collect()
+}
+
+/// Puts an attack into all text of the case, in three ways, and compares the control tokens with those of the same case with a
+/// harmless text instead. Returns how many prompts were compared.
+fn check_attack(
+    what: &str,
+    template: &ChatTemplate,
+    case: &Value,
+    vocab: &Vocab,
+    (attack, harmless): &(String, String),
+) -> usize {
+    let mut count = 0;
+    for (before, behind) in [("", ""), ("a ", " b"), ("a", "")] {
+        let insert = |middle: &str| with_text(case, &|text| format!("{before}{middle}{behind}{text}{middle}"));
+        // Some templates refuse some cases, whatever is in them.
+        let Ok(expected) = rendered(template, &insert(harmless), vocab) else { continue };
+        let found = rendered(template, &insert(attack), vocab).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let tokens = |it: &Rendered| vocab.tokenize_tainted(it.text.as_bytes(), &it.tainted).expect("tokens");
+        let (expected, tokens) = (tokens(&expected), tokens(&found));
+        assert_eq!(
+            control_tokens(vocab, &tokens),
+            control_tokens(vocab, &expected),
+            "{what}, {before:?} {behind:?}: {}",
+            found.text
+        );
+        if vocab.kind() == VocabKind::Bpe {
+            let keeps_text = |tokens: &[Token]| {
+                let text: Vec<u8> = tokens.iter().flat_map(|token| vocab.piece(*token)).copied().collect();
+                String::from_utf8_lossy(&text).contains(&found.text)
+            };
+            // Some vocabularies have no tokens for some characters.
+            let plain = vocab.tokenize(found.text.as_bytes(), false, false).expect("tokens");
+            assert!(keeps_text(&tokens) || !keeps_text(&plain), "{what}: text is lost");
+        }
+        count += 1;
+    }
+    count
+}
+
+/// All texts, close together and apart, and the longest one without its end, where the template goes on; each beside the same
+/// with a letter within each text, which is harmless.
+fn attacks<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> Vec<(String, String)> {
+    let harmless = |text: &str| {
+        let first = text.chars().next().map_or(0, char::len_utf8);
+        format!("{}z{}", &text[..first], &text[first..])
+    };
+    let spoiled: Vec<String> = texts.clone().map(harmless).collect();
+    let all: Vec<&str> = texts.clone().collect();
+    let mut attacks = vec![(all.concat(), spoiled.concat()), (all.join(" "), spoiled.join(" "))];
+    let longest = all.iter().max_by_key(|text| text.len()).and_then(|text| text.strip_suffix(|_: char| true));
+    attacks.extend(longest.map(|cut| (cut.to_owned(), harmless(cut))));
+    attacks
+}
+
+#[test]
+#[ignore = "needs llama.cpp's templates: make templates"]
+fn control_tokens_in_messages_stay_text() {
+    let input: Value = serde_json::from_str(&data("templates.json")).expect("JSON");
+    let cases = input["cases"].as_array().expect("cases");
+    let templates = templates();
+    let mut count = 0;
+    for Template { name, source, template } in &templates {
+        let texts = token_texts(source, false);
+        let specials: Vec<_> = texts.iter().map(|text| (text.clone(), Kind::Control)).collect();
+        for model in made_for(&format!("attack-{name}"), &specials) {
+            for (case, attack) in cases.iter().flat_map(|case| {
+                attacks(texts.iter().map(String::as_str)).into_iter().map(move |attack| (case, attack))
+            }) {
+                let what = format!("{name}, {}, {}", case["name"], model.vocab().kind().as_str());
+                count += check_attack(&what, template, case, model.vocab(), &attack);
+            }
+        }
+    }
+    assert!(count > 10_000, "only {count} prompts");
+    // The vocabularies of real models, with every template.
+    let case = cases.iter().find(|case| case["name"] == "dialogue").expect("a dialogue");
+    for (name, path) in collection("gguf") {
+        let model = load(path.to_str().expect("UTF-8"));
+        let texts = model.vocab().specials().control_texts().map(|text| String::from_utf8_lossy(text).into_owned());
+        let texts: Vec<String> = texts.collect();
+        for attack in attacks(texts.iter().map(String::as_str)) {
+            for Template { name: template_name, template, .. } in &templates {
+                check_attack(&format!("{name}, {template_name}"), template, case, model.vocab(), &attack);
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs llama.cpp's templates: make templates"]
+fn messages_without_control_tokens_have_the_tokens_of_the_whole_prompt() {
+    let input: Value = serde_json::from_str(&data("templates.json")).expect("JSON");
+    let cases = input["cases"].as_array().expect("cases");
+    let mut count = 0;
+    for Template { name, source, template } in templates() {
+        let sure = token_texts(&source, true);
+        let kind = |text: &String| if sure.contains(text) { Kind::Control } else { Kind::UserDefined };
+        let specials: Vec<_> = token_texts(&source, false).iter().map(|text| (text.clone(), kind(text))).collect();
+        for model in made_for(&format!("harmless-{name}"), &specials) {
+            for case in cases {
+                let what = format!("{name}, {}, {}", case["name"], model.vocab().kind().as_str());
+                // One case has the end of a sequence in it.
+                let case = with_text(case, &|text| text.replace("</s>", "</z>"));
+                let Ok(whole) = render(&template, &case, 0) else { continue };
+                let found = rendered(&template, &case, model.vocab()).expect(&what);
+                assert_eq!(found.text, whole, "{what}");
+                let tokens = model.vocab().tokenize_tainted(found.text.as_bytes(), &found.tainted).expect("tokens");
+                assert_eq!(tokens, model.vocab().tokenize(whole.as_bytes(), true, true).expect("tokens"), "{what}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 2000, "only {count} prompts");
 }

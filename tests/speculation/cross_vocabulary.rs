@@ -1,26 +1,26 @@
-//! A draft model with another vocabulary: it drafts through text, and changes none.
+//! Cross-vocabulary drafting: a draft model with another vocabulary drafts through text and does not change the output.
 
 use std::path::Path;
 
-use crate::common::other::Changed;
-use crate::common::{cancelled, complete, drain, essence, prompts, start, submit, text, tiny, with};
+use crate::common::changed_vocabulary::ChangedVocabulary;
+use crate::common::{cancelled, complete, drain, output_fields, prompts, start, submit, text, tiny_models, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
 
-/// What a pair is called, its `init`, the `init` of a pair with one vocabulary, and how much of what that accepts the first
-/// must accept at least.
+/// For each pair of models: its name, its `init` keys, those of a pair with one vocabulary, and the least share of the latter's
+/// accepted tokens that the former must reach.
 type Pairs = Vec<(&'static str, Value, Value, f64)>;
 
 fn pairs() -> Pairs {
     let draft = |draft: String| json!({"model_draft": draft});
-    let spm_target = Changed::new("target").sentence_piece().write("spm-target");
-    let spm = Changed::new("draft").sentence_piece().write("spm");
+    let spm_target = ChangedVocabulary::new("target").sentence_piece().write("spm-target");
+    let spm = ChangedVocabulary::new("draft").sentence_piece().write("spm");
     let both_spm = json!({"model": spm_target, "model_draft": spm});
     vec![
-        ("other numbers", draft(Changed::new("draft").shuffled().write("shuffled")), json!({}), 0.95),
-        // It has to spell words that it knew, which it does badly.
-        ("fewer tokens", draft(Changed::new("draft").without_every(40).write("fewer")), json!({}), 0.65),
+        ("other numbers", draft(ChangedVocabulary::new("draft").shuffled().write("shuffled")), json!({}), 0.95),
+        // This draft must spell words that were single tokens, so it is less accurate.
+        ("fewer tokens", draft(ChangedVocabulary::new("draft").without_every(40).write("fewer")), json!({}), 0.65),
         ("SentencePiece", draft(spm), json!({}), 0.9),
         ("for SentencePiece", json!({"model": spm_target}), both_spm, 0.9),
     ]
@@ -45,7 +45,7 @@ fn greedy(prompt: &str) -> Value {
 }
 
 #[test]
-fn the_text_is_the_same_and_much_of_it_is_drafted() {
+fn output_is_unchanged_and_drafts_are_accepted() {
     for (name, init, same_vocabulary, least) in pairs() {
         let (system, other) = (load(&init, json!({})), load(&same_vocabulary, json!({})));
         let report = &system.status()["draft"];
@@ -56,7 +56,7 @@ fn the_text_is_the_same_and_much_of_it_is_drafted() {
             let request = greedy(prompt);
             let plain = complete(&system, Completion, &request);
             let fast = complete(&system, Speculative, &with(&request, eager()));
-            assert_eq!(essence(&fast), essence(&plain), "{name} {prompt:?}");
+            assert_eq!(output_fields(&fast), output_fields(&plain), "{name} {prompt:?}");
             through_text += accepted(&fast);
             direct += accepted(&complete(&other, Speculative, &with(&request, eager())));
         }
@@ -66,7 +66,7 @@ fn the_text_is_the_same_and_much_of_it_is_drafted() {
 }
 
 #[test]
-fn whatever_is_asked_for_the_text_is_the_same() {
+fn output_is_unchanged_for_every_setting() {
     let settings = [
         json!({"temperature": 0.8}),
         json!({"temperature": 1.5, "top_k": 0, "top_p": 1}),
@@ -97,7 +97,7 @@ fn whatever_is_asked_for_the_text_is_the_same() {
                 let mut speculative = ways[(seed + index) % 3].clone();
                 speculative["type"] = json!(if seed % 2 == 0 { json!("draft") } else { json!("auto") });
                 let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
-                assert_eq!(essence(&fast), essence(&plain), "{name} {setting} {prompt:?} {speculative}");
+                assert_eq!(output_fields(&fast), output_fields(&plain), "{name} {setting} {prompt:?} {speculative}");
                 drafted += fast["speculative"]["by_type"]["draft"]["n_drafted"].as_u64().unwrap_or(0);
             }
         }
@@ -106,11 +106,11 @@ fn whatever_is_asked_for_the_text_is_the_same() {
 }
 
 #[test]
-fn full_contexts_and_cancels_leave_no_wrong_draft() {
+fn drafts_stay_correct_after_context_shifts_and_cancels() {
     for (name, init, same_vocabulary, _) in pairs() {
         let more = json!({"n_ctx": 128, "n_parallel": 2});
         let (system, other) = (load(&init, more.clone()), load(&same_vocabulary, more));
-        // Accepted behind the first shift.
+        // Tokens accepted after the first shift.
         let late = |answer: &Value| {
             let sources = answer["sources"].as_array().expect("sources");
             sources.iter().skip(120).filter(|source| **source == "draft").count()
@@ -124,7 +124,7 @@ fn full_contexts_and_cancels_leave_no_wrong_draft() {
             let fast = with(&request, eager());
             cancelled(&system, Speculative, &with(&fast, json!({"n_predict": -1, "id_slot": 0})));
             let answer = complete(&system, Speculative, &with(&fast, json!({"id_slot": 0})));
-            assert_eq!(essence(&answer), essence(&plain), "{name} {n_keep}");
+            assert_eq!(output_fields(&answer), output_fields(&plain), "{name} {n_keep}");
             through_text += late(&answer);
             direct += late(&complete(&other, Speculative, &fast));
         }
@@ -132,10 +132,10 @@ fn full_contexts_and_cancels_leave_no_wrong_draft() {
     }
 }
 
-/// The draft's tokens may be more than fit into its context: it drafts on with the end of the text.
+/// The text may have more tokens in the draft's vocabulary than its context holds; it then drafts from the end of the text.
 #[test]
-fn a_draft_with_a_short_context_reads_the_end() {
-    let draft = Changed::new("draft").without_every(5).write("fewer-5");
+fn draft_with_a_short_context_reads_the_end_of_the_text() {
+    let draft = ChangedVocabulary::new("draft").without_every(5).write("fewer-5");
     let system = load(&json!({"model_draft": draft}), json!({"n_ctx_draft": 256}));
     let story = prompts()[..4].join(" ").repeat(6);
     for (prompt, n_predict) in [(story.as_str(), 40), ("Once upon a time", 400)] {
@@ -143,7 +143,7 @@ fn a_draft_with_a_short_context_reads_the_end() {
         let request = with(&greedy(prompt), more);
         let plain = complete(&system, Completion, &request);
         let fast = complete(&system, Speculative, &with(&request, eager()));
-        assert_eq!(essence(&fast), essence(&plain));
+        assert_eq!(output_fields(&fast), output_fields(&plain));
         assert!(plain["tokens_evaluated"].as_u64().max(plain["tokens_predicted"].as_u64()) > Some(256));
         let late = fast["sources"].as_array().expect("sources").iter().rev().take(n_predict / 2);
         let late = late.filter(|source| **source == "draft").count();
@@ -153,7 +153,7 @@ fn a_draft_with_a_short_context_reads_the_end() {
 }
 
 #[test]
-fn several_at_once_give_what_each_gives_alone() {
+fn concurrent_requests_match_each_alone() {
     for (name, init, ..) in pairs() {
         let system = load(&init, json!({"n_parallel": 3, "n_ctx": 1024}));
         let requests: Vec<Value> = prompts()
@@ -184,16 +184,19 @@ fn several_at_once_give_what_each_gives_alone() {
 }
 
 #[test]
-fn a_draft_with_other_tokens_does_not_answer_alone() {
-    let system = load(&json!({"model_draft": Changed::new("draft").without_every(40).write("fewer-alone")}), json!({}));
+fn draft_only_mode_is_refused_with_another_vocabulary() {
+    let system = load(
+        &json!({"model_draft": ChangedVocabulary::new("draft").without_every(40).write("fewer-alone")}),
+        json!({}),
+    );
     let request = json!({"prompt": "Once", "n_predict": 4, "speculative": {"model": "draft"}}).to_string();
     let error = system.with_server(|server| server.complete(Speculative, request.as_bytes())).expect_err("refused");
     assert!(error.message().starts_with("speculative.model: the draft model's vocabulary"), "{error}");
 }
 
 #[test]
-fn a_session_keeps_what_the_draft_has_read() {
-    let init = json!({"model_draft": Changed::new("draft").without_every(40).write("fewer-session")});
+fn session_restores_the_drafts_tokens() {
+    let init = json!({"model_draft": ChangedVocabulary::new("draft").without_every(40).write("fewer-session")});
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("translated.session");
     let request = with(&greedy("Once upon a time there was a child named Tom."), eager());
     let whole = complete(&load(&init, json!({})), Completion, &request);
@@ -210,9 +213,9 @@ fn a_session_keeps_what_the_draft_has_read() {
     assert!(accepted(&rest) > 5, "{rest}");
 }
 
-/// Rules that compare probabilities take the draft as found without chance: it is accepted as often as the target says it.
+/// Rejection and block verification treat the draft as deterministic: a token is accepted with its target probability.
 #[test]
-fn rules_that_weigh_probabilities_take_it_as_found() {
+fn rejection_and_block_treat_mapped_drafts_as_deterministic() {
     for (name, init, ..) in pairs() {
         let system = load(&init, json!({}));
         for verify in ["rejection", "block"] {
@@ -223,9 +226,9 @@ fn rules_that_weigh_probabilities_take_it_as_found() {
                 let request = with(&with(&greedy(prompt), more), json!({"speculative": speculative}));
                 let fast = complete(&system, Speculative, &request);
                 n_accepted += accepted(&fast);
-                // Without chance there is one text.
+                // Greedy decoding has only one output.
                 let plain = complete(&system, Completion, &with(&request, json!({"speculative": false})));
-                assert_eq!(essence(&fast), essence(&plain), "{name} {verify}");
+                assert_eq!(output_fields(&fast), output_fields(&plain), "{name} {verify}");
                 accepted(&complete(&system, Speculative, &with(&request, json!({"temperature": 0.9}))));
             }
             assert!(n_accepted > 10, "{name} {verify}: {n_accepted}");
@@ -234,8 +237,8 @@ fn rules_that_weigh_probabilities_take_it_as_found() {
 }
 
 #[test]
-fn a_draft_that_cannot_serve_is_not_used_and_the_reason_is_told() {
-    let system = start(json!({"model_draft": tiny::recurrent(), "n_ctx": 512}));
+fn unusable_draft_is_disabled_with_a_reason() {
+    let system = start(json!({"model_draft": tiny_models::recurrent(), "n_ctx": 512}));
     let report = system.status()["draft"].clone();
     assert_eq!((&report["compatible"], &report["translates_tokens"]), (&json!(false), &json!(false)), "{report}");
     let reason = report["reason"].as_str().expect("a reason");

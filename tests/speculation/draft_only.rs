@@ -1,22 +1,22 @@
-//! `speculative.model: "draft"`: the draft model answers alone, and says what it would say as a target.
+//! Draft-only mode (`speculative.model: "draft"`): the draft model answers alone, exactly as if it were the target.
 
-use crate::common::{cancel, complete, drain, merge, model, poll, prompts, start, submit, text, tiny, with};
+use crate::common::{cancel, complete, drain, merge, model, poll, prompts, start, submit, text, tiny_models, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use foredraft::error::Error;
 use serde_json::{Value, json};
 
-fn preview() -> Value {
+fn draft_only() -> Value {
     json!({"speculative": {"model": "draft"}})
 }
 
-/// A system whose target is the shipped draft model.
+/// Loads the shipped draft model as the target.
 fn draft_as_target(more: Value) -> System {
     start(with(&json!({"model": model("draft"), "model_draft": null}), more))
 }
 
-/// What must be the same.
-fn essence(answer: &Value) -> Value {
+/// The fields of a final response that must be equal.
+fn output_fields(answer: &Value) -> Value {
     let keys = [
         "content",
         "tokens",
@@ -41,7 +41,7 @@ fn refused(system: &System, request: &Value) -> Error {
 }
 
 #[test]
-fn the_text_is_what_the_draft_says_as_a_target() {
+fn draft_only_output_matches_the_draft_loaded_as_target() {
     let init = json!({"n_ctx": 256, "n_parallel": 2, "n_batch": 64});
     let (system, alone) = (start(init.clone()), draft_as_target(init));
     let chat = json!([{"role": "user", "content": "Tell me a story about Mia and a kite."}]);
@@ -68,13 +68,13 @@ fn the_text_is_what_the_draft_says_as_a_target() {
         });
         let request = with(&base, request.clone());
         let expected = complete(&alone, Completion, &request);
-        for family in [Completion, Speculative] {
-            let answer = complete(&system, family, &with(&request, preview()));
+        for endpoint in [Completion, Speculative] {
+            let answer = complete(&system, endpoint, &with(&request, draft_only()));
             let parts = |answer: &Value| answer["results"].as_array().cloned().unwrap_or_else(|| vec![answer.clone()]);
             assert_eq!(parts(&answer).len(), parts(&expected).len(), "{request}");
             for (answer, expected) in parts(&answer).iter().zip(parts(&expected)) {
                 if request["cache_prompt"] == false {
-                    assert_eq!(essence(answer), essence(&expected), "{request}");
+                    assert_eq!(output_fields(answer), output_fields(&expected), "{request}");
                 } else {
                     assert_eq!(
                         (&answer["content"], &answer["tokens"]),
@@ -92,21 +92,21 @@ fn the_text_is_what_the_draft_says_as_a_target() {
                 assert_eq!(answer["generation_settings"]["model"], model("draft"));
             }
             if request.get("prompts").is_none() && request.get("n_cmpl").is_none() {
-                let updates = drain(&system, family, submit(&system, family, &with(&request, preview())));
+                let updates = drain(&system, endpoint, submit(&system, endpoint, &with(&request, draft_only())));
                 assert_eq!(text(&updates), expected["content"].as_str().expect("a text"), "{request}");
             }
         }
     }
 }
 
-/// Both models work side by side, and neither notices the other.
+/// Both models serve requests concurrently without affecting each other.
 #[test]
-fn the_target_answers_as_if_there_were_no_previews() {
+fn draft_only_requests_do_not_affect_the_target() {
     let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let request = |index: usize| json!({"prompt": prompts()[index], "n_predict": 48, "seed": index, "return_tokens": true, "cache_prompt": false});
     let more = |index: usize| match index % 3 {
         0 => json!({"speculative": {"adaptive": false, "n_max": 3, "compare": true}}),
-        1 => preview(),
+        1 => draft_only(),
         _ => json!({}),
     };
     let requests: Vec<Value> = (0..9).map(|index| with(&request(index), more(index))).collect();
@@ -125,9 +125,12 @@ fn the_target_answers_as_if_there_were_no_previews() {
             assert_eq!(last["speculative"].get("first_difference"), none, "{last}");
         }
     }
-    // The slots of the status are the target's; none works on a preview.
-    let id =
-        submit(&system, Completion, &with(&request(0), with(&preview(), json!({"n_predict": -1, "ignore_eos": true}))));
+    // The status lists the target's slots; none of them is busy with a draft-only request.
+    let id = submit(
+        &system,
+        Completion,
+        &with(&request(0), with(&draft_only(), json!({"n_predict": -1, "ignore_eos": true}))),
+    );
     while poll(&system, Completion, id, 1000)["completion_updates"] == json!([]) {}
     let slots = system.status()["slots"].clone();
     assert!(slots.as_array().expect("slots").iter().all(|slot| slot["state"] == "idle"), "{slots}");
@@ -135,11 +138,11 @@ fn the_target_answers_as_if_there_were_no_previews() {
 }
 
 #[test]
-fn previews_are_cancelled_and_timed_out_wherever_they_are() {
+fn draft_only_requests_can_be_cancelled_or_time_out_at_any_stage() {
     let system = start(json!({"n_ctx": 256, "n_parallel": 1, "max_queue": 4}));
-    let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), preview());
+    let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), draft_only());
     let end = |id: u64| drain(&system, Completion, id).pop().expect("a final response");
-    // At once; while it runs; and while it waits behind that one.
+    // Right after the submit; while it runs; and while it waits for another request.
     let first = submit(&system, Completion, &endless);
     assert!(cancel(&system, Completion, first));
     assert_eq!(end(first)["stop_type"], "cancelled");
@@ -153,7 +156,7 @@ fn previews_are_cancelled_and_timed_out_wherever_they_are() {
         (&end(waiting)["stop_type"], poll(&system, Completion, running, 0)["finished"].clone()),
         (&json!("cancelled"), json!(false))
     );
-    // The target has its own slot.
+    // The target has a slot of its own.
     complete(&system, Speculative, &json!({"prompt": "Once upon a time", "n_predict": 8}));
     assert!(cancel(&system, Completion, running));
     assert_eq!(end(running)["stop_type"], "cancelled");
@@ -162,9 +165,9 @@ fn previews_are_cancelled_and_timed_out_wherever_they_are() {
 }
 
 #[test]
-fn an_unload_ends_previews() {
+fn unload_cancels_draft_only_requests() {
     let system = start(json!({"n_ctx": 256}));
-    let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), preview());
+    let endless = with(&json!({"prompt": "Once upon a time", "ignore_eos": true}), draft_only());
     let answer = std::thread::scope(|scope| {
         let first = submit(&system, Completion, &endless);
         while poll(&system, Completion, first, 1000)["completion_updates"] == json!([]) {}
@@ -179,8 +182,8 @@ fn an_unload_ends_previews() {
 }
 
 #[test]
-fn without_a_draft_that_fits_there_is_none() {
-    let request = with(&json!({"prompt": "Once", "n_predict": 2}), preview());
+fn draft_only_requires_a_compatible_draft_model() {
+    let request = with(&json!({"prompt": "Once", "n_predict": 2}), draft_only());
     let check = |system: &System, request: &Value, expected: &str| {
         let error = refused(system, request);
         assert_eq!(error.code().as_str(), "invalid_request");
@@ -188,7 +191,7 @@ fn without_a_draft_that_fits_there_is_none() {
     };
     let alone = start(json!({"model_draft": null, "n_ctx": 128}));
     check(&alone, &request, "speculative.model: there is no draft model; init takes one as model_draft");
-    let other = start(json!({"model_draft": tiny::recurrent(), "n_ctx": 128}));
+    let other = start(json!({"model_draft": tiny_models::recurrent(), "n_ctx": 128}));
     let reason = other.status()["draft"]["reason"].as_str().expect("a reason").to_owned();
     check(&other, &request, &format!("speculative.model: the draft model is not used: {reason}"));
     let system = start(json!({"n_ctx": 128}));

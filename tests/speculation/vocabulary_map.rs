@@ -1,8 +1,8 @@
-//! Texts in two vocabularies: whatever is translated stays the same text.
+//! Mapping tokens between two vocabularies preserves the text.
 
 use std::sync::Arc;
 
-use crate::common::other::Changed;
+use crate::common::changed_vocabulary::ChangedVocabulary;
 use crate::vocabulary::{Kind, Vocabulary};
 use foredraft::llama::{Model, ModelParams, Token, Vocab};
 use foredraft::speculative::{Compatibility, Dictionary, VocabularyMap};
@@ -20,13 +20,16 @@ struct Pair {
     dictionary: Dictionary,
 }
 
-/// Vocabularies that differ in their numbers, in what is one token, and in what a tokenizer is.
+/// All pairs of vocabularies that differ in token ids, in which tokens they have, and in the tokenizer.
 fn pairs() -> Vec<Pair> {
     let models = [
         ("shipped", crate::common::model("draft")),
-        ("fewer", Changed::new("draft").without_every(3).shuffled().write("fewer-3")),
-        ("SentencePiece", Changed::new("draft").sentence_piece().write("spm-vocabulary")),
-        ("fewer of SentencePiece", Changed::new("draft").without_every(4).sentence_piece().write("spm-fewer")),
+        ("fewer", ChangedVocabulary::new("draft").without_every(3).shuffled().write("fewer-3")),
+        ("SentencePiece", ChangedVocabulary::new("draft").sentence_piece().write("spm-vocabulary")),
+        (
+            "fewer of SentencePiece",
+            ChangedVocabulary::new("draft").without_every(4).sentence_piece().write("spm-fewer"),
+        ),
     ];
     let models = models.map(|(name, path)| (name, load(&path)));
     let mut pairs = Vec::new();
@@ -41,13 +44,13 @@ fn pairs() -> Vec<Pair> {
 }
 
 impl Pair {
-    fn translation(&self, text: &[Token]) -> VocabularyMap {
-        let mut translation = VocabularyMap::new(&self.dictionary);
-        translation.follow(&self.dictionary, text);
-        translation
+    fn map(&self, text: &[Token]) -> VocabularyMap {
+        let mut map = VocabularyMap::new(&self.dictionary);
+        map.follow(&self.dictionary, text);
+        map
     }
 
-    /// A text of the target's, special tokens between.
+    /// The target's tokens for `parts`, after BOS.
     fn tokens(&self, parts: &[Part]) -> Vec<Token> {
         let vocab = self.target.vocab();
         let mut tokens = vec![vocab.bos().expect("a BOS")];
@@ -57,7 +60,7 @@ impl Pair {
                 Part::Special(name) => tokens.push(special(vocab, name)),
                 Part::Any(number) => {
                     let token = (number % vocab.n_tokens()) as Token;
-                    // Whole characters only.
+                    // Only tokens that are whole characters.
                     if std::str::from_utf8(vocab.text(token)).is_ok_and(|text| !text.is_empty()) {
                         tokens.push(token);
                     }
@@ -75,7 +78,7 @@ fn special(vocab: &Vocab, name: &str) -> Token {
     }
 }
 
-/// The text between special tokens, without the space that a tokenizer adds before each; special tokens as `\0` and a number.
+/// The text of tokens, without the space that a tokenizer adds after a special token; special tokens become `\0` and a number.
 fn text(vocab: &Vocab, tokens: &[Token]) -> Vec<u8> {
     let probe = vocab.tokenize(b"a", false, false).expect("tokens");
     let adds_space = vocab.piece(probe[0])[0] == b' ';
@@ -146,14 +149,14 @@ where
 }
 
 #[test]
-fn a_text_that_grows_and_changes_stays_the_same_text() {
+fn mapped_text_follows_appends_and_truncations() {
     let pairs = pairs();
     check(&prop::collection::vec((prop::collection::vec(part(), 0..8), any::<usize>()), 1..6), |steps| {
         for pair in &pairs {
-            let mut translation = VocabularyMap::new(&pair.dictionary);
+            let mut map = VocabularyMap::new(&pair.dictionary);
             let mut all: Vec<Token> = Vec::new();
             for (parts, cut) in &steps {
-                // Now and then the end is taken back.
+                // Sometimes the end is truncated first.
                 if cut % 3 == 0 {
                     all.truncate(cut / 3 % (all.len() + 1));
                     while std::str::from_utf8(&text(pair.target.vocab(), &all)).is_err() {
@@ -163,12 +166,12 @@ fn a_text_that_grows_and_changes_stays_the_same_text() {
                 let begun = usize::from(!all.is_empty());
                 for token in pair.tokens(parts).into_iter().skip(begun) {
                     all.push(token);
-                    translation.follow(&pair.dictionary, &all);
+                    map.follow(&pair.dictionary, &all);
                 }
-                translation.follow(&pair.dictionary, &all);
+                map.follow(&pair.dictionary, &all);
                 let expected = text(pair.target.vocab(), &all);
                 let shown = String::from_utf8_lossy(&expected).into_owned();
-                prop_assert_eq!(text(pair.draft.vocab(), translation.tokens()), expected, "{}: {:?}", pair.name, shown);
+                prop_assert_eq!(text(pair.draft.vocab(), map.tokens()), expected, "{}: {:?}", pair.name, shown);
             }
         }
         Ok(())
@@ -176,16 +179,16 @@ fn a_text_that_grows_and_changes_stays_the_same_text() {
 }
 
 #[test]
-fn what_a_draft_says_comes_back_as_the_target_would_write_it() {
+fn drafted_text_is_mapped_to_the_targets_tokenization() {
     let pairs = pairs();
     check(
         &(prop::collection::vec(part(), 0..5), prop::collection::vec(part(), 1..8), 1..100_u8),
         |(before, parts, p)| {
             for pair in &pairs {
-                let before = pair.translation(&pair.tokens(&before));
-                // What a model of the draft's vocabulary would say.
+                let before = pair.map(&pair.tokens(&before));
+                // The tokens that a model with the draft's vocabulary would generate.
                 let expected = pair.tokens(&parts);
-                let said = pair.translation(&expected).tokens()[1..].to_vec();
+                let said = pair.map(&expected).tokens()[1..].to_vec();
                 let said = [&[pair.draft.vocab().bos().expect("a BOS")], said.as_slice()].concat();
                 let p = f32::from(p) / 100.0;
                 let (tokens, confidence) = pair.dictionary.to_target(&before, &said, &vec![p; said.len()]);
@@ -201,17 +204,17 @@ fn what_a_draft_says_comes_back_as_the_target_would_write_it() {
     );
 }
 
-/// Token by token, where the target's text is as its tokenizer would write it.
+/// For text that is tokenized as the target's tokenizer would.
 #[test]
-fn texts_come_back_in_the_tokens_that_they_had() {
+fn mapping_there_and_back_gives_the_same_tokens() {
     let pairs = pairs();
     check(&prop::collection::vec(part(), 1..12), |parts| {
         let words = parts.iter().map(|part| if let Part::Text(text) = part { text } else { "" });
         let words: String = words.collect();
         for pair in &pairs {
             let expected = pair.target.vocab().tokenize(words.as_bytes(), true, false).expect("tokens");
-            let said = pair.translation(&expected).tokens()[1..].to_vec();
-            let before = pair.translation(&expected[..1]);
+            let said = pair.map(&expected).tokens()[1..].to_vec();
+            let before = pair.map(&expected[..1]);
             let (tokens, _) = pair.dictionary.to_target(&before, &said, &vec![1.0; said.len()]);
             prop_assert_eq!(&tokens, &expected[1..], "{}: {:?}", pair.name, words);
         }
@@ -219,9 +222,9 @@ fn texts_come_back_in_the_tokens_that_they_had() {
     });
 }
 
-/// In the middle of a text, and where a token of the target ends within a character.
+/// Drafts continue text that ends inside a word, or inside a character.
 #[test]
-fn drafts_go_on_where_the_text_is() {
+fn drafts_continue_in_the_middle_of_a_word_or_character() {
     for pair in pairs() {
         let (target, draft) = (pair.target.vocab(), pair.draft.vocab());
         let bytes = |text: &[u8]| -> Vec<Token> {
@@ -232,7 +235,7 @@ fn drafts_go_on_where_the_text_is() {
             text.iter().map(token).collect()
         };
         let of_draft = |text: &str| -> Vec<Token> {
-            // Without the space that it may add.
+            // Without the space that the tokenizer may add.
             let space = draft.tokenize(b"\n", false, false).expect("tokens").len();
             draft.tokenize(format!("\n{text}").as_bytes(), false, false).expect("tokens")[space..].to_vec()
         };
@@ -247,13 +250,13 @@ fn drafts_go_on_where_the_text_is() {
             (b" \xF0\x9F\x98", "😀 a", b"\x80 a"),
         ] {
             let context = [start.as_slice(), &bytes(end)].concat();
-            let after = pair.translation(&context);
+            let after = pair.map(&context);
             let said = of_draft(said);
             let (tokens, confidence) = pair.dictionary.to_target(&after, &said, &vec![0.9; said.len()]);
             let pieces: Vec<u8> = tokens.iter().flat_map(|token| target.piece(*token)).copied().collect();
             assert_eq!(pieces, expected, "{}: {end:?}", pair.name);
             assert_eq!(confidence.len(), tokens.len());
-            // Half a character is not proposed, unless the text has its other half.
+            // Part of a character is proposed only if the text has the part before it.
             let (tokens, _) = pair.dictionary.to_target(&after, said.get(..1).unwrap_or(&[]), &[0.9]);
             let pieces: Vec<u8> = tokens.iter().flat_map(|token| target.piece(*token)).copied().collect();
             let all = [&text(target, &context), pieces.as_slice()].concat();
@@ -263,10 +266,10 @@ fn drafts_go_on_where_the_text_is() {
 }
 
 #[test]
-fn a_token_is_as_likely_as_all_that_it_is_made_of() {
+fn mapped_token_probability_is_the_product_of_its_parts() {
     let target = load(&crate::common::model("target"));
-    let draft = load(&Changed::new("draft").sentence_piece().write("spm-vocabulary"));
-    let spelling = load(&Changed::new("draft").without_every(1).write("letters"));
+    let draft = load(&ChangedVocabulary::new("draft").sentence_piece().write("spm-vocabulary"));
+    let spelling = load(&ChangedVocabulary::new("draft").without_every(1).write("letters"));
     let dictionary = Dictionary::new(&target, &spelling);
     let after = VocabularyMap::new(&dictionary);
     let said = spelling.vocab().tokenize(b"time there", false, false).expect("tokens");
@@ -280,14 +283,14 @@ fn a_token_is_as_likely_as_all_that_it_is_made_of() {
     let near = |a: f32, b: f32| assert!((a - b).abs() < 1e-6, "{a} {b}");
     near(confidence[..confidence.len() - 1].iter().product(), p[..4].iter().product());
     near(*confidence.last().expect("one"), p[4..].iter().product());
-    // " the" may become " there", which this draft has to spell, but not if it was said otherwise.
+    // " the" may continue as " there", which this draft has to spell; a following "." rules that out.
     for (said, expected) in [(" the", 0.5), (" the.", 1.0)] {
         let said = spelling.vocab().tokenize(said.as_bytes(), false, false).expect("tokens");
         let (tokens, confidence) = dictionary.to_target(&after, &said, &vec![1.0; said.len()]);
         assert_eq!(target.vocab().piece(tokens[0]), b" the");
         near(confidence[0], expected);
     }
-    // A draft that has " there" and says " the" means it.
+    // A draft with a token " there" that proposes " the" means " the".
     let dictionary = Dictionary::new(&target, &draft);
     let the = draft.vocab().tokenize(b"the", false, false).expect("tokens");
     let mut after = VocabularyMap::new(&dictionary);
@@ -298,7 +301,7 @@ fn a_token_is_as_likely_as_all_that_it_is_made_of() {
 }
 
 #[test]
-fn what_is_gone_of_a_text_is_gone_of_its_translation() {
+fn removing_tokens_removes_their_mapped_tokens() {
     let pairs = pairs();
     let lengths = (any::<usize>(), any::<usize>(), any::<usize>());
     check(
@@ -306,27 +309,27 @@ fn what_is_gone_of_a_text_is_gone_of_its_translation() {
         |(parts, (a, b, c), more)| {
             for pair in &pairs {
                 let mut all = pair.tokens(&parts);
-                let mut translation = pair.translation(&all);
-                let mut own = translation.tokens().to_vec();
+                let mut map = pair.map(&all);
+                let mut own = map.tokens().to_vec();
                 let most = 1 + c % own.len();
                 let keep = a % all.len();
                 let dropped = b % (all.len() - keep + 1);
-                let (from, gone) = translation.shift(keep, dropped);
+                let (from, gone) = map.shift(keep, dropped);
                 own.drain(from..from + gone);
-                prop_assert_eq!(translation.tokens(), &own, "{}", pair.name);
+                prop_assert_eq!(map.tokens(), &own, "{}", pair.name);
                 all.drain(keep..keep + dropped);
                 let is_broken = std::str::from_utf8(&text(pair.target.vocab(), &all)).is_err();
-                let (from, gone) = translation.shorten(most);
+                let (from, gone) = map.shorten(most);
                 own.drain(from..from + gone);
-                prop_assert_eq!(translation.tokens(), &own, "{}", pair.name);
+                prop_assert_eq!(map.tokens(), &own, "{}", pair.name);
                 prop_assert!(own.len() <= most, "{} {}", own.len(), most);
-                // It goes on as the text does: no beginning is needed for its end.
+                // The map keeps following the text after its beginning was removed.
                 all.extend(pair.tokens(&more).iter().skip(1));
-                translation.follow(&pair.dictionary, &all);
-                let (whole, rest) = (text(pair.target.vocab(), &all), text(pair.draft.vocab(), translation.tokens()));
+                map.follow(&pair.dictionary, &all);
+                let (whole, rest) = (text(pair.target.vocab(), &all), text(pair.draft.vocab(), map.tokens()));
                 let end = text(pair.target.vocab(), &all[all.len().saturating_sub(2)..]);
                 let end = end.strip_prefix(b" ").unwrap_or(&end);
-                // All but BOS.
+                // Everything but BOS was removed.
                 let all_gone = rest.get(2..).is_some_and(|rest| whole.ends_with(rest));
                 prop_assert!(rest.ends_with(end) || all_gone || is_broken, "{}: {:?} {:?}", pair.name, whole, rest);
             }
@@ -336,7 +339,7 @@ fn what_is_gone_of_a_text_is_gone_of_its_translation() {
 }
 
 #[test]
-fn the_report_says_what_is_translated_and_what_cannot_be() {
+fn compatibility_report_names_mapped_and_unsupported_vocabularies() {
     let shipped = load(&crate::common::model("draft"));
     let kind = |text: &str| if text == "[UNK]" { Kind::Unknown } else { Kind::Control };
     let special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
@@ -344,12 +347,12 @@ fn the_report_says_what_is_translated_and_what_cannot_be() {
     tokens.push(("\u{2581}the".to_owned(), 0.0, Kind::Normal));
     let ids = vec![("cls_token_id", 2), ("seperator_token_id", 3), ("unknown_token_id", 1)];
     let wpm = Vocabulary { model: "bert", pre: None, tokens, merges: Vec::new(), flags: Vec::new(), ids };
-    let wpm = load(&wpm.write("translation-wpm"));
+    let wpm = load(&wpm.write("map-wpm"));
     for (draft, translates, reason) in [
         (&shipped, false, None),
-        (&load(&Changed::new("draft").shuffled().write("shuffled-vocabulary")), true, None),
-        (&load(&Changed::new("draft").without_every(100).write("fewer-vocabulary")), true, None),
-        (&load(&Changed::new("draft").sentence_piece().write("spm-vocabulary")), true, None),
+        (&load(&ChangedVocabulary::new("draft").shuffled().write("shuffled-vocabulary")), true, None),
+        (&load(&ChangedVocabulary::new("draft").without_every(100).write("fewer-vocabulary")), true, None),
+        (&load(&ChangedVocabulary::new("draft").sentence_piece().write("spm-vocabulary")), true, None),
         (&wpm, false, Some("the draft's vocabulary is of type wpm, the target's of type bpe")),
     ] {
         let report = Compatibility::of(&shipped, draft, 512);

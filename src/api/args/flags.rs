@@ -37,6 +37,8 @@ pub(super) enum Kind {
     Number(&'static str),
     /// A whole number, or a word that `init`'s parser knows.
     IntOrWord(&'static str),
+    /// A whole number, or no value at all, which is ignored and why: another meaning that the flag once had.
+    IntOrNothing { key: &'static str, why: &'static str },
     /// Names separated by commas.
     Names(&'static str),
     /// Numbers separated by commas or slashes.
@@ -55,6 +57,8 @@ pub(super) enum Kind {
     Timeout,
     /// Accepted, with a warning: it means nothing without an HTTP server, or is always so.
     Ignored { value: bool },
+    /// Accepted, with a warning: a request says it, and did when the old server ran.
+    InRequest { value: bool },
     /// An error that says why.
     Gone(&'static str),
 }
@@ -66,7 +70,7 @@ const fn flag(names: &'static [&'static str], kind: Kind) -> Flag {
     Flag { names, kind }
 }
 
-const IN_REQUEST: &str = "belongs into a request, not into init";
+const LOW_VRAM: &str = "without a number it is --low-vram, which llama.cpp has no more: ignored";
 const NOT_YET: &str = "not available in this version of foredraft";
 
 pub(super) static FLAGS: &[Flag] = &[
@@ -181,7 +185,8 @@ pub(super) static FLAGS: &[Flag] = &[
     flag(&["-lcs", "--lookup-cache-static"], Word("lookup_cache_static")),
     flag(&["-lcd", "--lookup-cache-dynamic"], Word("lookup_cache_dynamic")),
     // Log.
-    flag(&["-lv", "--verbosity", "--log-verbosity"], IntOrWord("log_level")),
+    flag(&["-lv"], IntOrNothing { key: "log_level", why: LOW_VRAM }),
+    flag(&["--verbosity", "--log-verbosity"], IntOrWord("log_level")),
     flag(&["-v", "--verbose", "--log-verbose"], Set(&[("log_level", Text("debug"))])),
     flag(&["--log-disable"], Set(&[("log_level", Text("none"))])),
     // What the old server took, or llama-server takes, for its HTTP side.
@@ -200,10 +205,15 @@ pub(super) static FLAGS: &[Flag] = &[
     flag(&["-nommq", "--no-mul-mat-q", "--perf", "--no-perf"], Ignored { value: false }),
     flag(&["--log-colors"], Ignored { value: true }),
     // What a host may expect to work.
-    flag(&["-p", "--prompt", "-n", "--predict", "--n-predict", "-r", "--reverse-prompt"], Gone(IN_REQUEST)),
-    flag(&["--temp", "--temperature", "--top-k", "--top-p", "--min-p", "--samplers"], Gone(IN_REQUEST)),
-    flag(&["--repeat-penalty", "--repeat-last-n", "--mirostat", "--grammar"], Gone(IN_REQUEST)),
-    flag(&["--lora-base"], Gone("llama.cpp has no such option any more")),
+    flag(&["-p", "--prompt", "-n", "--predict", "--n-predict", "-r", "--reverse-prompt"], InRequest { value: true }),
+    flag(&["--temp", "--temperature", "--top-k", "--top-p", "--min-p", "--samplers"], InRequest { value: true }),
+    flag(&["--tfs", "--typical", "--repeat-penalty", "--repeat-last-n"], InRequest { value: true }),
+    flag(&["--frequency-penalty", "--presence-penalty", "-l", "--logit-bias"], InRequest { value: true }),
+    flag(&["--mirostat", "--mirostat-lr", "--mirostat-ent", "--grammar"], InRequest { value: true }),
+    flag(&["--ignore-eos", "--no-penalize-nl"], InRequest { value: false }),
+    // What llama.cpp had when the old server ran and has no more.
+    flag(&["--lora-base", "-gqa", "--gqa", "-eps", "--rms-norm-eps", "-ld", "--logdir"], Ignored { value: true }),
+    flag(&["--low-vram", "--mtest", "--export", "--verbose-prompt"], Ignored { value: false }),
     flag(&["-hf", "-hfr", "--hf-repo", "-mu", "--model-url"], Gone("models are not downloaded; give a file with -m")),
     flag(&["--mtp", "--eagle3", "--dflash", "--chat-template-file", "--mmproj", "-mm"], Gone(NOT_YET)),
     flag(&["-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"], Gone(NOT_YET)),

@@ -1,6 +1,8 @@
 //! A template's source: the one that a name stands for, and what it is changed to, so that minijinja takes what Jinja2
 //! with transformers' extensions takes.
 
+use std::str::Chars;
+
 use serde_json::Value as Json;
 
 use super::{NAME, lists};
@@ -48,6 +50,50 @@ pub fn prepared(source: &str) -> String {
     result + rest
 }
 
+/// The strings in the tags of a source, each once.
+pub fn literals(source: &str) -> Vec<String> {
+    let mut literals = Vec::new();
+    let mut rest = source;
+    while let Some(start) = ["{{", "{%"].iter().filter_map(|tag| rest.find(tag)).min() {
+        let mut tag = rest.get(start + 2..).unwrap_or_default().chars();
+        // Up to its end, which is in no string and no dictionary.
+        let mut depth = 0_usize;
+        while let Some(c) = tag.next() {
+            match c {
+                '\'' | '"' => literals.push(literal(&mut tag, c)),
+                '{' => depth += 1,
+                '}' if depth > 0 => depth -= 1,
+                '}' | '%' if tag.as_str().starts_with('}') => break,
+                _ => {}
+            }
+        }
+        rest = tag.as_str();
+    }
+    literals.sort_unstable();
+    literals.dedup();
+    literals
+}
+
+/// The string that begins behind the quotation mark.
+fn literal(tag: &mut Chars, quote: char) -> String {
+    let mut text = String::new();
+    while let Some(c) = tag.next().filter(|c| *c != quote) {
+        match (c, tag.clone().next()) {
+            ('\\', Some(escaped)) => {
+                tag.next();
+                text.push(match escaped {
+                    'n' => '\n',
+                    't' => '\t',
+                    'r' => '\r',
+                    other => other,
+                });
+            }
+            _ => text.push(c),
+        }
+    }
+    text
+}
+
 /// What stands between `{%` and `%}`, where it is to be something else.
 fn replaced(inside: &str) -> Option<String> {
     let statement = inside.trim_matches(|c: char| c == '-' || c == '+' || c.is_ascii_whitespace());
@@ -85,6 +131,18 @@ mod tests {
             kwargs: &Map::new(),
             now: UNIX_EPOCH,
         })
+    }
+
+    #[test]
+    fn strings_in_tags_are_found() {
+        for (source, expected) in [
+            ("it's {{ 'a' + \"it's\" }} don't {% if x == 'a' -%} 'b' {%- endif %}", vec!["a", "it's"]),
+            ("{{ '}}' }}{{ \"a\\\"\\n\" }}{{ '", vec!["", "a\"\n", "}}"]),
+            ("{{ {'a': {'b': 1}} | tojson('c') }} 'd'", vec!["a", "b", "c"]),
+            ("{# 'a' #}{", vec![]),
+        ] {
+            assert_eq!(literals(source), expected, "{source}");
+        }
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! A validator for the tests, by the standard's words: of the keywords that their schemas use.
+//! A JSON Schema validator for the tests, written after the standard, for the keywords that their schemas use.
 
 use regex::Regex;
 use serde_json::Value;
 
-/// Whether `value` is valid under `schema`, a part of `root`.
+/// Whether `value` is valid under `schema`, which is a part of `root`.
 pub(super) fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
     let Some(map) = schema.as_object() else { return schema == &Value::Bool(true) };
     let valid = |schema: &Value, value: &Value| is_valid(root, schema, value);
@@ -53,13 +53,13 @@ pub(super) fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
     })
 }
 
-/// Whether a regular expression, as the standard has them (ECMA-262: `\d` and `\w` are of ASCII), matches part of a text.
+/// Whether an ECMA-262 regular expression (`\d` and `\w` are ASCII) matches part of a text.
 fn matches(pattern: &str, text: &str) -> bool {
     let pattern = pattern.replace("\\d", "[0-9]").replace("\\w", "[0-9A-Za-z_]");
     Regex::new(&pattern).unwrap().is_match(text)
 }
 
-/// RFC 3339 and RFC 4122; other formats are notes.
+/// Checks the formats of RFC 3339 and RFC 4122; other formats are annotations.
 pub(super) fn has_format(text: &str, format: &str) -> bool {
     match format {
         "date" => is_date(text),
@@ -73,7 +73,7 @@ pub(super) fn has_format(text: &str, format: &str) -> bool {
     }
 }
 
-/// The number in a text of so many digits.
+/// The number in a text of exactly `n` digits.
 fn digits(text: &str, n: usize) -> Option<u32> {
     (text.len() == n && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().unwrap())
 }

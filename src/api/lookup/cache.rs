@@ -11,7 +11,7 @@ use super::super::Server;
 use super::super::fields::{Fields, parse_object, word_in};
 use super::super::response::success;
 use crate::error::{Error, Result};
-use crate::ngram::{Cache, Statistics};
+use crate::ngram::{Cache, CacheStatistics};
 use crate::speculative::{CacheFile, CacheKind, read_cache};
 
 #[derive(Clone, Copy)]
@@ -66,7 +66,7 @@ impl Server {
 }
 
 /// What a cache knows: n-grams in all and by size, what followed them, and the sizes of memory and file in bytes.
-fn statistics(statistics: &Statistics) -> Value {
+fn statistics(statistics: &CacheStatistics) -> Value {
     json!({
         "n_ngrams": statistics.ngrams.iter().sum::<usize>(),
         "ngrams": statistics.ngrams,

@@ -18,7 +18,7 @@ use super::progress::Lookup;
 use crate::atomic_write;
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
-use crate::ngram::{self, Cache, LONGEST, LookupStats, Sizes, Tally};
+use crate::ngram::{self, Acceptance, Cache, LONGEST, LookupStats, Sizes};
 
 /// llama.cpp's `--draft-max`, where a request does not say it.
 const N_DRAFT: usize = 3;
@@ -226,11 +226,11 @@ fn told(cache: &Cache, mut answer: Value) -> Value {
 }
 
 fn shown(stats: &LookupStats, t_draft_flat: Duration) -> Value {
-    let Tally { drafted, accepted } = stats.all();
+    let Acceptance { drafted, accepted } = stats.all();
     let t_draft = ms(stats.t_draft);
-    let tally = |tally: &Tally| json!({"n_drafted": tally.drafted, "n_accept": tally.accepted});
+    let tally = |tally: &Acceptance| json!({"n_drafted": tally.drafted, "n_accept": tally.accepted});
     let [context, dynamic, fixed] = stats.by_level.each_ref().map(tally);
-    let positions = |tallies: &[Tally]| -> Value { tallies.iter().map(tally).collect() };
+    let positions = |tallies: &[Acceptance]| -> Value { tallies.iter().map(tally).collect() };
     json!({
         "n_predict": stats.n_predict,
         "n_drafted": drafted,

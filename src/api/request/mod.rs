@@ -3,6 +3,7 @@
 mod prompt;
 mod sampling;
 mod settings;
+mod tolerance;
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
@@ -10,8 +11,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-pub use self::prompt::{Chat, Infill, Input, Inputs, Piece, Prompt, pieces};
+pub use self::prompt::{Chat, Infill, Input, Inputs, Overflow, Piece, Prompt, pieces};
 pub use self::settings::generation_settings;
+pub use self::tolerance::tolerate;
 use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpected};
 use super::init::{RequestDefaults, read_seed};
 use super::json_schema;
@@ -81,6 +83,14 @@ pub struct Reply {
     pub debug: bool,
 }
 
+impl Reply {
+    /// Whether the answers are to have the field `name` of the object `parent`.
+    pub fn wants(&self, parent: &str, name: &str) -> bool {
+        let is_named = |field: &String| field == parent || field.split_once('/') == Some((parent, name));
+        self.response_fields.is_empty() || self.response_fields.iter().any(is_named)
+    }
+}
+
 /// An entry of `logit_bias`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogitBias {
@@ -117,6 +127,12 @@ impl CompletionRequest {
     /// The sampler's fields as a Markdown table, for docs/reference.md: name, default, least, largest, meaning.
     pub fn sampler_table() -> String {
         sampling::table()
+    }
+
+    /// What to continue, which is then gone from the request.
+    pub fn take_inputs(&mut self) -> Inputs {
+        let nothing = Inputs { all: Vec::new(), ..self.inputs };
+        std::mem::replace(&mut self.inputs, nothing)
     }
 
     /// Whether the answer is `results`, one for each text.

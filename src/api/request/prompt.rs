@@ -19,6 +19,37 @@ pub enum Prompt {
     Infill(Infill),
 }
 
+impl Prompt {
+    /// Bytes of its text, names of members and a template of its own included.
+    pub fn text_len(&self) -> usize {
+        let of_pieces = |pieces: &[Piece]| -> usize {
+            let len = |piece: &Piece| if let Piece::Text(text) = piece { text.len() } else { 0 };
+            pieces.iter().map(len).sum()
+        };
+        match self {
+            Prompt::Text(pieces) => of_pieces(pieces),
+            Prompt::Infill(infill) => {
+                let extra: usize = infill.extra.iter().map(|file| file.filename.len() + file.text.len()).sum();
+                of_pieces(&infill.prefix) + of_pieces(&infill.prompt) + of_pieces(&infill.suffix) + extra
+            }
+            Prompt::Messages(chat) => {
+                let values = chat.messages.iter().chain(&chat.tools).chain(chat.chat_template_kwargs.values());
+                values.map(value_len).sum::<usize>() + chat.chat_template.as_ref().map_or(0, String::len)
+            }
+        }
+    }
+}
+
+/// Bytes of the texts in a value, and one for whatever is no text.
+fn value_len(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(value_len).sum(),
+        Value::Object(map) => map.iter().map(|(name, value)| name.len() + value_len(value)).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 1,
+    }
+}
+
 /// A text with a gap.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Infill {
@@ -109,6 +140,32 @@ pub struct Inputs {
     pub all: Vec<Input>,
     /// Whether they came as `prompts`, so that the answer has `results` even if it is one.
     pub listed: bool,
+    /// Whether the names of control tokens are these tokens in a prompt, or in the text of messages.
+    pub parse_special: bool,
+    /// What happens where the context is too small.
+    pub on_overflow: Overflow,
+}
+
+/// What happens to a prompt that does not fit into the context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overflow {
+    /// The oldest whole turns of messages are left out.
+    DropTurns,
+    /// A part behind the first `n_keep` tokens is left out.
+    Truncate,
+    /// The request fails with `context_full`.
+    Error,
+}
+
+impl Overflow {
+    /// The words of a request.
+    const WORDS: [(&str, Overflow); 3] =
+        [("drop_turns", Overflow::DropTurns), ("truncate", Overflow::Truncate), ("error", Overflow::Error)];
+
+    /// The word used in JSON.
+    pub fn as_str(self) -> &'static str {
+        Overflow::WORDS.iter().find(|(_, overflow)| *overflow == self).map_or("", |(word, _)| word)
+    }
 }
 
 /// Reads `prompt`, `prompts` or `messages`, and what goes with `prompt`. Neither of them is the empty text, as with the old server.
@@ -121,22 +178,29 @@ pub(super) fn read(fields: &mut Fields) -> Result<Inputs> {
     if infill.is_some() && (listed.is_some() || chat.is_some()) {
         return Err(Error::invalid("input_prefix: with input_suffix and input_extra it goes with prompt alone"));
     }
-    let all = match (listed, chat) {
+    let parse_special = fields.flag("parse_special")?.unwrap_or(chat.is_none());
+    let default = if chat.is_some() { Overflow::DropTurns } else { Overflow::Truncate };
+    let on_overflow = fields.word("on_overflow", &Overflow::WORDS)?.unwrap_or(default);
+    if on_overflow == Overflow::DropTurns && chat.is_none() {
+        return Err(Error::invalid("on_overflow: \"drop_turns\" goes with messages alone"));
+    }
+    let inputs = |all, listed| Inputs { all, listed, parse_special, on_overflow };
+    let one = match (listed, chat) {
         (Some(_), Some(_)) => return Err(Error::invalid("messages: expected either prompts or messages, got both")),
         (Some(_), None) if has_prompt => {
             return Err(Error::invalid("prompts: expected either prompt or prompts, got both"));
         }
-        (Some(all), None) => return Ok(Inputs { all, listed: true }),
+        (Some(all), None) => return Ok(inputs(all, true)),
         (None, Some(_)) if has_prompt => {
             return Err(Error::invalid("messages: expected either prompt or messages, got both"));
         }
-        (None, Some(chat)) => vec![Input { prompt: Prompt::Messages(chat), given: Value::Null }],
-        (None, None) => vec![match infill {
+        (None, Some(chat)) => Input { prompt: Prompt::Messages(chat), given: Value::Null },
+        (None, None) => match infill {
             Some(infill) => Input { prompt: Prompt::Infill(infill), given: Value::Null },
             None => input("prompt", given.unwrap_or(&Value::from("")))?,
-        }],
+        },
     };
-    Ok(Inputs { all, listed: false })
+    Ok(inputs(vec![one], false))
 }
 
 fn input(name: &str, value: &Value) -> Result<Input> {

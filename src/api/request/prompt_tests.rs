@@ -3,13 +3,17 @@ use serde_json::json;
 use super::super::tests::{check_error, read, request};
 use super::*;
 
+fn inputs(all: Vec<Input>, listed: bool) -> Inputs {
+    Inputs { all, listed, parse_special: true, on_overflow: Overflow::Truncate }
+}
+
 #[test]
-fn prompts() {
+fn prompt_forms_are_parsed() {
     let text = |text: &str| Piece::Text(text.into());
     let check = |given: Value, pieces: Vec<Piece>| {
         let request = request(json!({"prompt": given}));
         let input = Input { prompt: Prompt::Text(pieces), given };
-        assert_eq!(request.inputs, Inputs { all: vec![input], listed: false });
+        assert_eq!(request.inputs, inputs(vec![input], false));
     };
     check(json!("Once"), vec![text("Once")]);
     check(json!("a\0b"), vec![text("a\0b")]);
@@ -23,8 +27,8 @@ fn prompts() {
         input(vec![text("b"), Piece::Token(5)], json!(["b", 5])),
         input(vec![], json!([])),
     ];
-    assert_eq!(listed, Inputs { all, listed: true });
-    assert!(!request(json!({"prompts": [], "prompt": "a"})).inputs.listed, "nothing is asked for");
+    assert_eq!(listed, inputs(all, true));
+    assert!(!request(json!({"prompts": [], "prompt": "a"})).inputs.listed, "an empty list does not count");
     assert!(request(json!({"prompts": ["a"]})).has_results() && !request(json!({"prompt": "a"})).has_results());
     check_error(json!({"prompts": ["a", 5]}), "prompts[1]: expected a string, or an array of strings and token ids");
     check_error(json!({"prompts": ["a", ["b", [5]]]}), "prompts[1][1]: expected a string or a token id, got [5]");
@@ -43,7 +47,7 @@ fn prompts() {
 }
 
 #[test]
-fn gaps() {
+fn infill_fields_are_parsed() {
     let text = |text: &str| Piece::Text(text.into());
     let infill = |document: Value| match request(document).inputs.all.remove(0).prompt {
         Prompt::Infill(infill) => infill,
@@ -59,7 +63,7 @@ fn gaps() {
     );
     assert_eq!(infill(json!({"input_suffix": "b"})).prompt, []);
     infill(json!({"input_extra": [{"text": "a"}]}));
-    // A host that always sends them, and means a plain prompt.
+    // Hosts that always send these fields, but mean a plain prompt.
     let plain = request(json!({"input_prefix": "", "input_suffix": "", "input_extra": [], "prompt": "a"}));
     assert_eq!(plain.inputs, request(json!({"prompt": "a"})).inputs);
 
@@ -74,7 +78,7 @@ fn gaps() {
 }
 
 #[test]
-fn messages() {
+fn messages_are_parsed() {
     let hello = json!([{"role": "user", "content": "Hello"}]);
     let chat = |document: Value| match request(document).inputs.all.remove(0).prompt {
         Prompt::Messages(chat) => chat,
@@ -119,4 +123,27 @@ fn messages() {
     check_error(json!({"messages": hello, "tools": ["a"]}), "tools[0]: expected an object, got \"a\"");
     check_error(json!({"messages": hello, "chat_template_kwargs": []}), "chat_template_kwargs: expected an object");
     assert_eq!(read(&json!({"tools": []})).unwrap().warnings, ["tools: means nothing without messages"]);
+}
+
+#[test]
+fn special_tokens_and_overflow() {
+    let hello = json!([{"role": "user", "content": "Hello"}]);
+    let read = |document: Value| {
+        let inputs = request(document).inputs;
+        (inputs.parse_special, inputs.on_overflow)
+    };
+    assert_eq!(read(json!({"prompt": "a"})), (true, Overflow::Truncate));
+    assert_eq!(read(json!({"messages": hello})), (false, Overflow::DropTurns));
+    assert_eq!(read(json!({"prompt": "a", "parse_special": false, "on_overflow": "error"})), (false, Overflow::Error));
+    for overflow in [Overflow::DropTurns, Overflow::Truncate, Overflow::Error] {
+        let document = json!({"messages": hello, "parse_special": true, "on_overflow": overflow.as_str()});
+        assert_eq!(read(document), (true, overflow));
+    }
+    check_error(json!({"prompt": "a", "on_overflow": "drop_turns"}), "on_overflow: \"drop_turns\" goes with messages");
+    check_error(
+        json!({"prompts": ["a"], "on_overflow": "drop_turns"}),
+        "on_overflow: \"drop_turns\" goes with messages",
+    );
+    check_error(json!({"prompt": "a", "on_overflow": "drop"}), "on_overflow: expected one of \"drop_turns\"");
+    check_error(json!({"prompt": "a", "parse_special": 1}), "parse_special: expected true or false, got 1");
 }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::sampling::{MirostatVersion, SamplingSettings, Stage};
 
 /// The longest window into the past, in tokens: more than any context has, and little enough to keep one.
-const MAX_WINDOW: i64 = 1 << 24;
+pub(super) const MAX_WINDOW: i64 = 1 << 24;
 /// More candidates than any vocabulary has.
 const MAX_CANDIDATES: i64 = 1 << 20;
 /// The longest `samplers`.

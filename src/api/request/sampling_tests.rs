@@ -8,7 +8,7 @@ fn check_sampling(document: Value, change: impl FnOnce(&mut SamplingSettings)) {
 }
 
 #[test]
-fn sampler_fields() {
+fn sampler_fields_are_parsed() {
     check_sampling(json!({"temperature": 0}), |s| s.temperature = 0.0);
     check_sampling(json!({"temperature": -5}), |s| s.temperature = -5.0);
     check_sampling(json!({"temp": 0.5}), |s| s.temperature = 0.5);
@@ -80,9 +80,9 @@ fn sampler_fields() {
     check_error(json!({"seed": 4294967296u64}), "seed");
 }
 
-/// Each is looked for in the whole vocabulary.
+/// They are limited because each is searched for in the whole vocabulary.
 #[test]
-fn sequence_breakers_are_few_and_different() {
+fn sequence_breakers_are_limited_and_deduplicated() {
     let check = |breakers: &[String], read: &[String]| {
         let document = json!({"dry_sequence_breakers": breakers});
         check_sampling(document, |s| s.dry.sequence_breakers = read.to_vec());
@@ -91,7 +91,7 @@ fn sequence_breakers_are_few_and_different() {
     check(&different[..64], &different[..64]);
     check(&[&different[..64], &different[..64]].concat(), &different[..64]);
     check(&["b", "a", "b"].map(String::from), &["b", "a"].map(String::from));
-    // A long one is cut where it is looked for, and reported as it was sent.
+    // A long breaker is truncated for the search, but reported as it was sent.
     check(&["x".repeat(1000), "x".repeat(1000)], &["x".repeat(1000)]);
     check_error(
         json!({"dry_sequence_breakers": different}),
@@ -100,7 +100,7 @@ fn sequence_breakers_are_few_and_different() {
 }
 
 #[test]
-fn samplers() {
+fn sampler_order_is_parsed() {
     use Stage::*;
     let check =
         |value: Value, stages: &[Stage]| check_sampling(json!({"samplers": value}), |s| s.stages = stages.to_vec());
@@ -132,11 +132,11 @@ fn samplers() {
 }
 
 #[test]
-fn the_table_of_sampler_fields() {
+fn sampler_table_lists_defaults_and_ranges() {
     let table = CompletionRequest::sampler_table();
     assert!(table.contains("| `top_p` | `0.95` | 0 | 1 | keep the most probable that sum to p; 1 off |\n"), "{table}");
     assert!(table.contains("| `temperature` | `0.8` |  | 1000 |"), "{table}");
     assert!(table.lines().all(|line| line.matches('|').count() == 6), "{table}");
-    // Every default is in its own range, and read as itself.
+    // Every default is in its own range, and parses to itself.
     check(report(&SamplingSettings::default()).into_iter().collect(), |_| ());
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{CompletionRequest, sampling};
+use super::{CompletionRequest, Overflow, Prompt, sampling};
 use crate::api::fields::shortest;
 use crate::sampling::SamplingSettings;
 
@@ -13,7 +13,13 @@ use crate::sampling::SamplingSettings;
 ///
 /// `used` is the request's sampling with `logit_bias` filled in by token; `n_ctx` and `model` are the engine's.
 pub fn generation_settings(request: &CompletionRequest, used: &SamplingSettings, n_ctx: u32, model: &str) -> Value {
-    let CompletionRequest { options, reply, .. } = request;
+    let CompletionRequest { options, reply, inputs, .. } = request;
+    // What is made of messages and infill is a text that fits, with control tokens in it.
+    let is_text = inputs.all.iter().all(|input| matches!(input.prompt, Prompt::Text(_)));
+    let on_overflow = match inputs.on_overflow {
+        Overflow::DropTurns => Overflow::Truncate,
+        other => other,
+    };
     let mut settings = sampling::report(used);
     let bias: Vec<Value> = used
         .logit_bias
@@ -33,6 +39,8 @@ pub fn generation_settings(request: &CompletionRequest, used: &SamplingSettings,
         ("n_predict", count(options.n_predict)),
         ("n_beams", json!(options.n_beams)),
         ("n_keep", count(options.n_keep)),
+        ("parse_special", json!(inputs.parse_special || !is_text)),
+        ("on_overflow", json!(on_overflow.as_str())),
         ("cache_prompt", json!(options.cache_prompt)),
         ("n_cache_reuse", json!(options.n_cache_reuse)),
         ("id_slot", count(options.slot)),

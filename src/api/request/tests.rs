@@ -19,7 +19,7 @@ pub(super) fn request(document: Value) -> CompletionRequest {
     request
 }
 
-/// With the default request changed like this.
+/// Checks that a document gives the default request with this change.
 pub(super) fn check(document: Value, change: impl FnOnce(&mut CompletionRequest)) {
     let mut expected = request(json!({"seed": 1}));
     change(&mut expected);
@@ -37,7 +37,7 @@ pub(super) fn check_error(document: Value, expected: &str) {
 }
 
 #[test]
-fn defaults_are_the_old_servers() {
+fn defaults_match_the_old_server() {
     let CompletionRequest { sampling: s, inputs, .. } = &request(json!({}));
     assert_eq!(inputs.all[0].prompt, Prompt::Text(vec![Piece::Text(String::new())]));
     assert_eq!((inputs.all.len(), inputs.listed), (1, false));
@@ -67,7 +67,7 @@ fn defaults_are_the_old_servers() {
         assert_eq!((&r.options.stop, &r.grammar, &r.logit_bias, &r.reply.tag), (&vec![], &None, &vec![], &None));
         assert!(!r.speculative.report);
     });
-    // null is as good as nothing, for every field but the one that is given back as it is.
+    // null counts as absent for every field except `tag`, which is returned unchanged.
     let nulls: Map<String, Value> = KEYS.iter().map(|key| (key.to_string(), Value::Null)).collect();
     let (mut nothing, mut null) = (request(json!({})), request(Value::Object(nulls)));
     assert!(nothing.seed_is_drawn);
@@ -77,7 +77,7 @@ fn defaults_are_the_old_servers() {
 }
 
 #[test]
-fn other_fields() {
+fn other_fields_are_parsed() {
     check(json!({"stop": ["a", "", "b"]}), |r| r.options.stop = vec!["a".into(), "b".into()]);
     check(json!({"stop": "a"}), |r| r.options.stop = vec!["a".into()]);
     check(json!({"stop": ""}), |_| ());
@@ -150,7 +150,7 @@ fn other_fields() {
 }
 
 #[test]
-fn logit_biases() {
+fn logit_bias_forms_are_parsed() {
     let token = |id, bias| LogitBias { target: BiasTarget::Token(id), bias };
     let text = |text: &str, bias| LogitBias { target: BiasTarget::Text(text.into()), bias };
     let off = f32::NEG_INFINITY;
@@ -179,7 +179,7 @@ fn logit_biases() {
 }
 
 #[test]
-fn predictions() {
+fn prediction_forms_are_parsed() {
     let check = |value: Value, expected: Option<&str>| {
         let r = request(json!({"prompt": "x", "prediction": value}));
         assert_eq!(r.prediction.as_deref(), expected);
@@ -208,7 +208,7 @@ fn unknown_keys_are_warnings() {
 }
 
 #[test]
-fn seeds_and_other_defaults_of_init() {
+fn init_defaults_apply_to_requests() {
     let seed = |document: Value, init: Option<u32>| {
         let defaults = RequestDefaults { seed: init, ..RequestDefaults::default() };
         CompletionRequest::from_object(document.as_object().unwrap(), Endpoint::Completion, &defaults)
@@ -218,7 +218,7 @@ fn seeds_and_other_defaults_of_init() {
     };
     assert_eq!(seed(json!({}), Some(7)), 7);
     assert_eq!(seed(json!({"seed": 0}), Some(7)), 0);
-    // Drawn seeds: all different, save for a chance of 1 in 860,000.
+    // Drawn seeds all differ, except with a probability of 1 in 860,000.
     let drawn = |document: Value, init| (0..100).map(|_| seed(document.clone(), init)).collect::<HashSet<u32>>().len();
     assert!(drawn(json!({}), None) >= 99);
     assert!(drawn(json!({"seed": -1}), Some(7)) >= 99);
@@ -235,7 +235,7 @@ fn seeds_and_other_defaults_of_init() {
 }
 
 #[test]
-fn several_texts_and_their_seeds() {
+fn several_completions_get_consecutive_seeds() {
     check(json!({"n_cmpl": 3}), |r| r.n_cmpl = 3);
     check(json!({"n": 3}), |r| r.n_cmpl = 3);
     check(json!({"n": 3, "n_cmpl": 2}), |r| r.n_cmpl = 2);
@@ -253,7 +253,7 @@ fn several_texts_and_their_seeds() {
 }
 
 #[test]
-fn settings_as_reported() {
+fn generation_settings_report_every_field() {
     let request = request(json!({"prompt": "a", "temperature": 0.7, "seed": 5, "stop": ["x"], "n_predict": 9,
         "mirostat": 2, "samplers": "kt", "grammar": "root ::= \"a\"", "speculative": {"n_max": 4}}));
     let used = SamplingSettings { logit_bias: vec![(3, f32::NEG_INFINITY), (9, 0.1)], ..request.sampling.clone() };
@@ -269,7 +269,7 @@ fn settings_as_reported() {
         "mirostat": 2, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_target": -1.0, "adaptive_decay": 0.9,
         "samplers": ["top_k", "temperature"], "min_keep": 0, "n_probs": 0,
         "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": false, "stop": ["x"], "json_schema": null, "grammar": "root ::= \"a\"",
-        "n_predict": 9, "n_beams": 0, "n_keep": 0, "seed_position": 0, "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0,
+        "n_predict": 9, "n_beams": 0, "n_keep": 0, "seed_position": 0, "parse_special": true, "on_overflow": "truncate", "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0,
         "stream": false,
         "return_tokens": false, "timings_per_token": false, "t_max_predict_ms": 0, "post_sampling_probs": false,
         "return_progress": false, "response_fields": [], "lora": [],
@@ -282,13 +282,15 @@ fn settings_as_reported() {
     assert_eq!(settings, Value::Object(parse_object(expected.as_bytes()).unwrap()));
 }
 
-const KEYS: [&str; 75] = [
+const KEYS: [&str; 77] = [
     "prompt",
     "messages",
     "tools",
     "chat_template",
     "chat_template_kwargs",
     "add_generation_prompt",
+    "parse_special",
+    "on_overflow",
     "prompts",
     "n_predict",
     "max_tokens",
@@ -360,7 +362,7 @@ const KEYS: [&str; 75] = [
     "model",
 ];
 
-/// Values that a field is likely to accept, beside arbitrary ones.
+/// Values that fields are likely to accept, and arbitrary ones.
 fn likely() -> impl Strategy<Value = Value> {
     prop_oneof![
         any_json(),
@@ -374,9 +376,9 @@ fn likely() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Any values in known fields: no panic, and a request or an error that names the field.
+    /// Any values of known fields give a request, or an error that names the field.
     #[test]
-    fn a_request_or_an_error_that_names_the_field(
+    fn random_values_give_a_request_or_an_error_naming_the_field(
         key in prop::sample::select(KEYS.to_vec()),
         value in likely(),
     ) {
@@ -389,18 +391,18 @@ proptest! {
         }
     }
 
-    /// What is reported, fed back as a request with the same prompt, is the same request.
+    /// `generation_settings`, sent back with the same prompt, give the same request.
     #[test]
-    fn settings_fed_back_are_the_same(
+    fn generation_settings_parse_back_to_the_same_request(
         keys in prop::collection::btree_map(prop::sample::select(KEYS.to_vec()), likely(), 0..20),
         speculative in any::<bool>(),
         bias in prop::collection::btree_map(0i32..1000, -100.0f32..100.0, 0..4),
         init_seed in any::<Option<u32>>(),
     ) {
         let family = if speculative { Endpoint::Speculative } else { Endpoint::Completion };
-        // Defaults other than the usual ones must not come through again.
+        // Changed defaults of init must not apply a second time.
         let defaults = RequestDefaults { seed: init_seed, n_keep: Some(3), ..RequestDefaults::default() };
-        // Only the values that are valid beside each other.
+        // Only values that are valid together.
         let mut given = Map::new();
         for (key, value) in keys {
             given.insert(key.into(), value);
@@ -425,7 +427,7 @@ proptest! {
             BiasTarget::Text(_) => (-1, 0.0),
         }).collect();
         prop_assert_eq!(SamplingSettings { logit_bias: resolved, ..again.sampling.clone() }, used);
-        // The rest but for what no setting says.
+        // Everything else, except what no setting reports.
         let expected = CompletionRequest {
             sampling: again.sampling.clone(),
             logit_bias: again.logit_bias.clone(),

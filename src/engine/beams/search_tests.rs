@@ -2,13 +2,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A language of `n` tokens, of which 0 ends a text: log-probabilities by the text before.
-struct Language {
+/// A model of `n` tokens, where 0 is EOS: the log-probabilities of the next token depend on the text so far.
+struct ToyModel {
     n: Token,
     seed: u64,
 }
 
-impl Language {
+impl ToyModel {
     fn logprobs(&self, text: &[Token]) -> Vec<f64> {
         let mut state = self.seed;
         let mut mix = |value: u64| {
@@ -24,7 +24,7 @@ impl Language {
         weights.iter().map(|weight| (weight / sum).ln()).collect()
     }
 
-    /// Every text of up to `length` tokens that has ended or has that length.
+    /// Every text that has ended or has `length` tokens, with its log-probability.
     fn all(&self, length: usize) -> Vec<(Vec<Token>, f64)> {
         let mut texts = vec![(Vec::new(), 0.0)];
         let mut done = Vec::new();
@@ -68,47 +68,47 @@ impl Language {
 }
 
 proptest! {
-    /// Wide enough, it finds the most probable text of all: exhaustive search says which.
+    /// A wide search finds the most probable text, as an exhaustive search does.
     #[test]
-    fn it_is_exhaustive_when_wide_enough(seed in any::<u64>(), n in 2i32..5, length in 1usize..5) {
-        let language = Language { n, seed };
-        let best = language.all(length).into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
-        let (text, logprob) = language.search(4usize.pow(5), length);
+    fn wide_search_finds_the_most_probable_output(seed in any::<u64>(), n in 2i32..5, length in 1usize..5) {
+        let model = ToyModel { n, seed };
+        let best = model.all(length).into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+        let (text, logprob) = model.search(4usize.pow(5), length);
         prop_assert!((logprob - best.1).abs() < 1e-9);
-        // Several may be as probable.
-        let own = language.all(length).into_iter().find(|(other, _)| *other == text);
+        // Several texts may be equally probable.
+        let own = model.all(length).into_iter().find(|(other, _)| *other == text);
         prop_assert!(own.is_some_and(|(_, logprob)| (logprob - best.1).abs() < 1e-9));
     }
 
-    /// Narrow, it finds a text of the language, with the probability that it really has.
+    /// A narrow search finds a text of the model and reports its exact probability.
     #[test]
-    fn it_never_claims_too_much(seed in any::<u64>(), n in 2i32..5, length in 1usize..6, width in 1usize..4) {
-        let language = Language { n, seed };
-        let (text, logprob) = language.search(width, length);
-        let real = language.all(length).into_iter().find(|(other, _)| *other == text).expect("a text of the language").1;
+    fn reported_probability_is_exact(seed in any::<u64>(), n in 2i32..5, length in 1usize..6, width in 1usize..4) {
+        let model = ToyModel { n, seed };
+        let (text, logprob) = model.search(width, length);
+        let real = model.all(length).into_iter().find(|(other, _)| *other == text).expect("an output of the model").1;
         prop_assert!((logprob - real).abs() < 1e-9);
     }
 
-    /// With one beam it is the greedy choice, up to its first end.
+    /// A search with one beam is greedy decoding up to the first EOS.
     #[test]
     fn one_beam_is_greedy(seed in any::<u64>(), n in 2i32..6) {
-        let language = Language { n, seed };
+        let model = ToyModel { n, seed };
         let mut greedy = Vec::new();
         loop {
-            let logprobs = language.logprobs(&greedy);
-            // Of equals the lowest token, as in the search.
+            let logprobs = model.logprobs(&greedy);
+            // Of equally probable tokens the lowest, as in the search.
             let best = (0..).zip(&logprobs).max_by(|a: &(Token, _), b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0))).unwrap().0;
             greedy.push(best);
             if best == 0 || greedy.len() == 6 {
                 break;
             }
         }
-        prop_assert_eq!(language.search(1, 6).0, greedy);
+        prop_assert_eq!(model.search(1, 6).0, greedy);
     }
 }
 
 #[test]
-fn the_search_ends_when_nothing_alive_can_win() {
+fn search_ends_when_no_live_beam_can_win() {
     let mut search = Search::new(2, "");
     let mut step = |candidates: &[(usize, Token, f64)]| {
         let mut candidates: Vec<Candidate> = candidates
@@ -120,7 +120,7 @@ fn the_search_ends_when_nothing_alive_can_win() {
         });
         (search.live.len(), search.best.is_some(), search.is_over())
     };
-    assert_eq!(step(&[(0, 1, 0.5), (0, 2, 0.3), (0, 0, 0.2)]), (2, false, false), "the end was the third best");
-    // .5 * .6 = .3 ends; .5 * .4 = .2 and .3 * .9 = .27 are worse already.
+    assert_eq!(step(&[(0, 1, 0.5), (0, 2, 0.3), (0, 0, 0.2)]), (2, false, false), "EOS was only the third best");
+    // The finished beam has .5 * .6 = .3; the others, .5 * .4 = .2 and .3 * .9 = .27, can only get worse.
     assert_eq!(step(&[(0, 0, 0.6), (0, 1, 0.4), (1, 1, 0.9)]), (0, true, true));
 }

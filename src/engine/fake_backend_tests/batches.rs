@@ -1,52 +1,52 @@
-//! One evaluation of the target checks the drafts of all slots, and one of the draft model guesses a token for each of them.
+//! One decode of the target verifies the drafts of all slots, and one decode of the draft model drafts a token for each of them.
 
-use super::{Setup, Stage, request};
+use super::{Setup, TestEngine, request};
 use crate::engine::Request;
 use crate::llama::Token;
-use crate::llama::fake::{FakeModel, evaluations, physical_batches};
+use crate::llama::fake::{FakeModel, decodes, physical_batches};
 use crate::sampling;
 use crate::speculative::{Adaptive, DrafterKind, Settings};
 
-const VOICE: FakeModel =
+const FAKE_MODEL: FakeModel =
     FakeModel { seed: 7, n_words: 2, near: 4.0, far: 0.5, noise: 0.0, ends: 0, floor: f32::NEG_INFINITY };
 const N_MAX: usize = 4;
 
-/// Runs that many requests together; asserts the evaluations of each step, and returns the tokens that each gave on average.
+/// Runs `n_slots` requests together, asserts the number of decodes in each step, and returns the average tokens per step.
 fn tokens_a_step(n_slots: usize) -> f64 {
-    let setup = Setup { draft: Some(VOICE), draft_cost: 1, ..Setup::plain(VOICE, n_slots, 250, 32) };
-    let mut stage = Stage::new(&setup);
+    let setup = Setup { draft: Some(FAKE_MODEL), draft_cost: 1, ..Setup::plain(FAKE_MODEL, n_slots, 250, 32) };
+    let mut engine = TestEngine::new(&setup);
     let settings =
         Settings { sources: vec![DrafterKind::Draft], adaptive: Adaptive::Fixed, n_max: N_MAX, ..Settings::default() };
     for start in 0..n_slots {
         let prompt = (start..start + 10).map(|n| FakeModel::FIRST + (n % 2) as Token).collect();
         let greedy = sampling::SamplingSettings { temperature: 0.0, ..sampling::SamplingSettings::default() };
-        stage.submit(vec![Request { speculative: Some(settings.clone()), ..request(prompt, 150, greedy) }]);
+        engine.submit(vec![Request { speculative: Some(settings.clone()), ..request(prompt, 150, greedy) }]);
     }
-    let said = |stage: &Stage| -> usize {
-        stage.scheduler.slots.iter().filter_map(|slot| slot.task.as_ref()).map(|task| task.tokens.len()).sum()
+    let said = |engine: &TestEngine| -> usize {
+        engine.scheduler.slots.iter().filter_map(|slot| slot.task.as_ref()).map(|task| task.tokens.len()).sum()
     };
-    // The prompts, and what the draft model has to catch up with.
-    (0..3).for_each(|_| stage.step());
-    let (mut steps, begun) = (0, said(&stage));
-    while said(&stage) < n_slots * 120 {
-        let (all, target) = (evaluations(), stage.scheduler.context.fake().n_evaluated());
-        stage.step();
-        let target = stage.scheduler.context.fake().n_evaluated() - target;
+    // The steps in which the prompts are decoded and the draft model catches up.
+    (0..3).for_each(|_| engine.step());
+    let (mut steps, begun) = (0, said(&engine));
+    while said(&engine) < n_slots * 120 {
+        let (all, target) = (decodes(), engine.scheduler.context.fake().n_decodes());
+        engine.step();
+        let target = engine.scheduler.context.fake().n_decodes() - target;
         assert_eq!(target, 1, "{n_slots} slots, step {steps}");
         // An odd number of tokens of each sequence has one more as padding.
-        let physical = stage.scheduler.context.fake().physical_batches();
+        let physical = engine.scheduler.context.fake().physical_batches();
         assert_eq!(physical, [n_slots * (N_MAX + 1).next_multiple_of(n_slots.min(2))], "{n_slots} slots, step {steps}");
-        // The last drafted token is evaluated with the next step's first.
-        assert_eq!(evaluations() - all - target, N_MAX, "{n_slots} slots, step {steps}");
+        // The last drafted token is decoded together with the first of the next step.
+        assert_eq!(decodes() - all - target, N_MAX, "{n_slots} slots, step {steps}");
         steps += 1;
     }
-    (said(&stage) - begun) as f64 / f64::from(steps)
+    (said(&engine) - begun) as f64 / f64::from(steps)
 }
 
 #[test]
-fn all_slots_share_each_evaluation() {
+fn all_slots_share_each_decode() {
     let [alone, together] = [1, 4].map(tokens_a_step);
-    // Draft and target agree in everything.
+    // Draft and target are identical, so every draft is accepted.
     assert_eq!([alone, together], [5.0, 20.0]);
 }
 
@@ -54,20 +54,20 @@ fn all_slots_share_each_evaluation() {
 #[test]
 fn slots_decode_in_one_physical_batch_whatever_the_order_of_their_requests() {
     const N: usize = 6;
-    let mut stage = Stage::new(&Setup { padding: false, ..Setup::plain(VOICE, N, 250, 64) });
+    let mut engine = TestEngine::new(&Setup { padding: false, ..Setup::plain(VOICE, N, 250, 64) });
     let greedy = || sampling::SamplingSettings { temperature: 0.0, ..sampling::SamplingSettings::default() };
     // The slots are used in other orders the longer it goes on: requests end at different times.
     for n in 0..40 {
         let prompt = (n..n + 6).map(|n| FakeModel::FIRST + (n % 2) as Token).collect();
-        stage.submit(vec![request(prompt, 8 + n * 7 % 20, greedy())]);
+        engine.submit(vec![request(prompt, 8 + n * 7 % 20, greedy())]);
     }
     let (mut steps, mut together) = (0, 0);
-    while !stage.scheduler.is_idle() {
-        stage.step();
-        let generates = |at: usize| stage.scheduler.slots[at].task.as_ref().is_some_and(|task| task.n_predicted > 1);
+    while !engine.scheduler.is_idle() {
+        engine.step();
+        let generates = |at: usize| engine.scheduler.slots[at].task.as_ref().is_some_and(|task| task.n_predicted > 1);
         if (0..N).all(generates) {
             together += 1;
-            assert_eq!(stage.scheduler.context.fake().physical_batches(), [N], "step {steps}");
+            assert_eq!(engine.scheduler.context.fake().physical_batches(), [N], "step {steps}");
         }
         steps += 1;
     }
@@ -80,24 +80,24 @@ fn draft_and_target_decode_all_slots_in_one_physical_batch_whatever_was_accepted
     const N: usize = 4;
     let voice = FakeModel { far: 3.0, ..VOICE };
     let draft = Some(FakeModel { noise: 1.0, ..voice });
-    let mut stage = Stage::new(&Setup { padding: false, draft, draft_cost: 1, ..Setup::plain(voice, N, 250, 64) });
+    let mut engine = TestEngine::new(&Setup { padding: false, draft, draft_cost: 1, ..Setup::plain(voice, N, 250, 64) });
     let settings =
         Settings { sources: vec![DrafterKind::Draft], adaptive: Adaptive::Fixed, n_max: N_MAX, ..Settings::default() };
     for start in 0..N {
         let prompt = (start..start + 10).map(|n| FakeModel::FIRST + (n % 2) as Token).collect();
         let greedy = sampling::SamplingSettings { temperature: 0.0, ..sampling::SamplingSettings::default() };
-        stage.submit(vec![Request { speculative: Some(settings.clone()), ..request(prompt, 150, greedy) }]);
+        engine.submit(vec![Request { speculative: Some(settings.clone()), ..request(prompt, 150, greedy) }]);
     }
-    (0..3).for_each(|_| stage.step());
-    let lengths = |stage: &Stage| -> Vec<usize> {
-        stage.scheduler.slots.iter().map(|slot| slot.task.as_ref().map_or(0, |task| task.tokens.len())).collect()
+    (0..3).for_each(|_| engine.step());
+    let lengths = |engine: &TestEngine| -> Vec<usize> {
+        engine.scheduler.slots.iter().map(|slot| slot.task.as_ref().map_or(0, |task| task.tokens.len())).collect()
     };
     let mut differed = 0;
     for step in 0..25 {
-        let (physical, before) = (physical_batches(), lengths(&stage));
-        stage.step();
+        let (physical, before) = (physical_batches(), lengths(&engine));
+        engine.step();
         assert_eq!(physical_batches() - physical, N_MAX + 1, "step {step}");
-        let gained: Vec<usize> = lengths(&stage).iter().zip(before).map(|(after, before)| after - before).collect();
+        let gained: Vec<usize> = lengths(&engine).iter().zip(before).map(|(after, before)| after - before).collect();
         differed += usize::from(gained.iter().any(|n| *n == N_MAX + 1) && gained.iter().any(|n| *n <= N_MAX));
     }
     assert!(differed > 5, "only {differed} steps in which some drafts are accepted whole and some are not");
@@ -108,21 +108,21 @@ fn draft_and_target_decode_all_slots_in_one_physical_batch_whatever_was_accepted
 fn adaptive_lengths_decode_in_one_physical_batch() {
     const N: usize = 4;
     let draft = Some(FakeModel { noise: 0.5, ..VOICE });
-    let mut stage = Stage::new(&Setup { padding: false, draft, draft_cost: 2, ..Setup::plain(VOICE, N, 250, 64) });
+    let mut engine = TestEngine::new(&Setup { padding: false, draft, draft_cost: 2, ..Setup::plain(VOICE, N, 250, 64) });
     // Longer drafts are worth a forward pass of their own, without the request that does not speculate.
     let settings = Settings { sources: vec![DrafterKind::Draft], n_max: 3, ..Settings::default() };
     for start in 0..N {
         let prompt = (start..start + 10).map(|n| FakeModel::FIRST + (n % 2) as Token).collect();
         let greedy = sampling::SamplingSettings { temperature: 0.0, ..sampling::SamplingSettings::default() };
         let speculative = Some(settings.clone()).filter(|_| start != 2);
-        stage.submit(vec![Request { speculative, ..request(prompt, 200, greedy) }]);
+        engine.submit(vec![Request { speculative, ..request(prompt, 200, greedy) }]);
     }
-    (0..3).for_each(|_| stage.step());
+    (0..3).for_each(|_| engine.step());
     let (mut steps, mut drafted) = (0, 0);
-    while stage.scheduler.slots.iter().all(|slot| slot.task.is_some()) {
-        stage.step();
+    while engine.scheduler.slots.iter().all(|slot| slot.task.is_some()) {
+        engine.step();
         steps += 1;
-        let physical = stage.scheduler.context.fake().physical_batches();
+        let physical = engine.scheduler.context.fake().physical_batches();
         assert_eq!(physical.len(), 1, "step {steps}: {physical:?}");
         drafted += physical[0] - N;
     }

@@ -1,19 +1,19 @@
-//! The whole engine with a script in llama.cpp's place (`llama::fake`), step by step and without threads.
+//! Tests of the whole engine on a fake backend (`llama::fake`), step by step and without threads.
 //!
-//! - `schedules`: what a request says is what the script alone says (`reference`), whatever else happens: other
-//!   requests, cancels, drafts, shifts, reused and copied caches, sessions, evaluations that fail.
-//! - `laws`: the rules that keep the distribution alone do so through the whole engine.
-//! - `batches`: one evaluation checks the drafts of all slots, and each drafts for all of them.
-//! - `memory`: a step, up to its evaluation, allocates nothing.
-//! - `sessions`: one is put in whatever waits to be moved or copied.
-//! - `turns`: whoever runs or waits gets on, whatever others do.
+//! - `random_scenarios`: every output equals that of a naive loop over the fake model (`reference`), in random scenarios
+//!   (`scenario`) of requests, cancels, drafts, context shifts, reused and copied caches, sessions, and failing decodes.
+//! - `distribution`: rejection and block verification preserve the output distribution through the whole engine.
+//! - `batches`: one decode of the target verifies the drafts of all slots, and one decode of the draft drafts for all.
+//! - `allocations`: a step does not allocate before its decode.
+//! - `sessions`: a session can be loaded while cells wait to be moved or copied.
+//! - `scheduling`: no request starves, whatever others do.
 
+mod allocations;
 mod batches;
-mod laws;
-mod memory;
-mod plans;
+mod distribution;
+mod random_scenarios;
 mod reference;
-mod schedules;
+mod scenario;
 mod scheduling;
 mod sessions;
 
@@ -32,38 +32,38 @@ use crate::llama::{Context, ContextParams, FlashAttn, Interrupt, Model, ModelPar
 use crate::sampling;
 use crate::speculative::DraftModel;
 
-/// The model whose vocabulary the scripts speak.
+/// The model whose vocabulary the fake models use.
 static MODEL: LazyLock<Arc<Model>> = LazyLock::new(|| {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/stories-draft.gguf");
     Arc::new(Model::load(&ModelParams::new(path), |_| true).unwrap())
 });
 static THREADS: LazyLock<Arc<ThreadPool>> = LazyLock::new(|| Arc::new(ThreadPool::new(1).unwrap()));
 
-/// An engine to be tested.
+/// The configuration of an engine under test.
 #[derive(Debug, Clone)]
 struct Setup {
     n_parallel: usize,
     kv_unified: bool,
     n_ctx: usize,
     n_ubatch: usize,
-    /// Most tokens of a sequence that are evaluated as if they were fewer.
+    /// The most tokens of a sequence in a batch whose logits do not depend on their number.
     max_invariant_tokens: usize,
-    /// Whether no token is evaluated alone.
+    /// Whether single tokens are padded.
     padding: bool,
     ctx_shift: bool,
     target: FakeModel,
-    /// What goes wrong, by the number of the evaluation.
+    /// The target's errors, by the number of the decode.
     target_faults: BTreeMap<usize, Fault>,
     draft: Option<FakeModel>,
     draft_faults: BTreeMap<usize, Fault>,
-    /// What a drafted token costs, in percent of a target's evaluation.
+    /// The time to draft a token, in percent of a target decode.
     draft_cost: u32,
-    /// How many tokens the draft knows, where that is not all.
+    /// The size of the draft's vocabulary, if smaller than the target's.
     draft_vocab: Option<usize>,
 }
 
 impl Setup {
-    /// Without shared cells, shifts, a draft model and faults.
+    /// A configuration without a unified cache, context shifts, a draft model and faults.
     fn plain(target: FakeModel, n_parallel: usize, n_ctx: usize, n_ubatch: usize) -> Setup {
         Setup {
             n_parallel,
@@ -84,7 +84,7 @@ impl Setup {
 
     fn params(&self) -> ContextParams {
         ContextParams {
-            // The script has less.
+            // The fake backend has fewer cells.
             n_ctx: Some(256),
             n_batch: 64,
             n_ubatch: 32,
@@ -97,10 +97,10 @@ impl Setup {
         }
     }
 
-    /// A context in which `voice` speaks, whose evaluations cost `percent` of a target's.
-    fn play(
+    /// A context on a fake backend with this model, whose decodes take `percent` of a target's.
+    fn fake_context(
         &self,
-        voice: FakeModel,
+        model: FakeModel,
         percent: u32,
         faults: &BTreeMap<usize, Fault>,
         interrupt: &Arc<Interrupt>,
@@ -108,20 +108,20 @@ impl Setup {
         let params = builder::sequences(&self.params(), self.n_parallel, &MODEL, None);
         let mut context = Context::new(&MODEL, &params, &THREADS, interrupt).unwrap();
         let cost = Duration::from_micros(100) * percent;
-        context.play(FakeBackend::new(voice, self.n_ctx, self.n_ubatch, cost, faults.clone()));
+        context.set_fake(FakeBackend::new(model, self.n_ctx, self.n_ubatch, cost, faults.clone()));
         context
     }
 }
 
-/// A running engine.
-struct Stage {
+/// An engine under test.
+struct TestEngine {
     scheduler: BatchScheduler,
     interrupt: Arc<Interrupt>,
     n_requests: u64,
 }
 
-impl Stage {
-    fn new(setup: &Setup) -> Stage {
+impl TestEngine {
+    fn new(setup: &Setup) -> TestEngine {
         let interrupt = Arc::new(Interrupt::default());
         let context = setup.params();
         let config = Config {
@@ -141,27 +141,32 @@ impl Stage {
             rpc: Vec::new(),
         };
         let beams = Beams::new(&MODEL, &context, &THREADS, &interrupt);
-        let mut target = setup.play(setup.target, 100, &setup.target_faults, &interrupt);
-        target.play_alike(setup.max_invariant_tokens);
+        let mut target = setup.fake_context(setup.target, 100, &setup.target_faults, &interrupt);
+        target.set_fake_invariant_tokens(setup.max_invariant_tokens);
         let mut scheduler = BatchScheduler::new(target, beams, &config);
-        if let Some(voice) = setup.draft {
-            let context = setup.play(voice, setup.draft_cost, &setup.draft_faults, &interrupt);
+        if let Some(model) = setup.draft {
+            let context = setup.fake_context(model, setup.draft_cost, &setup.draft_faults, &interrupt);
             let n_vocab = setup.draft_vocab.unwrap_or(MODEL.vocab().n_tokens());
             scheduler.drafters.add_model(Box::new(DraftModel::new(context, setup.n_parallel, n_vocab, None)));
         }
         builder::add_text_drafters(&mut scheduler.drafters, setup.n_parallel, &Arc::default());
         scheduler.drafters.set_clock(fake::clock);
-        Stage { scheduler, interrupt, n_requests: 0 }
+        TestEngine { scheduler, interrupt, n_requests: 0 }
     }
 
-    /// Queues the texts of a request.
+    /// Queues a request of several completions.
     fn submit(&mut self, requests: Vec<Request>) -> Arc<RequestHandle> {
         self.n_requests += 1;
-        let expect =
-            |request: &Request| Expected { n_prompt: request.prompt.len(), speculates: request.speculative.is_some() };
+        let expect = |request: &Request| Expected::new(request.prompt.len(), request.speculative.is_some());
         let handle = RequestHandle::new(self.n_requests, requests.iter().map(expect).collect(), Arc::default());
         for (request, sink) in requests.into_iter().zip(handle.sinks()) {
-            self.scheduler.queue.push_back(Submission { request, sink, deadline: None, found: None });
+            self.scheduler.queue.push_back(Submission {
+                request,
+                is_prepared: true,
+                sink,
+                deadline: None,
+                found: None,
+            });
         }
         handle
     }
@@ -172,31 +177,31 @@ impl Stage {
         self.scheduler.outbox.deliver(&mut |_| {});
     }
 
-    /// A step, after which the engine must know what is in its memory.
+    /// Runs a step, after which each slot's bookkeeping must match the cells of the backend.
     fn step(&mut self) {
         self.advance();
-        let (scheduler, script) = (&self.scheduler, self.scheduler.context.fake());
+        let (scheduler, backend) = (&self.scheduler, self.scheduler.context.fake());
         let n_slots = scheduler.slots.len();
         for (id, slot) in (0..).zip(&scheduler.slots) {
-            assert_eq!(script.tokens(id), slot.cache.to_vec(), "slot {id}: what is there, and what it thinks is there");
+            assert_eq!(backend.tokens(id), slot.cache.to_vec(), "slot {id}: the cells and the slot's bookkeeping");
             if let Some(task) = &slot.task {
-                assert!(task.tokens.starts_with(&slot.cache), "slot {id} holds something else than its text");
+                assert!(task.tokens.starts_with(&slot.cache), "slot {id} must hold a prefix of its text");
             }
         }
         let n_branches = scheduler.context.n_shared().saturating_sub(n_slots);
         for id in (0..).skip(n_slots).take(n_branches) {
-            assert!(script.tokens(id).is_empty(), "a branch was left behind in sequence {id}");
+            assert!(backend.tokens(id).is_empty(), "a branch was left behind in sequence {id}");
         }
     }
 
-    /// Faults of the target that are still to come and would end requests.
+    /// The number of the target's remaining faults that would end requests.
     fn failures_left(&self) -> usize {
         let faults = self.scheduler.context.fake().faults();
         faults.filter(|fault| !matches!(fault, Fault::Aborted(_))).count()
     }
 }
 
-/// A request for a text behind `prompt`, without anything special.
+/// A request to continue `prompt`, with default options.
 pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::SamplingSettings) -> Request {
     Request {
         prompt: prompt.into(),
@@ -219,7 +224,7 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
             n_cache_reuse: 0,
             session_load: None,
             session_save: None,
-            // As if no session had been loaded.
+            // Not continued from a session.
             seed_position: Some(0),
             post_sampling_probs: false,
             progress: false,
@@ -227,9 +232,9 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
     }
 }
 
-/// The sequences for branches are no reason to refuse a small batch or context.
+/// The sequences reserved for branches must not make a small batch or context fail.
 #[test]
-fn small_contexts_can_be_made() {
+fn small_contexts_can_be_created() {
     for (n_parallel, n_ctx, n_batch) in [(1, 4, 64), (1, 64, 4), (3, 16, 64), (3, 64, 7), (1, 0, 8)] {
         let params =
             ContextParams { n_ctx: Some(n_ctx), n_batch, kv_unified: n_parallel > 1, ..ContextParams::default() };

@@ -1,14 +1,18 @@
-//! Whoever runs or waits gets on, whatever others do.
+//! Scheduling is fair: running, paused and queued requests all advance, whatever others do.
 
-use super::{Setup, Stage, request};
-use crate::engine::{Phase, Request};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Setup, TestEngine, request};
+use crate::engine::{Phase, Prepared, Request, RequestHandle};
+use crate::error::Error;
 use crate::llama::Token;
 use crate::llama::fake::FakeModel;
 use crate::sampling;
 use crate::speculative::{Adaptive, DrafterKind, Settings};
 
-/// Its texts repeat themselves.
-const VOICE: FakeModel =
+/// Its outputs are repetitive.
+const FAKE_MODEL: FakeModel =
     FakeModel { seed: 7, n_words: 2, near: 4.0, far: 0.5, noise: 0.0, ends: 0, floor: f32::NEG_INFINITY };
 
 fn greedy(prompt: Vec<Token>, n_predict: usize) -> Request {
@@ -19,11 +23,11 @@ fn repeating(length: usize, start: usize) -> Vec<Token> {
     (start..start + length).map(|n| FakeModel::FIRST + (n % 2) as Token).collect()
 }
 
-/// Long drafts of the first would fill the batch.
+/// The long drafts of the first requests would fill the batch.
 #[test]
-fn every_text_gets_on_in_every_step_whatever_others_draft() {
+fn every_request_advances_in_every_step_despite_long_drafts() {
     const N: usize = 8;
-    let mut stage = Stage::new(&Setup::plain(VOICE, N, 250, 32));
+    let mut engine = TestEngine::new(&Setup::plain(FAKE_MODEL, N, 250, 32));
     let speculative = Some(Settings {
         sources: vec![DrafterKind::NgramSimple, DrafterKind::Suffix],
         adaptive: Adaptive::Fixed,
@@ -32,50 +36,50 @@ fn every_text_gets_on_in_every_step_whatever_others_draft() {
         ..Settings::default()
     });
     for start in 1..N {
-        stage.submit(vec![Request { speculative: speculative.clone(), ..greedy(repeating(10, start), 220) }]);
+        engine.submit(vec![Request { speculative: speculative.clone(), ..greedy(repeating(10, start), 220) }]);
     }
-    let tokens = |stage: &Stage, slot: usize| {
-        let task = stage.scheduler.slots[slot].task.as_ref().filter(|task| task.is_generating());
+    let tokens = |engine: &TestEngine, slot: usize| {
+        let task = engine.scheduler.slots[slot].task.as_ref().filter(|task| task.is_generating());
         task.map(|task| task.tokens.len())
     };
-    let generating = |stage: &Stage| (0..N).filter(|slot| tokens(stage, *slot).is_some()).count();
+    let generating = |engine: &TestEngine| (0..N).filter(|slot| tokens(engine, *slot).is_some()).count();
     for _ in 0..3 {
-        stage.step();
+        engine.step();
     }
-    // One more comes later, and reads its prompt beside them.
-    let late = stage.submit(vec![greedy(repeating(60, 1), 5)]);
+    // One more request arrives later, and its prompt is decoded beside the others.
+    let late = engine.submit(vec![greedy(repeating(60, 1), 5)]);
     let (mut most, mut beside) = (0, 0);
-    while !stage.scheduler.is_idle() {
-        beside += usize::from(late.phase() == Phase::Prompt && generating(&stage) == N - 1);
-        assert!(beside < 8, "its prompt is read meanwhile");
-        let before: Vec<_> = (0..N).map(|slot| tokens(&stage, slot)).collect();
-        stage.step();
+    while !engine.scheduler.is_idle() {
+        beside += usize::from(late.phase() == Phase::Prompt && generating(&engine) == N - 1);
+        assert!(beside < 8, "the late request's prompt must be decoded meanwhile");
+        let before: Vec<_> = (0..N).map(|slot| tokens(&engine, slot)).collect();
+        engine.step();
         for (slot, before) in before.into_iter().enumerate() {
-            let (Some(before), Some(after)) = (before, tokens(&stage, slot)) else { continue };
-            assert!(after > before, "slot {slot} stands still at {before} tokens");
+            let (Some(before), Some(after)) = (before, tokens(&engine, slot)) else { continue };
+            assert!(after > before, "slot {slot} did not advance from {before} tokens");
             most = most.max(after - before);
         }
     }
-    assert!(most > 8 && beside > 1, "long drafts are checked: {most}, {beside}");
+    assert!(most > 8 && beside > 1, "the test needs long drafts: {most}, {beside}");
 }
 
-/// A steady stream of small requests, each of which would find room.
+/// A steady stream of small requests, each of which would fit.
 #[test]
-fn who_was_paused_and_who_waits_for_cells_is_not_overtaken() {
-    let mut stage = Stage::new(&Setup { kv_unified: true, ..Setup::plain(VOICE, 8, 120, 32) });
-    // Together they need more than there is, so that one is paused.
-    let handles: Vec<_> = [0, 1].map(|start| stage.submit(vec![greedy(repeating(30, start), 60)])).into();
+fn paused_and_waiting_requests_are_not_overtaken() {
+    let mut engine = TestEngine::new(&Setup { kv_unified: true, ..Setup::plain(FAKE_MODEL, 8, 120, 32) });
+    // Together they need more cells than there are, so one is paused.
+    let handles: Vec<_> = [0, 1].map(|start| engine.submit(vec![greedy(repeating(30, start), 60)])).into();
     for _ in 0..4 {
-        stage.step();
+        engine.step();
     }
-    let large = stage.submit(vec![greedy(repeating(100, 3), 10)]);
+    let large = engine.submit(vec![greedy(repeating(100, 3), 10)]);
     let (mut paused, mut steps, mut later) = (0, 0, Vec::new());
     while large.phase() != Phase::Finished || handles.iter().any(|handle| handle.phase() != Phase::Finished) {
-        if stage.scheduler.queue.len() < 4 {
-            later.push(stage.submit(vec![greedy(repeating(8, 5), 12)]));
+        if engine.scheduler.queue.len() < 4 {
+            later.push(engine.submit(vec![greedy(repeating(8, 5), 12)]));
         }
-        stage.step();
-        paused += stage.scheduler.running().filter(|(_, task)| task.paused).count();
+        engine.step();
+        paused += engine.scheduler.running().filter(|(_, task)| task.paused).count();
         steps += 1;
         assert!(
             steps < 1000,
@@ -84,33 +88,115 @@ fn who_was_paused_and_who_waits_for_cells_is_not_overtaken() {
             handles.iter().map(|handle| handle.phase()).collect::<Vec<_>>()
         );
     }
-    assert!(paused > 0, "somebody was paused");
+    assert!(paused > 0, "a request must have been paused");
     assert!(later.len() >= 4);
 }
 
 #[test]
-fn a_token_that_the_draft_does_not_know_ends_the_drafts_of_its_own_request_alone() {
+fn token_unknown_to_the_draft_disables_only_its_own_request() {
     let known = usize::try_from(FakeModel::FIRST).unwrap() + 2;
-    let setup =
-        Setup { draft: Some(VOICE), draft_cost: 5, draft_vocab: Some(known), ..Setup::plain(VOICE, 2, 250, 32) };
-    let mut stage = Stage::new(&setup);
+    let setup = Setup {
+        draft: Some(FAKE_MODEL),
+        draft_cost: 5,
+        draft_vocab: Some(known),
+        ..Setup::plain(FAKE_MODEL, 2, 250, 32)
+    };
+    let mut engine = TestEngine::new(&setup);
     let speculative =
         Some(Settings { sources: vec![DrafterKind::Draft], adaptive: Adaptive::Fixed, ..Settings::default() });
-    stage.submit(vec![Request { speculative: speculative.clone(), ..greedy(repeating(20, 0), 220) }]);
+    engine.submit(vec![Request { speculative: speculative.clone(), ..greedy(repeating(20, 0), 220) }]);
     for _ in 0..3 {
-        stage.step();
+        engine.step();
     }
-    // Further from the end than a batch of the draft is long.
+    // Further from the end than the draft's batch is long.
     let foreign = [&[FakeModel::FIRST + 2], &*repeating(80, 0)].concat();
-    stage.submit(vec![Request { speculative, ..greedy(foreign, 100) }]);
+    engine.submit(vec![Request { speculative, ..greedy(foreign, 100) }]);
     for _ in 0..6 {
-        stage.step();
+        engine.step();
     }
     let why = |first: Token| {
-        let mut running = stage.scheduler.running().filter(|(_, task)| task.tokens.first() == Some(&first));
+        let mut running = engine.scheduler.running().filter(|(_, task)| task.tokens.first() == Some(&first));
         let speculation = running.next().and_then(|(_, task)| task.speculation.as_ref());
         speculation.map(|speculation| speculation.stats.disabled.clone())
     };
     assert_eq!(why(FakeModel::FIRST), Some(None), "it goes on drafting");
     assert_eq!(why(FakeModel::FIRST + 2), Some(Some("the draft has no token 302".to_owned())));
+}
+
+/// Queues a request whose prompt is not known yet.
+fn submit_unprepared(engine: &mut TestEngine, request: Request) -> Arc<RequestHandle> {
+    let handle = engine.submit(vec![Request { prompt: Arc::default(), ..request }]);
+    engine.scheduler.queue.back_mut().expect("it waits").is_prepared = false;
+    handle
+}
+
+fn prepare(engine: &mut TestEngine, handle: &RequestHandle, prompt: Vec<Token>) {
+    let prepared = Ok(Prepared { prompts: vec![prompt.into()], prediction: None });
+    let queued = engine.scheduler.queue.iter_mut().find(|it| it.sink.id() == handle.id());
+    queued.expect("it waits").prepare(&prepared);
+}
+
+fn ended(handle: &RequestHandle) -> String {
+    assert_eq!(handle.phase(), Phase::Finished);
+    format!("{:?}", handle.take(Duration::ZERO).0)
+}
+
+#[test]
+fn a_request_whose_prompt_is_prepared_keeps_its_place() {
+    let mut engine = TestEngine::new(&Setup::plain(FAKE_MODEL, 2, 100, 32));
+    let first = submit_unprepared(&mut engine, greedy(Vec::new(), 4));
+    let [second, third] = [5, 7].map(|start| engine.submit(vec![greedy(repeating(8, start), 4)]));
+    // One slot is kept for it; those behind it share the other.
+    while second.phase() != Phase::Finished {
+        engine.step();
+        assert_eq!((first.phase(), third.phase()), (Phase::Queued, Phase::Queued));
+    }
+    prepare(&mut engine, &first, repeating(40, 0));
+    engine.step();
+    assert!(first.phase() != Phase::Queued && third.phase() != Phase::Queued, "both slots are free");
+    while !engine.scheduler.is_idle() {
+        engine.step();
+    }
+    assert!(ended(&first).contains("n_total: 40"));
+}
+
+#[test]
+fn a_slot_that_an_unprepared_request_asks_for_is_kept() {
+    let mut engine = TestEngine::new(&Setup::plain(FAKE_MODEL, 3, 100, 32));
+    let mut asks = greedy(Vec::new(), 4);
+    asks.options.slot = Some(0);
+    let first = submit_unprepared(&mut engine, asks.clone());
+    asks.prompt = repeating(8, 5).into();
+    let same_slot = engine.submit(vec![asks]);
+    for _ in 0..3 {
+        engine.step();
+    }
+    assert_eq!(same_slot.phase(), Phase::Queued);
+    prepare(&mut engine, &first, repeating(8, 0));
+    engine.step();
+    assert!(first.phase() != Phase::Queued);
+    assert_eq!(same_slot.phase(), Phase::Queued);
+}
+
+#[test]
+fn unprepared_requests_end_by_deadline_cancel_and_error() {
+    let mut engine = TestEngine::new(&Setup::plain(FAKE_MODEL, 1, 100, 32));
+    let [late, cancelled, failed] = [0, 1, 2].map(|_| submit_unprepared(&mut engine, greedy(Vec::new(), 4)));
+    assert_eq!(engine.scheduler.rests_until(), Some(None), "the engine sleeps until a prompt comes");
+    let deadline = Instant::now();
+    engine.scheduler.queue[0].deadline = Some(deadline);
+    assert_eq!(engine.scheduler.rests_until(), Some(Some(deadline)), "or until the first deadline");
+    engine.step();
+    assert!(ended(&late).contains("stop: Timeout"));
+    assert!(cancelled.cancel(), "nothing of it runs");
+    engine.scheduler.queue[1].prepare(&Err(Error::invalid("no such token")));
+    engine.step();
+    assert!(ended(&cancelled).contains("stop: Cancelled"));
+    assert!(ended(&failed).contains("no such token"));
+    assert!(engine.scheduler.is_idle() && engine.scheduler.rests_until() == Some(None));
+    // With something to do it does not sleep.
+    submit_unprepared(&mut engine, greedy(Vec::new(), 4));
+    engine.scheduler.queue[0].request.prompt = repeating(8, 0).into();
+    engine.scheduler.queue[0].is_prepared = true;
+    assert_eq!(engine.scheduler.rests_until(), None);
 }

@@ -1,4 +1,4 @@
-//! What llama.cpp would refuse, or compute with other last bits than it should.
+//! Checks for batches that llama.cpp would refuse, or decode with logits that depend on the batch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +6,8 @@ use super::{Cell, FakeBackend};
 use crate::llama::SeqId;
 
 impl FakeBackend {
-    /// What llama.cpp refuses: tokens that do not follow what their sequences hold, and sequences that part and meet
-    /// again.
+    /// Panics on batches that llama.cpp refuses: tokens that do not follow the contents of their sequences, and sequences that
+    /// diverge and share tokens again.
     pub(super) fn check_order(&self, new: &[Cell]) {
         let (mut next, mut sets) = (BTreeMap::new(), BTreeMap::new());
         for cell in new {
@@ -17,34 +17,34 @@ impl FakeBackend {
                 *next += 1;
                 let set = sets.entry(sequence).or_insert(u64::MAX);
                 *set &= cell.sequences;
-                assert!(*set != 0, "sequence {sequence} shares tokens with ever other sequences");
+                assert!(*set != 0, "sequence {sequence} shares tokens with changing sequences");
             }
         }
     }
 
-    /// That nobody is alone in a physical batch, or in its buffer's part of it.
-    pub(super) fn check_padding(&self, new: &[Cell], parts: &[Vec<usize>]) {
+    /// Panics if a token is alone in a physical batch, or in its buffer's part of one.
+    pub(super) fn check_single_tokens(&self, new: &[Cell], parts: &[Vec<usize>]) {
         for part in parts {
             let mut of_buffer = BTreeMap::new();
             for index in part {
                 *of_buffer.entry(if self.unified { 0 } else { new[*index].first() }).or_insert(0) += 1;
             }
-            assert!(of_buffer.values().all(|n| *n > 1), "a token is evaluated alone: {of_buffer:?}");
+            assert!(of_buffer.values().all(|n| *n > 1), "a token is decoded alone: {of_buffer:?}");
         }
     }
 
-    /// That many tokens of a sequence are divided as if they were alone in the batch.
-    pub(super) fn check_division(&self, new: &[Cell], parts: &[Vec<usize>]) {
+    /// Panics if many tokens of a sequence are split over physical batches differently than if they were alone in the batch.
+    pub(super) fn check_batch_split(&self, new: &[Cell], parts: &[Vec<usize>]) {
         let sequences: BTreeSet<SeqId> = new.iter().map(Cell::first).filter(|_| !self.unified).collect();
         for sequence in sequences {
             let count = |part: &Vec<usize>| part.iter().filter(|index| new[**index].first() == sequence).count();
             let counts: Vec<usize> = parts.iter().map(count).filter(|count| *count > 0).collect();
             let n: usize = counts.iter().sum();
             let alone = |counts: &[usize]| counts.iter().rev().skip(1).all(|count| *count == self.n_ubatch);
-            // Two more get the other kind of evaluation: one may be padding.
+            // One of the tokens may be padding, hence 2.
             assert!(
                 n < self.max_invariant_tokens + 2 || alone(&counts),
-                "{n} tokens of sequence {sequence} are divided: {counts:?}"
+                "{n} tokens of sequence {sequence} are split: {counts:?}"
             );
         }
     }

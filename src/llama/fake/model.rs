@@ -1,37 +1,37 @@
-//! What a scripted model says.
+//! The logits of a fake model.
 
 use crate::llama::Token;
 
-/// How a script speaks: every row of its logits, as a function of what is seen.
+/// A model whose rows of logits are a function of the tokens that are seen.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FakeModel {
-    /// Texts differ with it.
+    /// Different seeds give different outputs.
     pub(crate) seed: u64,
-    /// It says the tokens from [`FakeModel::FIRST`] on, so many.
+    /// The number of tokens that it generates, from [`FakeModel::FIRST`] on.
     pub(crate) n_words: u32,
-    /// How much logits depend on the last two tokens alone: a text repeats itself the more.
+    /// How much logits depend on the last two tokens; the larger, the more repetitive the output.
     pub(crate) near: f32,
     /// How much they depend on all tokens.
     pub(crate) far: f32,
-    /// What a draft's logits have of their own.
+    /// How much a draft's logits differ from its target's.
     pub(crate) noise: f32,
-    /// One in so many rows ends the text; 0: none does.
+    /// One in this many rows ends the output; 0 means that none does.
     pub(crate) ends: u64,
     /// The logit of all other tokens.
     pub(crate) floor: f32,
 }
 
 impl FakeModel {
-    /// Where its words begin. In the shipped models' vocabulary these and the following ones are pieces of ASCII text.
+    /// The first token that it generates. In the shipped vocabulary, this and the following tokens are pieces of ASCII text.
     pub(crate) const FIRST: Token = 300;
 
-    /// What is seen of a token that was evaluated with these LoRA scales.
-    pub(crate) fn sight(token: Token, scales: &[f32]) -> u64 {
+    /// The hash that later tokens see of a token decoded with these LoRA scales.
+    pub(crate) fn token_hash(token: Token, scales: &[f32]) -> u64 {
         let adapted = scales.iter().fold(1, |hash, scale| mix(hash ^ u64::from(scale.to_bits())));
         mix(adapted ^ u64::from(token.unsigned_abs()))
     }
 
-    /// The logits behind these tokens; `end` ends a text.
+    /// The logits after tokens with these hashes; `end` is the token that ends the output.
     pub(crate) fn logits(&self, seen: &[u64], n_vocab: usize, end: Token) -> Vec<f32> {
         let hash = |seen: &[u64], domain| seen.iter().fold(mix(self.seed ^ domain), |hash, token| mix(hash ^ token));
         let (near, far) = (hash(&seen[seen.len().saturating_sub(2)..], 1), hash(seen, 2));

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::history_drafter::{HistoryDrafter, Limits, SlotDrafters};
 use crate::error::Result;
 use crate::llama::Token;
-use crate::ngram::{Cache, Drafted, Levels, Sizes, Statistics};
+use crate::ngram::{Cache, CacheLevels, CacheStatistics, DraftedToken, Sizes};
 use crate::speculative::{Draft, DrafterKind, Settings};
 
 /// The `ngram-cache` drafter.
@@ -26,7 +26,7 @@ pub struct CacheLookup {
     /// The request's own cache files, used instead of the shared caches.
     static_cache: Option<CacheFile>,
     dynamic: Option<CacheFile>,
-    drafted: Vec<Drafted>,
+    drafted: Vec<DraftedToken>,
 }
 
 impl HistoryDrafter for CacheLookup {
@@ -54,7 +54,7 @@ impl HistoryDrafter for CacheLookup {
         let own = self.dynamic.as_ref().map(|file| &*file.0);
         let dynamic = own.or(common.as_deref()).unwrap_or(&empty);
         let static_cache = self.static_cache.as_ref().map_or_else(|| shared.static_cache(), |file| Arc::clone(&file.0));
-        let levels = Levels { context: &self.context, dynamic, static_cache: &static_cache, sizes: Sizes::ALL };
+        let levels = CacheLevels { context: &self.context, dynamic, static_cache: &static_cache, sizes: Sizes::ALL };
         levels.draft(text, limits.n_max, &mut self.drafted);
         for drafted in &self.drafted {
             draft.push(drafted.token, confidence(drafted));
@@ -69,7 +69,7 @@ impl HistoryDrafter for CacheLookup {
 /// The token's share of the n-gram's continuations, with additive smoothing that is stronger for shorter n-grams: a share
 /// of 1 from a single observation is not certain.
 #[allow(clippy::cast_precision_loss)] // Counts above 2^24 need no more precision.
-fn confidence(drafted: &Drafted) -> f32 {
+fn confidence(drafted: &DraftedToken) -> f32 {
     let doubt = 0.1 + 2.0 / drafted.size.max(1) as f32;
     drafted.count as f32 / (drafted.total as f32 + doubt)
 }
@@ -195,7 +195,7 @@ impl Caches {
     }
 
     /// The size of a cache.
-    pub fn statistics(&self, kind: CacheKind) -> Statistics {
+    pub fn statistics(&self, kind: CacheKind) -> CacheStatistics {
         match kind {
             CacheKind::Static => self.static_cache().statistics(),
             CacheKind::Dynamic => self.up_to_date().statistics(),
@@ -225,11 +225,12 @@ pub fn read_cache(name: &str, path: &Path, n_vocab: usize, may_be_missing: bool)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ngram::Level;
+    use crate::ngram::CacheLevel;
 
     #[test]
     fn confidence_rises_with_count_share_and_length() {
-        let of = |count, total, size| confidence(&Drafted { token: 1, count, total, size, level: Level::Context });
+        let of =
+            |count, total, size| confidence(&DraftedToken { token: 1, count, total, size, level: CacheLevel::Context });
         let rising = [of(1, 2, 4), of(1, 1, 3), of(1, 1, 4), of(2, 2, 4), of(9, 9, 2), of(9, 9, 4), of(500, 500, 4)];
         assert!(rising.is_sorted() && rising.iter().all(|share| (0.0..1.0).contains(share)), "{rising:?}");
         assert!(of(500, 500, 4) > 0.99 && of(1, 1, 4) < 0.7, "{rising:?}");
@@ -238,7 +239,7 @@ mod tests {
     fn next(caches: &Caches, history: &[Token]) -> Option<Token> {
         let (dynamic, static_cache) = (caches.dynamic()?, caches.static_cache());
         let levels =
-            Levels { context: &Cache::new(), dynamic: &dynamic, static_cache: &static_cache, sizes: Sizes::ALL };
+            CacheLevels { context: &Cache::new(), dynamic: &dynamic, static_cache: &static_cache, sizes: Sizes::ALL };
         Some(levels.next(history)?.token)
     }
 

@@ -1,0 +1,176 @@
+'use strict';
+const { setTimeout: sleep } = require('node:timers/promises');
+const library = require('./library.cjs');
+const { ForedraftError, errorFrom } = require('./errors.cjs');
+const { Notifier } = require('./notifier.cjs');
+const { Stream } = require('./stream.cjs');
+
+/** Milliseconds between two looks at a load. */
+const LOOK = 20;
+
+/** An engine, as its streams know it. */
+class Shared {
+  handle = library.engineNew();
+  notifier = new Notifier();
+
+  open() {
+    if (this.handle !== undefined) return this.handle;
+    throw new ForedraftError('the engine is closed', { code: 'invalid_engine', status: 400 });
+  }
+}
+
+const open = new Set();
+
+// Before the process, or this worker, ends. What waits in libuv's pool ends by it as well: Node waits for that.
+process.on('exit', () => {
+  for (const shared of open) {
+    const { handle } = shared;
+    shared.handle = undefined;
+    library.engineFree(handle);
+  }
+});
+
+/** Models and the threads that run them. Engines are independent of each other. */
+class Engine {
+  #shared = new Shared();
+
+  /** Without a model: `load` loads one. */
+  constructor() {
+    open.add(this.#shared);
+  }
+
+  /** An engine with a model. */
+  static async load(config, options) {
+    const engine = new Engine();
+    try {
+      await engine.load(config, options);
+    } catch (error) {
+      await engine.close();
+      throw error;
+    }
+    return engine;
+  }
+
+  /** Loads models in place of what is loaded. `config`: the path of a model, or an object of `init`'s keys. */
+  async load(config, { signal, onProgress } = {}) {
+    signal?.throwIfAborted();
+    const whole = { ...(typeof config === 'string' ? { model: config } : config), ...this.#shared.notifier.config };
+    library.loadAsync(this.#shared.open(), JSON.stringify(whole));
+    try {
+      for (;;) {
+        const status = this.status();
+        if (status.state === 'failed') throw errorFrom(status);
+        if (status.state === 'ready') break;
+        if (status.state !== 'loading') {
+          throw new ForedraftError('the load was ended by another load or unload', { code: 'cancelled', status: 499 });
+        }
+        onProgress?.(status.progress ?? 0);
+        await sleep(LOOK, undefined, { signal });
+      }
+    } catch (error) {
+      if (!signal?.aborted) throw error;
+      await this.unload();
+      throw signal.reason;
+    }
+    onProgress?.(1);
+  }
+
+  /** What the engine is doing. Never waits. */
+  status() {
+    return library.status(this.#shared.open());
+  }
+
+  /** Ends what runs and frees the models; `load` may follow. */
+  async unload() {
+    await library.unloadAside(this.#shared.open());
+  }
+
+  /** Ends what runs, and the engine with it. Harmless at any time. */
+  async close() {
+    const { handle } = this.#shared;
+    if (handle === undefined) return;
+    this.#shared.handle = undefined;
+    open.delete(this.#shared);
+    await library.engineFreeAside(handle);
+    this.#shared.notifier.close();
+  }
+
+  get closed() {
+    return this.#shared.handle === undefined;
+  }
+
+  async [Symbol.asyncDispose ?? Symbol.for('Symbol.asyncDispose')]() {
+    await this.close();
+  }
+
+  /** A completion as it is generated, for `for await`. `request`: a prompt, or an object of a request's keys. */
+  stream(request, options) {
+    return new Stream(this.#shared, toRequest(request), options);
+  }
+
+  /** A whole completion. */
+  complete(request, options) {
+    return this.stream(request, options).wait();
+  }
+
+  /** The answer to a conversation, with the `message` that continues it. */
+  async chat(messages, request = {}, options = undefined) {
+    const completion = await this.complete({ ...request, messages }, options);
+    completion.message ??= { role: 'assistant', content: completion.content };
+    return completion;
+  }
+
+  async tokenize(text, options = {}) {
+    return (await this.#call('tokenize', { ...options, text })).ids;
+  }
+
+  async detokenize(tokens, options = {}) {
+    return (await this.#call('detokenize', { ...options, tokens: [...tokens] })).content;
+  }
+
+  async applyTemplate(messages, options = {}) {
+    return (await this.#call('apply_template', { ...options, messages })).prompt;
+  }
+
+  async embed(content, options = {}) {
+    return (await this.#call('embed', { ...options, content })).embedding;
+  }
+
+  sessionSave(filename, options = {}) {
+    return this.#call('session_save', { ...options, filename });
+  }
+
+  sessionLoad(filename, options = {}) {
+    return this.#call('session_load', { ...options, filename });
+  }
+
+  lookupCache(request) {
+    return this.#call('lookup_cache', request);
+  }
+
+  lookupCreate(request) {
+    return this.#call('lookup_create', request);
+  }
+
+  lookupMerge(request) {
+    return this.#call('lookup_merge', request);
+  }
+
+  lookupStats(request) {
+    return this.#call('lookup_stats', request);
+  }
+
+  async #call(name, request) {
+    return library.callAside(name, this.#shared.open(), request);
+  }
+}
+
+/** A request as the library takes it. */
+function toRequest(request) {
+  if (typeof request === 'string') return { prompt: request };
+  const { schema, ...rest } = request;
+  if (schema === undefined) return rest;
+  return { ...rest, json_schema: typeof schema.toJSONSchema === 'function' ? schema.toJSONSchema() : schema };
+}
+
+module.exports = { Engine };

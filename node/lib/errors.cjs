@@ -1,0 +1,18 @@
+'use strict';
+
+/** A failure that the library reports: `code` is a word of its closed list, `status` an HTTP-style number, `answer` the whole
+ *  error object. */
+class ForedraftError extends Error {
+  constructor(message, answer = {}) {
+    super(message);
+    this.name = 'ForedraftError';
+    this.code = answer.code ?? 'internal';
+    this.status = answer.status ?? 500;
+    this.answer = answer;
+  }
+}
+
+/** The error for an error object, or for a status whose load failed. */
+const errorFrom = answer => new ForedraftError(answer.error ?? 'the library gave no reason', answer);
+
+module.exports = { ForedraftError, errorFrom };

@@ -1,0 +1,57 @@
+'use strict';
+// The shared library by koffi. No thread of the library ever calls into JavaScript: such a call waits for the event loop,
+// and there is none any more when the process or a worker ends. The library writes to a pipe instead (notifier.cjs).
+const fs = require('node:fs');
+const path = require('node:path');
+const { promisify } = require('node:util');
+const koffi = require('koffi');
+const { errorFrom } = require('./errors.cjs');
+
+const name = { darwin: 'libforedraft.dylib', win32: 'foredraft.dll' }[process.platform] ?? 'libforedraft.so';
+
+/** FOREDRAFT_LIB, else the library that the package carries, else that of the repository around it. */
+function libraryPath() {
+  if (process.env.FOREDRAFT_LIB) return process.env.FOREDRAFT_LIB;
+  const carried = path.join(__dirname, '../native', `${process.platform}-${process.arch}`, name);
+  const built = path.join(__dirname, '../../target/release', name);
+  return !fs.existsSync(carried) && fs.existsSync(built) ? built : carried;
+}
+
+const lib = koffi.load(libraryPath());
+// Strings that koffi copies and then releases.
+const Owned = koffi.disposable('str', lib.func('void foredraft_string_free(void *text)'));
+
+// Handles are numbers below 2^53.
+const engineNew = lib.func('uintptr_t foredraft_engine_new(void)');
+const engineFree = lib.func('void foredraft_engine_free(uintptr_t engine)');
+const loadAsync = lib.func('void foredraft_load_async(uintptr_t engine, str config)');
+const unload = lib.func('void foredraft_unload(uintptr_t engine)');
+const rawStatus = lib.func('foredraft_status', Owned, ['uintptr_t']);
+const version = lib.func('str foredraft_version(void)');
+
+const functions = {};
+for (const name of ['submit', 'poll', 'cancel', 'tokenize', 'detokenize', 'apply_template', 'embed', 'session_save',
+  'session_load', 'lookup_cache', 'lookup_create', 'lookup_merge', 'lookup_stats']) {
+  const call = lib.func(`foredraft_${name}`, Owned, ['uintptr_t', 'str']);
+  functions[name] = { call, aside: promisify(call.async) };
+}
+
+/** The object in an answer; throws the error that it is. */
+function checked(text) {
+  const answer = JSON.parse(text);
+  if (!answer.success) throw errorFrom(answer);
+  return answer;
+}
+
+/** Calls what returns at once: `poll` without a timeout, `cancel`. */
+const callNow = (name, engine, request) => checked(functions[name].call(engine, JSON.stringify(request)));
+
+/** Calls on a thread of libuv's pool what computes or waits. */
+const callAside = async (name, engine, request) => checked(await functions[name].aside(engine, JSON.stringify(request)));
+
+const status = engine => JSON.parse(rawStatus(engine));
+
+module.exports = {
+  koffi, engineNew, engineFree, engineFreeAside: promisify(engineFree.async), loadAsync, unloadAside: promisify(unload.async),
+  status, version, callNow, callAside,
+};

@@ -1,0 +1,285 @@
+import assert from 'node:assert/strict';
+import fs from 'node:fs';
+import { createRequire } from 'node:module';
+import os from 'node:os';
+import path from 'node:path';
+import { after, before, test } from 'node:test';
+import foredraft, { Engine, ForedraftError, Stream, version } from 'foredraft';
+import { config, draft, endless, idle, run, story, target, until } from './common.mjs';
+
+let engine;
+before(async () => { engine = await Engine.load(config); });
+after(() => engine.close());
+
+async function textOf(stream) {
+  let text = '';
+  for await (const { content } of stream) text += content;
+  return text;
+}
+
+test('both kinds of modules are one', () => {
+  const required = createRequire(import.meta.url)('foredraft');
+  assert.equal(required.Engine, Engine);
+  assert.equal(foredraft.Stream, Stream);
+  assert.equal(version(), createRequire(import.meta.url)('./../node_modules/foredraft/package.json').version);
+});
+
+test('complete and stream give the same', async () => {
+  const whole = await engine.complete(story);
+  assert.equal(whole.stop_type, 'limit');
+  assert.equal(whole.tokens_predicted, 40);
+  const stream = engine.stream(story);
+  assert.equal(await textOf(stream), whole.content);
+  assert.equal(stream.completion.content, whole.content);
+  assert.ok(stream.finished && stream.promptStats.total_prompt_tokens > 0);
+});
+
+test('a seed gives the same text with and without speculation', async () => {
+  const request = { prompt: 'Once', n_predict: 30, temperature: 0.9, seed: 7 };
+  const { content } = await engine.complete(request);
+  assert.equal((await engine.complete({ ...request, speculative: false })).content, content);
+  assert.notEqual((await engine.complete({ ...request, seed: 8 })).content, content);
+});
+
+test('tokens and probabilities of updates are joined', async () => {
+  const answer = await engine.complete({ ...story, return_tokens: true, n_probs: 2 });
+  for (const key of ['tokens', 'sources', 'completion_probabilities']) assert.equal(answer[key].length, 40, key);
+  assert.equal(await engine.detokenize(answer.tokens), answer.content);
+});
+
+test('several texts', async () => {
+  const stream = engine.stream({ prompts: ['Once', 'Then'], n_predict: 8, temperature: 0 });
+  const texts = ['', ''];
+  for await (const { content, index } of stream) texts[index] += content;
+  assert.deepEqual(stream.completions.map(answer => answer.content), texts);
+  assert.ok(texts[0] && texts[1]);
+});
+
+test('chat', async () => {
+  const messages = [{ role: 'user', content: 'Tell me a story about Zoë.' }];
+  const request = { n_predict: 20, temperature: 0 };
+  const { content, message } = await engine.chat(messages, request);
+  assert.equal(message.role, 'assistant');
+  const prompt = await engine.applyTemplate(messages);
+  assert.equal((await engine.complete({ prompt, ...request })).content, content);
+});
+
+test('a schema shapes the answer', async () => {
+  const json = { type: 'object', properties: { n: { type: 'integer', minimum: 0, maximum: 9 } }, required: ['n'], additionalProperties: false };
+  for (const schema of [json, { toJSONSchema: () => json }]) {
+    const { n } = JSON.parse((await engine.complete({ prompt: 'A number:', schema, n_predict: 100, seed: 1 })).content);
+    assert.ok(n >= 0 && n <= 9);
+  }
+});
+
+test('tokens, sessions and n-gram caches', async () => {
+  const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'foredraft-'));
+  try {
+    const ids = await engine.tokenize('Hello, world', { add_special: false });
+    assert.equal(await engine.detokenize(ids), 'Hello, world');
+    await engine.complete({ prompt: 'Once upon a time', n_predict: 4, id_slot: 0 });
+    const saved = await engine.sessionSave(path.join(folder, 'session'), { id_slot: 0 });
+    const restored = await engine.sessionLoad(path.join(folder, 'session'), { id_slot: 1 });
+    assert.ok(saved.n_saved > 0 && restored.n_restored === saved.n_saved);
+    const made = await engine.lookupCreate({ text: 'one two three one two three', output: path.join(folder, 'cache') });
+    const input = path.join(folder, 'cache');
+    const merged = await engine.lookupMerge({ inputs: [input, input], output: path.join(folder, 'merged') });
+    assert.equal(merged.n_observations, 2 * made.n_observations);
+    assert.ok((await engine.lookupCache({ action: 'stats', cache: 'dynamic' })).success);
+  } finally {
+    fs.rmSync(folder, { recursive: true });
+  }
+});
+
+test('embeddings', async () => {
+  const other = await Engine.load({ model: target, embedding: true, warmup: false });
+  const vector = await other.embed('Hello');
+  assert.ok(Math.abs(vector.reduce((sum, x) => sum + x * x, 0) - 1) < 1e-3);
+  await other.close();
+});
+
+// Leaving.
+
+test('leaving a loop cancels', async () => {
+  const stream = engine.stream(endless);
+  for await (const _ of stream) break;
+  await idle(engine);
+  assert.ok(stream.finished);
+});
+
+test('an exception in the loop cancels', async () => {
+  await assert.rejects(async () => {
+    for await (const _ of engine.stream(endless)) throw new TypeError('mine');
+  }, TypeError);
+  await idle(engine);
+});
+
+test('leaving while it begins cancels', async () => {
+  const stream = engine.stream(endless);
+  const first = stream.next();
+  await stream.return();
+  await first;
+  await idle(engine);
+});
+
+test('cancel ends the loop', async () => {
+  const stream = engine.stream(endless);
+  let text = '';
+  for await (const { content } of stream) {
+    text += content;
+    stream.cancel();
+  }
+  assert.equal(stream.completion.stop_type, 'cancelled');
+  assert.equal(stream.completion.content, text);
+});
+
+test('a signal cancels', async () => {
+  for (const use of [signal => engine.complete(endless, { signal }), signal => textOf(engine.stream(endless, { signal }))]) {
+    const controller = new AbortController();
+    const running = use(controller.signal);
+    await until('a busy slot', () => engine.status().slots.some(slot => slot.request_id !== null));
+    controller.abort(new RangeError('enough'));
+    await assert.rejects(running, RangeError);
+    await idle(engine);
+  }
+  await assert.rejects(engine.complete(endless, { signal: AbortSignal.abort() }), { name: 'AbortError' });
+  await idle(engine);
+});
+
+test('a signal ends a load', async () => {
+  const controller = new AbortController();
+  const other = new Engine();
+  await assert.rejects(other.load(config, { signal: controller.signal, onProgress: () => controller.abort() }), { name: 'AbortError' });
+  assert.equal(other.status().state, 'uninitialized');
+  await other.load(config);
+  assert.ok((await other.complete({ prompt: 'Once', n_predict: 2 })).content);
+  await other.close();
+});
+
+test('a forgotten stream is cancelled', async () => {
+  await (async () => { await engine.stream(endless).next(); })();
+  await until('the end of a forgotten stream', () => {
+    globalThis.gc();
+    return engine.status().slots.every(slot => slot.request_id === null);
+  });
+});
+
+// The event loop.
+
+test('the loop turns while models load, prompts are read and text is generated', async () => {
+  let ticks = 0;
+  const timer = setInterval(() => { ticks += 1; }, 1);
+  const during = async work => {
+    const begun = ticks;
+    const result = await work();
+    assert.ok(ticks > begun, 'no timer ran meanwhile');
+    return result;
+  };
+  const other = await during(() => Engine.load({ ...config, n_ctx: 4096, warmup: true }));
+  const stream = other.stream({ prompt: 'Once upon a time '.repeat(200), n_predict: 50 });
+  await during(() => stream.next());
+  await during(() => stream.wait());
+  clearInterval(timer);
+  await other.close();
+});
+
+test('streams need no thread of libuv\'s pool', async () => {
+  // The pool has one thread. If any of the streams held it, no file could be read.
+  const { code, out, err } = await run(`
+    import fs from 'node:fs/promises';
+    import { Engine } from 'foredraft';
+    const engine = await Engine.load({ ...config, n_parallel: 6 });
+    const streams = Array.from({ length: 6 }, () => engine.stream(endless));
+    const readings = streams.map(async stream => { for await (const _ of stream); });
+    while (!engine.status().slots.every(slot => slot.request_id !== null)) await new Promise(resolve => setTimeout(resolve, 5));
+    for (let i = 0; i < 20; i++) await fs.readFile(target.replace('stories-target.gguf', 'README.md'));
+    for (const stream of streams) stream.cancel();
+    await Promise.all(readings);
+    await engine.close();
+    console.log('read');
+  `, { env: { UV_THREADPOOL_SIZE: '1' } });
+  assert.deepEqual([code, out.trim()], [0, 'read'], err);
+});
+
+test('streams of one engine run together', async () => {
+  const texts = await Promise.all(Array.from({ length: 6 }, () => textOf(engine.stream(story))));
+  assert.deepEqual(new Set(texts), new Set([(await engine.complete(story)).content]));
+});
+
+test('concurrent reads of one stream are in order', async () => {
+  const stream = engine.stream(story);
+  const reads = await Promise.all(Array.from({ length: 100 }, () => stream.next()));
+  const text = reads.filter(({ done }) => !done).map(({ value }) => value.content).join('');
+  assert.equal(text, (await engine.complete(story)).content);
+});
+
+test('without pipes waits look again', async () => {
+  const { code, out, err } = await run(`
+    import { Engine } from 'foredraft';
+    const { platform } = process;
+    Object.defineProperty(process, 'platform', { value: 'win32' });
+    const engine = await Engine.load(config);
+    Object.defineProperty(process, 'platform', { value: platform });
+    console.log((await engine.complete(story)).content);
+  `);
+  assert.deepEqual([code, out], [0, `${(await engine.complete(story)).content}\n`], err);
+});
+
+// Life.
+
+test('engines are independent', async () => {
+  const other = await Engine.load({ model: draft, warmup: false });
+  const running = engine.stream(endless);
+  await running.next();
+  assert.ok((await other.complete({ prompt: 'Once', n_predict: 4 })).content);
+  await other.close();
+  assert.equal((await running.next()).done, false);
+  await running.return();
+  assert.ok(other.closed);
+});
+
+test('progress is told', async () => {
+  const told = [];
+  const other = await Engine.load(config, { onProgress: progress => told.push(progress) });
+  await other.close();
+  assert.equal(told.at(-1), 1);
+  assert.deepEqual(told, [...told].sort((a, b) => a - b));
+});
+
+test('a closed engine says so', async () => {
+  const other = await Engine.load({ model: draft, warmup: false });
+  const running = other.stream(endless);
+  await running.next();
+  const waiting = assert.rejects(running.wait(), ForedraftError);
+  await Promise.all([other.close(), other.close()]);
+  await waiting;
+  await assert.rejects(other.complete('Once'), { code: 'invalid_engine' });
+  assert.throws(() => other.status(), { code: 'invalid_engine' });
+});
+
+test('pipes are closed', { skip: process.platform !== 'linux' }, async () => {
+  const count = () => fs.readdirSync('/proc/self/fd').length;
+  const use = async () => {
+    const other = await Engine.load({ model: draft, warmup: false });
+    await other.complete({ prompt: 'Once', n_predict: 2 });
+    await other.close();
+  };
+  await use();
+  const before = count();
+  for (let i = 0; i < 3; i++) await use();
+  assert.equal(count(), before);
+});
+
+// Failures.
+
+test('failures have the library\'s codes', async () => {
+  const fails = (request, code) => assert.rejects(engine.complete({ prompt: 'Once', ...request }), error =>
+    error instanceof ForedraftError && error.code === code && error.status >= 400);
+  await fails({ top_p: 2 }, 'invalid_request');
+  await fails({ grammar: 'root ::= (' }, 'invalid_request');
+  await fails({ session_load: '/nowhere' }, 'not_found');
+  await assert.rejects(Engine.load('/nowhere.gguf'), error => error.code === 'model_error' && /nowhere/.test(error.message));
+  const empty = new Engine();
+  await assert.rejects(empty.complete('Once'), { code: 'not_initialized' });
+  await empty.close();
+});

@@ -1,0 +1,81 @@
+"""Builds a wheel that carries the library.
+
+The library is the file or the folder that FOREDRAFT_LIB names, else the repository's target/release/libforedraft.so, which
+is built if it is not there. A folder is copied whole: it is what `make portable` makes, and its wheel is tagged for every
+Linux with the C library that it needs. A single file may use all of this machine's instructions, so its wheel is tagged for
+this platform, and package indexes refuse it.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools.dist import Distribution
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # setuptools before 70.1
+    from wheel.bdist_wheel import bdist_wheel
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+NAME = {"darwin": "libforedraft.dylib", "win32": "foredraft.dll"}.get(sys.platform, "libforedraft.so")
+
+
+def version():
+    manifest = (REPOSITORY / "Cargo.toml").read_text(encoding="utf-8")
+    return re.search(r'^version = "([^"]+)"', manifest, re.MULTILINE).group(1)
+
+
+def libraries():
+    """The files that the package carries, the library first."""
+    named = os.environ.get("FOREDRAFT_LIB")
+    source = Path(named) if named else REPOSITORY / "target" / "release" / NAME
+    if not named and not source.is_file():
+        subprocess.run(["make", "-C", str(REPOSITORY), "build"], check=True)
+    if source.is_dir():
+        others = sorted(file for file in source.iterdir() if ".so" in file.suffixes and file.name != NAME)
+        return [source / NAME, *others]
+    return [source]
+
+
+def platform_tag(files):
+    tag = re.sub(r"[-.]", "_", sysconfig.get_platform())
+    if len(files) == 1 or not tag.startswith("linux_"):
+        return tag
+    needed = {int(minor) for file in files for minor in re.findall(rb"GLIBC_2\.(\d+)", file.read_bytes())}
+    return tag.replace("linux_", f"manylinux_2_{max(needed)}_", 1)
+
+
+class BuildPy(build_py):
+    def run(self):
+        # What an earlier build left, and the package has no more.
+        shutil.rmtree(Path(self.build_lib, "foredraft"), ignore_errors=True)
+        super().run()
+        if getattr(self, "editable_mode", False):
+            return  # the package then finds the library in target/release
+        folder = Path(self.build_lib, "foredraft", "lib")
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in libraries():
+            shutil.copy2(file, folder / file.name)
+
+
+class BdistWheel(bdist_wheel):
+    def finalize_options(self):
+        super().finalize_options()
+        self.root_is_pure = False
+
+    def get_tag(self):
+        return "py3", "none", platform_tag(libraries())
+
+
+class BinaryDistribution(Distribution):
+    def has_ext_modules(self):
+        return True
+
+
+setup(version=version(), cmdclass={"build_py": BuildPy, "bdist_wheel": BdistWheel}, distclass=BinaryDistribution)

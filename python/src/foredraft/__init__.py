@@ -1,0 +1,36 @@
+"""llama.cpp in your process, with speculative decoding.
+
+    from foredraft import Engine
+
+    with Engine("target.gguf", model_draft="draft.gguf") as engine:
+        for update in engine.stream("Once upon a time", n_predict=200):
+            print(update, end="", flush=True)
+
+`Llama` has the interface of llama-cpp-python: code written for that moves by changing its import.
+"""
+from ._engine import Engine
+from ._errors import (
+    ContextFullError,
+    ForedraftError,
+    InternalError,
+    InvalidEngineError,
+    InvalidJsonError,
+    InvalidRequestError,
+    ModelError,
+    ModelLoadingError,
+    NotFoundError,
+    NotInitializedError,
+    QueueFullError,
+    RequestCancelledError,
+    WouldDeadlockError,
+)
+from ._library import version
+from ._stream import Stream
+from ._types import Completion, Update
+from .llama import Llama, LlamaGrammar
+
+__all__ = [
+    "Completion", "ContextFullError", "Engine", "ForedraftError", "InternalError", "InvalidEngineError", "InvalidJsonError",
+    "InvalidRequestError", "Llama", "LlamaGrammar", "ModelError", "ModelLoadingError", "NotFoundError", "NotInitializedError",
+    "QueueFullError", "RequestCancelledError", "Stream", "Update", "WouldDeadlockError", "version",
+]

@@ -1,0 +1,331 @@
+"""An engine: the models, and what is asked of them."""
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import time
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence, Union
+
+from . import _library
+from ._errors import InvalidEngineError, RequestCancelledError, error_from
+from ._notify import Notifier
+from ._stream import Stream
+from ._types import Completion, Json, Message, Schema, Tool, schema_of, tool_of
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+#: Seconds between two looks at a load.
+_LOOK = 0.02
+
+Path = Union[str, "os.PathLike[str]"]
+#: Is told how far a load is, 0 to 1. `True`: a bar by tqdm, where that is installed.
+Progress = Union[bool, Callable[[float], None]]
+Prompt = Union[str, Sequence[Union[str, int]]]
+
+
+class Engine:
+    """Models and the threads that run them. Engines are independent of each other, and usable from all threads.
+
+        with Engine("target.gguf", model_draft="draft.gguf", n_ctx=4096) as engine:
+            for update in engine.stream("Once upon a time", n_predict=200):
+                print(update, end="", flush=True)
+
+    `config` takes every key of `init` in docs/reference.md. Without a `model` none is loaded until `load`."""
+
+    def __init__(
+        self,
+        model: Path | None = None,
+        *,
+        model_draft: Path | None = None,
+        progress: Progress = False,
+        **config: Json | os.PathLike[str],
+    ) -> None:
+        self._handle: int | None = None
+        self._notifier = Notifier()
+        self._handle = _library.new_engine(self)
+        if model is not None:
+            try:
+                self.load(model, model_draft=model_draft, progress=progress, **config)
+            except BaseException:
+                self.close()
+                raise
+
+    @classmethod
+    async def create(
+        cls,
+        model: Path,
+        *,
+        model_draft: Path | None = None,
+        progress: Progress = False,
+        **config: Json | os.PathLike[str],
+    ) -> Self:
+        """An engine with a model, loaded without blocking the event loop."""
+        engine = cls()
+        try:
+            await engine.load_async(model, model_draft=model_draft, progress=progress, **config)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    # Life.
+
+    def load(
+        self,
+        model: Path,
+        *,
+        model_draft: Path | None = None,
+        progress: Progress = False,
+        **config: Json | os.PathLike[str],
+    ) -> None:
+        """Loads the models in place of what is loaded, and waits for it. Ctrl-C ends the load."""
+        show = _shown(progress)
+        self._begin_load(model, model_draft, config)
+        try:
+            while not self._is_loaded(show):
+                time.sleep(_LOOK)
+        except BaseException:
+            self._unload()
+            raise
+        finally:
+            show.close()
+
+    async def load_async(
+        self,
+        model: Path,
+        *,
+        model_draft: Path | None = None,
+        progress: Progress = False,
+        **config: Json | os.PathLike[str],
+    ) -> None:
+        """The same without blocking the event loop. Cancelling the task ends the load."""
+        show = _shown(progress)
+        self._begin_load(model, model_draft, config)
+        try:
+            while not self._is_loaded(show):
+                await asyncio.sleep(_LOOK)
+        except BaseException:
+            self._unload()
+            raise
+        finally:
+            show.close()
+
+    def _begin_load(self, model: Path, model_draft: Path | None, config: Mapping[str, Any]) -> None:
+        whole = {"model": os.fspath(model), **config, **self._notifier.config}
+        if model_draft is not None:
+            whole["model_draft"] = os.fspath(model_draft)
+        _library.check_process()
+        _library.library().foredraft_load_async(self._open_handle(), _library.encode(whole))
+
+    def _is_loaded(self, show: _Shown) -> bool:
+        status = self.status()
+        state = status["state"]
+        if state == "loading":
+            show(float(status.get("progress") or 0))
+            return False
+        if state == "failed":
+            raise error_from(status)
+        if state != "ready":
+            raise RequestCancelledError("the load was ended by another load or unload")
+        show(1.0)
+        return True
+
+    def _unload(self) -> None:
+        if self._handle is not None and not _library.is_foreign():
+            _library.library().foredraft_unload(self._handle)
+
+    def unload(self) -> None:
+        """Ends what runs and frees the models; `load` may follow."""
+        _library.check_process()
+        self._open_handle()
+        self._unload()
+
+    def close(self) -> None:
+        """Ends what runs, and the engine with it. Harmless at any time."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            _library.free_engine(self, handle)
+            self._notifier.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._handle is None
+
+    def status(self) -> dict[str, Any]:
+        """What the engine is doing: `state`, `progress`, `slots`, `queue`, `devices`, ... Never waits."""
+        return _library.status(self._open_handle())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _open_handle(self) -> int:
+        if self._handle is None:
+            raise InvalidEngineError("the engine is closed")
+        return self._handle
+
+    def _call(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        return _library.call(name, self._open_handle(), request)
+
+    def _wait(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Calls what waits for the engine, or works for long."""
+        return _library.interruptible(lambda: self._call(name, request))
+
+    # Completions.
+
+    def stream(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        messages: Iterable[Message] | None = None,
+        tools: Iterable[Tool] | None = None,
+        schema: Schema | None = None,
+        **request: Json,
+    ) -> Stream:
+        """Begins a completion of a prompt or of a chat, and returns its updates for a loop (`for` or `async for`). The request takes
+        every key of docs/reference.md; `schema` is a `json_schema`, or what has one."""
+        whole = dict(request)
+        if prompt is not None:
+            whole["prompt"] = prompt
+        if messages is not None:
+            whole["messages"] = list(messages)
+        if tools is not None:
+            whole["tools"] = [tool_of(tool) for tool in tools]
+        if schema is not None:
+            whole["json_schema"] = schema_of(schema)
+        return Stream(self, whole)
+
+    def complete(self, prompt: Prompt | None = None, **request: Any) -> Completion:
+        """A completion of a prompt; takes what `stream` takes. Ctrl-C cancels it."""
+        return self.stream(prompt, **request).wait()
+
+    async def complete_async(self, prompt: Prompt | None = None, **request: Any) -> Completion:
+        """The same without blocking the event loop. Cancelling the task cancels it."""
+        return await self.stream(prompt, **request).wait_async()
+
+    def chat(
+        self,
+        messages: Iterable[Message],
+        *,
+        tools: Iterable[Tool] | None = None,
+        schema: Schema | None = None,
+        **request: Json,
+    ) -> Completion:
+        """The answer to a conversation; its `message` continues it."""
+        return self.stream(None, messages=messages, tools=tools, schema=schema, **request).wait()
+
+    async def chat_async(
+        self,
+        messages: Iterable[Message],
+        *,
+        tools: Iterable[Tool] | None = None,
+        schema: Schema | None = None,
+        **request: Json,
+    ) -> Completion:
+        """The same without blocking the event loop."""
+        return await self.stream(None, messages=messages, tools=tools, schema=schema, **request).wait_async()
+
+    # Text.
+
+    def tokenize(self, text: Prompt, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """The ids of a text's tokens."""
+        request = {"text": text, "add_special": add_special, "parse_special": parse_special}
+        return [int(token) for token in self._call("tokenize", request)["ids"]]
+
+    def detokenize(self, tokens: Iterable[int], *, special: bool = True) -> str:
+        """The text of tokens."""
+        return str(self._call("detokenize", {"tokens": list(tokens), "special": special})["content"])
+
+    def apply_template(self, messages: Iterable[Message], **request: Json) -> str:
+        """The prompt that the model's chat template makes of a conversation."""
+        return str(self._call("apply_template", {"messages": list(messages), **request})["prompt"])
+
+    def embed(self, text: Prompt, *, embd_normalize: int = 2) -> list[float]:
+        """The embedding of a text; the model must be loaded with `embedding=True`."""
+        return [float(x) for x in self._wait("embed", {"content": text, "embd_normalize": embd_normalize})["embedding"]]
+
+    # Sessions and n-gram caches.
+
+    def session_save(self, filename: Path, *, id_slot: int = 0) -> dict[str, Any]:
+        """Saves what a slot holds."""
+        return self._wait("session_save", {"filename": os.fspath(filename), "id_slot": id_slot})
+
+    def session_load(self, filename: Path, *, id_slot: int = 0) -> dict[str, Any]:
+        """Puts a saved session into a slot."""
+        return self._wait("session_load", {"filename": os.fspath(filename), "id_slot": id_slot})
+
+    def lookup_cache(self, action: str, **request: Json) -> dict[str, Any]:
+        """Works on an n-gram cache of the engine while it serves."""
+        return self._call("lookup_cache", {"action": action, **request})
+
+    def lookup_create(self, **request: Json | os.PathLike[str]) -> dict[str, Any]:
+        """Makes an n-gram cache of a text."""
+        return self._wait("lookup_create", request)
+
+    def lookup_merge(self, inputs: Iterable[Path], output: Path) -> dict[str, Any]:
+        """Adds n-gram caches up."""
+        return self._wait("lookup_merge", {"inputs": [os.fspath(path) for path in inputs], "output": os.fspath(output)})
+
+    def lookup_stats(self, **request: Json | os.PathLike[str]) -> dict[str, Any]:
+        """How well a text is drafted from n-gram caches."""
+        return self._wait("lookup_stats", request)
+
+
+class _Shown:
+    """Shows how far a load is."""
+
+    def __call__(self, done: float) -> None:
+        """It is so far, 0 to 1."""
+
+    def close(self) -> None:
+        """It has ended."""
+
+
+class _Told(_Shown):
+    def __init__(self, tell: Callable[[float], None]) -> None:
+        self._tell = tell
+        self._last: float | None = None
+
+    def __call__(self, done: float) -> None:
+        if done != self._last:
+            self._last = done
+            self._tell(done)
+
+
+class _Bar(_Shown):
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+
+    def __call__(self, done: float) -> None:
+        self._bar.update(round(100 * done) - self._bar.n)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def _shown(progress: Progress) -> _Shown:
+    if callable(progress):
+        return _Told(progress)
+    if progress:
+        try:
+            tqdm = importlib.import_module("tqdm.auto").tqdm
+        except ImportError:
+            return _Shown()
+        return _Bar(tqdm(total=100, desc="load", unit="%"))
+    return _Shown()

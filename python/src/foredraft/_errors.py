@@ -1,0 +1,105 @@
+"""Exceptions, one class for each code of the library's failures."""
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+
+class ForedraftError(Exception):
+    """A failure that the library reports. `code` is a word of the library's closed list, `status` an HTTP-style number,
+    `answer` the whole error object."""
+
+    code: str = "internal"
+    status: int = 500
+
+    def __init__(self, message: str, answer: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.answer: Mapping[str, Any] = answer or {}
+        self.code = str(self.answer.get("code") or type(self).code)
+        self.status = int(self.answer.get("status") or type(self).status)
+
+
+class InvalidJsonError(ForedraftError, ValueError):
+    """The request is not a JSON object."""
+
+    code, status = "invalid_json", 400
+
+
+class InvalidRequestError(ForedraftError, ValueError):
+    """A key is missing, of the wrong type, out of range or at odds with another."""
+
+    code, status = "invalid_request", 400
+
+
+class InvalidEngineError(ForedraftError, ValueError):
+    """The engine was closed."""
+
+    code, status = "invalid_engine", 400
+
+
+class ContextFullError(ForedraftError, ValueError):
+    """A prompt, a text to embed or a session does not fit into the context."""
+
+    code, status = "context_full", 400
+
+
+class NotFoundError(ForedraftError, LookupError):
+    """There is no such request, file or folder."""
+
+    code, status = "not_found", 404
+
+
+class WouldDeadlockError(ForedraftError):
+    """Called from inside a callback of the library, where the call would wait for itself."""
+
+    code, status = "would_deadlock", 409
+
+
+class QueueFullError(ForedraftError):
+    """`max_queue` requests wait already."""
+
+    code, status = "queue_full", 429
+
+
+class RequestCancelledError(ForedraftError):
+    """A later load or unload ended it."""
+
+    code, status = "cancelled", 499
+
+
+class ModelError(ForedraftError):
+    """The model cannot be loaded, or a forward pass failed."""
+
+    code, status = "model_error", 500
+
+
+class InternalError(ForedraftError):
+    """A defect of the library."""
+
+    code, status = "internal", 500
+
+
+class NotInitializedError(ForedraftError):
+    """No model is loaded, or this process was forked from one that has the library's threads."""
+
+    code, status = "not_initialized", 503
+
+
+class ModelLoadingError(ForedraftError):
+    """A model is being loaded."""
+
+    code, status = "loading", 503
+
+
+_BY_CODE: dict[str, type[ForedraftError]] = {
+    error.code: error
+    for error in (
+        InvalidJsonError, InvalidRequestError, InvalidEngineError, ContextFullError, NotFoundError, WouldDeadlockError,
+        QueueFullError, RequestCancelledError, ModelError, InternalError, NotInitializedError, ModelLoadingError,
+    )
+}
+
+
+def error_from(answer: Mapping[str, Any]) -> ForedraftError:
+    """The exception for an error object, or for a status whose load failed."""
+    kind = _BY_CODE.get(str(answer.get("code")), ForedraftError)
+    return kind(str(answer.get("error") or "the library gave no reason"), answer)

@@ -1,0 +1,110 @@
+"""What requests take and answers hold."""
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Mapping, Protocol, Sequence, Union, cast, runtime_checkable
+
+Json = Union[None, bool, int, float, str, Sequence[Any], Mapping[str, Any]]
+#: A message of a chat: `role` and `content`, and whatever else the chat template knows.
+Message = Mapping[str, Any]
+
+
+@runtime_checkable
+class HasSchema(Protocol):
+    """What has a JSON schema: a class of pydantic's, or anything shaped like it."""
+
+    def model_json_schema(self) -> Dict[str, Any]: ...
+
+
+#: A JSON schema: an object, its text, or what has one.
+Schema = Union[str, Mapping[str, Any], HasSchema]
+#: A tool: OpenAI's object, or what has a schema (its name and docstring describe it).
+Tool = Union[Mapping[str, Any], HasSchema]
+
+
+class Update(Dict[str, Any]):
+    """More of a completion: a partial update's fields; `str(update)` is its text."""
+
+    @property
+    def text(self) -> str:
+        """The text that is new."""
+        return str(self.get("content") or "")
+
+    @property
+    def index(self) -> int:
+        """Which of several completions it belongs to."""
+        return int(self.get("index") or 0)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Completion(Dict[str, Any]):
+    """A final response's fields; `str(completion)` is its text."""
+
+    @property
+    def text(self) -> str:
+        """The completion."""
+        return str(self.get("content") or "")
+
+    @property
+    def message(self) -> Dict[str, Any]:
+        """The assistant's message, to be appended to the conversation."""
+        return cast("Dict[str, Any]", self.get("message") or {"role": "assistant", "content": self.text})
+
+    @property
+    def stop_type(self) -> str:
+        """Why it ended: `eos`, `word`, `limit`, `timeout`, `cancelled`."""
+        return str(self.get("stop_type") or "")
+
+    @property
+    def finish_reason(self) -> str:
+        """The same in OpenAI's words: `stop`, `length`, `tool_calls`."""
+        given = self.get("finish_reason")
+        return str(given) if given else "length" if self.stop_type in ("limit", "timeout") else "stop"
+
+    @property
+    def usage(self) -> Dict[str, Any]:
+        """How many tokens it took, as OpenAI reports them."""
+        if given := self.get("usage"):
+            return cast("Dict[str, Any]", given)
+        prompt, completion = int(self.get("tokens_evaluated") or 0), int(self.get("tokens_predicted") or 0)
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+    @property
+    def accept_rate(self) -> float:
+        """The share of drafted tokens that were accepted; 0 where nothing was drafted."""
+        return float((self.get("speculative") or {}).get("accept_rate") or 0)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """How fast it was generated."""
+        return float((self.get("timings") or {}).get("predicted_per_second") or 0)
+
+    def json(self) -> Any:
+        """The text as JSON, as with a `schema` it is."""
+        return json.loads(self.text)
+
+    def parse(self, schema: Any) -> Any:
+        """The text as an object of that class of pydantic's."""
+        return schema.model_validate_json(self.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def schema_of(schema: Schema) -> Json:
+    """A schema as the library takes it."""
+    return schema.model_json_schema() if isinstance(schema, HasSchema) else schema
+
+
+def tool_of(tool: Tool) -> Mapping[str, Any]:
+    """A tool as OpenAI's object."""
+    if not isinstance(tool, HasSchema):
+        return tool
+    parameters = dict(tool.model_json_schema())
+    name = getattr(tool, "__name__", None) or parameters.get("title") or type(tool).__name__
+    function = {"name": name, "parameters": parameters}
+    if description := parameters.get("description") or getattr(tool, "__doc__", None):
+        function["description"] = description
+    return {"type": "function", "function": function}

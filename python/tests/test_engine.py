@@ -1,0 +1,408 @@
+"""Engines, completions and streams."""
+import asyncio
+import json
+import logging
+import sys
+import threading
+import types
+
+import pytest
+
+import foredraft
+from conftest import CONFIG, DRAFT, ENDLESS, TARGET, idle, until
+from foredraft import Engine
+
+STORY = {"prompt": "Once upon a time", "n_predict": 40, "temperature": 0}
+
+
+def text_of(stream):
+    return "".join(str(update) for update in stream)
+
+
+async def text_of_async(stream):
+    return "".join([str(update) async for update in stream])
+
+
+def test_the_version_is_the_package_s():
+    from importlib.metadata import version
+
+    assert foredraft.version() == version("foredraft")
+
+
+def test_complete_stream_and_async_stream_give_the_same(engine):
+    whole = engine.complete(**STORY)
+    assert whole.text and whole.stop_type == "limit" and whole.finish_reason == "length"
+    assert whole.usage["completion_tokens"] == 40
+    stream = engine.stream(**STORY)
+    assert text_of(stream) == whole.text
+    assert stream.finished and stream.completion.text == whole.text
+    assert asyncio.run(text_of_async(engine.stream(**STORY))) == whole.text
+    assert asyncio.run(engine.complete_async(**STORY)).text == whole.text
+
+
+def test_a_seed_gives_the_same_text_with_and_without_speculation(engine):
+    request = {"prompt": "Once", "n_predict": 30, "temperature": 0.9, "seed": 7}
+    text = engine.complete(**request).text
+    assert engine.complete(**request).text == text
+    assert engine.complete(**request, speculative=False).text == text
+    assert engine.complete(**{**request, "seed": 8}).text != text
+
+
+def test_tokens_and_probabilities_of_updates_are_joined(engine):
+    answer = engine.complete(**STORY, return_tokens=True, n_probs=2)
+    assert len(answer["tokens"]) == len(answer["sources"]) == len(answer["completion_probabilities"]) == 40
+    assert engine.detokenize(answer["tokens"]) == answer.text
+
+
+def test_several_texts(engine):
+    stream = engine.stream(prompts=["Once", "Then"], n_predict=8, temperature=0)
+    texts = ["", ""]
+    for update in stream:
+        texts[update.index] += update.text
+    assert [answer.text for answer in stream.completions] == texts
+    assert all(texts) and texts[0] != texts[1]
+
+
+def test_chat(engine):
+    messages = [{"role": "user", "content": "Tell me a story about Zoë."}]
+    answer = engine.chat(messages, n_predict=20, temperature=0)
+    prompt = engine.apply_template(messages)
+    assert answer.text == engine.complete(prompt, n_predict=20, temperature=0, parse_special=True).text
+    assert answer.message["role"] == "assistant"
+    assert asyncio.run(engine.chat_async(messages, n_predict=20, temperature=0)).text == answer.text
+
+
+class Point:
+    """A point in the plane."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    @classmethod
+    def model_json_schema(cls):
+        coordinate = {"type": "integer", "minimum": 0, "maximum": 9}
+        return {"type": "object", "properties": {"x": coordinate, "y": coordinate}, "required": ["x", "y"],
+                "additionalProperties": False, "title": "Point"}
+
+    @classmethod
+    def model_validate_json(cls, text):
+        return cls(**json.loads(text))
+
+
+def test_a_class_with_a_schema_shapes_the_answer(engine):
+    answer = engine.chat([{"role": "user", "content": "A point?"}], schema=Point, n_predict=100, seed=1)
+    point = answer.parse(Point)
+    assert 0 <= point.x <= 9 and 0 <= point.y <= 9
+    assert set(answer.json()) == {"x", "y"}
+    assert json.loads(engine.complete("A point: ", schema=Point.model_json_schema(), n_predict=100, seed=2).text)
+
+
+def test_a_class_with_a_schema_is_a_tool():
+    from foredraft._types import tool_of
+
+    function = {"name": "Point", "description": "A point in the plane.", "parameters": Point.model_json_schema()}
+    assert tool_of(Point) == {"type": "function", "function": function}
+    assert tool_of({"type": "function"}) == {"type": "function"}
+
+
+def test_tokens(engine):
+    ids = engine.tokenize("Hello, world", add_special=False)
+    assert ids and engine.detokenize(ids) == "Hello, world"
+
+
+def test_embeddings():
+    with Engine(TARGET, embedding=True, warmup=False) as engine:
+        vector = engine.embed("Hello")
+        assert abs(sum(x * x for x in vector) - 1) < 1e-3
+
+
+def test_sessions(engine, tmp_path):
+    engine.complete("Once upon a time", n_predict=4, id_slot=0)
+    saved = engine.session_save(tmp_path / "session", id_slot=0)
+    assert engine.session_load(tmp_path / "session", id_slot=1)["n_restored"] == saved["n_saved"] > 0
+
+
+def test_lookups(engine, tmp_path):
+    made = engine.lookup_create(text="one two three one two three", output=tmp_path / "cache")
+    merged = engine.lookup_merge([tmp_path / "cache", tmp_path / "cache"], tmp_path / "merged")
+    assert merged["n_observations"] == 2 * made["n_observations"] > 0
+    assert engine.lookup_cache("stats", cache="dynamic")["success"]
+
+
+# Leaving.
+
+
+def test_leaving_a_loop_cancels(engine):
+    stream = engine.stream("Once", **ENDLESS)
+    for _ in stream:
+        break
+    idle(engine)
+    assert stream.finished
+
+
+def test_the_end_of_a_block_and_of_the_object_cancel(engine):
+    with engine.stream("Once", **ENDLESS) as stream:
+        next(stream)
+    idle(engine)
+    stream = engine.stream("Once", **ENDLESS)
+    next(stream)
+    del stream
+    idle(engine)
+
+
+def test_an_exception_in_the_loop_cancels(engine):
+    with pytest.raises(ZeroDivisionError):
+        for _ in engine.stream("Once", **ENDLESS):
+            1 / 0
+    idle(engine)
+
+
+def test_cancel_ends_the_loop(engine):
+    stream = engine.stream("Once", **ENDLESS)
+    text = ""
+    for update in stream:
+        text += str(update)
+        stream.cancel()
+    assert stream.completion.stop_type == "cancelled" and stream.completion.text == text
+
+
+def test_leaving_an_async_loop_cancels(engine):
+    async def leave():
+        async for _ in engine.stream("Once", **ENDLESS):
+            break
+
+    asyncio.run(leave())
+    idle(engine)
+
+
+def test_cancelling_a_task_cancels(engine):
+    async def cancel():
+        task = asyncio.create_task(engine.complete_async("Once", **ENDLESS))
+        while not any(slot["request_id"] for slot in engine.status()["slots"]):
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    idle(engine)
+
+
+# Event loops.
+
+
+def test_streams_of_one_loop_run_together_and_leave_it_free(engine):
+    async def together():
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.001)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        texts = await asyncio.gather(*(text_of_async(engine.stream(**STORY)) for _ in range(6)))
+        ticking.cancel()
+        return texts, ticks
+
+    texts, ticks = asyncio.run(together())
+    assert set(texts) == {engine.complete(**STORY).text}
+    assert ticks > 0
+
+
+def test_loops_of_several_threads_share_an_engine(engine):
+    texts = []
+
+    def run():
+        async def both():
+            texts.extend(await asyncio.gather(*(text_of_async(engine.stream(**STORY)) for _ in range(2))))
+
+        asyncio.run(both())
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(texts) == 6 and set(texts) == {engine.complete(**STORY).text}
+
+
+def test_loading_leaves_the_loop_free():
+    async def load():
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.001)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        async with await Engine.create(TARGET, **CONFIG) as engine:
+            text = (await engine.complete_async(**STORY)).text
+        ticking.cancel()
+        return text, ticks
+
+    text, ticks = asyncio.run(load())
+    assert text and ticks > 0
+
+
+def test_without_pipes_waits_look_again(engine, monkeypatch):
+    from foredraft import _notify
+
+    monkeypatch.setattr(_notify, "HAS_PIPES", False)
+    with Engine(TARGET, **CONFIG) as other:
+        assert other._notifier.config == {}
+        assert asyncio.run(text_of_async(other.stream(**STORY))) == engine.complete(**STORY).text
+
+
+def test_pipes_are_closed():
+    import os
+
+    def count():
+        return len(os.listdir("/proc/self/fd"))
+
+    async def use():
+        async with await Engine.create(TARGET, **CONFIG) as engine:
+            await engine.complete_async(**STORY)
+            async for _ in engine.stream("Once", **ENDLESS):
+                break
+
+    asyncio.run(use())
+    before = count()
+    for _ in range(3):
+        asyncio.run(use())
+    assert count() == before
+
+
+# Life.
+
+
+def test_engines_are_independent():
+    with Engine(TARGET, **CONFIG) as one, Engine(DRAFT, warmup=False) as other:
+        running = one.stream("Once", **ENDLESS)
+        next(running)
+        assert other.complete("Once", n_predict=4).text
+        other.close()
+        assert next(running).text is not None
+        assert one.status()["state"] == "ready" and other.closed
+
+
+def test_an_engine_loads_again():
+    with Engine() as engine:
+        assert engine.status()["state"] == "uninitialized"
+        with pytest.raises(foredraft.NotInitializedError):
+            engine.complete("Once")
+        engine.load(DRAFT, warmup=False)
+        assert engine.complete("Once", n_predict=2).text
+        engine.unload()
+        assert engine.status()["state"] == "uninitialized"
+
+
+def test_progress_is_told():
+    told = []
+    with Engine(TARGET, progress=told.append, **CONFIG):
+        pass
+    assert told[-1] == 1 and told == sorted(told)
+
+
+def test_progress_is_shown_where_tqdm_is(monkeypatch):
+    shown = []
+
+    class Bar:
+        def __init__(self, total, **_):
+            self.n = 0
+            shown.append(total)
+
+        def update(self, n):
+            self.n += n
+            shown.append(self.n)
+
+        def close(self):
+            shown.append("closed")
+
+    monkeypatch.setitem(sys.modules, "tqdm", types.ModuleType("tqdm"))
+    monkeypatch.setitem(sys.modules, "tqdm.auto", types.SimpleNamespace(tqdm=Bar))
+    with Engine(TARGET, progress=True, **CONFIG):
+        pass
+    assert shown[0] == 100 and shown[-2:] == [100, "closed"]
+
+
+def test_a_closed_engine_says_so(engine):
+    other = Engine(DRAFT, warmup=False)
+    running = other.stream("Once", **ENDLESS)
+    next(running)
+    other.close()
+    other.close()
+    with pytest.raises(foredraft.InvalidEngineError) as caught:
+        other.complete("Once")
+    assert caught.value.code == "invalid_engine"
+    with pytest.raises(foredraft.ForedraftError):
+        for _ in running:
+            pass
+
+
+def test_closing_while_a_loop_waits(engine):
+    async def close():
+        other = await Engine.create(DRAFT, warmup=False)
+        task = asyncio.create_task(other.complete_async("Once", **ENDLESS))
+        await asyncio.sleep(0.05)
+        other.close()
+        with pytest.raises(foredraft.ForedraftError):
+            await task
+
+    asyncio.run(close())
+
+
+# Failures.
+
+
+@pytest.mark.parametrize("request_, error, code", [
+    ({"top_p": 2}, foredraft.InvalidRequestError, "invalid_request"),
+    ({"grammar": "root ::= ("}, foredraft.InvalidRequestError, "invalid_request"),
+    ({"session_load": "/nowhere"}, foredraft.NotFoundError, "not_found"),
+])
+def test_failures_have_the_library_s_codes(engine, request_, error, code):
+    with pytest.raises(error) as caught:
+        engine.complete("Once", n_predict=1, **request_)
+    assert caught.value.code == code and caught.value.status >= 400
+    assert isinstance(caught.value, foredraft.ForedraftError)
+
+
+def test_what_is_not_json_is_refused(engine):
+    with pytest.raises(ValueError):
+        engine.complete("Once", temperature=float("nan"))
+    with pytest.raises(TypeError):
+        engine.complete("Once", tag=object())
+
+
+def test_a_full_queue_says_so():
+    with Engine(DRAFT, warmup=False, max_queue=0) as engine:
+        running = engine.stream("Once", **ENDLESS)
+        with pytest.raises(foredraft.QueueFullError):
+            engine.stream("Once")
+        running.close()
+
+
+def test_a_failed_load_says_why(caplog):
+    with caplog.at_level(logging.ERROR, "foredraft"):
+        with pytest.raises(foredraft.ModelError, match="nowhere.gguf"):
+            Engine("/nowhere.gguf")
+    assert any("nowhere.gguf" in record.getMessage() for record in caplog.records if record.name == "foredraft")
+
+
+def test_warnings_are_logged(engine, caplog):
+    with caplog.at_level(logging.WARNING, "foredraft"):
+        engine.complete("Once", n_predict=1, temprature=1)
+    assert any("temprature" in record.getMessage() for record in caplog.records)
+
+
+def test_threads_may_use_one_engine(engine):
+    texts = []
+    threads = [threading.Thread(target=lambda: texts.append(engine.complete(**STORY).text)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(texts) == 6 and len(set(texts)) == 1

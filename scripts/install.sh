@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# Installs foredraft for C and C++ programs, or removes it. `make install` and `make uninstall` call this.
+#
+#   scripts/install.sh [uninstall | --no-build]     environment: PREFIX (/usr/local), LIBDIR ($PREFIX/lib), DESTDIR (empty)
+#
+# With --no-build it installs what an earlier run built.
+#
+# Under PREFIX:
+#   include/foredraft.h, foredraft.hpp, rpcserver.h
+#   lib/libforedraft.so.VERSION, with links libforedraft.so.ABI (the SONAME) and libforedraft.so
+#   lib/libforedraft.a
+#   lib/pkgconfig/foredraft.pc, lib/cmake/foredraft/
+#
+# The shared library is linked here from the static one, because rustc writes a version script of its own and takes no second
+# one. This one gives the exported functions the version FOREDRAFT_ABI and hides everything else, llama.cpp included.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+prefix=${PREFIX:-/usr/local}
+libdir=${LIBDIR:-$prefix/lib}
+includedir=$prefix/include
+dest=${DESTDIR:-}
+headers=(foredraft.h foredraft.hpp rpcserver.h)
+target=${CARGO_TARGET_DIR:-$root/target}
+work=$target/install
+
+say() { printf 'install: %s\n' "$*" >&2; }
+die() { say "$@"; exit 1; }
+define() { sed -n "s/^#define $1 //p" "$root/include/foredraft.h"; }
+
+case $prefix$libdir in *[[:space:]]*) die "PREFIX and LIBDIR must not contain white space" ;; esac
+[ "${prefix#/}" != "$prefix" ] && [ "${libdir#/}" != "$libdir" ] || die "PREFIX and LIBDIR: expected absolute paths, got $prefix and $libdir"
+
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$root/Cargo.toml" | head -n 1)
+abi=$(define FOREDRAFT_ABI_VERSION)
+[ -n "$version" ] && [ -n "$abi" ] || die "no version in Cargo.toml, or no ABI version in include/foredraft.h"
+soname=libforedraft.so.$abi
+real=libforedraft.so.$version
+
+uninstall() {
+    local header
+    for header in "${headers[@]}"; do rm -f "$dest$includedir/$header"; done
+    rm -f "$dest$libdir"/libforedraft.{a,so} "$dest$libdir"/libforedraft.so.[0-9]* "$dest$libdir/pkgconfig/foredraft.pc"
+    rm -rf "$dest$libdir/cmake/foredraft"
+    # Folders that are empty now; those of the system never are.
+    rmdir -p --ignore-fail-on-non-empty "$dest$libdir/pkgconfig" "$dest$libdir/cmake" "$dest$includedir" 2>/dev/null || true
+}
+
+# The archive, and in native-libs.txt what a program links with it.
+build_static() {
+    mkdir -p "$work"
+    (cd "$root" && cargo rustc --release --lib --crate-type staticlib -- --print native-static-libs) 2>&1 | tee "$work/build.log" >&2
+    # Cargo prints the note of an earlier build again. Each library once, the first time.
+    sed -n 's/^note: native-static-libs: //p' "$work/build.log" | tail -n 1 | tr ' ' '\n' | awk 'NF && !seen[$0]++' |
+        paste -sd ' ' >"$work/native-libs.txt"
+    [ -s "$work/native-libs.txt" ] || die "rustc did not say which libraries the archive needs"
+}
+
+# Relinks the archive into a shared library with a SONAME and versioned symbols; the flags are those of build.rs.
+link_shared() {
+    local functions undefined=() name
+    functions=$(cd "$root/include" && sed -n 's/^FOREDRAFT_API .*[ *]\([a-z_]*\)(.*/\1/p' foredraft.h rpcserver.h)
+    {
+        echo "FOREDRAFT_$abi {"
+        echo "    global:"
+        for name in $functions; do echo "        $name;"; done
+        echo "    local: *;"
+        echo "};"
+    } >"$work/foredraft.map"
+    for name in $functions; do undefined+=("-Wl,-u,$name"); done
+    ${CC:-cc} -O2 -fPIC -c "$root/src/ffi/globals.c" -o "$work/globals.o"
+    local native
+    native=$(cat "$work/native-libs.txt")
+    # shellcheck disable=SC2086 # $native is a list of words
+    ${CC:-cc} -shared -o "$work/$real" "$work/globals.o" "${undefined[@]}" "$target/release/libforedraft.a" $native \
+        -Wl,-soname,"$soname" -Wl,--version-script="$work/foredraft.map" -Wl,--gc-sections -Wl,--as-needed -Wl,-O1 \
+        -Wl,-z,relro,-z,now -Wl,-z,nodelete -Wl,-z,defs -Wl,--wrap=__cxa_atexit -Wl,--strip-debug
+}
+
+# A template of packaging/, with its @NAMES@ replaced.
+fill() {
+    local major=${version%%.*} minor=${version#*.} native
+    native=$(cat "$work/native-libs.txt")
+    sed -e "s|@PREFIX@|$prefix|g" -e "s|@LIBDIR@|$libdir|g" -e "s|@INCLUDEDIR@|$includedir|g" -e "s|@VERSION@|$version|g" \
+        -e "s|@MAJOR@|$major|g" -e "s|@MINOR@|${minor%%.*}|g" -e "s|@REAL_NAME@|$real|g" -e "s|@SONAME@|$soname|g" \
+        -e "s|@NATIVE_LIBS@|$native|g" -e "s|@NATIVE_LIBS_CMAKE@|${native// /;}|g" -e "s|@POINTER_SIZE@|$(($(getconf LONG_BIT) / 8))|g" \
+        -e "s|@INCLUDE_FROM_LIB@|$(realpath -m --relative-to="$libdir" "$includedir")|g" "$root/packaging/$1.in"
+}
+
+install_all() {
+    [ -e "$work/$real" ] || die "nothing was built: run it without --no-build first"
+    install -d "$dest$includedir" "$dest$libdir/pkgconfig" "$dest$libdir/cmake/foredraft"
+    install -m 644 "${headers[@]/#/$root/include/}" "$dest$includedir"
+    install -m 644 "$target/release/libforedraft.a" "$dest$libdir"
+    install -m 755 "$work/$real" "$dest$libdir"
+    ln -sf "$real" "$dest$libdir/$soname"
+    ln -sf "$soname" "$dest$libdir/libforedraft.so"
+    fill foredraft.pc >"$dest$libdir/pkgconfig/foredraft.pc"
+    local file
+    for file in foredraftConfig.cmake foredraftConfigVersion.cmake; do fill "$file" >"$dest$libdir/cmake/foredraft/$file"; done
+    say "installed foredraft $version under $dest$prefix"
+}
+
+case ${1:-} in
+uninstall) uninstall ;;
+'')
+    build_static
+    link_shared
+    install_all
+    ;;
+--no-build) install_all ;;
+*) die "$1: expected uninstall, --no-build or nothing" ;;
+esac

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Tests the Node package as a user gets it: packs it, installs the tarball into a fresh project outside the repository, and
+# runs its tests there.
+#
+#   scripts/test-node.sh [arguments of node]      FOREDRAFT_LIB: the library to carry, else target/release's
+#
+# Without Node 18 and npm it is skipped; where CI runs (CI=1) that is a failure.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+export FOREDRAFT_LIB=${FOREDRAFT_LIB:-$root/target/release/libforedraft.so}
+
+if ! node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' >/dev/null 2>&1 || ! npm --version >/dev/null 2>&1; then
+    echo "skipped: the Node package: no node of at least 18 with npm here"
+    [ -z "${CI:-}" ]
+    exit
+fi
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+(cd "$root/node" && npm pack --silent --pack-destination "$folder")
+cd "$folder"
+unset FOREDRAFT_LIB NODE_PATH
+npm init -y >/dev/null
+npm install --ignore-scripts --prefer-offline --no-audit --no-fund --loglevel=error ./foredraft-*.tgz
+cp -r "$root/node/test" test
+export FOREDRAFT_MODELS=$root/models
+node --expose-gc --test --test-reporter=tap "$@" test/*.test.mjs

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Tests the Python package as a user gets it: builds the wheel, installs it into a fresh virtual environment, and runs its
+# tests and mypy in a folder outside the repository.
+#
+#   scripts/test-python.sh [arguments of pytest]      FOREDRAFT_LIB: the library to carry, else target/release's
+#
+# Without python3 (3.9 or newer, with venv) it is skipped; where CI runs (CI=1) that is a failure.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+python=${PYTHON:-python3}
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+export FOREDRAFT_LIB=${FOREDRAFT_LIB:-$root/target/release/libforedraft.so}
+
+if ! "$python" -c 'import ctypes, ensurepip, sys, venv; sys.exit(sys.version_info < (3, 9))' >/dev/null 2>&1; then
+    echo "skipped: the Python package: no python3 of at least 3.9 with venv here"
+    [ -z "${CI:-}" ]
+    exit
+fi
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"$python" -m venv "$folder/venv"
+"$folder/venv/bin/pip" wheel --quiet --no-deps --wheel-dir "$folder/wheel" "$root/python"
+"$folder/venv/bin/pip" install --quiet pytest mypy "$folder"/wheel/foredraft-*.whl
+echo "wheel: $(cd "$folder/wheel" && ls)"
+cp -r "$root/python/tests" "$folder/tests"
+
+cd "$folder"
+unset FOREDRAFT_LIB PYTHONPATH
+export FOREDRAFT_MODELS=$root/models
+venv/bin/mypy --strict -p foredraft
+venv/bin/mypy --strict tests/typed.py
+venv/bin/python -m pytest -q -p no:cacheprovider --rootdir "$folder" "$@" tests

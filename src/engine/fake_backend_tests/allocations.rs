@@ -1,0 +1,60 @@
+//! A step does not allocate before its decode, except when a buffer that grows with the text doubles.
+
+use super::{Setup, TestEngine, request};
+use crate::counting::allocations;
+use crate::llama::Token;
+use crate::llama::fake::FakeModel;
+use crate::sampling;
+use crate::speculative::{Adaptive, DrafterKind, Settings};
+
+const FAKE_MODEL: FakeModel =
+    FakeModel { seed: 7, n_words: 3, near: 4.0, far: 2.0, noise: 0.0, ends: 0, floor: f32::NEG_INFINITY };
+const HISTORY_DRAFTERS: [DrafterKind; 6] = [
+    DrafterKind::NgramCache,
+    DrafterKind::NgramSimple,
+    DrafterKind::NgramMapK,
+    DrafterKind::NgramMapK4v,
+    DrafterKind::NgramMod,
+    DrafterKind::Suffix,
+];
+/// Steps until every buffer has been used.
+const WARM_UP_STEPS: usize = 30;
+/// The text grows to four times its length, so some buffers double: this often in all, and this often more for each drafter.
+const GROWTHS: usize = 8;
+const GROWTHS_PER_DRAFTER: usize = 3;
+
+#[test]
+fn scheduling_drafting_and_filling_the_batch_do_not_allocate() {
+    let cases = HISTORY_DRAFTERS.iter().map(|source| vec![*source]).chain([vec![], HISTORY_DRAFTERS.to_vec()]);
+    for (sources, adaptive) in
+        cases.flat_map(|sources| [Adaptive::Auto, Adaptive::Fixed].map(|way| (sources.clone(), way)))
+    {
+        let mut engine = TestEngine::new(&Setup::plain(FAKE_MODEL, 2, 250, 32));
+        for seed in 0..2 {
+            let sampling =
+                sampling::SamplingSettings { temperature: 0.0, seed, ..sampling::SamplingSettings::default() };
+            let prompt: Vec<Token> = (0..60).map(|n| FakeModel::FIRST + (n + seed as Token) % 3).collect();
+            let settings = Settings { sources: sources.clone(), adaptive, ..Settings::default() };
+            let speculative = Some(settings).filter(|settings| !settings.sources.is_empty());
+            engine.submit(vec![crate::engine::Request { speculative, ..request(prompt, 180, sampling) }]);
+        }
+        let (mut steps, mut allocating, mut drafted) = (0, 0, 0);
+        while !engine.scheduler.is_idle() {
+            engine.advance();
+            let scheduler = &mut engine.scheduler;
+            let allocated = allocations(|| {
+                scheduler.make_space();
+                scheduler.balance();
+                scheduler.schedule();
+                scheduler.draft();
+                scheduler.fill_batch();
+            });
+            steps += 1;
+            allocating += usize::from(steps > WARM_UP_STEPS && allocated > 0);
+            drafted += (0..2).map(|slot| scheduler.drafters.drafted(slot).len()).sum::<usize>();
+        }
+        assert!(steps > 2 * WARM_UP_STEPS && drafted > 0, "{sources:?}: {steps} steps, {drafted} tokens drafted");
+        let most = GROWTHS + GROWTHS_PER_DRAFTER * sources.len();
+        assert!(allocating <= most, "{sources:?} {adaptive:?}: {allocating} of {steps} steps allocate");
+    }
+}

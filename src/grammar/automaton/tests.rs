@@ -1,0 +1,210 @@
+use super::super::parse::parse;
+use super::*;
+
+fn start(gbnf: &str) -> (Automaton, GrammarState) {
+    let mut automaton = Automaton::new(Arc::new(parse(gbnf, &|_| None).unwrap()));
+    let state = automaton.start().unwrap();
+    automaton.begin_work();
+    (automaton, state)
+}
+
+/// Checking the two stacks is one unit of work, for any size of the class.
+#[test]
+fn incomplete_character_is_cheap_in_a_huge_class() {
+    let class: String = ('\u{10000}'..='\u{3FFFF}').collect();
+    let (mut automaton, state) = start(&format!("root ::= c \"a\" | c \"b\"\nc ::= [^{class}]"));
+    assert!(
+        automaton.follow(state, 1, b"\xF0", b"\xF0").unwrap().is_rejected(),
+        "all characters that it can become are in the class"
+    );
+    assert_eq!(automaton.work, 1);
+    assert!(!automaton.follow(state, 1, b"\xF1", b"\xF1").unwrap().is_rejected());
+    assert_eq!(automaton.work, 2);
+}
+
+#[test]
+fn work_on_incomplete_characters_is_limited_per_call() {
+    let wide: String = (0..10_000).map(|i| format!("| \"{i}\" ")).collect();
+    let (mut automaton, state) = start(&format!("root ::= \"a\" {wide}"));
+    let calls = (0..40_000).take_while(|_| automaton.follow(state, 1, b"\xC3", b"\xC3").is_ok()).count();
+    assert_eq!(calls, MAX_WORK / 10_001_usize.div_ceil(STACKS_PER_WORK), "stacks");
+    automaton.begin_work();
+    assert!(automaton.follow(state, 1, b"\xC3", b"\xC3").is_ok(), "the next call has a new limit");
+}
+
+/// All but a few tokens lead to the same set, which is computed once.
+#[test]
+fn transition_by_unnamed_tokens_is_computed_once() {
+    let wide: String = (0..5000).map(|i| format!("| \"{i}\" ")).collect();
+    let (mut automaton, state) = start(&format!("root ::= !<[5]> \"a\" | <[6]> \"b\" {wide}"));
+    let (mut first, mut others) = (0, 0);
+    for token in 0..100_000 {
+        let before = automaton.work;
+        let next = automaton.follow(state, token, b"x", b"x").unwrap();
+        assert_eq!(next.is_rejected(), token == 5, "{token}");
+        let can_continue =
+            |automaton: &mut Automaton, text: &[u8]| !automaton.follow(next, 1, text, text).unwrap().is_rejected();
+        if token < 10 && token != 5 {
+            assert!(can_continue(&mut automaton, b"a"));
+            assert_eq!(can_continue(&mut automaton, b"b"), token == 6);
+        }
+        let work = automaton.work - before;
+        if token < 10 { first += work } else { others += work }
+    }
+    assert!(first > 300 && others == 0, "{first} {others}");
+}
+
+/// The work counter of a call survives a rebuild.
+#[test]
+fn rebuild_keeps_the_work_counter() {
+    let letters: String = ('a'..='z').chain('A'..='Z').map(|c| format!("| \"{c}\" root \"{c}\" ")).collect();
+    let (mut automaton, mut state) = start(&format!("root ::= \"0\" {letters}"));
+    let (start, mut rebuilds, mut spent) = (state, 0, 0);
+    for number in 0_u32.. {
+        let text: Vec<u8> = (0..4).map(|place| b'a' + (number / 26_u32.pow(place) % 26) as u8).collect();
+        assert!(automaton.work >= spent);
+        spent = automaton.work;
+        if automaton.follow(state, 1, &text, &text).is_err() {
+            break;
+        }
+        match automaton.rebuilt(state) {
+            Ok(Some((fresh, same))) => {
+                (automaton, state) = (fresh, same);
+                rebuilds += 1;
+            }
+            Ok(None) => {}
+            Err(TooAmbiguous) => break,
+        }
+        assert!(number < 26_u32.pow(4), "the work of a call is limited: {spent}");
+    }
+    assert!(rebuilds > 1 && start != GrammarState::REJECTED, "{rebuilds}");
+}
+
+/// A control token's name is not text.
+#[test]
+fn tokens_without_text_match_only_by_id() {
+    let (mut automaton, state) = start("root ::= \"<s>\" | <[7]> | !<[8]> \"x\"");
+    assert!(automaton.follow(state, 8, b"<s>", b"").unwrap().is_rejected());
+    let seven = automaton.follow(state, 7, b"<t>", b"").unwrap();
+    assert!(automaton.may_end(seven));
+    let nine = automaton.follow(state, 9, b"<u>", b"").unwrap();
+    assert!(!nine.is_rejected() && !automaton.may_end(nine));
+    let spelt = automaton.follow(state, 8, b"<s>", b"<s>").unwrap();
+    assert!(automaton.may_end(spelt));
+}
+
+/// The stacks alone may exceed the cache limit.
+#[test]
+fn rebuild_counts_as_work() {
+    let rules: String = (1..20_000).map(|i| format!("r{i} ::= r{} \"b\"\n", i + 1)).collect();
+    let (mut automaton, mut state) = start(&format!("root ::= r1 \"b\"\n{rules}r20000 ::= \"(\" root"));
+    for _ in 0..40 {
+        automaton.begin_work();
+        state = automaton.follow(state, 1, b"(", b"(").unwrap();
+    }
+    automaton.begin_work();
+    let calls = (0..1000).take_while(|_| match automaton.rebuilt(state) {
+        Ok(Some((fresh, same))) => {
+            (automaton, state) = (fresh, same);
+            true
+        }
+        other => other.is_ok(),
+    });
+    assert!(calls.count() < 100, "a call that only rebuilds ends");
+}
+
+/// The result after the pieces, one token each: `None` if the grammar rejects them, otherwise whether the output may end.
+fn after(gbnf: &str, pieces: &[&[u8]]) -> Option<bool> {
+    let (mut automaton, mut state) = start(gbnf);
+    for piece in pieces {
+        state = automaton.follow(state, 1, piece, piece).unwrap();
+        if state.is_rejected() {
+            return None;
+        }
+    }
+    Some(automaton.may_end(state))
+}
+
+#[test]
+fn characters_split_across_tokens_are_matched() {
+    let e: [&[u8]; 2] = [b"\xC3", b"\xA9"];
+    assert_eq!(after("root ::= \"é\"", &e), Some(true));
+    assert_eq!(after("root ::= \"é\"?", &e[..1]), Some(false), "an incomplete character cannot end the output");
+    assert_eq!(after("root ::= \"é\"", &[b"\xC4"]), None);
+    assert_eq!(after("root ::= \"é\"", &[b"\xC3", b"\xAA"]), None);
+    assert_eq!(after("root ::= [^é]", &[b"\xC3"]), Some(false), "it can become another character");
+    assert_eq!(after("root ::= [^é]", &e), None);
+    assert_eq!(
+        after("root ::= [^\\u00c0-\\u00ff]", &[b"\xC3"]),
+        None,
+        "all characters that it can become are excluded"
+    );
+    assert_eq!(after("root ::= [à-ÿ] \"x\"", &[b"\xC3", b"\xA9x"]), Some(true));
+    assert_eq!(after("root ::= .+", &[b"\xF0\x9F", b"\x98", b"\x80"]), Some(true));
+    for invalid in [&b"\x80"[..], b"\xC0", b"\xFF", b"\xC3\xC3", b"\xE0\x80", b"\xF4\x90"] {
+        assert_eq!(after("root ::= .+", &[invalid]), None, "{invalid:?}");
+    }
+}
+
+#[test]
+fn empty_and_nul_tokens_never_match() {
+    assert_eq!(after("root ::= .*", &[]), Some(true));
+    assert_eq!(after("root ::= .*", &[b""]), None);
+    assert_eq!(after("root ::= .*", &[b"\0"]), None);
+    assert_eq!(after("root ::= \"\"", &[]), Some(true));
+    assert_eq!(after("root ::= [z-a]", &[b"m"]), None);
+    assert_eq!(after("root ::= [^z-a]", &[b"m"]), Some(true), "the complement of an empty class is every character");
+}
+
+#[test]
+fn tokens_match_by_id() {
+    let (mut automaton, state) = start("root ::= <[5]> \"b\" | \"a\" | !<[6]> \"c\"");
+    let five = automaton.follow(state, 5, b"anything", b"anything").unwrap();
+    assert!(!automaton.follow(five, 1, b"b", b"b").unwrap().is_rejected());
+    assert!(!automaton.follow(five, 1, b"c", b"c").unwrap().is_rejected());
+    let six = automaton.follow(state, 6, b"a", b"a").unwrap();
+    assert!(automaton.may_end(six) && automaton.follow(six, 1, b"c", b"c").unwrap().is_rejected());
+}
+
+/// With each of these llama.cpp's code runs for minutes or exhausts the memory.
+#[test]
+fn ambiguity_is_bounded() {
+    let empty: String = (0..40).map(|i| format!("r{i} ::= | r{0} r{0}\n", i + 1)).collect();
+    let wide: String = (0..60_000).map(|i| format!("| \"{i}\" ")).collect();
+    for gbnf in [
+        format!("root ::= r0\n{empty}r40 ::= \"a\""),
+        format!("root ::= \"a\" {wide}"),
+        "root ::= b root \"y\" | \"x\"\nb ::= c\nc ::= \"\"".to_owned(),
+    ] {
+        let mut automaton = Automaton::new(Arc::new(parse(&gbnf, &|_| None).unwrap()));
+        assert!(automaton.start().is_err(), "{}", gbnf.chars().take(60).collect::<String>());
+    }
+    let (mut automaton, mut state) = start("root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"a\"");
+    let steps =
+        (0..100).take_while(|_| automaton.follow(state, 1, b"a", b"a").map(|next| state = next).is_ok()).count();
+    assert!((8..20).contains(&steps), "the number of stacks doubles per token: {steps}");
+    // These only look ambiguous.
+    let plain: String = (0..40).map(|i| format!("r{i} ::= r{0} r{0}\n", i + 1)).collect();
+    assert_eq!(after(&format!("root ::= r0\n{plain}r40 ::= \"a\""), &[b"aaaa"]), Some(false));
+    let either: String = (0..40).map(|i| format!("r{i} ::= r{0} | r{0}\n", i + 1)).collect();
+    assert_eq!(after(&format!("root ::= r0\n{either}r40 ::= \"a\""), &[b"a"]), Some(true));
+    assert_eq!(after("root ::= ((\"a\"? \"b\"*)* \"c\"?)*", &[b"abbacab"]), Some(true));
+}
+
+/// Rebuilding the automaton does not change its results: as many brackets close as were opened.
+#[test]
+fn rebuilt_automaton_continues_from_the_state() {
+    let (mut automaton, mut state) = start("root ::= \"(\" root? \")\"");
+    let (mut rebuilds, depth) = (0, 250_000);
+    for piece in [b"(", b")"].iter().flat_map(|piece| std::iter::repeat_n(piece, depth)) {
+        assert!(!automaton.may_end(state));
+        automaton.begin_work();
+        state = automaton.follow(state, 1, *piece, *piece).unwrap();
+        assert!(!state.is_rejected());
+        if let Some((fresh, same)) = automaton.rebuilt(state).unwrap() {
+            (automaton, state) = (fresh, same);
+            rebuilds += 1;
+        }
+    }
+    assert!(automaton.may_end(state) && rebuilds > 0, "{rebuilds}");
+}

@@ -1,0 +1,236 @@
+//! Special tokens by their text: where llama.cpp would find them in a prompt, and where it must not.
+//!
+//! llama.cpp takes a prompt as one trusted text: wherever a special token's text appears, it becomes that token. A chat
+//! prompt is not one text. The template's part may contain control tokens, the messages' part may not. So this module
+//! repeats llama.cpp's partition of a text at its special tokens (`tokenizer_st_partition`), with one more rule: the text of
+//! a control token that covers a *tainted* character is no control token. Tainted characters are given as the byte offsets
+//! just behind them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::Token;
+
+/// A token that llama.cpp looks for in the text, before the text is tokenized.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SpecialToken {
+    pub(super) token: Token,
+    pub(super) text: Vec<u8>,
+    /// Control, unknown and end-of-generation tokens. The others (user-defined) are text with an id of its own, such as runs
+    /// of blanks; llama.cpp finds them with `parse_special` off, too.
+    pub(super) is_control: bool,
+    /// Whether blanks before it, or behind it, belong to it.
+    pub(super) strips_left: bool,
+    pub(super) strips_right: bool,
+}
+
+/// The special tokens of a vocabulary.
+#[derive(Debug, Default)]
+pub struct SpecialTokens {
+    /// Longest first: llama.cpp's order of precedence.
+    tokens: Vec<SpecialToken>,
+    /// Their indices, in the order of their texts.
+    sorted: Vec<usize>,
+    /// Which bytes any of them begins with: few texts have many.
+    first_bytes: Vec<bool>,
+    /// The characters that control tokens' texts begin with, as far as these are no letters and no digits.
+    first_chars: Vec<char>,
+}
+
+/// A part of a partitioned text.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fragment {
+    /// Bytes that hold no special token.
+    Text(Range<usize>),
+    Special(Token),
+}
+
+impl SpecialTokens {
+    pub(super) fn new(mut tokens: Vec<SpecialToken>) -> SpecialTokens {
+        tokens.retain(|special| !special.text.is_empty());
+        tokens.sort_by_key(|special| (std::cmp::Reverse(special.text.len()), special.token));
+        let mut sorted: Vec<usize> = (0..tokens.len()).collect();
+        sorted.sort_by(|a, b| tokens.get(*a).map(|it| &it.text).cmp(&tokens.get(*b).map(|it| &it.text)));
+        let control = tokens.iter().filter(|special| special.is_control);
+        let first = |special: &SpecialToken| String::from_utf8_lossy(&special.text).chars().next();
+        let mut first_chars: Vec<char> = control.filter_map(first).filter(|c| !c.is_alphanumeric()).collect();
+        first_chars.sort_unstable();
+        first_chars.dedup();
+        let mut first_bytes = vec![false; 256];
+        for byte in tokens.iter().filter_map(|special| special.text.first()) {
+            first_bytes.get_mut(usize::from(*byte)).into_iter().for_each(|is_first| *is_first = true);
+        }
+        SpecialTokens { tokens, sorted, first_bytes, first_chars }
+    }
+
+    /// The characters that control tokens' texts begin with, as far as these are no letters and no digits: few, and rare.
+    pub fn first_chars(&self) -> &[char] {
+        &self.first_chars
+    }
+
+    /// The texts of the control tokens, longest first.
+    pub fn control_texts(&self) -> impl Iterator<Item = &[u8]> {
+        self.tokens.iter().filter(|special| special.is_control).map(|special| special.text.as_slice())
+    }
+
+    /// Byte offsets of the characters at which a control token's text begins (`whole`), or at which it would begin if the text
+    /// went on after its end (`cut`). Ascending.
+    pub fn control_starts(&self, text: &str) -> ControlStarts {
+        let mut starts = ControlStarts::default();
+        for (at, _) in text.char_indices() {
+            let mut whole = false;
+            let rest = text.as_bytes().get(at..).unwrap_or(&[]);
+            let longer = self.walk(rest, |special| whole |= special.is_control);
+            if whole {
+                starts.whole.push(at);
+            } else if longer.iter().any(|index| self.tokens.get(*index).is_some_and(|special| special.is_control)) {
+                starts.cut.push(at);
+            }
+        }
+        starts
+    }
+
+    /// Calls `found` for each special token whose text `text` begins with, shortest first. Returns those of which `text` is
+    /// the beginning only.
+    fn walk<'a>(&'a self, text: &[u8], mut found: impl FnMut(&'a SpecialToken)) -> &'a [usize] {
+        let is_first = |byte: &u8| self.first_bytes.get(usize::from(*byte)) == Some(&true);
+        if !text.first().is_some_and(is_first) {
+            return &[];
+        }
+        let byte = |index: &usize, depth: usize| self.tokens.get(*index).and_then(|special| special.text.get(depth));
+        let mut range = self.sorted.as_slice();
+        for (depth, next) in text.iter().enumerate() {
+            // Behind `depth` equal bytes, the order is that of the next one.
+            let start = range.partition_point(|index| byte(index, depth) < Some(next));
+            let end = range.partition_point(|index| byte(index, depth) <= Some(next));
+            range = range.get(start..end).unwrap_or(&[]);
+            let complete = |index: &&usize| byte(index, depth + 1).is_none();
+            range.iter().take_while(complete).filter_map(|index| self.tokens.get(*index)).for_each(&mut found);
+            if range.is_empty() {
+                return range;
+            }
+        }
+        let complete = range.iter().take_while(|index| byte(index, text.len()).is_none()).count();
+        range.get(complete..).unwrap_or(&[])
+    }
+
+    /// Cuts a text at its special tokens as llama.cpp does with `parse_special`, except that no control token covers a
+    /// tainted character. `tainted` is ascending.
+    pub(super) fn partition(&self, text: &[u8], tainted: &[usize]) -> Vec<Fragment> {
+        let mut matches: Vec<(usize, usize, &SpecialToken)> = Vec::new();
+        for at in 0..text.len() {
+            self.walk(text.get(at..).unwrap_or(&[]), |special| {
+                let end = at + special.text.len();
+                let next = tainted.get(tainted.partition_point(|mark| *mark <= at));
+                if !special.is_control || next.is_none_or(|mark| *mark > end) {
+                    matches.push((at, end, special));
+                }
+            });
+        }
+        // llama.cpp goes through the text once for each special token.
+        matches.sort_by_key(|(at, end, special)| (std::cmp::Reverse(end - at), special.token, *at));
+        let mut taken: BTreeMap<usize, (usize, Token)> = BTreeMap::new();
+        for (mut at, mut end, special) in matches {
+            let before = taken.range(..end).next_back().map_or(0, |(_, (end, _))| *end);
+            if before > at {
+                continue;
+            }
+            let after = taken.range(end..).next().map_or(text.len(), |(start, _)| *start);
+            let is_blank = |at: usize| text.get(at).is_some_and(|byte| matches!(byte, b' ' | b'\t'..=b'\r'));
+            while special.strips_left && at > before && is_blank(at - 1) {
+                at -= 1;
+            }
+            while special.strips_right && end < after && is_blank(end) {
+                end += 1;
+            }
+            taken.insert(at, (end, special.token));
+        }
+        let (mut parts, mut done) = (Vec::new(), 0);
+        for (at, (end, token)) in taken {
+            if at > done {
+                parts.push(Fragment::Text(done..at));
+            }
+            parts.push(Fragment::Special(token));
+            done = end;
+        }
+        if done < text.len() {
+            parts.push(Fragment::Text(done..text.len()));
+        }
+        parts
+    }
+}
+
+/// Where control tokens begin in a text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ControlStarts {
+    /// Their whole text is there.
+    pub whole: Vec<usize>,
+    /// The text ends within them.
+    pub cut: Vec<usize>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn specials(list: &[(&str, bool)]) -> SpecialTokens {
+        let special = |(token, (text, is_control)): (Token, &(&str, bool))| SpecialToken {
+            token,
+            text: text.as_bytes().to_vec(),
+            is_control: *is_control,
+            strips_left: false,
+            strips_right: text.contains("phi"),
+        };
+        SpecialTokens::new((0..).zip(list).map(special).collect())
+    }
+
+    /// The parts as text: specials by their numbers in parentheses.
+    fn check(list: &[(&str, bool)], text: &str, tainted: &[usize], expected: &str) {
+        let parts = specials(list).partition(text.as_bytes(), tainted);
+        let shown: Vec<String> = parts
+            .into_iter()
+            .map(|part| match part {
+                Fragment::Text(range) => text[range].to_owned(),
+                Fragment::Special(token) => format!("({token})"),
+            })
+            .collect();
+        assert_eq!(shown.join(","), expected, "{text:?} {tainted:?}");
+    }
+
+    const TURNS: [(&str, bool); 4] = [("<s>", true), ("<s><s>", true), ("  ", false), ("</s>", true)];
+
+    #[test]
+    fn a_text_is_cut_at_its_special_tokens_longest_first() {
+        check(&TURNS, "", &[], "");
+        check(&TURNS, "ab", &[], "ab");
+        check(&TURNS, "<s>a</s>", &[], "(0),a,(3)");
+        check(&TURNS, "a<s><s><s>b", &[], "a,(1),(0),b");
+        check(&TURNS, "a   b", &[], "a,(2), b");
+        check(&[("<phi>", true), ("\n\n", false)], "<phi> \n\n\nx", &[], "(0),x");
+    }
+
+    #[test]
+    fn a_control_token_over_a_tainted_character_stays_text() {
+        check(&TURNS, "<s>a</s>", &[5], "(0),a</s>");
+        check(&TURNS, "<s>a</s>", &[1, 5], "<s>a</s>");
+        // Any of its characters, the last one included; the neighbours do not count.
+        check(&TURNS, "a</s>b", &[5], "a</s>b");
+        check(&TURNS, "a</s>b", &[1, 6], "a,(3),b");
+        // A shorter one beside it is still found, and user-defined tokens are text anyway.
+        check(&TURNS, "<s><s>", &[4], "(0),<s>");
+        check(&TURNS, "a  b", &[2], "a,(2),b");
+    }
+
+    #[test]
+    fn control_tokens_are_found_in_a_text_and_at_its_end() {
+        let find = |text| {
+            let ControlStarts { whole, cut } = specials(&TURNS).control_starts(text);
+            (whole, cut)
+        };
+        assert_eq!(find("a  b"), (vec![], vec![]));
+        assert_eq!(find("é<s>"), (vec![2], vec![]));
+        assert_eq!(find("a</s>  <s"), (vec![1], vec![7]));
+        assert_eq!(find("<</"), (vec![], vec![1]));
+        assert_eq!(find("<s><s"), (vec![0], vec![3]));
+    }
+}

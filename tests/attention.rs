@@ -1,0 +1,337 @@
+//! Attention on CPUs: the kernel computes what attention is defined as, no result depends on a batch, and `init`'s choice is told.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{complete, model, start};
+use foredraft::api::Endpoint::{Completion, Speculative};
+use foredraft::llama::{Batch, Context, ContextParams, FlashAttn, Model, ModelParams, ThreadPool};
+use llama_cpp_sys_2 as sys;
+use serde_json::{Value, json};
+
+/// Attention of some heads over some cells.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    n_key: usize,
+    n_value: usize,
+    n_head: usize,
+    n_head_kv: usize,
+    n_tokens: usize,
+    n_cells: usize,
+    n_streams: usize,
+    softcap: f32,
+    max_bias: f32,
+    has_sinks: bool,
+}
+
+const PLAIN: Shape = Shape {
+    n_key: 64,
+    n_value: 64,
+    n_head: 6,
+    n_head_kv: 2,
+    n_tokens: 1,
+    n_cells: 512,
+    n_streams: 1,
+    softcap: 0.0,
+    max_bias: 0.0,
+    has_sinks: false,
+};
+
+/// Numbers between -1 and 1, the same for the same seed.
+fn noise(seed: u64, n: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+fn half(values: &[f32]) -> Vec<u16> {
+    let mut halves = vec![0; values.len()];
+    // SAFETY: both arrays have as many elements as is said.
+    unsafe { sys::ggml_fp32_to_fp16_row(values.as_ptr(), halves.as_mut_ptr(), values.len() as i64) };
+    halves
+}
+
+/// What attention is computed of. Each array has a stream's rows together; a row is a token's or a cell's heads.
+struct Input {
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    /// 0 or minus infinity, of each token and cell.
+    mask: Vec<f32>,
+    sinks: Vec<f32>,
+}
+
+impl Input {
+    fn new(shape: &Shape) -> Input {
+        // What F16 holds exactly.
+        let coarse = |values: Vec<f32>| values.into_iter().map(|x| (x * 512.0).round() / 512.0).collect::<Vec<f32>>();
+        let n_cells = shape.n_cells * shape.n_streams * shape.n_head_kv;
+        let q = noise(1, shape.n_key * shape.n_head * shape.n_tokens * shape.n_streams);
+        let hidden = noise(4, shape.n_tokens * shape.n_cells * shape.n_streams);
+        let rows = hidden.chunks(shape.n_cells).enumerate();
+        let mask = rows.flat_map(|(row, cells)| {
+            // Later tokens see more cells; some in between are another sequence's, and a whole block is.
+            let seen = shape.n_cells - 40 + (row % shape.n_tokens).min(30);
+            let is_seen = move |cell: usize, x: f32| cell < seen && x > -0.9 && !(128..200).contains(&cell);
+            cells.iter().enumerate().map(move |(cell, x)| if is_seen(cell, *x) { 0.0 } else { f32::NEG_INFINITY })
+        });
+        Input {
+            q: q.iter().map(|x| x * 4.0).collect(),
+            k: coarse(noise(2, shape.n_key * n_cells)),
+            v: coarse(noise(3, shape.n_value * n_cells)),
+            mask: mask.collect(),
+            sinks: noise(5, shape.n_head),
+        }
+    }
+
+    /// The definition, in F64.
+    fn expected(&self, shape: &Shape) -> Vec<f64> {
+        let Shape { n_key, n_value, n_head, n_head_kv, n_tokens, n_cells, .. } = *shape;
+        let mut out = Vec::new();
+        let n_log2 = 1 << n_head.ilog2();
+        for (stream, token, head) in (0..shape.n_streams)
+            .flat_map(|stream| (0..n_tokens).flat_map(move |token| (0..n_head).map(move |head| (stream, token, head))))
+        {
+            let slope = match (shape.max_bias > 0.0, head < n_log2) {
+                (false, _) => 1.0,
+                (true, true) => (-f64::from(shape.max_bias) / n_log2 as f64 * (head + 1) as f64).exp2(),
+                (true, false) => {
+                    (-f64::from(shape.max_bias) / 2.0 / n_log2 as f64 * (2 * (head - n_log2) + 1) as f64).exp2()
+                }
+            };
+            let row = |values: &[f32], n: usize, n_rows: usize, of: usize, head: usize, n_heads: usize| {
+                let at = ((stream * n_rows + of) * n_heads + head) * n;
+                values[at..at + n].iter().map(|x| f64::from(*x)).collect::<Vec<f64>>()
+            };
+            let q = row(&self.q, n_key, n_tokens, token, head, n_head);
+            let kv = head / (n_head / n_head_kv);
+            let scores: Vec<f64> = (0..n_cells)
+                .map(|cell| {
+                    let k = row(&self.k, n_key, n_cells, cell, kv, n_head_kv);
+                    let score = q.iter().zip(&k).map(|(q, k)| q * k).sum::<f64>() / (n_key as f64).sqrt();
+                    let cap = f64::from(shape.softcap);
+                    let score = if cap > 0.0 { cap * (score / cap).tanh() } else { score };
+                    score + slope * f64::from(self.mask[(stream * n_tokens + token) * n_cells + cell])
+                })
+                .collect();
+            let sink = shape.has_sinks.then(|| f64::from(self.sinks[head]));
+            let most = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
+            let total: f64 = scores.iter().copied().chain(sink).map(|score| (score - most).exp()).sum();
+            let mut sum = vec![0.0; n_value];
+            for (cell, score) in scores.iter().enumerate() {
+                let v = row(&self.v, n_value, n_cells, cell, kv, n_head_kv);
+                sum.iter_mut().zip(&v).for_each(|(sum, v)| *sum += (score - most).exp() / total * v);
+            }
+            out.extend(sum);
+        }
+        out
+    }
+
+    /// What ggml, or what takes its place, computes with so many threads.
+    fn computed(&self, shape: &Shape, n_threads: i32) -> Vec<f32> {
+        let Shape { n_key, n_value, n_head, n_head_kv, n_tokens, n_cells, n_streams, .. } = *shape;
+        let [n_key, n_value, n_head, n_head_kv] = [n_key, n_value, n_head, n_head_kv].map(|n| n as i64);
+        let [n_tokens, n_cells, n_streams] = [n_tokens, n_cells, n_streams].map(|n| n as i64);
+        // SAFETY: ggml's objects are freed at the end, in the order in which they use each other; the arrays that are copied have the
+        // tensors' sizes; the graph is computed by the CPU's backend, which ggml has.
+        unsafe {
+            let ctx = sys::ggml_init(sys::ggml_init_params {
+                mem_size: 1 << 20,
+                mem_buffer: std::ptr::null_mut(),
+                no_alloc: true,
+            });
+            let tensor = |kind, a, b, c| sys::ggml_new_tensor_4d(ctx, kind, a, b, c, n_streams);
+            let q = tensor(sys::GGML_TYPE_F32, n_key, n_head, n_tokens);
+            let k = tensor(sys::GGML_TYPE_F16, n_key, n_head_kv, n_cells);
+            let v = tensor(sys::GGML_TYPE_F16, n_value, n_head_kv, n_cells);
+            let mask = tensor(sys::GGML_TYPE_F16, n_cells, n_tokens, 1);
+            let sinks = sys::ggml_new_tensor_1d(ctx, sys::GGML_TYPE_F32, n_head);
+            let heads_apart = |tensor| sys::ggml_permute(ctx, tensor, 0, 2, 1, 3);
+            let scale = 1.0 / (n_key as f32).sqrt();
+            let (pq, pk, pv) = (heads_apart(q), heads_apart(k), heads_apart(v));
+            let out = sys::ggml_flash_attn_ext(ctx, pq, pk, pv, mask, scale, shape.max_bias, shape.softcap);
+            if shape.has_sinks {
+                sys::ggml_flash_attn_ext_add_sinks(out, sinks);
+            }
+            sys::ggml_prec_set_acc(out, sys::GGML_PREC_F32);
+            let graph = sys::ggml_new_graph(ctx);
+            sys::ggml_build_forward_expand(graph, out);
+            let backend = sys::ggml_backend_init_by_type(sys::GGML_BACKEND_DEVICE_TYPE_CPU, std::ptr::null());
+            let registry = sys::ggml_backend_dev_backend_reg(sys::ggml_backend_get_device(backend));
+            let set = sys::ggml_backend_reg_get_proc_address(registry, c"ggml_backend_set_n_threads".as_ptr());
+            let set: unsafe extern "C" fn(sys::ggml_backend_t, i32) = std::mem::transmute(set);
+            set(backend, n_threads);
+            let buffer = sys::ggml_backend_alloc_ctx_tensors(ctx, backend);
+            let put = |tensor, data: *const std::ffi::c_void, size| sys::ggml_backend_tensor_set(tensor, data, 0, size);
+            for (tensor, values) in [(q, &self.q), (sinks, &self.sinks)] {
+                put(tensor, values.as_ptr().cast(), size_of_val(&**values));
+            }
+            for (tensor, values) in [(k, &self.k), (v, &self.v), (mask, &self.mask)] {
+                let halves = half(values);
+                put(tensor, halves.as_ptr().cast(), size_of_val(&*halves));
+            }
+            assert_eq!(sys::ggml_backend_graph_compute(backend, graph), sys::GGML_STATUS_SUCCESS);
+            let mut result = vec![0.0f32; (n_value * n_head * n_tokens * n_streams) as usize];
+            sys::ggml_backend_tensor_get(out, result.as_mut_ptr().cast(), 0, size_of_val(&*result));
+            sys::ggml_backend_buffer_free(buffer);
+            sys::ggml_backend_free(backend);
+            sys::ggml_free(ctx);
+            result
+        }
+    }
+}
+
+#[test]
+fn attention_is_what_it_is_defined_as() {
+    foredraft::llama::start();
+    for shape in [
+        PLAIN,
+        Shape { n_tokens: 2, ..PLAIN },
+        Shape { n_tokens: 7, n_cells: 256, ..PLAIN },
+        Shape { n_tokens: 70, n_cells: 768, ..PLAIN },
+        Shape { n_key: 32, n_value: 32, n_head: 8, n_head_kv: 8, n_tokens: 3, ..PLAIN },
+        Shape { n_key: 80, n_value: 80, n_head: 4, n_head_kv: 1, ..PLAIN },
+        Shape { n_key: 192, n_value: 128, n_head: 5, n_head_kv: 5, n_tokens: 5, ..PLAIN },
+        Shape { n_key: 256, n_value: 256, n_head: 4, n_head_kv: 1, n_cells: 1280, ..PLAIN },
+        Shape { n_tokens: 4, n_streams: 3, ..PLAIN },
+        Shape { softcap: 2.0, n_tokens: 2, ..PLAIN },
+        Shape { max_bias: 8.0, n_tokens: 2, ..PLAIN },
+        Shape { has_sinks: true, n_tokens: 2, ..PLAIN },
+    ] {
+        let input = Input::new(&shape);
+        let expected = input.expected(&shape);
+        for n_threads in [1, 2, 3] {
+            let computed = input.computed(&shape, n_threads);
+            let furthest = expected.iter().zip(&computed).map(|(a, b)| (a - f64::from(*b)).abs()).fold(0.0, f64::max);
+            // ggml's own kernel sums up in F16.
+            let most = if cfg!(target_arch = "x86_64") { 2e-5 } else { 5e-3 };
+            assert!(furthest < most, "{shape:?}, {n_threads} threads: {furthest}");
+        }
+    }
+}
+
+fn load() -> Arc<Model> {
+    Arc::new(Model::load(&ModelParams::new(model("target")), |_| true).expect("it loads"))
+}
+
+fn context(model: &Arc<Model>, params: &ContextParams, n_threads: i32) -> Context {
+    let params = ContextParams { n_ctx: Some(640), n_threads, n_threads_batch: n_threads, ..params.clone() };
+    let threads = Arc::new(ThreadPool::new(n_threads).expect("threads"));
+    Context::new(model, &params, &threads, &Arc::default()).expect("it fits")
+}
+
+/// The logits of some tokens of a text that is decoded in pieces of these sizes, by turns.
+fn logits(context: &mut Context, sequence: i32, sizes: &[usize]) -> Vec<Vec<f32>> {
+    const LENGTH: usize = 600;
+    let (mut all, mut at) = (Vec::new(), 0);
+    for size in sizes.iter().cycle() {
+        let end = (at + size).min(LENGTH);
+        let mut batch = Batch::new();
+        for position in at..end {
+            let token = i32::try_from((position * 131 + 7) % 400).expect("a token") + 3;
+            batch.push(token, position, sequence, [100, 255, 290, 511, LENGTH - 1].contains(&position));
+        }
+        context.decode(&batch).expect("decoded");
+        all.extend((0..end - at).filter_map(|index| context.logits(index).map(|row| row.to_vec())));
+        at = end;
+        if at == LENGTH {
+            return all;
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn logits_depend_on_no_batch_and_no_number_of_threads() {
+    let model = load();
+    let params = ContextParams::default();
+    let mut first = context(&model, &params, 1);
+    let info = foredraft::llama::system_info();
+    let has_kernel = cfg!(all(target_os = "linux", target_arch = "x86_64"))
+        && ["AVX2 = 1", "FMA = 1", "F16C = 1"].iter().all(|feature| info.contains(feature))
+        && foredraft::llama::devices().iter().all(|device| device.kind == "cpu");
+    assert_eq!(first.has_own_attention(), has_kernel && !cfg!(feature = "portable"), "{info}");
+    // Prompts of 64 and more tokens are another kernel's, where ours is not.
+    let long: &[&[usize]] = if first.has_own_attention() { &[&[256], &[600], &[1, 200], &[64, 3]] } else { &[] };
+    let expected = logits(&mut first, 0, &[61]);
+    assert_eq!(expected.len(), 5);
+    for n_threads in [1, 2, 3] {
+        for sizes in [&[1][..], &[2], &[7, 1], &[4, 5, 33]].iter().chain(long) {
+            let computed = logits(&mut context(&model, &params, n_threads), 0, sizes);
+            assert!(expected == computed, "pieces of {sizes:?}, {n_threads} threads");
+        }
+    }
+    let slots = ContextParams { n_seq_max: 3, ..params };
+    for sequence in [0, 2] {
+        assert!(expected == logits(&mut context(&model, &slots, 2), sequence, &[9, 1]), "sequence {sequence}");
+    }
+}
+
+/// Two ways to compute the same, which round in other places.
+#[test]
+fn logits_with_and_without_flash_attention_are_close() {
+    let model = load();
+    let with = |flash_attn| {
+        let mut context = context(&model, &ContextParams { flash_attn, ..ContextParams::default() }, 2);
+        (context.has_flash_attention(), logits(&mut context, 0, &[61]))
+    };
+    let ((on, a), (off, b)) = (with(FlashAttn::On), with(FlashAttn::Off));
+    assert_eq!((on, off), (true, false));
+    let furthest = a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(a != b && furthest < 0.5, "{furthest}");
+}
+
+#[test]
+fn the_status_tells_which_attention_was_chosen_and_by_whom() {
+    for (init, flash_attn, chosen_by) in [
+        (json!({}), None, None),
+        (json!({"warmup": false}), None, Some("default")),
+        (json!({"flash_attn": "on"}), Some(true), Some("init")),
+        (json!({"flash_attn": "off"}), Some(false), Some("init")),
+        (json!({"cache_type_k": "q8_0", "cache_type_k_draft": "q8_0"}), Some(true), Some("default")),
+    ] {
+        let system = start(init.clone());
+        let status = system.status();
+        for model in ["target", "draft"] {
+            let report = &status["attention"][model];
+            let told = report["flash_attn"].as_bool().expect("told");
+            assert_eq!(told, flash_attn.unwrap_or(told), "{init} {report}");
+            let by = report["chosen_by"].as_str().expect("told");
+            assert_eq!(by, chosen_by.unwrap_or(by), "{init} {report}");
+            let measured = report["measured"].as_array().expect("an array");
+            assert_eq!(measured.is_empty(), by != "measurement", "{init} {report}");
+            for cost in measured {
+                assert!(cost["on_ms"].as_f64() > Some(0.0) && cost["off_ms"].as_f64() > Some(0.0), "{report}");
+            }
+            let kind = init.get("cache_type_k").cloned().unwrap_or(json!("f16"));
+            assert_eq!((&report["cache_type_k"], &report["cache_type_v"]), (&kind, &json!("f16")), "{init}");
+        }
+    }
+}
+
+/// What was measured is remembered: the same model has the same attention in each engine of a process.
+#[test]
+fn the_choice_is_stable() {
+    let reports: Vec<Value> = (0..3).map(|_| start(json!({"n_ctx": 777})).status()["attention"].clone()).collect();
+    assert_eq!(reports[0], reports[1]);
+    assert_eq!(reports[0], reports[2]);
+}
+
+#[test]
+fn the_threads_in_use_are_told() {
+    let system = start(json!({"n_threads": 2, "n_threads_batch": 2}));
+    let request = json!({"prompt": "Once upon a time", "n_predict": 60, "temperature": 0, "ignore_eos": true});
+    for endpoint in [Completion, Speculative] {
+        complete(&system, endpoint, &request);
+        let now = system.status()["n_threads_now"].as_u64();
+        assert!((Some(1)..=Some(2)).contains(&now), "{now:?}");
+    }
+    assert_eq!(start(json!({"n_threads": 1, "n_threads_batch": 1})).status()["n_threads_now"], 1);
+    assert_eq!(start(json!({"vocab_only": true})).status()["n_threads_now"], 0);
+}

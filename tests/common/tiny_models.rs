@@ -1,0 +1,437 @@
+//! Writes tiny models of architectures that the shipped models do not have: seeded random weights, the shipped vocabulary.
+//! Their output is nonsense, but it depends on every number in their KV cache or recurrent state.
+
+use std::path::PathBuf;
+
+use super::gguf::Gguf;
+
+const N_EMBD: u64 = 32;
+const N_LAYER: u64 = 4;
+const N_VOCAB: u64 = 1536;
+
+/// A GGUF file under construction.
+struct Writer {
+    entries: Vec<u8>,
+    n_entries: u64,
+    architecture: &'static str,
+    tensors: Vec<(String, Vec<u64>, Vec<f32>)>,
+    random: u64,
+}
+
+pub(super) fn put_string(bytes: &mut Vec<u8>, text: &str) {
+    bytes.extend((text.len() as u64).to_le_bytes());
+    bytes.extend(text.as_bytes());
+}
+
+/// Writes a file into cargo's temporary folder and returns its path.
+pub(super) fn write_file(name: &str, bytes: Vec<u8>) -> String {
+    // Written beside and renamed, because another test may have the file open.
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let (path, beside) =
+        (folder.join(format!("{name}.gguf")), folder.join(format!("{name}-{:p}.tmp", &raw const bytes)));
+    std::fs::write(&beside, bytes).expect("target/ is writable");
+    std::fs::rename(&beside, &path).expect("target/ is writable");
+    path.to_string_lossy().into_owned()
+}
+
+impl Writer {
+    fn new(architecture: &'static str) -> Writer {
+        let mut writer = Writer { entries: Vec::new(), n_entries: 0, architecture, tensors: Vec::new(), random: 1 };
+        let vocabulary = Gguf::read(&super::model("draft"));
+        for entry in vocabulary.entries.iter().filter(|entry| entry.key.starts_with("tokenizer.")) {
+            put_string(&mut writer.entries, &entry.key);
+            // The value's type is stored before it.
+            writer.entries.extend(&vocabulary.bytes[entry.value.start - 4..entry.value.end]);
+            writer.n_entries += 1;
+        }
+        writer.entry("general.architecture", 8, |bytes| put_string(bytes, architecture));
+        writer.number("context_length", 4096);
+        writer.number("embedding_length", N_EMBD);
+        writer.number("block_count", N_LAYER);
+        writer.float("attention.layer_norm_rms_epsilon", 1e-5);
+        let n = N_EMBD;
+        writer.random("token_embd.weight", &[n, N_VOCAB], 1.0);
+        writer.random("output.weight", &[n, N_VOCAB], 0.8);
+        writer
+    }
+
+    fn entry(&mut self, key: &str, kind: u32, value: impl FnOnce(&mut Vec<u8>)) {
+        put_string(&mut self.entries, key);
+        self.entries.extend(kind.to_le_bytes());
+        value(&mut self.entries);
+        self.n_entries += 1;
+    }
+
+    /// As `number`, but replaces an existing value.
+    fn renumber(&mut self, key: &str, value: u64) {
+        let mut name = Vec::new();
+        put_string(&mut name, &format!("{}.{key}", self.architecture));
+        let at = self.entries.windows(name.len()).position(|bytes| bytes == name);
+        match at.map(|at| at + name.len() + 4) {
+            Some(at) => self.entries[at..at + 4].copy_from_slice(&u32::try_from(value).expect("small").to_le_bytes()),
+            None => self.number(key, value),
+        }
+    }
+
+    fn number(&mut self, key: &str, value: u64) {
+        let key = format!("{}.{key}", self.architecture);
+        self.entry(&key, 4, |bytes| bytes.extend(u32::try_from(value).expect("small").to_le_bytes()));
+    }
+
+    fn float(&mut self, key: &str, value: f32) {
+        let key = format!("{}.{key}", self.architecture);
+        self.entry(&key, 6, |bytes| bytes.extend(value.to_le_bytes()));
+    }
+
+    fn numbers(&mut self, key: &str, values: &[i32]) {
+        let key = format!("{}.{key}", self.architecture);
+        self.entry(&key, 9, |bytes| {
+            bytes.extend(5_u32.to_le_bytes());
+            bytes.extend((values.len() as u64).to_le_bytes());
+            values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+        });
+    }
+
+    /// Adds a tensor of random weights between `-scale` and `scale`.
+    fn random(&mut self, name: &str, shape: &[u64], scale: f32) {
+        let count = shape.iter().product::<u64>();
+        let values = (0..count)
+            .map(|_| {
+                self.random =
+                    self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                ((self.random >> 40) as f32 / (1 << 23) as f32 - 1.0) * scale
+            })
+            .collect();
+        self.tensors.push((name.into(), shape.to_vec(), values));
+    }
+
+    fn filled(&mut self, name: &str, shape: &[u64], value: impl Fn(u64) -> f32) {
+        let count = shape.iter().product::<u64>();
+        self.tensors.push((name.into(), shape.to_vec(), (0..count).map(value).collect()));
+    }
+
+    fn ones(&mut self, name: &str, len: u64) {
+        self.filled(name, &[len], |_| 1.0);
+    }
+
+    fn feed_forward(&mut self, layer: u64, n_ff: u64) {
+        for (name, shape) in [("gate", [N_EMBD, n_ff]), ("up", [N_EMBD, n_ff]), ("down", [n_ff, N_EMBD])] {
+            self.random(&format!("blk.{layer}.ffn_{name}.weight"), &shape, 0.4);
+        }
+        self.ones(&format!("blk.{layer}.ffn_norm.weight"), N_EMBD);
+    }
+
+    fn attention(&mut self, layer: u64) {
+        for name in ["q", "k", "v", "output"] {
+            self.random(&format!("blk.{layer}.attn_{name}.weight"), &[N_EMBD, N_EMBD], 0.5);
+        }
+        for name in ["q", "k"] {
+            self.filled(&format!("blk.{layer}.attn_{name}_norm.weight"), &[N_EMBD / 2], |_| 2.0);
+        }
+    }
+
+    /// As `filled`, but replaces an existing tensor.
+    fn replace(&mut self, name: &str, shape: &[u64], value: impl Fn(u64) -> f32) {
+        self.tensors.retain(|(known, ..)| known != name);
+        self.filled(name, shape, value);
+    }
+
+    fn write(self, name: &str) -> String {
+        let mut bytes = b"GGUF".to_vec();
+        bytes.extend(3_u32.to_le_bytes());
+        bytes.extend((self.tensors.len() as u64).to_le_bytes());
+        bytes.extend(self.n_entries.to_le_bytes());
+        bytes.extend(&self.entries);
+        let mut offset = 0_u64;
+        for (name, shape, values) in &self.tensors {
+            put_string(&mut bytes, name);
+            bytes.extend(u32::try_from(shape.len()).expect("small").to_le_bytes());
+            shape.iter().for_each(|size| bytes.extend(size.to_le_bytes()));
+            bytes.extend(0_u32.to_le_bytes()); // F32
+            bytes.extend(offset.to_le_bytes());
+            offset += (4 * values.len() as u64).next_multiple_of(32);
+        }
+        for (_, _, values) in &self.tensors {
+            bytes.resize(bytes.len().next_multiple_of(32), 0);
+            values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+        }
+        bytes.resize(bytes.len().next_multiple_of(32), 0);
+        write_file(&format!("tiny-{name}"), bytes)
+    }
+}
+
+/// Mamba: recurrent layers only.
+pub fn recurrent() -> String {
+    let mut model = Writer::new("mamba");
+    let (d_conv, d_inner, d_state, dt_rank) = (4, 2 * N_EMBD, 8, 4);
+    model.number("ssm.conv_kernel", d_conv);
+    model.number("ssm.inner_size", d_inner);
+    model.number("ssm.state_size", d_state);
+    model.number("ssm.time_step_rank", dt_rank);
+    model.number("feed_forward_length", 0);
+    model.number("attention.head_count", 0);
+    model.ones("output_norm.weight", N_EMBD);
+    for layer in 0..N_LAYER {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        model.ones(&name("attn_norm.weight"), N_EMBD);
+        model.random(&name("ssm_in.weight"), &[N_EMBD, 2 * d_inner], 0.4);
+        model.random(&name("ssm_conv1d.weight"), &[d_conv, d_inner], 0.6);
+        model.random(&name("ssm_conv1d.bias"), &[d_inner], 0.1);
+        model.random(&name("ssm_x.weight"), &[d_inner, dt_rank + 2 * d_state], 0.3);
+        model.random(&name("ssm_dt.weight"), &[dt_rank, d_inner], 0.5);
+        model.filled(&name("ssm_dt.bias"), &[d_inner], |_| -2.5);
+        model.filled(&name("ssm_a"), &[d_state, d_inner], |index| -(1.0 + (index % 8) as f32) / 8.0);
+        model.ones(&name("ssm_d"), d_inner);
+        model.random(&name("ssm_out.weight"), &[d_inner, N_EMBD], 0.4);
+    }
+    model.write("recurrent")
+}
+
+/// The same model with `tokenizer.ggml.suppress_tokens`.
+pub fn with_suppressed_tokens(tokens: &[i32]) -> String {
+    let mut model = Writer::new("gemma3");
+    model.entry("tokenizer.ggml.suppress_tokens", 9, |bytes| {
+        bytes.extend(5_u32.to_le_bytes());
+        bytes.extend((tokens.len() as u64).to_le_bytes());
+        tokens.iter().for_each(|token| bytes.extend(token.to_le_bytes()));
+    });
+    window(&mut model);
+    model.write("with_suppressed_tokens")
+}
+
+/// The same model with a separate chat template for requests with tools.
+pub fn with_tool_template(template: &str) -> String {
+    let mut model = Writer::new("gemma3");
+    model.entry("tokenizer.chat_template.tool_use", 8, |bytes| put_string(bytes, template));
+    window(&mut model);
+    model.write("tool-template")
+}
+
+/// LFM2: a hybrid of short convolutions, which are recurrent, and attention.
+pub fn hybrid() -> String {
+    let mut model = Writer::new("lfm2");
+    model.number("shortconv.l_cache", 3);
+    model.number("feed_forward_length", 64);
+    model.number("attention.head_count", 2);
+    model.numbers("attention.head_count_kv", &[0, 2, 0, 2]);
+    model.ones("token_embd_norm.weight", N_EMBD);
+    for layer in 0..N_LAYER {
+        model.ones(&format!("blk.{layer}.attn_norm.weight"), N_EMBD);
+        model.feed_forward(layer, 64);
+        if layer % 2 == 1 {
+            model.attention(layer);
+        } else {
+            model.random(&format!("blk.{layer}.shortconv.conv.weight"), &[3, N_EMBD], 0.6);
+            model.random(&format!("blk.{layer}.shortconv.in_proj.weight"), &[N_EMBD, 3 * N_EMBD], 0.5);
+            model.random(&format!("blk.{layer}.shortconv.out_proj.weight"), &[N_EMBD, N_EMBD], 0.5);
+        }
+    }
+    model.write("hybrid")
+}
+
+/// Gemma 3: every second layer has a sliding window of 16 tokens.
+pub fn sliding_window() -> String {
+    let mut model = Writer::new("gemma3");
+    window(&mut model);
+    model.write("sliding-window")
+}
+
+/// BERT: an encoder with bidirectional attention and no KV cache, for embeddings only.
+pub fn encoder() -> String {
+    let mut model = Writer::new("bert");
+    for (key, value) in [("feed_forward_length", 64), ("attention.head_count", 2), ("pooling_type", 1)] {
+        model.number(key, value);
+    }
+    model.float("attention.layer_norm_epsilon", 1e-5);
+    model.entry("bert.attention.causal", 7, |bytes| bytes.push(0));
+    model.entry("tokenizer.ggml.token_type_count", 4, |bytes| bytes.extend(2_u32.to_le_bytes()));
+    model.tensors.retain(|(name, ..)| name != "output.weight");
+    model.random("position_embd.weight", &[N_EMBD, 4096], 1.0);
+    model.random("token_types.weight", &[N_EMBD, 2], 1.0);
+    model.ones("token_embd_norm.weight", N_EMBD);
+    model.filled("token_embd_norm.bias", &[N_EMBD], |_| 0.0);
+    for layer in 0..N_LAYER {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        for part in ["attn_q", "attn_k", "attn_v", "attn_output"] {
+            model.random(&name(part), &[N_EMBD, N_EMBD], 0.5);
+        }
+        model.random(&name("ffn_up"), &[N_EMBD, 64], 0.4);
+        model.random(&name("ffn_down"), &[64, N_EMBD], 0.4);
+        for part in ["attn_output_norm", "layer_output_norm"] {
+            model.ones(&name(part), N_EMBD);
+            model.filled(&format!("blk.{layer}.{part}.bias"), &[N_EMBD], |_| 0.0);
+        }
+    }
+    model.write("encoder")
+}
+
+fn window(model: &mut Writer) {
+    model.number("attention.sliding_window", 16);
+    model.number("attention.sliding_window_pattern", 2);
+    model.number("feed_forward_length", 64);
+    model.number("attention.head_count", 2);
+    model.number("attention.head_count_kv", 2);
+    model.ones("output_norm.weight", N_EMBD);
+    for layer in 0..N_LAYER {
+        model.attention(layer);
+        model.feed_forward(layer, 64);
+        for name in ["attn_norm", "post_attention_norm", "post_ffw_norm"] {
+            model.ones(&format!("blk.{layer}.{name}.weight"), N_EMBD);
+        }
+    }
+}
+
+/// What the multi-token prediction layers of a tiny model predict from.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum MtpInput {
+    /// The token only, which mostly determines the next one.
+    Token,
+    /// The hidden state only. It belongs to the token before, which mostly determines the next but one.
+    Hidden,
+    /// A random projection of both.
+    Random,
+}
+
+/// A random sign for each number of a token's embedding.
+fn sign(token: u64, index: u64) -> f32 {
+    let mixed = (token * N_EMBD + index).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    if (mixed >> 40) & 1 == 0 { 1.0 } else { -1.0 }
+}
+
+/// The first id after the special tokens.
+const FIRST: u64 = 300;
+
+/// The predecessor of `token` in the walk `token -> 5 * token + 7` over the tokens from `FIRST` on.
+fn before(token: u64) -> u64 {
+    let count = N_VOCAB - FIRST;
+    // 5 * 989 = 4 * 1236 + 1
+    FIRST + (token - FIRST + count - 7) * 989 % count
+}
+
+/// A weight of an output matrix that predicts each token from its `steps`-th predecessor, and never a special token.
+fn output(at: u64, steps: u32) -> f32 {
+    let token = at / N_EMBD;
+    if token < FIRST { 0.0 } else { 0.4 * sign((0..steps).fold(token, |token, _| before(token)), at % N_EMBD) }
+}
+
+impl Writer {
+    /// Adds embeddings and an output matrix that mostly predict a token's successor in the walk.
+    fn walk(&mut self) {
+        let shape = [N_EMBD, N_VOCAB];
+        self.replace("token_embd.weight", &shape, |at| sign(at / N_EMBD, at % N_EMBD));
+        self.replace("output.weight", &shape, |at| output(at, 1));
+        self.ones("output_norm.weight", N_EMBD);
+    }
+
+    /// Adds the tensors that a multi-token prediction layer has besides those of an ordinary layer.
+    fn mtp(&mut self, layer: u64, input: MtpInput) {
+        let name = |part: &str| format!("blk.{layer}.nextn.{part}.weight");
+        self.ones(&name("enorm"), N_EMBD);
+        self.ones(&name("hnorm"), N_EMBD);
+        let first = match input {
+            MtpInput::Token => 0,
+            MtpInput::Hidden => N_EMBD,
+            MtpInput::Random => return self.random(&name("eh_proj"), &[2 * N_EMBD, N_EMBD], 0.5),
+        };
+        let is_one = |at: u64| at % (2 * N_EMBD) == first + at / (2 * N_EMBD);
+        self.filled(&name("eh_proj"), &[2 * N_EMBD, N_EMBD], |at| f32::from(u8::from(is_one(at))));
+        if input == MtpInput::Hidden {
+            self.filled(&name("shared_head_head"), &[N_EMBD, N_VOCAB], |at| output(at, 2));
+        }
+    }
+}
+
+/// GLM 4 MoE: three dense layers, and one multi-token prediction layer with two experts. `noise` says how much the output
+/// depends on the preceding text; at 1 about as much as on the last token.
+pub fn mtp(input: MtpInput, noise: f32) -> String {
+    mtp_with(input, noise, &format!("mtp-{input:?}-{noise}"), |_| ())
+}
+
+/// A [`mtp`] model with inconsistent metadata: `numbers` replace or add values, and tensors whose names contain `missing`
+/// are left out.
+pub fn mtp_with_metadata(name: &str, numbers: &[(&'static str, u64)], missing: &str) -> String {
+    mtp_with(MtpInput::Token, 0.3, &format!("mtp-inconsistent-{name}"), |model| {
+        for (key, value) in numbers {
+            model.renumber(key, *value);
+        }
+        model.tensors.retain(|(name, ..)| missing.is_empty() || !name.contains(missing));
+    })
+}
+
+/// A [`mtp`] model, changed by `change` before it is written.
+fn mtp_with(input: MtpInput, noise: f32, name: &str, change: impl FnOnce(&mut Writer)) -> String {
+    let mut model = Writer::new("glm4moe");
+    let (n_ff, last) = (32, N_LAYER - 1);
+    model.walk();
+    for (key, value) in [
+        ("nextn_predict_layers", 1),
+        ("leading_dense_block_count", last),
+        ("feed_forward_length", n_ff),
+        ("expert_feed_forward_length", n_ff),
+        ("expert_count", 2),
+        ("expert_used_count", 1),
+        ("expert_shared_count", 1),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 2),
+    ] {
+        model.number(key, value);
+    }
+    for layer in 0..N_LAYER {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        model.ones(&name("attn_norm.weight"), N_EMBD);
+        model.ones(&name("post_attention_norm.weight"), N_EMBD);
+        for part in ["q", "k", "v", "output"] {
+            let scale = if part == "output" { 0.5 * noise } else { 0.5 };
+            model.random(&name(&format!("attn_{part}.weight")), &[N_EMBD, N_EMBD], scale);
+        }
+        let experts: &[u64] = if layer == last { &[2] } else { &[] };
+        let suffixes: &[_] = if layer == last { &[("_exps", experts), ("_shexp", &[])] } else { &[("", experts)] };
+        for (suffix, experts) in suffixes {
+            for (part, shape) in [("gate", [N_EMBD, n_ff]), ("up", [N_EMBD, n_ff]), ("down", [n_ff, N_EMBD])] {
+                model.random(
+                    &name(&format!("ffn_{part}{suffix}.weight")),
+                    &[&shape[..], experts].concat(),
+                    0.3 * noise,
+                );
+            }
+        }
+    }
+    model.random(&format!("blk.{last}.ffn_gate_inp.weight"), &[N_EMBD, 2], 0.5);
+    model.filled(&format!("blk.{last}.exp_probs_b.bias"), &[2], |_| 0.0);
+    model.mtp(last, input);
+    change(&mut model);
+    model.write(name)
+}
+
+/// MiMo 2: two ordinary layers and two multi-token prediction layers, each predicting one token further. All layers but the
+/// first have a sliding window.
+pub fn mtp_layers() -> String {
+    let mut model = Writer::new("mimo2");
+    model.walk();
+    for (key, value) in [
+        ("nextn_predict_layers", 2),
+        ("feed_forward_length", 32),
+        ("expert_feed_forward_length", 32),
+        ("attention.sliding_window", 16),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 2),
+    ] {
+        model.number(key, value);
+    }
+    model.numbers("attention.sliding_window_pattern", &[0, 1, 1, 1]);
+    for layer in 0..N_LAYER {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        model.ones(&name("attn_norm"), N_EMBD);
+        model.ones(&name("ffn_norm"), N_EMBD);
+        model.random(&name("attn_qkv"), &[N_EMBD, 3 * N_EMBD], 0.5);
+        model.random(&name("attn_output"), &[N_EMBD, N_EMBD], 0.3);
+        for (part, shape) in [("gate", [N_EMBD, 32]), ("up", [N_EMBD, 32]), ("down", [32, N_EMBD])] {
+            model.random(&name(&format!("ffn_{part}")), &shape, 0.2);
+        }
+        if layer >= 2 {
+            model.mtp(layer, MtpInput::Token);
+        }
+    }
+    model.write("mtp-layers")
+}

@@ -1,0 +1,169 @@
+//! Rows of the field table: each is sent in every call mode, and its check gets the response in one form.
+
+use foredraft::api::Endpoint::{Completion, Speculative};
+use foredraft::api::{Endpoint, System};
+use serde_json::{Map, Value, json};
+
+use crate::common::{complete, drain, merge, submit, with};
+
+/// The functions by which a request is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallMode {
+    /// `get_completion`.
+    Blocking,
+    /// `async_completion_init` and polling.
+    Polled,
+    /// `speculative_completion`.
+    Speculative,
+}
+
+pub const MODES: [CallMode; 3] = [CallMode::Blocking, CallMode::Polled, CallMode::Speculative];
+
+impl CallMode {
+    pub fn endpoint(self) -> Endpoint {
+        if self == CallMode::Speculative { Speculative } else { Completion }
+    }
+}
+
+/// A row of the table.
+pub struct Row {
+    /// The documented fields that it covers.
+    pub fields: &'static [&'static str],
+    /// The keys that are sent, in addition to [`base`].
+    pub sent: Value,
+    /// Asserts on the response.
+    pub check: fn(&Response),
+}
+
+pub fn row(fields: &'static [&'static str], sent: Value, check: fn(&Response)) -> Row {
+    Row { fields, sent, check }
+}
+
+/// The request that every row starts from. `cache_prompt` is off, so rows do not affect each other.
+pub fn base(mode: CallMode) -> Value {
+    let mut request = json!({
+        "prompt": "Once upon a time there was a child named", "n_predict": 16, "seed": 7, "temperature": 0.8,
+        "cache_prompt": false, "return_tokens": true,
+    });
+    if mode == CallMode::Speculative {
+        merge(&mut request, &json!({"speculative": {"adaptive": false, "n_max": 3}}));
+    }
+    request
+}
+
+/// A response, with the request and the call mode that it belongs to.
+pub struct Response<'a> {
+    pub system: &'a System,
+    pub mode: CallMode,
+    pub request: Value,
+    /// The final response. If polled, with the text, tokens and probabilities of all updates.
+    pub answer: Value,
+    /// The updates, if polled.
+    pub updates: Vec<Value>,
+}
+
+impl<'a> Response<'a> {
+    pub fn of(system: &'a System, mode: CallMode, request: Value) -> Response<'a> {
+        if mode == CallMode::Polled {
+            let id = submit(system, Completion, &request);
+            let updates = drain(system, Completion, id);
+            let answer = joined(&updates);
+            assert_eq!(answer["success"], true, "{request}: {answer}");
+            return Response { system, mode, request, answer, updates };
+        }
+        let answer = complete(system, mode.endpoint(), &request);
+        Response { system, mode, request, answer, updates: Vec::new() }
+    }
+
+    /// Sends the same request in the same mode with the keys of `more` set.
+    pub fn ask(&self, more: Value) -> Response<'a> {
+        Response::of(self.system, self.mode, with(&self.request, more))
+    }
+
+    /// Sends the same request without a field.
+    pub fn without(&self, field: &str) -> Response<'a> {
+        let mut request = self.request.clone();
+        request.as_object_mut().expect("an object").remove(field);
+        Response::of(self.system, self.mode, request)
+    }
+
+    /// The error message with which the same request is refused when the keys of `more` are set.
+    pub fn refused(&self, more: Value) -> String {
+        let request = with(&self.request, more).to_string();
+        let answer = self.system.with_server(|server| match self.mode {
+            CallMode::Polled => server.submit(Completion, request.as_bytes()),
+            mode => server.complete(mode.endpoint(), request.as_bytes()),
+        });
+        answer.expect_err(&request).message().to_owned()
+    }
+
+    pub fn content(&self) -> &str {
+        self.answer["content"].as_str().unwrap_or_else(|| panic!("no content: {}", self.answer))
+    }
+
+    /// The ids of the generated tokens.
+    pub fn tokens(&self) -> Vec<i64> {
+        numbers(&self.answer["tokens"])
+    }
+
+    /// `generation_settings`, as used.
+    pub fn setting(&self, name: &str) -> &Value {
+        &self.answer["generation_settings"][name]
+    }
+}
+
+pub fn numbers(list: &Value) -> Vec<i64> {
+    list.as_array().expect("an array").iter().map(|id| id.as_i64().expect("a number")).collect()
+}
+
+/// The token ids that `tokenize` returns.
+pub fn tokenized(system: &System, request: Value) -> Vec<i64> {
+    let request = request.to_string();
+    numbers(&system.with_server(|server| server.tokenize(request.as_bytes())).expect("tokens")["ids"])
+}
+
+pub fn float(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("a number: {value}"))
+}
+
+/// Joins the updates of a polled request to the response that a blocking call returns. Updates with an `index` are grouped by it.
+fn joined(updates: &[Value]) -> Value {
+    if updates.iter().any(|update| update.get("index").is_some()) {
+        let n = 1 + updates.iter().filter_map(|update| update["index"].as_u64()).max().expect("an index");
+        let of = |index| updates.iter().filter(|update| update["index"] == index).cloned().collect::<Vec<_>>();
+        let results: Vec<Value> = (0..n).map(|index| joined_text(&of(index))).collect();
+        return json!({"success": true, "id": updates[0]["id"], "results": results});
+    }
+    joined_text(updates)
+}
+
+fn joined_text(updates: &[Value]) -> Value {
+    let (last, earlier) = updates.split_last().expect("a final response");
+    let mut answer: Map<String, Value> = last.as_object().expect("an object").clone();
+    for update in earlier.iter().rev() {
+        for (key, value) in &mut answer {
+            match (value, update.get(key)) {
+                (Value::String(text), Some(Value::String(before))) if key == "content" => text.insert_str(0, before),
+                (Value::Array(list), Some(Value::Array(before)))
+                    if ["tokens", "sources", "completion_probabilities"].contains(&key.as_str()) =>
+                {
+                    list.splice(0..0, before.iter().cloned());
+                }
+                _ => {}
+            }
+        }
+    }
+    Value::Object(answer)
+}
+
+/// Sends every row in every call mode.
+pub fn run(system: &System, rows: &[Row]) {
+    for row in rows {
+        for mode in MODES {
+            let request = with(&base(mode), row.sent.clone());
+            // Names the row if it fails.
+            eprintln!("{:?} {mode:?} {}", row.fields, row.sent);
+            (row.check)(&Response::of(system, mode, request));
+        }
+    }
+}

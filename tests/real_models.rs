@@ -1,0 +1,161 @@
+//! SmolLM2-135M-Instruct, a real chat model with a vocabulary of 49,152 tokens and heads of 64, with a draft that often
+//! disagrees with it. `make test` downloads it. Where there is no network, these tests are skipped, which they say.
+
+mod common;
+mod toolchain;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use common::{complete, n, output_fields, results, start, with};
+use foredraft::api::{Endpoint, System};
+use serde_json::{Value, json};
+use toolchain::{folder, root, run};
+
+const FILE: &str = include_str!("../benches/texts/inventory.py");
+
+/// A file that scripts/models.sh makes. `None`, with a line on stderr past the test runner's capture, if there is none.
+fn made(path: &str) -> Option<PathBuf> {
+    let file = root().join("target").join(path);
+    if !file.is_file() {
+        let line = format!("skipped: no target/{path}: scripts/models.sh needs a connection to PyPI\n");
+        std::io::stderr().write_all(line.as_bytes()).expect("stderr is open");
+    }
+    file.is_file().then_some(file)
+}
+
+/// SmolLM2 with the draft that lacks a block.
+fn smollm2(more: Value) -> Option<System> {
+    let target = made("models/smollm2-135m-q4_1.gguf")?;
+    let draft = made("models/smollm2-far-q4_1.gguf")?;
+    Some(start(with(&json!({"model": target, "model_draft": draft, "n_ctx": 2048}), more)))
+}
+
+/// One message for each of the five tasks that real models are measured with.
+fn messages() -> [String; 5] {
+    [
+        "Why does the moon change its shape during a month?".into(),
+        "Tell me a short story about a lighthouse keeper who finds a letter.".into(),
+        "Write a Python function that returns the median of a list of numbers.".into(),
+        "Correct the spelling of this: helo tom, i wil be late becaus the trane has stoped agian.".into(),
+        format!("Rename the method `total` to `total_value` in this file.\n\n```python\n{FILE}```"),
+    ]
+}
+
+fn request(message: &str, n_predict: usize) -> Value {
+    json!({
+        "messages": [{"role": "user", "content": message}], "temperature": 0, "repeat_penalty": 1, "n_predict": n_predict,
+        "return_tokens": true, "cache_prompt": false, "speculative": false,
+    })
+}
+
+#[test]
+fn it_answers_through_its_own_template() {
+    let Some(system) = smollm2(json!({})) else { return };
+    let [moon, _, median, ..] = messages();
+    for (message, word) in [(moon, "moon"), (median, "def ")] {
+        let answer = complete(&system, Endpoint::Completion, &request(&message, 48));
+        let text = answer["content"].as_str().expect("text").to_lowercase();
+        assert!(text.contains(word), "{answer}");
+        // The template puts a system message before the conversation.
+        let prompt = answer["prompt"].as_str().expect("the rendered prompt");
+        assert!(prompt.contains("named SmolLM") && prompt.contains(&message), "{prompt}");
+    }
+}
+
+#[test]
+fn speculation_changes_no_answer() {
+    let Some(system) = smollm2(json!({})) else { return };
+    let (mut drafted, mut accepted) = (0, 0);
+    for message in messages() {
+        for temperature in [0.0, 0.7] {
+            let plain = with(&request(&message, 28), json!({"temperature": temperature, "seed": 7}));
+            let expected = complete(&system, Endpoint::Completion, &plain);
+            for drafter in [json!({"type": "draft", "adaptive": false, "n_max": 4}), json!({"type": "auto"})] {
+                let answer = complete(&system, Endpoint::Speculative, &with(&plain, json!({"speculative": drafter})));
+                assert_eq!(
+                    output_fields(&answer),
+                    output_fields(&expected),
+                    "{drafter}, temperature {temperature}: {message}"
+                );
+                if drafter["type"] == "draft" {
+                    drafted += n(&answer["speculative"]["n_drafted"]);
+                    accepted += n(&answer["speculative"]["n_accepted"]);
+                }
+            }
+        }
+    }
+    // The draft knows most of what the target says, and not all of it.
+    assert!(2 * accepted > drafted && accepted < drafted, "{accepted} of {drafted} tokens accepted");
+}
+
+#[test]
+fn answers_in_four_slots_are_those_of_one() {
+    let Some(system) = smollm2(json!({"n_parallel": 4})) else { return };
+    let [first, second, third, fourth, _] = messages();
+    let messages = [first, second, third, fourth];
+    let prompts: Vec<Value> = messages
+        .iter()
+        .map(|message| format!("<|im_start|>user\n{message}<|im_end|>\n<|im_start|>assistant\n").into())
+        .collect();
+    let drafting = json!({"type": "draft", "adaptive": false, "n_max": 3});
+    let common = json!({"temperature": 0, "repeat_penalty": 1, "n_predict": 32, "return_tokens": true});
+    let together = complete(
+        &system,
+        Endpoint::Speculative,
+        &with(&common, json!({"prompts": prompts, "speculative": drafting, "cache_prompt": false})),
+    );
+    for (prompt, answer) in prompts.iter().zip(results(&together, prompts.len())) {
+        let alone = with(&common, json!({"prompt": prompt, "speculative": false, "cache_prompt": false}));
+        assert_eq!(output_fields(answer), output_fields(&complete(&system, Endpoint::Completion, &alone)), "{prompt}");
+    }
+}
+
+/// A completion that copies a file is drafted from the prompt.
+#[test]
+fn an_edited_file_is_drafted_from_the_prompt() {
+    let Some(system) = smollm2(json!({})) else { return };
+    let message = format!("Repeat this file word for word.\n\n```python\n{FILE}```");
+    let plain = with(&request(&message, 96), json!({"ignore_eos": true}));
+    let expected = complete(&system, Endpoint::Completion, &plain);
+    for drafter in ["suffix", "ngram-cache"] {
+        let speculative = json!({"type": drafter, "adaptive": false, "n_max": 8});
+        system
+            .with_server(|server| server.lookup_cache(br#"{"action": "clear", "cache": "dynamic"}"#))
+            .expect("the cache is cleared");
+        let answer = complete(&system, Endpoint::Speculative, &with(&plain, json!({"speculative": speculative})));
+        assert_eq!(output_fields(&answer), output_fields(&expected), "{drafter}");
+        assert!(n(&answer["speculative"]["n_accepted"]) > 10, "{drafter}: {}", answer["speculative"]);
+    }
+}
+
+/// Both are in F16, so that nothing but the shape differs.
+#[test]
+fn an_enlarged_model_predicts_the_same_tokens() {
+    let Some(source) = made("models/smollm2-135m-q4_1.gguf") else { return };
+    // The system's python, if that has what inflate.py imports.
+    let imports = Command::new("python3").args(["-c", "import gguf, numpy"]).stderr(Stdio::null()).status();
+    let python = if imports.is_ok_and(|status| status.success()) {
+        PathBuf::from("python3")
+    } else {
+        let Some(python) = made("setup/gguf/bin/python") else { return };
+        python
+    };
+    let enlarged = |embd: &str, layers: &str, ff: &str| {
+        let result = folder("enlarged").join(format!("{embd}.gguf"));
+        let mut command = Command::new(&python);
+        command.arg("models/inflate.py").arg(&source).arg(&result);
+        command.args(["--embd", embd, "--layers", layers, "--ff", ff, "--type", "F16"]);
+        run(&mut command, "");
+        let system = start(json!({"model": result, "model_draft": "", "n_ctx": 512}));
+        let answers = ["Why is the sky blue?", "Write a haiku about the sea."]
+            .map(|message| complete(&system, Endpoint::Completion, &request(message, 24))["tokens"].clone());
+        drop(system);
+        std::fs::remove_file(result).expect("it was written above");
+        answers
+    };
+    let [expected, answers] = [enlarged("576", "30", "1536"), enlarged("768", "32", "2048")];
+    assert_eq!(answers, expected);
+    assert!(expected.iter().all(|tokens| tokens.as_array().is_some_and(|tokens| tokens.len() > 8)), "{expected:?}");
+}

@@ -1,0 +1,223 @@
+//! Long prompts: they are rendered and tokenized after the call that queued them has returned.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{cancel, complete, drain, poll, start, submit, with};
+use foredraft::api::Endpoint::Completion;
+use foredraft::api::System;
+use serde_json::{Value, json};
+
+/// A prompt of a few megabytes, which takes a while to tokenize.
+fn huge() -> String {
+    "Tom had a hat and a drum, and Mia had a kite. ".repeat(60_000)
+}
+
+/// A prompt that is just long enough not to be tokenized at once.
+fn long() -> String {
+    "Tom had a hat and a drum, and Mia had a kite. ".repeat(100)
+}
+
+fn queued(system: &System, request: &Value) -> Value {
+    let answer = system.with_server(|server| server.submit(Completion, request.to_string().as_bytes()));
+    answer.unwrap_or_else(|error| panic!("{request}: {error}"))
+}
+
+fn last(updates: &[Value]) -> &Value {
+    updates.last().expect("a final response")
+}
+
+#[test]
+fn a_long_prompt_is_pending_at_first_and_answered_as_any_other() {
+    let system = start(json!({"n_ctx": 256}));
+    let settings = json!({"n_predict": 8, "seed": 1, "cache_prompt": false});
+    let messages = json!([{"role": "user", "content": long()}]);
+    for input in [
+        json!({"prompt": long()}),
+        json!({"prompt": [long(), 5, "and"]}),
+        json!({"messages": messages, "on_overflow": "truncate"}),
+        json!({"prompts": [long(), "Tom"], "n_cmpl": 2}),
+        json!({"prompt": "Tom", "prediction": {"type": "content", "content": long()}, "speculative": true}),
+    ] {
+        let request = with(&settings, input);
+        let answer = queued(&system, &request);
+        let stats = &answer["prompt_stats"];
+        let pending = json!({"n_ctx": 256, "pending": true});
+        match stats.as_array() {
+            Some(all) => assert!(all.len() == 4 && all.iter().all(|stats| *stats == pending), "{stats}"),
+            None => assert_eq!(*stats, pending),
+        }
+        let updates = drain(&system, Completion, answer["id"].as_u64().expect("an id"));
+        let expected = complete(&system, Completion, &request);
+        let expected = expected["results"].as_array().cloned().unwrap_or_else(|| vec![expected]);
+        for expected in expected {
+            let own: Vec<Value> = updates.iter().filter(|it| it["index"] == expected["index"]).cloned().collect();
+            assert_eq!(crate::common::text(&own), expected["content"].as_str().expect("content"));
+            for key in ["prompt", "prompt_stats", "tokens_evaluated", "truncated"] {
+                assert_eq!(last(&own)[key], expected[key], "{key}");
+            }
+        }
+    }
+    // A short one is known at once.
+    assert!(queued(&system, &with(&settings, json!({"prompt": "Tom"})))["prompt_stats"]["n_past"].is_u64());
+}
+
+#[test]
+fn requests_are_served_in_the_order_in_which_they_came() {
+    let system = start(json!({"n_ctx": 256, "n_parallel": 1}));
+    let first = submit(&system, Completion, &json!({"prompt": huge(), "n_predict": 4}));
+    let second = submit(&system, Completion, &json!({"prompt": "Tom", "n_predict": 4}));
+    let third = submit(&system, Completion, &json!({"prompt": long(), "n_predict": 4}));
+    assert_eq!(last(&drain(&system, Completion, third))["success"], true);
+    for id in [first, second] {
+        assert_eq!(poll(&system, Completion, id, 0)["finished"], true, "{id}");
+    }
+}
+
+#[test]
+fn a_request_can_be_cancelled_and_time_out_while_its_prompt_is_prepared() {
+    let system = start(json!({"n_ctx": 256}));
+    let ids: Vec<u64> =
+        (0..3).map(|_| submit(&system, Completion, &json!({"prompt": huge(), "n_predict": 4}))).collect();
+    let late = submit(&system, Completion, &json!({"prompt": huge(), "n_predict": 4, "timeout_ms": 1}));
+    let end = drain(&system, Completion, late);
+    assert_eq!(last(&end)["stop_type"], "timeout", "{end:?}");
+    for id in ids {
+        assert!(cancel(&system, Completion, id));
+        let updates = drain(&system, Completion, id);
+        assert_eq!(last(&updates)["stop_type"], "cancelled");
+    }
+    // The engine goes on.
+    assert_eq!(complete(&system, Completion, &json!({"prompt": "Tom", "n_predict": 2}))["tokens_predicted"], 2);
+}
+
+#[test]
+fn what_is_wrong_with_a_long_prompt_ends_the_request() {
+    let system = start(json!({"n_ctx": 256}));
+    let chat = json!([{"role": "user", "content": long()}]);
+    for (request, code, message) in [
+        (json!({"prompt": [long(), 99999]}), "invalid_request", "prompt[1]: 99999 is not in the vocabulary"),
+        (json!({"prompt": huge(), "on_overflow": "error"}), "context_full", "prompt: "),
+        (json!({"messages": chat}), "context_full", "messages: the system message and the last turn have"),
+        (
+            json!({"messages": chat, "chat_template": "{{ raise_exception('no') }}"}),
+            "invalid_request",
+            "chat_template: no (line 1)",
+        ),
+        (json!({"prompts": [long(), ["a", 99999]]}), "invalid_request", "prompts[1][1]: 99999 is not in"),
+    ] {
+        let id = submit(&system, Completion, &request);
+        let updates = drain(&system, Completion, id);
+        for end in updates.iter().filter(|update| update["stop"] == true) {
+            assert_eq!(
+                (&end["success"], &end["stop_type"], &end["code"]),
+                (&json!(false), &json!("error"), &json!(code))
+            );
+            assert!(end["error"].as_str().expect("a message").starts_with(message), "{}", end["error"]);
+            assert_eq!(end["prompt_stats"], json!({"n_ctx": 256, "pending": true}));
+        }
+        assert_eq!(updates.len(), if request.get("prompts").is_some() { 2 } else { 1 });
+    }
+    // What is known at once is in the answer of the submit.
+    for (request, message) in [
+        (json!({"prompt": huge(), "n_predict": "a"}), "n_predict: expected"),
+        (json!({"messages": [{"role": 5, "content": huge()}]}), "messages[0].role: expected a string"),
+        (json!({"prompt": huge(), "grammar": "root ::= ("}), "grammar: "),
+    ] {
+        let refused = system.with_server(|server| server.submit(Completion, request.to_string().as_bytes()));
+        let refused = refused.expect_err("refused");
+        assert!(refused.message().starts_with(message), "{refused}");
+    }
+}
+
+#[test]
+fn a_queue_of_long_prompts_is_bounded_and_ends_with_the_engine() {
+    let system = start(json!({"n_ctx": 256, "n_parallel": 1, "max_queue": 3}));
+    let request = json!({"prompt": huge(), "n_predict": 4});
+    let ids: Vec<u64> = (0..4).map(|_| submit(&system, Completion, &request)).collect();
+    let refused = system.with_server(|server| server.submit(Completion, request.to_string().as_bytes()));
+    assert_eq!(refused.expect_err("full").code().as_str(), "queue_full");
+    // Cancelled ones make room at once.
+    for id in ids {
+        assert!(cancel(&system, Completion, id));
+        assert!(cancel(&system, Completion, submit(&system, Completion, &request)));
+    }
+    for _ in 0..4 {
+        submit(&system, Completion, &request);
+    }
+    system.deinit();
+    assert_eq!(system.status()["state"], "uninitialized");
+}
+
+/// Prints what calls take while the engine generates: `cargo test --release --test requests calls_while -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn calls_while_the_engine_generates() {
+    let seconds = std::env::var("SECONDS_OF_LOAD").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
+    let system = start(json!({"n_ctx": 1024, "n_parallel": 2, "max_queue": 8}));
+    let endless = json!({"prompt": "Once upon a time", "n_predict": -1, "ignore_eos": true});
+    let running = submit(&system, Completion, &endless);
+    let long = "Tom had a hat and a drum, and Mia had a kite. ".repeat(200 * 1024 / 46);
+    let prompt = json!({"prompt": long, "n_predict": 4}).to_string();
+    let turn = |text: &str| json!([{"role": "user", "content": text}, {"role": "assistant", "content": text}]);
+    let turns: Vec<Value> = (0..100).flat_map(|_| turn(&long[..1000]).as_array().cloned().expect("two")).collect();
+    let question = json!({"role": "user", "content": "And <|im_end|>?"});
+    let messages: Vec<Value> = turns.into_iter().chain([question]).collect();
+    let chat = json!({"messages": messages, "n_predict": 4}).to_string();
+
+    let mut times: Vec<(&str, Vec<Duration>)> =
+        ["submit of a prompt", "submit of a chat", "poll", "status", "cancel"].map(|name| (name, Vec::new())).to_vec();
+    let mut time = |name: &str, call: &mut dyn FnMut() -> String| {
+        let start = Instant::now();
+        let answer = call();
+        let taken = start.elapsed();
+        times.iter_mut().filter(|(of, _)| *of == name).for_each(|(_, times)| times.push(taken));
+        answer
+    };
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let (mut n, mut finished) = (0, 0);
+    while Instant::now() < end {
+        let (name, request) = if n % 2 == 0 { ("submit of a prompt", &prompt) } else { ("submit of a chat", &chat) };
+        let answer = time(name, &mut || {
+            let answer = system.with_server(|server| server.submit(Completion, request.as_bytes()));
+            answer.expect("room in the queue").to_string()
+        });
+        let id = serde_json::from_str::<Value>(&answer).expect("JSON")["id"].as_u64().expect("an id");
+        // Every third one is cancelled at once.
+        let mut command = json!({"id": id}).to_string();
+        loop {
+            for id in [id, running] {
+                let poll = json!({"id": id}).to_string();
+                let answer = time("poll", &mut || {
+                    system
+                        .with_server(|server| server.poll(Completion, Some(poll.as_bytes())))
+                        .expect("an answer")
+                        .to_string()
+                });
+                if id != running && answer.contains("\"finished\":true") {
+                    command.clear();
+                    finished += 1;
+                }
+            }
+            time("status", &mut || system.status().to_string());
+            if command.is_empty() {
+                break;
+            }
+            if n % 3 == 2 {
+                time("cancel", &mut || {
+                    system
+                        .with_server(|server| server.cancel(Completion, Some(command.as_bytes())))
+                        .expect("an answer")
+                        .to_string()
+                });
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        n += 1;
+    }
+    println!("{finished} requests of 200 KB in {seconds} s");
+    for (name, mut times) in times {
+        times.sort();
+        let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
+        println!("{name:20} {:6} calls, median {median:9.1?}, worst {worst:9.1?}", times.len());
+    }
+}

@@ -1,0 +1,169 @@
+//! The n-gram caches of a serving engine: what the dynamic cache learns, and the `lookup_cache` function.
+
+use crate::common::{cancel, cancelled, complete, poll, start, submit, with};
+use foredraft::api::Endpoint::{Completion, Speculative};
+use foredraft::api::System;
+use serde_json::{Value, json};
+
+fn lookup(system: &System, request: Value) -> Result<Value, String> {
+    let bytes = request.to_string();
+    system.with_server(|server| server.lookup_cache(bytes.as_bytes())).map_err(|error| error.message().to_owned())
+}
+
+#[test]
+fn dynamic_cache_learns_generated_tokens_and_nothing_else_leaks() {
+    let system = start(json!({"n_ctx": 512, "n_parallel": 2}));
+    let stats = |cache: &str| lookup(&system, json!({"action": "stats", "cache": cache})).unwrap();
+    assert_eq!(stats("dynamic")["n_ngrams"], 0);
+    let request = json!({
+        "prompt": "Once upon a time there was a child named Nora.", "n_predict": 60, "temperature": 0, "ignore_eos": true,
+        "speculative": {"type": "ngram-cache", "adaptive": false, "n_max": 8}, "return_tokens": true,
+    });
+    let first = complete(&system, Speculative, &request);
+    let learnt = stats("dynamic");
+    // Every generated token is recorded after n-grams of 1 to 4 tokens, which may begin in the prompt.
+    assert_eq!(learnt["n_observations"], 4 * first["tokens_predicted"].as_u64().unwrap(), "{learnt}");
+    // The thresholds are strict: the cache does not draft what it saw once, but does after three times.
+    let again: Vec<Value> = (0..3).map(|_| complete(&system, Speculative, &request)).collect();
+    let accepted = |answer: &Value| answer["speculative"]["n_accepted"].as_u64().unwrap();
+    assert!(accepted(&again[2]) > accepted(&first) + 20, "{} {}", first["speculative"], again[2]["speculative"]);
+    lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
+    assert_eq!(
+        accepted(&complete(&system, Speculative, &request)),
+        accepted(&first),
+        "a context cache ends with its request"
+    );
+    // The cache learns from plain requests too, and from the tokens a cancelled request has generated.
+    lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
+    complete(&system, Completion, &with(&request, json!({"speculative": false})));
+    assert_eq!(stats("dynamic")["n_observations"], learnt["n_observations"]);
+    for endpoint in [Completion, Speculative] {
+        lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
+        let updates = cancelled(&system, endpoint, &with(&request, json!({"n_predict": -1})));
+        let n_said = updates.last().unwrap()["tokens_predicted"].as_u64().unwrap();
+        assert!(n_said > 0);
+        assert_eq!(stats("dynamic")["n_observations"], 4 * n_said);
+    }
+}
+
+/// Tokens that were shifted out of the context are learned all the same.
+#[test]
+fn dynamic_cache_learns_tokens_shifted_out_of_the_context() {
+    let system = start(json!({"n_ctx": 128, "n_keep": 5}));
+    let stats = || lookup(&system, json!({"action": "stats", "cache": "dynamic"})).unwrap();
+    let save = |name: &str| {
+        let path = std::env::temp_dir().join(format!("foredraft-shift-{}-{name}.bin", std::process::id()));
+        lookup(&system, json!({"action": "save", "cache": "dynamic", "filename": path.to_string_lossy()})).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        bytes
+    };
+    let request = json!({
+        "prompt": "Once upon a time there was a child named Nora.", "n_predict": 300, "temperature": 1, "seed": 6,
+        "ignore_eos": true, "return_tokens": true, "n_keep": 5,
+    });
+    let mut files = Vec::new();
+    for (endpoint, more) in
+        [(Completion, json!({})), (Speculative, json!({"speculative": {"type": ["suffix", "ngram-cache"]}}))]
+    {
+        lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
+        let answer = complete(&system, endpoint, &with(&request, more));
+        assert_eq!(answer["truncated"], true);
+        assert_eq!(stats()["n_observations"], 4 * answer["tokens_predicted"].as_u64().unwrap());
+        files.push(save("learnt"));
+        // The n-grams of the prompt and the whole output, as if nothing had been shifted out.
+        let prompt =
+            system.with_server(|server| server.tokenize(json!({"text": request["prompt"]}).to_string().as_bytes()));
+        let prompt = prompt.unwrap()["ids"].as_array().unwrap().clone();
+        let text: Vec<i32> =
+            prompt.iter().chain(answer["tokens"].as_array().unwrap()).map(|id| id.as_i64().unwrap() as i32).collect();
+        let mut expected = foredraft::ngram::Cache::new();
+        expected.update(&text, text.len() - prompt.len(), foredraft::ngram::Sizes::ALL);
+        let mut bytes = Vec::new();
+        expected.write(&mut bytes).unwrap();
+        assert!(files.last() == Some(&bytes), "the cache must hold the n-grams of the whole output");
+    }
+    assert!(files[0] == files[1], "speculation must not change what is learned");
+}
+
+#[test]
+fn caches_are_loaded_saved_merged_and_cleared_while_serving() {
+    let dir = std::env::temp_dir().join(format!("foredraft-drafters-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = |name: &str| dir.join(name).to_string_lossy().into_owned();
+    let system = start(json!({"n_ctx": 512, "n_parallel": 2, "lookup_cache_dynamic": path("not-there-yet.bin")}));
+    let request = json!({
+        "prompt": "Tom was 7 years old and lived near the hill.", "n_predict": 50, "temperature": 0, "ignore_eos": true,
+        "speculative": {"type": "ngram-cache", "adaptive": false},
+    });
+    let running = submit(&system, Completion, &with(&request, json!({"n_predict": -1, "temperature": 1, "seed": 3})));
+    let plain = complete(&system, Speculative, &request);
+    // One occurrence is below the thresholds.
+    (0..2).for_each(|_| drop(complete(&system, Speculative, &request)));
+    let saved = lookup(&system, json!({"action": "save", "cache": "dynamic", "filename": path("learnt.bin")})).unwrap();
+    assert_eq!(saved["file_bytes"], std::fs::metadata(path("learnt.bin")).unwrap().len());
+    let of_file = |action: &str, cache: &str| {
+        lookup(&system, json!({"action": action, "cache": cache, "filename": path("learnt.bin")})).unwrap()
+    };
+    let loaded = of_file("load", "static");
+    assert_eq!(loaded["n_ngrams"], saved["n_ngrams"]);
+    let merged = of_file("merge", "static");
+    assert_eq!(merged["n_observations"].as_u64(), saved["n_observations"].as_u64().map(|n| 2 * n));
+    assert_eq!(merged["n_ngrams"], saved["n_ngrams"]);
+    assert_eq!(lookup(&system, json!({"action": "clear", "cache": "static"})).unwrap()["n_ngrams"], 0);
+    // Files named by a request, and by init.
+    lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
+    for key in ["lookup_cache_static", "lookup_cache_dynamic"] {
+        let own = json!({"speculative": {"type": "ngram-cache", "adaptive": false, key: path("learnt.bin")}});
+        let fast = complete(&system, Speculative, &with(&request, own));
+        assert_eq!(fast["content"], plain["content"], "{key}");
+        assert!(
+            fast["speculative"]["n_accepted"].as_u64() > plain["speculative"]["n_accepted"].as_u64(),
+            "{key} {}",
+            fast["speculative"]
+        );
+        lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
+    }
+    // The other request has been generating all the while.
+    assert_eq!(poll(&system, Completion, running, 0)["finished"], false);
+    assert!(cancel(&system, Completion, running));
+    for (request, expected) in [
+        (json!({"action": "load", "cache": "static"}), "filename: is missing"),
+        (json!({"action": "lod", "cache": "static"}), "action: expected"),
+        (json!({"action": "stats", "cache": "both"}), "cache: expected"),
+        (json!({"action": "load", "cache": "static", "filename": path("nothing.bin")}), "nothing.bin"),
+        (json!({"action": "save", "cache": "dynamic", "filename": dir}), "filename"),
+    ] {
+        let error = lookup(&system, request.clone()).unwrap_err();
+        assert!(error.contains(expected), "{request}: {error}");
+    }
+    let other = start(json!({"n_ctx": 512, "lookup_cache_static": path("learnt.bin")}));
+    assert_eq!(lookup(&other, json!({"action": "stats", "cache": "static"})).unwrap()["n_ngrams"], saved["n_ngrams"]);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Clearing the dynamic cache also clears what the suffix drafter learned from earlier outputs.
+#[test]
+fn clearing_the_dynamic_cache_makes_suffix_forget_earlier_outputs() {
+    let system = start(json!({"n_ctx": 512}));
+    let drafted = || {
+        let request = json!({
+            "prompt": "Once upon a time there was a child", "n_predict": 80, "temperature": 0,
+            "speculative": {"type": "suffix", "adaptive": false, "n_max": 8},
+        });
+        let answer = complete(&system, Speculative, &request);
+        answer["speculative"]["n_accepted"].as_u64().expect("a count")
+    };
+    let (first, second) = (drafted(), drafted());
+    assert!(second > first + 40, "drafted from the first output: {first} {second}");
+    let clear = |cache: &str| {
+        let request = json!({"action": "clear", "cache": cache}).to_string();
+        system.with_server(|server| server.lookup_cache(request.as_bytes())).expect("cleared");
+    };
+    clear("static");
+    let third = drafted();
+    assert!(third > first + 40, "clearing the static cache must not matter: {first} {third}");
+    clear("dynamic");
+    assert_eq!(drafted(), first);
+    assert_eq!(drafted(), second, "learned again");
+}
