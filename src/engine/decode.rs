@@ -43,7 +43,7 @@ impl BatchScheduler {
             let pending = slot.pending();
             let generates = task.is_generating() && (1..=MAX_PENDING).contains(&pending);
             let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(max_invariant_tokens.saturating_sub(pending));
-            let room = if can_cut { room.min(slot.cache.room().saturating_sub(pending)) } else { 0 };
+            let room = if can_cut { room.min(slot.cache.tokens_until_group().saturating_sub(pending)) } else { 0 };
             StepSlot { n_tokens: pending.min(n_ubatch), generates, room }
         };
         let start = drafters.now();

@@ -54,7 +54,7 @@ fn all_slots_share_each_decode() {
 #[test]
 fn slots_decode_in_one_physical_batch_whatever_the_order_of_their_requests() {
     const N: usize = 6;
-    let mut engine = TestEngine::new(&Setup { padding: false, ..Setup::plain(VOICE, N, 250, 64) });
+    let mut engine = TestEngine::new(&Setup { padding: false, ..Setup::plain(FAKE_MODEL, N, 250, 64) });
     let greedy = || sampling::SamplingSettings { temperature: 0.0, ..sampling::SamplingSettings::default() };
     // The slots are used in other orders the longer it goes on: requests end at different times.
     for n in 0..40 {
@@ -78,9 +78,10 @@ fn slots_decode_in_one_physical_batch_whatever_the_order_of_their_requests() {
 #[test]
 fn draft_and_target_decode_all_slots_in_one_physical_batch_whatever_was_accepted() {
     const N: usize = 4;
-    let voice = FakeModel { far: 3.0, ..VOICE };
-    let draft = Some(FakeModel { noise: 1.0, ..voice });
-    let mut engine = TestEngine::new(&Setup { padding: false, draft, draft_cost: 1, ..Setup::plain(voice, N, 250, 64) });
+    let target = FakeModel { far: 3.0, ..FAKE_MODEL };
+    let draft = Some(FakeModel { noise: 1.0, ..target });
+    let mut engine =
+        TestEngine::new(&Setup { padding: false, draft, draft_cost: 1, ..Setup::plain(target, N, 250, 64) });
     let settings =
         Settings { sources: vec![DrafterKind::Draft], adaptive: Adaptive::Fixed, n_max: N_MAX, ..Settings::default() };
     for start in 0..N {
@@ -107,8 +108,9 @@ fn draft_and_target_decode_all_slots_in_one_physical_batch_whatever_was_accepted
 #[test]
 fn adaptive_lengths_decode_in_one_physical_batch() {
     const N: usize = 4;
-    let draft = Some(FakeModel { noise: 0.5, ..VOICE });
-    let mut engine = TestEngine::new(&Setup { padding: false, draft, draft_cost: 2, ..Setup::plain(VOICE, N, 250, 64) });
+    let draft = Some(FakeModel { noise: 0.5, ..FAKE_MODEL });
+    let mut engine =
+        TestEngine::new(&Setup { padding: false, draft, draft_cost: 2, ..Setup::plain(FAKE_MODEL, N, 250, 64) });
     // Longer drafts are worth a forward pass of their own, without the request that does not speculate.
     let settings = Settings { sources: vec![DrafterKind::Draft], n_max: 3, ..Settings::default() };
     for start in 0..N {
