@@ -5,7 +5,9 @@ use std::cmp::Reverse;
 use super::scheduler::BatchScheduler;
 use super::slots::{InBatch, Slot};
 use super::task::Task;
+use crate::llama::Context;
 use crate::session::Sequence;
+use crate::speculative::{BatchSplit, SequencePadding};
 
 /// How much more a batch takes.
 struct Space {
@@ -23,6 +25,22 @@ pub(super) struct Share {
     chunk: usize,
     /// Drafted tokens behind them.
     draft: usize,
+    /// Tokens without any meaning behind those: see [`Drafters::filler`](crate::speculative::Drafters::filler).
+    filler: usize,
+}
+
+/// How a context divides batches.
+pub(super) fn batch_split(context: &Context) -> BatchSplit {
+    let n_ubatch = context.n_ubatch();
+    if !context.decodes_rectangles() {
+        return BatchSplit::Whole { n_ubatch };
+    }
+    let padding = match context.pads_sequences() {
+        None => SequencePadding::Never,
+        Some(false) => SequencePadding::Always,
+        Some(true) => SequencePadding::UnlessOneEach,
+    };
+    BatchSplit::Rectangles { n_ubatch, padding }
 }
 
 impl BatchScheduler {
@@ -77,13 +95,15 @@ impl BatchScheduler {
         }
         let drafted = if chunk == pending { self.drafters.drafted(index).len() } else { 0 };
         let draft = drafted.min(most - chunk).min(space.drafted);
-        space.tokens -= chunk + draft;
+        let may_fill = chunk == pending && task.is_generating();
+        let filler = if may_fill { self.drafters.filler(index, draft).min(most - chunk - draft) } else { 0 };
+        space.tokens -= chunk + draft + filler;
         space.drafted -= draft;
-        Share { chunk, draft }
+        Share { chunk, draft, filler }
     }
 
     /// Puts one slot's part into the batch.
-    fn fill_from(&mut self, index: usize, Share { chunk, draft }: Share) {
+    fn fill_from(&mut self, index: usize, Share { chunk, draft, filler }: Share) {
         let Some(slot) = self.slots.get_mut(index) else { return };
         slot.in_batch = None;
         if slot.working().is_none() {
@@ -108,6 +128,10 @@ impl BatchScheduler {
             let Some(token) = draft.get(node - 1) else { continue };
             self.batch.push_shared(*token, next + chunk.len() + depth, sequences, true);
         }
-        slot.in_batch = Some(InBatch { first, chunk: chunk.len(), draft: draft.len(), row });
+        let next = next + chunk.len() + draft.len();
+        for (position, token) in (next..next + filler).zip(chunk.iter().rev().cycle()) {
+            self.batch.push(*token, position, slot.cache.id(), true);
+        }
+        slot.in_batch = Some(InBatch { first, chunk: chunk.len(), draft: draft.len(), filler, row });
     }
 }

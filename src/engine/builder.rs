@@ -81,6 +81,7 @@ impl Builder<'_> {
             }
             Err(why) => scheduler.drafters.mark_unavailable(DrafterKind::Mtp, why),
         }
+        costs.set_split(scheduler.drafters.costs.split());
         scheduler.drafters.costs = costs;
         add_text_drafters(&mut scheduler.drafters, self.n_parallel(), caches);
         Ok(Some((scheduler, draft_only)))

@@ -8,7 +8,7 @@ use super::slots::{InBatch, MAX_PENDING};
 use super::verification::{self, Drafted};
 use crate::error::{Code, Error};
 use crate::llama::DecodeError;
-use crate::speculative::SlotView;
+use crate::speculative::{SlotView, StepSlot};
 
 impl BatchScheduler {
     /// Lets the drafters keep up with all requests that speculate, and propose tokens to those that generate.
@@ -18,6 +18,7 @@ impl BatchScheduler {
         let base = self.running().filter(|(_, task)| task.is_generating()).count();
         // Where a token would be padded otherwise.
         let padded = self.context.pads_single_tokens() && (base == 1 || self.shared_cells.is_none());
+        let (n_ubatch, can_cut) = (self.context.n_ubatch(), self.context.model().can_roll_back());
         let BatchScheduler { slots, drafters, .. } = &mut *self;
         let view = |index: usize| {
             let slot = slots.get(index)?;
@@ -35,11 +36,18 @@ impl BatchScheduler {
                 padded,
             })
         };
-        if (0..slots.len()).all(|index| view(index).is_none()) {
-            return;
-        }
+        let step = |index: usize| {
+            let Some((slot, task)) = slots.get(index).and_then(|slot| Some((slot, slot.working()?))) else {
+                return StepSlot::default();
+            };
+            let pending = slot.pending();
+            let generates = task.is_generating() && (1..=MAX_PENDING).contains(&pending);
+            let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(max_invariant_tokens.saturating_sub(pending));
+            let room = if can_cut { room.min(slot.cache.tokens_until_group().saturating_sub(pending)) } else { 0 };
+            StepSlot { n_tokens: pending.min(n_ubatch), generates, room }
+        };
         let start = drafters.now();
-        drafters.draft(view, base);
+        drafters.draft(view, step);
         self.t_draft = drafters.now().saturating_duration_since(start);
         for slot in &mut self.slots {
             let waited = slot.working().is_none();
@@ -110,9 +118,13 @@ impl BatchScheduler {
 
     /// After an evaluation that took `time`: samples, checks drafts, sends text.
     fn advance(&mut self, time: Duration, notify: &mut dyn FnMut(u64)) {
-        let generated = |part: &InBatch| part.draft + if part.chunk <= MAX_PENDING { part.chunk } else { 1 };
+        let generated =
+            |part: &InBatch| part.draft + part.filler + if part.chunk <= MAX_PENDING { part.chunk } else { 1 };
         let generated: usize = self.slots.iter().filter_map(|slot| slot.in_batch.as_ref()).map(generated).sum();
         let evaluated = self.batch.len();
+        self.n_tokens.clear();
+        let all = |part: &InBatch| part.chunk + part.draft + part.filler;
+        self.n_tokens.extend(self.slots.iter().map(|slot| slot.in_batch.as_ref().map_or(0, all)));
         let mut n_tokens = 0;
         for index in 0..self.slots.len() {
             let Some(slot) = self.slots.get_mut(index) else { continue };
@@ -168,7 +180,7 @@ impl BatchScheduler {
         if evaluated > 16 * generated {
             self.drafters.costs.saw_prompt(evaluated, time);
         } else if generated == evaluated {
-            let cost = self.drafters.costs.saw_target(evaluated, time) + self.drafters.costs.of(self.t_draft);
+            let cost = self.drafters.costs.saw_step(&self.n_tokens, time) + self.drafters.costs.of(self.t_draft);
             self.drafters.stepped(n_tokens, cost);
         } else {
             self.drafters.costs.saw_mixed(evaluated);

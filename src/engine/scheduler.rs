@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::batch::Share;
+use super::batch::{Share, batch_split};
 use super::beams::Beams;
 use super::command::{SessionJob, Submission};
 use super::config::Config;
@@ -36,6 +36,8 @@ pub(super) struct BatchScheduler {
     pub(super) batch: Batch,
     /// The slots with their shares of the batch; kept for its memory.
     pub(super) order: Vec<(usize, Share)>,
+    /// How many tokens of each slot are in the batch; kept for its memory.
+    pub(super) n_tokens: Vec<usize>,
     /// Time that the drafters took in this step.
     pub(super) t_draft: Duration,
     /// Counts admissions: the order of requests, and of the slots' last use.
@@ -77,6 +79,7 @@ impl BatchScheduler {
         let n_parallel = config.n_parallel.max(1);
         let mut drafters = Drafters::new(n_parallel);
         drafters.end_with(context.model().vocab().eog_tokens());
+        drafters.costs.set_split(batch_split(&context));
         if context.pads_single_tokens() {
             drafters.guess();
         }
@@ -96,6 +99,7 @@ impl BatchScheduler {
             outbox: Outbox::default(),
             batch: Batch::new(),
             order: Vec::new(),
+            n_tokens: Vec::new(),
             t_draft: Duration::ZERO,
             tick: 0,
             turn: Turn::default(),

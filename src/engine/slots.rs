@@ -42,6 +42,8 @@ pub(super) struct InBatch {
     pub(super) chunk: usize,
     /// Drafted tokens behind them.
     pub(super) draft: usize,
+    /// Filler behind those.
+    pub(super) filler: usize,
     /// Index of the first token with logits: the context's last one. `None` while a prompt goes on.
     pub(super) row: Option<usize>,
 }

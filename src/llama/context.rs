@@ -309,6 +309,18 @@ impl Context {
         self.padding.is_some() && !self.by_reference
     }
 
+    /// Whether llama.cpp decodes batches in rectangles, the same number of tokens of each of several sequences: where each has a KV buffer
+    /// of its own.
+    pub fn decodes_rectangles(&self) -> bool {
+        !self.unified && self.n_seq_max > 1
+    }
+
+    /// Whether an odd number of tokens of a sequence gets one more as padding: see [`padding`]. The second: unless the batch has one
+    /// token of each of several sequences.
+    pub fn pads_sequences(&self) -> Option<bool> {
+        self.padding.as_ref().map(Padding::leaves_one_of_each)
+    }
+
     /// Whether attention is computed by this library's own kernel, which is batch-invariant.
     pub fn has_own_attention(&self) -> bool {
         self.own_attention

@@ -33,6 +33,12 @@ thread_local! {
     static START: Instant = Instant::now();
     static PASSED: cell::Cell<Duration> = const { cell::Cell::new(Duration::ZERO) };
     static DECODES: cell::Cell<usize> = const { cell::Cell::new(0) };
+    static PHYSICAL: cell::Cell<usize> = const { cell::Cell::new(0) };
+}
+
+/// The number of physical batches that this thread's fake backends have decoded.
+pub(crate) fn physical_batches() -> usize {
+    PHYSICAL.get()
 }
 
 /// The number of batches that this thread's fake backends have decoded.
@@ -78,11 +84,13 @@ fn bit(sequence: SeqId) -> u64 {
 #[derive(Debug)]
 pub(crate) struct FakeBackend {
     model: FakeModel,
-    /// The time to decode one token; each further token of a batch takes an eighth of that.
+    /// The time to decode a physical batch of one token; each further token takes an eighth of that.
     cost: Duration,
     /// The errors to report, by the number of the decode.
     faults: BTreeMap<usize, Fault>,
     n_decodes: usize,
+    /// The sizes of the last batch's physical batches.
+    physical: Vec<usize>,
     /// In the order in which they were decoded.
     cells: Vec<Cell>,
     /// For each token with logits of the last batch: the hashes of the tokens it sees, and its row once it was requested.
@@ -148,6 +156,7 @@ impl FakeBackend {
             cost,
             faults,
             n_decodes: 0,
+            physical: Vec::new(),
             cells: Vec::new(),
             seen: Vec::new(),
             rows: Vec::new(),
@@ -172,6 +181,11 @@ impl FakeBackend {
     /// The number of batches it has decoded.
     pub(crate) fn n_decodes(&self) -> usize {
         self.n_decodes
+    }
+
+    /// How many tokens each physical batch of the last batch had, its padding included.
+    pub(crate) fn physical_batches(&self) -> &[usize] {
+        &self.physical
     }
 
     /// The errors that are still to be reported.
@@ -210,6 +224,11 @@ impl FakeBackend {
             return Err(DecodeError::Full);
         }
         let parts = self.split(&new);
+        self.physical = parts.iter().map(Vec::len).collect();
+        PHYSICAL.set(PHYSICAL.get() + parts.len());
+        // Each begins with a token that costs as much as one alone.
+        let further = u32::try_from(parts.len().saturating_sub(1)).unwrap();
+        PASSED.set(PASSED.get() + (self.cost - self.cost / 8) * further);
         if self.padding && !may_be_alone {
             self.check_single_tokens(&new, &parts);
         }
@@ -233,20 +252,28 @@ impl FakeBackend {
         Ok(())
     }
 
-    /// Splits a batch into physical batches of indices.
+    /// The physical batches, as indices: `llama_batch_allocr::split_simple` with one buffer for all sequences, else `split_equal`, which
+    /// takes consecutive increasing sequence ids and the same number of tokens from each.
     fn split(&self, new: &[Cell]) -> Vec<Vec<usize>> {
-        let all: Vec<usize> = (0..new.len()).collect();
+        let mut left: Vec<usize> = (0..new.len()).collect();
         if self.unified {
-            return all.chunks(self.n_ubatch).map(<[usize]>::to_vec).collect();
+            return left.chunks(self.n_ubatch).map(<[usize]>::to_vec).collect();
         }
-        let mut waiting: BTreeMap<SeqId, Vec<usize>> = BTreeMap::new();
-        all.iter().for_each(|index| waiting.entry(new[*index].first()).or_default().push(*index));
         let mut parts = Vec::new();
-        // An equal number of tokens of each sequence.
-        while let Some(shortest) = waiting.values().map(Vec::len).min() {
-            let n = shortest.min(self.n_ubatch / waiting.len()).max(1);
-            parts.push(waiting.values_mut().flat_map(|waiting| waiting.drain(..n)).collect());
-            waiting.retain(|_, waiting| !waiting.is_empty());
+        while !left.is_empty() {
+            let mut rows: Vec<SeqId> = Vec::new();
+            for sequence in left.iter().map(|index| new[*index].first()) {
+                let follows = rows.last().is_none_or(|last| sequence == last + 1);
+                if follows && rows.len() < self.n_ubatch {
+                    rows.push(sequence);
+                }
+            }
+            let of = |sequence: SeqId| left.iter().copied().filter(move |index| new[*index].first() == sequence);
+            let shortest = rows.iter().map(|sequence| of(*sequence).count()).min().unwrap();
+            let n = shortest.min(self.n_ubatch / rows.len()).max(1);
+            let part: Vec<usize> = rows.iter().flat_map(|sequence| of(*sequence).take(n)).collect();
+            left.retain(|index| !part.contains(index));
+            parts.push(part);
         }
         parts
     }

@@ -148,6 +148,11 @@ impl Padding {
         Padding { n_ubatch, ..self }
     }
 
+    /// Whether one token of each of several sequences is left as it is.
+    pub(super) fn leaves_one_of_each(&self) -> bool {
+        self.beside_is_behind
+    }
+
     /// The batch to evaluate, after [`Padding::add_to`].
     pub(super) fn batch(&self) -> &Batch {
         &self.batch

@@ -216,6 +216,12 @@ impl Bias {
     pub fn mean(&self) -> f64 {
         self.mean
     }
+
+    /// The highest that it may be, by what little was seen.
+    pub fn optimistic_mean(&self) -> f64 {
+        let variance = self.mean * (1.0 - self.mean) * self.mean_rate;
+        (self.mean + variance.sqrt()).min(0.999)
+    }
 }
 
 #[cfg(test)]

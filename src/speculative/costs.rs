@@ -2,39 +2,55 @@
 
 use std::time::Duration;
 
-use super::MAX_DRAFT;
+use super::{BatchSplit, MAX_DRAFT};
 
-/// Target batches of up to this many tokens are told apart; beyond, cost is taken to grow as before.
-pub const MAX_MEASURED: usize = MAX_DRAFT + 1;
+/// Physical batches of up to this many tokens are told apart; beyond, cost is taken to grow as before.
+pub const MAX_MEASURED: usize = 4 * MAX_DRAFT;
+/// Batches of prompts tell the costs of large batches from so many tokens on.
+const LEAST_PROMPT: usize = MAX_DRAFT + 2;
 
-/// v(n), the cost of a target batch of n tokens, and c, that of a drafted token, both in evaluations of one token by
-/// the target. One for all requests.
+/// v(n), the cost of a physical batch of n tokens of the target, and c(k), that of drafting a token for each of k slots, both in
+/// forward passes of one token of the target. One for all requests.
 ///
 /// On CPUs v climbs in steps and may even fall from one n to the next (with Q4_0 four tokens can cost less than two), so it is a table
-/// and not a line. What slows down all evaluations alike (a longer context, a busy machine) goes into one factor,
+/// and not a line. What slows down all decodes alike (a longer context, a busy machine) goes into one factor,
 /// so that sizes that are seldom used stay comparable with those in use.
+///
+/// A batch may be decoded in several physical ones (see [`BatchSplit`]); then its time is that of their sum.
 ///
 /// llama.cpp keeps the graph of the last batch and builds it anew for one of another size. With small models that takes as long as
 /// a token more, so it is told apart from what the size itself costs.
 #[derive(Debug)]
 pub struct Costs {
-    /// Seconds for a target batch of 1, 2, ... tokens, at `scale` 1; 0 where none was seen.
+    /// Seconds for a physical batch of 1, 2, ... tokens, at `scale` 1; 0 where none was seen.
     target: Vec<f64>,
+    /// How much is known of each: see [`Costs::uncertainty`].
+    known: Vec<Known>,
     /// v(0), v(1), ... by these: looked up often, and computed where one of them changes.
     v: Vec<f64>,
+    split: BatchSplit,
     /// Whether one token and two cost the same.
     padded: bool,
-    /// Tokens of a prompt's batch, larger than the table's, and its seconds at `scale` 1: where costs beyond the table lead to.
+    /// Tokens of a prompt's batch and its seconds at `scale` 1: where costs beyond those measured lead to.
     bulk: Option<(usize, f64)>,
     /// How slow the machine is now, against the table.
     scale: f64,
-    /// Seconds for one drafted token, at `scale` 1; 0: none was seen.
-    draft: f64,
-    /// The size of the last batch.
+    /// Seconds for drafting one token for each of 1, 2, ... slots, at `scale` 1; 0 where none was seen.
+    draft: Vec<f64>,
+    /// The size of the last physical batch.
     last: usize,
     /// Seconds more for a batch of another size, at `scale` 1, and how many such were seen.
     change: f64,
     changes: usize,
+    /// Counts steps.
+    step: u64,
+}
+
+/// How often a size was measured in steps, and when it was last.
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    times: u32,
+    step: u64,
 }
 
 /// Weight of a new measurement: in the factor that all sizes share, in a size's own entry, in the draft's.
@@ -42,27 +58,57 @@ const FRESH_SCALE: f64 = 0.2;
 const FRESH_ENTRY: f64 = 0.1;
 const FRESH_DRAFT: f64 = 0.2;
 const FRESH_CHANGE: f64 = 0.05;
-/// A single slow evaluation (the machine did something else) must not count for many.
+/// A size's first measurements in steps say more.
+const FIRST_ENTRY: f64 = 0.5;
+/// A single slow decode (the machine did something else) must not count for many.
 const MOST_SLOWER: f64 = 2.0;
 /// Until measured: each further token of a batch costs this part of the first.
 const GUESSED_SLOPE: f64 = 0.15;
-/// Until measured: a drafted token costs this part of a target's evaluation.
+/// Until measured: a drafted token costs this part of a target's forward pass, and for each further slot this part of that more.
 const GUESSED_DRAFT: f64 = 0.1;
+const GUESSED_DRAFT_SLOPE: f64 = 0.15;
+/// By how much a size's cost may differ from what is taken for it: one that was never used by requests, one that was used once, and what
+/// the context's length changes in so many steps.
+const UNKNOWN: f64 = 0.25;
+const MEASURED_ONCE: f64 = 0.15;
+const FORGOTTEN: f64 = 0.1;
+const FORGOTTEN_AFTER: f64 = 2000.0;
 
 impl Default for Costs {
     fn default() -> Self {
         let guess = |n| if n == 0 { 0.0 } else { 1.0 + GUESSED_SLOPE * (n - 1) as f64 };
-        let v = (0..=MAX_MEASURED).map(guess).collect();
-        let target = vec![0.0; MAX_MEASURED];
-        Costs { target, v, padded: false, bulk: None, scale: 1.0, draft: 0.0, last: 0, change: 0.0, changes: 0 }
+        Costs {
+            target: vec![0.0; MAX_MEASURED],
+            known: vec![Known::default(); MAX_MEASURED],
+            v: (0..=MAX_MEASURED).map(guess).collect(),
+            split: BatchSplit::default(),
+            padded: false,
+            bulk: None,
+            scale: 1.0,
+            draft: Vec::new(),
+            last: 0,
+            change: 0.0,
+            changes: 0,
+            step: 0,
+        }
     }
 }
 
 impl Costs {
-    /// A target batch of `n` generated or drafted tokens, and no prompt, took `time`. Returns what such a batch costs, in evaluations
+    /// From now on batches are divided like this.
+    pub fn set_split(&mut self, split: BatchSplit) {
+        self.split = split;
+    }
+
+    /// How batches are divided.
+    pub fn split(&self) -> BatchSplit {
+        self.split
+    }
+
+    /// A physical batch of `n` generated or drafted tokens, and no prompt, took `time`. Returns what such a batch costs, in forward passes
     /// of one token.
     pub fn saw_target(&mut self, n: usize, time: Duration) -> f64 {
-        let (time, n) = (time.as_secs_f64() / self.scale, self.evaluated(n));
+        let (time, n) = (time.as_secs_f64() / self.scale, self.decoded(n));
         let changed = self.last != n;
         let change = if changed { self.change } else { 0.0 };
         self.last = n;
@@ -72,8 +118,10 @@ impl Costs {
             } else {
                 let expected = *entry + change;
                 let slower = (time / expected).min(MOST_SLOWER) - 1.0;
+                let times = self.known.get(n - 1).map_or(0, |known| known.times);
+                let fresh = if times == 0 { FRESH_ENTRY } else { FRESH_ENTRY.max(FIRST_ENTRY / f64::from(times)) };
                 self.scale *= 1.0 + FRESH_SCALE * slower;
-                *entry *= 1.0 + FRESH_ENTRY * slower;
+                *entry *= 1.0 + fresh * slower;
                 if changed {
                     // The first say most: nothing is known before them.
                     self.changes += 1;
@@ -86,13 +134,79 @@ impl Costs {
         self.v(n) + change / self.one()
     }
 
+    /// A batch with so many tokens of each sequence id, generated or drafted ones and no prompts, took `time`. Returns its cost in forward
+    /// passes of one token.
+    pub fn saw_step(&mut self, n_tokens: &[usize], time: Duration) -> f64 {
+        self.step += 1;
+        let (mut n_physical, mut only) = (0_usize, 0);
+        self.for_each(n_tokens, |n| (n_physical, only) = (n_physical + 1, n));
+        if n_physical == 1 {
+            self.note(only);
+            return self.saw_target(only, time);
+        }
+        let expected = self.step(n_tokens);
+        let slower = (self.of(time) / expected.max(f64::MIN_POSITIVE)).min(MOST_SLOWER) - 1.0;
+        if self.one().is_finite() {
+            self.scale *= 1.0 + FRESH_SCALE * slower;
+            let (split, last) = (self.split, &mut self.last);
+            let (target, padded) = (&mut self.target, self.padded);
+            split.for_each(n_tokens_of(n_tokens), n_tokens.len(), |n| {
+                let n = if padded { n.max(2) } else { n };
+                *last = n;
+                if let Some(entry) = n.checked_sub(1).and_then(|index| target.get_mut(index)) {
+                    *entry *= 1.0 + FRESH_ENTRY / n_physical as f64 * slower;
+                }
+            });
+            self.update();
+        }
+        self.step(n_tokens)
+    }
+
+    /// A size was measured in a step.
+    fn note(&mut self, n: usize) {
+        let (step, n) = (self.step, self.decoded(n));
+        if let Some(known) = n.checked_sub(1).and_then(|index| self.known.get_mut(index)) {
+            *known = Known { times: known.times.saturating_add(1), step };
+        }
+    }
+
+    fn for_each(&self, n_tokens: &[usize], mut physical: impl FnMut(usize)) {
+        self.split.for_each(n_tokens_of(n_tokens), n_tokens.len(), |n| physical(self.decoded(n)));
+    }
+
+    /// What a batch with so many tokens of each sequence id costs, in forward passes of one token, where the last one had the same size.
+    pub fn step(&self, n_tokens: &[usize]) -> f64 {
+        self.step_of(n_tokens_of(n_tokens), n_tokens.len())
+    }
+
+    /// The same for `n_tokens(id)` tokens of each of `n_sequences` sequence ids.
+    pub fn step_of(&self, n_tokens: impl Fn(usize) -> usize, n_sequences: usize) -> f64 {
+        let (mut cost, mut before) = (0.0, None);
+        self.split.for_each(n_tokens, n_sequences, |n| {
+            let changes = before.is_some_and(|before| before != n);
+            cost += self.v(self.decoded(n)) + if changes { self.change() } else { 0.0 };
+            before = Some(n);
+        });
+        cost
+    }
+
+    /// By what part the cost of a physical batch of `n` tokens may be lower than [`Costs::v`] says.
+    pub fn uncertainty(&self, n: usize) -> f64 {
+        let known = self.decoded(n).checked_sub(1).and_then(|index| self.known.get(index)).copied().unwrap_or_default();
+        if known.times == 0 {
+            return UNKNOWN;
+        }
+        let age = self.step.saturating_sub(known.step) as f64;
+        MEASURED_ONCE / f64::from(known.times) + FORGOTTEN * (age / FORGOTTEN_AFTER).min(1.0)
+    }
+
     /// A target batch of `n` tokens, of prompts and others.
     pub fn saw_mixed(&mut self, n: usize) {
         self.last = n;
     }
 
-    /// How many tokens are evaluated for `n`.
-    fn evaluated(&self, n: usize) -> usize {
+    /// How many tokens are decoded for `n`.
+    fn decoded(&self, n: usize) -> usize {
         if self.padded { n.max(2) } else { n }
     }
 
@@ -112,21 +226,52 @@ impl Costs {
     /// A target batch of `n` tokens of prompts took `time`.
     pub fn saw_prompt(&mut self, n: usize, time: Duration) {
         self.saw_mixed(n);
-        if n > MAX_MEASURED {
+        if n >= LEAST_PROMPT {
             self.bulk = Some((n, time.as_secs_f64() / self.scale));
             self.update();
         }
     }
 
-    /// Drafting `n` tokens, one after the other, took `time`.
+    /// Drafting `n` tokens for one slot, one after the other, took `time`.
     pub fn saw_draft(&mut self, n: usize, time: Duration) {
-        if n == 0 {
-            return;
+        self.saw_drafts(|round| usize::from(round < n), n, time);
+    }
+
+    /// Drafting one token in each of `rounds` rounds, for `n_slots(round)` slots, took `time`.
+    pub fn saw_drafts(&mut self, n_slots: impl Fn(usize) -> usize, rounds: usize, time: Duration) {
+        let expected: f64 = (0..rounds).map(|round| self.draft_seconds(n_slots(round))).sum();
+        let Some(first) = (0..rounds).map(&n_slots).max().filter(|n_slots| *n_slots > 0) else { return };
+        let slower = time.as_secs_f64() / (expected * self.scale);
+        if self.draft.len() < first {
+            self.draft.resize(first, 0.0);
         }
-        let each = time.as_secs_f64() / n as f64 / self.scale;
-        let known = self.draft > 0.0;
-        self.draft =
-            if known { self.draft + FRESH_DRAFT * (each.min(MOST_SLOWER * self.draft) - self.draft) } else { each };
+        let mut last = 0;
+        for n_slots in (0..rounds).map(n_slots).filter(|n_slots| *n_slots > 0) {
+            // Each entry once.
+            if std::mem::replace(&mut last, n_slots) == n_slots {
+                continue;
+            }
+            let guessed = self.draft_seconds(n_slots);
+            let Some(entry) = self.draft.get_mut(n_slots - 1) else { continue };
+            *entry = match *entry > 0.0 {
+                true => *entry * (1.0 + FRESH_DRAFT * (slower.min(MOST_SLOWER) - 1.0)),
+                false => guessed * slower,
+            };
+        }
+    }
+
+    /// Seconds for drafting one token for each of `n_slots` slots, at `scale` 1.
+    fn draft_seconds(&self, n_slots: usize) -> f64 {
+        let shape = |n: usize| 1.0 + GUESSED_DRAFT_SLOPE * (n.max(1) - 1) as f64;
+        let known =
+            |n: usize| n.checked_sub(1).and_then(|index| self.draft.get(index)).filter(|seconds| **seconds > 0.0);
+        let nearest = (0..=n_slots.max(self.draft.len())).filter_map(|away| {
+            let near = n_slots.checked_sub(away).into_iter().chain([n_slots + away]).find(|n| known(*n).is_some())?;
+            Some(known(near)? / shape(near))
+        });
+        let one = self.one();
+        let guessed = if one.is_finite() { GUESSED_DRAFT * one } else { 1.0 };
+        nearest.into_iter().next().unwrap_or(guessed) * shape(n_slots)
     }
 
     /// v(n): what a batch of `n` tokens costs, in evaluations of one; v(0) = 0. Between measured sizes a straight line;
@@ -142,11 +287,11 @@ impl Costs {
     /// [`Costs::v`] for the next batch and what it takes to come to that size and, where `preferred` is the size of the steps after it,
     /// to leave it again.
     pub fn next(&self, preferred: Option<usize>) -> impl Fn(usize) -> f64 + '_ {
-        let (change, preferred) = (self.change(), preferred.map(|preferred| self.evaluated(preferred)));
+        let (change, preferred) = (self.change(), preferred.map(|preferred| self.decoded(preferred)));
         move |n| {
-            let n_evaluated = self.evaluated(n);
-            let changes = u8::from(n_evaluated != self.last)
-                + u8::from(preferred.is_some_and(|preferred| preferred != n_evaluated));
+            let n_decoded = self.decoded(n);
+            let changes =
+                u8::from(n_decoded != self.last) + u8::from(preferred.is_some_and(|preferred| preferred != n_decoded));
             self.v(n) + change * f64::from(changes)
         }
     }
@@ -168,7 +313,8 @@ impl Costs {
         let known = (1..).zip(&self.target).filter(|(_, cost)| **cost > 0.0).map(|(n, cost)| (n, cost / one));
         let bulk = self.bulk.map(|(n, cost)| (n, cost / one));
         let (mut before, mut v) = ((0, 0.0), self.v.iter_mut().enumerate().skip(1));
-        for (n, cost) in known.chain(bulk) {
+        let largest = known.clone().last().map_or(0, |(n, _)| n);
+        for (n, cost) in known.chain(bulk.filter(|(n, _)| *n > largest)) {
             let slope = (cost - before.1) / (n - before.0).max(1) as f64;
             for (at, v) in v.by_ref().take(n - before.0) {
                 *v = before.1 + slope * (at - before.0) as f64;
@@ -180,9 +326,9 @@ impl Costs {
         v.for_each(|(at, v)| *v = before.1 + slope * (at - before.0) as f64);
     }
 
-    /// c: what a drafted token costs, in evaluations of one token by the target.
-    pub fn c(&self) -> f64 {
-        if self.draft > 0.0 { self.in_evaluations(self.draft * self.scale) } else { GUESSED_DRAFT }
+    /// c(k): what drafting one token for each of `n_slots` slots costs, in forward passes of one token of the target.
+    pub fn c(&self, n_slots: usize) -> f64 {
+        self.in_evaluations(self.draft_seconds(n_slots) * self.scale)
     }
 
     /// A time in evaluations of one token by the target.
@@ -194,6 +340,10 @@ impl Costs {
         let one = self.one();
         if one.is_finite() { seconds / (one * self.scale) } else { GUESSED_DRAFT }
     }
+}
+
+fn n_tokens_of(n_tokens: &[usize]) -> impl Fn(usize) -> usize + Copy + '_ {
+    |sequence| n_tokens.get(sequence).copied().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -217,7 +367,7 @@ pub(super) mod tests {
             assert!((costs.v(n) - expected).abs() < 1e-9, "v({n}) = {}", costs.v(n));
         }
         assert!(costs.v(20) > 2.0);
-        assert!((costs.c() - 0.1).abs() < 1e-9);
+        assert!((costs.c(1) - 0.1).abs() < 1e-9);
         assert!(Costs::default().v(4) > 1.0);
     }
 
@@ -240,11 +390,11 @@ pub(super) mod tests {
         }
         assert!((costs.v(8) - 3.0).abs() < 1e-6, "{}", costs.v(8));
         assert!((costs.v(4) - 1.5).abs() < 0.6, "mostly the machine's doing: {}", costs.v(4));
-        assert!((costs.c() - 0.1).abs() < 1e-9, "the machine got slower, for the draft as well: {}", costs.c());
+        assert!((costs.c(1) - 0.1).abs() < 1e-9, "the machine got slower, for the draft as well: {}", costs.c(1));
         for _ in 0..200 {
             costs.saw_draft(1, Duration::from_millis(10));
         }
-        assert!(costs.c() < 0.08, "the target got slower, not the draft: {}", costs.c());
+        assert!(costs.c(1) < 0.08, "the target got slower, not the draft: {}", costs.c(1));
     }
 
     #[test]
@@ -283,6 +433,6 @@ pub(super) mod tests {
         let mut costs = costs(&[(1, 100), (2, 120)], 10.0);
         costs.saw_target(2, Duration::from_secs(60));
         costs.saw_draft(1, Duration::from_secs(60));
-        assert!(costs.v(2) < 1.4 && costs.c() < 0.15, "{} {}", costs.v(2), costs.c());
+        assert!(costs.v(2) < 1.4 && costs.c(1) < 0.15, "{} {}", costs.v(2), costs.c(1));
     }
 }

@@ -6,6 +6,7 @@
 
 use super::draft_branch::DraftBranch;
 use super::drafter::{DraftRequest, Drafter};
+use super::policy::another_round_pays;
 use super::{Adaptive, DrafterKind, Settings, Verify};
 use crate::llama::{Batch, Context, DecodeError, SeqId, Token};
 use crate::sampling::Sampler;
@@ -71,6 +72,7 @@ impl DraftModel {
         let mut room = self.context.n_ubatch().min(self.context.n_batch());
         // Also of those that an evaluation which failed has left, and that nobody asks for any more.
         self.slots.iter_mut().for_each(|slot| slot.n_tips = 0);
+        let together = self.few_missing(asks);
         for ask in asks {
             let Some(slot) = self.slots.get_mut(ask.slot) else { continue };
             if slot.disabled.is_some() {
@@ -83,8 +85,9 @@ impl DraftModel {
             }
             let wants_draft = ask.n_max > 0;
             // The last token is evaluated again if it must be, because its logits are needed.
-            let most = ask.tokens.len().saturating_sub(usize::from(wants_draft));
-            let kept = common_prefix(&slot.cache, ask.tokens).min(most);
+            let kept = common_prefix(&slot.cache, ask.tokens);
+            let least = if wants_draft && ask.tokens.len() - kept <= together { together } else { 0 };
+            let kept = kept.min(ask.tokens.len().saturating_sub(least.max(usize::from(wants_draft))));
             let kept = slot.cache.cut(&mut self.context, kept);
             slot.cache.group(&mut self.context);
             let missing = ask.tokens.get(kept..).unwrap_or(&[]);
@@ -110,6 +113,20 @@ impl DraftModel {
             }
         }
         self.evaluate()
+    }
+
+    /// How many tokens to decode for each slot that lacks no more than a few, so that they make one physical batch: after a draft that was
+    /// accepted whole a slot lacks one more than after others. 0: their number makes no difference.
+    fn few_missing(&self, asks: &[DraftRequest<'_>]) -> usize {
+        const FEW: usize = 3;
+        if !self.context.decodes_rectangles() || !self.context.model().can_roll_back() {
+            return 0;
+        }
+        let missing = |ask: &DraftRequest<'_>| {
+            let slot = self.slots.get(ask.slot).filter(|slot| slot.disabled.is_none() && ask.n_max > 0)?;
+            Some(ask.tokens.len() - common_prefix(&slot.cache, ask.tokens))
+        };
+        asks.iter().filter_map(missing).filter(|missing| *missing <= FEW).max().unwrap_or(0)
     }
 
     /// Evaluates the batch, and takes the tokens in it into the slots' caches.
@@ -214,6 +231,15 @@ impl DraftModel {
         }
     }
 
+    /// Decodes nothing of what was put into the batch.
+    fn stop(&mut self) {
+        self.batch.clear();
+        for slot in &mut self.slots {
+            slot.in_batch.clear();
+            slot.tips.iter_mut().flatten().for_each(|tip| tip.row = None);
+        }
+    }
+
     /// Empties the branches' sequences.
     fn prune(&mut self) {
         for slot in &mut self.slots {
@@ -261,6 +287,9 @@ impl Drafter for DraftModel {
         }
         loop {
             self.extend(asks);
+            if !another_round_pays(asks) {
+                self.stop();
+            }
             // Where there is no room for a longer draft, it ends.
             if self.batch.is_empty() || self.evaluate() != Evaluated::Yes {
                 break;

@@ -109,7 +109,7 @@ fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Tabl
 }
 
 impl Table {
-    /// A step in which the target says `truth`: how many tokens were checked, whose, and how many of them were right.
+    /// A step, at the costs that are known, in which the target says `truth`: how many tokens were checked, whose, and how many of them were right.
     fn step(&mut self, truth: &[Token]) -> (usize, Option<DrafterKind>, usize) {
         let view = || SlotView {
             tokens: &[1, 2, 3],
@@ -119,13 +119,16 @@ impl Table {
             room: Some(100),
             padded: self.padded,
         };
-        self.drafters.draft(|slot| (slot == 0).then(view), 1);
+        let step = StepSlot { n_tokens: 1, generates: true, room: 100 };
+        self.drafters.draft(|slot| (slot == 0).then(view), |_| step);
         let draft = self.drafters.drafted(0).to_vec();
         let source = self.drafters.source(0);
         let right = draft.iter().zip(truth).take_while(|(drafted, said)| drafted == said).count();
         let checked = self.drafters.saw(0, &truth[..=right], draft.len(), right);
         assert_eq!(checked.map(|checked| (checked.drafted, checked.accepted)), source.map(|_| (draft.len(), right)));
-        self.drafters.stepped(right + 1, self.drafters.costs.v(draft.len() + 1));
+        let cost = self.drafters.costs.v(draft.len() + 1);
+        self.drafters.costs.saw_step(&[draft.len() + 1], Duration::from_secs_f64(cost / 10.0));
+        self.drafters.stepped(right + 1, cost);
         (draft.len(), source, right)
     }
 }

@@ -6,25 +6,32 @@
 //! agree as often as their distributions do; `match` lets it propose its most probable token. `rejection` and `block`
 //! compare probabilities, and keep the text's distribution; see [`verify`].
 
+mod batch_split;
 mod calibration;
 mod compat;
+mod controller;
 mod costs;
 mod cross_vocabulary;
 mod draft_branch;
 mod draft_model;
 mod drafter;
 mod drafters;
+mod exploration;
 mod history;
 mod mtp;
 mod policy;
 mod settings;
+#[cfg(test)]
+mod simulator;
 mod slot_drafts;
 mod states;
 pub mod verify;
 mod vocabulary_map;
 
+pub use batch_split::{BatchSplit, SequencePadding};
 pub use calibration::{Bias, Calibration, Choice};
 pub use compat::{Compatibility, VocabSummary};
+pub use controller::{Prices, StepSlot};
 pub use costs::{Costs, MAX_MEASURED};
 pub use cross_vocabulary::CrossVocabulary;
 pub use draft_model::DraftModel;

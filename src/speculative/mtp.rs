@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use super::draft_branch::{choose, follow};
 use super::drafter::{DraftRequest, Drafter, Evaluated};
+use super::policy::another_round_pays;
 use super::states::States;
 use super::{DrafterKind, Settings, Verify};
 use crate::llama::{Batch, Context, DecodeError, Token};
@@ -312,6 +313,10 @@ impl Drafter for Mtp {
                 slot.in_batch.clear();
             }
             self.extend(asks);
+            if !another_round_pays(asks) {
+                self.batch.clear();
+                self.slots.iter_mut().for_each(|slot| slot.in_batch.clear());
+            }
             layer = (layer + 1) % self.n_layers;
         }
         self.slots.iter_mut().for_each(|slot| slot.ready = false);

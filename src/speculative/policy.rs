@@ -1,64 +1,71 @@
-//! How much to draft and to verify: as long as one token more pays.
+//! What tokens are worth while a draft is made: as long as one token more pays.
 //!
-//! A step drafts, evaluates the target on B + m tokens (B: one of each slot that generates; m: drafted ones) and gains one
+//! A step drafts, decodes B + m tokens with the target (B: one of each slot that generates; m: drafted ones) and gains one
 //! token for each drafted one that is right. With A the product of the acceptances up to a token, and S the tokens that
-//! the engine makes in the time of one plain evaluation, m tokens gain ΣA and cost S · (v(B + m) - v(B)): renewal-reward's
+//! the engine makes in the time of one plain forward pass, m tokens gain the sum of A and cost S * (v(B + m) - v(B)): renewal-reward's
 //! rule, whose S is the rate that results from following it (Dinkelbach's iteration, one step of it each step). v is a
-//! staircase, so the best m is looked for among all, not where the gain first falls.
+//! staircase, so the best m is looked for among all, not where the gain first falls. How many tokens of the finished drafts are
+//! decoded is decided for all slots together, by [`controller`](super::controller); here each slot has its share of a step's price.
 //!
 //! Where one slot generates, a batch of another size than the last one costs more ([`Costs::next`]): with small models as much as
 //! a token or two. So one size is preferred, the one that pays in the long run ([`Plan::settle`]), and a step of another size has to be
 //! worth the way there and back.
 //!
-//! A draft from the text costs nothing to make again, and where text is copied the next one is as good as this. What is not checked
-//! now is checked in the next step, so that a token saves no more than its share of such steps: there S is the rate at which this
-//! draft makes tokens, where that is higher ([`Plan::best_of_text`]). With the average S, long drafts look cheap wherever copying
-//! begins.
+//! A draft from the text costs nothing to make again, and where text is copied the next one is as good as this. What is not verified
+//! now is verified in the next step, so that a token saves no more than its share of such steps: there S is the rate at which this
+//! draft makes tokens, where that is higher. With the average S, long drafts look cheap wherever copying begins.
 
 use std::ops::RangeInclusive;
 
 use super::calibration::{Bias, Calibration};
+use super::controller::Prices;
+use super::drafter::DraftRequest;
 use super::{Adaptive, Costs, MAX_DRAFT, Settings};
 
 /// What a past step still counts after one more, in the rate.
-const FADE: f64 = 0.95;
+const FADE: f64 = 0.98;
 /// How many tokens ahead a drafter looks for the end of a step of v.
 const LOOK_AHEAD: usize = 16;
 /// In how many steps another preferred has to make up for the way there.
 const PATIENCE: f64 = 32.0;
 
-/// The rate S of the whole engine: tokens in the time of one plain evaluation.
+/// How many times as fast as plain decoding the engine is lately. With the rate of plain decoding, which depends on the number of slots, it
+/// gives S.
 #[derive(Debug, Default)]
 pub struct Rate {
     tokens: f64,
-    cost: f64,
+    plain: f64,
 }
 
 impl Rate {
-    /// A step brought `tokens` and cost so many evaluations of one token.
-    pub fn saw(&mut self, tokens: usize, cost: f64) {
+    /// A step brought `tokens` and cost so many forward passes of one token, in which plain decoding brings `plain` tokens each.
+    pub fn saw(&mut self, tokens: usize, cost: f64, plain: f64) {
         self.tokens = FADE * self.tokens + tokens as f64;
-        self.cost = FADE * self.cost + cost;
+        self.plain = FADE * self.plain + cost * plain;
     }
 
-    fn value(&self) -> f64 {
-        if self.cost > 0.0 { self.tokens / self.cost } else { 0.0 }
+    /// S, where plain decoding brings `plain`: that is always possible.
+    pub fn of(&self, plain: f64) -> f64 {
+        if self.plain > 0.0 { plain * (self.tokens / self.plain).max(1.0) } else { plain }
     }
 }
 
-/// The prices of one step.
+/// What tokens cost in one step, for the drafters that make them.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// Cost of verifying 0, 1, ... drafted tokens, in tokens: S · (v(B + m) - v(B)).
+    /// What a slot's 0, 1, ... drafted tokens cost it, in tokens. With rectangles its share where all draft as many.
     verify: Vec<f64>,
-    /// Cost of drafting one, in tokens: S · c.
+    /// What a round of drafting costs, in tokens, and for how many slots that is.
     draft: f64,
-    /// B, and S · v(B).
+    n_drafting: usize,
+    /// Tokens without any draft, and what they cost in tokens; in shares as well.
     base: f64,
     alone: f64,
     longest: usize,
     /// Most tokens of drafts in the long run.
     preferred: Option<usize>,
+    /// With so many slots that draft, a length is one for all of them.
+    shares: Option<usize>,
 }
 
 /// A draft from the text as far as it has been made.
@@ -78,6 +85,11 @@ impl Default for SoFar {
 }
 
 impl Plan {
+    /// How many drafted tokens bring the most in the long run, where one slot generates.
+    pub fn preferred(&self) -> Option<usize> {
+        self.preferred
+    }
+
     /// One slot generates, and a model drafts for it up to `n_max` tokens accepted with this probability: how many of them bring the
     /// most in the long run. `None`: no model does.
     pub fn settle(&mut self, costs: &Costs, drafts: Option<(f64, usize)>) {
@@ -89,7 +101,7 @@ impl Plan {
                 sure *= acceptance;
                 let moves = before.is_some_and(|before| before != m);
                 let moving = if moves { costs.change() / PATIENCE } else { 0.0 };
-                let rate = tokens / (costs.v(1 + m) + costs.c() * m as f64 + moving);
+                let rate = tokens / (costs.v(1 + m) + costs.c(1) * m as f64 + moving);
                 if rate > most {
                     (best, most) = (m, rate);
                 }
@@ -98,21 +110,31 @@ impl Plan {
         });
     }
 
-    /// Prices for a step in which `base` slots generate; before any does, as for one.
-    pub fn update(&mut self, costs: &Costs, rate: &Rate, base: usize) {
-        let base = base.max(1);
-        let plain = base as f64 / costs.v(base);
-        // Drafting nothing is always possible.
-        let rate = rate.value().max(plain);
-        self.draft = rate * costs.c();
+    /// For a step with these prices, of which `n_drafting` slots may draft.
+    pub fn update(&mut self, prices: &Prices<'_>, n_drafting: usize) {
+        let generating = prices.slots.iter().filter(|slot| slot.generates).count().max(1);
+        let n_drafting = n_drafting.max(1);
+        let alone = prices.cost_of_all(0);
+        let rectangles = prices.costs.split().is_rectangular() && generating > 1;
+        self.shares = rectangles.then_some(n_drafting);
+        let parts = if rectangles { n_drafting as f64 } else { 1.0 };
+        self.draft(prices.rate * prices.costs.c(n_drafting), n_drafting);
+        (self.base, self.alone) = (generating as f64 / parts, prices.rate * alone / parts);
         self.verify.clear();
-        // Of several, nobody knows what size the others' drafts lead to.
-        let next = costs.next(self.preferred.map(|m| base + m));
-        let cost = |n: usize| if base == 1 { next(n) } else { costs.v(n) };
-        let alone = cost(base);
-        (self.base, self.alone) = (base as f64, rate * alone);
-        self.verify.extend((0..=MAX_DRAFT).map(|m| rate * (cost(base + m) - alone)));
+        let n_tokens: usize = prices.slots.iter().map(|slot| slot.n_tokens).sum();
+        let cost = |m: usize| match rectangles {
+            // A draft that is much longer than all others has a forward pass of its own.
+            true => ((prices.cost_of_all(m) - alone) / parts).min(prices.costs.v(m)),
+            false if generating == 1 => prices.cost_of_all(m) - alone,
+            false => prices.costs.v(n_tokens + m) - prices.costs.v(n_tokens),
+        };
+        self.verify.extend((0..=MAX_DRAFT).map(|m| prices.rate * cost(m)));
         self.longest = self.best(std::iter::repeat_n(1.0, MAX_DRAFT), 0).0;
+    }
+
+    /// A round of drafting costs so many tokens, for `n_slots` slots together.
+    pub fn draft(&mut self, cost: f64, n_slots: usize) {
+        (self.draft, self.n_drafting) = (cost, n_slots.max(1));
     }
 
     /// How many tokens to verify if all were right: more never pay.
@@ -127,23 +149,12 @@ impl Plan {
     /// How many tokens of a draft to verify, none or at least `n_min`, and what that gains in tokens. `sure`: for each token the
     /// probability that it and all before it are right.
     pub fn best(&self, sure: impl Iterator<Item = f64>, n_min: usize) -> (usize, f64) {
-        self.best_at(1.0, sure, n_min)
-    }
-
-    /// The same of a draft from the text.
-    pub fn best_of_text(&self, sure: impl Iterator<Item = f64> + Clone, n_min: usize) -> (usize, f64) {
-        let all = sure.clone().fold(SoFar::default(), |so_far, sure| self.with(so_far, sure));
-        self.best_at(all.rate, sure, n_min)
-    }
-
-    /// The same where time is worth `rate` times S. The gain is by S, so that such can be compared.
-    fn best_at(&self, rate: f64, sure: impl Iterator<Item = f64>, n_min: usize) -> (usize, f64) {
-        let (mut best, mut most, mut sum) = ((0, 0.0), 0.0, 0.0);
+        let (mut best, mut sum) = ((0, 0.0), 0.0);
         for (m, sure) in (1..).zip(sure) {
             sum += sure;
-            let gain = sum - rate * self.verify(m);
-            if gain > most && m >= n_min {
-                (best, most) = ((m, sum - self.verify(m)), gain);
+            let gain = sum - self.verify(m);
+            if gain > best.1 && m >= n_min {
+                best = (m, gain);
             }
         }
         best
@@ -169,7 +180,8 @@ impl Plan {
             sure *= acceptance;
             sum += sure;
             if m >= n_min {
-                best = best.max(sum - self.verify(m) - self.draft * (m - drafted) as f64);
+                best =
+                    best.max(sum - self.verify(m) - self.draft / self.n_drafting.max(1) as f64 * (m - drafted) as f64);
             }
         }
         best
@@ -200,6 +212,10 @@ impl StopPolicy<'_> {
         match self {
             StopPolicy::All => true,
             StopPolicy::Paying { plan, calibration, bias, n_min } => {
+                if plan.shares.is_some() {
+                    // All slots go on together: see `another_round_pays`.
+                    return true;
+                }
                 let acceptances = || confidence.iter().map(|confidence| calibration.acceptance(bias, *confidence));
                 let sure = || {
                     acceptances().scan(1.0, |sure, acceptance| {
@@ -248,6 +264,42 @@ impl StopPolicy<'_> {
             }
         }
     }
+}
+
+/// Whether another token for each of these drafts, which are of chains, is worth its time, where the slots' lengths are decided together.
+pub fn another_round_pays(asks: &[DraftRequest<'_>]) -> bool {
+    // The tokens to expect at each length, in all.
+    let mut expected = [0.0; MAX_DRAFT + 1];
+    let (mut shared, mut n_max) = (None, 0);
+    let drafted = asks.iter().map(|ask| ask.draft.tokens.len()).max().unwrap_or(0);
+    for ask in asks.iter().filter(|ask| ask.n_max > 0) {
+        let StopPolicy::Paying { plan, calibration, bias, n_min } = ask.pace else { return true };
+        if plan.shares.is_none() {
+            return true;
+        }
+        // All drafts grow together: a shorter one has ended.
+        let n_most = if ask.draft.tokens.len() < drafted { 0 } else { ask.n_max };
+        let (mut sum, mut sure) = (0.0, 1.0);
+        let mut confidence = ask.draft.confidence.iter();
+        for (length, expected) in (1..).zip(expected.iter_mut().skip(1)) {
+            match confidence.next() {
+                Some(confidence) => sure *= calibration.acceptance(&bias, *confidence),
+                None if length <= n_most => sure *= bias.mean(),
+                None => sure = 0.0,
+            }
+            sum += sure;
+            *expected += if length >= n_min { sum } else { 0.0 };
+        }
+        (shared, n_max) = (Some(plan), n_max.max(n_most));
+    }
+    let Some(plan) = shared else { return true };
+    let slots = plan.shares.unwrap_or(1) as f64;
+    let value = |length: usize| {
+        let drafting = plan.draft * length.saturating_sub(drafted) as f64;
+        expected.get(length).map_or(f64::NEG_INFINITY, |expected| expected - slots * plan.verify(length) - drafting)
+    };
+    let now = (0..=drafted).map(value).fold(f64::NEG_INFINITY, f64::max);
+    (drafted + 1..=n_max).any(|length| value(length) > now)
 }
 
 /// The draft length of a request that does not leave it to the [`Plan`].

@@ -1,15 +1,35 @@
 use std::time::Duration;
 
 use super::super::calibration::Choice;
+use super::super::controller::{self, Candidates, StepSlot};
 use super::super::costs::tests::costs;
 use super::*;
+
+const ONE: [StepSlot; 1] = [StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT }];
+
+/// Prices for one slot at this rate.
+fn prices<'a>(costs: &'a Costs, rate: &Rate, preferred: Option<usize>) -> Prices<'a> {
+    Prices { slots: &ONE, costs, rate: rate.of(1.0), preferred: preferred.map(|preferred| 1 + preferred) }
+}
 
 fn plan(costs: &Costs, rate: f64) -> Plan {
     let mut plan = Plan::default();
     let mut seen = Rate::default();
-    seen.saw(1000, 1000.0 / rate);
-    plan.update(costs, &seen, 1);
+    seen.saw(1000, 1000.0 / rate, 1.0);
+    plan.update(&prices(costs, &seen, None), 1);
     plan
+}
+
+/// How many tokens of a draft from the text are decoded, and what that gains.
+fn best_of_text(costs: &Costs, rate: f64, sure: impl Iterator<Item = f64>) -> (usize, f64) {
+    let mut seen = Rate::default();
+    seen.saw(1000, 1000.0 / rate, 1.0);
+    let (prices, mut candidates, mut lengths) = (prices(costs, &seen, None), [Candidates::default()], Vec::new());
+    candidates[0].offer(0, 0, sure, true);
+    controller::decide(&prices, &candidates, None, &mut lengths);
+    let best = candidates[0].best(lengths[0]);
+    assert_eq!(best.draft.map_or(0, |(_, n)| n), lengths[0]);
+    (lengths[0], best.expected - prices.rate * (prices.cost_of_all(lengths[0]) - prices.cost_of_all(0)))
 }
 
 #[test]
@@ -102,7 +122,7 @@ fn what_cannot_gain_is_not_looked_for() {
     };
     for confidence in [0.3, 0.6, 0.8, 0.95, 0.999] {
         let sure: Vec<f64> = (1..=62).map(|n| pace.acceptance(confidence).powi(n)).collect();
-        let best = plan.best_of_text(sure.iter().copied(), 0).0;
+        let best = best_of_text(&costs, 1.5, sure.iter().copied()).0;
         let mut so_far = SoFar::default();
         let kept = sure.iter().take_while(|sure| pace.may_gain(&mut so_far, **sure)).count();
         assert!(kept >= best, "{confidence}: {kept} of which {best} pay");
@@ -122,7 +142,7 @@ fn copied_text_is_checked_in_pieces_of_the_fastest_length() {
             let rate_of = |m: i32| expected(m) / costs.v(usize::try_from(m).unwrap() + 1);
             let best = (0..=MAX_DRAFT).map(|m| rate_of(i32::try_from(m).unwrap())).fold(0.0, f64::max);
             for before in [1.0, best] {
-                let (m, gain) = plan(&costs, before).best_of_text((1..=64).map(|power| acceptance.powi(power)), 0);
+                let (m, gain) = best_of_text(&costs, before, (1..=64).map(|power| acceptance.powi(power)));
                 let reached = rate_of(i32::try_from(m).unwrap());
                 assert!(reached > 0.999 * best, "slope {slope}, {acceptance}: {reached} of {best} with {m}");
                 assert_eq!(gain > 0.0, m > 0, "{gain}");
@@ -143,13 +163,13 @@ fn following_its_own_rate_leads_to_the_best_length() {
             for acceptance in [0.1, 0.4, 0.6, 0.75, 0.9, 0.97] {
                 let costs = costs(table, c);
                 let expected = |m: usize| (0..=m).map(|power| acceptance_power(acceptance, power)).sum::<f64>();
-                let rate_of = |m: usize| expected(m) / (m as f64 * costs.c() + costs.v(m + 1));
+                let rate_of = |m: usize| expected(m) / (m as f64 * costs.c(1) + costs.v(m + 1));
                 let best = (0..=16).map(rate_of).fold(0.0, f64::max);
                 let mut rate = Rate::default();
                 let mut plan = Plan::default();
                 let mut length = 0;
                 for _ in 0..400 {
-                    plan.update(&costs, &rate, 1);
+                    plan.update(&prices(&costs, &rate, None), 1);
                     // What `prospect` looks at, with the length that it is best at.
                     length = (0..=16)
                         .max_by(|a, b| {
@@ -160,7 +180,7 @@ fn following_its_own_rate_leads_to_the_best_length() {
                     let prospect = plan.prospect(acceptance, 0..=16);
                     assert_eq!(prospect > 0.0, length > 0, "c {c}, acceptance {acceptance}: {prospect} {length}");
                     rate.tokens = FADE * rate.tokens + expected(length);
-                    rate.cost = FADE * rate.cost + length as f64 * costs.c() + costs.v(length + 1);
+                    rate.plain = FADE * rate.plain + length as f64 * costs.c(1) + costs.v(length + 1);
                 }
                 let reached = rate_of(length);
                 assert!(reached > 0.999 * best, "c {c}, acceptance {acceptance}: {reached} of {best} with {length}");
@@ -184,9 +204,9 @@ fn the_size_that_pays_in_the_long_run_is_come_to_and_kept() {
     assert!((costs.change() - 0.5).abs() < 0.05, "{}", costs.change());
     let planned = |costs: &Costs, drafts| {
         let (mut plan, mut rate) = (Plan::default(), Rate::default());
-        rate.saw(1000, 1000.0 / 1.24);
+        rate.saw(1000, 1000.0 / 1.24, 1.0);
         plan.settle(costs, drafts);
-        plan.update(costs, &rate, 1);
+        plan.update(&prices(costs, &rate, plan.preferred()), 1);
         plan
     };
     let (likely, unlikely) = (Some((0.8, 16)), Some((0.1, 16)));

@@ -3,8 +3,7 @@ use super::super::ngram_lookup;
 use super::super::params::NgramParams;
 use super::*;
 use crate::speculative::costs::tests::costs;
-use crate::speculative::policy::Rate;
-use crate::speculative::{Calibration, Choice, Drafter, Plan, StopPolicy};
+use crate::speculative::{Calibration, Choice, Drafter, Plan, Prices, StepSlot, StopPolicy};
 use proptest::prelude::*;
 
 fn settings(params: SuffixParams) -> Settings {
@@ -296,7 +295,8 @@ fn draft_stops_where_longer_does_not_pay() {
     let calibration = Calibration::of_text();
     let drafted = |target_ms: &[(usize, u64)]| {
         let mut plan = Plan::default();
-        plan.update(&costs(target_ms, 0.1), &Rate::default(), 1);
+        let (costs, slots) = (costs(target_ms, 0.1), [StepSlot { n_tokens: 1, generates: true, room: 64 }]);
+        plan.update(&Prices { slots: &slots, costs: &costs, rate: 1.0, preferred: None }, 1);
         let stop_policy = StopPolicy::Paying {
             plan: &plan,
             calibration: &calibration,

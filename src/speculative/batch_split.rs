@@ -1,0 +1,144 @@
+//! Into which physical batches llama.cpp divides a batch, so that a step's cost can be told from its lengths.
+//!
+//! With one KV buffer for all sequences (or one slot) a batch is decoded whole, `n_ubatch` tokens at a time (`split_simple`). With a
+//! buffer for each sequence it is decoded in rectangles (`split_equal`): consecutive sequence ids, the same number of tokens of
+//! each. So 4 slots with 4, 4, 3 and 4 tokens take three forward passes: 4 x 3, then 2 x 1, then 1 x 1.
+
+/// How a context divides batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BatchSplit {
+    /// `n_ubatch` tokens at a time, of whatever sequence.
+    Whole {
+        /// Most tokens of a physical batch.
+        n_ubatch: usize,
+    },
+    /// In rectangles.
+    Rectangles {
+        /// Most tokens of a physical batch.
+        n_ubatch: usize,
+        /// Whether each sequence gets an even number of tokens, by padding.
+        padding: SequencePadding,
+    },
+}
+
+/// Which sequences with an odd number of tokens get one more as padding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SequencePadding {
+    /// None.
+    Never,
+    /// All.
+    Always,
+    /// All, unless the batch has one token of each of several sequences.
+    UnlessOneEach,
+}
+
+impl Default for BatchSplit {
+    fn default() -> Self {
+        BatchSplit::Whole { n_ubatch: usize::MAX }
+    }
+}
+
+impl BatchSplit {
+    /// Whether sequences are decoded in rectangles.
+    pub fn is_rectangular(self) -> bool {
+        matches!(self, BatchSplit::Rectangles { .. })
+    }
+
+    /// The sizes of the physical batches for so many tokens of each sequence id (0: none), one after the other.
+    pub fn for_each(self, n_tokens: impl Fn(usize) -> usize, n_sequences: usize, mut physical: impl FnMut(usize)) {
+        match self {
+            BatchSplit::Whole { n_ubatch } => {
+                let mut left: usize = (0..n_sequences).map(n_tokens).sum();
+                while left > 0 {
+                    let n = left.min(n_ubatch.max(1));
+                    physical(n);
+                    left -= n;
+                }
+            }
+            BatchSplit::Rectangles { n_ubatch, padding } => {
+                let all = (0..n_sequences)
+                    .map(&n_tokens)
+                    .fold((0, 0), |(n, most), tokens| (n + usize::from(tokens > 0), most.max(tokens)));
+                let pads = match padding {
+                    SequencePadding::Never => false,
+                    SequencePadding::Always => true,
+                    SequencePadding::UnlessOneEach => all.0 < 2 || all.1 > 1,
+                };
+                let padded = |at: usize| {
+                    let n = n_tokens(at);
+                    if pads { n.next_multiple_of(2) } else { n }
+                };
+                rectangles(&padded, 0..n_sequences, 0, n_ubatch.max(1), &mut physical);
+            }
+        }
+    }
+}
+
+/// The rectangles of the sequences in `range`, of whose tokens the first `done` are in earlier ones.
+fn rectangles(
+    n_tokens: &impl Fn(usize) -> usize,
+    range: std::ops::Range<usize>,
+    done: usize,
+    n_ubatch: usize,
+    physical: &mut impl FnMut(usize),
+) {
+    let mut at = range.start;
+    while at < range.end {
+        if n_tokens(at) <= done {
+            at += 1;
+            continue;
+        }
+        let (begin, mut shortest) = (at, usize::MAX);
+        while at < range.end && n_tokens(at) > done {
+            shortest = shortest.min(n_tokens(at));
+            at += 1;
+        }
+        let rows = at - begin;
+        let mut left = shortest - done;
+        while left > 0 {
+            let columns = left.min(n_ubatch / rows).max(1);
+            physical(rows * columns);
+            left -= columns;
+        }
+        rectangles(n_tokens, begin..at, shortest, n_ubatch, physical);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(split: BatchSplit, n_tokens: &[usize]) -> Vec<usize> {
+        let mut sizes = Vec::new();
+        split.for_each(|at| n_tokens[at], n_tokens.len(), |size| sizes.push(size));
+        sizes
+    }
+
+    #[test]
+    fn equal_lengths_of_consecutive_sequences_are_one_physical_batch() {
+        let split = BatchSplit::Rectangles { n_ubatch: 64, padding: SequencePadding::Never };
+        for (n_tokens, expected) in [
+            (&[1, 1, 1, 1][..], &[4][..]),
+            (&[4, 4, 3, 4], &[12, 2, 1]),
+            (&[4, 4, 4, 4], &[16]),
+            (&[1, 0, 1, 1], &[1, 2]),
+            (&[5, 1, 1, 1], &[4, 4]),
+            (&[0, 0], &[]),
+            (&[20, 20, 20, 20], &[64, 16]),
+        ] {
+            assert_eq!(sizes(split, n_tokens), expected, "{n_tokens:?}");
+        }
+        let whole = BatchSplit::Whole { n_ubatch: 8 };
+        assert_eq!(sizes(whole, &[4, 4, 3, 0, 4]), [8, 7]);
+    }
+
+    #[test]
+    fn padding_makes_numbers_even() {
+        let split = |padding| BatchSplit::Rectangles { n_ubatch: 64, padding };
+        assert_eq!(sizes(split(SequencePadding::Always), &[1, 1, 3]), [6, 2]);
+        assert_eq!(sizes(split(SequencePadding::Always), &[3, 4]), [8]);
+        assert_eq!(sizes(split(SequencePadding::UnlessOneEach), &[1, 1, 1]), [3]);
+        assert_eq!(sizes(split(SequencePadding::UnlessOneEach), &[0, 1, 0]), [2]);
+        assert_eq!(sizes(split(SequencePadding::UnlessOneEach), &[1, 2, 1]), [6]);
+    }
+}

@@ -1,0 +1,352 @@
+//! Replays recorded completions through the drafters and the controller on a virtual clock: deterministic, without a model.
+//!
+//! What runs is the engine's own code: [`Drafters`] with its costs, calibration, exploration and text drafters. Simulated are the target, whose
+//! tokens come from a [`Trace`], the draft model ([`ReplayedDraft`]), and what decodes cost on a [`Machine`], with noise.
+//!
+//! Each scenario is a task, a temperature, a draft model, a machine and a number of slots; it is run plain, with fixed lengths, with
+//! adaptive ones, and with those of a clairvoyant, who knows which tokens of the draft model are right (but has no text drafters).
+//! `cargo test --release --lib simulator -- --nocapture` prints the ratios; the tests assert them.
+
+mod draft;
+mod machine;
+mod trace;
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use self::draft::ReplayedDraft;
+use self::machine::{MACHINES, Machine, Noise};
+use self::trace::{Task, Trace, tasks};
+use super::{Adaptive, Costs, DrafterKind, Drafters, MAX_DRAFT, NgramCache, Settings, SlotView, StepSlot, Suffix};
+use crate::llama::{Model, ModelParams, Token};
+use crate::sampling::{self, Sampler};
+
+/// Requests in a run, for each slot.
+const REQUESTS: usize = 2;
+const FIXED: [usize; 9] = [1, 2, 3, 4, 5, 6, 8, 12, 16];
+const FIXED_TEXT: [usize; 3] = [3, 8, 16];
+
+thread_local! {
+    static START: Instant = Instant::now();
+    static PASSED: Cell<f64> = const { Cell::new(0.0) };
+}
+
+/// The virtual clock.
+fn clock() -> Instant {
+    START.with(|start| *start + Duration::from_secs_f64(PASSED.get()))
+}
+
+/// Time passes.
+fn pass(seconds: f64) {
+    PASSED.set(PASSED.get() + seconds);
+}
+
+/// Which of a trace's drafts is replayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Near,
+    Far,
+    /// As sure of itself as the far one, and always wrong.
+    Useless,
+}
+
+/// How a run drafts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Plain,
+    Fixed(usize),
+    FixedText(usize),
+    Adaptive,
+}
+
+/// What a run is of.
+#[derive(Clone, Copy)]
+struct Scenario<'a> {
+    task: &'a Task,
+    kind: Kind,
+    machine: &'a Machine,
+    n_slots: usize,
+}
+
+/// A request that runs.
+struct Running<'a> {
+    trace: &'a Trace,
+    /// Prompt and output so far.
+    tokens: Vec<Token>,
+}
+
+impl<'a> Running<'a> {
+    /// The prompt's decode brings the first token. The first requests of the slots are not all at the same place of their texts: the one in
+    /// slot number `offset` begins later in it.
+    fn begin(trace: &'a Trace, offset: usize) -> Running<'a> {
+        let known = 1 + offset * 29 % (trace.output.len() / 2);
+        Running { trace, tokens: [&trace.prompt[..], &trace.output[..known]].concat() }
+    }
+
+    fn generated(&self) -> usize {
+        self.tokens.len() - self.trace.prompt.len()
+    }
+
+    /// What the target says next.
+    fn rest(&self) -> &[Token] {
+        &self.trace.output[self.generated()..]
+    }
+}
+
+fn sampler(task: &Task) -> Sampler {
+    thread_local! {
+        static MODEL: Model = {
+            let mut params = ModelParams::new(concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-target.gguf"));
+            params.vocab_only = true;
+            Model::load(&params, |_| true).unwrap()
+        };
+    }
+    let settings =
+        sampling::SamplingSettings { temperature: task.temperature, ..sampling::SamplingSettings::default() };
+    MODEL.with(|model| Sampler::new(&settings, model.vocab(), None).unwrap())
+}
+
+/// The requests of a scenario: the task's traces in turn.
+fn requests<'a>(scenario: &Scenario<'a>) -> Vec<&'a Trace> {
+    let traces = scenario.task.traces.iter().cycle();
+    traces.take(scenario.task.traces.len().max(REQUESTS * scenario.n_slots).max(4)).collect()
+}
+
+/// Tokens a second of a run.
+fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
+    let Scenario { task, kind, machine, n_slots } = *scenario;
+    let sampler = sampler(task);
+    let (mut noise, begin) = (Noise::new(7), PASSED.get());
+    let mut drafters = Drafters::new(n_slots);
+    drafters.set_clock(clock);
+    let (sources, adaptive, n_max) = match way {
+        Way::Plain => (Vec::new(), Adaptive::Auto, 16),
+        Way::Fixed(n) => (vec![DrafterKind::Draft], Adaptive::Fixed, n),
+        Way::FixedText(n) => (vec![DrafterKind::Suffix, DrafterKind::NgramCache], Adaptive::Fixed, n),
+        Way::Adaptive => (Settings::default().sources, Adaptive::Auto, Settings::default().n_max),
+    };
+    if sources.contains(&DrafterKind::Draft) {
+        drafters.add_model(Box::new(ReplayedDraft::new(n_slots, kind, machine)));
+    }
+    if sources.contains(&DrafterKind::Suffix) {
+        drafters.add(Box::new(Suffix::new(n_slots)));
+        drafters.add(Box::new(NgramCache::new(n_slots)));
+    }
+    let settings = Settings { sources, adaptive, n_max, ..Settings::default() };
+    let mut costs = Costs::default();
+    costs.set_split(machine.split());
+    machine.measure(&mut costs, &mut noise);
+    drafters.costs = costs;
+    let begin = begin.max(PASSED.get());
+    let mut queue = requests(scenario).into_iter();
+    let mut slots: Vec<Option<Running<'_>>> = (0..n_slots).map(|_| None).collect();
+    let (mut n_generated, mut n_tokens) = (0, vec![0; n_slots]);
+    loop {
+        for (index, slot) in slots.iter_mut().enumerate() {
+            if slot.is_none()
+                && let Some(trace) = queue.next()
+            {
+                ReplayedDraft::begin_trace(index, trace);
+                drafters.begin(index, &sampler, &settings);
+                *slot = Some(Running::begin(trace, if n_generated == 0 { index } else { 0 }));
+            }
+        }
+        if slots.iter().all(Option::is_none) {
+            break;
+        }
+        let room = |running: &Running<'_>| running.rest().len() - 1;
+        let start = clock();
+        let view = |slot: usize| {
+            slots[slot].as_ref().map(|running| SlotView {
+                tokens: &running.tokens,
+                sampler: &sampler,
+                generated: running.generated(),
+                position: running.generated(),
+                room: Some(room(running)),
+                padded: false,
+            })
+        };
+        let step = |slot: usize| match &slots[slot] {
+            Some(_) => StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT - 2 },
+            None => StepSlot::default(),
+        };
+        drafters.draft(view, step);
+        let t_draft = clock() - start;
+        for (slot, n) in n_tokens.iter_mut().enumerate() {
+            let drafted = drafters.drafted(slot).len();
+            *n = if slots[slot].is_some() { 1 + drafted + drafters.filler(slot, drafted) } else { 0 };
+        }
+        let depths = |slot: usize| slots[slot].as_ref().map_or(0, |running| running.tokens.len());
+        let time = machine.target(&n_tokens, depths) * noise.factor();
+        pass(time);
+        let mut n_step = 0;
+        for (index, slot) in slots.iter_mut().enumerate() {
+            let Some(running) = slot else { continue };
+            let drafted = drafters.drafted(index);
+            let right = drafted.iter().zip(running.rest()).take_while(|(drafted, said)| drafted == said).count();
+            let (n_drafted, rest) = (drafted.len(), running.rest());
+            let new = rest[..rest.len().min(right + 1)].to_vec();
+            running.tokens.extend_from_slice(&new);
+            drafters.saw(index, &new, n_drafted, right.min(new.len()));
+            n_step += new.len();
+            if running.rest().is_empty() {
+                // Nothing is learnt: the next request may be the same.
+                drafters.end(index, &[], 0);
+                *slot = None;
+            }
+        }
+        n_generated += n_step;
+        let cost = drafters.costs.saw_step(&n_tokens, Duration::from_secs_f64(time)) + drafters.costs.of(t_draft);
+        drafters.stepped(n_step, cost);
+    }
+    n_generated as f64 / (PASSED.get() - begin)
+}
+
+/// Tokens a second where for each step the best length for all is known.
+fn clairvoyant(scenario: &Scenario<'_>) -> f64 {
+    let Scenario { kind, machine, n_slots, .. } = *scenario;
+    let mut rate = n_slots as f64 / machine.target(&vec![1; n_slots], |_| 200);
+    for _ in 0..3 {
+        let mut queue = requests(scenario).into_iter();
+        let mut slots: Vec<Option<Running<'_>>> = (0..n_slots).map(|_| None).collect();
+        let (mut n_generated, mut seconds) = (0, 0.0);
+        loop {
+            for (index, slot) in slots.iter_mut().enumerate() {
+                if slot.is_none() {
+                    let offset = if n_generated == 0 { index } else { 0 };
+                    *slot = queue.next().map(|trace| Running::begin(trace, offset));
+                }
+            }
+            let n_running = slots.iter().flatten().count();
+            if n_running == 0 {
+                break;
+            }
+            let brings = |running: &Running<'_>, length: usize| {
+                (1 + running.trace.right(kind, running.generated()).min(length)).min(running.rest().len())
+            };
+            let tokens = |length: usize| slots.iter().flatten().map(|running| brings(running, length)).sum::<usize>();
+            let cost = |length: usize| {
+                let n_tokens: Vec<usize> = slots.iter().map(|slot| slot.as_ref().map_or(0, |_| 1 + length)).collect();
+                let depths = |slot: usize| slots[slot].as_ref().map_or(0, |running| running.tokens.len());
+                machine.target(&n_tokens, depths) + length as f64 * machine.draft(n_running)
+            };
+            let value = |length: usize| tokens(length) as f64 - rate * cost(length);
+            let length = (0..=16).max_by(|a, b| value(*a).total_cmp(&value(*b))).unwrap();
+            seconds += cost(length);
+            for slot in &mut slots {
+                let Some(running) = slot else { continue };
+                let n = brings(running, length);
+                n_generated += n;
+                let new = running.rest()[..n].to_vec();
+                running.tokens.extend_from_slice(&new);
+                if running.rest().is_empty() {
+                    *slot = None;
+                }
+            }
+        }
+        rate = n_generated as f64 / seconds;
+    }
+    rate
+}
+
+/// What adaptive lengths reach of the best fixed length, of plain decoding, and of a clairvoyant's choice.
+struct Ratios {
+    best: Way,
+    to_best: f64,
+    to_plain: f64,
+    to_clairvoyant: f64,
+}
+
+fn ratios(scenario: &Scenario<'_>, plain: f64, text: (f64, Way)) -> Ratios {
+    let fixed = FIXED.iter().map(|n| (run(scenario, Way::Fixed(*n)), Way::Fixed(*n)));
+    let (rate, best) = fixed.chain([text]).max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+    let adaptive = run(scenario, Way::Adaptive);
+    Ratios {
+        best: if rate > plain { best } else { Way::Plain },
+        to_best: adaptive / rate.max(plain),
+        to_plain: adaptive / plain,
+        to_clairvoyant: adaptive / clairvoyant(scenario),
+    }
+}
+
+/// What the ratios of a machine with so many slots have in common.
+struct Summary {
+    name: String,
+    /// The least ratio to the best fixed length, and the geometric mean of all.
+    least: f64,
+    mean: f64,
+    /// The least ratio to plain decoding where that is the best.
+    least_to_plain: f64,
+}
+
+/// All scenarios of these tasks; prints them.
+fn simulate(tasks: &[Task]) -> Vec<Summary> {
+    let mut summaries = Vec::new();
+    eprintln!("{:<44} {:>14} {:>7} {:>8} {:>11}", "scenario", "best fixed", "to best", "to plain", "clairvoyant");
+    for machine in MACHINES {
+        for n_slots in [1, 4, 8] {
+            let (mut least, mut least_to_plain, mut product, mut n) = (f64::INFINITY, f64::INFINITY, 0.0, 0);
+            for task in tasks {
+                let scenario = Scenario { task, kind: Kind::Near, machine, n_slots };
+                let plain = run(&scenario, Way::Plain);
+                let texts = FIXED_TEXT.iter().map(|n| (run(&scenario, Way::FixedText(*n)), Way::FixedText(*n)));
+                let text = texts.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+                for kind in [Kind::Near, Kind::Far, Kind::Useless] {
+                    let scenario = Scenario { kind, ..scenario };
+                    let Ratios { best, to_best, to_plain, to_clairvoyant } = ratios(&scenario, plain, text);
+                    let name = format!("{} x{n_slots} {} {kind:?}", machine.name, task.name);
+                    let best_name = format!("{best:?}");
+                    eprintln!("{name:<44} {best_name:>14} {to_best:>7.3} {to_plain:>8.3} {to_clairvoyant:>11.3}");
+                    if best == Way::Plain {
+                        least_to_plain = to_plain.min(least_to_plain);
+                    }
+                    (least, product, n) = (to_best.min(least), product + to_best.ln(), n + 1);
+                }
+            }
+            let (name, mean) = (format!("{} x{n_slots}", machine.name), (product / f64::from(n)).exp());
+            eprintln!("{name}: {least:.3} at least, {mean:.3} on average; {least_to_plain:.3} of plain");
+            summaries.push(Summary { name, least, mean, least_to_plain });
+        }
+    }
+    summaries
+}
+
+/// What must hold of the ratios: of the geometric mean of those of a machine with so many slots, of each to the best fixed length, and of each
+/// to plain decoding where that is the best.
+///
+/// The goal is .97 of the best fixed length in every scenario and .99 of plain where nothing pays. That is not reached yet: these
+/// bounds are what holds, and are to be raised with the controller.
+struct Bounds {
+    mean: f64,
+    least: f64,
+    least_to_plain: f64,
+}
+
+const BOUNDS: Bounds = Bounds { mean: 0.94, least: 0.78, least_to_plain: 0.92 };
+/// Half of the prompts make runs that are hardly longer than what is to be learnt in them.
+const BOUNDS_OF_HALVES: Bounds = Bounds { mean: 0.9, least: 0.72, least_to_plain: 0.75 };
+
+fn check(tasks: &[Task], bounds: &Bounds) {
+    for Summary { name, least, mean, least_to_plain } in simulate(tasks) {
+        assert!(mean >= bounds.mean, "{name}: {mean:.3} on average");
+        assert!(least >= bounds.least, "{name}: {least:.3}");
+        assert!(least_to_plain >= bounds.least_to_plain, "{name}: {least_to_plain:.3} of plain");
+    }
+}
+
+#[test]
+fn adaptive_lengths_are_nearly_as_fast_as_the_best_fixed_ones() {
+    check(&tasks(None), &BOUNDS);
+}
+
+#[test]
+#[ignore = "the prompts that the controller was tuned with: a half of the test above"]
+fn so_they_are_for_the_prompts_tuned_with() {
+    check(&tasks(Some(1)), &BOUNDS_OF_HALVES);
+}
+
+#[test]
+#[ignore = "the prompts that were held out: a half of the test above"]
+fn so_they_are_for_the_prompts_held_out() {
+    check(&tasks(Some(2)), &BOUNDS_OF_HALVES);
+}
