@@ -67,7 +67,7 @@ fn readme_example_in_c_runs() {
 #[test]
 fn readme_example_in_python_runs() {
     if have("python3", &["-c", "import ctypes"], "the README's Python") {
-        prints(Command::new("python3").arg(written("python", "hello.py")));
+        prints(Command::new("python3").env("PYTHONPATH", root().join("python/src")).arg(written("python", "hello.py")));
     }
 }
 
@@ -75,10 +75,20 @@ fn readme_example_in_python_runs() {
 fn readme_example_in_node_runs() {
     if have("node", &["-e", "import('koffi').catch(() => process.exit(1))"], "the README's JavaScript") {
         let file = written("js", "hello.mjs");
-        // Placed beside examples/node_modules, where Node finds koffi.
-        let beside = Path::new("examples").join("readme_hello.mjs");
-        std::fs::copy(file, root().join(&beside)).expect("examples/ is writable");
-        prints(Command::new("node").arg(&beside));
-        std::fs::remove_file(root().join(beside)).expect("the file was written above");
+        let modules = folder("readme").join("node_modules");
+        for (name, target) in [("foredraft", "node"), ("koffi", "examples/node_modules/koffi")] {
+            install_link(&modules, name, &root().join(target));
+        }
+        // The package is used from the repository, whose folder has no koffi of its own.
+        prints(Command::new("node").arg("--preserve-symlinks").arg(file));
+    }
+}
+
+/// Makes `modules/name` a link to a package.
+fn install_link(modules: &Path, name: &str, package: &Path) {
+    std::fs::create_dir_all(modules).expect("target/ is writable");
+    let link = modules.join(name);
+    if !link.exists() {
+        std::os::unix::fs::symlink(package, link).expect("target/ is writable");
     }
 }
