@@ -37,9 +37,9 @@ const withWorker = (worker, main) => `
   import fs from 'node:fs';
   import { Worker, threadId } from 'node:worker_threads';
   import { Engine } from 'foredraft';
-  // Threads of the library that this process has.
+  // The engines of this process: each has a thread of this name.
   const threads = () => fs.readdirSync('/proc/self/task').filter(task => {
-    try { return fs.readFileSync('/proc/self/task/' + task + '/comm', 'utf8').startsWith('foredraft'); } catch { return false; }
+    try { return fs.readFileSync('/proc/self/task/' + task + '/comm', 'utf8').startsWith('foredraft-engin'); } catch { return false; }
   }).length;
   const engine = await Engine.load(config);
   const before = threads();
