@@ -11,6 +11,7 @@ const begin = `
 
 const ends = {
   'idle, naturally': ['', 0],
+  'after a completion, naturally': ["await engine.complete({ prompt: 'Once', n_predict: 3 });", 0],
   'idle, by process.exit': ['process.exit(3);', 3],
   'with a stream left, naturally': ['await engine.stream(endless).next();', 0],
   'with a stream read, by process.exit': ['busy(); setTimeout(() => process.exit(3), 50);', 3],
