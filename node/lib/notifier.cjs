@@ -44,13 +44,17 @@ class Notifier {
     return this.#write === undefined ? {} : { notify_fd: this.#write };
   }
 
-  /** Ends with the next news of any request. To be called before the request is polled. While somebody waits, the process
-   *  does not end by itself. */
+  /** A wait for the next news of any request, to be made before the request is polled. Until it ends or is discarded, the
+   *  process does not end by itself. */
   next() {
-    return new Promise(resolve => {
-      if (this.#waiters.size === 0) this.#hold();
-      this.#waiters.add(resolve);
-    });
+    let resolve;
+    const promise = new Promise(end => { resolve = end; });
+    if (this.#waiters.size === 0) this.#hold();
+    this.#waiters.add(resolve);
+    const discard = () => {
+      if (this.#waiters.delete(resolve) && this.#waiters.size === 0) this.#release();
+    };
+    return { promise, discard };
   }
 
   #hold() {
@@ -58,10 +62,14 @@ class Notifier {
     else this.#timer = setTimeout(() => this.wake(), INTERVAL);
   }
 
-  /** Ends all waits. */
-  wake() {
+  #release() {
     clearTimeout(this.#timer);
     this.#socket?.unref();
+  }
+
+  /** Ends all waits. */
+  wake() {
+    this.#release();
     const waiters = this.#waiters;
     this.#waiters = new Set();
     for (const resolve of waiters) resolve();

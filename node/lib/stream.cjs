@@ -119,7 +119,8 @@ class Stream {
       // Asked for before the poll: news between both ends it.
       const news = this.#engine.notifier.next();
       this.#poll();
-      if (this.#buffer.length === 0 && !this.#finished) await news;
+      if (this.#buffer.length === 0 && !this.#finished) await news.promise;
+      else news.discard();
     }
   }
 
