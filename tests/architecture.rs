@@ -11,6 +11,10 @@ const LAYERS: [&[&str]; 7] =
 /// Modules that every layer may import, and that import none of the layers.
 const LEAVES: [&str; 5] = ["error", "host", "checksum", "stack", "atomic_write"];
 
+/// What is still to be untangled. An entry that is no longer true fails the test, so these lists can only become shorter.
+const CYCLES_LEFT: [&str; 0] = [];
+const NAMES_LEFT: [&str; 0] = [];
+
 /// A module path, such as `["engine", "slots"]`.
 type ModulePath = Vec<String>;
 
@@ -53,7 +57,14 @@ fn source_files() -> Vec<SourceFile> {
 
 fn is_test(path: &Path) -> bool {
     let text = path.to_string_lossy();
-    let test_support = ["/tests/", "fake_backend_tests", "/llama/fake", "/sampling/reference", "/ngram/naive"];
+    let test_support = [
+        "/tests/",
+        "fake_backend_tests",
+        "/llama/fake",
+        "/sampling/reference",
+        "/ngram/naive",
+        "/speculative/simulator",
+    ];
     text.ends_with("_tests.rs") || text.ends_with("/tests.rs") || test_support.iter().any(|part| text.contains(part))
 }
 
@@ -217,7 +228,7 @@ fn no_files_import_each_other() {
     let lines =
         cycles.iter().map(|cycle| cycle.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" "));
     let lines: Vec<String> = lines.collect();
-    assert!(lines.is_empty(), "{} import cycles:\n{}", lines.len(), lines.join("\n"));
+    assert_eq!(lines, CYCLES_LEFT, "{} import cycles:\n{}", lines.len(), lines.join("\n"));
 }
 
 #[test]
@@ -232,12 +243,9 @@ fn a_type_name_means_one_thing() {
             defined.entry(name.to_owned()).or_default().insert(file.path.clone());
         }
     }
-    let twice: Vec<String> = defined
-        .into_iter()
-        .filter(|(_, files)| files.len() > 1)
-        .map(|(name, files)| format!("{name}: {files:?}"))
-        .collect();
-    assert!(twice.is_empty(), "{} names:\n{}", twice.len(), twice.join("\n"));
+    let twice: Vec<(&String, &BTreeSet<PathBuf>)> = defined.iter().filter(|(_, files)| files.len() > 1).collect();
+    let names: Vec<&String> = twice.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, NAMES_LEFT, "{twice:#?}");
 }
 
 #[test]
