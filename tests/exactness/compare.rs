@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::common::{cancel, complete, drain, merge, prompts, start, submit, with};
+use crate::common::{cancel, complete, drain, merge, prompts, start, submit, text, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use serde_json::{Value, json};
@@ -292,7 +292,7 @@ fn interrupted_second_run_still_returns_the_first_run() {
         assert!(cancel(system, Speculative, id));
     });
     let updates = drain(&system, Speculative, submit(&system, Speculative, &request));
-    check(updates.last().expect("a final response"));
+    check(&with(updates.last().expect("a final response"), json!({"content": text(&updates)})));
     system.set_update_hook(None);
     let last = complete(&system, Speculative, &request);
     assert_eq!(comparison(&last), no_difference());
