@@ -54,6 +54,13 @@ build_static() {
     sed -n 's/^note: native-static-libs: //p' "$work/build.log" | tail -n 1 | tr ' ' '\n' | awk 'NF && !seen[$0]++' |
         paste -sd ' ' >"$work/native-libs.txt"
     [ -s "$work/native-libs.txt" ] || die "rustc did not say which libraries the archive needs"
+    # What the archive has in place of ggml's own, if it does: build.rs tells cargo's linker the same.
+    local symbols options=''
+    symbols=$(nm "$target/release/libforedraft.a" 2>/dev/null)
+    ! grep -q ' T __wrap_ggml_compute_forward_flash_attn_ext$' <<<"$symbols" || options+=' -Wl,--wrap=ggml_compute_forward_flash_attn_ext'
+    ! grep -q ' T foredraft_barrier$' <<<"$symbols" || options+=' -Wl,--defsym=ggml_barrier=foredraft_barrier'
+    printf '%s%s\n' "$(cat "$work/native-libs.txt")" "$options" >"$work/native-libs.new"
+    mv "$work/native-libs.new" "$work/native-libs.txt"
 }
 
 # Relinks the archive into a shared library with a SONAME and versioned symbols; the flags are those of build.rs.

@@ -1,5 +1,6 @@
 """What the tests share. They test the installed package, with the models in the folder that FOREDRAFT_MODELS names."""
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -52,6 +53,8 @@ class Program:
         self.process = subprocess.Popen(
             [sys.executable, "-u", "-c", head + textwrap.dedent(source), *args],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            # A background job of a shell ignores SIGINT, and its children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def line(self):

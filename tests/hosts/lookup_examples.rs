@@ -70,7 +70,7 @@ fn lookup_programs_explain_usage_errors() {
     }
     for (name, args, part) in [
         ("lookup_create", &["-o"][..], "-o: a value is missing"),
-        ("lookup_create", &["-p", "a", "-o", "/tmp/x"], "init was not called"),
+        ("lookup_create", &["-p", "a", "-o", "/tmp/x"], "no model is loaded"),
         ("lookup_create", &["-m", "/nowhere.gguf", "-p", "a", "-o", "/tmp/x"], "/nowhere.gguf"),
         ("lookup_create", &["stray"], "\"stray\" belongs to no option"),
         ("lookup_create", &["--ngram-min", "two"], "--ngram-min: \"two\" is not a number"),
