@@ -76,7 +76,11 @@ fn readme_example_in_node_runs() {
     if have("node", &["-e", "import('koffi').catch(() => process.exit(1))"], "the README's JavaScript") {
         let file = written("js", "hello.mjs");
         let modules = folder("readme").join("node_modules");
-        for (name, target) in [("foredraft", "node"), ("koffi", "examples/node_modules/koffi")] {
+        for (name, target) in [
+            ("foredraft", "node"),
+            ("koffi", "examples/node_modules/koffi"),
+            ("@koromix", "examples/node_modules/@koromix"),
+        ] {
             install_link(&modules, name, &root().join(target));
         }
         // The package is used from the repository, whose folder has no koffi of its own.
