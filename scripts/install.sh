@@ -58,7 +58,7 @@ build_static() {
     local symbols options=''
     symbols=$(nm "$target/release/libforedraft.a" 2>/dev/null)
     ! grep -q ' T __wrap_ggml_compute_forward_flash_attn_ext$' <<<"$symbols" || options+=' -Wl,--wrap=ggml_compute_forward_flash_attn_ext'
-    ! grep -q ' T foredraft_barrier$' <<<"$symbols" || options+=' -Wl,--defsym=ggml_barrier=foredraft_barrier'
+    ! grep -q ' T foredraft_barrier$' <<<"$symbols" || options+=' -Wl,-u,foredraft_barrier -Wl,--defsym=ggml_barrier=foredraft_barrier'
     printf '%s%s\n' "$(cat "$work/native-libs.txt")" "$options" >"$work/native-libs.new"
     mv "$work/native-libs.new" "$work/native-libs.txt"
 }

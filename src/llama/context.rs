@@ -315,7 +315,7 @@ impl Context {
         !self.unified && self.n_seq_max > 1
     }
 
-    /// Whether an odd number of tokens of a sequence gets one more as padding: see [`padding`]. The second: unless the batch has one
+    /// Whether an odd number of tokens of a sequence gets one more as padding: see `padding`. The second: unless the batch has one
     /// token of each of several sequences.
     pub fn pads_sequences(&self) -> Option<bool> {
         self.padding.as_ref().map(Padding::leaves_one_of_each)

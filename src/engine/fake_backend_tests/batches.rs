@@ -99,7 +99,7 @@ fn draft_and_target_decode_all_slots_in_one_physical_batch_whatever_was_accepted
         engine.step();
         assert_eq!(physical_batches() - physical, N_MAX + 1, "step {step}");
         let gained: Vec<usize> = lengths(&engine).iter().zip(before).map(|(after, before)| after - before).collect();
-        differed += usize::from(gained.iter().any(|n| *n == N_MAX + 1) && gained.iter().any(|n| *n <= N_MAX));
+        differed += usize::from(gained.contains(&(N_MAX + 1)) && gained.iter().any(|n| *n <= N_MAX));
     }
     assert!(differed > 5, "only {differed} steps in which some drafts are accepted whole and some are not");
 }

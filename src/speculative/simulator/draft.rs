@@ -13,9 +13,12 @@ use crate::speculative::{DraftRequest, Drafter, DrafterKind, Settings};
 /// In place of a token that is wrong: no text has it.
 const WRONG: Token = 1;
 
+/// An output, and at each of its positions what the near and the far draft model choose.
+type Replayed = (Vec<Token>, Vec<Choice>, Vec<Choice>);
+
 thread_local! {
     /// What the requests in the slots are of.
-    static TRACES: RefCell<Vec<(Vec<Token>, Vec<Choice>, Vec<Choice>)>> = const { RefCell::new(Vec::new()) };
+    static TRACES: RefCell<Vec<Replayed>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The draft model.
