@@ -2,6 +2,7 @@
 
 #![deny(unsafe_code, missing_docs)]
 #![warn(clippy::missing_errors_doc)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::undocumented_unsafe_blocks))]
 
 // The checks in fuzz/ name the library as `foredraft`, also in unit tests.
 #[cfg(test)]

@@ -79,7 +79,7 @@ impl Bare {
 
 impl Drop for Bare {
     fn drop(&mut self) {
-        // SAFETY: all three are alive and nobody else has them.
+        // SAFETY: all three are alive, and this value is the only owner.
         unsafe {
             sys::llama_free(self.context.as_ptr());
             sys::ggml_threadpool_free(self.threads.as_ptr());

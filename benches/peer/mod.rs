@@ -99,7 +99,7 @@ impl Cache {
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        // SAFETY: it lives, and nobody has it after this.
+        // SAFETY: it is alive, and is not used after this.
         unsafe { sys::peer_cache_free(self.0.as_ptr()) }
     }
 }
@@ -316,7 +316,7 @@ impl Models {
 
 impl Drop for Models {
     fn drop(&mut self) {
-        // SAFETY: they live, and nobody has them after this.
+        // SAFETY: they are alive, and are not used after this.
         unsafe { sys::peer_models_free(self.0.as_ptr()) }
     }
 }

@@ -184,10 +184,10 @@ pub(super) fn supports_offload() -> bool {
 /// One line on the instruction sets and backends in use.
 pub fn system_info() -> String {
     start();
-    // SAFETY: llama.cpp returns a static, NUL-terminated string. It builds it anew at each call, so
-    // calls must not overlap: the lock.
     static LOCK: Mutex<()> = Mutex::new(());
     let _alone = LOCK.lock();
+    // SAFETY: llama.cpp returns a static, NUL-terminated string. It builds the string again in each call, so calls must not
+    // overlap: the lock.
     unsafe { text(sys::llama_print_system_info()) }
 }
 
