@@ -177,6 +177,7 @@ class Engine:
 
     def _open_handle(self) -> int:
         if self._handle is None:
+            _library.park_if_ending()
             raise InvalidEngineError("the engine is closed")
         return self._handle
 

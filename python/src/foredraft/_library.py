@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any, Callable, Iterable, Mapping, Protocol, TypeVar
@@ -42,6 +43,8 @@ _library: ctypes.CDLL | None = None
 #: The process whose threads the library's are, once an engine was made.
 _owner: int | None = None
 _open: weakref.WeakSet[Closable] = weakref.WeakSet()
+#: Set once the interpreter ends and closes the engines.
+_ending = False
 
 
 def path() -> Path:
@@ -104,12 +107,21 @@ _on_log = _LOG_CALLBACK(_log)
 
 def _end() -> None:
     """Stops all engines and the calls into Python. In a fork neither is there."""
+    global _ending
     if _library is None or is_foreign():
         return
+    _ending = True
     for engine in list(_open):
         engine.close()
     # When this returns, no thread is inside the callback any more.
     _library.foredraft_set_log_callback(_LOG_CALLBACK(), None)
+
+
+def park_if_ending() -> None:
+    """Called where an engine turns out to be closed. A daemon thread that waited in it when the interpreter began to end
+    stops here, as it would in any other blocking call, instead of printing the traceback of an error nobody can handle."""
+    while _ending and threading.current_thread().daemon:
+        time.sleep(1)
 
 
 def is_foreign() -> bool:
@@ -179,6 +191,7 @@ def call(name: str, handle: int | None, request: Mapping[str, Any]) -> dict[str,
     check_process()
     answer = take(getattr(library(), f"foredraft_{name}")(handle, encode(request)))
     if not answer.get("success"):
+        park_if_ending()
         raise error_from(answer)
     return answer
 

@@ -140,6 +140,7 @@ class Stream:
         if self._buffer:
             return self._buffer.popleft()
         if self._finished and self._failure is not None:
+            _library.park_if_ending()
             raise self._failure
         return None
 
