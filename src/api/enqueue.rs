@@ -14,7 +14,7 @@ use super::registry::{PreparedPrompt, Record, Reported, Text};
 use super::request::{CompletionRequest, generation_settings, tolerate};
 use super::serving_model::{ByTools, ServingModel};
 use super::{Endpoint, Server, session};
-use crate::engine::{Options, Prepared, Request};
+use crate::engine::{Prepared, Request, RequestOptions};
 use crate::error::{Code, Error, Result};
 use crate::grammar::Grammar;
 use crate::llama::Model;
@@ -180,7 +180,7 @@ impl Server {
             lora: serving.lora_scales(request.lora.as_deref())?,
             draft_only: request.speculative.draft_only,
             compare: request.speculative.compare,
-            options: Options { post_sampling_probs, ..request.options.clone() },
+            options: RequestOptions { post_sampling_probs, ..request.options.clone() },
         })
     }
 
@@ -231,7 +231,7 @@ fn texts(request: &mut CompletionRequest, serving: &ServingModel, alike: &Reques
             let sampling = sampling::SamplingSettings { seed: request.seed(place, copy), ..alike.sampling.clone() };
             // As llama-server: the further texts run where there is room. They copy the first one's slot.
             let is_first = copy == 0;
-            let options = Options {
+            let options = RequestOptions {
                 slot: alike.options.slot.filter(|_| is_first),
                 session_load: alike.options.session_load.clone().filter(|_| is_first),
                 ..alike.options.clone()

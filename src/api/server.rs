@@ -117,7 +117,7 @@ impl Server {
         self.engine.as_ref().ok_or_else(only_tokenizes)
     }
 
-    pub(super) fn engine_status(&self) -> engine::Status {
+    pub(super) fn engine_status(&self) -> engine::EngineStatus {
         self.engine.as_ref().map(Engine::status).unwrap_or_default()
     }
 

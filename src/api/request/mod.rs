@@ -18,7 +18,7 @@ use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpec
 use super::init::{RequestDefaults, read_seed};
 use super::json_schema;
 use super::speculative::{Endpoint, Speculation};
-use crate::engine::{MAX_BEAMS, Options};
+use crate::engine::{MAX_BEAMS, RequestOptions};
 use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling::SamplingSettings;
@@ -53,7 +53,7 @@ pub struct CompletionRequest {
     /// A JSON schema that the text must be valid under.
     pub json_schema: Option<Value>,
     /// What the engine takes as it is. The slot may not exist.
-    pub options: Options,
+    pub options: RequestOptions,
     /// The form of the answers.
     pub reply: Reply,
     /// Accepted for the old server's sake: the function called says whether updates come.
@@ -198,8 +198,8 @@ impl CompletionRequest {
     }
 }
 
-fn options(fields: &mut Fields, defaults: &RequestDefaults) -> Result<Options> {
-    Ok(Options {
+fn options(fields: &mut Fields, defaults: &RequestDefaults) -> Result<RequestOptions> {
+    Ok(RequestOptions {
         n_predict: n_predict(fields)?,
         n_keep: count_or_all(fields, "n_keep")?.unwrap_or(defaults.n_keep),
         stop: stop(fields)?,
