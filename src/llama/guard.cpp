@@ -80,8 +80,8 @@ bool multiplies(ggml_type type) {
 extern "C" {
 
 // Whether all weights of a GGUF file can be multiplied with; false: `why` says which cannot. llama.cpp does not look, and calls
-// a function that is not there. A file that cannot be read is for its loader to refuse.
-bool foredraft_can_multiply(const char * path, char * why, size_t why_size) {
+// a function that is not there. A file that cannot be read is for its loader to refuse. `formats` gets a bit for each ggml_type of weights.
+bool foredraft_can_multiply(const char * path, uint64_t * formats, char * why, size_t why_size) {
     char ignored[64];
     return guarded<bool>(true, ignored, sizeof ignored, [&] {
         const std::unique_ptr<gguf_context, decltype(&gguf_free)> file(gguf_init_from_file(path, { true, nullptr }), gguf_free);
@@ -92,6 +92,7 @@ bool foredraft_can_multiply(const char * path, char * why, size_t why_size) {
             // Tables from tokens to experts, or to other tokens, hold integers.
             const bool is_table = std::strstr(name, "tid2eid") || std::strstr(name, "d2t");
             const bool is_weight = std::strstr(name, "weight") || std::strstr(name, ".lora_");
+            *formats |= uint64_t(1) << type;
             if (is_weight && !is_table && !multiplies(type)) {
                 std::snprintf(why, why_size, "%s is of the type %s, with which nothing is multiplied", name, ggml_type_name(type));
                 return false;

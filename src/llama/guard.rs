@@ -18,7 +18,12 @@ pub(super) struct AttentionShape {
 }
 
 unsafe extern "C" {
-    pub(super) fn foredraft_can_multiply(path: *const c_char, why: *mut c_char, why_size: usize) -> bool;
+    pub(super) fn foredraft_can_multiply(
+        path: *const c_char,
+        formats: *mut u64,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> bool;
     pub(super) fn foredraft_model_load(
         path: *const c_char,
         params: sys::llama_model_params,

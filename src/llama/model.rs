@@ -9,7 +9,7 @@ use llama_cpp_sys_2 as sys;
 use super::guard::{Why, foredraft_can_multiply, foredraft_lora_load, foredraft_model_load};
 use super::identity::Files;
 use super::params::{KvValue, ModelParams, SplitMode};
-use super::{Vocab, backend, log, shards};
+use super::{Vocab, backend, cpu, log, shards};
 use crate::atomic_write;
 use crate::error::{Code, Error, Result};
 
@@ -57,8 +57,9 @@ impl Model {
 
     fn load_as(names: &Names, params: &ModelParams, mut progress: impl FnMut(f32) -> bool) -> Result<Model> {
         backend::start();
+        let mut formats = 0;
         for file in shards::of(&params.path) {
-            check_file(names.model, &file)?;
+            formats |= check_file(names.model, &file)?;
         }
         for lora in &params.lora {
             check_file("lora", &lora.path)?;
@@ -109,6 +110,7 @@ impl Model {
         if !params.override_kv.is_empty() {
             raw.kv_overrides = overrides.as_ptr();
         }
+        raw.use_extra_bufts = !cpu::multiplies_all(formats);
         raw.vocab_only = params.vocab_only;
         raw.check_tensors = params.check_tensors;
         raw.load_mtp = params.mtp;
@@ -335,8 +337,9 @@ impl Drop for Model {
     }
 }
 
-/// A readable message for a missing or foreign file, before llama.cpp's. `name`: the field that names the file.
-fn check_file(name: &str, path: &Path) -> Result<()> {
+/// Refuses a missing or foreign file with a readable message, before llama.cpp does; the formats of its weights, a bit for each `ggml_type`.
+/// `name`: the field that names the file.
+fn check_file(name: &str, path: &Path) -> Result<u64> {
     let refuse = |why: &str| Err(Error::model(format!("{name}: {}: {why}", path.display())));
     let mut file = atomic_write::open(path).map_err(|error| Error::model(error.within(name).message()))?;
     let mut magic = [0_u8; 4];
@@ -345,10 +348,11 @@ fn check_file(name: &str, path: &Path) -> Result<()> {
         Ok(()) => return refuse("is not a GGUF file"),
         Err(_) => return refuse("is empty or truncated"),
     }
-    let (path, mut why) = (c_path(path)?, Why::new());
-    // SAFETY: a NUL-terminated path; exceptions end in the guard. What it logs the loader will log again.
-    let (can, _) = log::collecting(|| unsafe { foredraft_can_multiply(path.as_ptr(), why.ptr(), why.size()) });
-    if can { Ok(()) } else { refuse(&why.message()) }
+    let (path, mut why, mut formats) = (c_path(path)?, Why::new(), 0);
+    // SAFETY: a NUL-terminated path, and a number to write to; exceptions end in the guard. What it logs the loader will log again.
+    let (can, _) =
+        log::collecting(|| unsafe { foredraft_can_multiply(path.as_ptr(), &raw mut formats, why.ptr(), why.size()) });
+    if can { Ok(formats) } else { refuse(&why.message()) }
 }
 
 fn c_path(path: &Path) -> Result<CString> {

@@ -17,7 +17,7 @@ use std::time::Instant;
 use super::calibration::{Calibration, Choice};
 use super::controller::{self, Candidates, Prices, Prospect, StepSlot};
 use super::drafter::{Draft, DraftRequest, Drafter, Drawing, Evaluated};
-use super::exploration::{Decision, Exploration};
+use super::exploration::{Decision, Exploration, MOST_UNREAD};
 use super::policy::{Plan, Rate, StopPolicy};
 use super::slot_drafts::{Proposal, SlotDrafts};
 use super::verify::{SampledDraft, StepRandom};
@@ -393,7 +393,7 @@ impl Drafters {
         let outlook =
             controller::outlook(&prices, &self.candidates, |slot| eligible(slot).map(|(prospect, ..)| prospect), round);
         let unread = |slot: usize| eligible(slot).map_or(0, |(_, drafts, len)| len.saturating_sub(drafts.known + 1));
-        let unread = (0..self.slots.len()).map(unread).max().unwrap_or(0);
+        let unread = (0..self.slots.len()).map(|slot| unread(slot).min(MOST_UNREAD)).sum();
         let is_new = (0..self.slots.len()).any(|slot| eligible(slot).is_some_and(|(_, drafts, _)| !drafts.was_asked));
         let decision = match n_eligible {
             0 => Decision::Rest,
