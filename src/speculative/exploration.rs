@@ -62,8 +62,8 @@ impl Exploration {
         self.credit = (self.credit + SHARE * 0.5_f64.powi(self.failed) * cost).min(MAX_CREDIT);
     }
 
-    /// Decides what a model does, and pays for it. `rate`: S; `round`: the cost of a round of drafting; `unread`: the tokens of all slots that it has
-    /// to catch up with; `is_new`: a request was never drafted for.
+    /// Decides what a model does, and pays for it. `rate`: S; `round`: the cost of a round of drafting; `unread`: the tokens of all slots
+    /// that it has to catch up with; `is_new`: a request was never drafted for.
     pub fn decide(&mut self, outlook: &Outlook, rate: f64, round: f64, unread: usize, is_new: bool) -> Decision {
         let cost = |best: f64, hope: &Hope| (best - hope.known).max(0.0) / rate;
         if outlook.with > outlook.without {
