@@ -6,8 +6,8 @@
 
 int main(void) {
     foredraft_engine *engine = foredraft_engine_new();
-    if (foredraft_load(engine, "{\"model\": \"models/stories-target.gguf\", \"model_draft\": \"models/stories-draft.gguf\"}")
-        != FOREDRAFT_OK) {
+    if (foredraft_load(engine, "{\"model\": \"models/stories-target.gguf\","
+                               " \"model_draft\": \"models/stories-draft.gguf\"}") != FOREDRAFT_OK) {
         char *status = foredraft_status(engine); /* "error" says why */
         fprintf(stderr, "%s\n", status);
         foredraft_string_free(status);
@@ -17,7 +17,8 @@ int main(void) {
     char *reply = foredraft_submit(engine, "{\"messages\": [{\"role\": \"user\", \"content\": \"Tell me a story about a fox.\"}],"
                                            " \"n_predict\": 60, \"seed\": 7}");
     char poll[64];
-    snprintf(poll, sizeof poll, "{\"id\": %.0f, \"timeout_ms\": 1000}", json_number(json_member(reply, "id")));
+    double id = json_number(json_member(reply, "id"));
+    snprintf(poll, sizeof poll, "{\"id\": %.0f, \"timeout_ms\": 1000}", id);
     foredraft_string_free(reply);
     for (int finished = 0; !finished;) {
         reply = foredraft_poll(engine, poll); /* waits for news, for at most a second */
