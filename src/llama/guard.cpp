@@ -13,7 +13,7 @@
 #include <new>
 #include <stdexcept>
 
-#if defined(__linux__) && !defined(__ANDROID__)
+#if defined(__linux__) && defined(__GLIBC__)
 #define FOREDRAFT_HAS_STREAMS
 #include <fcntl.h>
 #include <sys/stat.h>
