@@ -1,8 +1,8 @@
 //! Where the bytes of a GGUF file are: a path, a part of a file that the host has open, or the host's memory.
 //!
 //! llama.cpp reads a file that has no path through a `FILE *` ([`Stream`]). The stream covers exactly the part that the host
-//! names, reads with `pread`, and so never moves the host's file position. Memory is read with `process_vm_readv`, which
-//! reports an address that is not mapped.
+//! names, reads with `pread`, and so never moves the host's file position. Memory is read by the kernel (`process_vm_readv`),
+//! which reports an address that is not mapped.
 
 use std::ffi::{CString, OsStr, c_char, c_void};
 use std::fmt;

@@ -171,19 +171,20 @@ fn wrong_sources_are_errors() {
     assert_works();
 }
 
-/// A file that becomes shorter, and memory of which a part is gone.
+/// A file that becomes shorter, and memory of which a part cannot be read.
 #[test]
 fn sources_that_vanish_are_errors() {
     let _guard = exclusive();
     let bytes = std::fs::read(model("target")).expect("a shipped model");
     let half = bytes.len() / 2 / 65536 * 65536;
-    // SAFETY: a new mapping, whose second half is unmapped again; the first is written within its bounds.
+    // SAFETY: a new mapping, of which only the first half is written, and the second can then not be read. (Were it unmapped,
+    // other memory could take its place.)
     let address = unsafe {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let start = libc::mmap(std::ptr::null_mut(), bytes.len(), protection, flags, -1, 0);
         assert_ne!(start, libc::MAP_FAILED);
         start.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), half);
-        assert_eq!(libc::munmap(start.byte_add(half), bytes.len() - half), 0);
+        assert_eq!(libc::mprotect(start.byte_add(half), bytes.len() - half, libc::PROT_NONE), 0);
         start
     };
     let refused = |source: Value| {
@@ -193,8 +194,8 @@ fn sources_that_vanish_are_errors() {
     };
     let error = refused(json!({"address": address as usize, "length": bytes.len()}));
     assert!(error.contains("cannot be loaded"), "{error}");
-    // SAFETY: the rest of the mapping above.
-    assert_eq!(unsafe { libc::munmap(address, half) }, 0);
+    // SAFETY: the mapping above.
+    assert_eq!(unsafe { libc::munmap(address, bytes.len()) }, 0);
 
     // A memfd has no name; as a file it is as good, until it is cut.
     // SAFETY: a new descriptor, which nothing else owns.
