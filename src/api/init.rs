@@ -97,9 +97,10 @@ impl GivenModels {
         });
         let object = object.unwrap_or_default();
         let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let (model, alias) = (text("model"), text("model_alias"));
+        let model_of = |key: &str| object.get(key).and_then(model::name_of).unwrap_or_default();
+        let (model, alias) = (model_of("model"), text("model_alias"));
         let model_alias = if is_no_alias(&alias) { model.clone() } else { alias };
-        GivenModels { model, model_alias, model_draft: text("model_draft") }
+        GivenModels { model, model_alias, model_draft: model_of("model_draft") }
     }
 }
 

@@ -28,9 +28,10 @@ pub fn load(
     }
     llama::use_rpc_servers(&config.rpc, || progress(0.0))?;
     // The draft is loaded after the target; its share of the bar is by its size.
-    let size = |path: &std::path::Path| std::fs::metadata(path).map_or(1, |file| file.len()) as f32;
-    let draft_size = config.draft.as_ref().map_or(0.0, |(model, _)| size(&model.path));
-    let target_part = size(&config.model.path) / (size(&config.model.path) + draft_size);
+    let size = |model: &ModelParams| model.source.len_estimate() as f32;
+    let draft_size = config.draft.as_ref().map_or(0.0, |(model, _)| size(model));
+    let target_size = size(&config.model).max(1.0);
+    let target_part = target_size / (target_size + draft_size);
     let (target, mtp_failure) = load_target(config, |part| progress(part * target_part))?;
     let draft = match &config.draft {
         Some((params, _)) => {
