@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use super::pacing;
 use super::scheduler::BatchScheduler;
 use super::slots::{InBatch, Slot};
 use super::task::Task;
@@ -55,6 +56,7 @@ impl BatchScheduler {
         // the same places, whichever slots wait.
         let generates = self.running().any(|(_, task)| task.is_generating());
         let most = if generates { n_ubatch } else { n_batch - n_batch % n_ubatch.min(n_batch) };
+        let most = most.min(pacing::most_tokens(&self.context, &self.drafters.costs));
         for slot in self.slots.iter_mut().filter(|slot| slot.working().is_some()) {
             slot.cache.group(&mut self.context);
         }

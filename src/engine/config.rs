@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::llama::{ContextParams, ModelParams, Numa};
+use crate::llama::{ContextParams, FrameBudget, ModelParams, Numa};
 use crate::session::SelfExtend;
 
 /// A validated `init` request.
@@ -34,6 +34,8 @@ pub struct Config {
     pub warmup: bool,
     /// NUMA strategy, if any; takes effect once a process.
     pub numa: Option<Numa>,
+    /// For how long decodes may run in each interval, where the host wants the rest.
+    pub frame_budget: Option<FrameBudget>,
     /// `host:port` of ggml RPC servers whose devices are used.
     pub rpc: Vec<String>,
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::event::Stop;
+use super::pacing;
 use super::scheduler::BatchScheduler;
 use super::slots::{InBatch, MAX_PENDING};
 use super::verification::{self, Drafted};
@@ -18,13 +19,14 @@ impl BatchScheduler {
         let base = self.running().filter(|(_, task)| task.is_generating()).count();
         // Where a token would be padded otherwise.
         let padded = self.context.pads_single_tokens() && (base == 1 || self.shared_cells.is_none());
+        let most_tokens = pacing::most_tokens(&self.context, &self.drafters.costs);
         let (n_ubatch, can_cut) = (self.context.n_ubatch(), self.context.model().can_roll_back());
         let BatchScheduler { slots, drafters, .. } = &mut *self;
         let view = |index: usize| {
             let slot = slots.get(index)?;
             let task = slot.working().filter(|task| task.speculation.is_some())?;
             let pending = slot.pending();
-            let most = max_invariant_tokens.saturating_sub(pending).min(task.remaining() - 1);
+            let most = max_invariant_tokens.min(most_tokens).saturating_sub(pending).min(task.remaining() - 1);
             let room = n_ctx.saturating_sub(task.tokens.len() + 1).min(most);
             let ready = task.is_generating() && (1..=MAX_PENDING).contains(&pending);
             Some(SlotView {

@@ -20,6 +20,7 @@ mod event;
 mod fake_backend_tests;
 mod load;
 mod measure;
+mod pacing;
 mod prepared;
 mod request;
 mod request_handle;

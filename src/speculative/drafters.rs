@@ -22,7 +22,7 @@ use super::policy::{Plan, Rate, StopPolicy};
 use super::slot_drafts::{Proposal, SlotDrafts};
 use super::verify::{SampledDraft, StepRandom};
 use super::{Adaptive, Costs, DrafterKind, MAX_DRAFT, Settings, Verify};
-use crate::llama::{Context, Token};
+use crate::llama::{Context, Token, working_time};
 use crate::sampling::Sampler;
 use crate::session::Snapshot;
 
@@ -139,7 +139,7 @@ impl Drafters {
             guesses: false,
             unavailable: Vec::new(),
             ends: Vec::new(),
-            clock: Instant::now,
+            clock: working_time,
         }
     }
 
