@@ -18,7 +18,7 @@ struct Span {
 
 // What an answer came to.
 struct Turn {
-    std::string stop_type;
+    std::string text, stop_type;
     bool speculates = false;
     double n_tokens = 0, tokens_per_second = 0, n_drafted = 0, accept_rate = 0;
 };
@@ -54,7 +54,6 @@ public:
         request_ = timed([&] { return engine_.submit(request); });
         turn = {};
         turn.speculates = speculates;
-        answer_.clear();
         untold_.clear();
     }
 
@@ -94,7 +93,7 @@ private:
             if (known) untold_.pop_front();
             at += n;
         }
-        answer_ += content;
+        turn.text += content;
         const double seconds = std::chrono::duration<double>(Clock::now() - first_token_).count();
         if (turn.n_tokens > 1 && seconds > 0) turn.tokens_per_second = (turn.n_tokens - 1) / seconds;
         if (!update["stop"].boolean()) return;
@@ -105,7 +104,7 @@ private:
         turn.n_drafted = update["speculative"]["n_drafted"].number();
         turn.accept_rate = update["speculative"]["accept_rate"].number();
         ended.push_back(turn);
-        remember("assistant", answer_);
+        remember("assistant", turn.text);
         if (turn.stop_type != "eos") spans.push_back({"note", " [" + turn.stop_type + "]"});
     }
 
@@ -131,7 +130,7 @@ private:
 
     foredraft::engine engine_;
     std::optional<foredraft::request> request_;  // ends before the engine
-    std::string state_, messages_, answer_;
+    std::string state_, messages_;
     double progress_ = 0, call_ms_ = 0;
     std::deque<Span> untold_;  // tokens whose text has not come yet
     Clock::time_point first_token_;

@@ -12,6 +12,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -30,8 +31,10 @@ const char usage[] = "usage: window [options] [target.gguf [draft.gguf]]\n"
     "  --press TURN:N:KEY  press a key (an SDL name such as Tab) when that answer has N tokens\n"
     "  --screenshot FILE   write the last frame as BMP\n"
     "  --report            print frame times and answers\n"
+    "  --help              print this\n"
     "  --budget BUSY:PER   the frame budget: decode for BUSY of each PER milliseconds\n"
-    "  --threads N         threads that decode\n"
+    "  --init MEMBERS      more members of the configuration, as '\"prio\": -1, \"n_threads\": 1'\n"
+    "  --work MS           compute for so long in each frame, as a game does\n"
     "  --font FILE         a monospaced font\n";
 
 // A key to press when an answer has so many tokens.
@@ -46,6 +49,7 @@ struct Options {
     std::deque<std::string> questions;
     std::vector<Press> presses;
     std::size_t turns = 0, frames = 0;
+    double work_ms = 0;
     bool report = false;
 
     Options(int argc, char **argv) {
@@ -64,7 +68,10 @@ struct Options {
                 std::replace(text.begin(), text.end(), ':', ' ');
                 fields.str(text);
             };
-            if (word == "--ask") {
+            if (word == "--help") {
+                std::cout << usage;
+                std::exit(0);
+            } else if (word == "--ask") {
                 questions.push_back(value());
             } else if (word == "--turns") {
                 turns = std::stoul(value());
@@ -76,8 +83,10 @@ struct Options {
                 report = true;
             } else if (word == "--font") {
                 font = value();
-            } else if (word == "--threads") {
-                settings += ", \"n_threads\": " + value();
+            } else if (word == "--init") {
+                settings += ", " + value();
+            } else if (word == "--work") {
+                work_ms = std::stod(value());
             } else if (word == "--press") {
                 Press press;
                 split();
@@ -145,7 +154,7 @@ void draw_conversation(Screen &screen, const std::vector<Span> &spans, const std
             if (column > 0 && column + static_cast<int>(end - at) > columns) column = 0, row++;
             const Uint32 point = Screen::next(text, at);
             if (point == '\n' || column == columns) column = 0, row++;
-            if (point != '\n') cells.push_back({column++, row, point, color});
+            if (point != '\n' && (column > 0 || point != ' ')) cells.push_back({column++, row, point, color});
         }
     };
     for (const Span &span : spans) put(span.text, color_of(span.origin));
@@ -191,6 +200,17 @@ void draw_frames(Screen &screen, const Times &frames, const Times &calls, double
     screen.box(x, y, 24, 24, yellow);
 }
 
+// Takes that much time of a core.
+void work(double ms) {
+    const auto used_ms = [] {
+        timespec time{};
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+        return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) / 1e6;
+    };
+    for (const double start = used_ms(); used_ms() - start < ms;) {
+    }
+}
+
 void press(const std::string &key) {
     SDL_Event event{};
     event.type = SDL_KEYDOWN;
@@ -211,8 +231,9 @@ void report(const Conversation &conversation, const Times &frames, const Times &
     print("loading", 0, loading);
     print("loaded", loading, frames.ms.size());
     for (const Turn &turn : conversation.ended) {
-        std::printf("answer: %s, %.0f tokens, %.1f tokens/s, speculation %s, %.0f drafted, accept_rate %.2f\n", turn.stop_type.c_str(),
-                    turn.n_tokens, turn.tokens_per_second, turn.speculates ? "on" : "off", turn.n_drafted, turn.accept_rate);
+        std::printf("answer: %s, %.0f tokens, %.1f tokens/s, speculation %s, %.0f drafted, accept_rate %.2f: %s\n", turn.stop_type.c_str(),
+                    turn.n_tokens, turn.tokens_per_second, turn.speculates ? "on" : "off", turn.n_drafted, turn.accept_rate,
+                    foredraft::quote(turn.text).c_str());
     }
 }
 
@@ -256,6 +277,7 @@ int main(int argc, char **argv) try {
         std::for_each(due, options.presses.end(), [](const Press &due_now) { press(due_now.key); });
         options.presses.erase(due, options.presses.end());
         calls.ms.push_back(conversation.take_call_ms());
+        work(options.work_ms);
 
         screen.clear(background);
         draw_conversation(screen, conversation.spans, typed);

@@ -13,3 +13,5 @@ mod readme;
 mod symbols;
 #[path = "../toolchain/mod.rs"]
 mod toolchain;
+#[cfg(target_os = "linux")]
+mod window;
