@@ -134,7 +134,7 @@ SDL_Color color_of(const std::string &origin) {
     if (origin == "user") return blue;
     if (origin == "note") return gray;
     if (origin == "target") return white;
-    return origin == "draft" ? green : yellow;  // a draft model, or the text so far
+    return origin == "draft" ? green : yellow;  // a draft model, or drafters that use the token history
 }
 
 // The conversation, wrapped and scrolled to its end.
@@ -177,8 +177,8 @@ void draw_status(Screen &screen, const Conversation &conversation) {
     }
     x = screen.text(x, 16, conversation.speculates ? "[Tab] speculation on   " : "[Tab] speculation off   ", gray);
     if (conversation.is_answering()) screen.text(x, 16, "[Esc] cancel", gray);
-    x = Screen::width - 20 - 26 * screen.glyph_width;
-    for (const char *origin : {"target", "draft", "ngram"}) x = screen.text(x, 16, std::string(origin) + "   ", color_of(origin));
+    x = Screen::width - 20 - 28 * screen.glyph_width;
+    for (const char *origin : {"target", "draft", "history"}) x = screen.text(x, 16, std::string(origin) + "   ", color_of(origin));
     if (conversation.is_ready()) return;
     screen.box(20, 44, Screen::width - 40, 8, SDL_Color{60, 64, 74, 255});
     screen.box(20, 44, (Screen::width - 40) * conversation.progress(), 8, blue);
@@ -230,8 +230,10 @@ void report(const Conversation &conversation, const Times &frames, const Times &
     };
     print("loading", 0, loading);
     print("loaded", loading, frames.ms.size());
-    for (const Turn &turn : conversation.ended) {
-        std::printf("answer: %s, %.0f tokens, %.1f tokens/s, speculation %s, %.0f drafted, accept_rate %.2f: %s\n", turn.stop_type.c_str(),
+    std::vector<Turn> turns = conversation.ended;
+    if (conversation.is_answering()) turns.push_back(conversation.turn);
+    for (const Turn &turn : turns) {
+        std::printf("answer: %s, %.0f tokens, %.1f tokens/s, speculation %s, %.0f drafted, accept_rate %.2f: %s\n", turn.stop_type.empty() ? "unfinished" : turn.stop_type.c_str(),
                     turn.n_tokens, turn.tokens_per_second, turn.speculates ? "on" : "off", turn.n_drafted, turn.accept_rate,
                     foredraft::quote(turn.text).c_str());
     }

@@ -11,6 +11,8 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use super::governor::DecodeKind;
+
 /// For how long the engine may be busy in each interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameBudget {
@@ -19,9 +21,6 @@ pub struct FrameBudget {
     /// The length of the interval.
     pub per: Duration,
 }
-
-/// The context of a decode and the size of its batch.
-type DecodeKind = (usize, usize);
 
 /// The part of the latest decode in the average of its kind.
 const LATEST: f64 = 0.3;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
-use super::governor::{Decode, Governor};
+use super::governor::{Decode, DecodeKind, Governor};
 use super::guard::{Why, foredraft_threadpool_new};
 use super::log::{self, Level};
 use super::pacing::{self, FrameBudget, Pacer};
@@ -197,7 +197,7 @@ impl ThreadPool {
     }
 
     /// Waits until a decode of that kind fits the frame budget, or is interrupted.
-    pub(super) fn pace(&self, kind: (usize, usize), interrupt: &Interrupt) {
+    pub(super) fn pace(&self, kind: DecodeKind, interrupt: &Interrupt) {
         let Some(pacer) = &self.pacer else { return };
         let start = Instant::now();
         let wait = pacer.lock().wait(kind, start, time_of_this_thread());
@@ -214,7 +214,7 @@ impl ThreadPool {
     }
 
     /// A decode of that kind took `wall`.
-    pub(super) fn paced(&self, kind: (usize, usize), wall: Duration) {
+    pub(super) fn paced(&self, kind: DecodeKind, wall: Duration) {
         if let Some(pacer) = &self.pacer {
             pacer.lock().decoded(kind, wall, time_of_this_thread());
         }
@@ -227,7 +227,7 @@ impl ThreadPool {
 
     /// A decode for which `n_threads` were asked has taken `wall`, of which the calling thread ran for `ran`. `kind`: its context and
     /// the size of its batch. Decodes that never use all threads tell nothing about their number.
-    pub(super) fn saw(&self, n_threads: i32, kind: (usize, usize), wall: Duration, ran: Duration) {
+    pub(super) fn saw(&self, n_threads: i32, kind: DecodeKind, wall: Duration, ran: Duration) {
         if n_threads < self.n_threads {
             return;
         }
