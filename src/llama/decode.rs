@@ -129,10 +129,11 @@ impl Context {
         if code == THREW && n_threads_now > 1 {
             self.threads.break_up();
         }
-        if let (0, true, Some(before), Some(after)) = (code, self.may_use_fewer, ran_before, time_of_this_thread()) {
-            self.threads.saw(n_threads, (self.id, size), start.elapsed(), after.saturating_sub(before));
+        let ran = ran_before.zip(time_of_this_thread()).map(|(before, after)| after.saturating_sub(before));
+        if let (0, true, Some(ran)) = (code, self.may_use_fewer, ran) {
+            self.threads.saw(n_threads, (self.id, size), start.elapsed(), ran);
         }
-        self.threads.paced((self.id, size), start.elapsed());
+        self.threads.paced((self.id, size), start.elapsed(), ran);
         match code {
             0 => Ok(()),
             1 => Err(DecodeError::Full),

@@ -70,14 +70,14 @@ impl Pacer {
         end.saturating_duration_since(now)
     }
 
-    /// A decode of that kind took `wall`, and its thread has now run for `ran` in all.
-    pub(super) fn decoded(&mut self, kind: DecodeKind, wall: Duration, ran: Option<Duration>) {
-        self.used += wall;
+    /// A decode of that kind was busy for so long, and its thread has now run for `ran` in all.
+    pub(super) fn decoded(&mut self, kind: DecodeKind, busy: Duration, ran: Option<Duration>) {
+        self.used += busy;
         self.ran = ran;
         if self.costs.len() >= MOST_KINDS && !self.costs.contains_key(&kind) {
             self.costs.clear();
         }
-        let seconds = wall.as_secs_f64();
+        let seconds = busy.as_secs_f64();
         let cost = self.costs.entry(kind).or_insert(seconds);
         *cost += LATEST * (seconds - *cost);
     }

@@ -213,10 +213,12 @@ impl ThreadPool {
         }
     }
 
-    /// A decode of that kind took `wall`.
-    pub(super) fn paced(&self, kind: DecodeKind, wall: Duration) {
+    /// A decode of that kind took `wall`, of which the calling thread ran for `ran`. The budget is charged for the time on a core: what a
+    /// decode waits while the host computes is the host's. While a GPU computes the thread sleeps, so there the whole time counts.
+    pub(super) fn paced(&self, kind: DecodeKind, wall: Duration, ran: Option<Duration>) {
         if let Some(pacer) = &self.pacer {
-            pacer.lock().decoded(kind, wall, time_of_this_thread());
+            let busy = ran.filter(|_| !backend::supports_offload()).unwrap_or(wall);
+            pacer.lock().decoded(kind, busy, time_of_this_thread());
         }
     }
 
