@@ -42,8 +42,8 @@ const LATEST: f64 = 0.25;
 /// Kinds of decodes that are known at a time.
 const MOST_KINDS: usize = 256;
 
-/// Decodes of the same kind take equally long on an idle machine.
-type DecodeKind = (usize, usize);
+/// A context and the size of its batch: decodes of the same kind take equally long on an idle machine.
+pub(super) type DecodeKind = (usize, usize);
 
 /// Chooses the number of threads.
 #[derive(Debug)]

@@ -2,6 +2,8 @@
 
 use super::GgufSource;
 
+use super::ThreadSettings;
+
 /// How a model is spread over several GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SplitMode {
@@ -165,6 +167,10 @@ pub struct ContextParams {
     pub n_threads: i32,
     /// Threads for several tokens.
     pub n_threads_batch: i32,
+    /// How the threads for one token run.
+    pub thread_settings: ThreadSettings,
+    /// How the threads for several tokens run.
+    pub thread_settings_batch: ThreadSettings,
     /// Flash attention.
     pub flash_attn: FlashAttn,
     /// What [`FlashAttn::Auto`] stands for, where that has been measured.
@@ -230,6 +236,8 @@ impl Default for ContextParams {
             kv_unified: false,
             n_threads: threads,
             n_threads_batch: threads,
+            thread_settings: ThreadSettings::default(),
+            thread_settings_batch: ThreadSettings::default(),
             flash_attn: FlashAttn::Auto,
             measured_flash_attn: None,
             type_k: CacheType::F16,
