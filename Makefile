@@ -1,6 +1,6 @@
 # Every target sets the machine up by itself (scripts/setup.sh) and keeps what it makes in target/.
 # One cargo profile for everything, because each profile compiles llama.cpp anew, which takes minutes.
-.PHONY: help setup setup-build build install uninstall test python node demo bench bench-busy bench-full models header portable templates exactness clean
+.PHONY: help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header portable templates exactness clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -12,6 +12,7 @@ ARGS ?=
 
 help:
 	@echo "make demo      watch a real chat model answer with its draft, and what the draft saves (ARGS=\"target.gguf draft.gguf\")"
+	@echo "make window    the same chat in a window at 60 frames a second (ARGS=\"--budget 6:16 target.gguf draft.gguf\"; --help lists the options)"
 	@echo "make test      everything that is tested: Rust, the C header, the examples in C, C++, Python and Node"
 	@echo "make bench     tokens a second for each way of drafting, what sampling and n-gram caches cost, and llama.cpp's own beside it (ARGS=\"target.gguf draft.gguf\")"
 	@echo "make bench-busy  tokens a second beside busy processes and on one core, and llama.cpp's (ARGS=\"model.gguf\")"
@@ -20,6 +21,7 @@ help:
 	@echo "make install   headers, shared and static library, pkg-config and CMake package under PREFIX (/usr/local), DESTDIR; make uninstall"
 	@echo "make python    the Python package's wheel, in target/python"
 	@echo "make node      the Node package's tarball, in target/node"
+	@echo "make docs      the guide in target/book, with mdBook (prebuilt from PyPI, else compiled)"
 	@echo "make setup     install what building and testing need; the others do it too"
 	@echo "make header    make include/foredraft.h anew out of src/ffi"
 	@echo "make portable  a build for other machines, in target/portable/foredraft"
@@ -61,10 +63,20 @@ node: build
 	@mkdir -p target/node
 	cd node && npm pack --pack-destination ../target/node
 
+docs:
+	@scripts/docs.sh
+
 demo: setup-build
 	$(ENV) cargo build --release --lib --example demo
 	@scripts/models.sh --optional --enlarged=Q8_0
 	@target/release/examples/demo $(ARGS)
+
+window: setup
+	$(ENV) cargo build --release --lib
+	@scripts/models.sh --optional
+	$${CXX:-c++} -std=c++17 -O2 -Iinclude examples/window/window.cpp -Ltarget/release -lforedraft -Wl,-rpath,$(CURDIR)/target/release \
+		$$(pkg-config --cflags --libs sdl2 SDL2_ttf) -o target/window
+	@target/window $(ARGS)
 
 # The feature `peer` compiles what is measured against, and nothing of it goes into the library.
 BENCH := $(ENV) cargo bench --features peer

@@ -4,11 +4,15 @@ export type Json = null | boolean | number | string | Json[] | { [key: string]: 
 /** A JSON schema, or what makes one of itself (`toJSONSchema()`). */
 export type Schema = { toJSONSchema(): object } | object;
 
+/** Where a model file is: its path, a part of an open file, or memory. See "Models from elsewhere" in docs/reference.md. */
+export type Model = string | { path: string } | { fd: number; offset?: number | string; length?: number | string } |
+  { address: number | string; length: number | string };
+
 /** What `Engine.load` takes: every key of `init` in docs/reference.md. */
 export interface Config {
-  model: string;
+  model: Model;
   model_alias?: string;
-  model_draft?: string;
+  model_draft?: Model;
   n_ctx?: number;
   n_ctx_draft?: number;
   n_parallel?: number;
@@ -17,6 +21,13 @@ export interface Config {
   n_ubatch?: number;
   n_threads?: number;
   n_threads_batch?: number;
+  /** Thread priority from -1 (low) to 3 (realtime). */
+  prio?: number;
+  cpu_mask?: string;
+  cpu_range?: string;
+  cpu_strict?: boolean;
+  poll?: number;
+  frame_budget?: false | { busy_ms: number; per_ms: number };
   n_gpu_layers?: number | string;
   n_gpu_layers_draft?: number | string;
   chat_template?: string;

@@ -119,7 +119,7 @@ impl Server {
         if report.translates {
             return Err(refused("the draft model's vocabulary is not the target's, so it drafts and does not answer"));
         }
-        let name = params.path.to_string_lossy().into_owned();
+        let name = params.source.to_string();
         Ok(self.serving_model(model, name, report.n_ctx, &self.templates.draft))
     }
 

@@ -5,11 +5,13 @@
 
 mod model;
 mod old_keys;
+mod threads;
 
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
+use self::threads::ContextThreads;
 use super::args;
 use super::fields::{Fields, parse_object, unavailable};
 use super::speculative::Options;
@@ -22,8 +24,6 @@ use crate::speculative::DrafterKind;
 
 /// `LLAMA_MAX_SEQ`: the most sequences that a context of llama.cpp can have.
 const MAX_PARALLEL: i64 = 256;
-/// `GGML_MAX_N_THREADS`.
-const MAX_THREADS: i64 = 512;
 /// The largest context; every cell of it takes memory as soon as it is made, whatever the model.
 const MAX_CTX: i64 = 1 << 26;
 /// RequestRegistry that may wait unless `max_queue` says otherwise.
@@ -97,9 +97,10 @@ impl GivenModels {
         });
         let object = object.unwrap_or_default();
         let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let (model, alias) = (text("model"), text("model_alias"));
+        let model_of = |key: &str| object.get(key).and_then(model::name_of).unwrap_or_default();
+        let (model, alias) = (model_of("model"), text("model_alias"));
         let model_alias = if is_no_alias(&alias) { model.clone() } else { alias };
-        GivenModels { model, model_alias, model_draft: text("model_draft") }
+        GivenModels { model, model_alias, model_draft: model_of("model_draft") }
     }
 }
 
@@ -164,9 +165,10 @@ impl InitRequest {
 
     fn read(fields: &mut Fields) -> Result<InitRequest> {
         let model = model::target(fields)?;
-        let context = target_context(fields)?;
+        let (threads, threads_draft, frame_budget) = threads::read(fields, ContextParams::default().n_threads)?;
+        let context = target_context(fields, &threads)?;
         check_together(&model, &context, "cache_type_v")?;
-        let draft = draft(fields, &model, &context)?;
+        let draft = draft(fields, &model, &context, &threads_draft)?;
         if let Some((model, context)) = &draft {
             check_together(model, context, "cache_type_v_draft")?;
         }
@@ -183,6 +185,7 @@ impl InitRequest {
             max_queue: fields.int("max_queue", 0..=1_000_000)?.unwrap_or(MAX_QUEUE),
             warmup: fields.flag("warmup")?.unwrap_or(true),
             numa: numa(fields)?,
+            frame_budget,
             rpc: model::rpc(fields)?,
             model,
             context,
@@ -211,7 +214,7 @@ pub(super) fn read_seed(fields: &mut Fields) -> Result<Option<Option<u32>>> {
     Ok(seed.map(|seed| u32::try_from(seed).ok().filter(|seed| *seed != u32::MAX)))
 }
 
-fn target_context(fields: &mut Fields) -> Result<ContextParams> {
+fn target_context(fields: &mut Fields, threads: &ContextThreads) -> Result<ContextParams> {
     let default = ContextParams::default();
     let n_batch = fields.int("n_batch", 1..=MAX_CTX)?.unwrap_or(default.n_batch);
     // As llama.cpp: 0 is n_batch, and more than n_batch is n_batch.
@@ -219,7 +222,6 @@ fn target_context(fields: &mut Fields) -> Result<ContextParams> {
         0 => n_batch,
         n_ubatch => n_ubatch.min(n_batch),
     };
-    let n_threads = threads(fields, "n_threads", default.n_threads)?;
     let flash_attn = match fields.get("flash_attn") {
         Some(Value::Bool(on)) => Some(if *on { FlashAttn::On } else { FlashAttn::Off }),
         _ => fields.word("flash_attn", &[("on", FlashAttn::On), ("off", FlashAttn::Off), ("auto", FlashAttn::Auto)])?,
@@ -229,8 +231,10 @@ fn target_context(fields: &mut Fields) -> Result<ContextParams> {
         n_batch,
         n_ubatch,
         kv_unified: fields.flag("kv_unified")?.unwrap_or(default.kv_unified),
-        n_threads,
-        n_threads_batch: threads(fields, "n_threads_batch", n_threads)?,
+        n_threads: threads.n_threads,
+        n_threads_batch: threads.n_threads_batch,
+        thread_settings: threads.settings,
+        thread_settings_batch: threads.settings_batch,
         flash_attn: flash_attn.unwrap_or(default.flash_attn),
         type_k: fields.word("cache_type_k", &CACHE_TYPES)?.unwrap_or(default.type_k),
         type_v: fields.word("cache_type_v", &CACHE_TYPES)?.unwrap_or(default.type_v),
@@ -254,24 +258,22 @@ fn draft(
     fields: &mut Fields,
     target: &ModelParams,
     context: &ContextParams,
+    threads: &ContextThreads,
 ) -> Result<Option<(ModelParams, ContextParams)>> {
     let model = model::draft(fields, target)?;
     let default = ContextParams::default();
     let n_ctx = fields.int("n_ctx_draft", 0..=MAX_CTX)?;
     let context = ContextParams {
         n_ctx: n_ctx.or(context.n_ctx),
-        n_threads: threads(fields, "n_threads_draft", context.n_threads)?,
-        n_threads_batch: threads(fields, "n_threads_batch_draft", context.n_threads_batch)?,
+        n_threads: threads.n_threads,
+        n_threads_batch: threads.n_threads_batch,
+        thread_settings: threads.settings,
+        thread_settings_batch: threads.settings_batch,
         type_k: fields.word("cache_type_k_draft", &CACHE_TYPES)?.unwrap_or(default.type_k),
         type_v: fields.word("cache_type_v_draft", &CACHE_TYPES)?.unwrap_or(default.type_v),
         ..context.clone()
     };
     Ok(model.map(|model| (model, context)))
-}
-
-/// A number of threads; absent, 0 and -1 are `default`.
-fn threads(fields: &mut Fields, key: &'static str, default: i32) -> Result<i32> {
-    Ok(fields.int(key, -1..=MAX_THREADS)?.filter(|threads| *threads > 0).unwrap_or(default))
 }
 
 /// 0 is the model's. llama.cpp divides by it, so what is not 0 may not be almost 0.

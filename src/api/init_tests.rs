@@ -46,7 +46,7 @@ fn keys_of_the_old_server_are_understood() {
     .unwrap();
     assert_eq!(request.defaults.n_beams, 4);
     assert_eq!((request.config.context.type_k, request.config.context.type_v), (CacheType::F32, CacheType::F32));
-    assert_eq!(request.config.model.lora, [LoraParams { path: "a.gguf".into(), scale: 0.5 }]);
+    assert_eq!(request.config.model.lora, [LoraParams { source: "a.gguf".into(), scale: 0.5 }]);
     assert_eq!((request.config.numa, request.log_level), (Some(Numa::Distribute), Some(Level::Debug)));
     let mut about: Vec<&str> = request.warnings.iter().filter_map(|warning| warning.split(':').next()).collect();
     about.sort_unstable();
@@ -74,6 +74,7 @@ fn missing_keys_have_their_defaults() {
             max_queue: 64,
             warmup: true,
             numa: None,
+            frame_budget: None,
             rpc: vec![],
         }
     );
@@ -102,7 +103,7 @@ fn model_keys_set_model_params() {
         change(&mut expected);
         assert_eq!(init(keys.clone()).unwrap().config.model, expected, "{keys}");
     };
-    check(json!({"model": "other.gguf"}), |m| m.path = "other.gguf".into());
+    check(json!({"model": "other.gguf"}), |m| m.source = "other.gguf".into());
     check(json!({"n_gpu_layers": 99.0}), |m| m.n_gpu_layers = 99);
     check(json!({"n_gpu_layers": "all"}), |m| m.n_gpu_layers = -2);
     check(json!({"devices": ["CUDA0", "CUDA1"]}), |m| m.devices = Some(vec!["CUDA0".into(), "CUDA1".into()]));
@@ -116,7 +117,7 @@ fn model_keys_set_model_params() {
     check(json!({"use_mmap": false, "use_mlock": true}), |m| (m.use_mmap, m.use_mlock) = (false, true));
     check(json!({"check_tensors": true, "vocab_only": true}), |m| (m.check_tensors, m.vocab_only) = (true, true));
     check(json!({"lora": [{"path": "a"}, {"path": "b", "scale": -0.5}, "c"]}), |m| {
-        let adapter = |path: &str, scale| LoraParams { path: path.into(), scale };
+        let adapter = |path: &str, scale| LoraParams { source: path.into(), scale };
         m.lora = vec![adapter("a", 1.0), adapter("b", -0.5), adapter("c", 1.0)];
     });
     let overrides = |m: &mut ModelParams| {
@@ -390,7 +391,7 @@ fn command_lines_give_the_same_request() {
     check(b"-m m.gguf -sm diagonal", Code::InvalidRequest, "split_mode: expected one of");
 }
 
-const KEYS: [&str; 62] = [
+const KEYS: [&str; 84] = [
     "model",
     "model_alias",
     "model_draft",
@@ -403,6 +404,28 @@ const KEYS: [&str; 62] = [
     "n_threads",
     "n_threads_batch",
     "n_threads_draft",
+    "prio",
+    "cpu_mask",
+    "cpu_range",
+    "cpu_strict",
+    "poll",
+    "prio_batch",
+    "cpu_mask_batch",
+    "cpu_range_batch",
+    "cpu_strict_batch",
+    "poll_batch",
+    "prio_draft",
+    "cpu_mask_draft",
+    "cpu_range_draft",
+    "cpu_strict_draft",
+    "poll_draft",
+    "prio_batch_draft",
+    "cpu_mask_batch_draft",
+    "cpu_range_batch_draft",
+    "cpu_strict_batch_draft",
+    "poll_batch_draft",
+    "frame_budget",
+    "n_threads_batch_draft",
     "n_gpu_layers",
     "n_gpu_layers_draft",
     "main_gpu",

@@ -108,8 +108,7 @@ impl Server {
 
     /// The name that answers give the model.
     pub fn alias(&self) -> String {
-        let path = || self.init.config.model.path.to_string_lossy().into_owned();
-        self.init.model_alias.clone().unwrap_or_else(path)
+        self.init.model_alias.clone().unwrap_or_else(|| self.init.config.model.source.to_string())
     }
 
     pub(super) fn engine(&self) -> Result<&Engine> {

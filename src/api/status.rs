@@ -73,13 +73,13 @@ impl Status {
     /// What a server's life does not change; asking devices may take a while, so it is asked once.
     pub(super) fn fixed(server: &Server) -> Status {
         let (models, config) = (server.models(), server.config());
-        let draft_path = config.draft.as_ref().map(|(model, _)| model.path.to_string_lossy().into_owned());
+        let draft_path = config.draft.as_ref().map(|(model, _)| model.source.to_string());
         Status {
             success: true,
             init_success: 1,
             state: "ready",
             progress: 1.0,
-            model: config.model.path.to_string_lossy().into_owned(),
+            model: config.model.source.to_string(),
             model_alias: server.alias(),
             model_draft: draft_path.unwrap_or_default(),
             n_ctx: models.n_ctx,

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::completion::Completion;
 use super::event::{Event, Outcome, PromptProgress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update};
+use super::pacing;
 use super::request::RequestOptions;
 use super::request_handle::TextSink;
 use super::step::plan::{SlotState, StepLimits};
@@ -123,6 +124,7 @@ impl SlotPool {
             n_ubatch: context.n_ubatch(),
             shared_cells: self.shared_cells,
             max_invariant_tokens: context.max_invariant_tokens(),
+            n_budgeted_tokens: pacing::most_tokens(context, &self.drafters.controller.costs),
             is_batch_invariant: context.is_batch_invariant(),
             can_roll_back: context.model().can_roll_back(),
             needs_checkpoints: Sequence::needs_checkpoints(context),

@@ -117,6 +117,7 @@ mod tests {
         n_ubatch: 32,
         shared_cells: Some(100),
         max_invariant_tokens: 62,
+        n_budgeted_tokens: usize::MAX,
         is_batch_invariant: true,
         can_roll_back: true,
         needs_checkpoints: false,

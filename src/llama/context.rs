@@ -11,7 +11,7 @@ use super::mtp::Hidden;
 use super::padding::{self, Padding};
 use super::params::{ContextParams, FlashAttn};
 use super::raw_params::{layout, n_ctx, raw_params};
-use super::{Batch, DecodeError, Interrupt, Model, SeqId, ThreadPool, cpu, log, memory};
+use super::{Batch, DecodeError, FrameBudget, Interrupt, Model, SeqId, ThreadPool, cpu, log, memory};
 use crate::error::{Error, Result};
 
 /// A context of a model. Only one thread uses it at a time; it may move between threads.
@@ -36,8 +36,10 @@ pub struct Context {
     pub(super) by_reference: bool,
     /// Threads for one token, and for several.
     pub(super) n_threads: (i32, i32),
-    /// What llama.cpp was told last; 0: nothing yet.
-    n_threads_set: i32,
+    /// The settings of these threads, by their numbers in the pool.
+    pub(super) thread_settings: (usize, usize),
+    /// Threads and settings that llama.cpp was told last; 0: nothing yet.
+    threads_set: (i32, usize),
     /// Whether fewer threads leave the results as they are, and are worth a try: ggml's flash attention divides keys by the number of threads.
     pub(super) may_use_fewer: bool,
     /// What tells its decodes from other contexts': see [`ThreadPool::saw`].
@@ -202,7 +204,11 @@ impl Context {
                 }),
                 by_reference,
                 n_threads: (raw.n_threads, raw.n_threads_batch),
-                n_threads_set: 0,
+                thread_settings: (
+                    threads.number_of(&params.thread_settings),
+                    threads.number_of(&params.thread_settings_batch),
+                ),
+                threads_set: (0, 0),
                 may_use_fewer: (own_attention || params.flash_attn != FlashAttn::On || params.drafts)
                     && !super::backend::supports_offload(),
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -364,13 +370,18 @@ impl Context {
         self.n_threads = (n_threads.max(1), n_threads_batch.max(1));
     }
 
-    /// Sets the threads of the next decode.
-    pub(super) fn use_threads(&mut self, n_threads: i32) {
-        if self.n_threads_set == n_threads {
+    /// The host's frame budget, with which decodes wait for their time.
+    pub fn frame_budget(&self) -> Option<FrameBudget> {
+        self.threads.frame_budget()
+    }
+
+    /// Sets the threads of the next decode, and the number of their settings.
+    pub(super) fn use_threads(&mut self, n_threads: i32, settings: usize) {
+        if self.threads_set == (n_threads, settings) {
             return;
         }
-        self.n_threads_set = n_threads;
-        let pool = self.threads.of(n_threads);
+        self.threads_set = (n_threads, settings);
+        let pool = self.threads.of_settings(n_threads, settings);
         // SAFETY: context and pool are alive, and the context keeps the pool; ggml takes no more threads than the pool has. The CPU
         // backend lets the threads of the pool that it had before sleep.
         unsafe {

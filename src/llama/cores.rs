@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::CpuSet;
+
 /// Up to so many cores are all used; of more, one is left to the host.
 const FEW: usize = 4;
 
@@ -10,10 +12,24 @@ const FEW: usize = 4;
 /// group's quota allows; where there are more than four, one core is left to the host. Of processors with two kinds of cores the
 /// faster ones count.
 pub(super) fn default_threads() -> i32 {
+    i32::try_from(threads_for(n_cores(&allowed_cpus()))).unwrap_or(i32::MAX).min(512)
+}
+
+/// The number of threads to decode with on some CPUs: one for each of their physical cores, of those that this process runs on if there
+/// are any. None is left to the host, whose CPUs are the others.
+#[must_use]
+pub fn default_threads_on(cpus: &CpuSet) -> i32 {
+    let allowed = allowed_cpus();
+    let (usable, others): (Vec<usize>, Vec<usize>) = cpus.iter().partition(|cpu| allowed.contains(cpu));
+    let cpus = if usable.is_empty() { others } else { usable };
+    i32::try_from(n_cores(&cpus).clamp(1, cpus.len().max(1))).unwrap_or(1)
+}
+
+/// The physical cores of these CPUs, or as many as this process may use where that is not known.
+fn n_cores(cpus: &[usize]) -> usize {
     // Knows affinity and quotas.
     let allowed = std::thread::available_parallelism().map_or(4, usize::from);
-    let cores = physical_cores(Path::new("/sys/devices"), &allowed_cpus()).map_or(allowed, |cores| cores.min(allowed));
-    i32::try_from(threads_for(cores)).unwrap_or(i32::MAX).min(512)
+    physical_cores(Path::new("/sys/devices"), cpus).map_or(allowed, |cores| cores.min(allowed))
 }
 
 fn threads_for(cores: usize) -> usize {
@@ -21,9 +37,19 @@ fn threads_for(cores: usize) -> usize {
 }
 
 /// The CPUs of this process's affinity; empty where they are not known.
-fn allowed_cpus() -> Vec<usize> {
+pub(super) fn allowed_cpus() -> Vec<usize> {
+    cpus_allowed("/proc/self/status")
+}
+
+/// The CPUs of the calling thread's affinity.
+#[cfg(all(test, target_os = "linux"))]
+pub(super) fn cpus_of_this_thread() -> Vec<usize> {
+    cpus_allowed("/proc/thread-self/status")
+}
+
+fn cpus_allowed(status: &str) -> Vec<usize> {
     // The kernel writes it as a list, which has room for any number of CPUs.
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = std::fs::read_to_string(status).unwrap_or_default();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     list.map(|list| cpu_list(list.trim())).unwrap_or_default()
 }

@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 /// A decode, for the governor.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Decode {
-    /// What takes equally long on an idle machine: the context and the size of its batch.
-    pub(super) kind: (usize, usize),
+    /// The context and the size of its batch.
+    pub(super) kind: DecodeKind,
     /// How long it took.
     pub(super) wall: Duration,
     /// For how long the engine's thread ran meanwhile. It runs all the time where each thread has a core.
     pub(super) ran: Duration,
 }
 
-/// Decodes, and time, after which two numbers of threads are compared.
+/// Decodes, and time, after which a window ends.
 const WINDOW_DECODES: u32 = 6;
 const WINDOW: Duration = Duration::from_millis(60);
 /// Where decodes are slow, two of them are enough, after this time.
 const SLOW_WINDOW: Duration = Duration::from_millis(250);
-/// A trial ends as soon as two decodes take so many times the time before.
+/// A trial ends as soon as two decodes take so many times their usual time.
 const HOPELESS: f64 = 1.5;
 /// Below this part of a core for the engine's thread, fewer threads are tried.
 const ENOUGH: f64 = 0.85;
@@ -35,24 +35,42 @@ const BETTER: f64 = 0.95;
 /// From one trial to the next: doubled by each that did not pay.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+/// A trial that has met so few decodes of a known kind among so many is given up.
+const MOST_TRIAL_DECODES: u32 = 60;
+/// The part of the latest decode in the average of its kind.
+const LATEST: f64 = 0.25;
 /// Kinds of decodes that are known at a time.
 const MOST_KINDS: usize = 256;
+
+/// A context and the size of its batch: decodes of the same kind take equally long on an idle machine.
+pub(super) type DecodeKind = (usize, usize);
 
 /// Chooses the number of threads.
 #[derive(Debug)]
 pub(super) struct Governor {
     most: i32,
     now: i32,
-    /// Seconds that a decode of each kind took when it was first seen: a unit, so that decodes of several kinds can be added.
-    units: HashMap<(usize, usize), f64>,
+    /// Seconds that a decode of each kind takes with the number of threads that was chosen: an average of the latest ones.
+    usual: HashMap<DecodeKind, f64>,
     window: Window,
-    /// Windows, one after the other, in which the engine's thread lacked a core.
+    /// Consecutive windows in which the engine's thread lacked a core.
     lacking: u32,
-    /// The number and the pace before the trial that runs.
-    trial: Option<(i32, f64)>,
+    /// The number of threads before the trial that runs, and how long that has been so.
+    trial: Option<Trial>,
     /// When the next trial may begin, after which pause.
     next: Option<Instant>,
     pause: Duration,
+}
+
+/// Another number of threads is tried.
+#[derive(Debug)]
+struct Trial {
+    /// The number of threads before it.
+    before: i32,
+    /// Decodes of any kind that it has seen.
+    n: u32,
+    /// What decodes of each kind took in it: their number and the sum of their seconds.
+    seen: HashMap<DecodeKind, (u32, f64)>,
 }
 
 /// Decodes with the same number of threads.
@@ -61,17 +79,15 @@ struct Window {
     n: u32,
     wall: f64,
     ran: f64,
-    units: f64,
+    /// What the decodes whose usual time is known took, and what they usually take.
+    compared: u32,
+    compared_wall: f64,
+    usual: f64,
 }
 
 impl Window {
-    /// Time for each unit.
-    fn pace(&self) -> f64 {
-        self.wall / self.units.max(f64::MIN_POSITIVE)
-    }
-
-    fn is_full(&self) -> bool {
-        let takes = |n: u32, time: Duration| self.n >= n && self.wall >= time.as_secs_f64();
+    fn is_full(n: u32, wall: f64) -> bool {
+        let takes = |enough: u32, time: Duration| n >= enough && wall >= time.as_secs_f64();
         takes(WINDOW_DECODES, WINDOW) || takes(2, SLOW_WINDOW)
     }
 }
@@ -83,7 +99,7 @@ impl Governor {
         Governor {
             most,
             now: most,
-            units: HashMap::new(),
+            usual: HashMap::new(),
             window: Window::default(),
             lacking: 0,
             trial: None,
@@ -102,36 +118,53 @@ impl Governor {
         if self.most == 1 {
             return;
         }
-        if self.units.len() >= MOST_KINDS && !self.units.contains_key(&decode.kind) {
-            // A window holds decodes by one set of units.
-            self.units.clear();
-            self.window = Window::default();
+        if self.usual.len() >= MOST_KINDS && !self.usual.contains_key(&decode.kind) {
+            self.usual.clear();
         }
         let wall = decode.wall.as_secs_f64();
-        let unit = *self.units.entry(decode.kind).or_insert(wall);
         self.window.n += 1;
         self.window.wall += wall;
         self.window.ran += decode.ran.as_secs_f64().min(wall);
-        self.window.units += unit;
-        let is_hopeless =
-            self.trial.is_some_and(|(_, pace)| self.window.n >= 2 && self.window.pace() > HOPELESS * pace);
-        if self.window.is_full() || is_hopeless {
+        if let Some(usual) = self.usual.get(&decode.kind) {
+            self.window.compared += 1;
+            self.window.compared_wall += wall;
+            self.window.usual += usual;
+        }
+        if let Some(trial) = &mut self.trial {
+            trial.n += 1;
+            let (n, sum) = trial.seen.entry(decode.kind).or_insert((0, 0.0));
+            *n += 1;
+            *sum += wall;
+            self.judge_trial(time);
+            return;
+        }
+        self.usual.entry(decode.kind).and_modify(|usual| *usual += (wall - *usual) * LATEST).or_insert(wall);
+        if Window::is_full(self.window.n, self.window.wall) {
             let window = std::mem::take(&mut self.window);
-            self.compare(&window, time);
+            self.consider_trial(&window, time);
         }
     }
 
-    fn compare(&mut self, window: &Window, time: Instant) {
-        if let Some((before, pace)) = self.trial.take() {
-            if window.pace() < BETTER * pace {
-                self.pause = SHORTEST_PAUSE;
-            } else {
-                self.now = before;
-                self.pause = (2 * self.pause).min(LONGEST_PAUSE);
-            }
-            self.next = time.checked_add(self.pause);
-            return;
+    /// Ends a trial that has seen enough decodes of known kinds, or that finds none of them.
+    fn judge_trial(&mut self, time: Instant) {
+        let Window { compared, compared_wall, usual, .. } = self.window;
+        let ratio = compared_wall / usual.max(f64::MIN_POSITIVE);
+        let is_over = Window::is_full(compared, compared_wall) || compared >= 2 && ratio > HOPELESS;
+        let Some(trial) = self.trial.take_if(|trial| is_over || trial.n >= MOST_TRIAL_DECODES) else { return };
+        self.window = Window::default();
+        if is_over && ratio < BETTER {
+            let average = |(kind, (n, sum)): (DecodeKind, (u32, f64))| (kind, sum / f64::from(n));
+            self.usual = trial.seen.into_iter().map(average).collect();
+            self.pause = SHORTEST_PAUSE;
+        } else {
+            self.now = trial.before;
+            self.pause = (2 * self.pause).min(LONGEST_PAUSE);
         }
+        self.lacking = 0;
+        self.next = time.checked_add(self.pause);
+    }
+
+    fn consider_trial(&mut self, window: &Window, time: Instant) {
         self.lacking = if window.ran < ENOUGH * window.wall { self.lacking + 1 } else { 0 };
         if self.lacking == 0 && self.now == self.most {
             (self.next, self.pause) = (None, SHORTEST_PAUSE);
@@ -146,7 +179,7 @@ impl Governor {
             false => (2 * self.now).min(self.most),
         };
         if other != self.now {
-            self.trial = Some((self.now, window.pace()));
+            self.trial = Some(Trial { before: self.now, n: 0, seen: HashMap::new() });
             self.now = other;
         }
     }
@@ -221,6 +254,27 @@ mod tests {
         machine.governor.saw(Decode { kind: (1, 1), wall, ran: wall / 2 }, machine.time);
         let counts = machine.run(5, |_| (10, 0.99));
         assert_eq!(counts.len(), 1, "{counts:?}");
+    }
+
+    #[test]
+    fn a_trial_is_judged_by_decodes_of_known_kinds() {
+        let mut machine = Machine::new(2);
+        let mut size = 100;
+        // Small decodes are slower with one thread. Prompts, each of another size, are seen once and tell nothing.
+        for round in 0..4000 {
+            let threads = machine.governor.n_threads();
+            let (kind, ms) = if round % 3 == 0 {
+                size += 1;
+                ((1, size), 100)
+            } else {
+                ((1, 1), if threads == 1 { 20 } else { 14 })
+            };
+            let wall = Duration::from_millis(ms);
+            machine.time += wall;
+            machine.governor.saw(Decode { kind, wall, ran: wall.mul_f64(0.7) }, machine.time);
+        }
+        let counts = machine.run(60, |threads| if threads == 1 { (20, 0.7) } else { (14, 0.7) });
+        assert!(counts[&2] > 10 * counts[&1], "{counts:?}");
     }
 
     #[test]

@@ -48,7 +48,8 @@ impl Interrupt {
         self.held.store(held, Ordering::Relaxed);
     }
 
-    fn stops_now(&self) -> bool {
+    /// Whether the decode that runs is to stop.
+    pub(super) fn stops_now(&self) -> bool {
         if self.held.load(Ordering::Relaxed) {
             return false;
         }

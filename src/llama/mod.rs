@@ -12,6 +12,7 @@ mod cpu;
 mod decode;
 #[cfg(test)]
 pub(crate) mod fake;
+mod gguf_source;
 mod governor;
 mod guard;
 mod identity;
@@ -20,8 +21,10 @@ pub mod log;
 mod memory;
 mod model;
 mod mtp;
+mod pacing;
 mod padding;
 mod params;
+mod placement;
 mod raw_params;
 mod rpc;
 mod schema;
@@ -34,14 +37,18 @@ mod vocab;
 pub use backend::{Device, Numa, devices, llama_version, max_sequences, set_numa, start, system_info};
 pub use batch::Batch;
 pub use context::Context;
+pub use cores::default_threads_on;
 pub use cpu::{attention_cost, barrier_sleeps};
 pub use decode::DecodeError;
+pub use gguf_source::GgufSource;
 pub use interrupt::Interrupt;
 pub use memory::Part;
 pub use model::Model;
+pub use pacing::{FrameBudget, working_time};
 pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode,
 };
+pub use placement::{CpuSet, KeepPlacement, ThreadPriority, ThreadSettings};
 pub use raw_params::DEFAULT_N_CTX;
 pub use rpc::use_rpc_servers;
 pub use schema::schema_to_grammar;

@@ -1,6 +1,8 @@
 //! Validated parameters of a model and of a context: what `init` asks for, in Rust's types.
 
-use std::path::PathBuf;
+use super::GgufSource;
+
+use super::ThreadSettings;
 
 /// How a model is spread over several GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +34,7 @@ pub enum KvValue {
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoraParams {
     /// The adapter's GGUF file.
-    pub path: PathBuf,
+    pub source: GgufSource,
     /// The factor its output is multiplied by.
     pub scale: f32,
 }
@@ -41,7 +43,7 @@ pub struct LoraParams {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelParams {
     /// The GGUF file (the first part, when it is split).
-    pub path: PathBuf,
+    pub source: GgufSource,
     /// Layers to put on the GPU; negative: all of them.
     pub n_gpu_layers: i32,
     /// Names of the devices to use (as `poll_system_status` lists them); `None`: all, empty: none but the CPU.
@@ -52,7 +54,7 @@ pub struct ModelParams {
     pub main_gpu: i32,
     /// Share of each GPU; empty: by free memory.
     pub tensor_split: Vec<f32>,
-    /// Map the file instead of reading it.
+    /// Map the file instead of reading it; ignored where it is in memory.
     pub use_mmap: bool,
     /// Keep the model in RAM.
     pub use_mlock: bool,
@@ -69,10 +71,10 @@ pub struct ModelParams {
 }
 
 impl ModelParams {
-    /// llama.cpp's defaults for the file at `path`.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
+    /// llama.cpp's defaults for the file at `source`.
+    pub fn new(source: impl Into<GgufSource>) -> Self {
         ModelParams {
-            path: path.into(),
+            source: source.into(),
             n_gpu_layers: -1,
             devices: None,
             split_mode: SplitMode::Layer,
@@ -165,6 +167,10 @@ pub struct ContextParams {
     pub n_threads: i32,
     /// Threads for several tokens.
     pub n_threads_batch: i32,
+    /// How the threads for one token run.
+    pub thread_settings: ThreadSettings,
+    /// How the threads for several tokens run.
+    pub thread_settings_batch: ThreadSettings,
     /// Flash attention.
     pub flash_attn: FlashAttn,
     /// What [`FlashAttn::Auto`] stands for, where that has been measured.
@@ -230,6 +236,8 @@ impl Default for ContextParams {
             kv_unified: false,
             n_threads: threads,
             n_threads_batch: threads,
+            thread_settings: ThreadSettings::default(),
+            thread_settings_batch: ThreadSettings::default(),
             flash_attn: FlashAttn::Auto,
             measured_flash_attn: None,
             type_k: CacheType::F16,

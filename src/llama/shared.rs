@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::{Model, ModelParams, shards};
+use super::{GgufSource, Model, ModelParams, shards};
 use crate::error::{Code, Error, Result};
 
 static LOADED: Mutex<Vec<Arc<SharedModel>>> = Mutex::new(Vec::new());
@@ -53,19 +53,44 @@ impl FileVersion {
         let inode = (0, 0);
         Some(FileVersion { path, len: metadata.len(), modified: metadata.modified().ok(), inode })
     }
+
+    /// `None` for a file without a name: writing to a mapping of a memfd does not change its time.
+    #[cfg(unix)]
+    fn of_descriptor(fd: i32) -> Option<FileVersion> {
+        use std::os::unix::fs::MetadataExt;
+        // `metadata` follows the link to the open file, also where its name is gone.
+        let metadata = fs::metadata(format!("/proc/self/fd/{fd}")).ok().filter(|file| file.nlink() > 0)?;
+        let inode = (metadata.dev(), metadata.ino());
+        Some(FileVersion { path: PathBuf::new(), len: metadata.len(), modified: metadata.modified().ok(), inode })
+    }
+
+    #[cfg(not(unix))]
+    fn of_descriptor(_: i32) -> Option<FileVersion> {
+        None
+    }
 }
 
 impl SharedKey {
-    /// `None` where a file cannot be looked at, which the load will report.
+    /// `None`: the model is not shared, because it is in memory, or a file cannot be looked at, which the load will report.
     fn of(params: &ModelParams) -> Option<SharedKey> {
         let mut params = params.clone();
-        params.path = fs::canonicalize(&params.path).ok()?;
-        for lora in &mut params.lora {
-            lora.path = fs::canonicalize(&lora.path).ok()?;
+        let mut files = Vec::new();
+        for source in std::iter::once(&mut params.source).chain(params.lora.iter_mut().map(|lora| &mut lora.source)) {
+            match source {
+                GgufSource::Path(path) => {
+                    *path = fs::canonicalize(&path).ok()?;
+                    for file in shards::of(path) {
+                        files.push(FileVersion::of(&file)?);
+                    }
+                }
+                GgufSource::Descriptor { fd, .. } => {
+                    files.push(FileVersion::of_descriptor(*fd)?);
+                    // Another descriptor of the same file is as good.
+                    *fd = -1;
+                }
+                GgufSource::Memory { .. } => return None,
+            }
         }
-        let models = shards::of(&params.path);
-        let files = models.iter().chain(params.lora.iter().map(|lora| &lora.path));
-        let files = files.map(|path| FileVersion::of(path)).collect::<Option<_>>()?;
         Some(SharedKey { params, files })
     }
 }

@@ -3,6 +3,7 @@
 #[path = "../c_functions/mod.rs"]
 mod c_functions;
 mod examples;
+mod guide;
 mod header;
 #[path = "../../examples/host/mod.rs"]
 mod host;
@@ -13,3 +14,5 @@ mod readme;
 mod symbols;
 #[path = "../toolchain/mod.rs"]
 mod toolchain;
+#[cfg(target_os = "linux")]
+mod window;

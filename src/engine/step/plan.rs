@@ -66,6 +66,8 @@ pub(in crate::engine) struct StepLimits {
     pub(in crate::engine) shared_cells: Option<usize>,
     /// Most tokens of a sequence in a batch whose logits do not depend on their number.
     pub(in crate::engine) max_invariant_tokens: usize,
+    /// Most tokens that the host's frame budget leaves time for in a batch.
+    pub(in crate::engine) n_budgeted_tokens: usize,
     /// Whether logits are batch-invariant up to there.
     pub(in crate::engine) is_batch_invariant: bool,
     /// Whether rejected tokens can be removed from the cache.
@@ -270,7 +272,7 @@ pub(in crate::engine) fn may_draft(state: &SlotState) -> bool {
 
 /// Tokens for which there is room after the slot's context.
 pub(in crate::engine) fn room_after(state: &SlotState, limits: &StepLimits) -> usize {
-    let most = limits.max_invariant_tokens.saturating_sub(state.n_pending());
+    let most = limits.max_invariant_tokens.min(limits.n_budgeted_tokens).saturating_sub(state.n_pending());
     limits.n_ctx.saturating_sub(state.n_tokens + 1).min(most)
 }
 
@@ -304,6 +306,7 @@ pub(in crate::engine) fn fill(
     let (n_batch, n_ubatch) = (limits.n_batch, limits.n_ubatch);
     let generates = states.iter().any(|state| state.has_request && state.is_generating);
     let most = if generates { n_ubatch } else { n_batch - n_batch % n_ubatch.min(n_batch).max(1) };
+    let most = most.min(limits.n_budgeted_tokens);
     // The tokens that each slot needs to advance come before any draft, and before more of a prompt.
     let owed: usize = states.iter().zip(&*slots).map(|(state, slot)| due(state, slot)).sum();
     let mut space =

@@ -8,6 +8,7 @@ const LIMITS: StepLimits = StepLimits {
     n_ubatch: 32,
     shared_cells: None,
     max_invariant_tokens: 62,
+    n_budgeted_tokens: usize::MAX,
     is_batch_invariant: true,
     can_roll_back: true,
     needs_checkpoints: false,
@@ -170,6 +171,15 @@ fn prompts_come_in_pieces_while_others_generate() {
         [(59, 0, 0)],
         "a checkpoint before the last token"
     );
+}
+
+#[test]
+fn prompts_and_drafts_fit_the_frame_budget() {
+    let limits = StepLimits { n_budgeted_tokens: 6, ..LIMITS };
+    assert_eq!(filled(&mut plan(&[prompt(60)]), &limits, &[0], &[0]), [(6, 0, 0)]);
+    let mut drafting = plan(&[generating(10)]);
+    assert_eq!(filled(&mut drafting, &limits, &[9], &[9]), [(1, 5, 0)]);
+    assert_eq!(drafting.steps[0].room, 5);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::sampling::Sampler;
 use crate::speculative::Settings;
 use crate::speculative::controller::{Prospect, StepSlot};
 use crate::speculative::drafter::{Draft, DraftRequest, Drawing};
-use crate::speculative::exploration::Decision;
+use crate::speculative::exploration::{Decision, MOST_UNREAD};
 use crate::speculative::policy::{Plan, StopPolicy};
 use crate::speculative::verify::StepRandom;
 
@@ -148,7 +148,7 @@ impl Drafters {
         for slot in &*slots {
             let Some(prospect) = slot.prospect(index) else { continue };
             self.controller.expect(slot.slot, prospect);
-            unread = unread.max(slot.tokens.len().saturating_sub(slot.drafts.n_known + 1));
+            unread += slot.tokens.len().saturating_sub(slot.drafts.n_known + 1).min(MOST_UNREAD);
             is_new |= !slot.drafts.was_asked;
         }
         let (decision, length) = self.controller.consider_model(steps, unread, is_new);
