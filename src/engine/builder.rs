@@ -146,7 +146,7 @@ impl Builder<'_> {
             return Err("the target's memory cannot be cut back after a rejected draft".into());
         }
         let made = failure.map_or(Ok(()), Err).and_then(|()| {
-            target.prove_hidden()?;
+            target.test_hidden()?;
             let n_ctx = u32::try_from(target.n_ctx()).ok();
             let params = ContextParams { n_ctx, swa_full: true, ..params.clone() };
             Context::mtp(&model, &params, &self.threads, &self.interrupt)

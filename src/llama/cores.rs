@@ -1,34 +1,33 @@
-//! How many threads suit this machine.
+//! The default number of threads.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Up to so many cores are all used; of more, one is left to the host.
-const FEW: usize = 4;
+/// With more cores than this, one core is left to the host.
+const MAX_ALL_USED: usize = 4;
 
-/// The number of threads to decode with: one for each physical core that this process may run on, and no more than a control
-/// group's quota allows; where there are more than four, one core is left to the host. Of processors with two kinds of cores the
-/// faster ones count.
+/// The default number of threads: one for each physical core that this process may use, limited by a cgroup's CPU quota. With more than
+/// four cores, one is left to the host. On processors with two kinds of cores, only the faster ones count.
 pub(super) fn default_threads() -> i32 {
-    // Knows affinity and quotas.
+    // Takes affinity and quotas into account.
     let allowed = std::thread::available_parallelism().map_or(4, usize::from);
     let cores = physical_cores(Path::new("/sys/devices"), &allowed_cpus()).map_or(allowed, |cores| cores.min(allowed));
     i32::try_from(threads_for(cores)).unwrap_or(i32::MAX).min(512)
 }
 
 fn threads_for(cores: usize) -> usize {
-    if cores > FEW { cores - 1 } else { cores.max(1) }
+    if cores > MAX_ALL_USED { cores - 1 } else { cores.max(1) }
 }
 
-/// The CPUs of this process's affinity; empty where they are not known.
+/// The CPUs in this process's affinity mask. Empty if unknown.
 fn allowed_cpus() -> Vec<usize> {
-    // The kernel writes it as a list, which has room for any number of CPUs.
+    // Read as a list, because `sched_getaffinity` has a fixed size.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     list.map(|list| cpu_list(list.trim())).unwrap_or_default()
 }
 
-/// The physical cores that these CPUs belong to; `None` where the system does not say.
+/// The number of physical cores of these CPUs. `None`: unknown.
 fn physical_cores(devices: &Path, cpus: &[usize]) -> Option<usize> {
     let fast = std::fs::read_to_string(devices.join("cpu_core/cpus")).map(|list| cpu_list(list.trim())).ok();
     let is_fast = |cpu: &&usize| fast.as_ref().is_none_or(|fast| fast.contains(cpu));
@@ -42,7 +41,7 @@ fn physical_cores(devices: &Path, cpus: &[usize]) -> Option<usize> {
     cores.map(|cores| cores.len()).filter(|n| *n > 0)
 }
 
-/// CPUs of a list such as `0-3,8`.
+/// Parses a list of CPUs such as `0-3,8`.
 fn cpu_list(list: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,61 +1,61 @@
-//! How many threads decode, on a machine that has other things to do.
+//! Adapts the number of threads to the load of other programs.
 //!
-//! Threads that decode together wait for each other hundreds of times a token. Where another program takes one of their cores, all of them
-//! get on at the pace of the slowest, and fewer threads are faster. Nothing tells which number is best but trying: the governor tries
-//! fewer threads when the engine's thread gets less of a core than it asks for, and more threads from time to time when there are fewer than
-//! `init` asked for. It keeps what was faster. Plain data: the clock is an argument.
+//! The threads of a decode wait for each other hundreds of times per token. If another program uses one of their cores, all threads
+//! run at the speed of the slowest one, and fewer threads are faster. The best number can only be found by trying. The governor tries
+//! fewer threads when the engine's thread gets too little CPU time, and occasionally more threads when it uses fewer than `init` set.
+//! It keeps the faster number. It is plain data: the time is an argument.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// A decode, for the governor.
+/// The measurement of a decode.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Decode {
-    /// What takes equally long on an idle machine: the context and the size of its batch.
+pub(super) struct DecodeTime {
+    /// The context and the size of the batch. Decodes of the same kind take the same time on an idle machine.
     pub(super) kind: (usize, usize),
-    /// How long it took.
+    /// The elapsed time.
     pub(super) wall: Duration,
-    /// For how long the engine's thread ran meanwhile. It runs all the time where each thread has a core.
+    /// The CPU time of the engine's thread. It equals `wall` if each thread has a core.
     pub(super) ran: Duration,
 }
 
-/// Decodes, and time, after which two numbers of threads are compared.
+/// The number of decodes and the time that are measured before two numbers of threads are compared.
 const WINDOW_DECODES: u32 = 6;
 const WINDOW: Duration = Duration::from_millis(60);
-/// Where decodes are slow, two of them are enough, after this time.
+/// Two slow decodes are enough after this time.
 const SLOW_WINDOW: Duration = Duration::from_millis(250);
-/// A trial ends as soon as two decodes take so many times the time before.
-const HOPELESS: f64 = 1.5;
-/// Below this part of a core for the engine's thread, fewer threads are tried.
-const ENOUGH: f64 = 0.85;
-/// In so many windows, one after the other: something else runs on every machine now and then.
-const LACKING: u32 = 2;
-/// What was tried is kept where it takes less than this part of the time before.
+/// A trial ends early if two decodes are slower by this factor.
+const ABANDON: f64 = 1.5;
+/// If the engine's thread gets less than this share of a core, fewer threads are tried.
+const MIN_SHARE: f64 = 0.85;
+/// The number of consecutive windows with too small a share before a trial, because short loads occur on every machine.
+const STARVED_WINDOWS: u32 = 2;
+/// A trial succeeds if it takes less than this fraction of the time before.
 const BETTER: f64 = 0.95;
-/// From one trial to the next: doubled by each that did not pay.
+/// The time between trials. Each failed trial doubles it.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
-/// Kinds of decodes that are known at a time.
-const MOST_KINDS: usize = 256;
+/// The maximum number of kinds of decodes that are remembered.
+const MAX_KINDS: usize = 256;
 
 /// Chooses the number of threads.
 #[derive(Debug)]
 pub(super) struct Governor {
-    most: i32,
+    max: i32,
     now: i32,
-    /// Seconds that a decode of each kind took when it was first seen: a unit, so that decodes of several kinds can be added.
+    /// The time of the first decode of each kind in seconds. It is the unit for that kind, so that decodes of different kinds can be added.
     units: HashMap<(usize, usize), f64>,
     window: Window,
-    /// Windows, one after the other, in which the engine's thread lacked a core.
-    lacking: u32,
-    /// The number and the pace before the trial that runs.
+    /// The number of consecutive windows in which the engine's thread got too little CPU time.
+    starved: u32,
+    /// During a trial: the number of threads and the pace before it.
     trial: Option<(i32, f64)>,
-    /// When the next trial may begin, after which pause.
+    /// The earliest time of the next trial, and the current pause.
     next: Option<Instant>,
     pause: Duration,
 }
 
-/// Decodes with the same number of threads.
+/// Consecutive decodes with the same number of threads.
 #[derive(Debug, Default)]
 struct Window {
     n: u32,
@@ -65,7 +65,7 @@ struct Window {
 }
 
 impl Window {
-    /// Time for each unit.
+    /// The time per unit.
     fn pace(&self) -> f64 {
         self.wall / self.units.max(f64::MIN_POSITIVE)
     }
@@ -77,15 +77,15 @@ impl Window {
 }
 
 impl Governor {
-    /// At most `most` threads.
-    pub(super) fn new(most: i32) -> Governor {
-        let most = most.max(1);
+    /// A governor for at most `max` threads.
+    pub(super) fn new(max: i32) -> Governor {
+        let max = max.max(1);
         Governor {
-            most,
-            now: most,
+            max,
+            now: max,
             units: HashMap::new(),
             window: Window::default(),
-            lacking: 0,
+            starved: 0,
             trial: None,
             next: None,
             pause: SHORTEST_PAUSE,
@@ -97,13 +97,13 @@ impl Governor {
         self.now
     }
 
-    /// A decode has ended at `time`.
-    pub(super) fn saw(&mut self, decode: Decode, time: Instant) {
-        if self.most == 1 {
+    /// Records a decode that ended at `time`.
+    pub(super) fn record(&mut self, decode: DecodeTime, time: Instant) {
+        if self.max == 1 {
             return;
         }
-        if self.units.len() >= MOST_KINDS && !self.units.contains_key(&decode.kind) {
-            // A window holds decodes by one set of units.
+        if self.units.len() >= MAX_KINDS && !self.units.contains_key(&decode.kind) {
+            // The window's sums depend on the units.
             self.units.clear();
             self.window = Window::default();
         }
@@ -113,9 +113,9 @@ impl Governor {
         self.window.wall += wall;
         self.window.ran += decode.ran.as_secs_f64().min(wall);
         self.window.units += unit;
-        let is_hopeless =
-            self.trial.is_some_and(|(_, pace)| self.window.n >= 2 && self.window.pace() > HOPELESS * pace);
-        if self.window.is_full() || is_hopeless {
+        let is_abandoned =
+            self.trial.is_some_and(|(_, pace)| self.window.n >= 2 && self.window.pace() > ABANDON * pace);
+        if self.window.is_full() || is_abandoned {
             let window = std::mem::take(&mut self.window);
             self.compare(&window, time);
         }
@@ -132,18 +132,18 @@ impl Governor {
             self.next = time.checked_add(self.pause);
             return;
         }
-        self.lacking = if window.ran < ENOUGH * window.wall { self.lacking + 1 } else { 0 };
-        if self.lacking == 0 && self.now == self.most {
+        self.starved = if window.ran < MIN_SHARE * window.wall { self.starved + 1 } else { 0 };
+        if self.starved == 0 && self.now == self.max {
             (self.next, self.pause) = (None, SHORTEST_PAUSE);
             return;
         }
-        let lacks_cores = self.lacking >= LACKING;
+        let is_starved = self.starved >= STARVED_WINDOWS;
         if self.next.is_some_and(|next| time < next) {
             return;
         }
-        let other = match lacks_cores && self.now > 1 {
+        let other = match is_starved && self.now > 1 {
             true => self.now / 2,
-            false => (2 * self.now).min(self.most),
+            false => (2 * self.now).min(self.max),
         };
         if other != self.now {
             self.trial = Some((self.now, window.pace()));
@@ -163,11 +163,11 @@ mod tests {
     }
 
     impl Machine {
-        fn new(most: i32) -> Machine {
-            Machine { governor: Governor::new(most), time: Instant::now() }
+        fn new(max: i32) -> Machine {
+            Machine { governor: Governor::new(max), time: Instant::now() }
         }
 
-        /// Decodes for some seconds; how many of the decodes had each number of threads.
+        /// Decodes for some seconds. Returns the number of decodes with each number of threads.
         fn run(&mut self, seconds: u64, cost: impl Fn(i32) -> (u64, f64)) -> HashMap<i32, usize> {
             let mut counts = HashMap::new();
             let end = self.time + Duration::from_secs(seconds);
@@ -177,7 +177,7 @@ mod tests {
                 let (ms, part) = cost(threads);
                 let wall = Duration::from_millis(ms * (1 + size as u64 / 4));
                 self.time += wall;
-                self.governor.saw(Decode { kind: (1, size), wall, ran: wall.mul_f64(part) }, self.time);
+                self.governor.record(DecodeTime { kind: (1, size), wall, ran: wall.mul_f64(part) }, self.time);
                 if self.time >= end {
                     return counts;
                 }
@@ -187,14 +187,14 @@ mod tests {
     }
 
     #[test]
-    fn threads_with_a_core_each_stay() {
+    fn threads_are_kept_while_each_has_a_core() {
         let mut machine = Machine::new(8);
         let counts = machine.run(60, |threads| (80 / threads as u64, 0.98));
         assert_eq!(counts.keys().collect::<Vec<_>>(), [&8]);
     }
 
     #[test]
-    fn on_one_core_one_thread_is_left_and_more_come_back_later() {
+    fn one_core_leaves_one_thread_until_more_cores_are_free() {
         let mut machine = Machine::new(8);
         let one_core = |threads: i32| if threads == 1 { (10, 1.0) } else { (200 * threads as u64, 0.5) };
         machine.run(30, one_core);
@@ -205,9 +205,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_faster_is_not_kept() {
+    fn unsuccessful_trials_are_reverted() {
         let mut machine = Machine::new(2);
-        // Another program takes a part of both cores.
+        // Another program uses a part of both cores.
         let shared = |threads| if threads == 1 { (20, 0.7) } else { (14, 0.7) };
         let counts = machine.run(60, shared);
         assert!(counts[&2] > 10 * counts[&1] && counts[&1] > 0, "{counts:?}");
@@ -218,13 +218,13 @@ mod tests {
         let mut machine = Machine::new(4);
         machine.run(5, |_| (10, 0.99));
         let wall = Duration::from_millis(50);
-        machine.governor.saw(Decode { kind: (1, 1), wall, ran: wall / 2 }, machine.time);
+        machine.governor.record(DecodeTime { kind: (1, 1), wall, ran: wall / 2 }, machine.time);
         let counts = machine.run(5, |_| (10, 0.99));
         assert_eq!(counts.len(), 1, "{counts:?}");
     }
 
     #[test]
-    fn one_thread_is_always_one() {
+    fn a_single_thread_is_never_changed() {
         let counts = Machine::new(0).run(5, |_| (10, 0.2));
         assert_eq!(counts.keys().collect::<Vec<_>>(), [&1]);
     }

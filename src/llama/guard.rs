@@ -1,4 +1,4 @@
-//! The guarded calls of `guard.cpp`: C++ exceptions end there and come out as messages.
+//! The functions of `guard.cpp`, which catch C++ exceptions and return their messages.
 
 use std::ffi::{CStr, c_char};
 
@@ -67,7 +67,7 @@ unsafe extern "C" {
     pub(super) fn foredraft_state_size(
         ctx: *mut sys::llama_context,
         seq: sys::llama_seq_id,
-        fleeting: bool,
+        partial: bool,
         why: *mut c_char,
         why_size: usize,
     ) -> usize;
@@ -76,7 +76,7 @@ unsafe extern "C" {
         to: *mut u8,
         size: usize,
         seq: sys::llama_seq_id,
-        fleeting: bool,
+        partial: bool,
         why: *mut c_char,
         why_size: usize,
     ) -> usize;
@@ -85,7 +85,7 @@ unsafe extern "C" {
         from: *const u8,
         size: usize,
         seq: sys::llama_seq_id,
-        fleeting: bool,
+        partial: bool,
         why: *mut c_char,
         why_size: usize,
     ) -> usize;
@@ -135,7 +135,7 @@ unsafe extern "C" {
     ) -> *const f32;
 }
 
-/// Where a guarded call leaves the message of the exception that it caught.
+/// The buffer for the message of a caught exception.
 pub(super) struct Why([c_char; 256]);
 
 impl Why {
@@ -151,10 +151,9 @@ impl Why {
         self.0.len()
     }
 
-    /// The message; empty when nothing was thrown.
+    /// The message. Empty if there was no exception.
     pub(super) fn message(&self) -> String {
-        // SAFETY: the buffer starts zeroed and `snprintf` always terminates what it writes, so a NUL
-        // is within its 256 bytes.
+        // SAFETY: the buffer is zeroed at first, and `snprintf` always writes a NUL, so there is a NUL within its 256 bytes.
         unsafe { CStr::from_ptr(self.0.as_ptr()) }.to_string_lossy().into_owned()
     }
 }

@@ -1,4 +1,4 @@
-//! What tells one model from another.
+//! The identity of a model, for comparing it with the model of a saved session.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -8,11 +8,11 @@ use std::sync::OnceLock;
 use super::{Model, ModelParams, Token, shards};
 use crate::checksum::Checksum;
 
-/// Pieces of a file that are looked at, evenly spread, and the bytes of each: two models of one kind differ in all weights.
+/// The number of samples of a file, evenly spaced, and their size in bytes. (Models of the same architecture differ in all weights.)
 const PIECES: u64 = 64;
 const PIECE: u64 = 4096;
 
-/// The files of a model, looked at when it is loaded, and its identity, made when it is asked for.
+/// Checksums of a model's files, made when it is loaded, and the identity, made on first use.
 #[derive(Debug)]
 pub(super) struct Files {
     weights: String,
@@ -59,7 +59,7 @@ impl Files {
     }
 }
 
-/// Length and checksum of some pieces of a file; `unknown` for one that cannot be read.
+/// The length of a file and the checksum of its samples. `unknown` if it cannot be read.
 fn sample(path: &Path) -> String {
     let read = || -> std::io::Result<String> {
         let mut file = File::open(path)?;

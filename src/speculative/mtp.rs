@@ -60,7 +60,7 @@ const FEW: usize = 4;
 impl Mtp {
     /// A drafter for `n_slots` slots, with a context made by [`Context::mtp`].
     pub fn new(mut context: Context, n_slots: usize) -> Mtp {
-        let moves = context.proves_moves();
+        let moves = context.test_moves();
         let slot = |index| Slot {
             cache: Sequence::new(index, None),
             start: 0,

@@ -95,7 +95,7 @@ fn what_is_wrong_with_a_long_prompt_ends_the_request() {
     let system = start(json!({"n_ctx": 256}));
     let chat = json!([{"role": "user", "content": long()}]);
     for (request, code, message) in [
-        (json!({"prompt": [long(), 99999]}), "invalid_request", "prompt[1]: 99999 is not in the vocabulary"),
+        (json!({"prompt": [long(), 99999]}), "invalid_request", "prompt[1]: token 99999 is not in the vocabulary"),
         (json!({"prompt": huge(), "on_overflow": "error"}), "context_full", "prompt: "),
         (json!({"messages": chat}), "context_full", "messages: the system message and the last turn have"),
         (

@@ -1,4 +1,4 @@
-//! The keys of `init` that say which model to load, and onto what.
+//! The keys of `init` about the model: files, devices, LoRA adapters, metadata overrides, RPC servers.
 
 use serde_json::Value;
 
@@ -8,13 +8,13 @@ use crate::llama::{KvValue, LoraParams, ModelParams, SplitMode};
 
 /// `llama_max_devices()`.
 const MAX_DEVICES: usize = 16;
-/// `llama_model_kv_override` has room for 128 bytes of key and of string, the closing NUL included.
+/// `llama_model_kv_override` has 128 bytes for the key and for a string value, including the NUL.
 const MAX_OVERRIDE: usize = 127;
 
 const SPLIT_MODES: [(&str, SplitMode); 4] =
     [("none", SplitMode::None), ("layer", SplitMode::Layer), ("row", SplitMode::Row), ("tensor", SplitMode::Tensor)];
 
-/// The target model.
+/// Reads the target model's parameters.
 pub(super) fn target(fields: &mut Fields) -> Result<ModelParams> {
     let path = fields.c_text("model")?;
     let mut model =
@@ -33,7 +33,7 @@ pub(super) fn target(fields: &mut Fields) -> Result<ModelParams> {
     Ok(model)
 }
 
-/// The draft model, if there is one: as the target, but for what belongs to the target's weights alone.
+/// Reads the draft model's parameters, if there is one. Absent keys have the target's value, except those about the target's weights.
 pub(super) fn draft(fields: &mut Fields, target: &ModelParams) -> Result<Option<ModelParams>> {
     let path = fields.c_text("model_draft")?;
     let n_gpu_layers = gpu_layers(fields, "n_gpu_layers_draft")?;
@@ -50,7 +50,7 @@ pub(super) fn draft(fields: &mut Fields, target: &ModelParams) -> Result<Option<
     Ok(Some(model))
 }
 
-/// A number of layers, or one of llama.cpp's words for them.
+/// Reads a number of layers, or one of llama.cpp's words.
 fn gpu_layers(fields: &mut Fields, key: &'static str) -> Result<Option<i32>> {
     match fields.get(key) {
         Some(Value::String(_)) => fields.word(key, &[("auto", -1), ("all", -2)]),
@@ -58,7 +58,7 @@ fn gpu_layers(fields: &mut Fields, key: &'static str) -> Result<Option<i32>> {
     }
 }
 
-/// `none` alone keeps the model off all devices.
+/// Sets the devices. `none` disables all.
 fn use_devices(model: &mut ModelParams, devices: Option<Vec<String>>) {
     match devices {
         Some(names) if matches!(names.as_slice(), [only] if only == "none") => {
@@ -77,13 +77,13 @@ fn tensor_split(fields: &mut Fields) -> Result<Option<Vec<f32>>> {
         Some(shares) if shares.len() > MAX_DEVICES => {
             Err(Error::invalid(format!("tensor_split: expected at most {MAX_DEVICES} shares, got {}", shares.len())))
         }
-        // llama.cpp takes zeros alone for "by free memory".
+        // In llama.cpp, all zeros mean "by free memory".
         Some(shares) if shares.iter().all(|share| *share == 0.0) => Ok(Some(Vec::new())),
         shares => Ok(shares),
     }
 }
 
-/// `host:port` of each RPC server.
+/// Reads `rpc`: `host:port` of each RPC server.
 pub(super) fn rpc(fields: &mut Fields) -> Result<Vec<String>> {
     let servers = fields.c_texts("rpc")?.unwrap_or_default();
     for server in &servers {
@@ -98,7 +98,7 @@ pub(super) fn rpc(fields: &mut Fields) -> Result<Vec<String>> {
     Ok(servers)
 }
 
-/// Adapters: objects with `path` and perhaps `scale`, or paths.
+/// Reads `lora`: paths, or objects with `path` and optionally `scale`.
 fn lora(fields: &mut Fields) -> Result<Option<Vec<LoraParams>>> {
     let Some(value) = fields.get("lora") else { return Ok(None) };
     let items = value.as_array().ok_or_else(|| unexpected("lora", "an array of {\"path\", \"scale\"}", value))?;
@@ -124,7 +124,7 @@ fn lora(fields: &mut Fields) -> Result<Option<Vec<LoraParams>>> {
     Ok(Some(adapters))
 }
 
-/// Metadata: an object of values, or llama.cpp's `key=type:value` as one string or several.
+/// Reads `override_kv`: an object, or one or several strings in llama.cpp's form `key=type:value`.
 fn override_kv(fields: &mut Fields) -> Result<Option<Vec<(String, KvValue)>>> {
     let name = "override_kv";
     match fields.get(name) {
@@ -172,7 +172,7 @@ fn override_value(name: &str, value: &Value) -> Result<KvValue> {
     }
 }
 
-/// llama.cpp's form: `key=type:value`, the type one of int, float, bool and str.
+/// Parses `key=type:value`, where the type is int, float, bool or str.
 fn override_item(name: &str, item: &str) -> Result<(String, KvValue)> {
     let wrong = || unexpected(name, "\"key=type:value\" with the type int, float, bool or str", &Value::from(item));
     let (key, rest) = item.split_once('=').ok_or_else(wrong)?;

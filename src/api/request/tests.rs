@@ -3,9 +3,9 @@ use std::collections::HashSet;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::super::fields::parse_object;
-use super::super::init::tests::any_json;
 use super::*;
+use crate::api::fields::parse_object;
+use crate::api::init::tests::any_json;
 use crate::error::Code;
 use crate::sampling::MirostatVersion;
 
@@ -123,10 +123,10 @@ fn other_fields_are_parsed() {
     check_error(json!({"stop": {}}), "stop: expected an array of strings, got {}");
     check_error(json!({"grammar": "a\0b"}), "grammar: expected a string without NUL");
     check_error(json!({"grammar": {}}), "grammar: expected a string, got {}");
-    check_error(json!({"json_schema": 5}), "json_schema: expected an object, or a string that holds one, got 5");
+    check_error(json!({"json_schema": 5}), "json_schema: expected an object, or a string that contains one, got 5");
     check_error(
         json!({"json_schema": {"type": "null"}, "grammar": "root ::= \"a\""}),
-        "json_schema: either json_schema or grammar can be specified, but not both",
+        "json_schema: expected either json_schema or grammar, got both",
     );
     check_error(json!({"n_predict": -2}), "n_predict: expected a whole number from -1 to 2147483647, got -2");
     check_error(json!({"n_keep": 1.5}), "n_keep");

@@ -1,8 +1,8 @@
-// ggml's barrier for Linux, with threads that sleep where they would spin (the linker puts it in place of ggml's: see build.rs).
+// Replaces ggml's barrier on Linux by one in which threads sleep after spinning (the linker replaces it: see build.rs).
 //
-// The threads of a graph wait for each other after each of its operations, hundreds of times a token. ggml's wait by spinning, without
-// end: where two threads share a core, one burns its time slice while the other one could do the work that it waits for. This barrier spins
-// for as long as a sleep and a wake-up cost, then sleeps until the last thread wakes it (futex).
+// The threads of a graph wait for each other after each operation, hundreds of times per token. ggml's threads spin without limit. If two
+// threads share a core, one wastes its time slice while the other could do the work that it waits for. This barrier spins for about the
+// cost of a sleep and a wake-up, then sleeps until the last thread wakes it (futex).
 #define _GNU_SOURCE
 #include <limits.h>
 #include <linux/futex.h>
@@ -16,29 +16,29 @@
 
 #include "ggml.h"
 
-// What `struct ggml_threadpool` is made of. The struct itself is private to ggml-cpu.c: build.rs copies it from there.
+// The types of the fields of `struct ggml_threadpool`. The struct is private to ggml-cpu.c; build.rs copies it from there.
 typedef pthread_cond_t ggml_cond_t;
 typedef pthread_mutex_t ggml_mutex_t;
 #define GGML_CACHE_ALIGN __attribute__((aligned(64)))
 #include "ggml_threadpool.h"
 
-// ggml keeps the number of a graph's threads in these bits of `n_graph`.
+// These bits of `n_graph` are the number of the graph's threads.
 #define THREADS_MASK 0xffffU
 
-// Rounds of spinning before a thread sleeps. A round is a `pause`: some 40 cycles on AMD's processors, 140 on Intel's.
-#define MOST_ROUNDS 2048
-#define LEAST_ROUNDS 16
-// What a wait without sleep adds to the rounds.
+// The number of rounds of spinning before a thread sleeps. A round is a `pause`: about 40 cycles on AMD's processors, 140 on Intel's.
+#define MAX_ROUNDS 2048
+#define MIN_ROUNDS 16
+// The increase of the rounds after a wait without sleep.
 #define RECOVERY 8
 
-// Rounds before the next sleep. Halved by each sleep, because whoever waited for a thread without a core will do so again; restored
-// by waits that were short. One for all pools: it describes the machine.
-static atomic_int rounds = MOST_ROUNDS;
-// Threads that sleep, or are about to.
+// The current number of rounds. Each sleep halves it, because a wait for a thread without a core will happen again; short waits
+// increase it. Shared by all pools, because it depends on the load of the machine.
+static atomic_int rounds = MAX_ROUNDS;
+// The number of threads that sleep or are about to.
 static GGML_CACHE_ALIGN atomic_int n_sleeping = 0;
-// For benchmarks: wait as ggml does.
+// For benchmarks: spin without limit, like ggml.
 static atomic_bool always_spins = false;
-// Waits that ended in a sleep, so that the engine sees whether its threads have cores.
+// The number of waits with a sleep. It shows the engine whether its threads have cores.
 static atomic_uint_least64_t n_sleeps = 0;
 
 static inline void relax(void) {
@@ -73,15 +73,15 @@ void foredraft_barrier(struct ggml_threadpool * tp) {
     const int most = atomic_load_explicit(&rounds, memory_order_relaxed);
     for (int round = 0; spins || round < most; ++round) {
         if (atomic_load_explicit(&tp->n_barrier_passed, memory_order_relaxed) != n_passed) {
-            if (most < MOST_ROUNDS && !spins) {
-                atomic_store_explicit(&rounds, most + RECOVERY < MOST_ROUNDS ? most + RECOVERY : MOST_ROUNDS, memory_order_relaxed);
+            if (most < MAX_ROUNDS && !spins) {
+                atomic_store_explicit(&rounds, most + RECOVERY < MAX_ROUNDS ? most + RECOVERY : MAX_ROUNDS, memory_order_relaxed);
             }
             atomic_thread_fence(memory_order_seq_cst);
             return;
         }
         relax();
     }
-    atomic_store_explicit(&rounds, most / 2 > LEAST_ROUNDS ? most / 2 : LEAST_ROUNDS, memory_order_relaxed);
+    atomic_store_explicit(&rounds, most / 2 > MIN_ROUNDS ? most / 2 : MIN_ROUNDS, memory_order_relaxed);
     atomic_fetch_add_explicit(&n_sleeps, 1, memory_order_relaxed);
     atomic_fetch_add(&n_sleeping, 1);
     while (atomic_load(&tp->n_barrier_passed) == n_passed) {
