@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Several requests on several slots: this library beside llama-server, interleaved, in tokens per second.
+"""Several requests on several slots: this library and llama-server, interleaved, in tokens per second.
 
     python3 benches/slots.py TARGET [--draft DRAFT] [--server PATH/TO/llama-server] [--slots 4,8] [--pairs 5]
 

@@ -1,8 +1,8 @@
-/* The library in an event loop: epoll sleeps until a request has news, a timer ticks or the loop is told otherwise. Linux, C99:
+/* The library in an event loop: epoll waits for updates of requests and for a timer. Linux, C99:
  *   cc -std=c99 -Iinclude examples/event_loop.c -Ltarget/release -lforedraft -Wl,-rpath,target/release -o target/event_loop
  *   target/event_loop ["a prompt" [target.gguf [draft.gguf]]]
- * The update callback writes to an eventfd and does nothing else: it runs on the engine's thread, which it must not hold up.
- * ("notify_fd" in the configuration has the library write to it without a callback: see event_loop.py.) */
+ * The update callback only writes to an eventfd, because it runs on the engine's thread and must not block it. (With "notify_fd" in the
+ * configuration, the library writes to the eventfd without a callback: see event_loop.py.) */
 #define _GNU_SOURCE
 #include "foredraft.h"
 #include "json_mini.h"
@@ -18,7 +18,7 @@ static void on_update(uint64_t id, void *user) {
     if (write(*(int *)user, &one, sizeof one) < 0) { /* full: the loop wakes up anyway */ }
 }
 
-/* Lets epoll watch a descriptor; returns it. */
+/* Adds a descriptor to epoll, and returns it. */
 static int watched(int epoll, int fd) {
     struct epoll_event event = {0};
     event.events = EPOLLIN;
@@ -30,7 +30,7 @@ static int watched(int epoll, int fd) {
     return fd;
 }
 
-/* Prints what is new of a request; 1 when it has ended, -1 when it failed. */
+/* Prints the new text of a request. Returns 1 if it has finished, -1 if it failed. */
 static int print_news(foredraft_engine *engine, double id) {
     char command[64];
     int ended;
@@ -76,7 +76,7 @@ int main(int argc, char **argv) {
             if (events[i].data.fd == news) {
                 ended = print_news(engine, id);
             } else {
-                /* Where a game draws its frame. */
+                /* A game would draw its frame here. */
                 ticks += (unsigned)times;
                 if (id != 0) continue;
                 char *status = foredraft_status(engine);

@@ -1,4 +1,4 @@
-//! Makes an n-gram cache of a text, as llama.cpp's `llama-lookup-create`.
+//! Creates an n-gram cache from a text, like llama.cpp's `llama-lookup-create`.
 //!
 //!     cargo run --release --example lookup_create -- -m model.gguf -f text.txt -o static.bin
 

@@ -1,4 +1,4 @@
-//! Adds n-gram caches up, as llama.cpp's `llama-lookup-merge`.
+//! Adds up n-gram caches, like llama.cpp's `llama-lookup-merge`.
 //!
 //!     cargo run --release --example lookup_merge -- one.bin two.bin sum.bin
 
