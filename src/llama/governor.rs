@@ -11,48 +11,66 @@ use std::time::{Duration, Instant};
 /// The measurement of a decode.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DecodeTime {
-    /// The context and the size of the batch. Decodes of the same kind take the same time on an idle machine.
-    pub(super) kind: (usize, usize),
+    /// The context and the size of the batch.
+    pub(super) kind: DecodeKind,
     /// The elapsed time.
     pub(super) wall: Duration,
     /// The CPU time of the engine's thread. It equals `wall` if each thread has a core.
     pub(super) ran: Duration,
 }
 
-/// The number of decodes and the time that are measured before two numbers of threads are compared.
+/// A window ends after this number of decodes and this time.
 const WINDOW_DECODES: u32 = 6;
 const WINDOW: Duration = Duration::from_millis(60);
-/// Two slow decodes are enough after this time.
+/// A window of two slow decodes ends after this time.
 const SLOW_WINDOW: Duration = Duration::from_millis(250);
-/// A trial ends early if two decodes are slower by this factor.
+/// A trial ends early if two decodes are slower than usual by this factor.
 const ABANDON: f64 = 1.5;
 /// If the engine's thread gets less than this share of a core, fewer threads are tried.
 const MIN_SHARE: f64 = 0.85;
 /// The number of consecutive windows with too small a share before a trial, because short loads occur on every machine.
 const STARVED_WINDOWS: u32 = 2;
-/// A trial succeeds if it takes less than this fraction of the time before.
+/// A trial succeeds if decodes take less than this fraction of their usual time.
 const BETTER: f64 = 0.95;
 /// The time between trials. Each failed trial doubles it.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+/// A trial is abandoned after this number of decodes if too few of them are of a known kind.
+const MAX_TRIAL_DECODES: u32 = 60;
+/// The weight of the latest decode in the moving average of its kind.
+const LATEST: f64 = 0.25;
 /// The maximum number of kinds of decodes that are remembered.
 const MAX_KINDS: usize = 256;
+
+/// Decodes of the same kind take the same time on an idle machine.
+type DecodeKind = (usize, usize);
 
 /// Chooses the number of threads.
 #[derive(Debug)]
 pub(super) struct Governor {
     max: i32,
     now: i32,
-    /// The time of the first decode of each kind in seconds. It is the unit for that kind, so that decodes of different kinds can be added.
-    units: HashMap<(usize, usize), f64>,
+    /// The usual time of a decode of each kind with the current number of threads, in seconds: a moving average.
+    usual: HashMap<DecodeKind, f64>,
     window: Window,
     /// The number of consecutive windows in which the engine's thread got too little CPU time.
     starved: u32,
-    /// During a trial: the number of threads and the pace before it.
-    trial: Option<(i32, f64)>,
+    /// The running trial.
+    trial: Option<Trial>,
     /// The earliest time of the next trial, and the current pause.
     next: Option<Instant>,
     pause: Duration,
+}
+
+/// A trial of another number of threads.
+#[derive(Debug)]
+struct Trial {
+    /// The number of threads before the trial.
+    before: i32,
+    /// The number of decodes of any kind.
+    n: u32,
+    /// For each kind, the number of decodes and the sum of their times in seconds.
+    seen: HashMap<DecodeKind, (u32, f64)>,
 }
 
 /// Consecutive decodes with the same number of threads.
@@ -61,17 +79,15 @@ struct Window {
     n: u32,
     wall: f64,
     ran: f64,
-    units: f64,
+    /// For decodes of a known kind: their number, their time, and their usual time.
+    compared: u32,
+    compared_wall: f64,
+    usual: f64,
 }
 
 impl Window {
-    /// The time per unit.
-    fn pace(&self) -> f64 {
-        self.wall / self.units.max(f64::MIN_POSITIVE)
-    }
-
-    fn is_full(&self) -> bool {
-        let takes = |n: u32, time: Duration| self.n >= n && self.wall >= time.as_secs_f64();
+    fn is_full(n: u32, wall: f64) -> bool {
+        let takes = |enough: u32, time: Duration| n >= enough && wall >= time.as_secs_f64();
         takes(WINDOW_DECODES, WINDOW) || takes(2, SLOW_WINDOW)
     }
 }
@@ -83,7 +99,7 @@ impl Governor {
         Governor {
             max,
             now: max,
-            units: HashMap::new(),
+            usual: HashMap::new(),
             window: Window::default(),
             starved: 0,
             trial: None,
@@ -102,36 +118,54 @@ impl Governor {
         if self.max == 1 {
             return;
         }
-        if self.units.len() >= MAX_KINDS && !self.units.contains_key(&decode.kind) {
-            // The window's sums depend on the units.
-            self.units.clear();
-            self.window = Window::default();
+        if self.usual.len() >= MAX_KINDS && !self.usual.contains_key(&decode.kind) {
+            self.usual.clear();
         }
         let wall = decode.wall.as_secs_f64();
-        let unit = *self.units.entry(decode.kind).or_insert(wall);
         self.window.n += 1;
         self.window.wall += wall;
         self.window.ran += decode.ran.as_secs_f64().min(wall);
-        self.window.units += unit;
-        let is_abandoned =
-            self.trial.is_some_and(|(_, pace)| self.window.n >= 2 && self.window.pace() > ABANDON * pace);
-        if self.window.is_full() || is_abandoned {
+        if let Some(usual) = self.usual.get(&decode.kind) {
+            self.window.compared += 1;
+            self.window.compared_wall += wall;
+            self.window.usual += usual;
+        }
+        if let Some(trial) = &mut self.trial {
+            trial.n += 1;
+            let (n, sum) = trial.seen.entry(decode.kind).or_insert((0, 0.0));
+            *n += 1;
+            *sum += wall;
+            self.evaluate_trial(time);
+            return;
+        }
+        self.usual.entry(decode.kind).and_modify(|usual| *usual += (wall - *usual) * LATEST).or_insert(wall);
+        if Window::is_full(self.window.n, self.window.wall) {
             let window = std::mem::take(&mut self.window);
-            self.compare(&window, time);
+            self.consider_trial(&window, time);
         }
     }
 
-    fn compare(&mut self, window: &Window, time: Instant) {
-        if let Some((before, pace)) = self.trial.take() {
-            if window.pace() < BETTER * pace {
-                self.pause = SHORTEST_PAUSE;
-            } else {
-                self.now = before;
-                self.pause = (2 * self.pause).min(LONGEST_PAUSE);
-            }
-            self.next = time.checked_add(self.pause);
-            return;
+    /// Ends the trial if it has enough decodes of known kinds, or too few among many.
+    fn evaluate_trial(&mut self, time: Instant) {
+        let Window { compared, compared_wall, usual, .. } = self.window;
+        let ratio = compared_wall / usual.max(f64::MIN_POSITIVE);
+        let is_over = Window::is_full(compared, compared_wall) || compared >= 2 && ratio > ABANDON;
+        let Some(trial) = self.trial.take_if(|trial| is_over || trial.n >= MAX_TRIAL_DECODES) else { return };
+        self.window = Window::default();
+        if is_over && ratio < BETTER {
+            let average = |(kind, (n, sum)): (DecodeKind, (u32, f64))| (kind, sum / f64::from(n));
+            self.usual = trial.seen.into_iter().map(average).collect();
+            self.pause = SHORTEST_PAUSE;
+        } else {
+            self.now = trial.before;
+            self.pause = (2 * self.pause).min(LONGEST_PAUSE);
         }
+        self.starved = 0;
+        self.next = time.checked_add(self.pause);
+    }
+
+    /// Begins a trial if the window shows a reason for one.
+    fn consider_trial(&mut self, window: &Window, time: Instant) {
         self.starved = if window.ran < MIN_SHARE * window.wall { self.starved + 1 } else { 0 };
         if self.starved == 0 && self.now == self.max {
             (self.next, self.pause) = (None, SHORTEST_PAUSE);
@@ -146,7 +180,7 @@ impl Governor {
             false => (2 * self.now).min(self.max),
         };
         if other != self.now {
-            self.trial = Some((self.now, window.pace()));
+            self.trial = Some(Trial { before: self.now, n: 0, seen: HashMap::new() });
             self.now = other;
         }
     }
@@ -221,6 +255,27 @@ mod tests {
         machine.governor.record(DecodeTime { kind: (1, 1), wall, ran: wall / 2 }, machine.time);
         let counts = machine.run(5, |_| (10, 0.99));
         assert_eq!(counts.len(), 1, "{counts:?}");
+    }
+
+    #[test]
+    fn trials_compare_decodes_of_known_kinds() {
+        let mut machine = Machine::new(2);
+        let mut size = 100;
+        // Small decodes are slower with one thread. Prompts all have different sizes, so they cannot be compared.
+        for round in 0..4000 {
+            let threads = machine.governor.n_threads();
+            let (kind, ms) = if round % 3 == 0 {
+                size += 1;
+                ((1, size), 100)
+            } else {
+                ((1, 1), if threads == 1 { 20 } else { 14 })
+            };
+            let wall = Duration::from_millis(ms);
+            machine.time += wall;
+            machine.governor.record(DecodeTime { kind, wall, ran: wall.mul_f64(0.7) }, machine.time);
+        }
+        let counts = machine.run(60, |threads| if threads == 1 { (20, 0.7) } else { (14, 0.7) });
+        assert!(counts[&2] > 10 * counts[&1], "{counts:?}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 // Replaces ggml's barrier on Linux by one in which threads sleep after spinning (the linker replaces it: see build.rs).
 //
 // The threads of a graph wait for each other after each operation, hundreds of times per token. ggml's threads spin without limit. If two
-// threads share a core, one wastes its time slice while the other could do the work that it waits for. This barrier spins for about the
-// cost of a sleep and a wake-up, then sleeps until the last thread wakes it (futex).
+// threads share a core, one wastes its time slice while the other could do the work that it waits for. This barrier spins for longer
+// than a wake-up takes, then sleeps until the last thread wakes it (futex).
 #define _GNU_SOURCE
 #include <limits.h>
 #include <linux/futex.h>
@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ggml.h"
@@ -25,15 +26,20 @@ typedef pthread_mutex_t ggml_mutex_t;
 // These bits of `n_graph` are the number of the graph's threads.
 #define THREADS_MASK 0xffffU
 
-// The number of rounds of spinning before a thread sleeps. A round is a `pause`: about 40 cycles on AMD's processors, 140 on Intel's.
-#define MAX_ROUNDS 2048
-#define MIN_ROUNDS 16
-// The increase of the rounds after a wait without sleep.
-#define RECOVERY 8
+// The limits of the time that a thread spins before it sleeps. The longest time exceeds a wake-up, also in a virtual machine. Otherwise each
+// thread that wakes up late would make the next one sleep, and two threads with a core each would alternate sleeping.
+#define LONGEST_SPIN_NS 200000
+#define SHORTEST_SPIN_NS 2000
+// When spins are shorter, one in this many waits spins for the longest time, to test whether that is enough again.
+#define PROBE_EVERY 16
+// The number of rounds of spinning between two reads of the clock. A round is a `pause`: about 40 cycles on AMD's processors, 140 on Intel's.
+#define ROUNDS 32
 
-// The current number of rounds. Each sleep halves it, because a wait for a thread without a core will happen again; short waits
-// increase it. Shared by all pools, because it depends on the load of the machine.
-static atomic_int rounds = MAX_ROUNDS;
+// The current spinning time. Each sleep halves it, because a wait for a thread without a core will happen again; short waits restore it.
+// Shared by all pools, because it depends on the load of the machine.
+static atomic_int spin_ns = LONGEST_SPIN_NS;
+// The number of waits with shorter spins.
+static atomic_uint n_short_waits = 0;
 // The number of threads that sleep or are about to.
 static GGML_CACHE_ALIGN atomic_int n_sleeping = 0;
 // For benchmarks: spin without limit, like ggml.
@@ -47,6 +53,34 @@ static inline void relax(void) {
 #elif defined(__aarch64__)
     __asm__ volatile("yield" ::: "memory");
 #endif
+}
+
+static int64_t now_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t) time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+// Spins until the barrier is passed, for at most so many nanoseconds, or without end where the limit is negative.
+static bool spin(const atomic_int * n_barrier_passed, int n_passed, int64_t limit_ns) {
+    int64_t end = 0;
+    while (true) {
+        for (int round = 0; round < ROUNDS; ++round) {
+            if (atomic_load_explicit(n_barrier_passed, memory_order_relaxed) != n_passed) {
+                return true;
+            }
+            relax();
+        }
+        if (limit_ns < 0) {
+            continue;
+        }
+        const int64_t now = now_ns();
+        if (end == 0) {
+            end = now + limit_ns;
+        } else if (now >= end) {
+            return false;
+        }
+    }
 }
 
 void foredraft_barrier_always_spins(bool spins) { atomic_store(&always_spins, spins); }
@@ -70,18 +104,19 @@ void foredraft_barrier(struct ggml_threadpool * tp) {
         return;
     }
     const bool spins = atomic_load_explicit(&always_spins, memory_order_relaxed);
-    const int most = atomic_load_explicit(&rounds, memory_order_relaxed);
-    for (int round = 0; spins || round < most; ++round) {
-        if (atomic_load_explicit(&tp->n_barrier_passed, memory_order_relaxed) != n_passed) {
-            if (most < MAX_ROUNDS && !spins) {
-                atomic_store_explicit(&rounds, most + RECOVERY < MAX_ROUNDS ? most + RECOVERY : MAX_ROUNDS, memory_order_relaxed);
-            }
-            atomic_thread_fence(memory_order_seq_cst);
-            return;
+    const int usual = atomic_load_explicit(&spin_ns, memory_order_relaxed);
+    const bool is_probe = usual < LONGEST_SPIN_NS
+        && atomic_fetch_add_explicit(&n_short_waits, 1, memory_order_relaxed) % PROBE_EVERY == 0;
+    if (spin(&tp->n_barrier_passed, n_passed, spins ? -1 : is_probe ? LONGEST_SPIN_NS : usual)) {
+        if (usual < LONGEST_SPIN_NS) {
+            const int longer = is_probe ? LONGEST_SPIN_NS : usual + usual / 8;
+            atomic_store_explicit(&spin_ns, longer < LONGEST_SPIN_NS ? longer : LONGEST_SPIN_NS, memory_order_relaxed);
         }
-        relax();
+        atomic_thread_fence(memory_order_seq_cst);
+        return;
     }
-    atomic_store_explicit(&rounds, most / 2 > MIN_ROUNDS ? most / 2 : MIN_ROUNDS, memory_order_relaxed);
+    const int shorter = usual / 2 > SHORTEST_SPIN_NS ? usual / 2 : SHORTEST_SPIN_NS;
+    atomic_store_explicit(&spin_ns, shorter, memory_order_relaxed);
     atomic_fetch_add_explicit(&n_sleeps, 1, memory_order_relaxed);
     atomic_fetch_add(&n_sleeping, 1);
     while (atomic_load(&tp->n_barrier_passed) == n_passed) {
