@@ -1,5 +1,6 @@
 //! Compiles the C and C++ files, and generates the C headers, which a test compares with `include/`. With the feature `peer`, also
 //! compiles llama.cpp's side of the benchmarks.
+#![allow(clippy::expect_used, clippy::indexing_slicing, reason = "a build script may panic")]
 
 use std::env;
 use std::fs;

@@ -3,6 +3,7 @@
 //!     cargo run --release --example chat -- ["a message" [target.gguf [draft.gguf]]]
 //!
 //! Without a message, it reads messages from stdin, one per line, and keeps the conversation.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "examples may panic")]
 
 use std::error::Error;
 use std::io::{Write, stdin, stdout};

@@ -6,6 +6,13 @@
 //! Without SmolLM2 in `target/models` (no network) it uses the shipped pair. It is an ordinary host: it loads the shared library and calls its
 //! C functions. Each setting has a newly loaded engine, and caches are cleared before each answer, so that no drafter can repeat a
 //! previous answer.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "examples may panic, and they call C functions"
+)]
 
 mod host;
 

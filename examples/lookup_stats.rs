@@ -1,6 +1,13 @@
 //! Measures and plots how well n-gram caches draft a text, like llama.cpp's `llama-lookup-stats`.
 //!
 //!     cargo run --release --example lookup_stats -- -m model.gguf -f text.txt -lcs static.bin --plot acceptance.svg
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "examples may panic, and they call C functions"
+)]
 
 mod host;
 mod lookup;

@@ -18,6 +18,7 @@
 //! A DRAFT has one item for each token. If the draft model's choice equals the token of the output, it is two hexadecimal digits: the draft's
 //! probability of its choice times 255. Otherwise it is a `-`, the same two digits, and the probabilities of the tokens that the draft model
 //! would have drafted after its wrong one. Draft and target share the noise of `coupled` sampling.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "examples may panic")]
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
 //! The documents: every relative link leads to a file, and every `#anchor` to a heading.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 use std::path::{Path, PathBuf};
 

@@ -6,6 +6,13 @@
 //! Each figure comes from a separate process, next to 0, 1 or 2 processes that each keep a core busy, or restricted to one core. It
 //! measures the library with default settings, the library with one thread, and llama.cpp's plain loop with as many threads as the
 //! machine has cores (its default) and with one thread.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "benchmarks may panic, and they call C functions"
+)]
 
 #[path = "../engine/bare.rs"]
 mod bare;

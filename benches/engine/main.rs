@@ -5,6 +5,13 @@
 //!
 //! All numbers are medians of interleaved repetitions, so that other load on the machine affects every column. The library is measured
 //! as a host uses it: as a shared library, through JSON.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "benchmarks may panic, and they call C functions"
+)]
 
 mod bare;
 #[path = "../common/mod.rs"]

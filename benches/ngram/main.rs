@@ -7,6 +7,13 @@
 //! Uses more than 5 million tokens of the shipped models' corpus. Times are CPU times (for saving: elapsed times), llama.cpp's are taken
 //! in C++. Memory is the size of malloc's allocations. The 2-grams of the corpus are kept in `target/bench/static.bin` for the benchmark
 //! `speculation`.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "benchmarks may panic, and they call C functions"
+)]
 
 #[path = "../common/mod.rs"]
 mod common;

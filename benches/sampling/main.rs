@@ -5,6 +5,13 @@
 //! llama.cpp's side is what `common_sampler_sample` does on the CPU: fill a list with all logits, apply the chain, accept. This library's side
 //! is `pick` and `accept`. Both sides are interleaved, and each figure is the median of RUNS (301) single tokens on changing rows, so that
 //! other load affects both. Only stages that llama.cpp has are measured.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "benchmarks may panic, and they call C functions"
+)]
 
 use std::ffi::CString;
 use std::hint::black_box;

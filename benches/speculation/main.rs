@@ -23,6 +23,13 @@
 //! all of them. Caches of previous completions are cleared before each text. Above temperature 0, llama.cpp's side generates our
 //! text instead of its samples, except with rejection sampling. The plot and the summary (`target/bench/speculation.txt`) are written after
 //! each text, so the benchmark can be stopped early.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "benchmarks may panic, and they call C functions"
+)]
 
 #[path = "../common/mod.rs"]
 mod common;
