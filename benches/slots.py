@@ -3,7 +3,7 @@
 
     python3 benches/slots.py TARGET [--draft DRAFT] [--server PATH/TO/llama-server] [--slots 4,8] [--pairs 5]
 
-Each run loads the model anew, so that no n-gram cache and no prompt cache knows an answer, then sends 8 requests at
+Each run loads the model again, so that n-gram and prompt caches are empty, then sends 8 requests at
 once and waits for all. llama-server is optional: build it from llama.cpp's sources with the same compiler flags.
 """
 import argparse

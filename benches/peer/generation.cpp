@@ -47,7 +47,7 @@ struct peer_models {
 
 namespace {
 
-void evaluate(llama_context * context, common_batch & batch) {
+void decode_or_throw(llama_context * context, common_batch & batch) {
     require(llama_process(context, LLAMA_PROCESS_TYPE_DECODE, batch.get()) == 0, "llama_process failed");
 }
 
@@ -125,7 +125,7 @@ void prefill(const peer_models & models, common_speculative * speculation, const
     batch.clear();
     for (size_t i = 0; i < prompt.size(); ++i) batch.add(prompt[i], llama_pos(i), 0, i + 1 == prompt.size());
     if (batch.size() > 0) {
-        evaluate(models.context(), batch);
+        decode_or_throw(models.context(), batch);
         require(common_speculative_process(speculation, batch), "the draft model cannot take the prompt");
     }
 }
@@ -147,7 +147,7 @@ void generate_plain(const peer_models & models, const peer_request & request, ll
     while (int32_t(outcome.n_tokens) < request.n_predict) {
         batch.clear();
         batch.add(last, past++, 0, true);
-        evaluate(context, batch);
+        decode_or_throw(context, batch);
         ++outcome.n_steps;
         if (request.temperature > 0 || request.ignore_eos) {
             last = choose(sampler.get(), context, 0, request, outcome.n_tokens);
@@ -206,7 +206,7 @@ void generate_speculatively(const peer_models & models, const peer_request & req
         batch.clear();
         batch.add(last, past++, 0, true);
         for (size_t i = 0; i < draft.size(); ++i) batch.add(draft[i], past + llama_pos(i), 0, true);
-        evaluate(context, batch);
+        decode_or_throw(context, batch);
         require(common_speculative_process(speculation, batch), "the draft model cannot take the batch");
 
         llama_tokens chosen;
@@ -306,13 +306,13 @@ int32_t peer_batch_seconds(const peer_models * models, int32_t draft, int32_t n,
             for (int32_t i = 0; i < count; ++i) batch.add((from + i) * 7 % n_vocab, from + i, 0, !draft || i + 1 == count);
         };
         fill(0, past);
-        evaluate(context, batch);
+        decode_or_throw(context, batch);
         std::vector<double> times;
         for (int32_t i = 0; i <= repetitions; ++i) {
             forget(context, past);
             fill(past, n);
             const Clock clock;
-            evaluate(context, batch);
+            decode_or_throw(context, batch);
             if (i > 0) times.push_back(clock.seconds()); // the first run is a warm-up
         }
         std::sort(times.begin(), times.end());

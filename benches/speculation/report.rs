@@ -213,7 +213,7 @@ impl Summary {
             format!("nothing pays; {of_plain:.3} of plain, .98: {}", self.goal(of_plain >= 0.98))
         };
         let outside = limits.outside_goal(ways, &cost).map_or(String::new(), |share| {
-            format!("; outside evaluations {:.1} %, under 2: {}", 1e2 * share, self.goal(share < 0.02))
+            format!("; outside decodes {:.1} %, under 2: {}", 1e2 * share, self.goal(share < 0.02))
         });
         let coupling = self.coupling(ways, rows);
         let _ = writeln!(
