@@ -1,6 +1,6 @@
 # Every target sets up the machine (scripts/setup.sh) and writes its files to target/.
 # There is one cargo profile for everything, because each profile compiles llama.cpp again, which takes minutes.
-.PHONY: help setup setup-build build install uninstall test python node demo bench bench-busy bench-full models header portable templates exactness clean
+.PHONY: help setup setup-build build install uninstall test python node docs demo bench bench-busy bench-full models header portable templates exactness clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -20,6 +20,7 @@ help:
 	@echo "make install   headers, shared and static library, pkg-config and CMake package under PREFIX (/usr/local), DESTDIR; make uninstall"
 	@echo "make python    the Python package's wheel, in target/python"
 	@echo "make node      the Node package's tarball, in target/node"
+	@echo "make docs      the guide in target/book, with mdBook (prebuilt from PyPI, or compiled)"
 	@echo "make setup     install the tools for building and testing; the other targets do it, too"
 	@echo "make header    generate include/*.h from src/ffi"
 	@echo "make portable  a build for other machines, in target/portable/foredraft"
@@ -60,6 +61,9 @@ python: build
 node: build
 	@mkdir -p target/node
 	cd node && npm pack --pack-destination ../target/node
+
+docs:
+	@scripts/docs.sh
 
 demo: setup-build
 	$(ENV) cargo build --release --lib --example demo

@@ -26,10 +26,12 @@ fn main() {
     // Calls the host's callbacks.
     cc::Build::new().file("src/ffi/call.c").compile("foredraft_call");
     compile_guard(installed);
-    println!("cargo:rustc-check-cfg=cfg(own_barrier, own_flash_attention)");
+    println!("cargo:rustc-check-cfg=cfg(own_barrier, own_flash_attention, own_matmul)");
     if is("OS", "linux") && env::var_os("CARGO_FEATURE_PORTABLE").is_none() {
         replace_barrier(installed, is("ARCH", "x86_64") || is("ARCH", "aarch64"));
-        replace_flash_attention(installed, is("ARCH", "x86_64"));
+        if is("ARCH", "x86_64") {
+            replace_kernels(installed);
+        }
     }
     if env::var_os("CARGO_FEATURE_PEER").is_some() {
         compile_peer(installed);
@@ -120,13 +122,21 @@ fn replace_in_library_and_tests(option: &str) {
     }
 }
 
-/// Replaces ggml's kernel: see `src/llama/cpu/flash_attention.cpp`.
-fn replace_flash_attention(installed: &Path, is_supported: bool) {
-    if is_supported {
-        let mut build = kernel_compiler(&llama_sources(installed));
-        build.cpp(true).std("c++17").file("src/llama/cpu/flash_attention.cpp").compile("foredraft_flash_attention");
-        replace_in_library_and_tests("--wrap=ggml_compute_forward_flash_attn_ext");
-        println!("cargo:rustc-cfg=own_flash_attention");
+/// Replaces ggml's kernels: see `src/llama/cpu/flash_attention.cpp` and `matmul.cpp`.
+fn replace_kernels(installed: &Path) {
+    let source = llama_sources(installed);
+    for (kernel, replaced) in [
+        ("flash_attention", &["ggml_compute_forward_flash_attn_ext"][..]),
+        ("matmul", &["llamafile_sgemm", "ggml_compute_forward_mul_mat_tiled"]),
+    ] {
+        let mut build = kernel_compiler(&source);
+        // Each sum must have the same operations in all functions.
+        build.cpp(true).std("c++17").flag_if_supported("-ffp-contract=off").file(format!("src/llama/cpu/{kernel}.cpp"));
+        build.compile(&format!("foredraft_{kernel}"));
+        for function in replaced {
+            replace_in_library_and_tests(&format!("--wrap={function}"));
+        }
+        println!("cargo:rustc-cfg=own_{kernel}");
     }
 }
 

@@ -158,7 +158,7 @@ impl Server {
         if report.translates {
             return Err(refused("the draft model's vocabulary differs from the target's, so it can only draft"));
         }
-        let name = params.path.to_string_lossy().into_owned();
+        let name = params.source.to_string();
         Ok(self.serving_model(model, name, report.n_ctx, &self.templates.draft))
     }
 

@@ -93,13 +93,13 @@ impl SystemStatus {
     /// The part of a loaded engine's status that does not change. Querying the devices can be slow, so this is done once.
     pub(super) fn loaded(models: &Models, init: &InitRequest) -> SystemStatus {
         let config = &init.config;
-        let draft_path = config.draft.as_ref().map(|(model, _)| model.path.to_string_lossy().into_owned());
+        let draft_path = config.draft.as_ref().map(|(model, _)| model.source.to_string());
         SystemStatus {
             success: true,
             init_success: 1,
             state: "ready",
             progress: 1.0,
-            model: config.model.path.to_string_lossy().into_owned(),
+            model: config.model.source.to_string(),
             model_alias: init.alias(),
             model_draft: draft_path.unwrap_or_default(),
             n_ctx: models.n_ctx,

@@ -37,6 +37,9 @@ pub extern "C" fn foredraft_engine_free(engine: *mut foredraft_engine) {
 /// docs/reference.md lists all keys; an unknown key gives a warning in the status. The string is not kept. If a model is loaded or
 /// being loaded, it is unloaded first, as by `foredraft_unload`.
 ///
+/// A model can also be in an open file or in memory (`{"model": {"fd": 5, "offset": 4096, "length": 98000000}}`), which must
+/// stay unchanged until the load has ended.
+///
 /// Returns FOREDRAFT_OK or another `foredraft_code`. On failure, `foredraft_status` has the message.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_load(engine: *mut foredraft_engine, config: *const c_char) -> i32 {

@@ -1,6 +1,6 @@
 //! The functions of `guard.cpp`, which catch C++ exceptions and return their messages.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 
 use llama_cpp_sys_2 as sys;
 
@@ -18,9 +18,19 @@ pub(super) struct AttentionShape {
 }
 
 unsafe extern "C" {
-    pub(super) fn foredraft_can_multiply(path: *const c_char, why: *mut c_char, why_size: usize) -> bool;
+    pub(super) fn foredraft_can_multiply(
+        path: *const c_char,
+        stream: *mut c_void,
+        start: u64,
+        length: u64,
+        formats: *mut u64,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> bool;
     pub(super) fn foredraft_model_load(
         path: *const c_char,
+        stream: *mut c_void,
+        start: u64,
         params: sys::llama_model_params,
         why: *mut c_char,
         why_size: usize,
@@ -61,6 +71,7 @@ unsafe extern "C" {
     pub(super) fn foredraft_lora_load(
         model: *mut sys::llama_model,
         path: *const c_char,
+        stream: *mut c_void,
         why: *mut c_char,
         why_size: usize,
     ) -> *mut sys::llama_adapter_lora;

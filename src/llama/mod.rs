@@ -11,6 +11,7 @@ mod cpu;
 mod decode;
 #[cfg(test)]
 pub(crate) mod fake;
+mod gguf_source;
 mod governor;
 mod guard;
 mod identity;
@@ -35,6 +36,7 @@ pub use batch::Batch;
 pub use context::Context;
 pub use cpu::{attention_cost, barrier_sleeps};
 pub use decode::DecodeError;
+pub use gguf_source::GgufSource;
 pub use interrupt::Interrupt;
 pub use memory::Part;
 pub use model::Model;

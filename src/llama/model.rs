@@ -1,16 +1,15 @@
 //! A loaded model: owner of the weights, the vocabulary and the LoRA adapters.
 
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::path::Path;
 use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
 
-use super::guard::{Why, foredraft_can_multiply, foredraft_lora_load, foredraft_model_load};
+use super::gguf_source::GgufFile;
+use super::guard::{Why, foredraft_lora_load, foredraft_model_load};
 use super::identity::Files;
-use super::params::{KvValue, ModelParams, SplitMode};
-use super::{Vocab, backend, log, shards};
-use crate::atomic_write;
+use super::params::{KvValue, LoraParams, ModelParams, SplitMode};
+use super::{Vocab, backend, cpu, log};
 use crate::error::{Code, Error, Result};
 
 /// The names of `init`'s fields for a model, for error messages.
@@ -57,12 +56,9 @@ impl Model {
 
     fn load_as(names: &Names, params: &ModelParams, mut progress: impl FnMut(f32) -> bool) -> Result<Model> {
         backend::start();
-        for file in shards::of(&params.path) {
-            check_file(names.model, &file)?;
-        }
-        for lora in &params.lora {
-            check_file("lora", &lora.path)?;
-        }
+        let opened = GgufFile::open(names.model, &params.source, params.use_mmap)?;
+        let adapters: Vec<GgufFile> =
+            params.lora.iter().map(|lora| GgufFile::open("lora", &lora.source, false)).collect::<Result<_>>()?;
         // llama.cpp has a fixed number of shares of the split, and does not check the number of devices.
         // SAFETY: returns a number.
         let most = unsafe { sys::llama_max_devices() };
@@ -71,7 +67,6 @@ impl Model {
             let (name, n) = (names.devices, named.len());
             return Err(Error::invalid(format!("{name}: expected at most {most} names, got {n}")));
         }
-        let path = c_path(&params.path)?;
         let handle = |name: &String| {
             let none = || Error::invalid(format!("{}: there is no device {name:?}", names.devices));
             backend::device_by_name(name).ok_or_else(none)
@@ -96,7 +91,7 @@ impl Model {
             SplitMode::Row => sys::LLAMA_SPLIT_MODE_ROW,
             SplitMode::Tensor => sys::LLAMA_SPLIT_MODE_TENSOR,
         };
-        raw.load_mode = match (params.use_mmap, params.use_mlock) {
+        raw.load_mode = match (params.use_mmap && opened.can_map, params.use_mlock) {
             (true, true) => sys::LLAMA_LOAD_MODE_MMAP_MLOCK,
             (true, false) => sys::LLAMA_LOAD_MODE_MMAP,
             (false, true) => sys::LLAMA_LOAD_MODE_MLOCK,
@@ -109,6 +104,7 @@ impl Model {
         if !params.override_kv.is_empty() {
             raw.kv_overrides = overrides.as_ptr();
         }
+        raw.use_extra_bufts = !cpu::multiplies_all(opened.formats);
         raw.vocab_only = params.vocab_only;
         raw.check_tensors = params.check_tensors;
         raw.load_mtp = params.mtp;
@@ -130,16 +126,17 @@ impl Model {
         let mut why = Why::new();
         // SAFETY: all pointers in `raw` are to locals of this function, which outlive the call. Lists have llama.cpp's terminators (NULL
         // device, empty key). The guard catches exceptions.
-        let (ptr, errors) =
-            log::collecting(|| unsafe { foredraft_model_load(path.as_ptr(), raw, why.ptr(), why.size()) });
+        let (ptr, errors) = log::collecting(|| unsafe {
+            foredraft_model_load(opened.path(), opened.stream(), opened.start(), raw, why.ptr(), why.size())
+        });
         let Some(ptr) = NonNull::new(ptr) else {
             if state.aborted {
-                return Err(Error::new(Code::Cancelled, format!("the load of {:?} was aborted", params.path)));
+                return Err(Error::new(Code::Cancelled, format!("the load of {} was aborted", params.source)));
             }
             return Err(Error::model(format!(
-                "{}: {:?} cannot be loaded: {}",
+                "{}: {} cannot be loaded: {}",
                 names.model,
-                params.path,
+                params.source,
                 reason(&errors, &why.message())
             )));
         };
@@ -155,28 +152,28 @@ impl Model {
         };
         let files = Files::of(params);
         let mut model = Model { ptr, vocab, adapters: Vec::new(), vocab_only: params.vocab_only, files };
-        for lora in &params.lora {
-            model.add_adapter(&lora.path, lora.scale)?;
+        for (lora, opened) in params.lora.iter().zip(&adapters) {
+            model.add_adapter(lora, opened)?;
         }
         Ok(model)
     }
 
-    fn add_adapter(&mut self, path: &Path, scale: f32) -> Result<()> {
-        let c_path = c_path(path)?;
+    fn add_adapter(&mut self, lora: &LoraParams, opened: &GgufFile) -> Result<()> {
+        let LoraParams { source, scale } = lora;
         let mut why = Why::new();
         // SAFETY: the model is alive and not used elsewhere yet. The guard catches exceptions. llama.cpp frees the adapter with the model.
         let (adapter, errors) = log::collecting(|| unsafe {
-            foredraft_lora_load(self.ptr.as_ptr(), c_path.as_ptr(), why.ptr(), why.size())
+            foredraft_lora_load(self.ptr.as_ptr(), opened.path(), opened.stream(), why.ptr(), why.size())
         });
         let adapter = NonNull::new(adapter).ok_or_else(|| {
-            Error::model(format!("lora: {path:?} cannot be loaded: {}", reason(&errors, &why.message())))
+            Error::model(format!("lora: {source} cannot be loaded: {}", reason(&errors, &why.message())))
         })?;
         // SAFETY: the adapter is alive.
         if unsafe { sys::llama_adapter_get_alora_n_invocation_tokens(adapter.as_ptr()) } > 0 {
-            let message = format!("lora: {path:?} is an activated LoRA, which is not available in this version");
+            let message = format!("lora: {source} is an activated LoRA, which is not available in this version");
             return Err(Error::model(message));
         }
-        self.adapters.push((adapter, scale));
+        self.adapters.push((adapter, *scale));
         Ok(())
     }
 
@@ -332,27 +329,6 @@ impl Drop for Model {
         // SAFETY: this is the only owner. Contexts hold an `Arc` of it, so there are none.
         unsafe { sys::llama_model_free(self.ptr.as_ptr()) }
     }
-}
-
-/// Validates a file in advance, with better messages than llama.cpp's. `name`: the field of the file.
-fn check_file(name: &str, path: &Path) -> Result<()> {
-    let refuse = |reason: &str| Err(Error::model(format!("{name}: {}: {reason}", path.display())));
-    let mut file = atomic_write::open(path).map_err(|error| Error::model(error.within(name).message()))?;
-    let mut magic = [0_u8; 4];
-    match std::io::Read::read_exact(&mut file, &mut magic) {
-        Ok(()) if &magic == b"GGUF" => {}
-        Ok(()) => return refuse("is not a GGUF file"),
-        Err(_) => return refuse("is empty or truncated"),
-    }
-    let (path, mut why) = (c_path(path)?, Why::new());
-    // SAFETY: a NUL-terminated path. The guard catches exceptions. Its log lines are dropped, because the loader repeats them.
-    let (can, _) = log::collecting(|| unsafe { foredraft_can_multiply(path.as_ptr(), why.ptr(), why.size()) });
-    if can { Ok(()) } else { refuse(&why.message()) }
-}
-
-fn c_path(path: &Path) -> Result<CString> {
-    CString::new(path.as_os_str().as_encoded_bytes())
-        .map_err(|_| Error::invalid(format!("the path {path:?} contains NUL")))
 }
 
 /// llama.cpp's messages about a failure.

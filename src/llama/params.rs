@@ -1,6 +1,6 @@
 //! Validated parameters of a model and of a context.
 
-use std::path::PathBuf;
+use super::GgufSource;
 
 /// The distribution of a model over several GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum KvValue {
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoraParams {
     /// The adapter's GGUF file.
-    pub path: PathBuf,
+    pub source: GgufSource,
     /// The factor of its output.
     pub scale: f32,
 }
@@ -41,7 +41,7 @@ pub struct LoraParams {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelParams {
     /// The GGUF file (the first one of a split model).
-    pub path: PathBuf,
+    pub source: GgufSource,
     /// The number of layers on the GPU. Negative: all.
     pub n_gpu_layers: i32,
     /// The names of the devices, as listed by `poll_system_status`. `None`: all; empty: only the CPU.
@@ -52,7 +52,7 @@ pub struct ModelParams {
     pub main_gpu: i32,
     /// The share of each GPU. Empty: by free memory.
     pub tensor_split: Vec<f32>,
-    /// Map the file instead of reading it.
+    /// Map the file instead of reading it. Ignored for a source in memory.
     pub use_mmap: bool,
     /// Keep the model in RAM.
     pub use_mlock: bool,
@@ -69,10 +69,10 @@ pub struct ModelParams {
 }
 
 impl ModelParams {
-    /// llama.cpp's defaults for the file at `path`.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
+    /// llama.cpp's defaults for the file at `source`.
+    pub fn new(source: impl Into<GgufSource>) -> Self {
         ModelParams {
-            path: path.into(),
+            source: source.into(),
             n_gpu_layers: -1,
             devices: None,
             split_mode: SplitMode::Layer,

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::{Model, ModelParams, shards};
+use super::{GgufSource, Model, ModelParams, shards};
 use crate::error::{Code, Error, Result};
 
 static LOADED: Mutex<Vec<Arc<SharedModel>>> = Mutex::new(Vec::new());
@@ -52,19 +52,44 @@ impl ModelFileVersion {
         let inode = (0, 0);
         Some(ModelFileVersion { path, len: metadata.len(), modified: metadata.modified().ok(), inode })
     }
+
+    /// `None` for a file without a name, because writing to a mapping of a memfd does not change its modification time.
+    #[cfg(unix)]
+    fn of_descriptor(fd: i32) -> Option<ModelFileVersion> {
+        use std::os::unix::fs::MetadataExt;
+        // `metadata` follows the link to the open file, even if it is unlinked.
+        let metadata = fs::metadata(format!("/proc/self/fd/{fd}")).ok().filter(|file| file.nlink() > 0)?;
+        let inode = (metadata.dev(), metadata.ino());
+        Some(ModelFileVersion { path: PathBuf::new(), len: metadata.len(), modified: metadata.modified().ok(), inode })
+    }
+
+    #[cfg(not(unix))]
+    fn of_descriptor(_: i32) -> Option<ModelFileVersion> {
+        None
+    }
 }
 
 impl SharedKey {
-    /// `None`: the metadata of a file cannot be read. The load will report it.
+    /// `None`: the model is not shared, because it is in memory, or because the metadata of a file cannot be read. The load will report it.
     fn of(params: &ModelParams) -> Option<SharedKey> {
         let mut params = params.clone();
-        params.path = fs::canonicalize(&params.path).ok()?;
-        for lora in &mut params.lora {
-            lora.path = fs::canonicalize(&lora.path).ok()?;
+        let mut files = Vec::new();
+        for source in std::iter::once(&mut params.source).chain(params.lora.iter_mut().map(|lora| &mut lora.source)) {
+            match source {
+                GgufSource::Path(path) => {
+                    *path = fs::canonicalize(&path).ok()?;
+                    for file in shards::of(path) {
+                        files.push(ModelFileVersion::of(&file)?);
+                    }
+                }
+                GgufSource::Descriptor { fd, .. } => {
+                    files.push(ModelFileVersion::of_descriptor(*fd)?);
+                    // Other descriptors of the same file are equivalent.
+                    *fd = -1;
+                }
+                GgufSource::Memory { .. } => return None,
+            }
         }
-        let models = shards::of(&params.path);
-        let files = models.iter().chain(params.lora.iter().map(|lora| &lora.path));
-        let files = files.map(|path| ModelFileVersion::of(path)).collect::<Option<_>>()?;
         Some(SharedKey { params, files })
     }
 }

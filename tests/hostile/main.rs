@@ -26,6 +26,8 @@ mod polling;
 mod process;
 mod random_calls;
 mod requests;
+#[cfg(target_os = "linux")]
+mod sources;
 
 #[path = "../c_functions/mod.rs"]
 mod c_functions;

@@ -10,6 +10,7 @@
 #[path = "../c_functions/mod.rs"]
 mod c_functions;
 mod examples;
+mod guide;
 mod header;
 #[path = "../../examples/host/mod.rs"]
 mod host;

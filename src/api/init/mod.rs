@@ -69,9 +69,10 @@ impl GivenModels {
         });
         let object = object.unwrap_or_default();
         let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let (model, alias) = (text("model"), text("model_alias"));
+        let model_of = |key: &str| object.get(key).and_then(model::name_of).unwrap_or_default();
+        let (model, alias) = (model_of("model"), text("model_alias"));
         let model_alias = if is_default_alias(&alias) { model.clone() } else { alias };
-        GivenModels { model, model_alias, model_draft: text("model_draft") }
+        GivenModels { model, model_alias, model_draft: model_of("model_draft") }
     }
 }
 
@@ -104,8 +105,7 @@ const POOLING: [(&str, Pooling); 4] =
 impl InitRequest {
     /// The model's name in answers.
     pub fn alias(&self) -> String {
-        let path = || self.config.model.path.to_string_lossy().into_owned();
-        self.model_alias.clone().unwrap_or_else(path)
+        self.model_alias.clone().unwrap_or_else(|| self.config.model.source.to_string())
     }
 
     /// Reads `init`'s argument: a JSON object, or a command line in llama.cpp's flags.

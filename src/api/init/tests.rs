@@ -46,7 +46,7 @@ fn keys_of_the_old_server_are_understood() {
     .unwrap();
     assert_eq!(request.defaults.n_beams, 4);
     assert_eq!((request.config.context.type_k, request.config.context.type_v), (CacheType::F32, CacheType::F32));
-    assert_eq!(request.config.model.lora, [LoraParams { path: "a.gguf".into(), scale: 0.5 }]);
+    assert_eq!(request.config.model.lora, [LoraParams { source: "a.gguf".into(), scale: 0.5 }]);
     assert_eq!((request.config.numa, request.log_level), (Some(Numa::Distribute), Some(Level::Debug)));
     let mut about: Vec<&str> = request.warnings.iter().filter_map(|warning| warning.split(':').next()).collect();
     about.sort_unstable();
@@ -102,7 +102,7 @@ fn model_keys_set_model_params() {
         change(&mut expected);
         assert_eq!(init(keys.clone()).unwrap().config.model, expected, "{keys}");
     };
-    check(json!({"model": "other.gguf"}), |m| m.path = "other.gguf".into());
+    check(json!({"model": "other.gguf"}), |m| m.source = "other.gguf".into());
     check(json!({"n_gpu_layers": 99.0}), |m| m.n_gpu_layers = 99);
     check(json!({"n_gpu_layers": "all"}), |m| m.n_gpu_layers = -2);
     check(json!({"devices": ["CUDA0", "CUDA1"]}), |m| m.devices = Some(vec!["CUDA0".into(), "CUDA1".into()]));
@@ -116,7 +116,7 @@ fn model_keys_set_model_params() {
     check(json!({"use_mmap": false, "use_mlock": true}), |m| (m.use_mmap, m.use_mlock) = (false, true));
     check(json!({"check_tensors": true, "vocab_only": true}), |m| (m.check_tensors, m.vocab_only) = (true, true));
     check(json!({"lora": [{"path": "a"}, {"path": "b", "scale": -0.5}, "c"]}), |m| {
-        let adapter = |path: &str, scale| LoraParams { path: path.into(), scale };
+        let adapter = |path: &str, scale| LoraParams { source: path.into(), scale };
         m.lora = vec![adapter("a", 1.0), adapter("b", -0.5), adapter("c", 1.0)];
     });
     let overrides = |m: &mut ModelParams| {

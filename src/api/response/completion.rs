@@ -7,7 +7,7 @@ use super::parts::{
     pending_prompt_stats, probabilities, prompt_stats, restored_session, saved_session, speculative, timings,
 };
 use crate::api::registry::RequestRecord;
-use crate::engine::{Event, Generated, Outcome, Progress, SpeculationStats, Stop, Update};
+use crate::engine::{Event, Generated, Outcome, PromptProgress, SpeculationStats, Stop, Update};
 use crate::llama::Vocab;
 use crate::llama::log::{self, Level};
 
@@ -78,7 +78,7 @@ fn partial(record: &RequestRecord, index: usize, update: Update, vocab: &Vocab, 
 }
 
 /// llama-server's update while a prompt is being decoded: numbers of tokens, and milliseconds since the request got its slot.
-fn prompt_progress(record: &RequestRecord, index: usize, done: &Progress) -> Value {
+fn prompt_progress(record: &RequestRecord, index: usize, done: &PromptProgress) -> Value {
     let mut answer = new_update(record, index, "");
     add_token_ids(&mut answer, record, std::iter::empty());
     let progress = json!({
