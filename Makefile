@@ -1,6 +1,6 @@
 # Every target sets up the machine (scripts/setup.sh) and writes its files to target/.
 # There is one cargo profile for everything, because each profile compiles llama.cpp again, which takes minutes.
-.PHONY: help setup setup-build build install uninstall test python node docs demo bench bench-busy bench-full models header portable templates exactness clean
+.PHONY: help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header portable templates exactness clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -12,6 +12,7 @@ ARGS ?=
 
 help:
 	@echo "make demo      show a real chat model's answer with its draft, and the gain (ARGS=\"target.gguf draft.gguf\")"
+	@echo "make window    the same chat in a window at 60 frames per second (ARGS=\"--budget 6:16 target.gguf draft.gguf\"; --help lists the options)"
 	@echo "make test      all tests: Rust, the C header, the examples in C, C++, Python and Node"
 	@echo "make bench     tokens per second of each drafter, and the cost of sampling and n-gram caches, compared with llama.cpp (ARGS=\"target.gguf draft.gguf\")"
 	@echo "make bench-busy  tokens per second next to busy processes and on one core, compared with llama.cpp (ARGS=\"model.gguf\")"
@@ -69,6 +70,13 @@ demo: setup-build
 	$(ENV) cargo build --release --lib --example demo
 	@scripts/models.sh --optional --enlarged=Q8_0
 	@target/release/examples/demo $(ARGS)
+
+window: setup
+	$(ENV) cargo build --release --lib
+	@scripts/models.sh --optional
+	$${CXX:-c++} -std=c++17 -O2 -Iinclude examples/window/window.cpp -Ltarget/release -lforedraft -Wl,-rpath,$(CURDIR)/target/release \
+		$$(pkg-config --cflags --libs sdl2 SDL2_ttf) -o target/window
+	@target/window $(ARGS)
 
 # The feature `peer` compiles llama.cpp's side of the benchmarks, which is not part of the library.
 BENCH := $(ENV) cargo bench --features peer

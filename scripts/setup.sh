@@ -2,7 +2,7 @@
 # Makes this machine able to build foredraft: finds or installs cmake, libclang and a C++ compiler, and writes
 # what cargo has to know about them to target/setup/env.sh, whose path is all it prints to stdout.
 #
-#   scripts/setup.sh [--examples]     --examples: also what tests of other languages need (koffi for Node, pkg-config)
+#   scripts/setup.sh [--examples]     --examples: also what tests of other languages need (koffi for Node, pkg-config, SDL2 and Xvfb)
 #   . "$(scripts/setup.sh)"           the same, for a shell in which cargo is then called by hand
 #
 # What is missing comes from apt, as root or with a sudo that asks for no password; else cmake and libclang come from
@@ -147,8 +147,12 @@ write_env() {
 }
 
 set_up_examples() {
+    local font=/usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf
     if ! have pkg-config && [ "$how" = auto ]; then
         from_apt pkg-config || say "no pkg-config: the test of the installed pkg-config file is left out"
+    fi
+    if [ "$how" = auto ] && ! { pkg-config --exists sdl2 SDL2_ttf && have Xvfb && [ -e "$font" ]; } 2>/dev/null; then
+        from_apt libsdl2-dev libsdl2-ttf-dev fonts-dejavu-core xvfb || say "no SDL2 or no Xvfb: the window is left out"
     fi
     have python3 || say "no python3: the Python example and the real models are left out"
     if ! have node || ! have npm; then

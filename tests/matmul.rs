@@ -1,5 +1,11 @@
 //! Products of quantized weights with tokens on CPUs: they match the formats' definitions, and a token's result does not depend on other tokens.
-#![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests may panic, and they call C functions")]
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "tests may panic, and they call C functions"
+)]
 
 use llama_cpp_sys_2 as sys;
 

@@ -21,6 +21,13 @@ export interface Config {
   n_ubatch?: number;
   n_threads?: number;
   n_threads_batch?: number;
+  /** Thread priority from -1 (low) to 3 (realtime). */
+  prio?: number;
+  cpu_mask?: string;
+  cpu_range?: string;
+  cpu_strict?: boolean;
+  poll?: number;
+  frame_budget?: false | { busy_ms: number; per_ms: number };
   n_gpu_layers?: number | string;
   n_gpu_layers_draft?: number | string;
   chat_template?: string;

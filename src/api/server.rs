@@ -155,7 +155,7 @@ impl Server {
         if let Some(reason) = &report.reason {
             return Err(refused(&format!("the draft model is not used: {reason}")));
         }
-        if report.translates {
+        if report.is_cross_vocabulary {
             return Err(refused("the draft model's vocabulary differs from the target's, so it can only draft"));
         }
         let name = params.source.to_string();

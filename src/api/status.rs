@@ -190,7 +190,7 @@ fn draft(report: &Compatibility, model: Option<&Model>) -> Value {
         "bos_matches": report.target.bos == report.draft.bos,
         "eos_matches": report.target.eos == report.draft.eos,
         "first_difference": difference.map(|(token, target, draft)| json!({"token": token, "target": target, "draft": draft})),
-        "translates_tokens": report.translates,
+        "translates_tokens": report.is_cross_vocabulary,
         "n_ctx": report.n_ctx,
         "target_rolls_back": report.target_rolls_back,
         "draft_rolls_back": report.draft_rolls_back,

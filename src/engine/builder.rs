@@ -28,8 +28,11 @@ pub(super) struct Builder<'a> {
 impl Builder<'_> {
     pub(super) fn new(config: &Config) -> Result<Builder<'_>> {
         let contexts = [Some(&config.context), config.draft.as_ref().map(|(_, context)| context)];
-        let most = contexts.iter().flatten().map(|context| context.n_threads.max(context.n_threads_batch)).max();
-        let threads = Arc::new(ThreadPool::new(most.unwrap_or(1))?);
+        let contexts = contexts.into_iter().flatten();
+        let most = contexts.clone().map(|context| context.n_threads.max(context.n_threads_batch)).max();
+        let settings: Vec<_> =
+            contexts.flat_map(|context| [context.thread_settings, context.thread_settings_batch]).collect();
+        let threads = Arc::new(ThreadPool::with_settings(most.unwrap_or(1), &settings, config.frame_budget)?);
         Ok(Builder { config, threads, interrupt: Arc::default() })
     }
 
@@ -112,7 +115,7 @@ impl Builder<'_> {
             drafters.mark_unavailable(DrafterKind::Draft, reason.clone());
         } else {
             let extend = self.config.self_extend.filter(|_| context.can_shift() && context.cuts_anywhere());
-            if report.translates {
+            if report.is_cross_vocabulary {
                 drafters.add_model(Box::new(CrossVocabulary::new(context, n_parallel, target, extend)?));
             } else {
                 let n_vocab = target.vocab().n_tokens();

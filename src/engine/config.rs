@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::attention::AttentionReport;
-use crate::llama::{ContextParams, Model, ModelParams, Numa};
+use crate::llama::{ContextParams, FrameBudget, Model, ModelParams, Numa};
 use crate::session::SelfExtend;
 use crate::speculative::Compatibility;
 
@@ -37,6 +37,8 @@ pub struct Config {
     pub warmup: bool,
     /// NUMA strategy, if any; takes effect once a process.
     pub numa: Option<Numa>,
+    /// For how long decodes may run in each interval, where the host wants the rest.
+    pub frame_budget: Option<FrameBudget>,
     /// `host:port` of ggml RPC servers whose devices are used.
     pub rpc: Vec<String>,
 }

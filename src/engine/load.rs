@@ -64,6 +64,8 @@ fn load_target(config: &Config, mut progress: impl FnMut(f32) -> bool) -> Result
 }
 
 fn start(config: &Config, models: &mut Models, mtp_failure: Option<Error>, notify: Arc<Notify>) -> Result<Engine> {
+    // The host's thread, which decodes while costs are measured.
+    let keep = llama::KeepPlacement::default();
     let builder = Builder::new(config)?;
     let caches = Arc::new(read_caches(config, &models.target)?);
     let (mut scheduler, mut draft_only) = (None, None);
@@ -76,6 +78,7 @@ fn start(config: &Config, models: &mut Models, mtp_failure: Option<Error>, notif
         return Err(Error::model("model: it generates no text; \"embedding\": true loads it for embeddings"));
     }
     let embedder = config.embedding.then(|| builder.embedder(&models.target)).transpose()?;
+    drop(keep);
 
     let slots = scheduler.as_ref().map_or(0, |scheduler| scheduler.pool.slots.len());
     let shared = Arc::new(Shared {
@@ -88,7 +91,7 @@ fn start(config: &Config, models: &mut Models, mtp_failure: Option<Error>, notif
     let (sender, commands) = crossbeam_channel::unbounded();
     let worker = Worker { commands, scheduler, draft_only, embedder, shared: Arc::clone(&shared), notify };
     let thread = std::thread::Builder::new()
-        .name("foredraft-engine".into())
+        .name("foredraft-work".into())
         .spawn(move || worker.run())
         .map_err(|error| Error::new(Code::Internal, format!("the engine's thread cannot be started: {error}")))?;
     Ok(Engine {

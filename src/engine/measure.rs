@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::llama::log::{self, Level};
-use crate::llama::{Batch, Context, Token};
+use crate::llama::{Batch, Context, Token, working_time};
 
 /// Sizes of target batches that are measured before the first request, as far as [`MEASURING`] allows; those between
 /// are measured when they are used. CPUs multiply by four rows at a time, so steps are looked for at both ends; first of all, how
@@ -29,9 +29,9 @@ pub(super) fn measure(context: &mut Context, sizes: &[usize], most: Duration, mu
                 batch.push(token, position, 0, true);
             }
             context.pad_hidden(&mut batch);
-            let start = Instant::now();
+            let start = working_time();
             let result = context.decode(&batch);
-            let time = start.elapsed();
+            let time = working_time().saturating_duration_since(start);
             context.truncate(0, 0);
             if result.is_err() {
                 return;

@@ -19,6 +19,7 @@ mod event;
 mod fake_backend_tests;
 mod load;
 mod measure;
+mod pacing;
 mod request;
 mod request_handle;
 mod scheduler;

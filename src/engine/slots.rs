@@ -1,5 +1,6 @@
 //! The slots: sequences of the target's KV cache, with the requests that use them now.
 
+use super::pacing;
 use super::step::plan::{SlotState, StepLimits};
 use super::task::Task;
 use crate::llama::{Context, Token};
@@ -114,6 +115,7 @@ impl SlotPool {
             n_ubatch: context.n_ubatch(),
             shared_cells: self.shared_cells,
             max_invariant_tokens: context.max_invariant_tokens(),
+            n_budgeted_tokens: pacing::most_tokens(context, &self.drafters.controller.costs),
             is_batch_invariant: context.is_batch_invariant(),
             can_roll_back: context.model().can_roll_back(),
             needs_checkpoints: Sequence::needs_checkpoints(context),

@@ -11,7 +11,7 @@ use super::mtp::Hidden;
 use super::padding::{self, Padding};
 use super::params::{ContextParams, FlashAttn};
 use super::raw_params::{layout, n_ctx, raw_params};
-use super::{Batch, DecodeError, Interrupt, Model, SeqId, ThreadPool, cpu, log, memory};
+use super::{Batch, DecodeError, FrameBudget, Interrupt, Model, SeqId, ThreadPool, cpu, log, memory};
 use crate::error::{Error, Result};
 
 /// A context of a model. One thread uses it at a time; it can move between threads.
@@ -36,8 +36,10 @@ pub struct Context {
     pub(super) by_reference: bool,
     /// The number of threads for one token, and for several.
     pub(super) n_threads: (i32, i32),
-    /// The number of threads that llama.cpp is set to. 0: not set yet.
-    n_threads_set: i32,
+    /// The settings of these threads, as indices in the pool.
+    pub(super) thread_settings: (usize, usize),
+    /// The number of threads and the settings that llama.cpp is set to. 0: not set yet.
+    threads_set: (i32, usize),
     /// Using fewer threads does not change the results. (ggml's flash attention divides the keys by the number of threads.)
     pub(super) may_use_fewer: bool,
     /// Identifies this context's decodes: see [`ThreadPool::record_decode`].
@@ -202,7 +204,11 @@ impl Context {
                 }),
                 by_reference,
                 n_threads: (raw.n_threads, raw.n_threads_batch),
-                n_threads_set: 0,
+                thread_settings: (
+                    threads.number_of(&params.thread_settings),
+                    threads.number_of(&params.thread_settings_batch),
+                ),
+                threads_set: (0, 0),
                 may_use_fewer: (own_attention || params.flash_attn != FlashAttn::On || params.drafts)
                     && !super::backend::supports_offload(),
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -367,13 +373,18 @@ impl Context {
         self.n_threads = (n_threads.max(1), n_threads_batch.max(1));
     }
 
-    /// Sets the number of threads of the next decode.
-    pub(super) fn use_threads(&mut self, n_threads: i32) {
-        if self.n_threads_set == n_threads {
+    /// The host's frame budget. Decodes are delayed to fit it.
+    pub fn frame_budget(&self) -> Option<FrameBudget> {
+        self.threads.frame_budget()
+    }
+
+    /// Sets the number of threads of the next decode, and the index of their settings.
+    pub(super) fn use_threads(&mut self, n_threads: i32, settings: usize) {
+        if self.threads_set == (n_threads, settings) {
             return;
         }
-        self.n_threads_set = n_threads;
-        let pool = self.threads.of(n_threads);
+        self.threads_set = (n_threads, settings);
+        let pool = self.threads.of_settings(n_threads, settings);
         // SAFETY: context and pool are alive, and the context keeps the pool alive. ggml uses no more threads than the pool has. The CPU
         // backend pauses the threads of the pool that it used before.
         unsafe {

@@ -3,16 +3,32 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::CpuSet;
+
 /// With more cores than this, one core is left to the host.
 const MAX_ALL_USED: usize = 4;
 
 /// The default number of threads: one for each physical core that this process may use, limited by a cgroup's CPU quota. With more than
 /// four cores, one is left to the host. On processors with two kinds of cores, only the faster ones count.
 pub(super) fn default_threads() -> i32 {
+    i32::try_from(threads_for(n_cores(&allowed_cpus()))).unwrap_or(i32::MAX).min(512)
+}
+
+/// The default number of threads on these CPUs: one for each of their physical cores. CPUs that this process cannot use are ignored, unless
+/// all of them are. No core is left to the host, because the host can use the other CPUs.
+#[must_use]
+pub fn default_threads_on(cpus: &CpuSet) -> i32 {
+    let allowed = allowed_cpus();
+    let (usable, others): (Vec<usize>, Vec<usize>) = cpus.iter().partition(|cpu| allowed.contains(cpu));
+    let cpus = if usable.is_empty() { others } else { usable };
+    i32::try_from(n_cores(&cpus).clamp(1, cpus.len().max(1))).unwrap_or(1)
+}
+
+/// The number of physical cores of these CPUs. If that is unknown, the number of CPUs that this process can use.
+fn n_cores(cpus: &[usize]) -> usize {
     // Takes affinity and quotas into account.
     let allowed = std::thread::available_parallelism().map_or(4, usize::from);
-    let cores = physical_cores(Path::new("/sys/devices"), &allowed_cpus()).map_or(allowed, |cores| cores.min(allowed));
-    i32::try_from(threads_for(cores)).unwrap_or(i32::MAX).min(512)
+    physical_cores(Path::new("/sys/devices"), cpus).map_or(allowed, |cores| cores.min(allowed))
 }
 
 fn threads_for(cores: usize) -> usize {
@@ -20,9 +36,19 @@ fn threads_for(cores: usize) -> usize {
 }
 
 /// The CPUs in this process's affinity mask. Empty if unknown.
-fn allowed_cpus() -> Vec<usize> {
+pub(super) fn allowed_cpus() -> Vec<usize> {
+    cpus_allowed("/proc/self/status")
+}
+
+/// The CPUs in the calling thread's affinity mask.
+#[cfg(all(test, target_os = "linux"))]
+pub(super) fn cpus_of_this_thread() -> Vec<usize> {
+    cpus_allowed("/proc/thread-self/status")
+}
+
+fn cpus_allowed(status: &str) -> Vec<usize> {
     // Read as a list, because `sched_getaffinity` has a fixed size.
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = std::fs::read_to_string(status).unwrap_or_default();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     list.map(|list| cpu_list(list.trim())).unwrap_or_default()
 }

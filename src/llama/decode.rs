@@ -55,21 +55,24 @@ impl Context {
 
     /// Decodes a batch, with padding for a token that would be decoded alone: see [`padding`].
     fn decode_padded(&mut self, batch: &Batch, whole: bool) -> std::result::Result<(), DecodeError> {
-        let n_threads = if batch.len() == 1 { self.n_threads.0 } else { self.n_threads.1 };
+        let threads = match batch.len() {
+            1 => (self.n_threads.0, self.thread_settings.0),
+            _ => (self.n_threads.1, self.thread_settings.1),
+        };
         if self.by_reference && batch.len() == 1 {
             self.use_reference(true);
-            let result = self.decode_raw(batch, whole, n_threads);
+            let result = self.decode_raw(batch, whole, threads);
             self.use_reference(false);
             return result;
         }
-        let Some(mut padding) = self.padding.take() else { return self.decode_raw(batch, whole, n_threads) };
+        let Some(mut padding) = self.padding.take() else { return self.decode_raw(batch, whole, threads) };
         padding.add_to(batch);
-        let mut result = self.decode_raw(padding.batch(), whole, n_threads);
+        let mut result = self.decode_raw(padding.batch(), whole, threads);
         for pad in padding.pads() {
             self.truncate(pad.sequence, pad.position);
         }
         if result == Err(DecodeError::Full) && !padding.pads().is_empty() {
-            result = self.decode_raw(batch, whole, n_threads);
+            result = self.decode_raw(batch, whole, threads);
         }
         self.padding = Some(padding);
         result
@@ -80,8 +83,13 @@ impl Context {
         unsafe { foredraft_set_reference(self.ptr.as_ptr(), reference) };
     }
 
-    /// Decodes a validated batch. `whole`: ignores the interrupt. Uses `n_threads`, or fewer while other programs use the cores.
-    fn decode_raw(&mut self, batch: &Batch, whole: bool, n_threads: i32) -> std::result::Result<(), DecodeError> {
+    /// Decodes a validated batch. `whole`: ignores the interrupt. Uses this number of threads, or fewer while other programs use the cores.
+    fn decode_raw(
+        &mut self,
+        batch: &Batch,
+        whole: bool,
+        (n_threads, settings): (i32, usize),
+    ) -> std::result::Result<(), DecodeError> {
         faked!(fake = &mut self.fake => fake.decode(batch, &self.lora_scales, whole));
         if self.threads.is_broken() {
             return Err(DecodeError::Failed(
@@ -105,8 +113,11 @@ impl Context {
             logits: batch.outputs.as_ptr().cast_mut(),
         };
         self.interrupt.hold(whole);
+        let size = if batch.len() <= MAX_EXACT_SIZE { batch.len() } else { batch.len().next_power_of_two() };
+        self.threads.wait_for_budget((self.id, size), &self.interrupt);
         let n_threads_now = if self.may_use_fewer { n_threads.min(self.threads.n_threads_now()) } else { n_threads };
-        self.use_threads(n_threads_now);
+        self.threads.place_caller(settings);
+        self.use_threads(n_threads_now, settings);
         let (start, ran_before) = (Instant::now(), thread_cpu_time());
         let mut why = Why::new();
         // SAFETY: all arrays have `n_tokens` elements (hidden states: `n_embd` each) and live during the call, which only reads them.
@@ -117,10 +128,11 @@ impl Context {
         if code == THREW && n_threads_now > 1 {
             self.threads.set_broken();
         }
-        if let (0, true, Some(before), Some(after)) = (code, self.may_use_fewer, ran_before, thread_cpu_time()) {
-            let size = if batch.len() <= MAX_EXACT_SIZE { batch.len() } else { batch.len().next_power_of_two() };
-            self.threads.record_decode(n_threads, (self.id, size), start.elapsed(), after.saturating_sub(before));
+        let ran = ran_before.zip(thread_cpu_time()).map(|(before, after)| after.saturating_sub(before));
+        if let (0, true, Some(ran)) = (code, self.may_use_fewer, ran) {
+            self.threads.record_decode(n_threads, (self.id, size), start.elapsed(), ran);
         }
+        self.threads.charge_budget((self.id, size), start.elapsed(), ran);
         match code {
             0 => Ok(()),
             1 => Err(DecodeError::Full),

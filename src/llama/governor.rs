@@ -42,8 +42,8 @@ const LATEST: f64 = 0.25;
 /// The maximum number of kinds of decodes that are remembered.
 const MAX_KINDS: usize = 256;
 
-/// Decodes of the same kind take the same time on an idle machine.
-type DecodeKind = (usize, usize);
+/// The context and the size of the batch. Decodes of the same kind take the same time on an idle machine.
+pub(super) type DecodeKind = (usize, usize);
 
 /// Chooses the number of threads.
 #[derive(Debug)]

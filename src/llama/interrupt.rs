@@ -49,7 +49,8 @@ impl Interrupt {
         self.held.store(held, Ordering::Relaxed);
     }
 
-    fn stops_now(&self) -> bool {
+    /// Whether the running decode must stop.
+    pub(super) fn stops_now(&self) -> bool {
         if self.held.load(Ordering::Relaxed) {
             return false;
         }

@@ -1,6 +1,6 @@
 //! Validated parameters of a model and of a context.
 
-use super::GgufSource;
+use super::{GgufSource, ThreadSettings};
 
 /// The distribution of a model over several GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,6 +164,10 @@ pub struct ContextParams {
     pub n_threads: i32,
     /// The number of threads for several tokens.
     pub n_threads_batch: i32,
+    /// The settings of the threads for one token.
+    pub thread_settings: ThreadSettings,
+    /// The settings of the threads for several tokens.
+    pub thread_settings_batch: ThreadSettings,
     /// Flash attention.
     pub flash_attn: FlashAttn,
     /// The measured choice for [`FlashAttn::Auto`]. `None`: not measured.
@@ -229,6 +233,8 @@ impl Default for ContextParams {
             kv_unified: false,
             n_threads: threads,
             n_threads_batch: threads,
+            thread_settings: ThreadSettings::default(),
+            thread_settings_batch: ThreadSettings::default(),
             flash_attn: FlashAttn::Auto,
             measured_flash_attn: None,
             type_k: CacheType::F16,

@@ -7,24 +7,28 @@ use std::time::{Duration, Instant};
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
-use super::backend;
-use super::governor::{DecodeTime, Governor};
+use super::governor::{DecodeKind, DecodeTime, Governor};
 use super::guard::{Why, foredraft_threadpool_new};
+use super::log::{self, Level};
+use super::pacing::{self, FrameBudget, Pacer};
+use super::placement::{self, ThreadPriority, ThreadSettings};
+use super::{Interrupt, backend};
 use crate::error::{Error, Result};
 
 type New = unsafe extern "C" fn(*mut sys::ggml_threadpool_params) -> *mut sys::ggml_threadpool;
 type Free = unsafe extern "C" fn(*mut sys::ggml_threadpool);
 
-/// The time for which a thread polls for the next graph before it sleeps, in ggml's unit of 131,072 pauses (2 to 6 ms). Threads stay
-/// awake between the decodes of a completion, and release the cores soon after it. ggml's default is 50.
-const POLL: u32 = 1;
+/// The time between two checks of the interrupt during a pause.
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The threads of decodes. Without a pool, ggml starts and ends threads in every decode, which is a large part of the time of a small
 /// draft model. With a pool for each context, idle threads that poll would compete for the cores. So all contexts of an engine share one
-/// pool. The number of threads in use adapts to the load of the machine: see `Governor`.
+/// pool, or one for each of their different [`ThreadSettings`]. The number of threads in use adapts to the load of the machine: see
+/// `Governor`.
 #[derive(Debug)]
 pub struct ThreadPool {
-    all: RawPool,
+    /// Not empty.
+    all: Vec<PlacedPool>,
     /// A pool without threads, for decodes on the calling thread.
     one: RawPool,
     /// The number of threads, including the calling thread.
@@ -35,6 +39,19 @@ pub struct ThreadPool {
     /// An exception escaped a decode, and the other threads wait for the one that threw. They never end, and another graph would make them
     /// access freed memory.
     is_broken: AtomicBool,
+    /// Some settings differ from those of the calling thread.
+    is_placed: bool,
+    /// Delays decodes so that they fit the host's frame budget.
+    pacer: Option<Mutex<Pacer>>,
+}
+
+/// The threads for decodes with the same settings.
+#[derive(Debug)]
+struct PlacedPool {
+    requested: ThreadSettings,
+    /// The settings that the system allows.
+    settings: ThreadSettings,
+    pool: RawPool,
 }
 
 /// ggml's thread pool.
@@ -50,7 +67,8 @@ unsafe impl Send for RawPool {}
 unsafe impl Sync for RawPool {}
 
 impl RawPool {
-    fn new(n_threads: i32) -> Result<RawPool> {
+    /// Creates a pool whose first thread is the calling one. ggml applies the settings to that thread, too.
+    fn new(n_threads: i32, settings: &ThreadSettings) -> Result<RawPool> {
         // The functions belong to the CPU backend, which is a separate module in portable builds.
         // SAFETY: the names are NUL-terminated, and ggml-cpu documents the types `New` and `Free` of these procedures.
         unsafe {
@@ -67,7 +85,20 @@ impl RawPool {
             let new = std::mem::transmute::<*mut std::ffi::c_void, New>(new);
             let free = std::mem::transmute::<*mut std::ffi::c_void, Free>(free);
             let mut params = sys::ggml_threadpool_params_default(n_threads);
-            params.poll = POLL;
+            params.poll = settings.poll;
+            params.strict_cpu = settings.strict;
+            params.prio = match settings.priority {
+                ThreadPriority::Low => sys::GGML_SCHED_PRIO_LOW,
+                ThreadPriority::Normal => sys::GGML_SCHED_PRIO_NORMAL,
+                ThreadPriority::Medium => sys::GGML_SCHED_PRIO_MEDIUM,
+                ThreadPriority::High => sys::GGML_SCHED_PRIO_HIGH,
+                ThreadPriority::Realtime => sys::GGML_SCHED_PRIO_REALTIME,
+            };
+            for cpu in settings.cpus.iter() {
+                if let Some(used) = params.cpumask.get_mut(cpu) {
+                    *used = true;
+                }
+            }
             // It asserts that all threads can be started.
             let mut why = Why::new();
             let ptr = NonNull::new(foredraft_threadpool_new(new, &raw mut params, why.ptr(), why.size()));
@@ -77,28 +108,117 @@ impl RawPool {
     }
 }
 
+impl PlacedPool {
+    /// Creates a pool on a new thread, because the pool's threads inherit the name of that thread, and because it gets the settings, too.
+    fn new(n_threads: i32, requested: ThreadSettings) -> Result<PlacedPool> {
+        let thread = std::thread::Builder::new().name("foredraft-cpu".into());
+        thread.spawn(move || PlacedPool::on_this_thread(n_threads, requested)).map_or_else(
+            |error| Err(Error::model(format!("n_threads: cannot start a thread: {error}"))),
+            |thread| thread.join().unwrap_or_else(|_| Err(Error::model("n_threads: cannot start the threads"))),
+        )
+    }
+
+    fn on_this_thread(n_threads: i32, requested: ThreadSettings) -> Result<PlacedPool> {
+        let mut settings = requested;
+        let (has_priority, has_cpus) = placement::try_on_this_thread(&settings);
+        if !has_cpus {
+            let cpus = settings.cpus;
+            return Err(Error::invalid(format!("cpu_mask, cpu_range: this process cannot use any of the CPUs {cpus}")));
+        }
+        if !has_priority {
+            let priority = settings.priority;
+            let why = format!("prio: the system refuses the priority {priority:?}, so threads have the normal one");
+            log::write(Level::Warn, &why);
+            settings.priority = ThreadPriority::Normal;
+        }
+        Ok(PlacedPool { requested, settings, pool: RawPool::new(n_threads, &settings)? })
+    }
+}
+
 impl ThreadPool {
     /// Creates a pool of `n_threads`, including the calling thread. The threads are named `foredraft-cpu`.
     ///
     /// # Errors
     /// The threads cannot be started, or there is no CPU backend.
     pub fn new(n_threads: i32) -> Result<ThreadPool> {
+        ThreadPool::with_settings(n_threads, &[], None)
+    }
+
+    /// Creates a pool for decodes with these settings. A frame budget delays decodes. If the system refuses a priority, threads keep the
+    /// normal one, with a warning in the log.
+    ///
+    /// # Errors
+    /// As [`ThreadPool::new`], or this process cannot use any of the CPUs.
+    pub fn with_settings(
+        n_threads: i32,
+        settings: &[ThreadSettings],
+        budget: Option<FrameBudget>,
+    ) -> Result<ThreadPool> {
         backend::start();
         let n_threads = n_threads.max(1);
-        // Threads inherit the name of the thread that starts them.
-        let made = std::thread::Builder::new().name("foredraft-cpu".into()).spawn(move || RawPool::new(n_threads));
-        let all = made.map_or_else(
-            |error| Err(Error::model(format!("n_threads: cannot start a thread: {error}"))),
-            |thread| thread.join().unwrap_or_else(|_| Err(Error::model("n_threads: cannot start the threads"))),
-        )?;
+        let mut all: Vec<PlacedPool> = Vec::new();
+        let default = [ThreadSettings::default()];
+        for settings in if settings.is_empty() { &default } else { settings } {
+            if !all.iter().any(|pool| pool.requested == *settings) {
+                all.push(PlacedPool::new(n_threads, *settings)?);
+            }
+        }
         Ok(ThreadPool {
+            is_placed: all.iter().any(|placed| !placed.settings.is_plain()),
             all,
-            one: RawPool::new(1)?,
+            // Its only thread is the calling one, which gets its settings from `place_caller`.
+            one: RawPool::new(1, &ThreadSettings::default())?,
             n_threads,
             governor: Mutex::new(Governor::new(n_threads)),
             limit: AtomicI32::new(n_threads),
             is_broken: AtomicBool::new(false),
+            pacer: budget.map(|budget| Mutex::new(Pacer::new(budget))),
         })
+    }
+
+    /// The index of these settings in the pool, for [`ThreadPool::of_settings`].
+    pub(super) fn number_of(&self, settings: &ThreadSettings) -> usize {
+        self.all.iter().position(|placed| placed.requested == *settings).unwrap_or(0)
+    }
+
+    /// Applies the settings of the next decode to the calling thread.
+    pub(super) fn place_caller(&self, number: usize) {
+        if self.is_placed
+            && let Some(placed) = self.all.get(number)
+        {
+            placement::place(placed.settings.of_caller(self.n_threads));
+        }
+    }
+
+    /// The host's frame budget.
+    pub(super) fn frame_budget(&self) -> Option<FrameBudget> {
+        self.pacer.as_ref().map(|pacer| pacer.lock().budget())
+    }
+
+    /// Waits until a decode of this kind fits the frame budget, or until an interrupt.
+    pub(super) fn wait_for_budget(&self, kind: DecodeKind, interrupt: &Interrupt) {
+        let Some(pacer) = &self.pacer else { return };
+        let start = Instant::now();
+        let wait = pacer.lock().wait(kind, start, thread_cpu_time());
+        loop {
+            let left = wait.saturating_sub(start.elapsed());
+            if left.is_zero() || interrupt.stops_now() {
+                break;
+            }
+            std::thread::sleep(left.min(CHECK_INTERVAL));
+        }
+        if !wait.is_zero() {
+            pacing::paused(start.elapsed());
+        }
+    }
+
+    /// Charges the frame budget for a decode of this kind with elapsed time `wall` and the calling thread's CPU time `ran`. The charge is
+    /// the CPU time, because the rest is the host's. While a GPU computes, the thread sleeps, so with a GPU the charge is the elapsed time.
+    pub(super) fn charge_budget(&self, kind: DecodeKind, wall: Duration, ran: Option<Duration>) {
+        if let Some(pacer) = &self.pacer {
+            let busy = ran.filter(|_| !backend::supports_offload()).unwrap_or(wall);
+            pacer.lock().decoded(kind, busy, thread_cpu_time());
+        }
     }
 
     /// The number of threads that decodes use now: all threads, or fewer while other programs use the cores.
@@ -108,7 +228,7 @@ impl ThreadPool {
 
     /// Records the elapsed time (`wall`) of a decode with `n_threads`, and the CPU time of the calling thread (`ran`). `kind`: the context
     /// and the size of the batch. Decodes that are limited to fewer threads are ignored.
-    pub(super) fn record_decode(&self, n_threads: i32, kind: (usize, usize), wall: Duration, ran: Duration) {
+    pub(super) fn record_decode(&self, n_threads: i32, kind: DecodeKind, wall: Duration, ran: Duration) {
         if n_threads < self.n_threads {
             return;
         }
@@ -117,9 +237,15 @@ impl ThreadPool {
         self.limit.store(governor.n_threads(), Ordering::Relaxed);
     }
 
-    /// The pool for decodes with this number of threads.
+    /// The pool for decodes with this number of threads and the first settings.
     pub(super) fn of(&self, n_threads: i32) -> *mut sys::ggml_threadpool {
-        if n_threads == 1 { self.one.ptr.as_ptr() } else { self.all.ptr.as_ptr() }
+        self.of_settings(n_threads, 0)
+    }
+
+    /// The pool for decodes with this number of threads and the settings of this index.
+    pub(super) fn of_settings(&self, n_threads: i32, number: usize) -> *mut sys::ggml_threadpool {
+        let all = self.all.get(number).map_or(&self.one, |placed| &placed.pool);
+        if n_threads == 1 { self.one.ptr.as_ptr() } else { all.ptr.as_ptr() }
     }
 
     /// Marks the pool as unusable.
@@ -134,7 +260,7 @@ impl ThreadPool {
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
-        for pool in [&self.all, &self.one] {
+        for pool in self.all.iter().map(|placed| &placed.pool).chain([&self.one]) {
             // A broken pool is leaked: freeing it would wait for its threads forever.
             if !self.is_broken() {
                 // SAFETY: contexts hold an `Arc` of the pool, so there are none.

@@ -19,3 +19,5 @@ mod independence;
 mod library;
 mod polling;
 mod sharing;
+#[cfg(target_os = "linux")]
+mod threads;

@@ -21,3 +21,5 @@ mod readme;
 mod symbols;
 #[path = "../toolchain/mod.rs"]
 mod toolchain;
+#[cfg(target_os = "linux")]
+mod window;

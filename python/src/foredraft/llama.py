@@ -41,7 +41,7 @@ _CACHE_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 
 _ENGINE_KEYS = {
     "model_draft", "n_parallel", "kv_unified", "speculative", "lookup_cache_static", "lookup_cache_dynamic", "max_queue",
     "n_ctx_draft", "n_gpu_layers_draft", "n_threads_draft", "devices", "devices_draft", "rpc", "warmup", "cache_type_k",
-    "cache_type_v", "ctx_shift", "n_keep", "log_level",
+    "cache_type_v", "ctx_shift", "n_keep", "log_level", "prio", "prio_batch", "cpu_mask", "cpu_range", "cpu_strict", "poll", "frame_budget",
 }
 #: What has no effect on completions, or none here.
 _IGNORED = {

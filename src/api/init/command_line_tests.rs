@@ -73,6 +73,11 @@ fn flags_become_json_keys() {
             "n_threads_batch_draft": 2, "kv_unified": true, "n_batch": 64, "n_ubatch": 32, "n_keep": -1}),
     );
     check(
+        "--prio -1 --prio-batch 2 -C 0x3 -Crb 0-1 --cpu-strict 1 --poll 0 --poll-draft=50 -Cbd f",
+        json!({"prio": -1, "prio_batch": 2, "cpu_mask": "0x3", "cpu_range_batch": "0-1", "cpu_strict": 1, "poll": 0,
+            "poll_draft": 50, "cpu_mask_batch_draft": "f"}),
+    );
+    check(
         "-ctk q8_0 -ctv f16 -ctkd bf16",
         json!({"cache_type_k": "q8_0", "cache_type_v": "f16", "cache_type_k_draft": "bf16"}),
     );

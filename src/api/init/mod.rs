@@ -8,12 +8,14 @@ mod command_line;
 mod flags;
 mod model;
 mod old_keys;
+mod threads;
 
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
 use self::command_line::CommandLine;
+use self::threads::ContextThreads;
 use super::fields::{Fields, parse_object, unavailable};
 use super::request::{RequestDefaults, SpeculativeOptions, read_seed};
 use crate::engine::{Config, MAX_BEAMS};
@@ -25,8 +27,6 @@ use crate::speculative::DrafterKind;
 
 /// `LLAMA_MAX_SEQ`: the maximum number of sequences in a context of llama.cpp.
 const MAX_PARALLEL: i64 = 256;
-/// `GGML_MAX_N_THREADS`.
-const MAX_THREADS: i64 = 512;
 /// The maximum context length. Memory for all cells is allocated at once.
 const MAX_CTX: i64 = 1 << 26;
 /// The default of `max_queue`.
@@ -142,9 +142,10 @@ impl InitRequest {
 
     fn read(fields: &mut Fields) -> Result<InitRequest> {
         let model = model::target(fields)?;
-        let context = target_context(fields)?;
+        let (threads, threads_draft, frame_budget) = threads::read(fields, ContextParams::default().n_threads)?;
+        let context = target_context(fields, &threads)?;
         validate_combination(&model, &context, "cache_type_v")?;
-        let draft = draft(fields, &model, &context)?;
+        let draft = draft(fields, &model, &context, &threads_draft)?;
         if let Some((model, context)) = &draft {
             validate_combination(model, context, "cache_type_v_draft")?;
         }
@@ -161,6 +162,7 @@ impl InitRequest {
             max_queue: fields.int("max_queue", 0..=1_000_000)?.unwrap_or(MAX_QUEUE),
             warmup: fields.flag("warmup")?.unwrap_or(true),
             numa: numa(fields)?,
+            frame_budget,
             rpc: model::rpc(fields)?,
             model,
             context,
@@ -183,7 +185,7 @@ impl InitRequest {
     }
 }
 
-fn target_context(fields: &mut Fields) -> Result<ContextParams> {
+fn target_context(fields: &mut Fields, threads: &ContextThreads) -> Result<ContextParams> {
     let default = ContextParams::default();
     let n_batch = fields.int("n_batch", 1..=MAX_CTX)?.unwrap_or(default.n_batch);
     // As in llama.cpp: 0 means n_batch, and larger values are reduced to n_batch.
@@ -191,7 +193,6 @@ fn target_context(fields: &mut Fields) -> Result<ContextParams> {
         0 => n_batch,
         n_ubatch => n_ubatch.min(n_batch),
     };
-    let n_threads = threads(fields, "n_threads", default.n_threads)?;
     let flash_attn = match fields.get("flash_attn") {
         Some(Value::Bool(on)) => Some(if *on { FlashAttn::On } else { FlashAttn::Off }),
         _ => fields.word("flash_attn", &[("on", FlashAttn::On), ("off", FlashAttn::Off), ("auto", FlashAttn::Auto)])?,
@@ -201,8 +202,10 @@ fn target_context(fields: &mut Fields) -> Result<ContextParams> {
         n_batch,
         n_ubatch,
         kv_unified: fields.flag("kv_unified")?.unwrap_or(default.kv_unified),
-        n_threads,
-        n_threads_batch: threads(fields, "n_threads_batch", n_threads)?,
+        n_threads: threads.n_threads,
+        n_threads_batch: threads.n_threads_batch,
+        thread_settings: threads.settings,
+        thread_settings_batch: threads.settings_batch,
         flash_attn: flash_attn.unwrap_or(default.flash_attn),
         type_k: fields.word("cache_type_k", &CACHE_TYPES)?.unwrap_or(default.type_k),
         type_v: fields.word("cache_type_v", &CACHE_TYPES)?.unwrap_or(default.type_v),
@@ -226,24 +229,22 @@ fn draft(
     fields: &mut Fields,
     target: &ModelParams,
     context: &ContextParams,
+    threads: &ContextThreads,
 ) -> Result<Option<(ModelParams, ContextParams)>> {
     let model = model::draft(fields, target)?;
     let default = ContextParams::default();
     let n_ctx = fields.int("n_ctx_draft", 0..=MAX_CTX)?;
     let context = ContextParams {
         n_ctx: n_ctx.or(context.n_ctx),
-        n_threads: threads(fields, "n_threads_draft", context.n_threads)?,
-        n_threads_batch: threads(fields, "n_threads_batch_draft", context.n_threads_batch)?,
+        n_threads: threads.n_threads,
+        n_threads_batch: threads.n_threads_batch,
+        thread_settings: threads.settings,
+        thread_settings_batch: threads.settings_batch,
         type_k: fields.word("cache_type_k_draft", &CACHE_TYPES)?.unwrap_or(default.type_k),
         type_v: fields.word("cache_type_v_draft", &CACHE_TYPES)?.unwrap_or(default.type_v),
         ..context.clone()
     };
     Ok(model.map(|model| (model, context)))
-}
-
-/// Reads a number of threads. Absent, 0 and -1 mean `default`.
-fn threads(fields: &mut Fields, key: &'static str, default: i32) -> Result<i32> {
-    Ok(fields.int(key, -1..=MAX_THREADS)?.filter(|threads| *threads > 0).unwrap_or(default))
 }
 
 /// Reads `rope_freq_scale`. 0 means the model's own. llama.cpp divides by it, so other values must not be close to 0.

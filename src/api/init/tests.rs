@@ -74,6 +74,7 @@ fn missing_keys_have_their_defaults() {
             max_queue: 64,
             warmup: true,
             numa: None,
+            frame_budget: None,
             rpc: vec![],
         }
     );
@@ -390,7 +391,7 @@ fn command_lines_give_the_same_request() {
     check(b"-m m.gguf -sm diagonal", Code::InvalidRequest, "split_mode: expected one of");
 }
 
-const KEYS: [&str; 62] = [
+const KEYS: [&str; 84] = [
     "model",
     "model_alias",
     "model_draft",
@@ -403,6 +404,28 @@ const KEYS: [&str; 62] = [
     "n_threads",
     "n_threads_batch",
     "n_threads_draft",
+    "prio",
+    "cpu_mask",
+    "cpu_range",
+    "cpu_strict",
+    "poll",
+    "prio_batch",
+    "cpu_mask_batch",
+    "cpu_range_batch",
+    "cpu_strict_batch",
+    "poll_batch",
+    "prio_draft",
+    "cpu_mask_draft",
+    "cpu_range_draft",
+    "cpu_strict_draft",
+    "poll_draft",
+    "prio_batch_draft",
+    "cpu_mask_batch_draft",
+    "cpu_range_batch_draft",
+    "cpu_strict_batch_draft",
+    "poll_batch_draft",
+    "frame_budget",
+    "n_threads_batch_draft",
     "n_gpu_layers",
     "n_gpu_layers_draft",
     "main_gpu",

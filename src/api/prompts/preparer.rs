@@ -67,7 +67,7 @@ impl Preparer {
         drop(obsolete);
         if thread.is_none() {
             let jobs = Arc::clone(&self.jobs);
-            match std::thread::Builder::new().name("foredraft-prepare".into()).spawn(move || jobs.run()) {
+            match std::thread::Builder::new().name("foredraft-prep".into()).spawn(move || jobs.run()) {
                 Ok(started) => *thread = Some(started),
                 Err(error) => {
                     log::write(

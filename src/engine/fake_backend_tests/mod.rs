@@ -138,6 +138,7 @@ impl TestEngine {
             max_queue: usize::MAX,
             warmup: false,
             numa: None,
+            frame_budget: None,
             rpc: Vec::new(),
         };
         let beams = Beams::new(&MODEL, &context, &THREADS, &interrupt);

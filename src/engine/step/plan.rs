@@ -59,6 +59,8 @@ pub(in crate::engine) struct StepLimits {
     pub(in crate::engine) shared_cells: Option<usize>,
     /// Most tokens of a sequence in a batch whose logits do not depend on their number.
     pub(in crate::engine) max_invariant_tokens: usize,
+    /// Most tokens that the host's frame budget leaves time for in a batch.
+    pub(in crate::engine) n_budgeted_tokens: usize,
     /// Whether logits are batch-invariant up to there.
     pub(in crate::engine) is_batch_invariant: bool,
     /// Whether rejected tokens can be removed from the cache.

@@ -79,7 +79,7 @@ pub(in crate::engine) fn may_draft(state: &SlotState) -> bool {
 
 /// Tokens for which there is room after the slot's context.
 pub(in crate::engine) fn room_after(state: &SlotState, limits: &StepLimits) -> usize {
-    let most = limits.max_invariant_tokens.saturating_sub(state.n_pending());
+    let most = limits.max_invariant_tokens.min(limits.n_budgeted_tokens).saturating_sub(state.n_pending());
     limits.n_ctx.saturating_sub(state.n_tokens + 1).min(most)
 }
 
@@ -113,6 +113,7 @@ pub(in crate::engine) fn fill(
     let (n_batch, n_ubatch) = (limits.n_batch, limits.n_ubatch);
     let generates = states.iter().any(|state| state.has_request && state.is_generating);
     let most = if generates { n_ubatch } else { n_batch - n_batch % n_ubatch.min(n_batch).max(1) };
+    let most = most.min(limits.n_budgeted_tokens);
     // The tokens that each slot needs to advance come before any draft, and before more of a prompt.
     let owed: usize = states.iter().zip(&*slots).map(|(state, slot)| due(state, slot)).sum();
     let mut space =

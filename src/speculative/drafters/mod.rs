@@ -18,7 +18,7 @@ use super::calibration::Choice;
 use super::controller::Controller;
 use super::drafter::{DecodedTokens, Draft, Drafter};
 use super::{Adaptive, DrafterKind, Settings, Verify};
-use crate::llama::{Context, Token};
+use crate::llama::{Context, Token, working_time};
 use crate::sampling::Sampler;
 use crate::session::Snapshot;
 
@@ -53,7 +53,7 @@ impl Drafters {
             unavailable: Vec::new(),
             end_tokens,
             depths: Vec::new(),
-            clock: Instant::now,
+            clock: working_time,
         }
     }
 

@@ -43,22 +43,22 @@ impl ReplayedDraft {
     }
 
     /// The next token of a draft that has come so far, and its probability; `None`: the recording ends.
-    fn next(&self, ask: &DraftRequest<'_>) -> Option<(Token, f32)> {
+    fn next(&self, request: &DraftRequest<'_>) -> Option<(Token, f32)> {
         TRACES.with_borrow(|traces| {
-            let (output, near, far) = &traces[ask.slot];
+            let (output, near, far) = &traces[request.slot];
             let (choices, is_useless) = (if self.kind == Kind::Near { near } else { far }, self.kind == Kind::Useless);
-            let wrong = ask.draft.tokens.iter().position(|token| *token == WRONG);
+            let wrong = request.draft.tokens.iter().position(|token| *token == WRONG);
             match wrong {
                 Some(at) => {
-                    let behind = ask.draft.tokens.len() - at - 1;
+                    let behind = request.draft.tokens.len() - at - 1;
                     let p = match is_useless {
-                        true => choices.get(ask.generated + behind)?.p,
-                        false => *choices[ask.generated + at].tail.get(behind)?,
+                        true => choices.get(request.generated + behind)?.p,
+                        false => *choices[request.generated + at].tail.get(behind)?,
                     };
                     Some((WRONG, p))
                 }
                 None => {
-                    let at = ask.generated + ask.draft.tokens.len();
+                    let at = request.generated + request.draft.tokens.len();
                     let choice = choices.get(at)?;
                     Some((if choice.is_right && !is_useless { output[at] } else { WRONG }, choice.p))
                 }
@@ -78,30 +78,30 @@ impl Drafter for ReplayedDraft {
     }
 
     /// As `DraftModel` does: all slots go on together.
-    fn draft(&mut self, asks: &mut [DraftRequest<'_>]) {
-        for ask in asks.iter() {
-            let known = std::mem::replace(&mut self.known[ask.slot], ask.tokens.len());
-            let unread = if known == usize::MAX { 0 } else { ask.tokens.len().saturating_sub(known + 1 + 16) };
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
+        for request in requests.iter() {
+            let known = std::mem::replace(&mut self.known[request.slot], request.tokens.len());
+            let unread = if known == usize::MAX { 0 } else { request.tokens.len().saturating_sub(known + 1 + 16) };
             pass(self.machine.draft_prompt(unread));
         }
-        let mut active: Vec<bool> = asks.iter().map(|ask| ask.n_max > 0).collect();
+        let mut active: Vec<bool> = requests.iter().map(|request| request.n_max > 0).collect();
         while active.iter().any(|active| *active) {
             pass(self.machine.draft(active.iter().filter(|active| **active).count()));
-            for (ask, active) in asks.iter_mut().zip(&mut active).filter(|(_, active)| **active) {
-                let next = self.next(ask);
+            for (request, active) in requests.iter_mut().zip(&mut active).filter(|(_, active)| **active) {
+                let next = self.next(request);
                 if let Some((token, p)) = next {
-                    ask.draft.push(token, p);
+                    request.draft.push(token, p);
                 }
-                let full = ask.draft.tokens.len() >= ask.n_max;
-                *active = next.is_some() && !full && ask.pace.wants_more(&ask.draft.confidence, ask.n_max);
+                let full = request.draft.tokens.len() >= request.n_max;
+                *active = next.is_some() && !full && request.pace.wants_more(&request.draft.confidence, request.n_max);
             }
-            if !another_round_pays(asks.iter().map(DraftRequest::growing)) {
+            if !another_round_pays(requests.iter().map(DraftRequest::growing)) {
                 break;
             }
         }
     }
 
-    fn checked(&mut self, _: usize, _: usize, _: usize) {}
+    fn verified(&mut self, _: usize, _: usize, _: usize) {}
 
     fn shift(&mut self, _: usize, _: usize, _: usize) {}
 

@@ -168,7 +168,7 @@ fn mtp_drafter_survives_calls_in_any_order() {
                 }
             }
             for why in [0, 1].into_iter().filter_map(|slot| drafter.disabled(slot)) {
-                assert!(why.starts_with("the text is longer than the layers' context"), "{step}: {why}");
+                assert!(why.starts_with("the request is longer than the layers' context"), "{step}: {why}");
             }
         }
         assert!(drafted > 50, "{drafted}");

@@ -1,0 +1,137 @@
+// The conversation of window.cpp: everything that it asks the library. No function waits for the engine, so that each can be called
+// in every frame; the time that they take is added up.
+#pragma once
+#include "foredraft.hpp"
+
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+using Clock = std::chrono::steady_clock;
+
+// Text of one origin: "user", "target", a drafter's name, or "note" for what is no message.
+struct Span {
+    std::string origin, text;
+};
+
+// What an answer came to.
+struct Turn {
+    std::string text, stop_type;
+    bool speculates = false;
+    double n_tokens = 0, tokens_per_second = 0, n_drafted = 0, accept_rate = 0;
+};
+
+class Conversation {
+public:
+    Conversation(const std::string &model, const std::string &draft, const std::string &settings) {
+        std::string config = "{\"model\": " + foredraft::quote(model) + settings;
+        if (!draft.empty()) config += ", \"model_draft\": " + foredraft::quote(draft);
+        timed([&] { engine_.load_async(config + "}"); });
+    }
+
+    // Looks for news: of the load, and of the answer that is being written.
+    void update() {
+        if (state_ != "ready") {
+            const foredraft::json status = timed([&] { return engine_.status(); });
+            state_ = status["state"].text();
+            progress_ = status["progress"].number();
+            if (state_ == "failed") throw std::runtime_error(status["error"].text());
+        }
+        if (!request_) return;
+        const foredraft::json updates = timed([&] { return request_->poll(); });
+        for (const foredraft::json &update : updates) take(update);
+        if (request_->finished()) request_.reset();
+    }
+
+    // Begins to answer.
+    void ask(const std::string &question) {
+        spans.push_back({"user", (spans.empty() ? "> " : "\n\n> ") + question + "\n"});
+        remember("user", question);
+        const std::string request = "{\"messages\": [" + messages_ + "], \"temperature\": 0, \"n_predict\": 200, \"return_tokens\": true, "
+            "\"speculative\": " + (speculates ? "true" : "false") + "}";
+        request_ = timed([&] { return engine_.submit(request); });
+        turn = {};
+        turn.speculates = speculates;
+        untold_.clear();
+    }
+
+    void cancel() {
+        if (request_) timed([&] { request_->cancel(); });
+    }
+
+    bool is_ready() const { return state_ == "ready"; }
+    bool is_answering() const { return request_.has_value(); }
+    double progress() const { return progress_; }
+    // The time that calls of the library took since this was asked last.
+    double take_call_ms() { return std::exchange(call_ms_, 0.0); }
+
+    bool speculates = true;
+    std::vector<Span> spans;   // all that was said
+    Turn turn;                 // the answer that is being written, or the last one
+    std::vector<Turn> ended;   // all that have ended
+
+private:
+    // An update of a request: more text, or the final response.
+    void take(const foredraft::json &update) {
+        // A token's text may come later than the token, and no update says where one ends: each token colours as many bytes as it has.
+        const foredraft::json sources = update["sources"];
+        auto source = sources.begin();
+        for (const foredraft::json &token : update["tokens"]) {
+            const std::string ids = "{\"tokens\": [" + token.dump() + "]}";
+            const foredraft::json text = timed([&] { return engine_.detokenize(ids); });
+            untold_.push_back({source->text(), text["content"].text()});
+            ++source;
+            if (++turn.n_tokens == 1) first_token_ = Clock::now();
+        }
+        const std::string content = update["content"].text();
+        for (std::size_t at = 0; at < content.size();) {
+            const bool known = !untold_.empty();
+            const std::size_t n = known ? std::max<std::size_t>(untold_.front().text.size(), 1) : content.size() - at;
+            show(known ? untold_.front().origin : "target", content.substr(at, n));
+            if (known) untold_.pop_front();
+            at += n;
+        }
+        turn.text += content;
+        const double seconds = std::chrono::duration<double>(Clock::now() - first_token_).count();
+        if (turn.n_tokens > 1 && seconds > 0) turn.tokens_per_second = (turn.n_tokens - 1) / seconds;
+        if (!update["stop"].boolean()) return;
+        if (update["error"].is_string()) throw std::runtime_error(update["error"].text());
+        turn.stop_type = update["stop_type"].text();
+        turn.n_tokens = update["tokens_predicted"].number();
+        turn.tokens_per_second = update["timings"]["predicted_per_second"].number();
+        turn.n_drafted = update["speculative"]["n_drafted"].number();
+        turn.accept_rate = update["speculative"]["accept_rate"].number();
+        ended.push_back(turn);
+        remember("assistant", turn.text);
+        if (turn.stop_type != "eos") spans.push_back({"note", " [" + turn.stop_type + "]"});
+    }
+
+    void show(const std::string &origin, const std::string &text) {
+        if (spans.empty() || spans.back().origin != origin) spans.push_back({origin, ""});
+        spans.back().text += text;
+    }
+
+    void remember(const std::string &role, const std::string &content) {
+        messages_ += (messages_.empty() ? "" : ", ");
+        messages_ += "{\"role\": \"" + role + "\", \"content\": " + foredraft::quote(content) + "}";
+    }
+
+    template <class Call>
+    auto timed(Call call) -> decltype(call()) {
+        struct Stopwatch {
+            double &ms;
+            Clock::time_point start = Clock::now();
+            ~Stopwatch() { ms += std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+        } stopwatch{call_ms_};
+        return call();
+    }
+
+    foredraft::engine engine_;
+    std::optional<foredraft::request> request_;  // ends before the engine
+    std::string state_, messages_;
+    double progress_ = 0, call_ms_ = 0;
+    std::deque<Span> untold_;  // tokens whose text has not come yet
+    Clock::time_point first_token_;
+};

@@ -1,0 +1,164 @@
+//! Where the threads of decodes run, what they are called, and how a frame budget paces them.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use foredraft::api::{Endpoint, System};
+use serde_json::{Value, json};
+
+use crate::library::{config, exclusive, with_draft};
+
+/// `SCHED_BATCH`.
+const LOW: u32 = 3;
+
+/// What Linux says about a thread.
+#[derive(Debug, PartialEq, Eq)]
+struct Thread {
+    name: String,
+    cpus: String,
+    policy: u32,
+}
+
+fn thread(folder: &std::path::Path) -> Option<Thread> {
+    let status = fs::read_to_string(folder.join("status")).ok()?;
+    let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_owned();
+    let stat = fs::read_to_string(folder.join("stat")).ok()?;
+    // Field 41; the name in field 2 may have spaces.
+    let policy = stat.rsplit_once(')')?.1.split_whitespace().nth(38)?.parse().ok()?;
+    Some(Thread { name: fs::read_to_string(folder.join("comm")).ok()?.trim().to_owned(), cpus, policy })
+}
+
+/// Threads of this process with the low priority. No other test uses it.
+fn low_threads() -> Vec<Thread> {
+    let tasks = fs::read_dir("/proc/self/task").expect("tasks").flatten();
+    let mut threads: Vec<Thread> = tasks.filter_map(|task| thread(&task.path())).collect();
+    threads.retain(|thread| thread.policy == LOW);
+    threads.sort_by(|one, other| one.name.cmp(&other.name));
+    threads
+}
+
+fn this_thread() -> Thread {
+    thread("/proc/thread-self".as_ref()).expect("this thread")
+}
+
+fn start(more: Value) -> System {
+    let system = System::new();
+    let config = config("target", more);
+    system.init(config.to_string().as_bytes()).unwrap_or_else(|error| panic!("{config}: {error}"));
+    system
+}
+
+fn complete(system: &System, request: &Value) -> Value {
+    let bytes = request.to_string();
+    system.with_server(|server| server.complete(Endpoint::Speculative, bytes.as_bytes())).expect("an answer")
+}
+
+fn story(more: Value) -> Value {
+    let mut request =
+        json!({"prompt": "Once upon a time there was", "n_predict": 30, "temperature": 0, "return_tokens": true});
+    request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    request
+}
+
+/// Waits until the threads of an engine that has ended are gone; the system removes them a moment after they end.
+fn gone() {
+    let begin = Instant::now();
+    while !low_threads().is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", low_threads());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A CPU that this process may use.
+fn a_cpu() -> String {
+    let cpus = this_thread().cpus;
+    cpus.split([',', '-']).next().expect("a CPU").to_owned()
+}
+
+#[test]
+fn threads_have_the_priority_and_cpus_that_init_says() {
+    let _guard = exclusive();
+    gone();
+    let (own, cpu) = (this_thread(), a_cpu());
+    let placed = |name: &str| Thread { name: name.to_owned(), cpus: cpu.clone(), policy: LOW };
+    let range = format!("{cpu}-{cpu}");
+    let settings = json!({"prio": -1, "cpu_range": range, "n_threads": 2, "speculative": false});
+    let system = start(settings);
+    complete(&system, &story(json!({})));
+    assert_eq!(low_threads(), [placed("foredraft-cpu"), placed("foredraft-work")]);
+    assert_eq!(this_thread(), own, "the host's thread keeps its own");
+    drop(system);
+    gone();
+    // As a mask, by flags, and strictly: the first thread has the first CPU.
+    let mask = format!("{:x}", 1_u128 << cpu.parse::<u32>().expect("a number"));
+    let system = System::new();
+    let model = config("target", json!({}))["model"].as_str().expect("a path").to_owned();
+    system.init(format!("-m {model} --prio -1 -C {mask} --cpu-strict 1 -t 1 -tb 1").as_bytes()).expect("loaded");
+    complete(&system, &story(json!({})));
+    assert_eq!(low_threads(), [placed("foredraft-work")]);
+    assert_eq!(this_thread(), own);
+}
+
+#[test]
+fn settings_for_one_token_and_for_several_hold_in_turn() {
+    let _guard = exclusive();
+    gone();
+    let own = this_thread();
+    let system = start(json!({"prio_batch": -1, "n_threads": 2, "speculative": false, "flash_attn": "on"}));
+    complete(&system, &story(json!({})));
+    // There are threads for one token and threads for several. The engine's own thread is as the last decode's, which had one token.
+    assert_eq!(low_threads(), [Thread { name: "foredraft-cpu".to_owned(), cpus: own.cpus, policy: LOW }]);
+}
+
+#[test]
+fn cpus_that_the_process_may_not_use_are_refused() {
+    let _guard = exclusive();
+    let system = System::new();
+    let error = system.init(config("target", json!({"cpu_range": "511-511"})).to_string().as_bytes());
+    let error = error.expect_err("no machine of the tests has so many CPUs").to_string();
+    assert!(error.contains("cpu_mask, cpu_range: this process cannot use any of the CPUs 511"), "{error}");
+}
+
+#[test]
+fn frame_budget_changes_no_completion() {
+    let _guard = exclusive();
+    let long = "Once upon a time there was a little girl who had a red ball. ".repeat(12);
+    let requests = [story(json!({})), story(json!({"prompt": long})), story(json!({"temperature": 0.8, "seed": 5}))];
+    let outputs = |more: Value| -> Vec<Value> {
+        let mut settings = with_draft();
+        settings.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let system = start(settings);
+        requests.iter().map(|request| complete(&system, request)["tokens"].clone()).collect()
+    };
+    let plain = outputs(json!({}));
+    assert_eq!(outputs(json!({"frame_budget": {"busy_ms": 1, "per_ms": 3}})), plain);
+    assert_eq!(
+        outputs(json!({"frame_budget": {"busy_ms": 8, "per_ms": 12}, "n_parallel": 2})),
+        outputs(json!({"n_parallel": 2}))
+    );
+}
+
+/// With a budget of 1 ms in each 2 seconds every decode is followed by a long pause. A cancel does not wait for its end.
+#[test]
+fn cancel_ends_a_pause_of_the_frame_budget() {
+    let _guard = exclusive();
+    let system =
+        start(json!({"frame_budget": {"busy_ms": 0.5, "per_ms": 10_000}, "warmup": false, "speculative": false}));
+    let submit = |request: &Value| {
+        let bytes = request.to_string();
+        let answer = system.with_server(|server| server.submit(Endpoint::Speculative, bytes.as_bytes()));
+        answer.expect("queued")["id"].as_u64().expect("an id")
+    };
+    let begin = Instant::now();
+    let id = submit(&story(json!({"n_predict": 1000, "ignore_eos": true})));
+    let command = json!({"id": id, "timeout_ms": 60_000}).to_string();
+    let cancelled = system.with_server(|server| server.cancel(Endpoint::Speculative, Some(command.as_bytes())));
+    assert_eq!(cancelled.expect("an answer")["cancelled"], true);
+    let mut finished = false;
+    while !finished {
+        let answer = system.with_server(|server| server.poll(Endpoint::Speculative, Some(command.as_bytes())));
+        finished = answer.expect("an answer")["finished"] == true;
+    }
+    // Two decodes lie 10 s apart at least, and 1000 tokens hours; the load itself may take some of that.
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+}
