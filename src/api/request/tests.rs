@@ -399,18 +399,18 @@ proptest! {
         bias in prop::collection::btree_map(0i32..1000, -100.0f32..100.0, 0..4),
         init_seed in any::<Option<u32>>(),
     ) {
-        let family = if speculative { Endpoint::Speculative } else { Endpoint::Completion };
+        let endpoint = if speculative { Endpoint::Speculative } else { Endpoint::Completion };
         // Changed defaults of init must not apply a second time.
         let defaults = RequestDefaults { seed: init_seed, n_keep: Some(3), ..RequestDefaults::default() };
         // Only values that are valid together.
         let mut given = Map::new();
         for (key, value) in keys {
             given.insert(key.into(), value);
-            if CompletionRequest::from_object(&given, family, &defaults).is_err() {
+            if CompletionRequest::from_object(&given, endpoint, &defaults).is_err() {
                 given.remove(key);
             }
         }
-        let first = CompletionRequest::from_object(&given, family, &defaults).unwrap();
+        let first = CompletionRequest::from_object(&given, endpoint, &defaults).unwrap();
         let used = SamplingSettings { logit_bias: bias.into_iter().collect(), ..first.sampling.clone() };
 
         let text = generation_settings(&first, &used, 512, "m").to_string();
@@ -419,7 +419,7 @@ proptest! {
         if !given.is_null() {
             fed_back.insert("prompt".into(), given);
         }
-        let again = CompletionRequest::from_object(&fed_back, family, &RequestDefaults::default()).unwrap();
+        let again = CompletionRequest::from_object(&fed_back, endpoint, &RequestDefaults::default()).unwrap();
 
         prop_assert_eq!(&again.warnings, &Vec::<String>::new());
         let resolved: Vec<(Token, f32)> = again.logit_bias.iter().map(|entry| match entry.target {
