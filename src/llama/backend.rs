@@ -6,7 +6,7 @@ use std::sync::Once;
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
-use super::guard::{Why, foredraft_device_memory};
+use super::guard::{ErrorBuffer, foredraft_device_memory};
 use super::{log, rpc};
 
 static START: Once = Once::new();
@@ -114,7 +114,7 @@ pub fn devices() -> Vec<Device> {
             let device = sys::ggml_backend_dev_get(index);
             let (mut memory_free, mut memory_total) = (0, 0);
             if !unresponsive.contains(&device) {
-                let mut why = Why::new();
+                let mut why = ErrorBuffer::new();
                 foredraft_device_memory(device, &mut memory_free, &mut memory_total, why.ptr(), why.size());
             }
             found.push(Device {

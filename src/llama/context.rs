@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use llama_cpp_sys_2 as sys;
 
-use super::guard::{Why, foredraft_context_new, foredraft_set_reference};
+use super::guard::{ErrorBuffer, foredraft_context_new, foredraft_set_reference};
 use super::mtp::Hidden;
 use super::padding::{self, Padding};
 use super::params::{ContextParams, FlashAttn};
@@ -168,7 +168,7 @@ impl Context {
         if hidden.is_input() {
             raw.ctx_type = sys::LLAMA_CONTEXT_TYPE_MTP;
         }
-        let mut why = Why::new();
+        let mut why = ErrorBuffer::new();
         // SAFETY: the model is alive. `raw` is plain data; its only pointer is the interrupt, which the returned value keeps alive. The
         // guard catches exceptions.
         let (ptr, errors) =

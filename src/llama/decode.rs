@@ -5,7 +5,7 @@ use std::time::Instant;
 use llama_cpp_sys_2 as sys;
 
 use super::context::faked;
-use super::guard::{Why, foredraft_decode, foredraft_set_reference};
+use super::guard::{ErrorBuffer, foredraft_decode, foredraft_set_reference};
 use super::threads::thread_cpu_time;
 use super::{Batch, Context, SeqId, log};
 
@@ -119,7 +119,7 @@ impl Context {
         self.threads.place_caller(settings);
         self.use_threads(n_threads_now, settings);
         let (start, ran_before) = (Instant::now(), thread_cpu_time());
-        let mut why = Why::new();
+        let mut why = ErrorBuffer::new();
         // SAFETY: all arrays have `n_tokens` elements (hidden states: `n_embd` each) and live during the call, which only reads them.
         // `validate` has checked what llama.cpp asserts. The guard catches exceptions.
         let (code, errors) =

@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use super::guard::{Why, foredraft_can_multiply};
+use super::guard::{ErrorBuffer, foredraft_can_multiply};
 use super::{log, shards};
 use crate::atomic_write;
 use crate::error::{Error, Result};
@@ -158,7 +158,7 @@ fn check_weights(
     start: u64,
     length: u64,
 ) -> std::result::Result<u64, String> {
-    let (mut why, mut formats) = (Why::new(), 0);
+    let (mut why, mut formats) = (ErrorBuffer::new(), 0);
     // SAFETY: the path is NUL-terminated, or the stream is open. The guard catches exceptions. Its log lines are dropped, because the
     // loader repeats them.
     let (can, _) = log::collecting(|| unsafe {
@@ -207,7 +207,7 @@ impl Stream {
             GgufSource::Descriptor { fd, offset, length } => (*fd, *offset, length.unwrap_or(TO_THE_END)),
             GgufSource::Memory { address, length } => (-1, *address, *length),
         };
-        let (mut why, mut len) = (Why::new(), length);
+        let (mut why, mut len) = (ErrorBuffer::new(), length);
         // SAFETY: `len` and the buffer outlive the call. It validates the descriptor, and does not access the memory.
         let file = unsafe { foredraft_stream_open(fd, start, &raw mut len, mapped, why.ptr(), why.size()) };
         let file = NonNull::new(file).ok_or_else(|| Error::invalid(format!("{name}: {source}: {}", why.message())))?;

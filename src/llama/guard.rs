@@ -147,11 +147,11 @@ unsafe extern "C" {
 }
 
 /// The buffer for the message of a caught exception.
-pub(super) struct Why([c_char; 256]);
+pub(super) struct ErrorBuffer([c_char; 256]);
 
-impl Why {
+impl ErrorBuffer {
     pub(super) fn new() -> Self {
-        Why([0; 256])
+        ErrorBuffer([0; 256])
     }
 
     pub(super) fn ptr(&mut self) -> *mut c_char {

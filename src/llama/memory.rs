@@ -5,7 +5,7 @@ use std::ops::Range;
 use llama_cpp_sys_2 as sys;
 
 use super::context::faked;
-use super::guard::{Why, foredraft_seq_move};
+use super::guard::{ErrorBuffer, foredraft_seq_move};
 use super::guard::{foredraft_state_get, foredraft_state_set, foredraft_state_size};
 use super::params::CacheType;
 use super::{Batch, Context, DecodeError, Model, SeqId, log};
@@ -96,7 +96,7 @@ impl Context {
             fake.move_by(sequence, range, by);
             true
         });
-        let mut why = Why::new();
+        let mut why = ErrorBuffer::new();
         // SAFETY: the memory belongs to the context, the sequence exists, and the memory supports shifting. The guard catches
         // exceptions.
         unsafe { foredraft_seq_move(self.memory, sequence, from, to, by, why.ptr(), why.size()) }
@@ -119,7 +119,7 @@ impl Context {
         });
         // One position at a time, in ascending order, so that each new position is free. `llama_memory_seq_div` rotates the keys in the
         // wrong direction (its `pos_div` adds old minus new, `pos_add` new minus old).
-        let mut why = Why::new();
+        let mut why = ErrorBuffer::new();
         // SAFETY: as in `move_by`. The divisor is not 0.
         (from..to).all(|at| unsafe {
             foredraft_seq_move(self.memory, sequence, at, at + 1, at / by - at, why.ptr(), why.size())
@@ -177,7 +177,7 @@ impl Context {
     pub fn state(&mut self, sequence: SeqId, part: Part) -> Result<Vec<u8>> {
         self.apply_pending_moves(sequence)?;
         faked!(fake = &self.fake => Ok(fake.state(sequence)));
-        let mut why = Why::new();
+        let mut why = ErrorBuffer::new();
         // SAFETY: the context is alive, and the sequence exists. The guard catches exceptions.
         let size =
             unsafe { foredraft_state_size(self.ptr.as_ptr(), sequence, part.is_partial(), why.ptr(), why.size()) };
@@ -206,7 +206,7 @@ impl Context {
             true => Ok(()),
             false => Err(Error::model("the state does not fit")),
         });
-        let mut why = Why::new();
+        let mut why = ErrorBuffer::new();
         // SAFETY: the context is alive, and the sequence exists. llama.cpp gets the length of `state`, reads no more, and compares the
         // types and sizes in it with its tensors. The guard catches exceptions.
         let (read, errors) = log::collecting(|| unsafe {

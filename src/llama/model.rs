@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use llama_cpp_sys_2 as sys;
 
 use super::gguf_source::GgufFile;
-use super::guard::{Why, foredraft_lora_load, foredraft_model_load};
+use super::guard::{ErrorBuffer, foredraft_lora_load, foredraft_model_load};
 use super::identity::Files;
 use super::params::{KvValue, LoraParams, ModelParams, SplitMode};
 use super::{Vocab, backend, cpu, log};
@@ -123,7 +123,7 @@ impl Model {
         raw.progress_callback = Some(on_progress);
         raw.progress_callback_user_data = (&raw mut state).cast();
 
-        let mut why = Why::new();
+        let mut why = ErrorBuffer::new();
         // SAFETY: all pointers in `raw` are to locals of this function, which outlive the call. Lists have llama.cpp's terminators (NULL
         // device, empty key). The guard catches exceptions.
         let (ptr, errors) = log::collecting(|| unsafe {
@@ -160,7 +160,7 @@ impl Model {
 
     fn add_adapter(&mut self, lora: &LoraParams, opened: &GgufFile) -> Result<()> {
         let LoraParams { source, scale } = lora;
-        let mut why = Why::new();
+        let mut why = ErrorBuffer::new();
         // SAFETY: the model is alive and not used elsewhere yet. The guard catches exceptions. llama.cpp frees the adapter with the model.
         let (adapter, errors) = log::collecting(|| unsafe {
             foredraft_lora_load(self.ptr.as_ptr(), opened.path(), opened.stream(), why.ptr(), why.size())

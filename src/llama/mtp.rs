@@ -11,7 +11,7 @@ use std::sync::Arc;
 use llama_cpp_sys_2 as sys;
 
 use super::context::without_memory;
-use super::guard::{Why, foredraft_hidden, foredraft_keep_hidden, foredraft_set_mtp_layer};
+use super::guard::{ErrorBuffer, foredraft_hidden, foredraft_keep_hidden, foredraft_set_mtp_layer};
 use super::{Batch, Context, ContextParams, Interrupt, Model, ThreadPool};
 use crate::error::{Error, Result};
 
@@ -148,7 +148,7 @@ impl Context {
             return None;
         }
         let row = i32::try_from(index).ok()?;
-        let mut why = Why::new();
+        let mut why = ErrorBuffer::new();
         // SAFETY: the last decode succeeded and kept the hidden state of this token. A row has `n_embd` floats
         // (`llama_model_n_embd_out`, llama.cpp's stride), belongs to the context, and is valid until the next decode, which needs
         // `&mut self`. The guard catches exceptions.

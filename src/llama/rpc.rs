@@ -12,7 +12,7 @@ use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
 use super::backend;
-use super::guard::{Why, foredraft_rpc_add};
+use super::guard::{ErrorBuffer, foredraft_rpc_add};
 use crate::error::{Code, Error, Result};
 
 /// The maximum time for the test of a server.
@@ -154,7 +154,7 @@ fn register(endpoint: &str) -> Result<Registry> {
         }
         let add: AddServer = std::mem::transmute::<*mut c_void, AddServer>(add);
         // It asserts that the server has the same version.
-        let mut why = Why::new();
+        let mut why = ErrorBuffer::new();
         let registry = foredraft_rpc_add(add, c_endpoint.as_ptr(), why.ptr(), why.size());
         if registry.is_null() {
             return Err(Error::model(format!("rpc: the server at {endpoint:?} was refused: {}", why.message())));

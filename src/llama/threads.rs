@@ -8,7 +8,7 @@ use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
 use super::governor::{DecodeKind, DecodeTime, Governor};
-use super::guard::{Why, foredraft_threadpool_new};
+use super::guard::{ErrorBuffer, foredraft_threadpool_new};
 use super::log::{self, Level};
 use super::pacing::{self, FrameBudget, Pacer};
 use super::placement::{self, ThreadPriority, ThreadSettings};
@@ -100,7 +100,7 @@ impl RawPool {
                 }
             }
             // It asserts that all threads can be started.
-            let mut why = Why::new();
+            let mut why = ErrorBuffer::new();
             let ptr = NonNull::new(foredraft_threadpool_new(new, &raw mut params, why.ptr(), why.size()));
             let refused = || Error::model(format!("n_threads: cannot start {n_threads} threads: {}", why.message()));
             Ok(RawPool { ptr: ptr.ok_or_else(refused)?, free })

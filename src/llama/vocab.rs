@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 use llama_cpp_sys_2 as sys;
 
-use super::guard::{Why, foredraft_guarded_detokenize, foredraft_guarded_tokenize};
+use super::guard::{ErrorBuffer, foredraft_guarded_detokenize, foredraft_guarded_tokenize};
 use super::special::{Fragment, SpecialToken, SpecialTokens};
 use super::{Token, backend};
 use crate::error::{Error, Result};
@@ -303,7 +303,7 @@ impl Vocab {
         let mut tokens = vec![0; text.len().saturating_add(16)];
         loop {
             let capacity = i32::try_from(tokens.len()).map_err(|_| too_long())?;
-            let mut why = Why::new();
+            let mut why = ErrorBuffer::new();
             // SAFETY: `text` is readable and `tokens` writable for the given lengths, and the vocabulary is alive. The guard catches
             // exceptions.
             let count = unsafe {
@@ -419,7 +419,7 @@ impl Vocab {
         let mut text = vec![0_u8; tokens.iter().map(|token| self.piece(*token).len()).sum::<usize>() + 16];
         loop {
             let capacity = i32::try_from(text.len()).map_err(|_| Error::invalid("tokens: their text is over 2 GiB"))?;
-            let mut why = Why::new();
+            let mut why = ErrorBuffer::new();
             // SAFETY: as in `tokenize`, and all ids are in the vocabulary.
             let len = unsafe {
                 foredraft_guarded_detokenize(

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use llama_cpp_sys_2 as sys;
 
-use super::guard::{AttentionShape, Why, foredraft_attention_cost};
+use super::guard::{AttentionShape, ErrorBuffer, foredraft_attention_cost};
 use super::params::{CacheType, ContextParams};
 use super::{Model, ThreadPool, backend};
 
@@ -89,7 +89,7 @@ pub fn attention_cost(
         return None;
     }
     let shape = AttentionShape { n_head, n_head_kv, n_key, n_value, n_cells, n_tokens, flash };
-    let mut why = Why::new();
+    let mut why = ErrorBuffer::new();
     let pool = threads.of(n_threads);
     // SAFETY: the pool is alive, and runs no decode meanwhile, because its owner is the calling thread. The guard catches exceptions.
     let micros = unsafe { foredraft_attention_cost(shape, n_threads, pool, why.ptr(), why.size()) };

@@ -1,4 +1,4 @@
-//! A draft model that says what was recorded.
+//! A draft model that replays recorded choices.
 
 use std::cell::RefCell;
 
@@ -10,14 +10,14 @@ use crate::sampling::Sampler;
 use crate::speculative::policy::another_round_pays;
 use crate::speculative::{DraftRequest, Drafter, DrafterKind, Settings};
 
-/// In place of a token that is wrong: no text has it.
+/// Replaces rejected tokens: it does not occur in any output.
 const WRONG: Token = 1;
 
-/// An output, and at each of its positions what the near and the far draft model choose.
+/// An output, and the choices of the near and the far draft model at each of its positions.
 type Replayed = (Vec<Token>, Vec<Choice>, Vec<Choice>);
 
 thread_local! {
-    /// What the requests in the slots are of.
+    /// The traces of the requests in the slots.
     static TRACES: RefCell<Vec<Replayed>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -25,7 +25,7 @@ thread_local! {
 pub(super) struct ReplayedDraft {
     kind: Kind,
     machine: Machine,
-    /// Tokens of each slot's context that are in its cache.
+    /// The number of tokens of each slot's context that are in its cache.
     known: Vec<usize>,
 }
 
@@ -34,7 +34,7 @@ impl ReplayedDraft {
         ReplayedDraft { kind, machine: machine.clone(), known: vec![0; n_slots] }
     }
 
-    /// A request begins that will have this completion. To be told before [`Drafter::begin`].
+    /// Sets the completion of the next request. Must be called before [`Drafter::begin`].
     pub(super) fn begin_trace(slot: usize, trace: &Trace) {
         TRACES.with_borrow_mut(|traces| {
             traces.resize(traces.len().max(slot + 1), (Vec::new(), Vec::new(), Vec::new()));
@@ -42,7 +42,7 @@ impl ReplayedDraft {
         });
     }
 
-    /// The next token of a draft that has come so far, and its probability; `None`: the recording ends.
+    /// The next token of a draft so far, and its probability. `None`: the recording ends.
     fn next(&self, request: &DraftRequest<'_>) -> Option<(Token, f32)> {
         TRACES.with_borrow(|traces| {
             let (output, near, far) = &traces[request.slot];
@@ -73,11 +73,11 @@ impl Drafter for ReplayedDraft {
     }
 
     fn begin(&mut self, slot: usize, _: &Sampler, _: &Settings) {
-        // It has kept up with the prompt.
+        // It has caught up with the prompt.
         self.known[slot] = usize::MAX;
     }
 
-    /// As `DraftModel` does: all slots go on together.
+    /// As `DraftModel` does: all slots draft in the same rounds.
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
         for request in requests.iter() {
             let known = std::mem::replace(&mut self.known[request.slot], request.tokens.len());
