@@ -1,12 +1,12 @@
-// Products of quantized weights with few tokens on x86-64 CPUs with AVX-512 VNNI, in place of llamafile's (the linker's `--wrap` puts it
-// there: see build.rs). ggml asks llamafile first and multiplies by itself what llamafile leaves to it.
+// Products of quantized weights with few tokens on x86-64 CPUs with AVX-512 VNNI, which replaces llamafile's
+// function (with the linker's `--wrap`, see build.rs). ggml calls it first, and multiplies itself if it returns false.
 //
-// Speculation lives on forward passes of a few tokens that cost hardly more than one. ggml's loops compute one row of weights for one token
-// at a time, so that from the second token on they are bound by arithmetic. This kernel unpacks a block of 16 rows once for up to 16 tokens: a
+// Speculation needs forward passes of a few tokens that take little longer than one token's. ggml's loops compute one row of weights for one
+// token at a time, so from two tokens on, arithmetic is their bottleneck. This kernel unpacks a block of 16 rows once for up to 16 tokens. A
 // register holds four weights of each of the 16 rows, and one instruction multiplies them with four numbers of a token.
 //
-// It is batch-invariant: each result is the sum of the same operations in the same order, whatever other rows and tokens are computed
-// with it and however many threads there are.
+// It is batch-invariant: the operations of each result and their order do not depend on the other rows and tokens of the call, nor on the
+// number of threads.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -25,7 +25,7 @@
 
 extern "C" {
 
-// llamafile's own, for what this one does not know. Weak, so that a program whose linker was not told to replace it links, too.
+// llamafile's function, for other formats. Weak, so that programs without `--wrap` link, too.
 __attribute__((weak)) bool __real_llamafile_sgemm(
     const ggml_compute_params * params, int64_t m, int64_t n, int64_t k, const void * a, int64_t lda, const void * b, int64_t ldb,
     void * c, int64_t ldc, int a_type, int b_type, int c_type);
@@ -33,7 +33,7 @@ bool __wrap_llamafile_sgemm(
     const ggml_compute_params * params, int64_t m, int64_t n, int64_t k, const void * a, int64_t lda, const void * b, int64_t ldb,
     void * c, int64_t ldc, int a_type, int b_type, int c_type);
 
-// ggml's kernel for blocks of 256 weights and 8 tokens or more. It adds up in another order, so it gets none of ours.
+// ggml's kernel for blocks of 256 weights and 8 tokens or more. It adds in another order, so it is not used for this kernel's formats.
 __attribute__((weak)) bool __real_ggml_compute_forward_mul_mat_tiled(const ggml_compute_params * params, ggml_tensor * dst);
 bool __wrap_ggml_compute_forward_mul_mat_tiled(const ggml_compute_params * params, ggml_tensor * dst);
 bool llamafile_sgemm(
@@ -48,7 +48,7 @@ std::atomic<bool> is_enabled { true };
 
 }  // namespace
 
-// For benchmarks: false leaves everything to ggml.
+// For benchmarks: with false, ggml multiplies everything.
 extern "C" void foredraft_matmul_enable(bool enabled) { is_enabled.store(enabled, std::memory_order_relaxed); }
 
 #ifdef FOREDRAFT_MATMUL
@@ -57,9 +57,9 @@ namespace {
 
 // Rows of weights that are computed together: a lane of a register each.
 constexpr int ROWS = 16;
-// Most tokens that are computed together: with 8 registers of weights, their sums have 16 of 32.
+// The maximum number of tokens that are computed together. Their sums use 16 of 32 registers, the weights 8.
 constexpr int TOKENS = 16;
-// Tokens whose numbers are prepared at once, so that they stay in a core's cache while the weights go by.
+// The number of tokens whose numbers are prepared together, small enough for a core's cache.
 constexpr int PREPARED = 128;
 constexpr int LINE = 64;
 
@@ -74,7 +74,7 @@ inline uint16_t half_at(const uint8_t * at) {
 
 inline float number(const uint8_t * at) { return _cvtsh_ss(half_at(at)); }
 
-// The F16 number at the same place of each row. Put together in general registers: the vector units have enough to do.
+// The F16 number at the same offset of each row. They are combined in general registers, because the vector units are busy.
 inline Floats numbers(const uint8_t * at, size_t stride) {
     uint64_t four[4];
     for (int group = 0; group < 4; ++group) {
@@ -171,8 +171,8 @@ inline int sum_of_32(const int8_t * at) {
     return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
 }
 
-// Each format unpacks a block of 16 rows in parts, which have a scale for each row, and perhaps what is subtracted or added beside it. It prepares
-// the numbers of a token that are multiplied with a block (`Numbers`), and adds the products of a part and each token to the sums.
+// Each format of weights defines the types of its blocks. It unpacks a block of 16 rows in parts that have one scale, and perhaps one minimum, for
+// each row (`unpack`), prepares the numbers of a token for a block (`prepare`), and adds the products of a part with each token to the sums (`add`).
 
 // Blocks of 32 weights that have one scale: weight = scale * (unsigned weight - OFFSET).
 template <int OFFSET> struct Scaled {
@@ -431,7 +431,7 @@ struct Product {
     int64_t to_stride;
 };
 
-// 16 rows of weights, of which the first `n` are wanted.
+// 16 rows of weights, of which the first `n` belong to the product.
 struct Rows {
     const uint8_t * weights;
     size_t stride;
@@ -440,7 +440,7 @@ struct Rows {
     bool fetches;
 };
 
-// Asks for the next rows while these are computed.
+// Prefetches a block of 16 rows.
 template <typename Format> inline void fetch(const uint8_t * ahead) {
     for (size_t line = 0; line < ROWS * sizeof(typename Format::Block); line += LINE) {
         _mm_prefetch(reinterpret_cast<const char *>(ahead + line), _MM_HINT_T1);
@@ -463,7 +463,7 @@ template <typename Format> void unpack_rows(const Product & product, const Rows 
     }
 }
 
-// 16 rows for N tokens. `unpacked`: the rows, or NULL if only these tokens need them.
+// Computes 16 rows for N tokens. `unpacked`: the rows, unpacked; NULL: no other tokens need them, so they are unpacked on the fly.
 template <typename Format, int N>
 void multiply_rows(const Product & product, const Rows & rows, const void * unpacked, const void * prepared, float * to) {
     const auto * numbers = static_cast<const typename Format::template Numbers<N> *>(prepared);
@@ -503,7 +503,7 @@ template <typename Format, int N> void prepare(const Product & product, int64_t 
     }
 }
 
-// What depends on the number of tokens that are computed together.
+// The functions for a number of tokens that are computed together.
 struct Kernel {
     size_t numbers_size;
     void (*prepare)(const Product &, int64_t, void *);
@@ -523,7 +523,7 @@ inline uint8_t * aligned(uint8_t * at) {
 
 // The calling thread's part of a product.
 template <typename Format> void multiply(const Product & product, int thread, int n_threads) {
-    // Kept by each thread: a product needs no memory once one was as large.
+    // Each thread keeps its buffer, so only larger products allocate.
     thread_local std::vector<uint8_t> scratch;
     const auto kernel_of = [](int n_tokens) -> const Kernel & {
         return kernel<Format>(n_tokens, std::make_index_sequence<TOKENS>());
@@ -571,7 +571,7 @@ template <typename Format> void multiply(const Product & product, int thread, in
     }
 }
 
-// Multiplies the calling thread's part, if it is this format.
+// Multiplies the calling thread's part if the token's format matches.
 template <typename Format> bool try_multiply(
     const ggml_compute_params * params, int64_t m, int64_t n, int64_t k, const void * a, int64_t lda, const void * b, int64_t ldb,
     void * c, int64_t ldc, ggml_type numbers, int b_type) {
@@ -635,11 +635,11 @@ extern "C" bool __wrap_ggml_compute_forward_mul_mat_tiled(const ggml_compute_par
     return __real_ggml_compute_forward_mul_mat_tiled != nullptr && __real_ggml_compute_forward_mul_mat_tiled(params, dst);
 }
 
-// The formats of weights that are better left as they are in the file for this kernel, a bit for each ggml_type: ggml would pack them for
-// kernels of its own. With AMX those are faster.
+// The formats of weights that should keep the file's layout for this kernel, a bit for each ggml_type. ggml would repack them for its own
+// kernels, which are faster with AMX.
 extern "C" uint64_t foredraft_matmul_formats(void) {
 #if defined(FOREDRAFT_MATMUL) && !defined(__AMX_INT8__)
-    // The linker may not have put it in place; the compiler is not to know that two functions may be one.
+    // Without `--wrap`, the functions differ. volatile, because the compiler assumes that they always do.
     const volatile auto called = &llamafile_sgemm;
     const volatile auto ours = &__wrap_llamafile_sgemm;
     return called == ours ? FORMATS : 0;
