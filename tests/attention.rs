@@ -1,4 +1,11 @@
 //! Attention on CPUs: the kernel computes what attention is defined as, no result depends on a batch, and `init`'s choice is told.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "tests may panic, and they call C functions"
+)]
 
 mod common;
 

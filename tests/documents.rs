@@ -1,5 +1,6 @@
 //! The documents: every relative link leads to a file, and every `#anchor` to a heading. The guide: its code is included from
 //! programs that tests run, and it builds.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,11 @@
-//! Products of quantized weights with tokens on CPUs: they are what the formats define, and no token's result depends on the others.
+//! Products of quantized weights with tokens on CPUs: they match the formats' definitions, and a token's result does not depend on other tokens.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "tests may panic, and they call C functions"
+)]
 
 use llama_cpp_sys_2 as sys;
 
@@ -40,7 +47,7 @@ impl Weights {
         // SAFETY: returns a number.
         let row_size = unsafe { sys::ggml_row_size(format, WIDTH as i64) };
         let mut data = vec![0_u8; row_size * n_rows];
-        // SAFETY: the arrays hold so many rows of so many numbers.
+        // SAFETY: the arrays have these sizes.
         let written = unsafe {
             let (rows, width) = (n_rows as i64, WIDTH as i64);
             sys::ggml_quantize_chunk(
@@ -57,10 +64,10 @@ impl Weights {
         Weights { format, n_rows, data }
     }
 
-    /// The numbers that they stand for.
+    /// The dequantized weights.
     fn values(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.n_rows * WIDTH];
-        // SAFETY: the traits are a constant, and both arrays hold so many numbers.
+        // SAFETY: the traits are constant, and the arrays have these sizes.
         unsafe {
             let to_float = (*sys::ggml_get_type_traits(self.format)).to_float.expect("a format of weights");
             to_float(self.data.as_ptr().cast(), values.as_mut_ptr(), values.len() as i64);
@@ -68,11 +75,11 @@ impl Weights {
         values
     }
 
-    /// What ggml, or what takes its place, computes with so many threads: all rows of the first token, then of the next one.
+    /// The product by ggml, or by its replacement, with `n_threads` threads: all rows of the first token, then of the next one.
     fn times(&self, tokens: &[f32], n_threads: i32) -> Vec<f32> {
         let n_tokens = tokens.len() / WIDTH;
-        // SAFETY: ggml's objects are freed at the end, in the order in which they use each other; the arrays that are copied have the
-        // tensors' sizes; the graph is computed by the CPU's backend, which ggml has.
+        // SAFETY: ggml's objects are freed at the end, in the order of their dependencies. The copied arrays have the tensors' sizes. ggml
+        // always has a CPU backend.
         unsafe {
             let ctx = sys::ggml_init(sys::ggml_init_params {
                 mem_size: 1 << 20,
@@ -103,7 +110,7 @@ impl Weights {
     }
 }
 
-/// Tokens whose numbers are whole and at most 127, as each 32 of them show, so that ggml rounds none when it makes bytes of them.
+/// Tokens with whole numbers up to 127, and at least one 127 in each block of 32, so that ggml quantizes them without rounding.
 fn whole_tokens(n: usize) -> Vec<f32> {
     let whole = |(at, x): (usize, f32)| if at % 32 == 5 { 127.0 } else { (x * 100.0).round() };
     noise(99, n * WIDTH).into_iter().enumerate().map(whole).collect()

@@ -116,7 +116,7 @@ impl Builder<'_> {
             drafters.mark_unavailable(DrafterKind::Draft, reason.clone());
         } else {
             let extend = self.config.self_extend.filter(|_| context.can_shift() && context.cuts_anywhere());
-            if report.translates {
+            if report.is_cross_vocabulary {
                 drafters.add_model(Box::new(CrossVocabulary::new(context, n_parallel, target, extend)?));
             } else {
                 let n_vocab = target.vocab().n_tokens();
@@ -149,7 +149,7 @@ impl Builder<'_> {
             return Err("the target's memory cannot be cut back after a rejected draft".into());
         }
         let made = failure.map_or(Ok(()), Err).and_then(|()| {
-            target.prove_hidden()?;
+            target.test_hidden()?;
             let n_ctx = u32::try_from(target.n_ctx()).ok();
             let params = ContextParams { n_ctx, swa_full: true, ..params.clone() };
             Context::mtp(&model, &params, &self.threads, &self.interrupt)

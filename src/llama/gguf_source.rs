@@ -1,34 +1,34 @@
-//! Where the bytes of a GGUF file are: a path, a part of a file that the host has open, or the host's memory.
+//! The source of a GGUF file: a path, a part of a file that the host has opened, or the host's memory.
 //!
-//! llama.cpp reads a file that has no path through a `FILE *` ([`Stream`]). The stream covers exactly the part that the host
-//! names, reads with `pread`, and so never moves the host's file position. Memory is read by the kernel (`process_vm_readv`),
-//! which reports an address that is not mapped.
+//! Without a path, llama.cpp reads from a `FILE *` ([`Stream`]). The stream covers exactly the host's part of the file, and reads with
+//! `pread`, so it does not change the host's file position. Memory is read by the kernel (`process_vm_readv`), which returns an error
+//! for an address that is not mapped.
 
 use std::ffi::{CString, OsStr, c_char, c_void};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use super::guard::{Why, foredraft_can_multiply};
+use super::guard::{ErrorBuffer, foredraft_can_multiply};
 use super::{log, shards};
 use crate::atomic_write;
 use crate::error::{Error, Result};
 
-/// A GGUF file, before it is opened.
+/// The source of a GGUF file, before it is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GgufSource {
     /// A file of the file system.
     Path(PathBuf),
-    /// A part of a file that the host has open.
+    /// A part of a file that the host has opened.
     Descriptor {
-        /// The host's file descriptor. It stays the host's, and must stay open until the load has ended.
+        /// The host's file descriptor. The host owns it, and must keep it open until the load has ended.
         fd: i32,
-        /// Where the part begins, in bytes.
+        /// The start of the part, in bytes.
         offset: u64,
         /// Its length in bytes; `None`: to the end of the file.
         length: Option<u64>,
     },
-    /// The host's memory, which must stay as it is until the load has ended.
+    /// The host's memory, which must not change until the load has ended.
     Memory {
         /// Address of the first byte.
         address: u64,
@@ -38,7 +38,7 @@ pub enum GgufSource {
 }
 
 impl fmt::Display for GgufSource {
-    /// A path, or words that name the part.
+    /// The path, or a description of the part.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             GgufSource::Path(path) => write!(f, "{}", path.display()),
@@ -71,7 +71,7 @@ impl<T: AsRef<OsStr> + ?Sized> From<&T> for GgufSource {
 }
 
 impl GgufSource {
-    /// Bytes; 1 for a file that cannot be looked at, which the load reports.
+    /// The size in bytes. 1 if it cannot be read; the load reports that.
     pub fn len_estimate(&self) -> u64 {
         match self {
             GgufSource::Path(path) => std::fs::metadata(path).map_or(1, |file| file.len()),
@@ -81,7 +81,7 @@ impl GgufSource {
     }
 }
 
-/// A GGUF file that was looked at and can be handed to llama.cpp, by its path or as a stream.
+/// A GGUF file that has been checked, for llama.cpp: a path or a stream.
 pub(super) struct GgufFile {
     path: CString,
     stream: Option<Stream>,
@@ -92,7 +92,7 @@ pub(super) struct GgufFile {
 }
 
 impl GgufFile {
-    /// Opens a file and refuses, with a readable message, what llama.cpp would refuse without one. `name`: the field.
+    /// Opens and validates a file, with better messages than llama.cpp's. `name`: the field of the file.
     pub(super) fn open(name: &str, source: &GgufSource, use_mmap: bool) -> Result<GgufFile> {
         match source {
             GgufSource::Path(path) => {
@@ -115,7 +115,7 @@ impl GgufFile {
         self.path.as_ptr()
     }
 
-    /// NULL where there is a path.
+    /// NULL if there is a path.
     pub(super) fn stream(&self) -> *mut c_void {
         self.stream.as_ref().map_or(std::ptr::null_mut(), Stream::as_ptr)
     }
@@ -125,7 +125,7 @@ impl GgufFile {
     }
 }
 
-/// Refuses what is no model, with a readable message; the formats of its weights.
+/// Validates a stream in advance, and returns the formats of its weights.
 fn check_stream(stream: &Stream, name: &str, source: &GgufSource) -> Result<u64> {
     let refuse = |why: &str| Err(Error::model(format!("{name}: {source}: {why}")));
     let mut magic = [0_u8; 4];
@@ -138,7 +138,7 @@ fn check_stream(stream: &Stream, name: &str, source: &GgufSource) -> Result<u64>
     check_weights(std::ptr::null(), stream.as_ptr(), stream.start(), stream.len()).or_else(|why| refuse(&why))
 }
 
-/// Refuses a missing or foreign file with a readable message; the formats of its weights. `name`: the field that names the file.
+/// Validates a file in advance, and returns the formats of its weights. `name`: the field of the file.
 fn check_file(name: &str, path: &Path) -> Result<u64> {
     let refuse = |why: &str| Err(Error::model(format!("{name}: {}: {why}", path.display())));
     let mut file = atomic_write::open(path).map_err(|error| Error::model(error.within(name).message()))?;
@@ -151,15 +151,16 @@ fn check_file(name: &str, path: &Path) -> Result<u64> {
     check_weights(c_path(path)?.as_ptr(), std::ptr::null_mut(), 0, 0).or_else(|why| refuse(&why))
 }
 
-/// Refuses weights that cannot be multiplied with; the formats of those that can.
+/// Checks that all weights can be multiplied, and returns their formats.
 fn check_weights(
     path: *const c_char,
     stream: *mut c_void,
     start: u64,
     length: u64,
 ) -> std::result::Result<u64, String> {
-    let (mut why, mut formats) = (Why::new(), 0);
-    // SAFETY: the path ends with NUL, or the stream is open; exceptions end in the guard. What it logs the loader will log again.
+    let (mut why, mut formats) = (ErrorBuffer::new(), 0);
+    // SAFETY: the path is NUL-terminated, or the stream is open. The guard catches exceptions. Its log lines are dropped, because the
+    // loader repeats them.
     let (can, _) = log::collecting(|| unsafe {
         foredraft_can_multiply(path, stream, start, length, &raw mut formats, why.ptr(), why.size())
     });
@@ -171,7 +172,7 @@ fn c_path(path: &Path) -> Result<CString> {
         .map_err(|_| Error::invalid(format!("the path {path:?} contains NUL")))
 }
 
-/// A `FILE *` over a [`GgufSource`] that is no path. Closed when it is dropped; the host's descriptor stays open.
+/// A `FILE *` that reads a [`GgufSource`] without a path. It is closed when dropped; the host's descriptor stays open.
 pub(super) struct Stream {
     file: NonNull<c_void>,
     start: u64,
@@ -191,47 +192,46 @@ unsafe extern "C" {
     fn foredraft_stream_read(file: *mut c_void, at: u64, to: *mut u8, size: usize) -> usize;
 }
 
-/// A length that reaches to the end of the file.
+/// A length that means: to the end of the file.
 const TO_THE_END: u64 = u64::MAX;
 
 impl Stream {
-    /// Opens it. `mapped`: llama.cpp may map the file, which needs a descriptor of its own and ignores the part's end.
+    /// Opens it. `mapped`: llama.cpp can map the file. For this the file is opened again, and the stream does not end with the part.
     ///
     /// # Errors
-    /// `name`, the field, and what is wrong: no open descriptor, no regular file, a part beyond its end, no such streams on
-    /// this platform. A path is none.
+    /// The descriptor is not open or not a regular file, the part is beyond its end, the platform has no such streams, or the source is
+    /// a path. `name`: the field, for the message.
     pub(super) fn open(name: &str, source: &GgufSource, mapped: bool) -> Result<Stream> {
         let (fd, start, length) = match source {
             GgufSource::Path(path) => return Err(Error::invalid(format!("{name}: {} is a path", path.display()))),
             GgufSource::Descriptor { fd, offset, length } => (*fd, *offset, length.unwrap_or(TO_THE_END)),
             GgufSource::Memory { address, length } => (-1, *address, *length),
         };
-        let (mut why, mut len) = (Why::new(), length);
-        // SAFETY: `len` and the buffer live during the call. A number that is no descriptor is refused there; memory is not
-        // touched before it is read.
+        let (mut why, mut len) = (ErrorBuffer::new(), length);
+        // SAFETY: `len` and the buffer outlive the call. It validates the descriptor, and does not access the memory.
         let file = unsafe { foredraft_stream_open(fd, start, &raw mut len, mapped, why.ptr(), why.size()) };
         let file = NonNull::new(file).ok_or_else(|| Error::invalid(format!("{name}: {source}: {}", why.message())))?;
         Ok(Stream { file, start: if mapped { start } else { 0 }, len })
     }
 
-    /// Bytes of the part.
+    /// The length of the part in bytes.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Where the part begins in the stream: not 0 only where the whole file may be mapped.
+    /// The start of the part in the stream. It is 0 unless the file can be mapped.
     pub(super) fn start(&self) -> u64 {
         self.start
     }
 
-    /// Reads from byte `at` of the part. Fewer bytes than asked for: its end, or they cannot be read.
+    /// Reads from byte `at` of the part, and returns the number of bytes. It is less than requested at the end and after an error.
     pub(super) fn read_at(&self, at: u64, to: &mut [u8]) -> usize {
         let size = usize::try_from(self.len.saturating_sub(at)).map_or(to.len(), |left| left.min(to.len()));
-        // SAFETY: the stream is open, and `to` has room for `size` bytes.
+        // SAFETY: the stream is open, and `to` has at least `size` bytes.
         unsafe { foredraft_stream_read(self.file.as_ptr(), self.start + at, to.as_mut_ptr(), size) }
     }
 
-    /// For the guarded calls.
+    /// The pointer for guarded calls.
     pub(super) fn as_ptr(&self) -> *mut c_void {
         self.file.as_ptr()
     }
@@ -239,7 +239,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: it was opened and is closed once.
+        // SAFETY: the stream is open, and only closed here.
         unsafe { foredraft_stream_close(self.file.as_ptr()) }
     }
 }

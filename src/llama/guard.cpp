@@ -1,5 +1,5 @@
-// The calls of llama.cpp that may throw, each behind a catch: an exception must never reach Rust's
-// frames or the host's. A failure returns the value given below and leaves its message in `why`.
+// Wrappers of llama.cpp's functions that can throw. An exception must never reach the frames of Rust or of the host. On failure a wrapper
+// returns the value documented below, and writes the message to `why`.
 #include "llama.h"
 #include "ggml.h"
 #include "ggml-backend.h"
@@ -21,13 +21,13 @@
 #include <unistd.h>
 #endif
 
-// Of llama.cpp's staging interface, whose header (src/llama-ext.h) is not installed. They are C++ functions, so that one whose
-// arguments have changed is not found when we are linked.
+// From llama.cpp's staging interface, whose header (src/llama-ext.h) is not installed. They are C++ functions, so a changed signature
+// is a link error.
 LLAMA_API void    llama_set_embeddings_nextn(llama_context * ctx, bool value, bool masked);
 LLAMA_API void    llama_set_nextn_layer_offset(llama_context * ctx, int32_t offset);
 LLAMA_API float * llama_get_embeddings_nextn_ith(llama_context * ctx, int32_t i);
 
-// Of cpu/attention_cost.cpp.
+// From cpu/attention_cost.cpp.
 struct foredraft_attention {
     int32_t n_head, n_head_kv, n_key, n_value;
     int32_t n_cells, n_tokens;
@@ -36,8 +36,8 @@ struct foredraft_attention {
 double foredraft_attention_micros(const foredraft_attention & of, int32_t n_threads, ggml_threadpool * threads);
 
 #ifndef _WIN32
-// Of llama.cpp's own class (src/llama-context.h) what gives access to the backends of a context. As above; but Windows' libraries
-// do not export it.
+// The member of llama.cpp's class (src/llama-context.h) that gives access to a context's backends. A changed signature is a link error, as
+// above. Not exported by the libraries on Windows.
 struct llama_context {
     ggml_backend_sched_t get_sched() const;
 };
@@ -45,10 +45,10 @@ struct llama_context {
 
 namespace {
 
-// Guarded calls that this thread is inside of.
+// The number of guarded calls on this thread's stack.
 thread_local int depth = 0;
 
-// A failed assertion inside a guarded call becomes an exception; elsewhere (a compute thread) it ends the process.
+// Inside a guarded call, a failed assertion becomes an exception. Elsewhere (on a compute thread) it ends the process.
 void on_abort(const char * message) {
     if (depth > 0) {
         throw std::runtime_error(message);
@@ -69,23 +69,23 @@ R guarded(R failed, char * why, size_t why_size, F call) noexcept {
     } catch (const std::exception & e) {
         std::snprintf(why, why_size, "%s", e.what());
     } catch (...) {
-        std::snprintf(why, why_size, "an exception that is no std::exception");
+        std::snprintf(why, why_size, "an exception that is not a std::exception");
     }
     return failed;
 }
 
-// Of a state: what later tokens overwrite alone, or all of it.
-llama_state_seq_flags state_flags(bool fleeting) {
-    return fleeting ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE;
+// The flags for a whole state, or for the part that later tokens overwrite.
+llama_state_seq_flags state_flags(bool partial) {
+    return partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE;
 }
 
-// Whether there are matrix multiplications with this type.
+// Whether ggml can multiply matrices of this type.
 bool multiplies(ggml_type type) {
     const bool intermediate = type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K;
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || (ggml_is_quantized(type) && !intermediate);
 }
 
-// Seeks in a stream; false where it cannot.
+// Seeks in a stream. Returns false on failure.
 bool seek_to(void * stream, uint64_t at) {
     FILE * file = static_cast<FILE *>(stream);
     std::clearerr(file);
@@ -97,13 +97,13 @@ bool seek_to(void * stream, uint64_t at) {
 }
 
 #ifdef FOREDRAFT_HAS_STREAMS
-// What a stream reads: a part of the host's file, or its memory where `fd` is -1.
+// The part that a stream reads: of the host's file, or of its memory if `fd` is -1.
 struct part_of_host {
     int fd;
     uint64_t start, length, at;
 };
 
-// Copies memory of this process through a pipe, at most what a new pipe holds at once.
+// Copies memory of this process through a pipe, at most as much as fits into the pipe.
 ssize_t read_memory_by_pipe(char * to, const void * from, size_t size) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
@@ -123,11 +123,11 @@ ssize_t read_memory_by_pipe(char * to, const void * from, size_t size) {
     return n;
 }
 
-// Copies memory of this process. The kernel reads it, so an address that is not mapped is an error and not the end of the process.
+// Copies memory of this process. The kernel reads it, so an address that is not mapped gives an error instead of a crash.
 ssize_t read_memory(char * to, uint64_t address, size_t size) {
     const iovec local = { to, size }, remote = { reinterpret_cast<void *>(static_cast<uintptr_t>(address)), size };
     const ssize_t n = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
-    // Some sandboxes forbid it or have no such call.
+    // Some sandboxes forbid or lack this system call.
     return n >= 0 || (errno != EPERM && errno != ENOSYS) ? n : read_memory_by_pipe(to, remote.iov_base, size);
 }
 
@@ -169,11 +169,12 @@ int close_part(void * cookie) {
 
 extern "C" {
 
-// Whether all weights of a GGUF file can be multiplied with; false: `why` says which cannot. llama.cpp does not look, and calls
-// a function that is not there. A file that cannot be read is for its loader to refuse. `formats` gets a bit for each ggml_type of weights.
+// Whether all weights of a GGUF file have types that can be multiplied. If false, `why` names one that cannot. llama.cpp does not check this,
+// and would call a null function. For an unreadable file this returns true, because the loader reports it. `formats` gets a bit for each
+// ggml_type of weights.
 //
-// Of a stream (`stream` is not NULL, and then `path` is) the part from byte `start`, `length` bytes long. There it also refuses
-// weights beyond the end, because a mapped file goes on behind the part, and a model in several files.
+// If `stream` is not NULL, the file is the part of it from byte `start`, `length` bytes long, and `path` is NULL. For a stream this also
+// returns false if weights are beyond the end (a mapped file continues after the part), or if the model has several files.
 bool foredraft_can_multiply(const char * path, void * stream, uint64_t start, uint64_t length, uint64_t * formats, char * why,
                             size_t why_size) {
     char ignored[64];
@@ -195,12 +196,12 @@ bool foredraft_can_multiply(const char * path, void * stream, uint64_t start, ui
         for (int64_t i = 0; i < n; ++i) {
             const char * name = gguf_get_tensor_name(file.get(), i);
             const ggml_type type = gguf_get_tensor_type(file.get(), i);
-            // Tables from tokens to experts, or to other tokens, hold integers.
+            // Tables from tokens to experts or to other tokens contain integers.
             const bool is_table = std::strstr(name, "tid2eid") || std::strstr(name, "d2t");
             const bool is_weight = std::strstr(name, "weight") || std::strstr(name, ".lora_");
             *formats |= uint64_t(1) << type;
             if (is_weight && !is_table && !multiplies(type)) {
-                std::snprintf(why, why_size, "%s is of the type %s, with which nothing is multiplied", name, ggml_type_name(type));
+                std::snprintf(why, why_size, "%s has the type %s, which matrix multiplication does not support", name, ggml_type_name(type));
                 return false;
             }
             if (stream != nullptr) {
@@ -217,23 +218,23 @@ bool foredraft_can_multiply(const char * path, void * stream, uint64_t start, ui
     });
 }
 
-// A model of a path, or of a stream.
+// Loads a model from a path or a stream.
 llama_model * foredraft_model_load(const char * path, void * stream, uint64_t start, llama_model_params params, char * why,
                                    size_t why_size) {
     return guarded<llama_model *>(nullptr, why, why_size, [&]() -> llama_model * {
         if (stream == nullptr) {
             return llama_model_load_from_file(path, params);
         }
-        // Lazily read weights are mapped even where mapping is off.
+        // Lazily read weights are mapped even if mapping is off.
         params.lazy_mode = LLAMA_LAZY_MODE_OFF;
         return seek_to(stream, start) ? llama_model_load_from_file_ptr(static_cast<FILE *>(stream), params) : nullptr;
     });
 }
 
 #ifdef FOREDRAFT_HAS_STREAMS
-// Opens a stream over `*length` bytes from `start` of a descriptor, or of memory where `fd` is -1; UINT64_MAX is to the end of
-// the file, and `*length` becomes the length. With `mapped` it is the file itself, opened again, so that llama.cpp can map it and
-// nothing moves the host's position; the part then begins at `start`. NULL: `why` says what is wrong.
+// Opens a stream over `*length` bytes from `start` of a descriptor, or of memory if `fd` is -1. UINT64_MAX means to the end of the file;
+// `*length` is set to the length. With `mapped`, it opens the file again, so that llama.cpp can map it and the host's file position does not
+// change; the part then starts at `start`. Returns NULL on failure, with the reason in `why`.
 void * foredraft_stream_open(int fd, uint64_t start, uint64_t * length, bool mapped, char * why, size_t why_size) {
     const auto refuse = [&](const char * message) -> void * {
         std::snprintf(why, why_size, "%s", message);
@@ -283,7 +284,7 @@ void foredraft_stream_close(void * stream) {
     std::fclose(static_cast<FILE *>(stream));
 }
 
-// Reads `size` bytes from byte `at` of a stream; fewer at its end and when it cannot be read.
+// Reads `size` bytes from byte `at` of a stream, less at its end and after an error.
 size_t foredraft_stream_read(void * stream, uint64_t at, uint8_t * to, size_t size) {
     return seek_to(stream, at) ? std::fread(to, 1, size, static_cast<FILE *>(stream)) : 0;
 }
@@ -292,12 +293,12 @@ llama_context * foredraft_context_new(llama_model * model, llama_context_params 
     return guarded<llama_context *>(nullptr, why, why_size, [&] { return llama_init_from_model(model, params); });
 }
 
-// -1000: threw; else as llama_decode.
+// Returns -1000 if it threw, else as llama_decode.
 int32_t foredraft_decode(llama_context * ctx, llama_batch batch, char * why, size_t why_size) {
     return guarded<int32_t>(-1000, why, why_size, [&] { return llama_decode(ctx, batch); });
 }
 
-// Whether evaluations on CPUs are to use ggml's reference kernels from now on. False: there is no such choice.
+// Sets whether decodes on CPUs use ggml's reference kernels. Returns false if this is not available.
 bool foredraft_set_reference(llama_context * ctx, bool reference) {
     bool found = false;
 #ifdef _WIN32
@@ -312,7 +313,7 @@ bool foredraft_set_reference(llama_context * ctx, bool reference) {
         if (device == nullptr || ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) {
             continue;
         }
-        // In portable builds the backend is a module of its own.
+        // In portable builds the backend is a separate module.
         void * set = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), "ggml_backend_cpu_set_use_ref");
         if (set != nullptr) {
             reinterpret_cast<void (*)(ggml_backend_t, bool)>(set)(backend, reference);
@@ -322,7 +323,7 @@ bool foredraft_set_reference(llama_context * ctx, bool reference) {
     return found;
 }
 
-// INT32_MIN: threw (or too many tokens); else as llama_tokenize.
+// Returns INT32_MIN if it threw or if there are too many tokens, else as llama_tokenize.
 int32_t foredraft_guarded_tokenize(const llama_vocab * vocab, const char * text, int32_t text_len, llama_token * tokens,
                            int32_t n_tokens_max, bool add_special, bool parse_special, char * why, size_t why_size) {
     return guarded<int32_t>(INT32_MIN, why, why_size, [&] {
@@ -330,7 +331,7 @@ int32_t foredraft_guarded_tokenize(const llama_vocab * vocab, const char * text,
     });
 }
 
-// INT32_MIN: threw; else as llama_detokenize.
+// Returns INT32_MIN if it threw, else as llama_detokenize.
 int32_t foredraft_guarded_detokenize(const llama_vocab * vocab, const llama_token * tokens, int32_t n_tokens, char * text,
                              int32_t text_len_max, bool unparse_special, char * why, size_t why_size) {
     return guarded<int32_t>(INT32_MIN, why, why_size, [&] {
@@ -338,7 +339,7 @@ int32_t foredraft_guarded_detokenize(const llama_vocab * vocab, const llama_toke
     });
 }
 
-// An adapter of a path, or of a stream.
+// Loads an adapter from a path or a stream.
 llama_adapter_lora * foredraft_lora_load(llama_model * model, const char * path, void * stream, char * why, size_t why_size) {
     return guarded<llama_adapter_lora *>(nullptr, why, why_size, [&]() -> llama_adapter_lora * {
         if (stream == nullptr) {
@@ -348,61 +349,61 @@ llama_adapter_lora * foredraft_lora_load(llama_model * model, const char * path,
     });
 }
 
-// 0: threw; else as llama_state_seq_get_size_ext.
-size_t foredraft_state_size(llama_context * ctx, llama_seq_id seq, bool fleeting, char * why, size_t why_size) {
-    return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_get_size_ext(ctx, seq, state_flags(fleeting)); });
+// Returns 0 if it threw, else as llama_state_seq_get_size_ext.
+size_t foredraft_state_size(llama_context * ctx, llama_seq_id seq, bool partial, char * why, size_t why_size) {
+    return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_get_size_ext(ctx, seq, state_flags(partial)); });
 }
 
-// 0: threw; else as llama_state_seq_get_data_ext.
-size_t foredraft_state_get(llama_context * ctx, uint8_t * to, size_t size, llama_seq_id seq, bool fleeting,
+// Returns 0 if it threw, else as llama_state_seq_get_data_ext.
+size_t foredraft_state_get(llama_context * ctx, uint8_t * to, size_t size, llama_seq_id seq, bool partial,
                            char * why, size_t why_size) {
-    return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_get_data_ext(ctx, to, size, seq, state_flags(fleeting)); });
+    return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_get_data_ext(ctx, to, size, seq, state_flags(partial)); });
 }
 
-// 0: threw; else as llama_state_seq_set_data_ext.
+// Returns 0 if it threw, else as llama_state_seq_set_data_ext.
 size_t foredraft_state_set(llama_context * ctx, const uint8_t * from, size_t size, llama_seq_id seq,
-                           bool fleeting, char * why, size_t why_size) {
-    return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_set_data_ext(ctx, from, size, seq, state_flags(fleeting)); });
+                           bool partial, char * why, size_t why_size) {
+    return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_set_data_ext(ctx, from, size, seq, state_flags(partial)); });
 }
 
-// false: threw.
+// Returns false if it threw.
 bool foredraft_seq_move(llama_memory_t memory, llama_seq_id seq, llama_pos from, llama_pos to, llama_pos by, char * why,
                         size_t why_size) {
     return guarded<bool>(false, why, why_size, [&] { llama_memory_seq_add(memory, seq, from, to, by); return true; });
 }
 
-// NULL: threw, or as the function, which is ggml_backend_rpc_add_server.
+// Calls `add`, which is ggml_backend_rpc_add_server. Returns NULL if it threw.
 ggml_backend_reg_t foredraft_rpc_add(ggml_backend_reg_t (*add)(const char *), const char * endpoint, char * why, size_t why_size) {
     return guarded<ggml_backend_reg_t>(nullptr, why, why_size, [&] { return add(endpoint); });
 }
 
-// false: threw. The device may be an RPC server's.
+// Returns false if it threw. The device may belong to an RPC server.
 bool foredraft_device_memory(ggml_backend_dev_t device, size_t * free, size_t * total, char * why, size_t why_size) {
     return guarded<bool>(false, why, why_size, [&] { ggml_backend_dev_memory(device, free, total); return true; });
 }
 
-// NULL: threw, or as the function, which is ggml_threadpool_new.
+// Calls `create`, which is ggml_threadpool_new. Returns NULL if it threw.
 ggml_threadpool * foredraft_threadpool_new(ggml_threadpool * (*create)(ggml_threadpool_params *), ggml_threadpool_params * params,
                                            char * why, size_t why_size) {
     return guarded<ggml_threadpool *>(nullptr, why, why_size, [&] { return create(params); });
 }
 
-// Microseconds of a layer's attention. Negative: threw, or not known.
+// The time of a layer's attention in microseconds. Negative: it threw, or unknown.
 double foredraft_attention_cost(foredraft_attention of, int32_t n_threads, ggml_threadpool * threads, char * why, size_t why_size) {
     return guarded<double>(-1.0, why, why_size, [&] { return foredraft_attention_micros(of, n_threads, threads); });
 }
 
-// Whether evaluations keep hidden states: of tokens with logits alone, or of all.
+// Sets whether decodes keep hidden states, of all tokens or only of tokens with logits.
 void foredraft_keep_hidden(llama_context * ctx, bool keep, bool with_logits_alone) {
     llama_set_embeddings_nextn(ctx, keep, with_logits_alone);
 }
 
-// Which of the layers that predict further tokens evaluations go through.
+// Selects the MTP layer that decodes use.
 void foredraft_set_mtp_layer(llama_context * ctx, int32_t layer) {
     llama_set_nextn_layer_offset(ctx, layer);
 }
 
-// NULL: threw, or there is none.
+// Returns NULL if it threw, or if there is no hidden state.
 const float * foredraft_hidden(llama_context * ctx, int32_t index, char * why, size_t why_size) {
     return guarded<const float *>(nullptr, why, why_size, [&] { return llama_get_embeddings_nextn_ith(ctx, index); });
 }

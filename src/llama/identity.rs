@@ -1,4 +1,4 @@
-//! What tells one model from another.
+//! The identity of a model, for comparing it with the model of a saved session.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -9,11 +9,11 @@ use super::gguf_source::{GgufSource, Stream};
 use super::{Model, ModelParams, Token, shards};
 use crate::checksum::Checksum;
 
-/// Pieces of a file that are looked at, evenly spread, and the bytes of each: two models of one kind differ in all weights.
+/// The number of samples of a file, evenly spaced, and their size in bytes. (Models of the same architecture differ in all weights.)
 const PIECES: u64 = 64;
 const PIECE: usize = 4096;
 
-/// The files of a model, looked at when it is loaded, and its identity, made when it is asked for.
+/// Checksums of a model's files, made when it is loaded, and the identity, made on first use.
 #[derive(Debug)]
 pub(super) struct Files {
     weights: String,
@@ -74,7 +74,7 @@ fn sample_source(source: &GgufSource) -> String {
     }
 }
 
-/// What a file that cannot be read is called.
+/// The sample of a file that cannot be read.
 const UNKNOWN: &str = "unknown";
 
 fn sample_file(path: &Path) -> String {
@@ -96,7 +96,7 @@ fn sample_file(path: &Path) -> String {
     read().unwrap_or_else(|_| UNKNOWN.into())
 }
 
-/// Length and checksum of some pieces of a file: the same wherever it comes from.
+/// The length of a file and the checksum of its samples. It does not depend on the source of the file.
 fn sample(len: u64, mut read: impl FnMut(u64, &mut [u8]) -> std::io::Result<usize>) -> std::io::Result<String> {
     let mut sum = Checksum::default();
     let mut piece = [0; PIECE];

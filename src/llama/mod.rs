@@ -1,8 +1,7 @@
-//! The only room that sees llama.cpp: owners of its objects, with every call that can throw or assert guarded or
-//! made impossible.
+//! The only module that calls llama.cpp. Its types own llama.cpp's objects, and no call can throw into Rust or fail an assertion.
 //!
-//! Exceptions end in `guard.cpp`. Assertions end the process and cannot be caught, so each method checks what its
-//! call asserts first. Nothing here knows requests, slots or JSON.
+//! `guard.cpp` catches exceptions. A failed assertion ends the process and cannot be caught, so each method validates in advance
+//! what the call asserts. This module does not know requests, slots or JSON.
 
 mod backend;
 mod batch;

@@ -1,4 +1,4 @@
-//! The keys of `init` that say which model to load, and onto what.
+//! The keys of `init` about the model: files, devices, LoRA adapters, metadata overrides, RPC servers.
 
 use serde_json::Value;
 
@@ -8,13 +8,13 @@ use crate::llama::{GgufSource, KvValue, LoraParams, ModelParams, SplitMode};
 
 /// `llama_max_devices()`.
 const MAX_DEVICES: usize = 16;
-/// `llama_model_kv_override` has room for 128 bytes of key and of string, the closing NUL included.
+/// `llama_model_kv_override` has 128 bytes for the key and for a string value, including the NUL.
 const MAX_OVERRIDE: usize = 127;
 
 const SPLIT_MODES: [(&str, SplitMode); 4] =
     [("none", SplitMode::None), ("layer", SplitMode::Layer), ("row", SplitMode::Row), ("tensor", SplitMode::Tensor)];
 
-/// The target model.
+/// Reads the target model's parameters.
 pub(super) fn target(fields: &mut Fields) -> Result<ModelParams> {
     let source = source(fields, "model")?;
     let mut model =
@@ -33,7 +33,7 @@ pub(super) fn target(fields: &mut Fields) -> Result<ModelParams> {
     Ok(model)
 }
 
-/// The draft model, if there is one: as the target, but for what belongs to the target's weights alone.
+/// Reads the draft model's parameters, if there is one. Absent keys have the target's value, except those about the target's weights.
 pub(super) fn draft(fields: &mut Fields, target: &ModelParams) -> Result<Option<ModelParams>> {
     let source = source(fields, "model_draft")?;
     let n_gpu_layers = gpu_layers(fields, "n_gpu_layers_draft")?;
@@ -55,18 +55,17 @@ pub(super) fn draft(fields: &mut Fields, target: &ModelParams) -> Result<Option<
     Ok(Some(model))
 }
 
-/// Whether the file is mapped: unless the command says otherwise, all but a part of an open file, of which llama.cpp would map
-/// what is around it as well.
+/// Whether to map the file. The default is false for a part of an open file, because llama.cpp would map the rest, too.
 fn use_mmap(fields: &mut Fields, source: &GgufSource) -> Result<bool> {
-    let whole = match source {
+    let is_whole = match source {
         GgufSource::Path(_) => true,
         GgufSource::Descriptor { offset, length, .. } => *offset == 0 && length.is_none(),
         GgufSource::Memory { .. } => false,
     };
-    Ok(fields.flag("use_mmap")?.unwrap_or(whole))
+    Ok(fields.flag("use_mmap")?.unwrap_or(is_whole))
 }
 
-/// The GGUF file that a key names: a path, or an object that says where in an open file or in memory it is.
+/// Reads the GGUF file of a key: a path, or an object for a part of an open file or of memory.
 fn source(fields: &mut Fields, key: &'static str) -> Result<Option<GgufSource>> {
     match fields.get(key) {
         Some(Value::Object(map)) => {
@@ -79,7 +78,7 @@ fn source(fields: &mut Fields, key: &'static str) -> Result<Option<GgufSource>> 
     }
 }
 
-/// How a value of `model` or `model_draft` is called, where it can be read.
+/// The displayed name of a value of `model` or `model_draft`, if the value is valid.
 pub(super) fn name_of(value: &Value) -> Option<String> {
     match value {
         Value::Object(map) => Some(source_in(&mut Fields::new(map)).ok()??.to_string()),
@@ -91,7 +90,7 @@ fn no_source(name: &str, value: &Value) -> Error {
     unexpected(name, "one of \"path\", \"fd\" (with \"offset\", \"length\") and \"address\" with \"length\"", value)
 }
 
-/// `path`, or `fd` with perhaps `offset` and `length`, or `address` and `length`.
+/// Reads `path`, or `fd` with optional `offset` and `length`, or `address` and `length`.
 fn source_in(fields: &mut Fields) -> Result<Option<GgufSource>> {
     let path = fields.c_text("path")?;
     let fd = fields.int("fd", 0..=i64::from(i32::MAX))?;
@@ -104,7 +103,7 @@ fn source_in(fields: &mut Fields) -> Result<Option<GgufSource>> {
             let name = fields.name("length");
             let length =
                 length.ok_or_else(|| Error::invalid(format!("{name}: expected a number of bytes, got nothing")))?;
-            // The system counts positions in signed numbers.
+            // The kernel's file offsets are signed.
             if address.checked_add(length).is_none_or(|end| i64::try_from(end).is_err()) {
                 return Err(Error::invalid(format!("{name}: {length} bytes from {address:#x} are beyond all memory")));
             }
@@ -114,8 +113,8 @@ fn source_in(fields: &mut Fields) -> Result<Option<GgufSource>> {
     }
 }
 
-/// A number of bytes or an address: a number, or a string of digits (hexadecimal after `0x`) for hosts whose numbers are not
-/// exact above 2^53.
+/// Reads a number of bytes or an address. A string of digits (hexadecimal after `0x`) is accepted, for hosts whose numbers are not exact
+/// above 2^53.
 fn bytes(fields: &mut Fields, key: &'static str, least: i64) -> Result<Option<u64>> {
     let name = fields.name(key);
     let Some(value) = fields.get(key) else { return Ok(None) };
@@ -130,7 +129,7 @@ fn bytes(fields: &mut Fields, key: &'static str, least: i64) -> Result<Option<u6
     }
 }
 
-/// A number of layers, or one of llama.cpp's words for them.
+/// Reads a number of layers, or one of llama.cpp's words.
 fn gpu_layers(fields: &mut Fields, key: &'static str) -> Result<Option<i32>> {
     match fields.get(key) {
         Some(Value::String(_)) => fields.word(key, &[("auto", -1), ("all", -2)]),
@@ -138,7 +137,7 @@ fn gpu_layers(fields: &mut Fields, key: &'static str) -> Result<Option<i32>> {
     }
 }
 
-/// `none` alone keeps the model off all devices.
+/// Sets the devices. `none` disables all.
 fn use_devices(model: &mut ModelParams, devices: Option<Vec<String>>) {
     match devices {
         Some(names) if matches!(names.as_slice(), [only] if only == "none") => {
@@ -157,13 +156,13 @@ fn tensor_split(fields: &mut Fields) -> Result<Option<Vec<f32>>> {
         Some(shares) if shares.len() > MAX_DEVICES => {
             Err(Error::invalid(format!("tensor_split: expected at most {MAX_DEVICES} shares, got {}", shares.len())))
         }
-        // llama.cpp takes zeros alone for "by free memory".
+        // In llama.cpp, all zeros mean "by free memory".
         Some(shares) if shares.iter().all(|share| *share == 0.0) => Ok(Some(Vec::new())),
         shares => Ok(shares),
     }
 }
 
-/// `host:port` of each RPC server.
+/// Reads `rpc`: `host:port` of each RPC server.
 pub(super) fn rpc(fields: &mut Fields) -> Result<Vec<String>> {
     let servers = fields.c_texts("rpc")?.unwrap_or_default();
     for server in &servers {
@@ -178,7 +177,7 @@ pub(super) fn rpc(fields: &mut Fields) -> Result<Vec<String>> {
     Ok(servers)
 }
 
-/// Adapters: objects with `path` and perhaps `scale`, or paths.
+/// Reads `lora`: paths, or objects with `path` and optionally `scale`.
 fn lora(fields: &mut Fields) -> Result<Option<Vec<LoraParams>>> {
     let Some(value) = fields.get("lora") else { return Ok(None) };
     let items = value.as_array().ok_or_else(|| unexpected("lora", "an array of {\"path\", \"scale\"}", value))?;
@@ -203,7 +202,7 @@ fn lora(fields: &mut Fields) -> Result<Option<Vec<LoraParams>>> {
     Ok(Some(adapters))
 }
 
-/// Metadata: an object of values, or llama.cpp's `key=type:value` as one string or several.
+/// Reads `override_kv`: an object, or one or several strings in llama.cpp's form `key=type:value`.
 fn override_kv(fields: &mut Fields) -> Result<Option<Vec<(String, KvValue)>>> {
     let name = "override_kv";
     match fields.get(name) {
@@ -251,7 +250,7 @@ fn override_value(name: &str, value: &Value) -> Result<KvValue> {
     }
 }
 
-/// llama.cpp's form: `key=type:value`, the type one of int, float, bool and str.
+/// Parses `key=type:value`, where the type is int, float, bool or str.
 fn override_item(name: &str, item: &str) -> Result<(String, KvValue)> {
     let wrong = || unexpected(name, "\"key=type:value\" with the type int, float, bool or str", &Value::from(item));
     let (key, rest) = item.split_once('=').ok_or_else(wrong)?;

@@ -41,7 +41,7 @@ impl Controller {
     /// Before anything is drafted: what tokens are worth in this step. `n_drafting`: the slots whose lengths adapt. `model`: where one
     /// slot alone generates, the mean acceptance and the longest draft of the model that drafts for it.
     pub(super) fn prepare(&mut self, steps: &[StepSlot], n_drafting: usize, model: Option<(f64, usize)>) {
-        self.plan.settle(&self.costs, model);
+        self.plan.choose_preferred(&self.costs, model);
         let mut plan = std::mem::take(&mut self.plan);
         if steps.iter().any(|step| step.generates) {
             let prices = Prices { preferred: preferred_size(&plan, steps), ..self.prices(steps) };

@@ -44,7 +44,7 @@ impl Drafters {
         };
         drafts.length.saw(outcome.n_drafted, outcome.depth, outcome.n_accepted);
         if let Some(registered) = self.registered.get_mut(index) {
-            registered.drafter.checked(slot, outcome.n_drafted, outcome.n_accepted);
+            registered.drafter.verified(slot, outcome.n_drafted, outcome.n_accepted);
         }
     }
 

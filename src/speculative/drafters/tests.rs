@@ -68,7 +68,7 @@ impl Drafter for Scripted {
         }
     }
 
-    fn checked(&mut self, slot: usize, drafted: usize, accepted: usize) {
+    fn verified(&mut self, slot: usize, drafted: usize, accepted: usize) {
         self.log.lock().unwrap().push(format!("checked {slot} {drafted} {accepted}"));
     }
 

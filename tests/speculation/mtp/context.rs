@@ -82,13 +82,13 @@ fn mtp_context_refuses_invalid_calls() {
         );
         assert!(target.hidden(0).is_none());
         assert_eq!(
-            layers.proves_moves(),
+            layers.test_moves(),
             n_layers == 1,
             "{path}: llama.cpp cannot move cells if every layer has a sliding window"
         );
         assert!(layers.decode(&batch(4, 4 * 32)).is_ok(), "the context still works");
         target.truncate(0, 0);
-        target.prove_hidden().expect("hidden states are available");
+        target.test_hidden().expect("hidden states are available");
     }
     let plain = Arc::new(Model::load(&ModelParams::new(common::model("draft")), |_| true).expect("it loads"));
     let threads = Arc::new(ThreadPool::new(1).expect("threads"));
@@ -168,7 +168,7 @@ fn mtp_drafter_survives_calls_in_any_order() {
                 }
             }
             for why in [0, 1].into_iter().filter_map(|slot| drafter.disabled(slot)) {
-                assert!(why.starts_with("the text is longer than the layers' context"), "{step}: {why}");
+                assert!(why.starts_with("the request is longer than the layers' context"), "{step}: {why}");
             }
         }
         assert!(drafted > 50, "{drafted}");
