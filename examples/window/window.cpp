@@ -30,6 +30,7 @@ const char usage[] = "usage: window [options] [target.gguf [draft.gguf]]\n"
     "  --frames N          end after so many frames with a loaded model\n"
     "  --press TURN:N:KEY  press a key (an SDL name such as Tab) when that answer has N tokens\n"
     "  --screenshot FILE   write the last frame as BMP\n"
+    "  --plain             begin without speculation\n"
     "  --report            print frame times and answers\n"
     "  --help              print this\n"
     "  --budget BUSY:PER   the frame budget: decode for BUSY of each PER milliseconds\n"
@@ -50,7 +51,7 @@ struct Options {
     std::vector<Press> presses;
     std::size_t turns = 0, frames = 0;
     double work_ms = 0;
-    bool report = false;
+    bool speculates = true, report = false;
 
     Options(int argc, char **argv) {
         std::deque<std::string> words(argv + 1, argv + argc), models;
@@ -79,6 +80,8 @@ struct Options {
                 frames = std::stoul(value());
             } else if (word == "--screenshot") {
                 screenshot = value();
+            } else if (word == "--plain") {
+                speculates = false;
             } else if (word == "--report") {
                 report = true;
             } else if (word == "--font") {
@@ -245,6 +248,7 @@ int main(int argc, char **argv) try {
     Options options(argc, argv);
     Screen screen("foredraft", options.font);
     Conversation conversation(options.model, options.draft, options.settings);
+    conversation.speculates = options.speculates;
     Times frames, calls;
     std::size_t loading = 0;  // frames until the model was loaded
     std::string typed;
