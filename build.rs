@@ -25,10 +25,12 @@ fn main() {
     // Calls of the host's callbacks.
     cc::Build::new().file("src/ffi/call.c").compile("foredraft_call");
     compile_guard(installed);
-    println!("cargo:rustc-check-cfg=cfg(own_barrier, own_flash_attention)");
+    println!("cargo:rustc-check-cfg=cfg(own_barrier, own_flash_attention, own_matmul)");
     if is("OS", "linux") && env::var_os("CARGO_FEATURE_PORTABLE").is_none() {
         replace_barrier(installed, is("ARCH", "x86_64") || is("ARCH", "aarch64"));
-        replace_flash_attention(installed, is("ARCH", "x86_64"));
+        if is("ARCH", "x86_64") {
+            replace_kernels(installed);
+        }
     }
     if env::var_os("CARGO_FEATURE_PEER").is_some() {
         compile_peer(installed);
@@ -119,13 +121,21 @@ fn link_in_place_of_ggml(option: &str) {
     }
 }
 
-/// Puts our kernel in place of ggml's: see `src/llama/cpu/flash_attention.cpp`.
-fn replace_flash_attention(installed: &Path, is_known: bool) {
-    if is_known {
-        let mut build = kernel_compiler(&llama_sources(installed));
-        build.cpp(true).std("c++17").file("src/llama/cpu/flash_attention.cpp").compile("foredraft_flash_attention");
-        link_in_place_of_ggml("--wrap=ggml_compute_forward_flash_attn_ext");
-        println!("cargo:rustc-cfg=own_flash_attention");
+/// Puts our kernels in place of ggml's: see `src/llama/cpu/flash_attention.cpp` and `matmul.cpp`.
+fn replace_kernels(installed: &Path) {
+    let source = llama_sources(installed);
+    for (kernel, replaced) in [
+        ("flash_attention", &["ggml_compute_forward_flash_attn_ext"][..]),
+        ("matmul", &["llamafile_sgemm", "ggml_compute_forward_mul_mat_tiled"]),
+    ] {
+        let mut build = kernel_compiler(&source);
+        // Each sum is to be the same operations wherever it is computed.
+        build.cpp(true).std("c++17").flag_if_supported("-ffp-contract=off").file(format!("src/llama/cpu/{kernel}.cpp"));
+        build.compile(&format!("foredraft_{kernel}"));
+        for function in replaced {
+            link_in_place_of_ggml(&format!("--wrap={function}"));
+        }
+        println!("cargo:rustc-cfg=own_{kernel}");
     }
 }
 

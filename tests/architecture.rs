@@ -152,7 +152,15 @@ fn absolute(module: &[String], path: &[String]) -> Option<ModulePath> {
     Some(base.into_iter().chain(path.iter().skip(up.max(1)).cloned()).collect())
 }
 
-fn imports(file: &SourceFile) -> Vec<Import> {
+/// As [`absolute`], also of a path that begins with one of the module's own children (`pub use child::Item`).
+fn resolved(module: &[String], path: &[String], modules: &BTreeSet<ModulePath>) -> Option<ModulePath> {
+    absolute(module, path).or_else(|| {
+        let child: ModulePath = module.iter().chain(path.first()).cloned().collect();
+        modules.contains(&child).then(|| module.iter().chain(path).cloned().collect())
+    })
+}
+
+fn imports(file: &SourceFile, modules: &BTreeSet<ModulePath>) -> Vec<Import> {
     let statement = pattern(r"(pub(?:\([^)]*\))?\s+)?\buse\s+([^;]+);");
     let inline = pattern(r"\b(?:crate|super|self)(?:::\w+)+");
     let mut imports = Vec::new();
@@ -161,7 +169,7 @@ fn imports(file: &SourceFile) -> Vec<Import> {
         expand(&found[2], &[], &mut paths);
         for (path, name) in paths {
             let offered_as = found.get(1).map(|_| name);
-            imports.extend(absolute(&file.module, &path).map(|target| Import { target, offered_as }));
+            imports.extend(resolved(&file.module, &path, modules).map(|target| Import { target, offered_as }));
         }
     }
     for found in inline.find_iter(&statement.replace_all(&file.code, "")) {
@@ -174,7 +182,8 @@ fn imports(file: &SourceFile) -> Vec<Import> {
 /// For each file the files whose items it uses. A name that a module re-exports leads to the file that defines it.
 fn dependencies(files: &[SourceFile]) -> BTreeMap<&Path, BTreeSet<&Path>> {
     let by_module: BTreeMap<&[String], &SourceFile> = files.iter().map(|file| (file.module.as_slice(), file)).collect();
-    let all: Vec<Vec<Import>> = files.iter().map(imports).collect();
+    let modules: BTreeSet<ModulePath> = files.iter().map(|file| file.module.clone()).collect();
+    let all: Vec<Vec<Import>> = files.iter().map(|file| imports(file, &modules)).collect();
     let mut offers: BTreeMap<(&[String], &str), &ModulePath> = BTreeMap::new();
     for (file, imports) in files.iter().zip(&all) {
         for import in imports {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::registry::{Record, Text};
 use super::session as session_json;
 use crate::engine::{
-    Comparison, Difference, Event, Generated, Outcome, Progress, SpeculationStats, Stop, Timings, Update,
+    Comparison, Difference, Event, Generated, Outcome, PromptProgress, SpeculationStats, Stop, Timings, Update,
 };
 use crate::error::Error;
 use crate::llama::log::{self, Level};
@@ -102,7 +102,7 @@ fn partial(record: &Record, index: usize, update: Update, vocab: &Vocab, end: us
 }
 
 /// llama-server's update while a prompt is evaluated: tokens, and milliseconds since the request got its slot.
-fn progress(record: &Record, index: usize, done: &Progress) -> Value {
+fn progress(record: &Record, index: usize, done: &PromptProgress) -> Value {
     let mut answer = begun(record, index, "");
     add_token_ids(&mut answer, record, std::iter::empty());
     let progress = json!({

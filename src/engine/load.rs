@@ -7,27 +7,10 @@ use parking_lot::Mutex;
 
 use super::builder::Builder;
 use super::worker::Worker;
-use super::{AttentionReport, Config, Engine, Notify, Shared, SlotStatus};
+use super::{Config, Engine, Models, Notify, Shared, SlotStatus};
 use crate::error::{Code, Error, Result};
 use crate::llama::{self, Model, ModelParams};
-use crate::speculative::{CacheKind, Caches, Compatibility, read_cache};
-
-/// The models of a running engine.
-#[derive(Debug, Clone)]
-pub struct Models {
-    /// The target.
-    pub target: Arc<Model>,
-    /// The draft.
-    pub draft: Option<Arc<Model>>,
-    /// Whether the draft can serve the target.
-    pub compatibility: Option<Compatibility>,
-    /// Tokens that one request's context may hold.
-    pub n_ctx: usize,
-    /// The attention of the target's context, if there is one.
-    pub attention: Option<AttentionReport>,
-    /// The attention of the draft's.
-    pub attention_draft: Option<AttentionReport>,
-}
+use crate::speculative::{CacheKind, Caches, read_cache};
 
 /// Loads the models and starts the engine. `progress` is called with 0..=1 and aborts by returning false.
 /// The engine is `None` for a model that was loaded with `vocab_only`.
@@ -94,7 +77,7 @@ fn start(config: &Config, models: &mut Models, mtp_failure: Option<Error>, notif
     }
     let embedder = config.embedding.then(|| builder.embedder(&models.target)).transpose()?;
 
-    let slots = scheduler.as_ref().map_or(0, |scheduler| scheduler.slots.len());
+    let slots = scheduler.as_ref().map_or(0, |scheduler| scheduler.pool.slots.len());
     let shared = Arc::new(Shared {
         interrupt: builder.interrupt,
         threads: builder.threads,

@@ -87,6 +87,8 @@ pub(super) struct GgufFile {
     stream: Option<Stream>,
     /// Whether llama.cpp can map it.
     pub(super) can_map: bool,
+    /// The formats of its weights: a bit for each `ggml_type`.
+    pub(super) formats: u64,
 }
 
 impl GgufFile {
@@ -94,38 +96,19 @@ impl GgufFile {
     pub(super) fn open(name: &str, source: &GgufSource, use_mmap: bool) -> Result<GgufFile> {
         match source {
             GgufSource::Path(path) => {
+                let mut formats = 0;
                 for file in shards::of(path) {
-                    check_file(name, &file)?;
+                    formats |= check_file(name, &file)?;
                 }
-                Ok(GgufFile { path: c_path(path)?, stream: None, can_map: true })
+                Ok(GgufFile { path: c_path(path)?, stream: None, can_map: true, formats })
             }
             _ => {
                 let can_map = use_mmap && matches!(source, GgufSource::Descriptor { .. });
-                let opened =
-                    GgufFile { path: CString::default(), stream: Some(Stream::open(name, source, can_map)?), can_map };
-                opened.check_stream(name, source)?;
-                Ok(opened)
+                let stream = Stream::open(name, source, can_map)?;
+                let formats = check_stream(&stream, name, source)?;
+                Ok(GgufFile { path: CString::default(), stream: Some(stream), can_map, formats })
             }
         }
-    }
-
-    fn check_stream(&self, name: &str, source: &GgufSource) -> Result<()> {
-        let Some(stream) = &self.stream else { return Ok(()) };
-        let refuse = |why: &str| Err(Error::model(format!("{name}: {source}: {why}")));
-        let mut magic = [0_u8; 4];
-        match stream.read_at(0, &mut magic) {
-            4 if &magic == b"GGUF" => {}
-            4 => return refuse("is not a GGUF file"),
-            _ if stream.len() < 4 => return refuse("is empty or truncated"),
-            _ => return refuse("cannot be read"),
-        }
-        let mut why = Why::new();
-        // SAFETY: the stream is open; exceptions end in the guard. What it logs the loader will log again.
-        let (can, _) = log::collecting(|| unsafe {
-            let (start, length) = (stream.start(), stream.len());
-            foredraft_can_multiply(std::ptr::null(), stream.as_ptr(), start, length, why.ptr(), why.size())
-        });
-        if can { Ok(()) } else { refuse(&why.message()) }
     }
 
     pub(super) fn path(&self) -> *const c_char {
@@ -142,8 +125,21 @@ impl GgufFile {
     }
 }
 
-/// A readable message for a missing or foreign file, before llama.cpp's. `name`: the field that names the file.
-fn check_file(name: &str, path: &Path) -> Result<()> {
+/// Refuses what is no model, with a readable message; the formats of its weights.
+fn check_stream(stream: &Stream, name: &str, source: &GgufSource) -> Result<u64> {
+    let refuse = |why: &str| Err(Error::model(format!("{name}: {source}: {why}")));
+    let mut magic = [0_u8; 4];
+    match stream.read_at(0, &mut magic) {
+        4 if &magic == b"GGUF" => {}
+        4 => return refuse("is not a GGUF file"),
+        _ if stream.len() < 4 => return refuse("is empty or truncated"),
+        _ => return refuse("cannot be read"),
+    }
+    check_weights(std::ptr::null(), stream.as_ptr(), stream.start(), stream.len()).or_else(|why| refuse(&why))
+}
+
+/// Refuses a missing or foreign file with a readable message; the formats of its weights. `name`: the field that names the file.
+fn check_file(name: &str, path: &Path) -> Result<u64> {
     let refuse = |why: &str| Err(Error::model(format!("{name}: {}: {why}", path.display())));
     let mut file = atomic_write::open(path).map_err(|error| Error::model(error.within(name).message()))?;
     let mut magic = [0_u8; 4];
@@ -152,12 +148,22 @@ fn check_file(name: &str, path: &Path) -> Result<()> {
         Ok(()) => return refuse("is not a GGUF file"),
         Err(_) => return refuse("is empty or truncated"),
     }
-    let (path, mut why) = (c_path(path)?, Why::new());
-    // SAFETY: a NUL-terminated path; exceptions end in the guard. What it logs the loader will log again.
+    check_weights(c_path(path)?.as_ptr(), std::ptr::null_mut(), 0, 0).or_else(|why| refuse(&why))
+}
+
+/// Refuses weights that cannot be multiplied with; the formats of those that can.
+fn check_weights(
+    path: *const c_char,
+    stream: *mut c_void,
+    start: u64,
+    length: u64,
+) -> std::result::Result<u64, String> {
+    let (mut why, mut formats) = (Why::new(), 0);
+    // SAFETY: the path ends with NUL, or the stream is open; exceptions end in the guard. What it logs the loader will log again.
     let (can, _) = log::collecting(|| unsafe {
-        foredraft_can_multiply(path.as_ptr(), std::ptr::null_mut(), 0, 0, why.ptr(), why.size())
+        foredraft_can_multiply(path, stream, start, length, &raw mut formats, why.ptr(), why.size())
     });
-    if can { Ok(()) } else { refuse(&why.message()) }
+    if can { Ok(formats) } else { Err(why.message()) }
 }
 
 fn c_path(path: &Path) -> Result<CString> {

@@ -170,11 +170,12 @@ int close_part(void * cookie) {
 extern "C" {
 
 // Whether all weights of a GGUF file can be multiplied with; false: `why` says which cannot. llama.cpp does not look, and calls
-// a function that is not there. A file that cannot be read is for its loader to refuse.
+// a function that is not there. A file that cannot be read is for its loader to refuse. `formats` gets a bit for each ggml_type of weights.
 //
 // Of a stream (`stream` is not NULL, and then `path` is) the part from byte `start`, `length` bytes long. There it also refuses
 // weights beyond the end, because a mapped file goes on behind the part, and a model in several files.
-bool foredraft_can_multiply(const char * path, void * stream, uint64_t start, uint64_t length, char * why, size_t why_size) {
+bool foredraft_can_multiply(const char * path, void * stream, uint64_t start, uint64_t length, uint64_t * formats, char * why,
+                            size_t why_size) {
     char ignored[64];
     return guarded<bool>(true, ignored, sizeof ignored, [&] {
         if (stream != nullptr && !seek_to(stream, start)) {
@@ -197,6 +198,7 @@ bool foredraft_can_multiply(const char * path, void * stream, uint64_t start, ui
             // Tables from tokens to experts, or to other tokens, hold integers.
             const bool is_table = std::strstr(name, "tid2eid") || std::strstr(name, "d2t");
             const bool is_weight = std::strstr(name, "weight") || std::strstr(name, ".lora_");
+            *formats |= uint64_t(1) << type;
             if (is_weight && !is_table && !multiplies(type)) {
                 std::snprintf(why, why_size, "%s is of the type %s, with which nothing is multiplied", name, ggml_type_name(type));
                 return false;

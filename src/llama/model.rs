@@ -9,7 +9,7 @@ use super::gguf_source::GgufFile;
 use super::guard::{Why, foredraft_lora_load, foredraft_model_load};
 use super::identity::Files;
 use super::params::{KvValue, LoraParams, ModelParams, SplitMode};
-use super::{Vocab, backend, log};
+use super::{Vocab, backend, cpu, log};
 use crate::error::{Code, Error, Result};
 
 /// What `init` calls a model and its devices.
@@ -104,6 +104,7 @@ impl Model {
         if !params.override_kv.is_empty() {
             raw.kv_overrides = overrides.as_ptr();
         }
+        raw.use_extra_bufts = !cpu::multiplies_all(opened.formats);
         raw.vocab_only = params.vocab_only;
         raw.check_tensors = params.check_tensors;
         raw.load_mtp = params.mtp;

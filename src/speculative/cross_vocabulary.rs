@@ -22,11 +22,11 @@ pub struct CrossVocabulary {
     dictionary: Dictionary,
     /// What the draft model samples with.
     sampler: Sampler,
-    slots: Vec<Slot>,
+    slots: Vec<TranslatedSlot>,
     n_ctx: usize,
 }
 
-struct Slot {
+struct TranslatedSlot {
     text: VocabularyMap,
     /// What the draft model said last.
     said: Draft,
@@ -51,8 +51,9 @@ impl CrossVocabulary {
         };
         let sampler = Sampler::new(&settings, own.vocab(), None)?;
         let dictionary = Dictionary::new(target, &own);
-        let slots =
-            (0..n_slots).map(|_| Slot { text: VocabularyMap::new(&dictionary), said: Draft::default() }).collect();
+        let slots = (0..n_slots)
+            .map(|_| TranslatedSlot { text: VocabularyMap::new(&dictionary), said: Draft::default() })
+            .collect();
         let n_ctx = context.n_ctx();
         let model = DraftModel::new(context, n_slots, own.vocab().n_tokens(), extend);
         Ok(CrossVocabulary { model, dictionary, sampler, slots, n_ctx })
@@ -70,7 +71,7 @@ impl Drafter for CrossVocabulary {
 
     fn draft(&mut self, asks: &mut [DraftRequest<'_>]) {
         for ask in asks.iter() {
-            let Some(Slot { text, said }) = self.slots.get_mut(ask.slot) else { continue };
+            let Some(TranslatedSlot { text, said }) = self.slots.get_mut(ask.slot) else { continue };
             text.follow(&self.dictionary, ask.tokens);
             said.clear();
             // Its own tokens may be more than the target's: rather the end of the text than none.
@@ -79,7 +80,7 @@ impl Drafter for CrossVocabulary {
             }
         }
         let mut own = Vec::with_capacity(asks.len());
-        for (index, Slot { text, said }) in self.slots.iter_mut().enumerate() {
+        for (index, TranslatedSlot { text, said }) in self.slots.iter_mut().enumerate() {
             let Some(ask) = asks.iter().find(|ask| ask.slot == index) else { continue };
             let n_max = if ask.n_max == 0 { 0 } else { text.about(ask.n_max) };
             let DraftRequest { slot, generated, position, p_min, pace, .. } = *ask;
@@ -102,7 +103,7 @@ impl Drafter for CrossVocabulary {
         }
         self.model.draft(&mut own);
         for ask in asks {
-            let Some(Slot { text, said }) = self.slots.get(ask.slot) else { continue };
+            let Some(TranslatedSlot { text, said }) = self.slots.get(ask.slot) else { continue };
             let (tokens, confidence) = self.dictionary.to_target(text, &said.tokens, &said.confidence);
             for (token, confidence) in tokens.into_iter().zip(confidence).take(ask.n_max) {
                 if confidence < ask.p_min {
@@ -118,7 +119,7 @@ impl Drafter for CrossVocabulary {
     }
 
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
-        let Some(Slot { text, .. }) = self.slots.get_mut(slot) else { return };
+        let Some(TranslatedSlot { text, .. }) = self.slots.get_mut(slot) else { return };
         remove(&mut self.model, slot, text.shift(keep, dropped));
     }
 
@@ -135,7 +136,7 @@ impl Drafter for CrossVocabulary {
     }
 
     fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
-        let Some(Slot { text, .. }) = self.slots.get_mut(slot) else { return };
+        let Some(TranslatedSlot { text, .. }) = self.slots.get_mut(slot) else { return };
         text.follow(&self.dictionary, prompt);
         self.model.reuse(slot, text.tokens(), least);
     }

@@ -8,7 +8,7 @@ use crate::sampling::{self, Sampler};
 use crate::session::common_prefix;
 
 /// A token and others beside it, with their probabilities.
-pub(super) type Choice = [Option<(Token, f32)>; MAX_BRANCHES];
+pub(super) type BranchTokens = [Option<(Token, f32)>; MAX_BRANCHES];
 
 /// Where a branch of the draft grows. Kept for its memory when the draft is done.
 pub(super) struct DraftBranch {
@@ -77,7 +77,7 @@ impl DraftBranch {
 
     /// Its next token and, where that is worth it, up to `free` others to begin branches with, each with its probability. No
     /// first one: it ends here.
-    pub(super) fn choose(&mut self, ask: &mut DraftRequest<'_>, logits: &mut [f32], free: usize) -> Choice {
+    pub(super) fn choose(&mut self, ask: &mut DraftRequest<'_>, logits: &mut [f32], free: usize) -> BranchTokens {
         let free = free.min(MAX_BRANCHES - 1).min(ask.n_max.saturating_sub(ask.draft.tokens.len() + 1));
         let depth = self.path.len();
         let mut choice = [None; MAX_BRANCHES];

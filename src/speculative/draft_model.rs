@@ -16,12 +16,12 @@ use crate::session::{self, SelfExtend, Sequence, Snapshot, common_prefix};
 pub struct DraftModel {
     context: Context,
     batch: Batch,
-    slots: Vec<Slot>,
+    slots: Vec<DraftModelSlot>,
     /// Tokens that both vocabularies have.
     n_vocab: usize,
 }
 
-struct Slot {
+struct DraftModelSlot {
     /// The tokens in the draft's KV cache.
     cache: Sequence,
     /// Its tokens in the batch, behind those.
@@ -35,10 +35,10 @@ struct Slot {
     disabled: Option<String>,
 }
 
-impl Slot {
-    fn new(index: usize, extend: Option<SelfExtend>, branches: Vec<SeqId>) -> Slot {
+impl DraftModelSlot {
+    fn new(index: usize, extend: Option<SelfExtend>, branches: Vec<SeqId>) -> DraftModelSlot {
         let cache = Sequence::new(index, extend);
-        Slot { cache, in_batch: Vec::new(), tips: None, n_tips: 0, branches, disabled: None }
+        DraftModelSlot { cache, in_batch: Vec::new(), tips: None, n_tips: 0, branches, disabled: None }
     }
 
     /// The branch that goes into the cache.
@@ -49,7 +49,7 @@ impl Slot {
 
 /// Whether an evaluation brought what was asked for.
 #[derive(PartialEq)]
-enum Evaluated {
+enum BatchResult {
     Yes,
     /// There is no room in the context; nothing changed.
     Full,
@@ -61,13 +61,13 @@ impl DraftModel {
     pub fn new(context: Context, n_slots: usize, n_vocab: usize, extend: Option<SelfExtend>) -> DraftModel {
         let n_vocab = n_vocab.min(context.model().vocab().n_tokens());
         let branches = |index| session::branches(index, n_slots, context.n_shared());
-        let slots = (0..n_slots).map(|index| Slot::new(index, extend, branches(index))).collect();
+        let slots = (0..n_slots).map(|index| DraftModelSlot::new(index, extend, branches(index))).collect();
         DraftModel { context, batch: Batch::new(), slots, n_vocab }
     }
 
     /// Evaluates the tokens of each context that the cache lacks, but no more than a physical batch of them in all.
     /// Those that are complete and want a draft get a row to sample from.
-    fn catch_up(&mut self, asks: &[DraftRequest<'_>]) -> Evaluated {
+    fn catch_up(&mut self, asks: &[DraftRequest<'_>]) -> BatchResult {
         self.batch.clear();
         let mut room = self.context.n_ubatch().min(self.context.n_batch());
         // Also of those that an evaluation which failed has left, and that nobody asks for any more.
@@ -130,9 +130,9 @@ impl DraftModel {
     }
 
     /// Evaluates the batch, and takes the tokens in it into the slots' caches.
-    fn evaluate(&mut self) -> Evaluated {
+    fn evaluate(&mut self) -> BatchResult {
         if self.batch.is_empty() {
-            return Evaluated::Yes;
+            return BatchResult::Yes;
         }
         let mut result = self.context.decode(&self.batch);
         if result == Err(DecodeError::Full) && self.forget_waiting() {
@@ -149,12 +149,12 @@ impl DraftModel {
             slot.in_batch.clear();
         }
         match result {
-            Ok(()) => Evaluated::Yes,
-            Err(DecodeError::Full) => Evaluated::Full,
-            Err(DecodeError::Aborted) => Evaluated::No,
+            Ok(()) => BatchResult::Yes,
+            Err(DecodeError::Full) => BatchResult::Full,
+            Err(DecodeError::Aborted) => BatchResult::No,
             Err(DecodeError::Failed(why)) => {
                 self.disable(&format!("the draft failed: {why}"));
-                Evaluated::No
+                BatchResult::No
             }
         }
     }
@@ -193,7 +193,7 @@ impl DraftModel {
     fn grow(&mut self, ask: &mut DraftRequest<'_>, index: usize) {
         let DraftModel { context, batch, slots, n_vocab } = self;
         let Some(slot) = slots.get_mut(ask.slot) else { return };
-        let Slot { cache, in_batch, tips: Some(tips), n_tips, branches, .. } = slot else { return };
+        let DraftModelSlot { cache, in_batch, tips: Some(tips), n_tips, branches, .. } = slot else { return };
         let Some((tip, row)) = tips.get_mut(index).and_then(|tip| tip.row.take().map(|row| (tip, row))) else { return };
         // Branches beside this one may have taken what there was room for.
         if ask.draft.tokens.len() >= ask.n_max {
@@ -276,9 +276,9 @@ impl Drafter for DraftModel {
 
     fn draft(&mut self, asks: &mut [DraftRequest<'_>]) {
         match self.catch_up(asks) {
-            Evaluated::Yes => {}
-            Evaluated::Full => return self.disable("the draft's context is full"),
-            Evaluated::No => return,
+            BatchResult::Yes => {}
+            BatchResult::Full => return self.disable("the draft's context is full"),
+            BatchResult::No => return,
         }
         for ask in asks.iter() {
             let Some(slot) = self.slots.get_mut(ask.slot).filter(|slot| slot.n_tips > 0) else { continue };
@@ -287,11 +287,11 @@ impl Drafter for DraftModel {
         }
         loop {
             self.extend(asks);
-            if !another_round_pays(asks) {
+            if !another_round_pays(asks.iter().map(DraftRequest::growing)) {
                 self.stop();
             }
             // Where there is no room for a longer draft, it ends.
-            if self.batch.is_empty() || self.evaluate() != Evaluated::Yes {
+            if self.batch.is_empty() || self.evaluate() != BatchResult::Yes {
                 break;
             }
         }

@@ -1,7 +1,8 @@
 //! The one interface of all drafters.
 
+use super::policy::{GrowingDraft, StopPolicy};
 use super::verify::{SampledDraft, StepRandom};
-use super::{DrafterKind, Settings, StopPolicy};
+use super::{DrafterKind, Settings};
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
 use crate::session::Snapshot;
@@ -53,14 +54,14 @@ pub trait Drafter {
         let _ = (slot, prompt, least);
     }
 
-    /// Whether [`Drafter::evaluated`] wants the target's hidden states.
+    /// Whether [`Drafter::decoded`] wants the target's hidden states.
     fn needs_hidden(&self) -> bool {
         false
     }
 
     /// The target evaluated tokens of the request in `slot`, and [`Context::hidden`] has their states, if somebody needs
     /// them. Not told of evaluations that failed or were stopped.
-    fn evaluated(&mut self, slot: usize, what: &mut Evaluated<'_>) {
+    fn decoded(&mut self, slot: usize, what: &mut DecodedTokens<'_>) {
         let _ = (slot, what);
     }
 
@@ -99,6 +100,13 @@ pub struct DraftRequest<'a> {
     pub drawing: Option<Drawing<'a>>,
 }
 
+impl DraftRequest<'_> {
+    /// The draft so far, which is a chain.
+    pub fn growing(&self) -> GrowingDraft<'_> {
+        GrowingDraft { confidence: &self.draft.confidence, n_max: self.n_max, policy: self.pace }
+    }
+}
+
 /// Where tokens are drawn from a draft's distribution.
 pub struct Drawing<'a> {
     /// The tokens and what they were drawn from.
@@ -108,7 +116,7 @@ pub struct Drawing<'a> {
 }
 
 /// What the target evaluated of one slot: the end of its context, and behind that a draft.
-pub struct Evaluated<'a> {
+pub struct DecodedTokens<'a> {
     /// The target, just after the evaluation.
     pub target: &'a mut Context,
     /// Index in the target's batch of the first of these tokens; the others follow.

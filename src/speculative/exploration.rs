@@ -45,10 +45,10 @@ const FIRST_CREDIT: f64 = 1.0;
 const FIRST_PART: f64 = 0.25;
 /// Trials that cannot pay by what is known have to be so much cheaper: only all of that can be wrong.
 const HOPELESS: f64 = 4.0;
-/// What a token to catch up with costs, in drafted ones; more than so many are taken for so many, or else they could become dear faster
-/// than the time for them is saved up.
+/// What a token to catch up with costs, in drafted ones.
 const CATCH_UP: f64 = 0.25;
-const MOST_UNREAD: usize = 64;
+/// More tokens of a slot to catch up with are taken for so many, or else they could become dear faster than the time for them is saved up.
+pub const MOST_UNREAD: usize = 64;
 
 impl Default for Exploration {
     fn default() -> Self {
@@ -62,8 +62,8 @@ impl Exploration {
         self.credit = (self.credit + SHARE * 0.5_f64.powi(self.failed) * cost).min(MAX_CREDIT);
     }
 
-    /// Decides what a model does, and pays for it. `rate`: S; `round`: the cost of a round of drafting; `unread`: the tokens that it has to
-    /// catch up with; `is_new`: a request was never drafted for.
+    /// Decides what a model does, and pays for it. `rate`: S; `round`: the cost of a round of drafting; `unread`: the tokens of all slots
+    /// that it has to catch up with; `is_new`: a request was never drafted for.
     pub fn decide(&mut self, outlook: &Outlook, rate: f64, round: f64, unread: usize, is_new: bool) -> Decision {
         let cost = |best: f64, hope: &Hope| (best - hope.known).max(0.0) / rate;
         if outlook.with > outlook.without {
@@ -78,7 +78,7 @@ impl Exploration {
             return Decision::Pays;
         }
         let hope = &outlook.hopeful;
-        let catching_up = round * CATCH_UP * unread.min(MOST_UNREAD) as f64;
+        let catching_up = round * CATCH_UP * unread as f64;
         if hope.length > 0 {
             let cost = cost(outlook.without, hope) + catching_up;
             // Of the first trial of a request, most may be paid for later.

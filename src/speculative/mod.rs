@@ -23,7 +23,6 @@ mod policy;
 mod settings;
 #[cfg(test)]
 mod simulator;
-mod slot_drafts;
 mod states;
 pub mod verify;
 mod vocabulary_map;
@@ -31,12 +30,12 @@ mod vocabulary_map;
 pub use batch_split::{BatchSplit, SequencePadding};
 pub use calibration::{Bias, Calibration, Choice};
 pub use compat::{Compatibility, VocabSummary};
-pub use controller::{Prices, StepSlot};
+pub use controller::{Controller, Prices, StepSlot};
 pub use costs::{Costs, MAX_MEASURED};
 pub use cross_vocabulary::CrossVocabulary;
 pub use draft_model::DraftModel;
-pub use drafter::{Draft, DraftRequest, Drafter, Drawing, Evaluated};
-pub use drafters::{DraftOutcome, Drafters, SlotView};
+pub use drafter::{DecodedTokens, Draft, DraftRequest, Drafter, Drawing};
+pub use drafters::{ChosenDraft, DraftOutcome, Drafters, DraftingSlot, RequestDrafts};
 pub use history::{
     CacheFile, CacheKind, Caches, LookupParams, ModParams, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramParams,
     NgramSimple, Predicted, Prediction, Suffix, SuffixParams, read_cache,

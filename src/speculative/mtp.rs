@@ -1,7 +1,7 @@
 //! Drafting with the target's own layers for multi-token prediction.
 //!
 //! A layer guesses what follows a token from the token and the hidden state of the one before it. The target's evaluations
-//! leave those states (see [`Drafter::evaluated`]); behind the context, where there are none, the layer's own take their
+//! leave those states (see [`Drafter::decoded`]); behind the context, where there are none, the layer's own take their
 //! place. What it has in its KV cache of drafted tokens is made of such states, so it is made anew once the target has
 //! evaluated them (llama.cpp's `draft-mtp` does the same). A model with several such layers was trained to guess the
 //! next token with the first, the one after it with the second, and so on: each then looks at its own cache alone, of the
@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use super::draft_branch::{choose, follow};
-use super::drafter::{DraftRequest, Drafter, Evaluated};
+use super::drafter::{DecodedTokens, DraftRequest, Drafter};
 use super::policy::another_round_pays;
 use super::states::States;
 use super::{DrafterKind, Settings, Verify};
@@ -25,14 +25,14 @@ use crate::session::{Sequence, common_prefix};
 pub struct Mtp {
     context: Context,
     batch: Batch,
-    slots: Vec<Slot>,
+    slots: Vec<MtpSlot>,
     /// Layers that draft one token each; 1: a single one drafts all.
     n_layers: usize,
     /// Whether what is in their caches can be moved.
     moves: bool,
 }
 
-struct Slot {
+struct MtpSlot {
     /// The tokens in the layers' KV caches, with states of the target.
     cache: Sequence,
     /// Number in the context of the first of them.
@@ -61,7 +61,7 @@ impl Mtp {
     /// A drafter for `n_slots` slots, with a context made by [`Context::mtp`].
     pub fn new(mut context: Context, n_slots: usize) -> Mtp {
         let moves = context.proves_moves();
-        let slot = |index| Slot {
+        let slot = |index| MtpSlot {
             cache: Sequence::new(index, None),
             start: 0,
             states: States::new(context.n_hidden()),
@@ -137,7 +137,7 @@ impl Mtp {
     /// Empties the caches of slots that nothing is drafted for in this step, as of those that the target lets wait: what they
     /// need of it is evaluated again. False when that made no room.
     fn forget_waiting(&mut self) -> bool {
-        let waits = |slot: &&mut Slot| slot.in_batch.is_empty() && !slot.ready && !slot.cache.is_empty();
+        let waits = |slot: &&mut MtpSlot| slot.in_batch.is_empty() && !slot.ready && !slot.cache.is_empty();
         let waiting = self.slots.iter_mut().filter(waits);
         waiting.map(|slot| slot.cache.clear(&mut self.context)).count() > 0
     }
@@ -245,7 +245,7 @@ impl Mtp {
     }
 }
 
-impl Slot {
+impl MtpSlot {
     /// Removes what is behind the tokens of the cache. False: some of those are gone, too.
     fn cut(&mut self, context: &mut Context) -> bool {
         let len = self.cache.len();
@@ -313,7 +313,7 @@ impl Drafter for Mtp {
                 slot.in_batch.clear();
             }
             self.extend(asks);
-            if !another_round_pays(asks) {
+            if !another_round_pays(asks.iter().map(DraftRequest::growing)) {
                 self.batch.clear();
                 self.slots.iter_mut().for_each(|slot| slot.in_batch.clear());
             }
@@ -355,7 +355,7 @@ impl Drafter for Mtp {
         true
     }
 
-    fn evaluated(&mut self, slot: usize, what: &mut Evaluated<'_>) {
+    fn decoded(&mut self, slot: usize, what: &mut DecodedTokens<'_>) {
         let most = self.context.n_ubatch().min(self.context.n_batch());
         let Some(place) = self.slots.get_mut(slot).filter(|slot| slot.disabled.is_none()) else { return };
         place.states.begin(what.tokens, what.from);

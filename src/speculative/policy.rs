@@ -19,7 +19,6 @@ use std::ops::RangeInclusive;
 
 use super::calibration::{Bias, Calibration};
 use super::controller::Prices;
-use super::drafter::DraftRequest;
 use super::{Adaptive, Costs, MAX_DRAFT, Settings};
 
 /// What a past step still counts after one more, in the rate.
@@ -266,21 +265,32 @@ impl StopPolicy<'_> {
     }
 }
 
-/// Whether another token for each of these drafts, which are of chains, is worth its time, where the slots' lengths are decided together.
-pub fn another_round_pays(asks: &[DraftRequest<'_>]) -> bool {
+/// A draft that a model is making.
+#[derive(Debug, Clone, Copy)]
+pub struct GrowingDraft<'a> {
+    /// The confidence of each of its tokens, which are a chain.
+    pub confidence: &'a [f32],
+    /// Most tokens that it may have; 0: nothing is drafted for this slot.
+    pub n_max: usize,
+    /// When it ends.
+    pub policy: StopPolicy<'a>,
+}
+
+/// Whether another token for each of these drafts is worth its time, where the slots' lengths are decided together.
+pub fn another_round_pays<'a>(drafts: impl Iterator<Item = GrowingDraft<'a>> + Clone) -> bool {
     // The tokens to expect at each length, in all.
     let mut expected = [0.0; MAX_DRAFT + 1];
     let (mut shared, mut n_max) = (None, 0);
-    let drafted = asks.iter().map(|ask| ask.draft.tokens.len()).max().unwrap_or(0);
-    for ask in asks.iter().filter(|ask| ask.n_max > 0) {
-        let StopPolicy::Paying { plan, calibration, bias, n_min } = ask.pace else { return true };
+    let drafted = drafts.clone().map(|draft| draft.confidence.len()).max().unwrap_or(0);
+    for draft in drafts.filter(|draft| draft.n_max > 0) {
+        let StopPolicy::Paying { plan, calibration, bias, n_min } = draft.policy else { return true };
         if plan.shares.is_none() {
             return true;
         }
         // All drafts grow together: a shorter one has ended.
-        let n_most = if ask.draft.tokens.len() < drafted { 0 } else { ask.n_max };
+        let n_most = if draft.confidence.len() < drafted { 0 } else { draft.n_max };
         let (mut sum, mut sure) = (0.0, 1.0);
-        let mut confidence = ask.draft.confidence.iter();
+        let mut confidence = draft.confidence.iter();
         for (length, expected) in (1..).zip(expected.iter_mut().skip(1)) {
             match confidence.next() {
                 Some(confidence) => sure *= calibration.acceptance(&bias, *confidence),

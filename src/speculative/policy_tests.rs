@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::super::calibration::Choice;
-use super::super::controller::{self, Candidates, StepSlot};
+use super::super::controller::{self, DraftOptions, StepSlot};
 use super::super::costs::tests::costs;
 use super::*;
 
@@ -24,7 +24,7 @@ fn plan(costs: &Costs, rate: f64) -> Plan {
 fn best_of_text(costs: &Costs, rate: f64, sure: impl Iterator<Item = f64>) -> (usize, f64) {
     let mut seen = Rate::default();
     seen.saw(1000, 1000.0 / rate, 1.0);
-    let (prices, mut candidates, mut lengths) = (prices(costs, &seen, None), [Candidates::default()], Vec::new());
+    let (prices, mut candidates, mut lengths) = (prices(costs, &seen, None), [DraftOptions::default()], Vec::new());
     candidates[0].offer(0, 0, sure, true);
     controller::decide(&prices, &candidates, None, &mut lengths);
     let best = candidates[0].best(lengths[0]);

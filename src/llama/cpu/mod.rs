@@ -1,5 +1,5 @@
-//! What takes the place of ggml's own functions on CPUs: a flash attention that is batch-invariant, and a barrier that lets
-//! threads sleep. The linker replaces them in the shared library and in this package's tests on Linux (see `build.rs`). The `portable`
+//! What takes the place of ggml's own functions on CPUs: a flash attention and a matrix multiplication that are batch-invariant and fast
+//! for a few tokens, and a barrier that lets threads sleep. The linker replaces them in the shared library and in this package's tests on Linux (see `build.rs`). The `portable`
 //! feature, other systems, and Rust programs that link this crate keep ggml's.
 
 use std::time::Duration;
@@ -14,9 +14,25 @@ use super::{Model, ThreadPool, backend};
 unsafe extern "C" {
     fn foredraft_flash_attention_calls() -> u64;
 }
+#[cfg(own_matmul)]
+unsafe extern "C" {
+    fn foredraft_matmul_formats() -> u64;
+}
 #[cfg(own_barrier)]
 unsafe extern "C" {
     fn foredraft_barrier_sleeps() -> u64;
+}
+
+/// Whether the linker has put our matrix multiplication in place, and it multiplies weights of all these formats (a bit for each
+/// `ggml_type`, as [`foredraft_can_multiply`](super::guard) counts them): then they are better left as they are in the file.
+pub(super) fn multiplies_all(formats: u64) -> bool {
+    const FLOATS: u64 = 1 << sys::GGML_TYPE_F32 | 1 << sys::GGML_TYPE_F16 | 1 << sys::GGML_TYPE_BF16;
+    #[cfg(own_matmul)]
+    // SAFETY: returns a number.
+    let ours = unsafe { foredraft_matmul_formats() };
+    #[cfg(not(own_matmul))]
+    let ours = 0;
+    formats & ours != 0 && formats & !(ours | FLOATS) == 0
 }
 
 /// How often our flash attention computed in graphs that this thread started.

@@ -95,7 +95,7 @@ impl Drafter for ReplayedDraft {
                 let full = ask.draft.tokens.len() >= ask.n_max;
                 *active = next.is_some() && !full && ask.pace.wants_more(&ask.draft.confidence, ask.n_max);
             }
-            if !another_round_pays(asks) {
+            if !another_round_pays(asks.iter().map(DraftRequest::growing)) {
                 break;
             }
         }

@@ -17,7 +17,10 @@ use std::time::{Duration, Instant};
 use self::draft::ReplayedDraft;
 use self::machine::{MACHINES, Machine, Noise};
 use self::trace::{Task, Trace, tasks};
-use super::{Adaptive, Costs, DrafterKind, Drafters, MAX_DRAFT, NgramCache, Settings, SlotView, StepSlot, Suffix};
+use super::{
+    Adaptive, Costs, DraftOutcome, DrafterKind, Drafters, DraftingSlot, MAX_DRAFT, NgramCache, RequestDrafts, Settings,
+    StepSlot, Suffix,
+};
 use crate::llama::{Model, ModelParams, Token};
 use crate::sampling::{self, Sampler};
 
@@ -117,7 +120,7 @@ fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
     let Scenario { task, kind, machine, n_slots } = *scenario;
     let sampler = sampler(task);
     let (mut noise, begin) = (Noise::new(7), PASSED.get());
-    let mut drafters = Drafters::new(n_slots);
+    let mut drafters = Drafters::new(Vec::new());
     drafters.set_clock(clock);
     let (sources, adaptive, n_max) = match way {
         Way::Plain => (Vec::new(), Adaptive::Auto, 16),
@@ -136,10 +139,11 @@ fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
     let mut costs = Costs::default();
     costs.set_split(machine.split());
     machine.measure(&mut costs, &mut noise);
-    drafters.costs = costs;
+    drafters.controller.costs = costs;
     let begin = begin.max(PASSED.get());
     let mut queue = requests(scenario).into_iter();
     let mut slots: Vec<Option<Running<'_>>> = (0..n_slots).map(|_| None).collect();
+    let mut drafts: Vec<Option<RequestDrafts>> = (0..n_slots).map(|_| None).collect();
     let (mut n_generated, mut n_tokens) = (0, vec![0; n_slots]);
     loop {
         for (index, slot) in slots.iter_mut().enumerate() {
@@ -147,7 +151,7 @@ fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
                 && let Some(trace) = queue.next()
             {
                 ReplayedDraft::begin_trace(index, trace);
-                drafters.begin(index, &sampler, &settings);
+                drafts[index] = Some(drafters.begin(index, &sampler, &settings));
                 *slot = Some(Running::begin(trace, if n_generated == 0 { index } else { 0 }));
             }
         }
@@ -156,25 +160,34 @@ fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
         }
         let room = |running: &Running<'_>| running.rest().len() - 1;
         let start = clock();
-        let view = |slot: usize| {
-            slots[slot].as_ref().map(|running| SlotView {
+        let drafting = slots.iter().zip(&mut drafts).enumerate().filter_map(|(slot, (running, drafts))| {
+            let (running, drafts) = (running.as_ref()?, drafts.as_mut()?);
+            Some(DraftingSlot {
+                slot,
                 tokens: &running.tokens,
                 sampler: &sampler,
                 generated: running.generated(),
                 position: running.generated(),
                 room: Some(room(running)),
-                padded: false,
+                is_padded: false,
+                drafts,
             })
-        };
-        let step = |slot: usize| match &slots[slot] {
+        });
+        let step = |slot: &Option<Running<'_>>| match slot {
             Some(_) => StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT - 2 },
             None => StepSlot::default(),
         };
-        drafters.draft(view, step);
+        let steps: Vec<StepSlot> = slots.iter().map(step).collect();
+        drafters.draft(&steps, &mut drafting.collect::<Vec<_>>());
         let t_draft = clock() - start;
+        let adapts = drafts.iter().flatten().any(RequestDrafts::adapts);
+        let chosen = |drafts: &Option<RequestDrafts>| {
+            let chosen = drafts.as_ref().and_then(RequestDrafts::chosen);
+            chosen.map_or((None, Vec::new()), |chosen| (chosen.kind, chosen.draft.tokens[..chosen.n].to_vec()))
+        };
         for (slot, n) in n_tokens.iter_mut().enumerate() {
-            let drafted = drafters.drafted(slot).len();
-            *n = if slots[slot].is_some() { 1 + drafted + drafters.filler(slot, drafted) } else { 0 };
+            let n_drafted = chosen(&drafts[slot]).1.len();
+            *n = if slots[slot].is_some() { 1 + n_drafted.max(drafters.controller.length(slot)) } else { 0 };
         }
         let depths = |slot: usize| slots[slot].as_ref().map_or(0, |running| running.tokens.len());
         let time = machine.target(&n_tokens, depths) * noise.factor();
@@ -182,22 +195,25 @@ fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
         let mut n_step = 0;
         for (index, slot) in slots.iter_mut().enumerate() {
             let Some(running) = slot else { continue };
-            let drafted = drafters.drafted(index);
+            let (kind, drafted) = chosen(&drafts[index]);
             let right = drafted.iter().zip(running.rest()).take_while(|(drafted, said)| drafted == said).count();
             let (n_drafted, rest) = (drafted.len(), running.rest());
             let new = rest[..rest.len().min(right + 1)].to_vec();
             running.tokens.extend_from_slice(&new);
-            drafters.saw(index, &new, n_drafted, right.min(new.len()));
+            let n_accepted = right.min(new.len());
+            let outcome = DraftOutcome { kind, n_drafted, depth: n_drafted, n_accepted };
+            drafters.learn(index, drafts[index].as_mut().unwrap(), &new, &outcome);
             n_step += new.len();
             if running.rest().is_empty() {
                 // Nothing is learnt: the next request may be the same.
                 drafters.end(index, &[], 0);
-                *slot = None;
+                (*slot, drafts[index]) = (None, None);
             }
         }
         n_generated += n_step;
-        let cost = drafters.costs.saw_step(&n_tokens, Duration::from_secs_f64(time)) + drafters.costs.of(t_draft);
-        drafters.stepped(n_step, cost);
+        let costs = &mut drafters.controller.costs;
+        let cost = costs.saw_step(&n_tokens, Duration::from_secs_f64(time)) + costs.of(t_draft);
+        drafters.stepped(&steps, adapts, n_step, cost);
     }
     n_generated as f64 / (PASSED.get() - begin)
 }

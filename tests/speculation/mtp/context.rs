@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use foredraft::llama::{Batch, Context, ContextParams, DecodeError, Interrupt, Model, ModelParams, ThreadPool, Token};
 use foredraft::sampling::{self, Sampler};
-use foredraft::speculative::{Draft, DraftRequest, Drafter, Evaluated, Mtp, Settings, StopPolicy};
+use foredraft::speculative::{DecodedTokens, Draft, DraftRequest, Drafter, Mtp, Settings, StopPolicy};
 
 use crate::common;
 use crate::common::tiny_models::{self, MtpInput};
@@ -141,7 +141,7 @@ fn mtp_drafter_survives_calls_in_any_order() {
                     let from = if below(3) > 0 { context.len().saturating_sub(count) } else { below(400) };
                     let first = if below(3) > 0 { 0 } else { below(70) };
                     let (tokens, draft) = (&context[..], &[301, 302][..below(3)]);
-                    drafter.evaluated(slot, &mut Evaluated { target: &mut target, first, tokens, from, draft });
+                    drafter.decoded(slot, &mut DecodedTokens { target: &mut target, first, tokens, from, draft });
                 }
                 _ => {
                     let mut drafts = [Draft::default(), Draft::default()];

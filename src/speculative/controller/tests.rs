@@ -1,8 +1,10 @@
 use std::time::Duration;
 
-use super::super::costs::tests::costs;
-use super::super::{BatchSplit, SequencePadding};
-use super::*;
+use super::lengths::{DraftOptions, decide};
+use super::outlook::{Prospect, geometric, outlook};
+use super::prices::{Prices, StepSlot};
+use crate::speculative::costs::tests::costs;
+use crate::speculative::{BatchSplit, Costs, SequencePadding};
 
 const Q8: [(usize, u64); 10] =
     [(1, 100), (2, 114), (3, 129), (4, 146), (5, 208), (8, 226), (12, 308), (16, 403), (32, 640), (64, 1150)];
@@ -20,14 +22,14 @@ fn decided(costs: &Costs, rate: f64, drafts: &[(usize, f64)]) -> Vec<usize> {
 }
 
 fn lengths_of(costs: &Costs, rate: f64, slots: &[StepSlot], drafts: &[(usize, f64)], of_text: bool) -> Vec<usize> {
-    let mut candidates = Vec::new();
+    let mut options = Vec::new();
     for (n, acceptance) in drafts {
-        let mut own = Candidates::default();
+        let mut own = DraftOptions::default();
         own.offer(0, 0, (1..=*n).map(|power| acceptance.powi(i32::try_from(power).unwrap())), of_text);
-        candidates.push(own);
+        options.push(own);
     }
     let mut lengths = Vec::new();
-    decide(&Prices { slots, costs, rate, preferred: None }, &candidates, None, &mut lengths);
+    decide(&Prices { slots, costs, rate, preferred: None }, &options, None, &mut lengths);
     lengths
 }
 
@@ -75,14 +77,14 @@ fn a_slot_gets_no_more_than_it_has_room_for() {
 fn what_is_fixed_is_decoded_whole_and_the_others_are_filled() {
     let costs = rectangles(&Q8);
     let slots = [StepSlot { n_tokens: 1, generates: true, room: 60 }; 3];
-    let mut candidates: [Candidates; 3] = Default::default();
-    candidates[0].fix(2, 3);
-    candidates[2].fix(2, 3);
+    let mut options: [DraftOptions; 3] = Default::default();
+    options[0].fix(2, 3);
+    options[2].fix(2, 3);
     let mut lengths = Vec::new();
-    decide(&Prices { slots: &slots, costs: &costs, rate: 2.0, preferred: None }, &candidates, None, &mut lengths);
+    decide(&Prices { slots: &slots, costs: &costs, rate: 2.0, preferred: None }, &options, None, &mut lengths);
     assert_eq!(lengths, [3; 3]);
-    assert_eq!(candidates[0].best(3).draft, Some((2, 3)));
-    assert_eq!(candidates[1].best(3).draft, None);
+    assert_eq!(options[0].best(3).draft, Some((2, 3)));
+    assert_eq!(options[1].best(3).draft, None);
 }
 
 /// Without rectangles a drafted token costs the same in every slot.
@@ -129,11 +131,11 @@ fn lengths_are_nearly_the_best_of_all_combinations() {
 fn the_outlook_tells_whether_a_model_pays_for_all_slots_together() {
     let costs = rectangles(&Q8);
     let slots = [StepSlot { n_tokens: 1, generates: true, room: 60 }; 4];
-    let candidates: [Candidates; 4] = Default::default();
+    let options: [DraftOptions; 4] = Default::default();
     let prices = Prices { slots: &slots, costs: &costs, rate: 4.0 / 1.46, preferred: None };
     let look = |acceptance: f64, draft: f64| {
         let prospect = Prospect { acceptance, optimistic: acceptance, lengths: (0, 16) };
-        outlook(&prices, &candidates, |_| Some(prospect), draft)
+        outlook(&prices, &options, &[Some(prospect); 4], draft)
     };
     let good = look(0.95, 0.1);
     assert!(good.with > good.without && good.length > 2, "{good:?}");

@@ -2,12 +2,13 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::super::Verify;
-use super::super::costs::tests::costs;
-use super::super::verify::TokenDistribution;
 use super::*;
 use crate::llama::{Model, ModelParams, TokenData};
 use crate::sampling;
+use crate::speculative::controller::StepSlot;
+use crate::speculative::costs::tests::costs;
+use crate::speculative::drafter::{DraftRequest, Drawing};
+use crate::speculative::verify::{SampledDraft, TokenDistribution};
 
 thread_local! {
     static NOW: Cell<Instant> = Cell::new(Instant::now());
@@ -85,6 +86,8 @@ impl Drafter for Scripted {
 /// A text drafter and a model on slot 0, at these costs.
 struct Table {
     drafters: Drafters,
+    /// The request's state; `None`: it has ended.
+    drafts: Option<RequestDrafts>,
     sampler: Sampler,
     text: Scripted,
     model: Scripted,
@@ -99,37 +102,59 @@ fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Tabl
     let sampler = Sampler::new(&sampling::SamplingSettings::default(), vocabulary.vocab(), None).expect("a sampler");
     let (text, mut model) = (Scripted::new(DrafterKind::Suffix), Scripted::new(DrafterKind::Draft));
     model.ms = draft_ms;
-    let mut drafters = Drafters::new(1);
+    let mut drafters = Drafters::new(Vec::new());
     drafters.clock = || NOW.get();
-    drafters.costs = costs(target_ms, draft_ms);
+    drafters.controller.costs = costs(target_ms, draft_ms);
     drafters.add_model(Box::new(model.clone()));
     drafters.add(Box::new(text.clone()));
-    drafters.begin(0, &sampler, settings);
-    Table { drafters, sampler, text, model, padded: false }
+    let drafts = Some(drafters.begin(0, &sampler, settings));
+    Table { drafters, drafts, sampler, text, model, padded: false }
 }
 
 impl Table {
     /// A step, at the costs that are known, in which the target says `truth`: how many tokens were checked, whose, and how many of them were right.
     fn step(&mut self, truth: &[Token]) -> (usize, Option<DrafterKind>, usize) {
-        let view = || SlotView {
+        let steps = [StepSlot { n_tokens: 1, generates: true, room: 100 }];
+        let slot = self.drafts.as_mut().map(|drafts| DraftingSlot {
+            slot: 0,
             tokens: &[1, 2, 3],
             sampler: &self.sampler,
             generated: 1,
             position: 1,
             room: Some(100),
-            padded: self.padded,
-        };
-        let step = StepSlot { n_tokens: 1, generates: true, room: 100 };
-        self.drafters.draft(|slot| (slot == 0).then(view), |_| step);
-        let draft = self.drafters.drafted(0).to_vec();
-        let source = self.drafters.source(0);
+            is_padded: self.padded,
+            drafts,
+        });
+        self.drafters.draft(&steps, &mut slot.into_iter().collect::<Vec<_>>());
+        let chosen = self.drafts.as_ref().and_then(RequestDrafts::chosen);
+        let draft = chosen.map_or(Vec::new(), |chosen| chosen.draft.tokens[..chosen.n].to_vec());
+        let kind = chosen.and_then(|chosen| chosen.kind);
         let right = draft.iter().zip(truth).take_while(|(drafted, said)| drafted == said).count();
-        let checked = self.drafters.saw(0, &truth[..=right], draft.len(), right);
-        assert_eq!(checked.map(|checked| (checked.drafted, checked.accepted)), source.map(|_| (draft.len(), right)));
-        let cost = self.drafters.costs.v(draft.len() + 1);
-        self.drafters.costs.saw_step(&[draft.len() + 1], Duration::from_secs_f64(cost / 10.0));
-        self.drafters.stepped(right + 1, cost);
-        (draft.len(), source, right)
+        let outcome = DraftOutcome { kind, n_drafted: draft.len(), depth: draft.len(), n_accepted: right };
+        if let Some(drafts) = &mut self.drafts {
+            self.drafters.learn(0, drafts, &truth[..=right], &outcome);
+        }
+        let costs = &mut self.drafters.controller.costs;
+        let cost = costs.v(draft.len() + 1);
+        costs.saw_step(&[draft.len() + 1], Duration::from_secs_f64(cost / 10.0));
+        let adapts = self.drafts.as_ref().is_some_and(RequestDrafts::adapts);
+        self.drafters.stepped(&steps, adapts, right + 1, cost);
+        (draft.len(), kind, right)
+    }
+}
+
+impl Table {
+    fn begin(&mut self, settings: &Settings) {
+        self.drafts = Some(self.drafters.begin(0, &self.sampler, settings));
+    }
+
+    fn end(&mut self, tokens: &[Token], generated: usize) {
+        self.drafters.end(0, tokens, generated);
+        self.drafts = None;
+    }
+
+    fn sampled(&self) -> &SampledDraft {
+        self.drafts.as_ref().expect("a request").sampled()
     }
 }
 
@@ -155,7 +180,7 @@ fn the_draft_with_most_to_expect_is_checked() {
 #[test]
 fn behind_the_end_of_a_text_nothing_is_drafted() {
     let mut table = table(&both(Adaptive::Fixed), &CHEAP, 1.0);
-    table.drafters.end_with([8, 5].into_iter());
+    table.drafters.end_tokens = vec![8, 5];
     table.text.says(&[(7, 0.9), (8, 0.9), (9, 0.9), (5, 0.9)]);
     assert_eq!(table.step(&[7, 8, 1]), (2, Some(DrafterKind::Suffix), 2));
 }
@@ -173,8 +198,8 @@ fn a_token_that_costs_nothing_is_guessed_and_is_nobodys_draft() {
         ),
     ] {
         let mut table = table(&settings, &CHEAP, 1.0);
-        table.drafters.guess();
-        table.drafters.begin(0, &table.sampler, &settings);
+        table.drafters.offer_free_tokens();
+        table.begin(&settings);
         table.padded = padded;
         table.text.says(&[(7, 0.1), (8, 0.9)]);
         assert_eq!(table.step(&[7, 3]), (expected, None, expected), "{settings:?}");
@@ -183,8 +208,8 @@ fn a_token_that_costs_nothing_is_guessed_and_is_nobodys_draft() {
     // A draft that was asked for comes first.
     let settings = Settings { sources: vec![DrafterKind::Draft], ..both(Adaptive::Fixed) };
     let mut table = table(&settings, &CHEAP, 1.0);
-    table.drafters.guess();
-    table.drafters.begin(0, &table.sampler, &settings);
+    table.drafters.offer_free_tokens();
+    table.begin(&settings);
     table.padded = true;
     table.text.says(&[(7, 0.9)]);
     table.model.says(&[(6, 0.3), (5, 0.3)]);
@@ -197,8 +222,8 @@ fn a_model_is_not_asked_where_a_guess_that_costs_nothing_is_as_good() {
     let mut asked = [0, 0];
     for (asked, padded) in asked.iter_mut().zip([false, true]) {
         let mut table = table(&settings, &[(1, 100), (2, 100), (3, 195), (65, 6400)], 20.0);
-        table.drafters.guess();
-        table.drafters.begin(0, &table.sampler, &settings);
+        table.drafters.offer_free_tokens();
+        table.begin(&settings);
         table.padded = padded;
         table.text.says(&[(7, 0.9)]);
         table.model.says(&[(7, 0.9)]);
@@ -288,13 +313,13 @@ fn what_time_is_worth_is_not_forgotten_over_plain_requests() {
         table.step(truth);
     }
     let learnt = table.step(&right_and_wrong[0]).0;
-    table.drafters.end(0, &[], 0);
-    table.drafters.begin(0, &table.sampler, &Settings::none());
+    table.end(&[], 0);
+    table.begin(&Settings::none());
     for _ in 0..100 {
         assert_eq!(table.step(&[7]).0, 0);
     }
-    table.drafters.end(0, &[], 0);
-    table.drafters.begin(0, &table.sampler, &settings);
+    table.end(&[], 0);
+    table.begin(&settings);
     assert_eq!((learnt, table.step(&right_and_wrong[0]).0), (3, 3));
 }
 
@@ -339,7 +364,7 @@ fn a_second_model_does_not_draw_behind_the_first() {
     let mut table = table(&settings, &CHEAP, 1.0);
     let second = Scripted::new(DrafterKind::Mtp);
     table.drafters.add_model(Box::new(second.clone()));
-    table.drafters.begin(0, &table.sampler, &settings);
+    table.begin(&settings);
     second.says(&[(5, 0.9), (6, 0.9), (7, 0.9)]);
     table.model.says(&[(7, 0.9)]);
     assert_eq!(table.step(&[7, 1]), (1, Some(DrafterKind::Draft), 1));
@@ -355,7 +380,7 @@ fn every_drafter_hears_of_every_end_and_nobody_drafts_after_it() {
     table.text.says(&[(7, 0.9)]);
     table.model.says(&[(7, 0.9), (8, 0.9)]);
     assert_eq!(table.step(&[7, 8]), (1, Some(DrafterKind::Suffix), 1));
-    table.drafters.end(0, &[6, 7, 8], 2);
+    table.end(&[6, 7, 8], 2);
     assert_eq!(table.model.log(), ["end 0 [6, 7, 8] 2"], "it was not asked for");
     assert_eq!(table.step(&[7, 8]), (0, None, 0));
 }
@@ -370,7 +395,7 @@ fn what_was_drawn_is_checked_whole() {
         assert_eq!(table.step(&[9]), (2, Some(DrafterKind::Draft), 0), "shorter than n_min, and improbable");
         table.text.says(&[(7, 0.1), (8, 0.1), (9, 0.1), (1, 0.1)]);
         assert_eq!(table.step(&[7, 8, 5]), (2, Some(DrafterKind::Draft), 2), "another draft is longer");
-        let Some(SampledDraft::Chain(drawn)) = table.drafters.drawn(0) else { panic!("a chain") };
+        let SampledDraft::Chain(drawn) = table.sampled() else { panic!("a chain") };
         assert_eq!(drawn.tokens(), [7, 8]);
     }
 }
@@ -394,6 +419,6 @@ fn a_better_draft_found_without_chance_comes_before_a_draw() {
     let (n, source, _) = table.step(&[8]);
     assert_eq!((n, source), (16, Some(DrafterKind::Suffix)));
     assert!(!table.model.log().iter().any(|line| line.starts_with("draft")), "nothing was drawn");
-    let Some(SampledDraft::Block(drawn)) = table.drafters.drawn(0) else { panic!("a chain for block") };
+    let SampledDraft::Block(drawn) = table.sampled() else { panic!("a chain for block") };
     assert_eq!(drawn.tokens(), (10..26).collect::<Vec<_>>(), "it is checked by the same rule");
 }
