@@ -71,3 +71,14 @@ impl Batch {
         self.tokens.is_empty()
     }
 }
+
+/// The failure of a decode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DecodeError {
+    /// The KV cache has no space for the batch. Nothing changed.
+    Full,
+    /// The [`Interrupt`](super::Interrupt) stopped it. Part of the batch may be in the cache; the caller must remove it.
+    Aborted,
+    /// llama.cpp failed. Part of the batch may be in the cache; the caller must remove it.
+    Failed(String),
+}

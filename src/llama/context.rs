@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use llama_cpp_sys_2 as sys;
 
 use super::guard::{ErrorBuffer, foredraft_context_new, foredraft_set_reference};
-use super::mtp::Hidden;
+use super::hidden::Hidden;
 use super::padding::{self, Padding};
-use super::params::{ContextParams, FlashAttn};
+use super::params::{CacheType, ContextParams, FlashAttn};
 use super::raw_params::{layout, n_ctx, raw_params};
-use super::{Batch, DecodeError, FrameBudget, Interrupt, Model, SeqId, ThreadPool, cpu, log, memory};
+use super::{Batch, DecodeError, FrameBudget, Interrupt, Model, SeqId, ThreadPool, cpu, log};
 use crate::error::{Error, Result};
 
 /// A context of a model. One thread uses it at a time; it can move between threads.
@@ -210,13 +210,13 @@ impl Context {
                 ),
                 threads_set: (0, 0),
                 may_use_fewer: (own_attention || params.flash_attn != FlashAttn::On || params.drafts)
-                    && !super::backend::supports_offload(),
+                    && !super::devices::supports_offload(),
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                 n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
                 unified: params.kv_unified || params.n_seq_max <= 1,
                 own_attention: false,
                 flash_attention: params.flash_attn != FlashAttn::Off,
-                is_batch_invariant: !params.kv_unified && params.n_seq_max > 1 && !super::backend::supports_offload(),
+                is_batch_invariant: !params.kv_unified && params.n_seq_max > 1 && !super::devices::supports_offload(),
                 // Reranking models return scores, not embeddings.
                 pooled: params.embeddings
                     && matches!(
@@ -225,7 +225,7 @@ impl Context {
                     ),
                 hidden,
                 has_pending_moves: false,
-                rotates_keys: memory::rotates_keys(params.type_k, model),
+                rotates_keys: rotates_keys(params.type_k, model),
                 cuts_anywhere: model.can_roll_back() && (model.n_swa() == 0 || params.swa_full),
                 layout: layout(params, model, sys::llama_n_rs_seq(ptr.as_ptr())),
                 lora_scales: Vec::new(),
@@ -425,4 +425,19 @@ impl Drop for Context {
 /// Whether the model has two sets of RoPE factors, for short and for long contexts.
 fn rope_depends_on_size(model: &Model) -> bool {
     model.metadata_of_kind("rope.scaling.original_context_length").is_some()
+}
+
+/// Whether llama.cpp can rotate keys of this type to new positions. ggml's rotation does not support bf16: it fails an assertion on
+/// a thread where that ends the process. Quantized keys are first rotated back by a matrix that exists only for some head sizes, and
+/// llama.cpp uses it even if it does not exist.
+fn rotates_keys(kind: CacheType, model: &Model) -> bool {
+    const SIZE: usize = 64;
+    match kind {
+        CacheType::F16 | CacheType::F32 => true,
+        CacheType::Bf16 => false,
+        _ => {
+            let matrix = std::env::var_os("LLAMA_ATTN_ROT_DISABLE").is_none();
+            matrix && model.head_sizes().is_some_and(|[key, _]| key % SIZE == 0)
+        }
+    }
 }

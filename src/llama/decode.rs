@@ -7,23 +7,12 @@ use llama_cpp_sys_2 as sys;
 use super::context::faked;
 use super::guard::{ErrorBuffer, foredraft_decode, foredraft_set_reference};
 use super::threads::thread_cpu_time;
-use super::{Batch, Context, SeqId, log};
+use super::{Batch, Context, DecodeError, SeqId, log};
 
 /// The return value of `foredraft_decode` after an exception.
 const THREW: i32 = -1000;
 /// The times of larger batches are grouped by powers of two.
 const MAX_EXACT_SIZE: usize = 16;
-
-/// The failure of a decode.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DecodeError {
-    /// The KV cache has no space for the batch. Nothing changed.
-    Full,
-    /// The [`Interrupt`](super::Interrupt) stopped it. Part of the batch may be in the cache; the caller must remove it.
-    Aborted,
-    /// llama.cpp failed. Part of the batch may be in the cache; the caller must remove it.
-    Failed(String),
-}
 
 impl Context {
     /// Decodes `batch`. Afterwards [`Context::logits`] has the requested rows.

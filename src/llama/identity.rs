@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use super::gguf_source::{GgufSource, Stream};
-use super::{Model, ModelParams, Token, shards};
+use super::{ModelParams, shards};
 use crate::checksum::Checksum;
 
 /// The number of samples of a file, evenly spaced, and their size in bytes. (Models of the same architecture differ in all weights.)
@@ -36,26 +36,16 @@ impl Files {
         }
     }
 
-    pub(super) fn identity(&self, model: &Model) -> &[(&'static str, String)] {
+    /// The identity of the model in these files: name and value of each property. `of_model`: the properties of the loaded model.
+    pub(super) fn identity(&self, of_model: impl FnOnce() -> Vec<(&'static str, String)>) -> &[(&'static str, String)] {
         self.identity.get_or_init(|| {
-            let vocab = model.vocab();
-            let mut tokens = Checksum::default();
-            for token in 0..Token::try_from(vocab.n_tokens()).unwrap_or(Token::MAX) {
-                tokens.add(vocab.raw_text(token).as_bytes());
-                tokens.add(&[0]);
-            }
-            vec![
-                ("architecture", model.metadata("general.architecture").unwrap_or_default()),
-                ("model", model.description()),
-                ("parameters", model.n_params().to_string()),
-                ("bytes", model.size().to_string()),
-                ("layers", model.n_layer().to_string()),
-                ("embedding", model.n_embd().to_string()),
-                ("vocabulary", format!("{} tokens, {:016x}", vocab.n_tokens(), tokens.value())),
+            let mut identity = of_model();
+            identity.extend([
                 ("weights", self.weights.clone()),
                 ("adapters", self.adapters.clone()),
                 ("override_kv", self.overrides.clone()),
-            ]
+            ]);
+            identity
         })
     }
 }

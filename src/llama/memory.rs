@@ -7,8 +7,7 @@ use llama_cpp_sys_2 as sys;
 use super::context::faked;
 use super::guard::{ErrorBuffer, foredraft_seq_move};
 use super::guard::{foredraft_state_get, foredraft_state_set, foredraft_state_size};
-use super::params::CacheType;
-use super::{Batch, Context, DecodeError, Model, SeqId, log};
+use super::{Batch, Context, DecodeError, SeqId, log};
 use crate::error::{Error, Result};
 
 /// A part of a sequence's state.
@@ -257,21 +256,6 @@ impl Context {
                 Ok(())
             }
             Err(error) => Err(Error::model(format!("the context shift failed: {error:?}"))),
-        }
-    }
-}
-
-/// Whether llama.cpp can rotate keys of this type to new positions. ggml's rotation does not support bf16: it fails an assertion on
-/// a thread where that ends the process. Quantized keys are first rotated back by a matrix that exists only for some head sizes, and
-/// llama.cpp uses it even if it does not exist.
-pub(super) fn rotates_keys(kind: CacheType, model: &Model) -> bool {
-    const SIZE: usize = 64;
-    match kind {
-        CacheType::F16 | CacheType::F32 => true,
-        CacheType::Bf16 => false,
-        _ => {
-            let matrix = std::env::var_os("LLAMA_ATTN_ROT_DISABLE").is_none();
-            matrix && model.head_sizes().is_some_and(|[key, _]| key % SIZE == 0)
         }
     }
 }

@@ -9,7 +9,8 @@ use super::gguf_source::GgufFile;
 use super::guard::{ErrorBuffer, foredraft_lora_load, foredraft_model_load};
 use super::identity::Files;
 use super::params::{KvValue, LoraParams, ModelParams, SplitMode};
-use super::{Vocab, backend, cpu, log};
+use super::{Token, Vocab, backend, cpu, devices, log};
+use crate::checksum::Checksum;
 use crate::error::{Code, Error, Result};
 
 /// The names of `init`'s fields for a model, for error messages.
@@ -69,11 +70,11 @@ impl Model {
         }
         let handle = |name: &String| {
             let none = || Error::invalid(format!("{}: there is no device {name:?}", names.devices));
-            backend::device_by_name(name).ok_or_else(none)
+            devices::device_by_name(name).ok_or_else(none)
         };
         let mut devices = match &params.devices {
             Some(named) => Some(named.iter().map(handle).collect::<Result<Vec<_>>>()?),
-            None => backend::default_devices(),
+            None => devices::default_devices(),
         };
         let overrides = kv_overrides(&params.override_kv)?;
         // SAFETY: reads llama.cpp's constants.
@@ -307,7 +308,23 @@ impl Model {
 
     /// The properties, with names, that identify this model and its adapters.
     pub fn identity(&self) -> &[(&'static str, String)] {
-        self.files.identity(self)
+        self.files.identity(|| {
+            let vocab = self.vocab();
+            let mut tokens = Checksum::default();
+            for token in 0..Token::try_from(vocab.n_tokens()).unwrap_or(Token::MAX) {
+                tokens.add(vocab.raw_text(token).as_bytes());
+                tokens.add(&[0]);
+            }
+            vec![
+                ("architecture", self.metadata("general.architecture").unwrap_or_default()),
+                ("model", self.description()),
+                ("parameters", self.n_params().to_string()),
+                ("bytes", self.size().to_string()),
+                ("layers", self.n_layer().to_string()),
+                ("embedding", self.n_embd().to_string()),
+                ("vocabulary", format!("{} tokens, {:016x}", vocab.n_tokens(), tokens.value())),
+            ]
+        })
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::llama_model {

@@ -12,44 +12,9 @@ use llama_cpp_sys_2 as sys;
 
 use super::context::without_memory;
 use super::guard::{ErrorBuffer, foredraft_hidden, foredraft_keep_hidden, foredraft_set_mtp_layer};
+use super::hidden::Hidden;
 use super::{Batch, Context, ContextParams, Interrupt, Model, ThreadPool};
 use crate::error::{Error, Result};
-
-/// A context's use of hidden states.
-#[derive(Debug, Default, Clone)]
-pub(super) struct Hidden {
-    role: Role,
-    /// Decodes keep the hidden states.
-    kept: bool,
-    /// The last decode kept them.
-    available: bool,
-}
-
-#[derive(Debug, Default, PartialEq, Clone)]
-enum Role {
-    /// A context of the model's main layers, which output hidden states.
-    #[default]
-    Source,
-    /// A context of the MTP layers: each token needs a hidden state as input.
-    Input,
-}
-
-impl Hidden {
-    /// Whether each token needs a hidden state as input.
-    pub(super) fn is_input(&self) -> bool {
-        self.role == Role::Input
-    }
-
-    /// The hidden states of `batch` for llama.cpp, which only reads them.
-    pub(super) fn of(&self, batch: &Batch) -> *mut f32 {
-        if self.is_input() { batch.hidden.as_ptr().cast_mut() } else { std::ptr::null_mut() }
-    }
-
-    /// Records a successful decode.
-    pub(super) fn decoded(&mut self) {
-        self.available = self.kept;
-    }
-}
 
 impl Model {
     /// The number of MTP layers in the model file.
@@ -82,7 +47,7 @@ impl Context {
             let message = format!("embedding_length_out: {} is less than embedding_length: {n_embd}", model.n_embd());
             return Err(Error::model(message));
         }
-        let hidden = Hidden { role: Role::Input, ..Hidden::default() };
+        let hidden = Hidden::as_input();
         Context::make(model, params, threads, interrupt, hidden)?.ok_or_else(without_memory)
     }
 

@@ -22,7 +22,7 @@
 //!
 //! [`Context::pads_single_tokens`]: super::Context::pads_single_tokens
 
-use super::{Batch, CacheType, ContextParams, FlashAttn, Model, SeqId, backend};
+use super::{Batch, CacheType, ContextParams, FlashAttn, Model, SeqId, backend, devices};
 
 /// The meaning of `auto`: the faster kernel if it was measured, else an estimate.
 pub(super) fn attention(params: &ContextParams, model: &Model) -> FlashAttn {
@@ -58,7 +58,7 @@ pub(super) fn wants_reference(params: &ContextParams, model: &Model) -> bool {
         && is_divided(params, model)
         && !params.drafts
         && !params.embeddings
-        && !backend::supports_offload()
+        && !devices::supports_offload()
 }
 
 /// Whether ggml's flash kernel divides the keys of a single query among threads.
@@ -83,7 +83,7 @@ pub(super) fn n_batch(n_batch: u32, n_ubatch: u32, n_buffers: u32) -> Option<u32
 }
 
 fn is_possible(params: &ContextParams, model: &Model) -> bool {
-    !backend::supports_offload()
+    !devices::supports_offload()
         && n_batch(params.n_batch, params.n_ubatch, params.n_buffers()).is_some()
         // The padding token must be removable.
         && model.can_roll_back()
@@ -243,7 +243,7 @@ mod tests {
         let model = Model::load(&ModelParams::new(path), |_| true).unwrap();
         assert_eq!(model.head_sizes(), Some([32, 32]));
         let slow = cfg!(target_arch = "x86_64") && backend::system_info().contains("AVX512 = 1");
-        let here = if slow && !backend::supports_offload() { FlashAttn::Off } else { FlashAttn::Auto };
+        let here = if slow && !devices::supports_offload() { FlashAttn::Off } else { FlashAttn::Auto };
         let params = ContextParams::default();
         for (expected, params) in [
             (here, params.clone()),

@@ -228,7 +228,7 @@ impl Default for ContextParams {
         ContextParams {
             n_ctx: None,
             n_batch: 2048,
-            n_ubatch: if super::backend::supports_offload() { 512 } else { 256 },
+            n_ubatch: if super::devices::supports_offload() { 512 } else { 256 },
             n_seq_max: 1,
             kv_unified: false,
             n_threads: threads,

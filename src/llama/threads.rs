@@ -12,7 +12,7 @@ use super::guard::{ErrorBuffer, foredraft_threadpool_new};
 use super::log::{self, Level};
 use super::pacing::{self, FrameBudget, Pacer};
 use super::placement::{self, ThreadPriority, ThreadSettings};
-use super::{Interrupt, backend};
+use super::{Interrupt, backend, devices};
 use crate::error::{Error, Result};
 
 type New = unsafe extern "C" fn(*mut sys::ggml_threadpool_params) -> *mut sys::ggml_threadpool;
@@ -216,7 +216,7 @@ impl ThreadPool {
     /// the CPU time, because the rest is the host's. While a GPU computes, the thread sleeps, so with a GPU the charge is the elapsed time.
     pub(super) fn charge_budget(&self, kind: DecodeKind, wall: Duration, ran: Option<Duration>) {
         if let Some(pacer) = &self.pacer {
-            let busy = ran.filter(|_| !backend::supports_offload()).unwrap_or(wall);
+            let busy = ran.filter(|_| !devices::supports_offload()).unwrap_or(wall);
             pacer.lock().decoded(kind, busy, thread_cpu_time());
         }
     }

@@ -175,11 +175,11 @@ fn prompts_come_in_pieces_while_others_generate() {
 
 #[test]
 fn prompts_and_drafts_fit_the_frame_budget() {
-    let limits = StepLimits { n_budgeted_tokens: 6, ..LIMITS };
-    assert_eq!(filled(&mut plan(&[prompt(60)]), &limits, &[0], &[0]), [(6, 0, 0)]);
+    let limits = StepLimits { n_budgeted_tokens: 20, ..LIMITS };
+    assert_eq!(filled(&mut plan(&[prompt(60)]), &limits, &[0], &[0]), [(20, 0, 0)]);
     let mut drafting = plan(&[generating(10)]);
-    assert_eq!(filled(&mut drafting, &limits, &[9], &[9]), [(1, 5, 0)]);
-    assert_eq!(drafting.steps[0].room, 5);
+    assert_eq!(filled(&mut drafting, &limits, &[30], &[30]), [(1, 19, 0)]);
+    assert_eq!(drafting.steps[0].room, 19);
 }
 
 #[test]

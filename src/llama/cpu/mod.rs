@@ -8,7 +8,7 @@ use llama_cpp_sys_2 as sys;
 
 use super::guard::{AttentionShape, ErrorBuffer, foredraft_attention_cost};
 use super::params::{CacheType, ContextParams};
-use super::{Model, ThreadPool, backend};
+use super::{Model, ThreadPool, devices};
 
 #[cfg(own_flash_attention)]
 unsafe extern "C" {
@@ -64,7 +64,7 @@ pub(super) fn may_use_flash_attention(params: &ContextParams, model: &Model) -> 
         // llama.cpp converts an F32 cache to F16 for flash attention.
         && [params.type_k, params.type_v].iter().all(|kind| matches!(kind, CacheType::F16 | CacheType::F32))
         && !params.embeddings
-        && !backend::supports_offload()
+        && !devices::supports_offload()
         && model.head_sizes().is_some_and(|sizes| sizes.iter().all(|size| size % 16 == 0))
 }
 
