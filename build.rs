@@ -1,5 +1,6 @@
-//! Compiles the exception guard around llama.cpp, and makes the text of the C headers, which a test compares with `include/`.
-//! With the feature `peer`: what the benchmarks measure us against, too.
+//! Compiles the C and C++ files, and generates the C headers, which a test compares with `include/`. With the feature `peer`, also
+//! compiles llama.cpp's side of the benchmarks.
+#![allow(clippy::expect_used, clippy::indexing_slicing, reason = "a build script may panic")]
 
 use std::env;
 use std::fs;
@@ -9,12 +10,12 @@ fn main() {
     for source in ["src/llama/guard.cpp", "src/llama/cpu", "src/ffi", "benches/peer"] {
         println!("cargo:rerun-if-changed={source}");
     }
-    // llama-cpp-sys-2 installs llama.cpp's headers beside the CMake package whose folder it tells its dependents.
+    // llama-cpp-sys-2 passes the folder of ggml's CMake package to its dependents; llama.cpp's headers are installed next to it.
     let package =
-        PathBuf::from(env::var_os("DEP_LLAMA_GGML_CMAKE_DIR").expect("llama-cpp-sys-2 says where its ggml is"));
+        PathBuf::from(env::var_os("DEP_LLAMA_GGML_CMAKE_DIR").expect("llama-cpp-sys-2 sets the folder of ggml"));
     let installed = package.ancestors().nth(2).expect("<out>/lib/cmake");
-    look_at_environment();
-    // Never unloaded: `dlclose` would leave threads, and what is to be done at a thread's end, without their code.
+    check_environment();
+    // The library is never unloaded: `dlclose` would remove the code of running threads and of thread-exit handlers.
     let is = |what: &str, value: &str| env::var(format!("CARGO_CFG_TARGET_{what}")).is_ok_and(|target| target == value);
     if !["macos", "ios", "windows"].iter().any(|os| is("OS", os)) {
         println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
@@ -22,13 +23,15 @@ fn main() {
     if is("OS", "linux") && is("ENV", "gnu") {
         keep_globals();
     }
-    // Calls of the host's callbacks.
+    // Calls the host's callbacks.
     cc::Build::new().file("src/ffi/call.c").compile("foredraft_call");
     compile_guard(installed);
-    println!("cargo:rustc-check-cfg=cfg(own_barrier, own_flash_attention)");
+    println!("cargo:rustc-check-cfg=cfg(own_barrier, own_flash_attention, own_matmul)");
     if is("OS", "linux") && env::var_os("CARGO_FEATURE_PORTABLE").is_none() {
         replace_barrier(installed, is("ARCH", "x86_64") || is("ARCH", "aarch64"));
-        replace_flash_attention(installed, is("ARCH", "x86_64"));
+        if is("ARCH", "x86_64") {
+            replace_kernels(installed);
+        }
     }
     if env::var_os("CARGO_FEATURE_PEER").is_some() {
         compile_peer(installed);
@@ -36,8 +39,8 @@ fn main() {
     make_headers();
 }
 
-/// What `.cargo/config.toml` sets, it sets only where nothing has: a RUSTFLAGS or a CPATH of the environment's takes its place.
-fn look_at_environment() {
+/// Warns about missing flags: RUSTFLAGS and CPATH in the environment replace those in `.cargo/config.toml`.
+fn check_environment() {
     println!("cargo:rerun-if-env-changed=CPATH");
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     if !flags.contains("target-cpu") && env::var_os("CARGO_FEATURE_PORTABLE").is_none() {
@@ -53,7 +56,7 @@ fn look_at_environment() {
     }
 }
 
-/// Makes nothing of what the shared library's C++ registers to be destroyed when the process ends: see `src/ffi/globals.c`.
+/// Keeps the C++ globals of the shared library from being destroyed when the process ends: see `src/ffi/globals.c`.
 fn keep_globals() {
     for object in cc::Build::new().file("src/ffi/globals.c").compile_intermediates() {
         println!("cargo:rustc-cdylib-link-arg={}", object.display());
@@ -68,14 +71,14 @@ fn compile_guard(installed: &Path) {
     build.compile("foredraft_guard");
 }
 
-/// llama.cpp's sources: not all of its headers are installed. CMake notes where it read them.
+/// The folder of llama.cpp's sources, because not all headers are installed. CMake's cache has it.
 fn llama_sources(installed: &Path) -> PathBuf {
     let cache = fs::read_to_string(installed.join("build/CMakeCache.txt")).expect("llama-cpp-sys-2 builds with CMake");
     let source = cache.lines().find_map(|line| line.strip_prefix("CMAKE_HOME_DIRECTORY:INTERNAL="));
-    PathBuf::from(source.expect("CMake notes its source folder"))
+    PathBuf::from(source.expect("CMake's cache has the source folder"))
 }
 
-/// A compiler of C or C++ that sees ggml's private headers and uses the instructions that ggml uses.
+/// A C or C++ compiler with ggml's private headers and ggml's instruction sets.
 fn kernel_compiler(source: &Path) -> cc::Build {
     let mut build = cc::Build::new();
     build.opt_level(3).warnings(false);
@@ -94,46 +97,54 @@ fn kernel_compiler(source: &Path) -> cc::Build {
     build
 }
 
-/// Lets threads that wait for each other sleep: see `src/llama/cpu/barrier.c`. ggml calls its barrier from the file that defines it, where
-/// `--wrap` does not reach, so the linker gives ggml's name to ours. A test without the library has neither.
-fn replace_barrier(installed: &Path, is_known: bool) {
+/// Replaces ggml's barrier: see `src/llama/cpu/barrier.c`. ggml calls its barrier in the file that defines it, where `--wrap` has no effect, so
+/// the linker defines ggml's symbol as ours. A test that does not link the library has neither.
+fn replace_barrier(installed: &Path, is_supported: bool) {
     const BEGIN: &str = "struct ggml_threadpool {";
     let source = llama_sources(installed);
     let text = fs::read_to_string(source.join("ggml/src/ggml-cpu/ggml-cpu.c")).unwrap_or_default();
     let pool = text.split_once(BEGIN).and_then(|(_, rest)| rest.split_once("\n};")).map(|(fields, _)| fields);
-    let Some(fields) = pool.filter(|_| is_known) else {
-        println!("cargo:warning=ggml's barrier stays: its thread pool is not known for this target");
+    let Some(fields) = pool.filter(|_| is_supported) else {
+        println!("cargo:warning=ggml's barrier is not replaced: its thread pool is unknown for this target");
         return;
     };
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     fs::write(out.join("ggml_threadpool.h"), format!("{BEGIN}{fields}\n}};\n")).expect("OUT_DIR can be written to");
     kernel_compiler(&source).include(&out).file("src/llama/cpu/barrier.c").compile("foredraft_barrier");
-    link_in_place_of_ggml("--defsym=ggml_barrier=DEFINED(foredraft_barrier)?foredraft_barrier:0");
+    replace_in_library_and_tests("--defsym=ggml_barrier=DEFINED(foredraft_barrier)?foredraft_barrier:0");
     println!("cargo:rustc-cfg=own_barrier");
 }
 
-/// For the shared library and the tests. Benchmarks keep ggml's functions: they measure llama.cpp beside the shared library.
-fn link_in_place_of_ggml(option: &str) {
+/// Replaces a function in the shared library and in the tests, but not in benchmarks, which measure llama.cpp next to the shared library.
+fn replace_in_library_and_tests(option: &str) {
     for targets in ["cdylib", "tests"] {
         println!("cargo:rustc-link-arg-{targets}=-Wl,{option}");
     }
 }
 
-/// Puts our kernel in place of ggml's: see `src/llama/cpu/flash_attention.cpp`.
-fn replace_flash_attention(installed: &Path, is_known: bool) {
-    if is_known {
-        let mut build = kernel_compiler(&llama_sources(installed));
-        build.cpp(true).std("c++17").file("src/llama/cpu/flash_attention.cpp").compile("foredraft_flash_attention");
-        link_in_place_of_ggml("--wrap=ggml_compute_forward_flash_attn_ext");
-        println!("cargo:rustc-cfg=own_flash_attention");
+/// Replaces ggml's kernels: see `src/llama/cpu/flash_attention.cpp` and `matmul.cpp`.
+fn replace_kernels(installed: &Path) {
+    let source = llama_sources(installed);
+    for (kernel, replaced) in [
+        ("flash_attention", &["ggml_compute_forward_flash_attn_ext"][..]),
+        ("matmul", &["llamafile_sgemm", "ggml_compute_forward_mul_mat_tiled"]),
+    ] {
+        let mut build = kernel_compiler(&source);
+        // Each sum must have the same operations in all functions.
+        build.cpp(true).std("c++17").flag_if_supported("-ffp-contract=off").file(format!("src/llama/cpu/{kernel}.cpp"));
+        build.compile(&format!("foredraft_{kernel}"));
+        for function in replaced {
+            replace_in_library_and_tests(&format!("--wrap={function}"));
+        }
+        println!("cargo:rustc-cfg=own_{kernel}");
     }
 }
 
-/// The archive is only put where the linker finds it: `benches/peer/mod.rs` asks for it, no library of ours does.
+/// The archive is only put on the linker's path. Only `benches/peer/mod.rs` links it.
 fn compile_peer(installed: &Path) {
     let source = llama_sources(installed);
     let includes = ["common", "include", "ggml/include", "vendor"].map(|folder| source.join(folder));
-    // Optimised as llama.cpp is: the linker keeps one copy of what both instantiate of the standard library.
+    // Optimised like llama.cpp, because the linker keeps only one copy of the templates that both instantiate.
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").opt_level(3).includes(includes);
     build.files(["process", "ngram", "generation"].map(|part| format!("benches/peer/{part}.cpp")));
@@ -141,7 +152,7 @@ fn compile_peer(installed: &Path) {
     println!("cargo:rustc-link-search=native={}", env::var("OUT_DIR").expect("cargo sets it"));
 }
 
-/// The parts of `src/ffi` that each header declares.
+/// The files of `src/ffi` that each header declares.
 const HEADERS: [(&str, &[&str]); 2] =
     [("foredraft", &["types", "engine", "requests", "callbacks"]), ("rpcserver", &["rpcserver"])];
 
@@ -169,7 +180,7 @@ fn make_headers() {
     }
 }
 
-/// What cbindgen writes, in the C of 1990: without `//` comments, and without a comma behind an enum's last name.
+/// Converts cbindgen's output to C90: no `//` comments, and no comma after the last enumerator.
 fn c90(header: &str) -> String {
     let lines: Vec<&str> = header.lines().collect();
     let mut text = String::new();

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Several requests on several slots: this library beside llama-server, interleaved, in tokens per second.
+"""Several requests on several slots: this library and llama-server, interleaved, in tokens per second.
 
     python3 benches/slots.py TARGET [--draft DRAFT] [--server PATH/TO/llama-server] [--slots 4,8] [--pairs 5]
 
-Each run loads the model anew, so that no n-gram cache and no prompt cache knows an answer, then sends 8 requests at
+Each run loads the model again, so that n-gram and prompt caches are empty, then sends 8 requests at
 once and waits for all. llama-server is optional: build it from llama.cpp's sources with the same compiler flags.
 """
 import argparse

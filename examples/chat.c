@@ -1,7 +1,7 @@
-/* A chat that prints each answer while it is being written, in C99. From the root of the repository:
+/* A chat that prints each answer while it is being generated, in C99. From the root of the repository:
  *   cc -std=c99 -Iinclude examples/chat.c -Ltarget/release -lforedraft -Wl,-rpath,target/release -o target/chat
  *   target/chat ["a message" [target.gguf [draft.gguf]]]
- * Without a message it reads one from each line of stdin and remembers the conversation. */
+ * Without a message, it reads messages from stdin, one per line, and keeps the conversation. */
 #include "foredraft.h"
 #include "json_mini.h"
 
@@ -20,7 +20,7 @@ static char *format(const char *pattern, ...) {
     return text;
 }
 
-/* Prints the error that an answer of the library holds; 0 when there is none. */
+/* Prints the error in an answer of the library. Returns 0 if there is none. */
 static int failed(const char *answer) {
     const char *error = json_member(answer, "error");
     if (!error || *error != '"') return 0;
@@ -30,7 +30,7 @@ static int failed(const char *answer) {
     return 1;
 }
 
-/* Adds a message to a conversation: JSON objects with commas between them. */
+/* Adds a message to a conversation: JSON objects separated by commas. */
 static void say(char **conversation, const char *role, const char *content) {
     char *quoted = json_quote(content), *old = *conversation;
     *conversation = format("%s%s{\"role\": \"%s\", \"content\": %s}", old, *old ? ", " : "", role, quoted);
@@ -38,7 +38,7 @@ static void say(char **conversation, const char *role, const char *content) {
     free(old);
 }
 
-/* Says a message, streams the answer to stdout and adds both to the conversation; 0, or 1 when it failed. */
+/* Sends a message, streams the answer to stdout, and adds both to the conversation. Returns 1 if it failed, else 0. */
 static int turn(foredraft_engine *engine, char **conversation, const char *message) {
     say(conversation, "user", message);
     char *request = format("{\"messages\": [%s], \"temperature\": 0, \"n_predict\": 200}", *conversation);
@@ -78,7 +78,7 @@ static int turn(foredraft_engine *engine, char **conversation, const char *messa
 
 int main(int argc, char **argv) {
     char *model = json_quote(argc > 2 ? argv[2] : "models/stories-target.gguf");
-    /* Another target has no use for the draft of these models. */
+    /* The default draft only fits the default target. */
     char *draft = json_quote(argc > 3 ? argv[3] : argc > 2 ? "" : "models/stories-draft.gguf");
     char *config = format("{\"model\": %s, \"model_draft\": %s}", model, draft);
     char *conversation = format(""), line[4096];

@@ -1,7 +1,7 @@
-// A chat that prints each answer while it is being written, in C++17. From the root of the repository:
+// A chat that prints each answer while it is being generated, in C++17. From the root of the repository:
 //   c++ -std=c++17 -Iinclude examples/chat.cpp -Ltarget/release -lforedraft -Wl,-rpath,target/release -o target/chat
 //   target/chat ["a message" [target.gguf [draft.gguf]]]
-// Without a message it reads one from each line of stdin and remembers the conversation.
+// Without a message, it reads messages from stdin, one per line, and keeps the conversation.
 #include "foredraft.h"
 #include "json_mini.h"
 
@@ -12,27 +12,27 @@
 #include <stdexcept>
 #include <string>
 
-// What the library returned, released with it.
+// A string returned by the library. The destructor releases it.
 struct Release {
     void operator()(char *text) const { foredraft_string_free(text); }
     void operator()(foredraft_engine *engine) const { foredraft_engine_free(engine); }
 };
 using Owned = std::unique_ptr<char, Release>;
 
-// What json_mini.h makes, as std::string.
+// Converts a string from json_mini.h to std::string.
 static std::string taken(char *text) {
     std::unique_ptr<char, decltype(&std::free)> owner(text, std::free);
     return owner ? owner.get() : throw std::bad_alloc();
 }
 static std::string quoted(const std::string &text) { return taken(json_quote(text.c_str())); }
 
-// Throws the error that an answer of the library holds.
+// Throws the error in an answer of the library.
 static void check(const char *answer) {
     const char *error = json_member(answer, "error");
     if (error && *error == '"') throw std::runtime_error(taken(json_text(error)));
 }
 
-// The engine, loaded while this lives.
+// A loaded engine. The destructor unloads it.
 struct Engine {
     Engine(const std::string &model, const std::string &draft) {
         const std::string config = "{\"model\": " + quoted(model) + ", \"model_draft\": " + quoted(draft) + "}";
@@ -41,7 +41,7 @@ struct Engine {
         throw std::runtime_error("the load failed");
     }
 
-    // Streams the answer to a message to stdout, and remembers both.
+    // Sends a message, streams the answer to stdout, and adds both to the conversation.
     void turn(const std::string &message) {
         say("user", message);
         const std::string request = "{\"messages\": [" + conversation + "], \"temperature\": 0, \"n_predict\": 200}";
@@ -73,7 +73,7 @@ struct Engine {
 
 private:
     std::unique_ptr<foredraft_engine, Release> handle{foredraft_engine_new()};
-    std::string conversation;  // JSON objects with commas between them
+    std::string conversation;  // JSON objects separated by commas
 
     void say(const std::string &role, const std::string &content) {
         conversation += (conversation.empty() ? "" : ", ");
@@ -82,7 +82,7 @@ private:
 };
 
 int main(int argc, char **argv) try {
-    // Another target has no use for the draft of these models.
+    // The default draft only fits the default target.
     Engine engine(argc > 2 ? argv[2] : "models/stories-target.gguf",
                   argc > 3 ? argv[3] : argc > 2 ? "" : "models/stories-draft.gguf");
     std::string line;

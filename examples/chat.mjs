@@ -1,6 +1,6 @@
-// A chat that prints each answer while it is being written, in Node, with koffi (`npm ci` in examples/ installs it).
+// A chat that prints each answer while it is being generated, in Node, with koffi (`npm ci` in examples/ installs it).
 //   node examples/chat.mjs ["a message" [target.gguf [draft.gguf]]]
-// Without a message it reads one from each line of stdin and remembers the conversation. FOREDRAFT_LIB names the library
+// Without a message, it reads messages from stdin, one per line, and keeps the conversation. FOREDRAFT_LIB names the library
 // if it is not target/release/libforedraft.so.
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
@@ -13,14 +13,14 @@ const lib = koffi.load(process.env.FOREDRAFT_LIB ?? at('target/release/libforedr
 // Strings that koffi copies and then releases with free_string.
 const Owned = koffi.disposable('Owned', 'str', lib.func('void free_string(const void *text)'));
 
-/** Throws the error that an answer holds. */
+/** Throws the error in an answer. */
 function checked(answer) {
   if (answer.error) throw new Error(answer.error);
   return answer;
 }
 
-/** A function of the library that takes and gives JSON, as a function on objects that returns a promise: the call runs on
- *  another thread, so that Node's own stays free while it waits. */
+/** Wraps a function of the library with JSON in and out as an async function on objects. The call runs on another thread, so that
+ *  Node's main thread is not blocked. */
 function json(name, ...parameters) {
   const call = promisify(lib.func(name, Owned, parameters).async);
   return async (...args) => checked(JSON.parse(await call(...args.map(arg => JSON.stringify(arg)))));
@@ -32,7 +32,7 @@ const pollSystemStatus = json('poll_system_status');
 const speculativeCompletionInit = json('speculative_completion_init', 'str');
 const speculativeCompletionPoll = json('speculative_completion_poll', 'str');
 
-/** Yields the updates of the answer to a conversation as they come; the last is the final response. */
+/** Yields the updates of the answer to a conversation as they arrive. The last one is the final response. */
 async function* stream(messages) {
   const { id } = await speculativeCompletionInit({ messages, temperature: 0, n_predict: 200 });
   for (let finished = false; !finished;) {
@@ -42,7 +42,7 @@ async function* stream(messages) {
   }
 }
 
-/** Says a message, prints the answer while it comes, and adds both to the conversation. */
+/** Sends a message, prints the answer while it arrives, and adds both to the conversation. */
 async function turn(messages, message) {
   messages.push({ role: 'user', content: message });
   let text = '', final;

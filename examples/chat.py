@@ -1,8 +1,8 @@
-"""A chat that prints each answer while it is being written, in Python, with nothing but its standard library.
+"""A chat that prints each answer while it is being generated, in Python, with nothing but its standard library.
 
     python3 examples/chat.py ["a message" [target.gguf [draft.gguf]]]
 
-Without a message it reads one from each line of stdin and remembers the conversation. FOREDRAFT_LIB names the library
+Without a message, it reads messages from stdin, one per line, and keeps the conversation. FOREDRAFT_LIB names the library
 if it is not target/release/libforedraft.so.
 """
 import ctypes
@@ -19,7 +19,7 @@ lib.deinit.argtypes, lib.deinit.restype = [], None
 
 
 def function(name, *argtypes):
-    """A function of the library that takes and gives JSON, as Python values; the returned string is released."""
+    """Wraps a function of the library with JSON in and out as a function on Python values. Releases the returned string."""
     call = getattr(lib, name)
     call.argtypes, call.restype = argtypes, ctypes.c_void_p  # a c_char_p would be copied and its pointer lost
 
@@ -35,7 +35,7 @@ def function(name, *argtypes):
 
 
 def checked(answer):
-    """The answer; raises the error that it holds."""
+    """Returns the answer, or raises its error."""
     if answer.get("error"):
         raise RuntimeError(answer["error"])
     return answer
@@ -47,7 +47,7 @@ speculative_completion_poll = function("speculative_completion_poll", ctypes.c_c
 
 
 def stream(messages):
-    """Yields the updates of the answer to a conversation as they come; the last is the final response."""
+    """Yields the updates of the answer to a conversation as they arrive. The last one is the final response."""
     request = speculative_completion_init({"messages": messages, "temperature": 0, "n_predict": 200})
     finished = False
     while not finished:
@@ -58,7 +58,7 @@ def stream(messages):
 
 
 def turn(messages, message):
-    """Says a message, prints the answer while it comes, and adds both to the conversation."""
+    """Sends a message, prints the answer while it arrives, and adds both to the conversation."""
     messages.append({"role": "user", "content": message})
     text, final = "", {}
     for update in stream(messages):

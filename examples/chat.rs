@@ -1,8 +1,9 @@
-//! A chat that prints each answer while it is being written, in Rust, with the library linked as a crate.
+//! A chat that prints each answer while it is being generated, in Rust, with the library linked as a crate.
 //!
 //!     cargo run --release --example chat -- ["a message" [target.gguf [draft.gguf]]]
 //!
-//! Without a message it reads one from each line of stdin and remembers the conversation.
+//! Without a message, it reads messages from stdin, one per line, and keeps the conversation.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "examples may panic")]
 
 use std::error::Error;
 use std::io::{Write, stdin, stdout};
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Says a message, prints the answer while it comes, and adds both to the conversation.
+/// Sends a message, prints the answer while it arrives, and adds both to the conversation.
 fn turn(system: &System, messages: &mut Vec<Value>, message: &str) -> Result<()> {
     messages.push(json!({"role": "user", "content": message}));
     let request = json!({"messages": messages, "temperature": 0, "n_predict": 200}).to_string();

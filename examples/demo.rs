@@ -1,11 +1,18 @@
-//! `make demo`: watches a model answer, without and with a draft, then prints what each draft saves.
+//! `make demo`: shows a model's answer without and with a draft, then prints the gain of each draft.
 //!
 //!     make demo                                SmolLM2 enlarged to 830 M parameters, a near draft and a far one
 //!     make demo ARGS="target.gguf draft.gguf"  another pair, or a target alone
 //!
-//! Without SmolLM2 in `target/models` (no network) it shows the shipped pair. It is a host like any other: it loads the
-//! shared library and calls its C functions. Each way of answering has a freshly loaded engine, and forgets one answer
-//! before the next, so that no drafter can repeat what it has seen.
+//! Without SmolLM2 in `target/models` (no network) it uses the shipped pair. It is an ordinary host: it loads the shared library and calls its
+//! C functions. Each setting has a newly loaded engine, and caches are cleared before each answer, so that no drafter can repeat a
+//! previous answer.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "examples may panic, and they call C functions"
+)]
 
 mod host;
 
@@ -15,25 +22,25 @@ use std::path::Path;
 use host::{Cost, Host, Pair, Result};
 use serde_json::{Value, json};
 
-/// What a real model is asked; the first of them is watched.
+/// The questions for a real model. The first answer is shown.
 const QUESTIONS: [&str; 4] = [
     "Why does the moon change its shape during a month?",
     "Write a Python function that returns the median of a list of numbers.",
     "Tell me a short story about a lighthouse keeper who finds a letter.",
     "Rewrite this in a formal tone: hey, sorry i'm late with the report, my laptop died and i had to type it all again.",
 ];
-/// What the shipped models can answer.
+/// Prompts for the shipped models.
 const STORIES: [&str; 3] = [
     "Tell me a story about Karl and a badger.",
     "Write this as JSON. Zoë was 8 years old and lived near the garden. She carried a heavy golden boat. It was sunny. \
      Zoë met a crow. They ate cake. In the end Zoë was glad.",
     "Count from 7 to 19.",
 ];
-/// Asked once after loading, so that the files are in memory and the engine has measured its costs.
+/// Sent once after loading, so that the files are in memory and the engine has measured its costs.
 const WARM_UP: &str = "What is your name?";
 const N_PREDICT: usize = 128;
 
-/// The drafters that may have proposed a token, and the colour (an SGR number) of its text. The last entry is for all others.
+/// Colours (SGR numbers) of tokens by origin. The last entry is for all other origins.
 const COLOURS: [(&str, u8); 5] = [("target", 39), ("draft", 32), ("ngram-cache", 36), ("suffix", 35), ("", 33)];
 
 fn main() {
@@ -43,7 +50,7 @@ fn main() {
     }
 }
 
-/// One target, the drafts to show with it, and what to ask.
+/// A target, its drafts, and the questions.
 struct Show {
     target: String,
     pairs: Vec<Pair>,
@@ -118,14 +125,14 @@ fn capitalized(text: &str) -> String {
     chars.next().map(|first| first.to_uppercase().collect::<String>() + chars.as_str()).unwrap_or_default()
 }
 
-/// A fresh engine with these models.
+/// A new engine with these models.
 fn load(host: &Host, target: &Path, draft: &Path) -> Result<()> {
     host.start(&json!({ "model": target, "model_draft": draft, "n_ctx": 1024 }))?;
     host.call("speculative_completion", &request(WARM_UP, json!(true)))?;
     Ok(())
 }
 
-/// Drops what earlier answers taught the drafters.
+/// Clears the drafters' caches of previous answers.
 fn forget(host: &Host) -> Result<()> {
     host.call("lookup_cache", &json!({ "action": "clear", "cache": "dynamic" }))?;
     Ok(())
@@ -164,20 +171,20 @@ fn watch(host: &Host, question: &str, speculative: Value) -> Result<()> {
     Ok(())
 }
 
-/// Whether stdout is a terminal on which colours are welcome (https://no-color.org).
+/// Whether stdout is a terminal with colours enabled (https://no-color.org).
 fn colourful() -> bool {
     stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Text whose every token is printed in the colour of its source.
+/// Prints text, each token in the colour of its origin.
 struct Coloured {
     /// All tokens so far.
     tokens: Vec<Value>,
-    /// Their text, as far as it is printed.
+    /// Their text, as far as it has been printed.
     printed: String,
-    /// The concatenated contents, which must be the same.
+    /// The concatenated `content`, which must be equal.
     content: String,
-    /// How many tokens each source proposed, in the order of [`COLOURS`].
+    /// The number of tokens of each origin, in the order of [`COLOURS`].
     counts: [usize; COLOURS.len()],
     colour: bool,
 }
@@ -194,7 +201,7 @@ impl Coloured {
         }
     }
 
-    /// Prints what an update adds. A token may be a part of a character: then it is printed with the token that completes it.
+    /// Prints an update. A token can be a part of a character; it is then printed with the token that completes it.
     fn add(&mut self, host: &Host, update: &Value) -> Result<()> {
         self.content += update["content"].as_str().unwrap_or_default();
         let list = |key: &str| update[key].as_array().cloned().unwrap_or_default();
@@ -211,7 +218,7 @@ impl Coloured {
         Ok(())
     }
 
-    /// The text of all tokens. Some vocabularies leave out the space that a text begins with, so it is read behind its first token.
+    /// The text of all tokens. Some vocabularies omit a space at the beginning of a text, so the text is detokenized after its first token.
     fn text(&self, host: &Host) -> Result<String> {
         let text_of = |tokens: &[Value]| -> Result<String> {
             let answer = host.call("detokenize", &json!({ "tokens": tokens, "special": false }))?;
@@ -231,7 +238,7 @@ impl Coloured {
         Ok(stdout().flush()?)
     }
 
-    /// Ends the text; prints how many tokens came from each source.
+    /// Ends the text, and prints the number of tokens of each origin.
     fn end(self) -> Result<()> {
         println!("\n");
         if self.content != self.printed {
@@ -247,7 +254,7 @@ impl Coloured {
     }
 }
 
-/// One line of the table: all questions, answered in one way.
+/// A line of the table: all questions with one setting.
 struct Row {
     name: &'static str,
     cost: Cost,

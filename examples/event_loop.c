@@ -1,8 +1,8 @@
-/* The library in an event loop: epoll sleeps until a request has news, a timer ticks or the loop is told otherwise. Linux, C99:
+/* The library in an event loop: epoll waits for updates of requests and for a timer. Linux, C99:
  *   cc -std=c99 -Iinclude examples/event_loop.c -Ltarget/release -lforedraft -Wl,-rpath,target/release -o target/event_loop
  *   target/event_loop ["a prompt" [target.gguf [draft.gguf]]]
- * The update callback writes to an eventfd and does nothing else: it runs on the engine's thread, which it must not hold up.
- * ("notify_fd" in the configuration has the library write to it without a callback: see event_loop.py.) */
+ * The update callback only writes to an eventfd, because it runs on the engine's thread and must not block it. (With "notify_fd" in the
+ * configuration, the library writes to the eventfd without a callback: see event_loop.py.) */
 #define _GNU_SOURCE
 #include "foredraft.h"
 #include "json_mini.h"
@@ -18,7 +18,7 @@ static void on_update(uint64_t id, void *user) {
     if (write(*(int *)user, &one, sizeof one) < 0) { /* full: the loop wakes up anyway */ }
 }
 
-/* Lets epoll watch a descriptor; returns it. */
+/* Adds a descriptor to epoll, and returns it. */
 static int watched(int epoll, int fd) {
     struct epoll_event event = {0};
     event.events = EPOLLIN;
@@ -30,8 +30,8 @@ static int watched(int epoll, int fd) {
     return fd;
 }
 
-/* Prints what is new of a request; 1 when it has ended, -1 when it failed. */
-static int print_news(foredraft_engine *engine, double id) {
+/* Prints the new text of a request. Returns 1 if it has finished, -1 if it failed. */
+static int print_updates(foredraft_engine *engine, double id) {
     char command[64];
     int ended;
     snprintf(command, sizeof command, "{\"id\": %.0f}", id); /* without timeout_ms it never waits */
@@ -50,7 +50,7 @@ static int print_news(foredraft_engine *engine, double id) {
 
 int main(int argc, char **argv) {
     int epoll = epoll_create1(EPOLL_CLOEXEC);
-    int news = watched(epoll, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    int updates_fd = watched(epoll, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     int timer = watched(epoll, timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
     struct itimerspec every = {{0, 10 * 1000 * 1000}, {0, 10 * 1000 * 1000}};
     char *prompt = json_quote(argc > 1 ? argv[1] : "Once upon a time");
@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
     unsigned ticks = 0;
     int ended = 0;
 
-    foredraft_set_update_callback(engine, on_update, &news);
+    foredraft_set_update_callback(engine, on_update, &updates_fd);
     sprintf(text, "{\"model\": %s, \"model_draft\": %s}", model, draft);
     foredraft_load_async(engine, text);
     sprintf(text, "{\"prompt\": %s, \"temperature\": 0, \"n_predict\": 64}", prompt);
@@ -73,10 +73,10 @@ int main(int argc, char **argv) {
         for (int i = 0; i < count; i++) {
             uint64_t times = 0;
             if (read(events[i].data.fd, &times, sizeof times) < 0) continue;
-            if (events[i].data.fd == news) {
-                ended = print_news(engine, id);
+            if (events[i].data.fd == updates_fd) {
+                ended = print_updates(engine, id);
             } else {
-                /* Where a game draws its frame. */
+                /* A game would draw its frame here. */
                 ticks += (unsigned)times;
                 if (id != 0) continue;
                 char *status = foredraft_status(engine);
@@ -97,6 +97,6 @@ int main(int argc, char **argv) {
     fprintf(stderr, "[%u ticks]\n", ticks);
     foredraft_engine_free(engine); /* after this nothing calls back */
     free(text); free(draft); free(model); free(prompt);
-    close(timer); close(news); close(epoll);
+    close(timer); close(updates_fd); close(epoll);
     return ended == 1 ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-"""The library in asyncio, with nothing but Python's standard library: the loop sleeps until a request has news.
+"""The library in asyncio, with nothing but Python's standard library: the loop waits for updates of requests.
 
     python3 examples/event_loop.py ["a prompt" [target.gguf [draft.gguf]]]
 
@@ -34,7 +34,7 @@ def call(name, engine, *request):
 
 
 async def tick(ticks):
-    """What else the program does."""
+    """The program's other work."""
     while True:
         await asyncio.sleep(0.01)
         ticks.append(None)

@@ -1,6 +1,6 @@
-/* Just enough JSON for these examples, in C99 and C++: it steps through valid JSON, such as foredraft returns, where
- * it lies, and does not check it. A real host has a JSON library. A value is a pointer to its first character in
- * the text; NULL means that there is none, and every function takes it. */
+/* A minimal JSON reader for these examples, in C99 and C++. It reads valid JSON, such as foredraft's answers, in place, and does not
+ * validate it. A real host uses a JSON library. A value is a pointer to its first character in the text. NULL means absent, and every
+ * function accepts it. */
 #ifndef JSON_MINI_H
 #define JSON_MINI_H
 
@@ -12,7 +12,7 @@ static inline const char *json_space(const char *at) {
     return at + strspn(at, " \t\r\n");
 }
 
-/* The first character after a value: strings are skipped whole, brackets are counted. */
+/* The first character after a value. Skips strings, and counts brackets. */
 static inline const char *json_end(const char *at) {
     int depth = 0;
     do {
@@ -67,7 +67,7 @@ static inline unsigned json_hex4(const char *at) {
     return (unsigned)strtoul(strncpy(digits, at, 4), NULL, 16);
 }
 
-/* A string's text, malloc'd; "" for anything else. */
+/* The text of a string, allocated with malloc; "" for other values. */
 static inline char *json_text(const char *value) {
     static const char names[] = "nrtbf", bytes[] = "\n\r\t\b\f";
     const char *at = value && *value == '"' ? value + 1 : "", *end = *at ? json_end(value) - 1 : at;
@@ -95,7 +95,7 @@ static inline char *json_text(const char *value) {
     return text;
 }
 
-/* A text as a JSON string, quotes and all; malloc'd. */
+/* A text as a JSON string with quotes, allocated with malloc. */
 static inline char *json_quote(const char *text) {
     char *quoted = (char *)malloc(6 * strlen(text) + 3), *to = quoted;
     if (!quoted) return NULL;

@@ -1,6 +1,13 @@
-//! Makes an n-gram cache of a text, as llama.cpp's `llama-lookup-create`.
+//! Creates an n-gram cache from a text, like llama.cpp's `llama-lookup-create`.
 //!
 //!     cargo run --release --example lookup_create -- -m model.gguf -f text.txt -o static.bin
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "examples may panic, and they call C functions"
+)]
 
 mod host;
 mod lookup;

@@ -1,6 +1,13 @@
-//! Adds n-gram caches up, as llama.cpp's `llama-lookup-merge`.
+//! Adds up n-gram caches, like llama.cpp's `llama-lookup-merge`.
 //!
 //!     cargo run --release --example lookup_merge -- one.bin two.bin sum.bin
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "examples may panic, and they call C functions"
+)]
 
 mod host;
 mod lookup;

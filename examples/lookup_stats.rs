@@ -1,6 +1,13 @@
-//! How well a text is drafted from n-gram caches, as llama.cpp's `llama-lookup-stats`, and a plot of it.
+//! Measures and plots how well n-gram caches draft a text, like llama.cpp's `llama-lookup-stats`.
 //!
 //!     cargo run --release --example lookup_stats -- -m model.gguf -f text.txt -lcs static.bin --plot acceptance.svg
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "examples may panic, and they call C functions"
+)]
 
 mod host;
 mod lookup;
@@ -19,7 +26,7 @@ Drafts a text from n-gram caches, chunk after chunk of a context's length, and c
   -lcs, --lookup-cache-static FILE   the cache of a corpus
   -lcd, --lookup-cache-dynamic FILE  the cache of earlier texts
   -c, --ctx-size N                   tokens of a chunk (the model's context)
-  --draft, --draft-max N             most tokens of a draft (3)
+  --draft, --draft-max N             the maximum draft length (3)
   --plot FILE                        draws acceptance by n-gram size and position, as SVG";
 
 const OPTIONS: [Opt; 5] = [
@@ -38,7 +45,7 @@ fn main() {
             eprintln!("lookup_stats: {warning}");
         }
         let number = |key: &str| answer[key].as_f64().unwrap_or(0.0);
-        // As llama-lookup-stats prints them.
+        // In the format of llama-lookup-stats.
         println!("n_draft      = {}", answer["n_draft"]);
         println!("n_predict    = {}", answer["n_predict"]);
         println!("n_drafted    = {}", answer["n_drafted"]);

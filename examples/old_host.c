@@ -1,7 +1,7 @@
-/* A host of the old JSON-RPC server, written as such hosts were: against rpcserver.h, with an interface that polls in every
- * frame, from before init_async to after deinit. It reads the members that the old server always sent and fails where one is
- * missing or of another type; it appends the text of updates with "stop": false alone, cancels with {}, and frees with free().
- * It prints what it sees, a line for each thing. From the root of the repository:
+/* A host of the old JSON-RPC server, written as such hosts were: it includes rpcserver.h, and polls in every frame, from before init_async
+ * to after deinit. It reads the fields that the old server always sent, and fails if one is missing or has another type. It appends only
+ * the text of updates with "stop": false, cancels with {}, and frees with free(). It prints a line for each event. From the root of
+ * the repository:
  *   cc -std=c99 -Iinclude examples/old_host.c -Ltarget/release -lforedraft -Wl,-rpath,target/release -o target/old_host
  *   target/old_host ["a prompt" [model.gguf]] */
 #define _POSIX_C_SOURCE 200809L
@@ -17,7 +17,7 @@ static void fail(const char *what, const char *json) {
     exit(1);
 }
 
-/* A member that the old server always sent as a string, malloc'd. */
+/* A field that the old server always sent as a string, allocated with malloc. */
 static char *string_of(const char *object, const char *key) {
     const char *value = json_member(object, key);
     if (!value || *value != '"') fail(key, object);
@@ -35,7 +35,7 @@ static void frame(void) {
     nanosleep(&nap, NULL);
 }
 
-/* What the interface shows of a completion. */
+/* A completion as the user interface shows it. */
 typedef struct {
     char *text;
     int probabilities; /* of updates with "stop": false */
@@ -85,7 +85,7 @@ static view begin(void) {
     return shown;
 }
 
-/* init_success of this frame; the strings are there at any time. */
+/* init_success of this frame. The strings must always exist. */
 static int status(void) {
     const char *reply = poll_system_status();
     char *path = string_of(reply, "model"), *alias = string_of(reply, "model_alias");
@@ -99,7 +99,7 @@ static int status(void) {
     return ready;
 }
 
-/* A poll that has nothing to show. */
+/* A poll without updates. */
 static void idle(const char *when) {
     view shown = begin();
     poll(&shown);

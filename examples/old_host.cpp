@@ -1,4 +1,4 @@
-// A host of the old JSON-RPC server in C++, as old_host.c is one in C: a window with a text field that polls in every frame.
+// A host of the old JSON-RPC server in C++, like old_host.c in C: a window with a text field that polls in every frame.
 // From the root of the repository:
 //   c++ -std=c++11 -Iinclude examples/old_host.cpp -Ltarget/release -lforedraft -Wl,-rpath,target/release -o target/old_host
 //   target/old_host ["a prompt" [model.gguf]]
@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-// The old server's strings: the host's, and freed by it.
+// The old server's strings are owned and freed by the host.
 static std::string taken(const char *text) {
     std::string copy(text);
     free(const_cast<char *>(text));
@@ -19,7 +19,7 @@ static std::string taken(const char *text) {
 }
 static std::string quoted(const std::string &text) { return taken(json_quote(text.c_str())); }
 
-// Like get<T>() of the host's JSON library, these throw where a member is missing or of another type.
+// Like get<T>() of a JSON library, these throw if a field is missing or has another type.
 static std::string string_of(const char *object, const char *key) {
     const char *value = json_member(object, key);
     if (!value || *value != '"') throw std::runtime_error(std::string(key) + " is no string");
@@ -36,7 +36,7 @@ struct Window {
     bool busy = false;
     int init_success = 0;
 
-    // What every frame does, whatever the server is doing.
+    // Called in every frame, in any state of the server.
     void frame() {
         const std::string status = taken(poll_system_status());
         init_success = static_cast<int>(json_number(json_member(status.c_str(), "init_success")));

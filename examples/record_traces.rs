@@ -1,11 +1,11 @@
-//! Records what the controller's simulator replays (`src/speculative/simulator`): the outputs of a target, and what draft models
-//! would have drafted at each of their tokens.
+//! Records traces for the controller's simulator (`src/speculative/simulator`): the outputs of a target, and the drafts of draft models at
+//! each token.
 //!
 //!     cargo run --release --example record_traces -- TARGET.gguf NEAR_DRAFT.gguf FAR_DRAFT.gguf tests/data/traces [TASK]
 //!
-//! With a TASK (`editing-2`), only that one; all take 8 minutes on two cores.
+//! With a TASK (`editing-2`), records only that one. All tasks take 8 minutes on two cores.
 //!
-//! The committed traces come from the models that `scripts/models.sh` makes: SmolLM2-135M enlarged to 830 M parameters (Q8_0) as
+//! The committed traces come from the models that `scripts/models.sh` creates: SmolLM2-135M enlarged to 830 M parameters (Q8_0) as
 //! the target, SmolLM2-135M (Q4_1) as the near draft, and the same without block 12 as the far draft. Each file is one
 //! completion, as text:
 //!
@@ -13,11 +13,12 @@
 //! | --- | --- |
 //! | `temperature T` | 0 or the temperature of the target |
 //! | `prompt IDS`, `output IDS` | token ids |
-//! | `near DRAFT`, `far DRAFT` | for each token of the output, what the draft model chose there behind the right tokens |
+//! | `near DRAFT`, `far DRAFT` | for each token of the output, the draft model's choice after the correct tokens |
 //!
-//! A DRAFT has one item for each token: two hexadecimal digits, the draft's probability of its own choice times 255, when that was the
-//! token of the output. Otherwise the same behind a `-`, followed by the probabilities of the tokens that the draft would have gone on
-//! with behind its wrong one. Draft and target share the noise of `coupled` sampling.
+//! A DRAFT has one item for each token. If the draft model's choice equals the token of the output, it is two hexadecimal digits: the draft's
+//! probability of its choice times 255. Otherwise it is a `-`, the same two digits, and the probabilities of the tokens that the draft model
+//! would have drafted after its wrong one. Draft and target share the noise of `coupled` sampling.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "examples may panic")]
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -28,9 +29,9 @@ use foredraft::llama::{Batch, Context, ContextParams, DecodeError, Interrupt, Mo
 use foredraft::sampling::{Sampler, SamplingSettings as Settings};
 
 const N_CTX: u32 = 2048;
-/// Tokens of an output, at most.
+/// The maximum number of tokens of an output.
 const N_PREDICT: usize = 224;
-/// Tokens that a draft goes on with behind a wrong one.
+/// The number of tokens drafted after a wrong one.
 const TAIL: usize = 12;
 
 const FILE: &str = r#"import json
@@ -93,7 +94,7 @@ const LETTER: &str = "Dear Mr. Brown, I am writing because the washing machine t
     came. I would like you to send a technician this week or to give me my money back. I still have the receipt and the box. \
     Please call me in the evening. Yours sincerely, Anna Miller";
 
-/// Name, and what the user says. Those of the second half are held out while the controller is tuned.
+/// Name and user message. The second half is held out when the controller is tuned.
 fn tasks() -> Vec<(&'static str, String)> {
     let code = |what: &str| format!("{what}\n\n```python\n{FILE}```");
     vec![
@@ -132,7 +133,7 @@ fn chat(user: &str) -> String {
 struct Reader {
     context: Context,
     batch: Batch,
-    /// Tokens in its cache.
+    /// The tokens in its cache.
     n_past: usize,
 }
 
@@ -145,7 +146,7 @@ impl Reader {
         Ok(Reader { context, batch: Batch::new(), n_past: 0 })
     }
 
-    /// Decodes what of `tokens` is not in the cache, and returns the logits behind them.
+    /// Decodes the `tokens` that are not in the cache, and returns the logits after the last one.
     fn read(&mut self, tokens: &[Token]) -> std::result::Result<&mut [f32], DecodeError> {
         let mut row = 0;
         while self.n_past < tokens.len() {
@@ -173,7 +174,7 @@ fn probability(logits: &[f32], token: Token) -> f32 {
     usize::try_from(token).ok().and_then(|index| logits.get(index)).map_or(0.0, |logit| (logit - most).exp() / sum)
 }
 
-/// The draft's choice behind `text`, and its probability.
+/// The draft's choice after `text`, and its probability.
 fn choose(reader: &mut Reader, sampler: &mut Sampler, text: &[Token], position: usize) -> Result<(Token, u8)> {
     let logits = reader.read(text).map_err(failed)?;
     let token = sampler.sample(logits, text, position)?;
@@ -184,7 +185,7 @@ fn failed(error: DecodeError) -> foredraft::error::Error {
     foredraft::error::Error::model(format!("{error:?}"))
 }
 
-/// What the draft would have chosen at each token of the output.
+/// The draft's choice at each token of the output.
 fn draft(reader: &mut Reader, settings: &Settings, prompt: &[Token], output: &[Token]) -> Result<String> {
     let model = Arc::clone(reader.context.model());
     let target = Sampler::new(settings, model.vocab(), None)?;

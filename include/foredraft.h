@@ -198,6 +198,9 @@ FOREDRAFT_API void foredraft_engine_free(foredraft_engine *engine);
  * or a command line in llama.cpp's own flags (`-m target.gguf -md draft.gguf -c 4096 -ngl 99`); it is not kept. When a
  * model is loaded already, or being loaded, that ends first, as by `foredraft_unload`.
  *
+ * A model can also be in an open file or in memory (`{"model": {"fd": 5, "offset": 4096, "length": 98000000}}`), which must
+ * stay there until the load has ended.
+ *
  * Returns a `foredraft_code`: FOREDRAFT_OK, or why not; `foredraft_status` has the sentence that says why.
  */
 FOREDRAFT_API int32_t foredraft_load(foredraft_engine *engine, const char *config);

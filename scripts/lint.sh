@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Checks formatting, lints and the crate's documentation. A missing tool is skipped aloud; where CI runs (`CI` is set) it is a failure.
+# Checks formatting, lints and the crate's documentation. The lints are declared in Cargo.toml. A missing tool is reported and skipped; in CI
+# (`CI` is set) it is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# has NAME COMMAND...: whether the tool works
+# has NAME COMMAND...: whether the tool is available
 has() {
     local name=$1
     shift
     if "$@" >/dev/null 2>&1; then return 0; fi
     if [ -n "${CI:-}" ]; then
-        echo "$name is required where CI runs" >&2
+        echo "$name is required in CI" >&2
         exit 1
     fi
     echo "skipped: no $name"

@@ -137,7 +137,7 @@ write_env() {
             libclang=$pypi_libclang
             printf 'export LIBCLANG_PATH=%q\n' "$libclang"
         fi
-        # gcc's own headers, where libclang came without any. Whoever sets the variable knows better.
+        # gcc's headers, if libclang has none of its own. A variable that is already set is kept.
         if [ -z "${BINDGEN_EXTRA_CLANG_ARGS:-}" ] && { [ "$libclang" = "$pypi_libclang" ] || ! has_own_headers "$libclang"; }; then
             printf 'export BINDGEN_EXTRA_CLANG_ARGS=%q\n' "-isystem $("${CC:-cc}" -print-file-name=include)"
         fi

@@ -17,7 +17,7 @@ thread_local! {
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-/// Tells the host that a request has news, by its file descriptor. False when nobody can read it any more.
+/// Notifies the host of an update through its file descriptor. Returns false if the reader has closed it.
 pub type Notice = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// Runs a host's callback.

@@ -1,6 +1,10 @@
-//! The documents: every relative link leads to a file, and every `#anchor` to a heading.
+//! The documents: every relative link leads to a file, and every `#anchor` to a heading. The guide: its code is included from
+//! programs that tests run, and it builds.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests may panic")]
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn documents() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -59,4 +63,121 @@ fn relative_links_lead_to_files_and_headings() {
 #[test]
 fn anchors_are_those_of_github() {
     assert_eq!(anchors("# 2. `init`\n## The context\n## The context\n"), ["2-init", "the-context", "the-context-1"]);
+}
+
+/// The pages of the guide that show code of hosts.
+fn pages() -> Vec<PathBuf> {
+    documents().into_iter().filter(|path| path.parent().is_some_and(|folder| folder.ends_with("docs"))).collect()
+}
+
+/// The fenced blocks of a page: language and text.
+fn blocks(text: &str) -> Vec<(&str, &str)> {
+    let fenced = text.split("```").skip(1).step_by(2);
+    fenced.map(|block| block.split_once('\n').expect("a language, or none, and a line feed")).collect()
+}
+
+/// What an include directive leaves of a file: the lines between its anchors. An error says what is not there.
+fn included(page: &Path, directive: &str) -> Result<String, String> {
+    let inside = directive.strip_prefix("{{#include ").and_then(|rest| rest.strip_suffix("}}"));
+    let (file, anchor) = inside.and_then(|rest| rest.split_once(':')).ok_or("expected {{#include FILE:ANCHOR}}")?;
+    if !file.starts_with("../examples/guide/") {
+        return Err(format!("{file} is not in examples/guide, whose programs tests/hosts/guide.rs runs"));
+    }
+    let text = std::fs::read_to_string(page.with_file_name(file)).map_err(|error| format!("{file}: {error}"))?;
+    let is = |line: &&str, word: &str| line.split_whitespace().skip_while(|it| *it != word).nth(1) == Some(anchor);
+    let lines: Vec<&str> = text.lines().collect();
+    let place = |word| lines.iter().position(|line| is(line, word)).ok_or(format!("{file}: no {word} {anchor}"));
+    let (begin, end) = (place("ANCHOR:")?, place("ANCHOR_END:")?);
+    lines
+        .get(begin + 1..end)
+        .filter(|it| !it.is_empty())
+        .map(|it| it.join("\n"))
+        .ok_or(format!("{file}: {anchor} is empty"))
+}
+
+#[test]
+fn code_of_hosts_is_included_from_programs_that_are_tested() {
+    let mut count = 0;
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).expect("UTF-8");
+        let found = blocks(&text);
+        for (language, block) in &found {
+            if ["c", "cpp", "c++", "python", "py", "js", "mjs", "ts", "javascript", "typescript", "rust"]
+                .contains(language)
+            {
+                let code = included(&page, block.trim());
+                assert!(code.is_ok(), "{}: {block}{code:?}", page.display());
+                count += 1;
+            }
+        }
+        let in_blocks: usize = found.iter().map(|(_, block)| block.matches("{{#").count()).sum();
+        assert_eq!(text.matches("{{#").count(), in_blocks, "{}: an include outside a block", page.display());
+    }
+    assert!(count > 12, "{count} blocks");
+}
+
+#[test]
+fn includes_that_lead_nowhere_are_found() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/page.md");
+    assert!(
+        included(&page, "{{#include ../examples/guide/hello.py:hello}}").is_ok_and(|code| code.contains("Engine("))
+    );
+    for wrong in [
+        "from foredraft import Engine",
+        "{{#include ../examples/guide/hello.py}}",
+        "{{#include ../examples/guide/hello.py:hell}}",
+        "{{#include ../examples/guide/none.py:hello}}",
+        "{{#include ../examples/chat.py:hello}}",
+    ] {
+        assert!(included(&page, wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn json_in_the_documents_is_json() {
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).expect("UTF-8");
+        for (_, block) in blocks(&text).into_iter().filter(|(language, _)| *language == "json") {
+            // `...` stands for further members.
+            let block = block.replace(", ...}", "}").replace(", ...]", "]");
+            for value in serde_json::Deserializer::from_str(&block).into_iter::<serde_json::Value>() {
+                assert!(value.is_ok(), "{}: {value:?}\n{block}", page.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_document_is_a_page_of_the_guide() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let summary = std::fs::read_to_string(docs.join("SUMMARY.md")).expect("UTF-8");
+    let listed: Vec<PathBuf> =
+        links(&summary).into_iter().map(|link| docs.join(link).canonicalize().expect("a page")).collect();
+    for document in documents().iter().filter(|document| !document.ends_with("SUMMARY.md")) {
+        assert!(listed.contains(&document.canonicalize().expect("it is there")), "{}", document.display());
+    }
+}
+
+/// Builds the book, which fails where a link of a page leads nowhere. Skipped, with a line on stderr, where there is no mdBook and no
+/// network; not in CI.
+#[test]
+fn the_guide_builds() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/docs.sh");
+    let output = Command::new(script).output().expect("bash");
+    let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
+    match out.trim() {
+        skipped if skipped.starts_with("skipped: ") => {
+            // Past the test runner's capture.
+            std::io::stderr().write_all(out.as_bytes()).expect("stderr is open");
+        }
+        page => {
+            let first = Path::new(page).with_file_name("docs").join("first-completion.html");
+            let text = std::fs::read_to_string(&first).unwrap_or_else(|error| panic!("{}: {error}", first.display()));
+            // Of the included programs, in each language.
+            for code in ["foredraft_submit", "foredraft::engine", "from foredraft import", "for await"] {
+                assert!(text.contains(code), "{code}");
+            }
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! SmolLM2-135M-Instruct, a real chat model with a vocabulary of 49,152 tokens and heads of 64, with a draft that often
 //! disagrees with it. `make test` downloads it. Where there is no network, these tests are skipped, which they say.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 mod common;
 mod toolchain;

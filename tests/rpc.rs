@@ -1,4 +1,11 @@
 //! Remote devices through ggml's RPC servers: present, missing, silent, slow, and disappearing.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "tests may panic, and they call C functions"
+)]
 
 mod common;
 

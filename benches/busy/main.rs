@@ -1,11 +1,18 @@
-//! `make bench-busy`: tokens a second on a machine that has other things to do.
+//! `make bench-busy`: tokens per second on a machine with other load.
 //!
 //!     make bench-busy                          the shipped target
 //!     make bench-busy ARGS="model.gguf"        another model
 //!
-//! Each figure comes from a process of its own, beside 0, 1 or 2 processes that keep a core busy each, or on one core: the
-//! library as a host loads it with its default settings, the library with one thread, and llama.cpp's plain loop with
-//! as many threads as the machine has cores (its default) and with one.
+//! Each figure comes from a separate process, next to 0, 1 or 2 processes that each keep a core busy, or restricted to one core. It
+//! measures the library with default settings, the library with one thread, and llama.cpp's plain loop with as many threads as the
+//! machine has cores (its default) and with one thread.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "benchmarks may panic, and they call C functions"
+)]
 
 #[path = "../engine/bare.rs"]
 mod bare;
@@ -23,10 +30,10 @@ use common::{Args, median};
 use host::{Host, Result};
 use serde_json::json;
 
-/// How long a figure is measured: after a quarter of it, in which the library finds the number of threads.
+/// The time for a figure. The first quarter, in which the library adapts its number of threads, is not counted.
 const TIME: Duration = Duration::from_secs(4);
 const N_CTX: u32 = 2048;
-/// Tokens of each completion while that lasts.
+/// The number of tokens of each completion.
 const N_PREDICT: usize = 16;
 const PROMPT: &str = "Once upon a time there was a child who";
 
@@ -51,7 +58,7 @@ fn run() -> Result<()> {
     Ok(())
 }
 
-/// All figures of a model, in a table.
+/// Prints a table with all figures of a model.
 fn compare(model: &Path) -> Result<()> {
     let cores = i64::try_from(std::thread::available_parallelism()?.get())?;
     println!("{}, {} cores: tokens a second\n", model.display(), cores);
@@ -77,7 +84,7 @@ fn compare(model: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Tokens a second of a process of its own, and the threads that it used at the end.
+/// Runs a process. Returns its tokens per second, and its number of threads at the end.
 fn figure(model: &Path, kind: &str, n_threads: i64, pin: Option<&str>) -> Result<(f64, u64)> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args([kind, &n_threads.to_string()]).arg(model).stderr(Stdio::null());
@@ -91,7 +98,7 @@ fn figure(model: &Path, kind: &str, n_threads: i64, pin: Option<&str>) -> Result
     Ok((next()?.parse()?, next()?.parse()?))
 }
 
-/// The library, with so many threads; 0: its default.
+/// Measures the library with this number of threads. 0: its default.
 fn measure_ours(model: &Path, n_threads: i64, pin: Option<&str>) -> Result<String> {
     pin_if(pin == Some("before"))?;
     let host = Host::open()?;
@@ -110,12 +117,12 @@ fn measure_ours(model: &Path, n_threads: i64, pin: Option<&str>) -> Result<Strin
     Ok(format!("{speed} {}", host.status()?["n_threads_now"]))
 }
 
-/// llama.cpp's plain loop.
+/// Measures llama.cpp's plain loop.
 fn measure_llama(model: &Path, n_threads: i32, pin: Option<&str>) -> Result<String> {
     pin_if(pin == Some("before"))?;
     let mut bare = Bare::load(model, N_CTX, n_threads)?;
     pin_if(pin == Some("after"))?;
-    // Where threads spin for each other on one core, a token takes seconds.
+    // If threads spin for each other on one core, a token takes seconds.
     let n = if pin.is_some() && n_threads > 1 { 2 } else { N_PREDICT };
     let speed = speed(|| {
         let (tokens, time) = bare.generate(&[1, 403, 7, 11], n)?;
@@ -124,7 +131,7 @@ fn measure_llama(model: &Path, n_threads: i32, pin: Option<&str>) -> Result<Stri
     Ok(format!("{speed} {n_threads}"))
 }
 
-/// The median speed of what generates tokens in seconds.
+/// The median speed of a function that generates tokens and returns the time.
 fn speed(mut generate: impl FnMut() -> Result<(f64, f64)>) -> Result<f64> {
     let start = Instant::now();
     let mut speeds = Vec::new();
@@ -137,14 +144,14 @@ fn speed(mut generate: impl FnMut() -> Result<(f64, f64)>) -> Result<f64> {
     Ok(median(speeds))
 }
 
-/// Leaves this process, with all threads that it has, one core.
+/// Restricts this process, with all its threads, to one core.
 fn pin_if(pins: bool) -> Result<()> {
     if !pins {
         return Ok(());
     }
     for task in std::fs::read_dir("/proc/self/task")? {
         let id: i32 = task?.file_name().to_string_lossy().parse()?;
-        // SAFETY: an empty set is a valid one, and the call reads as many bytes as it has.
+        // SAFETY: a zeroed set is valid, and the call reads exactly its size.
         let result = unsafe {
             let mut cores: libc::cpu_set_t = std::mem::zeroed();
             libc::CPU_SET(0, &mut cores);
@@ -157,7 +164,7 @@ fn pin_if(pins: bool) -> Result<()> {
     Ok(())
 }
 
-/// A process that keeps a core busy for as long as this lives.
+/// A process that keeps a core busy. Dropping it kills the process.
 struct Busy(Child);
 
 impl Busy {
@@ -168,15 +175,15 @@ impl Busy {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        // One that has ended already is gone.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Works, until the process is killed or its parent has ended.
+/// Computes until the process is killed or its parent has ended.
 fn spin() -> ! {
-    // SAFETY: asks for a signal when the parent ends.
+    // SAFETY: requests a signal for when the parent ends.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let mut state = 1u64;
     loop {

@@ -1,5 +1,5 @@
-//! What the benchmarks share: options, medians, the machine, the models to measure.
-#![allow(dead_code)] // each of them uses a part
+//! Shared by the benchmarks: options, medians, the machine, the models.
+#![allow(dead_code)] // each benchmark uses a part
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,23 +8,23 @@ use std::time::Duration;
 
 use super::host::{self, Pair, Result};
 
-/// The words behind `cargo bench --`: options and the rest.
+/// The arguments after `cargo bench --`.
 pub struct Args(Vec<String>);
 
 impl Args {
-    /// Those of this program; `--bench` is cargo's.
+    /// The arguments of this program, without cargo's `--bench`.
     pub fn new() -> Args {
         Args(std::env::args().skip(1).filter(|arg| arg != "--bench").collect())
     }
 
-    /// Whether `--name` is there.
+    /// Whether `--name` was given.
     pub fn flag(&mut self, name: &str) -> bool {
         let before = self.0.len();
         self.0.retain(|arg| arg.strip_prefix("--") != Some(name));
         self.0.len() < before
     }
 
-    /// The value behind `--name`.
+    /// The value after `--name`.
     pub fn value<T: FromStr>(&mut self, name: &str) -> Result<Option<T>> {
         let Some(at) = self.0.iter().position(|arg| arg.strip_prefix("--") == Some(name)) else { return Ok(None) };
         if at + 1 >= self.0.len() {
@@ -34,14 +34,14 @@ impl Args {
         text.parse().map(Some).map_err(|_| format!("--{name} {text}: not a value for this option").into())
     }
 
-    /// The values behind `--name`, separated by commas.
+    /// The values after `--name`, separated by commas.
     pub fn values<T: FromStr>(&mut self, name: &str) -> Result<Option<Vec<T>>> {
         let Some(list) = self.value::<String>(name)? else { return Ok(None) };
         let values: std::result::Result<Vec<T>, _> = list.split(',').map(str::parse).collect();
         values.map(Some).map_err(|_| format!("--{name} {list}: not values for this option").into())
     }
 
-    /// What no option has taken; an unknown option is an error.
+    /// The remaining arguments. An unknown option is an error.
     pub fn rest(self) -> Result<Vec<String>> {
         match self.0.iter().find(|arg| arg.starts_with("--")) {
             Some(arg) => Err(format!("{arg}: no such option").into()),
@@ -50,7 +50,7 @@ impl Args {
     }
 }
 
-/// How a program ends: on an error it says why.
+/// Prints an error and returns the exit code.
 pub fn exit(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -61,10 +61,10 @@ pub fn exit(result: Result<()>) -> ExitCode {
     }
 }
 
-/// How long idle threads of a pool spin at most, before they sleep.
+/// The maximum time that idle threads of a pool spin before they sleep.
 pub const SPINNING: Duration = Duration::from_millis(1000);
 
-/// The one in the middle; between two the mean.
+/// The median; of an even number the mean of the middle two.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let at = |place: usize| values.get(place).copied().unwrap_or(f64::NAN);
@@ -76,7 +76,7 @@ pub fn yes(holds: bool) -> &'static str {
     if holds { "yes" } else { "NO" }
 }
 
-/// The processor, the number of cores that we may use, and how busy they are, as far as the system tells.
+/// The processor, the number of usable cores, and their load, as far as known.
 pub fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -86,15 +86,15 @@ pub fn machine() -> String {
     format!("{}, {cores} cores{load}", name.unwrap_or(std::env::consts::ARCH))
 }
 
-/// The folder for what benchmarks make and keep.
+/// The folder for files that benchmarks create and keep.
 pub fn folder() -> Result<PathBuf> {
     let folder = host::root().join("target/bench");
     std::fs::create_dir_all(&folder)?;
     Ok(folder)
 }
 
-/// The pair that the arguments name. Without any: the shipped pair and SmolLM2 enlarged in Q8_0 with both drafts; with
-/// `all` also in Q4_K. Models that are not in `target/models` are left out, which is said on stderr.
+/// The pair named by the arguments. Without arguments: the shipped pair, and the enlarged SmolLM2 in Q8_0 with both drafts; with `all`
+/// also in Q4_K. Models that are not in `target/models` are skipped with a message on stderr.
 pub fn pairs(args: &[String], all: bool) -> Vec<Pair> {
     if let Some(pair) = host::given_pair(args) {
         return vec![pair];

@@ -1,4 +1,4 @@
-//! The bare loop that plain decoding is measured against: `llama_decode` and an argmax, nothing else.
+//! The loop that plain decoding is compared with: only `llama_decode` and an argmax.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -9,7 +9,7 @@ use llama_cpp_sys_2 as sys;
 
 use super::host::Result;
 
-/// A model, a context and a thread pool, all of llama.cpp's own making.
+/// A model, a context and a thread pool of llama.cpp.
 pub struct Bare {
     model: NonNull<sys::llama_model>,
     context: NonNull<sys::llama_context>,
@@ -21,7 +21,7 @@ impl Bare {
     /// Loads `model` with a context of `n_ctx` tokens and a pool of `n_threads`.
     pub fn load(model: &Path, n_ctx: u32, n_threads: i32) -> Result<Bare> {
         let path = CString::new(model.to_string_lossy().as_bytes())?;
-        // SAFETY: llama.cpp's documented order of calls, each with valid arguments; pointers are checked for NULL.
+        // SAFETY: llama.cpp's documented order of calls, with valid arguments. Pointers are checked for NULL.
         unsafe {
             sys::llama_log_set(Some(silent), std::ptr::null_mut());
             sys::llama_backend_init();
@@ -41,11 +41,11 @@ impl Bare {
         }
     }
 
-    /// Evaluates `prompt` and then `n` tokens one by one, each the most probable that does not end the text. Returns the
-    /// tokens, and the time from the first of them to the last.
+    /// Decodes `prompt`, and then `n` tokens one by one: each the most probable token that does not end the generation. Returns the
+    /// tokens, and the time from the first to the last.
     pub fn generate(&mut self, prompt: &[i32], n: usize) -> Result<(Vec<i32>, Duration)> {
-        // SAFETY: the context is alive; batches hold tokens of the vocabulary; the row of logits of the last token of a
-        // batch has `n_vocab` floats.
+        // SAFETY: the context is alive, batches contain tokens of the vocabulary, and the row of logits of a batch's last token has
+        // `n_vocab` floats.
         unsafe {
             let vocab = sys::llama_model_get_vocab(self.model.as_ptr());
             sys::llama_memory_clear(sys::llama_get_memory(self.context.as_ptr()), true);

@@ -1,10 +1,17 @@
-//! `make bench`: what the engine costs, and what speculation saves.
+//! `make bench`: the overhead of the engine, and the gain of speculation.
 //!
 //!     make bench                                     the shipped pair, and the enlarged SmolLM2 with two drafts
 //!     make bench ARGS="target.gguf draft.gguf [5]"   another pair, 5 repetitions (3 by default)
 //!
-//! All numbers are medians of repetitions that take turns, so that a disturbance of the machine hits every column. The
-//! library is measured as a host sees it: as a shared library, through JSON.
+//! All numbers are medians of interleaved repetitions, so that other load on the machine affects every column. The library is measured
+//! as a host uses it: as a shared library, through JSON.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "benchmarks may panic, and they call C functions"
+)]
 
 mod bare;
 #[path = "../common/mod.rs"]
@@ -23,7 +30,7 @@ use host::{Cost, Host, Pair, Result};
 use serde_json::{Value, json};
 use texts::{RECORD, SNAIL, STORY};
 
-/// Ways of speculating.
+/// The settings of speculation.
 const WAYS: [(&str, &str); 6] = [
     ("adaptive", r#"{"type": "draft", "adaptive": true}"#),
     ("heuristic", r#"{"type": "draft", "adaptive": "heuristic"}"#),
@@ -33,7 +40,7 @@ const WAYS: [(&str, &str); 6] = [
     ("match 3", r#"{"type": "draft", "adaptive": false, "n_max": 3, "verify": "match"}"#),
 ];
 
-/// A kind of text, its prompt and the temperature it is written at: from what a draft guesses easily to what nobody can.
+/// Kinds of text, with prompt and temperature, from easy to impossible to draft.
 const TEXTS: [(&str, &str, f64); 4] =
     [("story", STORY, 0.0), ("record", RECORD, 0.0), ("story at 1", SNAIL, 1.0), ("noise", SNAIL, 5.0)];
 
@@ -74,7 +81,7 @@ fn plain(host: &Host, pair: &Pair, repetitions: usize) -> Result<()> {
     noise["temperature"] = json!(5);
     let (mut bares, mut greedy, mut noisy, mut same) = (Vec::new(), Vec::new(), Vec::new(), true);
     for repetition in 0..=3 * repetitions {
-        // The threads of the other side spin for a while.
+        // Waits until the other side's idle threads have stopped spinning.
         std::thread::sleep(SPINNING);
         let (tokens, time) = bare.generate(&ids, N_PREDICT)?;
         std::thread::sleep(SPINNING);
@@ -83,7 +90,7 @@ fn plain(host: &Host, pair: &Pair, repetitions: usize) -> Result<()> {
         noise["seed"] = json!(repetition);
         let of_noise = ask(host, &noise)?;
         if repetition > 0 {
-            // All from the first token to the last.
+            // All times are from the first token to the last.
             let speed = |seconds: f64| (N_PREDICT - 1) as f64 / seconds;
             let of = |response: &Value| speed(response["timings"]["predicted_ms"].as_f64().unwrap_or(f64::NAN) / 1e3);
             bares.push(speed(time.as_secs_f64()));
@@ -100,13 +107,13 @@ fn plain(host: &Host, pair: &Pair, repetitions: usize) -> Result<()> {
     Ok(())
 }
 
-/// A completion that knows nothing of earlier answers: plain decoding guesses by them, too.
+/// A completion that cannot use previous completions as drafts.
 fn ask(host: &Host, request: &Value) -> Result<Value> {
     host.call("lookup_cache", &json!({"action": "clear", "cache": "dynamic"}))?;
     host.call("get_completion", request)
 }
 
-/// Every way of speculating on every kind of text.
+/// All settings of speculation on all kinds of text.
 fn speculation(host: &Host, repetitions: usize) -> Result<()> {
     println!("tokens/s; in brackets the ratio to plain, the share of drafted tokens accepted, and tokens per step\n");
     print!("{:12}", "");
@@ -126,7 +133,7 @@ fn speculation(host: &Host, repetitions: usize) -> Result<()> {
                 });
                 let response = ask(host, &request)?;
                 if repetition > 0 {
-                    runs.push(Cost::of(&response)); // the first one warms up
+                    runs.push(Cost::of(&response)); // the first run is a warm-up
                 }
             }
         }
@@ -143,7 +150,7 @@ fn speculation(host: &Host, repetitions: usize) -> Result<()> {
     Ok(())
 }
 
-/// Polls that find nothing, and the time from a cancel to the end.
+/// Polls without updates, and the time from a cancel to the end of the request.
 fn latency(host: &Host) -> Result<()> {
     let id = host.call("async_completion_init", &json!({"prompt": "Once", "n_predict": 1}))?["id"].clone();
     while host.call("async_completion_poll", &json!({"id": id, "timeout_ms": 1000}))?["finished"] != true {}
@@ -151,7 +158,7 @@ fn latency(host: &Host) -> Result<()> {
     let time = host.empty_polls(polls)?;
     println!("empty poll          {:9.2} us", time.as_secs_f64() * 1e6 / f64::from(polls));
 
-    // A prompt that takes long, cancelled at different moments; then a generation.
+    // A long prompt, cancelled at different times; then a generation.
     let words = "Once upon a time there was a child named Tom. ".repeat(44);
     for (name, prompt, wait_for) in
         [("in a prompt", words.as_str(), "prompt"), ("generating", "Once upon a time", "generating")]

@@ -1,11 +1,19 @@
-//! `cargo bench --bench ngram --features peer`: our n-gram caches beside llama.cpp's own.
+//! `cargo bench --bench ngram --features peer`: this library's n-gram caches compared with llama.cpp's.
 //!
 //! | option | meaning |
 //! | --- | --- |
-//! | `--quick` | everything once; else the best of three, which take turns |
+//! | `--quick` | each measurement once, instead of the best of three interleaved ones |
 //!
-//! On more than 5 million tokens of the models' own corpus. Times are the thread's work (saving: the wall clock's),
-//! llama.cpp's taken in C++; memory is what malloc has given out. It leaves the corpus's 2-grams in `target/bench/static.bin` for the benchmark `speculation`.
+//! Uses more than 5 million tokens of the shipped models' corpus. Times are CPU times (for saving: elapsed times), llama.cpp's are taken
+//! in C++. Memory is the size of malloc's allocations. The 2-grams of the corpus are kept in `target/bench/static.bin` for the benchmark
+//! `speculation`.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "benchmarks may panic, and they call C functions"
+)]
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -28,12 +36,12 @@ use foredraft::ngram::{Cache, CacheLevels, DraftedToken, Sizes, lookup_stats};
 use host::{Host, Result, root};
 use peer::{Caches, grown, timed};
 
-/// Tokens that the static and the large cache learn, those of the dynamic one, and those that are drafted for: of these,
-/// the context's cache knows the first half already where lookups are timed.
+/// The numbers of tokens in the static (and large) cache, in the dynamic cache, and in the drafted text. When lookups are timed, the context
+/// cache contains the first half of the drafted text.
 const LARGE: usize = 5_000_000;
 const DYNAMIC: usize = 1_000_000;
 const TEXT: usize = 40_000;
-/// The longest drafts, as llama.cpp has them; and the window of `llama-lookup-stats`.
+/// llama.cpp's maximum draft length, and the window of `llama-lookup-stats`.
 const N_DRAFT: usize = 8;
 const N_CTX: usize = 512;
 
@@ -72,7 +80,7 @@ fn run() -> Result<()> {
     drafting(fixed, dynamic, text, repetitions)
 }
 
-/// A line of the table: what both took, and how many times less ours took.
+/// A line of the table: both measurements, and their ratio.
 fn line(what: &str, ours: f64, theirs: f64, unit: (&str, f64), goal: Option<f64>) {
     let (unit, scale) = unit;
     let ratio = theirs / ours;
@@ -85,7 +93,7 @@ const MS: (&str, f64) = ("ms", 1e3);
 const US: (&str, f64) = ("us", 1e6);
 const MB: (&str, f64) = ("MB", 1e-6);
 
-/// The shortest of some times.
+/// The minimum.
 #[derive(Clone, Copy)]
 struct Best(f64);
 
@@ -97,7 +105,7 @@ impl Best {
     }
 }
 
-/// A cache of a whole text at once, and the seconds.
+/// The cache of a whole text, and the time in seconds.
 fn update(tokens: &[i32], sizes: Sizes) -> (Cache, f64) {
     timed(|| {
         let mut cache = Cache::new();
@@ -112,7 +120,7 @@ fn their_update(tokens: &[i32], sizes: std::ops::RangeInclusive<i32>) -> Result<
     Ok((cache, seconds))
 }
 
-/// Making, saving and loading the n-grams of 1 to 4 tokens of the large text.
+/// Creating, saving and loading the n-grams of 1 to 4 tokens of the large text.
 fn large_caches(tokens: &[i32], repetitions: usize) -> Result<()> {
     let (mut ours, mut theirs) = (Best::NONE, Best::NONE);
     for _ in 0..repetitions {
@@ -148,7 +156,7 @@ fn large_caches(tokens: &[i32], repetitions: usize) -> Result<()> {
     let n_grams = (cache.len(), their_cache.len());
     drop((cache, their_cache));
 
-    // Each reads both files; on equal terms, that of llama.cpp.
+    // Each side can read both files. The timed one is llama.cpp's.
     let (mut ours, mut theirs) = (Best::NONE, Best::NONE);
     let mut memory = (0, 0);
     for _ in 0..repetitions {
@@ -169,7 +177,7 @@ fn large_caches(tokens: &[i32], repetitions: usize) -> Result<()> {
     Ok(())
 }
 
-/// Whether both read both files alike.
+/// Whether both sides read both files with the same result.
 fn files(ours: &Path, theirs: &Path) -> Result<String> {
     let bytes = |path: &Path| -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -177,7 +185,7 @@ fn files(ours: &Path, theirs: &Path) -> Result<String> {
         Ok(bytes)
     };
     let same = bytes(theirs)? == std::fs::read(ours)?;
-    // What llama.cpp read of our file, it writes, and we read that.
+    // llama.cpp reads our file and writes it again; we read the result.
     let again = theirs.with_extension("again.bin");
     peer::Cache::load(ours)?.0.save(&again)?;
     let back = bytes(&again)? == std::fs::read(ours)?;
@@ -189,12 +197,12 @@ fn files(ours: &Path, theirs: &Path) -> Result<String> {
     ))
 }
 
-/// Learning token by token, as the context's cache does while serving.
+/// Adding tokens one by one, as the context cache does during generation.
 fn learning(text: &[i32], repetitions: usize) -> Result<()> {
     let (mut ours, mut theirs) = (Best::NONE, Best::NONE);
     for _ in 0..repetitions {
         let (mut seconds, mut their_seconds) = (0.0, 0.0);
-        // One cache for all windows, cleared: as one request after the other has it.
+        // One cache for all windows, cleared in between, as for consecutive requests.
         let mut cache = Cache::new();
         for window in text.chunks(N_CTX) {
             cache.clear();
@@ -214,7 +222,7 @@ fn learning(text: &[i32], repetitions: usize) -> Result<()> {
     Ok(())
 }
 
-/// Drafts from three caches: their cost, their equality, and what `llama-lookup-stats` counts.
+/// Drafts from three caches: their cost, their equality, and the numbers of `llama-lookup-stats`.
 fn drafting(
     fixed: (Cache, peer::Cache),
     dynamic: (Cache, peer::Cache),
@@ -247,7 +255,7 @@ fn drafting(
         let n = (text.len() - known.len()) as f64;
         line(&format!("a draft of up to {n_draft}"), best.0 / n, their_best.0 / n, US, Some(15.0));
         if n_draft > 1 {
-            // A look that finds nothing is one, too: it ends a draft that is shorter than it might be.
+            // Includes the lookup without result that ends a draft of less than the maximum length.
             let looks = drafted as f64 + n;
             line("   for each token of it", best.0 / looks, their_best.0 / looks, US, Some(15.0));
         }

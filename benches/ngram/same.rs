@@ -1,9 +1,9 @@
-//! Whether our drafts are llama.cpp's.
+//! Compares this library's drafts with llama.cpp's.
 //!
-//! Where scores are equal, llama.cpp takes what its hash map yields first, ours the lowest id. So a difference is a **tie** if
-//! the rule, asked with llama.cpp's own caches (`peer_cache_may_draft`), allows both tokens at the first place where the
-//! drafts part (and stopping there is a token like the others). Where llama.cpp's product of two counts overflows its `int`,
-//! the rule has no say. Everything else is a real difference.
+//! If scores are equal, llama.cpp takes the first token in the order of its hash map, and this library the lowest id. So a difference is a
+//! **tie** if llama.cpp's rule, with llama.cpp's caches (`peer_cache_may_draft`), allows both tokens at the first position where the drafts
+//! differ. (Ending the draft counts as a token.) Positions where llama.cpp's product of two counts overflows its `int` are ignored.
+//! Everything else is a real difference.
 
 use foredraft::ngram::{Cache, CacheLevels, Sizes};
 
@@ -11,7 +11,7 @@ use super::host::Result;
 use super::peer::{self, Caches, May};
 use super::{N_CTX, N_DRAFT};
 
-/// Tokens before a position that both sides are shown: no n-gram is longer.
+/// The number of tokens before a position that both sides get; no n-gram is longer.
 const SEEN: usize = 8;
 
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ struct Counts {
     different: usize,
 }
 
-/// Drafts at every position of a text, while both contexts' caches learn it, in windows as a server has them.
+/// Drafts at every position of a text, while both context caches are updated, in windows as during generation.
 pub fn compare(theirs: &mut Caches, ours: (&Cache, &Cache), text: &[i32]) -> Result<String> {
     let (dynamic, fixed) = ours;
     let (mut counts, mut draft, mut context) = (Counts::default(), Vec::new(), Cache::new());
@@ -56,7 +56,7 @@ pub fn compare(theirs: &mut Caches, ours: (&Cache, &Cache), text: &[i32]) -> Res
                     }
                 }
             }
-            // Both learn the token at this position.
+            // Both caches add the token at this position.
             theirs.drafts(shown, SEEN, 0, true)?;
             context.update(window.get(..=at).unwrap_or_default(), 1, Sizes::ALL);
         }

@@ -1,4 +1,4 @@
-// llama.cpp's loops: plain decoding, and that of speculative-simple with each of its ways to draft.
+// llama.cpp's loops: plain decoding, and speculative-simple with each of its drafters.
 #include "peer.h"
 
 #include "sampling.h"
@@ -18,7 +18,7 @@ struct peer_settings {
 struct peer_request {
     const int32_t * prompt;
     uint64_t n_prompt;
-    const char * type;          // one of llama.cpp's names; "none": plain
+    const char * type;          // one of llama.cpp's names; "none": no speculation
     const char * lookup_static; // for ngram-cache, a file or NULL
     int32_t n_predict;
     int32_t n_max;         // 0: llama.cpp's own
@@ -27,7 +27,7 @@ struct peer_request {
     uint32_t seed;
     int32_t probabilistic; // draft-simple: rejection sampling instead of comparing
     int32_t ignore_eos;
-    const int32_t * text; // n_predict tokens that take the place of the sampled ones, or NULL
+    const int32_t * text; // n_predict tokens that replace the sampled ones, or NULL
 };
 
 struct peer_outcome {
@@ -35,7 +35,7 @@ struct peer_outcome {
     double seconds; // without the prompt
 };
 
-// Target and draft with their contexts, made by the functions that speculative-simple makes them with.
+// Target and draft with their contexts, created with the functions that speculative-simple uses.
 struct peer_models {
     common_params params;
     common_init_result_ptr target;
@@ -47,7 +47,7 @@ struct peer_models {
 
 namespace {
 
-void evaluate(llama_context * context, common_batch & batch) {
+void decode_or_throw(llama_context * context, common_batch & batch) {
     require(llama_process(context, LLAMA_PROCESS_TYPE_DECODE, batch.get()) == 0, "llama_process failed");
 }
 
@@ -67,7 +67,7 @@ common_sampler_ptr make_sampler(const llama_model * model, const peer_request & 
     common_params_sampling params;
     params.seed = request.seed;
     params.temp = request.temperature;
-    // No more than the request needs: the fewest stages are llama.cpp's best speed.
+    // Only the necessary stages, because llama.cpp is fastest with few stages.
     params.top_k = 1;
     params.samplers = {request.temperature > 0 ? COMMON_SAMPLER_TYPE_TEMPERATURE : COMMON_SAMPLER_TYPE_TOP_K};
     if (request.ignore_eos) params.logit_bias = never_end(llama_model_get_vocab(model));
@@ -76,7 +76,7 @@ common_sampler_ptr make_sampler(const llama_model * model, const peer_request & 
     return sampler;
 }
 
-// Samples the token at a row of the last evaluation, and takes it or that of a given text at this place.
+// Samples a token from a row of the last decode. Returns it, or the token of the given text at this position.
 llama_token choose(common_sampler * sampler, llama_context * context, int row, const peer_request & request, uint64_t place) {
     llama_token token = common_sampler_sample(sampler, context, row);
     if (request.text) {
@@ -117,7 +117,7 @@ common_speculative_ptr make_speculation(const peer_models & models, const peer_r
     return common_speculative_ptr(common_speculative_init(params, 1));
 }
 
-// Puts all of the prompt but its last token into both memories.
+// Decodes the prompt except for its last token, in both contexts.
 void prefill(const peer_models & models, common_speculative * speculation, const llama_tokens & prompt, common_batch & batch) {
     for (llama_context * context : {models.context(), models.draft_context()}) {
         if (context) llama_memory_clear(llama_get_memory(context), true);
@@ -125,12 +125,12 @@ void prefill(const peer_models & models, common_speculative * speculation, const
     batch.clear();
     for (size_t i = 0; i < prompt.size(); ++i) batch.add(prompt[i], llama_pos(i), 0, i + 1 == prompt.size());
     if (batch.size() > 0) {
-        evaluate(models.context(), batch);
+        decode_or_throw(models.context(), batch);
         require(common_speculative_process(speculation, batch), "the draft model cannot take the prompt");
     }
 }
 
-// llama_process and the choice of a token, nothing else.
+// Only llama_process and the choice of a token.
 void generate_plain(const peer_models & models, const peer_request & request, llama_tokens prompt, int32_t * tokens,
                     peer_outcome & outcome) {
     llama_context * context = models.context();
@@ -147,7 +147,7 @@ void generate_plain(const peer_models & models, const peer_request & request, ll
     while (int32_t(outcome.n_tokens) < request.n_predict) {
         batch.clear();
         batch.add(last, past++, 0, true);
-        evaluate(context, batch);
+        decode_or_throw(context, batch);
         ++outcome.n_steps;
         if (request.temperature > 0 || request.ignore_eos) {
             last = choose(sampler.get(), context, 0, request, outcome.n_tokens);
@@ -168,7 +168,7 @@ void generate_speculatively(const peer_models & models, const peer_request & req
     const llama_model * model = llama_get_model(context);
     const llama_vocab * vocab = llama_model_get_vocab(model);
     const auto sampler = make_sampler(model, request);
-    // New for each text: llama.cpp's begin() does not forget what the last one left.
+    // Created for each text, because llama.cpp's begin() does not clear the previous text's state.
     const auto owner = make_speculation(models, request);
     common_speculative * speculation = owner.get();
     require(speculation != nullptr, "llama.cpp offers no speculation of this type for these models");
@@ -187,12 +187,12 @@ void generate_speculatively(const peer_models & models, const peer_request & req
     while (!ended && int32_t(outcome.n_tokens) < request.n_predict) {
         draft.clear();
         draft_q.clear();
-        const int32_t room = std::min<int32_t>(int32_t(llama_n_ctx(context)) - past - 2, request.n_predict - int32_t(outcome.n_tokens) - 1);
-        if (room > 0) {
+        const int32_t n_left = std::min<int32_t>(int32_t(llama_n_ctx(context)) - past - 2, request.n_predict - int32_t(outcome.n_tokens) - 1);
+        if (n_left > 0) {
             auto & ask = common_speculative_get_draft_params(speculation, 0);
             ask = common_speculative_draft_params();
             ask.drafting = true;
-            ask.n_max = room;
+            ask.n_max = n_left;
             ask.pos0 = past;
             ask.id_last = last;
             ask.prompt = &prompt;
@@ -206,7 +206,7 @@ void generate_speculatively(const peer_models & models, const peer_request & req
         batch.clear();
         batch.add(last, past++, 0, true);
         for (size_t i = 0; i < draft.size(); ++i) batch.add(draft[i], past + llama_pos(i), 0, true);
-        evaluate(context, batch);
+        decode_or_throw(context, batch);
         require(common_speculative_process(speculation, batch), "the draft model cannot take the batch");
 
         llama_tokens chosen;
@@ -279,7 +279,7 @@ int32_t peer_models_load(const char * target, const char * draft, const peer_set
     });
 }
 
-// Continues a prompt; `tokens` has n_predict places, and all that is written there counts.
+// Continues a prompt. `tokens` has space for n_predict tokens.
 int32_t peer_generate(const peer_models * models, const peer_request * request, int32_t * tokens, peer_outcome * outcome) {
     return guarded([&] {
         require(request->n_prompt > 0, "the prompt is empty");
@@ -291,7 +291,7 @@ int32_t peer_generate(const peer_models * models, const peer_request * request, 
     });
 }
 
-// The median time of evaluating `n` tokens at once behind `past` others, by the target or the draft.
+// The median time of decoding `n` tokens at once after `past` others, by the target or the draft.
 int32_t peer_batch_seconds(const peer_models * models, int32_t draft, int32_t n, int32_t past, int32_t repetitions, double * seconds) {
     return guarded([&] {
         llama_context * context = draft ? models->draft_context() : models->context();
@@ -300,20 +300,20 @@ int32_t peer_batch_seconds(const peer_models * models, int32_t draft, int32_t n,
         const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(context)));
         llama_memory_clear(llama_get_memory(context), true);
         common_batch batch(context);
-        // A target gives the logits of all, as to verify them; a draft has room for one row.
+        // The target outputs all logits, as for verification; a draft model's context has space for one row.
         const auto fill = [&](llama_pos from, int32_t count) {
             batch.clear();
             for (int32_t i = 0; i < count; ++i) batch.add((from + i) * 7 % n_vocab, from + i, 0, !draft || i + 1 == count);
         };
         fill(0, past);
-        evaluate(context, batch);
+        decode_or_throw(context, batch);
         std::vector<double> times;
         for (int32_t i = 0; i <= repetitions; ++i) {
             forget(context, past);
             fill(past, n);
             const Clock clock;
-            evaluate(context, batch);
-            if (i > 0) times.push_back(clock.seconds()); // the first one warms up
+            decode_or_throw(context, batch);
+            if (i > 0) times.push_back(clock.seconds()); // the first run is a warm-up
         }
         std::sort(times.begin(), times.end());
         *seconds = times[times.size() / 2];

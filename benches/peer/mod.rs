@@ -1,6 +1,6 @@
-//! llama.cpp's own n-gram caches and speculation, to measure ours against (feature `peer`): the safe half of the C++ files beside this one.
+//! llama.cpp's n-gram caches and speculation, for comparison (feature `peer`): safe wrappers of the C++ files in this folder.
 //!
-//! The archive is linked here and nowhere else, so the library that hosts load never contains it.
+//! Only this file links the archive, so the library never contains it.
 #![allow(dead_code)] // each benchmark uses a part
 
 mod sys;
@@ -10,36 +10,36 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null, null_mut};
 
-use llama_cpp_sys_2 as _; // has libllama-common.a in it
+use llama_cpp_sys_2 as _; // contains libllama-common.a
 
 use super::host::Result;
 
-/// Bytes that malloc has given out in this process, Rust's included; 0 where the C library does not tell.
+/// The size of malloc's allocations in this process, including Rust's, in bytes. 0: unknown.
 pub fn heap() -> u64 {
     sys::peer_heap()
 }
 
-/// What `f` returns, and the seconds that this thread worked for it: a busy machine does not lengthen them. llama.cpp's
-/// n-gram caches are measured by the same clock.
+/// Runs `f`. Also returns the CPU time of this thread in seconds, which other load does not increase. llama.cpp's n-gram caches are
+/// measured with the same clock.
 pub fn timed<T>(f: impl FnOnce() -> T) -> (T, f64) {
     let start = sys::peer_work();
     let value = f();
     (value, sys::peer_work() - start)
 }
 
-/// What `f` returns, and by how many bytes the heap is larger afterwards.
+/// Runs `f`. Also returns the growth of the heap in bytes.
 pub fn grown<T>(f: impl FnOnce() -> T) -> (T, u64) {
     let before = heap();
     let value = f();
     (value, heap().saturating_sub(before))
 }
 
-/// An error if a function of the C++ files caught an exception.
+/// An error if a C++ function caught an exception.
 fn check(status: i32) -> Result<()> {
     if status == 0 {
         return Ok(());
     }
-    // SAFETY: it is a string of this thread, unchanged until the next failure.
+    // SAFETY: a string of this thread that stays unchanged until the next failure.
     let message = unsafe { CStr::from_ptr(sys::peer_error()) };
     Err(format!("llama.cpp: {}", message.to_string_lossy()).into())
 }
@@ -52,20 +52,20 @@ fn c_path(path: &Path) -> Result<CString> {
 pub struct Cache(NonNull<sys::Cache>);
 
 impl Cache {
-    /// An empty one.
+    /// An empty cache.
     pub fn new() -> Result<Cache> {
         Ok(Cache(NonNull::new(sys::peer_cache_new()).ok_or("out of memory")?))
     }
 
-    /// Reads a file; also the seconds that it took.
+    /// Reads a file. Also returns the time in seconds.
     pub fn load(path: &Path) -> Result<(Cache, f64)> {
         let (cache, path, mut seconds) = (Cache::new()?, c_path(path)?, 0.0);
-        // SAFETY: all of them live during the call.
+        // SAFETY: all arguments are alive during the call.
         check(unsafe { sys::peer_cache_load(cache.0.as_ptr(), path.as_ptr(), &mut seconds) })?;
         Ok((cache, seconds))
     }
 
-    /// Writes a file; returns the seconds that it took.
+    /// Writes a file. Returns the time in seconds.
     pub fn save(&self, path: &Path) -> Result<f64> {
         let (path, mut seconds) = (c_path(path)?, 0.0);
         // SAFETY: all of them live during the call, which changes nothing.
@@ -73,33 +73,33 @@ impl Cache {
         Ok(seconds)
     }
 
-    /// Adds the counts of another one; returns the seconds that it took.
+    /// Adds the counts of another cache. Returns the time in seconds.
     pub fn merge(&mut self, other: &Cache) -> Result<f64> {
         let mut seconds = 0.0;
-        // SAFETY: both live during the call and are not the same; the other one is only read.
+        // SAFETY: both are alive during the call, and they are different caches. The other one is only read.
         check(unsafe { sys::peer_cache_merge(self.0.as_ptr(), other.0.as_ptr(), &mut seconds) })?;
         Ok(seconds)
     }
 
-    /// Counts the n-grams of a text, `step` tokens at a time as while serving, or all at once (0); returns the seconds.
+    /// Counts the n-grams of a text, `step` tokens at a time as during generation, or all at once (0). Returns the time in seconds.
     pub fn update(&mut self, tokens: &[i32], sizes: RangeInclusive<i32>, step: u64) -> Result<f64> {
         let mut seconds = 0.0;
         let (n, least, most) = (tokens.len() as u64, *sizes.start(), *sizes.end());
-        // SAFETY: the cache lives and the tokens are as many as said.
+        // SAFETY: the cache is alive, and the number of tokens is correct.
         check(unsafe { sys::peer_cache_update(self.0.as_ptr(), tokens.as_ptr(), n, least, most, step, &mut seconds) })?;
         Ok(seconds)
     }
 
-    /// How many n-grams it has.
+    /// The number of n-grams.
     pub fn len(&self) -> u64 {
-        // SAFETY: the cache lives.
+        // SAFETY: the cache is alive.
         unsafe { sys::peer_cache_size(self.0.as_ptr()) }
     }
 }
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        // SAFETY: it is alive, and is not used after this.
+        // SAFETY: it is alive, and not used afterwards.
         unsafe { sys::peer_cache_free(self.0.as_ptr()) }
     }
 }
@@ -107,15 +107,15 @@ impl Drop for Cache {
 /// Whether the drafting rule allows a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum May {
-    /// Some order of the entries with equal scores gives it.
+    /// Possible for some order of the entries with equal scores.
     Yes,
-    /// llama.cpp multiplies two counts here whose product does not fit its `int`, so the rule says nothing.
+    /// Unknown, because llama.cpp's product of two counts overflows its `int` here.
     Overflow,
-    /// No order gives it.
+    /// Not possible for any order.
     No,
 }
 
-/// What `llama-lookup-stats` prints.
+/// The numbers of `llama-lookup-stats`.
 #[repr(C)]
 #[derive(Debug, Default, Clone, Copy)]
 pub struct LookupStats {
@@ -125,7 +125,7 @@ pub struct LookupStats {
     pub draft_seconds: f64,
 }
 
-/// The three caches that drafts come from.
+/// The three caches for drafting.
 pub struct Caches {
     pub context: Cache,
     pub dynamic: Cache,
@@ -133,13 +133,12 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Drafts of at most `n_draft` tokens after each position from `from` on, filled up with -1, and the seconds they
-    /// took. With `learn` the context cache learns each token after the draft at it; the seconds include that.
+    /// Drafts at most `n_draft` tokens after each position from `from` on, padded with -1. Also returns the time in seconds. With `learn`, the
+    /// context cache adds each token after the draft at its position; the time includes that.
     pub fn drafts(&mut self, tokens: &[i32], from: usize, n_draft: usize, learn: bool) -> Result<(Vec<i32>, f64)> {
         let mut drafts = vec![-1; tokens.len().saturating_sub(from) * n_draft];
         let mut seconds = 0.0;
-        // SAFETY: the caches live and are three; the tokens are as many as said; the drafts have the room that is
-        // asked for.
+        // SAFETY: the three caches are alive, the number of tokens is correct, and the buffer has the required size.
         check(unsafe {
             sys::peer_cache_drafts(
                 self.context.0.as_ptr(),
@@ -157,9 +156,9 @@ impl Caches {
         Ok((drafts, seconds))
     }
 
-    /// Whether `token` may be drafted after a text (-1: that nothing is).
+    /// Whether `token` may be drafted after a text. -1: whether the draft may end.
     pub fn may_draft(&self, tokens: &[i32], token: i32) -> Result<May> {
-        // SAFETY: as in `drafts`; nothing is changed.
+        // SAFETY: as in `drafts`. Nothing is changed.
         let answer = unsafe {
             sys::peer_cache_may_draft(
                 self.context.0.as_ptr(),
@@ -178,7 +177,7 @@ impl Caches {
         }
     }
 
-    /// The numbers of `llama-lookup-stats` for a text; the dynamic cache learns it.
+    /// The numbers of `llama-lookup-stats` for a text. The text is added to the dynamic cache.
     pub fn stats(&mut self, tokens: &[i32], n_ctx: usize, n_draft: usize) -> Result<LookupStats> {
         let mut stats = LookupStats::default();
         // SAFETY: as in `drafts`.
@@ -197,37 +196,37 @@ impl Caches {
     }
 }
 
-/// How the contexts are made.
+/// The settings of the contexts.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     pub n_ctx: i32,
     pub n_threads: i32,
     pub n_threads_draft: i32,
-    /// How eagerly idle threads poll, 0..=100; llama.cpp's own default is 50.
+    /// The polling level of idle threads, 0..=100. llama.cpp's default is 50.
     pub poll: i32,
-    /// Whether flash attention is left to llama.cpp, which then takes it; else it is off.
+    /// Flash attention is left to llama.cpp's default (on). If false, it is off.
     pub flash_attn: bool,
 }
 
-/// What to generate.
+/// A generation.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// One of llama.cpp's names; `none` is plain decoding.
+    /// llama.cpp's name of the drafter. `none`: no speculation.
     pub kind: &'static str,
-    /// Of `ngram-cache`: the file of its static cache.
+    /// For `ngram-cache`: the file of its static cache.
     pub lookup_static: Option<PathBuf>,
     pub n_predict: usize,
-    /// Longest draft; 0: llama.cpp's own default for the type.
+    /// The maximum draft length. 0: llama.cpp's default for the type.
     pub n_max: i32,
     /// 0: greedy.
     pub temperature: f32,
     pub p_min: f32,
     pub seed: u32,
-    /// Of `draft-simple`: rejection sampling instead of comparing.
+    /// For `draft-simple`: rejection sampling instead of comparing.
     pub probabilistic: bool,
     pub ignore_eos: bool,
-    /// What is written in place of what is sampled, all `n_predict` tokens of it: another seed's text may be far easier to draft.
+    /// `n_predict` tokens that replace the sampled ones, because the text of another seed may be much easier to draft.
     pub text: Option<Vec<i32>>,
 }
 
@@ -248,7 +247,7 @@ impl Default for Request {
     }
 }
 
-/// What a generation cost; the time of the prompt is left out.
+/// The result of a generation, without the time for the prompt.
 #[repr(C)]
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Outcome {
@@ -259,7 +258,7 @@ pub struct Outcome {
     pub seconds: f64,
 }
 
-/// A target and perhaps its draft, loaded once for many generations.
+/// A target and optionally its draft, loaded once for many generations.
 pub struct Models(NonNull<sys::Models>);
 
 impl Models {
@@ -269,7 +268,7 @@ impl Models {
         let draft = draft.map(c_path).transpose()?;
         let mut models = null_mut();
         let draft = draft.as_ref().map_or(null(), |draft| draft.as_ptr());
-        // SAFETY: all of them live during the call; NULL means no draft.
+        // SAFETY: all arguments are alive during the call. NULL means no draft.
         check(unsafe { sys::peer_models_load(target.as_ptr(), draft, &settings, &mut models) })?;
         Ok(Models(NonNull::new(models).ok_or("no models")?))
     }
@@ -297,18 +296,18 @@ impl Models {
             ignore_eos: request.ignore_eos.into(),
             text: request.text.as_ref().map_or(null(), |text| text.as_ptr()),
         };
-        // SAFETY: the models live, the prompt is as long as said, a text has `n_predict` tokens, and never more than
-        // `n_predict` tokens are read of it or written.
+        // SAFETY: the models are alive, and the prompt has the given length. A text has `n_predict` tokens, and at most `n_predict` tokens
+        // are read or written.
         check(unsafe { sys::peer_generate(self.0.as_ptr(), &request, tokens.as_mut_ptr(), &mut outcome) })?;
         tokens.truncate(usize::try_from(outcome.n_tokens)?);
         Ok((tokens, outcome))
     }
 
-    /// The median seconds of evaluating `n` tokens at once behind `past` others, by the target or by the draft.
+    /// The median time in seconds of decoding `n` tokens at once after `past` others, by the target or by the draft.
     pub fn batch_seconds(&mut self, draft: bool, n: usize, past: usize, repetitions: usize) -> Result<f64> {
         let (n, past, repetitions) = (i32::try_from(n)?, i32::try_from(past)?, i32::try_from(repetitions)?);
         let mut seconds = 0.0;
-        // SAFETY: the models live.
+        // SAFETY: the models are alive.
         check(unsafe { sys::peer_batch_seconds(self.0.as_ptr(), draft.into(), n, past, repetitions, &mut seconds) })?;
         Ok(seconds)
     }
@@ -316,7 +315,7 @@ impl Models {
 
 impl Drop for Models {
     fn drop(&mut self) {
-        // SAFETY: they are alive, and are not used after this.
+        // SAFETY: they are alive, and not used afterwards.
         unsafe { sys::peer_models_free(self.0.as_ptr()) }
     }
 }

@@ -1,4 +1,4 @@
-// llama.cpp's n-gram caches, and what llama-lookup-stats counts.
+// llama.cpp's n-gram caches, and the numbers of llama-lookup-stats.
 #include "peer.h"
 
 #include "ngram-cache.h"
@@ -15,7 +15,7 @@ struct peer_cache {
 
 namespace {
 
-// The drafting rule's thresholds by n-gram size, as common/ngram-cache.cpp has them: sample size and percent.
+// The thresholds of the drafting rule by n-gram size, from common/ngram-cache.cpp: sample size and percent.
 struct Thresholds {
     int sample[LLAMA_NGRAM_MAX];
     int percent[LLAMA_NGRAM_MAX];
@@ -23,7 +23,7 @@ struct Thresholds {
 const Thresholds lax{{2, 2, 1, 1}, {66, 50, 50, 50}};
 const Thresholds strict{{4, 3, 2, 2}, {75, 66, 66, 66}};
 
-// What the rule may draft next, whatever the order in which a hash map yields its entries.
+// The tokens that the rule can draft next, for any order of the hash map's entries.
 struct Admissible {
     std::set<llama_token> tokens; // LLAMA_TOKEN_NULL: nothing
     bool overflow = false;        // llama.cpp's product of two counts does not fit an int here
@@ -34,7 +34,7 @@ const common_ngram_cache_part * find(const common_ngram_cache & cache, const lla
     return found == cache.end() ? nullptr : &found->second;
 }
 
-// Adds the winners at one n-gram; returns whether some order of entries lets none of them pass.
+// Adds the best tokens after one n-gram. Returns whether, for some order of the entries, none passes the thresholds.
 bool winners(const common_ngram_cache_part & part, const common_ngram_cache_part * weights, int min_sample,
              int min_percent, Admissible & result) {
     int64_t best = 0, sum = 0;
@@ -105,7 +105,7 @@ int32_t peer_cache_load(peer_cache * cache, const char * path, double * seconds)
 
 int32_t peer_cache_save(peer_cache * cache, const char * path, double * seconds) {
     return guarded([&] {
-        const Clock clock; // a disk may take part in it
+        const Clock clock; // includes disk I/O
         common_ngram_cache_save(cache->map, path);
         *seconds = clock.seconds();
     });
@@ -119,7 +119,7 @@ int32_t peer_cache_merge(peer_cache * cache, peer_cache * other, double * second
     });
 }
 
-// Counts the n-grams of the tokens: `step` tokens at a time as while serving, or all at once (0).
+// Counts the n-grams of the tokens, `step` tokens at a time as during generation, or all at once (0).
 int32_t peer_cache_update(peer_cache * cache, const int32_t * tokens, uint64_t n, int32_t ngram_min, int32_t ngram_max,
                           uint64_t step, double * seconds) {
     return guarded([&] {
@@ -136,8 +136,8 @@ int32_t peer_cache_update(peer_cache * cache, const int32_t * tokens, uint64_t n
     });
 }
 
-// A draft of at most `n_draft` tokens after each of the positions `from..n` of the text; `drafts` has n_draft places for each
-// and is filled up with -1. With `learn`, the context cache learns each token after the draft at it, as while serving.
+// Drafts at most `n_draft` tokens after each of the positions `from..n` of the text. `drafts` has space for n_draft tokens for each, and is
+// padded with -1. With `learn`, the context cache adds each token after the draft at its position, as during generation.
 int32_t peer_cache_drafts(peer_cache * context, peer_cache * dynamic, peer_cache * fixed, const int32_t * tokens, uint64_t n,
                           uint64_t from, int32_t n_draft, int32_t learn, int32_t * drafts, double * seconds) {
     return guarded([&] {
@@ -176,8 +176,8 @@ struct peer_lookup_stats {
     double draft_seconds;
 };
 
-// What llama-lookup-stats counts: the text in windows of n_ctx tokens, in each the drafts that a generation of just this
-// text would have made; the dynamic cache learns every window.
+// The numbers of llama-lookup-stats: for windows of n_ctx tokens, the drafts that a generation of this text would have made. Every window is
+// added to the dynamic cache.
 int32_t peer_cache_stats(peer_cache * dynamic, peer_cache * fixed, const int32_t * tokens, uint64_t n, uint64_t n_ctx,
                          int32_t n_draft, peer_lookup_stats * stats) {
     return guarded([&] {

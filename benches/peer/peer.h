@@ -1,6 +1,6 @@
-// What both parts of the peer share: exceptions that end here, times, and quiet logs. Every function of the peer's C interface returns 0,
-// or 1 after an exception, whose text peer_error() has. Times are taken here, so that calls from Rust cost nothing in them: of
-// generation by the wall clock, of n-gram caches, which use one thread, the processor's.
+// Shared by the C++ files: catching exceptions, timing, silencing logs. Every function of the C interface returns 0, or 1 after an exception,
+// whose message peer_error() returns. Times are taken in C++, so that they do not include calls from Rust: elapsed time for generation, CPU
+// time for n-gram caches, which use one thread.
 #pragma once
 
 #include "common.h"
@@ -15,7 +15,7 @@
 
 namespace peer {
 
-// The text of this thread's last exception.
+// The message of this thread's last exception.
 inline thread_local std::string last_error;
 
 template <class F> int32_t guarded(F body) {
@@ -41,7 +41,7 @@ class Clock {
     double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
 };
 
-// The processor time of this thread where the system tells: a busy machine does not lengthen it.
+// The CPU time of this thread if available. Other load does not increase it.
 class Work {
     static double now() {
 #if defined(CLOCK_THREAD_CPUTIME_ID)

@@ -1,4 +1,4 @@
-// What the benchmarks ask of the process and of this thread.
+// Measurements of the process and of the calling thread.
 #include "peer.h"
 
 #if defined(__GLIBC__)
@@ -9,7 +9,7 @@ extern "C" {
 
 const char * peer_error() { return last_error.c_str(); }
 
-// Bytes that malloc has given out in this process (the Rust side's too); 0 where the C library does not tell.
+// The size of malloc's allocations in this process, including Rust's, in bytes. 0: unknown.
 uint64_t peer_heap() {
 #if defined(__GLIBC__)
     const auto info = mallinfo2();
@@ -19,7 +19,7 @@ uint64_t peer_heap() {
 #endif
 }
 
-// Seconds of work by this thread since some moment.
+// The CPU time of this thread in seconds.
 double peer_work() { return Work::total(); }
 
 } // extern "C"

@@ -1,4 +1,4 @@
-//! The functions of the C++ files beside this one.
+//! The declarations of the C++ functions in this folder.
 
 use std::ffi::c_char;
 

@@ -1,10 +1,17 @@
-//! `make bench`: what choosing a token costs over a large vocabulary, ours against llama.cpp's own samplers.
+//! `make bench`: the cost of sampling from a large vocabulary, compared with llama.cpp's samplers.
 //!
 //!     cargo bench --bench sampling [-- RUNS]
 //!
-//! llama.cpp's side is what `common_sampler_sample` does on the CPU: fill a list with all logits, apply the chain,
-//! accept. Ours is `pick` and `accept`. The two take turns, and each figure is the median of RUNS (301) single tokens on
-//! changing rows, so that other work on the machine hits both alike. No stage that llama.cpp lacks is measured.
+//! llama.cpp's side is what `common_sampler_sample` does on the CPU: fill a list with all logits, apply the chain, accept. This library's side
+//! is `pick` and `accept`. Both sides are interleaved, and each figure is the median of RUNS (301) single tokens on changing rows, so that
+//! other load affects both. Only stages that llama.cpp has are measured.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "benchmarks may panic, and they call C functions"
+)]
 
 use std::ffi::CString;
 use std::hint::black_box;
@@ -19,18 +26,18 @@ use llama_cpp_sys_2 as sys;
 
 /// The vocabulary's size: Llama 3's.
 const N_VOCAB: usize = 128_256;
-/// Rows that take turns.
+/// The number of different rows.
 const N_ROWS: usize = 8;
-/// Tokens before the one that is sampled.
+/// The number of tokens before the sampled one.
 const N_HISTORY: usize = 512;
 
-/// The vocabulary as llama.cpp's samplers take it.
+/// A vocabulary for llama.cpp's samplers.
 struct Raw(*mut sys::llama_model);
 
 impl Raw {
     fn load(file: &str) -> Raw {
         let path = CString::new(file).expect("no NUL");
-        // SAFETY: the path is a string, and the parameters are llama.cpp's own.
+        // SAFETY: the path is a C string, and the parameters are llama.cpp's defaults.
         let model = unsafe {
             let mut params = sys::llama_model_default_params();
             params.vocab_only = true;
@@ -53,16 +60,16 @@ impl Drop for Raw {
     }
 }
 
-/// llama.cpp's chain; freed at the end.
+/// llama.cpp's sampler chain. Dropping it frees it.
 struct Theirs(*mut sys::llama_sampler);
 
 impl Theirs {
     /// # Safety
-    /// `vocab` is null or alive as long as the chain.
+    /// `vocab` is null, or lives as long as the chain.
     unsafe fn new(settings: &SamplingSettings, vocab: *const sys::llama_vocab, history: &[Token]) -> Theirs {
         let n = N_VOCAB as i32;
         let keep = settings.min_keep;
-        // SAFETY: the chain owns what is added to it.
+        // SAFETY: the chain owns the added samplers.
         unsafe {
             let chain = sys::llama_sampler_chain_init(sys::llama_sampler_chain_default_params());
             if settings.temperature <= 0.0 {
@@ -118,7 +125,7 @@ impl Theirs {
         }
     }
 
-    /// One token, as `common_sampler_sample` draws it.
+    /// Samples one token as `common_sampler_sample` does.
     fn sample(&self, logits: &[f32], list: &mut Vec<TokenData>) -> Token {
         list.resize(logits.len(), TokenData { id: 0, logit: 0.0, p: 0.0 });
         for ((id, item), logit) in (0..).zip(list.iter_mut()).zip(logits) {
@@ -126,7 +133,7 @@ impl Theirs {
         }
         let mut array =
             sys::llama_token_data_array { data: list.as_mut_ptr(), size: list.len(), selected: -1, sorted: false };
-        // SAFETY: the array is valid for its size, and `selected` lies within what the chain left.
+        // SAFETY: the array is valid for its size, and `selected` is below the number of remaining candidates.
         unsafe {
             sys::llama_sampler_apply(self.0, &mut array);
             let token = (*array.data.add(usize::try_from(array.selected).expect("a choice"))).id;
@@ -143,7 +150,7 @@ impl Drop for Theirs {
     }
 }
 
-/// Logits as a large model gives them: a broad bell of tokens out of place, and a few that fit, fewer the better.
+/// Logits like those of a large model: a broad distribution of improbable tokens, and a few probable ones.
 fn rows() -> Vec<Vec<f32>> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut unit = move || {
@@ -166,7 +173,7 @@ fn rows() -> Vec<Vec<f32>> {
     (0..N_ROWS).map(|_| row()).collect()
 }
 
-/// Name, settings, and how many times faster ours is to be.
+/// Name, settings, and the required speed-up.
 fn cases() -> Vec<(&'static str, SamplingSettings, f64)> {
     let off = SamplingSettings {
         temperature: 1.0,
@@ -240,13 +247,13 @@ fn main() {
     let mut list = Vec::new();
     for (name, settings, goal) in cases() {
         let mut ours = Sampler::new(&settings, model.vocab(), None).expect("valid settings");
-        // SAFETY: `vocab` lives until the end.
+        // SAFETY: `vocab` lives until the end of the function.
         let theirs = unsafe { Theirs::new(&settings, vocab.vocab(), &history) };
         let mut text = history.clone();
         let (mut our_times, mut their_times) = (Vec::with_capacity(runs), Vec::with_capacity(runs));
         for run in 0..runs + 5 {
             let Some(row) = rows.get_mut(run % N_ROWS) else { continue };
-            // Both find the row in the caches, as after an evaluation.
+            // Both find the row in the processor's caches, as after a decode.
             black_box(row.iter().sum::<f32>());
             let start = Instant::now();
             let token = ours.sample(row, &text, run).expect("a token");

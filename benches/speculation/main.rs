@@ -1,7 +1,7 @@
-//! `cargo bench --bench speculation --features peer`: our speculation beside llama.cpp's own.
+//! `cargo bench --bench speculation --features peer`: this library's speculation compared with llama.cpp's.
 //!
-//!     make bench                    the quick form: with the other benchmarks ten minutes and more
-//!     make bench-full               everything, for an hour or more
+//!     make bench                    the quick form: ten minutes or more with the other benchmarks
+//!     make bench-full               everything: an hour or more
 //!     cargo bench --bench speculation --features peer -- [options] [target.gguf draft.gguf]
 //!
 //! | option | meaning |
@@ -9,20 +9,27 @@
 //! | `--quick` | fewer texts, lengths and tokens |
 //! | `--texts story,edit` | only these |
 //! | `--lengths 1,2,4` | fixed draft lengths, on both sides |
-//! | `--n-predict`, `--prompts` | most tokens of a text, prompts of a kind |
-//! | `--seeds`, `--repetitions` | texts sampled after a prompt, runs of each text (the fastest counts; where a difference is small, up to 20 comparisons each) |
-//! | `--threads 1` | for target evaluations on both sides, and for our draft; all cores without it |
-//! | `--no-draft`, `--no-ngram` | leave out a half |
-//! | `--flash-attn off` | ours without flash attention |
-//! | `--stock` | llama.cpp as it comes: draft on all threads, polling, flash attention; else what short tries find fastest |
-//! | `--plot FILE` | where the plot of speed-up against draft length goes; `target/bench/speedup.svg` without it |
+//! | `--n-predict`, `--prompts` | the maximum number of tokens of a text, the number of prompts of a kind |
+//! | `--seeds`, `--repetitions` | the number of texts sampled for a prompt, of runs of each text (the fastest counts; for small differences, up to 20 comparisons each) |
+//! | `--threads 1` | the number of threads of target decodes on both sides, and of our draft; default: all cores |
+//! | `--no-draft`, `--no-ngram` | skip the draft model, or the history drafters |
+//! | `--flash-attn off` | this library without flash attention |
+//! | `--stock` | llama.cpp's defaults: draft on all threads, polling, flash attention; otherwise the settings that are fastest in short trials |
+//! | `--plot FILE` | the file for the plot of speed-up against draft length; default `target/bench/speedup.svg` |
 //!
-//! Without models: the shipped pair, and SmolLM2 enlarged to 830 M parameters in Q8_0, with a near draft and a far one (without
-//! `--quick` in Q4_K, too). Real models do five tasks (`benches/texts/tasks.rs`), the shipped ones texts like those they were trained on. Ours
-//! goes through the C ABI as a host sees it, llama.cpp's through `benches/peer`. All ways take turns, so that a disturbance
-//! of the machine hits all of them. No way may know a text from before: what learns from answers forgets them.
-//! Above temperature 0 llama.cpp's side writes our text in place of what it samples, except by its rejection sampling.
-//! After each text the plot and the summary so far (`target/bench/speculation.txt`) are written: who has seen enough can stop it.
+//! Without models: the shipped pair, and SmolLM2 enlarged to 830 M parameters in Q8_0 with a near and a far draft (without `--quick` also in
+//! Q4_K). Real models do five tasks (`benches/texts/tasks.rs`); the shipped models continue texts like their training data. This library is
+//! called through the C ABI like by a host, llama.cpp through `benches/peer`. All configurations are interleaved, so that other load affects
+//! all of them. Caches of previous completions are cleared before each text. Above temperature 0, llama.cpp's side generates our
+//! text instead of its samples, except with rejection sampling. The plot and the summary (`target/bench/speculation.txt`) are written after
+//! each text, so the benchmark can be stopped early.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "benchmarks may panic, and they call C functions"
+)]
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -48,26 +55,26 @@ use report::{Limits, Summary};
 use serde_json::json;
 use ways::{Amount, Kind, Role, Sides, Task, Way};
 
-/// The context of both sides: a file of 600 tokens and its edited copy fit.
+/// The context length of both sides: large enough for a file of 600 tokens and its edited copy.
 const N_CTX: i32 = 2048;
-/// Evaluations of one token that take longer than this make a target a slow one: fewer repetitions. And a very slow one.
+/// If decoding one token takes longer than this, the target is slow (or very slow), and there are fewer repetitions.
 const SLOW: f64 = 5e-3;
 const VERY_SLOW: f64 = 40e-3;
 const NO_PROMPTS: &str = "there are no prompts";
-/// Tokens to try out llama.cpp's settings with.
+/// The number of tokens for trials of llama.cpp's settings.
 const TRIED: usize = 32;
-/// Comparisons for each repetition with fast targets: with plain decoding where nothing repeats, with the best fixed lengths, with
-/// llama.cpp's best rules. A third of it for slow ones, a sixth in a hurry, one for very slow ones.
+/// The number of comparisons per repetition with fast targets: with plain decoding of texts without repetitions, with the best fixed
+/// lengths, and with llama.cpp's best rules. Slow targets have a third, slow targets with `--quick` a sixth, very slow targets one.
 const COMPARED_PLAIN: usize = 20;
 const COMPARED_FIXED: usize = 6;
 const COMPARED_RULES: usize = 6;
-/// So many fixed lengths, and so many of llama.cpp's rules, can be the best one.
+/// The maximum number of fixed lengths, and of llama.cpp's rules, that are candidates for the best one.
 const CANDIDATES: usize = 3;
 const RIVALS: usize = 2;
-/// Ours that draft from the text; the last two choose for themselves.
+/// This library's history drafters. The last two choose the rule themselves.
 const OUR_NGRAMS: [&str; 7] =
     ["ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "suffix", "auto"];
-/// llama.cpp's five rules.
+/// llama.cpp's five history drafters.
 const THEIR_NGRAMS: [&str; 5] = ["ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"];
 
 struct Options {
@@ -115,7 +122,7 @@ impl Options {
         let (n_predict, prompts, seeds, repetitions) = match (self.quick, one) {
             (true, SLOW..) => (24, 1, 1, 1),
             (true, _) => (80, 2, 1, 3),
-            // Of how long a draft should be, few steps say little.
+            // A few steps are not enough to determine the best draft length.
             (false, VERY_SLOW..) => (160, 1, 1, 1),
             (false, SLOW..) => (160, 1, 1, 2),
             (false, _) => (96, 3, 2, 5),
@@ -128,7 +135,7 @@ impl Options {
         }
     }
 
-    /// How often to compare what is compared `most` times in each repetition with fast targets.
+    /// The number of comparisons, where fast targets have `most` per repetition.
     fn compared(&self, most: usize, amount: Amount, one: f64) -> usize {
         let each = match (self.quick, one) {
             (_, VERY_SLOW..) => 1,
@@ -147,7 +154,7 @@ impl Options {
         }
     }
 
-    /// The draft model's ways; of llama.cpp's second rule not all lengths for a slow target.
+    /// The configurations with a draft model. A slow target has fewer lengths of llama.cpp's second rule.
     fn drafting(&self, temperature: f64, slow: bool) -> Vec<Way> {
         let fixed = |n_max: usize| {
             let speculative = json!({"type": "draft", "adaptive": false, "n_max": n_max});
@@ -194,8 +201,7 @@ fn plain() -> Vec<Way> {
     vec![our_plain(), Way::theirs("llama.cpp plain", Role::Plain { ours: false }, Request::default())]
 }
 
-/// The ways that draft from the text itself. With a file of 2-grams (the benchmark `ngram` makes it), the n-gram caches
-/// have that as their static one.
+/// The configurations with history drafters. If the benchmark `ngram` has written the file of 2-grams, it is the static n-gram cache.
 fn from_the_text() -> Result<Vec<Way>> {
     let mut ways = plain();
     let role = |ours: bool, kind: Kind| Role::Ngram { ours, kind };
@@ -236,15 +242,15 @@ fn run() -> Result<()> {
     Ok(())
 }
 
-/// llama.cpp's side, with flash attention and without it.
+/// llama.cpp's side, with and without flash attention.
 ///
-/// Which is the faster depends on the model, and on how much is evaluated at once: each table takes what suits llama.cpp best.
+/// Which one is faster depends on the model and on the size of the batch. Each table uses the faster one.
 struct Peers {
     loaded: Vec<(Settings, Models)>,
 }
 
 impl Peers {
-    /// With the number of threads for the draft, and the polling, that a short try finds fastest for each; or as llama.cpp comes.
+    /// With the number of draft threads and the polling level that are fastest in a short trial; or with llama.cpp's defaults.
     fn load(pair: &Pair, options: &Options, prompt: &[i32]) -> Result<Peers> {
         let n_threads = options.threads;
         let with = |flash_attn: bool, n_threads_draft: i32, poll: i32| Settings {
@@ -261,7 +267,7 @@ impl Peers {
                 .map(|flash| [(n_threads, 50), (1, 50), (1, 0)].map(|(t, poll)| with(flash, t, poll)).into())
                 .into()
         };
-        // Our threads spin for a while.
+        // Waits until our idle threads have stopped spinning.
         std::thread::sleep(common::SPINNING);
         let mut loaded = Vec::new();
         for settings in kinds {
@@ -279,7 +285,7 @@ impl Peers {
         Ok(Peers { loaded })
     }
 
-    /// Those that are the fastest with the best of these requests, and what they are.
+    /// The fastest settings for the best of these requests, with a description.
     fn best(&mut self, prompt: &[i32], requests: &[Request]) -> Result<(&mut Models, String)> {
         let mut best: Option<(f64, &mut Settings, &mut Models)> = None;
         for (settings, models) in &mut self.loaded {
@@ -296,12 +302,12 @@ impl Peers {
     }
 }
 
-/// llama.cpp with its draft model.
+/// llama.cpp with a draft model.
 fn draft_of(n_max: i32) -> Request {
     Request { kind: "draft-simple", n_max, ..Request::default() }
 }
 
-/// Tokens a second with the fastest of these requests, in a few tokens.
+/// Tokens per second of the fastest of these requests, measured with a few tokens.
 fn try_out(models: &mut Models, prompt: &[i32], requests: &[Request], repetitions: usize) -> Result<f64> {
     let mut speed: f64 = 0.0;
     for request in requests {
@@ -331,9 +337,9 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
     let limits = Limits::measure(models, &options.lengths)?;
     println!("{settings}\n{}", limits.text());
     let (slow, amount) = (limits.one > SLOW, options.amount(limits.one));
-    // Comparisons with a slow target take longer than the quick form has.
+    // Comparisons with a slow target take too long for the quick form.
     let in_a_hurry = slow && options.quick;
-    // The controller knows the costs of these models before it counts.
+    // The controller has measured the costs of these models before timing begins.
     let once = Amount { repetitions: 1, ..amount };
     let task = Task { text: warm_up, prompts, temperature: 0.0, amount: once };
     Sides::new(host, models).measure(&task, &[adaptive()])?;
@@ -379,7 +385,7 @@ fn measure(host: &Host, pair: &Pair, options: &Options, summary: &mut Summary, p
                 }
                 summary.add_ngram(&name, &title, &ways, &rows, &compared);
             }
-            // Where nothing repeats, drafting from the text must at least cost nothing.
+            // If a text has no repetitions, history drafters must not cost anything.
             if options.ngram && text.name == "noise" && !slow {
                 let (plain, ways) = (our_plain(), from_the_text()?);
                 let ours: Vec<_> = ways.iter().filter(|way| way.is_ours() && way.name != plain.name).collect();

@@ -1,7 +1,7 @@
-//! Small differences between ways.
+//! Measures small differences between configurations.
 //!
-//! A few percent are far less than what a disturbance of the machine takes, so the same text is written by one way before and after
-//! each other one, and the median of many such comparisons counts. So what is compared ran within seconds.
+//! A few percent are much less than the effect of other load. So each configuration is compared with one common configuration that runs
+//! immediately before and after it, on the same text, and the median of many such comparisons is used.
 
 use std::fmt::Write;
 
@@ -9,14 +9,14 @@ use super::common::median;
 use super::host::Result;
 use super::ways::{Sides, Task, Way};
 
-/// One way against the one that all are compared with.
+/// A configuration, compared with the common one.
 pub struct Pairs<'a> {
     pub way: &'a Way,
-    /// Its speed in units of that one's, once for each comparison, from small to large.
+    /// The ratio of its speed to the common one's, for each comparison, ascending.
     ratios: Vec<f64>,
 }
 
-/// Some ways, beside `common` in each of the task's texts and repetitions.
+/// Compares configurations with `common`, on all texts and repetitions of the task.
 pub fn measure<'a>(sides: &mut Sides, task: &Task, common: &Way, others: &[&'a Way]) -> Result<Vec<Pairs<'a>>> {
     let mut pairs: Vec<_> = others.iter().map(|way| Pairs { way, ratios: Vec::new() }).collect();
     if others.is_empty() {
@@ -42,7 +42,7 @@ impl Pairs<'_> {
         median(self.ratios.clone())
     }
 
-    /// The median is within these in 95 % of all measurements: order statistics, by the binomial distribution's normal limit.
+    /// The 95 % confidence interval of the median: order statistics, with the normal approximation of the binomial distribution.
     fn interval(&self) -> (f64, f64) {
         let (n, half) = (self.ratios.len() as f64, 0.98 * (self.ratios.len() as f64).sqrt());
         let at = |place: f64| self.ratios.get(place.clamp(0.0, n - 1.0) as usize).copied().unwrap_or(f64::NAN);
@@ -50,7 +50,7 @@ impl Pairs<'_> {
     }
 }
 
-/// One line for each way. `common`: the way that they were compared with.
+/// One line for each configuration. `common`: the configuration they were compared with.
 pub fn table(title: &str, common: &Way, pairs: &[Pairs]) -> String {
     if pairs.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! The plot of speed-up against draft length: an SVG that reads well on light and on dark pages.
+//! The plot of speed-up against draft length: an SVG for light and dark pages.
 
 use std::fmt::Write;
 
@@ -6,17 +6,17 @@ use super::ways::{Role, Row, Way};
 
 /// One diagram: a text with a pair of models.
 pub struct Panel {
-    /// The target's and the text's.
+    /// The names of the target and of the text.
     titles: [String; 2],
-    /// Speed-ups over plain by draft length, ours and llama.cpp's.
+    /// The speed-ups over plain decoding by draft length, of this library and of llama.cpp.
     ours: Vec<(f64, f64)>,
     theirs: Vec<(f64, f64)>,
-    /// What `adaptive` drafted a step on average, and its speed-up.
+    /// The average draft length of `adaptive`, and its speed-up.
     chosen: Option<(f64, f64)>,
 }
 
 impl Panel {
-    /// Of what was measured.
+    /// The panel of these measurements.
     pub fn of(target: &str, text: &str, ways: &[Way], rows: &[Row]) -> Panel {
         let measured = || ways.iter().zip(rows).filter(|(_, row)| row.missing.is_none());
         let plain = measured().find(|(way, _)| way.role == Role::Plain { ours: true });
@@ -29,7 +29,7 @@ impl Panel {
                     Role::Fixed { ours, n_max } if ours == whose => n_max,
                     _ => continue,
                 };
-                // Of two ways with the same length, the faster.
+                // Of two configurations with the same length, the faster one.
                 let point = (n_max as f64, row.speed() / plain);
                 match points.iter_mut().find(|other| other.0 == point.0) {
                     Some(other) => other.1 = other.1.max(point.1),
@@ -53,7 +53,7 @@ const MARGIN: (f64, f64) = (40.0, 52.0);
 const AREA: (f64, f64) = (PANEL.0 - MARGIN.0 - 14.0, PANEL.1 - MARGIN.1 - 40.0);
 const COLUMNS: usize = 3;
 const LEGEND: f64 = 44.0;
-/// Colours with enough contrast on white and on dark grey alike; shapes differ, too.
+/// Colours with enough contrast on white and on dark grey. The shapes differ, too.
 const STYLE: &str = "\
 text{font:12px system-ui,sans-serif;fill:#24292f}.title{font-weight:600}.small{font-size:11px;fill:#57606a}\
 .grid{stroke:#d0d7de;stroke-width:1}.one{stroke:#8c959f;stroke-width:1;stroke-dasharray:3 3}\
@@ -98,7 +98,7 @@ fn legend(svg: &mut String) {
     svg.push('\n');
 }
 
-/// A dot for ours, a square for llama.cpp, a diamond for the controller.
+/// A dot for this library, a square for llama.cpp, a diamond for the controller.
 fn marker(class: &str, x: f64, y: f64) -> String {
     match class {
         "chosen" => format!("<path class=\"chosen\" d=\"M{x:.1} {:.1}l6.5 6.5 -6.5 6.5 -6.5 -6.5z\"/>", y - 6.5),
@@ -137,7 +137,7 @@ fn draw(svg: &mut String, panel: &Panel) {
         line += step;
     }
     let _ = write!(svg, "<path class=\"one\" d=\"M{} {:.1}h{:.0}\"/>", MARGIN.0, y(1.0), AREA.0);
-    // Labels that would touch the one before are left out.
+    // Labels that would overlap the previous one are omitted.
     let mut free = f64::NEG_INFINITY;
     for (n, _) in &panel.ours {
         if x(*n) >= free {

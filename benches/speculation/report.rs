@@ -1,4 +1,4 @@
-//! Tables, and what of the goals is met.
+//! Tables, and a check of the goals.
 
 use std::fmt::Write;
 
@@ -8,24 +8,24 @@ use super::pairs::Pairs;
 use super::peer::Models;
 use super::ways::{Kind, Role, Row, Way};
 
-/// What bounds the speed: what evaluations alone take.
+/// The upper bound of the speed: the time of decodes without any overhead.
 pub struct Limits {
-    /// Seconds for one token.
+    /// The time of one token in seconds.
     pub one: f64,
-    /// Seconds for batches of so many tokens.
+    /// The time in seconds of batches by number of tokens.
     target: Vec<(usize, f64)>,
-    /// Seconds for a token of the draft.
+    /// The time of a token of the draft in seconds.
     draft: f64,
 }
 
-/// Where nothing repeats, drafting from the text is to have so much of the plain speed.
+/// On texts without repetitions, history drafters must reach this fraction of the plain speed.
 const LOSSLESS: f64 = 0.99;
-/// Tokens in the memory while evaluations are measured.
+/// The number of cached tokens when decodes are measured.
 const PAST: usize = 128;
 
 impl Limits {
-    /// Measured with llama.cpp's functions alone, for drafts of these lengths. Where two tokens take less time than one (ggml's
-    /// kernels for one are others), so does one: it can be evaluated with another.
+    /// Measured with llama.cpp's functions, for drafts of these lengths. If two tokens take less time than one (ggml has other kernels for one),
+    /// the time of two is used for one, because it can be decoded together with another.
     pub fn measure(models: &mut Models, lengths: &[usize]) -> Result<Limits> {
         let repetitions = if models.batch_seconds(false, 1, PAST, 9)? > super::SLOW { 7 } else { 51 };
         let mut least = |draft: bool, repetitions: usize| -> Result<f64> {
@@ -40,14 +40,13 @@ impl Limits {
         Ok(Limits { one, target, draft })
     }
 
-    /// One line: v(n), a batch of n tokens in evaluations of one, and c, a drafted token in the same unit.
+    /// One line: v(n), the time of a batch of n tokens in units of one token, and c, the time of a drafted token in the same unit.
     pub fn text(&self) -> String {
         let v: Vec<String> = self.target.iter().map(|(n, time)| format!("v({n}) = {:.2}", time / self.one)).collect();
         format!("T(1) = {:.2} ms, c = {:.3}, {}\n", self.one * 1e3, self.draft / self.one, v.join(", "))
     }
 
-    /// The most tokens a second of any fixed length, by the tokens a step that were measured: nothing that evaluates as much
-    /// can be faster.
+    /// The maximum tokens per second of any fixed length, from the measured tokens per step. Nothing that decodes as much can be faster.
     fn cap(&self, ways: &[Way], rows: &[Row]) -> f64 {
         let speed = |(way, row): (&Way, &Row)| {
             let Role::Fixed { ours: true, n_max } = way.role else { return None };
@@ -57,7 +56,7 @@ impl Limits {
         ways.iter().zip(rows).filter_map(speed).fold(0.0, f64::max)
     }
 
-    /// The share of the time that is spent outside evaluations: what drafting, sampling, queues take. `None`: not known.
+    /// The share of time outside of decodes: drafting, sampling, queues. `None`: unknown.
     fn outside(&self, way: &Way, cost: &Cost) -> Option<f64> {
         let drafting = match way.role {
             Role::Ngram { ours: true, .. } if way.name != "auto" => 0.0,
@@ -69,14 +68,14 @@ impl Limits {
         (cost.verify_ms > 0.0).then(|| (cost.ms - cost.verify_ms - drafting.min(cost.draft_ms)) / cost.ms)
     }
 
-    /// That of `adaptive`, with a target so large that it has to be small.
+    /// The same for `adaptive`, with a target so large that it must be small.
     fn outside_goal(&self, ways: &[Way], cost: &Cost) -> Option<f64> {
         let adaptive = ways.iter().find(|way| way.role == Role::Adaptive).filter(|_| self.one > super::VERY_SLOW)?;
         self.outside(adaptive, cost)
     }
 }
 
-/// Every way on one text. With `same`, all of a side must have written the same as its plain way.
+/// All configurations on one text. With `same`, all outputs of a side must equal its plain output.
 pub fn table(title: &str, ways: &[Way], rows: &[Row], limits: &Limits, same: bool) -> String {
     let mut text = format!("{title}\n");
     let _ = writeln!(
@@ -109,13 +108,13 @@ pub fn table(title: &str, ways: &[Way], rows: &[Row], limits: &Limits, same: boo
         );
     }
     if same && texts(true) != texts(false) {
-        // ggml has another attention for 64 tokens and more at once, and the sides cut prompts differently.
+        // ggml has another attention kernel from 64 tokens on, and the two sides split prompts differently.
         let _ = writeln!(text, "llama.cpp's plain texts are ours in {}", agreement(texts(false), texts(true)));
     }
     text
 }
 
-/// Microseconds for a drafted token; where hardly anything is drafted, for a look that finds nothing. NaN: not known.
+/// The time per drafted token in microseconds. If hardly anything is drafted, the time of a lookup without result. NaN: unknown.
 fn draft_us(cost: &Cost) -> f64 {
     1e3 * cost.draft_ms / cost.drafted.max(cost.steps)
 }
@@ -131,19 +130,19 @@ fn not_available(why: &str) -> String {
     format!("not available ({shown}{})", if shown.len() < line.len() { "..." } else { "" })
 }
 
-/// Our fixed lengths that were the fastest, and plain decoding.
+/// This library's fastest fixed lengths, and plain decoding.
 pub fn fastest_fixed<'a>(ways: &'a [Way], rows: &[Row], most: usize) -> Vec<&'a Way> {
     let fixed = by_speed(ways, rows, |role| matches!(role, Role::Fixed { ours: true, .. })).take(most);
     fixed.chain(by_speed(ways, rows, |role| role == Role::Plain { ours: true })).collect()
 }
 
-/// llama.cpp's rules that were the fastest.
+/// llama.cpp's fastest rules.
 pub fn their_fastest<'a>(ways: &'a [Way], rows: &[Row], most: usize) -> Vec<&'a Way> {
     let rules = [Role::Plain { ours: false }, Role::Ngram { ours: false, kind: Kind::Rule }];
     by_speed(ways, rows, |role| rules.contains(&role)).take(most).collect()
 }
 
-/// Some ways, the fastest first.
+/// The configurations, the fastest first.
 fn by_speed<'a>(ways: &'a [Way], rows: &[Row], among: impl Fn(Role) -> bool) -> impl Iterator<Item = &'a Way> {
     let ran = ways.iter().zip(rows).filter(|(way, row)| among(way.role) && row.missing.is_none());
     let mut ran: Vec<_> = ran.map(|(way, row)| (row.speed(), way)).collect();
@@ -151,13 +150,13 @@ fn by_speed<'a>(ways: &'a [Way], rows: &[Row], among: impl Fn(Role) -> bool) -> 
     ran.into_iter().map(|(_, way)| way)
 }
 
-/// What is compared with, in units of the fastest of it, and which that is. `None`: nothing was compared.
+/// The result in units of the fastest compared configuration, with its name. `None`: nothing was compared.
 fn of_the_fastest<'a>(pairs: &[Pairs<'a>]) -> Option<(f64, &'a str)> {
     let fastest = pairs.iter().max_by(|a, b| a.median().total_cmp(&b.median()))?;
     Some((1.0 / fastest.median(), fastest.way.name.as_str()))
 }
 
-/// The fastest of some ways.
+/// The fastest of the configurations.
 fn best<'a>(ways: &'a [Way], rows: &'a [Row], among: impl Fn(Role) -> bool) -> Option<(&'a Way, f64, Cost)> {
     let speeds = ways.iter().zip(rows).filter(|(way, row)| among(way.role) && row.missing.is_none());
     speeds.map(|(way, row)| (way, row.speed(), row.cost())).max_by(|a, b| a.1.total_cmp(&b.1))
@@ -168,7 +167,7 @@ fn best<'a>(ways: &'a [Way], rows: &'a [Row], among: impl Fn(Role) -> bool) -> O
 pub struct Summary {
     draft: String,
     ngram: String,
-    /// Goals met, and how many there are.
+    /// The number of goals that are met, and of all goals.
     met: usize,
     goals: usize,
 }
@@ -180,7 +179,7 @@ impl Summary {
         yes(holds)
     }
 
-    /// The draft model on one text; `pairs`: fixed lengths and plain decoding, compared with `adaptive`.
+    /// The draft model on one text. `pairs`: fixed lengths and plain decoding, compared with `adaptive`.
     pub fn add_draft(
         &mut self,
         model: &str,
@@ -204,7 +203,7 @@ impl Summary {
         let theirs =
             best(ways, rows, |role| matches!(role, Role::Plain { ours: false } | Role::Fixed { ours: false, .. }));
         let (theirs, their_name) = theirs.map_or((f64::NAN, ""), |(way, speed, _)| (speed, way.name.as_str()));
-        // A few percent are the noise of the machine: by so much a length must be faster than none to say that it pays.
+        // A length must be faster than plain decoding by this factor to count as paying, because of measurement noise.
         let pays = of_plain > 1.02 * of_it;
         let goals = if pays {
             let of_best = self.goal(of_it >= 0.95);
@@ -214,7 +213,7 @@ impl Summary {
             format!("nothing pays; {of_plain:.3} of plain, .98: {}", self.goal(of_plain >= 0.98))
         };
         let outside = limits.outside_goal(ways, &cost).map_or(String::new(), |share| {
-            format!("; outside evaluations {:.1} %, under 2: {}", 1e2 * share, self.goal(share < 0.02))
+            format!("; outside decodes {:.1} %, under 2: {}", 1e2 * share, self.goal(share < 0.02))
         });
         let coupling = self.coupling(ways, rows);
         let _ = writeln!(
@@ -231,7 +230,7 @@ impl Summary {
         );
     }
 
-    /// Whether `coupled` accepts as much as `match` does, where both were run.
+    /// Whether `coupled` accepts as much as `match`, if both were run.
     fn coupling(&mut self, ways: &[Way], rows: &[Row]) -> String {
         let cost = |role: Role| best(ways, rows, |other| other == role).map(|(.., cost)| cost);
         let Some(compared) = cost(Role::Match { n_max: 3 }) else { return String::new() };
@@ -241,8 +240,8 @@ impl Summary {
         format!("; coupled {} against match {}: {holds}", coupled.acceptance(), compared.acceptance())
     }
 
-    /// Drafting from the text where it repeats itself: to be as fast as llama.cpp's best, and to be quick itself. `compared`:
-    /// what of ours was compared with llama.cpp's fastest rules.
+    /// History drafters on texts with repetitions: as fast as llama.cpp's best, with little drafting time. `compared`: this library's configurations
+    /// compared with llama.cpp's fastest rules.
     pub fn add_ngram(&mut self, model: &str, title: &str, ways: &[Way], rows: &[Row], compared: &[(&Way, Vec<Pairs>)]) {
         let speed = |among: &dyn Fn(Role) -> bool| {
             best(ways, rows, among).map_or((f64::NAN, ""), |(way, speed, _)| (speed, way.name.as_str()))
@@ -268,7 +267,7 @@ impl Summary {
                 let holds = self.goal(of_theirs >= 1.0);
                 format!("{speed:.1} ({:.2}, {of_theirs:.2} of theirs: {holds})", speed / plain)
             };
-            // The type auto may have the draft model draft, too.
+            // The type auto can also use the draft model.
             let us = draft_us(&row.cost());
             let quick = if us.is_finite() && way.name != "auto" {
                 format!(", under 2 us a draft: {}", self.goal(us < 2.0))
@@ -280,7 +279,7 @@ impl Summary {
         self.ngram.push('\n');
     }
 
-    /// Drafting from the text where nothing repeats: to cost nothing.
+    /// History drafters on texts without repetitions: no cost.
     pub fn add_pairs(&mut self, model: &str, title: &str, pairs: &[Pairs]) {
         let _ = write!(self.ngram, "{model:28}{title:28}  .99 of plain:");
         for pair in pairs {
@@ -290,7 +289,7 @@ impl Summary {
         self.ngram.push('\n');
     }
 
-    /// Everything.
+    /// The complete report.
     pub fn text(&self) -> String {
         let mut text = String::from("## Summary\n\n");
         if !self.draft.is_empty() {

@@ -1,4 +1,4 @@
-//! Ways to generate the same: ours through the C ABI, llama.cpp's through its own functions; and what each costs.
+//! The compared configurations ("ways" to generate a text): this library through the C ABI, and llama.cpp through its functions.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::host::{Cost, Host, Result};
 use super::peer::{Models, Request};
 use super::texts::Text;
 
-/// One way to generate.
+/// A configuration.
 #[derive(Debug, Clone)]
 pub struct Way {
     pub name: String,
@@ -15,31 +15,31 @@ pub struct Way {
     how: How,
 }
 
-/// What a way is in the comparison.
+/// The kind of a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Without speculation.
+    /// Plain decoding.
     Plain { ours: bool },
-    /// Ours, choosing the length itself.
+    /// This library with `adaptive` lengths.
     Adaptive,
-    /// Drafts of always so many tokens by the draft model.
+    /// Drafts of a fixed length by the draft model.
     Fixed { ours: bool, n_max: usize },
-    /// Ours with the rule `match`, to compare what is accepted.
+    /// This library with the rule `match`, to compare the acceptance.
     Match { n_max: usize },
-    /// Ours with another rule.
+    /// This library with another verification rule.
     Verify,
-    /// Drafts from the text itself.
+    /// A history drafter.
     Ngram { ours: bool, kind: Kind },
 }
 
-/// What drafts from the text.
+/// A history drafter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// One of llama.cpp's five.
+    /// One of llama.cpp's five drafters.
     Rule,
     /// `ngram-cache` with a static cache.
     Static,
-    /// Ours that need no choice of a rule: `suffix` and `auto`.
+    /// This library's `suffix` and `auto`.
     General,
 }
 
@@ -55,7 +55,7 @@ impl Way {
         Way { name: name.into(), role, how: How::Ours(speculative) }
     }
 
-    /// Whether it is ours.
+    /// Whether it is a configuration of this library.
     pub fn is_ours(&self) -> bool {
         matches!(self.how, How::Ours(_))
     }
@@ -64,33 +64,33 @@ impl Way {
         Way { name: name.into(), role, how: How::Theirs(request) }
     }
 
-    /// The answer of ours to a prompt.
+    /// This library's answer to a prompt.
     fn respond(&self, host: &Host, task: &Task, prompt: &[i32], seed: u32) -> Result<Value> {
         let How::Ours(speculative) = &self.how else { return Err("llama.cpp's ways answer otherwise".into()) };
         host.call("get_completion", &request(task, prompt, seed, speculative))
     }
 }
 
-/// What the last text taught would give the next one away; llama.cpp's side starts anew for each, too.
+/// Clears the caches of previous completions, which would predict the next text. llama.cpp's side also starts without them.
 fn forget(host: &Host) -> Result<()> {
     host.call("lookup_cache", &json!({"action": "clear", "cache": "dynamic"}))?;
     Ok(())
 }
 
-/// What came of a way.
+/// The results of a configuration.
 #[derive(Debug, Default, Clone)]
 pub struct Row {
-    /// For each text the fastest run: a disturbance can only slow a run down. Only `adaptive` and `auto` may draft otherwise in each run,
-    /// as they follow the measured times, so theirs is also the luckiest.
+    /// The fastest run of each text, because other load can only slow a run down. `adaptive` and `auto` depend on measured times and can draft
+    /// differently in each run, so for them it is also the luckiest run.
     fastest: Vec<Cost>,
-    /// What was written in the last runs.
+    /// The outputs of the last runs.
     pub tokens: Vec<Vec<i32>>,
-    /// Why there is nothing.
+    /// Why there is no result.
     pub missing: Option<String>,
 }
 
 impl Row {
-    /// A text has been written once more.
+    /// Records a run.
     fn add(&mut self, text: usize, cost: Cost, tokens: Vec<i32>) {
         match self.fastest.get_mut(text) {
             Some(fastest) if cost.speed() <= fastest.speed() => (),
@@ -103,30 +103,30 @@ impl Row {
         }
     }
 
-    /// All texts together, each by its fastest run.
+    /// The sum over all texts, each with its fastest run.
     pub fn cost(&self) -> Cost {
         let mut sum = Cost::default();
         self.fastest.iter().for_each(|cost| sum.add(cost));
         sum
     }
 
-    /// Tokens a second; NaN where there is nothing.
+    /// Tokens per second. NaN: no result.
     pub fn speed(&self) -> f64 {
         self.cost().speed()
     }
 }
 
-/// How much to generate.
+/// The amount of work.
 #[derive(Debug, Clone, Copy)]
 pub struct Amount {
     pub n_predict: usize,
     pub prompts: usize,
-    /// Texts sampled after each prompt.
+    /// The number of texts sampled for each prompt.
     pub seeds: usize,
     pub repetitions: usize,
 }
 
-/// A text with its prompts in tokens, at one temperature.
+/// A kind of text, with tokenized prompts, at one temperature.
 #[derive(Clone)]
 pub struct Task<'a> {
     pub text: &'a Text,
@@ -136,7 +136,7 @@ pub struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// The same with about `n` runs of each way: other texts by other seeds where there is chance, else the same ones again.
+    /// The same with about `n` runs of each configuration: with other seeds if the text is sampled, else with the same texts.
     pub fn with_runs(&self, n: usize) -> Self {
         let each = n.div_ceil(self.prompts.len().max(1)).max(1);
         let (seeds, repetitions) = if self.temperature > 0.0 { (each, 1) } else { (1, each) };
@@ -144,11 +144,11 @@ impl Task<'_> {
     }
 }
 
-/// A text to write.
+/// A text to generate.
 pub struct Written {
     prompt: Vec<i32>,
     seed: u32,
-    /// What llama.cpp's side has to write; `None`: what it finds itself.
+    /// The text that llama.cpp's side has to generate. `None`: its own samples.
     tokens: Option<Vec<i32>>,
 }
 
@@ -156,7 +156,7 @@ pub struct Written {
 pub struct Sides<'a> {
     host: &'a Host,
     models: &'a mut Models,
-    /// Whether the last text was written by ours, as far as that is known.
+    /// Whether this library generated the last text. `None`: unknown.
     before: Option<bool>,
 }
 
@@ -165,12 +165,12 @@ impl<'a> Sides<'a> {
         Sides { host, models, before: None }
     }
 
-    /// All ways, taking turns: a disturbance of the machine hits all of them.
+    /// Runs all configurations, interleaved, so that other load affects all of them.
     pub fn measure(&mut self, task: &Task, ways: &[Way]) -> Result<Vec<Row>> {
         let mut rows = vec![Row::default(); ways.len()];
         let texts = self.texts(task)?;
         for repetition in 0..task.amount.repetitions {
-            // One side after the other, in another order each time: nobody always follows the same one.
+            // In another order each time, so that no configuration always follows the same one.
             let mut order: Vec<_> = ways.iter().zip(&mut rows).enumerate().collect();
             order.sort_by_key(|(at, (way, _))| {
                 let place = (at + repetition) * (2 * repetition + 1) % ways.len();
@@ -188,9 +188,9 @@ impl<'a> Sides<'a> {
         Ok(rows)
     }
 
-    /// What there is to write: above temperature 0, where the other side's noise would write another text, ours written plainly.
+    /// The texts to generate. Above temperature 0, this library's plain output, because the other side's random numbers would give another text.
     pub fn texts(&self, task: &Task) -> Result<Vec<Written>> {
-        // Greedy texts know no chance.
+        // Greedy texts do not depend on the seed.
         let by_chance = task.temperature > 0.0;
         let seeds = if by_chance { task.amount.seeds } else { 1 };
         let texts = task.prompts.iter().flat_map(|prompt| (0..seeds).map(move |_| prompt.clone()));
@@ -219,9 +219,9 @@ impl<'a> Sides<'a> {
         Ok(())
     }
 
-    /// One text.
+    /// Runs one text.
     pub fn generate(&mut self, task: &Task, way: &Way, text: &Written) -> Result<(Cost, Vec<i32>)> {
-        // Threads of the other side spin for a while.
+        // Waits until the other side's idle threads have stopped spinning.
         if self.before.replace(way.is_ours()) != Some(way.is_ours()) {
             std::thread::sleep(SPINNING);
         }
@@ -232,7 +232,7 @@ impl<'a> Sides<'a> {
                 Ok((Cost::of(&response), serde_json::from_value(response["tokens"].clone())?))
             }
             How::Theirs(request) => {
-                // Rejection draws tokens itself, and can be given none.
+                // Rejection sampling draws its own tokens.
                 let given = text.tokens.clone().filter(|_| !request.probabilistic);
                 let request = Request {
                     n_predict: given.as_ref().map_or(task.amount.n_predict, Vec::len),

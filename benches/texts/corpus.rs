@@ -1,4 +1,4 @@
-//! A large text in tokens, made once.
+//! A large tokenized text, generated once.
 
 use std::fs;
 use std::process::Command;
@@ -7,15 +7,15 @@ use std::time::SystemTime;
 use super::super::common;
 use super::super::host::{Host, Result, root};
 
-/// Documents of `models/corpus.py`, and the seed, which no training used.
+/// The number of documents of `models/corpus.py`, and a seed that was not used for training.
 const DOCUMENTS: &str = "50000";
 const SEED: &str = "20260701";
 const END: &str = "<|endoftext|>\n";
-/// Documents that are tokenized in one call.
+/// The number of documents that are tokenized in one call.
 const AT_ONCE: usize = 500;
 
-/// More than 5 million tokens by the vocabulary of `host`, which is the shipped target's. Made by `models/corpus.py` into
-/// `target/bench/corpus.i32` (little-endian), and anew when the script or the model is.
+/// More than 5 million tokens of the vocabulary of `host`, which has the shipped target. `models/corpus.py` generates them, and they are kept in
+/// `target/bench/corpus.i32` (little-endian) until the Python program or the model changes.
 pub fn tokens(host: &Host) -> Result<Vec<i32>> {
     let path = common::folder()?.join("corpus.i32");
     let script = root().join("models/corpus.py");
@@ -37,7 +37,7 @@ pub fn tokens(host: &Host) -> Result<Vec<i32>> {
     for documents in documents.chunks(AT_ONCE) {
         tokens.extend(super::tokenize(host, &documents.concat(), false)?);
     }
-    // Whole or not at all: a benchmark may be stopped here.
+    // Renamed when complete, because the benchmark can be stopped here.
     let part = path.with_extension("part");
     fs::write(&part, tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>())?;
     fs::rename(&part, &path)?;

@@ -1,5 +1,4 @@
-//! What the benchmarks generate: tasks for real chat models, prompts that the shipped models can continue, and a corpus
-//! of what those were trained on.
+//! The texts of the benchmarks: tasks for real chat models, prompts for the shipped models, and a corpus of their training data.
 #![allow(dead_code)] // each benchmark uses a part
 
 pub mod corpus;
@@ -12,9 +11,9 @@ use super::host::{Host, Result};
 /// A prompt of the benchmarks.
 #[derive(Debug, Clone)]
 pub enum Prompt {
-    /// Text, with ChatML's tokens read as such.
+    /// Text in which ChatML's tokens are parsed.
     Text(String),
-    /// A user's message, put into the model's chat template.
+    /// A user message, rendered with the model's chat template.
     Message(String),
     /// Token ids.
     Ids(Vec<i32>),
@@ -25,27 +24,27 @@ pub enum Prompt {
 pub struct Text {
     pub name: &'static str,
     pub prompts: Vec<Prompt>,
-    /// The temperatures to write it at.
+    /// The temperatures.
     pub temperatures: &'static [f64],
     /// Whether the draft model is measured on it.
     pub from_draft: bool,
-    /// Whether the completion repeats much of its context, so that drafting from the text itself pays.
+    /// Whether the completion repeats much of its context, so that history drafters pay.
     pub repetitive: bool,
-    /// Whether it has no end of its own: EOS is ignored.
+    /// Whether EOS is ignored.
     pub endless: bool,
 }
 
-/// A story by ChatML.
+/// A story in ChatML.
 pub const STORY: &str =
     "<|im_start|>user\nTell me a story about a child who lost a ring.<|im_end|>\n<|im_start|>assistant\n";
-/// Another one.
+/// Another story.
 pub const SNAIL: &str = "<|im_start|>user\nTell me a story about Tom and a snail.<|im_end|>\n<|im_start|>assistant\n";
-/// Facts that are to become a JSON record.
+/// Facts to convert to a JSON record.
 pub const RECORD: &str = "<|im_start|>user\nWrite this as JSON. Mia was 7 years old and lived near the river. She carried a \
      new red kite. It was windy. Mia met a fox. They ate soup. In the end Mia was proud.<|im_end|>\n\
      <|im_start|>assistant\n";
 
-/// ChatML: turns of the user and answers, and the beginning of the answer to the last one.
+/// ChatML: user messages and answers, and the beginning of the last answer.
 fn chat(turns: &[(&str, &str)], last: &str) -> Prompt {
     let turn = |(user, answer): &(&str, &str)| {
         format!("<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>\n")
@@ -54,8 +53,7 @@ fn chat(turns: &[(&str, &str)], last: &str) -> Prompt {
     Prompt::Text(format!("{before}<|im_start|>user\n{last}<|im_end|>\n<|im_start|>assistant\n"))
 }
 
-/// `n` ids that no generator of ours makes sense of, the same for the same seed. None is a control token of the shipped
-/// vocabulary (ids 0..=2) or behind its end.
+/// `n` random token ids, the same for the same seed. None is a control token of the shipped vocabulary (ids 0..=2) or beyond its end.
 pub fn random(n: usize, seed: u64) -> Vec<i32> {
     let mut state = seed;
     let mut next = || {
@@ -69,7 +67,7 @@ pub fn random(n: usize, seed: u64) -> Vec<i32> {
     (0..n).map(|_| next()).collect()
 }
 
-/// The ids, again, and the first of them once more.
+/// The ids twice, and then the first ones again.
 fn again(ids: &[i32]) -> Prompt {
     Prompt::Ids([ids, ids, ids.get(..6).unwrap_or(ids)].concat())
 }
@@ -90,7 +88,7 @@ const RUTH: (&str, &str) = (
     r#"{"name": "Ruth", "age": 5, "place": "school", "thing": "blue button", "animal": "owl", "food": "carrots", "feeling": "happy"}"#,
 );
 
-/// What to measure the loaded target with: the five tasks, or, where it has the shipped models' small vocabulary, their texts.
+/// The texts for the loaded target: the five tasks, or the shipped models' texts if it has their small vocabulary.
 pub fn texts(host: &Host) -> Result<Vec<Text>> {
     // The shipped models have no token with this id.
     let is_shipped = host.call("detokenize", &json!({ "tokens": [SHIPPED_VOCABULARY] })).is_err();
@@ -99,7 +97,7 @@ pub fn texts(host: &Host) -> Result<Vec<Text>> {
 
 const SHIPPED_VOCABULARY: i32 = 1536;
 
-/// Texts for the shipped models: from what their draft predicts easily to what it cannot predict, then repetitive ones.
+/// Texts for the shipped models: from easy to impossible to draft, then repetitive ones.
 fn stories() -> Vec<Text> {
     let text = |prompt: &str| Prompt::Text(prompt.to_owned());
     let both: &[f64] = &[0.0, 1.0];
@@ -123,9 +121,9 @@ fn stories() -> Vec<Text> {
         ),
         kind("json", [MIA, BEN, RUTH].iter().map(|facts| chat(&[], &json_of(facts.0))).collect()),
         Text { endless: true, ..kind("random", (1..=3).map(|seed| Prompt::Ids(random(64, seed))).collect()) },
-        // At temperature 5 the target says nearly anything.
+        // At temperature 5 the target's output is almost random.
         Text { temperatures: &[5.0], endless: true, ..kind("noise", vec![text(SNAIL)]) },
-        // The target copies well what is no language; language it would rather continue its own way.
+        // The target copies random tokens well; it would not copy language exactly.
         Text { endless: true, ..twice("rewrite", (4..=6).map(|seed| again(&random(64, seed))).collect()) },
         twice(
             "code",
@@ -160,7 +158,7 @@ const STORY_TOLD: &str = "Once upon a time there was a child named Karl. Karl li
      otter. \"Where are you going?\" \"I am going to the beach,\" said Karl. \"Do you want to come with me?\"";
 
 impl Text {
-    /// The tokens of its first `n` prompts, as the target of `host` reads them.
+    /// The tokens of its first `n` prompts, tokenized by the target of `host`.
     pub fn ids(&self, n: usize, host: &Host) -> Result<Vec<Vec<i32>>> {
         self.prompts.iter().take(n).map(|prompt| prompt.ids(host)).collect()
     }
@@ -181,7 +179,7 @@ impl Prompt {
     }
 }
 
-/// The tokens of a text; BOS is put before it as the model wants it if `whole`.
+/// The tokens of a text. `whole`: with BOS, if the model requires it.
 fn tokenize(host: &Host, text: &str, whole: bool) -> Result<Vec<i32>> {
     let answer: Value = host.call("tokenize", &json!({ "text": text, "add_special": whole }))?;
     Ok(serde_json::from_value(answer["ids"].clone())?)

@@ -12,7 +12,7 @@ const NEWS: &str = "The town council voted on Tuesday evening to close the old b
     cracks in two of its five pillars. Repairs will take eight months and cost about four million. Until then all traffic goes over the \
     new bridge in the north, where a third lane will be opened for buses. Shop owners on the west bank fear that they will lose customers.";
 
-/// Greedy, and sampled as chats usually are.
+/// Greedy, and with a typical temperature for chats.
 const TEMPERATURES: &[f64] = &[0.0, 0.7];
 
 /// The five tasks.

@@ -1,5 +1,5 @@
-//! The library as a host sees it: loaded at run time, JSON in, JSON out. Shared by the programs here and the tests.
-#![allow(dead_code)] // each of them uses a part
+//! A host of the library: loads it at run time, JSON in, JSON out. Shared by the examples and the tests.
+#![allow(dead_code)] // each program uses a part
 
 use std::error::Error;
 use std::ffi::{CStr, CString, c_char};
@@ -16,17 +16,17 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The library that cargo built together with this program.
+/// The path of the library that cargo built together with this program.
 pub fn library_path() -> Result<PathBuf> {
     let name = libloading::library_filename("foredraft");
     let program = std::env::current_exe()?;
     let folder = program.parent().ok_or("a program lies in a folder")?;
-    // Tests lie beside the library, in target/release/deps; examples in target/release/examples.
+    // Tests are next to the library, in target/release/deps; examples in target/release/examples.
     let found = [folder.join(&name), folder.join("../deps").join(&name)].into_iter().find(|path| path.is_file());
     Ok(found.ok_or_else(|| format!("no {} near {}", name.display(), program.display()))?.canonicalize()?)
 }
 
-/// The loaded library; `deinit` when dropped.
+/// The loaded library. Dropping it calls `deinit`.
 pub struct Host {
     library: Library,
 }
@@ -34,16 +34,16 @@ pub struct Host {
 impl Host {
     /// Loads the library.
     pub fn open() -> Result<Host> {
-        // SAFETY: loading it runs no code of its own, and its functions have the types used below.
+        // SAFETY: loading the library runs no code, and its functions have the types used below.
         Ok(Host { library: unsafe { Library::new(library_path()?)? } })
     }
 
-    /// Loads the models; an error says why it failed.
+    /// Loads the models.
     pub fn init(&self, model: &Path, draft: &Path) -> Result<()> {
         self.start(&json!({ "model": model, "model_draft": draft }))
     }
 
-    /// Calls `init` with that object; an error says why it failed.
+    /// Calls `init` with this object. Returns the error of the status if it fails.
     pub fn start(&self, config: &Value) -> Result<()> {
         let config = CString::new(config.to_string())?;
         // SAFETY: `int32_t init(const char *)`; the string outlives the call.
@@ -55,14 +55,14 @@ impl Host {
         Err(format!("init returned {status}").into())
     }
 
-    /// What `poll_system_status` answers; after a failed `init`, its error.
+    /// The answer of `poll_system_status`, or its error after a failed `init`.
     pub fn status(&self) -> Result<Value> {
         // SAFETY: `const char *poll_system_status(void)`.
         let answer = unsafe { self.library.get::<extern "C" fn() -> *const c_char>(b"poll_system_status")?() };
         self.taken(answer)
     }
 
-    /// Calls a function that takes and gives JSON; an error object is an error.
+    /// Calls a function with JSON in and out. An error object becomes an error.
     pub fn call(&self, function: &str, request: &Value) -> Result<Value> {
         let request = CString::new(request.to_string())?;
         // SAFETY: `const char *function(const char *)`; the string outlives the call.
@@ -86,9 +86,9 @@ impl Host {
         }
     }
 
-    /// A returned string as a value; the string is released.
+    /// Parses a returned string, and releases it.
     fn taken(&self, answer: *const c_char) -> Result<Value> {
-        // SAFETY: the library returned it: not NULL, NUL-terminated, ours until `free_string`.
+        // SAFETY: the library returned it: not NULL, NUL-terminated, owned until `free_string`.
         let value: Value = unsafe {
             let parsed = serde_json::from_slice(CStr::from_ptr(answer).to_bytes());
             self.library.get::<extern "C" fn(*const c_char)>(b"free_string")?(answer);
@@ -110,17 +110,17 @@ impl Drop for Host {
     }
 }
 
-/// A target and its draft. An empty draft path means that there is none, as in `init`.
+/// A target and its draft. An empty draft path means no draft, as in `init`.
 pub struct Pair {
     pub name: &'static str,
     pub target: PathBuf,
     pub draft: PathBuf,
-    /// What the two models are, for a reader who wonders what a figure was measured with.
+    /// A description of the two models.
     pub about: &'static str,
 }
 
-/// SmolLM2 enlarged, with a draft that nearly always agrees with it and one that agrees less often. `make models` with
-/// `ARGS=--enlarged` makes the files.
+/// The enlarged SmolLM2, with a draft that nearly always agrees with it and one that agrees less often. `make models ARGS=--enlarged` creates
+/// the files.
 const REAL: [(&str, &str, &str, &str); 4] = [
     ("830M Q8_0, near draft", "smollm2-830m-q8_0.gguf", "smollm2-135m-q4_1.gguf", NEAR),
     ("830M Q8_0, far draft", "smollm2-830m-q8_0.gguf", "smollm2-far-q4_1.gguf", FAR),
@@ -132,7 +132,7 @@ const NEAR: &str = "SmolLM2-135M-Instruct (Q4_1, 98 MB), the very model that the
 const FAR: &str =
     "SmolLM2-135M-Instruct without one of its 30 blocks: it is right less often, as a weakly matched draft is";
 
-/// SmolLM2 enlarged in `kind` (`Q8_0`, `Q4_K`), with each draft; none unless all files are in `target/models`.
+/// The enlarged SmolLM2 in `kind` (`Q8_0`, `Q4_K`), with each draft. Empty unless all files are in `target/models`.
 pub fn real_pairs(kind: &str) -> Vec<Pair> {
     let file = |name: &str| root().join("target/models").join(name);
     REAL.into_iter()
@@ -159,17 +159,17 @@ pub fn given_pair(args: &[String]) -> Option<Pair> {
     Some(Pair { name: "the given models", target: target.into(), draft, about: "given on the command line" })
 }
 
-/// What one or more answers cost.
+/// The cost of one or more answers.
 #[derive(Debug, Default, Clone)]
 pub struct Cost {
-    /// Generated tokens, and the time for them in milliseconds.
+    /// The number of generated tokens, and their time in milliseconds.
     pub tokens: f64,
     pub ms: f64,
-    /// Evaluations of the target, and what was drafted for them.
+    /// The number of the target's decodes, and of drafted and accepted tokens.
     pub steps: f64,
     pub drafted: f64,
     pub accepted: f64,
-    /// The time for drafting and for evaluations of the target, in milliseconds.
+    /// The time for drafting and for the target's decodes, in milliseconds.
     pub draft_ms: f64,
     pub verify_ms: f64,
 }
@@ -179,7 +179,7 @@ impl Cost {
     pub fn of(response: &Value) -> Cost {
         let number = |path: &str| response.pointer(path).and_then(Value::as_f64).unwrap_or(0.0);
         Cost {
-            // The first token is the prompt's, whose time is not in `predicted_ms`.
+            // The first token comes from the prompt, whose time is not in `predicted_ms`.
             tokens: (number("/timings/predicted_n") - 1.0).max(0.0),
             ms: number("/timings/predicted_ms"),
             steps: (number("/speculative/n_steps") - 1.0).max(0.0),
@@ -190,7 +190,7 @@ impl Cost {
         }
     }
 
-    /// Adds another answer's.
+    /// Adds the cost of another answer.
     pub fn add(&mut self, other: &Cost) {
         self.tokens += other.tokens;
         self.ms += other.ms;
@@ -201,22 +201,22 @@ impl Cost {
         self.verify_ms += other.verify_ms;
     }
 
-    /// Generated tokens a second, the prompt's time left out.
+    /// Generated tokens per second, without the time of the prompt.
     pub fn speed(&self) -> f64 {
         1e3 * self.tokens / self.ms
     }
 
-    /// The share of drafted tokens that were accepted, in percent; `-` when none was drafted.
+    /// The share of accepted tokens in percent. `-`: nothing was drafted.
     pub fn acceptance(&self) -> String {
         if self.drafted > 0.0 { format!("{:.0} %", 1e2 * self.accepted / self.drafted) } else { "-".into() }
     }
 
-    /// Tokens for each evaluation of the target.
+    /// Tokens per decode of the target.
     pub fn tokens_per_step(&self) -> f64 {
         self.tokens / self.steps
     }
 
-    /// Drafted tokens for each evaluation of the target.
+    /// Drafted tokens per decode of the target.
     pub fn drafted_per_step(&self) -> f64 {
         self.drafted / self.steps
     }

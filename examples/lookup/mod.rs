@@ -1,5 +1,5 @@
-//! What the programs lookup_create, lookup_merge and lookup_stats share: options, and a call with a progress bar.
-#![allow(dead_code)] // each of them uses a part
+//! Shared by lookup_create, lookup_merge and lookup_stats: options, and a call with a progress bar.
+#![allow(dead_code)] // each program uses a part
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,33 +10,33 @@ use serde_json::{Map, Value, json};
 
 use crate::host::{Host, Result};
 
-/// What follows an option.
+/// The argument of an option.
 pub enum Kind {
-    /// Any text, as a string of the request.
+    /// Text, which becomes a string of the request.
     Text,
     /// A whole number.
     Number,
 }
 
-/// An option: its short and long name, and the request's key that its value becomes.
+/// An option: its short and long name, and its key in the request.
 pub type Opt = (&'static str, &'static str, &'static str, Kind);
 
-/// Where a text comes from; `model` is taken out of the request again.
+/// The options for the text. `model` is removed from the request before the call.
 pub const TEXT: [Opt; 3] = [
     ("-m", "--model", "model", Kind::Text),
     ("-f", "--file", "file", Kind::Text),
     ("-p", "--prompt", "text", Kind::Text),
 ];
 
-/// What a command line asks for.
+/// A parsed command line.
 pub struct Asked {
-    /// The options, by the keys of a request.
+    /// The options by their keys in the request.
     pub request: Map<String, Value>,
-    /// What belongs to no option.
+    /// The other arguments.
     pub others: Vec<String>,
 }
 
-/// Reads the command line; `None` when help was asked for and given.
+/// Reads the command line. `None`: it printed the help.
 pub fn parse(usage: &str, options: &[&[Opt]]) -> Result<Option<Asked>> {
     let mut request = Map::new();
     let mut others = Vec::new();
@@ -65,7 +65,7 @@ pub fn parse(usage: &str, options: &[&[Opt]]) -> Result<Option<Asked>> {
     Ok(Some(Asked { request, others }))
 }
 
-/// As [`parse`], where everything belongs to an option.
+/// As [`parse`], without other arguments.
 pub fn options(usage: &str, options: &[&[Opt]]) -> Result<Option<Map<String, Value>>> {
     let Some(Asked { request, others }) = parse(usage, options)? else { return Ok(None) };
     match others.first() {
@@ -74,8 +74,7 @@ pub fn options(usage: &str, options: &[&[Opt]]) -> Result<Option<Map<String, Val
     }
 }
 
-/// Loads what is needed of the model that the request names, calls a function, and draws on stderr, if that is a terminal, how
-/// far it is.
+/// Loads the vocabulary of the model that the request names, calls a function, and shows its progress on stderr if that is a terminal.
 pub fn call(function: &str, mut request: Map<String, Value>) -> Result<Value> {
     let host = Host::open()?;
     if let Some(model) = request.remove("model") {
@@ -87,7 +86,7 @@ pub fn call(function: &str, mut request: Map<String, Value>) -> Result<Value> {
     let over = AtomicBool::new(false);
     let answer = thread::scope(|scope| {
         let calling = scope.spawn(|| {
-            // The error is made a text on the way: it need not be sendable.
+            // The error is converted to a text, because it may not be `Send`.
             let answer = host.call(function, &Value::Object(request)).map_err(|error| error.to_string());
             over.store(true, Ordering::Release);
             answer
@@ -115,12 +114,12 @@ fn draw(lookup: &Value) {
     let _ = stderr().flush();
 }
 
-/// A size for a person.
+/// A human-readable size.
 pub fn megabytes(bytes: &Value) -> String {
     format!("{:.1} MB", bytes.as_f64().unwrap_or(0.0) / 1e6)
 }
 
-/// Runs a program; an error is a line on stderr and status 1.
+/// Runs a program. An error is printed on stderr, and the exit status is 1.
 pub fn main(name: &str, program: impl FnOnce() -> Result<()>) {
     if let Err(error) = program() {
         eprintln!("{name}: {error}");

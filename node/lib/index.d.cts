@@ -4,11 +4,15 @@ export type Json = null | boolean | number | string | Json[] | { [key: string]: 
 /** A JSON schema, or what makes one of itself (`toJSONSchema()`). */
 export type Schema = { toJSONSchema(): object } | object;
 
+/** Where a model file is: its path, a part of an open file, or memory. See "Models from elsewhere" in docs/reference.md. */
+export type Model = string | { path: string } | { fd: number; offset?: number | string; length?: number | string } |
+  { address: number | string; length: number | string };
+
 /** What `Engine.load` takes: every key of `init` in docs/reference.md. */
 export interface Config {
-  model: string;
+  model: Model;
   model_alias?: string;
-  model_draft?: string;
+  model_draft?: Model;
   n_ctx?: number;
   n_ctx_draft?: number;
   n_parallel?: number;

@@ -9,7 +9,7 @@ const { koffi } = require('./library.cjs');
 const INTERVAL = 10;
 
 const O_CLOEXEC = 0o2000000;
-let makeEnds;
+let makeEnds, closeEnd;
 
 /** Both ends of a pipe, which children do not inherit; undefined where there is none. */
 function makePipe() {
@@ -17,6 +17,8 @@ function makePipe() {
   makeEnds ??= process.platform === 'linux'
     ? koffi.load(null).func('int pipe2(int *ends, int flags)')
     : koffi.load(null).func('int pipe(int *ends)');
+  // Not fs.closeSync: in a worker Node warns of descriptors that it did not open.
+  closeEnd ??= koffi.load(null).func('int close(int fd)');
   const ends = new Int32Array(2);
   const failed = process.platform === 'linux' ? makeEnds(ends, fs.constants.O_NONBLOCK | O_CLOEXEC) : makeEnds(ends);
   return failed ? undefined : { read: ends[0], write: ends[1] };
@@ -77,7 +79,7 @@ class Notifier {
 
   /** Closes the pipe, after the engine's end. */
   close() {
-    if (this.#write !== undefined) fs.closeSync(this.#write);
+    if (this.#write !== undefined) closeEnd(this.#write);
     this.#write = undefined;
     this.#socket?.destroy();
     this.#socket = undefined;

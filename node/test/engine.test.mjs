@@ -34,6 +34,16 @@ test('complete and stream give the same', async () => {
   assert.ok(stream.finished && stream.promptStats.total_prompt_tokens > 0);
 });
 
+test('models come from open files', { skip: process.platform !== 'linux' }, async () => {
+  const { content } = await engine.complete(story);
+  const file = fs.openSync(target, 'r');
+  const other = await Engine.load({ ...config, model: { fd: file, offset: 0, length: fs.fstatSync(file).size } });
+  fs.closeSync(file);
+  assert.equal((await other.complete(story)).content, content);
+  await other.close();
+  await assert.rejects(Engine.load({ model: { fd: 1_000_000 } }), { code: 'invalid_request' });
+});
+
 test('a seed gives the same text with and without speculation', async () => {
   const request = { prompt: 'Once', n_predict: 30, temperature: 0.9, seed: 7 };
   const { content } = await engine.complete(request);

@@ -1,5 +1,6 @@
 """Engines, completions and streams."""
 import asyncio
+import ctypes
 import json
 import logging
 import sys
@@ -38,6 +39,22 @@ def test_complete_stream_and_async_stream_give_the_same(engine):
     assert stream.finished and stream.completion.text == whole.text
     assert asyncio.run(text_of_async(engine.stream(**STORY))) == whole.text
     assert asyncio.run(engine.complete_async(**STORY)).text == whole.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux loads models from descriptors")
+def test_models_come_from_open_files_and_memory(engine):
+    expected = engine.complete(**STORY).text
+    with open(TARGET, "rb") as target, open(DRAFT, "rb") as draft:
+        other = Engine({"fd": target.fileno()}, model_draft={"fd": draft.fileno(), "offset": 0, "length": DRAFT.stat().st_size})
+    with other:
+        assert other.complete(**STORY).text == expected
+    weights = TARGET.read_bytes()
+    address = ctypes.cast(weights, ctypes.c_void_p).value
+    with Engine({"address": address, "length": len(weights)}) as other:
+        del weights
+        assert other.complete(**STORY).text == expected
+    with pytest.raises(foredraft.InvalidRequestError, match="no such open file descriptor"):
+        Engine({"fd": 1_000_000})
 
 
 def test_a_seed_gives_the_same_text_with_and_without_speculation(engine):

@@ -17,6 +17,11 @@ def chat(model: Path) -> str:
         return engine.detokenize(tokens)
 
 
+def from_a_file(archive: Path) -> Engine:
+    with open(archive, "rb") as file:
+        return Engine({"fd": file.fileno(), "offset": 4096}, model_draft="draft.gguf")
+
+
 async def chat_async(model: Path) -> Dict[str, object]:
     async with await Engine.create(model) as engine:
         update: Update

@@ -1,40 +1,40 @@
-//! The server that hosts talk to, in safe Rust, and the only room that knows JSON.
+//! The engine that hosts talk to, in safe Rust. The only layer that knows JSON.
 //!
-//! [`System`] is what the C interface wraps: a life cycle around at most one [`Server`]. A Rust host may as well make
-//! servers itself, and several of them. Every request is parsed once, into a validated type; every answer is made in
-//! `response`.
+//! [`System`] is what the C interface wraps: the life cycle of at most one loaded [`Server`]. A Rust host can create servers
+//! directly, and any number of them.
+//!
+//! A call passes these modules, from the top to the bottom:
+//!
+//! ```text
+//! system      load, unload; finds the loaded server
+//! calls       the functions of a loaded server: completions, polls, text, sessions     lookup   n-gram caches
+//! server      the loaded models, the engine and the registry of requests
+//! request     JSON to a validated request                                              init     the same for a load
+//! prompts     prompts to tokens                                                        chat     messages to a prompt
+//! registry    live requests by id                                                      schema   JSON schema to grammar
+//! response    the engine's events to JSON                                              status
+//! fields      reading JSON objects
+//! ```
 
-mod args;
-mod chat_template;
-mod enqueue;
+mod calls;
+mod chat;
 mod fields;
-mod infill;
 mod init;
-mod json_schema;
 mod lookup;
-mod news;
-mod overflow;
-mod pieces;
-mod poll;
-mod preparer;
 mod prompts;
 mod registry;
 mod request;
 mod response;
+mod schema;
 mod server;
-mod serving_model;
-mod session;
-mod speculative;
 mod status;
-mod suggest;
 mod system;
-mod text;
 
-pub use self::chat_template::{ChatTemplate, RenderInput, Rendered};
+pub use self::chat::{ChatTemplate, RenderInput, Rendered};
 pub use self::init::InitRequest;
 pub use self::registry::{MAX_ENDED, MAX_UNPOLLED};
-pub use self::request::CompletionRequest;
+pub use self::request::{CompletionRequest, Endpoint};
 pub use self::response::error_json;
 pub use self::server::Server;
-pub use self::speculative::Endpoint;
-pub use self::system::{Loaded, System};
+pub(crate) use self::system::stop_all;
+pub use self::system::{LlamaStage, System};

@@ -1,20 +1,41 @@
-//! The answer of `poll_system_status`.
+//! The answer of `poll_system_status` and `foredraft_status`.
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::Server;
-use super::init::CACHE_TYPES;
-use super::init::GivenModels;
-use super::system::State;
-use crate::engine::{AttentionCost, AttentionReport, SlotStatus};
+use super::init::{CACHE_TYPES, GivenModels, InitRequest};
+use crate::engine::{self, AttentionCost, AttentionReport, Models, SlotStatus};
+use crate::error::Error;
 use crate::llama::{self, Model};
 use crate::speculative::{Compatibility, VocabSummary};
 
-/// The answer. The models' names are those that the newest load was given; what a model itself tells is null, 0 or empty while
-/// none is loaded.
+/// What an engine does while no model is loaded.
+#[derive(Debug, Clone, Default)]
+pub(super) enum LoadPhase {
+    /// Nothing is loaded.
+    #[default]
+    Uninitialized,
+    /// A load is running; its progress, 0..=1.
+    Loading(f32),
+    /// The last load failed.
+    Failed(Error),
+}
+
+impl LoadPhase {
+    /// The name used in JSON.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            LoadPhase::Uninitialized => "uninitialized",
+            LoadPhase::Loading(_) => "loading",
+            LoadPhase::Failed(_) => "failed",
+        }
+    }
+}
+
+/// The answer. `model`, `model_alias` and `model_draft` are those of the newest load; what a model itself reports is null, 0 or
+/// empty while none is loaded.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(super) struct Status {
+pub(super) struct SystemStatus {
     success: bool,
     /// 1: ready, 0: not yet, -1: failed.
     init_success: i8,
@@ -44,20 +65,19 @@ pub(super) struct Status {
     version: &'static str,
 }
 
-impl Status {
-    /// The status while nothing is loaded.
-    pub(super) fn without_server(state: &State, given: &GivenModels) -> Status {
-        let (init_success, progress, error) = match state {
-            State::Uninitialized => (0, 0.0, None),
-            State::Loading(progress) => (0, *progress, None),
-            State::Failed(error) => (-1, 0.0, Some(error)),
-            State::Ready(_) => (1, 1.0, None),
+impl SystemStatus {
+    /// The status while no model is loaded.
+    pub(super) fn not_loaded(phase: &LoadPhase, given: &GivenModels) -> SystemStatus {
+        let (init_success, progress, error) = match phase {
+            LoadPhase::Uninitialized => (0, 0.0, None),
+            LoadPhase::Loading(progress) => (0, *progress, None),
+            LoadPhase::Failed(error) => (-1, 0.0, Some(error)),
         };
         let GivenModels { model, model_alias, model_draft } = given.clone();
-        Status {
+        SystemStatus {
             success: true,
             init_success,
-            state: state.name(),
+            state: phase.name(),
             model,
             model_alias,
             model_draft,
@@ -66,21 +86,21 @@ impl Status {
             code: error.map(|error| error.code().as_str()),
             llama_cpp: llama::llama_version(),
             version: env!("CARGO_PKG_VERSION"),
-            ..Status::default()
+            ..SystemStatus::default()
         }
     }
 
-    /// What a server's life does not change; asking devices may take a while, so it is asked once.
-    pub(super) fn fixed(server: &Server) -> Status {
-        let (models, config) = (server.models(), server.config());
-        let draft_path = config.draft.as_ref().map(|(model, _)| model.path.to_string_lossy().into_owned());
-        Status {
+    /// The part of a loaded engine's status that does not change. Querying the devices can be slow, so this is done once.
+    pub(super) fn loaded(models: &Models, init: &InitRequest) -> SystemStatus {
+        let config = &init.config;
+        let draft_path = config.draft.as_ref().map(|(model, _)| model.source.to_string());
+        SystemStatus {
             success: true,
             init_success: 1,
             state: "ready",
             progress: 1.0,
-            model: config.model.path.to_string_lossy().into_owned(),
-            model_alias: server.alias(),
+            model: config.model.source.to_string(),
+            model_alias: init.alias(),
             model_draft: draft_path.unwrap_or_default(),
             n_ctx: models.n_ctx,
             n_ctx_train: models.target.n_ctx_train(),
@@ -95,28 +115,27 @@ impl Status {
             ),
             devices: llama::devices().into_iter().map(device).collect(),
             system_info: Some(llama::system_info()),
-            warnings: server.warnings().to_vec(),
+            warnings: init.warnings.clone(),
             llama_cpp: llama::llama_version(),
             version: env!("CARGO_PKG_VERSION"),
-            ..Status::default()
+            ..SystemStatus::default()
         }
     }
 
-    /// The status of a loaded server.
-    pub(super) fn of_server(server: &Server) -> Status {
-        let now = server.engine_status();
-        let slots = now.slots.iter().enumerate().map(|(id, status)| slot(id, status)).collect();
-        Status { slots, queue: now.queue, n_threads_now: now.n_threads_now, ..server.fixed_status().clone() }
+    /// The same status with the engine's current slots and queue.
+    pub(super) fn with_engine(&self, engine: &engine::Status) -> SystemStatus {
+        let slots = engine.slots.iter().enumerate().map(|(id, status)| slot(id, status)).collect();
+        SystemStatus { slots, queue: engine.queue, n_threads_now: engine.n_threads_now, ..self.clone() }
     }
 
     /// As JSON.
     pub(super) fn to_json(&self) -> Value {
-        // Only maps whose keys are no strings could fail.
+        // Serialization fails only for maps with keys that are not strings, and there are none.
         serde_json::to_value(self).unwrap_or_default()
     }
 }
 
-/// The attention of a context, and why it has that.
+/// The attention kernel of a context, and how it was chosen.
 fn attention(report: &AttentionReport) -> Value {
     let name = |kind| CACHE_TYPES.iter().find(|(_, known)| *known == kind).map(|(name, _)| *name);
     let ms = |ms: f64| (ms * 1e3).round() / 1e3;
@@ -150,7 +169,7 @@ fn device(device: llama::Device) -> Value {
     })
 }
 
-/// Whether and how the draft model serves the target.
+/// Whether the draft model is compatible with the target, and how it drafts.
 fn draft(report: &Compatibility, model: Option<&Model>) -> Value {
     let vocab = |vocab: &VocabSummary| {
         json!({
@@ -171,7 +190,7 @@ fn draft(report: &Compatibility, model: Option<&Model>) -> Value {
         "bos_matches": report.target.bos == report.draft.bos,
         "eos_matches": report.target.eos == report.draft.eos,
         "first_difference": difference.map(|(token, target, draft)| json!({"token": token, "target": target, "draft": draft})),
-        "translates_tokens": report.translates,
+        "translates_tokens": report.is_cross_vocabulary,
         "n_ctx": report.n_ctx,
         "target_rolls_back": report.target_rolls_back,
         "draft_rolls_back": report.draft_rolls_back,

@@ -1,16 +1,19 @@
-//! Who gets a slot, and what a request begins with there.
+//! Admission: which waiting request gets which slot, and what it begins with there.
 
 use std::cmp::Reverse;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::beams::Beams;
 use super::command::Submission;
 use super::compare::Compare;
-use super::event::{PromptStats, Stop};
+use super::completion::Completion;
+use super::event::{PromptStats, Restored};
+use super::request::Request;
 use super::request_handle::Phase;
-use super::scheduler::BatchScheduler;
-use super::slots::Slot;
-use super::task::{Speculation, Task};
+use super::sessions::load_from;
+use super::slots::{Slot, SlotPool};
+use super::step::plan::SlotState;
+use super::task::{DroppedTokens, RequestSpeculation, Task};
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::sampling::Sampler;
@@ -18,233 +21,295 @@ use crate::session;
 use crate::speculative::{Settings, Verify};
 
 /// Where a request runs.
-enum Place {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Placement {
     Slot(usize),
     Beams,
 }
 
-/// Why a draft has one branch where more were asked for.
-const NO_BRANCHES: &str = "n_branches: one, since these need another verify rule than block, a model whose memory can be cut \
-    back, and n_parallel 1 or kv_unified";
+/// A waiting request, as far as its place depends on it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Applicant {
+    /// Whether its prompt is known.
+    pub(super) is_prepared: bool,
+    pub(super) n_prompt: usize,
+    /// The slot that it asks for.
+    pub(super) slot: Option<usize>,
+    /// Whether it is a beam search.
+    pub(super) has_beams: bool,
+    /// Whether a session replaces what the slot holds.
+    pub(super) loads_session: bool,
+    /// Whether another completion is decoding the same prompt, which can be copied soon.
+    pub(super) waits_for_prompt: bool,
+}
 
-impl BatchScheduler {
-    /// Gives free slots to the requests that wait, in their order. Where slots share their cells, nobody overtakes one that waits
-    /// for cells, nor a running one that was paused for want of them: they might wait forever. A request whose prompt is still
-    /// being prepared keeps a slot from those behind it, and lets them have the others.
-    pub(super) fn admit(&mut self, notify: &mut dyn FnMut(u64)) {
-        let mut waiting = VecDeque::with_capacity(self.queue.len());
-        let mut cells_are_awaited = self.running().any(|(_, task)| task.paused);
-        let (mut kept_slots, mut beams_are_kept) = (Vec::new(), false);
-        while let Some(submission) = self.queue.pop_front() {
-            let options = &submission.request.options;
-            if !submission.is_prepared {
-                match options.n_beams {
-                    0 | 1 => kept_slots.push(options.slot),
-                    _ => beams_are_kept = true,
-                }
-                waiting.push_back(submission);
-                continue;
-            }
-            let place = match options.n_beams {
-                0 | 1 => match self.slot_for(&submission) {
-                    Some(index) if self.is_kept(index, &kept_slots) => None,
-                    Some(_) if cells_are_awaited || !self.has_cells_for(&submission) => {
-                        cells_are_awaited = true;
-                        None
-                    }
-                    slot => slot.map(Place::Slot),
-                },
-                _ => (!self.beams.is_busy() && !beams_are_kept).then_some(Place::Beams),
-            };
-            match place {
-                Some(place) if submission.sink.start() => {
-                    let sink = submission.sink.clone();
-                    let (begun, slot) = match place {
-                        Place::Slot(index) => (self.begin(index, submission), self.slots.get(index)),
-                        Place::Beams => (self.begin_beams(submission), None),
-                    };
-                    if let Err(error) = begun {
-                        let outcome = sink.never_ran(Stop::Error(error));
-                        self.outbox.end(sink, outcome);
-                    } else if let Some(task) = slot.and_then(|slot| slot.task.as_ref())
-                        && task.options.progress
-                    {
-                        // Before the first evaluation: that it has begun.
-                        task.report_progress(task.prompt.n_cached);
-                        notify(sink.id());
-                    }
-                }
-                Some(_) => notify(submission.sink.id()), // cancelled at this moment
-                None => waiting.push_back(submission),
-            }
+impl Applicant {
+    fn of(submission: &Submission, can_copy: bool) -> Applicant {
+        let Request { options, prompt, prompt_of, .. } = &submission.request;
+        let leader = prompt_of.filter(|_| can_copy).map(|index| submission.sink.phase_of(index));
+        Applicant {
+            is_prepared: submission.is_prepared,
+            n_prompt: prompt.len(),
+            slot: options.slot,
+            has_beams: options.n_beams > 1,
+            loads_session: options.session_load.is_some(),
+            waits_for_prompt: leader.is_some_and(|phase| matches!(phase, Phase::Queued | Phase::Prompt)),
         }
-        self.queue = waiting;
+    }
+}
+
+/// One pass over the waiting requests, in their order.
+///
+/// Where slots share their cells, no request overtakes one that waits for cells, nor a running one that was paused for want of them:
+/// they might wait forever. A request whose prompt is still being prepared keeps a slot from later ones, and lets them have the
+/// others.
+#[derive(Debug)]
+pub(super) struct AdmissionPass {
+    states: Vec<SlotState>,
+    /// Cells that all slots share; `None`: each slot has its own.
+    shared_cells: Option<usize>,
+    n_ctx: usize,
+    beams_are_busy: bool,
+    cells_are_awaited: bool,
+    /// Of the unprepared requests so far: the slots that they ask for.
+    kept_slots: Vec<Option<usize>>,
+    beams_are_kept: bool,
+}
+
+impl AdmissionPass {
+    pub(super) fn new(pool: &SlotPool, beams_are_busy: bool) -> AdmissionPass {
+        let mut states = Vec::with_capacity(pool.slots.len());
+        pool.states(&mut states);
+        AdmissionPass::over(states, pool.shared_cells, pool.context.n_ctx(), beams_are_busy)
     }
 
-    /// Whether a free slot is kept for requests that are still being prepared, of which these are the slots that they ask for.
-    fn is_kept(&self, index: usize, kept_slots: &[Option<usize>]) -> bool {
-        let n_free = self.slots.iter().filter(|slot| slot.task.is_none()).count();
-        n_free <= kept_slots.len() || kept_slots.contains(&Some(index))
+    fn over(states: Vec<SlotState>, shared_cells: Option<usize>, n_ctx: usize, beams_are_busy: bool) -> AdmissionPass {
+        AdmissionPass {
+            cells_are_awaited: states.iter().any(|state| state.has_request && state.is_paused),
+            states,
+            shared_cells,
+            n_ctx,
+            beams_are_busy,
+            kept_slots: Vec::new(),
+            beams_are_kept: false,
+        }
     }
 
-    /// The free slot for a request: the one it asks for, else the one whose cache begins with most of its prompt, else
-    /// the one unused for longest. `None`: none is free.
-    fn slot_for(&self, submission: &Submission) -> Option<usize> {
-        let request = &submission.request;
-        let leader = request.prompt_of.filter(|_| self.can_copy()).map(|index| submission.sink.phase_of(index));
-        if leader.is_some_and(|phase| matches!(phase, Phase::Queued | Phase::Prompt)) {
-            return None; // soon the prompt can be copied
+    /// The place of the next waiting request; `None`: it has to wait.
+    pub(super) fn place(&mut self, pool: &SlotPool, submission: &Submission) -> Option<Placement> {
+        let Request { prompt, lora, .. } = &submission.request;
+        let n_common = |index: usize| pool.slots.get(index).map_or(0, |slot| slot.common_prefix(prompt, lora));
+        self.place_applicant(&Applicant::of(submission, can_copy(pool)), n_common)
+    }
+
+    /// A request has begun.
+    pub(super) fn begun(&mut self, pool: &SlotPool, beams_are_busy: bool) {
+        pool.states(&mut self.states);
+        self.beams_are_busy = beams_are_busy;
+    }
+
+    /// As [`AdmissionPass::place`]. `n_common`: how many tokens at the start of the prompt a slot's cache has.
+    fn place_applicant(&mut self, applicant: &Applicant, n_common: impl Fn(usize) -> usize) -> Option<Placement> {
+        if !applicant.is_prepared {
+            match applicant.has_beams {
+                true => self.beams_are_kept = true,
+                false => self.kept_slots.push(applicant.slot),
+            }
+            return None;
         }
-        let free = self.slots.iter().filter(|slot| slot.task.is_none());
-        let slot = match request.options.slot {
-            Some(index) => free.into_iter().find(|slot| slot.index == index)?,
-            // What it holds makes way for the session.
-            None if request.options.session_load.is_some() => free.into_iter().min_by_key(|slot| slot.last_used)?,
-            None => free.into_iter().max_by_key(|slot| {
-                let common = slot.common_prefix(&request.prompt, &request.lora);
+        if applicant.has_beams {
+            return (!self.beams_are_busy && !self.beams_are_kept).then_some(Placement::Beams);
+        }
+        let index = self.slot_for(applicant, n_common)?;
+        if self.is_kept(index) {
+            return None;
+        }
+        if self.cells_are_awaited || !self.has_cells_for(applicant.n_prompt) {
+            self.cells_are_awaited = true;
+            return None;
+        }
+        Some(Placement::Slot(index))
+    }
+
+    /// The free slot for a request: the one it asks for, else the one whose cache begins with most of its prompt, else the one unused
+    /// for longest. `None`: none is free.
+    fn slot_for(&self, applicant: &Applicant, n_common: impl Fn(usize) -> usize) -> Option<usize> {
+        if applicant.waits_for_prompt {
+            return None;
+        }
+        let mut free = (0..).zip(&self.states).filter(|(_, state)| !state.has_request);
+        let (index, _) = match applicant.slot {
+            Some(asked) => free.find(|(index, _)| *index == asked)?,
+            None if applicant.loads_session => free.min_by_key(|(_, state)| state.last_used)?,
+            None => free.max_by_key(|(index, state)| {
+                let common = n_common(*index);
                 // A tenth in common is more than a BOS and a system prompt's first words.
-                let worth = if 10 * common > request.prompt.len() { common } else { 0 };
-                (worth, Reverse(self.batch_parts_with(slot.index)), Reverse(slot.last_used))
+                let worth = if 10 * common > applicant.n_prompt { common } else { 0 };
+                (worth, Reverse(self.batch_parts_with(*index)), Reverse(state.last_used))
             })?,
         };
-        Some(slot.index)
+        Some(index)
     }
 
-    /// Into how many parts llama.cpp divides a batch of all running slots and this one: with a KV buffer for each sequence, it
-    /// decodes only consecutive sequence ids together.
+    /// Whether a free slot is kept for requests that are still being prepared.
+    fn is_kept(&self, index: usize) -> bool {
+        let n_free = self.states.iter().filter(|state| !state.has_request).count();
+        n_free <= self.kept_slots.len() || self.kept_slots.contains(&Some(index))
+    }
+
+    /// Into how many parts llama.cpp divides a batch of all busy slots and this one: with a KV buffer for each sequence, it decodes only
+    /// consecutive sequence ids together.
     fn batch_parts_with(&self, index: usize) -> usize {
         if self.shared_cells.is_some() {
             return 1;
         }
-        let runs = |at: usize| self.slots.get(at).is_some_and(|slot| slot.index == index || slot.task.is_some());
-        (0..self.slots.len()).filter(|at| runs(*at) && !at.checked_sub(1).is_some_and(runs)).count()
+        let runs = |at: usize| at == index || self.states.get(at).is_some_and(|state| state.has_request);
+        (0..self.states.len()).filter(|at| runs(*at) && !at.checked_sub(1).is_some_and(runs)).count()
     }
 
-    /// Whether there is room for a prompt beside those that run.
-    fn has_cells_for(&self, submission: &Submission) -> bool {
+    /// Whether there are cells for a prompt beside those that run.
+    fn has_cells_for(&self, n_prompt: usize) -> bool {
         let Some(cells) = self.shared_cells else { return true };
-        let n_prompt = submission.request.prompt.len().min(self.context.n_ctx());
-        let running: usize = self.running().map(|(slot, task)| slot.cache.len().max(task.tokens.len())).sum();
-        running == 0 || running + n_prompt < cells
-    }
-
-    /// Whether caches are copied from slot to slot. Not where slots share their cells: a shift of the one would move the
-    /// tokens of the other.
-    fn can_copy(&self) -> bool {
-        self.shared_cells.is_none()
-    }
-
-    /// Copies the cache of the slot that begins with most of `tokens`, if that is more than the slot `index` has itself.
-    fn copy_prefix(&mut self, index: usize, tokens: &[Token], lora: &[f32]) {
-        let common = |slot: &Slot| slot.common_prefix(tokens, lora);
-        let own = self.slots.get(index).map_or(0, common);
-        let best = self.slots.iter().filter(|slot| slot.index != index).max_by_key(|slot| common(slot));
-        let Some(best) = best.filter(|best| common(best) > own) else { return };
-        let best = best.index;
-        let [from, to] = match self.slots.get_disjoint_mut([best, index]) {
-            Ok(slots) => slots,
-            Err(_) => return,
-        };
-        if to.cache.copy_from(&mut self.context, &from.cache) {
-            to.lora = lora.to_vec();
-        }
-    }
-
-    /// What of a prompt is evaluated, and whether something was left out because it does not fit.
-    fn fitting(&self, mut tokens: Vec<Token>, n_keep: usize) -> Result<(Vec<Token>, bool)> {
-        let (n_total, n_ctx) = (tokens.len(), self.context.n_ctx());
-        let left_out = session::prompt_truncation(n_total, n_keep, n_ctx);
-        match &left_out {
-            Some(_) if !self.ctx_shift => {
-                return Err(Error::new(
-                    Code::ContextFull,
-                    format!("prompt: {n_total} tokens do not fit into the context of {n_ctx}, which may not shift"),
-                ));
-            }
-            Some(range) => drop(tokens.drain(range.clone())),
-            None => {}
-        }
-        if tokens.is_empty() {
-            return Err(Error::invalid("prompt: has no tokens, and the model begins texts with none"));
-        }
-        Ok((tokens, left_out.is_some()))
-    }
-
-    /// Starts a beam search.
-    fn begin_beams(&mut self, mut submission: Submission) -> Result<()> {
-        let prompt = std::mem::take(&mut submission.request.prompt).to_vec();
-        let n_total = prompt.len();
-        let n_keep = session::effective_n_keep(submission.request.options.n_keep, n_total, self.context.n_ctx());
-        let (prompt, truncated) = self.fitting(prompt, n_keep)?;
-        let stats = PromptStats { n_total, n_prompt: prompt.len(), n_cached: 0, truncated };
-        self.beams.begin(submission, prompt, stats)
-    }
-
-    /// Starts a request in a free slot.
-    pub(super) fn begin(&mut self, index: usize, submission: Submission) -> Result<()> {
-        let compare = Compare::first(&submission.request);
-        let Submission { request, sink, deadline, found, .. } = submission;
-        let n_ctx = self.context.n_ctx();
-        let model = Arc::clone(self.context.model());
-        let vocab = model.vocab();
-        let options = request.options;
-        let n_total = request.prompt.len();
-        let n_keep = session::effective_n_keep(options.n_keep, n_total, n_ctx);
-        let (tokens, truncated) = self.fitting(request.prompt.to_vec(), n_keep)?;
-        if request.prompt_of.is_some() && options.cache_prompt && self.can_copy() {
-            self.copy_prefix(index, &tokens, &request.lora);
-        }
-        let session_load = options.session_load.as_deref().map(|path| self.load_from(index, path)).transpose()?;
-        let slot = self.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
-        // A session's seed goes on where the request goes on with its text, whatever is left of that in the cache.
-        let continues = slot.loaded.take().is_some_and(|loaded| tokens.starts_with(&loaded));
-        let seed = slot.seed.filter(|seed| continues && seed.seed == request.sampling.seed);
-        let seed_position = options.seed_position.or(seed.map(|seed| seed.position(tokens.len()))).unwrap_or(0);
-        // One token at least must be evaluated, for its logits.
-        let reusable = if options.cache_prompt && slot.lora == request.lora {
-            tokens.get(..tokens.len() - 1).unwrap_or(&[])
-        } else {
-            &[]
-        };
-        let reusable = found.map_or(reusable, |found| found.of(reusable));
-        let reused = slot.cache.reuse(&mut self.context, reusable, options.n_cache_reuse);
-        found.map_or(Ok(()), |found| found.check(reused))?;
-        slot.lora = request.lora;
-        let sampler = Sampler::new(&request.sampling, vocab, request.grammar)?;
-        let asked = request.speculative.is_some();
-        // Nobody asked for it, and it costs nothing. A second run to compare with is to be without any draft.
-        let guesses = self.context.pads_single_tokens() && found.is_none();
-        let settings = request.speculative.or_else(|| guesses.then(Settings::none));
-        let mut speculation = settings.map(|settings| Speculation::new(settings, asked, &sampler));
-        match &mut speculation {
-            Some(Speculation { stats, .. }) if !model.can_roll_back() => {
-                stats.disabled = Some("the target's memory cannot be cut back after a rejected draft".into());
-            }
-            Some(Speculation { settings, stats, .. }) => {
-                let chain =
-                    settings.n_branches > 1 && (settings.verify == Verify::Block || self.context.n_shared() < 2);
-                settings.n_branches = if chain { 1 } else { settings.n_branches };
-                self.drafters.begin(index, &sampler, settings);
-                let disabled = self.drafters.disabled(index).or(chain.then_some(NO_BRANCHES));
-                stats.disabled = disabled.map(str::to_owned);
-            }
-            None => {}
-        }
-        if options.cache_prompt && options.n_cache_reuse > 0 {
-            self.drafters.reuse(index, &tokens, options.n_cache_reuse);
-        }
-        self.tick += 1;
-        slot.last_used = self.tick;
-        let prompt = PromptStats { n_total, n_prompt: tokens.len(), n_cached: reused, truncated };
-        let mut task = Task::new(sink, options, tokens, prompt, sampler, &request.sampling);
-        // As llama.cpp: a BOS that begins every text is kept as well.
-        task.n_keep = session::effective_n_keep(Some(n_keep + usize::from(vocab.adds_bos())), n_total, n_ctx);
-        task.seed_position = seed_position;
-        task.deadline = deadline;
-        task.speculation = speculation;
-        task.session_load = session_load;
-        task.compare = compare;
-        slot.task = Some(task);
-        Ok(())
+        let running = self.states.iter().filter(|state| state.has_request);
+        let running: usize = running.map(|state| state.n_cached.max(state.n_tokens)).sum();
+        running == 0 || running + n_prompt.min(self.n_ctx) < cells
     }
 }
+
+/// Whether caches are copied from slot to slot. Not where slots share their cells: a shift of one would move the tokens of the other.
+fn can_copy(pool: &SlotPool) -> bool {
+    pool.shared_cells.is_none()
+}
+
+/// Copies the cache of the slot that begins with most of `tokens`, if that is more than the slot `index` has itself.
+fn copy_prefix(pool: &mut SlotPool, index: usize, tokens: &[Token], lora: &[f32]) {
+    let common = |slot: &Slot| slot.common_prefix(tokens, lora);
+    let own = pool.slots.get(index).map_or(0, common);
+    let best = pool.slots.iter().filter(|slot| slot.index != index).max_by_key(|slot| common(slot));
+    let Some(best) = best.filter(|best| common(best) > own) else { return };
+    let best = best.index;
+    let Ok([from, to]) = pool.slots.get_disjoint_mut([best, index]) else { return };
+    if to.cache.copy_from(&mut pool.context, &from.cache) {
+        to.lora = lora.to_vec();
+    }
+}
+
+/// The part of a prompt that is decoded, and whether tokens were left out because it does not fit.
+fn fitting(pool: &SlotPool, mut tokens: Vec<Token>, n_keep: usize) -> Result<(Vec<Token>, bool)> {
+    let (n_total, n_ctx) = (tokens.len(), pool.context.n_ctx());
+    let left_out = session::prompt_truncation(n_total, n_keep, n_ctx);
+    match &left_out {
+        Some(_) if !pool.ctx_shift => {
+            return Err(Error::new(
+                Code::ContextFull,
+                format!("prompt: {n_total} tokens do not fit into the context of {n_ctx}, which may not shift"),
+            ));
+        }
+        Some(range) => drop(tokens.drain(range.clone())),
+        None => {}
+    }
+    if tokens.is_empty() {
+        return Err(Error::invalid("prompt: has no tokens, and the model begins texts with none"));
+    }
+    Ok((tokens, left_out.is_some()))
+}
+
+/// Begins a beam search.
+pub(super) fn begin_beams(pool: &SlotPool, beams: &mut Beams, mut submission: Submission) -> Result<()> {
+    let prompt = std::mem::take(&mut submission.request.prompt).to_vec();
+    let n_total = prompt.len();
+    let n_keep = session::effective_n_keep(submission.request.options.n_keep, n_total, pool.context.n_ctx());
+    let (prompt, truncated) = fitting(pool, prompt, n_keep)?;
+    let stats = PromptStats { n_total, n_prompt: prompt.len(), n_cached: 0, truncated };
+    beams.begin(submission, prompt, stats)
+}
+
+/// Begins a request in a free slot.
+pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -> Result<()> {
+    let compare = Compare::first(&submission.request);
+    let Submission { request, sink, deadline, first_run, .. } = submission;
+    let (model, n_ctx) = (Arc::clone(pool.context.model()), pool.context.n_ctx());
+    let vocab = model.vocab();
+    let mut options = request.options;
+    let n_total = request.prompt.len();
+    let n_keep = session::effective_n_keep(options.n_keep, n_total, n_ctx);
+    let (tokens, truncated) = fitting(pool, request.prompt.to_vec(), n_keep)?;
+    if request.prompt_of.is_some() && options.cache_prompt && can_copy(pool) {
+        copy_prefix(pool, index, &tokens, &request.lora);
+    }
+    let session_load: Option<Restored> =
+        options.session_load.as_deref().map(|path| load_from(pool, index, path)).transpose()?;
+    let slot = pool.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
+    // A session's seed goes on if the request continues its tokens, whatever is left of them in the cache.
+    let continues = slot.loaded.take().is_some_and(|loaded| tokens.starts_with(&loaded));
+    let seed = slot.seed.filter(|seed| continues && seed.seed == request.sampling.seed);
+    let seed_position = options.seed_position.or(seed.map(|seed| seed.position(tokens.len()))).unwrap_or(0);
+    // One token at least must be decoded, for its logits.
+    let reusable = match options.cache_prompt && slot.lora == request.lora {
+        true => tokens.get(..tokens.len() - 1).unwrap_or(&[]),
+        false => &[],
+    };
+    let reusable = first_run.map_or(reusable, |first_run| first_run.of(reusable));
+    let n_cached = slot.cache.reuse(&mut pool.context, reusable, options.n_cache_reuse);
+    first_run.map_or(Ok(()), |first_run| first_run.check(n_cached))?;
+    slot.lora = request.lora;
+    let sampler = Sampler::new(&request.sampling, vocab, request.grammar)?;
+    // Free draft tokens need no request. A second run to compare with has no draft at all.
+    let offers_free_tokens = pool.context.pads_single_tokens() && first_run.is_none();
+    let asked = request.speculative.is_some();
+    let settings = request.speculative.or_else(|| offers_free_tokens.then(Settings::none));
+    let speculation = settings.map(|settings| speculate(pool, index, settings, asked, &sampler));
+    if options.cache_prompt && options.n_cache_reuse > 0 {
+        pool.drafters.reuse(index, &tokens, options.n_cache_reuse);
+    }
+    let tick = pool.next_tick();
+    let prompt = PromptStats { n_total, n_prompt: tokens.len(), n_cached, truncated };
+    let completion = Completion::new(&mut options, &request.sampling, seed_position, compare);
+    let slot = pool.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
+    slot.last_used = tick;
+    slot.task = Some(Task {
+        sink,
+        output: tokens.len(),
+        tokens,
+        sampler,
+        completion,
+        options,
+        // As llama.cpp: a BOS that begins every text is kept as well.
+        n_keep: session::effective_n_keep(Some(n_keep + usize::from(vocab.adds_bos())), n_total, n_ctx),
+        deadline,
+        speculation,
+        prompt,
+        session_load,
+        truncated,
+        paused: false,
+        dropped: DroppedTokens::default(),
+    });
+    Ok(())
+}
+
+/// Why a draft has one branch where the request asked for more.
+const NO_BRANCHES: &str = "n_branches: one, since these need another verify rule than block, a model whose memory can be cut \
+    back, and n_parallel 1 or kv_unified";
+
+/// Begins the speculation of a request.
+fn speculate(
+    pool: &mut SlotPool,
+    index: usize,
+    mut settings: Settings,
+    asked: bool,
+    sampler: &Sampler,
+) -> RequestSpeculation {
+    if !pool.context.model().can_roll_back() {
+        let why = "the target's memory cannot be cut back after a rejected draft".to_owned();
+        return RequestSpeculation::new(&settings, asked, sampler, None, Some(why));
+    }
+    let is_chain = settings.n_branches > 1 && (settings.verify == Verify::Block || pool.context.n_shared() < 2);
+    settings.n_branches = if is_chain { 1 } else { settings.n_branches };
+    let drafts = pool.drafters.begin(index, sampler, &settings);
+    let disabled = drafts.disabled().or(is_chain.then_some(NO_BRANCHES)).map(str::to_owned);
+    RequestSpeculation::new(&settings, asked, sampler, Some(drafts), disabled)
+}
+
+#[cfg(test)]
+#[path = "admission_tests.rs"]
+mod tests;

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use super::Config;
 use super::attention::with_best_attention;
 use super::beams::Beams;
 use super::draft_only::DraftOnly;
 use super::embedder::Embedder;
-use super::load::Models;
 use super::measure::{MEASURING, TARGET_SIZES, measure, warm_up};
 use super::scheduler::BatchScheduler;
+use super::{Config, Models};
 use crate::error::{Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{self, Context, ContextParams, Interrupt, Model, ThreadPool};
@@ -76,17 +75,17 @@ impl Builder<'_> {
         }
         let beams = Beams::new(&models.target, &config.context, &self.threads, &self.interrupt);
         let mut scheduler = Box::new(BatchScheduler::new(context, beams, config));
-        let draft_only = self.add_draft_model(&mut scheduler.drafters, models, &mut costs)?;
+        let draft_only = self.add_draft_model(&mut scheduler.pool.drafters, models, &mut costs)?;
         match mtp {
             Ok(context) => {
                 let context = self.measured(context, &mut costs);
-                scheduler.drafters.add_model(Box::new(Mtp::new(context, self.n_parallel())));
+                scheduler.pool.drafters.add_model(Box::new(Mtp::new(context, self.n_parallel())));
             }
-            Err(why) => scheduler.drafters.mark_unavailable(DrafterKind::Mtp, why),
+            Err(why) => scheduler.pool.drafters.mark_unavailable(DrafterKind::Mtp, why),
         }
-        costs.set_split(scheduler.drafters.costs.split());
-        scheduler.drafters.costs = costs;
-        add_text_drafters(&mut scheduler.drafters, self.n_parallel(), caches);
+        costs.set_split(scheduler.pool.drafters.controller.costs.split());
+        scheduler.pool.drafters.controller.costs = costs;
+        add_text_drafters(&mut scheduler.pool.drafters, self.n_parallel(), caches);
         Ok(Some((scheduler, draft_only)))
     }
 
@@ -116,7 +115,7 @@ impl Builder<'_> {
             drafters.mark_unavailable(DrafterKind::Draft, reason.clone());
         } else {
             let extend = self.config.self_extend.filter(|_| context.can_shift() && context.cuts_anywhere());
-            if report.translates {
+            if report.is_cross_vocabulary {
                 drafters.add_model(Box::new(CrossVocabulary::new(context, n_parallel, target, extend)?));
             } else {
                 let n_vocab = target.vocab().n_tokens();
@@ -149,7 +148,7 @@ impl Builder<'_> {
             return Err("the target's memory cannot be cut back after a rejected draft".into());
         }
         let made = failure.map_or(Ok(()), Err).and_then(|()| {
-            target.prove_hidden()?;
+            target.test_hidden()?;
             let n_ctx = u32::try_from(target.n_ctx()).ok();
             let params = ContextParams { n_ctx, swa_full: true, ..params.clone() };
             Context::mtp(&model, &params, &self.threads, &self.interrupt)

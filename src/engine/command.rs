@@ -1,14 +1,17 @@
-//! What the engine's thread is asked to do.
+//! Commands for the engine's thread.
+//!
+//! Rendering and tokenizing a long prompt takes longer than a host's call may. Such a request is queued before its prompt is known: it
+//! keeps its place in the queue, and its prompt follows by a [`PreparedSender`].
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
 
-use super::compare::Found;
+use super::compare::CacheOfFirstRun;
 use super::event::{Restored, Stop};
 use super::request::{Prepared, Request};
-use super::request_handle::TextSink;
+use super::request_handle::{RequestHandle, TextSink};
 use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::session::Session;
@@ -50,7 +53,7 @@ pub(super) struct Submission {
     pub(super) sink: TextSink,
     pub(super) deadline: Option<Instant>,
     /// Of the second run of a comparison, which begins in the first one's slot.
-    pub(super) found: Option<Found>,
+    pub(super) first_run: Option<CacheOfFirstRun>,
 }
 
 impl Submission {
@@ -73,5 +76,18 @@ impl Submission {
                 self.sink.finish_if_queued(Stop::Error(error));
             }
         }
+    }
+}
+
+/// Sends prompts to an engine, from any thread. It does not keep the engine alive.
+#[derive(Clone)]
+pub struct PreparedSender(pub(super) Sender<Command>);
+
+impl PreparedSender {
+    /// Lets the texts of a request begin that [`Engine::submit_unprepared`](super::Engine::submit_unprepared) has queued, or
+    /// ends them with an error. Texts that have ended meanwhile are left as they are.
+    pub fn send(&self, handle: &RequestHandle, prepared: Result<Prepared>) {
+        // An engine that has ended has ended the request as well.
+        let _ = self.0.send(Command::Prepare(handle.id(), prepared));
     }
 }

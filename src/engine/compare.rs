@@ -1,40 +1,16 @@
-//! `speculative.compare`: a text that was generated with speculation is generated once more without, a host's own check.
+//! `speculative.compare`: a completion that was generated with speculation is generated once more without it. A host's own check.
 //!
-//! The second run begins in the slot where the first one has ended, with as much of the cache as that one found, so that the
-//! same tokens are evaluated in the same batches: what differs then, differs by speculation. It tells nobody its text, teaches
-//! the drafters nothing, and ends at the first token that differs. However it ends, the first run is the answer.
+//! The second run begins in the slot where the first one has ended, with as much of the cache as the first run found, so that the
+//! same tokens are decoded in the same batches: any difference is due to speculation. The second run reports nothing, teaches the
+//! drafters nothing, and ends at the first token that differs. However it ends, the first run is the answer.
 
-use std::time::Instant;
-
-use super::command::Submission;
-use super::event::{Outcome, Stop};
+use super::event::{Comparison, Difference, Outcome, Stop};
 use super::request::{Options, Request};
-use super::request_handle::TextSink;
-use super::scheduler::BatchScheduler;
 use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling;
 
-/// Where the texts of both runs begin to differ.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Difference {
-    /// The generated token, counted from 0.
-    pub index: usize,
-    /// In the run without speculation, how much higher there the logit of its own token is than that of the other run's.
-    /// `None`: one of the texts has ended before.
-    pub logit_gap: Option<f32>,
-}
-
-/// What became of a comparison.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Comparison {
-    /// Both runs came to their ends; `None`: with the same tokens.
-    Done(Option<Difference>),
-    /// The second run did not, and why.
-    Skipped(String),
-}
-
-/// What a comparison needs of a task.
+/// One of the two runs of a comparison.
 pub(super) enum Compare {
     /// The run with speculation.
     First {
@@ -44,11 +20,11 @@ pub(super) enum Compare {
         again: Box<Request>,
     },
     /// The run without.
-    Second(Box<Second>),
+    Second(Box<SecondRun>),
 }
 
 /// The run without speculation.
-pub(super) struct Second {
+pub(super) struct SecondRun {
     /// What the first run has generated.
     expected: Vec<Token>,
     /// Whether the run ends with the last of them: the clock may have ended the first one, and would not do so at the same token.
@@ -71,39 +47,86 @@ impl Compare {
         matches!(self, Compare::Second(_))
     }
 
-    /// A token goes into the text; tells whether the text may end with it, because nothing more is to be learnt.
-    pub(super) fn generated(&mut self, token: Token) -> bool {
-        match self {
-            Compare::First { tokens, .. } => tokens.push(token),
-            Compare::Second(second) => return second.is_done(),
+    /// The second run of this first one, whose answer is `first`: its request, what it finds in the cache, and its comparison.
+    /// `None`: the first run did not come to its end, or this is the second run.
+    pub(super) fn repeat(
+        self,
+        first: Outcome,
+    ) -> std::result::Result<(Request, CacheOfFirstRun, Compare), Box<Outcome>> {
+        let Compare::First { tokens: expected, again } = self else { return Err(Box::new(first)) };
+        if !matches!(first.stop, Stop::Eos | Stop::Word(_) | Stop::Limit) {
+            return Err(Box::new(first));
         }
-        false
+        let mut request = *again;
+        let limited = request.options.t_max_predict.take().is_some() && first.stop == Stop::Limit;
+        let is_irreplaceable = first.session_load.is_some() || request.options.n_cache_reuse > 0;
+        let cache = CacheOfFirstRun { n_cached: first.prompt.n_cached, is_irreplaceable };
+        let request = Request {
+            compare: false,
+            speculative: None,
+            prompt_of: None,
+            sampling: sampling::SamplingSettings { n_probs: 0, ..request.sampling },
+            options: Options {
+                session_load: None,
+                session_save: None,
+                seed_position: Some(first.seed_position),
+                n_cache_reuse: 0,
+                progress: false,
+                post_sampling_probs: false,
+                ..request.options
+            },
+            ..request
+        };
+        let second = SecondRun { expected, limited, n_equal: 0, difference: None, first };
+        Ok((request, cache, Compare::Second(Box::new(second))))
     }
 
-    /// The target has chosen a token from `logits`.
-    pub(super) fn sampled(&mut self, token: Token, logits: &[f32]) {
-        let Compare::Second(second) = self else { return };
-        let expected = second.expected.get(second.n_equal).copied();
-        if expected == Some(token) {
-            second.n_equal += 1;
-            return;
-        }
+    /// Whether the run ends with `token` as its next one, because the comparison is decided.
+    pub(super) fn ends_with(&self, token: Token) -> bool {
+        let Compare::Second(second) = self else { return false };
+        let is_equal = second.expected.get(second.n_equal) == Some(&token);
+        !is_equal || (second.limited && second.n_equal + 1 == second.expected.len())
+    }
+
+    /// In the second run, how much higher the logit of `token`, its next one, is than that of the first run's token; `None`: it is the
+    /// same token, or the first run has none.
+    pub(super) fn logit_gap(&self, token: Token, logits: &[f32]) -> Option<f32> {
+        let Compare::Second(second) = self else { return None };
+        let expected = second.expected.get(second.n_equal).copied().filter(|expected| *expected != token)?;
         let logit = |token: Token| logits.get(usize::try_from(token).ok()?).copied();
-        let logit_gap = expected.and_then(|expected| Some(logit(token)? - logit(expected)?));
-        second.difference.get_or_insert(Difference { index: second.n_equal, logit_gap });
+        Some(logit(token)? - logit(expected)?)
+    }
+
+    /// A token was committed. `logit_gap`: see [`Compare::logit_gap`].
+    pub(super) fn committed(&mut self, token: Token, logit_gap: Option<f32>) {
+        match self {
+            Compare::First { tokens, .. } => tokens.push(token),
+            Compare::Second(second) if second.expected.get(second.n_equal) == Some(&token) => second.n_equal += 1,
+            Compare::Second(second) => {
+                second.difference.get_or_insert(Difference { index: second.n_equal, logit_gap });
+            }
+        }
+    }
+
+    /// The answer, when the second run ends for this reason; `None`: this is the first run.
+    pub(super) fn answer(self, stop: Stop) -> Option<Outcome> {
+        match self {
+            Compare::First { .. } => None,
+            Compare::Second(second) => Some(second.answer(stop)),
+        }
     }
 }
 
 /// What a second run begins with.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Found {
+pub(super) struct CacheOfFirstRun {
     /// Tokens of the prompt that the first run found in the cache.
     n_cached: usize,
-    /// Whether they cannot be made again: they came from a file, or were moved to where they are.
-    only_there: bool,
+    /// Whether they cannot be decoded again with the same result: they came from a file, or were moved to their positions.
+    is_irreplaceable: bool,
 }
 
-impl Found {
+impl CacheOfFirstRun {
     /// As much of a prompt as may be taken from the cache.
     pub(super) fn of(self, prompt: &[Token]) -> &[Token] {
         prompt.get(..self.n_cached).unwrap_or(prompt)
@@ -111,20 +134,14 @@ impl Found {
 
     /// Refuses a beginning with `reused` tokens in the cache that is not the first run's.
     pub(super) fn check(self, reused: usize) -> Result<()> {
-        if reused == self.n_cached || !self.only_there {
+        if reused == self.n_cached || !self.is_irreplaceable {
             return Ok(());
         }
         Err(Error::invalid("what the first run found in the cache is no longer there"))
     }
 }
 
-impl Second {
-    /// Whether nothing more is to be learnt.
-    fn is_done(&self) -> bool {
-        self.difference.is_some() || (self.limited && self.n_equal == self.expected.len())
-    }
-
-    /// The answer, when the run ends for this reason.
+impl SecondRun {
     fn answer(mut self, stop: Stop) -> Outcome {
         // A text that ends earlier.
         let shorter = self.n_equal < self.expected.len();
@@ -140,55 +157,6 @@ impl Second {
             stats.comparison = Some(comparison);
         }
         self.first
-    }
-}
-
-impl BatchScheduler {
-    /// A run of a comparison has ended in the slot `index`: the first one, upon which the second begins, or that one.
-    pub(super) fn compare(
-        &mut self,
-        index: usize,
-        compare: Compare,
-        sink: TextSink,
-        outcome: Outcome,
-        deadline: Option<Instant>,
-    ) {
-        let (expected, mut request) = match compare {
-            Compare::Second(second) => return self.outbox.end(sink, second.answer(outcome.stop)),
-            Compare::First { tokens, again } => (tokens, *again),
-        };
-        if !matches!(outcome.stop, Stop::Eos | Stop::Word(_) | Stop::Limit) {
-            self.outbox.end(sink, outcome);
-            return;
-        }
-        let limited = request.options.t_max_predict.take().is_some() && outcome.stop == Stop::Limit;
-        let only_there = outcome.session_load.is_some() || request.options.n_cache_reuse > 0;
-        let found = Found { n_cached: outcome.prompt.n_cached, only_there };
-        let again = Request {
-            compare: false,
-            speculative: None,
-            prompt_of: None,
-            sampling: sampling::SamplingSettings { n_probs: 0, ..request.sampling },
-            options: Options {
-                session_load: None,
-                session_save: None,
-                seed_position: Some(outcome.seed_position),
-                n_cache_reuse: 0,
-                progress: false,
-                post_sampling_probs: false,
-                ..request.options
-            },
-            ..request
-        };
-        let second = Second { expected, limited, n_equal: 0, difference: None, first: outcome };
-        let found = Some(found);
-        let submission = Submission { request: again, is_prepared: true, sink: sink.clone(), deadline, found };
-        let begun = self.begin(index, submission);
-        match (begun, self.slots.get_mut(index).and_then(|slot| slot.task.as_mut())) {
-            (Ok(()), Some(task)) => task.compare = Some(Compare::Second(Box::new(second))),
-            (Err(error), _) => self.outbox.end(sink, second.answer(Stop::Error(error))),
-            (Ok(()), None) => self.outbox.end(sink, second.answer(Stop::Cancelled)),
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::engine::fake_backend_tests;
 fn second(expected: &[Token]) -> Compare {
     let mut first = Outcome::never_ran(Stop::Eos, 3, true);
     first.text = "the answer".into();
-    Compare::Second(Box::new(Second {
+    Compare::Second(Box::new(SecondRun {
         expected: expected.to_vec(),
         limited: false,
         n_equal: 0,
@@ -21,12 +21,12 @@ fn run(expected: &[Token], tokens: &[Token], logits: &[f32], stop: Stop) -> Comp
     let mut decided = false;
     for token in tokens {
         assert!(!decided, "the comparison was already decided");
-        compare.sampled(*token, logits);
-        decided = compare.generated(*token);
+        decided = compare.ends_with(*token);
+        let logit_gap = compare.logit_gap(*token, logits);
+        compare.committed(*token, logit_gap);
     }
     assert!(compare.is_second());
-    let Compare::Second(second) = compare else { panic!("it is") };
-    let outcome = second.answer(stop);
+    let outcome = compare.answer(stop).expect("it is the second run");
     assert_eq!((outcome.text.as_str(), &outcome.stop), ("the answer", &Stop::Eos));
     outcome.speculation.and_then(|stats: SpeculationStats| stats.comparison).expect("a comparison")
 }
@@ -38,11 +38,10 @@ fn second_run_is_limited_to_the_length_of_the_first() {
     let Compare::Second(run) = &mut compare else { panic!("it is") };
     run.limited = true;
     for (token, ends) in [(5, false), (6, true)] {
-        compare.sampled(token, &[]);
-        assert_eq!(compare.generated(token), ends, "{token}");
+        assert_eq!(compare.ends_with(token), ends, "{token}");
+        compare.committed(token, None);
     }
-    let Compare::Second(run) = compare else { panic!("it is") };
-    let stats = run.answer(Stop::Limit).speculation;
+    let stats = compare.answer(Stop::Limit).and_then(|outcome| outcome.speculation);
     assert_eq!(stats.and_then(|stats| stats.comparison), Some(Comparison::Done(None)));
 }
 
@@ -78,8 +77,8 @@ fn interrupted_second_run_reports_why() {
 #[test]
 fn first_run_is_recorded_and_not_compared() {
     let mut first = Compare::First { tokens: vec![7], again: Box::new(request()) };
-    first.sampled(8, &[]);
-    assert!(!first.generated(8) && !first.is_second());
+    assert!(!first.ends_with(8) && !first.is_second());
+    first.committed(8, None);
     let Compare::First { tokens, .. } = first else { panic!("it is") };
     assert_eq!(tokens, [7, 8]);
     assert!(Compare::first(&request()).is_none());
@@ -91,11 +90,11 @@ fn first_run_is_recorded_and_not_compared() {
 
 #[test]
 fn second_run_fails_if_irreplaceable_cached_tokens_are_gone() {
-    let found = |n_cached, only_there| Found { n_cached, only_there };
+    let found = |n_cached, is_irreplaceable| CacheOfFirstRun { n_cached, is_irreplaceable };
     assert_eq!(found(2, false).of(&[1, 2, 3]), [1, 2]);
     assert_eq!(found(9, false).of(&[1, 2, 3]), [1, 2, 3]);
-    for (reused, only_there, fits) in [(5, true, true), (5, false, true), (3, false, true), (3, true, false)] {
-        assert_eq!(found(5, only_there).check(reused).is_ok(), fits, "{reused} {only_there}");
+    for (reused, is_irreplaceable, fits) in [(5, true, true), (5, false, true), (3, false, true), (3, true, false)] {
+        assert_eq!(found(5, is_irreplaceable).check(reused).is_ok(), fits, "{reused} {is_irreplaceable}");
     }
 }
 

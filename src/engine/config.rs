@@ -1,9 +1,12 @@
-//! What an engine is started with.
+//! What an engine is started with, and the models that it then has.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use crate::llama::{ContextParams, FrameBudget, ModelParams, Numa};
+use super::attention::AttentionReport;
+use crate::llama::{ContextParams, FrameBudget, Model, ModelParams, Numa};
 use crate::session::SelfExtend;
+use crate::speculative::Compatibility;
 
 /// A validated `init` request.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,4 +41,21 @@ pub struct Config {
     pub frame_budget: Option<FrameBudget>,
     /// `host:port` of ggml RPC servers whose devices are used.
     pub rpc: Vec<String>,
+}
+
+/// The models of a running engine.
+#[derive(Debug, Clone)]
+pub struct Models {
+    /// The target.
+    pub target: Arc<Model>,
+    /// The draft.
+    pub draft: Option<Arc<Model>>,
+    /// Whether the draft can serve the target.
+    pub compatibility: Option<Compatibility>,
+    /// Tokens that one request's context may hold.
+    pub n_ctx: usize,
+    /// The attention of the target's context, if there is one.
+    pub attention: Option<AttentionReport>,
+    /// The attention of the draft's.
+    pub attention_draft: Option<AttentionReport>,
 }

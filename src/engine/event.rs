@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::compare::Comparison;
 use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling::TokenProbs;
 use crate::session::SeedOrigin;
-use crate::speculative::DrafterKind;
+use crate::speculative::{DraftOutcome, DrafterKind};
 
 /// A generated token.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,14 +28,14 @@ pub enum Event {
     /// More text.
     Update(Update),
     /// More of the prompt was evaluated.
-    Progress(Progress),
+    Progress(PromptProgress),
     /// The end of the request: always the last event, and always sent.
     Finished(Box<Outcome>),
 }
 
 /// How far the evaluation of a prompt has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct PromptProgress {
     /// Tokens of the prompt.
     pub total: usize,
     /// Those that were in the cache.
@@ -130,6 +129,25 @@ pub struct SpeculationStats {
     pub comparison: Option<Comparison>,
 }
 
+/// Where the completions of both runs of a comparison begin to differ.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Difference {
+    /// The generated token, counted from 0.
+    pub index: usize,
+    /// In the run without speculation, how much higher there the logit of its own token is than that of the other run's.
+    /// `None`: one of the completions has ended before.
+    pub logit_gap: Option<f32>,
+}
+
+/// What became of a comparison.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Comparison {
+    /// Both runs came to their ends; `None`: with the same tokens.
+    Done(Option<Difference>),
+    /// The second run did not, and why.
+    Skipped(String),
+}
+
 /// The result of a request.
 #[derive(Debug)]
 pub struct Outcome {
@@ -161,6 +179,24 @@ pub struct Outcome {
     pub session_load: Option<Restored>,
     /// What became of the session that was to be saved.
     pub session_save: Option<Result<Saved>>,
+}
+
+impl SpeculationStats {
+    /// Adds the result of a verified draft.
+    pub(super) fn record(&mut self, outcome: &DraftOutcome) {
+        let DraftOutcome { kind: Some(kind), n_drafted, depth, n_accepted } = *outcome else { return };
+        self.n_drafted += n_drafted;
+        self.n_accepted += n_accepted;
+        if self.accepted_per_position.len() < depth {
+            self.accepted_per_position.resize(depth, 0);
+        }
+        for count in self.accepted_per_position.iter_mut().take(n_accepted) {
+            *count += 1;
+        }
+        let (drafted, accepted) = self.by_source.entry(kind).or_default();
+        *drafted += n_drafted;
+        *accepted += n_accepted;
+    }
 }
 
 /// A session as it was saved.

@@ -7,27 +7,10 @@ use parking_lot::Mutex;
 
 use super::builder::Builder;
 use super::worker::Worker;
-use super::{AttentionReport, Config, Engine, Notify, Shared, SlotStatus};
+use super::{Config, Engine, Models, Notify, Shared, SlotStatus};
 use crate::error::{Code, Error, Result};
 use crate::llama::{self, Model, ModelParams};
-use crate::speculative::{CacheKind, Caches, Compatibility, read_cache};
-
-/// The models of a running engine.
-#[derive(Debug, Clone)]
-pub struct Models {
-    /// The target.
-    pub target: Arc<Model>,
-    /// The draft.
-    pub draft: Option<Arc<Model>>,
-    /// Whether the draft can serve the target.
-    pub compatibility: Option<Compatibility>,
-    /// Tokens that one request's context may hold.
-    pub n_ctx: usize,
-    /// The attention of the target's context, if there is one.
-    pub attention: Option<AttentionReport>,
-    /// The attention of the draft's.
-    pub attention_draft: Option<AttentionReport>,
-}
+use crate::speculative::{CacheKind, Caches, read_cache};
 
 /// Loads the models and starts the engine. `progress` is called with 0..=1 and aborts by returning false.
 /// The engine is `None` for a model that was loaded with `vocab_only`.
@@ -45,9 +28,10 @@ pub fn load(
     }
     llama::use_rpc_servers(&config.rpc, || progress(0.0))?;
     // The draft is loaded after the target; its share of the bar is by its size.
-    let size = |path: &std::path::Path| std::fs::metadata(path).map_or(1, |file| file.len()) as f32;
-    let draft_size = config.draft.as_ref().map_or(0.0, |(model, _)| size(&model.path));
-    let target_part = size(&config.model.path) / (size(&config.model.path) + draft_size);
+    let size = |model: &ModelParams| model.source.len_estimate() as f32;
+    let draft_size = config.draft.as_ref().map_or(0.0, |(model, _)| size(model));
+    let target_size = size(&config.model).max(1.0);
+    let target_part = target_size / (target_size + draft_size);
     let (target, mtp_failure) = load_target(config, |part| progress(part * target_part))?;
     let draft = match &config.draft {
         Some((params, _)) => {
@@ -96,7 +80,7 @@ fn start(config: &Config, models: &mut Models, mtp_failure: Option<Error>, notif
     let embedder = config.embedding.then(|| builder.embedder(&models.target)).transpose()?;
     drop(keep);
 
-    let slots = scheduler.as_ref().map_or(0, |scheduler| scheduler.slots.len());
+    let slots = scheduler.as_ref().map_or(0, |scheduler| scheduler.pool.slots.len());
     let shared = Arc::new(Shared {
         interrupt: builder.interrupt,
         threads: builder.threads,

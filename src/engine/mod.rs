@@ -5,35 +5,33 @@
 
 mod admission;
 mod attention;
-mod batch;
 mod beams;
-mod branches;
 mod builder;
 mod command;
 mod compare;
+mod completion;
 mod config;
-mod decode;
 mod draft_only;
 mod embedder;
+mod ending;
 mod event;
 #[cfg(test)]
 mod fake_backend_tests;
 mod load;
 mod measure;
 mod pacing;
-mod prepared;
 mod request;
 mod request_handle;
 mod scheduler;
-mod scheduling;
 mod sessions;
 mod slots;
 mod space;
+mod step;
 mod task;
 mod text;
-mod verification;
 mod worker;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -42,22 +40,23 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 use parking_lot::Mutex;
 
-use self::command::{Command, Submission};
+use self::command::{Command, SessionJob, SessionWork, Submission};
 use self::request_handle::{Counts, Expected};
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
 use crate::llama::{Interrupt, ThreadPool, Token};
+use crate::session::Session;
 use crate::speculative::Caches;
 
 pub use self::attention::{AttentionCost, AttentionReport, ChosenBy};
 pub use self::beams::MAX_BEAMS;
-pub use self::compare::{Comparison, Difference};
-pub use self::config::Config;
+pub use self::command::PreparedSender;
+pub use self::config::{Config, Models};
 pub use self::event::{
-    Event, Generated, Outcome, Progress, PromptStats, Restored, Saved, SpeculationStats, Stop, Timings, Update,
+    Comparison, Difference, Event, Generated, Outcome, PromptProgress, PromptStats, Restored, Saved, SpeculationStats,
+    Stop, Timings, Update,
 };
-pub use self::load::{Models, load};
-pub use self::prepared::PreparedSender;
+pub use self::load::load;
 pub use self::request::{Options, Prepared, Request};
 pub use self::request_handle::{MAX_UPDATES, Phase, RequestHandle};
 
@@ -173,7 +172,7 @@ impl Engine {
         for (request, sink) in requests.into_iter().zip(handle.sinks()) {
             // A time too far to be written as an `Instant` never comes.
             let deadline = request.options.timeout.and_then(|timeout| now.checked_add(timeout));
-            let submission = Submission { request, is_prepared, sink, deadline, found: None };
+            let submission = Submission { request, is_prepared, sink, deadline, first_run: None };
             // What was registered and will never run has ended.
             self.send(Command::Submit(Box::new(submission))).inspect_err(|_| {
                 handle.cancel();
@@ -236,6 +235,28 @@ impl Engine {
         let (reply, answer) = crossbeam_channel::bounded(1);
         self.send(Command::Embed(tokens, reply))?;
         answer.recv().map_err(|_| Error::new(Code::Cancelled, "the engine was stopped"))?
+    }
+
+    /// Copies the sequences of `slot` out and writes them to `path`. Waits for the request that runs there.
+    ///
+    /// # Errors
+    /// The slot is empty, or the file cannot be written.
+    pub fn save_session(&self, slot: usize, path: &Path) -> Result<Saved> {
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        self.send(Command::Session(SessionJob { slot, after: newest_id(), work: SessionWork::Save(reply) }))?;
+        let session = answer.recv().map_err(|_| self.stopped())??;
+        session.write(path).map(|n_bytes| sessions::saved(&session, n_bytes))
+    }
+
+    /// Reads `path` and puts its sequences into `slot`. Waits for the request that runs there.
+    ///
+    /// # Errors
+    /// The file is missing, damaged, of another version, or of another model; the slot is then as it was.
+    pub fn load_session(&self, slot: usize, path: &Path) -> Result<Restored> {
+        let session = Box::new(Session::read(path)?);
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        self.send(Command::Session(SessionJob { slot, after: newest_id(), work: SessionWork::Load(session, reply) }))?;
+        answer.recv().map_err(|_| self.stopped())?.map_err(|error| sessions::of_file(path, error))
     }
 
     /// The n-gram caches that all slots share.

@@ -1,5 +1,5 @@
-//! The two ends of a request: the engine puts events in by [`TextSink`]s, one for each text that it generates; whoever
-//! submitted the request takes them out of the [`RequestHandle`].
+//! The two ends of a request: the engine puts events into [`TextSink`]s, one for each completion; the submitter takes them out of
+//! the [`RequestHandle`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub struct RequestHandle {
     id: u64,
     texts: Vec<Expected>,
     cancelled: AtomicBool,
-    inner: Mutex<Inner>,
+    inner: Mutex<HandleState>,
     news: Condvar,
     counts: Arc<Counts>,
 }
@@ -84,7 +84,7 @@ impl Expected {
 }
 
 #[derive(Debug)]
-struct Inner {
+struct HandleState {
     /// Of each text.
     phases: Vec<Phase>,
     /// Each with the index of its text.
@@ -93,7 +93,7 @@ struct Inner {
     ended: Option<Instant>,
 }
 
-impl Inner {
+impl HandleState {
     /// How far the request has come: as far as the text that has come furthest, and finished when all are.
     fn phase(&self) -> Phase {
         let is = |phase| self.phases.contains(&phase);
@@ -112,7 +112,11 @@ impl RequestHandle {
             counts,
             id,
             cancelled: AtomicBool::new(false),
-            inner: Mutex::new(Inner { phases: vec![Phase::Queued; texts.len()], events: VecDeque::new(), ended: None }),
+            inner: Mutex::new(HandleState {
+                phases: vec![Phase::Queued; texts.len()],
+                events: VecDeque::new(),
+                ended: None,
+            }),
             texts,
             news: Condvar::new(),
         })
@@ -151,7 +155,7 @@ impl RequestHandle {
     }
 
     /// Waits up to `wait` as long as that is so and the request has not finished.
-    fn wait_while(&self, wait: Duration, so: impl Fn(&Inner) -> bool) -> MutexGuard<'_, Inner> {
+    fn wait_while(&self, wait: Duration, so: impl Fn(&HandleState) -> bool) -> MutexGuard<'_, HandleState> {
         let mut inner = self.inner.lock();
         if wait.is_zero() {
             return inner;
@@ -227,7 +231,7 @@ impl TextSink {
         self.handle.inner.lock().phases.get(index).copied().unwrap_or(Phase::Finished)
     }
 
-    fn of(&self, inner: &Inner) -> Phase {
+    fn of(&self, inner: &HandleState) -> Phase {
         inner.phases.get(self.index).copied().unwrap_or(Phase::Finished)
     }
 
@@ -305,7 +309,7 @@ impl TextSink {
         }
     }
 
-    fn end(&self, mut inner: MutexGuard<'_, Inner>, outcome: Outcome) {
+    fn end(&self, mut inner: MutexGuard<'_, HandleState>, outcome: Outcome) {
         inner.events.push_back((self.index, Event::Finished(Box::new(outcome))));
         let before = inner.phases.get_mut(self.index).map(|phase| std::mem::replace(phase, Phase::Finished));
         if inner.phase() == Phase::Finished {
@@ -319,6 +323,34 @@ impl TextSink {
         }
         drop(inner);
         self.handle.news.notify_all();
+    }
+}
+
+/// What is reported after a step and not in it, so that a host that learns of an end finds the slot free.
+#[derive(Default)]
+pub(super) struct Outbox {
+    ended: Vec<(TextSink, Outcome)>,
+    answers: Vec<Box<dyn FnOnce() + Send>>,
+}
+
+impl Outbox {
+    /// A completion has ended.
+    pub(super) fn end(&mut self, sink: TextSink, outcome: Outcome) {
+        self.ended.push((sink, outcome));
+    }
+
+    /// A job is done, and `report` says so.
+    pub(super) fn answer(&mut self, report: Box<dyn FnOnce() + Send>) {
+        self.answers.push(report);
+    }
+
+    /// Reports everything.
+    pub(super) fn deliver(&mut self, notify: &mut dyn FnMut(u64)) {
+        self.answers.drain(..).for_each(|report| report());
+        for (sink, outcome) in self.ended.drain(..) {
+            sink.finish(outcome);
+            notify(sink.id());
+        }
     }
 }
 

@@ -1,100 +1,108 @@
-//! Room in the KV cache: full contexts shift, and slots that share its cells make way for each other.
+//! Cells of the KV cache: full contexts shift, and slots that share cells give theirs to each other. Before a step is planned.
 
+use super::ending;
 use super::event::Stop;
-use super::scheduler::BatchScheduler;
+use super::request_handle::Outbox;
+use super::slots::SlotPool;
+use super::step::plan::{SlotState, StepLimits};
 use crate::session;
 
-impl BatchScheduler {
-    /// Shifts the contexts that are full, or ends their requests.
-    pub(super) fn make_space(&mut self) {
-        let n_ctx = self.context.n_ctx();
-        for index in 0..self.slots.len() {
-            let Some(slot) = self.slots.get_mut(index) else { continue };
-            let Some(task) = slot.task.as_mut().filter(|task| task.tokens.len() >= n_ctx) else { continue };
-            // All but the newest token count, also those that are not in the cache: of a draft's branch that was right, or
-            // where the cache was lost. Else the text would depend on that.
+/// A change of who has cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CellChange {
+    /// A paused request goes on.
+    Resume(usize),
+    /// The cache of a free slot is emptied.
+    Clear(usize),
+    /// A request pauses, and its slot's cache is emptied.
+    Pause(usize),
+}
+
+/// Shifts the contexts that are full, or ends their requests, and groups positions that are due.
+pub(super) fn make_space(pool: &mut SlotPool, outbox: &mut Outbox) {
+    let n_ctx = pool.context.n_ctx();
+    for index in 0..pool.slots.len() {
+        let SlotPool { context, slots, drafters, ctx_shift, .. } = pool;
+        let Some(slot) = slots.get_mut(index) else { continue };
+        let Some(task) = slot.task.as_mut().filter(|task| !task.paused || task.tokens.len() >= n_ctx) else { continue };
+        if task.tokens.len() >= n_ctx {
+            // All but the newest token count, also tokens that are not in the cache: those of an accepted branch, or where the
+            // cache was emptied. Otherwise the output would depend on that.
             let range = session::shift(task.tokens.len().saturating_sub(1), task.n_keep)
-                .filter(|_| self.ctx_shift)
-                .filter(|range| slot.cache.shift(&mut self.context, range.clone()));
+                .filter(|_| *ctx_shift)
+                .filter(|range| slot.cache.shift(context, range.clone()));
             let Some(range) = range else {
-                self.end(index, Stop::Limit, true);
+                ending::end(pool, outbox, index, Stop::Limit, true);
                 continue;
             };
             task.shift(range.clone());
-            self.drafters.shift(index, range.start, range.len());
+            drafters.shift(index, range.start, range.len());
+        }
+        slot.cache.group(context);
+    }
+}
+
+/// Makes room for what runs in the cells that all slots share. `apply` carries out each change, which `states` then has.
+///
+/// Paused requests go on, oldest first, as soon as they fit again.
+pub(super) fn balance(states: &mut [SlotState], limits: &StepLimits, mut apply: impl FnMut(CellChange)) {
+    let Some(cells) = limits.shared_cells else { return };
+    while let Some(index) = next_to_resume(states, cells) {
+        make(CellChange::Resume(index), states, &mut apply);
+    }
+    while !fits(states, limits, cells) {
+        let Some(change) = next_to_yield(states) else { return };
+        make(change, states, &mut apply);
+    }
+}
+
+fn make(change: CellChange, states: &mut [SlotState], apply: &mut impl FnMut(CellChange)) {
+    let (CellChange::Resume(index) | CellChange::Clear(index) | CellChange::Pause(index)) = change;
+    if let Some(state) = states.get_mut(index) {
+        state.is_paused = matches!(change, CellChange::Pause(_));
+        if !matches!(change, CellChange::Resume(_)) {
+            state.n_cached = 0;
         }
     }
+    apply(change);
+}
 
-    /// Sees to it that what runs fits into the cells that all slots share. Requests that were paused go on, oldest first, as
-    /// soon as they fit again.
-    pub(super) fn balance(&mut self) {
-        let Some(cells) = self.shared_cells else { return };
-        self.resume(cells);
-        let ubatch = self.context.n_ubatch();
-        loop {
-            let used: usize = self.slots.iter().map(|slot| slot.cache.len()).sum();
-            let need: usize = self
-                .running()
-                .filter(|(_, task)| !task.paused)
-                .map(|(slot, task)| {
-                    let drafts = task.speculation.as_ref().map_or(0, |speculation| speculation.settings.n_max);
-                    slot.pending().min(ubatch) + drafts
-                })
-                .sum();
-            if used + need <= cells || !self.make_way() {
-                return;
-            }
-        }
+/// Whether the cells suffice for what the next step decodes.
+fn fits(states: &[SlotState], limits: &StepLimits, cells: usize) -> bool {
+    let used: usize = states.iter().map(|state| state.n_cached).sum();
+    let running = states.iter().filter(|state| state.is_running());
+    let need: usize = running.map(|state| state.n_pending().min(limits.n_ubatch) + state.n_max_draft).sum();
+    used + need <= cells
+}
+
+/// The slot that gives its cells to others: the free slot unused for longest, else that of the youngest request, which pauses. `None`: a
+/// single request is left, which always fits.
+pub(super) fn next_to_yield(states: &[SlotState]) -> Option<CellChange> {
+    let idle = (0..).zip(states).filter(|(_, state)| !state.has_request && state.n_cached > 0);
+    if let Some((index, _)) = idle.min_by_key(|(_, state)| state.last_used) {
+        return Some(CellChange::Clear(index));
     }
+    let running = (0..).zip(states).filter(|(_, state)| state.is_running());
+    let (youngest, _) = running.clone().max_by_key(|(_, state)| state.last_used)?;
+    (running.count() > 1).then_some(CellChange::Pause(youngest))
+}
 
-    /// Cells that drafts may take. Were there more drafted tokens than that, the evaluation would fail, the youngest request pause,
-    /// go on where there is room for it, and the same happen again.
-    pub(super) fn free_cells(&self) -> usize {
-        let Some(cells) = self.shared_cells else { return usize::MAX };
-        let used: usize = self.slots.iter().map(|slot| slot.cache.len()).sum();
-        let ubatch = self.context.n_ubatch();
-        let working = self.slots.iter().filter(|slot| slot.working().is_some());
-        let need: usize = working.map(|slot| slot.pending().min(ubatch)).sum();
-        cells.saturating_sub(used + need)
+fn next_to_resume(states: &[SlotState], cells: usize) -> Option<usize> {
+    let running: usize = states.iter().filter(|state| state.is_running()).map(|state| state.n_tokens).sum();
+    let paused = (0..).zip(states).filter(|(_, state)| state.has_request && state.is_paused);
+    let (oldest, state) = paused.min_by_key(|(_, state)| state.last_used)?;
+    // An eighth of the cells to grow into, or else it would soon be paused again.
+    let fits = running == 0 || running + state.n_tokens + cells / 8 <= cells;
+    fits.then_some(oldest)
+}
+
+/// Carries out a change.
+pub(super) fn apply(pool: &mut SlotPool, change: CellChange) {
+    let (CellChange::Resume(index) | CellChange::Clear(index) | CellChange::Pause(index)) = change;
+    if !matches!(change, CellChange::Resume(_)) {
+        pool.clear_cache(index);
     }
-
-    /// Frees cells that all slots share: those of the free slot unused for longest, else those of the youngest request,
-    /// which pauses. False when one request alone is left, which always fits.
-    pub(super) fn make_way(&mut self) -> bool {
-        let idle = self.slots.iter().filter(|slot| slot.task.is_none() && !slot.cache.is_empty());
-        if let Some(index) = idle.min_by_key(|slot| slot.last_used).map(|slot| slot.index) {
-            self.forget(index);
-            return true;
-        }
-        let active = self.slots.iter().filter(|slot| slot.task.as_ref().is_some_and(|task| !task.paused));
-        let youngest = active.clone().max_by_key(|slot| slot.last_used).map(|slot| slot.index);
-        let Some(index) = youngest.filter(|_| active.count() > 1) else { return false };
-        self.forget(index);
-        if let Some(task) = self.slots.get_mut(index).and_then(|slot| slot.task.as_mut()) {
-            task.paused = true;
-        }
-        true
-    }
-
-    fn resume(&mut self, cells: usize) {
-        loop {
-            let running: usize =
-                self.running().filter(|(_, task)| !task.paused).map(|(_, task)| task.tokens.len()).sum();
-            let paused = self.slots.iter_mut().filter(|slot| slot.task.as_ref().is_some_and(|task| task.paused));
-            let Some(oldest) = paused.min_by_key(|slot| slot.last_used) else { return };
-            let Some(task) = &mut oldest.task else { return };
-            // An eighth of the cells to grow into, or else it would soon be paused again.
-            if running > 0 && running + task.tokens.len() + cells / 8 > cells {
-                return;
-            }
-            task.paused = false;
-        }
-    }
-
-    /// Empties a slot's cache.
-    pub(super) fn forget(&mut self, index: usize) {
-        if let Some(slot) = self.slots.get_mut(index) {
-            slot.cache.clear(&mut self.context);
-        }
+    if let Some(task) = pool.slots.get_mut(index).and_then(|slot| slot.task.as_mut()) {
+        task.paused = matches!(change, CellChange::Pause(_));
     }
 }

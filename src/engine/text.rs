@@ -1,9 +1,9 @@
-//! From the bytes of tokens to text that may be shown: whole UTF-8, and nothing of a stop string.
+//! From the bytes of tokens to text that may be sent: whole UTF-8, and no part of a stop string.
 
 /// The generated text of one request.
 ///
-/// Bytes come in token by token; text goes out as soon as it can be neither part of a stop string nor the
-/// beginning of a character. What goes out, joined, is the same however often it is taken.
+/// Bytes come in token by token. Text goes out as soon as it can be neither part of a stop string nor an unfinished character.
+/// The pieces that go out make the same text however often they are taken.
 #[derive(Debug, Clone)]
 pub struct TextStream {
     stops: Vec<String>,
@@ -32,39 +32,57 @@ impl TextStream {
         self.sent
     }
 
-    /// Where the answer ends, in bytes: before the stop string that appeared, else at the end of what came in.
+    /// Where the completion ends, in bytes: before the stop string that appeared, else at the end of all bytes.
     pub fn end(&self) -> usize {
         self.end.unwrap_or(self.bytes.len())
     }
 
-    /// Adds the bytes of a token. Returns the stop string that it completed: the one that begins first and, of those
+    /// Adds the bytes of a token. Returns the stop string that it completes: the one that begins first and, of those
     /// that begin together, the one given first.
     pub fn push(&mut self, piece: &[u8]) -> Option<&str> {
-        let from = self.bytes.len().saturating_sub(self.longest_stop.saturating_sub(1)).max(self.sent);
-        self.bytes.extend_from_slice(piece);
-        if self.end.is_some() {
-            return None;
-        }
-        let fresh = self.bytes.get(from..).unwrap_or(&[]);
-        let (place, stop) = self
-            .stops
-            .iter()
-            .filter_map(|stop| find(fresh, stop.as_bytes()).map(|place| (place, stop)))
-            .min_by_key(|(place, _)| *place)?;
-        self.end = Some(from + place);
-        Some(stop)
+        let end = self.stop_in(piece, 0).map(|(end, stop)| (end, stop.to_owned()));
+        self.append(piece);
+        let (end, stop) = end?;
+        self.end_at(end);
+        self.stops.iter().find(|known| **known == stop).map(String::as_str)
     }
 
-    /// Whether the text ends within a character that a further token may complete.
-    pub fn is_inside_character(&self) -> bool {
-        let tail = self.bytes.get(self.bytes.len().saturating_sub(3)..).unwrap_or(&[]);
-        (1..=tail.len()).any(|len| {
+    /// The stop string that bytes `added` after the text complete, as in [`TextStream::push`], and where the text then ends. The
+    /// first `n_checked` of these bytes are known to complete none.
+    pub fn stop_in(&self, added: &[u8], n_checked: usize) -> Option<(usize, &str)> {
+        if self.end.is_some() || self.stops.is_empty() {
+            return None;
+        }
+        let len = self.bytes.len();
+        let from = (len + n_checked).saturating_sub(self.longest_stop.saturating_sub(1)).max(self.sent);
+        let byte = |at: usize| if at < len { self.bytes.get(at) } else { added.get(at - len) };
+        let begins =
+            |at: usize, stop: &str| (at..).zip(stop.as_bytes()).all(|(at, expected)| byte(at) == Some(expected));
+        (from..len + added.len()).find_map(|at| Some((at, self.stops.iter().find(|stop| begins(at, stop))?.as_str())))
+    }
+
+    /// Adds bytes in which there is no stop string, or behind the end.
+    pub fn append(&mut self, added: &[u8]) {
+        self.bytes.extend_from_slice(added);
+    }
+
+    /// Ends the text before a stop string, which begins at this byte.
+    pub fn end_at(&mut self, end: usize) {
+        self.end.get_or_insert(end);
+    }
+
+    /// Whether the text with the bytes `added` ends within a character that a further token may complete.
+    pub fn is_inside_character(&self, added: &[u8]) -> bool {
+        let mut tail = [0; 3];
+        let last = added.iter().rev().chain(self.bytes.iter().rev()).take(tail.len());
+        let n = tail.iter_mut().rev().zip(last).map(|(place, byte)| *place = *byte).count();
+        (1..=n).any(|len| {
             let end = tail.get(tail.len() - len..).unwrap_or(&[]);
             matches!(std::str::from_utf8(end), Err(error) if error.valid_up_to() == 0 && error.error_len().is_none())
         })
     }
 
-    /// The text that may be shown now and was not taken before.
+    /// The text that may be sent now and was not taken before.
     pub fn take(&mut self) -> String {
         let mut end = self.end();
         if self.end.is_none() {
@@ -123,16 +141,16 @@ impl TextStream {
     }
 }
 
-/// Where `needle`, not empty, first appears.
-fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack.windows(needle.len()).position(|window| window == needle)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Where `needle`, not empty, first appears.
+    fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+        haystack.windows(needle.len()).position(|window| window == needle)
+    }
 
     /// Feeds `pieces`, taking after each whose index is in `takes` (all when empty); stops at a stop string.
     fn run(stops: &[&str], pieces: &[&[u8]], takes: &[usize]) -> (Vec<String>, Option<String>) {
@@ -197,9 +215,11 @@ mod tests {
             (b"\x80", false),
             (b"", false),
         ] {
-            let mut stream = TextStream::new(Vec::new());
-            stream.push(bytes);
-            assert_eq!(stream.is_inside_character(), inside, "{bytes:?}");
+            for (before, added) in (0..=bytes.len()).map(|at| bytes.split_at(at)) {
+                let mut stream = TextStream::new(Vec::new());
+                stream.append(before);
+                assert_eq!(stream.is_inside_character(added), inside, "{bytes:?}");
+            }
         }
     }
 
@@ -227,6 +247,17 @@ mod tests {
                 stops.iter().filter_map(|stop| find(so_far, stop.as_bytes())).min()
             });
             let expected = &text[..seen.unwrap_or(text.len())];
+
+            // Looking ahead of the text finds the same as adding token by token.
+            let (mut stream, mut added) = (TextStream::new(stops.iter().map(|stop| stop.to_string()).collect()), Vec::new());
+            let ends = pieces.iter().find_map(|piece| {
+                let n_checked = added.len();
+                added.extend_from_slice(piece);
+                stream.stop_in(&added, n_checked).map(|(end, stop)| (end, stop.to_owned()))
+            });
+            prop_assert_eq!(ends.as_ref().map(|(end, _)| *end), seen);
+            let found = pieces.iter().find_map(|piece| stream.push(piece).map(str::to_owned));
+            prop_assert_eq!(ends.map(|(_, stop)| stop), found);
 
             let takes = if takes.is_empty() { vec![usize::MAX] } else { takes };
             let (parts, stopped) = run(&stops, &pieces, &takes);

@@ -140,7 +140,7 @@ impl Worker {
             }
             Command::ForgetAnswers => {
                 if let Some(scheduler) = &mut self.scheduler {
-                    scheduler.drafters.forget_answers();
+                    scheduler.pool.drafters.forget_answers();
                 }
             }
             Command::Wake => {}
@@ -173,7 +173,7 @@ impl Worker {
     /// Writes down what `poll_system_status` shows.
     fn publish(&self) {
         let Some(scheduler) = &self.scheduler else { return };
-        for (status, slot) in self.shared.slots.lock().iter_mut().zip(&scheduler.slots) {
+        for (status, slot) in self.shared.slots.lock().iter_mut().zip(&scheduler.pool.slots) {
             let busy = slot.task.as_ref();
             status.request = busy.map(|task| task.sink.id());
             status.phase = busy.map(|task| task.sink.phase());

@@ -1,8 +1,8 @@
-/* Calls the host's callbacks, so that an interpreter may end while its callback is set.
+/* Calls the host's callbacks so that an interpreter can end while its callback is set.
  *
- * CPython takes down a thread that enters it while it is finalizing: before version 3.14 by pthread_exit, which unwinds the
- * thread. Rust ends the process when such an unwinding reaches its frames, so the thread stays here, until the process is
- * gone. And what ctypes made to be called is freed in the course of that, so it is not called any more. */
+ * CPython kills a thread that enters it during finalization; before version 3.14 with pthread_exit, which unwinds the thread. Rust
+ * aborts the process if such an unwinding reaches its frames. So the thread is kept here until the process ends. And ctypes frees
+ * its generated functions during finalization, so they are not called any more. */
 #define _GNU_SOURCE
 #include <stdint.h>
 
@@ -33,46 +33,46 @@ static void stay(void *unused) {
         pthread_cleanup_pop(0);        \
     } while (0)
 
-/* Whether no file contains it: an interpreter has made it, not a compiler. */
+/* Whether the function is in no file: then an interpreter has generated it. */
 int32_t foredraft_is_made_at_run_time(const void *code) {
     Dl_info info;
     return dladdr(code, &info) == 0;
 }
 
-typedef int (*question)(void);
+typedef int (*finalizing_function)(void);
 
-/* The first is CPython's name since 3.13. Other hosts have neither. */
-static question find_question(void) {
+/* The first is CPython's name since 3.13. Other hosts have neither function. */
+static finalizing_function find_finalizing_function(void) {
     void *found = dlsym(RTLD_DEFAULT, "Py_IsFinalizing");
-    return (question) (found ? found : dlsym(RTLD_DEFAULT, "_Py_IsFinalizing"));
+    return (finalizing_function) (found ? found : dlsym(RTLD_DEFAULT, "_Py_IsFinalizing"));
 }
 
-static int interpreter_ends(void) {
-    question is_finalizing = find_question();
+static int interpreter_is_finalizing(void) {
+    finalizing_function is_finalizing = find_finalizing_function();
     return is_finalizing != NULL && is_finalizing();
 }
 #else
 #define GUARDED(call) call
 
-/* There all threads but one have ended when a process ends. */
+/* On Windows, all other threads have ended when a process ends. */
 int32_t foredraft_is_made_at_run_time(const void *code) {
     (void) code;
     return 0;
 }
 
-static int interpreter_ends(void) {
+static int interpreter_is_finalizing(void) {
     return 0;
 }
 #endif
 
 void foredraft_call_update(update_callback cb, int32_t made_at_run_time, uint64_t id, void *user) {
-    if (!made_at_run_time || !interpreter_ends()) {
+    if (!made_at_run_time || !interpreter_is_finalizing()) {
         GUARDED(cb(id, user));
     }
 }
 
 void foredraft_call_log(log_callback cb, int32_t made_at_run_time, int32_t level, const char *text, void *user) {
-    if (!made_at_run_time || !interpreter_ends()) {
+    if (!made_at_run_time || !interpreter_is_finalizing()) {
         GUARDED(cb(level, text, user));
     }
 }

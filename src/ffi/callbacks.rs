@@ -1,16 +1,16 @@
-//! The host's callbacks: for log lines, and for requests with news.
+//! The host's callbacks, for log lines and for updates of requests.
 
 use std::ffi::{CString, c_char, c_void};
 
-use super::engine::silently;
+use super::engine::log_failure;
 use super::engines;
-use super::guard::quietly;
+use super::guard::run;
 use super::types::{foredraft_engine, foredraft_log_callback, foredraft_update_callback};
 use crate::llama::log;
 
 unsafe extern "C" {
-    // `call.c`: they call `cb` unless it is an interpreter's that is ending, and keep a thread that the host ends meanwhile
-    // from unwinding into Rust.
+    // `call.c`. They do not call a callback of an interpreter that is finalizing, and if the host ends the thread inside the
+    // callback, they keep it from unwinding into Rust.
     fn foredraft_is_made_at_run_time(code: *const c_void) -> i32;
     fn foredraft_call_update(
         cb: unsafe extern "C" fn(u64, *mut c_void),
@@ -27,10 +27,10 @@ unsafe extern "C" {
     );
 }
 
-/// The host's pointer, passed back to it and otherwise left alone.
+/// The host's pointer, which is only passed back to the host.
 struct User(*mut c_void);
 
-// SAFETY: the library does nothing with the pointer; that the callback may run on any thread is part of the interface.
+// SAFETY: the library does not dereference the pointer, and the interface says that callbacks run on any thread.
 unsafe impl Send for User {}
 // SAFETY: as above.
 unsafe impl Sync for User {}
@@ -41,20 +41,20 @@ impl User {
     }
 }
 
-/// Takes the log lines of the library, llama.cpp's among them, instead of stderr; NULL restores stderr. One callback for all
-/// engines. `level` is a `foredraft_log_level`; lines below `log_level` of the newest load that had one are dropped. `text` is
-/// UTF-8 and valid during the call. Called from any thread. When this function returns, the former callback runs no more
-/// (unless this is called from inside a callback).
+/// Sets the callback for log lines of the library and of llama.cpp, which otherwise go to stderr. NULL restores stderr. There is
+/// one callback for all engines. `level` is a `foredraft_log_level`; lines below the `log_level` of the newest load that set it are
+/// dropped. `text` is UTF-8 and valid during the call. The callback is called from any thread. When this function returns, the
+/// previous callback no longer runs (unless this function was called from inside a callback).
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_set_log_callback(cb: foredraft_log_callback, user: *mut c_void) {
     set_log(cb, user);
 }
 
-/// Called from the engine's thread when the request `id` has a new update or has finished, so that an event loop can
-/// sleep until then; NULL ends that. It may call every function of the library that does not wait for an engine: not
-/// `foredraft_complete`, `_embed`, `_session_save`, `_session_load`, nor a poll with `timeout_ms`, which then answer
-/// `would_deadlock`, and not `foredraft_load`, which returns FOREDRAFT_WOULD_DEADLOCK. When this function returns, the former
-/// callback runs no more (unless this is called from inside a callback).
+/// Sets the callback for updates. The engine's thread calls it when the request `id` has a new update or has finished, so an event
+/// loop can sleep until then. NULL removes the callback. The callback can call every function of the library that does not wait
+/// for an engine. Not allowed are `foredraft_complete`, `_embed`, `_session_save`, `_session_load` and a poll with `timeout_ms`,
+/// which return the error `would_deadlock`, and `foredraft_load`, which returns FOREDRAFT_WOULD_DEADLOCK. When this function
+/// returns, the previous callback no longer runs (unless this function was called from inside a callback).
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_set_update_callback(
     engine: *mut foredraft_engine,
@@ -65,16 +65,16 @@ pub extern "C" fn foredraft_set_update_callback(
 }
 
 pub(super) fn set_log(cb: foredraft_log_callback, user: *mut c_void) {
-    quietly((), || {
+    run((), || {
         let user = User(user);
         log::set_sink(cb.map(|cb| -> Box<log::Sink> {
-            // SAFETY: looks the address up, whatever it is.
+            // SAFETY: looks up the address, which can have any value.
             let made = unsafe { foredraft_is_made_at_run_time(cb as *const c_void) };
             Box::new(move |level, text| {
-                // A line with NUL inside ends there.
+                // A line that contains NUL ends there.
                 let line = text.trim_end().split('\0').next().unwrap_or_default();
                 let line = CString::new(line).unwrap_or_default();
-                // SAFETY: the host's function of this type, which may be called until it is replaced; the line outlives the call.
+                // SAFETY: `cb` is the host's function of this type, valid until it is replaced; the line outlives the call.
                 unsafe { foredraft_call_log(cb, made, level as i32, line.as_ptr(), user.get()) };
             })
         }));
@@ -84,13 +84,13 @@ pub(super) fn set_log(cb: foredraft_log_callback, user: *mut c_void) {
 pub(super) fn set_update(engine: *mut foredraft_engine, cb: foredraft_update_callback, user: *mut c_void) {
     let user = User(user);
     let hook = cb.map(|cb| -> Box<dyn Fn(u64) + Send + Sync> {
-        // SAFETY: looks the address up, whatever it is.
+        // SAFETY: looks up the address, which can have any value.
         let made = unsafe { foredraft_is_made_at_run_time(cb as *const c_void) };
-        // SAFETY: the host's function of this type, which may be called until it is replaced.
+        // SAFETY: `cb` is the host's function of this type, valid until it is replaced.
         Box::new(move |id| unsafe { foredraft_call_update(cb, made, id, user.get()) })
     });
-    quietly((), || {
+    run((), || {
         let found = engines::find(engine).map(|engine| engine.set_update_hook(hook));
-        silently("foredraft_set_update_callback", found);
+        log_failure("foredraft_set_update_callback", found);
     });
 }

@@ -1,12 +1,12 @@
 //! The engines of the process, by handle.
 //!
-//! A handle is a number that is never dereferenced, looked up in a table, and never given out twice. A checked pointer would
-//! need a read of memory that the host may have freed, or a table anyway; and an address can be given out again by the
-//! allocator, so that a stale handle would name another engine. A number that is not in the table is `invalid_engine`.
+//! A handle is a number. It is looked up in a table, never dereferenced, and never used twice. A number that is not in the table is
+//! `invalid_engine`. The alternative, a checked pointer, would read memory that the host may have freed; and the allocator can
+//! reuse an address, so a stale handle would name another engine.
 //!
-//! Where pointers have 64 bits, handles are above every address of a process with the usual 47 or 48 bits, so no pointer of the
-//! host's can be mistaken for one; below 2^53, so that hosts whose only numbers are doubles can hold them; and a part of each
-//! depends on where this library is loaded, so another copy of it in the process takes none of this one's for its own.
+//! With 64-bit pointers, a handle has three properties. It is above every address of a process with the usual 47 or 48 bits, so no
+//! pointer of the host equals a handle. It is below 2^53, so that languages whose numbers are doubles can store it. A part of it
+//! depends on the library's address, so another copy of the library in the same process does not accept it.
 
 use std::collections::BTreeMap;
 use std::ptr::without_provenance_mut;
@@ -17,25 +17,25 @@ use std::time::Duration;
 use parking_lot::RwLock;
 
 use super::exit::at_exit;
-use super::guard::quietly;
+use super::guard::run;
 use super::notify_fd;
 use super::types::foredraft_engine;
-use crate::api::{Loaded, System};
+use crate::api::{LlamaStage, System, stop_all};
 use crate::error::{Code, Error, Result};
 
-/// The engine that NULL and the old names mean. It lives as long as the process.
-static DEFAULT: LazyLock<System> = LazyLock::new(|| System::calling(end_before_llama, notify_fd::open));
+/// The default engine: NULL, and the engine of the old names. It lives as long as the process.
+static DEFAULT: LazyLock<System> = LazyLock::new(|| System::with_callbacks(register_exit_handler, notify_fd::open));
 
 static TABLE: LazyLock<RwLock<EngineTable>> = LazyLock::new(Default::default);
 
 #[derive(Default)]
 struct EngineTable {
     engines: BTreeMap<usize, System>,
-    /// Handles given out so far.
-    made: u32,
+    /// The number of handles created so far.
+    n_created: u32,
 }
 
-/// The handle of the `index`-th engine; where pointers have 32 bits, odd numbers, which no allocation has for its address.
+/// The handle of engine `index`. With 32-bit pointers handles are odd numbers, which are not addresses of allocations.
 fn handle(index: u32) -> usize {
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     let here = (&raw const TABLE).addr() >> 12 & 0xF_FFFF;
@@ -45,19 +45,19 @@ fn handle(index: u32) -> usize {
     }
 }
 
-/// Makes an engine. After 2^32 of them there are no numbers left, and the handle is one that no function accepts.
-pub(super) fn make() -> *mut foredraft_engine {
+/// Creates an engine. After 2^32 engines, the handle is a number that no function accepts.
+pub(super) fn create() -> *mut foredraft_engine {
     let mut table = TABLE.write();
-    let handle = handle(table.made);
-    if let Some(made) = table.made.checked_add(1) {
-        table.made = made;
-        table.engines.insert(handle, System::calling(end_before_llama, notify_fd::open));
+    let handle = handle(table.n_created);
+    if let Some(n_created) = table.n_created.checked_add(1) {
+        table.n_created = n_created;
+        table.engines.insert(handle, System::with_callbacks(register_exit_handler, notify_fd::open));
     }
     without_provenance_mut(handle)
 }
 
-/// Takes an engine out of the table: no later call finds it. NULL, the default engine, stays.
-pub(super) fn take(engine: *mut foredraft_engine) -> Result<System> {
+/// Removes an engine from the table. NULL, the default engine, is not in the table.
+pub(super) fn remove(engine: *mut foredraft_engine) -> Result<System> {
     TABLE.write().engines.remove(&engine.addr()).ok_or_else(|| invalid(engine))
 }
 
@@ -69,37 +69,37 @@ pub(super) fn find(engine: *mut foredraft_engine) -> Result<System> {
     TABLE.read().engines.get(&engine.addr()).cloned().ok_or_else(|| invalid(engine))
 }
 
-/// How long the end of the process waits for what runs.
+/// The maximum time that the end of the process waits for running engines.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Stops all engines when the host exits without freeing them. llama.cpp makes globals when it starts and when the first model is
-/// loaded, and their destructors run in the reverse order: so there is a handler before the destructors of each, where they are
-/// destroyed at all (`globals.c`).
-fn end_before_llama(loaded: Loaded) {
+/// Registers a handler that stops all engines when the host exits without freeing them. llama.cpp creates globals when it starts,
+/// and when the first model is loaded. Exit handlers and destructors run in reverse order of registration. So a handler is
+/// registered after each of these stages, and runs before the destructors. (`globals.c` removes the destructors where it can.)
+fn register_exit_handler(stage: LlamaStage) {
     static BEFORE_START: Once = Once::new();
     static BEFORE_MODELS: Once = Once::new();
-    let once = match loaded {
-        Loaded::Nothing => &BEFORE_START,
-        Loaded::Model => &BEFORE_MODELS,
+    let once = match stage {
+        LlamaStage::Started => &BEFORE_START,
+        LlamaStage::ModelLoaded => &BEFORE_MODELS,
     };
     once.call_once(|| at_exit(end));
 }
 
 fn end() {
-    /// A thread is inside a callback that does not return: the second handler need not wait for it again.
+    /// A callback does not return. The second handler does not wait for it again.
     static GAVE_UP: AtomicBool = AtomicBool::new(false);
-    quietly((), || {
+    run((), || {
         if !GAVE_UP.load(Ordering::Acquire) {
-            GAVE_UP.store(!System::end(all(), PATIENCE), Ordering::Release);
+            GAVE_UP.store(!stop_all(all(), PATIENCE), Ordering::Release);
         }
     });
 }
 
-/// Every engine. In a fork, a thread that does not exist there may hold the lock.
+/// All engines. In a fork, the lock may be held by a thread that does not exist there.
 fn all() -> Vec<System> {
     let table = TABLE.try_read_for(Duration::from_secs(1));
-    let made = table.iter().flat_map(|table| table.engines.values().cloned());
-    std::iter::once(DEFAULT.clone()).chain(made).collect()
+    let created = table.iter().flat_map(|table| table.engines.values().cloned());
+    std::iter::once(DEFAULT.clone()).chain(created).collect()
 }
 
 fn invalid(engine: *mut foredraft_engine) -> Error {

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-/// What the end of the process calls.
+/// The function that the end of the process calls.
 static HANDLER: OnceLock<fn()> = OnceLock::new();
 
 #[cfg_attr(windows, allow(dead_code))]
@@ -12,15 +12,15 @@ fn end() {
     }
 }
 
-/// Registers `handler`, which must not unwind, for the process's end; the same one each time. Handlers run in the reverse order of
-/// their registration. Where there is no memory for one more, the host ends without it; on Windows, where all other threads have
-/// ended before any handler runs, it always does.
+/// Registers `handler` for the end of the process. It must not unwind, and must be the same function in all calls. Handlers run in
+/// reverse order of registration. If there is no memory for another handler, the process ends without it. On Windows nothing is
+/// registered, because all other threads have ended before handlers run.
 pub(super) fn at_exit(handler: fn()) {
     HANDLER.get_or_init(|| handler);
     register();
 }
 
-/// `atexit` would be a call of what `globals.c` replaces.
+/// `on_exit`, because `atexit` would call the function that `globals.c` replaces.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn register() {
     use std::ffi::{c_int, c_void};
@@ -30,7 +30,7 @@ fn register() {
     extern "C" fn ends(_status: c_int, _argument: *mut c_void) {
         end();
     }
-    // SAFETY: glibc's; the handler is a function of this library, which is never unloaded (`build.rs`).
+    // SAFETY: a function of glibc. The handler is a function of this library, which is never unloaded (`build.rs`).
     let _ = unsafe { on_exit(ends, std::ptr::null_mut()) };
 }
 

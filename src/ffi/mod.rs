@@ -1,12 +1,12 @@
-//! The C interface: each function converts, calls [`System`](crate::api::System), and reports.
+//! The C interface. Each function converts its arguments, calls [`System`](crate::api::System), and converts the result.
 //!
-//! `foredraft_*` functions name an engine by a handle (`engines`). The old names (`rpcserver`, a cargo feature) are the same
-//! calls on the process's default engine, which `foredraft_*` functions name by NULL.
+//! `foredraft_*` functions take the handle of an engine (`engines`). The old names (`rpcserver`, a cargo feature) call the same
+//! functions with the default engine, whose handle is NULL.
 //!
-//! # Safety, for all functions of this module
-//! A string that a host passes is NULL or points to a NUL-terminated string that is readable during the call; a callback may
-//! be called from any thread until it is replaced. That is all that C can promise and all that is used. Handles are numbers:
-//! none is ever dereferenced.
+//! # Safety
+//! All functions of this module rely on two properties of the host. A string argument is NULL, or points to a NUL-terminated string
+//! that is readable during the call. A callback can be called from any thread until it is replaced. Handles are numbers and never
+//! dereferenced.
 
 mod callbacks;
 mod engine;

@@ -1,22 +1,22 @@
-//! `notify_fd`: tells an event loop of news by a file descriptor, where a callback into the host's language would be unsafe.
+//! `notify_fd`: notifies an event loop of updates through a file descriptor, for hosts whose language cannot use a callback safely.
 //!
-//! A callback runs on the engine's thread, which is the host's trouble in two ways: an interpreter that ends while the thread
-//! is inside takes the thread down with it, and an event loop that the callback waits for may not run any more. A descriptor
-//! has neither: the loop watches it together with everything else, and the engine never waits for the loop.
+//! A callback runs on the engine's thread. An interpreter that ends at that moment kills the thread; and if the callback waits for an
+//! event loop, the loop may have ended. A file descriptor has neither problem: the loop watches it like any other, and the engine
+//! never waits for the loop.
 
 use crate::error::{Error, Result};
 use crate::host::Notice;
 
 #[cfg(not(unix))]
 pub(super) fn open(_number: i32) -> Result<Notice> {
-    Err(Error::invalid("notify_fd: not available on this platform, which has no such descriptors"))
+    Err(Error::invalid("notify_fd: not available on this platform"))
 }
 
-/// What writes to a copy of that descriptor: 8 bytes, the number 1, as an eventfd takes and a pipe or socket passes on. It
-/// never waits: a descriptor that takes no more has news already.
+/// Returns a function that writes to a copy of the descriptor: 8 bytes, the number 1, as an eventfd requires. It never waits: if the
+/// descriptor is full, the reader already has a notification.
 ///
 /// # Errors
-/// It is not open for writing, or neither an eventfd nor a pipe nor a socket.
+/// The descriptor is not open for writing, or is not an eventfd, a pipe or a socket.
 #[cfg(unix)]
 pub(super) fn open(number: i32) -> Result<Notice> {
     use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -25,7 +25,7 @@ pub(super) fn open(number: i32) -> Result<Notice> {
     let wrong = |what: &str| {
         Error::invalid(format!("notify_fd: expected an eventfd, a pipe or a socket, got {number}, {what}"))
     };
-    // SAFETY: takes any number, and fails where it is no open descriptor.
+    // SAFETY: accepts any number, and fails if it is not an open descriptor.
     let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
     if copy < 0 {
         return Err(wrong("which is not open"));
@@ -37,45 +37,45 @@ pub(super) fn open(number: i32) -> Result<Notice> {
     if flags & libc::O_ACCMODE == libc::O_RDONLY {
         return Err(wrong("which cannot be written to"));
     }
-    let kind = file.metadata().map_err(|error| wrong(&format!("of which nothing is known: {error}")))?.file_type();
+    let kind = file.metadata().map_err(|error| wrong(&format!("whose type cannot be read: {error}")))?.file_type();
     let kind = match (kind.is_fifo(), kind.is_socket()) {
-        (true, _) => Kind::Pipe,
-        (_, true) => Kind::Socket,
-        _ if is_eventfd(copy) => Kind::EventFd,
-        _ => return Err(wrong("which is something else")),
+        (true, _) => DescriptorKind::Pipe,
+        (_, true) => DescriptorKind::Socket,
+        _ if is_eventfd(copy) => DescriptorKind::EventFd,
+        _ => return Err(wrong("which has another type")),
     };
     Ok(Box::new(move || signal(file.as_raw_fd(), kind)))
 }
 
 #[cfg(unix)]
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum DescriptorKind {
     EventFd,
     Pipe,
     Socket,
 }
 
-/// Linux alone has them, and only this file system tells.
+/// Only Linux has eventfds, and only `/proc` shows that a descriptor is one.
 #[cfg(unix)]
 fn is_eventfd(fd: i32) -> bool {
     std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]")
 }
 
-/// Writes, unless the descriptor is full. False when nobody can read it any more.
+/// Writes, unless the descriptor is full. Returns false if its reader is closed.
 #[cfg(unix)]
-fn signal(fd: i32, kind: Kind) -> bool {
+fn signal(fd: i32, kind: DescriptorKind) -> bool {
     let mut state = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one entry, which lives during the call; a timeout of 0 waits for nothing.
+    // SAFETY: one entry, which lives during the call. With a timeout of 0 the call does not wait.
     if unsafe { libc::poll(&raw mut state, 1, 0) } <= 0 {
-        return true; // full, or interrupted by a signal, whose handler does not change that the loop is to look
+        return true; // full, or interrupted by a signal
     }
     if state.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0 {
         return false;
     }
     let written = match kind {
-        Kind::EventFd => write(fd),
-        Kind::Pipe => without_sigpipe(|| write(fd)),
-        Kind::Socket => send(fd),
+        DescriptorKind::EventFd => write(fd),
+        DescriptorKind::Pipe => without_sigpipe(|| write(fd)),
+        DescriptorKind::Socket => send(fd),
     };
     !written.is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
@@ -85,7 +85,7 @@ const ONE: [u8; 8] = 1_u64.to_ne_bytes();
 
 #[cfg(unix)]
 fn write(fd: i32) -> std::io::Result<()> {
-    // SAFETY: reads 8 bytes that live as long as the program.
+    // SAFETY: reads 8 bytes of a constant.
     outcome(unsafe { libc::write(fd, ONE.as_ptr().cast(), ONE.len()) })
 }
 
@@ -105,8 +105,8 @@ fn send(fd: i32) -> std::io::Result<()> {
     outcome(unsafe { libc::send(fd, ONE.as_ptr().cast(), ONE.len(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) })
 }
 
-/// Runs `write` so that a reader that closes at this very moment does not end the process by SIGPIPE, whatever the host has
-/// made of that signal, and without changing it for the host.
+/// Runs `write` with SIGPIPE blocked on this thread, so that a closed reader does not end the process. The host's handling of the
+/// signal is not changed.
 #[cfg(unix)]
 fn without_sigpipe(write: impl FnOnce() -> std::io::Result<()>) -> std::io::Result<()> {
     use std::mem::MaybeUninit;
@@ -115,8 +115,8 @@ fn without_sigpipe(write: impl FnOnce() -> std::io::Result<()>) -> std::io::Resu
     let mut only = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut former = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut pending = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the sets are this function's own, and each is filled before it is read; the mask is this thread's alone, and as
-    // it was in the end. SIGPIPE comes to the thread that writes: if it was not pending before and is now, `sigwait` takes it
+    // SAFETY: the sets are local, and each is initialized before it is read. The signal mask belongs to this thread, and is restored
+    // at the end. SIGPIPE is delivered to the thread that writes: if it was not pending before and is now, `sigwait` removes it
     // without waiting.
     unsafe {
         libc::sigemptyset(only.as_mut_ptr());

@@ -1,4 +1,4 @@
-//! What an engine answers: JSON in, JSON out. Each is a method of [`Server`] or [`System`] on the engine of the handle.
+//! The functions that take and return JSON. Each calls a method of [`Server`] or [`System`] of the engine.
 
 use std::ffi::c_char;
 
@@ -10,151 +10,151 @@ use super::types::foredraft_engine;
 use crate::api::{Endpoint, Server, System};
 use crate::error::Result;
 
-/// The answer of a loaded engine.
+/// Calls a function of a loaded engine.
 ///
 /// # Safety
 /// `request` is NULL or NUL-terminated, and readable during the call.
-unsafe fn served(
+unsafe fn with_server(
     engine: *mut foredraft_engine,
     request: *const c_char,
     call: impl FnOnce(&Server, &[u8]) -> Result<Value>,
 ) -> *mut c_char {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     answer(|| engines::find(engine)?.with_server(|server| call(server, unsafe { required(request) }?)))
 }
 
-/// The answer of an engine that needs no model for it.
+/// Calls a function that does not require a loaded engine.
 ///
 /// # Safety
 /// `request` is NULL or NUL-terminated, and readable during the call.
-unsafe fn offered(
+unsafe fn with_system(
     engine: *mut foredraft_engine,
     request: *const c_char,
     call: impl FnOnce(&System, &[u8]) -> Result<Value>,
 ) -> *mut c_char {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     answer(|| call(&engines::find(engine)?, unsafe { required(request) }?))
 }
 
-/// Generates, and returns the final response; with `prompts` or `n_cmpl` the `results`, one for each text. Speculates unless
-/// the request turns it off: with the default `verify`, and with `match`, the text is the same. Waits until the request has
-/// finished. The caller owns the returned string, as with all functions below.
+/// Generates a completion and returns the final response; with `prompts` or `n_cmpl`, `results` has one for each completion.
+/// Speculates unless the request disables it; with `verify` `coupled` (the default) or `match`, the completion is the same with and
+/// without speculation. Returns when the request has finished. The caller owns the returned string, as with all functions below.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_complete(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
-    // SAFETY: see the module's promise.
-    unsafe { served(engine, request, |server, bytes| server.complete(Endpoint::Foredraft, bytes)) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_server(engine, request, |server, bytes| server.complete(Endpoint::Foredraft, bytes)) }
 }
 
-/// Queues a request and returns its `id` and `prompt_stats`. A long prompt (over 4 KiB) is tokenized after the call has
-/// returned; `prompt_stats` is `pending` then, and what is wrong with the prompt ends the request.
+/// Queues a request and returns its `id` and `prompt_stats`. A long prompt (over 4 KiB) is tokenized after the call has returned.
+/// `prompt_stats` is then `pending`, and the request ends with an error if the prompt is invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_submit(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
-    // SAFETY: see the module's promise.
-    unsafe { served(engine, request, |server, bytes| server.submit(Endpoint::Foredraft, bytes)) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_server(engine, request, |server, bytes| server.submit(Endpoint::Foredraft, bytes)) }
 }
 
-/// Takes the updates of a request since the last poll: `{"id": 7, "timeout_ms": 0}`. `finished` is true once the last one
-/// was handed out. Waits for an update up to `timeout_ms`; 0 never waits. `{"ids": [7, 8]}` polls several at once and waits for
-/// the first update of any: `results` has the answer for each, an error object where there is no such request.
+/// Returns the updates of a request since the last poll: `{"id": 7, "timeout_ms": 0}`. `finished` is true when the last update has
+/// been returned. Waits for an update for at most `timeout_ms`; 0 never waits. `{"ids": [7, 8]}` polls several requests and waits
+/// for the first update of any; `results` has an answer for each, or an error object if there is no such request.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_poll(engine: *mut foredraft_engine, command: *const c_char) -> *mut c_char {
-    // SAFETY: see the module's promise.
+    // SAFETY: see "Safety" in the module's documentation.
     answer(|| engines::find(engine)?.poll(Endpoint::Foredraft, unsafe { bytes(command) }))
 }
 
-/// Ends a request, `{"id": 7}`, or several, `{"ids": [7, 8]}`, within one decode; the last update of each says so.
+/// Ends a request, `{"id": 7}`, or several, `{"ids": [7, 8]}`, within one decode. The last update of each has the `stop_type` `cancelled`.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_cancel(engine: *mut foredraft_engine, command: *const c_char) -> *mut c_char {
-    // SAFETY: see the module's promise.
+    // SAFETY: see "Safety" in the module's documentation.
     answer(|| engines::find(engine)?.cancel(Endpoint::Foredraft, unsafe { bytes(command) }))
 }
 
-/// The tokens of a text. Request: `text` (or `content`; token ids may be mixed in), `add_special` (true), `parse_special`
-/// (true), `with_pieces` (false: then `tokens` has ids and pieces). Answer: `tokens` (pieces as strings), `length`, `ids`,
+/// The tokens of a text. Request: `text` (or `content`; an array can mix strings and token ids), `add_special` (true), `parse_special`
+/// (true), `with_pieces` (false; true: `tokens` has ids and pieces). Answer: `tokens` (pieces as strings), `length`, `ids`,
 /// `pieces`.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_tokenize(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
-    // SAFETY: see the module's promise.
-    unsafe { served(engine, request, Server::tokenize) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_server(engine, request, Server::tokenize) }
 }
 
 /// The text of tokens. Request: `tokens` (ids), `special` (true). Answer: `content`.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_detokenize(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
-    // SAFETY: see the module's promise.
-    unsafe { served(engine, request, Server::detokenize) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_server(engine, request, Server::detokenize) }
 }
 
 /// Renders messages with the model's chat template. Request: `messages`, `add_generation_prompt` (true), `chat_template`,
 /// `tools`, `chat_template_kwargs`. Answer: `prompt`.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_apply_template(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
-    // SAFETY: see the module's promise.
-    unsafe { served(engine, request, Server::apply_template) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_server(engine, request, Server::apply_template) }
 }
 
-/// The embedding of a text; the engine must have been loaded with `"embedding": true`. Request: `content` (or `prompt`),
+/// The embedding of a text. Requires an engine that was loaded with `"embedding": true`. Request: `content` (or `prompt`),
 /// `embd_normalize` (2: Euclidean). Answer: `embedding`. Waits for the engine.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_embed(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
-    // SAFETY: see the module's promise.
-    unsafe { served(engine, request, Server::get_embedding) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_server(engine, request, Server::get_embedding) }
 }
 
-/// Saves what a slot holds. Request: `id_slot` (0), `filename`. Answer: `n_saved`, `n_saved_draft` (tokens), `n_written`
-/// (bytes). The file is replaced whole, or not at all.
+/// Saves a slot's cache to a file. Request: `id_slot` (0), `filename`. Answer: `n_saved`, `n_saved_draft` (tokens), `n_written`
+/// (bytes). The file is replaced completely or left unchanged.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_session_save(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
-    // SAFETY: see the module's promise.
-    unsafe { served(engine, request, Server::session_save) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_server(engine, request, Server::session_save) }
 }
 
-/// Puts a saved session into a slot, in place of what it holds, so that the next request there evaluates only what is new.
-/// Request: `id_slot` (0), `filename`. Answer: `n_restored`, `n_restored_draft` (tokens), `seed`, `seed_position`. A file that is
-/// damaged, of another version or of another model is an error, and the slot stays as it was.
+/// Restores a slot's cache from a file, so that the next request in this slot decodes only new tokens. Request: `id_slot` (0),
+/// `filename`. Answer: `n_restored`, `n_restored_draft` (tokens), `seed`, `seed_position`. A file that is damaged, of another version
+/// or of another model is an error, and the slot is left unchanged.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_session_load(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
-    // SAFETY: see the module's promise.
-    unsafe { served(engine, request, Server::session_load) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_server(engine, request, Server::session_load) }
 }
 
-/// Works on an n-gram cache of the engine while it serves. Request: `action` (`load`, `save`, `merge`, `clear`, `stats`),
-/// `cache` (`static`, `dynamic`), `filename` (for the first three). Answer: how much the cache knows then. Clearing the dynamic
-/// cache makes the drafter `suffix` forget earlier answers as well.
+/// Loads, saves, merges, clears or inspects an n-gram cache of a running engine. Request: `action` (`load`, `save`, `merge`,
+/// `clear`, `stats`), `cache` (`static`, `dynamic`), `filename` (for the first three). Answer: the size of the cache afterwards.
+/// Clearing the dynamic cache also clears the previous completions that the drafter `suffix` uses.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_lookup_cache(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
-    // SAFETY: see the module's promise.
-    unsafe { served(engine, request, Server::lookup_cache) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_server(engine, request, Server::lookup_cache) }
 }
 
-/// Makes an n-gram cache of a text, in llama.cpp's format. Request: `text`, `file` (a path) or `tokens` (ids); `output` (a
+/// Creates an n-gram cache file from a text, in llama.cpp's format. Request: `text`, `file` (a path) or `tokens` (ids); `output` (a
 /// path); `ngram_min`, `ngram_max` (2, 2; 1 to 4). Answer: `n_tokens`, `n_ngrams`, `ngrams_by_size`, `n_continuations`,
-/// `n_observations`, `size` (bytes of the file), `memory` (bytes that it takes when loaded), `t_ms`.
+/// `n_observations`, `size` (bytes of the file), `memory` (bytes when loaded), `t_ms`.
 ///
-/// `text` and `file` need a loaded model, to tokenize; `tokens` need none. Works on the calling thread and holds no other
-/// call up; the status tells in `lookups` how far it is, and a load or unload of the engine stops it (`cancelled`). The file is
-/// replaced whole or stays as it was.
+/// `text` and `file` require a loaded model for tokenization, `tokens` does not. Runs on the calling thread and blocks no other
+/// call. The status has the progress in `lookups`, and a load or unload of the engine cancels it (`cancelled`). The file is
+/// replaced completely or left unchanged.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_lookup_create(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
-    // SAFETY: see the module's promise.
-    unsafe { offered(engine, request, System::lookup_create) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_system(engine, request, System::lookup_create) }
 }
 
-/// Adds n-gram caches up. Request: `inputs` (paths), `output` (a path, also of an input). Answer: as for `lookup_create`,
-/// with `n_inputs`. Needs no model.
+/// Adds up n-gram cache files. Request: `inputs` (paths), `output` (a path, possibly one of the inputs). Answer: as for
+/// `lookup_create`, with `n_inputs`. Requires no model.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_lookup_merge(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
-    // SAFETY: see the module's promise.
-    unsafe { offered(engine, request, System::lookup_merge) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_system(engine, request, System::lookup_merge) }
 }
 
-/// How well a text is drafted from n-gram caches, as llama.cpp's `llama-lookup-stats` finds out. Request: `text`, `file` or
-/// `tokens`; `n_draft` (3), `n_ctx` (the model's, or 4096), `lookup_cache_static`, `lookup_cache_dynamic` (paths), `plot` (a path:
-/// an SVG of the acceptance by n-gram size and position is written there). Answer: `n_predict`, `n_drafted`, `n_accept`,
+/// Measures how well n-gram caches draft a text, as llama.cpp's `llama-lookup-stats` does. Request: `text`, `file` or
+/// `tokens`; `n_draft` (3), `n_ctx` (the model's, or 4096), `lookup_cache_static`, `lookup_cache_dynamic` (paths), `plot` (a path
+/// for an SVG of the acceptance by n-gram size and position). Answer: `n_predict`, `n_drafted`, `n_accept`,
 /// `accept_rate`, `t_draft_flat_ms`, `t_draft_ms`, `us_per_token`, `tokens_per_second`; `by_level`; `by_size` (of n-grams of 1 to
-/// 4) and `by_static`, each by position in the draft. Models, threads and files as with `lookup_create`.
+/// 4) and `by_static`, each by position in the draft. Models, threads and files: as for `lookup_create`.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_lookup_stats(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
-    // SAFETY: see the module's promise.
-    unsafe { offered(engine, request, System::lookup_stats) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_system(engine, request, System::lookup_stats) }
 }

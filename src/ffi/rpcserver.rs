@@ -1,4 +1,4 @@
-//! The old JSON-RPC server's functions, and what version 0.1 added to them under names like theirs: calls on the default
+//! The old JSON-RPC server's functions, and the functions that version 0.1 added under similar names. All of them call the default
 //! engine. A cargo feature, on by default.
 
 use std::ffi::{c_char, c_void};
@@ -11,26 +11,26 @@ use crate::api::{Endpoint, Server};
 use crate::error::Result;
 use serde_json::Value;
 
-/// An answer of the default engine when it is loaded.
+/// Calls a function of the default engine, which must be loaded.
 ///
 /// # Safety
 /// `request` is NULL or NUL-terminated, and readable during the call.
-unsafe fn served(request: *const c_char, call: impl FnOnce(&Server, &[u8]) -> Result<Value>) -> *const c_char {
-    // SAFETY: the caller's promise.
+unsafe fn with_server(request: *const c_char, call: impl FnOnce(&Server, &[u8]) -> Result<Value>) -> *const c_char {
+    // SAFETY: guaranteed by the caller.
     answer(|| engines::find(null_mut())?.with_server(|server| call(server, unsafe { required(request) }?)))
 }
 
 /// # Safety
 /// `command` is NULL or NUL-terminated, and readable during the call.
-unsafe fn polled(endpoint: Endpoint, command: *const c_char) -> *const c_char {
-    // SAFETY: the caller's promise.
+unsafe fn poll(endpoint: Endpoint, command: *const c_char) -> *const c_char {
+    // SAFETY: guaranteed by the caller.
     answer(|| engines::find(null_mut())?.poll(endpoint, unsafe { bytes(command) }))
 }
 
 /// # Safety
 /// `command` is NULL or NUL-terminated, and readable during the call.
-unsafe fn cancelled(endpoint: Endpoint, command: *const c_char) -> *const c_char {
-    // SAFETY: the caller's promise.
+unsafe fn cancel(endpoint: Endpoint, command: *const c_char) -> *const c_char {
+    // SAFETY: guaranteed by the caller.
     answer(|| engines::find(null_mut())?.cancel(endpoint, unsafe { bytes(command) }))
 }
 
@@ -48,7 +48,7 @@ pub extern "C" fn init_async(cmd: *const c_char) {
     engine::foredraft_load_async(null_mut(), cmd);
 }
 
-/// As `foredraft_status` of the default engine. `model`, `model_alias` and `model_draft` are strings at any time.
+/// As `foredraft_status` of the default engine. `model`, `model_alias` and `model_draft` are always strings.
 #[unsafe(no_mangle)]
 pub extern "C" fn poll_system_status() -> *const c_char {
     engine::foredraft_status(null_mut())
@@ -60,7 +60,7 @@ pub extern "C" fn deinit() {
     engine::foredraft_unload(null_mut());
 }
 
-/// Releases a string that a function of this library returned; NULL is fine. `free` does, too.
+/// Releases a string that a function of this library returned. NULL is ignored. `free` is equivalent.
 #[unsafe(no_mangle)]
 pub extern "C" fn free_string(s: *const c_char) {
     engine::foredraft_string_free(s.cast_mut());
@@ -108,63 +108,63 @@ pub extern "C" fn get_embedding(req: *const c_char) -> *const c_char {
     requests::foredraft_embed(null_mut(), req)
 }
 
-/// Generates, and returns the final response. No speculation unless the request asks for it.
+/// Generates a completion and returns the final response. No speculation unless the request enables it.
 #[unsafe(no_mangle)]
 pub extern "C" fn get_completion(req: *const c_char) -> *const c_char {
-    // SAFETY: see the module's promise.
-    unsafe { served(req, |server, bytes| server.complete(Endpoint::Completion, bytes)) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_server(req, |server, bytes| server.complete(Endpoint::Completion, bytes)) }
 }
 
-/// Queues a request and returns its `id` and `prompt_stats`. No speculation unless the request asks for it.
+/// Queues a request and returns its `id` and `prompt_stats`. No speculation unless the request enables it.
 #[unsafe(no_mangle)]
 pub extern "C" fn async_completion_init(req: *const c_char) -> *const c_char {
-    // SAFETY: see the module's promise.
-    unsafe { served(req, |server, bytes| server.submit(Endpoint::Completion, bytes)) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_server(req, |server, bytes| server.submit(Endpoint::Completion, bytes)) }
 }
 
-/// Takes the updates of a request since the last poll, as `foredraft_poll`. NULL, `""`, `{}` and what is no JSON object mean the
-/// newest request of `async_completion_init`; when there is none, `completion_updates` is empty and `state` says what the
-/// library is doing.
+/// Returns the updates of a request since the last poll, as `foredraft_poll`. NULL, `""`, `{}` and anything that is not a JSON object
+/// mean the newest request of `async_completion_init`. If there is none, `completion_updates` is empty, and `state` is the state of
+/// the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn async_completion_poll(cmd: *const c_char) -> *const c_char {
-    // SAFETY: see the module's promise.
-    unsafe { polled(Endpoint::Completion, cmd) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { poll(Endpoint::Completion, cmd) }
 }
 
-/// Ends a request, as `foredraft_cancel`. Without a number it is the newest one of `async_completion_init`; `cancelled` is false
-/// when there is none or it has ended.
+/// Ends a request, as `foredraft_cancel`. Without an id it is the newest request of `async_completion_init`. `cancelled` is false if
+/// there is none, or if it has finished.
 #[unsafe(no_mangle)]
 pub extern "C" fn async_completion_cancel(cmd: *const c_char) -> *const c_char {
-    // SAFETY: see the module's promise.
-    unsafe { cancelled(Endpoint::Completion, cmd) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { cancel(Endpoint::Completion, cmd) }
 }
 
-/// As `get_completion`, with speculation unless the request turns it off.
+/// As `get_completion`, with speculation unless the request disables it.
 #[unsafe(no_mangle)]
 pub extern "C" fn speculative_completion(req: *const c_char) -> *const c_char {
-    // SAFETY: see the module's promise.
-    unsafe { served(req, |server, bytes| server.complete(Endpoint::Speculative, bytes)) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_server(req, |server, bytes| server.complete(Endpoint::Speculative, bytes)) }
 }
 
-/// As `async_completion_init`, with speculation unless the request turns it off.
+/// As `async_completion_init`, with speculation unless the request disables it.
 #[unsafe(no_mangle)]
 pub extern "C" fn speculative_completion_init(req: *const c_char) -> *const c_char {
-    // SAFETY: see the module's promise.
-    unsafe { served(req, |server, bytes| server.submit(Endpoint::Speculative, bytes)) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_server(req, |server, bytes| server.submit(Endpoint::Speculative, bytes)) }
 }
 
-/// As `async_completion_poll`; without a number it is the newest request of `speculative_completion_init`.
+/// As `async_completion_poll`; without an id it is the newest request of `speculative_completion_init`.
 #[unsafe(no_mangle)]
 pub extern "C" fn speculative_completion_poll(cmd: *const c_char) -> *const c_char {
-    // SAFETY: see the module's promise.
-    unsafe { polled(Endpoint::Speculative, cmd) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { poll(Endpoint::Speculative, cmd) }
 }
 
-/// As `async_completion_cancel`; without a number it is the newest request of `speculative_completion_init`.
+/// As `async_completion_cancel`; without an id it is the newest request of `speculative_completion_init`.
 #[unsafe(no_mangle)]
 pub extern "C" fn speculative_completion_cancel(cmd: *const c_char) -> *const c_char {
-    // SAFETY: see the module's promise.
-    unsafe { cancelled(Endpoint::Speculative, cmd) }
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { cancel(Endpoint::Speculative, cmd) }
 }
 
 /// As `foredraft_lookup_create` of the default engine.

@@ -1,5 +1,5 @@
 //! The types and constants of the header.
-#![allow(non_camel_case_types, dead_code)] // C's names; the enums are for C hosts
+#![allow(non_camel_case_types, dead_code)] // C naming conventions; the enums are only for C hosts
 
 use std::ffi::{c_char, c_void};
 
@@ -8,83 +8,83 @@ use crate::error::Code;
 #[cfg(test)]
 use crate::llama::log::Level;
 
-/// Counts changes of the C interface that a host must be compiled anew for. `foredraft_abi_version` returns the
-/// library's own number: a host that loads the library at run time compares the two.
+/// The version of the C interface. It increases when hosts have to be recompiled. `foredraft_abi_version` returns the library's own
+/// version; a host that loads the library at run time compares the two.
 pub const FOREDRAFT_ABI_VERSION: u32 = 1;
 
-/// An engine. A handle points to nothing: it is a number of pointer type that the library looks up. NULL is the
-/// process's default engine.
+/// An engine. A handle does not point to memory: it is a number of pointer type that the library looks up. NULL is the process's
+/// default engine.
 pub struct foredraft_engine {
     _private: [u8; 0],
 }
 
-/// What `foredraft_load` returns. All but the first are also the `code` of error objects, where they are words:
-/// `"model_error"` for `FOREDRAFT_MODEL_ERROR`, and so on. New ones may be added; numbers are never reused.
+/// The return values of `foredraft_load`. All except the first are also the `code` of error objects, as words: `"model_error"` for
+/// `FOREDRAFT_MODEL_ERROR`, and so on. New codes can be added; numbers are never reused.
 #[repr(C)]
 pub enum foredraft_code {
     /// Success.
     FOREDRAFT_OK = 0,
     /// A model file cannot be loaded, or a decode failed.
     FOREDRAFT_MODEL_ERROR = 1,
-    /// Not JSON, not UTF-8, or NULL where a document is needed.
+    /// Not JSON, not UTF-8, or NULL where a document is required.
     FOREDRAFT_INVALID_JSON = 2,
-    /// A key or value is wrong.
+    /// A key or value is invalid.
     FOREDRAFT_INVALID_REQUEST = 3,
-    /// A later load or unload took its place.
+    /// A later load or unload replaced it.
     FOREDRAFT_CANCELLED = 4,
-    /// Called from inside a callback, where it would wait for itself.
+    /// The call is not allowed from inside a callback, where it would deadlock.
     FOREDRAFT_WOULD_DEADLOCK = 5,
-    /// A defect of the library.
+    /// A bug in the library.
     FOREDRAFT_INTERNAL = 6,
     /// No such request or file.
     FOREDRAFT_NOT_FOUND = 7,
-    /// No model is loaded; or this process was forked from one that has a model loaded.
+    /// No model is loaded, or this process was forked from one that has a model loaded.
     FOREDRAFT_NOT_INITIALIZED = 8,
     /// A model is being loaded.
     FOREDRAFT_LOADING = 9,
-    /// The prompt does not fit into the context and may not be shortened.
+    /// The prompt does not fit into the context and may not be truncated.
     FOREDRAFT_CONTEXT_FULL = 10,
-    /// As many requests wait as `max_queue` allows.
+    /// `max_queue` requests are already waiting.
     FOREDRAFT_QUEUE_FULL = 11,
-    /// The engine handle was freed, or is none of this library's.
+    /// The engine handle was freed, or was not created by this library.
     FOREDRAFT_INVALID_ENGINE = 12,
 }
 
 /// `init_success` of `foredraft_status`.
 #[repr(C)]
 pub enum foredraft_init_state {
-    /// The last load failed; `error` says why.
+    /// The last load failed; see `error`.
     FOREDRAFT_INIT_FAILED = -1,
-    /// Nothing is loaded, or a load runs: `state` says which.
+    /// Nothing is loaded, or a load is running; see `state`.
     FOREDRAFT_INIT_NOT_READY = 0,
     /// Requests are served.
     FOREDRAFT_INIT_READY = 1,
 }
 
-/// The `level` that a log callback gets.
+/// The `level` of a log line.
 #[repr(C)]
 pub enum foredraft_log_level {
     /// Details for debugging.
     FOREDRAFT_LOG_DEBUG = 1,
-    /// What happens.
+    /// Information.
     FOREDRAFT_LOG_INFO = 2,
-    /// Something that a person should know.
+    /// A warning.
     FOREDRAFT_LOG_WARNING = 3,
-    /// Something failed.
+    /// An error.
     FOREDRAFT_LOG_ERROR = 4,
 }
 
-/// Gets log lines: `text` is UTF-8 and valid during the call, `user` is the pointer that was set with the callback.
+/// Receives log lines. `text` is UTF-8 and valid during the call; `user` is the pointer that was set with the callback.
 pub type foredraft_log_callback = Option<unsafe extern "C" fn(level: i32, text: *const c_char, user: *mut c_void)>;
 
-/// Gets the number of a request that has a new update or has finished, and the pointer that was set with the callback.
+/// Receives the id of a request that has a new update or has finished, and the pointer that was set with the callback.
 pub type foredraft_update_callback = Option<unsafe extern "C" fn(id: u64, user: *mut c_void)>;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What the header calls a code. A code that is added makes this fail to compile.
+    /// The header's constant of a code. Exhaustive, so that a new code fails to compile here.
     fn in_header(code: Code) -> foredraft_code {
         use foredraft_code::*;
         match code {

@@ -1,4 +1,4 @@
-//! What a process does once: start llama.cpp, load ggml's backends, list devices.
+//! Process-wide state: starting llama.cpp, loading ggml's backends, listing devices.
 
 use std::ffi::{CStr, CString, c_char};
 use std::sync::Once;
@@ -6,16 +6,16 @@ use std::sync::Once;
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
-use super::guard::{Why, foredraft_device_memory};
+use super::guard::{ErrorBuffer, foredraft_device_memory};
 use super::{log, rpc};
 
 static START: Once = Once::new();
 
-/// Starts llama.cpp; harmless any number of times. Every owner in this room calls it first.
+/// Starts llama.cpp. Later calls do nothing. Every constructor in this module calls it first.
 pub fn start() {
     START.call_once(|| {
-        // SAFETY: `from_llama` is a function of this library, which is never unloaded while llama.cpp,
-        // linked into it, may log; `Once` keeps other threads out of llama.cpp until this is done.
+        // SAFETY: `from_llama` is a function of this library, which is never unloaded. `Once` keeps other threads out of llama.cpp
+        // until this is done.
         unsafe {
             sys::llama_log_set(Some(log::from_llama), std::ptr::null_mut());
             #[cfg(feature = "portable")]
@@ -25,8 +25,8 @@ pub fn start() {
     });
 }
 
-/// Loads every CPU variant's module and keeps the best: from `FOREDRAFT_BACKENDS`, from the folder of this
-/// library, or from where the build left them.
+/// Loads the modules of ggml's CPU variants and keeps the best one: from `FOREDRAFT_BACKENDS`, from the folder of this library, or
+/// from the build folder.
 #[cfg(feature = "portable")]
 fn load_backends() {
     let mut folders: Vec<std::path::PathBuf> = Vec::new();
@@ -35,7 +35,7 @@ fn load_backends() {
     folders.extend(sys::BACKENDS_DIR.map(Into::into));
     for folder in folders {
         let Ok(path) = CString::new(folder.to_string_lossy().as_bytes()) else { continue };
-        // SAFETY: a NUL-terminated path; a folder without modules loads nothing.
+        // SAFETY: a NUL-terminated path. A folder without modules loads nothing.
         unsafe {
             sys::ggml_backend_load_all_from_path(path.as_ptr());
             if sys::ggml_backend_dev_count() > 0 {
@@ -49,8 +49,8 @@ fn load_backends() {
 #[cfg(feature = "portable")]
 fn own_folder() -> Option<std::path::PathBuf> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: `dladdr` only looks the address of a function of this library up and fills `info`, whose
-    // strings live as long as the library is loaded.
+    // SAFETY: `dladdr` looks up the address of a function of this library and fills `info`. Its strings live as long as the library
+    // is loaded.
     unsafe {
         if libc::dladdr(start as *const std::ffi::c_void, info.as_mut_ptr()) == 0 {
             return None;
@@ -64,7 +64,7 @@ fn own_folder() -> Option<std::path::PathBuf> {
     }
 }
 
-/// Sets the NUMA strategy of the process; llama.cpp takes the first call only.
+/// Sets the NUMA strategy of the process. Only the first call has an effect.
 pub fn set_numa(strategy: Numa) {
     start();
     let strategy = match strategy {
@@ -84,20 +84,20 @@ pub enum Numa {
     Distribute,
     /// Stay on the node the process started on.
     Isolate,
-    /// As `numactl` set it up.
+    /// Use `numactl`'s settings.
     Numactl,
 }
 
-/// A device that ggml can compute on.
+/// A device of ggml.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Its name, as `devices` in `init` takes it.
+    /// The name, as used in `devices` of `init`.
     pub name: String,
-    /// What it is.
+    /// A description.
     pub description: String,
     /// `cpu`, `gpu`, `igpu`, `accel` or `meta`.
     pub kind: &'static str,
-    /// Free memory in bytes; 0: not known, as of an RPC server's that does not answer.
+    /// Free memory in bytes. 0: unknown, for example if an RPC server does not respond.
     pub memory_free: usize,
     /// Total memory in bytes.
     pub memory_total: usize,
@@ -106,15 +106,15 @@ pub struct Device {
 /// All devices.
 pub fn devices() -> Vec<Device> {
     start();
-    let (mut found, silent) = (Vec::new(), rpc::silent());
-    // SAFETY: indices are below the count, and devices live as long as the process; their strings are
-    // static and NUL-terminated (`text` takes NULL too), and the numbers are writable.
+    let (mut found, unresponsive) = (Vec::new(), rpc::unresponsive_devices());
+    // SAFETY: the indices are below the count, and devices live as long as the process. Their strings are static and NUL-terminated
+    // (`text` accepts NULL), and the numbers are writable.
     unsafe {
         for index in 0..sys::ggml_backend_dev_count() {
             let device = sys::ggml_backend_dev_get(index);
             let (mut memory_free, mut memory_total) = (0, 0);
-            if !silent.contains(&device) {
-                let mut why = Why::new();
+            if !unresponsive.contains(&device) {
+                let mut why = ErrorBuffer::new();
                 foredraft_device_memory(device, &mut memory_free, &mut memory_total, why.ptr(), why.size());
             }
             found.push(Device {
@@ -135,25 +135,25 @@ pub fn devices() -> Vec<Device> {
     found
 }
 
-/// All devices but those of servers that do not answer.
-fn there() -> Vec<sys::ggml_backend_dev_t> {
-    let silent = rpc::silent();
+/// All devices except those of RPC servers that do not respond.
+fn available_devices() -> Vec<sys::ggml_backend_dev_t> {
+    let unresponsive = rpc::unresponsive_devices();
     // SAFETY: indices are below the count, and devices live as long as the process.
     let all = unsafe { (0..sys::ggml_backend_dev_count()).map(|index| sys::ggml_backend_dev_get(index)) };
-    all.filter(|device| !silent.contains(device)).collect()
+    all.filter(|device| !unresponsive.contains(device)).collect()
 }
 
-/// The devices for a model that names none, where not all are to be had; `None`: as llama.cpp chooses.
+/// The default devices of a model if some RPC servers do not respond. `None`: all respond, so llama.cpp can choose.
 ///
-/// It chooses RPC servers', then GPUs, and integrated GPUs where there is no other.
+/// The order is llama.cpp's: RPC servers, then GPUs, and integrated GPUs only if there is no other GPU.
 pub(super) fn default_devices() -> Option<Vec<sys::ggml_backend_dev_t>> {
-    if rpc::silent().is_empty() {
+    if rpc::unresponsive_devices().is_empty() {
         return None;
     }
-    let there = there();
+    let available = available_devices();
     let of = |kind| {
         // SAFETY: devices live as long as the process.
-        there.iter().copied().filter(move |device| unsafe { sys::ggml_backend_dev_type(*device) } == kind)
+        available.iter().copied().filter(move |device| unsafe { sys::ggml_backend_dev_type(*device) } == kind)
     };
     let (mut chosen, gpus): (Vec<_>, Vec<_>) = of(sys::GGML_BACKEND_DEVICE_TYPE_GPU).partition(|device| {
         // SAFETY: a device's registry has a static, NUL-terminated name.
@@ -164,30 +164,30 @@ pub(super) fn default_devices() -> Option<Vec<sys::ggml_backend_dev_t>> {
     Some(chosen)
 }
 
-/// The handle of the device of that name, unless its server does not answer.
+/// The device with this name, unless its RPC server does not respond.
 pub(super) fn device_by_name(name: &str) -> Option<sys::ggml_backend_dev_t> {
     let c_name = CString::new(name).ok()?;
-    // SAFETY: a NUL-terminated name; NULL means that there is none.
+    // SAFETY: a NUL-terminated name. NULL is returned if there is no such device.
     let device = unsafe { sys::ggml_backend_dev_by_name(c_name.as_ptr()) };
-    (!device.is_null() && !rpc::silent().contains(&device)).then_some(device)
+    (!device.is_null() && !rpc::unresponsive_devices().contains(&device)).then_some(device)
 }
 
-/// Whether there is a device other than CPUs: a GPU, or an RPC server's. (`llama_supports_gpu_offload` says so wherever RPC was
-/// compiled in.)
+/// Whether there is a device other than CPUs: a GPU, or a device of an RPC server. (`llama_supports_gpu_offload` is always true if
+/// RPC is compiled in.)
 pub(super) fn supports_offload() -> bool {
     start();
     let kinds = [sys::GGML_BACKEND_DEVICE_TYPE_GPU, sys::GGML_BACKEND_DEVICE_TYPE_IGPU];
     // SAFETY: devices live as long as the process.
-    there().into_iter().any(|device| kinds.contains(&unsafe { sys::ggml_backend_dev_type(device) }))
+    available_devices().into_iter().any(|device| kinds.contains(&unsafe { sys::ggml_backend_dev_type(device) }))
 }
 
-/// One line on the instruction sets and backends in use.
+/// One line about the instruction sets and backends in use.
 pub fn system_info() -> String {
     start();
     static LOCK: Mutex<()> = Mutex::new(());
     let _alone = LOCK.lock();
-    // SAFETY: llama.cpp returns a static, NUL-terminated string. It builds the string again in each call, so calls must not
-    // overlap: the lock.
+    // SAFETY: llama.cpp returns a static, NUL-terminated string. Each call builds the string again, so the lock prevents overlapping
+    // calls.
     unsafe { text(sys::llama_print_system_info()) }
 }
 
@@ -205,11 +205,11 @@ pub(super) unsafe fn text(pointer: *const c_char) -> String {
     if pointer.is_null() {
         return String::new();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
-/// The most sequences that a context may have.
+/// The maximum number of sequences of a context.
 pub fn max_sequences() -> usize {
     // SAFETY: returns a constant.
     unsafe { sys::llama_max_parallel_sequences() }

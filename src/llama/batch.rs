@@ -1,17 +1,17 @@
-//! Tokens to evaluate together, with their positions and sequences.
+//! A batch of tokens to decode together, with their positions and sequences.
 
 use super::{SeqId, Token};
 
-/// One batch. Its buffers are reused: `clear` and refill it instead of making another.
+/// A batch. To reuse its buffers, `clear` and refill it instead of creating a new one.
 #[derive(Debug, Default)]
 pub struct Batch {
     pub(super) tokens: Vec<Token>,
     pub(super) positions: Vec<i32>,
-    /// Of all tokens, one behind the other; each token has as many as `n_sequences` says.
+    /// The sequences of all tokens, concatenated. `n_sequences` has the number for each token.
     pub(super) sequences: Vec<SeqId>,
     pub(super) n_sequences: Vec<i32>,
     pub(super) outputs: Vec<i8>,
-    /// Hidden states, one behind the other: of every token, or none.
+    /// The hidden states of all tokens, concatenated; or empty.
     pub(super) hidden: Vec<f32>,
 }
 
@@ -21,12 +21,12 @@ impl Batch {
         Batch::default()
     }
 
-    /// Adds `token` at `position` of `sequence` and returns its index; `output`: whether its logits will be read.
+    /// Adds `token` at `position` of `sequence` and returns its index. `output`: its logits will be read.
     pub fn push(&mut self, token: Token, position: usize, sequence: SeqId, output: bool) -> usize {
         self.push_shared(token, position, &[sequence], output)
     }
 
-    /// As [`Batch::push`], for a token that several sequences have in common. They must share their buffer.
+    /// As [`Batch::push`], for a token that several sequences share. They must use the same KV buffer.
     pub fn push_shared(&mut self, token: Token, position: usize, sequences: &[SeqId], output: bool) -> usize {
         self.tokens.push(token);
         self.positions.push(i32::try_from(position).unwrap_or(i32::MAX));
@@ -36,12 +36,12 @@ impl Batch {
         self.tokens.len() - 1
     }
 
-    /// Adds the hidden state that belongs to the token added last: see [`Context::mtp`](super::Context::mtp).
+    /// Adds the hidden state of the last added token: see [`Context::mtp`](super::Context::mtp).
     pub fn push_hidden(&mut self, state: &[f32]) {
         self.hidden.extend_from_slice(state);
     }
 
-    /// Becomes like `other`.
+    /// Copies `other`, reusing the buffers.
     pub(super) fn assign(&mut self, other: &Batch) {
         self.tokens.clone_from(&other.tokens);
         self.positions.clone_from(&other.positions);
@@ -61,12 +61,12 @@ impl Batch {
         self.hidden.clear();
     }
 
-    /// How many tokens it holds.
+    /// The number of tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether it holds none.
+    /// Whether there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }

@@ -1,22 +1,21 @@
-//! How many threads suit this machine.
+//! The default number of threads.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::CpuSet;
 
-/// Up to so many cores are all used; of more, one is left to the host.
-const FEW: usize = 4;
+/// With more cores than this, one core is left to the host.
+const MAX_ALL_USED: usize = 4;
 
-/// The number of threads to decode with: one for each physical core that this process may run on, and no more than a control
-/// group's quota allows; where there are more than four, one core is left to the host. Of processors with two kinds of cores the
-/// faster ones count.
+/// The default number of threads: one for each physical core that this process may use, limited by a cgroup's CPU quota. With more than
+/// four cores, one is left to the host. On processors with two kinds of cores, only the faster ones count.
 pub(super) fn default_threads() -> i32 {
     i32::try_from(threads_for(n_cores(&allowed_cpus()))).unwrap_or(i32::MAX).min(512)
 }
 
-/// The number of threads to decode with on some CPUs: one for each of their physical cores, of those that this process runs on if there
-/// are any. None is left to the host, whose CPUs are the others.
+/// The default number of threads on these CPUs: one for each of their physical cores. CPUs that this process cannot use are ignored, unless
+/// all of them are. No core is left to the host, because the host can use the other CPUs.
 #[must_use]
 pub fn default_threads_on(cpus: &CpuSet) -> i32 {
     let allowed = allowed_cpus();
@@ -25,36 +24,36 @@ pub fn default_threads_on(cpus: &CpuSet) -> i32 {
     i32::try_from(n_cores(&cpus).clamp(1, cpus.len().max(1))).unwrap_or(1)
 }
 
-/// The physical cores of these CPUs, or as many as this process may use where that is not known.
+/// The number of physical cores of these CPUs. If that is unknown, the number of CPUs that this process can use.
 fn n_cores(cpus: &[usize]) -> usize {
-    // Knows affinity and quotas.
+    // Takes affinity and quotas into account.
     let allowed = std::thread::available_parallelism().map_or(4, usize::from);
     physical_cores(Path::new("/sys/devices"), cpus).map_or(allowed, |cores| cores.min(allowed))
 }
 
 fn threads_for(cores: usize) -> usize {
-    if cores > FEW { cores - 1 } else { cores.max(1) }
+    if cores > MAX_ALL_USED { cores - 1 } else { cores.max(1) }
 }
 
-/// The CPUs of this process's affinity; empty where they are not known.
+/// The CPUs in this process's affinity mask. Empty if unknown.
 pub(super) fn allowed_cpus() -> Vec<usize> {
     cpus_allowed("/proc/self/status")
 }
 
-/// The CPUs of the calling thread's affinity.
+/// The CPUs in the calling thread's affinity mask.
 #[cfg(all(test, target_os = "linux"))]
 pub(super) fn cpus_of_this_thread() -> Vec<usize> {
     cpus_allowed("/proc/thread-self/status")
 }
 
 fn cpus_allowed(status: &str) -> Vec<usize> {
-    // The kernel writes it as a list, which has room for any number of CPUs.
+    // Read as a list, because `sched_getaffinity` has a fixed size.
     let status = std::fs::read_to_string(status).unwrap_or_default();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     list.map(|list| cpu_list(list.trim())).unwrap_or_default()
 }
 
-/// The physical cores that these CPUs belong to; `None` where the system does not say.
+/// The number of physical cores of these CPUs. `None`: unknown.
 fn physical_cores(devices: &Path, cpus: &[usize]) -> Option<usize> {
     let fast = std::fs::read_to_string(devices.join("cpu_core/cpus")).map(|list| cpu_list(list.trim())).ok();
     let is_fast = |cpu: &&usize| fast.as_ref().is_none_or(|fast| fast.contains(cpu));
@@ -68,7 +67,7 @@ fn physical_cores(devices: &Path, cpus: &[usize]) -> Option<usize> {
     cores.map(|cores| cores.len()).filter(|n| *n > 0)
 }
 
-/// CPUs of a list such as `0-3,8`.
+/// Parses a list of CPUs such as `0-3,8`.
 fn cpu_list(list: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,91 +1,90 @@
-//! Evaluations of a context, and what they leave to be read.
+//! Decodes of a context, and their results.
 
 use std::time::Instant;
 
 use llama_cpp_sys_2 as sys;
 
 use super::context::faked;
-use super::guard::{Why, foredraft_decode, foredraft_set_reference};
-use super::threads::time_of_this_thread;
+use super::guard::{ErrorBuffer, foredraft_decode, foredraft_set_reference};
+use super::threads::thread_cpu_time;
 use super::{Batch, Context, SeqId, log};
 
-/// What `foredraft_decode` returns for an exception.
+/// The return value of `foredraft_decode` after an exception.
 const THREW: i32 = -1000;
-/// Batches of up to so many tokens are told apart where their times are compared.
-const TOLD_APART: usize = 16;
+/// The times of larger batches are grouped by powers of two.
+const MAX_EXACT_SIZE: usize = 16;
 
-/// Why an evaluation did not happen.
+/// The failure of a decode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DecodeError {
-    /// The KV cache has no room for the batch; nothing changed.
+    /// The KV cache has no space for the batch. Nothing changed.
     Full,
-    /// The [`Interrupt`](super::Interrupt) stopped it. Part of the batch may be in the cache: cut it there.
+    /// The [`Interrupt`](super::Interrupt) stopped it. Part of the batch may be in the cache; the caller must remove it.
     Aborted,
-    /// llama.cpp failed. Part of the batch may be in the cache: cut it there.
+    /// llama.cpp failed. Part of the batch may be in the cache; the caller must remove it.
     Failed(String),
 }
 
 impl Context {
-    /// Evaluates `batch`; afterwards [`Context::logits`] has the rows that were asked for.
+    /// Decodes `batch`. Afterwards [`Context::logits`] has the requested rows.
     ///
     /// # Errors
-    /// There is no room for it, it was stopped, or failed. Part of the batch may be in the memory then.
+    /// See [`DecodeError`].
     pub fn decode(&mut self, batch: &Batch) -> std::result::Result<(), DecodeError> {
-        // Keys that are turned for new positions in part only, because the evaluation was stopped, would be lost.
-        self.decode_unless(batch, !self.moved)
+        // Not interrupted while moves are pending: if only part of the keys were rotated, they would be lost.
+        self.decode_unless(batch, !self.has_pending_moves)
     }
 
-    /// The same, whatever interrupts.
+    /// As [`Context::decode`], but ignores the interrupt.
     ///
     /// # Errors
-    /// As [`Context::decode`], but that it cannot be stopped.
+    /// See [`DecodeError`]; never [`DecodeError::Aborted`].
     pub fn decode_whole(&mut self, batch: &Batch) -> std::result::Result<(), DecodeError> {
         self.decode_unless(batch, false)
     }
 
-    fn decode_unless(&mut self, batch: &Batch, interrupted: bool) -> std::result::Result<(), DecodeError> {
+    fn decode_unless(&mut self, batch: &Batch, is_interruptible: bool) -> std::result::Result<(), DecodeError> {
         self.has_logits.clear();
-        self.check(batch).map_err(DecodeError::Failed)?;
-        self.moved = false;
-        self.evaluate_padded(batch, !interrupted)?;
+        self.validate(batch).map_err(DecodeError::Failed)?;
+        self.has_pending_moves = false;
+        self.decode_padded(batch, !is_interruptible)?;
         self.has_logits.extend(batch.outputs.iter().map(|output| *output != 0));
-        self.hidden.evaluated();
+        self.hidden.decoded();
         Ok(())
     }
 
-    /// As [`Context::evaluate`], with padding for a token that would be alone: see [`padding`].
-    fn evaluate_padded(&mut self, batch: &Batch, whole: bool) -> std::result::Result<(), DecodeError> {
+    /// Decodes a batch, with padding for a token that would be decoded alone: see [`padding`].
+    fn decode_padded(&mut self, batch: &Batch, whole: bool) -> std::result::Result<(), DecodeError> {
         let threads = match batch.len() {
             1 => (self.n_threads.0, self.thread_settings.0),
             _ => (self.n_threads.1, self.thread_settings.1),
         };
         if self.by_reference && batch.len() == 1 {
             self.use_reference(true);
-            let result = self.evaluate(batch, whole, threads);
+            let result = self.decode_raw(batch, whole, threads);
             self.use_reference(false);
             return result;
         }
-        let Some(mut padding) = self.padding.take() else { return self.evaluate(batch, whole, threads) };
+        let Some(mut padding) = self.padding.take() else { return self.decode_raw(batch, whole, threads) };
         padding.add_to(batch);
-        let mut result = self.evaluate(padding.batch(), whole, threads);
+        let mut result = self.decode_raw(padding.batch(), whole, threads);
         for pad in padding.pads() {
             self.truncate(pad.sequence, pad.position);
         }
         if result == Err(DecodeError::Full) && !padding.pads().is_empty() {
-            result = self.evaluate(batch, whole, threads);
+            result = self.decode_raw(batch, whole, threads);
         }
         self.padding = Some(padding);
         result
     }
 
     fn use_reference(&mut self, reference: bool) {
-        // SAFETY: the context is alive, and evaluates nothing meanwhile.
+        // SAFETY: the context is alive, and no decode is running.
         unsafe { foredraft_set_reference(self.ptr.as_ptr(), reference) };
     }
 
-    /// Decodes a batch without anything that llama.cpp would assert; `whole`: whatever interrupts. With so many threads, or fewer while
-    /// other programs need the cores.
-    fn evaluate(
+    /// Decodes a validated batch. `whole`: ignores the interrupt. Uses this number of threads, or fewer while other programs use the cores.
+    fn decode_raw(
         &mut self,
         batch: &Batch,
         whole: bool,
@@ -94,7 +93,7 @@ impl Context {
         faked!(fake = &mut self.fake => fake.decode(batch, &self.lora_scales, whole));
         if self.threads.is_broken() {
             return Err(DecodeError::Failed(
-                "an earlier evaluation failed and left its threads; init makes new ones".into(),
+                "an earlier decode failed and its threads are blocked; call init to start new ones".into(),
             ));
         }
         self.seq_lists.clear();
@@ -114,26 +113,26 @@ impl Context {
             logits: batch.outputs.as_ptr().cast_mut(),
         };
         self.interrupt.hold(whole);
-        let size = if batch.len() <= TOLD_APART { batch.len() } else { batch.len().next_power_of_two() };
-        self.threads.pace((self.id, size), &self.interrupt);
+        let size = if batch.len() <= MAX_EXACT_SIZE { batch.len() } else { batch.len().next_power_of_two() };
+        self.threads.wait_for_budget((self.id, size), &self.interrupt);
         let n_threads_now = if self.may_use_fewer { n_threads.min(self.threads.n_threads_now()) } else { n_threads };
         self.threads.place_caller(settings);
         self.use_threads(n_threads_now, settings);
-        let (start, ran_before) = (Instant::now(), time_of_this_thread());
-        let mut why = Why::new();
-        // SAFETY: all arrays have `n_tokens` elements (hidden states: `n_embd` each) and live through the call, which only reads
-        // them; tokens, sequences and size are within what llama.cpp asserts (`check`); exceptions end in the guard.
+        let (start, ran_before) = (Instant::now(), thread_cpu_time());
+        let mut why = ErrorBuffer::new();
+        // SAFETY: all arrays have `n_tokens` elements (hidden states: `n_embd` each) and live during the call, which only reads them.
+        // `validate` has checked what llama.cpp asserts. The guard catches exceptions.
         let (code, errors) =
             log::collecting(|| unsafe { foredraft_decode(self.ptr.as_ptr(), raw, why.ptr(), why.size()) });
         self.interrupt.hold(false);
         if code == THREW && n_threads_now > 1 {
-            self.threads.break_up();
+            self.threads.set_broken();
         }
-        let ran = ran_before.zip(time_of_this_thread()).map(|(before, after)| after.saturating_sub(before));
+        let ran = ran_before.zip(thread_cpu_time()).map(|(before, after)| after.saturating_sub(before));
         if let (0, true, Some(ran)) = (code, self.may_use_fewer, ran) {
-            self.threads.saw(n_threads, (self.id, size), start.elapsed(), ran);
+            self.threads.record_decode(n_threads, (self.id, size), start.elapsed(), ran);
         }
-        self.threads.paced((self.id, size), start.elapsed(), ran);
+        self.threads.charge_budget((self.id, size), start.elapsed(), ran);
         match code {
             0 => Ok(()),
             1 => Err(DecodeError::Full),
@@ -146,48 +145,47 @@ impl Context {
         }
     }
 
-    /// What llama.cpp would assert.
-    fn check(&self, batch: &Batch) -> std::result::Result<(), String> {
+    /// Validates what llama.cpp would assert.
+    fn validate(&self, batch: &Batch) -> std::result::Result<(), String> {
         if batch.is_empty() || batch.len() > self.n_batch {
-            return Err(format!("a batch of {} tokens, where 1 to {} are allowed", batch.len(), self.n_batch));
+            return Err(format!("batch: expected 1 to {} tokens, got {}", self.n_batch, batch.len()));
         }
-        self.check_hidden(batch)?;
+        self.validate_hidden(batch)?;
         let vocab = self.model.vocab();
         if let Some(token) = batch.tokens.iter().find(|token| !vocab.contains(**token)) {
-            return Err(format!("the token {token} is not in the vocabulary"));
+            return Err(format!("token {token} is not in the vocabulary"));
         }
         if let Some(sequence) = batch.sequences.iter().find(|sequence| !self.has_sequence(**sequence)) {
             return Err(format!("there is no sequence {sequence}"));
         }
         if batch.n_sequences.iter().any(|n| *n < 1 || (*n > 1 && !self.unified)) {
-            return Err("a token of several sequences, or of none".into());
+            return Err("expected one sequence for each token".into());
         }
         Ok(())
     }
 
-    /// The logits of the token at `index` of the last batch: one for each token of the vocabulary. `None` when
-    /// they were not asked for. They may be written to, and stay until the next evaluation.
+    /// The logits of the token at `index` of the last batch, one for each token of the vocabulary. `None`: they were not requested. The
+    /// slice is writable, and valid until the next decode.
     pub fn logits(&mut self, index: usize) -> Option<&mut [f32]> {
         if !self.has_logits.get(index).copied().unwrap_or(false) {
             return None;
         }
         faked!(fake = &mut self.fake => fake.logits(index));
         let row = i32::try_from(index).ok()?;
-        // SAFETY: the last evaluation succeeded and computed this row, which has one float a token and belongs
-        // to the context, borrowed here as long as the slice lives.
+        // SAFETY: the last decode succeeded and computed this row, which has one float for each token. It belongs to the context, which
+        // is borrowed while the slice lives.
         unsafe {
             let row = sys::llama_get_logits_ith(self.ptr.as_ptr(), row);
             (!row.is_null()).then(|| std::slice::from_raw_parts_mut(row, self.n_vocab))
         }
     }
 
-    /// The pooled embedding of `sequence` after an evaluation of a context made with `embeddings`.
+    /// The pooled embedding of `sequence` after a decode, if the context has `embeddings`.
     pub fn embedding(&mut self, sequence: SeqId) -> Option<&[f32]> {
         if !self.pooled || !self.has_sequence(sequence) {
             return None;
         }
-        // SAFETY: the context is alive; the row has `n_embd` floats and stays until the next evaluation, which
-        // needs `&mut self`.
+        // SAFETY: the context is alive. The row has `n_embd` floats and is valid until the next decode, which needs `&mut self`.
         unsafe {
             let row = sys::llama_get_embeddings_seq(self.ptr.as_ptr(), sequence);
             (!row.is_null()).then(|| std::slice::from_raw_parts(row, self.n_embd))

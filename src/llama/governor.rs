@@ -1,85 +1,85 @@
-//! How many threads decode, on a machine that has other things to do.
+//! Adapts the number of threads to the load of other programs.
 //!
-//! Threads that decode together wait for each other hundreds of times a token. Where another program takes one of their cores, all of them
-//! get on at the pace of the slowest, and fewer threads are faster. Nothing tells which number is best but trying: the governor tries
-//! fewer threads when the engine's thread gets less of a core than it asks for, and more threads from time to time when there are fewer than
-//! `init` asked for. It keeps what was faster. Plain data: the clock is an argument.
+//! The threads of a decode wait for each other hundreds of times per token. If another program uses one of their cores, all threads
+//! run at the speed of the slowest one, and fewer threads are faster. The best number can only be found by trying. The governor tries
+//! fewer threads when the engine's thread gets too little CPU time, and occasionally more threads when it uses fewer than `init` set.
+//! It keeps the faster number. It is plain data: the time is an argument.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// A decode, for the governor.
+/// The measurement of a decode.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Decode {
-    /// The context and the size of its batch.
+pub(super) struct DecodeTime {
+    /// The context and the size of the batch.
     pub(super) kind: DecodeKind,
-    /// How long it took.
+    /// The elapsed time.
     pub(super) wall: Duration,
-    /// For how long the engine's thread ran meanwhile. It runs all the time where each thread has a core.
+    /// The CPU time of the engine's thread. It equals `wall` if each thread has a core.
     pub(super) ran: Duration,
 }
 
-/// Decodes, and time, after which a window ends.
+/// A window ends after this number of decodes and this time.
 const WINDOW_DECODES: u32 = 6;
 const WINDOW: Duration = Duration::from_millis(60);
-/// Where decodes are slow, two of them are enough, after this time.
+/// A window of two slow decodes ends after this time.
 const SLOW_WINDOW: Duration = Duration::from_millis(250);
-/// A trial ends as soon as two decodes take so many times their usual time.
-const HOPELESS: f64 = 1.5;
-/// Below this part of a core for the engine's thread, fewer threads are tried.
-const ENOUGH: f64 = 0.85;
-/// In so many windows, one after the other: something else runs on every machine now and then.
-const LACKING: u32 = 2;
-/// What was tried is kept where it takes less than this part of the time before.
+/// A trial ends early if two decodes are slower than usual by this factor.
+const ABANDON: f64 = 1.5;
+/// If the engine's thread gets less than this share of a core, fewer threads are tried.
+const MIN_SHARE: f64 = 0.85;
+/// The number of consecutive windows with too small a share before a trial, because short loads occur on every machine.
+const STARVED_WINDOWS: u32 = 2;
+/// A trial succeeds if decodes take less than this fraction of their usual time.
 const BETTER: f64 = 0.95;
-/// From one trial to the next: doubled by each that did not pay.
+/// The time between trials. Each failed trial doubles it.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
-/// A trial that has met so few decodes of a known kind among so many is given up.
-const MOST_TRIAL_DECODES: u32 = 60;
-/// The part of the latest decode in the average of its kind.
+/// A trial is abandoned after this number of decodes if too few of them are of a known kind.
+const MAX_TRIAL_DECODES: u32 = 60;
+/// The weight of the latest decode in the moving average of its kind.
 const LATEST: f64 = 0.25;
-/// Kinds of decodes that are known at a time.
-const MOST_KINDS: usize = 256;
+/// The maximum number of kinds of decodes that are remembered.
+const MAX_KINDS: usize = 256;
 
-/// A context and the size of its batch: decodes of the same kind take equally long on an idle machine.
+/// The context and the size of the batch. Decodes of the same kind take the same time on an idle machine.
 pub(super) type DecodeKind = (usize, usize);
 
 /// Chooses the number of threads.
 #[derive(Debug)]
 pub(super) struct Governor {
-    most: i32,
+    max: i32,
     now: i32,
-    /// Seconds that a decode of each kind takes with the number of threads that was chosen: an average of the latest ones.
+    /// The usual time of a decode of each kind with the current number of threads, in seconds: a moving average.
     usual: HashMap<DecodeKind, f64>,
     window: Window,
-    /// Consecutive windows in which the engine's thread lacked a core.
-    lacking: u32,
-    /// The number of threads before the trial that runs, and how long that has been so.
+    /// The number of consecutive windows in which the engine's thread got too little CPU time.
+    starved: u32,
+    /// The running trial.
     trial: Option<Trial>,
-    /// When the next trial may begin, after which pause.
+    /// The earliest time of the next trial, and the current pause.
     next: Option<Instant>,
     pause: Duration,
 }
 
-/// Another number of threads is tried.
+/// A trial of another number of threads.
 #[derive(Debug)]
 struct Trial {
-    /// The number of threads before it.
+    /// The number of threads before the trial.
     before: i32,
-    /// Decodes of any kind that it has seen.
+    /// The number of decodes of any kind.
     n: u32,
-    /// What decodes of each kind took in it: their number and the sum of their seconds.
+    /// For each kind, the number of decodes and the sum of their times in seconds.
     seen: HashMap<DecodeKind, (u32, f64)>,
 }
 
-/// Decodes with the same number of threads.
+/// Consecutive decodes with the same number of threads.
 #[derive(Debug, Default)]
 struct Window {
     n: u32,
     wall: f64,
     ran: f64,
-    /// What the decodes whose usual time is known took, and what they usually take.
+    /// For decodes of a known kind: their number, their time, and their usual time.
     compared: u32,
     compared_wall: f64,
     usual: f64,
@@ -93,15 +93,15 @@ impl Window {
 }
 
 impl Governor {
-    /// At most `most` threads.
-    pub(super) fn new(most: i32) -> Governor {
-        let most = most.max(1);
+    /// A governor for at most `max` threads.
+    pub(super) fn new(max: i32) -> Governor {
+        let max = max.max(1);
         Governor {
-            most,
-            now: most,
+            max,
+            now: max,
             usual: HashMap::new(),
             window: Window::default(),
-            lacking: 0,
+            starved: 0,
             trial: None,
             next: None,
             pause: SHORTEST_PAUSE,
@@ -113,12 +113,12 @@ impl Governor {
         self.now
     }
 
-    /// A decode has ended at `time`.
-    pub(super) fn saw(&mut self, decode: Decode, time: Instant) {
-        if self.most == 1 {
+    /// Records a decode that ended at `time`.
+    pub(super) fn record(&mut self, decode: DecodeTime, time: Instant) {
+        if self.max == 1 {
             return;
         }
-        if self.usual.len() >= MOST_KINDS && !self.usual.contains_key(&decode.kind) {
+        if self.usual.len() >= MAX_KINDS && !self.usual.contains_key(&decode.kind) {
             self.usual.clear();
         }
         let wall = decode.wall.as_secs_f64();
@@ -135,7 +135,7 @@ impl Governor {
             let (n, sum) = trial.seen.entry(decode.kind).or_insert((0, 0.0));
             *n += 1;
             *sum += wall;
-            self.judge_trial(time);
+            self.evaluate_trial(time);
             return;
         }
         self.usual.entry(decode.kind).and_modify(|usual| *usual += (wall - *usual) * LATEST).or_insert(wall);
@@ -145,12 +145,12 @@ impl Governor {
         }
     }
 
-    /// Ends a trial that has seen enough decodes of known kinds, or that finds none of them.
-    fn judge_trial(&mut self, time: Instant) {
+    /// Ends the trial if it has enough decodes of known kinds, or too few among many.
+    fn evaluate_trial(&mut self, time: Instant) {
         let Window { compared, compared_wall, usual, .. } = self.window;
         let ratio = compared_wall / usual.max(f64::MIN_POSITIVE);
-        let is_over = Window::is_full(compared, compared_wall) || compared >= 2 && ratio > HOPELESS;
-        let Some(trial) = self.trial.take_if(|trial| is_over || trial.n >= MOST_TRIAL_DECODES) else { return };
+        let is_over = Window::is_full(compared, compared_wall) || compared >= 2 && ratio > ABANDON;
+        let Some(trial) = self.trial.take_if(|trial| is_over || trial.n >= MAX_TRIAL_DECODES) else { return };
         self.window = Window::default();
         if is_over && ratio < BETTER {
             let average = |(kind, (n, sum)): (DecodeKind, (u32, f64))| (kind, sum / f64::from(n));
@@ -160,23 +160,24 @@ impl Governor {
             self.now = trial.before;
             self.pause = (2 * self.pause).min(LONGEST_PAUSE);
         }
-        self.lacking = 0;
+        self.starved = 0;
         self.next = time.checked_add(self.pause);
     }
 
+    /// Begins a trial if the window shows a reason for one.
     fn consider_trial(&mut self, window: &Window, time: Instant) {
-        self.lacking = if window.ran < ENOUGH * window.wall { self.lacking + 1 } else { 0 };
-        if self.lacking == 0 && self.now == self.most {
+        self.starved = if window.ran < MIN_SHARE * window.wall { self.starved + 1 } else { 0 };
+        if self.starved == 0 && self.now == self.max {
             (self.next, self.pause) = (None, SHORTEST_PAUSE);
             return;
         }
-        let lacks_cores = self.lacking >= LACKING;
+        let is_starved = self.starved >= STARVED_WINDOWS;
         if self.next.is_some_and(|next| time < next) {
             return;
         }
-        let other = match lacks_cores && self.now > 1 {
+        let other = match is_starved && self.now > 1 {
             true => self.now / 2,
-            false => (2 * self.now).min(self.most),
+            false => (2 * self.now).min(self.max),
         };
         if other != self.now {
             self.trial = Some(Trial { before: self.now, n: 0, seen: HashMap::new() });
@@ -196,11 +197,11 @@ mod tests {
     }
 
     impl Machine {
-        fn new(most: i32) -> Machine {
-            Machine { governor: Governor::new(most), time: Instant::now() }
+        fn new(max: i32) -> Machine {
+            Machine { governor: Governor::new(max), time: Instant::now() }
         }
 
-        /// Decodes for some seconds; how many of the decodes had each number of threads.
+        /// Decodes for some seconds. Returns the number of decodes with each number of threads.
         fn run(&mut self, seconds: u64, cost: impl Fn(i32) -> (u64, f64)) -> HashMap<i32, usize> {
             let mut counts = HashMap::new();
             let end = self.time + Duration::from_secs(seconds);
@@ -210,7 +211,7 @@ mod tests {
                 let (ms, part) = cost(threads);
                 let wall = Duration::from_millis(ms * (1 + size as u64 / 4));
                 self.time += wall;
-                self.governor.saw(Decode { kind: (1, size), wall, ran: wall.mul_f64(part) }, self.time);
+                self.governor.record(DecodeTime { kind: (1, size), wall, ran: wall.mul_f64(part) }, self.time);
                 if self.time >= end {
                     return counts;
                 }
@@ -220,14 +221,14 @@ mod tests {
     }
 
     #[test]
-    fn threads_with_a_core_each_stay() {
+    fn threads_are_kept_while_each_has_a_core() {
         let mut machine = Machine::new(8);
         let counts = machine.run(60, |threads| (80 / threads as u64, 0.98));
         assert_eq!(counts.keys().collect::<Vec<_>>(), [&8]);
     }
 
     #[test]
-    fn on_one_core_one_thread_is_left_and_more_come_back_later() {
+    fn one_core_leaves_one_thread_until_more_cores_are_free() {
         let mut machine = Machine::new(8);
         let one_core = |threads: i32| if threads == 1 { (10, 1.0) } else { (200 * threads as u64, 0.5) };
         machine.run(30, one_core);
@@ -238,9 +239,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_faster_is_not_kept() {
+    fn unsuccessful_trials_are_reverted() {
         let mut machine = Machine::new(2);
-        // Another program takes a part of both cores.
+        // Another program uses a part of both cores.
         let shared = |threads| if threads == 1 { (20, 0.7) } else { (14, 0.7) };
         let counts = machine.run(60, shared);
         assert!(counts[&2] > 10 * counts[&1] && counts[&1] > 0, "{counts:?}");
@@ -251,16 +252,16 @@ mod tests {
         let mut machine = Machine::new(4);
         machine.run(5, |_| (10, 0.99));
         let wall = Duration::from_millis(50);
-        machine.governor.saw(Decode { kind: (1, 1), wall, ran: wall / 2 }, machine.time);
+        machine.governor.record(DecodeTime { kind: (1, 1), wall, ran: wall / 2 }, machine.time);
         let counts = machine.run(5, |_| (10, 0.99));
         assert_eq!(counts.len(), 1, "{counts:?}");
     }
 
     #[test]
-    fn a_trial_is_judged_by_decodes_of_known_kinds() {
+    fn trials_compare_decodes_of_known_kinds() {
         let mut machine = Machine::new(2);
         let mut size = 100;
-        // Small decodes are slower with one thread. Prompts, each of another size, are seen once and tell nothing.
+        // Small decodes are slower with one thread. Prompts all have different sizes, so they cannot be compared.
         for round in 0..4000 {
             let threads = machine.governor.n_threads();
             let (kind, ms) = if round % 3 == 0 {
@@ -271,14 +272,14 @@ mod tests {
             };
             let wall = Duration::from_millis(ms);
             machine.time += wall;
-            machine.governor.saw(Decode { kind, wall, ran: wall.mul_f64(0.7) }, machine.time);
+            machine.governor.record(DecodeTime { kind, wall, ran: wall.mul_f64(0.7) }, machine.time);
         }
         let counts = machine.run(60, |threads| if threads == 1 { (20, 0.7) } else { (14, 0.7) });
         assert!(counts[&2] > 10 * counts[&1], "{counts:?}");
     }
 
     #[test]
-    fn one_thread_is_always_one() {
+    fn a_single_thread_is_never_changed() {
         let counts = Machine::new(0).run(5, |_| (10, 0.2));
         assert_eq!(counts.keys().collect::<Vec<_>>(), [&1]);
     }

@@ -1,23 +1,33 @@
-// The calls of llama.cpp that may throw, each behind a catch: an exception must never reach Rust's
-// frames or the host's. A failure returns the value given below and leaves its message in `why`.
+// Wrappers of llama.cpp's functions that can throw. An exception must never reach the frames of Rust or of the host. On failure a wrapper
+// returns the value documented below, and writes the message to `why`.
 #include "llama.h"
 #include "ggml.h"
 #include "ggml-backend.h"
 #include "gguf.h"
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <new>
 #include <stdexcept>
 
-// Of llama.cpp's staging interface, whose header (src/llama-ext.h) is not installed. They are C++ functions, so that one whose
-// arguments have changed is not found when we are linked.
+#if defined(__linux__) && defined(__GLIBC__)
+#define FOREDRAFT_HAS_STREAMS
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#endif
+
+// From llama.cpp's staging interface, whose header (src/llama-ext.h) is not installed. They are C++ functions, so a changed signature
+// is a link error.
 LLAMA_API void    llama_set_embeddings_nextn(llama_context * ctx, bool value, bool masked);
 LLAMA_API void    llama_set_nextn_layer_offset(llama_context * ctx, int32_t offset);
 LLAMA_API float * llama_get_embeddings_nextn_ith(llama_context * ctx, int32_t i);
 
-// Of cpu/attention_cost.cpp.
+// From cpu/attention_cost.cpp.
 struct foredraft_attention {
     int32_t n_head, n_head_kv, n_key, n_value;
     int32_t n_cells, n_tokens;
@@ -26,8 +36,8 @@ struct foredraft_attention {
 double foredraft_attention_micros(const foredraft_attention & of, int32_t n_threads, ggml_threadpool * threads);
 
 #ifndef _WIN32
-// Of llama.cpp's own class (src/llama-context.h) what gives access to the backends of a context. As above; but Windows' libraries
-// do not export it.
+// The member of llama.cpp's class (src/llama-context.h) that gives access to a context's backends. A changed signature is a link error, as
+// above. Not exported by the libraries on Windows.
 struct llama_context {
     ggml_backend_sched_t get_sched() const;
 };
@@ -35,10 +45,10 @@ struct llama_context {
 
 namespace {
 
-// Guarded calls that this thread is inside of.
+// The number of guarded calls on this thread's stack.
 thread_local int depth = 0;
 
-// A failed assertion inside a guarded call becomes an exception; elsewhere (a compute thread) it ends the process.
+// Inside a guarded call, a failed assertion becomes an exception. Elsewhere (on a compute thread) it ends the process.
 void on_abort(const char * message) {
     if (depth > 0) {
         throw std::runtime_error(message);
@@ -59,62 +69,236 @@ R guarded(R failed, char * why, size_t why_size, F call) noexcept {
     } catch (const std::exception & e) {
         std::snprintf(why, why_size, "%s", e.what());
     } catch (...) {
-        std::snprintf(why, why_size, "an exception that is no std::exception");
+        std::snprintf(why, why_size, "an exception that is not a std::exception");
     }
     return failed;
 }
 
-// Of a state: what later tokens overwrite alone, or all of it.
-llama_state_seq_flags state_flags(bool fleeting) {
-    return fleeting ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE;
+// The flags for a whole state, or for the part that later tokens overwrite.
+llama_state_seq_flags state_flags(bool partial) {
+    return partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE;
 }
 
-// Whether there are matrix multiplications with this type.
+// Whether ggml can multiply matrices of this type.
 bool multiplies(ggml_type type) {
     const bool intermediate = type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K;
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || (ggml_is_quantized(type) && !intermediate);
 }
 
+// Seeks in a stream. Returns false on failure.
+bool seek_to(void * stream, uint64_t at) {
+    FILE * file = static_cast<FILE *>(stream);
+    std::clearerr(file);
+#ifdef FOREDRAFT_HAS_STREAMS
+    return fseeko(file, static_cast<off_t>(at), SEEK_SET) == 0;
+#else
+    return at == 0 && std::fseek(file, 0, SEEK_SET) == 0;
+#endif
+}
+
+#ifdef FOREDRAFT_HAS_STREAMS
+// The part that a stream reads: of the host's file, or of its memory if `fd` is -1.
+struct part_of_host {
+    int fd;
+    uint64_t start, length, at;
+};
+
+// Copies memory of this process through a pipe, at most as much as fits into the pipe.
+ssize_t read_memory_by_pipe(char * to, const void * from, size_t size) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
+        return -1;
+    }
+    ssize_t n = write(ends[1], from, size);
+    for (ssize_t done = 0, more = 1; done < n && more > 0; done += more) {
+        more = read(ends[0], to + done, static_cast<size_t>(n - done));
+        if (more <= 0) {
+            n = -1;
+        }
+    }
+    const int why = errno;
+    close(ends[0]);
+    close(ends[1]);
+    errno = why;
+    return n;
+}
+
+// Copies memory of this process. The kernel reads it, so an address that is not mapped gives an error instead of a crash.
+ssize_t read_memory(char * to, uint64_t address, size_t size) {
+    const iovec local = { to, size }, remote = { reinterpret_cast<void *>(static_cast<uintptr_t>(address)), size };
+    const ssize_t n = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
+    // Some sandboxes forbid or lack this system call.
+    return n >= 0 || (errno != EPERM && errno != ENOSYS) ? n : read_memory_by_pipe(to, remote.iov_base, size);
+}
+
+ssize_t read_part(void * cookie, char * to, size_t size) {
+    part_of_host & part = *static_cast<part_of_host *>(cookie);
+    const uint64_t left = part.at < part.length ? part.length - part.at : 0;
+    size = left < size ? static_cast<size_t>(left) : size;
+    if (size == 0) {
+        return 0;
+    }
+    ssize_t n;
+    do {
+        n = part.fd < 0 ? read_memory(to, part.start + part.at, size) : pread(part.fd, to, size, static_cast<off_t>(part.start + part.at));
+    } while (n < 0 && errno == EINTR);
+    part.at += n > 0 ? static_cast<uint64_t>(n) : 0;
+    return n;
+}
+
+int seek_part(void * cookie, off64_t * offset, int whence) {
+    part_of_host & part = *static_cast<part_of_host *>(cookie);
+    const uint64_t from = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? part.at : part.length;
+    const int64_t to = static_cast<int64_t>(from) + *offset;
+    if (to < 0) {
+        errno = EINVAL;
+        return -1;
+    }
+    part.at = static_cast<uint64_t>(to);
+    *offset = to;
+    return 0;
+}
+
+int close_part(void * cookie) {
+    delete static_cast<part_of_host *>(cookie);
+    return 0;
+}
+#endif
+
 }  // namespace
 
 extern "C" {
 
-// Whether all weights of a GGUF file can be multiplied with; false: `why` says which cannot. llama.cpp does not look, and calls
-// a function that is not there. A file that cannot be read is for its loader to refuse.
-bool foredraft_can_multiply(const char * path, char * why, size_t why_size) {
+// Whether all weights of a GGUF file have types that can be multiplied. If false, `why` names one that cannot. llama.cpp does not check this,
+// and would call a null function. For an unreadable file this returns true, because the loader reports it. `formats` gets a bit for each
+// ggml_type of weights.
+//
+// If `stream` is not NULL, the file is the part of it from byte `start`, `length` bytes long, and `path` is NULL. For a stream this also
+// returns false if weights are beyond the end (a mapped file continues after the part), or if the model has several files.
+bool foredraft_can_multiply(const char * path, void * stream, uint64_t start, uint64_t length, uint64_t * formats, char * why,
+                            size_t why_size) {
     char ignored[64];
     return guarded<bool>(true, ignored, sizeof ignored, [&] {
-        const std::unique_ptr<gguf_context, decltype(&gguf_free)> file(gguf_init_from_file(path, { true, nullptr }), gguf_free);
+        if (stream != nullptr && !seek_to(stream, start)) {
+            return true;
+        }
+        gguf_context * read = stream != nullptr ? gguf_init_from_file_ptr(static_cast<FILE *>(stream), { true, nullptr })
+                                                : gguf_init_from_file(path, { true, nullptr });
+        const std::unique_ptr<gguf_context, decltype(&gguf_free)> file(read, gguf_free);
         const int64_t n = file ? gguf_get_n_tensors(file.get()) : 0;
+        if (stream != nullptr && file) {
+            const int64_t parts = gguf_find_key(file.get(), "split.count");
+            if (parts >= 0 && gguf_get_kv_type(file.get(), parts) == GGUF_TYPE_UINT16 && gguf_get_val_u16(file.get(), parts) > 1) {
+                std::snprintf(why, why_size, "is one of several files of a model, which are loaded by the first one's path");
+                return false;
+            }
+        }
         for (int64_t i = 0; i < n; ++i) {
             const char * name = gguf_get_tensor_name(file.get(), i);
             const ggml_type type = gguf_get_tensor_type(file.get(), i);
-            // Tables from tokens to experts, or to other tokens, hold integers.
+            // Tables from tokens to experts or to other tokens contain integers.
             const bool is_table = std::strstr(name, "tid2eid") || std::strstr(name, "d2t");
             const bool is_weight = std::strstr(name, "weight") || std::strstr(name, ".lora_");
+            *formats |= uint64_t(1) << type;
             if (is_weight && !is_table && !multiplies(type)) {
-                std::snprintf(why, why_size, "%s is of the type %s, with which nothing is multiplied", name, ggml_type_name(type));
+                std::snprintf(why, why_size, "%s has the type %s, which matrix multiplication does not support", name, ggml_type_name(type));
                 return false;
+            }
+            if (stream != nullptr) {
+                const uint64_t end = start + length, size = gguf_get_tensor_size(file.get(), i);
+                const uint64_t at = gguf_get_data_offset(file.get()) + gguf_get_tensor_offset(file.get(), i);
+                if (at > end || size > end - at) {
+                    std::snprintf(why, why_size, "is truncated: %s ends at byte %llu of %llu", name,
+                                  static_cast<unsigned long long>(at - start + size), static_cast<unsigned long long>(length));
+                    return false;
+                }
             }
         }
         return true;
     });
 }
 
-llama_model * foredraft_model_load(const char * path, llama_model_params params, char * why, size_t why_size) {
-    return guarded<llama_model *>(nullptr, why, why_size, [&] { return llama_model_load_from_file(path, params); });
+// Loads a model from a path or a stream.
+llama_model * foredraft_model_load(const char * path, void * stream, uint64_t start, llama_model_params params, char * why,
+                                   size_t why_size) {
+    return guarded<llama_model *>(nullptr, why, why_size, [&]() -> llama_model * {
+        if (stream == nullptr) {
+            return llama_model_load_from_file(path, params);
+        }
+        // Lazily read weights are mapped even if mapping is off.
+        params.lazy_mode = LLAMA_LAZY_MODE_OFF;
+        return seek_to(stream, start) ? llama_model_load_from_file_ptr(static_cast<FILE *>(stream), params) : nullptr;
+    });
+}
+
+#ifdef FOREDRAFT_HAS_STREAMS
+// Opens a stream over `*length` bytes from `start` of a descriptor, or of memory if `fd` is -1. UINT64_MAX means to the end of the file;
+// `*length` is set to the length. With `mapped`, it opens the file again, so that llama.cpp can map it and the host's file position does not
+// change; the part then starts at `start`. Returns NULL on failure, with the reason in `why`.
+void * foredraft_stream_open(int fd, uint64_t start, uint64_t * length, bool mapped, char * why, size_t why_size) {
+    const auto refuse = [&](const char * message) -> void * {
+        std::snprintf(why, why_size, "%s", message);
+        return nullptr;
+    };
+    if (fd >= 0) {
+        struct stat about;
+        const int flags = fcntl(fd, F_GETFL);
+        if (flags == -1 || fstat(fd, &about) != 0) {
+            return refuse("there is no such open file descriptor");
+        }
+        if (!S_ISREG(about.st_mode)) {
+            return refuse("is not a regular file");
+        }
+        if ((flags & O_ACCMODE) == O_WRONLY || (flags & O_PATH) != 0) {
+            return refuse("is not open for reading");
+        }
+        const uint64_t size = static_cast<uint64_t>(about.st_size);
+        if (start > size || (*length != UINT64_MAX && *length > size - start)) {
+            std::snprintf(why, why_size, "goes beyond the end of the file, which has %llu bytes", static_cast<unsigned long long>(size));
+            return nullptr;
+        }
+        *length = *length == UINT64_MAX ? size - start : *length;
+    }
+    if (mapped) {
+        char path[64];
+        std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        FILE * file = std::fopen(path, "rbe");
+        return file != nullptr ? file : refuse("cannot be opened again to be mapped; use_mmap false reads it instead");
+    }
+    std::unique_ptr<part_of_host> part(new (std::nothrow) part_of_host { fd, start, *length, 0 });
+    FILE * file = part ? fopencookie(part.get(), "rb", { read_part, nullptr, seek_part, close_part }) : nullptr;
+    if (file == nullptr) {
+        return refuse("no memory");
+    }
+    part.release();
+    return file;
+}
+#else
+void * foredraft_stream_open(int, uint64_t, uint64_t *, bool, char * why, size_t why_size) {
+    std::snprintf(why, why_size, "models from descriptors and from memory are not available on this platform");
+    return nullptr;
+}
+#endif
+
+void foredraft_stream_close(void * stream) {
+    std::fclose(static_cast<FILE *>(stream));
+}
+
+// Reads `size` bytes from byte `at` of a stream, less at its end and after an error.
+size_t foredraft_stream_read(void * stream, uint64_t at, uint8_t * to, size_t size) {
+    return seek_to(stream, at) ? std::fread(to, 1, size, static_cast<FILE *>(stream)) : 0;
 }
 
 llama_context * foredraft_context_new(llama_model * model, llama_context_params params, char * why, size_t why_size) {
     return guarded<llama_context *>(nullptr, why, why_size, [&] { return llama_init_from_model(model, params); });
 }
 
-// -1000: threw; else as llama_decode.
+// Returns -1000 if it threw, else as llama_decode.
 int32_t foredraft_decode(llama_context * ctx, llama_batch batch, char * why, size_t why_size) {
     return guarded<int32_t>(-1000, why, why_size, [&] { return llama_decode(ctx, batch); });
 }
 
-// Whether evaluations on CPUs are to use ggml's reference kernels from now on. False: there is no such choice.
+// Sets whether decodes on CPUs use ggml's reference kernels. Returns false if this is not available.
 bool foredraft_set_reference(llama_context * ctx, bool reference) {
     bool found = false;
 #ifdef _WIN32
@@ -129,7 +313,7 @@ bool foredraft_set_reference(llama_context * ctx, bool reference) {
         if (device == nullptr || ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) {
             continue;
         }
-        // In portable builds the backend is a module of its own.
+        // In portable builds the backend is a separate module.
         void * set = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), "ggml_backend_cpu_set_use_ref");
         if (set != nullptr) {
             reinterpret_cast<void (*)(ggml_backend_t, bool)>(set)(backend, reference);
@@ -139,7 +323,7 @@ bool foredraft_set_reference(llama_context * ctx, bool reference) {
     return found;
 }
 
-// INT32_MIN: threw (or too many tokens); else as llama_tokenize.
+// Returns INT32_MIN if it threw or if there are too many tokens, else as llama_tokenize.
 int32_t foredraft_guarded_tokenize(const llama_vocab * vocab, const char * text, int32_t text_len, llama_token * tokens,
                            int32_t n_tokens_max, bool add_special, bool parse_special, char * why, size_t why_size) {
     return guarded<int32_t>(INT32_MIN, why, why_size, [&] {
@@ -147,7 +331,7 @@ int32_t foredraft_guarded_tokenize(const llama_vocab * vocab, const char * text,
     });
 }
 
-// INT32_MIN: threw; else as llama_detokenize.
+// Returns INT32_MIN if it threw, else as llama_detokenize.
 int32_t foredraft_guarded_detokenize(const llama_vocab * vocab, const llama_token * tokens, int32_t n_tokens, char * text,
                              int32_t text_len_max, bool unparse_special, char * why, size_t why_size) {
     return guarded<int32_t>(INT32_MIN, why, why_size, [&] {
@@ -155,65 +339,71 @@ int32_t foredraft_guarded_detokenize(const llama_vocab * vocab, const llama_toke
     });
 }
 
-llama_adapter_lora * foredraft_lora_load(llama_model * model, const char * path, char * why, size_t why_size) {
-    return guarded<llama_adapter_lora *>(nullptr, why, why_size, [&] { return llama_adapter_lora_init(model, path); });
+// Loads an adapter from a path or a stream.
+llama_adapter_lora * foredraft_lora_load(llama_model * model, const char * path, void * stream, char * why, size_t why_size) {
+    return guarded<llama_adapter_lora *>(nullptr, why, why_size, [&]() -> llama_adapter_lora * {
+        if (stream == nullptr) {
+            return llama_adapter_lora_init(model, path);
+        }
+        return seek_to(stream, 0) ? llama_adapter_lora_init_from_file_ptr(model, static_cast<FILE *>(stream)) : nullptr;
+    });
 }
 
-// 0: threw; else as llama_state_seq_get_size_ext.
-size_t foredraft_state_size(llama_context * ctx, llama_seq_id seq, bool fleeting, char * why, size_t why_size) {
-    return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_get_size_ext(ctx, seq, state_flags(fleeting)); });
+// Returns 0 if it threw, else as llama_state_seq_get_size_ext.
+size_t foredraft_state_size(llama_context * ctx, llama_seq_id seq, bool partial, char * why, size_t why_size) {
+    return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_get_size_ext(ctx, seq, state_flags(partial)); });
 }
 
-// 0: threw; else as llama_state_seq_get_data_ext.
-size_t foredraft_state_get(llama_context * ctx, uint8_t * to, size_t size, llama_seq_id seq, bool fleeting,
+// Returns 0 if it threw, else as llama_state_seq_get_data_ext.
+size_t foredraft_state_get(llama_context * ctx, uint8_t * to, size_t size, llama_seq_id seq, bool partial,
                            char * why, size_t why_size) {
-    return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_get_data_ext(ctx, to, size, seq, state_flags(fleeting)); });
+    return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_get_data_ext(ctx, to, size, seq, state_flags(partial)); });
 }
 
-// 0: threw; else as llama_state_seq_set_data_ext.
+// Returns 0 if it threw, else as llama_state_seq_set_data_ext.
 size_t foredraft_state_set(llama_context * ctx, const uint8_t * from, size_t size, llama_seq_id seq,
-                           bool fleeting, char * why, size_t why_size) {
-    return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_set_data_ext(ctx, from, size, seq, state_flags(fleeting)); });
+                           bool partial, char * why, size_t why_size) {
+    return guarded<size_t>(0, why, why_size, [&] { return llama_state_seq_set_data_ext(ctx, from, size, seq, state_flags(partial)); });
 }
 
-// false: threw.
+// Returns false if it threw.
 bool foredraft_seq_move(llama_memory_t memory, llama_seq_id seq, llama_pos from, llama_pos to, llama_pos by, char * why,
                         size_t why_size) {
     return guarded<bool>(false, why, why_size, [&] { llama_memory_seq_add(memory, seq, from, to, by); return true; });
 }
 
-// NULL: threw, or as the function, which is ggml_backend_rpc_add_server.
+// Calls `add`, which is ggml_backend_rpc_add_server. Returns NULL if it threw.
 ggml_backend_reg_t foredraft_rpc_add(ggml_backend_reg_t (*add)(const char *), const char * endpoint, char * why, size_t why_size) {
     return guarded<ggml_backend_reg_t>(nullptr, why, why_size, [&] { return add(endpoint); });
 }
 
-// false: threw. The device may be an RPC server's.
+// Returns false if it threw. The device may belong to an RPC server.
 bool foredraft_device_memory(ggml_backend_dev_t device, size_t * free, size_t * total, char * why, size_t why_size) {
     return guarded<bool>(false, why, why_size, [&] { ggml_backend_dev_memory(device, free, total); return true; });
 }
 
-// NULL: threw, or as the function, which is ggml_threadpool_new.
+// Calls `create`, which is ggml_threadpool_new. Returns NULL if it threw.
 ggml_threadpool * foredraft_threadpool_new(ggml_threadpool * (*create)(ggml_threadpool_params *), ggml_threadpool_params * params,
                                            char * why, size_t why_size) {
     return guarded<ggml_threadpool *>(nullptr, why, why_size, [&] { return create(params); });
 }
 
-// Microseconds of a layer's attention. Negative: threw, or not known.
+// The time of a layer's attention in microseconds. Negative: it threw, or unknown.
 double foredraft_attention_cost(foredraft_attention of, int32_t n_threads, ggml_threadpool * threads, char * why, size_t why_size) {
     return guarded<double>(-1.0, why, why_size, [&] { return foredraft_attention_micros(of, n_threads, threads); });
 }
 
-// Whether evaluations keep hidden states: of tokens with logits alone, or of all.
+// Sets whether decodes keep hidden states, of all tokens or only of tokens with logits.
 void foredraft_keep_hidden(llama_context * ctx, bool keep, bool with_logits_alone) {
     llama_set_embeddings_nextn(ctx, keep, with_logits_alone);
 }
 
-// Which of the layers that predict further tokens evaluations go through.
+// Selects the MTP layer that decodes use.
 void foredraft_set_mtp_layer(llama_context * ctx, int32_t layer) {
     llama_set_nextn_layer_offset(ctx, layer);
 }
 
-// NULL: threw, or there is none.
+// Returns NULL if it threw, or if there is no hidden state.
 const float * foredraft_hidden(llama_context * ctx, int32_t index, char * why, size_t why_size) {
     return guarded<const float *>(nullptr, why, why_size, [&] { return llama_get_embeddings_nextn_ith(ctx, index); });
 }

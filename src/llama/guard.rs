@@ -1,6 +1,6 @@
-//! The guarded calls of `guard.cpp`: C++ exceptions end there and come out as messages.
+//! The functions of `guard.cpp`, which catch C++ exceptions and return their messages.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 
 use llama_cpp_sys_2 as sys;
 
@@ -18,9 +18,19 @@ pub(super) struct AttentionShape {
 }
 
 unsafe extern "C" {
-    pub(super) fn foredraft_can_multiply(path: *const c_char, why: *mut c_char, why_size: usize) -> bool;
+    pub(super) fn foredraft_can_multiply(
+        path: *const c_char,
+        stream: *mut c_void,
+        start: u64,
+        length: u64,
+        formats: *mut u64,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> bool;
     pub(super) fn foredraft_model_load(
         path: *const c_char,
+        stream: *mut c_void,
+        start: u64,
         params: sys::llama_model_params,
         why: *mut c_char,
         why_size: usize,
@@ -61,13 +71,14 @@ unsafe extern "C" {
     pub(super) fn foredraft_lora_load(
         model: *mut sys::llama_model,
         path: *const c_char,
+        stream: *mut c_void,
         why: *mut c_char,
         why_size: usize,
     ) -> *mut sys::llama_adapter_lora;
     pub(super) fn foredraft_state_size(
         ctx: *mut sys::llama_context,
         seq: sys::llama_seq_id,
-        fleeting: bool,
+        partial: bool,
         why: *mut c_char,
         why_size: usize,
     ) -> usize;
@@ -76,7 +87,7 @@ unsafe extern "C" {
         to: *mut u8,
         size: usize,
         seq: sys::llama_seq_id,
-        fleeting: bool,
+        partial: bool,
         why: *mut c_char,
         why_size: usize,
     ) -> usize;
@@ -85,7 +96,7 @@ unsafe extern "C" {
         from: *const u8,
         size: usize,
         seq: sys::llama_seq_id,
-        fleeting: bool,
+        partial: bool,
         why: *mut c_char,
         why_size: usize,
     ) -> usize;
@@ -135,12 +146,12 @@ unsafe extern "C" {
     ) -> *const f32;
 }
 
-/// Where a guarded call leaves the message of the exception that it caught.
-pub(super) struct Why([c_char; 256]);
+/// The buffer for the message of a caught exception.
+pub(super) struct ErrorBuffer([c_char; 256]);
 
-impl Why {
+impl ErrorBuffer {
     pub(super) fn new() -> Self {
-        Why([0; 256])
+        ErrorBuffer([0; 256])
     }
 
     pub(super) fn ptr(&mut self) -> *mut c_char {
@@ -151,10 +162,9 @@ impl Why {
         self.0.len()
     }
 
-    /// The message; empty when nothing was thrown.
+    /// The message. Empty if there was no exception.
     pub(super) fn message(&self) -> String {
-        // SAFETY: the buffer starts zeroed and `snprintf` always terminates what it writes, so a NUL
-        // is within its 256 bytes.
+        // SAFETY: the buffer is zeroed at first, and `snprintf` always writes a NUL, so there is a NUL within its 256 bytes.
         unsafe { CStr::from_ptr(self.0.as_ptr()) }.to_string_lossy().into_owned()
     }
 }

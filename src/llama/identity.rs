@@ -1,18 +1,19 @@
-//! What tells one model from another.
+//! The identity of a model, for comparing it with the model of a saved session.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use super::gguf_source::{GgufSource, Stream};
 use super::{Model, ModelParams, Token, shards};
 use crate::checksum::Checksum;
 
-/// Pieces of a file that are looked at, evenly spread, and the bytes of each: two models of one kind differ in all weights.
+/// The number of samples of a file, evenly spaced, and their size in bytes. (Models of the same architecture differ in all weights.)
 const PIECES: u64 = 64;
-const PIECE: u64 = 4096;
+const PIECE: usize = 4096;
 
-/// The files of a model, looked at when it is loaded, and its identity, made when it is asked for.
+/// Checksums of a model's files, made when it is loaded, and the identity, made on first use.
 #[derive(Debug)]
 pub(super) struct Files {
     weights: String,
@@ -24,11 +25,11 @@ pub(super) struct Files {
 impl Files {
     pub(super) fn of(params: &ModelParams) -> Files {
         let adapters: Vec<String> =
-            params.lora.iter().map(|lora| format!("{} at {}", sample(&lora.path), lora.scale)).collect();
+            params.lora.iter().map(|lora| format!("{} at {}", sample_source(&lora.source), lora.scale)).collect();
         let overrides: Vec<String> =
             params.override_kv.iter().map(|(key, value)| format!("{key}: {value:?}")).collect();
         Files {
-            weights: shards::of(&params.path).iter().map(|file| sample(file)).collect::<Vec<_>>().join(", "),
+            weights: sample_source(&params.source),
             adapters: adapters.join(", "),
             overrides: overrides.join(", "),
             identity: OnceLock::new(),
@@ -59,21 +60,49 @@ impl Files {
     }
 }
 
-/// Length and checksum of some pieces of a file; `unknown` for one that cannot be read.
-fn sample(path: &Path) -> String {
+/// [`sample`] of a model's files, joined by commas.
+fn sample_source(source: &GgufSource) -> String {
+    match source {
+        GgufSource::Path(path) => shards::of(path).iter().map(|file| sample_file(file)).collect::<Vec<_>>().join(", "),
+        _ => Stream::open("model", source, false).map_or_else(
+            |_| UNKNOWN.into(),
+            |stream| {
+                let read = |at, piece: &mut [u8]| Ok(stream.read_at(at, piece));
+                sample(stream.len(), read).unwrap_or_else(|_| UNKNOWN.into())
+            },
+        ),
+    }
+}
+
+/// The sample of a file that cannot be read.
+const UNKNOWN: &str = "unknown";
+
+fn sample_file(path: &Path) -> String {
     let read = || -> std::io::Result<String> {
         let mut file = File::open(path)?;
         let len = file.metadata()?.len();
-        let mut sum = Checksum::default();
-        let mut piece = Vec::new();
-        for n in 0..PIECES {
-            let at = len / PIECES * n;
+        sample(len, |at, piece| {
             file.seek(SeekFrom::Start(at))?;
-            piece.clear();
-            (&mut file).take(PIECE).read_to_end(&mut piece)?;
-            sum.add(&piece);
-        }
-        Ok(format!("{len} bytes, {:016x}", sum.value()))
+            let mut n = 0;
+            while let Some(rest @ [_, ..]) = piece.get_mut(n..) {
+                match file.read(rest)? {
+                    0 => break,
+                    more => n += more,
+                }
+            }
+            Ok(n)
+        })
     };
-    read().unwrap_or_else(|_| "unknown".into())
+    read().unwrap_or_else(|_| UNKNOWN.into())
+}
+
+/// The length of a file and the checksum of its samples. It does not depend on the source of the file.
+fn sample(len: u64, mut read: impl FnMut(u64, &mut [u8]) -> std::io::Result<usize>) -> std::io::Result<String> {
+    let mut sum = Checksum::default();
+    let mut piece = [0; PIECE];
+    for n in 0..PIECES {
+        let read = read(len / PIECES * n, &mut piece)?;
+        sum.add(piece.get(..read).unwrap_or_default());
+    }
+    Ok(format!("{len} bytes, {:016x}", sum.value()))
 }

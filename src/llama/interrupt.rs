@@ -1,16 +1,17 @@
-//! Stopping an evaluation from outside, at once or when a time has come.
+//! Stops a decode from another thread, or at a deadline.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What llama.cpp asks between the nodes of a graph: go on? Set from any thread, cleared by the thread that evaluates.
+/// The state behind llama.cpp's abort callback, which runs between the nodes of a graph. Any thread can raise it; the thread that
+/// decodes clears it.
 #[derive(Debug)]
 pub struct Interrupt {
     raised: AtomicBool,
-    /// Evaluations run to their end whatever is raised.
+    /// Decodes run to their end, even if the interrupt is raised.
     held: AtomicBool,
-    /// Nanoseconds after `start` at which evaluations stop by themselves; `u64::MAX`: never.
+    /// The deadline of decodes in nanoseconds after `start`. `u64::MAX`: none.
     deadline: AtomicU64,
     start: Instant,
 }
@@ -27,28 +28,28 @@ impl Default for Interrupt {
 }
 
 impl Interrupt {
-    /// Stops the evaluation that runs, or else the next one.
+    /// Stops the running decode, or the next one.
     pub fn raise(&self) {
         self.raised.store(true, Ordering::Release);
     }
 
-    /// Takes note of it: evaluations run again. Whoever clears it looks afterwards at why it was raised.
+    /// Clears it, so that decodes run again. The caller has to check the reason afterwards, so that none is missed.
     pub fn clear(&self) {
         self.raised.store(false, Ordering::Release);
     }
 
-    /// From `deadline` on evaluations stop; `None`: no such time.
+    /// Sets the time at which decodes stop. `None`: no deadline.
     pub fn set_deadline(&self, deadline: Option<Instant>) {
         let nanos = deadline.map_or(u64::MAX, |deadline| nanos(deadline.saturating_duration_since(self.start)));
         self.deadline.store(nanos, Ordering::Relaxed);
     }
 
-    /// While held, evaluations run to their end.
+    /// While held, decodes run to their end.
     pub(super) fn hold(&self, held: bool) {
         self.held.store(held, Ordering::Relaxed);
     }
 
-    /// Whether the decode that runs is to stop.
+    /// Whether the running decode must stop.
     pub(super) fn stops_now(&self) -> bool {
         if self.held.load(Ordering::Relaxed) {
             return false;
@@ -65,7 +66,7 @@ impl Interrupt {
     /// # Safety
     /// `data` points to an `Interrupt` that is alive during the call.
     pub(super) unsafe extern "C" fn callback(data: *mut c_void) -> bool {
-        // SAFETY: the caller's promise; all fields are atomic or never written.
+        // SAFETY: guaranteed by the caller. All fields are atomic or never written.
         unsafe { &*data.cast::<Interrupt>() }.stops_now()
     }
 }
@@ -94,7 +95,7 @@ mod tests {
         interrupt.raise();
         assert!(!interrupt.stops_now(), "held");
         interrupt.hold(false);
-        assert!(interrupt.stops_now(), "what was raised meanwhile counts afterwards");
+        assert!(interrupt.stops_now(), "an interrupt raised while held takes effect afterwards");
         interrupt.clear();
         interrupt.set_deadline(None);
         assert!(!interrupt.stops_now());

@@ -1,4 +1,4 @@
-//! Where log lines go: stderr from a chosen level on, or the host's callback; llama.cpp's and ours alike.
+//! The log of llama.cpp and of this library: to the host's callback, else to stderr, above a threshold.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_void};
@@ -9,17 +9,17 @@ use llama_cpp_sys_2 as sys;
 
 use crate::host::Hook;
 
-/// How important a line is. The numbers are part of the C interface.
+/// The level of a line. The numbers are part of the C interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
     /// Details for debugging.
     Debug = 1,
-    /// What happens.
+    /// Information.
     Info = 2,
-    /// Something that a person should know.
+    /// A warning.
     Warn = 3,
-    /// Something failed.
+    /// An error.
     Error = 4,
     /// As a threshold: nothing is logged.
     Off = 5,
@@ -37,16 +37,16 @@ impl Level {
     }
 }
 
-/// What a host does with a line.
+/// The host's callback.
 pub type Sink = dyn Fn(Level, &str) + Send + Sync;
 
 static THRESHOLD: AtomicU8 = AtomicU8::new(Level::Warn as u8);
 static SINK: Hook<Sink> = Hook::new();
 
 thread_local! {
-    /// Level of llama.cpp's line in progress: `CONT` pieces continue it.
+    /// The level of llama.cpp's current line, which `CONT` pieces continue.
     static CURRENT: RefCell<Level> = const { RefCell::new(Level::Info) };
-    /// Errors logged by this thread, while somebody collects them.
+    /// The errors logged by this thread inside [`collecting`].
     static COLLECTED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
@@ -55,30 +55,29 @@ pub fn set_level(level: Level) {
     THRESHOLD.store(level as u8, Ordering::Relaxed);
 }
 
-/// Sends lines to `sink`, or to stderr; see [`Hook::set`] for when the former sink ends.
+/// Sends lines to `sink`, or to stderr. See [`Hook::set`] about the previous sink.
 pub fn set_sink(sink: Option<Box<Sink>>) {
     SINK.set(sink);
 }
 
-/// Logs one line, if its level is not below the threshold.
+/// Logs a line if its level is not below the threshold.
 pub fn write(level: Level, text: &str) {
     if level >= Level::from_number(THRESHOLD.load(Ordering::Relaxed)) {
         always(level, text);
     }
 }
 
-/// Logs one line that was asked for, whatever the threshold.
+/// Logs a line regardless of the threshold.
 pub fn always(level: Level, text: &str) {
     if !SINK.with(|sink| sink(level, text)) {
         let line_end = if text.ends_with('\n') { "" } else { "\n" };
-        // A closed stderr is no reason to fail.
+        // A closed stderr is ignored.
         let _ = write!(std::io::stderr().lock(), "{text}{line_end}");
     }
 }
 
-/// Runs `call` and returns with its result the errors that llama.cpp logged on this thread meanwhile: it says why
-/// a file cannot be loaded in its log only. Its errors and warnings are then details, because the caller reports
-/// the failure (or caused it, as a cancelled evaluation).
+/// Runs `call`, and also returns the errors that llama.cpp logged on this thread: it reports some reasons only in its log. Meanwhile its
+/// errors and warnings are logged at the debug level, because the caller reports the failure (or caused it, by a cancel).
 pub(super) fn collecting<R>(call: impl FnOnce() -> R) -> (R, Vec<String>) {
     COLLECTED.with_borrow_mut(|collected| *collected = Some(Vec::new()));
     let result = call();
@@ -86,12 +85,12 @@ pub(super) fn collecting<R>(call: impl FnOnce() -> R) -> (R, Vec<String>) {
     (result, lines)
 }
 
-/// llama.cpp's callback.
+/// llama.cpp's log callback.
 pub(super) unsafe extern "C" fn from_llama(level: sys::ggml_log_level, text: *const c_char, _user: *mut c_void) {
     if text.is_null() {
         return;
     }
-    // SAFETY: llama.cpp passes a NUL-terminated string that lives for the call.
+    // SAFETY: llama.cpp passes a NUL-terminated string that lives during the call.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
     let level = match level {
         sys::GGML_LOG_LEVEL_DEBUG => Level::Debug,
@@ -111,7 +110,7 @@ pub(super) unsafe extern "C" fn from_llama(level: sys::ggml_log_level, text: *co
         }
         _ => level,
     });
-    // Dots of a progress bar and blank lines are for terminals.
+    // Progress dots and empty lines are only useful in terminals.
     if text.trim_matches(|c: char| c == '.' || c.is_whitespace()).is_empty() {
         return;
     }

@@ -1,8 +1,7 @@
-//! The only room that sees llama.cpp: owners of its objects, with every call that can throw or assert guarded or
-//! made impossible.
+//! The only module that calls llama.cpp. Its types own llama.cpp's objects, and no call can throw into Rust or fail an assertion.
 //!
-//! Exceptions end in `guard.cpp`. Assertions end the process and cannot be caught, so each method checks what its
-//! call asserts first. Nothing here knows requests, slots or JSON.
+//! `guard.cpp` catches exceptions. A failed assertion ends the process and cannot be caught, so each method validates in advance
+//! what the call asserts. This module does not know requests, slots or JSON.
 
 mod backend;
 mod batch;
@@ -12,6 +11,7 @@ mod cpu;
 mod decode;
 #[cfg(test)]
 pub(crate) mod fake;
+mod gguf_source;
 mod governor;
 mod guard;
 mod identity;
@@ -39,6 +39,7 @@ pub use context::Context;
 pub use cores::default_threads_on;
 pub use cpu::{attention_cost, barrier_sleeps};
 pub use decode::DecodeError;
+pub use gguf_source::GgufSource;
 pub use interrupt::Interrupt;
 pub use memory::Part;
 pub use model::Model;

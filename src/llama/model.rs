@@ -1,19 +1,18 @@
 //! A loaded model: owner of the weights, the vocabulary and the LoRA adapters.
 
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::path::Path;
 use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
 
-use super::guard::{Why, foredraft_can_multiply, foredraft_lora_load, foredraft_model_load};
+use super::gguf_source::GgufFile;
+use super::guard::{ErrorBuffer, foredraft_lora_load, foredraft_model_load};
 use super::identity::Files;
-use super::params::{KvValue, ModelParams, SplitMode};
-use super::{Vocab, backend, log, shards};
-use crate::atomic_write;
+use super::params::{KvValue, LoraParams, ModelParams, SplitMode};
+use super::{Vocab, backend, cpu, log};
 use crate::error::{Code, Error, Result};
 
-/// What `init` calls a model and its devices.
+/// The names of `init`'s fields for a model, for error messages.
 struct Names {
     model: &'static str,
     devices: &'static str,
@@ -32,38 +31,35 @@ pub struct Model {
     files: Files,
 }
 
-// SAFETY: after loading, llama.cpp only reads a model; contexts keep their own state.
+// SAFETY: after loading, llama.cpp only reads a model. Contexts have their own state.
 unsafe impl Send for Model {}
 // SAFETY: as above.
 unsafe impl Sync for Model {}
 
 impl Model {
-    /// Loads a GGUF file. `progress` is called now and then with 0..=1 and aborts the load by returning false.
+    /// Loads a GGUF file. `progress` is called repeatedly with 0..=1 and aborts the load by returning false.
     ///
     /// # Errors
-    /// The file is not there ([`Code::NotFound`]) or cannot be loaded, nor can what `params` name beside it; the load was
-    /// aborted ([`Code::Cancelled`]).
+    /// The file does not exist ([`Code::NotFound`]) or cannot be loaded, or another file in `params` cannot be loaded;
+    /// [`Code::Cancelled`]: the load was aborted.
     pub fn load(params: &ModelParams, progress: impl FnMut(f32) -> bool) -> Result<Model> {
         Model::load_as(&TARGET, params, progress)
     }
 
-    /// The same for a draft model: errors name the fields that `init` has for it.
+    /// As [`Model::load`], for a draft model. Errors name `init`'s fields for the draft model.
     ///
     /// # Errors
-    /// As [`Model::load`].
+    /// Those of [`Model::load`].
     pub fn load_draft(params: &ModelParams, progress: impl FnMut(f32) -> bool) -> Result<Model> {
         Model::load_as(&DRAFT, params, progress)
     }
 
     fn load_as(names: &Names, params: &ModelParams, mut progress: impl FnMut(f32) -> bool) -> Result<Model> {
         backend::start();
-        for file in shards::of(&params.path) {
-            check_file(names.model, &file)?;
-        }
-        for lora in &params.lora {
-            check_file("lora", &lora.path)?;
-        }
-        // llama.cpp keeps so many shares of the split, and does not look whether there are more devices.
+        let opened = GgufFile::open(names.model, &params.source, params.use_mmap)?;
+        let adapters: Vec<GgufFile> =
+            params.lora.iter().map(|lora| GgufFile::open("lora", &lora.source, false)).collect::<Result<_>>()?;
+        // llama.cpp has a fixed number of shares of the split, and does not check the number of devices.
         // SAFETY: returns a number.
         let most = unsafe { sys::llama_max_devices() };
         let named = params.devices.as_deref().unwrap_or_default();
@@ -71,7 +67,6 @@ impl Model {
             let (name, n) = (names.devices, named.len());
             return Err(Error::invalid(format!("{name}: expected at most {most} names, got {n}")));
         }
-        let path = c_path(&params.path)?;
         let handle = |name: &String| {
             let none = || Error::invalid(format!("{}: there is no device {name:?}", names.devices));
             backend::device_by_name(name).ok_or_else(none)
@@ -96,7 +91,7 @@ impl Model {
             SplitMode::Row => sys::LLAMA_SPLIT_MODE_ROW,
             SplitMode::Tensor => sys::LLAMA_SPLIT_MODE_TENSOR,
         };
-        raw.load_mode = match (params.use_mmap, params.use_mlock) {
+        raw.load_mode = match (params.use_mmap && opened.can_map, params.use_mlock) {
             (true, true) => sys::LLAMA_LOAD_MODE_MMAP_MLOCK,
             (true, false) => sys::LLAMA_LOAD_MODE_MMAP,
             (false, true) => sys::LLAMA_LOAD_MODE_MLOCK,
@@ -109,41 +104,43 @@ impl Model {
         if !params.override_kv.is_empty() {
             raw.kv_overrides = overrides.as_ptr();
         }
+        raw.use_extra_bufts = !cpu::multiplies_all(opened.formats);
         raw.vocab_only = params.vocab_only;
         raw.check_tensors = params.check_tensors;
         raw.load_mtp = params.mtp;
 
-        struct Progress<'a> {
+        struct LoadProgress<'a> {
             callback: &'a mut dyn FnMut(f32) -> bool,
             aborted: bool,
         }
         unsafe extern "C" fn on_progress(value: f32, user: *mut c_void) -> bool {
-            // SAFETY: `user` is the `Progress` below, used by nobody else while the load runs on its thread.
-            let progress = unsafe { &mut *user.cast::<Progress>() };
+            // SAFETY: `user` is the `LoadProgress` below, which only this callback uses while the load runs.
+            let progress = unsafe { &mut *user.cast::<LoadProgress>() };
             progress.aborted |= !(progress.callback)(value);
             !progress.aborted
         }
-        let mut state = Progress { callback: &mut progress, aborted: false };
+        let mut state = LoadProgress { callback: &mut progress, aborted: false };
         raw.progress_callback = Some(on_progress);
         raw.progress_callback_user_data = (&raw mut state).cast();
 
-        let mut why = Why::new();
-        // SAFETY: every pointer in `raw` outlives the call (they are locals of this function), lists end as
-        // llama.cpp wants (NULL device, empty key), and exceptions end in the guard.
-        let (ptr, errors) =
-            log::collecting(|| unsafe { foredraft_model_load(path.as_ptr(), raw, why.ptr(), why.size()) });
+        let mut why = ErrorBuffer::new();
+        // SAFETY: all pointers in `raw` are to locals of this function, which outlive the call. Lists have llama.cpp's terminators (NULL
+        // device, empty key). The guard catches exceptions.
+        let (ptr, errors) = log::collecting(|| unsafe {
+            foredraft_model_load(opened.path(), opened.stream(), opened.start(), raw, why.ptr(), why.size())
+        });
         let Some(ptr) = NonNull::new(ptr) else {
             if state.aborted {
-                return Err(Error::new(Code::Cancelled, format!("the load of {:?} was aborted", params.path)));
+                return Err(Error::new(Code::Cancelled, format!("the load of {} was aborted", params.source)));
             }
             return Err(Error::model(format!(
-                "{}: {:?} cannot be loaded: {}",
+                "{}: {} cannot be loaded: {}",
                 names.model,
-                params.path,
+                params.source,
                 reason(&errors, &why.message())
             )));
         };
-        // SAFETY: the model is loaded; its vocabulary lives as long as it and is dropped with it (`Vocab` frees nothing).
+        // SAFETY: the model is loaded. Its vocabulary lives as long as the model (`Vocab` frees nothing).
         let vocab = unsafe { Vocab::new(sys::llama_model_get_vocab(ptr.as_ptr())) };
         let vocab = match vocab {
             Ok(vocab) => vocab,
@@ -155,29 +152,28 @@ impl Model {
         };
         let files = Files::of(params);
         let mut model = Model { ptr, vocab, adapters: Vec::new(), vocab_only: params.vocab_only, files };
-        for lora in &params.lora {
-            model.add_adapter(&lora.path, lora.scale)?;
+        for (lora, opened) in params.lora.iter().zip(&adapters) {
+            model.add_adapter(lora, opened)?;
         }
         Ok(model)
     }
 
-    fn add_adapter(&mut self, path: &Path, scale: f32) -> Result<()> {
-        let c_path = c_path(path)?;
-        let mut why = Why::new();
-        // SAFETY: the model is alive and nobody else uses it yet; exceptions end in the guard. llama.cpp frees
-        // the adapter with the model.
+    fn add_adapter(&mut self, lora: &LoraParams, opened: &GgufFile) -> Result<()> {
+        let LoraParams { source, scale } = lora;
+        let mut why = ErrorBuffer::new();
+        // SAFETY: the model is alive and not used elsewhere yet. The guard catches exceptions. llama.cpp frees the adapter with the model.
         let (adapter, errors) = log::collecting(|| unsafe {
-            foredraft_lora_load(self.ptr.as_ptr(), c_path.as_ptr(), why.ptr(), why.size())
+            foredraft_lora_load(self.ptr.as_ptr(), opened.path(), opened.stream(), why.ptr(), why.size())
         });
         let adapter = NonNull::new(adapter).ok_or_else(|| {
-            Error::model(format!("lora: {path:?} cannot be loaded: {}", reason(&errors, &why.message())))
+            Error::model(format!("lora: {source} cannot be loaded: {}", reason(&errors, &why.message())))
         })?;
         // SAFETY: the adapter is alive.
         if unsafe { sys::llama_adapter_get_alora_n_invocation_tokens(adapter.as_ptr()) } > 0 {
-            let message = format!("lora: {path:?} is an activated LoRA, which is not available in this version");
+            let message = format!("lora: {source} is an activated LoRA, which is not available in this version");
             return Err(Error::model(message));
         }
-        self.adapters.push((adapter, scale));
+        self.adapters.push((adapter, *scale));
         Ok(())
     }
 
@@ -186,34 +182,34 @@ impl Model {
         &self.vocab
     }
 
-    /// Whether only the vocabulary was loaded, so that nothing can be evaluated.
+    /// Whether only the vocabulary was loaded, so the model cannot be decoded.
     pub fn vocab_only(&self) -> bool {
         self.vocab_only
     }
 
-    /// The context it was trained on, in tokens.
+    /// The training context, in tokens.
     pub fn n_ctx_train(&self) -> u32 {
-        // SAFETY: the model is alive; so in all getters below.
+        // SAFETY: the model is alive, also in all getters below.
         match unsafe { sys::llama_model_n_ctx_train(self.ptr.as_ptr()) } {
-            // Not read with the vocabulary alone.
+            // llama.cpp does not read it with `vocab_only`.
             ..=0 => self.metadata_of_kind("context_length").and_then(|number| number.parse().ok()).unwrap_or(0),
             n_ctx => n_ctx.unsigned_abs(),
         }
     }
 
-    /// Numbers in an embedding.
+    /// The length of an embedding.
     pub fn n_embd(&self) -> usize {
         // SAFETY: see `n_ctx_train`.
         usize::try_from(unsafe { sys::llama_model_n_embd_out(self.ptr.as_ptr()) }).unwrap_or(0)
     }
 
-    /// Parameters.
+    /// The number of parameters.
     pub fn n_params(&self) -> u64 {
         // SAFETY: see `n_ctx_train`.
         unsafe { sys::llama_model_n_params(self.ptr.as_ptr()) }
     }
 
-    /// Size of the weights in bytes.
+    /// The size of the weights in bytes.
     pub fn size(&self) -> u64 {
         // SAFETY: see `n_ctx_train`.
         unsafe { sys::llama_model_size(self.ptr.as_ptr()) }
@@ -222,7 +218,7 @@ impl Model {
     /// Architecture, size and type in one line, such as `llama 1B Q8_0`.
     pub fn description(&self) -> String {
         let mut buffer = [0_u8; 256];
-        // SAFETY: the buffer is as long as said, and what is written ends in NUL within it.
+        // SAFETY: the buffer has the given length, and the written text ends with NUL inside it.
         unsafe {
             sys::llama_model_desc(self.ptr.as_ptr(), buffer.as_mut_ptr().cast::<c_char>(), buffer.len());
             backend::text(buffer.as_ptr().cast())
@@ -234,7 +230,7 @@ impl Model {
         let key = CString::new(key).ok()?;
         let mut buffer = vec![0_u8; 256];
         loop {
-            // SAFETY: `key` is NUL-terminated and the buffer as long as said.
+            // SAFETY: `key` is NUL-terminated, and the buffer has the given length.
             let len = unsafe {
                 sys::llama_model_meta_val_str(
                     self.ptr.as_ptr(),
@@ -256,20 +252,20 @@ impl Model {
         self.chat_template_named(None)
     }
 
-    /// The one that some files have beside it for requests with tools.
+    /// The separate chat template that some files have for requests with tools.
     pub fn tool_template(&self) -> Option<String> {
         self.chat_template_named(Some(c"tool_use"))
     }
 
     fn chat_template_named(&self, name: Option<&CStr>) -> Option<String> {
         let name = name.map_or(std::ptr::null(), CStr::as_ptr);
-        // SAFETY: NULL asks for the default template, a name is NUL-terminated; the string lives as long as the model.
+        // SAFETY: NULL means the default template, and a name is NUL-terminated. The string lives as long as the model.
         let template = unsafe { sys::llama_model_chat_template(self.ptr.as_ptr(), name) };
         // SAFETY: NULL or NUL-terminated.
         (!template.is_null()).then(|| unsafe { backend::text(template) })
     }
 
-    /// Whether it writes text from left to right; encoders and diffusion models do not.
+    /// Whether the model generates text from left to right. Encoders and diffusion models do not.
     pub fn can_generate(&self) -> bool {
         // SAFETY: see `n_ctx_train`.
         unsafe {
@@ -279,37 +275,37 @@ impl Model {
         }
     }
 
-    /// Whether its memory is a KV cache that can be cut anywhere: not so for recurrent and hybrid models.
+    /// Whether any tokens can be removed from the model's memory. False for recurrent and hybrid models.
     pub fn can_roll_back(&self) -> bool {
         // SAFETY: see `n_ctx_train`.
         unsafe { !sys::llama_model_is_recurrent(self.ptr.as_ptr()) && !sys::llama_model_is_hybrid(self.ptr.as_ptr()) }
     }
 
-    /// Tokens that a layer with a sliding window sees; 0 without such layers.
+    /// The size of the sliding window in tokens. 0 if no layer has one.
     pub fn n_swa(&self) -> usize {
         // SAFETY: see `n_ctx_train`.
         usize::try_from(unsafe { sys::llama_model_n_swa(self.ptr.as_ptr()) }).unwrap_or(0)
     }
 
-    /// Layers.
+    /// The number of layers.
     pub fn n_layer(&self) -> usize {
         // SAFETY: see `n_ctx_train`.
         usize::try_from(unsafe { sys::llama_model_n_layer(self.ptr.as_ptr()) }).unwrap_or(0)
     }
 
-    /// [`Model::metadata`] under a key that begins with the model's architecture.
+    /// [`Model::metadata`] of a key with the model's architecture as prefix.
     pub(super) fn metadata_of_kind(&self, key: &str) -> Option<String> {
         self.metadata(&format!("{}.{key}", self.metadata("general.architecture")?))
     }
 
-    /// Numbers in a head's key and in its value, where all layers have the same.
+    /// The head sizes of keys and of values, if all layers have the same.
     pub(super) fn head_sizes(&self) -> Option<[usize; 2]> {
         let number = |key| self.metadata_of_kind(&format!("attention.{key}"))?.parse::<usize>().ok();
-        let usual = || Some(self.n_embd() / number("head_count").filter(|heads| *heads > 0)?);
-        Some([number("key_length").or_else(usual)?, number("value_length").or_else(usual)?])
+        let default = || Some(self.n_embd() / number("head_count").filter(|heads| *heads > 0)?);
+        Some([number("key_length").or_else(default)?, number("value_length").or_else(default)?])
     }
 
-    /// What tells this model from all others, and the adapters that were loaded with it: name and value of each.
+    /// The properties, with names, that identify this model and its adapters.
     pub fn identity(&self) -> &[(&'static str, String)] {
         self.files.identity(self)
     }
@@ -318,7 +314,7 @@ impl Model {
         self.ptr.as_ptr()
     }
 
-    /// The scale that each LoRA adapter was loaded with, by its number.
+    /// The scales of the LoRA adapters in `init`.
     pub fn lora_scales(&self) -> Vec<f32> {
         self.adapters.iter().map(|(_, scale)| *scale).collect()
     }
@@ -330,41 +326,20 @@ impl Model {
 
 impl Drop for Model {
     fn drop(&mut self) {
-        // SAFETY: this is the only owner; contexts hold an `Arc` of it, so none is left.
+        // SAFETY: this is the only owner. Contexts hold an `Arc` of it, so there are none.
         unsafe { sys::llama_model_free(self.ptr.as_ptr()) }
     }
 }
 
-/// A readable message for a missing or foreign file, before llama.cpp's. `name`: the field that names the file.
-fn check_file(name: &str, path: &Path) -> Result<()> {
-    let refuse = |why: &str| Err(Error::model(format!("{name}: {}: {why}", path.display())));
-    let mut file = atomic_write::open(path).map_err(|error| Error::model(error.within(name).message()))?;
-    let mut magic = [0_u8; 4];
-    match std::io::Read::read_exact(&mut file, &mut magic) {
-        Ok(()) if &magic == b"GGUF" => {}
-        Ok(()) => return refuse("is not a GGUF file"),
-        Err(_) => return refuse("is empty or truncated"),
-    }
-    let (path, mut why) = (c_path(path)?, Why::new());
-    // SAFETY: a NUL-terminated path; exceptions end in the guard. What it logs the loader will log again.
-    let (can, _) = log::collecting(|| unsafe { foredraft_can_multiply(path.as_ptr(), why.ptr(), why.size()) });
-    if can { Ok(()) } else { refuse(&why.message()) }
-}
-
-fn c_path(path: &Path) -> Result<CString> {
-    CString::new(path.as_os_str().as_encoded_bytes())
-        .map_err(|_| Error::invalid(format!("the path {path:?} contains NUL")))
-}
-
-/// llama.cpp's own words on a failure.
+/// llama.cpp's messages about a failure.
 fn reason(errors: &[String], thrown: &str) -> String {
-    let said: Vec<&str> = errors.iter().map(String::as_str).chain((!thrown.is_empty()).then_some(thrown)).collect();
-    if said.is_empty() { "llama.cpp does not say why".into() } else { said.join("; ") }
+    let messages: Vec<&str> = errors.iter().map(String::as_str).chain((!thrown.is_empty()).then_some(thrown)).collect();
+    if messages.is_empty() { "llama.cpp gives no reason".into() } else { messages.join("; ") }
 }
 
-/// llama.cpp's list of overrides, which ends with an empty key.
+/// llama.cpp's list of overrides, terminated by an empty key.
 fn kv_overrides(overrides: &[(String, KvValue)]) -> Result<Vec<sys::llama_model_kv_override>> {
-    // SAFETY: the struct is plain data, for which zeros are valid.
+    // SAFETY: the struct is plain data, and zeros are valid.
     let empty = || unsafe { std::mem::zeroed::<sys::llama_model_kv_override>() };
     let mut list = Vec::with_capacity(overrides.len() + 1);
     for (key, value) in overrides {
@@ -398,7 +373,7 @@ fn kv_overrides(overrides: &[(String, KvValue)]) -> Result<Vec<sys::llama_model_
     Ok(list)
 }
 
-/// Copies `text` and a NUL; `None` when it does not fit or contains NUL.
+/// Copies `text` and a NUL. `None`: it does not fit, or contains NUL.
 fn copy_c_string(text: &str, buffer: &mut [c_char]) -> Option<()> {
     if text.len() >= buffer.len() || text.contains('\0') {
         return None;

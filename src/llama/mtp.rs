@@ -1,59 +1,58 @@
-//! Multi-token prediction: layers behind a model's own that guess, from the hidden state of a token and the token after
-//! it, the token after that (DeepSeek-V3, arXiv 2412.19437, section 2.2). They have a context of their own, with a KV cache
-//! of these layers alone.
+//! Multi-token prediction (MTP): additional layers that predict, from the hidden state of a token and the next token, the token after
+//! that (DeepSeek-V3, arXiv 2412.19437, section 2.2). They have their own context, whose KV cache is for these layers only.
 //!
-//! The crate's own binding (`llama_rs_mtp_*`) serves the sequence 0 alone, wants batches that hold nothing else, takes the
-//! most probable token without saying how probable, and reads the target's hidden states through a pointer that is NULL
-//! when the target last evaluated without them. So this is what it is made of: llama.cpp's context type, batches
-//! of tokens with hidden states, and the three functions that `guard.cpp` declares.
+//! The crate's binding (`llama_rs_mtp_*`) is not used. It supports only sequence 0, and only batches without other sequences. It takes
+//! the most probable token without its probability. And it reads the target's hidden states through a pointer that is NULL if the
+//! target's last decode did not keep them. This module uses what the binding is built on: llama.cpp's context type, batches of tokens
+//! with hidden states, and the three functions that `guard.cpp` declares.
 
 use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
 use super::context::without_memory;
-use super::guard::{Why, foredraft_hidden, foredraft_keep_hidden, foredraft_set_mtp_layer};
+use super::guard::{ErrorBuffer, foredraft_hidden, foredraft_keep_hidden, foredraft_set_mtp_layer};
 use super::{Batch, Context, ContextParams, Interrupt, Model, ThreadPool};
 use crate::error::{Error, Result};
 
-/// What a context does with hidden states.
+/// A context's use of hidden states.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Hidden {
     role: Role,
-    /// Whether evaluations keep them.
+    /// Decodes keep the hidden states.
     kept: bool,
-    /// Whether the last one did.
-    there: bool,
+    /// The last decode kept them.
+    available: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Clone)]
 enum Role {
-    /// A model's own layers, which make them.
+    /// A context of the model's main layers, which output hidden states.
     #[default]
     Source,
-    /// The layers for multi-token prediction: each token comes with one.
+    /// A context of the MTP layers: each token needs a hidden state as input.
     Input,
 }
 
 impl Hidden {
-    /// Whether each token comes with one.
+    /// Whether each token needs a hidden state as input.
     pub(super) fn is_input(&self) -> bool {
         self.role == Role::Input
     }
 
-    /// Those of `batch` for llama.cpp, which only reads them.
+    /// The hidden states of `batch` for llama.cpp, which only reads them.
     pub(super) fn of(&self, batch: &Batch) -> *mut f32 {
         if self.is_input() { batch.hidden.as_ptr().cast_mut() } else { std::ptr::null_mut() }
     }
 
-    /// An evaluation succeeded.
-    pub(super) fn evaluated(&mut self) {
-        self.there = self.kept;
+    /// Records a successful decode.
+    pub(super) fn decoded(&mut self) {
+        self.available = self.kept;
     }
 }
 
 impl Model {
-    /// Layers for multi-token prediction that the file says it has.
+    /// The number of MTP layers in the model file.
     pub fn n_mtp_layers(&self) -> usize {
         // SAFETY: the model is alive.
         usize::try_from(unsafe { sys::llama_model_n_layer_nextn(self.as_ptr()) }).unwrap_or(0)
@@ -61,12 +60,12 @@ impl Model {
 }
 
 impl Context {
-    /// A context of the model's layers for multi-token prediction. In its batches every token comes with the hidden state
-    /// ([`Batch::push_hidden`]) of the token before it, from the model's own layers or, of drafted tokens, from these; its
-    /// logits are those of the next token, and what it keeps of a token with logits is its hidden state.
+    /// Creates a context of the model's MTP layers. Each token in its batches needs the hidden state ([`Batch::push_hidden`]) of the
+    /// previous token: from the model's main layers or, for drafted tokens, from these layers. The logits are those of the next
+    /// token. Tokens with logits also have a hidden state.
     ///
     /// # Errors
-    /// The model has no such layers, was loaded without them, or llama.cpp cannot evaluate them.
+    /// The model has no MTP layers, was loaded without them, or llama.cpp cannot decode them.
     pub fn mtp(
         model: &Arc<Model>,
         params: &ContextParams,
@@ -76,7 +75,7 @@ impl Context {
         if model.n_mtp_layers() == 0 {
             return Err(Error::model("the model has no layers for multi-token prediction"));
         }
-        // llama.cpp copies rows of the one length to where it reads rows of the other.
+        // llama.cpp copies rows of one length to a buffer from which it reads rows of the other length.
         // SAFETY: the model is alive.
         let n_embd = unsafe { sys::llama_model_n_embd(model.as_ptr()) };
         if usize::try_from(n_embd).map_or(true, |n_embd| model.n_embd() < n_embd) {
@@ -87,25 +86,23 @@ impl Context {
         Context::make(model, params, threads, interrupt, hidden)?.ok_or_else(without_memory)
     }
 
-    /// Proves that evaluations can keep hidden states, as [`Context::new`] proves that there can be evaluations.
+    /// Tests that decodes can keep hidden states, as [`Context::new`] tests that decodes work.
     ///
     /// # Errors
-    /// They cannot; they then keep none.
-    pub fn prove_hidden(&mut self) -> Result<()> {
+    /// They cannot. Decodes then keep none.
+    pub fn test_hidden(&mut self) -> Result<()> {
         // SAFETY: the context is alive.
         if unsafe { sys::llama_pooling_type(self.ptr.as_ptr()) } != sys::LLAMA_POOLING_TYPE_NONE {
-            return Err(Error::model(
-                "the model file asks for pooled embeddings, with which there are no hidden states",
-            ));
+            return Err(Error::model("the model file sets a pooling type, with which there are no hidden states"));
         }
         self.keep_hidden(true);
-        let proof = self.alone(Context::prove);
+        let result = self.on_this_thread(Context::test_decode);
         self.keep_hidden(false);
-        proof
+        result
     }
 
-    /// Does `work` without the pool's threads, on which a failed assertion would end the process.
-    fn alone<T>(&mut self, work: impl FnOnce(&mut Context) -> T) -> T {
+    /// Runs `work` without the pool's threads, on which a failed assertion would end the process.
+    fn on_this_thread<T>(&mut self, work: impl FnOnce(&mut Context) -> T) -> T {
         let (one, several) = self.n_threads;
         self.set_threads(1, 1);
         let result = work(self);
@@ -113,91 +110,88 @@ impl Context {
         result
     }
 
-    /// Proves that keys can be moved ([`Context::move_by`]), as [`Context::new`] proves that there can be evaluations: where
-    /// every layer sees a window alone, as those of MiMo-V2 for multi-token prediction do, llama.cpp says that they can and fails.
-    /// Empties the context.
-    pub fn proves_moves(&mut self) -> bool {
+    /// Tests whether keys can be moved ([`Context::move_by`]). If every layer has a sliding window, as the MTP layers of MiMo-V2 do,
+    /// llama.cpp claims that they can, and fails. Clears the context.
+    pub fn test_moves(&mut self) -> bool {
         self.reset();
-        let moved = self.alone(|context| {
-            context.evaluate_one(0)
-                && context.evaluate_one(1)
+        let moved = self.on_this_thread(|context| {
+            context.decode_one(0)
+                && context.decode_one(1)
                 && context.remove(0, 0, Some(1))
                 && context.move_by(0, 1..2, -1)
-                && context.evaluate_one(1)
+                && context.decode_one(1)
         });
         self.reset();
         moved
     }
 
-    fn evaluate_one(&mut self, position: usize) -> bool {
+    fn decode_one(&mut self, position: usize) -> bool {
         let mut batch = Batch::new();
         batch.push(0, position, 0, false);
         self.pad_hidden(&mut batch);
         self.decode(&batch).is_ok()
     }
 
-    /// Whether the evaluations that follow keep the hidden state of each token. Costs a little, and nothing when it changes
-    /// nothing.
+    /// Sets whether later decodes keep the hidden state of each token. Keeping them has a small cost.
     pub fn keep_hidden(&mut self, keep: bool) {
         if self.hidden.kept != keep {
             self.hidden.kept = keep;
-            // SAFETY: the context is alive; the call sets two flags.
+            // SAFETY: the context is alive. The call sets two flags.
             unsafe { foredraft_keep_hidden(self.ptr.as_ptr(), keep, self.hidden.is_input()) };
         }
     }
 
-    /// The hidden state of the token at `index` of the last batch. `None` when the evaluation did not keep it.
+    /// The hidden state of the token at `index` of the last batch. `None`: the decode did not keep it.
     pub fn hidden(&mut self, index: usize) -> Option<&[f32]> {
         let has_logits = *self.has_logits.get(index)?;
-        if !self.hidden.there || (self.hidden.is_input() && !has_logits) {
+        if !self.hidden.available || (self.hidden.is_input() && !has_logits) {
             return None;
         }
         let row = i32::try_from(index).ok()?;
-        let mut why = Why::new();
-        // SAFETY: the last evaluation succeeded and kept hidden states, of this token, too; a row has `n_embd` floats
-        // (`llama_model_n_embd_out`, by which llama.cpp counts them), belongs to the context and stays until the next evaluation,
-        // which needs `&mut self`. Exceptions end in the guard.
+        let mut why = ErrorBuffer::new();
+        // SAFETY: the last decode succeeded and kept the hidden state of this token. A row has `n_embd` floats
+        // (`llama_model_n_embd_out`, llama.cpp's stride), belongs to the context, and is valid until the next decode, which needs
+        // `&mut self`. The guard catches exceptions.
         unsafe {
             let row = foredraft_hidden(self.ptr.as_ptr(), row, why.ptr(), why.size());
             (!row.is_null()).then(|| std::slice::from_raw_parts(row, self.n_embd))
         }
     }
 
-    /// Numbers in a hidden state.
+    /// The length of a hidden state.
     pub fn n_hidden(&self) -> usize {
         self.n_embd
     }
 
-    /// Lets the evaluations that follow go through the layer number `layer` of those for multi-token prediction. False, and
-    /// nothing changed, when there is none (llama.cpp would assert).
+    /// Selects the MTP layer for later decodes. Returns false, and changes nothing, if it does not exist (llama.cpp would assert).
     pub fn set_mtp_layer(&mut self, layer: usize) -> bool {
         let known = self.hidden.is_input() && layer < self.model.n_mtp_layers();
         if let Some(layer) = i32::try_from(layer).ok().filter(|_| known) {
-            // SAFETY: the context is alive, and the layer is one of its model's; the call sets a number.
+            // SAFETY: the context is alive, and the layer exists. The call sets a number.
             unsafe { foredraft_set_mtp_layer(self.ptr.as_ptr(), layer) };
         }
         known
     }
 
-    /// A new context begins: those that take hidden states keep them, too.
+    /// Initializes a new context: MTP contexts keep hidden states.
     pub(super) fn begin_hidden(&mut self) {
         let keep = self.hidden.is_input();
         self.keep_hidden(keep);
     }
 
-    /// Gives tokens of `batch` that have no hidden state, where they need one, an empty one: as of nothing before a text.
+    /// If tokens need hidden states, adds zeros for the tokens of `batch` without one, as at the beginning of a text.
     pub fn pad_hidden(&self, batch: &mut Batch) {
         if self.hidden.is_input() {
             batch.hidden.resize(batch.len() * self.n_embd, 0.0);
         }
     }
 
-    /// What llama.cpp would read beyond the end of.
-    pub(super) fn check_hidden(&self, batch: &Batch) -> std::result::Result<(), String> {
+    /// Validates the length of the hidden states, beyond which llama.cpp would read.
+    pub(super) fn validate_hidden(&self, batch: &Batch) -> std::result::Result<(), String> {
         let expected = if self.hidden.is_input() { batch.len() * self.n_embd } else { 0 };
         match batch.hidden.len() {
             len if len == expected => Ok(()),
-            len => Err(format!("hidden states of {len} numbers in all, where {expected} are expected")),
+            len => Err(format!("hidden states: expected {expected} numbers, got {len}")),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! When the next decode may begin, for a host that wants a part of each interval for itself (`init`'s `frame_budget`).
+//! Delays decodes, for a host that needs a part of each interval for itself (`init`'s `frame_budget`).
 //!
-//! A pacer divides time into intervals of `per`. A decode begins at once if its expected cost fits into what is left of `busy` in the
-//! interval, and else at the interval's end. A decode that takes longer than `busy` alone prolongs its interval, so that the engine
-//! is busy for at most `busy / per` of the time in the long run. The cost of a decode is the average of those of its kind. What the engine's
-//! thread computes between decodes (sampling, drafts without a model) counts as busy, too.
+//! A pacer divides time into intervals of `per`. A decode starts at once if its expected cost fits into the remaining part of `busy` in the
+//! interval, otherwise at the interval's end. A decode that is longer than `busy` extends its interval, so on average the engine is busy for
+//! at most `busy / per` of the time. The expected cost of a decode is the moving average of its kind. The CPU time of the engine's thread
+//! between decodes (sampling, drafts without a model) counts as busy, too.
 //!
 //! [`Pacer`] is plain data whose clock is an argument. Its owner sleeps, see `ThreadPool::pace`.
 
@@ -13,31 +13,31 @@ use std::time::{Duration, Instant};
 
 use super::governor::DecodeKind;
 
-/// For how long the engine may be busy in each interval.
+/// The time that the engine can use in each interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameBudget {
-    /// The time that the engine may use.
+    /// The engine's time.
     pub busy: Duration,
     /// The length of the interval.
     pub per: Duration,
 }
 
-/// The part of the latest decode in the average of its kind.
+/// The weight of the latest decode in the moving average of its kind.
 const LATEST: f64 = 0.3;
-/// Kinds of decodes that are known at a time.
-const MOST_KINDS: usize = 256;
+/// The maximum number of kinds of decodes that are remembered.
+const MAX_KINDS: usize = 256;
 
 /// Divides time into intervals.
 #[derive(Debug)]
 pub(super) struct Pacer {
     budget: FrameBudget,
-    /// When the interval began; `None`: no decode has begun yet.
+    /// The start of the interval. `None`: there was no decode yet.
     start: Option<Instant>,
-    /// Of the interval, used until now.
+    /// The time used in the interval so far.
     used: Duration,
-    /// Seconds of a decode of each kind.
+    /// The average cost of each kind of decode, in seconds.
     costs: HashMap<DecodeKind, f64>,
-    /// The CPU time of the decoding thread when its last decode ended.
+    /// The CPU time of the decoding thread at the end of its last decode.
     ran: Option<Duration>,
 }
 
@@ -46,13 +46,13 @@ impl Pacer {
         Pacer { budget, start: None, used: Duration::ZERO, costs: HashMap::new(), ran: None }
     }
 
-    /// The host's share.
+    /// The budget.
     pub(super) fn budget(&self) -> FrameBudget {
         self.budget
     }
 
-    /// How long a decode of that kind must wait at `now`. The thread that is to decode has run for `ran` in all. The decode then belongs to
-    /// the interval that it begins in.
+    /// The time for which a decode of this kind must wait at `now`. `ran`: the CPU time of the decoding thread so far. The decode belongs to
+    /// the interval in which it starts.
     pub(super) fn wait(&mut self, kind: DecodeKind, now: Instant, ran: Option<Duration>) -> Duration {
         if let (Some(before), Some(ran)) = (self.ran.take(), ran) {
             self.used += ran.saturating_sub(before);
@@ -70,11 +70,11 @@ impl Pacer {
         end.saturating_duration_since(now)
     }
 
-    /// A decode of that kind was busy for so long, and its thread has now run for `ran` in all.
+    /// Records the time of a decode of this kind. `ran`: the CPU time of the decoding thread so far.
     pub(super) fn decoded(&mut self, kind: DecodeKind, busy: Duration, ran: Option<Duration>) {
         self.used += busy;
         self.ran = ran;
-        if self.costs.len() >= MOST_KINDS && !self.costs.contains_key(&kind) {
+        if self.costs.len() >= MAX_KINDS && !self.costs.contains_key(&kind) {
             self.costs.clear();
         }
         let seconds = busy.as_secs_f64();
@@ -87,7 +87,7 @@ impl Pacer {
         self.used = Duration::ZERO;
     }
 
-    /// The length of this interval, with what was used of it.
+    /// The length of this interval, extended if more than `busy` was used.
     fn length(&self) -> Duration {
         let FrameBudget { busy, per } = self.budget;
         let part = self.used.as_secs_f64() / busy.as_secs_f64().max(f64::MIN_POSITIVE);
@@ -96,16 +96,16 @@ impl Pacer {
 }
 
 thread_local! {
-    /// For how long decodes of this thread have waited in all.
+    /// The total time for which decodes of this thread have waited.
     static PAUSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// A decode of the calling thread has waited for so long.
+/// Records a wait of a decode of the calling thread.
 pub(super) fn paused(time: Duration) {
     PAUSED.set(PAUSED.get() + time);
 }
 
-/// A clock that stands still while decodes of the calling thread wait for their interval: measures what work costs.
+/// The current time minus the time for which decodes of the calling thread have waited. For measuring costs.
 #[must_use]
 pub fn working_time() -> Instant {
     let now = Instant::now();
@@ -120,12 +120,12 @@ mod tests {
         Duration::from_secs_f64(ms / 1e3)
     }
 
-    /// Decodes at once whenever the pacer lets it.
+    /// Decodes whenever the pacer allows it.
     struct Host {
         pacer: Pacer,
         begin: Instant,
         now: Instant,
-        /// Begin and end of each decode.
+        /// Start and end of each decode.
         decodes: Vec<(Duration, Duration)>,
     }
 
@@ -144,7 +144,7 @@ mod tests {
             self.decodes.push((begin, self.now - self.begin));
         }
 
-        /// The most time that decodes take in any interval of that length that begins with one of them.
+        /// The maximum time of decodes in an interval of this length that starts with a decode.
         fn busiest(&self, length: Duration) -> Duration {
             let busy_in = |from: Duration| {
                 let part =
@@ -165,7 +165,7 @@ mod tests {
         for _ in 0..300 {
             host.decode(1, 2.0);
         }
-        // The first decode's cost is not known before it.
+        // The cost of the first decode is unknown in advance.
         let starts: Vec<Duration> = host.decodes.iter().skip(30).take(4).map(|(begin, _)| *begin).collect();
         assert!(close(starts[1] - starts[0], ms(2.0)) && close(starts[2] - starts[1], ms(2.0)), "{starts:?}");
         assert!(close(starts[3] - starts[0], ms(16.0)), "{starts:?}");
@@ -190,14 +190,14 @@ mod tests {
         for _ in 0..5000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let kind = (random >> 33) as usize % 6;
-            // Costs of a kind vary, so expectations are wrong.
+            // Costs of a kind vary, so expected costs are inexact.
             let cost = [0.2, 1.0, 3.0, 5.0, 9.0, 40.0][kind] * (0.5 + (random >> 40 & 255) as f64 / 255.0);
             host.decode(kind, cost);
         }
         let busy: Duration = host.decodes.iter().map(|(begin, end)| *end - *begin).sum();
         let share = busy.as_secs_f64() / host.decodes.last().map_or(1.0, |last| last.1.as_secs_f64());
         assert!(share <= 0.25 + 1e-3, "{share}");
-        assert!(share > 0.15, "and no more is left unused than decodes that do not fit: {share}");
+        assert!(share > 0.15, "only time that is too short for a decode is unused: {share}");
     }
 
     #[test]

@@ -1,10 +1,8 @@
-//! Validated parameters of a model and of a context: what `init` asks for, in Rust's types.
+//! Validated parameters of a model and of a context.
 
-use std::path::PathBuf;
+use super::{GgufSource, ThreadSettings};
 
-use super::ThreadSettings;
-
-/// How a model is spread over several GPUs.
+/// The distribution of a model over several GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SplitMode {
     /// On one GPU (`main_gpu`).
@@ -34,47 +32,47 @@ pub enum KvValue {
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoraParams {
     /// The adapter's GGUF file.
-    pub path: PathBuf,
-    /// The factor its output is multiplied by.
+    pub source: GgufSource,
+    /// The factor of its output.
     pub scale: f32,
 }
 
-/// How to load a model file.
+/// The parameters for loading a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelParams {
-    /// The GGUF file (the first part, when it is split).
-    pub path: PathBuf,
-    /// Layers to put on the GPU; negative: all of them.
+    /// The GGUF file (the first one of a split model).
+    pub source: GgufSource,
+    /// The number of layers on the GPU. Negative: all.
     pub n_gpu_layers: i32,
-    /// Names of the devices to use (as `poll_system_status` lists them); `None`: all, empty: none but the CPU.
+    /// The names of the devices, as listed by `poll_system_status`. `None`: all; empty: only the CPU.
     pub devices: Option<Vec<String>>,
-    /// How to spread the model over GPUs.
+    /// The distribution over GPUs.
     pub split_mode: SplitMode,
-    /// Index of the GPU that [`SplitMode::None`] uses.
+    /// The index of the GPU for [`SplitMode::None`].
     pub main_gpu: i32,
-    /// Share of each GPU; empty: by free memory.
+    /// The share of each GPU. Empty: by free memory.
     pub tensor_split: Vec<f32>,
-    /// Map the file instead of reading it.
+    /// Map the file instead of reading it. Ignored for a source in memory.
     pub use_mmap: bool,
     /// Keep the model in RAM.
     pub use_mlock: bool,
     /// Check the weights for NaN and infinity while loading.
     pub check_tensors: bool,
-    /// Load the vocabulary alone: the model tokenizes and nothing else.
+    /// Load only the vocabulary: the model can only tokenize.
     pub vocab_only: bool,
     /// Metadata that overrides the file's.
     pub override_kv: Vec<(String, KvValue)>,
-    /// Adapters applied to every evaluation.
+    /// LoRA adapters.
     pub lora: Vec<LoraParams>,
-    /// Load the layers for multi-token prediction, too, if the file has them.
+    /// Also load the layers for multi-token prediction, if the file has them.
     pub mtp: bool,
 }
 
 impl ModelParams {
-    /// llama.cpp's defaults for the file at `path`.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
+    /// llama.cpp's defaults for the file at `source`.
+    pub fn new(source: impl Into<GgufSource>) -> Self {
         ModelParams {
-            path: path.into(),
+            source: source.into(),
             n_gpu_layers: -1,
             devices: None,
             split_mode: SplitMode::Layer,
@@ -91,20 +89,20 @@ impl ModelParams {
     }
 }
 
-/// When to use flash attention.
+/// The use of flash attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlashAttn {
-    /// Where the model and the device support it.
+    /// Whichever is faster, if the model and the device support it.
     Auto,
-    /// Never. On CPUs drafts are checked faster then, and a token alone is evaluated more slowly.
+    /// Never. On CPUs, this makes verification of drafts faster, and decoding of single tokens slower.
     Off,
     /// Always.
     On,
 }
 
-/// Element type of the KV cache.
+/// The element type of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)] // the names say it: ggml's types
+#[expect(missing_docs, reason = "the names are ggml's types")]
 pub enum CacheType {
     F32,
     F16,
@@ -117,12 +115,12 @@ pub enum CacheType {
     Q5_1,
 }
 
-/// How RoPE is scaled beyond the trained context.
+/// The scaling of RoPE beyond the training context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeScaling {
-    /// As the model file says.
+    /// As in the model file.
     FromModel,
-    /// Not at all.
+    /// None.
     None,
     /// Linearly.
     Linear,
@@ -132,64 +130,63 @@ pub enum RopeScaling {
     LongRope,
 }
 
-/// How the embeddings of a text's tokens become one.
+/// The pooling of token embeddings to the embedding of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
-    /// As the model file says; where it says nothing, the last token's.
+    /// As in the model file. If it has none, the last token's embedding.
     FromModel,
-    /// The last token's, as the old server did.
+    /// The last token's embedding, as in the old server.
     None,
     /// The mean.
     Mean,
-    /// The first token's.
+    /// The first token's embedding.
     Cls,
-    /// The last token's.
+    /// The last token's embedding.
     Last,
 }
 
-/// How to make a context of a model.
+/// The parameters of a context.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContextParams {
-    /// Tokens of context of one sequence, or cells that all share with `kv_unified`; `Some(0)`: as many as the model
-    /// was trained on; `None`: those, but at most [`DEFAULT_N_CTX`](super::DEFAULT_N_CTX).
+    /// The context length of one sequence in tokens or, with `kv_unified`, the number of cells that all sequences share. `Some(0)`: the
+    /// training context. `None`: the same, but at most [`DEFAULT_N_CTX`](super::DEFAULT_N_CTX).
     pub n_ctx: Option<u32>,
-    /// Most tokens in one batch.
+    /// The maximum number of tokens in a batch.
     pub n_batch: u32,
-    /// Most tokens in one physical batch.
+    /// The maximum number of tokens in a physical batch.
     pub n_ubatch: u32,
-    /// Most sequences.
+    /// The maximum number of sequences.
     pub n_seq_max: u32,
-    /// Whether sequences share one buffer of `n_ctx` cells, or each has its own. Its own makes a sequence's logits
-    /// independent of its neighbours to the last bit; cells in a shared buffer are summed up in an order that depends on
-    /// who was there before.
+    /// All sequences share one KV buffer of `n_ctx` cells. If false, each has its own buffer, and a sequence's logits do not depend on
+    /// other sequences, bit for bit. In a shared buffer, the order of summation depends on the placement of the cells.
     pub kv_unified: bool,
-    /// Threads for one token.
+    /// The number of threads for one token.
     pub n_threads: i32,
-    /// Threads for several tokens.
+    /// The number of threads for several tokens.
     pub n_threads_batch: i32,
-    /// How the threads for one token run.
+    /// The settings of the threads for one token.
     pub thread_settings: ThreadSettings,
-    /// How the threads for several tokens run.
+    /// The settings of the threads for several tokens.
     pub thread_settings_batch: ThreadSettings,
     /// Flash attention.
     pub flash_attn: FlashAttn,
-    /// What [`FlashAttn::Auto`] stands for, where that has been measured.
+    /// The measured choice for [`FlashAttn::Auto`]. `None`: not measured.
     pub measured_flash_attn: Option<bool>,
-    /// Type of the K cache.
+    /// The type of the K cache.
     pub type_k: CacheType,
-    /// Type of the V cache.
+    /// The type of the V cache.
     pub type_v: CacheType,
     /// Keep the KV cache on the GPU.
     pub offload_kqv: bool,
     /// Full-size cache for sliding-window attention.
     pub swa_full: bool,
-    /// RoPE's base frequency; 0: the model's.
+    /// RoPE's base frequency. 0: the model's.
     pub rope_freq_base: f32,
-    /// RoPE's frequency scale; 0: the model's.
+    /// RoPE's frequency scale. 0: the model's.
     pub rope_freq_scale: f32,
     /// RoPE scaling.
     pub rope_scaling: RopeScaling,
-    /// YaRN's extrapolation mix; negative: the model's.
+    /// YaRN's extrapolation mix. Negative: the model's.
     pub yarn_ext_factor: f32,
     /// YaRN's attention factor.
     pub yarn_attn_factor: f32,
@@ -197,18 +194,18 @@ pub struct ContextParams {
     pub yarn_beta_fast: f32,
     /// YaRN's high correction dimension.
     pub yarn_beta_slow: f32,
-    /// YaRN's original context; 0: the model's.
+    /// YaRN's original context. 0: the model's.
     pub yarn_orig_ctx: u32,
     /// Extract embeddings instead of logits.
     pub embeddings: bool,
-    /// Whether it only guesses what another context says, so that the last bits of its logits do not matter.
+    /// The context only drafts, so its logits need not be batch-invariant.
     pub drafts: bool,
-    /// How to pool them.
+    /// The pooling of embeddings.
     pub pooling: Pooling,
 }
 
 impl ContextParams {
-    /// Whether there is to be flash attention; `None`: neither asked for nor measured.
+    /// Whether flash attention is used. `None`: neither set nor measured.
     pub(super) fn uses_flash_attn(&self) -> Option<bool> {
         match self.flash_attn {
             FlashAttn::On => Some(true),
@@ -217,15 +214,15 @@ impl ContextParams {
         }
     }
 
-    /// Buffers of the KV cache.
+    /// The number of KV buffers.
     pub(super) fn n_buffers(&self) -> u32 {
         if self.kv_unified { 1 } else { self.n_seq_max.max(1) }
     }
 }
 
 impl Default for ContextParams {
-    /// llama.cpp's defaults with as many threads as suit this machine (see `llama::cores`), and smaller physical batches where only CPUs compute: llama.cpp
-    /// looks at a cancel between operations, and an operation takes the longer the larger its batch is.
+    /// llama.cpp's defaults, except for the number of threads (see `llama::cores`) and, if there are only CPUs, smaller physical batches:
+    /// llama.cpp checks for a cancel between operations, and an operation takes longer for a larger batch.
     fn default() -> Self {
         let threads = super::cores::default_threads();
         ContextParams {

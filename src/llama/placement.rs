@@ -1,24 +1,24 @@
-//! On which CPUs, and with which priority, the threads of decodes run: llama.cpp's `cpu_params`.
+//! CPUs and priority of the threads of decodes: llama.cpp's `cpu_params`.
 //!
-//! ggml applies these settings to the threads that it starts, and to the thread that starts a pool. A decode also computes on the
-//! thread that calls it, so [`place`] gives that thread the settings of the decode that follows. A thread that decodes
-//! without being the engine's, as during a load, gets its own settings back when its [`KeepPlacement`] is dropped.
+//! ggml applies these settings to the threads that it starts, and to the thread that creates a pool. A decode also computes on the calling
+//! thread, so [`place`] applies the settings to that thread before the decode. [`KeepPlacement`] restores the settings of other threads than
+//! the engine's, which decode during a load.
 
 use std::cell::RefCell;
 
-/// `GGML_MAX_N_THREADS`: the CPUs that a [`CpuSet`] can name.
+/// `GGML_MAX_N_THREADS`: the maximum number of CPUs in a [`CpuSet`].
 const MAX_CPUS: usize = 512;
 const WORDS: usize = MAX_CPUS / 64;
 
-/// A set of CPUs, by their numbers in the operating system.
+/// A set of CPUs, by the operating system's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CpuSet {
     words: [u64; WORDS],
 }
 
 impl CpuSet {
-    /// The CPUs of a mask in hexadecimal digits, with or without `0x`, of which the last digit stands for the CPUs 0 to 3.
-    /// `None`: another character, or a CPU above 511.
+    /// Parses a mask in hexadecimal digits, with or without `0x`. The last digit has the CPUs 0 to 3. `None`: another character, or a CPU
+    /// above 511.
     #[must_use]
     pub fn from_mask(mask: &str) -> Option<CpuSet> {
         let digits = mask.strip_prefix("0x").unwrap_or(mask);
@@ -32,7 +32,7 @@ impl CpuSet {
         Some(set)
     }
 
-    /// The CPUs of a range `first-last`; without a first one from 0 on, without a last one up to 511. `None`: not such a range.
+    /// Parses a range `first-last`. The defaults are 0 and 511. `None`: invalid.
     #[must_use]
     pub fn from_range(range: &str) -> Option<CpuSet> {
         let (first, last) = range.split_once('-')?;
@@ -49,14 +49,14 @@ impl CpuSet {
         Some(set)
     }
 
-    /// Both sets together.
+    /// The union of both sets.
     #[must_use]
     pub fn union(mut self, other: CpuSet) -> CpuSet {
         self.words.iter_mut().zip(other.words).for_each(|(word, more)| *word |= more);
         self
     }
 
-    /// Whether it names no CPU, which leaves threads where they are.
+    /// Whether the set is empty. Threads then keep their affinity.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
@@ -71,7 +71,7 @@ impl CpuSet {
         self.words.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 == 1)
     }
 
-    /// `None`: there is no such CPU.
+    /// `None`: the CPU's number is too large.
     fn insert(&mut self, cpu: usize) -> Option<()> {
         *self.words.get_mut(cpu / 64)? |= 1 << (cpu % 64);
         Some(())
@@ -97,12 +97,12 @@ impl std::fmt::Display for CpuSet {
 /// `ggml_sched_priority`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ThreadPriority {
-    /// For work that may wait: `SCHED_BATCH` on Linux.
+    /// For background work: `SCHED_BATCH` on Linux.
     Low,
-    /// As the thread that loaded the model.
+    /// The priority of the thread that loaded the model.
     #[default]
     Normal,
-    /// Before all normal threads of the machine: `SCHED_FIFO` 40 on Linux, which needs `CAP_SYS_NICE` or a limit for `rtprio`.
+    /// Above all normal threads of the machine: `SCHED_FIFO` 40 on Linux, which needs `CAP_SYS_NICE` or a limit for `rtprio`.
     Medium,
     /// `SCHED_FIFO` 80.
     High,
@@ -110,30 +110,29 @@ pub enum ThreadPriority {
     Realtime,
 }
 
-/// How the threads of decodes run.
+/// The settings of the threads of decodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadSettings {
-    /// Their priority.
+    /// The priority.
     pub priority: ThreadPriority,
-    /// The CPUs that they may run on; empty: those of the thread that loads the model.
+    /// The allowed CPUs. Empty: those of the thread that loads the model.
     pub cpus: CpuSet,
-    /// Whether each thread gets one CPU of them for itself.
+    /// Each thread is bound to one of the CPUs.
     pub strict: bool,
-    /// For how long a thread polls for the next graph before it sleeps, from 0 to 100, in ggml's unit of 131,072 pauses (2 to 6 ms).
+    /// The time for which a thread polls for the next graph before it sleeps, from 0 to 100, in ggml's unit of 131,072 pauses (2 to 6 ms).
     pub poll: u32,
 }
 
 impl ThreadSettings {
-    /// Threads stay awake between the decodes of one completion, and soon after it they leave the cores to the host. ggml's
-    /// default is 50.
+    /// Threads stay awake between the decodes of a completion, and release the cores soon after it. ggml's default is 50.
     pub const DEFAULT_POLL: u32 = 1;
 
-    /// Whether threads run as the system runs any other.
+    /// Whether the settings do not change a thread's placement.
     pub(super) fn is_plain(&self) -> bool {
         self.priority == ThreadPriority::Normal && self.cpus.is_empty()
     }
 
-    /// The settings for the calling thread of a decode by `n_threads`: as ggml, which places the calling thread last.
+    /// The settings of the calling thread of a decode with `n_threads`. As in ggml, the calling thread gets the last CPU.
     pub(super) fn of_caller(&self, n_threads: i32) -> Placement {
         let cpus: Vec<usize> = if self.strict { self.cpus.iter().collect() } else { Vec::new() };
         let index = usize::try_from(n_threads - 1).unwrap_or(0).checked_rem(cpus.len());
@@ -164,7 +163,7 @@ pub(super) struct Placement {
     cpus: CpuSet,
 }
 
-/// A thread's own settings, and those that it was given last.
+/// A thread's original settings, and the current ones.
 struct Placed {
     now: Placement,
     before: system::Scheduling,
@@ -174,7 +173,7 @@ thread_local! {
     static PLACED: RefCell<Option<Placed>> = const { RefCell::new(None) };
 }
 
-/// Gives the calling thread these settings, unless it has them.
+/// Applies settings to the calling thread, unless it has them already.
 pub(super) fn place(placement: Placement) {
     PLACED.with_borrow_mut(|placed| match placed {
         Some(placed) if placed.now == placement => {}
@@ -190,7 +189,7 @@ pub(super) fn place(placement: Placement) {
     });
 }
 
-/// Gives the calling thread its own settings back when it is dropped.
+/// Restores the original settings of the calling thread when dropped.
 #[derive(Debug, Default)]
 pub struct KeepPlacement(());
 
@@ -202,7 +201,7 @@ impl Drop for KeepPlacement {
     }
 }
 
-/// Whether the system lets the calling thread have that priority, and run on any of these CPUs. The thread keeps what it gets.
+/// Applies settings to the calling thread. Returns whether the system allows the priority, and any of the CPUs.
 pub(super) fn try_on_this_thread(settings: &ThreadSettings) -> (bool, bool) {
     let has = |priority, cpus| {
         let placement = Placement { priority, cpus };
@@ -224,9 +223,9 @@ mod system {
     }
 
     impl Scheduling {
-        /// `None`: the system does not tell.
+        /// `None`: unknown.
         pub(super) fn of_this_thread() -> Option<Scheduling> {
-            // SAFETY: zeros are valid for these plain structures; both may be written to, and 0 is the calling thread.
+            // SAFETY: zeros are valid for these plain structures, both are writable, and 0 is the calling thread.
             unsafe {
                 let (mut param, mut cpus) = (std::mem::zeroed::<libc::sched_param>(), std::mem::zeroed());
                 let policy = libc::sched_getscheduler(0);
@@ -237,7 +236,7 @@ mod system {
             }
         }
 
-        /// These settings, changed as a placement says.
+        /// These settings with the changes of a placement.
         pub(super) fn with(mut self, placement: Placement) -> Scheduling {
             // As `ggml_thread_apply_priority`.
             (self.policy, self.priority) = match placement.priority {
@@ -248,7 +247,7 @@ mod system {
                 ThreadPriority::Realtime => (libc::SCHED_FIFO, 90),
             };
             if !placement.cpus.is_empty() {
-                // SAFETY: zeros are an empty set; a set of libc's has 1024 CPUs, and a `CpuSet` at most 512.
+                // SAFETY: zeros are an empty set. libc's sets have 1024 CPUs, a `CpuSet` at most 512.
                 unsafe {
                     self.cpus = std::mem::zeroed();
                     placement.cpus.iter().for_each(|cpu| libc::CPU_SET(cpu, &mut self.cpus));
@@ -257,9 +256,9 @@ mod system {
             self
         }
 
-        /// Gives the calling thread these settings; false where the system refuses one.
+        /// Applies these settings to the calling thread. Returns false if the system refuses one of them.
         pub(super) fn apply(&self) -> bool {
-            // SAFETY: zeros are valid for this plain structure; the structures are only read, and 0 is the calling thread.
+            // SAFETY: zeros are valid for this plain structure, the structures are only read, and 0 is the calling thread.
             unsafe {
                 let mut param: libc::sched_param = std::mem::zeroed();
                 param.sched_priority = self.priority;
@@ -271,7 +270,7 @@ mod system {
     }
 }
 
-/// Elsewhere ggml places the threads of its pools, and the calling thread stays as it is.
+/// On other systems, ggml places the threads of its pools, and the calling thread does not change.
 #[cfg(not(target_os = "linux"))]
 mod system {
     use super::Placement;

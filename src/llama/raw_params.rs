@@ -1,4 +1,4 @@
-//! A context's parameters in llama.cpp's terms, and what of them its memory depends on.
+//! Converts a context's parameters to llama.cpp's.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use llama_cpp_sys_2 as sys;
 use super::params::{CacheType, ContextParams, FlashAttn, Pooling, RopeScaling};
 use super::{Interrupt, Model};
 
-/// The context that `n_ctx: None` asks for, unless the model was trained on less.
+/// The context length for `n_ctx: None`, unless the training context is shorter.
 pub const DEFAULT_N_CTX: u32 = 4096;
 
-/// The parameters of a context.
+/// llama.cpp's parameters of a context.
 pub(super) fn raw_params(
     params: &ContextParams,
     model: &Model,
@@ -62,7 +62,7 @@ pub(super) fn raw_params(
     raw
 }
 
-/// Tokens of context of one sequence, or of all with a shared buffer.
+/// The context length of one sequence, or of all sequences with a shared buffer.
 pub(super) fn n_ctx(params: &ContextParams, model: &Model) -> u32 {
     let trained = match model.n_ctx_train() {
         0 => DEFAULT_N_CTX,
@@ -75,12 +75,12 @@ pub(super) fn n_ctx(params: &ContextParams, model: &Model) -> u32 {
     }
 }
 
-/// Whether the model file says how to pool.
+/// Whether the model file has a pooling type.
 fn model_pools(model: &Model) -> bool {
     model.metadata_of_kind("pooling_type").is_some_and(|kind| kind != "0")
 }
 
-/// See [`Context::layout`]. What rotates keys is part of it, and so is what the state's own format depends on.
+/// See [`Context::layout`]. Includes all parameters that the rotation of keys and the format of the state depend on.
 pub(super) fn layout(params: &ContextParams, model: &Model, n_snapshots: u32) -> Vec<(&'static str, String)> {
     let n_buffers = params.n_buffers();
     let rope = (params.rope_freq_base, params.rope_freq_scale, params.rope_scaling, params.yarn_orig_ctx);
@@ -94,8 +94,8 @@ pub(super) fn layout(params: &ContextParams, model: &Model, n_snapshots: u32) ->
         ("recurrent snapshots", n_snapshots.to_string()),
         ("rope_*", format!("{rope:?}")),
         ("yarn_*", format!("{yarn:?}")),
-        // Some models' keys are rotated in another way then.
-        ("n_ctx beyond the training", (n_ctx(params, model) > model.n_ctx_train()).to_string()),
+        // Some models rotate keys differently then.
+        ("n_ctx beyond the training context", (n_ctx(params, model) > model.n_ctx_train()).to_string()),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! llama.cpp's converter of JSON schemas to grammars.
+//! llama.cpp's converter from JSON schemas to grammars.
 
 use std::ffi::{CStr, CString};
 use std::ptr;
@@ -8,16 +8,16 @@ use llama_cpp_sys_2 as sys;
 use crate::error::{Error, Result};
 use crate::stack;
 
-/// The converter recurses with the schema's depth, and its regular expressions with the length of names.
+/// The stack size, in bytes. The converter recurses with the schema's depth, and its regular expressions with the length of names.
 const STACK: usize = 32 << 20;
 
-/// The grammar of what `schema`, a JSON text, allows. It must have been checked: the converter's own message is lost,
-/// and what it does not support it may ignore.
+/// Converts a schema, a JSON text, to a grammar. The schema must have been validated: the converter's error message is not available,
+/// and it ignores some unsupported keywords.
 ///
 /// # Errors
 /// `invalid_request`: the converter refuses the schema.
 pub fn schema_to_grammar(schema: &str) -> Result<String> {
-    let refused = || Error::invalid("json_schema: llama.cpp cannot make a grammar of it");
+    let refused = || Error::invalid("json_schema: llama.cpp cannot convert it to a grammar");
     let schema = CString::new(schema).map_err(|_| refused())?;
     let convert = || {
         let mut grammar = ptr::null_mut();
@@ -26,9 +26,9 @@ pub fn schema_to_grammar(schema: &str) -> Result<String> {
         if status != sys::LLAMA_RS_STATUS_OK || grammar.is_null() {
             return Err(refused());
         }
-        // SAFETY: on success it is a NUL-terminated text, which is ours until it is freed below, once.
+        // SAFETY: on success it is a NUL-terminated text. It is owned here, and freed once, below.
         let text = unsafe { CStr::from_ptr(grammar) }.to_string_lossy().into_owned();
-        // SAFETY: as above; the wrapper's own allocation.
+        // SAFETY: as above. The wrapper has allocated it.
         unsafe { sys::llama_rs_string_free(grammar) };
         Ok(text)
     };

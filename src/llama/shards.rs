@@ -1,8 +1,8 @@
-//! Models in several files, as llama-gguf-split makes them: `name-00001-of-00003.gguf` and the other two.
+//! Models split into several files by llama-gguf-split: `name-00001-of-00003.gguf` and so on.
 
 use std::path::{Path, PathBuf};
 
-/// The file that loads a model, and those of the others that are there. llama.cpp takes no other names for them.
+/// The given file, and the other files of the model that exist. llama.cpp supports no other names.
 pub(super) fn of(path: &Path) -> Vec<PathBuf> {
     let others = others(path).unwrap_or_default().into_iter().filter(|file| file.exists());
     std::iter::once(path.to_owned()).chain(others).collect()
@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn names_of_the_other_files_follow_from_the_first() {
         let others = |name: &str| others(Path::new(name));
         let expected = ["/a/b-of-c-00002-of-00003.gguf", "/a/b-of-c-00003-of-00003.gguf"].map(PathBuf::from);
         assert_eq!(others("/a/b-of-c-00001-of-00003.gguf"), Some(expected.to_vec()));

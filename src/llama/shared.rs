@@ -1,5 +1,4 @@
-//! Models that are in memory once, however many engines of the process load them: those of the same file, not changed
-//! since, with the same settings.
+//! Shares a model between all engines of the process that load the same unchanged file with the same settings.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +7,13 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::{Model, ModelParams, shards};
+use super::{GgufSource, Model, ModelParams, shards};
 use crate::error::{Code, Error, Result};
 
 static LOADED: Mutex<Vec<Arc<SharedModel>>> = Mutex::new(Vec::new());
 
-/// How often a load that waits for another one of the same model asks whether it is still wanted.
-const GLANCE: Duration = Duration::from_millis(20);
+/// The interval at which a load that waits for another load of the same model calls `progress`.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 struct SharedModel {
     key: SharedKey,
@@ -24,24 +23,24 @@ struct SharedModel {
 
 #[derive(PartialEq)]
 struct SharedKey {
-    /// With resolved paths.
+    /// With canonical paths.
     params: ModelParams,
     /// The model's files, then its adapters'.
-    files: Vec<FileVersion>,
+    files: Vec<ModelFileVersion>,
 }
 
-/// What shows that a file is another one or was changed.
+/// File metadata that differs if the file is another one or has changed.
 #[derive(PartialEq)]
-struct FileVersion {
+struct ModelFileVersion {
     path: PathBuf,
     len: u64,
     modified: Option<SystemTime>,
-    /// Device and number; 0 where there is no such thing.
+    /// Device and inode number. 0 on platforms without them.
     inode: (u64, u64),
 }
 
-impl FileVersion {
-    fn of(path: &Path) -> Option<FileVersion> {
+impl ModelFileVersion {
+    fn of(path: &Path) -> Option<ModelFileVersion> {
         let path = fs::canonicalize(path).ok()?;
         let metadata = fs::metadata(&path).ok()?;
         #[cfg(unix)]
@@ -51,29 +50,54 @@ impl FileVersion {
         };
         #[cfg(not(unix))]
         let inode = (0, 0);
-        Some(FileVersion { path, len: metadata.len(), modified: metadata.modified().ok(), inode })
+        Some(ModelFileVersion { path, len: metadata.len(), modified: metadata.modified().ok(), inode })
+    }
+
+    /// `None` for a file without a name, because writing to a mapping of a memfd does not change its modification time.
+    #[cfg(unix)]
+    fn of_descriptor(fd: i32) -> Option<ModelFileVersion> {
+        use std::os::unix::fs::MetadataExt;
+        // `metadata` follows the link to the open file, even if it is unlinked.
+        let metadata = fs::metadata(format!("/proc/self/fd/{fd}")).ok().filter(|file| file.nlink() > 0)?;
+        let inode = (metadata.dev(), metadata.ino());
+        Some(ModelFileVersion { path: PathBuf::new(), len: metadata.len(), modified: metadata.modified().ok(), inode })
+    }
+
+    #[cfg(not(unix))]
+    fn of_descriptor(_: i32) -> Option<ModelFileVersion> {
+        None
     }
 }
 
 impl SharedKey {
-    /// `None` where a file cannot be looked at, which the load will report.
+    /// `None`: the model is not shared, because it is in memory, or because the metadata of a file cannot be read. The load will report it.
     fn of(params: &ModelParams) -> Option<SharedKey> {
         let mut params = params.clone();
-        params.path = fs::canonicalize(&params.path).ok()?;
-        for lora in &mut params.lora {
-            lora.path = fs::canonicalize(&lora.path).ok()?;
+        let mut files = Vec::new();
+        for source in std::iter::once(&mut params.source).chain(params.lora.iter_mut().map(|lora| &mut lora.source)) {
+            match source {
+                GgufSource::Path(path) => {
+                    *path = fs::canonicalize(&path).ok()?;
+                    for file in shards::of(path) {
+                        files.push(ModelFileVersion::of(&file)?);
+                    }
+                }
+                GgufSource::Descriptor { fd, .. } => {
+                    files.push(ModelFileVersion::of_descriptor(*fd)?);
+                    // Other descriptors of the same file are equivalent.
+                    *fd = -1;
+                }
+                GgufSource::Memory { .. } => return None,
+            }
         }
-        let models = shards::of(&params.path);
-        let files = models.iter().chain(params.lora.iter().map(|lora| &lora.path));
-        let files = files.map(|path| FileVersion::of(path)).collect::<Option<_>>()?;
         Some(SharedKey { params, files })
     }
 }
 
-/// The entry of that key, made if there is none; those of models that are gone are dropped.
+/// Finds or adds the entry of a key. Entries of unloaded models are removed.
 fn entry(key: SharedKey) -> Arc<SharedModel> {
     let mut loaded = LOADED.lock();
-    // One that others hold is being loaded.
+    // An entry with other owners is being loaded.
     loaded.retain(|entry| Arc::strong_count(entry) > 1 || entry.model.lock().strong_count() > 0);
     if let Some(entry) = loaded.iter().find(|entry| entry.key == key) {
         return Arc::clone(entry);
@@ -84,11 +108,11 @@ fn entry(key: SharedKey) -> Arc<SharedModel> {
 }
 
 impl Model {
-    /// The model that `load` would load, from memory when it is there. `load` is [`Model::load`] or [`Model::load_draft`];
-    /// `progress` is called now and then and aborts by returning false. Waits while another engine loads the same model.
+    /// Returns the model if it is already loaded, else loads it with `load`, which is [`Model::load`] or [`Model::load_draft`]. Waits while
+    /// another engine loads the same model. `progress` is called repeatedly, and aborts by returning false.
     ///
     /// # Errors
-    /// Those of `load`; the load was aborted ([`Code::Cancelled`]).
+    /// Those of `load`; [`Code::Cancelled`]: the load was aborted.
     pub fn shared<P: FnMut(f32) -> bool>(
         params: &ModelParams,
         mut progress: P,
@@ -96,19 +120,19 @@ impl Model {
     ) -> Result<Arc<Model>> {
         let Some(key) = SharedKey::of(params) else { return Ok(Arc::new(load(params, progress)?)) };
         let entry = entry(key);
-        let mut place = loop {
-            if let Some(place) = entry.model.try_lock_for(GLANCE) {
-                break place;
+        let mut model = loop {
+            if let Some(model) = entry.model.try_lock_for(POLL_INTERVAL) {
+                break model;
             }
             if !progress(0.0) {
                 return Err(Error::new(Code::Cancelled, "the load was aborted"));
             }
         };
-        if let Some(model) = place.upgrade() {
-            return Ok(model);
+        if let Some(loaded) = model.upgrade() {
+            return Ok(loaded);
         }
-        let model = Arc::new(load(params, progress)?);
-        *place = Arc::downgrade(&model);
-        Ok(model)
+        let loaded = Arc::new(load(params, progress)?);
+        *model = Arc::downgrade(&loaded);
+        Ok(loaded)
     }
 }

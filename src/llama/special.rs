@@ -1,25 +1,24 @@
-//! Special tokens by their text: where llama.cpp would find them in a prompt, and where it must not.
+//! Finds special tokens in a text, except control tokens in text that comes from messages.
 //!
-//! llama.cpp takes a prompt as one trusted text: wherever a special token's text appears, it becomes that token. A chat
-//! prompt is not one text. The template's part may contain control tokens, the messages' part may not. So this module
-//! repeats llama.cpp's partition of a text at its special tokens (`tokenizer_st_partition`), with one more rule: the text of
-//! a control token that covers a *tainted* character is no control token. Tainted characters are given as the byte offsets
-//! just behind them.
+//! llama.cpp trusts the whole prompt: wherever a special token's text occurs, it becomes that token. In a chat prompt, the template's
+//! text can contain control tokens, but the messages' text must not. So this module reimplements llama.cpp's partition of a text at its
+//! special tokens (`tokenizer_st_partition`), with one additional rule: text that contains a *tainted* character does not become a
+//! control token. Tainted characters are given by the byte offsets after them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::Token;
 
-/// A token that llama.cpp looks for in the text, before the text is tokenized.
+/// A token that llama.cpp searches for in the text before tokenization.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SpecialToken {
     pub(super) token: Token,
     pub(super) text: Vec<u8>,
-    /// Control, unknown and end-of-generation tokens. The others (user-defined) are text with an id of its own, such as runs
-    /// of blanks; llama.cpp finds them with `parse_special` off, too.
+    /// A control, unknown or end-of-generation token. The other ones (user-defined) are text with a separate id, such as several spaces;
+    /// llama.cpp finds them even with `parse_special` off.
     pub(super) is_control: bool,
-    /// Whether blanks before it, or behind it, belong to it.
+    /// Whitespace before it (or after it) is part of the token.
     pub(super) strips_left: bool,
     pub(super) strips_right: bool,
 }
@@ -27,20 +26,20 @@ pub(super) struct SpecialToken {
 /// The special tokens of a vocabulary.
 #[derive(Debug, Default)]
 pub struct SpecialTokens {
-    /// Longest first: llama.cpp's order of precedence.
+    /// The longest first, which is llama.cpp's order of precedence.
     tokens: Vec<SpecialToken>,
-    /// Their indices, in the order of their texts.
+    /// The indices of `tokens`, sorted by text.
     sorted: Vec<usize>,
-    /// Which bytes any of them begins with: few texts have many.
+    /// For each byte: whether a token begins with it.
     first_bytes: Vec<bool>,
-    /// The characters that control tokens' texts begin with, as far as these are no letters and no digits.
+    /// The first characters of control tokens, except letters and digits.
     first_chars: Vec<char>,
 }
 
 /// A part of a partitioned text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fragment {
-    /// Bytes that hold no special token.
+    /// Bytes without special tokens.
     Text(Range<usize>),
     Special(Token),
 }
@@ -63,7 +62,7 @@ impl SpecialTokens {
         SpecialTokens { tokens, sorted, first_bytes, first_chars }
     }
 
-    /// The characters that control tokens' texts begin with, as far as these are no letters and no digits: few, and rare.
+    /// The first characters of control tokens, except letters and digits. They are few and rare in texts.
     pub fn first_chars(&self) -> &[char] {
         &self.first_chars
     }
@@ -73,8 +72,8 @@ impl SpecialTokens {
         self.tokens.iter().filter(|special| special.is_control).map(|special| special.text.as_slice())
     }
 
-    /// Byte offsets of the characters at which a control token's text begins (`whole`), or at which it would begin if the text
-    /// went on after its end (`cut`). Ascending.
+    /// The byte offsets at which a control token begins (`whole`), or at which the text ends with the beginning of one (`cut`).
+    /// Ascending.
     pub fn control_starts(&self, text: &str) -> ControlStarts {
         let mut starts = ControlStarts::default();
         for (at, _) in text.char_indices() {
@@ -90,8 +89,8 @@ impl SpecialTokens {
         starts
     }
 
-    /// Calls `found` for each special token whose text `text` begins with, shortest first. Returns those of which `text` is
-    /// the beginning only.
+    /// Calls `found` for each special token that `text` begins with, the shortest first. Returns the tokens that begin with the whole
+    /// `text` and are longer.
     fn walk<'a>(&'a self, text: &[u8], mut found: impl FnMut(&'a SpecialToken)) -> &'a [usize] {
         let is_first = |byte: &u8| self.first_bytes.get(usize::from(*byte)) == Some(&true);
         if !text.first().is_some_and(is_first) {
@@ -100,7 +99,7 @@ impl SpecialTokens {
         let byte = |index: &usize, depth: usize| self.tokens.get(*index).and_then(|special| special.text.get(depth));
         let mut range = self.sorted.as_slice();
         for (depth, next) in text.iter().enumerate() {
-            // Behind `depth` equal bytes, the order is that of the next one.
+            // After `depth` equal bytes, the tokens are sorted by the next byte.
             let start = range.partition_point(|index| byte(index, depth) < Some(next));
             let end = range.partition_point(|index| byte(index, depth) <= Some(next));
             range = range.get(start..end).unwrap_or(&[]);
@@ -114,8 +113,8 @@ impl SpecialTokens {
         range.get(complete..).unwrap_or(&[])
     }
 
-    /// Cuts a text at its special tokens as llama.cpp does with `parse_special`, except that no control token covers a
-    /// tainted character. `tainted` is ascending.
+    /// Splits a text at its special tokens as llama.cpp does with `parse_special`, except that no control token contains a tainted
+    /// character. `tainted` is ascending.
     pub(super) fn partition(&self, text: &[u8], tainted: &[usize]) -> Vec<Fragment> {
         let mut matches: Vec<(usize, usize, &SpecialToken)> = Vec::new();
         for at in 0..text.len() {
@@ -127,7 +126,7 @@ impl SpecialTokens {
                 }
             });
         }
-        // llama.cpp goes through the text once for each special token.
+        // llama.cpp searches the text for one special token after the other.
         matches.sort_by_key(|(at, end, special)| (std::cmp::Reverse(end - at), special.token, *at));
         let mut taken: BTreeMap<usize, (usize, Token)> = BTreeMap::new();
         for (mut at, mut end, special) in matches {
@@ -160,12 +159,12 @@ impl SpecialTokens {
     }
 }
 
-/// Where control tokens begin in a text.
+/// The positions of control tokens in a text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ControlStarts {
-    /// Their whole text is there.
+    /// Offsets of complete control tokens.
     pub whole: Vec<usize>,
-    /// The text ends within them.
+    /// Offsets of control tokens that the end of the text cuts off.
     pub cut: Vec<usize>,
 }
 
@@ -184,7 +183,7 @@ mod tests {
         SpecialTokens::new((0..).zip(list).map(special).collect())
     }
 
-    /// The parts as text: specials by their numbers in parentheses.
+    /// Compares the parts as text, with special tokens as numbers in parentheses.
     fn check(list: &[(&str, bool)], text: &str, tainted: &[usize], expected: &str) {
         let parts = specials(list).partition(text.as_bytes(), tainted);
         let shown: Vec<String> = parts
@@ -200,7 +199,7 @@ mod tests {
     const TURNS: [(&str, bool); 4] = [("<s>", true), ("<s><s>", true), ("  ", false), ("</s>", true)];
 
     #[test]
-    fn a_text_is_cut_at_its_special_tokens_longest_first() {
+    fn text_is_split_at_special_tokens_longest_first() {
         check(&TURNS, "", &[], "");
         check(&TURNS, "ab", &[], "ab");
         check(&TURNS, "<s>a</s>", &[], "(0),a,(3)");
@@ -213,10 +212,10 @@ mod tests {
     fn a_control_token_over_a_tainted_character_stays_text() {
         check(&TURNS, "<s>a</s>", &[5], "(0),a</s>");
         check(&TURNS, "<s>a</s>", &[1, 5], "<s>a</s>");
-        // Any of its characters, the last one included; the neighbours do not count.
+        // Any of its characters, including the last one, but not its neighbours.
         check(&TURNS, "a</s>b", &[5], "a</s>b");
         check(&TURNS, "a</s>b", &[1, 6], "a,(3),b");
-        // A shorter one beside it is still found, and user-defined tokens are text anyway.
+        // A shorter token beside it is still found. User-defined tokens are text.
         check(&TURNS, "<s><s>", &[4], "(0),<s>");
         check(&TURNS, "a  b", &[2], "a,(2),b");
     }

@@ -1,4 +1,4 @@
-//! ggml's thread pool: made once, shared by all contexts of an engine.
+//! ggml's thread pool, shared by all contexts of an engine.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
-use super::governor::{Decode, DecodeKind, Governor};
-use super::guard::{Why, foredraft_threadpool_new};
+use super::governor::{DecodeKind, DecodeTime, Governor};
+use super::guard::{ErrorBuffer, foredraft_threadpool_new};
 use super::log::{self, Level};
 use super::pacing::{self, FrameBudget, Pacer};
 use super::placement::{self, ThreadPriority, ThreadSettings};
@@ -18,59 +18,59 @@ use crate::error::{Error, Result};
 type New = unsafe extern "C" fn(*mut sys::ggml_threadpool_params) -> *mut sys::ggml_threadpool;
 type Free = unsafe extern "C" fn(*mut sys::ggml_threadpool);
 
-/// How long a pause lasts between two looks at the interrupt.
-const GLANCE: Duration = Duration::from_millis(2);
+/// The time between two checks of the interrupt during a pause.
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Threads that decode. Without an attached pool ggml starts and ends its threads at every decode, which is a large part of a small
-/// draft's step; with a pool for each context their idle threads, which poll for work, fight for the cores. So there is one for all
-/// contexts of an engine, and the number of threads that take part follows what the machine has to give: see `Governor`. Where decodes
-/// have different [`ThreadSettings`], there is one for each.
+/// The threads of decodes. Without a pool, ggml starts and ends threads in every decode, which is a large part of the time of a small
+/// draft model. With a pool for each context, idle threads that poll would compete for the cores. So all contexts of an engine share one
+/// pool, or one for each of their different [`ThreadSettings`]. The number of threads in use adapts to the load of the machine: see
+/// `Governor`.
 #[derive(Debug)]
 pub struct ThreadPool {
-    /// At least one.
+    /// Not empty.
     all: Vec<PlacedPool>,
-    /// Without threads of its own, for decodes by the calling thread alone.
+    /// A pool without threads, for decodes on the calling thread.
     one: RawPool,
-    /// Its threads, the calling one counted.
+    /// The number of threads, including the calling thread.
     n_threads: i32,
     governor: Mutex<Governor>,
-    /// The threads that the governor allows.
+    /// The governor's current number of threads.
     limit: AtomicI32,
-    /// Its threads wait for one that has left a graph by an exception. They never end, and would go on with memory that
-    /// is gone if there were another graph.
+    /// An exception escaped a decode, and the other threads wait for the one that threw. They never end, and another graph would make them
+    /// access freed memory.
     is_broken: AtomicBool,
-    /// Whether any settings are other than those of the calling thread.
-    places: bool,
-    /// Makes decodes wait so that they fit the host's frame budget.
+    /// Some settings differ from those of the calling thread.
+    is_placed: bool,
+    /// Delays decodes so that they fit the host's frame budget.
     pacer: Option<Mutex<Pacer>>,
 }
 
 /// The threads for decodes with the same settings.
 #[derive(Debug)]
 struct PlacedPool {
-    asked: ThreadSettings,
-    /// What the system allows of them.
+    requested: ThreadSettings,
+    /// The settings that the system allows.
     settings: ThreadSettings,
     pool: RawPool,
 }
 
-/// A pool of ggml's.
+/// ggml's thread pool.
 #[derive(Debug)]
 struct RawPool {
     ptr: NonNull<sys::ggml_threadpool>,
     free: Free,
 }
 
-// SAFETY: the pool is only handed to contexts, which one thread uses at a time; the pool itself may be moved.
+// SAFETY: the pool is only passed to contexts, which one thread uses at a time. The pool itself can be moved.
 unsafe impl Send for RawPool {}
-// SAFETY: no method touches the pool through a shared reference except to pass its address on.
+// SAFETY: shared references are only used to pass on the pool's address.
 unsafe impl Sync for RawPool {}
 
 impl RawPool {
-    /// A pool whose first thread is the calling one: ggml gives it the settings, too.
+    /// Creates a pool whose first thread is the calling one. ggml applies the settings to that thread, too.
     fn new(n_threads: i32, settings: &ThreadSettings) -> Result<RawPool> {
-        // The functions belong to the CPU backend, which is a module of its own in portable builds.
-        // SAFETY: names are NUL-terminated; ggml-cpu documents these procedures as having the types `New` and `Free`.
+        // The functions belong to the CPU backend, which is a separate module in portable builds.
+        // SAFETY: the names are NUL-terminated, and ggml-cpu documents the types `New` and `Free` of these procedures.
         unsafe {
             let cpu = sys::ggml_backend_dev_by_type(sys::GGML_BACKEND_DEVICE_TYPE_CPU);
             if cpu.is_null() {
@@ -99,57 +99,56 @@ impl RawPool {
                     *used = true;
                 }
             }
-            // It asserts that the system gives it so many.
-            let mut why = Why::new();
+            // It asserts that all threads can be started.
+            let mut why = ErrorBuffer::new();
             let ptr = NonNull::new(foredraft_threadpool_new(new, &raw mut params, why.ptr(), why.size()));
-            let refused =
-                || Error::model(format!("n_threads: no {n_threads} threads could be made: {}", why.message()));
+            let refused = || Error::model(format!("n_threads: cannot start {n_threads} threads: {}", why.message()));
             Ok(RawPool { ptr: ptr.ok_or_else(refused)?, free })
         }
     }
 }
 
 impl PlacedPool {
-    /// A pool, made by a thread of its own: its threads inherit that one's name, and it alone gets the settings beside them.
-    fn new(n_threads: i32, asked: ThreadSettings) -> Result<PlacedPool> {
+    /// Creates a pool on a new thread, because the pool's threads inherit the name of that thread, and because it gets the settings, too.
+    fn new(n_threads: i32, requested: ThreadSettings) -> Result<PlacedPool> {
         let thread = std::thread::Builder::new().name("foredraft-cpu".into());
-        thread.spawn(move || PlacedPool::on_this_thread(n_threads, asked)).map_or_else(
-            |error| Err(Error::model(format!("n_threads: no thread could be made: {error}"))),
-            |thread| thread.join().unwrap_or_else(|_| Err(Error::model("n_threads: the threads could not be made"))),
+        thread.spawn(move || PlacedPool::on_this_thread(n_threads, requested)).map_or_else(
+            |error| Err(Error::model(format!("n_threads: cannot start a thread: {error}"))),
+            |thread| thread.join().unwrap_or_else(|_| Err(Error::model("n_threads: cannot start the threads"))),
         )
     }
 
-    fn on_this_thread(n_threads: i32, asked: ThreadSettings) -> Result<PlacedPool> {
-        let mut settings = asked;
+    fn on_this_thread(n_threads: i32, requested: ThreadSettings) -> Result<PlacedPool> {
+        let mut settings = requested;
         let (has_priority, has_cpus) = placement::try_on_this_thread(&settings);
         if !has_cpus {
             let cpus = settings.cpus;
-            return Err(Error::invalid(format!("cpu_mask, cpu_range: this process may use none of the CPUs {cpus}")));
+            return Err(Error::invalid(format!("cpu_mask, cpu_range: this process cannot use any of the CPUs {cpus}")));
         }
         if !has_priority {
             let priority = settings.priority;
-            let why = format!("prio: the system refuses the priority {priority:?}, so threads keep the normal one");
+            let why = format!("prio: the system refuses the priority {priority:?}, so threads have the normal one");
             log::write(Level::Warn, &why);
             settings.priority = ThreadPriority::Normal;
         }
-        Ok(PlacedPool { asked, settings, pool: RawPool::new(n_threads, &settings)? })
+        Ok(PlacedPool { requested, settings, pool: RawPool::new(n_threads, &settings)? })
     }
 }
 
 impl ThreadPool {
-    /// A pool of `n_threads`, the calling one counted. They bear the name `foredraft-cpu`.
+    /// Creates a pool of `n_threads`, including the calling thread. The threads are named `foredraft-cpu`.
     ///
     /// # Errors
-    /// The system gives no more threads, or there is no CPU backend.
+    /// The threads cannot be started, or there is no CPU backend.
     pub fn new(n_threads: i32) -> Result<ThreadPool> {
         ThreadPool::with_settings(n_threads, &[], None)
     }
 
-    /// The same for decodes with each of these settings, which wait as a frame budget says. Where the system refuses a priority, threads
-    /// keep the normal one, and the log says so.
+    /// Creates a pool for decodes with these settings. A frame budget delays decodes. If the system refuses a priority, threads keep the
+    /// normal one, with a warning in the log.
     ///
     /// # Errors
-    /// As [`ThreadPool::new`]; none of the CPUs may be used by this process.
+    /// As [`ThreadPool::new`], or this process cannot use any of the CPUs.
     pub fn with_settings(
         n_threads: i32,
         settings: &[ThreadSettings],
@@ -160,14 +159,14 @@ impl ThreadPool {
         let mut all: Vec<PlacedPool> = Vec::new();
         let default = [ThreadSettings::default()];
         for settings in if settings.is_empty() { &default } else { settings } {
-            if !all.iter().any(|made| made.asked == *settings) {
+            if !all.iter().any(|pool| pool.requested == *settings) {
                 all.push(PlacedPool::new(n_threads, *settings)?);
             }
         }
         Ok(ThreadPool {
-            places: all.iter().any(|placed| !placed.settings.is_plain()),
+            is_placed: all.iter().any(|placed| !placed.settings.is_plain()),
             all,
-            // It has no thread but the calling one, which `place_caller` gives its settings.
+            // Its only thread is the calling one, which gets its settings from `place_caller`.
             one: RawPool::new(1, &ThreadSettings::default())?,
             n_threads,
             governor: Mutex::new(Governor::new(n_threads)),
@@ -177,80 +176,80 @@ impl ThreadPool {
         })
     }
 
-    /// The number of these settings among those of the pool, for [`ThreadPool::of_settings`].
+    /// The index of these settings in the pool, for [`ThreadPool::of_settings`].
     pub(super) fn number_of(&self, settings: &ThreadSettings) -> usize {
-        self.all.iter().position(|placed| placed.asked == *settings).unwrap_or(0)
+        self.all.iter().position(|placed| placed.requested == *settings).unwrap_or(0)
     }
 
-    /// Gives the calling thread the settings with which it decodes next.
+    /// Applies the settings of the next decode to the calling thread.
     pub(super) fn place_caller(&self, number: usize) {
-        if self.places
+        if self.is_placed
             && let Some(placed) = self.all.get(number)
         {
             placement::place(placed.settings.of_caller(self.n_threads));
         }
     }
 
-    /// The frame budget of the host.
+    /// The host's frame budget.
     pub(super) fn frame_budget(&self) -> Option<FrameBudget> {
         self.pacer.as_ref().map(|pacer| pacer.lock().budget())
     }
 
-    /// Waits until a decode of that kind fits the frame budget, or is interrupted.
-    pub(super) fn pace(&self, kind: DecodeKind, interrupt: &Interrupt) {
+    /// Waits until a decode of this kind fits the frame budget, or until an interrupt.
+    pub(super) fn wait_for_budget(&self, kind: DecodeKind, interrupt: &Interrupt) {
         let Some(pacer) = &self.pacer else { return };
         let start = Instant::now();
-        let wait = pacer.lock().wait(kind, start, time_of_this_thread());
+        let wait = pacer.lock().wait(kind, start, thread_cpu_time());
         loop {
             let left = wait.saturating_sub(start.elapsed());
             if left.is_zero() || interrupt.stops_now() {
                 break;
             }
-            std::thread::sleep(left.min(GLANCE));
+            std::thread::sleep(left.min(CHECK_INTERVAL));
         }
         if !wait.is_zero() {
             pacing::paused(start.elapsed());
         }
     }
 
-    /// A decode of that kind took `wall`, of which the calling thread ran for `ran`. The budget is charged for the time on a core: what a
-    /// decode waits while the host computes is the host's. While a GPU computes the thread sleeps, so there the whole time counts.
-    pub(super) fn paced(&self, kind: DecodeKind, wall: Duration, ran: Option<Duration>) {
+    /// Charges the frame budget for a decode of this kind with elapsed time `wall` and the calling thread's CPU time `ran`. The charge is
+    /// the CPU time, because the rest is the host's. While a GPU computes, the thread sleeps, so with a GPU the charge is the elapsed time.
+    pub(super) fn charge_budget(&self, kind: DecodeKind, wall: Duration, ran: Option<Duration>) {
         if let Some(pacer) = &self.pacer {
             let busy = ran.filter(|_| !backend::supports_offload()).unwrap_or(wall);
-            pacer.lock().decoded(kind, busy, time_of_this_thread());
+            pacer.lock().decoded(kind, busy, thread_cpu_time());
         }
     }
 
-    /// The threads that decodes use now: as many as the pool has, or fewer while other programs need the cores.
+    /// The number of threads that decodes use now: all threads, or fewer while other programs use the cores.
     pub fn n_threads_now(&self) -> i32 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// A decode for which `n_threads` were asked has taken `wall`, of which the calling thread ran for `ran`. `kind`: its context and
-    /// the size of its batch. Decodes that never use all threads tell nothing about their number.
-    pub(super) fn saw(&self, n_threads: i32, kind: DecodeKind, wall: Duration, ran: Duration) {
+    /// Records the elapsed time (`wall`) of a decode with `n_threads`, and the CPU time of the calling thread (`ran`). `kind`: the context
+    /// and the size of the batch. Decodes that are limited to fewer threads are ignored.
+    pub(super) fn record_decode(&self, n_threads: i32, kind: DecodeKind, wall: Duration, ran: Duration) {
         if n_threads < self.n_threads {
             return;
         }
         let mut governor = self.governor.lock();
-        governor.saw(Decode { kind, wall, ran }, Instant::now());
+        governor.record(DecodeTime { kind, wall, ran }, Instant::now());
         self.limit.store(governor.n_threads(), Ordering::Relaxed);
     }
 
-    /// The pool for decodes of so many threads with the first settings.
+    /// The pool for decodes with this number of threads and the first settings.
     pub(super) fn of(&self, n_threads: i32) -> *mut sys::ggml_threadpool {
         self.of_settings(n_threads, 0)
     }
 
-    /// The pool for decodes of so many threads with the settings of that number.
+    /// The pool for decodes with this number of threads and the settings of this index.
     pub(super) fn of_settings(&self, n_threads: i32, number: usize) -> *mut sys::ggml_threadpool {
         let all = self.all.get(number).map_or(&self.one, |placed| &placed.pool);
         if n_threads == 1 { self.one.ptr.as_ptr() } else { all.ptr.as_ptr() }
     }
 
-    /// Nothing may be evaluated by it any more.
-    pub(super) fn break_up(&self) {
+    /// Marks the pool as unusable.
+    pub(super) fn set_broken(&self) {
         self.is_broken.store(true, Ordering::Relaxed);
     }
 
@@ -262,21 +261,21 @@ impl ThreadPool {
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         for pool in self.all.iter().map(|placed| &placed.pool).chain([&self.one]) {
-            // To free a broken one would wait for its threads.
+            // A broken pool is leaked: freeing it would wait for its threads forever.
             if !self.is_broken() {
-                // SAFETY: contexts hold an `Arc` of the pool they are attached to, so none uses it any more.
+                // SAFETY: contexts hold an `Arc` of the pool, so there are none.
                 unsafe { (pool.free)(pool.ptr.as_ptr()) }
             }
         }
     }
 }
 
-/// For how long the calling thread has run; `None` where the system does not say.
-pub(super) fn time_of_this_thread() -> Option<Duration> {
+/// The CPU time of the calling thread. `None`: unknown.
+pub(super) fn thread_cpu_time() -> Option<Duration> {
     #[cfg(unix)]
     {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` may be written to.
+        // SAFETY: `time` is writable.
         let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
         let seconds = u64::try_from(time.tv_sec).ok().filter(|_| result == 0)?;
         Some(Duration::new(seconds, u32::try_from(time.tv_nsec).ok()?))

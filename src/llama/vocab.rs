@@ -1,10 +1,10 @@
-//! A model's vocabulary: text to tokens and back, and what the special tokens are.
+//! A model's vocabulary: tokenization, detokenization, and special tokens.
 
 use std::ffi::c_char;
 
 use llama_cpp_sys_2 as sys;
 
-use super::guard::{Why, foredraft_guarded_detokenize, foredraft_guarded_tokenize};
+use super::guard::{ErrorBuffer, foredraft_guarded_detokenize, foredraft_guarded_tokenize};
 use super::special::{Fragment, SpecialToken, SpecialTokens};
 use super::{Token, backend};
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use crate::stack;
 /// The tokenizer families of llama.cpp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VocabKind {
-    /// The model has no vocabulary: it cannot tokenize.
+    /// No vocabulary: the model cannot tokenize.
     None,
     /// SentencePiece BPE with byte fallback (LLaMA).
     Spm,
@@ -23,7 +23,7 @@ pub enum VocabKind {
     Wpm,
     /// Unigram (T5).
     Ugm,
-    /// Greedy (RWKV), and whatever llama.cpp adds.
+    /// Greedy (RWKV), and future ones of llama.cpp.
     Other,
 }
 
@@ -41,46 +41,46 @@ impl VocabKind {
     }
 }
 
-/// Tokens that tell a model which part of a text is to be filled in.
+/// The tokens for fill-in-the-middle prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fim {
-    /// Before the text before the gap.
+    /// Precedes the text before the gap.
     pub prefix: Token,
-    /// Before the text behind the gap.
+    /// Precedes the text after the gap.
     pub suffix: Token,
-    /// Before the text in the gap.
+    /// Precedes the text in the gap.
     pub middle: Token,
-    /// Before the name of a repository.
+    /// Precedes the name of the repository.
     pub repository: Option<Token>,
-    /// Before a file.
+    /// Precedes a file.
     pub separator: Option<Token>,
 }
 
-/// llama.cpp splits texts for many BPE vocabularies by `std::regex`, which calls itself for each character of a match. What may
-/// match more bytes than this is tokenized on a thread with a stack that is large enough for it.
-const SHORT: usize = 1 << 10;
+/// For many BPE vocabularies, llama.cpp splits texts with `std::regex`, which recurses for each character of a match. Texts with
+/// longer possible matches are tokenized on a thread with a large stack.
+const MAX_MATCH_ON_STACK: usize = 1 << 10;
 const STACK: usize = 1 << 20;
-/// Three times what a character was seen to take.
+/// Three times the measured stack use of a character.
 const STACK_PER_BYTE: usize = 1 << 10;
 
-/// The vocabulary of a [`Model`](super::Model), which owns it: the pieces of all tokens are copied out
-/// once, so that looking one up is a slice and neither allocates nor calls llama.cpp.
+/// The vocabulary of a [`Model`](super::Model), which owns it. The pieces of all tokens are copied once, so that a lookup returns a
+/// slice without allocation and without calling llama.cpp.
 pub struct Vocab {
     ptr: *const sys::llama_vocab,
     kind: VocabKind,
-    /// All pieces, one after the other; piece i is `bytes[ends[i - 1]..ends[i]]`.
+    /// All pieces, concatenated. Piece i is `bytes[ends[i - 1]..ends[i]]`.
     bytes: Vec<u8>,
     ends: Vec<u32>,
     end_of_generation: Vec<bool>,
-    /// Control and unknown tokens, which have no text of their own in an answer.
+    /// Control and unknown tokens, which have no text in a completion.
     hidden: Vec<bool>,
-    /// Tokens that give the model's input its structure: no text of a user's may contain them.
+    /// Control tokens, which structure the model's input. Text of a user must not contain them.
     control: Vec<bool>,
     specials: SpecialTokens,
     suppressed: Vec<Token>,
 }
 
-// SAFETY: the vocabulary is never written after loading, and llama.cpp documents tokenization as thread-safe.
+// SAFETY: the vocabulary is not written after loading, and llama.cpp documents tokenization as thread-safe.
 unsafe impl Send for Vocab {}
 // SAFETY: as above.
 unsafe impl Sync for Vocab {}
@@ -89,7 +89,7 @@ impl Vocab {
     /// # Safety
     /// `ptr` is a loaded model's vocabulary and outlives the result.
     pub(super) unsafe fn new(ptr: *const sys::llama_vocab) -> Result<Vocab> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let (kind, n_tokens) = unsafe { (sys::llama_vocab_type(ptr), sys::llama_vocab_n_tokens(ptr)) };
         let kind = match kind {
             sys::LLAMA_VOCAB_TYPE_NONE => VocabKind::None,
@@ -114,7 +114,7 @@ impl Vocab {
         let mut specials = Vec::new();
         if kind != VocabKind::None {
             let mut count = 0;
-            // SAFETY: the vocabulary is alive and writes how many there are; the list is its own and is copied at once.
+            // SAFETY: the vocabulary is alive, writes the length, and owns the list, which is copied at once.
             let list = unsafe {
                 let first = sys::llama_vocab_get_suppress_tokens(ptr, &raw mut count);
                 let count = usize::try_from(count).unwrap_or(0);
@@ -143,7 +143,7 @@ impl Vocab {
             if hidden || has(sys::LLAMA_TOKEN_ATTR_USER_DEFINED) {
                 specials.push(SpecialToken {
                     token,
-                    // SAFETY: the id is within the vocabulary, whose strings live as long as it.
+                    // SAFETY: the id is in the vocabulary, and its strings live as long as the vocabulary.
                     text: unsafe { backend::text(sys::llama_vocab_get_text(ptr, token)) }.into_bytes(),
                     is_control: hidden || eog,
                     strips_left: has(sys::LLAMA_TOKEN_ATTR_LSTRIP),
@@ -155,7 +155,7 @@ impl Vocab {
         Ok(vocab)
     }
 
-    /// Copies the piece of `token` (special tokens as their text) to the start of `buffer`, which grows as needed.
+    /// Copies the piece of `token` (for special tokens their text) to the start of `buffer`, which grows as needed.
     fn copy_piece(&self, token: Token, buffer: &mut Vec<u8>) -> Result<usize> {
         loop {
             let size = i32::try_from(buffer.len()).unwrap_or(i32::MAX);
@@ -171,12 +171,12 @@ impl Vocab {
         }
     }
 
-    /// Which tokenizer family it is.
+    /// The tokenizer family.
     pub fn kind(&self) -> VocabKind {
         self.kind
     }
 
-    /// How many tokens it has; ids are `0..n_tokens()`.
+    /// The number of tokens. Ids are `0..n_tokens()`.
     pub fn n_tokens(&self) -> usize {
         self.ends.len()
     }
@@ -186,7 +186,7 @@ impl Vocab {
         usize::try_from(token).is_ok_and(|index| index < self.n_tokens())
     }
 
-    /// The bytes that `token` stands for, special tokens as their names; empty for an id outside the vocabulary.
+    /// The bytes of `token` (for special tokens their text). Empty for an id outside the vocabulary.
     pub fn piece(&self, token: Token) -> &[u8] {
         let Ok(index) = usize::try_from(token) else { return &[] };
         let Some(&end) = self.ends.get(index) else { return &[] };
@@ -194,30 +194,30 @@ impl Vocab {
         self.bytes.get(start as usize..end as usize).unwrap_or(&[])
     }
 
-    /// The bytes that `token` adds to an answer: none for control tokens.
+    /// The bytes that `token` adds to a completion: none for control tokens.
     pub fn text(&self, token: Token) -> &[u8] {
         let hidden = usize::try_from(token).ok().and_then(|index| self.hidden.get(index));
         if hidden == Some(&false) { self.piece(token) } else { &[] }
     }
 
-    /// The tokens that the model is not to say (`tokenizer.ggml.suppress_tokens`).
+    /// The tokens that must not be generated (`tokenizer.ggml.suppress_tokens`).
     pub fn suppressed_tokens(&self) -> &[Token] {
         &self.suppressed
     }
 
-    /// Whether `token` ends a generation (EOS, end of turn, ...).
+    /// Whether `token` ends the generation (EOS, end of turn, ...).
     pub fn is_eog(&self, token: Token) -> bool {
         usize::try_from(token).ok().and_then(|index| self.end_of_generation.get(index)).copied().unwrap_or(false)
     }
 
-    /// All tokens that end a generation.
+    /// All tokens that end the generation.
     pub fn eog_tokens(&self) -> impl Iterator<Item = Token> + '_ {
         (0..).zip(&self.end_of_generation).filter(|(_, eog)| **eog).map(|(token, _)| token)
     }
 
     /// The beginning-of-sentence token.
     pub fn bos(&self) -> Option<Token> {
-        // SAFETY: the vocabulary is alive; so in all getters below.
+        // SAFETY: the vocabulary is alive, also in all getters below.
         self.known(unsafe { sys::llama_vocab_bos(self.ptr) })
     }
 
@@ -239,7 +239,7 @@ impl Vocab {
         self.known(unsafe { sys::llama_vocab_nl(self.ptr) })
     }
 
-    /// The tokens for filling in the middle of a text; `None` when one of those that it takes is missing.
+    /// The fill-in-the-middle tokens. `None`: prefix, suffix or middle is missing.
     pub fn fim(&self) -> Option<Fim> {
         // SAFETY: see `bos`.
         unsafe {
@@ -253,13 +253,13 @@ impl Vocab {
         }
     }
 
-    /// Whether a text is to begin with BOS.
+    /// Whether a text begins with BOS.
     pub fn adds_bos(&self) -> bool {
         // SAFETY: see `bos`.
         unsafe { sys::llama_vocab_get_add_bos(self.ptr) }
     }
 
-    /// Whether a text is to end with EOS.
+    /// Whether a text ends with EOS.
     pub fn adds_eos(&self) -> bool {
         // SAFETY: see `bos`.
         unsafe { sys::llama_vocab_get_add_eos(self.ptr) }
@@ -269,21 +269,21 @@ impl Vocab {
         self.contains(token).then_some(token)
     }
 
-    /// The text of `token` as the vocabulary file has it; empty for an id outside.
+    /// The text of `token` in the model file. Empty for an id outside the vocabulary.
     pub fn raw_text(&self, token: Token) -> String {
         if !self.contains(token) || self.kind == VocabKind::None {
             return String::new();
         }
-        // SAFETY: the id is within the vocabulary, whose strings live as long as it.
+        // SAFETY: the id is in the vocabulary, and its strings live as long as the vocabulary.
         unsafe { backend::text(sys::llama_vocab_get_text(self.ptr, token)) }
     }
 
-    /// The tokens of `text`. `add_special`: with BOS and EOS as the model wants them; `parse_special`: the names
-    /// of special tokens become those tokens instead of plain text. Any bytes are taken; invalid UTF-8 becomes U+FFFD
-    /// or byte tokens. Callable from any thread; takes time in proportion to the text.
+    /// Tokenizes `text`. `add_special`: with BOS and EOS as the model requires. `parse_special`: the text of special tokens becomes these
+    /// tokens. Accepts any bytes; invalid UTF-8 becomes U+FFFD or byte tokens. Callable from any thread. Takes time proportional to the
+    /// text.
     ///
     /// # Errors
-    /// The model has no vocabulary, or the text is over 2 GiB, or too long for the stack that its longest word needs.
+    /// The model has no vocabulary, the text is over 2 GiB, or there is no memory for the stack that its longest word needs.
     pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
         if self.kind == VocabKind::None {
             return Err(Error::model("the model has no vocabulary"));
@@ -291,7 +291,7 @@ impl Vocab {
         let too_long = || Error::invalid(format!("a text of {} bytes is too long to tokenize", text.len()));
         let text_len = i32::try_from(text.len()).map_err(|_| too_long())?;
         let longest = longest_run(text);
-        if self.kind != VocabKind::Bpe || longest <= SHORT {
+        if self.kind != VocabKind::Bpe || longest <= MAX_MATCH_ON_STACK {
             return self.tokenize_here(text, text_len, add_special, parse_special);
         }
         let size = STACK + longest.saturating_mul(STACK_PER_BYTE);
@@ -303,9 +303,9 @@ impl Vocab {
         let mut tokens = vec![0; text.len().saturating_add(16)];
         loop {
             let capacity = i32::try_from(tokens.len()).map_err(|_| too_long())?;
-            let mut why = Why::new();
-            // SAFETY: `text` and `tokens` are readable and writable for the lengths given, the vocabulary is
-            // alive, and exceptions end in the guard.
+            let mut why = ErrorBuffer::new();
+            // SAFETY: `text` is readable and `tokens` writable for the given lengths, and the vocabulary is alive. The guard catches
+            // exceptions.
             let count = unsafe {
                 foredraft_guarded_tokenize(
                     self.ptr,
@@ -332,7 +332,7 @@ impl Vocab {
         }
     }
 
-    /// The special tokens, by their texts.
+    /// The special tokens by text.
     pub fn specials(&self) -> &SpecialTokens {
         &self.specials
     }
@@ -342,12 +342,11 @@ impl Vocab {
         usize::try_from(token).ok().and_then(|index| self.control.get(index)).copied().unwrap_or(false)
     }
 
-    /// The tokens of a text of which part is data: as [`Vocab::tokenize`] with `add_special` and `parse_special`, but that no
-    /// control token is made of a text with a tainted character in it. `tainted` has the byte offsets behind these
-    /// characters, ascending (see [`SpecialTokens`]). Without any, the tokens are the same.
+    /// Tokenizes a text that contains data: as [`Vocab::tokenize`] with `add_special` and `parse_special`, but no control token contains a
+    /// tainted character. `tainted` has the byte offsets after these characters, ascending (see [`SpecialTokens`]).
     ///
     /// # Errors
-    /// As [`Vocab::tokenize`].
+    /// Those of [`Vocab::tokenize`].
     pub fn tokenize_tainted(&self, text: &[u8], tainted: &[usize]) -> Result<Vec<Token>> {
         if tainted.is_empty() || self.kind == VocabKind::None {
             return self.tokenize(text, true, true);
@@ -362,11 +361,11 @@ impl Vocab {
         self.with_ends(tokens)
     }
 
-    /// The tokens of a text that is nothing but text: [`Vocab::tokenize`] without `parse_special`, and without the control
-    /// tokens that llama.cpp's tokenizers give nevertheless: where merges make a control token's text, and in RWKV's.
+    /// Tokenizes plain data: as [`Vocab::tokenize`] without `parse_special`, and without the control tokens that llama.cpp's tokenizers
+    /// return nevertheless (if merges result in a control token's text, and with RWKV's tokenizer).
     ///
     /// # Errors
-    /// As [`Vocab::tokenize`].
+    /// Those of [`Vocab::tokenize`].
     pub fn tokenize_data(&self, text: &[u8], add_special: bool) -> Result<Vec<Token>> {
         let spelled = |token: Token| if self.is_control(token) { self.spelled(token) } else { vec![token] };
         let mut tokens = self.tokenize(text, false, false)?;
@@ -376,14 +375,14 @@ impl Vocab {
         if add_special { self.with_ends(tokens) } else { Ok(tokens) }
     }
 
-    /// The tokens with those that every text begins and ends with.
+    /// Adds the tokens that every text begins and ends with.
     fn with_ends(&self, tokens: Vec<Token>) -> Result<Vec<Token>> {
         let ends = self.tokenize(b"", true, true)?;
         let (before, after) = ends.split_at(usize::from(self.adds_bos()).min(ends.len()));
         Ok([before, &tokens, after].concat())
     }
 
-    /// The text of a token in tokens of a character, or where there is none, of a byte. What has neither is left out.
+    /// Spells the text of a token with tokens of one character, or of one byte. Characters without either are omitted.
     fn spelled(&self, token: Token) -> Vec<Token> {
         let find = |piece: &[u8]| {
             let tokens = (0..).zip(&self.control).filter(|(_, control)| !**control).map(|(token, _)| token);
@@ -401,17 +400,17 @@ impl Vocab {
         tokens
     }
 
-    /// The bytes of a text of `tokens`, all of them ids of this vocabulary; `special`: special tokens as their names.
+    /// Returns the text of `tokens`. `special`: includes the text of special tokens.
     ///
     /// # Errors
-    /// The model has no vocabulary, a token is none of it, or the text is over 2 GiB.
+    /// The model has no vocabulary, a token is not in it, or the text is over 2 GiB.
     pub fn detokenize(&self, tokens: &[Token], special: bool) -> Result<Vec<u8>> {
         if self.kind == VocabKind::None {
             return Err(Error::model("the model has no vocabulary"));
         }
         if let Some(token) = tokens.iter().find(|token| !self.contains(**token)) {
             return Err(Error::invalid(format!(
-                "tokens: {token} is not in the vocabulary of {} tokens",
+                "tokens: token {token} is not in the vocabulary of {} tokens",
                 self.n_tokens()
             )));
         }
@@ -420,8 +419,8 @@ impl Vocab {
         let mut text = vec![0_u8; tokens.iter().map(|token| self.piece(*token).len()).sum::<usize>() + 16];
         loop {
             let capacity = i32::try_from(text.len()).map_err(|_| Error::invalid("tokens: their text is over 2 GiB"))?;
-            let mut why = Why::new();
-            // SAFETY: as in `tokenize`, and all ids were checked.
+            let mut why = ErrorBuffer::new();
+            // SAFETY: as in `tokenize`, and all ids are in the vocabulary.
             let len = unsafe {
                 foredraft_guarded_detokenize(
                     self.ptr,
@@ -454,7 +453,7 @@ impl std::fmt::Debug for Vocab {
     }
 }
 
-/// The longest line with what blanks and line ends are behind it: no pattern of a tokenizer matches words of two lines.
+/// The length of the longest line, including the whitespace and line ends after it. No tokenizer pattern matches words of two lines.
 fn longest_run(text: &[u8]) -> usize {
     let ends = text.windows(2).zip(1..).filter_map(|(pair, at)| match pair {
         [b'\n', next] if !next.is_ascii_whitespace() => Some(at),

@@ -144,7 +144,7 @@ impl Sequence {
     fn back_to_checkpoint(&mut self, context: &mut Context, len: usize) -> usize {
         self.checkpoints.keep(len);
         if let Some((len, state)) = self.checkpoints.last()
-            && context.set_state(self.id, state, Part::Fleeting).is_ok()
+            && context.set_state(self.id, state, Part::Overwritten).is_ok()
             && context.truncate(self.id, len)
             && context.reaches(self.id, len)
         {
@@ -237,7 +237,7 @@ impl Sequence {
         }
         let len = self.tokens.len();
         if self.checkpoints.last().is_none_or(|(last, _)| last < len)
-            && let Ok(state) = context.state(self.id, Part::Fleeting)
+            && let Ok(state) = context.state(self.id, Part::Overwritten)
         {
             self.checkpoints.add(len, state);
         }
@@ -281,7 +281,7 @@ impl Sequence {
     /// # Errors
     /// It cannot be saved; then nothing changed.
     pub fn save_before_load(&mut self, context: &mut Context) -> Result<Option<Snapshot>> {
-        context.settle(self.id)?;
+        context.apply_pending_moves(self.id)?;
         if self.tokens.is_empty() { Ok(None) } else { self.save(context).map(Some) }
     }
 

@@ -1,27 +1,27 @@
-//! Into which physical batches llama.cpp divides a batch, so that a step's cost can be told from its lengths.
+//! The division of a batch into physical batches by llama.cpp, for predicting a step's cost.
 //!
-//! With one KV buffer for all sequences (or one slot) a batch is decoded whole, `n_ubatch` tokens at a time (`split_simple`). With a
-//! buffer for each sequence it is decoded in rectangles (`split_equal`): consecutive sequence ids, the same number of tokens of
-//! each. So 4 slots with 4, 4, 3 and 4 tokens take three forward passes: 4 x 3, then 2 x 1, then 1 x 1.
+//! With one KV buffer for all sequences (or one slot), a batch is divided into pieces of `n_ubatch` tokens (`split_simple`). With a buffer
+//! for each sequence, it is divided into rectangles (`split_equal`): consecutive sequence ids with the same number of tokens each. So 4
+//! slots with 4, 4, 3 and 4 tokens take three forward passes: 4 x 3, then 2 x 1, then 1 x 1.
 
-/// How a context divides batches.
+/// The division of batches in a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchSplit {
-    /// `n_ubatch` tokens at a time, of whatever sequence.
+    /// Pieces of `n_ubatch` tokens of any sequence.
     Whole {
-        /// Most tokens of a physical batch.
+        /// The maximum number of tokens of a physical batch.
         n_ubatch: usize,
     },
     /// In rectangles.
     Rectangles {
-        /// Most tokens of a physical batch.
+        /// The maximum number of tokens of a physical batch.
         n_ubatch: usize,
-        /// Whether each sequence gets an even number of tokens, by padding.
+        /// Each sequence gets an even number of tokens by padding.
         padding: SequencePadding,
     },
 }
 
-/// Which sequences with an odd number of tokens get one more as padding.
+/// The sequences with an odd number of tokens that get a padding token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SequencePadding {
     /// None.
@@ -44,7 +44,7 @@ impl BatchSplit {
         matches!(self, BatchSplit::Rectangles { .. })
     }
 
-    /// The sizes of the physical batches for so many tokens of each sequence id (0: none), one after the other.
+    /// The sizes of the physical batches, in order, for these numbers of tokens of each sequence id (0: none).
     pub fn for_each(self, n_tokens: impl Fn(usize) -> usize, n_sequences: usize, mut physical: impl FnMut(usize)) {
         match self {
             BatchSplit::Whole { n_ubatch } => {
@@ -74,7 +74,7 @@ impl BatchSplit {
     }
 }
 
-/// The rectangles of the sequences in `range`, of whose tokens the first `done` are in earlier ones.
+/// The rectangles of the sequences in `range`, without the first `done` tokens of each.
 fn rectangles(
     n_tokens: &impl Fn(usize) -> usize,
     range: std::ops::Range<usize>,

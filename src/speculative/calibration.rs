@@ -1,25 +1,24 @@
-//! What a drafter's own confidence is worth: the probability that the target says the token, learnt from what it said.
+//! Calibration of a drafter's confidence: the probability that a drafted token is accepted, learned from verified tokens.
 
-/// Borders of the bins of confidence: fine where it matters, close to 1.
+/// The borders of the bins of confidence, finest close to 1.
 const BORDERS: [f32; 13] = [0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.85, 0.92, 0.96, 0.985, 0.996];
 const BINS: usize = BORDERS.len() + 1;
-/// Observations that a bin remembers, and how many its prior counts for.
+/// The number of observations that a bin remembers, and the weight of its prior.
 const MEMORY: f64 = 64.0;
 const PRIOR: f64 = 4.0;
-/// Acceptance of a drafter that nothing is known about.
+/// The initial acceptance of a drafter.
 const FIRST_MEAN: f64 = 0.7;
-/// The same of tokens without any confidence, where chance is shared.
+/// The initial acceptance of tokens without confidence, with shared noise.
 const FIRST_SHARED: f64 = 0.5;
 
-/// How the target chooses, which decides what a drafter's confidence is worth.
+/// The target's choice of tokens, which determines the meaning of a drafter's confidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     /// The most probable token.
     Greedy,
-    /// By chance, of which the drafter knows nothing: a token is right as often as the target gives it a probability.
+    /// Random, independent of the drafter. A token is accepted with the target's probability.
     Chance,
-    /// By chance that the drafter shares, or by comparing probabilities: also improbable tokens are right where both give them
-    /// the same.
+    /// Random with shared noise, or stochastic verification. Improbable tokens are accepted, too, if both give them the same probability.
     Shared,
 }
 
@@ -34,40 +33,40 @@ pub struct Calibration {
 
 #[derive(Debug)]
 struct Bins {
-    /// For each bin the tokens seen and those accepted, both fading.
+    /// The number of tokens and of accepted ones in each bin, with exponential decay.
     bins: [(f64, f64); BINS],
     /// The same over all bins.
     all: (f64, f64),
 }
 
-/// How one request differs from all others.
+/// A request's deviation from the calibration.
 #[derive(Debug, Clone, Copy)]
 pub struct Bias {
     choice: Choice,
     line: Line,
-    /// Mean acceptance of what was proposed here.
+    /// The mean acceptance in this request.
     mean: f64,
-    /// How much one more counts in it.
+    /// The weight of the next observation in it.
     mean_rate: f64,
 }
 
-/// A request's log-odds by those of all others: `offset + slope · log_odds`. The offset tells how well it is guessed at all, the
-/// slope how well the confidence tells which tokens: where one nearly sure token after the other is refused the slope falls,
-/// and those that were doubted anyway stay as they are.
+/// A request's log-odds as a function of those of all requests: `offset + slope · log_odds`. The offset is the overall quality of its
+/// drafts, and the slope is the reliability of the confidence. If confident tokens are rejected, the slope falls, and the acceptance of
+/// doubtful tokens changes little.
 ///
-/// Platt's scaling (Probabilistic outputs for support vector machines, 1999), learnt from each token by an extended Kalman
-/// filter, so that the first surprises count much and later ones less.
+/// Platt scaling (Probabilistic outputs for support vector machines, 1999), updated for each token by an extended Kalman filter, so that
+/// early surprises have a higher weight than later ones.
 #[derive(Debug, Clone, Copy)]
 struct Line {
     offset: f64,
     slope: f64,
-    /// How uncertain these are: their variances and their covariance.
+    /// The uncertainty: variances and covariance.
     offset_variance: f64,
     slope_variance: f64,
     covariance: f64,
 }
 
-/// By how much requests differ, and by how much a request's text changes with each token: variances of a line's offset and slope.
+/// The variances of offset and slope between requests, and their change with each token.
 #[derive(Debug, Clone, Copy)]
 struct Spread {
     offset: f64,
@@ -76,19 +75,19 @@ struct Spread {
     slope_drift: f64,
 }
 
-/// One text repeats itself, the next does not.
+/// History-based drafters: some texts repeat themselves, others do not.
 const TEXTS: Spread = Spread { offset: 2.0, slope: 0.1, offset_drift: 0.01, slope_drift: 0.002 };
-/// A model is about as good everywhere. Taken for more, a single refused token shortens the next drafts of a good one.
+/// Models: the quality is similar for all requests. With larger values, a single rejected token shortens the next drafts of a good model.
 const MODELS: Spread = Spread { offset: 0.5, slope: 0.02, offset_drift: 0.003, slope_drift: 0.0004 };
-/// How far a request may differ from all others.
+/// The limits of a request's deviation.
 const MAX_OFFSET: f64 = 6.0;
 const SLOPES: (f64, f64) = (0.2, 2.0);
-/// Weight of a token in the mean: of the first one, and at least.
+/// The weight of a token in the mean: of the first one, and the minimum.
 const FIRST_MEAN_RATE: f64 = 0.7;
 const LEAST_MEAN_RATE: f64 = 0.06;
 
 impl Bins {
-    /// To begin with, `acceptance` of each confidence.
+    /// Starts with `acceptance` for each confidence.
     fn new(acceptance: impl Fn(f64) -> f64) -> Bins {
         let mut bins = Bins { bins: [(0.0, 0.0); BINS], all: (PRIOR, PRIOR * FIRST_MEAN) };
         for (index, bin) in bins.bins.iter_mut().enumerate() {
@@ -101,21 +100,21 @@ impl Bins {
 }
 
 impl Line {
-    /// As all others.
+    /// No deviation.
     fn new(spread: Spread) -> Line {
         Line { offset: 0.0, slope: 1.0, offset_variance: spread.offset, slope_variance: spread.slope, covariance: 0.0 }
     }
 
-    /// The probability here of what has these log-odds elsewhere.
+    /// The probability in this request, from the log-odds over all requests.
     fn probability(&self, log_odds: f64) -> f64 {
         1.0 / (1.0 + (-self.offset - self.slope * log_odds).exp())
     }
 
-    /// What has these log-odds elsewhere came true (1), or not (0).
+    /// Records an observation (1: accepted, 0: rejected) of a token with these log-odds over all requests.
     fn saw(&mut self, log_odds: f64, outcome: f64, spread: Spread) {
         let expected = self.probability(log_odds);
         let information = expected * (1.0 - expected);
-        // The covariances of the log-odds here with offset and slope, before and after.
+        // The covariances of these log-odds with offset and slope, before and after.
         let with_offset = self.offset_variance + self.covariance * log_odds;
         let with_slope = self.covariance + self.slope_variance * log_odds;
         let less = information / (1.0 + information * (with_offset + with_slope * log_odds));
@@ -141,23 +140,23 @@ fn bin(confidence: f32) -> usize {
     BORDERS.partition_point(|border| *border <= confidence)
 }
 
-/// Those of the tokens in a bin, over all requests.
+/// The log-odds of the tokens in a bin, over all requests.
 fn log_odds((seen, accepted): (f64, f64)) -> f64 {
     ((accepted + 0.05) / (seen - accepted + 0.05)).ln()
 }
 
 impl Calibration {
-    /// Of a drafter that looks at the text alone.
+    /// The calibration of a history-based drafter.
     pub fn of_text() -> Calibration {
         Calibration::new(TEXTS)
     }
 
-    /// Of a model.
+    /// The calibration of a model.
     pub fn of_model() -> Calibration {
         Calibration::new(MODELS)
     }
 
-    /// Drafters are believed.
+    /// A calibration that equals the confidence.
     fn new(spread: Spread) -> Calibration {
         let believed = || Bins::new(|confidence| confidence);
         Calibration {
@@ -184,26 +183,26 @@ impl Calibration {
         }
     }
 
-    /// A request begins: it is like all others of its kind so far.
+    /// Starts a request, with the average of all requests of its kind.
     pub fn begin(&self, choice: Choice) -> Bias {
         let (seen, accepted) = self.bins(choice).all;
         Bias { choice, line: Line::new(self.spread), mean: accepted / seen, mean_rate: FIRST_MEAN_RATE }
     }
 
-    /// The probability that a token drafted with this confidence is accepted, when those before it were.
+    /// The probability that a token drafted with this confidence is accepted, if those before it are.
     pub fn acceptance(&self, bias: &Bias, confidence: f32) -> f64 {
         let bins = self.bins(bias.choice);
         bias.line.probability(log_odds(bins.bins.get(bin(confidence)).copied().unwrap_or(bins.all)))
     }
 
-    /// A token drafted with this confidence was, or was not, what the target said; those before it were.
+    /// Records whether a token drafted with this confidence was accepted. Those before it were.
     pub fn saw(&mut self, bias: &mut Bias, confidence: f32, was_accepted: bool) {
         let spread = self.spread;
         let Bins { bins, all } = self.bins_mut(bias.choice);
         let Some(bin) = bins.get_mut(bin(confidence)) else { return };
         let log_odds = log_odds(*bin);
         bias.line.saw(log_odds, f64::from(u8::from(was_accepted)), spread);
-        // What was to be expected of the token, not what luck made of it.
+        // Uses the token's expected acceptance, which has less variance than the outcome.
         bias.mean += bias.mean_rate * (bias.line.probability(log_odds) - bias.mean);
         bias.mean_rate = (bias.mean_rate / (1.0 + bias.mean_rate)).max(LEAST_MEAN_RATE);
         fade(bin, was_accepted);
@@ -212,12 +211,12 @@ impl Calibration {
 }
 
 impl Bias {
-    /// The acceptance to expect of a token whose confidence is not known yet.
+    /// The expected acceptance of a token with unknown confidence.
     pub fn mean(&self) -> f64 {
         self.mean
     }
 
-    /// The highest that it may be, by what little was seen.
+    /// An upper bound for it, from few observations.
     pub fn optimistic_mean(&self) -> f64 {
         let variance = self.mean * (1.0 - self.mean) * self.mean_rate;
         (self.mean + variance.sqrt()).min(0.999)
@@ -243,7 +242,7 @@ mod tests {
         let mut bias = calibration.begin(Choice::Greedy);
         assert!((calibration.acceptance(&bias, 0.9) - 0.88).abs() < 0.05, "believed at first");
         for chance in chances(1).take(3000) {
-            // Says .9 and is right in half of the cases; says .3 and is never right.
+            // Confidence .9: accepted half of the time. Confidence .3: never accepted.
             calibration.saw(&mut bias, 0.9, chance < 0.5);
             calibration.saw(&mut bias, 0.3, false);
         }

@@ -1,44 +1,44 @@
 //! Whether a draft model can serve a target: the compatibility report.
 
-use super::vocabulary_map::translates;
+use super::vocabulary_map::can_convert;
 use crate::llama::{Model, Vocab, VocabKind};
 
-/// llama.cpp's tolerance: vocabularies padded to different sizes still match where both have tokens.
+/// llama.cpp's tolerance: vocabularies that are padded to different sizes match if their common tokens do.
 const MAX_SIZE_DIFFERENCE: usize = 128;
-/// The first ids may be special tokens that differ by name only, as llama.cpp has it.
+/// As in llama.cpp, the first ids can be special tokens with different names.
 const FIRST_COMPARED: usize = 5;
 
-/// A vocabulary in short.
+/// A summary of a vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VocabSummary {
-    /// Its kind.
+    /// The type.
     pub kind: VocabKind,
-    /// Its size in tokens.
+    /// The number of tokens.
     pub n_tokens: usize,
-    /// BOS, and whether texts begin with it.
+    /// BOS, and whether texts start with it.
     pub bos: (Option<i32>, bool),
     /// EOS, and whether texts end with it.
     pub eos: (Option<i32>, bool),
 }
 
-/// What stands between a draft model and its target.
+/// The compatibility of a draft model with its target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compatibility {
     /// The target's vocabulary.
     pub target: VocabSummary,
     /// The draft's vocabulary.
     pub draft: VocabSummary,
-    /// The first id whose token differs, with both texts.
+    /// The first id with different tokens, and both tokens.
     pub first_difference: Option<(i32, String, String)>,
-    /// The draft's context in tokens.
+    /// The draft's context length in tokens.
     pub n_ctx: usize,
-    /// Whether the target's cache can be cut back after a rejected draft.
+    /// Rejected tokens can be removed from the target's cache.
     pub target_rolls_back: bool,
-    /// Whether the draft's cache can be cut back.
+    /// Rejected tokens can be removed from the draft's cache.
     pub draft_rolls_back: bool,
-    /// Whether tokens must be translated, through their text: the vocabularies differ.
-    pub translates: bool,
-    /// Why the draft cannot be used; `None`: it can.
+    /// Cross-vocabulary drafting is used, because the vocabularies differ.
+    pub is_cross_vocabulary: bool,
+    /// The reason why the draft model cannot be used. `None`: it can.
     pub reason: Option<String>,
 }
 
@@ -53,16 +53,16 @@ impl Compatibility {
             n_ctx,
             target_rolls_back: target.can_roll_back(),
             draft_rolls_back: draft.can_roll_back(),
-            translates: false,
+            is_cross_vocabulary: false,
             reason: None,
         };
         let difference = report.difference();
-        report.translates = difference.is_some() && translates(target_vocab) && translates(draft_vocab);
-        report.reason = difference.filter(|_| !report.translates).or_else(|| report.obstacle());
+        report.is_cross_vocabulary = difference.is_some() && can_convert(target_vocab) && can_convert(draft_vocab);
+        report.reason = difference.filter(|_| !report.is_cross_vocabulary).or_else(|| report.rollback_problem());
         report
     }
 
-    /// Why the tokens of the one are not those of the other.
+    /// The difference between the vocabularies.
     fn difference(&self) -> Option<String> {
         let (target, draft) = (&self.target, &self.draft);
         if target.kind != draft.kind {
@@ -89,7 +89,7 @@ impl Compatibility {
         None
     }
 
-    fn obstacle(&self) -> Option<String> {
+    fn rollback_problem(&self) -> Option<String> {
         if !self.target_rolls_back {
             return Some("the target's memory cannot be cut back after a rejected draft".into());
         }

@@ -1,74 +1,74 @@
-//! What evaluations cost on this machine with these models, measured while they run.
+//! The costs of decodes on this machine with these models, measured at run time.
 
 use std::time::Duration;
 
 use super::{BatchSplit, MAX_DRAFT};
 
-/// Physical batches of up to this many tokens are told apart; beyond, cost is taken to grow as before.
+/// The cost of each size up to this is measured. Beyond, it is extrapolated.
 pub const MAX_MEASURED: usize = 4 * MAX_DRAFT;
-/// Batches of prompts tell the costs of large batches from so many tokens on.
+/// Batches of prompts with at least this many tokens are used for the extrapolation.
 const LEAST_PROMPT: usize = MAX_DRAFT + 2;
 
-/// v(n), the cost of a physical batch of n tokens of the target, and c(k), that of drafting a token for each of k slots, both in
-/// forward passes of one token of the target. One for all requests.
+/// v(n), the cost of a physical batch of n tokens of the target, and c(k), the cost of drafting a token for each of k slots, both in
+/// forward passes of one token of the target. Shared by all requests.
 ///
-/// On CPUs v climbs in steps and may even fall from one n to the next (with Q4_0 four tokens can cost less than two), so it is a table
-/// and not a line. What slows down all decodes alike (a longer context, a busy machine) goes into one factor,
-/// so that sizes that are seldom used stay comparable with those in use.
+/// On CPUs, v grows in steps and is not even monotonic (with Q4_0, four tokens can cost less than two), so it is a table. Effects that slow
+/// down all decodes (a longer context, a busy machine) are in one common factor, so that rarely used sizes remain comparable with frequent
+/// ones.
 ///
-/// A batch may be decoded in several physical ones (see [`BatchSplit`]); then its time is that of their sum.
+/// A batch can be decoded as several physical ones (see [`BatchSplit`]). Its time is then their sum.
 ///
-/// llama.cpp keeps the graph of the last batch and builds it anew for one of another size. With small models that takes as long as
-/// a token more, so it is told apart from what the size itself costs.
+/// llama.cpp keeps the graph of the last batch, and rebuilds it for a batch of another size. With small models, this costs as much as
+/// another token, so it is measured separately.
 #[derive(Debug)]
 pub struct Costs {
-    /// Seconds for a physical batch of 1, 2, ... tokens, at `scale` 1; 0 where none was seen.
+    /// The seconds of a physical batch of 1, 2, ... tokens, at `scale` 1. 0: not measured.
     target: Vec<f64>,
-    /// How much is known of each: see [`Costs::uncertainty`].
+    /// The number and age of the measurements of each size: see [`Costs::uncertainty`].
     known: Vec<Known>,
-    /// v(0), v(1), ... by these: looked up often, and computed where one of them changes.
+    /// v(0), v(1), ..., computed from these when one of them changes.
     v: Vec<f64>,
     split: BatchSplit,
-    /// Whether one token and two cost the same.
+    /// One token costs the same as two.
     padded: bool,
-    /// Tokens of a prompt's batch and its seconds at `scale` 1: where costs beyond those measured lead to.
+    /// The tokens of a prompt's batch and its seconds at `scale` 1, for the extrapolation.
     bulk: Option<(usize, f64)>,
-    /// How slow the machine is now, against the table.
+    /// How slow the machine is now, relative to the table.
     scale: f64,
-    /// Seconds for drafting one token for each of 1, 2, ... slots, at `scale` 1; 0 where none was seen.
+    /// The seconds for drafting one token for each of 1, 2, ... slots, at `scale` 1. 0: not measured.
     draft: Vec<f64>,
     /// The size of the last physical batch.
     last: usize,
-    /// Seconds more for a batch of another size, at `scale` 1, and how many such were seen.
+    /// The additional seconds of a batch of another size than the last, at `scale` 1, and the number of measurements.
     change: f64,
     changes: usize,
-    /// Counts steps.
+    /// The number of steps.
     step: u64,
 }
 
-/// How often a size was measured in steps, and when it was last.
+/// How many steps have measured a size, and the last one.
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
     times: u32,
     step: u64,
 }
 
-/// Weight of a new measurement: in the factor that all sizes share, in a size's own entry, in the draft's.
+/// The weights of a new measurement: in the common factor, in a size's own entry, and in the draft's.
 const FRESH_SCALE: f64 = 0.2;
 const FRESH_ENTRY: f64 = 0.1;
 const FRESH_DRAFT: f64 = 0.2;
 const FRESH_CHANGE: f64 = 0.05;
-/// A size's first measurements in steps say more.
+/// The weight of a size's first measurements in steps is higher.
 const FIRST_ENTRY: f64 = 0.5;
-/// A single slow decode (the machine did something else) must not count for many.
+/// Limits the effect of a single slow decode, for example if the machine was busy.
 const MOST_SLOWER: f64 = 2.0;
-/// Until measured: each further token of a batch costs this part of the first.
-const GUESSED_SLOPE: f64 = 0.15;
-/// Until measured: a drafted token costs this part of a target's forward pass, and for each further slot this part of that more.
-const GUESSED_DRAFT: f64 = 0.1;
-const GUESSED_DRAFT_SLOPE: f64 = 0.15;
-/// By how much a size's cost may differ from what is taken for it: one that was never used by requests, one that was used once, and what
-/// the context's length changes in so many steps.
+/// The initial value: each further token of a batch costs this fraction of the first.
+const INITIAL_SLOPE: f64 = 0.15;
+/// The initial values: a drafted token costs this fraction of a target's forward pass, and each further slot this fraction of that.
+const INITIAL_DRAFT: f64 = 0.1;
+const INITIAL_DRAFT_SLOPE: f64 = 0.15;
+/// The uncertainty of a size's cost: if requests have never used it, if they have used it once, and the change by the context's length
+/// after this number of steps.
 const UNKNOWN: f64 = 0.25;
 const MEASURED_ONCE: f64 = 0.15;
 const FORGOTTEN: f64 = 0.1;
@@ -76,11 +76,11 @@ const FORGOTTEN_AFTER: f64 = 2000.0;
 
 impl Default for Costs {
     fn default() -> Self {
-        let guess = |n| if n == 0 { 0.0 } else { 1.0 + GUESSED_SLOPE * (n - 1) as f64 };
+        let initial = |n| if n == 0 { 0.0 } else { 1.0 + INITIAL_SLOPE * (n - 1) as f64 };
         Costs {
             target: vec![0.0; MAX_MEASURED],
             known: vec![Known::default(); MAX_MEASURED],
-            v: (0..=MAX_MEASURED).map(guess).collect(),
+            v: (0..=MAX_MEASURED).map(initial).collect(),
             split: BatchSplit::default(),
             padded: false,
             bulk: None,
@@ -95,18 +95,18 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// From now on batches are divided like this.
+    /// Sets the division of batches.
     pub fn set_split(&mut self, split: BatchSplit) {
         self.split = split;
     }
 
-    /// How batches are divided.
+    /// The division of batches.
     pub fn split(&self) -> BatchSplit {
         self.split
     }
 
-    /// A physical batch of `n` generated or drafted tokens, and no prompt, took `time`. Returns what such a batch costs, in forward passes
-    /// of one token.
+    /// Records the time of a physical batch of `n` generated or drafted tokens, without prompts. Returns the cost of such a batch, in
+    /// forward passes of one token.
     pub fn saw_target(&mut self, n: usize, time: Duration) -> f64 {
         let (time, n) = (time.as_secs_f64() / self.scale, self.decoded(n));
         let changed = self.last != n;
@@ -123,7 +123,7 @@ impl Costs {
                 self.scale *= 1.0 + FRESH_SCALE * slower;
                 *entry *= 1.0 + fresh * slower;
                 if changed {
-                    // The first say most: nothing is known before them.
+                    // The first measurements have the highest weight.
                     self.changes += 1;
                     let fresh = FRESH_CHANGE.max(1.0 / (self.changes + 2) as f64);
                     self.change = (change + fresh * slower * expected).max(0.0);
@@ -134,8 +134,8 @@ impl Costs {
         self.v(n) + change / self.one()
     }
 
-    /// A batch with so many tokens of each sequence id, generated or drafted ones and no prompts, took `time`. Returns its cost in forward
-    /// passes of one token.
+    /// Records the time of a batch with this number of generated or drafted tokens of each sequence id, without prompts. Returns its cost
+    /// in forward passes of one token.
     pub fn saw_step(&mut self, n_tokens: &[usize], time: Duration) -> f64 {
         self.step += 1;
         let (mut n_physical, mut only) = (0_usize, 0);
@@ -162,7 +162,7 @@ impl Costs {
         self.step(n_tokens)
     }
 
-    /// A size was measured in a step.
+    /// Counts a measurement of a size in a step.
     fn note(&mut self, n: usize) {
         let (step, n) = (self.step, self.decoded(n));
         if let Some(known) = n.checked_sub(1).and_then(|index| self.known.get_mut(index)) {
@@ -174,7 +174,8 @@ impl Costs {
         self.split.for_each(n_tokens_of(n_tokens), n_tokens.len(), |n| physical(self.decoded(n)));
     }
 
-    /// What a batch with so many tokens of each sequence id costs, in forward passes of one token, where the last one had the same size.
+    /// The cost of a batch with this number of tokens of each sequence id, in forward passes of one token, if the last one had the same
+    /// size.
     pub fn step(&self, n_tokens: &[usize]) -> f64 {
         self.step_of(n_tokens_of(n_tokens), n_tokens.len())
     }
@@ -190,7 +191,7 @@ impl Costs {
         cost
     }
 
-    /// By what part the cost of a physical batch of `n` tokens may be lower than [`Costs::v`] says.
+    /// The relative amount by which the cost of a physical batch of `n` tokens may be lower than [`Costs::v`].
     pub fn uncertainty(&self, n: usize) -> f64 {
         let known = self.decoded(n).checked_sub(1).and_then(|index| self.known.get(index)).copied().unwrap_or_default();
         if known.times == 0 {
@@ -200,22 +201,22 @@ impl Costs {
         MEASURED_ONCE / f64::from(known.times) + FORGOTTEN * (age / FORGOTTEN_AFTER).min(1.0)
     }
 
-    /// A target batch of `n` tokens, of prompts and others.
+    /// Records a target batch of `n` tokens that has prompts.
     pub fn saw_mixed(&mut self, n: usize) {
         self.last = n;
     }
 
-    /// How many tokens are decoded for `n`.
+    /// The number of tokens that are decoded for `n`, with padding.
     fn decoded(&self, n: usize) -> usize {
         if self.padded { n.max(2) } else { n }
     }
 
-    /// Seconds for one token at `scale` 1; infinite when none was seen.
+    /// The seconds for one token at `scale` 1. Infinite if not measured.
     fn one(&self) -> f64 {
         self.target.first().copied().filter(|one| *one > 0.0).unwrap_or(f64::INFINITY)
     }
 
-    /// From now on a single token is always padded: see [`Drafters::guess`].
+    /// A single token is always padded from now on: see [`Drafters::guess`].
     ///
     /// [`Drafters::guess`]: super::Drafters::guess
     pub fn pad(&mut self) {
@@ -223,7 +224,7 @@ impl Costs {
         self.update();
     }
 
-    /// A target batch of `n` tokens of prompts took `time`.
+    /// Records the time of a target batch of `n` tokens of prompts.
     pub fn saw_prompt(&mut self, n: usize, time: Duration) {
         self.saw_mixed(n);
         if n >= LEAST_PROMPT {
@@ -232,12 +233,12 @@ impl Costs {
         }
     }
 
-    /// Drafting `n` tokens for one slot, one after the other, took `time`.
+    /// Records the time of drafting `n` tokens for one slot, one after the other.
     pub fn saw_draft(&mut self, n: usize, time: Duration) {
         self.saw_drafts(|round| usize::from(round < n), n, time);
     }
 
-    /// Drafting one token in each of `rounds` rounds, for `n_slots(round)` slots, took `time`.
+    /// Records the time of drafting one token in each of `rounds` rounds, for `n_slots(round)` slots.
     pub fn saw_drafts(&mut self, n_slots: impl Fn(usize) -> usize, rounds: usize, time: Duration) {
         let expected: f64 = (0..rounds).map(|round| self.draft_seconds(n_slots(round))).sum();
         let Some(first) = (0..rounds).map(&n_slots).max().filter(|n_slots| *n_slots > 0) else { return };
@@ -251,18 +252,18 @@ impl Costs {
             if std::mem::replace(&mut last, n_slots) == n_slots {
                 continue;
             }
-            let guessed = self.draft_seconds(n_slots);
+            let estimate = self.draft_seconds(n_slots);
             let Some(entry) = self.draft.get_mut(n_slots - 1) else { continue };
             *entry = match *entry > 0.0 {
                 true => *entry * (1.0 + FRESH_DRAFT * (slower.min(MOST_SLOWER) - 1.0)),
-                false => guessed * slower,
+                false => estimate * slower,
             };
         }
     }
 
-    /// Seconds for drafting one token for each of `n_slots` slots, at `scale` 1.
+    /// The seconds for drafting one token for each of `n_slots` slots, at `scale` 1.
     fn draft_seconds(&self, n_slots: usize) -> f64 {
-        let shape = |n: usize| 1.0 + GUESSED_DRAFT_SLOPE * (n.max(1) - 1) as f64;
+        let shape = |n: usize| 1.0 + INITIAL_DRAFT_SLOPE * (n.max(1) - 1) as f64;
         let known =
             |n: usize| n.checked_sub(1).and_then(|index| self.draft.get(index)).filter(|seconds| **seconds > 0.0);
         let nearest = (0..=n_slots.max(self.draft.len())).filter_map(|away| {
@@ -270,12 +271,12 @@ impl Costs {
             Some(known(near)? / shape(near))
         });
         let one = self.one();
-        let guessed = if one.is_finite() { GUESSED_DRAFT * one } else { 1.0 };
-        nearest.into_iter().next().unwrap_or(guessed) * shape(n_slots)
+        let estimate = if one.is_finite() { INITIAL_DRAFT * one } else { 1.0 };
+        nearest.into_iter().next().unwrap_or(estimate) * shape(n_slots)
     }
 
-    /// v(n): what a batch of `n` tokens costs, in evaluations of one; v(0) = 0. Between measured sizes a straight line;
-    /// beyond, the line to what prompts cost, or where none was seen that of the last ones.
+    /// v(n): the cost of a batch of `n` tokens, in forward passes of one token. v(0) = 0. Interpolated linearly between measured sizes.
+    /// Extrapolated with the cost of prompts, or of the largest measured sizes.
     pub fn v(&self, n: usize) -> f64 {
         self.v.get(n).copied().unwrap_or_else(|| {
             let most = self.v.last().copied().unwrap_or(1.0);
@@ -284,8 +285,8 @@ impl Costs {
         })
     }
 
-    /// [`Costs::v`] for the next batch and what it takes to come to that size and, where `preferred` is the size of the steps after it,
-    /// to leave it again.
+    /// [`Costs::v`] plus the cost of changing to this size from the last one and, if `preferred` is the size of the following steps, of
+    /// changing back.
     pub fn next(&self, preferred: Option<usize>) -> impl Fn(usize) -> f64 + '_ {
         let (change, preferred) = (self.change(), preferred.map(|preferred| self.decoded(preferred)));
         move |n| {
@@ -296,12 +297,12 @@ impl Costs {
         }
     }
 
-    /// What a batch of another size than the last one costs more, in evaluations of one token.
+    /// The additional cost of a batch of another size than the last one, in forward passes of one token.
     pub fn change(&self) -> f64 {
         self.change / self.one()
     }
 
-    /// Computes the v(n) anew.
+    /// Recomputes v.
     fn update(&mut self) {
         if let (true, [one, two, ..]) = (self.padded, &mut *self.target) {
             *one = *two;
@@ -321,24 +322,24 @@ impl Costs {
             }
             before = (n, cost);
         }
-        // Larger batches are taken to be worth no more for each token.
-        let slope = GUESSED_SLOPE.max(before.1 / before.0 as f64);
+        // Assumes that the cost per token does not fall further for larger batches.
+        let slope = INITIAL_SLOPE.max(before.1 / before.0 as f64);
         v.for_each(|(at, v)| *v = before.1 + slope * (at - before.0) as f64);
     }
 
-    /// c(k): what drafting one token for each of `n_slots` slots costs, in forward passes of one token of the target.
+    /// c(k): the cost of drafting one token for each of `n_slots` slots, in forward passes of one token of the target.
     pub fn c(&self, n_slots: usize) -> f64 {
-        self.in_evaluations(self.draft_seconds(n_slots) * self.scale)
+        self.in_forward_passes(self.draft_seconds(n_slots) * self.scale)
     }
 
-    /// A time in evaluations of one token by the target.
+    /// A time in forward passes of one token by the target.
     pub fn of(&self, time: Duration) -> f64 {
-        self.in_evaluations(time.as_secs_f64())
+        self.in_forward_passes(time.as_secs_f64())
     }
 
-    fn in_evaluations(&self, seconds: f64) -> f64 {
+    fn in_forward_passes(&self, seconds: f64) -> f64 {
         let one = self.one();
-        if one.is_finite() { seconds / (one * self.scale) } else { GUESSED_DRAFT }
+        if one.is_finite() { seconds / (one * self.scale) } else { INITIAL_DRAFT }
     }
 }
 
@@ -350,7 +351,7 @@ fn n_tokens_of(n_tokens: &[usize]) -> impl Fn(usize) -> usize + Copy + '_ {
 pub(super) mod tests {
     use super::*;
 
-    /// Costs where batches took so long, in milliseconds, and a drafted token `draft_ms`.
+    /// The costs for these times of batches, in milliseconds, and of a drafted token (`draft_ms`).
     pub fn costs(target_ms: &[(usize, u64)], draft_ms: f64) -> Costs {
         let mut costs = Costs::default();
         for (n, ms) in target_ms {
@@ -374,11 +375,11 @@ pub(super) mod tests {
     #[test]
     fn beyond_the_largest_size_the_prompts_tell() {
         let mut costs = costs(&[(1, 100), (8, 500)], 10.0);
-        let guessed = costs.v(48);
+        let estimate = costs.v(48);
         costs.saw_prompt(40, Duration::from_millis(1));
-        assert_eq!(costs.v(48), guessed, "no more than a draft may have");
+        assert_eq!(costs.v(48), estimate, "limited to the longest draft");
         costs.saw_prompt(208, Duration::from_millis(4500));
-        assert!((costs.v(48) - 13.0).abs() < 1e-9 && costs.v(48) < guessed, "{} {guessed}", costs.v(48));
+        assert!((costs.v(48) - 13.0).abs() < 1e-9 && costs.v(48) < estimate, "{} {estimate}", costs.v(48));
         assert_eq!(costs.v(8), 5.0);
     }
 
@@ -429,7 +430,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_single_slow_evaluation_counts_little() {
+    fn a_single_slow_decode_counts_little() {
         let mut costs = costs(&[(1, 100), (2, 120)], 10.0);
         costs.saw_target(2, Duration::from_secs(60));
         costs.saw_draft(1, Duration::from_secs(60));

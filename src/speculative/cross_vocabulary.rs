@@ -1,9 +1,9 @@
-//! Drafting with a model of another vocabulary: it reads the text in its own tokens, and what it says is translated back.
+//! Drafting with a model of another vocabulary. It reads the context in its own tokens, and its draft is converted back to the target's.
 //!
-//! The idea of arXiv 2502.05202 (its algorithm for string-level matching), of Hugging Face's universal assisted generation
-//! and of the `--spec-replace` that llama.cpp once had; but only what is new of a text is translated (see [`VocabularyMap`]),
-//! and the draft's cache keeps whatever of it is still right. The target's noise is by its own tokens, so the draft cannot
-//! share it: it proposes its most probable tokens, without the penalties and the grammar of the request.
+//! Based on the string-level matching of arXiv 2502.05202, Hugging Face's universal assisted generation, and llama.cpp's former
+//! `--spec-replace`. Unlike these, it converts only the new part of the context (see [`VocabularyMap`]), and keeps the draft's cache where
+//! it still matches. The target's noise belongs to the target's tokens, so the draft cannot share it. It proposes its most probable tokens,
+//! without the request's penalties and grammar.
 
 use std::sync::Arc;
 
@@ -16,24 +16,24 @@ use crate::llama::{Context, Model, Token};
 use crate::sampling::{self, Sampler};
 use crate::session::{SelfExtend, Snapshot};
 
-/// A [`DraftModel`] that is asked, and answers, in its own tokens.
+/// A [`DraftModel`] with its own tokens.
 pub struct CrossVocabulary {
     model: DraftModel,
     dictionary: Dictionary,
-    /// What the draft model samples with.
+    /// The draft model's sampler.
     sampler: Sampler,
-    slots: Vec<Slot>,
+    slots: Vec<CrossVocabularySlot>,
     n_ctx: usize,
 }
 
-struct Slot {
+struct CrossVocabularySlot {
     text: VocabularyMap,
-    /// What the draft model said last.
-    said: Draft,
+    /// The draft model's last draft.
+    last_draft: Draft,
 }
 
 impl CrossVocabulary {
-    /// A drafter for `n_slots` slots of `target`, with the model of `context`. Looks through both vocabularies.
+    /// Creates a drafter for `n_slots` slots of `target`, with the model of `context`. Reads both vocabularies.
     ///
     /// # Errors
     /// As [`Sampler::new`].
@@ -51,8 +51,9 @@ impl CrossVocabulary {
         };
         let sampler = Sampler::new(&settings, own.vocab(), None)?;
         let dictionary = Dictionary::new(target, &own);
-        let slots =
-            (0..n_slots).map(|_| Slot { text: VocabularyMap::new(&dictionary), said: Draft::default() }).collect();
+        let slots = (0..n_slots)
+            .map(|_| CrossVocabularySlot { text: VocabularyMap::new(&dictionary), last_draft: Draft::default() })
+            .collect();
         let n_ctx = context.n_ctx();
         let model = DraftModel::new(context, n_slots, own.vocab().n_tokens(), extend);
         Ok(CrossVocabulary { model, dictionary, sampler, slots, n_ctx })
@@ -68,23 +69,24 @@ impl Drafter for CrossVocabulary {
         self.model.begin(slot, &self.sampler, settings);
     }
 
-    fn draft(&mut self, asks: &mut [DraftRequest<'_>]) {
-        for ask in asks.iter() {
-            let Some(Slot { text, said }) = self.slots.get_mut(ask.slot) else { continue };
-            text.follow(&self.dictionary, ask.tokens);
-            said.clear();
-            // Its own tokens may be more than the target's: rather the end of the text than none.
-            if text.tokens().len() + text.about(ask.n_max) + 1 >= self.n_ctx {
-                remove(&mut self.model, ask.slot, text.shorten(self.n_ctx / 2));
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
+        for request in requests.iter() {
+            let Some(CrossVocabularySlot { text, last_draft }) = self.slots.get_mut(request.slot) else { continue };
+            text.follow(&self.dictionary, request.tokens);
+            last_draft.clear();
+            // The context can have more of the draft's tokens than of the target's. If it is too long, its beginning is dropped.
+            if text.tokens().len() + text.about(request.n_max) + 1 >= self.n_ctx {
+                remove(&mut self.model, request.slot, text.shorten(self.n_ctx / 2));
             }
         }
-        let mut own = Vec::with_capacity(asks.len());
-        for (index, Slot { text, said }) in self.slots.iter_mut().enumerate() {
-            let Some(ask) = asks.iter().find(|ask| ask.slot == index) else { continue };
-            let n_max = if ask.n_max == 0 { 0 } else { text.about(ask.n_max) };
-            let DraftRequest { slot, generated, position, p_min, pace, .. } = *ask;
-            let (tokens, sampler, draft) = (text.tokens(), &self.sampler, said);
-            // What is drawn in one vocabulary is not drawn in the other: no rule can weigh it, so nothing is drawn.
+        let mut own = Vec::with_capacity(requests.len());
+        for (index, CrossVocabularySlot { text, last_draft }) in self.slots.iter_mut().enumerate() {
+            let Some(request) = requests.iter().find(|request| request.slot == index) else { continue };
+            let n_max = if request.n_max == 0 { 0 } else { text.about(request.n_max) };
+            let DraftRequest { slot, generated, position, p_min, pace, .. } = *request;
+            let (tokens, sampler, draft) = (text.tokens(), &self.sampler, last_draft);
+            // Tokens drawn from one vocabulary have no distribution in the other, so the verification rules cannot use them. Nothing is
+            // drawn.
             let branches = (1, 1.0);
             own.push(DraftRequest {
                 slot,
@@ -101,24 +103,24 @@ impl Drafter for CrossVocabulary {
             });
         }
         self.model.draft(&mut own);
-        for ask in asks {
-            let Some(Slot { text, said }) = self.slots.get(ask.slot) else { continue };
-            let (tokens, confidence) = self.dictionary.to_target(text, &said.tokens, &said.confidence);
-            for (token, confidence) in tokens.into_iter().zip(confidence).take(ask.n_max) {
-                if confidence < ask.p_min {
+        for request in requests {
+            let Some(CrossVocabularySlot { text, last_draft }) = self.slots.get(request.slot) else { continue };
+            let (tokens, confidence) = self.dictionary.to_target(text, &last_draft.tokens, &last_draft.confidence);
+            for (token, confidence) in tokens.into_iter().zip(confidence).take(request.n_max) {
+                if confidence < request.p_min {
                     break;
                 }
-                ask.draft.push(token, confidence);
+                request.draft.push(token, confidence);
             }
         }
     }
 
-    fn checked(&mut self, slot: usize, drafted: usize, accepted: usize) {
-        self.model.checked(slot, drafted, accepted);
+    fn verified(&mut self, slot: usize, drafted: usize, accepted: usize) {
+        self.model.verified(slot, drafted, accepted);
     }
 
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
-        let Some(Slot { text, .. }) = self.slots.get_mut(slot) else { return };
+        let Some(CrossVocabularySlot { text, .. }) = self.slots.get_mut(slot) else { return };
         remove(&mut self.model, slot, text.shift(keep, dropped));
     }
 
@@ -135,7 +137,7 @@ impl Drafter for CrossVocabulary {
     }
 
     fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
-        let Some(Slot { text, .. }) = self.slots.get_mut(slot) else { return };
+        let Some(CrossVocabularySlot { text, .. }) = self.slots.get_mut(slot) else { return };
         text.follow(&self.dictionary, prompt);
         self.model.reuse(slot, text.tokens(), least);
     }
@@ -145,7 +147,7 @@ impl Drafter for CrossVocabulary {
     }
 }
 
-/// Removes `gone` from what the model has of a text: as many tokens as the second says, from the first on.
+/// Removes `dropped` tokens from index `keep` on from the model's context.
 fn remove(model: &mut DraftModel, slot: usize, (keep, dropped): (usize, usize)) {
     if dropped > 0 {
         model.shift(slot, keep, dropped);

@@ -1,4 +1,4 @@
-//! The end of a branch of a draft, where a model adds tokens, and how it chooses them.
+//! The end of a branch of a draft, to which a model adds tokens, and the choice of these tokens.
 
 use super::MAX_BRANCHES;
 use super::drafter::{DraftRequest, Drawing};
@@ -7,24 +7,24 @@ use crate::llama::{Context, SeqId, Token};
 use crate::sampling::{self, Sampler};
 use crate::session::common_prefix;
 
-/// A token and others beside it, with their probabilities.
-pub(super) type Choice = [Option<(Token, f32)>; MAX_BRANCHES];
+/// A token and its alternatives, with their probabilities.
+pub(super) type BranchTokens = [Option<(Token, f32)>; MAX_BRANCHES];
 
-/// Where a branch of the draft grows. Kept for its memory when the draft is done.
+/// The end of a branch. Kept after the draft to reuse its memory.
 pub(super) struct DraftBranch {
     pub(super) sequence: SeqId,
     pub(super) sampler: Sampler,
-    /// Context and branch: what the sampler's penalties look at.
+    /// Context and branch, for the sampler's penalties.
     pub(super) history: Vec<Token>,
-    /// The draft's node that it has come to.
+    /// The last node.
     pub(super) node: usize,
-    /// The confidence of each of its tokens.
+    /// The confidence of each token of the branch.
     path: Vec<f32>,
-    /// The position of its next token.
+    /// The position of the next token.
     pub(super) position: usize,
-    /// Index in the batch of the row to sample from; `None`: it grows no more.
+    /// The batch index of the output to sample from. `None`: the branch has ended.
     pub(super) row: Option<usize>,
-    /// Whether it ends where no token is [twice as probable](is_doubtful) as the next.
+    /// The branch ends if no token is [twice as probable](is_doubtful) as the next.
     pub(super) ends_in_doubt: bool,
 }
 
@@ -42,7 +42,7 @@ impl DraftBranch {
         }
     }
 
-    /// Begins where `context` ends.
+    /// Starts at the end of `context`.
     pub(super) fn begin(&mut self, context: &[Token], sampler: &Sampler) {
         self.sampler.sync_from(sampler);
         follow(&mut self.history, context);
@@ -50,12 +50,12 @@ impl DraftBranch {
         self.path.clear();
     }
 
-    /// Becomes the place where `other` is.
+    /// Copies the state of `other`.
     pub(super) fn branch_from(&mut self, other: &DraftBranch) {
         self.begin(&other.history, &other.sampler);
         self.node = other.node;
         self.path.extend_from_slice(&other.path);
-        // It may still have one that an interrupted evaluation never filled.
+        // It can still have an output that an interrupted decode did not compute.
         (self.position, self.row) = (other.position, None);
     }
 
@@ -66,38 +66,38 @@ impl DraftBranch {
         self.position += 1;
     }
 
-    /// Whether it grows on behind `token`, its last one.
-    pub(super) fn goes_on(&mut self, ask: &DraftRequest<'_>, context: &Context, token: Token) -> bool {
-        ask.draft.tokens.len() < ask.n_max
-            && ask.pace.wants_more(&self.path, ask.n_max)
+    /// Whether the branch continues after its last token `token`.
+    pub(super) fn goes_on(&mut self, request: &DraftRequest<'_>, context: &Context, token: Token) -> bool {
+        request.draft.tokens.len() < request.n_max
+            && request.pace.wants_more(&self.path, request.n_max)
             && !context.model().vocab().is_eog(token)
             && self.history.len() < context.n_ctx()
             && self.sampler.accept(token).is_ok()
     }
 
-    /// Its next token and, where that is worth it, up to `free` others to begin branches with, each with its probability. No
-    /// first one: it ends here.
-    pub(super) fn choose(&mut self, ask: &mut DraftRequest<'_>, logits: &mut [f32], free: usize) -> Choice {
-        let free = free.min(MAX_BRANCHES - 1).min(ask.n_max.saturating_sub(ask.draft.tokens.len() + 1));
+    /// The next token, and up to `free` alternatives that are worth a branch, each with its probability. No next token: the branch ends.
+    pub(super) fn choose(&mut self, request: &mut DraftRequest<'_>, logits: &mut [f32], free: usize) -> BranchTokens {
+        let free = free.min(MAX_BRANCHES - 1).min(request.n_max.saturating_sub(request.draft.tokens.len() + 1));
         let depth = self.path.len();
         let mut choice = [None; MAX_BRANCHES];
-        // Known before a draw, as below.
+        // Decided before drawing, as below.
         if self.ends_in_doubt && is_doubtful(logits) {
             return choice;
         }
-        if let Some(Drawing { drawn, chance }) = &mut ask.drawing {
-            let Ok(items) = self.sampler.constrained_distribution(logits, &self.history, ask.position + depth) else {
+        if let Some(Drawing { drawn, chance }) = &mut request.drawing {
+            let Ok(items) = self.sampler.constrained_distribution(logits, &self.history, request.position + depth)
+            else {
                 return choice;
             };
             let Some(q) = TokenDistribution::new(items) else { return choice };
-            // Known before the draw: what was drawn could not be left out for being improbable.
+            // Decided before drawing, because a drawn token must not be dropped for its small probability.
             let (likeliest, best) = q.best();
-            if best < f64::from(ask.p_min) {
+            if best < f64::from(request.p_min) {
                 return choice;
             }
-            let least = f64::from(ask.branches.1.max(ask.p_min));
+            let least = f64::from(request.branches.1.max(request.p_min));
             let others = q.iter().filter(|(token, q)| *token != likeliest && *q >= least && *q > 0.0);
-            let worth = |q: f64| ask.pace.wants_branch(&self.path, q as f32, ask.draft.tokens.len() + 1);
+            let worth = |q: f64| request.pace.wants_branch(&self.path, q as f32, request.draft.tokens.len() + 1);
             let n = 1 + others.filter(|(_, q)| worth(*q)).take(free).count();
             let tokens = drawn.draw(self.node, q, n, chance);
             for (place, token) in choice.iter_mut().zip(tokens) {
@@ -105,27 +105,27 @@ impl DraftBranch {
             }
             return choice;
         }
-        let Some(first) = choose(ask, &mut self.sampler, logits, &self.history, depth) else { return choice };
+        let Some(first) = choose(request, &mut self.sampler, logits, &self.history, depth) else { return choice };
         let [place, others @ ..] = &mut choice;
         *place = Some(first);
-        self.siblings(ask, logits, first, others.iter_mut().take(free));
+        self.siblings(request, logits, first, others.iter_mut().take(free));
         choice
     }
 
-    /// The tokens beside `first` that are worth a branch, as many as there are places: what would be chosen if those before them
-    /// were not there (`speculative.cpp` takes the most probable ones).
+    /// Alternatives to `first` that are worth a branch, as many as there are `places`: what would be chosen without the tokens before them
+    /// (`speculative.cpp` takes the most probable ones).
     fn siblings<'a>(
         &mut self,
-        ask: &DraftRequest<'_>,
+        request: &DraftRequest<'_>,
         logits: &mut [f32],
         first: (Token, f32),
         places: impl Iterator<Item = &'a mut Option<(Token, f32)>>,
     ) {
         let mut hidden = [None; MAX_BRANCHES];
         let (mut left, mut last) = (1.0 - first.1, first.0);
-        let (least, position) = (ask.branches.1.max(ask.p_min), ask.position + self.path.len());
+        let (least, position) = (request.branches.1.max(request.p_min), request.position + self.path.len());
         for (place, hidden) in places.zip(&mut hidden) {
-            // What is left of the probability says most of the time that there is none.
+            // The remaining probability usually shows early that there are none.
             if left < least {
                 break;
             }
@@ -133,7 +133,8 @@ impl DraftBranch {
             *hidden = Some((last, std::mem::replace(logit, f32::NEG_INFINITY)));
             let Ok(token) = self.sampler.sample(logits, &self.history, position) else { break };
             let confidence = left * sampling::probability(logits, token);
-            if confidence < least || !ask.pace.wants_branch(&self.path, confidence, ask.draft.tokens.len() + 1) {
+            if confidence < least || !request.pace.wants_branch(&self.path, confidence, request.draft.tokens.len() + 1)
+            {
                 break;
             }
             *place = Some((token, confidence));
@@ -147,7 +148,7 @@ impl DraftBranch {
     }
 }
 
-/// `speculative.cpp`'s rule for the end of a draft: the most probable token is less than twice as probable as the next.
+/// `speculative.cpp`'s rule for the end of a draft: the most probable token is less than twice as probable as the second one.
 fn is_doubtful(logits: &[f32]) -> bool {
     let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
     for logit in logits {
@@ -160,32 +161,33 @@ fn is_doubtful(logits: &[f32]) -> bool {
     first - second < std::f32::consts::LN_2
 }
 
-/// Makes `history` the same as `tokens`, from which it differs by its end alone: only that is copied.
+/// Makes `history` equal to `tokens`. Copies only the end that differs.
 pub(super) fn follow(history: &mut Vec<Token>, tokens: &[Token]) {
     let kept = common_prefix(history, tokens);
     history.truncate(kept);
     history.extend_from_slice(tokens.get(kept..).unwrap_or(&[]));
 }
 
-/// The token behind `depth` others of a draft, and its probability; `None`: it ends here.
+/// The token after `depth` others of a draft, and its probability. `None`: the draft ends.
 pub(super) fn choose(
-    ask: &mut DraftRequest<'_>,
+    request: &mut DraftRequest<'_>,
     sampler: &mut Sampler,
     logits: &mut [f32],
     history: &[Token],
     depth: usize,
 ) -> Option<(Token, f32)> {
-    let position = ask.position + depth;
-    if let Some(Drawing { drawn, chance }) = &mut ask.drawing {
+    let position = request.position + depth;
+    if let Some(Drawing { drawn, chance }) = &mut request.drawing {
         let q = TokenDistribution::new(sampler.constrained_distribution(logits, history, position).ok()?)?;
-        // Known before the draw: what was drawn could not be left out for being improbable.
+        // Decided before drawing, because a drawn token must not be dropped for its small probability.
         let (_, best) = q.best();
-        let token = if best < f64::from(ask.p_min) { None } else { drawn.draw(depth, q, 1, chance).first().copied() }?;
+        let token =
+            if best < f64::from(request.p_min) { None } else { drawn.draw(depth, q, 1, chance).first().copied() }?;
         return Some((token, sampling::probability(logits, token)));
     }
     let token = sampler.sample(logits, history, position).ok()?;
     let confidence = sampling::probability(logits, token);
-    (confidence >= ask.p_min).then_some((token, confidence))
+    (confidence >= request.p_min).then_some((token, confidence))
 }
 
 #[cfg(test)]
@@ -204,7 +206,7 @@ mod tests {
         ] {
             assert_eq!(is_doubtful(&logits(probabilities)), doubtful, "{probabilities:?}");
         }
-        // A grammar's only token is beyond doubt.
+        // A grammar's only possible token is certain.
         assert!(!is_doubtful(&[f32::NEG_INFINITY, -5.0, f32::NEG_INFINITY]));
     }
 }

@@ -1,8 +1,8 @@
 //! Drafting with a small model that shares the target's vocabulary.
 //!
-//! llama.cpp's `draft-simple` cuts the draft's cache back after each draft and evaluates all of it again. Here the
-//! cache keeps whatever agrees with the context; the last drafted token, which was never evaluated, is evaluated
-//! together with the token that the target added, in one batch. All slots draft in the same batches.
+//! llama.cpp's `draft-simple` truncates the draft's cache after each draft and decodes the rest again. Here the cache keeps everything that
+//! agrees with the context. The last drafted token, which was not decoded yet, is decoded together with the token that the target added, in
+//! one batch. All slots draft in the same batches.
 
 use super::draft_branch::DraftBranch;
 use super::drafter::{DraftRequest, Drafter};
@@ -12,86 +12,86 @@ use crate::llama::{Batch, Context, DecodeError, SeqId, Token};
 use crate::sampling::Sampler;
 use crate::session::{self, SelfExtend, Sequence, Snapshot, common_prefix};
 
-/// The draft model's context and what each slot has in it.
+/// The draft model's context and the state of each slot in it.
 pub struct DraftModel {
     context: Context,
     batch: Batch,
-    slots: Vec<Slot>,
-    /// Tokens that both vocabularies have.
+    slots: Vec<DraftModelSlot>,
+    /// The number of tokens that both vocabularies have.
     n_vocab: usize,
 }
 
-struct Slot {
+struct DraftModelSlot {
     /// The tokens in the draft's KV cache.
     cache: Sequence,
-    /// Its tokens in the batch, behind those.
+    /// The slot's tokens in the batch, after those.
     in_batch: Vec<Token>,
-    /// The branches of the draft, the first of which goes into the cache; `None`: no request speculates here.
+    /// The branches of the draft. The first one's tokens go into the cache. `None`: no request speculates here.
     tips: Option<Vec<DraftBranch>>,
-    /// How many of them are used.
+    /// The number of branches in use.
     n_tips: usize,
-    /// The sequences of branches beside the cache's. They hold something only while drafting.
+    /// The sequences of the other branches. They are empty except while drafting.
     branches: Vec<SeqId>,
     disabled: Option<String>,
 }
 
-impl Slot {
-    fn new(index: usize, extend: Option<SelfExtend>, branches: Vec<SeqId>) -> Slot {
+impl DraftModelSlot {
+    fn new(index: usize, extend: Option<SelfExtend>, branches: Vec<SeqId>) -> DraftModelSlot {
         let cache = Sequence::new(index, extend);
-        Slot { cache, in_batch: Vec::new(), tips: None, n_tips: 0, branches, disabled: None }
+        DraftModelSlot { cache, in_batch: Vec::new(), tips: None, n_tips: 0, branches, disabled: None }
     }
 
-    /// The branch that goes into the cache.
+    /// The branch whose tokens go into the cache.
     fn main(&mut self) -> Option<&mut DraftBranch> {
         self.tips.as_mut()?.first_mut()
     }
 }
 
-/// Whether an evaluation brought what was asked for.
+/// The result of decoding the batch.
 #[derive(PartialEq)]
-enum Evaluated {
+enum BatchResult {
     Yes,
-    /// There is no room in the context; nothing changed.
+    /// The context is full. Nothing has changed.
     Full,
     No,
 }
 
 impl DraftModel {
-    /// A drafter for `n_slots` slots of a target with a vocabulary of `n_vocab` tokens.
+    /// Creates a drafter for `n_slots` slots of a target with a vocabulary of `n_vocab` tokens.
     pub fn new(context: Context, n_slots: usize, n_vocab: usize, extend: Option<SelfExtend>) -> DraftModel {
         let n_vocab = n_vocab.min(context.model().vocab().n_tokens());
         let branches = |index| session::branches(index, n_slots, context.n_shared());
-        let slots = (0..n_slots).map(|index| Slot::new(index, extend, branches(index))).collect();
+        let slots = (0..n_slots).map(|index| DraftModelSlot::new(index, extend, branches(index))).collect();
         DraftModel { context, batch: Batch::new(), slots, n_vocab }
     }
 
-    /// Evaluates the tokens of each context that the cache lacks, but no more than a physical batch of them in all.
-    /// Those that are complete and want a draft get a row to sample from.
-    fn catch_up(&mut self, asks: &[DraftRequest<'_>]) -> Evaluated {
+    /// Decodes the tokens of each context that are missing in the cache, up to a physical batch in total. Slots whose cache is then
+    /// complete, and whose requests want a draft, get an output to sample from.
+    fn catch_up(&mut self, requests: &[DraftRequest<'_>]) -> BatchResult {
         self.batch.clear();
-        let mut room = self.context.n_ubatch().min(self.context.n_batch());
-        // Also of those that an evaluation which failed has left, and that nobody asks for any more.
+        let mut n_free = self.context.n_ubatch().min(self.context.n_batch());
+        // Also resets branches that a failed decode has left.
         self.slots.iter_mut().for_each(|slot| slot.n_tips = 0);
-        let together = self.few_missing(asks);
-        for ask in asks {
-            let Some(slot) = self.slots.get_mut(ask.slot) else { continue };
+        let together = self.few_missing(requests);
+        for request in requests {
+            let Some(slot) = self.slots.get_mut(request.slot) else { continue };
             if slot.disabled.is_some() {
                 continue;
             }
-            if ask.tokens.len() >= self.context.n_ctx() {
+            if request.tokens.len() >= self.context.n_ctx() {
                 let n_ctx = self.context.n_ctx();
-                slot.disabled = Some(format!("the text is longer than the draft's context of {n_ctx} tokens"));
+                slot.disabled = Some(format!("the request is longer than the draft's context of {n_ctx} tokens"));
                 continue;
             }
-            let wants_draft = ask.n_max > 0;
-            // The last token is evaluated again if it must be, because its logits are needed.
-            let kept = common_prefix(&slot.cache, ask.tokens);
-            let least = if wants_draft && ask.tokens.len() - kept <= together { together } else { 0 };
-            let kept = kept.min(ask.tokens.len().saturating_sub(least.max(usize::from(wants_draft))));
+            let wants_draft = request.n_max > 0;
+            // The last token is decoded again if necessary, because its logits are needed.
+            let kept = common_prefix(&slot.cache, request.tokens);
+            let least = if wants_draft && request.tokens.len() - kept <= together { together } else { 0 };
+            let kept = kept.min(request.tokens.len().saturating_sub(least.max(usize::from(wants_draft))));
             let kept = slot.cache.cut(&mut self.context, kept);
             slot.cache.group(&mut self.context);
-            let missing = ask.tokens.get(kept..).unwrap_or(&[]);
-            let chunk = missing.get(..room.min(slot.cache.tokens_until_group()).min(missing.len())).unwrap_or(&[]);
+            let missing = request.tokens.get(kept..).unwrap_or(&[]);
+            let chunk = missing.get(..n_free.min(slot.cache.tokens_until_group()).min(missing.len())).unwrap_or(&[]);
             if let Some(foreign) = chunk.iter().find(|token| is_foreign(**token, self.n_vocab)) {
                 slot.disabled = Some(format!("the draft has no token {foreign}"));
                 continue;
@@ -106,36 +106,36 @@ impl DraftModel {
                 }
             }
             slot.in_batch.extend_from_slice(chunk);
-            room -= chunk.len();
+            n_free -= chunk.len();
             if let Some(main) = slot.main() {
                 (main.row, main.position) = (row, next + chunk.len());
                 slot.n_tips = usize::from(row.is_some());
             }
         }
-        self.evaluate()
+        self.decode_batch()
     }
 
-    /// How many tokens to decode for each slot that lacks no more than a few, so that they make one physical batch: after a draft that was
-    /// accepted whole a slot lacks one more than after others. 0: their number makes no difference.
-    fn few_missing(&self, asks: &[DraftRequest<'_>]) -> usize {
+    /// The number of tokens to decode for each slot with only a few missing ones, so that they form one physical batch. (After a draft that
+    /// was accepted completely, one more token is missing than after others.) 0: their number does not matter.
+    fn few_missing(&self, requests: &[DraftRequest<'_>]) -> usize {
         const FEW: usize = 3;
         if !self.context.decodes_rectangles() || !self.context.model().can_roll_back() {
             return 0;
         }
-        let missing = |ask: &DraftRequest<'_>| {
-            let slot = self.slots.get(ask.slot).filter(|slot| slot.disabled.is_none() && ask.n_max > 0)?;
-            Some(ask.tokens.len() - common_prefix(&slot.cache, ask.tokens))
+        let missing = |request: &DraftRequest<'_>| {
+            let slot = self.slots.get(request.slot).filter(|slot| slot.disabled.is_none() && request.n_max > 0)?;
+            Some(request.tokens.len() - common_prefix(&slot.cache, request.tokens))
         };
-        asks.iter().filter_map(missing).filter(|missing| *missing <= FEW).max().unwrap_or(0)
+        requests.iter().filter_map(missing).filter(|missing| *missing <= FEW).max().unwrap_or(0)
     }
 
-    /// Evaluates the batch, and takes the tokens in it into the slots' caches.
-    fn evaluate(&mut self) -> Evaluated {
+    /// Decodes the batch, and adds its tokens to the slots' caches.
+    fn decode_batch(&mut self) -> BatchResult {
         if self.batch.is_empty() {
-            return Evaluated::Yes;
+            return BatchResult::Yes;
         }
         let mut result = self.context.decode(&self.batch);
-        if result == Err(DecodeError::Full) && self.forget_waiting() {
+        if result == Err(DecodeError::Full) && self.clear_paused() {
             result = self.context.decode(&self.batch);
         }
         for slot in &mut self.slots {
@@ -149,26 +149,26 @@ impl DraftModel {
             slot.in_batch.clear();
         }
         match result {
-            Ok(()) => Evaluated::Yes,
-            Err(DecodeError::Full) => Evaluated::Full,
-            Err(DecodeError::Aborted) => Evaluated::No,
+            Ok(()) => BatchResult::Yes,
+            Err(DecodeError::Full) => BatchResult::Full,
+            Err(DecodeError::Aborted) => BatchResult::No,
             Err(DecodeError::Failed(why)) => {
                 self.disable(&format!("the draft failed: {why}"));
-                Evaluated::No
+                BatchResult::No
             }
         }
     }
 
-    /// Nothing is drafted for those who have a request now.
+    /// Disables drafting for all current requests.
     fn disable(&mut self, why: &str) {
         for slot in self.slots.iter_mut().filter(|slot| slot.tips.is_some()) {
             slot.disabled = Some(why.to_owned());
         }
     }
 
-    /// Empties the caches of slots that nothing is drafted for in this step, as of those that the target lets wait: what they
-    /// need of it is evaluated again. False when that made no room.
-    fn forget_waiting(&mut self) -> bool {
+    /// Empties the caches of slots without a draft in this step, such as those that the target has paused. They are decoded again when
+    /// needed. Returns false if this freed nothing.
+    fn clear_paused(&mut self) -> bool {
         let mut forgot = false;
         for slot in &mut self.slots {
             if slot.in_batch.is_empty() && slot.n_tips == 0 && !slot.cache.is_empty() {
@@ -179,34 +179,34 @@ impl DraftModel {
         forgot
     }
 
-    /// Samples the next token of each branch and puts it into the next batch. A branch that is done has no row afterwards.
-    fn extend(&mut self, asks: &mut [DraftRequest<'_>]) {
+    /// Samples the next token of each branch and adds it to the next batch. A complete branch has no `row` afterwards.
+    fn extend(&mut self, requests: &mut [DraftRequest<'_>]) {
         self.batch.clear();
-        for ask in asks {
-            for index in 0..self.slots.get(ask.slot).map_or(0, |slot| slot.n_tips) {
-                self.grow(ask, index);
+        for request in requests {
+            for index in 0..self.slots.get(request.slot).map_or(0, |slot| slot.n_tips) {
+                self.grow(request, index);
             }
         }
     }
 
-    /// Adds a token to a branch, and branches that begin beside it.
-    fn grow(&mut self, ask: &mut DraftRequest<'_>, index: usize) {
+    /// Adds a token to a branch, and starts alternative branches.
+    fn grow(&mut self, request: &mut DraftRequest<'_>, index: usize) {
         let DraftModel { context, batch, slots, n_vocab } = self;
-        let Some(slot) = slots.get_mut(ask.slot) else { return };
-        let Slot { cache, in_batch, tips: Some(tips), n_tips, branches, .. } = slot else { return };
+        let Some(slot) = slots.get_mut(request.slot) else { return };
+        let DraftModelSlot { cache, in_batch, tips: Some(tips), n_tips, branches, .. } = slot else { return };
         let Some((tip, row)) = tips.get_mut(index).and_then(|tip| tip.row.take().map(|row| (tip, row))) else { return };
-        // Branches beside this one may have taken what there was room for.
-        if ask.draft.tokens.len() >= ask.n_max {
+        // Other branches may have used up the tokens of the draft.
+        if request.draft.tokens.len() >= request.n_max {
             return;
         }
         let Some(logits) = context.logits(row).and_then(|logits| logits.get_mut(..*n_vocab)) else { return };
         let parent = tip.node;
-        let free = ask.branches.0.min(branches.len() + 1).saturating_sub(*n_tips);
-        // Nothing can follow (a grammar's end): the draft ends, the target says what is next.
-        let [Some(first), others @ ..] = tip.choose(ask, logits, free) else { return };
-        let node = ask.draft.push_behind(parent, first.0, first.1);
+        let free = request.branches.0.min(branches.len() + 1).saturating_sub(*n_tips);
+        // No token is possible (at a grammar's end): the draft ends, and the target chooses.
+        let [Some(first), others @ ..] = tip.choose(request, logits, free) else { return };
+        let node = request.draft.push_behind(parent, first.0, first.1);
         for (token, confidence) in others.into_iter().flatten() {
-            let node = ask.draft.push_behind(parent, token, confidence);
+            let node = request.draft.push_behind(parent, token, confidence);
             if tips.len() == *n_tips && !add_tip(tips, branches) {
                 continue;
             }
@@ -218,20 +218,20 @@ impl DraftModel {
             }
             *n_tips += 1;
             branch.take(node, token, confidence);
-            if branch.goes_on(ask, context, token) {
+            if branch.goes_on(request, context, token) {
                 branch.row = Some(batch.push(token, branch.position - 1, branch.sequence, true));
             }
         }
         let Some(tip) = tips.get_mut(index) else { return };
         tip.take(node, first.0, first.1);
         let is_main = index == 0;
-        if tip.goes_on(ask, context, first.0) && (!is_main || cache.tokens_until_group() > 0) {
+        if tip.goes_on(request, context, first.0) && (!is_main || cache.tokens_until_group() > 0) {
             tip.row = Some(batch.push(first.0, tip.position - 1, tip.sequence, true));
             in_batch.extend(is_main.then_some(first.0));
         }
     }
 
-    /// Decodes nothing of what was put into the batch.
+    /// Discards the batch.
     fn stop(&mut self) {
         self.batch.clear();
         for slot in &mut self.slots {
@@ -251,7 +251,7 @@ impl DraftModel {
     }
 }
 
-/// Makes memory for one branch more, in the next of these sequences. False when there is none.
+/// Adds a branch with the next of these sequences. Returns false if there is none.
 fn add_tip(tips: &mut Vec<DraftBranch>, branches: &[SeqId]) -> bool {
     let Some(main) = tips.first() else { return false };
     let (sampler, ends_in_doubt) = (main.sampler.for_draft(false), main.ends_in_doubt);
@@ -274,31 +274,31 @@ impl Drafter for DraftModel {
         }
     }
 
-    fn draft(&mut self, asks: &mut [DraftRequest<'_>]) {
-        match self.catch_up(asks) {
-            Evaluated::Yes => {}
-            Evaluated::Full => return self.disable("the draft's context is full"),
-            Evaluated::No => return,
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
+        match self.catch_up(requests) {
+            BatchResult::Yes => {}
+            BatchResult::Full => return self.disable("the draft's context is full"),
+            BatchResult::No => return,
         }
-        for ask in asks.iter() {
-            let Some(slot) = self.slots.get_mut(ask.slot).filter(|slot| slot.n_tips > 0) else { continue };
-            let begun = slot.main().map(|main| main.begin(ask.tokens, ask.sampler));
+        for request in requests.iter() {
+            let Some(slot) = self.slots.get_mut(request.slot).filter(|slot| slot.n_tips > 0) else { continue };
+            let begun = slot.main().map(|main| main.begin(request.tokens, request.sampler));
             slot.n_tips = usize::from(begun.is_some());
         }
         loop {
-            self.extend(asks);
-            if !another_round_pays(asks) {
+            self.extend(requests);
+            if !another_round_pays(requests.iter().map(DraftRequest::growing)) {
                 self.stop();
             }
-            // Where there is no room for a longer draft, it ends.
-            if self.batch.is_empty() || self.evaluate() != Evaluated::Yes {
+            // There is no space for a longer draft, so it ends.
+            if self.batch.is_empty() || self.decode_batch() != BatchResult::Yes {
                 break;
             }
         }
         self.prune();
     }
 
-    fn checked(&mut self, _slot: usize, _drafted: usize, _accepted: usize) {}
+    fn verified(&mut self, _slot: usize, _drafted: usize, _accepted: usize) {}
 
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
         let Some(slot) = self.slots.get_mut(slot) else { return };
@@ -346,7 +346,7 @@ impl Drafter for DraftModel {
     }
 }
 
-/// Whether a vocabulary of `n_vocab` tokens lacks this one.
+/// Whether a token is not in a vocabulary of `n_vocab` tokens.
 fn is_foreign(token: Token, n_vocab: usize) -> bool {
     usize::try_from(token).map_or(true, |token| token >= n_vocab)
 }

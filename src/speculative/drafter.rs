@@ -1,159 +1,167 @@
-//! The one interface of all drafters.
+//! The interface of all drafters.
 
+use super::policy::{GrowingDraft, StopPolicy};
 use super::verify::{SampledDraft, StepRandom};
-use super::{DrafterKind, Settings, StopPolicy};
+use super::{DrafterKind, Settings};
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
 use crate::session::Snapshot;
 
-/// Proposes tokens that the target then checks. One drafter serves all slots.
+/// Proposes tokens that the target verifies. One drafter serves all slots.
 ///
-/// A drafter cannot make a text wrong, only slow: what it proposes is compared with what the target says. (Where it is
-/// given a [`Drawing`], the distribution that it hands over must be the one drawn from, and there the draw is made.) It owes
-/// no exactness about the tokens it has seen either: each [`DraftRequest`] carries the whole context, and the drafter finds out
-/// itself what of it is new. That keeps cancelled evaluations, context shifts and reused prompts out of this interface.
+/// A drafter cannot make the output wrong, only slow, because the target verifies all proposed tokens. (One exception: with a [`Drawing`],
+/// the distribution must be the one that the tokens were drawn from. They are drawn there.) A drafter need not track which tokens it has
+/// seen: each [`DraftRequest`] has the whole context, and the drafter finds the new part. So it does not have to know about cancelled
+/// decodes, context shifts and reused prompts.
 pub trait Drafter {
-    /// Who it is.
+    /// The drafter's kind.
     fn source(&self) -> DrafterKind;
 
-    /// A request begins in `slot`; `sampler` is the target's. Nothing of the slot's earlier request may be left, except
-    /// in what the drafter learns on purpose from all outputs.
+    /// A request starts in `slot`. `sampler` is the target's. Nothing of the slot's previous request may remain, except what the drafter
+    /// learns intentionally from all outputs.
     fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings);
 
-    /// Drafts for all that ask, together; each asks once a step. A drafter that has not yet caught up with an [`DraftRequest`]'s
-    /// context works on that and proposes nothing, so that nobody waits for a long prompt.
+    /// Drafts for all requests together, once per step. If a drafter has not yet caught up with a [`DraftRequest`]'s context, it continues
+    /// to catch up and proposes nothing, so that other requests do not wait for a long prompt.
     fn draft(&mut self, asks: &mut [DraftRequest<'_>]);
 
-    /// Of the slot's last draft, `drafted` tokens were checked and the first `accepted` of them were right.
-    fn checked(&mut self, slot: usize, drafted: usize, accepted: usize);
+    /// Of the slot's last draft, `drafted` tokens were verified, and the first `accepted` were accepted.
+    fn verified(&mut self, slot: usize, drafted: usize, accepted: usize);
 
-    /// The tokens `dropped` positions from `keep` on are gone from the context of `slot`, those behind moved down.
+    /// The `dropped` tokens from position `keep` on were removed from the context of `slot`, and the later ones moved down.
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize);
 
-    /// The request in `slot` has ended; the last `generated` of its context's tokens are its output. Told to every
-    /// drafter, also of requests it was not asked for.
+    /// The request in `slot` has ended. The last `generated` tokens of its context are its output. Called on all drafters, including those
+    /// that the request did not use.
     fn end(&mut self, slot: usize, tokens: &[Token], generated: usize);
 
-    /// What of a session it has for `slot`; `None`: nothing that would be worth a file.
+    /// The drafter's part of a session of `slot`. `None`: nothing worth saving.
     fn save(&mut self, slot: usize) -> Option<Snapshot> {
         let _ = slot;
         None
     }
 
-    /// Takes what [`Drafter::save`] gave; false when it does not fit or fails, after which it catches up as always.
+    /// Restores a result of [`Drafter::save`]. Returns false if it does not fit or on failure; the drafter then catches up as usual.
     fn load(&mut self, slot: usize, snapshot: &Snapshot) -> bool {
         let _ = (slot, snapshot);
         false
     }
 
-    /// A request for `prompt` begins in `slot` that lets parts of the cache be moved: see [`Sequence::reuse`].
+    /// A request for `prompt` starts in `slot` that allows moving parts of the cache: see [`Sequence::reuse`].
     ///
     /// [`Sequence::reuse`]: crate::session::Sequence::reuse
     fn reuse(&mut self, slot: usize, prompt: &[Token], least: usize) {
         let _ = (slot, prompt, least);
     }
 
-    /// Whether [`Drafter::evaluated`] wants the target's hidden states.
+    /// Whether [`Drafter::decoded`] needs the target's hidden states.
     fn needs_hidden(&self) -> bool {
         false
     }
 
-    /// The target evaluated tokens of the request in `slot`, and [`Context::hidden`] has their states, if somebody needs
-    /// them. Not told of evaluations that failed or were stopped.
-    fn evaluated(&mut self, slot: usize, what: &mut Evaluated<'_>) {
+    /// The target has decoded tokens of the request in `slot`. [`Context::hidden`] has their states, if a drafter needs them. Not called
+    /// for decodes that failed or were interrupted.
+    fn decoded(&mut self, slot: usize, what: &mut DecodedTokens<'_>) {
         let _ = (slot, what);
     }
 
-    /// Forgets what it learnt from the answers of earlier requests, if it keeps that to itself.
+    /// Forgets what it has learned from earlier outputs, unless drafters share that.
     fn forget_answers(&mut self) {}
 
-    /// Why it drafts no more for the request in `slot`.
+    /// The reason why it is disabled for the request in `slot`.
     fn disabled(&self, slot: usize) -> Option<&str>;
 }
 
-/// What a drafter is asked for one slot.
+/// A request for a draft for one slot.
 pub struct DraftRequest<'a> {
     /// The slot.
     pub slot: usize,
-    /// The whole context: prompt and generated tokens, the last of them not yet evaluated by the target. From one ask of
-    /// a request to the next it only grows at its end, except by [`Drafter::shift`].
+    /// The whole context: prompt and generated tokens. The target has not decoded the last one yet. Between the calls for a request, it
+    /// only grows at its end, except by [`Drafter::shift`].
     pub tokens: &'a [Token],
     /// The target's sampler, in the state after `tokens`.
     pub sampler: &'a Sampler,
-    /// How many of them, at the end, were generated.
+    /// The number of generated tokens among `tokens`, at the end.
     pub generated: usize,
-    /// The position of the next token in the noise.
+    /// The RNG counter of the next token.
     pub position: usize,
-    /// Most tokens to draft; 0: only keep up with `tokens`.
+    /// The maximum number of tokens. 0: only catch up with `tokens`.
     pub n_max: usize,
-    /// Drafting stops at a token less probable than this.
+    /// Drafting stops at a token with a smaller probability.
     pub p_min: f32,
-    /// Most branches of the draft, at least 1, and the least probability of a token that begins one.
+    /// The maximum number of branches, at least 1, and the minimum probability of a token that starts one.
     pub branches: (usize, f32),
-    /// Tells a drafter whose drafts take time when a longer one would not pay.
+    /// Tells a model-based drafter when a longer draft does not pay.
     pub pace: StopPolicy<'a>,
-    /// The draft goes here; it is empty before.
+    /// The draft, empty before.
     pub draft: &'a mut Draft,
-    /// Of a drafter that has a distribution, when the rule compares probabilities: each token is to be drawn here, and goes
-    /// into the draft as well. Once it is drawn it stays.
+    /// For drafters with a distribution, if the verification compares probabilities: each token must be drawn here, and also added to the
+    /// draft. It cannot be removed afterwards.
     pub drawing: Option<Drawing<'a>>,
 }
 
-/// Where tokens are drawn from a draft's distribution.
+impl DraftRequest<'_> {
+    /// The draft so far, which is a chain.
+    pub fn growing(&self) -> GrowingDraft<'_> {
+        GrowingDraft { confidence: &self.draft.confidence, n_max: self.n_max, policy: self.pace }
+    }
+}
+
+/// For drawing tokens from a draft's distribution.
 pub struct Drawing<'a> {
-    /// The tokens and what they were drawn from.
+    /// The drawn tokens and their distributions.
     pub drawn: &'a mut SampledDraft,
     /// The step's random numbers.
     pub chance: StepRandom,
 }
 
-/// What the target evaluated of one slot: the end of its context, and behind that a draft.
-pub struct Evaluated<'a> {
-    /// The target, just after the evaluation.
+/// The tokens of one slot that the target has decoded: the end of its context, followed by a draft.
+pub struct DecodedTokens<'a> {
+    /// The target, directly after the decode.
     pub target: &'a mut Context,
-    /// Index in the target's batch of the first of these tokens; the others follow.
+    /// The index in the target's batch of the first of these tokens. The others follow.
     pub first: usize,
     /// The whole context.
     pub tokens: &'a [Token],
-    /// Number in it of the first evaluated token.
+    /// The index in `tokens` of the first decoded token.
     pub from: usize,
-    /// The drafted tokens behind it. Which of them are right is not known yet.
+    /// The drafted tokens after it, not verified yet.
     pub draft: &'a [Token],
 }
 
-/// A proposed continuation, or several that share their beginnings: a tree. Its nodes are numbered as they were added, from
-/// 1; node 0 is the text.
+/// A proposed continuation, or a tree of several. Nodes are numbered in the order in which they were added, from 1. Node 0 is the context's
+/// end.
 #[derive(Debug, Clone, Default)]
 pub struct Draft {
-    /// Its tokens.
+    /// The tokens.
     pub tokens: Vec<Token>,
-    /// For each token the drafter's own estimate, 0..=1, that the target says it if it said those before. What it
-    /// is worth is learnt from what is accepted, so only its order matters: higher is likelier.
+    /// For each token, the drafter's estimate (0..=1) of its acceptance if the previous ones are accepted. It is calibrated by the observed
+    /// acceptance, so only the order matters.
     pub confidence: Vec<f32>,
-    /// The node before each token; where there is no entry, the token behind the one before.
+    /// The parent node of each token. Missing entries: the previous token.
     parents: Vec<usize>,
 }
 
 impl Draft {
-    /// Adds a token behind the last one.
+    /// Adds a token after the last one.
     pub fn push(&mut self, token: Token, confidence: f32) {
         self.tokens.push(token);
         self.confidence.push(confidence);
     }
 
-    /// Adds a token behind `parent`, and returns its node. Drafts that are made so have no other tokens.
+    /// Adds a token after `parent`, and returns its node. Use either this or [`Draft::push`] for all tokens of a draft.
     pub fn push_behind(&mut self, parent: usize, token: Token, confidence: f32) -> usize {
         self.parents.push(parent);
         self.push(token, confidence);
         self.tokens.len()
     }
 
-    /// The nodes before the first `n` tokens.
+    /// The parent nodes of the first `n` tokens.
     pub fn parents(&self, n: usize) -> impl Iterator<Item = usize> + '_ {
         (0..n).map(|index| self.parents.get(index).copied().unwrap_or(index))
     }
 
-    /// How many tokens the longest branch of the first `n` has.
+    /// The length of the longest branch of the first `n` tokens.
     pub fn depth(&self, n: usize) -> usize {
         let n = n.min(self.tokens.len());
         if self.parents.is_empty() {
@@ -173,7 +181,7 @@ impl Draft {
         self.parents.truncate(n);
     }
 
-    /// Forgets it, keeping its memory.
+    /// Empties it, but keeps its memory.
     pub fn clear(&mut self) {
         self.truncate(0);
     }

@@ -1,17 +1,16 @@
-//! When a model that does not seem to pay is tried again, and sizes of batches that do not seem to pay are measured again.
+//! Decides when to retry a model that does not seem to pay, and when to measure again the sizes of batches that do not seem to pay.
 //!
-//! What is known of a model's acceptance and of a size's cost grows old while they are not used, and may have been wrong from
-//! the start. A trial costs what the step then gains less than the best known choice, which the prices tell beforehand. A small part
-//! of the engine's time is saved up for that: so trials that cost little are frequent, dear ones are rare, and none is given up
-//! for good.
+//! The acceptance of a model and the cost of a size become outdated while they are not used, and may have been wrong from the start. The
+//! cost of a trial is the difference to the best known choice, which is known in advance from the prices. A small fraction of the engine's
+//! time is saved for trials. So cheap trials are frequent and expensive ones are rare, but never excluded.
 
 use super::controller::{Hope, Outlook};
 
-/// What is saved up for trials, in forward passes of one token.
+/// The savings for trials, in forward passes of one token.
 #[derive(Debug)]
 pub struct Exploration {
     credit: f64,
-    /// Trials in vain since a model last paid.
+    /// The number of failed trials since a model last paid.
     failed: i32,
     /// Steps since the last trial while a model pays.
     since: u32,
@@ -24,31 +23,33 @@ pub enum Decision {
     Rest,
     /// It drafts as long as it pays.
     Pays,
-    /// It drafts so many tokens, to find out what that is worth; `verify`: they are decoded in any case.
+    /// It drafts this number of tokens as a trial. `verify`: they are decoded in any case.
     Explore {
-        /// How many.
+        /// The number of tokens.
         length: usize,
         /// See `length`.
         verify: bool,
     },
 }
 
-/// Part of the time that trials may take; half of it after each in vain, down to `2^-MAX_FAILED`.
+/// The fraction of the time for trials. Each failed one halves it, down to `2^-MAX_FAILED`.
 const SHARE: f64 = 0.005;
 const MAX_FAILED: i32 = 3;
-/// While a model pays, other lengths are tried in one of so many steps at most: a draft of a length that was chosen beforehand does not
-/// stop where its tokens become unlikely.
+/// While a model pays, other lengths are tried in at most one of this number of steps, because a draft of a fixed length does not stop at
+/// improbable tokens.
 const PAUSE: u32 = 16;
-/// No more than this is saved up, and so much is there to begin with.
+/// The maximum savings, and the initial ones.
 const MAX_CREDIT: f64 = 10.0;
 const FIRST_CREDIT: f64 = 1.0;
 const FIRST_PART: f64 = 0.25;
-/// Trials that cannot pay by what is known have to be so much cheaper: only all of that can be wrong.
+/// The price of trials that cannot pay according to the estimates is multiplied by this, because only all of these estimates together can
+/// be wrong.
 const HOPELESS: f64 = 4.0;
-/// What a token to catch up with costs, in drafted ones; more than so many are taken for so many, or else they could become dear faster
-/// than the time for them is saved up.
+/// The cost of a token to catch up with, in drafted ones.
 const CATCH_UP: f64 = 0.25;
-const MOST_UNREAD: usize = 64;
+/// The maximum number of a slot's tokens to catch up with. More count as this number, otherwise the cost could grow faster than the
+/// savings.
+pub const MOST_UNREAD: usize = 64;
 
 impl Default for Exploration {
     fn default() -> Self {
@@ -57,13 +58,13 @@ impl Default for Exploration {
 }
 
 impl Exploration {
-    /// A step cost so much.
+    /// Saves a fraction of a step's cost.
     pub fn earn(&mut self, cost: f64) {
         self.credit = (self.credit + SHARE * 0.5_f64.powi(self.failed) * cost).min(MAX_CREDIT);
     }
 
-    /// Decides what a model does, and pays for it. `rate`: S; `round`: the cost of a round of drafting; `unread`: the tokens that it has to
-    /// catch up with; `is_new`: a request was never drafted for.
+    /// Decides what a model does, and pays for it. `rate`: S. `round`: the cost of a round of drafting. `unread`: the number of tokens, of
+    /// all slots, that it must catch up with. `is_new`: there is a request without drafts so far.
     pub fn decide(&mut self, outlook: &Outlook, rate: f64, round: f64, unread: usize, is_new: bool) -> Decision {
         let cost = |best: f64, hope: &Hope| (best - hope.known).max(0.0) / rate;
         if outlook.with > outlook.without {
@@ -78,10 +79,10 @@ impl Exploration {
             return Decision::Pays;
         }
         let hope = &outlook.hopeful;
-        let catching_up = round * CATCH_UP * unread.min(MOST_UNREAD) as f64;
+        let catching_up = round * CATCH_UP * unread as f64;
         if hope.length > 0 {
             let cost = cost(outlook.without, hope) + catching_up;
-            // Of the first trial of a request, most may be paid for later.
+            // Most of a request's first trial can be paid for later.
             if self.credit > if is_new { FIRST_PART * cost } else { cost } {
                 return self.explore(cost, hope.length, true);
             }

@@ -1,10 +1,10 @@
-//! Speculative decoding: who proposes tokens, how many, and what became of them.
+//! Speculative decoding: drafters, draft lengths, and verification.
 //!
-//! With `coupled` and `match` the target's text depends on its own logits and the request's seed alone (see
-//! [`crate::sampling`]), so a proposal is checked by letting the target choose and comparing: no drafter, draft length or
-//! stopping rule can change the text. `coupled` lets the draft choose with the target's Gumbel noise, which makes them
-//! agree as often as their distributions do; `match` lets it propose its most probable token. `rejection` and `block`
-//! compare probabilities, and keep the text's distribution; see [`verify`].
+//! With `coupled` and `match`, the target's output depends only on its logits and the request's seed (see [`crate::sampling`]). The target
+//! chooses each token independently, and a drafted token is accepted if it is the same. So no drafter, draft length or stopping rule can
+//! change the output. With `coupled`, the draft model samples with the target's Gumbel noise, so both agree as often as their distributions
+//! do. With `match`, it proposes its most probable token. `rejection` and `block` compare probabilities, and preserve the output
+//! distribution; see [`verify`].
 
 mod batch_split;
 mod calibration;
@@ -23,7 +23,6 @@ mod policy;
 mod settings;
 #[cfg(test)]
 mod simulator;
-mod slot_drafts;
 mod states;
 pub mod verify;
 mod vocabulary_map;
@@ -31,12 +30,12 @@ mod vocabulary_map;
 pub use batch_split::{BatchSplit, SequencePadding};
 pub use calibration::{Bias, Calibration, Choice};
 pub use compat::{Compatibility, VocabSummary};
-pub use controller::{Prices, StepSlot};
+pub use controller::{Controller, Prices, StepSlot};
 pub use costs::{Costs, MAX_MEASURED};
 pub use cross_vocabulary::CrossVocabulary;
 pub use draft_model::DraftModel;
-pub use drafter::{Draft, DraftRequest, Drafter, Drawing, Evaluated};
-pub use drafters::{DraftOutcome, Drafters, SlotView};
+pub use drafter::{DecodedTokens, Draft, DraftRequest, Drafter, Drawing};
+pub use drafters::{ChosenDraft, DraftOutcome, Drafters, DraftingSlot, RequestDrafts};
 pub use history::{
     CacheFile, CacheKind, Caches, LookupParams, ModParams, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramParams,
     NgramSimple, Predicted, Prediction, Suffix, SuffixParams, read_cache,

@@ -1,19 +1,18 @@
-//! Drafting with the target's own layers for multi-token prediction.
+//! Drafting with the target's own layers for multi-token prediction (MTP).
 //!
-//! A layer guesses what follows a token from the token and the hidden state of the one before it. The target's evaluations
-//! leave those states (see [`Drafter::evaluated`]); behind the context, where there are none, the layer's own take their
-//! place. What it has in its KV cache of drafted tokens is made of such states, so it is made anew once the target has
-//! evaluated them (llama.cpp's `draft-mtp` does the same). A model with several such layers was trained to guess the
-//! next token with the first, the one after it with the second, and so on: each then looks at its own cache alone, of the
-//! context and of the draft so far.
+//! A layer predicts the token after next from a token and the hidden state of the previous one. The target's decodes provide these states
+//! (see [`Drafter::decoded`]). For drafted tokens, the layer's own states are used instead. The KV cache of drafted tokens is computed from
+//! such states, so it is recomputed when the target has decoded these tokens (as in llama.cpp's `draft-mtp`). A model with several such
+//! layers is trained to predict the next token with the first layer, the one after it with the second, and so on. Each layer attends only
+//! to its own cache of the context and of the draft so far.
 //!
-//! A state can be missing, where the target's cache was used again or a file loaded: single ones are taken as empty, as
-//! before a text's first token; behind longer gaps the layers begin as behind nothing. That makes drafts worse and nothing else.
+//! A state can be missing, if the target's cache was reused or a session was loaded. Single missing states are zero, as before the first
+//! token. After longer gaps, the layers start with an empty context. This only makes drafts worse.
 
 use std::ops::Range;
 
 use super::draft_branch::{choose, follow};
-use super::drafter::{DraftRequest, Drafter, Evaluated};
+use super::drafter::{DecodedTokens, DraftRequest, Drafter};
 use super::policy::another_round_pays;
 use super::states::States;
 use super::{DrafterKind, Settings, Verify};
@@ -21,47 +20,47 @@ use crate::llama::{Batch, Context, DecodeError, Token};
 use crate::sampling::Sampler;
 use crate::session::{Sequence, common_prefix};
 
-/// The layers' context and what each slot has in it.
+/// The layers' context and the state of each slot in it.
 pub struct Mtp {
     context: Context,
     batch: Batch,
-    slots: Vec<Slot>,
-    /// Layers that draft one token each; 1: a single one drafts all.
+    slots: Vec<MtpSlot>,
+    /// The number of layers, which draft one token each. 1: a single layer drafts all.
     n_layers: usize,
-    /// Whether what is in their caches can be moved.
+    /// The caches' positions can be shifted.
     moves: bool,
 }
 
-struct Slot {
-    /// The tokens in the layers' KV caches, with states of the target.
+struct MtpSlot {
+    /// The tokens in the layers' KV caches, computed with states of the target.
     cache: Sequence,
-    /// Number in the context of the first of them.
+    /// The index of the first of them in the context.
     start: usize,
     states: States,
-    /// Its tokens in the batch, behind those in the cache, that stay there.
+    /// The slot's tokens in the batch that will stay in the cache.
     in_batch: Vec<Token>,
     sampler: Option<Sampler>,
     disabled: Option<String>,
-    /// Context and draft while drafting: what the sampler's penalties look at.
+    /// Context and draft while drafting, for the sampler's penalties.
     history: Vec<Token>,
-    /// Whether its cache has all of the context but the end with which a draft begins.
+    /// The cache has the whole context except the end, with which a draft begins.
     ready: bool,
-    /// Index in the batch of the row to sample from; `None`: this slot's draft is done.
+    /// The batch index of the output to sample from. `None`: this slot's draft is complete.
     row: Option<usize>,
-    /// The hidden states that belong to the context's last token and the drafted ones: with a single layer the last alone.
+    /// The hidden states of the context's last token and of the drafted ones. With a single layer, only the last one.
     behind: Vec<f32>,
 }
 
-/// The longest gap of states that is taken as empty ones.
+/// The longest gap of states that is filled with zeros.
 const GAP: usize = 8;
-/// So few tokens are evaluated together with the first drafted one: on CPUs four rows cost as much as one.
+/// Up to this number of tokens is decoded together with the first drafted one, because on CPUs four rows cost as much as one.
 const FEW: usize = 4;
 
 impl Mtp {
-    /// A drafter for `n_slots` slots, with a context made by [`Context::mtp`].
+    /// Creates a drafter for `n_slots` slots, with a context made by [`Context::mtp`].
     pub fn new(mut context: Context, n_slots: usize) -> Mtp {
-        let moves = context.proves_moves();
-        let slot = |index| Slot {
+        let moves = context.test_moves();
+        let slot = |index| MtpSlot {
             cache: Sequence::new(index, None),
             start: 0,
             states: States::new(context.n_hidden()),
@@ -77,19 +76,19 @@ impl Mtp {
         Mtp { n_layers: context.model().n_mtp_layers().max(1), context, batch: Batch::new(), slots, moves }
     }
 
-    fn room(&self) -> usize {
+    fn free_batch_tokens(&self) -> usize {
         self.context.n_batch() - self.batch.len().min(self.context.n_batch())
     }
 
-    /// Evaluates the batch through every layer, and takes the tokens in it into the slots' caches. False: it failed.
-    fn evaluate(&mut self) -> bool {
+    /// Decodes the batch through every layer, and adds its tokens to the slots' caches. Returns false on failure.
+    fn decode_all_layers(&mut self) -> bool {
         for layer in 0..self.n_layers {
             if layer > 0 {
                 for slot in &mut self.slots {
                     slot.cut(&mut self.context);
                 }
             }
-            match self.decode(layer) {
+            match self.decode_layer(layer) {
                 Ok(()) => {}
                 Err(DecodeError::Full) => {
                     self.disable("the context of the layers for it is full");
@@ -105,17 +104,17 @@ impl Mtp {
         true
     }
 
-    /// Evaluates the batch through one layer. When it failed, it is as if it had not been tried.
-    fn decode(&mut self, layer: usize) -> std::result::Result<(), DecodeError> {
+    /// Decodes the batch through one layer. On failure, the caches are restored.
+    fn decode_layer(&mut self, layer: usize) -> std::result::Result<(), DecodeError> {
         self.context.set_mtp_layer(layer);
         let mut result = self.context.decode(&self.batch);
-        if result == Err(DecodeError::Full) && self.forget_waiting() {
+        if result == Err(DecodeError::Full) && self.clear_paused() {
             result = self.context.decode(&self.batch);
         }
         let Err(error) = &result else { return result };
         if let DecodeError::Failed(why) = error {
             self.disable(&format!("multi-token prediction failed: {why}"));
-            // What it left behind nobody knows.
+            // The state of the caches is unknown after a failure.
             self.context.reset();
             self.slots.iter_mut().for_each(|slot| slot.cache.clear(&mut self.context));
         }
@@ -127,90 +126,90 @@ impl Mtp {
         result
     }
 
-    /// Nothing is drafted for those who have a request now.
+    /// Disables drafting for all current requests.
     fn disable(&mut self, why: &str) {
         for slot in self.slots.iter_mut().filter(|slot| slot.sampler.is_some()) {
             slot.disabled = Some(why.to_owned());
         }
     }
 
-    /// Empties the caches of slots that nothing is drafted for in this step, as of those that the target lets wait: what they
-    /// need of it is evaluated again. False when that made no room.
-    fn forget_waiting(&mut self) -> bool {
-        let waits = |slot: &&mut Slot| slot.in_batch.is_empty() && !slot.ready && !slot.cache.is_empty();
-        let waiting = self.slots.iter_mut().filter(waits);
-        waiting.map(|slot| slot.cache.clear(&mut self.context)).count() > 0
+    /// Empties the caches of slots without a draft in this step, such as those that the target has paused. They are decoded again when
+    /// needed. Returns false if this freed nothing.
+    fn clear_paused(&mut self) -> bool {
+        let is_paused = |slot: &&mut MtpSlot| slot.in_batch.is_empty() && !slot.ready && !slot.cache.is_empty();
+        let paused = self.slots.iter_mut().filter(is_paused);
+        paused.map(|slot| slot.cache.clear(&mut self.context)).count() > 0
     }
 
-    /// Evaluates what the caches lack of the contexts, without their logits. Of those who want a draft the end is left for
-    /// its first batch.
-    fn catch_up(&mut self, asks: &[DraftRequest<'_>]) -> bool {
+    /// Decodes the tokens of the contexts that are missing in the caches, without logits. For requests with a draft, the end is left for
+    /// the draft's first batch.
+    fn catch_up(&mut self, requests: &[DraftRequest<'_>]) -> bool {
         self.batch.clear();
         for slot in &mut self.slots {
             (slot.ready, slot.row) = (false, None);
         }
-        for ask in asks {
-            let room = self.room();
-            let Some(slot) = self.slots.get_mut(ask.slot) else { continue };
-            slot.disabled = slot.disabled.take().or_else(|| obstacle(ask, &self.context));
+        for request in requests {
+            let n_free = self.free_batch_tokens();
+            let Some(slot) = self.slots.get_mut(request.slot) else { continue };
+            slot.disabled = slot.disabled.take().or_else(|| unavailable_reason(request, &self.context));
             if slot.disabled.is_some() {
                 continue;
             }
-            let wants_draft = ask.n_max > 0;
-            // The last token is evaluated with the draft, again if it must be, because its logits are needed.
-            let most = ask.tokens.len().saturating_sub(usize::from(wants_draft));
-            let missing = slot.missing(&mut self.context, ask.tokens, most);
-            let complete = wants_draft && missing.end == ask.tokens.len();
+            let wants_draft = request.n_max > 0;
+            // The last token is decoded with the draft (again if necessary), because its logits are needed.
+            let most = request.tokens.len().saturating_sub(usize::from(wants_draft));
+            let missing = slot.missing(&mut self.context, request.tokens, most);
+            let complete = wants_draft && missing.end == request.tokens.len();
             if complete && self.n_layers == 1 && missing.len() <= FEW {
                 slot.ready = true;
                 continue;
             }
-            let end = missing.end.min(most).min(missing.start + room);
-            slot.add(&mut self.batch, ask.tokens, missing.start..end, false);
+            let end = missing.end.min(most).min(missing.start + n_free);
+            slot.add(&mut self.batch, request.tokens, missing.start..end, false);
             slot.ready = complete && end == most;
         }
-        self.batch.is_empty() || self.evaluate()
+        self.batch.is_empty() || self.decode_all_layers()
     }
 
-    /// Puts the end of each context that is ready for a draft into the batch.
-    fn begin_drafts(&mut self, asks: &[DraftRequest<'_>]) {
+    /// Adds the end of each context that is ready for a draft to the batch.
+    fn begin_drafts(&mut self, requests: &[DraftRequest<'_>]) {
         self.batch.clear();
-        for ask in asks {
-            let room = self.room();
-            let Some(slot) = self.slots.get_mut(ask.slot).filter(|slot| slot.ready) else { continue };
-            let rest = slot.start + slot.cache.len()..ask.tokens.len();
-            let Some(sampler) = slot.sampler.as_mut().filter(|_| rest.len() <= room) else { continue };
-            sampler.sync_from(ask.sampler);
-            follow(&mut slot.history, ask.tokens);
-            slot.row = slot.add(&mut self.batch, ask.tokens, rest, true);
-            // With several layers it is not in the caches of all of them.
+        for request in requests {
+            let n_free = self.free_batch_tokens();
+            let Some(slot) = self.slots.get_mut(request.slot).filter(|slot| slot.ready) else { continue };
+            let rest = slot.start + slot.cache.len()..request.tokens.len();
+            let Some(sampler) = slot.sampler.as_mut().filter(|_| rest.len() <= n_free) else { continue };
+            sampler.sync_from(request.sampler);
+            follow(&mut slot.history, request.tokens);
+            slot.row = slot.add(&mut self.batch, request.tokens, rest, true);
+            // With several layers, not all of their caches have it.
             if self.n_layers > 1 {
                 slot.in_batch.clear();
                 slot.behind.clear();
-                slot.behind.extend_from_slice(slot.states.before(ask.tokens.len().saturating_sub(1)));
+                slot.behind.extend_from_slice(slot.states.before(request.tokens.len().saturating_sub(1)));
             }
         }
     }
 
-    /// Samples each slot's next token and puts what is to be evaluated for the one after it into the next batch. A slot whose
-    /// draft is done has no row afterwards.
-    fn extend(&mut self, asks: &mut [DraftRequest<'_>]) {
+    /// Samples each slot's next token and adds the input for the following one to the next batch. A slot whose draft is complete has no
+    /// `row` afterwards.
+    fn extend(&mut self, requests: &mut [DraftRequest<'_>]) {
         self.batch.clear();
-        for ask in asks {
-            let Some(slot) = self.slots.get_mut(ask.slot) else { continue };
+        for request in requests {
+            let Some(slot) = self.slots.get_mut(request.slot) else { continue };
             let Some(row) = slot.row.take() else { continue };
             let (Some(sampler), Some(logits)) = (slot.sampler.as_mut(), self.context.logits(row)) else { continue };
-            // Nothing can follow (a grammar's end): the draft ends, the target says what is next.
-            let depth = ask.draft.tokens.len();
-            let Some((token, confidence)) = choose(ask, sampler, logits, &slot.history, depth) else { continue };
-            ask.draft.push(token, confidence);
+            // No token is possible (at a grammar's end): the draft ends, and the target chooses.
+            let depth = request.draft.tokens.len();
+            let Some((token, confidence)) = choose(request, sampler, logits, &slot.history, depth) else { continue };
+            request.draft.push(token, confidence);
             slot.history.push(token);
             let drafted = depth + 1;
-            let most = if self.n_layers > 1 { ask.n_max.min(self.n_layers) } else { ask.n_max };
+            let most = if self.n_layers > 1 { request.n_max.min(self.n_layers) } else { request.n_max };
             let ends = drafted >= most
-                || !ask.pace.wants_more(&ask.draft.confidence, ask.n_max)
+                || !request.pace.wants_more(&request.draft.confidence, request.n_max)
                 || self.context.model().vocab().is_eog(token)
-                || ask.tokens.len() + drafted >= self.context.n_ctx()
+                || request.tokens.len() + drafted >= self.context.n_ctx()
                 || sampler.accept(token).is_err();
             if ends {
                 continue;
@@ -220,21 +219,21 @@ impl Mtp {
                 slot.behind.clear();
             }
             slot.behind.extend_from_slice(hidden);
-            self.push_draft(ask);
+            self.push_draft(request);
         }
     }
 
-    /// Puts the last drafted token into the batch; with several layers the context's end and all drafted ones, which the
-    /// next layer has not seen.
-    fn push_draft(&mut self, ask: &DraftRequest<'_>) {
-        let room = self.room();
-        let Some(slot) = self.slots.get_mut(ask.slot) else { return };
+    /// Adds the last drafted token to the batch. With several layers, the context's end and all drafted tokens, because the next layer has
+    /// not seen them.
+    fn push_draft(&mut self, request: &DraftRequest<'_>) {
+        let n_free = self.free_batch_tokens();
+        let Some(slot) = self.slots.get_mut(request.slot) else { return };
         let n_embd = self.context.n_hidden().max(1);
-        let tokens = ask.tokens.last().into_iter().chain(&ask.draft.tokens);
-        let seen = if self.n_layers > 1 { 0 } else { ask.draft.tokens.len() };
+        let tokens = request.tokens.last().into_iter().chain(&request.draft.tokens);
+        let seen = if self.n_layers > 1 { 0 } else { request.draft.tokens.len() };
         // The position of the context's last token.
-        let Some(last) = ask.tokens.len().checked_sub(slot.start + 1) else { return };
-        let too_many = ask.draft.tokens.len() + 1 - seen > room;
+        let Some(last) = request.tokens.len().checked_sub(slot.start + 1) else { return };
+        let too_many = request.draft.tokens.len() + 1 - seen > n_free;
         if too_many || (self.n_layers > 1 && !slot.cut(&mut self.context)) {
             return;
         }
@@ -245,15 +244,15 @@ impl Mtp {
     }
 }
 
-impl Slot {
-    /// Removes what is behind the tokens of the cache. False: some of those are gone, too.
+impl MtpSlot {
+    /// Removes everything after the cache's tokens. Returns false if some of those were removed, too.
     fn cut(&mut self, context: &mut Context) -> bool {
         let len = self.cache.len();
         self.cache.cut(context, len) == len
     }
 
-    /// Which tokens of a context, by their numbers, the caches lack and can get. Cuts them back to what agrees with it, and to
-    /// no more than its first `most` tokens.
+    /// The range of the context's tokens that are missing in the caches and can be decoded. First removes tokens that differ from the
+    /// context, and all but the first `most`.
     fn missing(&mut self, context: &mut Context, tokens: &[Token], most: usize) -> Range<usize> {
         let agrees = tokens.get(self.start..).map_or(0, |tokens| common_prefix(&self.cache, tokens));
         let agrees = self.cache.cut(context, agrees.min(most.saturating_sub(self.start)));
@@ -265,7 +264,7 @@ impl Slot {
         if from == reach {
             return next..next;
         }
-        // A token comes with the state of the one before it.
+        // A token needs the state of the previous one.
         let end = (reach + 1).min(tokens.len());
         if next + GAP > from {
             return next..end.max(next);
@@ -275,8 +274,7 @@ impl Slot {
         self.start..end
     }
 
-    /// Puts the tokens `numbers` of a context into `batch`, behind those in the cache, each with the state of the one before
-    /// it. Returns the index of the last.
+    /// Adds the tokens `numbers` of a context to `batch`, each with the state of the previous one. Returns the batch index of the last.
     fn add(&mut self, batch: &mut Batch, tokens: &[Token], numbers: Range<usize>, output: bool) -> Option<usize> {
         let mut row = None;
         for (number, token) in tokens.iter().enumerate().take(numbers.end).skip(numbers.start) {
@@ -300,35 +298,35 @@ impl Drafter for Mtp {
         }
     }
 
-    fn draft(&mut self, asks: &mut [DraftRequest<'_>]) {
-        if !self.catch_up(asks) {
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
+        if !self.catch_up(requests) {
             return;
         }
-        self.begin_drafts(asks);
+        self.begin_drafts(requests);
         let mut layer = 0;
-        // Where there is no room for a longer draft, it ends.
-        while !self.batch.is_empty() && self.decode(layer).is_ok() {
+        // There is no space for a longer draft, so it ends.
+        while !self.batch.is_empty() && self.decode_layer(layer).is_ok() {
             for slot in &mut self.slots {
                 slot.cache.push(&slot.in_batch);
                 slot.in_batch.clear();
             }
-            self.extend(asks);
-            if !another_round_pays(asks) {
+            self.extend(requests);
+            if !another_round_pays(requests.iter().map(DraftRequest::growing)) {
                 self.batch.clear();
                 self.slots.iter_mut().for_each(|slot| slot.in_batch.clear());
             }
             layer = (layer + 1) % self.n_layers;
         }
         self.slots.iter_mut().for_each(|slot| slot.ready = false);
-        for ask in asks {
-            // Those still needed: of the token before the last, with which that is evaluated again, and what comes now.
-            let Some(slot) = self.slots.get_mut(ask.slot) else { continue };
+        for request in requests {
+            // Keeps the states of the token before the last, which is decoded again, and of later ones.
+            let Some(slot) = self.slots.get_mut(request.slot) else { continue };
             let seen = slot.start + slot.cache.len();
             slot.states.forget_before(seen.saturating_sub(2));
         }
     }
 
-    fn checked(&mut self, _slot: usize, _drafted: usize, _accepted: usize) {}
+    fn verified(&mut self, _slot: usize, _drafted: usize, _accepted: usize) {}
 
     fn shift(&mut self, slot: usize, keep: usize, dropped: usize) {
         let Some(slot) = self.slots.get_mut(slot) else { return };
@@ -355,29 +353,29 @@ impl Drafter for Mtp {
         true
     }
 
-    fn evaluated(&mut self, slot: usize, what: &mut Evaluated<'_>) {
+    fn decoded(&mut self, slot: usize, what: &mut DecodedTokens<'_>) {
         let most = self.context.n_ubatch().min(self.context.n_batch());
-        let Some(place) = self.slots.get_mut(slot).filter(|slot| slot.disabled.is_none()) else { return };
-        place.states.begin(what.tokens, what.from);
+        let Some(mtp_slot) = self.slots.get_mut(slot).filter(|slot| slot.disabled.is_none()) else { return };
+        mtp_slot.states.begin(what.tokens, what.from);
         let tokens = what.tokens.get(what.from..).unwrap_or(&[]).iter().chain(what.draft);
         for (index, token) in tokens.enumerate() {
             let Some(state) = what.target.hidden(what.first + index) else { break };
-            if !place.states.push(*token, state) {
+            if !mtp_slot.states.push(*token, state) {
                 break;
             }
         }
-        // Where nobody asks for a draft, they would become more and more.
-        while let Some(place) = self.slots.get_mut(slot).filter(|place| place.states.len() > most) {
+        // Without requests for drafts, their number would grow.
+        while let Some(mtp_slot) = self.slots.get_mut(slot).filter(|mtp_slot| mtp_slot.states.len() > most) {
             self.batch.clear();
-            let Range { start, end } = place.missing(&mut self.context, what.tokens, what.tokens.len());
+            let Range { start, end } = mtp_slot.missing(&mut self.context, what.tokens, what.tokens.len());
             let end = end.min(start + self.context.n_batch());
-            let some = place.add(&mut self.batch, what.tokens, start..end, false).is_some();
-            let done = some && self.evaluate();
-            let Some(place) = self.slots.get_mut(slot) else { return };
+            let some = mtp_slot.add(&mut self.batch, what.tokens, start..end, false).is_some();
+            let done = some && self.decode_all_layers();
+            let Some(mtp_slot) = self.slots.get_mut(slot) else { return };
             if done {
-                place.states.forget_before(end.saturating_sub(2));
+                mtp_slot.states.forget_before(end.saturating_sub(2));
             } else {
-                place.states.clear();
+                mtp_slot.states.clear();
             }
         }
     }
@@ -387,8 +385,8 @@ impl Drafter for Mtp {
     }
 }
 
-/// Why there can be no draft for this context.
-fn obstacle(ask: &DraftRequest<'_>, context: &Context) -> Option<String> {
+/// The reason why there can be no draft for this context.
+fn unavailable_reason(request: &DraftRequest<'_>, context: &Context) -> Option<String> {
     let n_ctx = context.n_ctx();
-    (ask.tokens.len() >= n_ctx).then(|| format!("the text is longer than the layers' context of {n_ctx} tokens"))
+    (request.tokens.len() >= n_ctx).then(|| format!("the request is longer than the layers' context of {n_ctx} tokens"))
 }

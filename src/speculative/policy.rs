@@ -1,36 +1,35 @@
-//! What tokens are worth while a draft is made: as long as one token more pays.
+//! The value of drafted tokens. A draft continues as long as another token pays.
 //!
-//! A step drafts, decodes B + m tokens with the target (B: one of each slot that generates; m: drafted ones) and gains one
-//! token for each drafted one that is right. With A the product of the acceptances up to a token, and S the tokens that
-//! the engine makes in the time of one plain forward pass, m tokens gain the sum of A and cost S * (v(B + m) - v(B)): renewal-reward's
-//! rule, whose S is the rate that results from following it (Dinkelbach's iteration, one step of it each step). v is a
-//! staircase, so the best m is looked for among all, not where the gain first falls. How many tokens of the finished drafts are
-//! decoded is decided for all slots together, by [`controller`](super::controller); here each slot has its share of a step's price.
+//! A step drafts, decodes B + m tokens with the target (B: one for each slot that generates; m: drafted ones) and gains one token for each
+//! accepted draft token. Let A be the product of the acceptances up to a token, and S the number of tokens that the engine makes in the
+//! time of one plain forward pass. Then m tokens gain the sum of A, and cost S * (v(B + m) - v(B)). This is the renewal-reward rule, where
+//! S is the rate that results from following it (Dinkelbach's iteration, one iteration per step). v is a staircase, so the best m is the
+//! maximum over all m, not the first local one. The number of tokens of the finished drafts that are decoded is decided for all slots
+//! together, by [`controller`](super::controller); here each slot has its share of a step's price.
 //!
-//! Where one slot generates, a batch of another size than the last one costs more ([`Costs::next`]): with small models as much as
-//! a token or two. So one size is preferred, the one that pays in the long run ([`Plan::settle`]), and a step of another size has to be
-//! worth the way there and back.
+//! If one slot generates, a batch of another size than the last one costs more ([`Costs::next`]): with small models, as much as a token or
+//! two. So the size that is best in the long run is preferred ([`Plan::choose_preferred`]), and other sizes must pay for the change and for
+//! changing back.
 //!
-//! A draft from the text costs nothing to make again, and where text is copied the next one is as good as this. What is not verified
-//! now is verified in the next step, so that a token saves no more than its share of such steps: there S is the rate at which this
-//! draft makes tokens, where that is higher. With the average S, long drafts look cheap wherever copying begins.
+//! A history-based draft costs nothing to repeat, and while text is being copied the next draft is as good as this one. Tokens that are not
+//! verified now are verified in the next step, so a token saves only its share of such a step. There S is the rate at which this draft
+//! makes tokens, if that is higher. With the average S, long drafts would look cheap at the start of each copied passage.
 
 use std::ops::RangeInclusive;
 
 use super::calibration::{Bias, Calibration};
 use super::controller::Prices;
-use super::drafter::DraftRequest;
 use super::{Adaptive, Costs, MAX_DRAFT, Settings};
 
-/// What a past step still counts after one more, in the rate.
+/// The weight of earlier steps in the rate, per step.
 const FADE: f64 = 0.98;
 /// How many tokens ahead a drafter looks for the end of a step of v.
 const LOOK_AHEAD: usize = 16;
-/// In how many steps another preferred has to make up for the way there.
+/// The number of steps in which another preferred size must pay for the change.
 const PATIENCE: f64 = 32.0;
 
-/// How many times as fast as plain decoding the engine is lately. With the rate of plain decoding, which depends on the number of slots, it
-/// gives S.
+/// The recent speed of the engine relative to plain decoding. Multiplied with the rate of plain decoding, which depends on the number of
+/// slots, it gives S.
 #[derive(Debug, Default)]
 pub struct Rate {
     tokens: f64,
@@ -38,43 +37,44 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// A step brought `tokens` and cost so many forward passes of one token, in which plain decoding brings `plain` tokens each.
+    /// Records a step that made `tokens` tokens and cost this number of forward passes of one token. Plain decoding makes `plain` tokens in
+    /// each.
     pub fn saw(&mut self, tokens: usize, cost: f64, plain: f64) {
         self.tokens = FADE * self.tokens + tokens as f64;
         self.plain = FADE * self.plain + cost * plain;
     }
 
-    /// S, where plain decoding brings `plain`: that is always possible.
+    /// S, if plain decoding makes `plain` tokens per forward pass. At least that, because plain decoding is always possible.
     pub fn of(&self, plain: f64) -> f64 {
         if self.plain > 0.0 { plain * (self.tokens / self.plain).max(1.0) } else { plain }
     }
 }
 
-/// What tokens cost in one step, for the drafters that make them.
+/// The prices of tokens in one step, for the drafters that make them.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// What a slot's 0, 1, ... drafted tokens cost it, in tokens. With rectangles its share where all draft as many.
+    /// The cost of a slot's 0, 1, ... drafted tokens, in tokens. With rectangles, its share if all slots draft the same number.
     verify: Vec<f64>,
-    /// What a round of drafting costs, in tokens, and for how many slots that is.
+    /// The cost of a round of drafting, in tokens, and the number of slots in it.
     draft: f64,
     n_drafting: usize,
-    /// Tokens without any draft, and what they cost in tokens; in shares as well.
+    /// The number of tokens without drafts, and their cost in tokens. In shares, too.
     base: f64,
     alone: f64,
     longest: usize,
-    /// Most tokens of drafts in the long run.
+    /// The preferred number of drafted tokens.
     preferred: Option<usize>,
-    /// With so many slots that draft, a length is one for all of them.
+    /// With this number of slots that draft, all have the same length.
     shares: Option<usize>,
 }
 
-/// A draft from the text as far as it has been made.
+/// A history-based draft so far.
 #[derive(Debug, Clone, Copy)]
 pub struct SoFar {
     drafted: usize,
-    /// ΣA.
+    /// The sum of A.
     sum: f64,
-    /// The highest rate at which its beginnings make tokens, in units of S; at least 1.
+    /// The highest rate of tokens of its prefixes, in units of S. At least 1.
     rate: f64,
 }
 
@@ -85,14 +85,14 @@ impl Default for SoFar {
 }
 
 impl Plan {
-    /// How many drafted tokens bring the most in the long run, where one slot generates.
+    /// The number of drafted tokens that is best in the long run, if one slot generates.
     pub fn preferred(&self) -> Option<usize> {
         self.preferred
     }
 
-    /// One slot generates, and a model drafts for it up to `n_max` tokens accepted with this probability: how many of them bring the
-    /// most in the long run. `None`: no model does.
-    pub fn settle(&mut self, costs: &Costs, drafts: Option<(f64, usize)>) {
+    /// Chooses the number of drafted tokens that is best in the long run, if one slot generates and a model drafts up to `n_max` tokens for
+    /// it, accepted with this probability. `None`: there is no such model.
+    pub fn choose_preferred(&mut self, costs: &Costs, drafts: Option<(f64, usize)>) {
         let before = self.preferred;
         self.preferred = drafts.map(|(acceptance, n_max)| {
             let (mut best, mut most, mut tokens, mut sure) = (0, 0.0, 0.0, 1.0);
@@ -110,7 +110,7 @@ impl Plan {
         });
     }
 
-    /// For a step with these prices, of which `n_drafting` slots may draft.
+    /// The plan for a step with these prices, with drafts for up to `n_drafting` slots.
     pub fn update(&mut self, prices: &Prices<'_>, n_drafting: usize) {
         let generating = prices.slots.iter().filter(|slot| slot.generates).count().max(1);
         let n_drafting = n_drafting.max(1);
@@ -123,7 +123,7 @@ impl Plan {
         self.verify.clear();
         let n_tokens: usize = prices.slots.iter().map(|slot| slot.n_tokens).sum();
         let cost = |m: usize| match rectangles {
-            // A draft that is much longer than all others has a forward pass of its own.
+            // A draft that is much longer than all others has its own forward pass.
             true => ((prices.cost_of_all(m) - alone) / parts).min(prices.costs.v(m)),
             false if generating == 1 => prices.cost_of_all(m) - alone,
             false => prices.costs.v(n_tokens + m) - prices.costs.v(n_tokens),
@@ -132,12 +132,12 @@ impl Plan {
         self.longest = self.best(std::iter::repeat_n(1.0, MAX_DRAFT), 0).0;
     }
 
-    /// A round of drafting costs so many tokens, for `n_slots` slots together.
+    /// Sets the cost of a round of drafting for `n_slots` slots together, in tokens.
     pub fn draft(&mut self, cost: f64, n_slots: usize) {
         (self.draft, self.n_drafting) = (cost, n_slots.max(1));
     }
 
-    /// How many tokens to verify if all were right: more never pay.
+    /// The number of tokens to verify if all were accepted. More never pay.
     pub fn longest(&self) -> usize {
         self.longest
     }
@@ -146,8 +146,8 @@ impl Plan {
         self.verify.get(m).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// How many tokens of a draft to verify, none or at least `n_min`, and what that gains in tokens. `sure`: for each token the
-    /// probability that it and all before it are right.
+    /// The number of tokens of a draft to verify (none or at least `n_min`) and the gain in tokens. `sure`: for each token, the probability
+    /// that it and all tokens before it are accepted.
     pub fn best(&self, sure: impl Iterator<Item = f64>, n_min: usize) -> (usize, f64) {
         let (mut best, mut sum) = ((0, 0.0), 0.0);
         for (m, sure) in (1..).zip(sure) {
@@ -166,13 +166,13 @@ impl Plan {
         SoFar { drafted, sum, rate: so_far.rate.max(rate) }
     }
 
-    /// What a draft of so many tokens, each accepted with `acceptance`, gains beyond the cost of drafting it.
+    /// The gain of a draft of this number of tokens, each accepted with `acceptance`, minus the cost of drafting it.
     pub fn prospect(&self, acceptance: f64, lengths: RangeInclusive<usize>) -> f64 {
         self.ahead(0, 1.0, 0.0, acceptance, lengths)
     }
 
-    /// The best gain of a draft that has `drafted` tokens (the product of their acceptances is `sure`, the sum of such
-    /// products `sum`) and goes on with tokens accepted with `acceptance` to one of these lengths.
+    /// The best gain of a draft of `drafted` tokens (`sure`: the product of their acceptances, `sum`: the sum of such products) that
+    /// continues to one of these lengths with tokens accepted with `acceptance`.
     fn ahead(&self, drafted: usize, sure: f64, sum: f64, acceptance: f64, lengths: RangeInclusive<usize>) -> f64 {
         let (n_min, n_max) = lengths.into_inner();
         let (mut best, mut sure, mut sum) = (f64::NEG_INFINITY, sure, sum);
@@ -188,18 +188,18 @@ impl Plan {
     }
 }
 
-/// Tells a drafter whether one token more is worth its time.
+/// Tells a drafter whether another token pays.
 #[derive(Debug, Clone, Copy)]
 pub enum StopPolicy<'a> {
-    /// As many as were asked for.
+    /// Continue to `n_max`.
     All,
-    /// As long as it pays.
+    /// Continue as long as it pays.
     Paying {
         /// The step's prices.
         plan: &'a Plan,
-        /// What the drafter's confidence is worth.
+        /// The calibration of the drafter's confidence.
         calibration: &'a Calibration,
-        /// How this request differs.
+        /// The request's deviation from the calibration.
         bias: Bias,
         /// Shorter drafts are dropped.
         n_min: usize,
@@ -207,13 +207,13 @@ pub enum StopPolicy<'a> {
 }
 
 impl StopPolicy<'_> {
-    /// Whether a draft of so confident tokens should get another, of at most `n_max`.
+    /// Whether a draft of tokens with these confidences should get another one, up to `n_max`.
     pub fn wants_more(&self, confidence: &[f32], n_max: usize) -> bool {
         match self {
             StopPolicy::All => true,
             StopPolicy::Paying { plan, calibration, bias, n_min } => {
                 if plan.shares.is_some() {
-                    // All slots go on together: see `another_round_pays`.
+                    // The slots continue together: see `another_round_pays`.
                     return true;
                 }
                 let acceptances = || confidence.iter().map(|confidence| calibration.acceptance(bias, *confidence));
@@ -229,8 +229,7 @@ impl StopPolicy<'_> {
         }
     }
 
-    /// The probability that a token of this confidence is right, if those before it are; where no prices are known, neither is
-    /// what the confidence is worth.
+    /// The probability that a token of this confidence is accepted, if those before it are. Without prices, the confidence itself.
     pub fn acceptance(&self, confidence: f32) -> f64 {
         match self {
             StopPolicy::All => f64::from(confidence),
@@ -238,8 +237,8 @@ impl StopPolicy<'_> {
         }
     }
 
-    /// Whether a draft from the text can still gain by its next token, when all of it with that one is right with probability
-    /// `sure`, or by what follows. If so the token is added to it. The first one is: it tells what the draft is worth.
+    /// Whether a history-based draft can still gain by its next token, or by the tokens after it, if the draft including the next token is
+    /// accepted with probability `sure`. If so, the token is added. The first one always is, because it shows the draft's quality.
     pub fn may_gain(&self, so_far: &mut SoFar, sure: f64) -> bool {
         let StopPolicy::Paying { plan, .. } = self else { return true };
         let SoFar { drafted, rate, .. } = *so_far;
@@ -252,8 +251,8 @@ impl StopPolicy<'_> {
         may_gain
     }
 
-    /// Whether a branch that begins with a token of this `confidence`, behind tokens as confident as `path`, is worth being
-    /// verified beside a draft of `drafted` tokens.
+    /// Whether a branch that begins with a token of this `confidence`, after tokens with the confidences `path`, is worth verifying next to
+    /// a draft of `drafted` tokens.
     pub fn wants_branch(&self, path: &[f32], confidence: f32, drafted: usize) -> bool {
         match self {
             StopPolicy::All => true,
@@ -266,21 +265,32 @@ impl StopPolicy<'_> {
     }
 }
 
-/// Whether another token for each of these drafts, which are of chains, is worth its time, where the slots' lengths are decided together.
-pub fn another_round_pays(asks: &[DraftRequest<'_>]) -> bool {
-    // The tokens to expect at each length, in all.
+/// A draft that a model is making.
+#[derive(Debug, Clone, Copy)]
+pub struct GrowingDraft<'a> {
+    /// The confidence of each of its tokens, which form a chain.
+    pub confidence: &'a [f32],
+    /// The maximum number of tokens. 0: nothing is drafted for this slot.
+    pub n_max: usize,
+    /// The stop policy.
+    pub policy: StopPolicy<'a>,
+}
+
+/// Whether another token for each of these drafts pays, if the lengths of the slots are decided together.
+pub fn another_round_pays<'a>(drafts: impl Iterator<Item = GrowingDraft<'a>> + Clone) -> bool {
+    // The expected number of accepted tokens at each length, in total.
     let mut expected = [0.0; MAX_DRAFT + 1];
     let (mut shared, mut n_max) = (None, 0);
-    let drafted = asks.iter().map(|ask| ask.draft.tokens.len()).max().unwrap_or(0);
-    for ask in asks.iter().filter(|ask| ask.n_max > 0) {
-        let StopPolicy::Paying { plan, calibration, bias, n_min } = ask.pace else { return true };
+    let drafted = drafts.clone().map(|draft| draft.confidence.len()).max().unwrap_or(0);
+    for draft in drafts.filter(|draft| draft.n_max > 0) {
+        let StopPolicy::Paying { plan, calibration, bias, n_min } = draft.policy else { return true };
         if plan.shares.is_none() {
             return true;
         }
-        // All drafts grow together: a shorter one has ended.
-        let n_most = if ask.draft.tokens.len() < drafted { 0 } else { ask.n_max };
+        // All drafts grow together, so a shorter one has ended.
+        let n_most = if draft.confidence.len() < drafted { 0 } else { draft.n_max };
         let (mut sum, mut sure) = (0.0, 1.0);
-        let mut confidence = ask.draft.confidence.iter();
+        let mut confidence = draft.confidence.iter();
         for (length, expected) in (1..).zip(expected.iter_mut().skip(1)) {
             match confidence.next() {
                 Some(confidence) => sure *= calibration.acceptance(&bias, *confidence),
@@ -302,7 +312,7 @@ pub fn another_round_pays(asks: &[DraftRequest<'_>]) -> bool {
     (drafted + 1..=n_max).any(|length| value(length) > now)
 }
 
-/// The draft length of a request that does not leave it to the [`Plan`].
+/// The draft length of a request that does not use the [`Plan`].
 #[derive(Debug)]
 pub struct Length {
     adaptive: Adaptive,
@@ -310,23 +320,23 @@ pub struct Length {
     current: usize,
 }
 
-/// `speculative.cpp`: longer by this after a full acceptance, and never shorter than this.
+/// `speculative.cpp`: the increment after a full acceptance, and the minimum.
 const HEURISTIC_STEP: usize = 8;
 const HEURISTIC_LEAST: usize = 2;
 
 impl Length {
-    /// The length for a request with these settings.
+    /// The initial length for a request with these settings.
     pub fn new(settings: &Settings) -> Length {
         Length { adaptive: settings.adaptive, n_max: settings.n_max, current: settings.first_length() }
     }
 
-    /// Most tokens to draft next.
+    /// The maximum number of tokens of the next draft.
     pub fn current(&self) -> usize {
         self.current
     }
 
-    /// A draft of `drafted` tokens, at least one, was checked, of which `depth` could be right (fewer where it had branches), and
-    /// `accepted` of them were.
+    /// Records that of a draft of `drafted` tokens, at least one, `accepted` were accepted. `depth`: the maximum of `accepted`, which is
+    /// less than `drafted` with branches.
     pub fn saw(&mut self, drafted: usize, depth: usize, accepted: usize) {
         if self.adaptive != Adaptive::Heuristic {
             return;

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::super::calibration::Choice;
-use super::super::controller::{self, Candidates, StepSlot};
+use super::super::controller::{self, DraftOptions, StepSlot};
 use super::super::costs::tests::costs;
 use super::*;
 
@@ -24,7 +24,7 @@ fn plan(costs: &Costs, rate: f64) -> Plan {
 fn best_of_text(costs: &Costs, rate: f64, sure: impl Iterator<Item = f64>) -> (usize, f64) {
     let mut seen = Rate::default();
     seen.saw(1000, 1000.0 / rate, 1.0);
-    let (prices, mut candidates, mut lengths) = (prices(costs, &seen, None), [Candidates::default()], Vec::new());
+    let (prices, mut candidates, mut lengths) = (prices(costs, &seen, None), [DraftOptions::default()], Vec::new());
     candidates[0].offer(0, 0, sure, true);
     controller::decide(&prices, &candidates, None, &mut lengths);
     let best = candidates[0].best(lengths[0]);
@@ -205,14 +205,14 @@ fn the_size_that_pays_in_the_long_run_is_come_to_and_kept() {
     let planned = |costs: &Costs, drafts| {
         let (mut plan, mut rate) = (Plan::default(), Rate::default());
         rate.saw(1000, 1000.0 / 1.24, 1.0);
-        plan.settle(costs, drafts);
+        plan.choose_preferred(costs, drafts);
         plan.update(&prices(costs, &rate, plan.preferred()), 1);
         plan
     };
     let (likely, unlikely) = (Some((0.8, 16)), Some((0.1, 16)));
     costs.saw_mixed(1);
     assert!(planned(&costs, likely).prospect(0.8, 0..=16) > 0.0, "to be come to");
-    assert!(planned(&costs, None).prospect(0.8, 0..=16) < 0.0, "nobody knows how long it will last");
+    assert!(planned(&costs, None).prospect(0.8, 0..=16) < 0.0, "its duration is unknown");
     assert!(planned(&costs, unlikely).prospect(0.8, 0..=16) < 0.0, "a lucky token is not worth the way there and back");
     costs.saw_mixed(2);
     assert_eq!(
@@ -233,7 +233,7 @@ fn a_home_is_not_left_for_one_that_is_hardly_better() {
     }
     let mut plan = Plan::default();
     for (acceptance, expected) in [(0.3, 0), (0.505, 0), (0.6, 1), (0.495, 1), (0.4, 0)] {
-        plan.settle(&costs, Some((acceptance, 1)));
+        plan.choose_preferred(&costs, Some((acceptance, 1)));
         assert_eq!(plan.preferred, Some(expected), "after {acceptance}");
     }
 }

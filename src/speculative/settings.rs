@@ -1,13 +1,13 @@
-//! What a request asks of speculation, already validated.
+//! The validated speculation settings of a request.
 
 use std::sync::Arc;
 
 use super::history::{CacheFile, NgramParams, Predicted, SuffixParams};
 
-/// Who proposed a token: the target itself or one of the drafters.
+/// The kind of a drafter, or the target itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DrafterKind {
-    /// Sampled from the target where nothing was drafted, or where the draft was wrong.
+    /// Sampled from the target, without a draft or after a rejected token.
     Target,
     /// The draft model.
     Draft,
@@ -15,7 +15,7 @@ pub enum DrafterKind {
     Mtp,
     /// n-gram caches: of the request, of earlier outputs, and of a file.
     NgramCache,
-    /// llama.cpp's `ngram-simple`: what followed the last time that the text was here.
+    /// llama.cpp's `ngram-simple`: continues as after the last occurrence of the same tokens.
     NgramSimple,
     /// llama.cpp's `ngram-map-k`.
     NgramMapK,
@@ -23,9 +23,9 @@ pub enum DrafterKind {
     NgramMapK4v,
     /// llama.cpp's `ngram-mod`.
     NgramMod,
-    /// The longest repetition in the request and in earlier outputs.
+    /// The longest repetition in the request and in earlier outputs (suffix decoding).
     Suffix,
-    /// The output that the request predicted.
+    /// The output that the request predicts.
     Prediction,
 }
 
@@ -47,12 +47,12 @@ impl DrafterKind {
     }
 }
 
-/// How drafted tokens are checked against the target. All leave the text distributed as the target alone writes it; the
-/// first two also keep it, token for token, for a seed. See [`super::verify`].
+/// The verification rule. All rules preserve the output distribution. The first two also preserve the exact tokens for a seed. See
+/// [`super::verify`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verify {
-    /// Target and draft take the argmax of log-probability + the same Gumbel noise
-    /// (arXiv 2408.07978), so they agree as often as their distributions do.
+    /// Target and draft take the argmax of log-probability plus the same Gumbel noise (arXiv 2408.07978), so they agree as often as their
+    /// distributions do.
     Coupled,
     /// The draft proposes its most probable token; the target samples and compares (`speculative.cpp`).
     Match,
@@ -73,19 +73,19 @@ impl Verify {
         }
     }
 
-    /// Whether it compares probabilities: then drafts are drawn from q, and what was drawn is checked.
+    /// Whether it compares probabilities (stochastic verification). Then drafts are drawn from q.
     pub fn draws(self) -> bool {
         matches!(self, Verify::Rejection | Verify::Block)
     }
 }
 
-/// How the draft length changes while running.
+/// The adaptation of the draft length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Adaptive {
-    /// Chooses the length that pays at the acceptance and costs measured so far, down to none.
+    /// Chooses the length that pays, by the measured acceptance and costs. It can be 0.
     Auto,
-    /// `speculative.cpp`'s rule: longer after a full acceptance, shorter after a rejection; and a draft model's draft ends
-    /// where its most probable token is not twice as probable as the next.
+    /// `speculative.cpp`'s rule: longer after a full acceptance, shorter after a rejection. A draft model's draft ends where its most
+    /// probable token is less than twice as probable as the second one.
     Heuristic,
     /// Always `n_max`.
     Fixed,
@@ -94,56 +94,56 @@ pub enum Adaptive {
 /// The validated `speculative` object of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Which drafters may propose; of drafts that promise the same, one from the text is taken.
+    /// The enabled drafters. If several drafts have the same expected gain, a history-based one is preferred.
     pub sources: Vec<DrafterKind>,
-    /// Most tokens to draft in a step, 1..=[`MAX_DRAFT`].
+    /// The maximum number of drafted tokens per step, 1..=[`MAX_DRAFT`].
     pub n_max: usize,
-    /// The same for drafters that look at the text alone, while lengths adapt: their drafts cost nothing until they are
-    /// checked, and may be as long as what is repeated.
+    /// The same for history-based drafters with adaptive lengths. Their drafts cost nothing before verification, so they can be as long as
+    /// the repetition.
     pub n_max_text: usize,
-    /// Drafts shorter than this are not worth verifying and are dropped.
+    /// Shorter drafts are dropped.
     pub n_min: usize,
-    /// Drafting stops at a token to which the draft gives less than this probability; llama.cpp's n-gram rules know none.
+    /// Drafting stops at a token with a smaller probability by the draft. Not used by llama.cpp's n-gram drafters.
     pub p_min: f32,
-    /// Most continuations that a draft model's draft has side by side, 1..=[`MAX_BRANCHES`].
+    /// The maximum number of branches of a draft model's draft, 1..=[`MAX_BRANCHES`].
     pub n_branches: usize,
-    /// It branches to a token to which the draft gives at least this probability.
+    /// The minimum probability of a token that starts a branch.
     pub p_split: f32,
     /// The verification rule.
     pub verify: Verify,
-    /// How the draft length adapts.
+    /// The adaptation of the draft length.
     pub adaptive: Adaptive,
-    /// The length of the first draft under [`Adaptive::Heuristic`], where `n_max` allows it: `speculative.cpp`'s `n_draft`.
+    /// The length of the first draft under [`Adaptive::Heuristic`], limited by `n_max`: `speculative.cpp`'s `n_draft`.
     pub n_draft: usize,
-    /// Parameters of the drafters that need no model.
+    /// Parameters of the drafters without a model.
     pub ngram: NgramParams,
-    /// The request's own n-gram caches, in place of those that all share.
+    /// The request's own n-gram caches. `None`: the shared ones.
     pub lookup_static: Option<CacheFile>,
-    /// As `lookup_static`: the dynamic one, which then learns nothing.
+    /// As `lookup_static`, for the dynamic cache, which is then not updated.
     pub lookup_dynamic: Option<CacheFile>,
     /// The output that the request predicts.
     pub prediction: Option<Arc<Predicted>>,
 }
 
-/// The longest draft under [`Adaptive::Heuristic`] unless `n_max` says otherwise, as in `speculative.cpp`.
+/// The default of `n_max` under [`Adaptive::Heuristic`], as in `speculative.cpp`.
 pub const HEURISTIC_MAX: usize = 30;
-/// The longest draft that a request may ask for.
+/// The maximum of `n_max`.
 pub const MAX_DRAFT: usize = 64;
-/// The most branches that a request may ask for.
+/// The maximum number of branches.
 pub const MAX_BRANCHES: usize = 8;
 
 impl Settings {
-    /// Nobody drafts.
+    /// No drafters.
     pub fn none() -> Settings {
         Settings { sources: Vec::new(), ..Settings::default() }
     }
 
-    /// Most tokens of the first draft.
+    /// The maximum number of tokens of the first draft.
     pub(super) fn first_length(&self) -> usize {
         if self.adaptive == Adaptive::Heuristic { self.n_draft.min(self.n_max) } else { self.n_max }
     }
 
-    /// The same for who guesses: a token that costs nothing may be as unlikely as it is.
+    /// The same for free draft tokens, which cost nothing and so need no minimum probability.
     pub(super) fn guessing(&self) -> Settings {
         let suffix = SuffixParams { guesses: true, ..self.ngram.suffix };
         Settings { ngram: NgramParams { suffix, ..self.ngram }, ..self.clone() }

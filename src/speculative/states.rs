@@ -1,18 +1,18 @@
-//! Hidden states of a context's tokens, kept from the target's evaluations until they are used.
+//! Hidden states of a context's tokens, stored from the target's decodes until they are used.
 
 use crate::llama::Token;
 use crate::session::common_prefix;
 
-/// The hidden states of consecutive tokens of one context, and of what was drafted behind it.
+/// The hidden states of consecutive tokens of a context, and of its draft.
 #[derive(Debug, Default)]
 pub(super) struct States {
-    /// Number of the first of them in the context.
+    /// The index in the context of the first of them.
     from: usize,
-    /// What they are the states of.
+    /// The tokens of the states.
     tokens: Vec<Token>,
-    /// One behind the other.
+    /// The states, concatenated.
     rows: Vec<f32>,
-    /// That of nothing; as long as each.
+    /// The zero state.
     empty: Vec<f32>,
 }
 
@@ -21,7 +21,7 @@ impl States {
         States { empty: vec![0.0; n_embd], ..States::default() }
     }
 
-    /// Number in the context of the first token that has one.
+    /// The index in the context of the first token with a state.
     pub(super) fn from(&self) -> usize {
         self.from
     }
@@ -30,21 +30,20 @@ impl States {
         self.tokens.len()
     }
 
-    /// How many of the first of `context` there are states up to: those behind belong to rejected tokens, or to another
-    /// context.
+    /// The number of tokens of `context` up to the last one with a state. Later states belong to rejected tokens or to another context.
     pub(super) fn reach(&self, context: &[Token]) -> usize {
         self.from + context.get(self.from..).map_or(0, |context| common_prefix(&self.tokens, context))
     }
 
-    /// The state of the token before the token number `index`, or of nothing where it is not known.
+    /// The state of the token before index `index`. Zero if unknown.
     pub(super) fn before(&self, index: usize) -> &[f32] {
         let n_embd = self.empty.len();
         let start = index.checked_sub(self.from + 1).and_then(|row| row.checked_mul(n_embd));
         start.and_then(|start| self.rows.get(start..start + n_embd)).unwrap_or(&self.empty)
     }
 
-    /// States from the token number `at` of `context` on come: those that are there from it on go, and all of them where
-    /// the new ones do not follow or they belong to another context.
+    /// Prepares for states from index `at` of `context` on. Removes existing states from there on, or all of them if the new ones do not
+    /// follow them or belong to another context.
     pub(super) fn begin(&mut self, context: &[Token], at: usize) {
         let kept = at.checked_sub(self.from).filter(|_| self.reach(context) >= at);
         self.tokens.truncate(kept.unwrap_or(0));
@@ -54,7 +53,7 @@ impl States {
         }
     }
 
-    /// Adds the state of the next token. False, and nothing changed, when it is of another size.
+    /// Adds the state of the next token. Returns false and changes nothing if the size is wrong.
     pub(super) fn push(&mut self, token: Token, state: &[f32]) -> bool {
         let fits = state.len() == self.empty.len();
         if fits {
@@ -64,7 +63,7 @@ impl States {
         fits
     }
 
-    /// Forgets those before the token number `index`.
+    /// Removes the states before index `index`.
     pub(super) fn forget_before(&mut self, index: usize) {
         let gone = index.saturating_sub(self.from).min(self.len());
         self.tokens.drain(..gone);
@@ -72,7 +71,7 @@ impl States {
         self.from += gone;
     }
 
-    /// The tokens `dropped` from number `keep` on are gone from the context.
+    /// Removes the `dropped` tokens from index `keep` on.
     pub(super) fn shift(&mut self, keep: usize, dropped: usize) {
         if self.from >= keep + dropped {
             self.from -= dropped;

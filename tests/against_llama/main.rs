@@ -1,4 +1,11 @@
 //! Our own grammars, samplers and tokenizer calls give the same results as llama.cpp's.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "tests may panic, and they call C functions"
+)]
 
 mod grammar;
 mod sampling;

@@ -42,26 +42,26 @@ impl Both {
     /// llama.cpp's tokens.
     fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Vec<Token> {
         let mut tokens = vec![0; 4 * text.len() + 64];
-        let (len, room) = (text.len() as i32, tokens.len() as i32);
+        let (len, capacity) = (text.len() as i32, tokens.len() as i32);
         // SAFETY: both buffers are valid for the lengths given.
         let count = unsafe {
             let text = text.as_ptr().cast::<c_char>();
-            sys::llama_tokenize(self.raw(), text, len, tokens.as_mut_ptr(), room, add_special, parse_special)
+            sys::llama_tokenize(self.raw(), text, len, tokens.as_mut_ptr(), capacity, add_special, parse_special)
         };
-        tokens.truncate(usize::try_from(count).expect("enough room"));
+        tokens.truncate(usize::try_from(count).expect("a large enough buffer"));
         tokens
     }
 
     /// llama.cpp's text.
     fn detokenize(&self, tokens: &[Token], special: bool) -> Vec<u8> {
         let mut text = vec![0_u8; 64 * tokens.len() + 64];
-        let (count, room) = (tokens.len() as i32, text.len() as i32);
+        let (count, capacity) = (tokens.len() as i32, text.len() as i32);
         // SAFETY: both buffers are valid for the lengths given.
         let len = unsafe {
             let text = text.as_mut_ptr().cast::<c_char>();
-            sys::llama_detokenize(self.raw(), tokens.as_ptr(), count, text, room, false, special)
+            sys::llama_detokenize(self.raw(), tokens.as_ptr(), count, text, capacity, false, special)
         };
-        text.truncate(usize::try_from(len).expect("enough room"));
+        text.truncate(usize::try_from(len).expect("a large enough buffer"));
         text
     }
 

@@ -1,4 +1,11 @@
 //! The `foredraft_*` functions: engine handles, several engines in one process.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "tests may panic, and they call C functions"
+)]
 
 #[path = "../../examples/host/mod.rs"]
 mod host;

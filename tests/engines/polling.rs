@@ -13,7 +13,12 @@ fn poll_and_cancel_require_an_id() {
             for document in [Some("{}"), Some(r#"{"id": null}"#), Some(r#"{"timeout_ms": 5}"#)] {
                 let answer = LIBRARY.call_text(engine.handle, name, document);
                 assert_eq!(answer["code"], "invalid_request", "{name} {document:?}: {answer}");
-                assert!(answer["error"].as_str().is_some_and(|error| error.starts_with("id: is missing")), "{answer}");
+                assert!(
+                    answer["error"]
+                        .as_str()
+                        .is_some_and(|error| error.starts_with("id: expected the id that submit returned")),
+                    "{answer}"
+                );
             }
             for document in [None, Some(""), Some("[]"), Some("7"), Some("no JSON")] {
                 let answer = LIBRARY.call_text(engine.handle, name, document);

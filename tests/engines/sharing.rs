@@ -1,5 +1,6 @@
 //! Engines that load the same file with the same settings share the model in memory.
 
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -37,6 +38,13 @@ fn engines_share_a_model_loaded_with_the_same_settings() {
     let _ = std::fs::remove_file(&link);
     std::os::unix::fs::symlink(crate::host::root().join("models/stories-draft.gguf"), &link).expect("a link");
     assert!(Arc::ptr_eq(&models(&system(&config("draft", json!({"model": link})))).0, &draft));
+    // Through two descriptors of the same file.
+    let by_descriptor = || {
+        let file = std::fs::File::open(crate::host::root().join("models/stories-draft.gguf")).expect("a model");
+        models(&system(&config("draft", json!({"model": {"fd": file.as_raw_fd()}})))).0
+    };
+    let first = by_descriptor();
+    assert!(Arc::ptr_eq(&first, &by_descriptor()));
     // Model settings do matter.
     for more in [json!({"use_mmap": false}), json!({"override_kv": ["general.name=str:other"]})] {
         let changed = system(&config("draft", more.clone()));

@@ -116,7 +116,7 @@ fn cpus_that_the_process_may_not_use_are_refused() {
     let system = System::new();
     let error = system.init(config("target", json!({"cpu_range": "511-511"})).to_string().as_bytes());
     let error = error.expect_err("no machine of the tests has so many CPUs").to_string();
-    assert!(error.contains("cpu_mask, cpu_range: this process may use none of the CPUs 511"), "{error}");
+    assert!(error.contains("cpu_mask, cpu_range: this process cannot use any of the CPUs 511"), "{error}");
 }
 
 #[test]

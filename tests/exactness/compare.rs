@@ -178,7 +178,7 @@ fn long_outputs_are_compared_across_context_shifts() {
 #[test]
 fn plain_and_unfinished_runs_are_not_compared() {
     let system = start(json!({"n_ctx": 256}));
-    let none = skipped("the request did not speculate, there is nothing to compare");
+    let none = skipped("the request did not speculate");
     let plain = json!({"prompt": "Once upon a time", "n_predict": 4});
     for more in
         [json!({"speculative": {"type": "none", "compare": true}}), json!({"speculative.compare": true, "n_beams": 2})]
@@ -193,7 +193,7 @@ fn plain_and_unfinished_runs_are_not_compared() {
     let late = complete(&system, Speculative, &with(&endless, json!({"timeout_ms": 20})));
     assert_eq!(
         (&late["stop_type"], comparison(&late)),
-        (&json!("timeout"), skipped("the request did not come to its end"))
+        (&json!("timeout"), skipped("the request was ended before it was complete"))
     );
     let id = submit(&system, Speculative, &endless);
     assert!(cancel(&system, Speculative, id));
@@ -201,7 +201,7 @@ fn plain_and_unfinished_runs_are_not_compared() {
     let last = updates.last().expect("a final response");
     assert_eq!(
         (&last["stop_type"], comparison(last)),
-        (&json!("cancelled"), skipped("the request did not come to its end"))
+        (&json!("cancelled"), skipped("the request was ended before it was complete"))
     );
 }
 

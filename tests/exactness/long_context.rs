@@ -103,7 +103,7 @@ fn extended(more: Value) -> System {
 }
 
 #[test]
-fn self_extend_output_is_independent_of_batch_size_and_draft() {
+fn self_extend_output_does_not_depend_on_batch_size_and_draft() {
     let system = extended(json!({}));
     let prompt = long_prompt(&system, 200);
     let request = json!({

@@ -1,4 +1,5 @@
 //! Tests that completions do not change with drafts, concurrent requests, threads, batch sizes or prompt reuse.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -61,7 +61,11 @@ pub fn rows() -> Vec<Row> {
             continues(&cut, &[&[BOS, PRE], &all[all.len() - 48..], &prompt, &[SUF], &all[..behind], &[MID]]);
             let several = response.ask(json!({"n_cmpl": 2}));
             assert_eq!(several.answer["results"][0]["content"], response.content());
-            assert!(response.refused(json!({"messages": [{"role": "user"}]})).starts_with("input_prefix: with"));
+            assert!(
+                response
+                    .refused(json!({"messages": [{"role": "user"}]}))
+                    .starts_with("input_prefix, input_suffix, input_extra: ")
+            );
         }),
         row(
             &["input_extra"],

@@ -2,6 +2,7 @@
 
 use foredraft::api::System;
 use serde_json::{Value, json};
+use std::os::fd::AsRawFd as _;
 
 use crate::common::{complete, drain, start, submit, with};
 use crate::table::{CallMode, Row, base, row, run};
@@ -72,11 +73,14 @@ fn adapter_of(name: &str, seed: u32, tensors: &[(String, [u64; 2])], kind: u32) 
     File(path)
 }
 
+/// Every second adapter is loaded from an open file.
 fn start_with(adapters: &[(&File, f32)], more: Value) -> System {
-    let lora: Vec<Value> = adapters
-        .iter()
-        .map(|(file, scale)| json!({"path": file.0.to_str().expect("a path"), "scale": scale}))
-        .collect();
+    let open: Vec<_> = adapters.iter().map(|(file, _)| std::fs::File::open(&file.0).expect("a file")).collect();
+    let lora = adapters.iter().zip(&open).enumerate().map(|(index, ((file, scale), open))| match index % 2 {
+        0 => json!({"path": file.0.to_str().expect("a path"), "scale": scale}),
+        _ => json!({"fd": open.as_raw_fd(), "scale": scale}),
+    });
+    let lora: Vec<Value> = lora.collect();
     start(with(&json!({"n_ctx": 256, "lora": lora}), more))
 }
 
@@ -213,9 +217,10 @@ fn adapters_that_cannot_be_decoded_are_refused() {
         |layer: &str, a: [u64; 2], b: [u64; 2]| vec![(format!("{layer}.lora_a"), a), (format!("{layer}.lora_b"), b)];
     let integers = adapter_of("integers", 1, &tensors("blk.0.attn_q.weight", [256, 2], [2, 256]), 26);
     let uneven = adapter_of("uneven", 1, &tensors("token_embd.weight", [4, 1536], [2, 256]), 0);
-    for (file, why) in
-        [(&integers, "is of the type i32, with which nothing is multiplied"), (&uneven, "cannot be evaluated")]
-    {
+    for (file, why) in [
+        (&integers, "is of the type i32, which matrix multiplication does not support"),
+        (&uneven, "cannot be decoded"),
+    ] {
         for scale in [0.0, 1.0] {
             let lora = json!([{"path": file.0.to_str().expect("a path"), "scale": scale}]);
             let init =

@@ -132,7 +132,7 @@ pub fn rows() -> Vec<Row> {
                 assert!(dropped >= 2 && dropped % 2 == 0, "whole turns: {stats}");
                 assert_eq!((&stats["truncated"], &response.answer["truncated"]), (&json!(false), &json!(false)));
                 let warning = response.answer["warnings"][0].as_str().expect("a warning");
-                assert!(warning.starts_with(&format!("messages: {dropped} of 42 were left out")), "{warning}");
+                assert!(warning.starts_with(&format!("messages: {dropped} of 42 were dropped")), "{warning}");
                 // As without them.
                 let all = long_chat(20);
                 let all = all.as_array().expect("messages");
@@ -176,7 +176,7 @@ pub fn rows() -> Vec<Row> {
                 // A list of one prompt still gives a list; one invalid prompt refuses the whole request.
                 assert_eq!(contents(&response.ask(json!({"prompts": [STORY]})).answer, 1), texts[..1]);
                 let error = response.refused(json!({"prompts": ["a", ["b", 99999]]}));
-                assert_eq!(error, "prompts[1][1]: 99999 is not in the vocabulary of 1536 tokens");
+                assert_eq!(error, "prompts[1][1]: token 99999 is not in the vocabulary of 1536 tokens");
                 // Each completion stops by itself.
                 let stopped = response.ask(json!({"stop": [texts[0].split(' ').nth(2).expect("words")]}));
                 assert_eq!(stopped.answer["results"][0]["stop_type"], "word", "{}", stopped.answer);
@@ -238,7 +238,7 @@ pub fn rows() -> Vec<Row> {
             assert_eq!((&fresh.answer["timings"]["cache_n"], &fresh.answer["id_slot"]), (&json!(0), &json!(2)));
             assert_eq!(fresh.content(), again.content());
             let error = response.refused(json!({"id_slot": 9}));
-            assert_eq!(error, "id_slot: there is no slot 9, only 4 of them, from 0");
+            assert_eq!(error, "id_slot: expected a slot from 0 to 3, got 9");
         }),
         row(
             &["n_keep", "truncated", "prompt_stats"],

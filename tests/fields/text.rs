@@ -85,7 +85,7 @@ fn tokenize_detokenize_and_templates_follow_the_documentation() {
     for (request, expected) in [
         (json!({}), "text: expected a string, got null"),
         (json!({"text": 5}), "text: expected a string, or an array of strings and token ids, got 5"),
-        (json!({"text": [99999]}), "text[0]: 99999 is not in the vocabulary of 1536 tokens"),
+        (json!({"text": [99999]}), "text[0]: token 99999 is not in the vocabulary of 1536 tokens"),
         (json!({"text": "a", "add_special": 1}), "add_special: expected true or false, got 1"),
         (json!({"text": "a", "with_pieces": "x"}), "with_pieces: expected true or false"),
     ] {
@@ -93,7 +93,7 @@ fn tokenize_detokenize_and_templates_follow_the_documentation() {
         assert!(error.message().starts_with(expected), "{request}: {error}");
     }
     for (request, expected) in [
-        (json!({}), "tokens: is missing"),
+        (json!({}), "tokens: expected an array of token ids, got nothing"),
         (json!({"tokens": [1536]}), "tokens: 1536 is not in the vocabulary"),
         (json!({"tokens": "a"}), "tokens: expected an array of token ids"),
     ] {
@@ -119,7 +119,7 @@ fn vocab_only_model_tokenizes_and_nothing_else() {
         ];
         for answer in answers {
             let error = answer.expect_err("the model has no weights");
-            assert_eq!(error.message(), "the model was loaded with vocab_only: it tokenizes and nothing else");
+            assert_eq!(error.message(), "the model was loaded with vocab_only, so it can only tokenize");
         }
     }
 }

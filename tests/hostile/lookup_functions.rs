@@ -139,7 +139,7 @@ fn lookup_functions_need_a_model_for_text() {
     let n_ctx = done("lookup_stats", &json!({"tokens": [1, 2, 3]}))["n_ctx"].as_u64();
     assert!(n_ctx.is_some_and(|n_ctx| n_ctx > 0 && n_ctx != 4096), "{n_ctx:?}");
     for (request, part) in [
-        (json!({"tokens": [1, 1_000_000]}), "1000000 is not in the vocabulary of"),
+        (json!({"tokens": [1, 1_000_000]}), "token 1000000 is not in the vocabulary of"),
         (json!({"tokens": [1], "lookup_cache_static": path("foreign")}), "foreign: byte 20: token 1000000 is outside"),
     ] {
         fs::write(path("foreign"), bytes(&[1, 2, -1, -1, 1, 1_000_000, 1])).expect("written");

@@ -2,6 +2,13 @@
 //! the process survives, and the next request works.
 //!
 //! The old server's functions share one engine in the process, so each test holds the lock [`c_api::exclusive`].
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "tests may panic, and they call C functions"
+)]
 
 mod c_api;
 mod callbacks;
@@ -19,6 +26,8 @@ mod polling;
 mod process;
 mod random_calls;
 mod requests;
+#[cfg(target_os = "linux")]
+mod sources;
 
 #[path = "../c_functions/mod.rs"]
 mod c_functions;

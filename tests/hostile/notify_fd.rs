@@ -15,7 +15,7 @@ use crate::c_api::{
 /// The end that the host reads, and the one that the library writes to.
 fn pipe() -> (File, OwnedFd) {
     let mut ends = [0; 2];
-    // SAFETY: room for two descriptors, which nothing else owns.
+    // SAFETY: the array has two elements, and the new descriptors have no other owner.
     unsafe {
         assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
         (File::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))

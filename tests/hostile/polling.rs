@@ -321,20 +321,20 @@ fn all_that_is_generated_comes_before_the_last_update() {
         json!({"n_predict": 9, "n_probs": 0, "return_tokens": false}),
         json!({"n_predict": 12, "prompts": ["Tom", "Once upon"]}),
     ];
-    for (more, family) in requests.iter().flat_map(|more| ENDPOINTS.map(|family| (more, family))) {
+    for (more, endpoint) in requests.iter().flat_map(|more| ENDPOINTS.map(|endpoint| (more, endpoint))) {
         let mut request = base.clone();
         request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         if request["prompts"].is_array() {
             request.as_object_mut().expect("an object").remove("prompt");
         }
-        let waiting = if family == "async_completion" { "get_completion" } else { "speculative_completion" };
+        let waiting = if endpoint == "async_completion" { "get_completion" } else { "speculative_completion" };
         let whole = call(waiting, &request);
         let results = whole["results"].as_array().cloned().unwrap_or_else(|| vec![whole.clone()]);
         let mut seen: Vec<(String, Vec<Value>, Vec<Value>, usize)> =
             results.iter().map(|_| Default::default()).collect();
-        let id = submit(&format!("{family}_init"), &request);
+        let id = submit(&format!("{endpoint}_init"), &request);
         loop {
-            let answer = call(&format!("{family}_poll"), &json!({"id": id, "timeout_ms": 1000}));
+            let answer = call(&format!("{endpoint}_poll"), &json!({"id": id, "timeout_ms": 1000}));
             for update in answer["completion_updates"].as_array().expect("updates") {
                 let (text, probabilities, tokens, ends) = &mut seen[update["index"].as_u64().unwrap_or(0) as usize];
                 let list = |key: &str| update[key].as_array().cloned().unwrap_or_default();

@@ -65,7 +65,7 @@ fn check_chat(command: impl Fn() -> Command) {
 }
 
 /// Compiles an example with warnings as errors. `None` if there is no compiler for it.
-fn built(source: &str, standard: &str, flags: &[&str]) -> Option<PathBuf> {
+pub fn built(source: &str, standard: &str, flags: &[&str]) -> Option<PathBuf> {
     let language = if source.ends_with(".c") { "c" } else { "c++" };
     let compiler = compiler(language);
     if !have(&compiler, &["--version"], source) {

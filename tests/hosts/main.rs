@@ -1,8 +1,16 @@
 //! What hosts see of the library, in each language: headers, exported symbols, examples and the README.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "tests may panic, and they call C functions"
+)]
 
 #[path = "../c_functions/mod.rs"]
 mod c_functions;
 mod examples;
+mod guide;
 mod header;
 #[path = "../../examples/host/mod.rs"]
 mod host;

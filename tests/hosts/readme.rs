@@ -75,16 +75,21 @@ fn readme_example_in_python_runs() {
 fn readme_example_in_node_runs() {
     if have("node", &["-e", "import('koffi').catch(() => process.exit(1))"], "the README's JavaScript") {
         let file = written("js", "hello.mjs");
-        let modules = folder("readme").join("node_modules");
-        for (name, target) in [
-            ("foredraft", "node"),
-            ("koffi", "examples/node_modules/koffi"),
-            ("@koromix", "examples/node_modules/@koromix"),
-        ] {
-            install_link(&modules, name, &root().join(target));
-        }
+        node_modules(&folder("readme"));
         // The package is used from the repository, whose folder has no koffi of its own.
         prints(Command::new("node").arg("--preserve-symlinks").arg(file));
+    }
+}
+
+/// Makes a folder's programs find the Node package of this repository, and what it needs.
+pub fn node_modules(folder: &Path) {
+    let modules = folder.join("node_modules");
+    for (name, target) in [
+        ("foredraft", "node"),
+        ("koffi", "examples/node_modules/koffi"),
+        ("@koromix", "examples/node_modules/@koromix"),
+    ] {
+        install_link(&modules, name, &root().join(target));
     }
 }
 
@@ -92,7 +97,10 @@ fn readme_example_in_node_runs() {
 fn install_link(modules: &Path, name: &str, package: &Path) {
     std::fs::create_dir_all(modules).expect("target/ is writable");
     let link = modules.join(name);
-    if !link.exists() {
-        std::os::unix::fs::symlink(package, link).expect("target/ is writable");
+    // Tests that run at the same time make the same link.
+    if !link.exists()
+        && let Err(error) = std::os::unix::fs::symlink(package, &link)
+    {
+        assert!(link.exists(), "{}: {error}", link.display());
     }
 }

@@ -115,7 +115,7 @@ fn beam_search_handles_stops_limits_cancels_and_conflicting_fields() {
     assert_eq!(last.last().unwrap()["stop_type"], "cancelled");
     for (more, expected) in [
         (json!({"n_beams": 65}), "n_beams: expected a whole number from 0 to 64"),
-        (json!({"grammar": "root ::= \"a\""}), "n_beams: a beam search follows no grammar"),
+        (json!({"grammar": "root ::= \"a\""}), "n_beams: a beam search cannot use a grammar"),
     ] {
         let bytes = with(&request, more).to_string();
         let error = system.with_server(|server| server.complete(Completion, bytes.as_bytes())).unwrap_err();

@@ -1,4 +1,11 @@
 //! Requests, sessions, model files and the status. Single request and response fields are tested in `tests/fields`.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "tests may panic, and they call C functions"
+)]
 
 mod beams;
 #[path = "../common/mod.rs"]

@@ -95,7 +95,7 @@ fn what_is_wrong_with_a_long_prompt_ends_the_request() {
     let system = start(json!({"n_ctx": 256}));
     let chat = json!([{"role": "user", "content": long()}]);
     for (request, code, message) in [
-        (json!({"prompt": [long(), 99999]}), "invalid_request", "prompt[1]: 99999 is not in the vocabulary"),
+        (json!({"prompt": [long(), 99999]}), "invalid_request", "prompt[1]: token 99999 is not in the vocabulary"),
         (json!({"prompt": huge(), "on_overflow": "error"}), "context_full", "prompt: "),
         (json!({"messages": chat}), "context_full", "messages: the system message and the last turn have"),
         (
@@ -136,7 +136,7 @@ fn a_queue_of_long_prompts_is_bounded_and_ends_with_the_engine() {
     let ids: Vec<u64> = (0..4).map(|_| submit(&system, Completion, &request)).collect();
     let refused = system.with_server(|server| server.submit(Completion, request.to_string().as_bytes()));
     assert_eq!(refused.expect_err("full").code().as_str(), "queue_full");
-    // Cancelled ones make room at once.
+    // Cancelled requests leave the queue at once.
     for id in ids {
         assert!(cancel(&system, Completion, id));
         assert!(cancel(&system, Completion, submit(&system, Completion, &request)));
@@ -179,7 +179,7 @@ fn calls_while_the_engine_generates() {
         let (name, request) = if n % 2 == 0 { ("submit of a prompt", &prompt) } else { ("submit of a chat", &chat) };
         let answer = time(name, &mut || {
             let answer = system.with_server(|server| server.submit(Completion, request.as_bytes()));
-            answer.expect("room in the queue").to_string()
+            answer.expect("space in the queue").to_string()
         });
         let id = serde_json::from_str::<Value>(&answer).expect("JSON")["id"].as_u64().expect("an id");
         // Every third one is cancelled at once.

@@ -321,7 +321,7 @@ fn several_completions_start_from_one_session() {
         assert!(result["timings"]["prompt_n"].as_u64() < Some(10), "{index}: {}", result["timings"]);
     }
     for (more, part) in [
-        (json!({"n_cmpl": 2, "session_save": path}), "session_save: 2 texts would be saved to one file"),
+        (json!({"n_cmpl": 2, "session_save": path}), "session_save: 2 completions for one file"),
         (json!({"n_beams": 2, "session_save": path}), "session_save: beams"),
         (json!({"n_beams": 2, "session_load": path}), "session_load: beams"),
     ] {
@@ -335,10 +335,10 @@ fn several_completions_start_from_one_session() {
 fn invalid_session_requests_are_refused() {
     let system = start(json!({"n_ctx": 256}));
     for (body, part) in [
-        (json!({}), "filename: is missing"),
-        (json!({"filename": ""}), "filename: is missing"),
+        (json!({}), "filename: expected a path, got nothing"),
+        (json!({"filename": ""}), "filename: expected a path, got nothing"),
         (json!({"filename": 5}), "filename"),
-        (json!({"filename": "a", "id_slot": 1}), "id_slot: there is no slot 1"),
+        (json!({"filename": "a", "id_slot": 1}), "id_slot: expected a slot from 0 to 0, got 1"),
         (json!({"filename": "a", "id_slot": -1}), "id_slot"),
         (json!({"filename": "/tmp"}), ""),
     ] {

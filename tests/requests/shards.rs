@@ -1,6 +1,7 @@
 //! Models split into several files by llama-gguf-split.
 
 use std::ffi::{CStr, CString};
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 use crate::common::{complete, model, start, with};
@@ -64,6 +65,10 @@ fn request() -> Value {
 }
 
 fn refused(model: &Path) -> String {
+    refused_source(&json!(model))
+}
+
+fn refused_source(model: &Value) -> String {
     let init = json!({"model": model, "n_threads": 1, "log_level": "none"}).to_string();
     System::new().init(init.as_bytes()).expect_err("it cannot be loaded").message().to_owned()
 }
@@ -98,6 +103,10 @@ fn every_shard_is_validated() {
     let first = split("integers", Last::Integers);
     let error = refused(&first);
     assert!(error.contains("00002-of-00002") && error.contains("nothing is multiplied"), "{error}");
+    // Names of the other files come from a path.
+    let file = std::fs::File::open(&first).expect("the file exists");
+    let error = refused_source(&json!({"fd": file.as_raw_fd()}));
+    assert!(error.contains("is one of several files"), "{error}");
     std::fs::write(second(&first), b"nothing").expect("target/ is writable");
     let error = refused(&first);
     assert!(error.contains("00002-of-00002") && error.contains("is not a GGUF file"), "{error}");

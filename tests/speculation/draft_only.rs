@@ -83,7 +83,7 @@ fn draft_only_output_matches_the_draft_loaded_as_target() {
                     );
                 }
                 assert_eq!(answer["model"], model("draft"));
-                let why = "speculative.model is draft: the draft model answers alone";
+                let why = "speculative.model is draft: the draft model generates alone";
                 assert_eq!(
                     (&answer["speculative"]["disabled"], &answer["speculative"]["n_drafted"]),
                     (&json!(why), &json!(0))
@@ -190,7 +190,7 @@ fn draft_only_requires_a_compatible_draft_model() {
         assert!(error.message().starts_with(expected), "{error}");
     };
     let alone = start(json!({"model_draft": null, "n_ctx": 128}));
-    check(&alone, &request, "speculative.model: there is no draft model; init takes one as model_draft");
+    check(&alone, &request, "speculative.model: there is no draft model; set model_draft in init");
     let other = start(json!({"model_draft": tiny_models::recurrent(), "n_ctx": 128}));
     let reason = other.status()["draft"]["reason"].as_str().expect("a reason").to_owned();
     check(&other, &request, &format!("speculative.model: the draft model is not used: {reason}"));
@@ -198,10 +198,10 @@ fn draft_only_requires_a_compatible_draft_model() {
     for field in ["session_save", "session_load"] {
         check(&system, &with(&request, json!({field: "/tmp/x"})), &format!("{field}: the draft model"));
     }
-    check(&system, &with(&request, json!({"id_slot": 1})), "id_slot: there is no slot 1");
+    check(&system, &with(&request, json!({"id_slot": 1})), "id_slot: expected a slot from 0 to 0, got 1");
     check(&system, &with(&request, json!({"lora": [{"id": 0, "scale": 1}]})), "lora[0].id: there is no adapter 0");
     let mut more = request.clone();
     merge(&mut more, &json!({"speculative": {"model": "draft", "compare": true}}));
     let answer = complete(&system, Completion, &more);
-    assert_eq!(answer["speculative"]["compare_skipped"], "the request did not speculate, there is nothing to compare");
+    assert_eq!(answer["speculative"]["compare_skipped"], "the request did not speculate");
 }

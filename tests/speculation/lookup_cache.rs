@@ -128,7 +128,7 @@ fn caches_are_loaded_saved_merged_and_cleared_while_serving() {
     assert_eq!(poll(&system, Completion, running, 0)["finished"], false);
     assert!(cancel(&system, Completion, running));
     for (request, expected) in [
-        (json!({"action": "load", "cache": "static"}), "filename: is missing"),
+        (json!({"action": "load", "cache": "static"}), "filename: expected a path, got nothing"),
         (json!({"action": "lod", "cache": "static"}), "action: expected"),
         (json!({"action": "stats", "cache": "both"}), "cache: expected"),
         (json!({"action": "load", "cache": "static", "filename": path("nothing.bin")}), "nothing.bin"),

@@ -1,4 +1,11 @@
 //! Every drafter, through the whole engine.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "tests may panic, and they call C functions"
+)]
 
 #[path = "../common/mod.rs"]
 mod common;

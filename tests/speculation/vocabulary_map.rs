@@ -348,7 +348,7 @@ fn compatibility_report_names_mapped_and_unsupported_vocabularies() {
     let ids = vec![("cls_token_id", 2), ("seperator_token_id", 3), ("unknown_token_id", 1)];
     let wpm = Vocabulary { model: "bert", pre: None, tokens, merges: Vec::new(), flags: Vec::new(), ids };
     let wpm = load(&wpm.write("map-wpm"));
-    for (draft, translates, reason) in [
+    for (draft, is_cross_vocabulary, reason) in [
         (&shipped, false, None),
         (&load(&ChangedVocabulary::new("draft").shuffled().write("shuffled-vocabulary")), true, None),
         (&load(&ChangedVocabulary::new("draft").without_every(100).write("fewer-vocabulary")), true, None),
@@ -356,6 +356,6 @@ fn compatibility_report_names_mapped_and_unsupported_vocabularies() {
         (&wpm, false, Some("the draft's vocabulary is of type wpm, the target's of type bpe")),
     ] {
         let report = Compatibility::of(&shipped, draft, 512);
-        assert_eq!((report.translates, report.reason.as_deref()), (translates, reason), "{report:?}");
+        assert_eq!((report.is_cross_vocabulary, report.reason.as_deref()), (is_cross_vocabulary, reason), "{report:?}");
     }
 }

@@ -24,7 +24,13 @@ _LOOK = 0.02
 Path = Union[str, "os.PathLike[str]"]
 #: Is told how far a load is, 0 to 1. `True`: a bar by tqdm, where that is installed.
 Progress = Union[bool, Callable[[float], None]]
+#: A path, or an object that says where else the file is: docs/reference.md, "Models from elsewhere".
+Model = Union[Path, Mapping[str, Json]]
 Prompt = Union[str, Sequence[Union[str, int]]]
+
+
+def _source(model: Model) -> Json:
+    return model if isinstance(model, Mapping) else os.fspath(model)
 
 
 class Engine:
@@ -38,9 +44,9 @@ class Engine:
 
     def __init__(
         self,
-        model: Path | None = None,
+        model: Model | None = None,
         *,
-        model_draft: Path | None = None,
+        model_draft: Model | None = None,
         progress: Progress = False,
         **config: Json | os.PathLike[str],
     ) -> None:
@@ -57,9 +63,9 @@ class Engine:
     @classmethod
     async def create(
         cls,
-        model: Path,
+        model: Model,
         *,
-        model_draft: Path | None = None,
+        model_draft: Model | None = None,
         progress: Progress = False,
         **config: Json | os.PathLike[str],
     ) -> Self:
@@ -76,9 +82,9 @@ class Engine:
 
     def load(
         self,
-        model: Path,
+        model: Model,
         *,
-        model_draft: Path | None = None,
+        model_draft: Model | None = None,
         progress: Progress = False,
         **config: Json | os.PathLike[str],
     ) -> None:
@@ -96,9 +102,9 @@ class Engine:
 
     async def load_async(
         self,
-        model: Path,
+        model: Model,
         *,
-        model_draft: Path | None = None,
+        model_draft: Model | None = None,
         progress: Progress = False,
         **config: Json | os.PathLike[str],
     ) -> None:
@@ -114,10 +120,10 @@ class Engine:
         finally:
             show.close()
 
-    def _begin_load(self, model: Path, model_draft: Path | None, config: Mapping[str, Any]) -> None:
-        whole = {"model": os.fspath(model), **config, **self._notifier.config}
+    def _begin_load(self, model: Model, model_draft: Model | None, config: Mapping[str, Any]) -> None:
+        whole = {"model": _source(model), **config, **self._notifier.config}
         if model_draft is not None:
-            whole["model_draft"] = os.fspath(model_draft)
+            whole["model_draft"] = _source(model_draft)
         _library.check_process()
         _library.library().foredraft_load_async(self._open_handle(), _library.encode(whole))
 

@@ -118,8 +118,8 @@ def _end() -> None:
 
 
 def park_if_ending() -> None:
-    """Called where an engine turns out to be closed. A daemon thread that waited in it when the interpreter began to end
-    stops here, as it would in any other blocking call, instead of printing the traceback of an error nobody can handle."""
+    """Called when an engine is found to be closed. A daemon thread that was waiting for it when the interpreter started to exit
+    stops here, as in any other blocking call, instead of printing the traceback of an error that cannot be handled."""
     while _ending and threading.current_thread().daemon:
         time.sleep(1)
 

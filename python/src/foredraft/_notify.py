@@ -89,7 +89,7 @@ class Notifier:
             try:
                 future.get_loop().call_soon_threadsafe(_finish, future)
             except RuntimeError:
-                pass  # its loop is closed: nobody waits
+                pass  # its loop is closed, so there is no waiting task
 
     def _read(self) -> None:
         fds = self._fds

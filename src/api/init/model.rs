@@ -1,29 +1,29 @@
-//! The keys of `init` that say which model to load, and onto what.
+//! The keys of `init` about the model: files, devices, LoRA adapters, metadata overrides, RPC servers.
 
 use serde_json::Value;
 
 use crate::api::fields::{Fields, c_text_in, int_in, number_in, set, show, unexpected};
 use crate::error::{Error, Result};
-use crate::llama::{KvValue, LoraParams, ModelParams, SplitMode};
+use crate::llama::{GgufSource, KvValue, LoraParams, ModelParams, SplitMode};
 
 /// `llama_max_devices()`.
 const MAX_DEVICES: usize = 16;
-/// `llama_model_kv_override` has room for 128 bytes of key and of string, the closing NUL included.
+/// `llama_model_kv_override` has 128 bytes for the key and for a string value, including the NUL.
 const MAX_OVERRIDE: usize = 127;
 
 const SPLIT_MODES: [(&str, SplitMode); 4] =
     [("none", SplitMode::None), ("layer", SplitMode::Layer), ("row", SplitMode::Row), ("tensor", SplitMode::Tensor)];
 
-/// The target model.
+/// Reads the target model's parameters.
 pub(super) fn target(fields: &mut Fields) -> Result<ModelParams> {
-    let path = fields.c_text("model")?;
+    let source = source(fields, "model")?;
     let mut model =
-        ModelParams::new(path.ok_or_else(|| Error::invalid("model: expected the path of a GGUF file, got nothing"))?);
+        ModelParams::new(source.ok_or_else(|| Error::invalid("model: expected the path of a GGUF file, got nothing"))?);
     set(&mut model.n_gpu_layers, gpu_layers(fields, "n_gpu_layers")?);
     set(&mut model.split_mode, fields.word("split_mode", &SPLIT_MODES)?);
     set(&mut model.main_gpu, fields.int("main_gpu", -1..=MAX_DEVICES as i64 - 1)?);
     set(&mut model.tensor_split, tensor_split(fields)?);
-    set(&mut model.use_mmap, fields.flag("use_mmap")?);
+    model.use_mmap = use_mmap(fields, &model.source)?;
     set(&mut model.use_mlock, fields.flag("use_mlock")?);
     set(&mut model.check_tensors, fields.flag("check_tensors")?);
     set(&mut model.vocab_only, fields.flag("vocab_only")?);
@@ -33,15 +33,20 @@ pub(super) fn target(fields: &mut Fields) -> Result<ModelParams> {
     Ok(model)
 }
 
-/// The draft model, if there is one: as the target, but for what belongs to the target's weights alone.
+/// Reads the draft model's parameters, if there is one. Absent keys have the target's value, except those about the target's weights.
 pub(super) fn draft(fields: &mut Fields, target: &ModelParams) -> Result<Option<ModelParams>> {
-    let path = fields.c_text("model_draft")?;
+    let source = source(fields, "model_draft")?;
     let n_gpu_layers = gpu_layers(fields, "n_gpu_layers_draft")?;
     let (of_target, devices) = (fields.c_texts("devices")?, fields.c_texts("devices_draft")?);
-    let Some(path) = path else { return Ok(None) };
-    let default = ModelParams::new(path);
-    let mut model =
-        ModelParams { path: default.path, n_gpu_layers: default.n_gpu_layers, lora: default.lora, ..target.clone() };
+    let Some(source) = source else { return Ok(None) };
+    let default = ModelParams::new(source);
+    let mut model = ModelParams {
+        use_mmap: use_mmap(fields, &default.source)?,
+        source: default.source,
+        n_gpu_layers: default.n_gpu_layers,
+        lora: default.lora,
+        ..target.clone()
+    };
     if devices.is_none() {
         use_devices(&mut model, of_target);
     }
@@ -50,7 +55,81 @@ pub(super) fn draft(fields: &mut Fields, target: &ModelParams) -> Result<Option<
     Ok(Some(model))
 }
 
-/// A number of layers, or one of llama.cpp's words for them.
+/// Whether to map the file. The default is false for a part of an open file, because llama.cpp would map the rest, too.
+fn use_mmap(fields: &mut Fields, source: &GgufSource) -> Result<bool> {
+    let is_whole = match source {
+        GgufSource::Path(_) => true,
+        GgufSource::Descriptor { offset, length, .. } => *offset == 0 && length.is_none(),
+        GgufSource::Memory { .. } => false,
+    };
+    Ok(fields.flag("use_mmap")?.unwrap_or(is_whole))
+}
+
+/// Reads the GGUF file of a key: a path, or an object for a part of an open file or of memory.
+fn source(fields: &mut Fields, key: &'static str) -> Result<Option<GgufSource>> {
+    match fields.get(key) {
+        Some(Value::Object(map)) => {
+            let mut inner = Fields::nested(format!("{key}."), map);
+            let source = source_in(&mut inner)?;
+            fields.absorb(inner);
+            source.map(Some).ok_or_else(|| no_source(key, &Value::Object(map.clone())))
+        }
+        _ => Ok(fields.c_text(key)?.map(GgufSource::from)),
+    }
+}
+
+/// The displayed name of a value of `model` or `model_draft`, if the value is valid.
+pub(super) fn name_of(value: &Value) -> Option<String> {
+    match value {
+        Value::Object(map) => Some(source_in(&mut Fields::new(map)).ok()??.to_string()),
+        _ => value.as_str().map(str::to_owned),
+    }
+}
+
+fn no_source(name: &str, value: &Value) -> Error {
+    unexpected(name, "one of \"path\", \"fd\" (with \"offset\", \"length\") and \"address\" with \"length\"", value)
+}
+
+/// Reads `path`, or `fd` with optional `offset` and `length`, or `address` and `length`.
+fn source_in(fields: &mut Fields) -> Result<Option<GgufSource>> {
+    let path = fields.c_text("path")?;
+    let fd = fields.int("fd", 0..=i64::from(i32::MAX))?;
+    let (offset, length) = (bytes(fields, "offset", 0)?, bytes(fields, "length", 1)?);
+    let address = bytes(fields, "address", 1)?;
+    match (path, fd, address) {
+        (Some(path), None, None) => Ok(Some(path.into())),
+        (None, Some(fd), None) => Ok(Some(GgufSource::Descriptor { fd, offset: offset.unwrap_or(0), length })),
+        (None, None, Some(address)) => {
+            let name = fields.name("length");
+            let length =
+                length.ok_or_else(|| Error::invalid(format!("{name}: expected a number of bytes, got nothing")))?;
+            // The kernel's file offsets are signed.
+            if address.checked_add(length).is_none_or(|end| i64::try_from(end).is_err()) {
+                return Err(Error::invalid(format!("{name}: {length} bytes from {address:#x} are beyond all memory")));
+            }
+            Ok(Some(GgufSource::Memory { address, length }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Reads a number of bytes or an address. A string of digits (hexadecimal after `0x`) is accepted, for hosts whose numbers are not exact
+/// above 2^53.
+fn bytes(fields: &mut Fields, key: &'static str, least: i64) -> Result<Option<u64>> {
+    let name = fields.name(key);
+    let Some(value) = fields.get(key) else { return Ok(None) };
+    let read = value.as_str().map(|text| match text.strip_prefix("0x") {
+        Some(digits) => i64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    });
+    match read {
+        Some(Some(number)) if number >= least => Ok(u64::try_from(number).ok()),
+        Some(_) => Err(unexpected(&name, &format!("a whole number from {least} on, or its digits as a string"), value)),
+        None => int_in(&name, value, least..=i64::MAX).map(Some),
+    }
+}
+
+/// Reads a number of layers, or one of llama.cpp's words.
 fn gpu_layers(fields: &mut Fields, key: &'static str) -> Result<Option<i32>> {
     match fields.get(key) {
         Some(Value::String(_)) => fields.word(key, &[("auto", -1), ("all", -2)]),
@@ -58,7 +137,7 @@ fn gpu_layers(fields: &mut Fields, key: &'static str) -> Result<Option<i32>> {
     }
 }
 
-/// `none` alone keeps the model off all devices.
+/// Sets the devices. `none` disables all.
 fn use_devices(model: &mut ModelParams, devices: Option<Vec<String>>) {
     match devices {
         Some(names) if matches!(names.as_slice(), [only] if only == "none") => {
@@ -77,13 +156,13 @@ fn tensor_split(fields: &mut Fields) -> Result<Option<Vec<f32>>> {
         Some(shares) if shares.len() > MAX_DEVICES => {
             Err(Error::invalid(format!("tensor_split: expected at most {MAX_DEVICES} shares, got {}", shares.len())))
         }
-        // llama.cpp takes zeros alone for "by free memory".
+        // In llama.cpp, all zeros mean "by free memory".
         Some(shares) if shares.iter().all(|share| *share == 0.0) => Ok(Some(Vec::new())),
         shares => Ok(shares),
     }
 }
 
-/// `host:port` of each RPC server.
+/// Reads `rpc`: `host:port` of each RPC server.
 pub(super) fn rpc(fields: &mut Fields) -> Result<Vec<String>> {
     let servers = fields.c_texts("rpc")?.unwrap_or_default();
     for server in &servers {
@@ -98,33 +177,32 @@ pub(super) fn rpc(fields: &mut Fields) -> Result<Vec<String>> {
     Ok(servers)
 }
 
-/// Adapters: objects with `path` and perhaps `scale`, or paths.
+/// Reads `lora`: paths, or objects with `path` and optionally `scale`.
 fn lora(fields: &mut Fields) -> Result<Option<Vec<LoraParams>>> {
     let Some(value) = fields.get("lora") else { return Ok(None) };
     let items = value.as_array().ok_or_else(|| unexpected("lora", "an array of {\"path\", \"scale\"}", value))?;
     let mut adapters = Vec::new();
     for (i, item) in items.iter().enumerate() {
         let name = format!("lora[{i}]");
-        let (path, scale) = match item {
-            Value::String(_) => (c_text_in(&name, item)?.to_owned(), None),
+        let (source, scale) = match item {
+            Value::String(_) => {
+                (Some(c_text_in(&name, item)?).filter(|path| !path.is_empty()).map(GgufSource::from), None)
+            }
             Value::Object(map) => {
                 let mut inner = Fields::nested(format!("{name}."), map);
-                let (path, scale) =
-                    (inner.c_text("path")?.unwrap_or_default(), inner.number("scale", -1000.0..=1000.0)?);
+                let (source, scale) = (source_in(&mut inner)?, inner.number("scale", -1000.0..=1000.0)?);
                 fields.absorb(inner);
-                (path, scale)
+                (source, scale)
             }
-            _ => (String::new(), None),
+            _ => (None, None),
         };
-        if path.is_empty() {
-            return Err(unexpected(&name, "{\"path\", \"scale\"} or a path", item));
-        }
-        adapters.push(LoraParams { path: path.into(), scale: scale.unwrap_or(1.0) });
+        let source = source.ok_or_else(|| unexpected(&name, "{\"path\", \"scale\"} or a path", item))?;
+        adapters.push(LoraParams { source, scale: scale.unwrap_or(1.0) });
     }
     Ok(Some(adapters))
 }
 
-/// Metadata: an object of values, or llama.cpp's `key=type:value` as one string or several.
+/// Reads `override_kv`: an object, or one or several strings in llama.cpp's form `key=type:value`.
 fn override_kv(fields: &mut Fields) -> Result<Option<Vec<(String, KvValue)>>> {
     let name = "override_kv";
     match fields.get(name) {
@@ -172,7 +250,7 @@ fn override_value(name: &str, value: &Value) -> Result<KvValue> {
     }
 }
 
-/// llama.cpp's form: `key=type:value`, the type one of int, float, bool and str.
+/// Parses `key=type:value`, where the type is int, float, bool or str.
 fn override_item(name: &str, item: &str) -> Result<(String, KvValue)> {
     let wrong = || unexpected(name, "\"key=type:value\" with the type int, float, bool or str", &Value::from(item));
     let (key, rest) = item.split_once('=').ok_or_else(wrong)?;

@@ -1,18 +1,18 @@
-//! Keys of `init` that llama.cpp had at the time of the old server (`gpt_params`) and has under another name, or not at all, now.
+//! Keys of `init` from the old server's version of llama.cpp (`gpt_params`) that have another name now, or no equivalent.
 
 use serde_json::{Map, Value, json};
 
 use crate::api::fields::{Fields, unexpected};
 use crate::error::Result;
 
-/// Keys that mean nothing here, and why. The old server took them and did nothing with them either, but for those of kernels and
-/// memory that llama.cpp has no choice of any more.
+/// Ignored keys, with the reason. The old server ignored most of them too; the others select kernels and memory layouts that
+/// llama.cpp no longer has.
 const IGNORED: [(&[&str], &str); 4] = [
     (
         &["sampling_params", "n_predict", "ignore_eos", "grammar", "antiprompt", "prompt", "prompt_file"],
-        "ignored, each request says it",
+        "ignored, set it in each request",
     ),
-    (&["mul_mat_q", "logits_all", "cont_batching", "lora_base"], "ignored, llama.cpp has no such option any more"),
+    (&["mul_mat_q", "logits_all", "cont_batching", "lora_base"], "ignored, llama.cpp no longer has this option"),
     (
         &[
             "n_chunks",
@@ -39,16 +39,16 @@ const IGNORED: [(&[&str], &str); 4] = [
             "simple_io",
             "verbose_prompt",
         ],
-        "ignored, it is about llama.cpp's own programs",
+        "ignored, it is an option of llama.cpp's programs",
     ),
     (&["mmproj", "image"], "ignored, not available in this version of foredraft"),
 ];
 
-/// Puts what an old key says under today's, unless that is given as well, and warns of those that mean nothing.
+/// Renames old keys to current ones, unless the current key is also given. Ignored keys give warnings.
 ///
 /// # Errors
-/// An old key's value is of the wrong type.
-pub(super) fn translated(object: &Map<String, Value>) -> Result<(Map<String, Value>, Vec<String>)> {
+/// The value of an old key has the wrong type.
+pub(super) fn renamed(object: &Map<String, Value>) -> Result<(Map<String, Value>, Vec<String>)> {
     let mut object = object.clone();
     let mut warnings = Vec::new();
     for (keys, why) in IGNORED {
@@ -58,10 +58,10 @@ pub(super) fn translated(object: &Map<String, Value>) -> Result<(Map<String, Val
             }
         }
     }
-    if let Some(n_draft) = taken(&mut object, "n_draft") {
+    if let Some(n_draft) = take(&mut object, "n_draft") {
         object.entry("speculative.n_draft").or_insert(n_draft);
     }
-    match taken(&mut object, "memory_f16") {
+    match take(&mut object, "memory_f16") {
         None | Some(Value::Bool(true)) => {}
         Some(Value::Bool(false)) => {
             for key in ["cache_type_k", "cache_type_v"] {
@@ -70,9 +70,9 @@ pub(super) fn translated(object: &Map<String, Value>) -> Result<(Map<String, Val
         }
         Some(other) => return Err(unexpected("memory_f16", "true or false", &other)),
     }
-    if let Some(value) = taken(&mut object, "lora_adapter") {
+    if let Some(value) = take(&mut object, "lora_adapter") {
         match object.get("lora") {
-            Some(_) => warnings.push("lora_adapter: ignored, lora is given as well".to_owned()),
+            Some(_) => warnings.push("lora_adapter: ignored because lora is given".to_owned()),
             None => {
                 let adapters = adapters(value)?;
                 object.insert("lora".to_owned(), adapters);
@@ -82,12 +82,12 @@ pub(super) fn translated(object: &Map<String, Value>) -> Result<(Map<String, Val
     Ok((object, warnings))
 }
 
-/// The value of a key, which is removed; null counts as absent.
-fn taken(object: &mut Map<String, Value>, key: &str) -> Option<Value> {
+/// Removes a key and returns its value. Null counts as absent.
+fn take(object: &mut Map<String, Value>, key: &str) -> Option<Value> {
     object.remove(key).filter(|value| !value.is_null())
 }
 
-/// `lora_adapter`: a path, or paths, or pairs of a path and a scale (the members of `gpt_params` at different times).
+/// Converts `lora_adapter`: a path, paths, or pairs of a path and a scale (the forms it had in different versions).
 fn adapters(value: Value) -> Result<Value> {
     let items = match value {
         Value::String(path) if path.is_empty() => Vec::new(),
@@ -105,13 +105,13 @@ fn adapters(value: Value) -> Result<Value> {
     items.into_iter().enumerate().map(adapter).collect()
 }
 
-/// `n_beams`: the beams of `get_completion` where the request gives none.
+/// Reads `n_beams`: the default of `n_beams` in `get_completion`.
 pub(super) fn n_beams(fields: &mut Fields, most: usize) -> Result<usize> {
     let most = i64::try_from(most).unwrap_or(i64::MAX);
     Ok(fields.int("n_beams", 0..=most)?.unwrap_or(0))
 }
 
-/// llama.cpp's verbosity as a number, of which any is right: everything above the last level is the last level.
+/// Reads llama.cpp's numeric verbosity. Numbers out of range are clamped.
 pub(super) fn verbosity(value: &Value) -> Result<usize> {
     let number = value.as_i64().ok_or_else(|| unexpected("log_level", "a word or a whole number", value))?;
     Ok(usize::try_from(number.clamp(0, 5)).unwrap_or(0))
@@ -148,10 +148,14 @@ mod tests {
             (json!({"lora_base": "x.gguf"}), json!({}), Some("lora_base: ignored, llama.cpp")),
             (json!({"logits_all": true}), json!({}), Some("logits_all: ")),
             (json!({"mul_mat_q": false}), json!({}), Some("mul_mat_q: ")),
-            (json!({"sampling_params": {"temp": 0.1}}), json!({}), Some("sampling_params: ignored, each request")),
+            (
+                json!({"sampling_params": {"temp": 0.1}}),
+                json!({}),
+                Some("sampling_params: ignored, set it in each request"),
+            ),
         ] {
-            let (translated, warnings) = translated(&object(old.clone())).expect("understood");
-            assert_eq!(Value::Object(translated), new, "{old}");
+            let (renamed, warnings) = renamed(&object(old.clone())).expect("understood");
+            assert_eq!(Value::Object(renamed), new, "{old}");
             let first = warnings.first().map(String::as_str);
             assert_eq!(warnings.len(), usize::from(warned.is_some()), "{old}: {warnings:?}");
             assert!(warned.is_none_or(|start| first.is_some_and(|first| first.starts_with(start))), "{old}: {first:?}");
@@ -166,7 +170,7 @@ mod tests {
             json!({"lora_adapter": [["a"]]}),
             json!({"lora_adapter": [["a", "b"]]}),
         ] {
-            let error = translated(&object(wrong.clone())).expect_err("it is wrong");
+            let error = renamed(&object(wrong.clone())).expect_err("it is wrong");
             let key = wrong.as_object().and_then(|object| object.keys().next()).expect("a key").clone();
             assert!(error.message().starts_with(&key), "{wrong}: {error}");
         }

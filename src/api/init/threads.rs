@@ -1,4 +1,4 @@
-//! The keys of `init` about the threads of decodes: how many, where they run, and how much of the time.
+//! `init`'s keys for the threads of decodes: number, placement and frame budget.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ const BATCH_DRAFT: Keys = Keys {
     poll: "poll_batch_draft",
 };
 
-/// The threads of one kind of decodes. What is not given is that of another kind.
+/// The settings for one kind of decodes. Absent ones have the value of another kind.
 #[derive(Debug, Clone, Copy, Default)]
 struct Given {
     n_threads: Option<i32>,
@@ -69,7 +69,7 @@ struct Given {
 impl Given {
     fn read(fields: &mut Fields, keys: &Keys) -> Result<Given> {
         Ok(Given {
-            // Absent, 0 and -1 are the default.
+            // Absent, 0 and -1 mean the default.
             n_threads: fields.int(keys.n_threads, -1..=MAX_THREADS)?.filter(|threads: &i32| *threads > 0),
             priority: priority(fields, keys.prio)?,
             cpus: cpus(fields, keys)?,
@@ -78,7 +78,7 @@ impl Given {
         })
     }
 
-    /// What is given here, and for the rest what is given there.
+    /// These settings, with absent ones from `other`.
     fn or(self, other: Given) -> Given {
         Given {
             n_threads: self.n_threads.or(other.n_threads),
@@ -99,7 +99,7 @@ impl Given {
     }
 }
 
-/// The threads of a context: for one token, and for several.
+/// The threads of a context, for one token and for several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ContextThreads {
     pub(super) n_threads: i32,
@@ -108,13 +108,13 @@ pub(super) struct ContextThreads {
     pub(super) settings_batch: ThreadSettings,
 }
 
-/// The threads of the target's context and of the draft's, and the frame budget.
+/// Reads the threads of the target's and the draft's context, and the frame budget.
 pub(super) fn read(
     fields: &mut Fields,
     default_threads: i32,
 ) -> Result<(ContextThreads, ContextThreads, Option<FrameBudget>)> {
     let frame_budget = frame_budget(fields)?;
-    // Threads that poll would use the host's part of the interval.
+    // Polling threads would use the host's part of the interval.
     let poll = if frame_budget.is_some() { 0 } else { ThreadSettings::DEFAULT_POLL };
     let single = Given::read(fields, &SINGLE)?;
     let batch = Given::read(fields, &BATCH)?;
@@ -138,13 +138,13 @@ pub(super) fn read(
     };
     let (batch, own_batch) = (batch.or(single), batch);
     let target = context((single, &SINGLE), (batch, &BATCH));
-    // The number of threads for a draft's batches is the target's for batches; the rest is the draft's own for single tokens first.
+    // The default number of threads for the draft's batches is the target's for batches. The other defaults are the draft's for one token.
     let of_draft = Given { n_threads: None, ..draft };
     let draft = context((draft.or(single), &DRAFT), (batch_draft.or(of_draft).or(own_batch).or(single), &BATCH_DRAFT));
     Ok((target, draft, frame_budget))
 }
 
-/// llama.cpp's numbers.
+/// Reads a priority, as llama.cpp's number.
 fn priority(fields: &mut Fields, key: &'static str) -> Result<Option<ThreadPriority>> {
     let number: Option<i64> = fields.int(key, -1..=3)?;
     Ok(number.map(|number| match number {
@@ -156,7 +156,7 @@ fn priority(fields: &mut Fields, key: &'static str) -> Result<Option<ThreadPrior
     }))
 }
 
-/// The CPUs of mask and range together.
+/// Reads mask and range, and returns the union.
 fn cpus(fields: &mut Fields, keys: &Keys) -> Result<Option<CpuSet>> {
     let mut read = |key, expected: &str, parse: fn(&str) -> Option<CpuSet>| -> Result<Option<CpuSet>> {
         let Some(value) = fields.get(key) else { return Ok(None) };
@@ -173,7 +173,7 @@ fn cpus(fields: &mut Fields, keys: &Keys) -> Result<Option<CpuSet>> {
     })
 }
 
-/// true or false, or 1 or 0 as in llama.cpp's flag.
+/// Reads true or false, or 1 or 0 as in llama.cpp's flag.
 fn strict(fields: &mut Fields, key: &'static str) -> Result<Option<bool>> {
     match fields.get(key) {
         Some(Value::Number(_)) => Ok(fields.int(key, 0..=1)?.map(|strict: u8| strict == 1)),
@@ -181,7 +181,7 @@ fn strict(fields: &mut Fields, key: &'static str) -> Result<Option<bool>> {
     }
 }
 
-/// `{"busy_ms": 6, "per_ms": 16}`; false: none.
+/// Reads `{"busy_ms": 6, "per_ms": 16}`, or false for no budget.
 fn frame_budget(fields: &mut Fields) -> Result<Option<FrameBudget>> {
     const KEY: &str = "frame_budget";
     let expected = "an object {\"busy_ms\", \"per_ms\"} or false";
@@ -203,7 +203,7 @@ fn frame_budget(fields: &mut Fields) -> Result<Option<FrameBudget>> {
     }
     fields.absorb(nested);
     let time = |ms: f32| Duration::from_secs_f64(f64::from(ms) / 1e3);
-    // A budget of the whole interval leaves nothing to pace.
+    // A budget of the whole interval is no limit.
     Ok((busy < per).then(|| FrameBudget { busy: time(busy), per: time(per) }))
 }
 

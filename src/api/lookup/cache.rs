@@ -1,21 +1,18 @@
-//! `lookup_cache`: the engine's own n-gram caches, while it serves; and the cache files that requests name.
+//! `lookup_cache`: load, save, merge, clear and inspect the n-gram caches of a running engine.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::SystemTime;
 
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::super::Server;
-use super::super::fields::{Fields, parse_object, word_in};
-use super::super::response::success;
+use crate::api::Server;
+use crate::api::fields::{Fields, parse_object, word_in};
+use crate::api::response::success;
 use crate::error::{Error, Result};
 use crate::ngram::{Cache, CacheStatistics};
-use crate::speculative::{CacheFile, CacheKind, read_cache};
+use crate::speculative::{CacheKind, read_cache};
 
 #[derive(Clone, Copy)]
-enum Action {
+enum CacheAction {
     Load,
     Save,
     Merge,
@@ -23,49 +20,50 @@ enum Action {
     Stats,
 }
 
-const ACTIONS: [(&str, Action); 5] = [
-    ("load", Action::Load),
-    ("save", Action::Save),
-    ("merge", Action::Merge),
-    ("clear", Action::Clear),
-    ("stats", Action::Stats),
+const ACTIONS: [(&str, CacheAction); 5] = [
+    ("load", CacheAction::Load),
+    ("save", CacheAction::Save),
+    ("merge", CacheAction::Merge),
+    ("clear", CacheAction::Clear),
+    ("stats", CacheAction::Stats),
 ];
 const CACHES: [(&str, CacheKind); 2] = [("static", CacheKind::Static), ("dynamic", CacheKind::Dynamic)];
 
 impl Server {
-    /// `lookup_cache`: loads, saves, merges, clears one of the engine's caches or tells how much it knows. Generation goes
-    /// on meanwhile; what it learns is counted afterwards. To clear the dynamic one makes `suffix` forget earlier answers too.
+    /// `lookup_cache`: loads, saves, merges or clears one of the engine's caches, or returns its size. Requests continue to run
+    /// meanwhile. Clearing the dynamic cache also clears the previous completions that `suffix` drafts from.
     ///
     /// # Errors
-    /// The request is wrong, or the file cannot be read, is damaged, or cannot be written; the cache is then as it was.
+    /// The request is invalid, or the file cannot be read, is damaged, or cannot be written. The cache is then unchanged.
     pub fn lookup_cache(&self, request: &[u8]) -> Result<Value> {
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
-        let mut word =
-            |key: &'static str| fields.get(key).cloned().ok_or_else(|| Error::invalid(format!("{key}: is missing")));
+        let mut word = |key: &'static str| {
+            fields.get(key).cloned().ok_or_else(|| Error::invalid(format!("{key}: expected a word, got nothing")))
+        };
         let action = word_in("action", &word("action")?, &ACTIONS)?;
         let kind = word_in("cache", &word("cache")?, &CACHES)?;
         let path = fields.c_text("filename")?.map(PathBuf::from);
-        let path = || path.clone().ok_or_else(|| Error::invalid("filename: is missing"));
+        let path = || path.clone().ok_or_else(|| Error::invalid("filename: expected a path, got nothing"));
         let caches = self.engine()?.caches();
         let read = |path: &Path| read_cache("filename", path, self.models().target.vocab().n_tokens(), false);
         match action {
-            Action::Load => caches.set(kind, read(&path()?)?),
-            Action::Merge => caches.merge(kind, &read(&path()?)?),
-            Action::Save => caches.save(kind, &path()?).map_err(|error| error.within("filename"))?,
-            Action::Clear => {
+            CacheAction::Load => caches.set(kind, read(&path()?)?),
+            CacheAction::Merge => caches.merge(kind, &read(&path()?)?),
+            CacheAction::Save => caches.save(kind, &path()?).map_err(|error| error.within("filename"))?,
+            CacheAction::Clear => {
                 caches.set(kind, Cache::new());
                 if kind == CacheKind::Dynamic {
                     self.engine()?.forget_answers()?;
                 }
             }
-            Action::Stats => {}
+            CacheAction::Stats => {}
         }
         Ok(success(statistics(&caches.statistics(kind)), fields.finish()))
     }
 }
 
-/// What a cache knows: n-grams in all and by size, what followed them, and the sizes of memory and file in bytes.
+/// The contents of a cache: n-grams in total and by size, continuations, and the size in memory and as a file, in bytes.
 fn statistics(statistics: &CacheStatistics) -> Value {
     json!({
         "n_ngrams": statistics.ngrams.iter().sum::<usize>(),
@@ -75,65 +73,4 @@ fn statistics(statistics: &CacheStatistics) -> Value {
         "memory_bytes": statistics.bytes,
         "file_bytes": statistics.file_bytes,
     })
-}
-
-/// Files kept in memory for the next request that names them; of more than these the one unused for longest is dropped.
-const MAX_FILES: usize = 4;
-
-/// The cache files that requests named, read once as long as they do not change.
-#[derive(Default)]
-pub(in crate::api) struct CacheFiles {
-    /// The last used comes last.
-    files: Mutex<Vec<(PathBuf, Version, CacheFile)>>,
-}
-
-/// What shows that a file was replaced.
-#[derive(PartialEq)]
-struct Version {
-    modified: Option<SystemTime>,
-    len: u64,
-    /// 0 where there is no such number.
-    inode: u64,
-}
-
-impl Version {
-    fn of(path: &Path) -> Option<Version> {
-        let metadata = std::fs::metadata(path).ok()?;
-        #[cfg(unix)]
-        let inode = std::os::unix::fs::MetadataExt::ino(&metadata);
-        #[cfg(not(unix))]
-        let inode = 0;
-        Some(Version { modified: metadata.modified().ok(), len: metadata.len(), inode })
-    }
-}
-
-impl CacheFiles {
-    /// The cache in `path`, which the field `name` names.
-    ///
-    /// # Errors
-    /// The file cannot be read or is damaged.
-    pub(in crate::api) fn get(&self, name: &str, path: &Path, n_vocab: usize) -> Result<CacheFile> {
-        let version = Version::of(path);
-        {
-            let mut files = self.files.lock();
-            let known = files.iter().position(|(known, of, _)| known == path && Some(of) == version.as_ref());
-            if let Some(known) = known {
-                let file = files.remove(known);
-                let cache = file.2.clone();
-                files.push(file);
-                return Ok(cache);
-            }
-        }
-        // Without the lock: others read other files meanwhile.
-        let cache = CacheFile(Arc::new(read_cache(name, path, n_vocab, false)?));
-        if let Some(version) = version {
-            let mut files = self.files.lock();
-            files.retain(|(known, ..)| known != path);
-            files.push((path.to_owned(), version, cache.clone()));
-            if files.len() > MAX_FILES {
-                files.remove(0);
-            }
-        }
-        Ok(cache)
-    }
 }

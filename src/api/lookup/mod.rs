@@ -1,5 +1,9 @@
-//! The n-gram caches as hosts see them: the file tools, the engine's live caches, and the progress of long calls.
+//! The lookup functions: n-gram caches as files, the caches of a running engine, and the progress of long calls.
 
-pub(super) mod cache;
-pub(super) mod progress;
+mod cache;
+mod cache_files;
+mod progress;
 mod tools;
+
+pub(super) use self::cache_files::CacheFiles;
+pub(super) use self::progress::{RunningLookup, RunningLookups};

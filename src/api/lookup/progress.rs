@@ -1,4 +1,4 @@
-//! The lookup functions that run: how far they are, for `poll_system_status`, and whether they are to stop.
+//! The progress of running lookup functions, for `poll_system_status`, and their cancellation.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -8,36 +8,36 @@ use serde_json::{Value, json};
 
 use crate::error::{Code, Error, Result};
 
-/// What runs, by the order of its beginning.
+/// The running lookup functions, in the order in which they began.
 #[derive(Default)]
-pub(in crate::api) struct Lookups(Mutex<BTreeMap<u64, State>>);
+pub(in crate::api) struct RunningLookups(Mutex<BTreeMap<u64, LookupProgress>>);
 
-struct State {
+struct LookupProgress {
     function: &'static str,
     step: &'static str,
     progress: f32,
 }
 
-/// One of them. It is over when this is dropped.
-pub(in crate::api) struct Lookup<'a> {
-    all: &'a Lookups,
+/// A running lookup function. Dropping it ends it.
+pub(in crate::api) struct RunningLookup<'a> {
+    all: &'a RunningLookups,
     id: u64,
-    goes_on: Box<dyn Fn() -> bool + 'a>,
+    is_wanted: Box<dyn Fn() -> bool + 'a>,
 }
 
-impl Lookups {
-    /// Begins one, which runs as long as `goes_on` says so.
-    pub fn begin<'a>(&'a self, function: &'static str, goes_on: impl Fn() -> bool + 'a) -> Lookup<'a> {
+impl RunningLookups {
+    /// Begins a function. It is cancelled when `is_wanted` returns false.
+    pub fn begin<'a>(&'a self, function: &'static str, is_wanted: impl Fn() -> bool + 'a) -> RunningLookup<'a> {
         let mut all = self.0.lock();
         let id = all.last_key_value().map_or(0, |(last, _)| last + 1);
-        all.insert(id, State { function, step: "reading", progress: 0.0 });
-        Lookup { all: self, id, goes_on: Box::new(goes_on) }
+        all.insert(id, LookupProgress { function, step: "reading", progress: 0.0 });
+        RunningLookup { all: self, id, is_wanted: Box::new(is_wanted) }
     }
 
-    /// The status with what runs in it.
-    pub fn shown_in(&self, mut status: Value) -> Value {
-        let show = |state: &State| {
-            let State { function, step, progress } = state;
+    /// Adds the field `lookups` to the status.
+    pub fn add_to_status(&self, mut status: Value) -> Value {
+        let show = |lookup: &LookupProgress| {
+            let LookupProgress { function, step, progress } = lookup;
             json!({"function": function, "step": step, "progress": f64::from(*progress)})
         };
         let shown: Vec<Value> = self.0.lock().values().map(show).collect();
@@ -48,46 +48,46 @@ impl Lookups {
     }
 }
 
-impl Lookup<'_> {
+impl RunningLookup<'_> {
     /// Begins the next step.
     ///
     /// # Errors
-    /// [`Code::Cancelled`]: it is to stop.
+    /// [`Code::Cancelled`].
     pub fn step(&self, step: &'static str) -> Result<()> {
-        self.set(|state| {
-            state.step = step;
-            state.progress = 0.0;
+        self.update(|lookup| {
+            lookup.step = step;
+            lookup.progress = 0.0;
         });
-        if (self.goes_on)() { Ok(()) } else { Err(self.cancelled()) }
+        if (self.is_wanted)() { Ok(()) } else { Err(self.cancelled()) }
     }
 
-    /// What a step calls to say how far it is.
+    /// The progress callback of a step.
     pub fn progress(&self) -> impl FnMut(f32) -> ControlFlow<()> {
         |progress| {
-            self.set(|state| state.progress = progress.clamp(0.0, 1.0));
-            if (self.goes_on)() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            self.update(|lookup| lookup.progress = progress.clamp(0.0, 1.0));
+            if (self.is_wanted)() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         }
     }
 
-    /// The error of a step, which says by whom it was stopped if it was.
-    pub fn named(&self, error: Error) -> Error {
+    /// Adds the reason to the error of a cancelled step.
+    pub fn explain(&self, error: Error) -> Error {
         if error.code() == Code::Cancelled { self.cancelled() } else { error }
     }
 
     fn cancelled(&self) -> Error {
         let mut function = "";
-        self.set(|state| function = state.function);
-        Error::new(Code::Cancelled, format!("{function}: a later init or deinit stopped it"))
+        self.update(|lookup| function = lookup.function);
+        Error::new(Code::Cancelled, format!("{function}: cancelled by a later init or deinit"))
     }
 
-    fn set(&self, change: impl FnOnce(&mut State)) {
-        if let Some(state) = self.all.0.lock().get_mut(&self.id) {
-            change(state);
+    fn update(&self, change: impl FnOnce(&mut LookupProgress)) {
+        if let Some(lookup) = self.all.0.lock().get_mut(&self.id) {
+            change(lookup);
         }
     }
 }
 
-impl Drop for Lookup<'_> {
+impl Drop for RunningLookup<'_> {
     fn drop(&mut self) {
         self.all.0.lock().remove(&self.id);
     }

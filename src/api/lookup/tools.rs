@@ -1,7 +1,7 @@
-//! `lookup_create`, `lookup_merge`, `lookup_stats`: n-gram caches of texts and files.
+//! `lookup_create`, `lookup_merge`, `lookup_stats`: create, merge and evaluate n-gram cache files.
 //!
-//! They run on the caller's thread and hold nobody up: the model is only kept while a text is being tokenized, for which
-//! a `deinit` waits. Whatever takes long after that stops at a later `init` or `deinit`.
+//! They run on the caller's thread and block no other call. Only tokenization uses the model; a `deinit` waits for it. The other
+//! steps are cancelled by a later `init` or `deinit`.
 
 use std::borrow::Cow;
 use std::io::{Read, Write};
@@ -10,52 +10,51 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::super::System;
-use super::super::fields::{Fields, c_text_in, int_in, parse_object, text_in, unexpected};
-use super::super::response::ratio;
-use super::super::response::success;
-use super::progress::Lookup;
+use super::progress::RunningLookup;
+use crate::api::System;
+use crate::api::fields::{Fields, c_text_in, int_in, parse_object, text_in, unexpected};
+use crate::api::response::{ratio, success};
 use crate::atomic_write;
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::ngram::{self, Acceptance, Cache, LONGEST, LookupStats, Sizes};
 
-/// llama.cpp's `--draft-max`, where a request does not say it.
+/// The default of `n_draft`: llama.cpp's `--draft-max`.
 const N_DRAFT: usize = 3;
-/// The length of a context, where neither a request nor a model says it.
+/// The default of `n_ctx` without a model.
 const N_CTX: usize = 4096;
-/// llama.cpp rounds the length of a context up to a multiple of this.
+/// llama.cpp rounds the context length up to a multiple of this.
 const BLOCK: usize = 256;
 
 impl System {
-    /// `lookup_create`: the cache of a text, as a file.
+    /// `lookup_create`: writes the n-gram cache of a text to a file.
     ///
     /// # Errors
-    /// The request is wrong, there is no model to tokenize a text with, a file cannot be read or written, or a later
-    /// `init` or `deinit` stopped it.
+    /// The request is invalid, a text cannot be tokenized because no model is loaded, a file cannot be read or written, or a later
+    /// `init` or `deinit` cancelled it.
     pub fn lookup_create(&self, request: &[u8]) -> Result<Value> {
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
-        let text = Text::read(&mut fields)?;
+        let text = TextSource::read(&mut fields)?;
         let sizes = sizes(&mut fields)?;
         let output = output(&mut fields)?;
-        let lookup = self.lookup("lookup_create");
+        let lookup = self.begin_lookup("lookup_create");
         let start = Instant::now();
         let tokens = self.tokens(&lookup, text)?;
         lookup.step("counting")?;
-        let cache = ngram::create(&tokens, sizes, &mut lookup.progress()).map_err(|error| lookup.named(error))?;
+        let cache = ngram::create(&tokens, sizes, &mut lookup.progress()).map_err(|error| lookup.explain(error))?;
         lookup.step("writing")?;
         cache.save(&output)?;
         Ok(success(
-            told(&cache, json!({"n_tokens": tokens.len(), "output": output, "t_ms": ms(start.elapsed())})),
+            with_statistics(&cache, json!({"n_tokens": tokens.len(), "output": output, "t_ms": ms(start.elapsed())})),
             fields.finish(),
         ))
     }
 
-    /// `lookup_merge`: the sum of caches in files, as a file.
+    /// `lookup_merge`: adds up cache files and writes the sum to a file.
     ///
     /// # Errors
-    /// The request is wrong, a file cannot be read or written, or a later `init` or `deinit` stopped it.
+    /// The request is invalid, a file cannot be read or written, or a later `init` or `deinit` cancelled it.
     pub fn lookup_merge(&self, request: &[u8]) -> Result<Value> {
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
@@ -67,44 +66,44 @@ impl System {
             .filter(|inputs| !inputs.is_empty())
             .ok_or_else(|| Error::invalid("inputs: expected the paths of one or more files"))?;
         let output = output(&mut fields)?;
-        let lookup = self.lookup("lookup_merge");
+        let lookup = self.begin_lookup("lookup_merge");
         let start = Instant::now();
         lookup.step("merging")?;
-        let cache = ngram::merge(&inputs, None, &mut lookup.progress()).map_err(|error| lookup.named(error))?;
+        let cache = ngram::merge(&inputs, None, &mut lookup.progress()).map_err(|error| lookup.explain(error))?;
         lookup.step("writing")?;
         cache.save(&output)?;
         let n_inputs = inputs.len();
         Ok(success(
-            told(&cache, json!({"n_inputs": n_inputs, "output": output, "t_ms": ms(start.elapsed())})),
+            with_statistics(&cache, json!({"n_inputs": n_inputs, "output": output, "t_ms": ms(start.elapsed())})),
             fields.finish(),
         ))
     }
 
-    /// `lookup_stats`: how well a text is drafted; see [`ngram::lookup_stats`].
+    /// `lookup_stats`: measures how well n-gram caches draft a text; see [`ngram::lookup_stats`].
     ///
     /// # Errors
-    /// The request is wrong, there is no model to tokenize a text with, a file cannot be read or written, or a later
-    /// `init` or `deinit` stopped it.
+    /// The request is invalid, a text cannot be tokenized because no model is loaded, a file cannot be read or written, or a later
+    /// `init` or `deinit` cancelled it.
     pub fn lookup_stats(&self, request: &[u8]) -> Result<Value> {
         let object = parse_object(request)?;
         let mut fields = Fields::new(&object);
-        let text = Text::read(&mut fields)?;
+        let text = TextSource::read(&mut fields)?;
         let n_draft = fields.int("n_draft", 0..=1024)?.unwrap_or(N_DRAFT);
         let n_ctx = fields.int::<usize>("n_ctx", 1..=i64::from(i32::MAX))?;
         let n_ctx = n_ctx.or_else(|| self.n_ctx()).unwrap_or(N_CTX);
         let fixed = fields.c_text("lookup_cache_static")?;
         let dynamic = fields.c_text("lookup_cache_dynamic")?;
         let plot = fields.c_text("plot")?;
-        let lookup = self.lookup("lookup_stats");
+        let lookup = self.begin_lookup("lookup_stats");
         let tokens = self.tokens(&lookup, text)?;
         lookup.step("loading")?;
         let start = Instant::now();
         let load = |path: &String| Cache::load(Path::new(path), self.n_vocab());
         let fixed = fixed.as_ref().map(load).transpose()?.unwrap_or_default();
         let mut dynamic = match dynamic.as_ref().map(load).transpose() {
-            // So llama.cpp: it is made later, by those who generate.
+            // As in llama.cpp: the file is created when a generation ends.
             Err(error) if error.code() == Code::NotFound => {
-                fields.warn(format!("lookup_cache_dynamic: {}; an empty cache takes its place", error.message()));
+                fields.warn(format!("lookup_cache_dynamic: {}; using an empty cache", error.message()));
                 Cache::new()
             }
             loaded => loaded?.unwrap_or_default(),
@@ -112,33 +111,33 @@ impl System {
         let t_draft_flat = start.elapsed();
         lookup.step("drafting")?;
         let stats = ngram::lookup_stats(&tokens, n_draft, n_ctx, &mut dynamic, &fixed, &mut lookup.progress());
-        let stats = stats.map_err(|error| lookup.named(error))?;
+        let stats = stats.map_err(|error| lookup.explain(error))?;
         if let Some(path) = &plot {
             atomic_write::write(Path::new(path), |file| file.write_all(stats.plot().as_bytes()))?;
         }
         let mut answer = json!({"n_tokens": tokens.len(), "n_draft": n_draft, "n_ctx": n_ctx, "plot": plot});
-        if let (Value::Object(answer), Value::Object(more)) = (&mut answer, shown(&stats, t_draft_flat)) {
+        if let (Value::Object(answer), Value::Object(more)) = (&mut answer, stats_json(&stats, t_draft_flat)) {
             answer.extend(more);
         }
         Ok(success(answer, fields.finish()))
     }
 
-    /// The tokens of a text. Given ones are in the model's vocabulary, if there is a model.
-    fn tokens(&self, lookup: &Lookup, text: Text) -> Result<Vec<Token>> {
+    /// The tokens of the text. Given token ids are checked against the vocabulary if a model is loaded.
+    fn tokens(&self, lookup: &RunningLookup, text: TextSource) -> Result<Vec<Token>> {
         let text = match text {
-            Text::Given(text) => Cow::Borrowed(text.as_bytes()),
-            Text::File(path) => {
-                // Who has no model need not wait for a large file.
+            TextSource::Given(text) => Cow::Borrowed(text.as_bytes()),
+            TextSource::File(path) => {
+                // Without a model, fail before reading a large file.
                 self.with_server(|_| Ok(()))?;
                 Cow::Owned(read(Path::new(path))?)
             }
-            Text::Tokens(tokens) => {
+            TextSource::Tokens(tokens) => {
                 let n_vocab = self.n_vocab().unwrap_or(usize::MAX);
                 let outside = |token: &&Token| usize::try_from(**token).is_ok_and(|id| id >= n_vocab);
                 return match tokens.iter().find(outside) {
-                    Some(token) => {
-                        Err(Error::invalid(format!("tokens: {token} is not in the vocabulary of {n_vocab} tokens")))
-                    }
+                    Some(token) => Err(Error::invalid(format!(
+                        "tokens: token {token} is not in the vocabulary of {n_vocab} tokens"
+                    ))),
                     None => Ok(tokens),
                 };
             }
@@ -152,38 +151,38 @@ impl System {
         self.with_server(|server| Ok(server.models().target.vocab().n_tokens())).ok()
     }
 
-    /// The context that the loaded model was trained with, which is what llama.cpp takes, in whole blocks of its cache.
+    /// The loaded model's training context, which is llama.cpp's default, rounded up as llama.cpp does.
     fn n_ctx(&self) -> Option<usize> {
         let trained = self.with_server(|server| Ok(server.models().target.n_ctx_train())).ok()?;
         usize::try_from(trained).ok().filter(|n_ctx| *n_ctx > 0).map(|n_ctx| n_ctx.next_multiple_of(BLOCK))
     }
 }
 
-/// Where a text comes from.
-enum Text<'a> {
+/// The source of the text.
+enum TextSource<'a> {
     Given(&'a str),
     File(&'a str),
     Tokens(Vec<Token>),
 }
 
-impl<'a> Text<'a> {
-    /// The one of `text`, `file` and `tokens` that is there.
-    fn read(fields: &mut Fields<'a>) -> Result<Text<'a>> {
+impl<'a> TextSource<'a> {
+    /// Reads `text`, `file` or `tokens`; exactly one must be given.
+    fn read(fields: &mut Fields<'a>) -> Result<TextSource<'a>> {
         let text = fields.get("text").map(|value| text_in("text", value)).transpose()?;
         let file =
             fields.get("file").map(|value| c_text_in("file", value)).transpose()?.filter(|file| !file.is_empty());
         let token = |name: &str, value: &Value| int_in::<Token>(name, value, 0..=i64::from(Token::MAX));
         let tokens = fields.list("tokens", "an array of token ids", token)?;
         match (text, file, tokens) {
-            (Some(text), None, None) => Ok(Text::Given(text)),
-            (None, Some(file), None) => Ok(Text::File(file)),
-            (None, None, Some(tokens)) => Ok(Text::Tokens(tokens)),
+            (Some(text), None, None) => Ok(TextSource::Given(text)),
+            (None, Some(file), None) => Ok(TextSource::File(file)),
+            (None, None, Some(tokens)) => Ok(TextSource::Tokens(tokens)),
             _ => Err(Error::invalid("text, file, tokens: expected exactly one of them")),
         }
     }
 }
 
-/// The bytes of a text file, without the line feed at its end, as llama.cpp's `--file` has it.
+/// Reads a text file, without a line feed at its end, as llama.cpp's `--file` does.
 fn read(path: &Path) -> Result<Vec<u8>> {
     let failed = |error| Error::invalid(format!("{}: {error}", path.display()));
     let file = atomic_write::open(path)?;
@@ -198,7 +197,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// `ngram_min` and `ngram_max`; 2, where the other one allows it.
+/// Reads `ngram_min` and `ngram_max`. The default of both is 2, moved to the other one's range if necessary.
 fn sizes(fields: &mut Fields) -> Result<Sizes> {
     let longest = LONGEST as i64;
     let min = fields.int("ngram_min", 1..=longest)?;
@@ -211,8 +210,8 @@ fn output(fields: &mut Fields) -> Result<PathBuf> {
     path.map(PathBuf::from).ok_or_else(|| Error::invalid("output: expected the path of a file, got nothing"))
 }
 
-/// An answer about a cache that was saved.
-fn told(cache: &Cache, mut answer: Value) -> Value {
+/// Adds the statistics of a saved cache to the answer.
+fn with_statistics(cache: &Cache, mut answer: Value) -> Value {
     let statistics = cache.statistics();
     if let Value::Object(answer) = &mut answer {
         answer.insert("n_ngrams".into(), cache.len().into());
@@ -225,7 +224,7 @@ fn told(cache: &Cache, mut answer: Value) -> Value {
     answer
 }
 
-fn shown(stats: &LookupStats, t_draft_flat: Duration) -> Value {
+fn stats_json(stats: &LookupStats, t_draft_flat: Duration) -> Value {
     let Acceptance { drafted, accepted } = stats.all();
     let t_draft = ms(stats.t_draft);
     let tally = |tally: &Acceptance| json!({"n_drafted": tally.drafted, "n_accept": tally.accepted});

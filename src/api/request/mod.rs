@@ -1,9 +1,12 @@
-//! The completion request: the one object that `get_completion`, `async_completion_init` and `speculative_*` take.
+//! The completion request: JSON to a validated type.
 
+mod defaults;
+mod endpoint;
+mod old_values;
 mod prompt;
 mod sampling;
 mod settings;
-mod tolerance;
+mod speculative;
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
@@ -11,80 +14,82 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-pub use self::prompt::{Chat, Infill, Input, Inputs, Overflow, Piece, Prompt, pieces};
+pub use self::defaults::RequestDefaults;
+pub(super) use self::defaults::read_seed;
+pub use self::endpoint::Endpoint;
+pub use self::old_values::clamp_old_values;
+pub use self::prompt::{ChatInput, Infill, Input, Inputs, Overflow, Piece, Prompt, pieces};
 pub use self::settings::generation_settings;
-pub use self::tolerance::tolerate;
+pub use self::speculative::{SpeculationRequest, SpeculativeOptions};
 use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpected};
-use super::init::{RequestDefaults, read_seed};
-use super::json_schema;
-use super::speculative::{Endpoint, Speculation};
+use super::schema;
 use crate::engine::{MAX_BEAMS, Options};
 use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling::SamplingSettings;
 
-/// The longest time limit: a year. Longer ones could not be added to a clock.
+/// The maximum time limit: a year. A larger one could overflow when added to a clock.
 const MAX_TIMEOUT_MS: i64 = 365 * 24 * 60 * 60 * 1000;
-/// The largest `n_cmpl`; as many as may wait (`max_queue`) is the limit that matters.
+/// The maximum `n_cmpl`. (`max_queue` limits it further.)
 const MAX_COMPLETIONS: i64 = 1 << 16;
-/// The largest scale of a LoRA adapter, as in `init`.
+/// The maximum scale of a LoRA adapter, as in `init`.
 const MAX_LORA: f32 = 1000.0;
-/// The largest `logit_bias`; a sum of a few, divided by a small temperature, still is an `f32`.
+/// The maximum `logit_bias`. A sum of a few, divided by a small temperature, still fits into an `f32`.
 const MAX_BIAS: f32 = 1e9;
 
-/// A validated completion request. What needs the vocabulary is left to the caller: strings are not tokenized
-/// yet, token ids are not negative but may be too large, the grammar is not compiled.
+/// A validated completion request, except for what needs the model: strings are not tokenized, token ids may exceed the
+/// vocabulary, and the grammar is not compiled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompletionRequest {
-    /// What to continue.
+    /// The prompts.
     pub inputs: Inputs,
-    /// How many texts each prompt gets; at least 1.
+    /// The number of completions of each prompt; at least 1.
     pub n_cmpl: usize,
-    /// How tokens are chosen, the seed drawn. `logit_bias` is empty: see [`CompletionRequest::logit_bias`].
+    /// The sampler settings, with the seed drawn. `logit_bias` is empty: see [`CompletionRequest::logit_bias`].
     pub sampling: SamplingSettings,
-    /// Whether the seed was drawn rather than given.
+    /// The request did not give a seed.
     pub seed_is_drawn: bool,
-    /// Biases in the order given; of several for one token, the last counts.
+    /// Biases in the given order. If a token has several, the last one is used.
     pub logit_bias: Vec<LogitBias>,
-    /// Whether all tokens that end a text are banned (before `logit_bias`, which may allow them again).
+    /// End-of-generation tokens are banned. `logit_bias` is applied afterwards and can allow them again.
     pub ignore_eos: bool,
-    /// GBNF, not empty; given, or made of `json_schema`.
+    /// A grammar in GBNF, not empty; given, or converted from `json_schema`.
     pub grammar: Option<String>,
-    /// A JSON schema that the text must be valid under.
+    /// The JSON schema of the completion.
     pub json_schema: Option<Value>,
-    /// What the engine takes as it is. The slot may not exist.
+    /// The fields that are passed to the engine unchanged. The slot may not exist.
     pub options: Options,
-    /// The form of the answers.
+    /// The form of the answer.
     pub reply: Reply,
-    /// Accepted for the old server's sake: the function called says whether updates come.
+    /// `stream`, which is only reported back: whether there are updates depends on the function.
     pub stream: bool,
-    /// Whether and how to speculate.
-    pub speculative: Speculation,
-    /// Text that the answer will probably repeat: a draft, when the request speculates.
+    /// The settings of speculation.
+    pub speculative: SpeculationRequest,
+    /// The predicted output. It is drafted if the request speculates.
     pub prediction: Option<String>,
-    /// LoRA adapters by number, which may not exist, with their scales; all others are off. `None`: as in `init`.
+    /// LoRA adapters by number, with their scales; all others are off. The numbers may not exist. `None`: as in `init`.
     pub lora: Option<Vec<(usize, f32)>>,
-    /// Unknown keys, and what is not possible.
+    /// Unknown keys and ignored fields.
     pub warnings: Vec<String>,
 }
 
-/// What the answers to a request contain.
+/// The contents of the answers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply {
-    /// What of the final response is wanted, by names (`a/b` is `b` in `a`); empty: everything.
+    /// The fields of the final response, by name (`a/b` is `b` in `a`). Empty: all.
     pub response_fields: Vec<String>,
-    /// Whether updates carry `tokens` and `sources`.
+    /// Updates have `tokens` and `sources`.
     pub return_tokens: bool,
-    /// Whether updates carry `timings`.
+    /// Updates have `timings`.
     pub timings_per_token: bool,
-    /// Given back in every update.
+    /// Returned in every update.
     pub tag: Option<Value>,
-    /// Whether the request and its answers are logged.
+    /// The request and its answers are logged.
     pub debug: bool,
 }
 
 impl Reply {
-    /// Whether the answers are to have the field `name` of the object `parent`.
+    /// Whether the answers have the field `name` of the object `parent`.
     pub fn wants(&self, parent: &str, name: &str) -> bool {
         let is_named = |field: &String| field == parent || field.split_once('/') == Some((parent, name));
         self.response_fields.is_empty() || self.response_fields.iter().any(is_named)
@@ -94,13 +99,13 @@ impl Reply {
 /// An entry of `logit_bias`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogitBias {
-    /// What gets it.
+    /// The token or text.
     pub target: BiasTarget,
-    /// Added to the logit; `-inf` bans.
+    /// Added to the logit. `-inf` bans the token.
     pub bias: f32,
 }
 
-/// What an entry of `logit_bias` is about.
+/// The token or text of a `logit_bias` entry.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BiasTarget {
     /// A token, by its id.
@@ -110,17 +115,17 @@ pub enum BiasTarget {
 }
 
 impl CompletionRequest {
-    /// Reads a request that came through a function of `family`, with `init`'s defaults.
+    /// Parses a request of a function in the group `endpoint`, with `init`'s defaults.
     ///
     /// # Errors
-    /// A field of the wrong type, out of range, or not available in this version.
+    /// A field has the wrong type, is out of range, or is not available in this version.
     pub fn from_object(
         object: &Map<String, Value>,
-        family: Endpoint,
+        endpoint: Endpoint,
         defaults: &RequestDefaults,
     ) -> Result<CompletionRequest> {
         let mut fields = Fields::new(object);
-        let request = CompletionRequest::read(&mut fields, family, defaults)?;
+        let request = CompletionRequest::read(&mut fields, endpoint, defaults)?;
         Ok(CompletionRequest { warnings: [request.warnings, fields.finish()].concat(), ..request })
     }
 
@@ -129,28 +134,33 @@ impl CompletionRequest {
         sampling::table()
     }
 
-    /// What to continue, which is then gone from the request.
+    /// Moves the prompts out of the request.
     pub fn take_inputs(&mut self) -> Inputs {
         let nothing = Inputs { all: Vec::new(), ..self.inputs };
         std::mem::replace(&mut self.inputs, nothing)
     }
 
-    /// Whether the answer is `results`, one for each text.
+    /// Whether the answer has `results`, one for each completion.
     pub fn has_results(&self) -> bool {
         self.inputs.listed || self.n_cmpl > 1
     }
 
-    /// The seed of a text: the `copy`-th (from 0) of the `prompt`-th prompt. As llama-server, a given seed begins anew with
-    /// each prompt and is counted up for its further texts; drawn ones all differ.
+    /// The number of completions.
+    pub fn n_completions(&self) -> usize {
+        self.inputs.all.len().saturating_mul(self.n_cmpl)
+    }
+
+    /// The seed of completion `copy` of prompt `prompt`, both from 0. As in llama-server, a given seed is used for the first
+    /// completion of each prompt and incremented for its further ones. With a drawn seed, the seeds of all completions differ.
     pub fn seed(&self, prompt: usize, copy: usize) -> u32 {
-        let place = if self.seed_is_drawn { prompt * self.n_cmpl + copy } else { copy };
-        // The largest number is no seed: it means "draw one".
-        let seed = (u64::from(self.sampling.seed) + place as u64) % u64::from(u32::MAX);
+        let offset = if self.seed_is_drawn { prompt * self.n_cmpl + copy } else { copy };
+        // 4294967295 is not a seed: it means "draw one".
+        let seed = (u64::from(self.sampling.seed) + offset as u64) % u64::from(u32::MAX);
         u32::try_from(seed).unwrap_or(0)
     }
 
-    fn read(fields: &mut Fields, family: Endpoint, defaults: &RequestDefaults) -> Result<CompletionRequest> {
-        // What generation_settings reports and no request sets.
+    fn read(fields: &mut Fields, endpoint: Endpoint, defaults: &RequestDefaults) -> Result<CompletionRequest> {
+        // Reported by generation_settings, so known, but not settings of a request.
         fields.get("model");
         fields.get("n_ctx");
         let inputs = prompt::read(fields)?;
@@ -171,30 +181,50 @@ impl CompletionRequest {
             reply: reply(fields)?,
             stream: flag(fields, "stream", false)?,
             lora: lora(fields)?,
-            speculative: Speculation::read(fields, family, &defaults.speculative)?,
+            speculative: SpeculationRequest::read(fields, endpoint, &defaults.speculative)?,
             prediction: prediction(fields)?,
             warnings: Vec::new(),
         };
-        request.with_beams()
+        request.validate_beams()
     }
 
-    /// What a beam search does not go with.
-    fn with_beams(mut self) -> Result<CompletionRequest> {
+    /// Refuses or disables what a beam search cannot be combined with.
+    fn validate_beams(mut self) -> Result<CompletionRequest> {
         if self.options.n_beams > 1 {
             if self.grammar.is_some() {
-                return Err(Error::invalid("n_beams: a beam search follows no grammar"));
+                return Err(Error::invalid("n_beams: a beam search cannot use a grammar"));
             }
-            self.speculative.forgo("a beam search does not speculate");
-            let unavailable = [
-                (
-                    self.options.t_max_predict.is_some(),
-                    "t_max_predict_ms: ignored: a beam search ends by its own rules or `timeout_ms`",
-                ),
-                (self.options.progress, "return_progress: ignored: a beam search reports none"),
+            self.speculative.disable("a beam search does not speculate");
+            let ignored = [
+                (self.options.t_max_predict.is_some(), "t_max_predict_ms: ignored by a beam search; use timeout_ms"),
+                (self.options.progress, "return_progress: ignored by a beam search"),
             ];
-            self.warnings.extend(unavailable.iter().filter(|(asked, _)| *asked).map(|(_, why)| (*why).to_owned()));
+            self.warnings.extend(ignored.iter().filter(|(given, _)| *given).map(|(_, warning)| (*warning).to_owned()));
         }
         Ok(self)
+    }
+
+    /// Refuses `session_load` and `session_save` where they are impossible.
+    ///
+    /// # Errors
+    /// The request uses draft-only mode or beams, or would save several completions to one file.
+    pub fn validate_sessions(&self) -> Result<()> {
+        let completions = self.n_completions();
+        let paths = [("session_load", &self.options.session_load), ("session_save", &self.options.session_save)];
+        for (name, _) in paths.into_iter().filter(|(_, path)| path.is_some()) {
+            if self.speculative.draft_only {
+                return Err(Error::invalid(format!("{name}: not available with speculative.model \"draft\"")));
+            }
+            if self.options.n_beams > 1 {
+                return Err(Error::invalid(format!("{name}: not available with n_beams")));
+            }
+            if name == "session_save" && completions > 1 {
+                return Err(Error::invalid(format!(
+                    "session_save: expected one completion, got {completions} for one file"
+                )));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -227,41 +257,41 @@ fn reply(fields: &mut Fields) -> Result<Reply> {
     })
 }
 
-/// `grammar` and `json_schema`. Both only together where one is what the other gives, as in `generation_settings`.
+/// Reads `grammar` and `json_schema`. Both are allowed only if the grammar is the schema's, as in `generation_settings`.
 fn grammar(fields: &mut Fields) -> Result<(Option<String>, Option<Value>)> {
     let grammar = fields.c_text("grammar")?;
     let Some(given) = fields.get("json_schema").filter(|value| **value != "") else { return Ok((grammar, None)) };
-    let schema = json_schema::read(given)?;
-    let made = json_schema::to_grammar(&schema)?;
-    if grammar.is_some_and(|grammar| grammar != made) {
-        return Err(Error::invalid("json_schema: either json_schema or grammar can be specified, but not both"));
+    let schema = schema::parse(given)?;
+    let converted = schema::to_grammar(&schema)?;
+    if grammar.is_some_and(|grammar| grammar != converted) {
+        return Err(Error::invalid("json_schema: expected either json_schema or grammar, got both"));
     }
-    Ok((Some(made), Some(schema)))
+    Ok((Some(converted), Some(schema)))
 }
 
 fn flag(fields: &mut Fields, key: &'static str, default: bool) -> Result<bool> {
     Ok(fields.flag(key)?.unwrap_or(default))
 }
 
-/// A number of something, where -1 (`Some(None)`) means all, any, or no limit.
+/// Reads a count. -1 (`Some(None)`) means all, any, or no limit.
 fn count_or_all(fields: &mut Fields, key: &'static str) -> Result<Option<Option<usize>>> {
     let count: Option<i64> = fields.int(key, -1..=i64::from(i32::MAX))?;
     Ok(count.map(|count| usize::try_from(count).ok()))
 }
 
-/// `n_predict`, or llama-server's other name for it.
+/// Reads `n_predict`, or its alias `max_tokens`.
 fn n_predict(fields: &mut Fields) -> Result<Option<usize>> {
     let other = count_or_all(fields, "max_tokens")?;
     Ok(count_or_all(fields, "n_predict")?.or(other).flatten())
 }
 
-/// A limit in milliseconds; 0 and -1 are none.
+/// Reads a limit in milliseconds. 0 and -1 mean no limit.
 fn duration(fields: &mut Fields, key: &'static str) -> Result<Option<Duration>> {
     let limit: Option<i64> = fields.int(key, -1..=MAX_TIMEOUT_MS)?;
     Ok(limit.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0).map(Duration::from_millis))
 }
 
-/// `n_cmpl`, or OpenAI's other name for it.
+/// Reads `n_cmpl`, or OpenAI's name `n`.
 fn n_cmpl(fields: &mut Fields) -> Result<usize> {
     let other = fields.int("n", 1..=MAX_COMPLETIONS)?;
     Ok(fields.int("n_cmpl", 1..=MAX_COMPLETIONS)?.or(other).unwrap_or(1))
@@ -271,7 +301,7 @@ fn own_text(name: &str, value: &Value) -> Result<String> {
     text_in(name, value).map(str::to_owned)
 }
 
-/// An array of strings, or one; empty ones are dropped, as the old server did.
+/// Reads `stop`: a string, or an array of strings. Empty strings are dropped, as in the old server.
 fn stop(fields: &mut Fields) -> Result<Vec<String>> {
     let words = match fields.get("stop") {
         Some(Value::String(word)) => vec![word.clone()],
@@ -280,8 +310,8 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>> {
     Ok(words.into_iter().filter(|word| !word.is_empty()).collect())
 }
 
-/// OpenAI's predicted output: `{"type": "content", "content": "..."}`, where the content may also be an array of text
-/// parts. An empty one is none.
+/// Reads OpenAI's predicted output: `{"type": "content", "content": "..."}`. The content can also be an array of text parts.
+/// Empty content counts as absent.
 fn prediction(fields: &mut Fields) -> Result<Option<String>> {
     let name = "prediction";
     let value = match fields.get(name) {
@@ -307,8 +337,8 @@ fn prediction(fields: &mut Fields) -> Result<Option<String>> {
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
-/// All of llama-server's forms: pairs `[id or text, bias]`, objects `{"token", "bias"}` as its
-/// `generation_settings` has them, or one object `{"id or text": bias}`.
+/// Reads `logit_bias` in all of llama-server's forms: pairs `[id or text, bias]`, objects `{"token", "bias"}` as in its
+/// `generation_settings`, or one object `{"id or text": bias}`.
 fn logit_bias(fields: &mut Fields) -> Result<Vec<LogitBias>> {
     let bias = |name: &str, value: &Value| match value {
         Value::Bool(false) => Ok(f32::NEG_INFINITY),
@@ -317,7 +347,7 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<LogitBias>> {
     };
     let target = |name: &str, value: &Value| match value {
         Value::String(_) => Ok(BiasTarget::Text(c_text_in(name, value)?.to_owned())),
-        Value::Number(_) => token(name, value).map(BiasTarget::Token),
+        Value::Number(_) => prompt::token(name, value).map(BiasTarget::Token),
         _ => Err(unexpected(name, "a token id or a string", value)),
     };
     let name = "logit_bias";
@@ -349,7 +379,7 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<LogitBias>> {
     }
 }
 
-/// llama-server's form: `[{"id": 0, "scale": 0.5}]`.
+/// Reads `lora` in llama-server's form: `[{"id": 0, "scale": 0.5}]`.
 fn lora(fields: &mut Fields) -> Result<Option<Vec<(usize, f32)>>> {
     fields.list("lora", "an array of {\"id\", \"scale\"}", |name, value| {
         let entry = value.get("id").zip(value.get("scale"));
@@ -359,14 +389,8 @@ fn lora(fields: &mut Fields) -> Result<Option<Vec<(usize, f32)>>> {
     })
 }
 
-/// A token id; whether the vocabulary has it is checked later.
-fn token(name: &str, value: &Value) -> Result<Token> {
-    int_in(name, value, 0..=i64::from(Token::MAX))
-}
-
-/// A seed nobody can foretell. The standard library draws the keys of its hash maps from the operating system
-/// and makes them differ from call to call; hashing nothing with them gives a number that needs no other crate.
-/// Never 4294967295, which means "draw one".
+/// Draws an unpredictable seed. The standard library takes the keys of its hash maps from the operating system and varies them from
+/// call to call, so hashing a constant gives a random number without another crate. Never 4294967295, which means "draw one".
 fn draw_seed() -> u32 {
     let random = RandomState::new().hash_one(0u64);
     u32::try_from(random % u64::from(u32::MAX)).unwrap_or(0)

@@ -1,26 +1,24 @@
-//! What a request asks to continue: a prompt of text and tokens, or messages for the chat template.
+//! The prompts of a request: text and tokens, messages for the chat template, or text with a gap.
 
 use serde_json::{Map, Value};
 
-use super::token;
-use crate::api::fields::{Fields, c_text_in, text_in, unexpected};
+use crate::api::fields::{Fields, c_text_in, int_in, text_in, unexpected};
 use crate::error::{Error, Result};
 use crate::llama::Token;
 
-/// The input of a generation.
+/// A prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
-    /// Pieces to be tokenized one by one and joined; there may be none. BOS goes before a piece that is the
-    /// first one and text.
+    /// Pieces to tokenize separately and concatenate; possibly none. BOS is added if the first piece is text.
     Text(Vec<Piece>),
-    /// Messages to be rendered by the chat template.
-    Messages(Chat),
-    /// What stands around a gap.
+    /// Messages to render with the chat template.
+    Messages(ChatInput),
+    /// Text with a gap to fill.
     Infill(Infill),
 }
 
 impl Prompt {
-    /// Bytes of its text, names of members and a template of its own included.
+    /// The length of its text in bytes, including keys and the request's own template.
     pub fn text_len(&self) -> usize {
         let of_pieces = |pieces: &[Piece]| -> usize {
             let len = |piece: &Piece| if let Piece::Text(text) = piece { text.len() } else { 0 };
@@ -40,7 +38,7 @@ impl Prompt {
     }
 }
 
-/// Bytes of the texts in a value, and one for whatever is no text.
+/// The length of the texts in a value, in bytes. Other values count as one.
 fn value_len(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
@@ -50,20 +48,20 @@ fn value_len(value: &Value) -> usize {
     }
 }
 
-/// A text with a gap.
+/// Text with a gap to fill (fill-in-the-middle).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Infill {
     /// The text before the gap.
     pub prefix: Vec<Piece>,
     /// The beginning of the gap's text.
     pub prompt: Vec<Piece>,
-    /// The text behind the gap.
+    /// The text after the gap.
     pub suffix: Vec<Piece>,
     /// Other files of the repository.
     pub extra: Vec<Extra>,
 }
 
-/// A file that may help.
+/// Another file of the repository.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Extra {
     /// Its name.
@@ -73,7 +71,7 @@ pub struct Extra {
 }
 
 impl Infill {
-    /// Reads `input_prefix`, `input_suffix` and `input_extra`; `None` when all of them are empty.
+    /// Reads `input_prefix`, `input_suffix` and `input_extra`. `None`: all of them are empty.
     fn read(fields: &mut Fields, prompt: Option<&Value>) -> Result<Option<Infill>> {
         let mut text = |key| fields.get(key).map_or(Ok(Vec::new()), |value| pieces(key, value));
         let (prefix, suffix) = (text("input_prefix")?, text("input_suffix")?);
@@ -85,7 +83,7 @@ impl Infill {
                 .map(|value| text_in(&format!("{name}.filename"), value))
                 .transpose()?;
             Ok(Extra {
-                filename: filename.unwrap_or("tmp").to_owned(), // as llama-server
+                filename: filename.unwrap_or("tmp").to_owned(), // as in llama-server
                 text: text_in(&format!("{name}.text"), text)?.to_owned(),
             })
         })?;
@@ -102,63 +100,62 @@ impl Infill {
 /// A part of a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Piece {
-    /// Text, which may be empty.
+    /// Text, possibly empty.
     Text(String),
-    /// A token id, not negative; whether the vocabulary has it is checked later.
+    /// A token id, at least 0. It may exceed the vocabulary.
     Token(Token),
 }
 
 /// The chat template's input.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Chat {
-    /// At least one object, each with a string `role` and a `content` that is a string, an array of parts, null
-    /// or absent.
+pub struct ChatInput {
+    /// At least one object. Each has a string `role`, and a `content` that is a string, an array of parts, null or absent.
     pub messages: Vec<Value>,
-    /// Descriptions of tools: objects.
+    /// Tool definitions: objects.
     pub tools: Vec<Value>,
-    /// A template instead of the model's (or `init`'s).
+    /// A template that replaces the model's and `init`'s.
     pub chat_template: Option<String>,
-    /// Further variables for the template.
+    /// Additional variables for the template.
     pub chat_template_kwargs: Map<String, Value>,
-    /// Whether the text ends with the opening of the assistant's turn.
+    /// The prompt ends with the beginning of the assistant's turn.
     pub add_generation_prompt: bool,
 }
 
-/// A prompt, and `prompt` as it was given (null where the answer shows the text made of messages or around a gap).
+/// A prompt, and its JSON.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Input {
-    /// What to continue.
+    /// The prompt.
     pub prompt: Prompt,
-    /// For the answer.
+    /// The JSON of `prompt`, for the answer; null for messages and infill, where the answer shows the rendered text.
     pub given: Value,
 }
 
-/// What a request asks to continue.
+/// The prompts of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Inputs {
     /// At least one.
     pub all: Vec<Input>,
-    /// Whether they came as `prompts`, so that the answer has `results` even if it is one.
+    /// They were given as `prompts`, so the answer has `results` even for a single prompt.
     pub listed: bool,
-    /// Whether the names of control tokens are these tokens in a prompt, or in the text of messages.
+    /// Control tokens are parsed in prompts, or in the text of messages.
     pub parse_special: bool,
-    /// What happens where the context is too small.
+    /// The behaviour if a prompt does not fit into the context.
     pub on_overflow: Overflow,
 }
 
-/// What happens to a prompt that does not fit into the context.
+/// The behaviour if a prompt does not fit into the context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overflow {
-    /// The oldest whole turns of messages are left out.
+    /// The oldest turns of the messages are dropped.
     DropTurns,
-    /// A part behind the first `n_keep` tokens is left out.
+    /// Tokens after the first `n_keep` are dropped.
     Truncate,
     /// The request fails with `context_full`.
     Error,
 }
 
 impl Overflow {
-    /// The words of a request.
+    /// The words used in JSON.
     const WORDS: [(&str, Overflow); 3] =
         [("drop_turns", Overflow::DropTurns), ("truncate", Overflow::Truncate), ("error", Overflow::Error)];
 
@@ -168,21 +165,21 @@ impl Overflow {
     }
 }
 
-/// Reads `prompt`, `prompts` or `messages`, and what goes with `prompt`. Neither of them is the empty text, as with the old server.
+/// Reads `prompt`, `prompts` or `messages`, and the infill fields. If all are absent the prompt is empty, as in the old server.
 pub(super) fn read(fields: &mut Fields) -> Result<Inputs> {
     let given = fields.get("prompt");
     let has_prompt = matches!(given, Some(value) if value != "");
     let listed = fields.list("prompts", "an array of prompts", input)?.filter(|prompts| !prompts.is_empty());
-    let chat = Chat::read(fields)?;
+    let chat = ChatInput::read(fields)?;
     let infill = Infill::read(fields, given)?;
     if infill.is_some() && (listed.is_some() || chat.is_some()) {
-        return Err(Error::invalid("input_prefix: with input_suffix and input_extra it goes with prompt alone"));
+        return Err(Error::invalid("input_prefix, input_suffix, input_extra: expected only together with prompt"));
     }
     let parse_special = fields.flag("parse_special")?.unwrap_or(chat.is_none());
     let default = if chat.is_some() { Overflow::DropTurns } else { Overflow::Truncate };
     let on_overflow = fields.word("on_overflow", &Overflow::WORDS)?.unwrap_or(default);
     if on_overflow == Overflow::DropTurns && chat.is_none() {
-        return Err(Error::invalid("on_overflow: \"drop_turns\" goes with messages alone"));
+        return Err(Error::invalid("on_overflow: expected \"drop_turns\" only together with messages"));
     }
     let inputs = |all, listed| Inputs { all, listed, parse_special, on_overflow };
     let one = match (listed, chat) {
@@ -207,7 +204,15 @@ fn input(name: &str, value: &Value) -> Result<Input> {
     Ok(Input { prompt: Prompt::Text(pieces(name, value)?), given: value.clone() })
 }
 
-/// A text, or an array of texts and token ids.
+/// Reads a token id. It may exceed the vocabulary.
+pub(super) fn token(name: &str, value: &Value) -> Result<Token> {
+    int_in(name, value, 0..=i64::from(Token::MAX))
+}
+
+/// Reads a text, or an array of texts and token ids.
+///
+/// # Errors
+/// It is neither.
 pub fn pieces(name: &str, value: &Value) -> Result<Vec<Piece>> {
     match value {
         Value::String(text) => Ok(vec![Piece::Text(text.clone())]),
@@ -227,12 +232,12 @@ pub fn pieces(name: &str, value: &Value) -> Result<Vec<Piece>> {
     }
 }
 
-impl Chat {
-    /// Reads `messages` and what goes with them; `None` without `messages`.
+impl ChatInput {
+    /// Reads `messages` and the related fields. `None`: there are no `messages`.
     ///
     /// # Errors
-    /// A field of the wrong type, or no message.
-    pub fn read(fields: &mut Fields) -> Result<Option<Chat>> {
+    /// A field has the wrong type, or `messages` is empty.
+    pub fn read(fields: &mut Fields) -> Result<Option<ChatInput>> {
         let messages = fields.list("messages", "an array of messages", message)?;
         let object = |name: &str, value: &Value| match value {
             Value::Object(_) => Ok(value.clone()),
@@ -254,14 +259,14 @@ impl Chat {
                 ("add_generation_prompt", add_generation_prompt.is_some()),
             ];
             for (key, _) in given.into_iter().filter(|(_, given)| *given) {
-                fields.warn(format!("{key}: means nothing without messages"));
+                fields.warn(format!("{key}: ignored without messages"));
             }
             return Ok(None);
         };
         if messages.is_empty() {
             return Err(Error::invalid("messages: expected at least one message, got []"));
         }
-        Ok(Some(Chat {
+        Ok(Some(ChatInput {
             messages,
             tools: tools.unwrap_or_default(),
             chat_template,
@@ -271,7 +276,7 @@ impl Chat {
     }
 }
 
-/// A message. Its other keys (`name`, `tool_calls`, `reasoning_content`, ...) are the template's business.
+/// Validates a message. Other keys (`name`, `tool_calls`, `reasoning_content`, ...) are passed to the template.
 fn message(name: &str, value: &Value) -> Result<Value> {
     let Value::Object(map) = value else {
         return Err(unexpected(name, "an object with role and content", value));

@@ -73,8 +73,14 @@ fn infill_fields_are_parsed() {
     check_error(json!({"input_extra": [{"filename": "a"}]}), "input_extra[0]: expected {\"filename\", \"text\"}");
     check_error(json!({"input_extra": [{"text": 5}]}), "input_extra[0].text: expected a string, got 5");
     check_error(json!({"input_extra": [{"text": "", "filename": 5}]}), "input_extra[0].filename: expected a string");
-    check_error(json!({"input_prefix": "a", "prompts": ["b"]}), "input_prefix: with input_suffix and input_extra");
-    check_error(json!({"input_prefix": "a", "messages": [{"role": "user"}]}), "input_prefix: with");
+    check_error(
+        json!({"input_prefix": "a", "prompts": ["b"]}),
+        "input_prefix, input_suffix, input_extra: expected only together with prompt",
+    );
+    check_error(
+        json!({"input_prefix": "a", "messages": [{"role": "user"}]}),
+        "input_prefix, input_suffix, input_extra: ",
+    );
 }
 
 #[test]
@@ -87,7 +93,7 @@ fn messages_are_parsed() {
     let found = chat(json!({"messages": hello, "prompt": ""}));
     assert_eq!(
         found,
-        Chat {
+        ChatInput {
             messages: hello.as_array().unwrap().clone(),
             tools: vec![],
             chat_template: None,
@@ -122,7 +128,7 @@ fn messages_are_parsed() {
     );
     check_error(json!({"messages": hello, "tools": ["a"]}), "tools[0]: expected an object, got \"a\"");
     check_error(json!({"messages": hello, "chat_template_kwargs": []}), "chat_template_kwargs: expected an object");
-    assert_eq!(read(&json!({"tools": []})).unwrap().warnings, ["tools: means nothing without messages"]);
+    assert_eq!(read(&json!({"tools": []})).unwrap().warnings, ["tools: ignored without messages"]);
 }
 
 #[test]
@@ -139,10 +145,13 @@ fn special_tokens_and_overflow() {
         let document = json!({"messages": hello, "parse_special": true, "on_overflow": overflow.as_str()});
         assert_eq!(read(document), (true, overflow));
     }
-    check_error(json!({"prompt": "a", "on_overflow": "drop_turns"}), "on_overflow: \"drop_turns\" goes with messages");
+    check_error(
+        json!({"prompt": "a", "on_overflow": "drop_turns"}),
+        "on_overflow: expected \"drop_turns\" only together with messages",
+    );
     check_error(
         json!({"prompts": ["a"], "on_overflow": "drop_turns"}),
-        "on_overflow: \"drop_turns\" goes with messages",
+        "on_overflow: expected \"drop_turns\" only together with messages",
     );
     check_error(json!({"prompt": "a", "on_overflow": "drop"}), "on_overflow: expected one of \"drop_turns\"");
     check_error(json!({"prompt": "a", "parse_special": 1}), "parse_special: expected true or false, got 1");

@@ -1,5 +1,4 @@
-//! The sampler's fields: one table of names, ranges and meanings, from which they are read, reported and
-//! documented.
+//! The sampler's fields: one table of names, ranges and meanings. Reading, reporting and the documentation use it.
 
 use std::collections::HashSet;
 
@@ -9,52 +8,52 @@ use crate::api::fields::{Fields, c_text_in, set, shortest, show, text_in, unavai
 use crate::error::{Error, Result};
 use crate::sampling::{MirostatVersion, SamplingSettings, Stage};
 
-/// The longest window into the past, in tokens: more than any context has, and little enough to keep one.
+/// The maximum number of past tokens that a penalty considers: more than any context has, and small enough to store.
 pub(super) const MAX_WINDOW: i64 = 1 << 24;
-/// More candidates than any vocabulary has.
+/// The maximum number of candidates: more than any vocabulary has.
 const MAX_CANDIDATES: i64 = 1 << 20;
-/// The longest `samplers`.
+/// The maximum length of `samplers`.
 const MAX_STAGES: usize = 64;
-/// Most `dry_sequence_breakers`: each is looked for in all of the vocabulary, on the engine's thread.
+/// The maximum number of `dry_sequence_breakers`: the engine's thread searches the whole vocabulary for each.
 const MAX_BREAKERS: usize = 64;
 const ANY: f32 = f32::MAX;
 
-/// A field of the table.
-struct Field {
+/// A row of the table.
+struct SamplerField {
     key: &'static str,
-    place: Place,
+    setting: SettingRef,
     about: &'static str,
 }
 
-/// Where a field's value lives in [`SamplingSettings`], with the least and the largest value.
-enum Place {
+/// The setting that a field sets in [`SamplingSettings`], with its minimum and maximum.
+enum SettingRef {
     Number(fn(&mut SamplingSettings) -> &mut f32, f32, f32),
     Int(fn(&mut SamplingSettings) -> &mut i32, i64, i64),
     Count(fn(&mut SamplingSettings) -> &mut usize, i64, i64),
     Flag(fn(&mut SamplingSettings) -> &mut bool),
 }
 
-use Place::{Count, Flag, Int, Number};
+use SettingRef::{Count, Flag, Int, Number};
 
-const fn field(key: &'static str, place: Place, about: &'static str) -> Field {
-    Field { key, place, about }
+const fn field(key: &'static str, setting: SettingRef, about: &'static str) -> SamplerField {
+    SamplerField { key, setting, about }
 }
 
 const I32: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
 
-/// Where two keys share a place, the later one wins.
-static FIELDS: [Field; 27] = [
+/// If two keys have the same setting, the later one is used.
+static FIELDS: [SamplerField; 27] = [
     field("temp", Number(|s| &mut s.temperature, -ANY, 1000.0), "another name of `temperature`"),
-    field("temperature", Number(|s| &mut s.temperature, -ANY, 1000.0), "0 or less: always the most probable token"),
+    field("temperature", Number(|s| &mut s.temperature, -ANY, 1000.0), "0 or less: greedy"),
     field(
         "dynatemp_range",
         Number(|s| &mut s.dynatemp_range, 0.0, 1000.0),
         "half-width of the dynamic temperature's range; 0 off",
     ),
     field("dynatemp_exponent", Number(|s| &mut s.dynatemp_exponent, 0.0, 1000.0), "how entropy maps into that range"),
-    field("top_k", Int(|s| &mut s.top_k, I32.0, I32.1), "keep the k most probable; 0 or less off"),
-    field("top_p", Number(|s| &mut s.top_p, 0.0, 1.0), "keep the most probable that sum to p; 1 off"),
-    field("min_p", Number(|s| &mut s.min_p, 0.0, 1.0), "keep those at least p times as probable as the first; 0 off"),
+    field("top_k", Int(|s| &mut s.top_k, I32.0, I32.1), "keep the k most probable tokens; 0 or less off"),
+    field("top_p", Number(|s| &mut s.top_p, 0.0, 1.0), "keep the most probable tokens that sum to p; 1 off"),
+    field("min_p", Number(|s| &mut s.min_p, 0.0, 1.0), "keep tokens at least p times as probable as the first; 0 off"),
     field("tfs_z", Number(|s| &mut s.tfs_z, 0.0, 1.0), "tail free sampling; 1 off"),
     field("typical_p", Number(|s| &mut s.typical_p, 0.0, 1.0), "locally typical sampling; 1 off"),
     field(
@@ -70,14 +69,14 @@ static FIELDS: [Field; 27] = [
     field(
         "xtc_threshold",
         Number(|s| &mut s.xtc_threshold, 0.0, 1.0),
-        "least probability of a top choice; above 0.5 off",
+        "minimum probability of a top choice; above 0.5 off",
     ),
     field("dry_multiplier", Number(|s| &mut s.dry.multiplier, 0.0, 1000.0), "strength of DRY; 0 off"),
     field("dry_base", Number(|s| &mut s.dry.base, 1.0, 1000.0), "base of DRY's exponential"),
     field(
         "dry_allowed_length",
         Int(|s| &mut s.dry.allowed_length, 0, MAX_WINDOW),
-        "longest repetition that DRY lets pass",
+        "longest repetition that DRY allows",
     ),
     field(
         "dry_penalty_last_n",
@@ -89,16 +88,20 @@ static FIELDS: [Field; 27] = [
         Int(|s| &mut s.repeat_last_n, -1, MAX_WINDOW),
         "how far back the penalties look; -1 the whole context, 0 off",
     ),
-    field("repeat_penalty", Number(|s| &mut s.repeat_penalty, 0.01, 100.0), "divides the logits of tokens seen; 1 off"),
+    field(
+        "repeat_penalty",
+        Number(|s| &mut s.repeat_penalty, 0.01, 100.0),
+        "divides the logits of repeated tokens; 1 off",
+    ),
     field(
         "presence_penalty",
         Number(|s| &mut s.presence_penalty, -1e4, 1e4),
-        "subtracted once from the logits of tokens seen; 0 off",
+        "subtracted once from the logits of repeated tokens; 0 off",
     ),
     field(
         "frequency_penalty",
         Number(|s| &mut s.frequency_penalty, -1e4, 1e4),
-        "subtracted for each time a token was seen; 0 off",
+        "subtracted for each occurrence of a token; 0 off",
     ),
     field("penalize_nl", Flag(|s| &mut s.penalize_nl), "whether the penalties apply to the newline too"),
     field("mirostat_tau", Number(|s| &mut s.mirostat_tau, 0.0, 1000.0), "mirostat's target surprise, in bits"),
@@ -117,7 +120,7 @@ static FIELDS: [Field; 27] = [
     field("n_probs", Count(|s| &mut s.n_probs, 0, MAX_CANDIDATES), "alternatives reported with each token"),
 ];
 
-/// The stages: llama.cpp's name and letter of each, and its other names. Case, `-` and `_` do not count.
+/// The stages with llama.cpp's name, letter and aliases. Case, `-` and `_` are ignored.
 const STAGES: [(Stage, &str, char, &[&str]); 11] = [
     (Stage::Penalties, "penalties", 'e', &[]),
     (Stage::Dry, "dry", 'd', &[]),
@@ -131,18 +134,18 @@ const STAGES: [(Stage, &str, char, &[&str]); 11] = [
     (Stage::Temperature, "temperature", 't', &["temp"]),
     (Stage::AdaptiveP, "adaptive_p", 'a', &[]),
 ];
-/// Stages of llama.cpp's that are none here.
+/// Stages of llama.cpp that are not supported.
 const OTHER_STAGES: [&str; 1] = ["infill"];
 
-/// Reads every field but `seed` and `logit_bias`, which stay as in the default.
+/// Reads all fields except `seed` and `logit_bias`, which keep their defaults.
 pub(super) fn read(fields: &mut Fields) -> Result<SamplingSettings> {
     let mut settings = SamplingSettings::default();
-    for Field { key, place, .. } in &FIELDS {
-        match *place {
-            Number(place, min, max) => set(place(&mut settings), fields.number(key, min..=max)?),
-            Int(place, min, max) => set(place(&mut settings), fields.int(key, min..=max)?),
-            Count(place, min, max) => set(place(&mut settings), fields.int(key, min..=max)?),
-            Flag(place) => set(place(&mut settings), fields.flag(key)?),
+    for SamplerField { key, setting, .. } in &FIELDS {
+        match *setting {
+            Number(setting, min, max) => set(setting(&mut settings), fields.number(key, min..=max)?),
+            Int(setting, min, max) => set(setting(&mut settings), fields.int(key, min..=max)?),
+            Count(setting, min, max) => set(setting(&mut settings), fields.int(key, min..=max)?),
+            Flag(setting) => set(setting(&mut settings), fields.flag(key)?),
         }
     }
     let mirostat: Option<i64> = fields.int("mirostat", 0..=2)?;
@@ -161,7 +164,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<SamplingSettings> {
     Ok(settings)
 }
 
-/// `dry_sequence_breakers`, each of them once.
+/// Reads `dry_sequence_breakers`, without duplicates.
 fn breakers(fields: &mut Fields) -> Result<Option<Vec<String>>> {
     let key = "dry_sequence_breakers";
     let given = fields.list(key, "an array of strings", |name, value| match c_text_in(name, value)? {
@@ -178,16 +181,16 @@ fn breakers(fields: &mut Fields) -> Result<Option<Vec<String>>> {
     Ok(Some(texts.into_iter().map(str::to_owned).collect()))
 }
 
-/// The fields that [`read`] reads, as they are used.
+/// The JSON of the fields that [`read`] reads.
 pub(super) fn report(settings: &SamplingSettings) -> Map<String, Value> {
     let mut settings = settings.clone();
     let mut report = Map::new();
-    for Field { key, place, .. } in &FIELDS {
-        let value = match *place {
-            Number(place, ..) => shortest(*place(&mut settings)),
-            Int(place, ..) => json!(*place(&mut settings)),
-            Count(place, ..) => json!(*place(&mut settings)),
-            Flag(place) => json!(*place(&mut settings)),
+    for SamplerField { key, setting, .. } in &FIELDS {
+        let value = match *setting {
+            Number(setting, ..) => shortest(*setting(&mut settings)),
+            Int(setting, ..) => json!(*setting(&mut settings)),
+            Count(setting, ..) => json!(*setting(&mut settings)),
+            Flag(setting) => json!(*setting(&mut settings)),
         };
         report.insert((*key).to_owned(), value);
     }
@@ -207,8 +210,8 @@ fn stage_name(stage: Stage) -> Option<&'static str> {
     STAGES.iter().find(|(known, ..)| *known == stage).map(|(_, name, ..)| *name)
 }
 
-/// `samplers`: an array of names, names separated by `;` (as `--samplers` has them), or a string of letters (as
-/// `--sampler-seq` and llama-server have them).
+/// Reads `samplers`: an array of names, names separated by `;` (as in `--samplers`), or a string of letters (as in `--sampler-seq`
+/// and llama-server).
 fn stages(value: &Value) -> Result<Vec<Stage>> {
     let name = "samplers";
     let stages: Vec<Stage> = match value {
@@ -255,7 +258,7 @@ fn stage(name: &str, value: &Value) -> Result<Stage> {
     }
 }
 
-/// The table as Markdown: name, default, least, largest, meaning.
+/// The table as Markdown: name, default, minimum, maximum, meaning.
 pub(super) fn table() -> String {
     let defaults = report(&SamplingSettings::default());
     let mut rows = vec![
@@ -263,14 +266,14 @@ pub(super) fn table() -> String {
             "mirostat",
             "0".to_owned(),
             "2".to_owned(),
-            "0 off; 1 or 2: that version of mirostat instead of the truncating stages",
+            "0 off; 1 or 2: this version of mirostat instead of the truncation stages",
         ),
-        ("samplers", String::new(), String::new(), "the stages in order, by name; one left out is not applied"),
+        ("samplers", String::new(), String::new(), "the stages in order, by name; omitted stages are not applied"),
         ("dry_sequence_breakers", String::new(), String::new(), "strings across which DRY sees no repetition"),
     ];
-    for Field { key, place, about } in &FIELDS {
+    for SamplerField { key, setting, about } in &FIELDS {
         let bound = |bound: f32| if bound.abs() == ANY { String::new() } else { bound.to_string() };
-        let (min, max) = match *place {
+        let (min, max) = match *setting {
             Number(_, min, max) => (bound(min), bound(max)),
             Int(_, min, max) | Count(_, min, max) => (min.to_string(), max.to_string()),
             Flag(_) => (String::new(), String::new()),

@@ -134,7 +134,10 @@ fn sampler_order_is_parsed() {
 #[test]
 fn sampler_table_lists_defaults_and_ranges() {
     let table = CompletionRequest::sampler_table();
-    assert!(table.contains("| `top_p` | `0.95` | 0 | 1 | keep the most probable that sum to p; 1 off |\n"), "{table}");
+    assert!(
+        table.contains("| `top_p` | `0.95` | 0 | 1 | keep the most probable tokens that sum to p; 1 off |\n"),
+        "{table}"
+    );
     assert!(table.contains("| `temperature` | `0.8` |  | 1000 |"), "{table}");
     assert!(table.lines().all(|line| line.matches('|').count() == 6), "{table}");
     // Every default is in its own range, and parses to itself.

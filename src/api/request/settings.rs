@@ -1,4 +1,4 @@
-//! `generation_settings`: every setting as used, in the form of a request.
+//! `generation_settings`: all settings of a request as used, in the form of a request.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use super::{CompletionRequest, Overflow, Prompt, sampling};
 use crate::api::fields::shortest;
 use crate::sampling::SamplingSettings;
 
-/// Every setting of `request` as used, under the names that requests have, and the old server's. With the
-/// same prompt added, it is a request for the same text: the seed is the one drawn.
+/// All settings of `request` as used, with the field names of requests and of the old server. Together with the same prompt it is a
+/// request for the same completion, because the seed is the one that was drawn.
 ///
-/// `used` is the request's sampling with `logit_bias` filled in by token; `n_ctx` and `model` are the engine's.
+/// `used` is the request's sampling with `logit_bias` resolved to tokens; `n_ctx` and `model` are the engine's.
 pub fn generation_settings(request: &CompletionRequest, used: &SamplingSettings, n_ctx: u32, model: &str) -> Value {
     let CompletionRequest { options, reply, inputs, .. } = request;
-    // What is made of messages and infill is a text that fits, with control tokens in it.
+    // The prompt in the answer is the rendered text, which has control tokens and already fits.
     let is_text = inputs.all.iter().all(|input| matches!(input.prompt, Prompt::Text(_)));
     let on_overflow = match inputs.on_overflow {
         Overflow::DropTurns => Overflow::Truncate,
@@ -59,18 +59,18 @@ pub fn generation_settings(request: &CompletionRequest, used: &SamplingSettings,
     Value::Object(settings)
 }
 
-/// Every adapter, as [`CompletionRequest::lora`] has them once the server has looked up what `init` says.
+/// All adapters. [`CompletionRequest::lora`] contains all of them after the server has applied `init`'s scales.
 fn lora(request: &CompletionRequest) -> Value {
     let scales = request.lora.as_deref().unwrap_or_default();
     scales.iter().map(|(id, scale)| json!({"id": id, "scale": shortest(*scale)})).collect()
 }
 
-/// 0 is no limit.
+/// 0 means no limit.
 fn milliseconds(limit: Option<Duration>) -> Value {
     json!(limit.and_then(|limit| u64::try_from(limit.as_millis()).ok()).unwrap_or(0))
 }
 
-/// -1 is all, any, or no limit.
+/// -1 means all, any, or no limit.
 fn count(count: Option<usize>) -> Value {
     count.map_or(json!(-1), Value::from)
 }

@@ -3,9 +3,9 @@ use std::collections::HashSet;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::super::fields::parse_object;
-use super::super::init::tests::any_json;
 use super::*;
+use crate::api::fields::parse_object;
+use crate::api::init::tests::any_json;
 use crate::error::Code;
 use crate::sampling::MirostatVersion;
 
@@ -123,10 +123,10 @@ fn other_fields_are_parsed() {
     check_error(json!({"stop": {}}), "stop: expected an array of strings, got {}");
     check_error(json!({"grammar": "a\0b"}), "grammar: expected a string without NUL");
     check_error(json!({"grammar": {}}), "grammar: expected a string, got {}");
-    check_error(json!({"json_schema": 5}), "json_schema: expected an object, or a string that holds one, got 5");
+    check_error(json!({"json_schema": 5}), "json_schema: expected an object, or a string that contains one, got 5");
     check_error(
         json!({"json_schema": {"type": "null"}, "grammar": "root ::= \"a\""}),
-        "json_schema: either json_schema or grammar can be specified, but not both",
+        "json_schema: expected either json_schema or grammar, got both",
     );
     check_error(json!({"n_predict": -2}), "n_predict: expected a whole number from -1 to 2147483647, got -2");
     check_error(json!({"n_keep": 1.5}), "n_keep");
@@ -399,18 +399,18 @@ proptest! {
         bias in prop::collection::btree_map(0i32..1000, -100.0f32..100.0, 0..4),
         init_seed in any::<Option<u32>>(),
     ) {
-        let family = if speculative { Endpoint::Speculative } else { Endpoint::Completion };
+        let endpoint = if speculative { Endpoint::Speculative } else { Endpoint::Completion };
         // Changed defaults of init must not apply a second time.
         let defaults = RequestDefaults { seed: init_seed, n_keep: Some(3), ..RequestDefaults::default() };
         // Only values that are valid together.
         let mut given = Map::new();
         for (key, value) in keys {
             given.insert(key.into(), value);
-            if CompletionRequest::from_object(&given, family, &defaults).is_err() {
+            if CompletionRequest::from_object(&given, endpoint, &defaults).is_err() {
                 given.remove(key);
             }
         }
-        let first = CompletionRequest::from_object(&given, family, &defaults).unwrap();
+        let first = CompletionRequest::from_object(&given, endpoint, &defaults).unwrap();
         let used = SamplingSettings { logit_bias: bias.into_iter().collect(), ..first.sampling.clone() };
 
         let text = generation_settings(&first, &used, 512, "m").to_string();
@@ -419,7 +419,7 @@ proptest! {
         if !given.is_null() {
             fed_back.insert("prompt".into(), given);
         }
-        let again = CompletionRequest::from_object(&fed_back, family, &RequestDefaults::default()).unwrap();
+        let again = CompletionRequest::from_object(&fed_back, endpoint, &RequestDefaults::default()).unwrap();
 
         prop_assert_eq!(&again.warnings, &Vec::<String>::new());
         let resolved: Vec<(Token, f32)> = again.logit_bias.iter().map(|entry| match entry.target {

@@ -9,11 +9,11 @@ mod search;
 use std::sync::Arc;
 use std::time::Instant;
 
-use self::search::{Beam, Candidate, Search};
+use self::search::{Beam, BeamCandidate, Search};
 use super::command::Submission;
+use super::completion::begun_before;
 use super::event::{Event, Generated, Outcome, PromptStats, Stop, Timings, Update};
 use super::request_handle::TextSink;
-use super::task::begun_before;
 use super::text::TextStream;
 use crate::error::{Code, Error, Result};
 use crate::llama::{Batch, Context, ContextParams, DecodeError, Interrupt, Model, SeqId, ThreadPool, Token};
@@ -31,12 +31,12 @@ pub(super) struct Beams {
     interrupt: Arc<Interrupt>,
     context: Option<Context>,
     batch: Batch,
-    task: Option<Task>,
+    task: Option<BeamTask>,
 }
 
 /// A text on its way.
 #[derive(Clone)]
-struct Draft {
+struct BeamText {
     tokens: Vec<Generated>,
     text: TextStream,
     sequence: SeqId,
@@ -44,13 +44,13 @@ struct Draft {
     stop: Option<Stop>,
 }
 
-struct Task {
+struct BeamTask {
     sink: TextSink,
     prompt: Vec<Token>,
     stats: PromptStats,
     /// Prompt tokens in the cache.
     evaluated: usize,
-    search: Search<Draft>,
+    search: Search<BeamText>,
     biases: Vec<(Token, f32)>,
     n_probs: usize,
     n_predict: usize,
@@ -101,8 +101,8 @@ impl Beams {
             context.set_adapters(&request.lora);
         }
         let answer = TextStream::new(request.options.stop);
-        let first = Draft { tokens: Vec::new(), text: answer.clone(), sequence: 0, stop: None };
-        self.task = Some(Task {
+        let first = BeamText { tokens: Vec::new(), text: answer.clone(), sequence: 0, stop: None };
+        self.task = Some(BeamTask {
             sink,
             prompt,
             stats,
@@ -227,7 +227,7 @@ impl Beams {
     }
 }
 
-impl Task {
+impl BeamTask {
     /// Goes on with the most probable texts after the evaluated rows, one for each beam from `first_row` on.
     fn advance(&mut self, context: &mut Context, first_row: usize) -> Result<()> {
         if self.first_token.is_none() {
@@ -250,7 +250,7 @@ impl Task {
                 }
             }
             let top = sampling::token_probs(logits, 0, n.max(self.n_probs)).top;
-            candidates.extend(top.iter().take(n).map(|(token, logprob)| Candidate {
+            candidates.extend(top.iter().take(n).map(|(token, logprob)| BeamCandidate {
                 beam,
                 token: *token,
                 logprob: f64::from(*logprob),

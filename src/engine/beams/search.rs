@@ -15,7 +15,7 @@ pub(super) struct Beam<T> {
 
 /// A token that may follow a beam.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Candidate {
+pub(super) struct BeamCandidate {
     /// Index of the beam.
     pub beam: usize,
     /// The token.
@@ -55,10 +55,10 @@ impl<T: Clone> Search<T> {
     /// Returns, for each beam that lives now, the index of the one that it continues.
     pub fn advance(
         &mut self,
-        candidates: &mut [Candidate],
-        mut extend: impl FnMut(&T, &Candidate) -> (T, bool),
+        candidates: &mut [BeamCandidate],
+        mut extend: impl FnMut(&T, &BeamCandidate) -> (T, bool),
     ) -> Vec<usize> {
-        let of = |candidate: &Candidate, live: &[Beam<T>]| {
+        let of = |candidate: &BeamCandidate, live: &[Beam<T>]| {
             live.get(candidate.beam).map_or(f64::NEG_INFINITY, |beam| beam.logprob) + candidate.logprob
         };
         // Of equals, the one whose beam was better, then the lower token: always the same.

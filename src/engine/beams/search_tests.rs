@@ -48,7 +48,7 @@ impl ToyModel {
             let mut candidates = Vec::new();
             for (beam, live) in search.live.iter().enumerate() {
                 let logprobs = self.logprobs(&live.text);
-                candidates.extend((0..).zip(logprobs).map(|(token, logprob)| Candidate { beam, token, logprob }));
+                candidates.extend((0..).zip(logprobs).map(|(token, logprob)| BeamCandidate { beam, token, logprob }));
             }
             let before = search.live.clone();
             let parents = search.advance(&mut candidates, |text, candidate| {
@@ -111,9 +111,9 @@ proptest! {
 fn search_ends_when_no_live_beam_can_win() {
     let mut search = Search::new(2, "");
     let mut step = |candidates: &[(usize, Token, f64)]| {
-        let mut candidates: Vec<Candidate> = candidates
+        let mut candidates: Vec<BeamCandidate> = candidates
             .iter()
-            .map(|(beam, token, p)| Candidate { beam: *beam, token: *token, logprob: p.ln() })
+            .map(|(beam, token, p)| BeamCandidate { beam: *beam, token: *token, logprob: p.ln() })
             .collect();
         search.advance(&mut candidates, |_, candidate| {
             (if candidate.token == 0 { "ended" } else { "alive" }, candidate.token == 0)

@@ -2,6 +2,7 @@
 
 use super::{Setup, TestEngine, request};
 use crate::counting::allocations;
+use crate::engine::scheduler::BatchScheduler;
 use crate::llama::Token;
 use crate::llama::fake::FakeModel;
 use crate::sampling;
@@ -24,7 +25,7 @@ const GROWTHS: usize = 8;
 const GROWTHS_PER_DRAFTER: usize = 3;
 
 #[test]
-fn scheduling_drafting_and_filling_the_batch_do_not_allocate() {
+fn planning_a_step_does_not_allocate() {
     let cases = HISTORY_DRAFTERS.iter().map(|source| vec![*source]).chain([vec![], HISTORY_DRAFTERS.to_vec()]);
     for (sources, adaptive) in
         cases.flat_map(|sources| [Adaptive::Auto, Adaptive::Fixed].map(|way| (sources.clone(), way)))
@@ -41,17 +42,11 @@ fn scheduling_drafting_and_filling_the_batch_do_not_allocate() {
         let (mut steps, mut allocating, mut drafted) = (0, 0, 0);
         while !engine.scheduler.is_idle() {
             engine.advance();
-            let scheduler = &mut engine.scheduler;
-            let allocated = allocations(|| {
-                scheduler.make_space();
-                scheduler.balance();
-                scheduler.schedule();
-                scheduler.draft();
-                scheduler.fill_batch();
-            });
+            let BatchScheduler { pool, outbox, step, .. } = &mut engine.scheduler;
+            let allocated = allocations(|| step.plan(pool, outbox));
             steps += 1;
             allocating += usize::from(steps > WARM_UP_STEPS && allocated > 0);
-            drafted += (0..2).map(|slot| scheduler.drafters.drafted(slot).len()).sum::<usize>();
+            drafted += engine.scheduler.step.plan.slots.iter().map(|slot| slot.draft.tokens.len()).sum::<usize>();
         }
         assert!(steps > 2 * WARM_UP_STEPS && drafted > 0, "{sources:?}: {steps} steps, {drafted} tokens drafted");
         let most = GROWTHS + GROWTHS_PER_DRAFTER * sources.len();

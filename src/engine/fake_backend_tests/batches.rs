@@ -23,18 +23,18 @@ fn tokens_a_step(n_slots: usize) -> f64 {
         engine.submit(vec![Request { speculative: Some(settings.clone()), ..request(prompt, 150, greedy) }]);
     }
     let n_tokens = |engine: &TestEngine| -> usize {
-        engine.scheduler.slots.iter().filter_map(|slot| slot.task.as_ref()).map(|task| task.tokens.len()).sum()
+        engine.scheduler.pool.slots.iter().filter_map(|slot| slot.task.as_ref()).map(|task| task.tokens.len()).sum()
     };
     // The steps in which the prompts are decoded and the draft model catches up.
     (0..3).for_each(|_| engine.step());
     let (mut steps, begun) = (0, n_tokens(&engine));
     while n_tokens(&engine) < n_slots * 120 {
-        let (all, target) = (decodes(), engine.scheduler.context.fake().n_decodes());
+        let (all, target) = (decodes(), engine.scheduler.pool.context.fake().n_decodes());
         engine.step();
-        let target = engine.scheduler.context.fake().n_decodes() - target;
+        let target = engine.scheduler.pool.context.fake().n_decodes() - target;
         assert_eq!(target, 1, "{n_slots} slots, step {steps}");
         // An odd number of tokens of each sequence has one more as padding.
-        let physical = engine.scheduler.context.fake().physical_batches();
+        let physical = engine.scheduler.pool.context.fake().physical_batches();
         assert_eq!(physical, [n_slots * (N_MAX + 1).next_multiple_of(n_slots.min(2))], "{n_slots} slots, step {steps}");
         // The last drafted token is decoded together with the first of the next step.
         assert_eq!(decodes() - all - target, N_MAX, "{n_slots} slots, step {steps}");
@@ -64,10 +64,12 @@ fn slots_decode_in_one_physical_batch_whatever_the_order_of_their_requests() {
     let (mut steps, mut together) = (0, 0);
     while !engine.scheduler.is_idle() {
         engine.step();
-        let generates = |at: usize| engine.scheduler.slots[at].task.as_ref().is_some_and(|task| task.n_predicted > 1);
+        let generates = |at: usize| {
+            engine.scheduler.pool.slots[at].task.as_ref().is_some_and(|task| task.completion.n_predicted() > 1)
+        };
         if (0..N).all(generates) {
             together += 1;
-            assert_eq!(engine.scheduler.context.fake().physical_batches(), [N], "step {steps}");
+            assert_eq!(engine.scheduler.pool.context.fake().physical_batches(), [N], "step {steps}");
         }
         steps += 1;
     }
@@ -91,7 +93,7 @@ fn draft_and_target_decode_all_slots_in_one_physical_batch_whatever_was_accepted
     }
     (0..3).for_each(|_| engine.step());
     let lengths = |engine: &TestEngine| -> Vec<usize> {
-        engine.scheduler.slots.iter().map(|slot| slot.task.as_ref().map_or(0, |task| task.tokens.len())).collect()
+        engine.scheduler.pool.slots.iter().map(|slot| slot.task.as_ref().map_or(0, |task| task.tokens.len())).collect()
     };
     let mut differed = 0;
     for step in 0..25 {
@@ -121,10 +123,10 @@ fn adaptive_lengths_decode_in_one_physical_batch() {
     }
     (0..3).for_each(|_| engine.step());
     let (mut steps, mut drafted) = (0, 0);
-    while engine.scheduler.slots.iter().all(|slot| slot.task.is_some()) {
+    while engine.scheduler.pool.slots.iter().all(|slot| slot.task.is_some()) {
         engine.step();
         steps += 1;
-        let physical = engine.scheduler.context.fake().physical_batches();
+        let physical = engine.scheduler.pool.context.fake().physical_batches();
         assert_eq!(physical.len(), 1, "step {steps}: {physical:?}");
         drafted += physical[0] - N;
     }

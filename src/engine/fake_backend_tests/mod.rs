@@ -148,10 +148,10 @@ impl TestEngine {
         if let Some(model) = setup.draft {
             let context = setup.fake_context(model, setup.draft_cost, &setup.draft_faults, &interrupt);
             let n_vocab = setup.draft_vocab.unwrap_or(MODEL.vocab().n_tokens());
-            scheduler.drafters.add_model(Box::new(DraftModel::new(context, setup.n_parallel, n_vocab, None)));
+            scheduler.pool.drafters.add_model(Box::new(DraftModel::new(context, setup.n_parallel, n_vocab, None)));
         }
-        builder::add_text_drafters(&mut scheduler.drafters, setup.n_parallel, &Arc::default());
-        scheduler.drafters.set_clock(fake::clock);
+        builder::add_text_drafters(&mut scheduler.pool.drafters, setup.n_parallel, &Arc::default());
+        scheduler.pool.drafters.set_clock(fake::clock);
         TestEngine { scheduler, interrupt, n_requests: 0 }
     }
 
@@ -166,7 +166,7 @@ impl TestEngine {
                 is_prepared: true,
                 sink,
                 deadline: None,
-                found: None,
+                first_run: None,
             });
         }
         handle
@@ -181,15 +181,15 @@ impl TestEngine {
     /// Runs a step, after which each slot's bookkeeping must match the cells of the backend.
     fn step(&mut self) {
         self.advance();
-        let (scheduler, backend) = (&self.scheduler, self.scheduler.context.fake());
-        let n_slots = scheduler.slots.len();
-        for (id, slot) in (0..).zip(&scheduler.slots) {
+        let (scheduler, backend) = (&self.scheduler, self.scheduler.pool.context.fake());
+        let n_slots = scheduler.pool.slots.len();
+        for (id, slot) in (0..).zip(&scheduler.pool.slots) {
             assert_eq!(backend.tokens(id), slot.cache.to_vec(), "slot {id}: the cells and the slot's bookkeeping");
             if let Some(task) = &slot.task {
                 assert!(task.tokens.starts_with(&slot.cache), "slot {id} must hold a prefix of its text");
             }
         }
-        let n_branches = scheduler.context.n_shared().saturating_sub(n_slots);
+        let n_branches = scheduler.pool.context.n_shared().saturating_sub(n_slots);
         for id in (0..).skip(n_slots).take(n_branches) {
             assert!(backend.tokens(id).is_empty(), "a branch was left behind in sequence {id}");
         }
@@ -197,7 +197,7 @@ impl TestEngine {
 
     /// The number of the target's remaining faults that would end requests.
     fn failures_left(&self) -> usize {
-        let faults = self.scheduler.context.fake().faults();
+        let faults = self.scheduler.pool.context.fake().faults();
         faults.filter(|fault| !matches!(fault, Fault::Aborted(_))).count()
     }
 }

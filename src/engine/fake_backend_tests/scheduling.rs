@@ -39,7 +39,7 @@ fn every_request_advances_in_every_step_despite_long_drafts() {
         engine.submit(vec![Request { speculative: speculative.clone(), ..greedy(repeating(10, start), 220) }]);
     }
     let tokens = |engine: &TestEngine, slot: usize| {
-        let task = engine.scheduler.slots[slot].task.as_ref().filter(|task| task.is_generating());
+        let task = engine.scheduler.pool.slots[slot].task.as_ref().filter(|task| task.completion.has_begun());
         task.map(|task| task.tokens.len())
     };
     let generating = |engine: &TestEngine| (0..N).filter(|slot| tokens(engine, *slot).is_some()).count();
@@ -79,7 +79,7 @@ fn paused_and_waiting_requests_are_not_overtaken() {
             later.push(engine.submit(vec![greedy(repeating(8, 5), 12)]));
         }
         engine.step();
-        paused += engine.scheduler.running().filter(|(_, task)| task.paused).count();
+        paused += engine.scheduler.pool.running().filter(|(_, task)| task.paused).count();
         steps += 1;
         assert!(
             steps < 1000,
@@ -115,7 +115,7 @@ fn token_unknown_to_the_draft_disables_only_its_own_request() {
         engine.step();
     }
     let why = |first: Token| {
-        let mut running = engine.scheduler.running().filter(|(_, task)| task.tokens.first() == Some(&first));
+        let mut running = engine.scheduler.pool.running().filter(|(_, task)| task.tokens.first() == Some(&first));
         let speculation = running.next().and_then(|(_, task)| task.speculation.as_ref());
         speculation.map(|speculation| speculation.stats.disabled.clone())
     };

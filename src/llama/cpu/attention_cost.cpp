@@ -1,5 +1,5 @@
-// What attention costs on this machine's CPUs at a depth, with flash attention and without: a few layers' attention by itself, because to
-// fill a model's cache for a measurement would take as long as to read a prompt of that length.
+// Measures the time of attention on CPUs at a given depth, with and without flash attention. Only the attention of a few layers is
+// computed, because filling a model's cache would take as long as decoding a prompt of that length.
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml.h"
@@ -12,9 +12,9 @@
 
 namespace {
 
-// Layers that are computed, each with keys and values of its own.
+// The number of layers, each with its own keys and values.
 constexpr int LAYERS = 4;
-// The best of so many runs counts, after one that is not counted.
+// The number of measured runs after one warm-up run. The fastest one counts.
 constexpr int RUNS = 3;
 
 struct Free {
@@ -31,7 +31,7 @@ struct foredraft_attention {
     bool flash;
 };
 
-// Microseconds for one layer; negative: not known. May throw.
+// The time of one layer in microseconds. Negative: unknown. May throw.
 double foredraft_attention_micros(const foredraft_attention & of, int32_t n_threads, ggml_threadpool * threads) {
     const ggml_backend_dev_t device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     const std::unique_ptr<ggml_backend, Free> backend(device == nullptr ? nullptr : ggml_backend_dev_init(device, nullptr));
@@ -51,7 +51,7 @@ double foredraft_attention_micros(const foredraft_attention & of, int32_t n_thre
     ggml_context * ctx = context.get();
     ggml_cgraph * graph = ggml_new_graph(ctx);
     const float scale = 1.0f / std::sqrt(float(of.n_key));
-    // As llama.cpp builds it (build_attn_mha): a cell's heads lie together, and without flash attention the cells of a value's number do.
+    // The same layout as in llama.cpp (build_attn_mha): the heads of a cell are contiguous; without flash attention, V is transposed.
     for (int layer = 0; layer < LAYERS; ++layer) {
         ggml_tensor * q = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, of.n_key, of.n_head, of.n_tokens);
         ggml_tensor * k = ggml_new_tensor_3d(ctx, GGML_TYPE_F16, of.n_key, of.n_head_kv, of.n_cells);

@@ -1,8 +1,8 @@
-// ggml's barrier for Linux, with threads that sleep where they would spin (the linker puts it in place of ggml's: see build.rs).
+// Replaces ggml's barrier on Linux by one in which threads sleep after spinning (the linker replaces it: see build.rs).
 //
-// The threads of a graph wait for each other after each of its operations, hundreds of times a token. ggml's wait by spinning, without
-// end: where two threads share a core, one burns its time slice while the other one could do the work that it waits for. This barrier spins
-// for longer than a wake-up takes, then sleeps until the last thread wakes it (futex).
+// The threads of a graph wait for each other after each operation, hundreds of times per token. ggml's threads spin without limit. If two
+// threads share a core, one wastes its time slice while the other could do the work that it waits for. This barrier spins for longer
+// than a wake-up takes, then sleeps until the last thread wakes it (futex).
 #define _GNU_SOURCE
 #include <limits.h>
 #include <linux/futex.h>
@@ -17,34 +17,34 @@
 
 #include "ggml.h"
 
-// What `struct ggml_threadpool` is made of. The struct itself is private to ggml-cpu.c: build.rs copies it from there.
+// The types of the fields of `struct ggml_threadpool`. The struct is private to ggml-cpu.c; build.rs copies it from there.
 typedef pthread_cond_t ggml_cond_t;
 typedef pthread_mutex_t ggml_mutex_t;
 #define GGML_CACHE_ALIGN __attribute__((aligned(64)))
 #include "ggml_threadpool.h"
 
-// ggml keeps the number of a graph's threads in these bits of `n_graph`.
+// These bits of `n_graph` are the number of the graph's threads.
 #define THREADS_MASK 0xffffU
 
-// For how long a thread spins before it sleeps. The longest time is more than a wake-up takes, also in a virtual machine: else each thread
-// that wakes up late would make the next one sleep, and two threads with a core each would sleep in turn for ever.
+// The limits of the time that a thread spins before it sleeps. The longest time exceeds a wake-up, also in a virtual machine. Otherwise each
+// thread that wakes up late would make the next one sleep, and two threads with a core each would alternate sleeping.
 #define LONGEST_SPIN_NS 200000
 #define SHORTEST_SPIN_NS 2000
-// Where spins are shorter, one wait in so many spins for the longest time, to see whether that is enough again.
+// When spins are shorter, one in this many waits spins for the longest time, to test whether that is enough again.
 #define PROBE_EVERY 16
-// Rounds of spinning between two looks at the clock. A round is a `pause`: some 40 cycles on AMD's processors, 140 on Intel's.
+// The number of rounds of spinning between two reads of the clock. A round is a `pause`: about 40 cycles on AMD's processors, 140 on Intel's.
 #define ROUNDS 32
 
-// How long the next spin is. Halved by each sleep, because a thread that waited for one without a core will do so again; restored by
-// waits that were short. One for all pools: it describes the machine.
+// The current spinning time. Each sleep halves it, because a wait for a thread without a core will happen again; short waits restore it.
+// Shared by all pools, because it depends on the load of the machine.
 static atomic_int spin_ns = LONGEST_SPIN_NS;
-// Waits with shorter spins.
+// The number of waits with shorter spins.
 static atomic_uint n_short_waits = 0;
-// Threads that sleep, or are about to.
+// The number of threads that sleep or are about to.
 static GGML_CACHE_ALIGN atomic_int n_sleeping = 0;
-// For benchmarks: wait as ggml does.
+// For benchmarks: spin without limit, like ggml.
 static atomic_bool always_spins = false;
-// Waits that ended in a sleep, so that the engine sees whether its threads have cores.
+// The number of waits with a sleep. It shows the engine whether its threads have cores.
 static atomic_uint_least64_t n_sleeps = 0;
 
 static inline void relax(void) {

@@ -1,13 +1,13 @@
-// Flash attention on x86-64 CPUs with an F16 cache, in place of ggml's (the linker's `--wrap` puts it there: see build.rs).
+// Flash attention on x86-64 CPUs with an F16 cache. Replaces ggml's kernel (with the linker's `--wrap`: see build.rs).
 //
-// ggml's kernel takes one query of one head after the other, converts keys and values anew for each, and sums values up in F16. From
-// 512 cells on it divides the keys of a single query among the threads, and from 64 queries on it takes other tiles, so the last bits
-// of a token's result depend on its batch. This kernel converts a key and a value once for up to four rows (the heads that share them,
-// and several queries), sums up in F32, and is batch-invariant: each row sees the same operations in the same order, whatever
-// other rows are computed with it and however many threads there are.
+// ggml's kernel processes one query of one head at a time, converts keys and values again for each, and sums values in F16. From 512
+// cells on it divides the keys of a single query among the threads, and from 64 queries on it uses other tiles. So the last bits of a
+// token's result depend on its batch. This kernel converts a key and a value once for up to four rows (several queries, and the heads
+// that share them), and sums in F32. It is batch-invariant: the operations of a row and their order do not depend on other rows or on
+// the number of threads.
 //
-// The order of one row: cells are taken in chunks of CHUNK; chunks that are masked are left out. The chunks of a segment of SEGMENT cells
-// are merged one after the other, then the segments. Chunks and segments begin at multiples of their length in the cache.
+// The order of operations of a row: cells are processed in chunks of CHUNK; fully masked chunks are skipped. The chunks of a segment
+// of SEGMENT cells are merged one after the other, then the segments. Chunks and segments begin at multiples of their length.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -23,8 +23,8 @@
 
 extern "C" {
 
-// ggml's own, for what this one does not know. The linker gives it this name. Weak, so that a program whose linker was not told
-// to replace it links, too, and keeps ggml's.
+// ggml's kernel, for unsupported cases. The linker provides this name. Weak, so that a program without the linker option also links,
+// and uses ggml's kernel.
 __attribute__((weak)) void __real_ggml_compute_forward_flash_attn_ext(const ggml_compute_params * params, ggml_tensor * dst);
 void __wrap_ggml_compute_forward_flash_attn_ext(const ggml_compute_params * params, ggml_tensor * dst);
 
@@ -33,15 +33,15 @@ void __wrap_ggml_compute_forward_flash_attn_ext(const ggml_compute_params * para
 namespace {
 
 std::atomic<bool> is_enabled { true };
-// Of graphs that this thread started: the thread that starts one is its first.
+// Counts calls in graphs that this thread started; the starting thread is the first thread of a graph.
 thread_local uint64_t n_calls = 0;
 
 }  // namespace
 
-// For benchmarks: false leaves everything to ggml's kernel.
+// For benchmarks: false uses ggml's kernel for everything.
 extern "C" void foredraft_flash_attention_enable(bool enabled) { is_enabled.store(enabled, std::memory_order_relaxed); }
 
-// How often this kernel computed in graphs that the calling thread started.
+// The number of calls of this kernel in graphs that the calling thread started.
 extern "C" uint64_t foredraft_flash_attention_calls(void) { return n_calls; }
 
 #ifdef FOREDRAFT_FLASH_ATTENTION
@@ -50,15 +50,15 @@ namespace {
 
 constexpr int CHUNK = 64;
 constexpr int SEGMENT = 256;
-// Rows that are computed together.
+// The number of rows that are computed together.
 constexpr int ROWS = 4;
-// The largest head of a key or value.
+// The maximum head size of keys and values.
 constexpr int MAX_HEAD = 576;
 
 #ifdef __AVX512F__
 using Vec = __m512;
 constexpr int W = 16;
-// Vectors of values that are summed up at once: with ROWS rows, 16 of 32 registers.
+// The number of vectors of values that are summed at once: with ROWS rows, 16 of 32 registers.
 constexpr int SLICE = 4;
 
 inline Vec zero() { return _mm512_setzero_ps(); }
@@ -149,7 +149,7 @@ inline Vec exp_of(Vec x) {
     return scale_by_power(x, n, p);
 }
 
-// Of one row: the largest score so far, the sum of e^(score - largest), and the sum of values by these weights.
+// The running sums of one row: the largest score, the sum of e^(score - largest), and the sum of values with these weights.
 struct Sum {
     float largest;
     float weight;
@@ -167,7 +167,7 @@ void raise(Sum & sum, float largest, int n_values) {
     if (largest <= sum.largest) {
         return;
     }
-    // Nothing but zeros was summed up while there was no maximum.
+    // All sums are 0 while there is no maximum.
     const float scale = sum.largest == -INFINITY ? 0.0f : std::exp(sum.largest - largest);
     sum.largest = largest;
     sum.weight *= scale;
@@ -198,14 +198,14 @@ struct Block {
     float slopes[ROWS];
 };
 
-// What all rows have in common.
+// The parameters of all rows.
 struct Attention {
     int64_t n_key, n_value;
     int64_t n_cells;
     float scale, softcap;
 };
 
-// Scores of keys `from`..`to` (relative to `keys`) for R rows. KT keys at a time: R rows of KT sums make a vector.
+// Computes the scores of keys `from`..`to` (relative to `keys`) for R rows, KT keys at a time: R rows of KT sums fill a vector.
 template <int R>
 void score(const Attention & of, const Block & block, const char * keys, size_t stride, int from, int to, float (*scores)[CHUNK]) {
     constexpr int KT = W / (R == 3 ? 4 : R);
@@ -234,7 +234,7 @@ void score(const Attention & of, const Block & block, const char * keys, size_t 
     }
 }
 
-// Adds values `from`..`to` by their weights, N vectors of each.
+// Adds the weighted values `from`..`to`, N vectors of each.
 template <int R, int N>
 void add_slice(const char * values, size_t stride, int from, int to, const float (*weights)[CHUNK], Sum * sum, int64_t at) {
     Vec acc[R][N];
@@ -267,7 +267,7 @@ void add_slice(const char * values, size_t stride, int from, int to, const float
 template <int R>
 void add_chunk(const Attention & of, const Block & block, const char * keys, size_t key_stride, const char * values,
                size_t value_stride, int64_t from, int n, Sum * sum) {
-    // A multiple of what is taken at once lies within the cache: it has cells in blocks of 256 (see `is_known`).
+    // Reading a multiple of W stays inside the cache, because its cells come in blocks of 256 (see `is_supported`).
     float masks[R][CHUNK];
     int first = n, last = 0;
     for (int r = 0; r < R; ++r) {
@@ -316,7 +316,7 @@ void add_chunk(const Attention & of, const Block & block, const char * keys, siz
             continue;
         }
         raise(sum[r], largest_here, of.n_value);
-        // Over the whole chunk, so that the lanes do not depend on where other rows begin and end.
+        // Over the whole chunk, so that the lanes do not depend on the masks of other rows.
         Vec weight = zero();
         for (int j = first; j < last; j += W) {
             const Vec p = exp_of(add(load(scores[r] + j), set1(-sum[r].largest)));
@@ -353,8 +353,8 @@ void add_cells(const Attention & of, const Block & block, const char * keys, siz
     }
 }
 
-// Whether this kernel computes it.
-bool is_known(const ggml_tensor * dst) {
+// Whether this kernel supports the operation.
+bool is_supported(const ggml_tensor * dst) {
     const ggml_tensor * q = dst->src[0], * k = dst->src[1], * v = dst->src[2], * mask = dst->src[3];
     const bool has_types = q->type == GGML_TYPE_F32 && k->type == GGML_TYPE_F16 && v->type == GGML_TYPE_F16 && dst->type == GGML_TYPE_F32 &&
                            (mask == nullptr || mask->type == GGML_TYPE_F16);
@@ -387,7 +387,7 @@ void compute(const ggml_compute_params * params, ggml_tensor * dst) {
         return head < n_log2 ? std::pow(m0, float(head + 1)) : std::pow(m1, float(2*(head - n_log2) + 1));
     };
 
-    // Rows that share a head of keys: its heads of queries, of one token after the other.
+    // The rows that share a head of keys: its query heads, token by token.
     const int64_t n_shared = q->ne[2] / k->ne[2];
     const int64_t n_rows = n_shared * q->ne[1];
     const int64_t n_blocks = (n_rows + ROWS - 1) / ROWS;
@@ -395,7 +395,7 @@ void compute(const ggml_compute_params * params, ggml_tensor * dst) {
     const int64_t n_segments = (of.n_cells + SEGMENT - 1) / SEGMENT;
     const int64_t size = 2 + of.n_value;
 
-    // The segments of a block go to several threads where blocks are few, if there is memory for their sums.
+    // If there are few blocks, their segments are divided among threads, provided that there is memory for their sums.
     const int64_t all_rows = q->ne[1] * q->ne[2] * q->ne[3];
     const bool divides = params->nth > 1 && n_segments > 1 && n_heads * n_blocks < 8 * params->nth &&
                          size_t(all_rows * n_segments * size) * sizeof(float) <= params->wsize;
@@ -487,9 +487,9 @@ void compute(const ggml_compute_params * params, ggml_tensor * dst) {
 
 }  // namespace
 
-// Also where ggml's reference kernels are asked for: single tokens must not be computed otherwise than several.
+// Also used when ggml's reference kernels are selected, so that single tokens are computed like several.
 void __wrap_ggml_compute_forward_flash_attn_ext(const ggml_compute_params * params, ggml_tensor * dst) {
-    if (!is_enabled.load(std::memory_order_relaxed) || !is_known(dst)) {
+    if (!is_enabled.load(std::memory_order_relaxed) || !is_supported(dst)) {
         __real_ggml_compute_forward_flash_attn_ext(params, dst);
         return;
     }

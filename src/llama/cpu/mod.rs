@@ -1,12 +1,12 @@
-//! What takes the place of ggml's own functions on CPUs: a flash attention that is batch-invariant, and a barrier that lets
-//! threads sleep. The linker replaces them in the shared library and in this package's tests on Linux (see `build.rs`). The `portable`
-//! feature, other systems, and Rust programs that link this crate keep ggml's.
+//! Replacements of ggml's functions on CPUs: a flash attention and a matrix multiplication that are batch-invariant and fast for a few
+//! tokens, and a barrier in which threads sleep. The linker replaces them in the shared library and in this package's tests on Linux (see
+//! `build.rs`). With the `portable` feature, on other systems, and in Rust programs that link this crate, ggml's functions are used.
 
 use std::time::Duration;
 
 use llama_cpp_sys_2 as sys;
 
-use super::guard::{AttentionShape, Why, foredraft_attention_cost};
+use super::guard::{AttentionShape, ErrorBuffer, foredraft_attention_cost};
 use super::params::{CacheType, ContextParams};
 use super::{Model, ThreadPool, backend};
 
@@ -14,12 +14,28 @@ use super::{Model, ThreadPool, backend};
 unsafe extern "C" {
     fn foredraft_flash_attention_calls() -> u64;
 }
+#[cfg(own_matmul)]
+unsafe extern "C" {
+    fn foredraft_matmul_formats() -> u64;
+}
 #[cfg(own_barrier)]
 unsafe extern "C" {
     fn foredraft_barrier_sleeps() -> u64;
 }
 
-/// How often our flash attention computed in graphs that this thread started.
+/// Whether this library's matrix multiplication is linked and supports all these formats of weights. Then the weights should keep the
+/// file's layout. (`formats` has a bit for each `ggml_type`, from [`foredraft_can_multiply`](super::guard).)
+pub(super) fn multiplies_all(formats: u64) -> bool {
+    const FLOATS: u64 = 1 << sys::GGML_TYPE_F32 | 1 << sys::GGML_TYPE_F16 | 1 << sys::GGML_TYPE_BF16;
+    #[cfg(own_matmul)]
+    // SAFETY: returns a number.
+    let ours = unsafe { foredraft_matmul_formats() };
+    #[cfg(not(own_matmul))]
+    let ours = 0;
+    formats & ours != 0 && formats & !(ours | FLOATS) == 0
+}
+
+/// The number of calls of this library's flash attention in graphs that this thread started.
 pub(super) fn flash_attention_calls() -> u64 {
     #[cfg(own_flash_attention)]
     // SAFETY: reads a counter of the calling thread.
@@ -29,7 +45,7 @@ pub(super) fn flash_attention_calls() -> u64 {
     calls
 }
 
-/// How often a thread has waited for another one for so long that it slept, in this process.
+/// The number of waits in which a thread of this process slept in the barrier.
 #[must_use]
 pub fn barrier_sleeps() -> u64 {
     #[cfg(own_barrier)]
@@ -40,20 +56,20 @@ pub fn barrier_sleeps() -> u64 {
     sleeps
 }
 
-/// Whether a context with these parameters may use our flash attention. It does if [`flash_attention_calls`] grows when it decodes: the
-/// linker may not have put it in place, and the model may have attention of another kind.
+/// Whether a context with these parameters can use this library's flash attention. It does if [`flash_attention_calls`] increases during
+/// a decode: the linker may not have replaced ggml's function, and the model may have another kind of attention.
 pub(super) fn may_use_flash_attention(params: &ContextParams, model: &Model) -> bool {
     cfg!(own_flash_attention)
         && params.uses_flash_attn() != Some(false)
-        // llama.cpp makes F16 of an F32 cache before flash attention.
+        // llama.cpp converts an F32 cache to F16 for flash attention.
         && [params.type_k, params.type_v].iter().all(|kind| matches!(kind, CacheType::F16 | CacheType::F32))
         && !params.embeddings
         && !backend::supports_offload()
         && model.head_sizes().is_some_and(|sizes| sizes.iter().all(|size| size % 16 == 0))
 }
 
-/// How long the attention of all layers of a model takes for a batch of `n_tokens` at a depth of `n_cells`, with an F16 cache.
-/// `None`: not known, as where layers have different numbers of heads.
+/// Measures the time of the attention of all layers, for a batch of `n_tokens` at a depth of `n_cells`, with an F16 cache. `None`:
+/// unknown, for example if layers have different numbers of heads.
 #[must_use]
 pub fn attention_cost(
     model: &Model,
@@ -73,9 +89,9 @@ pub fn attention_cost(
         return None;
     }
     let shape = AttentionShape { n_head, n_head_kv, n_key, n_value, n_cells, n_tokens, flash };
-    let mut why = Why::new();
+    let mut why = ErrorBuffer::new();
     let pool = threads.of(n_threads);
-    // SAFETY: the pool is alive, and decodes nothing meanwhile: its owner is the calling thread. Exceptions end in the guard.
+    // SAFETY: the pool is alive, and runs no decode meanwhile, because its owner is the calling thread. The guard catches exceptions.
     let micros = unsafe { foredraft_attention_cost(shape, n_threads, pool, why.ptr(), why.size()) };
     (micros >= 0.0).then(|| Duration::from_secs_f64(micros * 1e-6 * model.n_layer() as f64))
 }

@@ -61,7 +61,7 @@ fn upper_tail_is_gumbel_distributed() {
 
 /// Pairs fall into the cells of a square uniformly.
 #[test]
-fn neighbouring_noise_is_independent() {
+fn noise_of_neighbouring_tokens_is_uncorrelated() {
     let at = |seed, position, token| cell(GumbelNoise::new(seed, position).gumbel(token), 16);
     /// Seed, position and token of both of a pair.
     type Pair = [(u32, usize, Token); 2];

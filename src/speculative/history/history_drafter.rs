@@ -135,14 +135,14 @@ impl<R: HistoryDrafter> Drafter for SlotDrafters<R> {
         self.start(slot, settings);
     }
 
-    fn draft(&mut self, asks: &mut [DraftRequest<'_>]) {
-        for ask in asks {
-            let limits = Limits { n_max: ask.n_max, p_min: ask.p_min, stop_policy: ask.pace };
-            self.propose(ask.slot, ask.tokens, ask.generated, limits, ask.draft);
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
+        for request in requests {
+            let limits = Limits { n_max: request.n_max, p_min: request.p_min, stop_policy: request.pace };
+            self.propose(request.slot, request.tokens, request.generated, limits, request.draft);
         }
     }
 
-    fn checked(&mut self, slot: usize, drafted: usize, accepted: usize) {
+    fn verified(&mut self, slot: usize, drafted: usize, accepted: usize) {
         if let Some(slot) = self.slot(slot) {
             slot.drafter.verified(drafted, accepted);
         }

@@ -1,4 +1,4 @@
-//! What decodes cost on several machines.
+//! The costs of decodes on several machines.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use crate::speculative::{BatchSplit, Costs, SequencePadding};
 #[derive(Debug, Clone)]
 pub(super) struct Machine {
     pub(super) name: &'static str,
-    /// Milliseconds for one token of the target in an empty context.
+    /// Milliseconds for one token of the target with an empty context.
     one: f64,
-    /// v(n) there: a straight line between these, and behind them.
+    /// v(n), interpolated and extrapolated linearly from these points.
     v: &'static [(usize, f64)],
-    /// What each thousand tokens of context cost more, in `one`: for each slot of a physical batch, and for each token.
+    /// The additional cost of each thousand tokens of context, in `one`: for each slot of a physical batch, and for each token.
     of_depth: (f64, f64),
-    /// Tokens of context in front of every prompt.
+    /// The number of context tokens before each prompt.
     depth: usize,
-    /// Drafting a token for one slot in an empty context, in `one`, for each further slot so much of it more, and for each thousand tokens
-    /// of context.
+    /// The cost of drafting a token for one slot with an empty context, in `one`; the additional fraction for each further slot; and the
+    /// additional cost for each thousand tokens of context.
     draft: (f64, f64, f64),
-    /// A physical batch of another size than the last one, in `one`.
+    /// The additional cost of a physical batch of another size than the last one, in `one`.
     change: f64,
 }
 
@@ -39,7 +39,7 @@ const AMX: &[(usize, f64)] = &[
     (64, 11.5),
     (128, 22.0),
 ];
-/// Four bits: two tokens cost more than four.
+/// Four-bit weights: two tokens cost more than four.
 const FOUR_BITS: &[(usize, f64)] = &[
     (1, 1.0),
     (2, 1.48),
@@ -53,7 +53,7 @@ const FOUR_BITS: &[(usize, f64)] = &[
     (64, 14.5),
     (128, 28.0),
 ];
-/// Without AVX-512 each further token costs nearly half of the first.
+/// Without AVX-512, each further token costs nearly half of the first.
 const STEEP: &[(usize, f64)] = &[(1, 1.0), (2, 1.5), (4, 2.4), (8, 4.1), (16, 7.6), (64, 28.0), (128, 56.0)];
 /// A GPU reads the weights once for many tokens.
 const FLAT: &[(usize, f64)] = &[(1, 1.0), (8, 1.05), (16, 1.1), (32, 1.2), (64, 1.4), (128, 1.9)];
@@ -115,7 +115,7 @@ pub(super) const MACHINES: &[Machine] = &[
     },
 ];
 
-/// As the engine measures before the first request.
+/// The costs that the engine has measured before the first request.
 const TARGET_SIZES: &[usize] = &[1, 2, 4, 8, 16, 3, 6, 12, 5, 9, 24, 13, 32, 48, 62];
 const MEASURING: f64 = 1.6;
 
@@ -130,7 +130,7 @@ impl Machine {
         v0 + (v1 - v0) * (n as f64 - n0 as f64) / (n1 - n0) as f64
     }
 
-    /// Seconds for a batch with so many tokens of each slot, at these depths.
+    /// The seconds for a batch with this number of tokens of each slot, at these depths.
     pub(super) fn target(&self, n_tokens: &[usize], depth: impl Fn(usize) -> usize) -> f64 {
         let (mut cost, mut sizes, mut before) = (0.0, 0, None);
         self.split().for_each(
@@ -148,7 +148,7 @@ impl Machine {
         cost * self.one / 1e3
     }
 
-    /// Seconds for a round of drafting.
+    /// The seconds for a round of drafting.
     pub(super) fn draft(&self, n_slots: usize) -> f64 {
         let (one, slot, depth) = self.draft;
         let each =
@@ -156,12 +156,12 @@ impl Machine {
         each * self.one / 1e3
     }
 
-    /// Seconds for so many tokens that the draft has to catch up with.
+    /// The seconds for the tokens that the draft must catch up with.
     pub(super) fn draft_prompt(&self, n: usize) -> f64 {
         0.15 * n as f64 * self.draft.0 * self.one / 1e3
     }
 
-    /// Measures as the engine does before the first request, in an empty context.
+    /// Measures as the engine does before the first request, with an empty context.
     pub(super) fn measure(&self, costs: &mut Costs, noise: &mut Noise) {
         let mut passed = 0.0;
         for n in TARGET_SIZES {
@@ -176,7 +176,7 @@ impl Machine {
     }
 }
 
-/// What disturbs measurements: some percent, and now and then much more.
+/// Measurement noise: a few percent, and occasionally much more.
 pub(super) struct Noise(u64);
 
 impl Noise {

@@ -1,11 +1,11 @@
 //! Replays recorded completions through the drafters and the controller on a virtual clock: deterministic, without a model.
 //!
-//! What runs is the engine's own code: [`Drafters`] with its costs, calibration, exploration and text drafters. Simulated are the target, whose
-//! tokens come from a [`Trace`], the draft model ([`ReplayedDraft`]), and what decodes cost on a [`Machine`], with noise.
+//! It runs the engine's own code: [`Drafters`] with its costs, calibration, exploration and history-based drafters. It simulates the
+//! target, whose tokens come from a [`Trace`], the draft model ([`ReplayedDraft`]), and the costs of decodes on a [`Machine`], with noise.
 //!
-//! Each scenario is a task, a temperature, a draft model, a machine and a number of slots; it is run plain, with fixed lengths, with
-//! adaptive ones, and with those of a clairvoyant, who knows which tokens of the draft model are right (but has no text drafters).
-//! `cargo test --release --lib simulator -- --nocapture` prints the ratios; the tests assert them.
+//! A scenario is a task, a temperature, a draft model, a machine and a number of slots. It runs plain, with fixed lengths, with adaptive
+//! lengths, and with the lengths of an oracle that knows which tokens of the draft model will be accepted (but has no history-based
+//! drafters). `cargo test --release --lib simulator -- --nocapture` prints the ratios; the tests assert them.
 
 mod draft;
 mod machine;
@@ -17,11 +17,14 @@ use std::time::{Duration, Instant};
 use self::draft::ReplayedDraft;
 use self::machine::{MACHINES, Machine, Noise};
 use self::trace::{Task, Trace, tasks};
-use super::{Adaptive, Costs, DrafterKind, Drafters, MAX_DRAFT, NgramCache, Settings, SlotView, StepSlot, Suffix};
+use super::{
+    Adaptive, Costs, DraftOutcome, DrafterKind, Drafters, DraftingSlot, MAX_DRAFT, NgramCache, RequestDrafts, Settings,
+    StepSlot, Suffix,
+};
 use crate::llama::{Model, ModelParams, Token};
 use crate::sampling::{self, Sampler};
 
-/// Requests in a run, for each slot.
+/// The number of requests in a run, for each slot.
 const REQUESTS: usize = 2;
 const FIXED: [usize; 9] = [1, 2, 3, 4, 5, 6, 8, 12, 16];
 const FIXED_TEXT: [usize; 3] = [3, 8, 16];
@@ -36,21 +39,21 @@ fn clock() -> Instant {
     START.with(|start| *start + Duration::from_secs_f64(PASSED.get()))
 }
 
-/// Time passes.
+/// Advances the clock.
 fn pass(seconds: f64) {
     PASSED.set(PASSED.get() + seconds);
 }
 
-/// Which of a trace's drafts is replayed.
+/// The replayed draft model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Near,
     Far,
-    /// As sure of itself as the far one, and always wrong.
+    /// As confident as the far one, and always rejected.
     Useless,
 }
 
-/// How a run drafts.
+/// The drafting of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Plain,
@@ -59,7 +62,7 @@ enum Way {
     Adaptive,
 }
 
-/// What a run is of.
+/// The configuration of a run.
 #[derive(Clone, Copy)]
 struct Scenario<'a> {
     task: &'a Task,
@@ -68,7 +71,7 @@ struct Scenario<'a> {
     n_slots: usize,
 }
 
-/// A request that runs.
+/// A running request.
 struct Running<'a> {
     trace: &'a Trace,
     /// Prompt and output so far.
@@ -76,8 +79,8 @@ struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    /// The prompt's decode brings the first token. The first requests of the slots are not all at the same place of their texts: the one in
-    /// slot number `offset` begins later in it.
+    /// The decode of the prompt gives the first token. The first requests of the slots start at different positions of their outputs: the
+    /// one in slot `offset` starts later.
     fn begin(trace: &'a Trace, offset: usize) -> Running<'a> {
         let known = 1 + offset * 29 % (trace.output.len() / 2);
         Running { trace, tokens: [&trace.prompt[..], &trace.output[..known]].concat() }
@@ -87,7 +90,7 @@ impl<'a> Running<'a> {
         self.tokens.len() - self.trace.prompt.len()
     }
 
-    /// What the target says next.
+    /// The target's remaining tokens.
     fn rest(&self) -> &[Token] {
         &self.trace.output[self.generated()..]
     }
@@ -106,18 +109,18 @@ fn sampler(task: &Task) -> Sampler {
     MODEL.with(|model| Sampler::new(&settings, model.vocab(), None).unwrap())
 }
 
-/// The requests of a scenario: the task's traces in turn.
+/// The requests of a scenario: the task's traces, repeatedly.
 fn requests<'a>(scenario: &Scenario<'a>) -> Vec<&'a Trace> {
     let traces = scenario.task.traces.iter().cycle();
     traces.take(scenario.task.traces.len().max(REQUESTS * scenario.n_slots).max(4)).collect()
 }
 
-/// Tokens a second of a run.
+/// The tokens per second of a run.
 fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
     let Scenario { task, kind, machine, n_slots } = *scenario;
     let sampler = sampler(task);
     let (mut noise, begin) = (Noise::new(7), PASSED.get());
-    let mut drafters = Drafters::new(n_slots);
+    let mut drafters = Drafters::new(Vec::new());
     drafters.set_clock(clock);
     let (sources, adaptive, n_max) = match way {
         Way::Plain => (Vec::new(), Adaptive::Auto, 16),
@@ -136,10 +139,11 @@ fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
     let mut costs = Costs::default();
     costs.set_split(machine.split());
     machine.measure(&mut costs, &mut noise);
-    drafters.costs = costs;
+    drafters.controller.costs = costs;
     let begin = begin.max(PASSED.get());
     let mut queue = requests(scenario).into_iter();
     let mut slots: Vec<Option<Running<'_>>> = (0..n_slots).map(|_| None).collect();
+    let mut drafts: Vec<Option<RequestDrafts>> = (0..n_slots).map(|_| None).collect();
     let (mut n_generated, mut n_tokens) = (0, vec![0; n_slots]);
     loop {
         for (index, slot) in slots.iter_mut().enumerate() {
@@ -147,7 +151,7 @@ fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
                 && let Some(trace) = queue.next()
             {
                 ReplayedDraft::begin_trace(index, trace);
-                drafters.begin(index, &sampler, &settings);
+                drafts[index] = Some(drafters.begin(index, &sampler, &settings));
                 *slot = Some(Running::begin(trace, if n_generated == 0 { index } else { 0 }));
             }
         }
@@ -156,25 +160,34 @@ fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
         }
         let room = |running: &Running<'_>| running.rest().len() - 1;
         let start = clock();
-        let view = |slot: usize| {
-            slots[slot].as_ref().map(|running| SlotView {
+        let drafting = slots.iter().zip(&mut drafts).enumerate().filter_map(|(slot, (running, drafts))| {
+            let (running, drafts) = (running.as_ref()?, drafts.as_mut()?);
+            Some(DraftingSlot {
+                slot,
                 tokens: &running.tokens,
                 sampler: &sampler,
                 generated: running.generated(),
                 position: running.generated(),
                 room: Some(room(running)),
-                padded: false,
+                is_padded: false,
+                drafts,
             })
-        };
-        let step = |slot: usize| match &slots[slot] {
+        });
+        let step = |slot: &Option<Running<'_>>| match slot {
             Some(_) => StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT - 2 },
             None => StepSlot::default(),
         };
-        drafters.draft(view, step);
+        let steps: Vec<StepSlot> = slots.iter().map(step).collect();
+        drafters.draft(&steps, &mut drafting.collect::<Vec<_>>());
         let t_draft = clock() - start;
+        let adapts = drafts.iter().flatten().any(RequestDrafts::adapts);
+        let chosen = |drafts: &Option<RequestDrafts>| {
+            let chosen = drafts.as_ref().and_then(RequestDrafts::chosen);
+            chosen.map_or((None, Vec::new()), |chosen| (chosen.kind, chosen.draft.tokens[..chosen.n].to_vec()))
+        };
         for (slot, n) in n_tokens.iter_mut().enumerate() {
-            let drafted = drafters.drafted(slot).len();
-            *n = if slots[slot].is_some() { 1 + drafted + drafters.filler(slot, drafted) } else { 0 };
+            let n_drafted = chosen(&drafts[slot]).1.len();
+            *n = if slots[slot].is_some() { 1 + n_drafted.max(drafters.controller.length(slot)) } else { 0 };
         }
         let depths = |slot: usize| slots[slot].as_ref().map_or(0, |running| running.tokens.len());
         let time = machine.target(&n_tokens, depths) * noise.factor();
@@ -182,28 +195,31 @@ fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
         let mut n_step = 0;
         for (index, slot) in slots.iter_mut().enumerate() {
             let Some(running) = slot else { continue };
-            let drafted = drafters.drafted(index);
+            let (kind, drafted) = chosen(&drafts[index]);
             let right = drafted.iter().zip(running.rest()).take_while(|(drafted, said)| drafted == said).count();
             let (n_drafted, rest) = (drafted.len(), running.rest());
             let new = rest[..rest.len().min(right + 1)].to_vec();
             running.tokens.extend_from_slice(&new);
-            drafters.saw(index, &new, n_drafted, right.min(new.len()));
+            let n_accepted = right.min(new.len());
+            let outcome = DraftOutcome { kind, n_drafted, depth: n_drafted, n_accepted };
+            drafters.learn(index, drafts[index].as_mut().unwrap(), &new, &outcome);
             n_step += new.len();
             if running.rest().is_empty() {
-                // Nothing is learnt: the next request may be the same.
+                // Nothing is learned, because the next request can have the same output.
                 drafters.end(index, &[], 0);
-                *slot = None;
+                (*slot, drafts[index]) = (None, None);
             }
         }
         n_generated += n_step;
-        let cost = drafters.costs.saw_step(&n_tokens, Duration::from_secs_f64(time)) + drafters.costs.of(t_draft);
-        drafters.stepped(n_step, cost);
+        let costs = &mut drafters.controller.costs;
+        let cost = costs.saw_step(&n_tokens, Duration::from_secs_f64(time)) + costs.of(t_draft);
+        drafters.stepped(&steps, adapts, n_step, cost);
     }
     n_generated as f64 / (PASSED.get() - begin)
 }
 
-/// Tokens a second where for each step the best length for all is known.
-fn clairvoyant(scenario: &Scenario<'_>) -> f64 {
+/// The tokens per second with the best length for each step, which is known in advance.
+fn oracle(scenario: &Scenario<'_>) -> f64 {
     let Scenario { kind, machine, n_slots, .. } = *scenario;
     let mut rate = n_slots as f64 / machine.target(&vec![1; n_slots], |_| 200);
     for _ in 0..3 {
@@ -249,12 +265,12 @@ fn clairvoyant(scenario: &Scenario<'_>) -> f64 {
     rate
 }
 
-/// What adaptive lengths reach of the best fixed length, of plain decoding, and of a clairvoyant's choice.
+/// The speed of adaptive lengths relative to the best fixed length, to plain decoding, and to the oracle.
 struct Ratios {
     best: Way,
     to_best: f64,
     to_plain: f64,
-    to_clairvoyant: f64,
+    to_oracle: f64,
 }
 
 fn ratios(scenario: &Scenario<'_>, plain: f64, text: (f64, Way)) -> Ratios {
@@ -265,24 +281,24 @@ fn ratios(scenario: &Scenario<'_>, plain: f64, text: (f64, Way)) -> Ratios {
         best: if rate > plain { best } else { Way::Plain },
         to_best: adaptive / rate.max(plain),
         to_plain: adaptive / plain,
-        to_clairvoyant: adaptive / clairvoyant(scenario),
+        to_oracle: adaptive / oracle(scenario),
     }
 }
 
-/// What the ratios of a machine with so many slots have in common.
+/// The ratios of a machine with this number of slots.
 struct Summary {
     name: String,
-    /// The least ratio to the best fixed length, and the geometric mean of all.
+    /// The minimum ratio to the best fixed length, and the geometric mean.
     least: f64,
     mean: f64,
-    /// The least ratio to plain decoding where that is the best.
+    /// The minimum ratio to plain decoding where that is the best choice.
     least_to_plain: f64,
 }
 
-/// All scenarios of these tasks; prints them.
+/// Runs all scenarios of these tasks and prints them.
 fn simulate(tasks: &[Task]) -> Vec<Summary> {
     let mut summaries = Vec::new();
-    eprintln!("{:<44} {:>14} {:>7} {:>8} {:>11}", "scenario", "best fixed", "to best", "to plain", "clairvoyant");
+    eprintln!("{:<44} {:>14} {:>7} {:>8} {:>11}", "scenario", "best fixed", "to best", "to plain", "oracle");
     for machine in MACHINES {
         for n_slots in [1, 4, 8] {
             let (mut least, mut least_to_plain, mut product, mut n) = (f64::INFINITY, f64::INFINITY, 0.0, 0);
@@ -293,10 +309,10 @@ fn simulate(tasks: &[Task]) -> Vec<Summary> {
                 let text = texts.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
                 for kind in [Kind::Near, Kind::Far, Kind::Useless] {
                     let scenario = Scenario { kind, ..scenario };
-                    let Ratios { best, to_best, to_plain, to_clairvoyant } = ratios(&scenario, plain, text);
+                    let Ratios { best, to_best, to_plain, to_oracle } = ratios(&scenario, plain, text);
                     let name = format!("{} x{n_slots} {} {kind:?}", machine.name, task.name);
                     let best_name = format!("{best:?}");
-                    eprintln!("{name:<44} {best_name:>14} {to_best:>7.3} {to_plain:>8.3} {to_clairvoyant:>11.3}");
+                    eprintln!("{name:<44} {best_name:>14} {to_best:>7.3} {to_plain:>8.3} {to_oracle:>11.3}");
                     if best == Way::Plain {
                         least_to_plain = to_plain.min(least_to_plain);
                     }
@@ -311,11 +327,11 @@ fn simulate(tasks: &[Task]) -> Vec<Summary> {
     summaries
 }
 
-/// What must hold of the ratios: of the geometric mean of those of a machine with so many slots, of each to the best fixed length, and of each
-/// to plain decoding where that is the best.
+/// The bounds of the ratios: of the geometric mean for a machine with this number of slots, of each ratio to the best fixed length, and of
+/// each ratio to plain decoding where that is the best choice.
 ///
-/// The goal is .97 of the best fixed length in every scenario and .99 of plain where nothing pays. That is not reached yet: these
-/// bounds are what holds, and are to be raised with the controller.
+/// The goal is .97 of the best fixed length in every scenario, and .99 of plain decoding where speculation does not pay. It is not reached
+/// yet. These bounds hold now, and should be raised when the controller improves.
 struct Bounds {
     mean: f64,
     least: f64,
@@ -323,7 +339,7 @@ struct Bounds {
 }
 
 const BOUNDS: Bounds = Bounds { mean: 0.94, least: 0.78, least_to_plain: 0.92 };
-/// Half of the prompts make runs that are hardly longer than what is to be learnt in them.
+/// Half of the prompts, in runs that are only slightly longer than the learning phase.
 const BOUNDS_OF_HALVES: Bounds = Bounds { mean: 0.9, least: 0.72, least_to_plain: 0.75 };
 
 fn check(tasks: &[Task], bounds: &Bounds) {

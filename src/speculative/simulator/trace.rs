@@ -5,17 +5,17 @@ use std::path::Path;
 use super::Kind;
 use crate::llama::Token;
 
-/// What a draft model chose in place of a token of the output.
+/// A draft model's choice for a token of the output.
 #[derive(Debug, Clone)]
 pub(super) struct Choice {
     /// Its probability.
     pub(super) p: f32,
-    /// Empty where the token was right; else the probabilities of the tokens that the draft goes on with.
+    /// Empty if the token is right, otherwise the probabilities of the tokens with which the draft continues.
     pub(super) tail: Vec<f32>,
     pub(super) is_right: bool,
 }
 
-/// A completion.
+/// A recorded completion.
 #[derive(Debug)]
 pub(super) struct Trace {
     pub(super) prompt: Vec<Token>,
@@ -25,7 +25,7 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// What the draft chose for each token of the output.
+    /// The draft's choice for each token of the output.
     pub(super) fn draft(&self, kind: Kind) -> &[Choice] {
         match kind {
             Kind::Near => &self.near,
@@ -33,14 +33,14 @@ impl Trace {
         }
     }
 
-    /// How many of the draft's tokens behind the first `generated` ones are right.
+    /// The number of the draft's tokens after the first `generated` ones that are right.
     pub(super) fn right(&self, kind: Kind, generated: usize) -> usize {
         let is_right = |choice: &&Choice| choice.is_right && kind != Kind::Useless;
         self.draft(kind)[generated..].iter().take_while(is_right).count()
     }
 }
 
-/// Completions of one kind, and the temperature that they were sampled with.
+/// Completions of the same kind, and their temperature.
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) name: String,
@@ -71,13 +71,13 @@ fn parse(text: &str) -> (f32, Trace) {
     (field("temperature").next().unwrap().parse().unwrap(), trace)
 }
 
-/// The tasks, greedy and sampled, and at the end all of them mixed. `half`: 1 or 2, those of the prompts that the controller was tuned
-/// with and those that were held out; `None`: all.
+/// The tasks, greedy and sampled, and all of them mixed. `half`: 1 or 2, the prompts used for tuning the controller or the held-out ones.
+/// `None`: all.
 pub(super) fn tasks(half: Option<u8>) -> Vec<Task> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/traces");
     let read = |name: &str, kind: &str| {
         let halves = [1, 2].into_iter().filter(|own| half.is_none_or(|half| half == *own));
-        // Not every prompt was recorded at both temperatures.
+        // Not all prompts were recorded at both temperatures.
         let texts =
             halves.filter_map(|half| std::fs::read_to_string(folder.join(format!("{name}-{half}-{kind}.txt"))).ok());
         texts.map(|text| parse(&text)).unzip::<f32, Trace, Vec<f32>, Vec<Trace>>()

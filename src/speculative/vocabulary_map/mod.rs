@@ -1,9 +1,9 @@
-//! One text in two vocabularies: the tokens of the one become tokens of the other, and where both meet is remembered.
+//! Converts a text between two vocabularies, and remembers the positions where tokens end in both.
 //!
-//! Everything goes through bytes: two tokenizers agree on nothing else. A text is translated from a place where a token
-//! ends in both vocabularies, never from its beginning: merges (BPE, SentencePiece) and best paths (unigram) on the two
-//! sides of such a place do not depend on each other, so the tokens behind it are those of the text alone. What may still
-//! change when more text comes is the end, and that is what [`VocabularyMap::follow`] translates again.
+//! Tokens are converted through their bytes, because this is all that two tokenizers have in common. A conversion starts at a position
+//! where tokens end in both vocabularies, not at the beginning of the text: merges (BPE, SentencePiece) and best paths (unigram) on both
+//! sides of such a position are independent, so the tokens after it are the same as for the whole text. Only the end can change when the
+//! text grows, and [`VocabularyMap::follow`] converts the end again.
 
 mod pair;
 mod side;
@@ -12,25 +12,25 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use self::pair::{Missing, Pair};
-pub(super) use self::side::translates;
+pub(super) use self::side::can_convert;
 use self::side::{Side, is_special, tokens};
 use crate::llama::{Model, Token};
 use crate::session::common_prefix;
 
-/// Tokens at the end of a text whose translation may still change.
-const UNSETTLED: usize = 4;
+/// The number of tokens at the end of a text whose conversion can still change.
+const MAY_CHANGE: usize = 4;
 
 /// The vocabularies of target and draft.
 #[derive(Debug)]
 pub struct Dictionary {
     target: Side,
     draft: Side,
-    /// The target's tokens that are no token of the draft's, in the order of their pieces.
+    /// The target's tokens that are not in the draft's vocabulary, sorted by their text.
     only_targets: Vec<Token>,
 }
 
 impl Dictionary {
-    /// Looks through both vocabularies, once.
+    /// Reads both vocabularies.
     pub fn new(target: &Arc<Model>, draft: &Arc<Model>) -> Dictionary {
         let vocab = target.vocab();
         let theirs: HashSet<&[u8]> = tokens(draft.vocab()).map(|token| draft.vocab().piece(token)).collect();
@@ -40,11 +40,11 @@ impl Dictionary {
         Dictionary { target: Side::new(target, draft.vocab()), draft: Side::new(draft, vocab), only_targets }
     }
 
-    /// Translates what the draft model says after a text back: the target's tokens, with their confidence, the product of
-    /// that of the draft's tokens that have a part in them.
+    /// Converts the draft model's tokens after a text to the target's tokens. The confidence of each is the product of those of the draft's
+    /// tokens that it overlaps.
     ///
-    /// A token at the end that could be the beginning of one that the draft model has to spell is as likely as not to
-    /// become that one: half the confidence.
+    /// A token at the end can be the beginning of a token that only the target has. It becomes that token about half of the time, so its
+    /// confidence is halved.
     pub fn to_target(&self, after: &VocabularyMap, said: &[Token], confidence: &[f32]) -> (Vec<Token>, Vec<f32>) {
         let pair = Pair::new(&self.draft, &self.target, said, after.begins, Missing::Ends, &after.unfinished);
         let mut tokens = pair.tokens;
@@ -55,7 +55,7 @@ impl Dictionary {
             let mut before = 0;
             let parts = pair.source_ends.iter().zip(confidence).filter(|(source_end, _)| {
                 let from = std::mem::replace(&mut before, **source_end);
-                // A space alone that only this vocabulary puts there counts as what it is put before.
+                // A space that only this vocabulary adds belongs to the token after it.
                 from < (*end).max(start + 1) && **source_end > start
             });
             confidences.push(parts.map(|(_, confidence)| confidence).product());
@@ -75,7 +75,7 @@ impl Dictionary {
         (tokens, confidences)
     }
 
-    /// Whether a token that only the target has begins with `text` and goes on.
+    /// Whether a token that only the target has starts with `text` and is longer.
     fn is_beginning(&self, text: &[u8]) -> bool {
         let piece = |token: &Token| self.target.vocab().piece(*token);
         let next = self.only_targets.partition_point(|token| piece(token) <= text);
@@ -83,21 +83,21 @@ impl Dictionary {
     }
 }
 
-/// Tokens that are longer are not looked for.
+/// The maximum length of such tokens.
 const MAX_SPELLED: usize = 64;
 
-/// A growing text of the target, and the same in the draft's tokens.
+/// A growing text of the target, and its conversion to the draft's tokens.
 #[derive(Debug)]
 pub struct VocabularyMap {
     source: Vec<Token>,
     tokens: Vec<Token>,
-    /// Where a token ends in both: how many there are before it. The first one is the beginning, behind the draft's BOS.
+    /// The positions where a token ends in both, as numbers of tokens before them. The first one is the beginning, after the draft's BOS.
     meetings: Vec<(usize, usize)>,
-    /// The beginning of a character at the end, which the draft's tokens lack.
+    /// An incomplete character at the end, which is not in the draft's tokens yet.
     unfinished: Vec<u8>,
-    /// Whether what comes next is behind a special token.
+    /// Whether the next token comes after a special token.
     begins: bool,
-    /// Tokens translated so far, and what became of them.
+    /// The numbers of tokens converted so far, for their ratio.
     counts: (usize, usize),
 }
 
@@ -115,14 +115,14 @@ impl VocabularyMap {
         &self.tokens
     }
 
-    /// Becomes the text of the target's tokens `text`. Takes time in proportion to what of it is new.
+    /// Changes to the text of the target's tokens `text`. Takes time proportional to the new part.
     pub fn follow(&mut self, dictionary: &Dictionary, text: &[Token]) {
         let known = common_prefix(&self.source, text);
         if known == text.len() && known == self.source.len() {
             return;
         }
-        let settled = known.saturating_sub(UNSETTLED);
-        let meetings = self.meetings.partition_point(|(source, _)| *source <= settled);
+        let unchanged = known.saturating_sub(MAY_CHANGE);
+        let meetings = self.meetings.partition_point(|(source, _)| *source <= unchanged);
         self.meetings.truncate(meetings.max(1));
         let (mut from, own) = self.meetings.last().copied().unwrap_or((0, 0));
         self.tokens.truncate(own);
@@ -130,7 +130,7 @@ impl VocabularyMap {
         self.source.extend_from_slice(text.get(from..).unwrap_or(&[]));
         let Dictionary { target, draft, .. } = dictionary;
         let special = |token: &Token| matches!(target.special.get(token), Some(Some(_)));
-        // The draft's text begins as the draft's do.
+        // The draft's BOS rule applies to the draft's tokens.
         let has_bos = text.first().is_some_and(|first| target.vocab().bos() == Some(*first));
         if from == 0 && has_bos {
             from = 1;
@@ -147,14 +147,14 @@ impl VocabularyMap {
         self.unfinished = pair.unfinished;
     }
 
-    /// About how many of the draft's tokens `n` of the target's are; at least one, at most four times as many.
+    /// The approximate number of draft tokens for `n` of the target's: at least one, at most four times as many.
     pub fn about(&self, n: usize) -> usize {
         let (source, tokens) = self.counts;
         (n * tokens).div_ceil(source.max(1)).clamp(1, 4 * n.max(1))
     }
 
-    /// The target's tokens `keep..keep + dropped` are gone. Returns which of the draft's go with them, in the same form: those
-    /// between the nearest places where both have a token's end. A few tokens more or less do not matter to a draft.
+    /// Removes the target's tokens `keep..keep + dropped`. Returns the draft's removed tokens in the same form: those between the nearest
+    /// positions where tokens end in both. A few tokens more or less do not matter for drafts.
     pub fn shift(&mut self, keep: usize, dropped: usize) -> (usize, usize) {
         let first = self.meetings.partition_point(|(source, _)| *source <= keep).saturating_sub(1);
         let last = self.meetings.partition_point(|(source, _)| *source < keep + dropped);
@@ -162,13 +162,13 @@ impl VocabularyMap {
         let end = self.source.len().min(keep + dropped);
         self.source.drain(keep.min(end)..end);
         self.meetings.iter_mut().skip(first + 1).for_each(|(source, _)| *source = source.saturating_sub(dropped));
-        // As if the last token were new: should tokens be lacking just before it, they are translated again.
+        // Treats the last token as new, so that missing tokens before it are converted again.
         self.source.pop();
         gone
     }
 
-    /// Forgets so much of the text's beginning that at most `most` tokens are left, for a draft model with a short context.
-    /// Returns which are gone, as [`VocabularyMap::shift`].
+    /// Removes the beginning of the text so that at most `most` tokens are left, for a draft model with a short context. Returns the
+    /// removed ones, as [`VocabularyMap::shift`].
     pub fn shorten(&mut self, most: usize) -> (usize, usize) {
         let (_, begin) = self.meetings.first().copied().unwrap_or((0, 0));
         let from = (self.tokens.len() + begin).saturating_sub(most);
@@ -176,13 +176,13 @@ impl VocabularyMap {
         self.remove(0, last)
     }
 
-    /// Removes the tokens between two of the meetings; those behind are the same text still.
+    /// Removes the tokens between two of the positions. The later tokens stay.
     fn remove(&mut self, first: usize, last: usize) -> (usize, usize) {
         let (_, keep) = self.meetings.get(first).copied().unwrap_or((0, 0));
         let end = self.meetings.get(last).map_or(self.tokens.len(), |(_, tokens)| *tokens).max(keep);
         self.tokens.drain(keep..end);
         if last >= self.meetings.len() {
-            // What is behind has no place to be known by.
+            // Without a position, the tokens after it are unknown.
             self.source.truncate(self.meetings.get(first).map_or(0, |(source, _)| *source));
         }
         self.meetings.drain((first + 1).min(last)..last);

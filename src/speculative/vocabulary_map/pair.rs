@@ -1,37 +1,37 @@
-//! One text in the tokens of two vocabularies.
+//! A text in the tokens of two vocabularies.
 
 use std::cmp::Ordering;
 
 use super::side::Side;
 use crate::llama::Token;
 
-/// What becomes of special tokens that the other vocabulary lacks.
+/// The treatment of special tokens that the other vocabulary lacks.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Missing {
-    /// They are read as their names.
+    /// Their names are used as text.
     Named,
-    /// The text ends before them.
+    /// The conversion ends before them.
     Ends,
 }
 
-/// Tokens in the one vocabulary and in the other. Both are measured in the bytes of their text, where a special token
-/// counts as one, and the space that some tokenizers add as none.
+/// Tokens in both vocabularies. Positions are in bytes of the text; a special token counts as one byte, and a space added by a tokenizer as
+/// none.
 #[derive(Debug, Default)]
 pub(super) struct Pair {
     pub(super) tokens: Vec<Token>,
-    /// Where each of `tokens` ends.
+    /// The end position of each of `tokens`.
     pub(super) ends: Vec<usize>,
-    /// Where each token that they come from ends.
+    /// The end position of each source token.
     pub(super) source_ends: Vec<usize>,
-    /// Of `tokens`, those that are the text for certain: behind them it cannot be written.
+    /// The number of `tokens` that represent the text exactly. The vocabulary cannot represent the text after them.
     pub(super) exact: usize,
-    /// The beginning of a character at the end of the text, which has no token yet.
+    /// An incomplete character at the end of the text, which has no token yet.
     pub(super) unfinished: Vec<u8>,
 }
 
 impl Pair {
-    /// Translates `text`. `begins`: it is the beginning, or behind a special token. `known`: the text's first bytes, which
-    /// have their token already; nothing comes of a text that does not begin with them.
+    /// Converts `text`. `begins`: it is at the beginning, or after a special token. `known`: the first bytes of the text, which have tokens
+    /// already. Returns nothing if the text does not start with them.
     pub(super) fn new(from: &Side, to: &Side, text: &[Token], begins: bool, missing: Missing, known: &[u8]) -> Pair {
         let mut writer = Writer { to, pair: Pair::default(), text: Vec::new(), known, base: 0, begins, is_lost: false };
         let mut strips_space = begins && from.adds_space;
@@ -56,7 +56,7 @@ impl Pair {
         writer.pair
     }
 
-    /// Where both have a token's end: how many tokens of each are before it, in order.
+    /// The positions where tokens end in both, as the numbers of tokens before them, in order.
     pub(super) fn meetings(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         let (mut source, mut own) = (0, 0);
         std::iter::from_fn(move || {
@@ -66,7 +66,7 @@ impl Pair {
                     Ordering::Greater => own += 1,
                     Ordering::Equal => {
                         let (end, meeting) = (*theirs, (source + 1, own + 1));
-                        // Those that are no text, as an added space, belong to what is behind them.
+                        // Tokens without text, such as an added space, belong to the next one.
                         source += self.source_ends.iter().skip(source).take_while(|other| **other == end).count();
                         own += self.ends.iter().skip(own).take_while(|other| **other == end).count();
                         return Some(meeting);
@@ -81,18 +81,18 @@ impl Pair {
 struct Writer<'a> {
     to: &'a Side,
     pair: Pair,
-    /// What was read and not written yet.
+    /// The bytes that have been read but not tokenized yet.
     text: Vec<u8>,
     known: &'a [u8],
-    /// Where `text` begins.
+    /// The start position of `text`.
     base: usize,
     begins: bool,
-    /// The text does not begin as it must.
+    /// The text does not start with `known`.
     is_lost: bool,
 }
 
 impl Writer<'_> {
-    /// Writes the text so far. `last`: without the beginning of a character that may be completed.
+    /// Tokenizes the text so far. `last`: without an incomplete character at the end.
     fn write(&mut self, last: bool) {
         let end = if last { whole_characters(&self.text) } else { self.text.len() };
         self.pair.unfinished = self.text.split_off(end);
@@ -137,7 +137,7 @@ impl Writer<'_> {
     }
 }
 
-/// The length of `text` without the beginning of a character that its last bytes are.
+/// The length of `text` without an incomplete character at its end.
 fn whole_characters(text: &[u8]) -> usize {
     let from = text.len().saturating_sub(3);
     let tail = text.get(from..).unwrap_or(&[]);

@@ -1,15 +1,15 @@
-//! One vocabulary, as far as translating needs it.
+//! One vocabulary, for conversion.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::llama::{Model, Token, Vocab, VocabKind};
 
-/// What is put before a text to keep SentencePiece from adding a space to it; a byte that merges with nothing.
+/// A prefix that keeps SentencePiece from adding a space to a text. It is a byte that merges with nothing.
 const LEAD: &[u8] = b"\x01";
 
-/// Whether texts can be translated from and into such a vocabulary: its pieces must be the text, byte for byte.
-pub(in crate::speculative) fn translates(vocab: &Vocab) -> bool {
+/// Whether texts can be converted from and to this vocabulary: its tokens must represent the text byte by byte.
+pub(in crate::speculative) fn can_convert(vocab: &Vocab) -> bool {
     matches!(vocab.kind(), VocabKind::Spm | VocabKind::Bpe | VocabKind::Other)
 }
 
@@ -17,11 +17,11 @@ pub(in crate::speculative) fn translates(vocab: &Vocab) -> bool {
 #[derive(Debug)]
 pub(super) struct Side {
     model: Arc<Model>,
-    /// Whether tokenizing adds a space at the beginning and behind special tokens.
+    /// Whether tokenizing adds a space at the beginning and after special tokens.
     pub(super) adds_space: bool,
-    /// The tokens for bytes that begin no character, by the byte's number above 0x7F.
+    /// The tokens for bytes that do not start a character, by the byte's number above 0x7F.
     bytes: Vec<Option<Token>>,
-    /// Control tokens and those that end a generation: what they are in the other vocabulary, if it has them.
+    /// Control and end-of-generation tokens, with their counterparts in the other vocabulary.
     pub(super) special: HashMap<Token, Option<Token>>,
 }
 
@@ -53,16 +53,16 @@ impl Side {
         self.model.vocab()
     }
 
-    /// The tokens of `text`, which begins where a token ends, and how many of them are exactly that text: all, unless this
-    /// vocabulary cannot write it.
+    /// Tokenizes `text`, which starts where a token ends. Also returns the number of tokens that represent it exactly: all, unless this
+    /// vocabulary cannot represent it.
     pub(super) fn encode(&self, text: &[u8]) -> (Vec<Token>, usize) {
-        // The rest of a character that began in the token before.
+        // The rest of a character that started in the previous token.
         let inside = text.iter().take_while(|byte| matches!(byte, 0x80..=0xBF)).count();
         let (rest, whole) = text.split_at_checked(inside).unwrap_or((&[], text));
         let byte = |byte: &u8| self.bytes.get(usize::from(byte.wrapping_sub(0x80))).copied().flatten();
         let mut encoded: Vec<Token> = rest.iter().filter_map(byte).collect();
         let tokenize = |text: &[u8]| self.vocab().tokenize(text, false, false).unwrap_or_default();
-        // Invalid UTF-8 is not for every tokenizer.
+        // Some tokenizers do not accept invalid UTF-8.
         let whole = String::from_utf8_lossy(whole);
         if !whole.is_empty() {
             encoded.extend(if self.adds_space {
@@ -81,7 +81,7 @@ impl Side {
         (encoded, exact)
     }
 
-    /// `tokenize` of a text that gets a space before it: behind something that it is cut off from again.
+    /// `tokenize` for a text that gets a space before it: tokenizes it with a prefix, and removes that again.
     fn without_space(&self, tokenize: impl Fn(&[u8]) -> Vec<Token>, text: &str) -> Vec<Token> {
         let led = tokenize(&[LEAD, text.as_bytes()].concat());
         let mut before = 0;
@@ -103,7 +103,7 @@ pub(super) fn tokens(vocab: &Vocab) -> impl Iterator<Item = Token> {
     (0..).zip(0..vocab.n_tokens()).map(|(token, _): (Token, usize)| token)
 }
 
-/// Whether it is more than its name, and must not be made of text that happens to be that.
+/// Whether a token has a meaning beyond its text, so that it must not be made from such a text.
 pub(super) fn is_special(vocab: &Vocab, token: Token) -> bool {
     !vocab.piece(token).is_empty() && (vocab.text(token).is_empty() || vocab.is_eog(token))
 }

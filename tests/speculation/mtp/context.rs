@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use foredraft::llama::{Batch, Context, ContextParams, DecodeError, Interrupt, Model, ModelParams, ThreadPool, Token};
 use foredraft::sampling::{self, Sampler};
-use foredraft::speculative::{Draft, DraftRequest, Drafter, Evaluated, Mtp, Settings, StopPolicy};
+use foredraft::speculative::{DecodedTokens, Draft, DraftRequest, Drafter, Mtp, Settings, StopPolicy};
 
 use crate::common;
 use crate::common::tiny_models::{self, MtpInput};
@@ -82,13 +82,13 @@ fn mtp_context_refuses_invalid_calls() {
         );
         assert!(target.hidden(0).is_none());
         assert_eq!(
-            layers.proves_moves(),
+            layers.test_moves(),
             n_layers == 1,
             "{path}: llama.cpp cannot move cells if every layer has a sliding window"
         );
         assert!(layers.decode(&batch(4, 4 * 32)).is_ok(), "the context still works");
         target.truncate(0, 0);
-        target.prove_hidden().expect("hidden states are available");
+        target.test_hidden().expect("hidden states are available");
     }
     let plain = Arc::new(Model::load(&ModelParams::new(common::model("draft")), |_| true).expect("it loads"));
     let threads = Arc::new(ThreadPool::new(1).expect("threads"));
@@ -123,7 +123,7 @@ fn mtp_drafter_survives_calls_in_any_order() {
                 0 => drafter.begin(slot, &sampler, &settings),
                 1 => drafter.shift(slot, below(60), below(60)),
                 2 => drafter.end(slot, context, below(5)),
-                3 => drafter.checked(slot, below(9), below(9)),
+                3 => drafter.verified(slot, below(9), below(9)),
                 4 => drafter.reuse(slot, context, below(9)),
                 5 => context.truncate(below(context.len() + 1)),
                 6 => context.extend((0..below(40)).map(|_| 300 + below(1000) as Token)),
@@ -141,7 +141,7 @@ fn mtp_drafter_survives_calls_in_any_order() {
                     let from = if below(3) > 0 { context.len().saturating_sub(count) } else { below(400) };
                     let first = if below(3) > 0 { 0 } else { below(70) };
                     let (tokens, draft) = (&context[..], &[301, 302][..below(3)]);
-                    drafter.evaluated(slot, &mut Evaluated { target: &mut target, first, tokens, from, draft });
+                    drafter.decoded(slot, &mut DecodedTokens { target: &mut target, first, tokens, from, draft });
                 }
                 _ => {
                     let mut drafts = [Draft::default(), Draft::default()];
@@ -168,7 +168,7 @@ fn mtp_drafter_survives_calls_in_any_order() {
                 }
             }
             for why in [0, 1].into_iter().filter_map(|slot| drafter.disabled(slot)) {
-                assert!(why.starts_with("the text is longer than the layers' context"), "{step}: {why}");
+                assert!(why.starts_with("the request is longer than the layers' context"), "{step}: {why}");
             }
         }
         assert!(drafted > 50, "{drafted}");

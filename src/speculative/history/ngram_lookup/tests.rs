@@ -138,8 +138,8 @@ mod map {
             let mut drafter = NgramMapK::new(1);
             drafter.start(0, &settings(2, 4, 1));
             assert_eq!(draft_in(&mut drafter, &text, 12, 64).tokens, [3, 4, 5, 6]);
-            drafter.checked(0, drafted, accepted);
-            drafter.checked(0, 4, 0);
+            drafter.verified(0, drafted, accepted);
+            drafter.verified(0, 4, 0);
             assert_eq!(draft_in(&mut drafter, &text, 12, 64).tokens, expected, "{accepted} of {drafted}");
         };
         check(4, 4, &[3, 4, 5, 6]);

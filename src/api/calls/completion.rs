@@ -1,0 +1,270 @@
+//! Completions: from the JSON of a request to the engine's queue, and from the engine's events to the answer.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use once_cell::sync::OnceCell;
+use serde_json::{Map, Value, json};
+
+use crate::api::Server;
+use crate::api::fields::parse_object;
+use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptSource, ServingModel};
+use crate::api::registry::{CompletionRecord, PolledTokens, RequestRecord};
+use crate::api::request::{CompletionRequest, Endpoint, clamp_old_values, generation_settings};
+use crate::api::response;
+use crate::engine::{self, Options, Prepared, Request};
+use crate::error::{Code, Error, Result};
+use crate::grammar::Grammar;
+use crate::host;
+use crate::llama::log::{self, Level};
+use crate::sampling::SamplingSettings;
+use crate::session;
+use crate::speculative::{self, DrafterKind, Predicted};
+
+impl Server {
+    /// Queues a request. The answer has its id and how much of its prompt is cached.
+    ///
+    /// # Errors
+    /// The request is invalid, or the queue is full.
+    pub fn submit(&self, endpoint: Endpoint, request: &[u8]) -> Result<Value> {
+        let record = self.enqueue(endpoint, request, false)?;
+        let mut stats = record.completions.iter().map(|completion| self.expected_prompt_stats(&record, completion));
+        let stats = if record.has_results { stats.collect() } else { stats.next().unwrap_or_default() };
+        Ok(response::success(json!({"id": record.handle.id(), "prompt_stats": stats}), record.warnings()))
+    }
+
+    /// Queues a request, waits until it has finished, and returns the final response.
+    ///
+    /// # Errors
+    /// The request is invalid, or the queue is full.
+    pub fn complete(&self, endpoint: Endpoint, request: &[u8]) -> Result<Value> {
+        if host::inside() {
+            return Err(Error::would_deadlock(endpoint.waiting_function()));
+        }
+        let record = self.enqueue(endpoint, request, true)?;
+        let events = record.handle.wait();
+        self.requests.end(record.handle.id());
+        let answer = response::final_response(&record, events, self.vocab(record.draft_only))
+            .ok_or_else(|| Error::new(Code::Internal, "the engine ended without a result"))?;
+        response::log_answer(&record, &answer);
+        Ok(answer)
+    }
+
+    /// Parses a request and submits it to the engine. A long prompt is tokenized afterwards, on another thread, unless the caller
+    /// waits for the final response (`is_awaited`).
+    fn enqueue(&self, endpoint: Endpoint, request: &[u8], is_awaited: bool) -> Result<Arc<RequestRecord>> {
+        let engine = self.engine()?;
+        let mut object = parse_object(request)?;
+        let clamped = match endpoint.is_old() {
+            true => clamp_old_values(&mut object, self.models().target.vocab().n_tokens()),
+            false => Vec::new(),
+        };
+        if endpoint == Endpoint::Completion && is_awaited {
+            self.add_default_beams(&mut object);
+        }
+        let mut request = CompletionRequest::from_object(&object, endpoint, self.defaults())?;
+        request.warnings.splice(..0, clamped);
+        if request.reply.debug {
+            log::always(Level::Info, &format!("request: {}", Value::Object(object)));
+        }
+        let serving = if request.speculative.draft_only { self.draft_only()? } else { self.target() };
+        if !engine.generates() {
+            return Err(Error::invalid("the model generates no text"));
+        }
+        request.options.slot.map_or(Ok(()), |slot| self.validate_slot(slot))?;
+        request.validate_sessions()?;
+        let common = self.common_request(&request, &serving)?;
+        request.lora = Some(common.lora.iter().copied().enumerate().collect());
+        // Checked first, because `n_cmpl` can be large.
+        engine.check_room(request.n_completions())?;
+        let (completions, mut requests): (Vec<CompletionRecord>, Vec<Request>) =
+            split_completions(&mut request, &serving, &common).into_iter().unzip();
+        let source = self.prompt_source(&mut request, &serving, &common);
+        let is_prepared = is_awaited || source.is_short();
+        let n_cmpl = request.n_cmpl;
+        let record = |handle: &_| RequestRecord {
+            handle: Arc::clone(handle),
+            endpoint,
+            is_awaited,
+            completions,
+            is_prepared,
+            has_results: source.has_results,
+            model: serving.name.clone(),
+            n_ctx: serving.n_ctx,
+            draft_only: common.draft_only,
+            n_keep: request.options.n_keep,
+            with_probs: common.sampling.n_probs > 0,
+            post_sampling_probs: request.options.post_sampling_probs,
+            reply: request.reply,
+            speculation: common.speculative.map(|settings| (request.speculative.kind(), settings.verify)),
+            compare: common.compare,
+            not_speculating: request.speculative.disabled.map(str::to_owned),
+            warnings: request.warnings,
+            polled: PolledTokens::default(),
+        };
+        if is_prepared {
+            let (prompts, prediction) = source.prepare()?;
+            let prompts = for_each_completion(prompts, n_cmpl);
+            for (request, prompt) in requests.iter_mut().zip(&prompts) {
+                request.prompt = Arc::clone(&prompt.tokens);
+                if let Some(settings) = &mut request.speculative {
+                    settings.prediction.clone_from(&prediction);
+                }
+            }
+            return engine.submit(requests, |handle| {
+                let record = record(handle);
+                record.set_prompts(prompts);
+                self.register(record)
+            });
+        }
+        let record = engine.submit_unprepared(requests, |handle| self.register(record(handle)))?;
+        let (prepared, sender) = (Arc::clone(&record), engine.prepared_sender());
+        self.preparer.start(Arc::clone(&record.handle), move || {
+            sender.send(&prepared.handle, prepare(&source, n_cmpl, &prepared));
+        });
+        Ok(record)
+    }
+
+    /// Moves what the prompts need out of the request.
+    fn prompt_source(&self, request: &mut CompletionRequest, serving: &ServingModel, common: &Request) -> PromptSource {
+        PromptSource {
+            has_results: request.has_results(),
+            infill_budget: InfillBudget {
+                n_ctx: serving.n_ctx,
+                n_batch: self.config().context.n_batch as usize,
+                n_predict: request.options.n_predict,
+                spm: self.defaults().spm_infill,
+            },
+            n_keep: request.options.n_keep,
+            prediction: request.prediction.take().filter(|_| common.speculative.is_some()),
+            inputs: request.take_inputs(),
+            serving: serving.clone(),
+        }
+    }
+
+    /// `prompt_stats` before the request has a slot: an estimate from the free slot with the longest common prefix.
+    fn expected_prompt_stats(&self, record: &RequestRecord, completion: &CompletionRecord) -> Value {
+        if !record.is_prepared {
+            return response::pending_prompt_stats(record);
+        }
+        let n_prompt = completion.tokens().len();
+        let dropped = session::prompt_truncation(
+            n_prompt,
+            session::effective_n_keep(record.n_keep, n_prompt, record.n_ctx),
+            record.n_ctx,
+        );
+        let mut prompt = completion.tokens().to_vec();
+        if let Some(range) = dropped {
+            prompt.drain(range);
+        }
+        let is_usable = |(index, slot): &(usize, engine::SlotStatus)| {
+            completion.reuses_cache
+                && completion.slot.is_none_or(|only| only == *index)
+                && slot.lora == completion.lora
+                // The status does not include the draft model's slots.
+                && !record.draft_only
+        };
+        let slots = self.engine_status().slots.into_iter().enumerate().filter(is_usable);
+        let caches = slots.filter_map(|(_, slot)| slot.cache);
+        let common = caches.map(|cache| session::common_prefix(&cache, &prompt)).max().unwrap_or(0);
+        let cached = common.min(prompt.len().saturating_sub(1));
+        response::prompt_stats(self.vocab(record.draft_only), record, completion, cached)
+    }
+
+    /// Adds `init`'s `n_beams` to a request without beams and grammar. The old server used it only in `get_completion`.
+    fn add_default_beams(&self, object: &mut Map<String, Value>) {
+        let beams = self.defaults().n_beams;
+        let is_set = ["n_beams", "grammar", "json_schema"].iter().any(|key| object.contains_key(*key));
+        if beams > 1 && !is_set {
+            object.insert("n_beams".to_owned(), beams.into());
+        }
+    }
+
+    /// The engine's request, as far as all completions share it: without prompt and seed.
+    fn common_request(&self, request: &CompletionRequest, serving: &ServingModel) -> Result<Request> {
+        let logit_bias = serving.logit_bias(request)?;
+        let sampling = SamplingSettings { logit_bias, ..request.sampling.clone() };
+        let post_sampling_probs = request.options.post_sampling_probs && sampling.n_probs > 0;
+        Ok(Request {
+            prompt: Arc::default(),
+            prompt_of: None,
+            sampling,
+            speculative: self.speculation(request)?,
+            grammar: request.grammar.as_ref().map(|text| Grammar::new(&serving.model, text)).transpose()?,
+            lora: serving.lora_scales(request.lora.as_deref())?,
+            draft_only: request.speculative.draft_only,
+            compare: request.speculative.compare,
+            options: Options { post_sampling_probs, ..request.options.clone() },
+        })
+    }
+
+    /// The settings of speculation, without the predicted output, which is tokenized with the prompts.
+    fn speculation(&self, request: &CompletionRequest) -> Result<Option<speculative::Settings>> {
+        let Some(mut settings) = request.speculative.settings.clone() else { return Ok(None) };
+        if request.prediction.is_some() {
+            settings.sources.insert(0, DrafterKind::Prediction);
+        }
+        let n_tokens = self.models().target.vocab().n_tokens();
+        let file = |name, path: &Option<PathBuf>| {
+            path.as_ref().map(|path| self.cache_files.get(name, path, n_tokens)).transpose()
+        };
+        let (fixed, dynamic) = request.speculative.caches();
+        settings.lookup_static = file("speculative.lookup_cache_static", &fixed)?;
+        settings.lookup_dynamic = file("speculative.lookup_cache_dynamic", &dynamic)?;
+        Ok(Some(settings))
+    }
+}
+
+/// Tokenizes the prompts of a queued request, on the preparer's thread.
+fn prepare(source: &PromptSource, n_cmpl: usize, record: &RequestRecord) -> Result<Prepared> {
+    // If a bug panics here, the request ends with an error instead of waiting forever.
+    let prepared = catch_unwind(AssertUnwindSafe(|| source.prepare()));
+    let panicked = |_| Err(Error::new(Code::Internal, "a bug in the library: the preparation of the prompt panicked"));
+    let (prompts, prediction): (_, Option<Arc<Predicted>>) = prepared.unwrap_or_else(panicked)?;
+    let prompts = for_each_completion(prompts, n_cmpl);
+    let tokens = prompts.iter().map(|prompt| Arc::clone(&prompt.tokens)).collect();
+    record.set_prompts(prompts);
+    Ok(Prepared { prompts: tokens, prediction })
+}
+
+/// The prompt of each completion, in the order of [`split_completions`].
+fn for_each_completion(prompts: Vec<PreparedPrompt>, n_cmpl: usize) -> Vec<Arc<PreparedPrompt>> {
+    let copies = |prompt| std::iter::repeat_n(Arc::new(prompt), n_cmpl);
+    prompts.into_iter().flat_map(copies).collect()
+}
+
+/// The completions of a request, `n_cmpl` of each prompt: a record for the answers, and a request for the engine without its prompt.
+fn split_completions(
+    request: &mut CompletionRequest,
+    serving: &ServingModel,
+    common: &Request,
+) -> Vec<(CompletionRecord, Request)> {
+    let n_ctx = u32::try_from(serving.n_ctx).unwrap_or(0);
+    let mut completions = Vec::new();
+    for index in 0..request.inputs.all.len() {
+        let given = request.inputs.all.get_mut(index).map(|input| Arc::new(input.given.take())).unwrap_or_default();
+        let first = completions.len();
+        for copy in 0..request.n_cmpl {
+            let sampling = SamplingSettings { seed: request.seed(index, copy), ..common.sampling.clone() };
+            // As in llama-server, further completions run in any free slot, and copy the cells of the first one's.
+            let is_first = copy == 0;
+            let options = Options {
+                slot: common.options.slot.filter(|_| is_first),
+                session_load: common.options.session_load.clone().filter(|_| is_first),
+                ..common.options.clone()
+            };
+            let record = CompletionRecord {
+                prompt: OnceCell::new(),
+                given: Arc::clone(&given),
+                lora: common.lora.clone(),
+                reuses_cache: options.cache_prompt && options.n_beams <= 1,
+                slot: options.slot,
+                settings: generation_settings(request, &sampling, n_ctx, &serving.name),
+            };
+            let prompt_of = (!is_first && options.cache_prompt).then_some(first);
+            completions.push((record, Request { prompt_of, sampling, options, ..common.clone() }));
+        }
+    }
+    completions
+}

@@ -1,0 +1,9 @@
+//! The functions of a loaded engine, one file for each group. All are methods of [`Server`](super::Server) that take a JSON document
+//! and return one.
+
+mod completion;
+mod poll;
+mod session;
+mod text;
+
+pub(super) use self::poll::{PollCommand, cancel_without_server, poll_without_server};

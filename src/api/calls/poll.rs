@@ -1,0 +1,218 @@
+//! Poll and cancel, of one request or of several.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use crate::api::Server;
+use crate::api::fields::{Fields, int_in, parse_object};
+use crate::api::registry::{FoundRequest, no_such_request};
+use crate::api::request::Endpoint;
+use crate::api::response::{self, error_json, success};
+use crate::engine::Phase;
+use crate::error::{Error, Result};
+use crate::host;
+
+/// The maximum `timeout_ms`.
+const MAX_POLL_MS: i64 = 24 * 60 * 60 * 1000;
+/// The maximum length of `ids`.
+const MAX_IDS: usize = 4096;
+
+/// A parsed poll or cancel command.
+pub(in crate::api) struct PollCommand {
+    which: PollTarget,
+    wait: Duration,
+    warnings: Vec<String>,
+}
+
+enum PollTarget {
+    /// The endpoint's newest request (old names only).
+    Newest,
+    One(u64),
+    Several(Vec<u64>),
+}
+
+impl PollCommand {
+    /// Reads `{"id": 7}` or `{"ids": [7, 8]}`, and `timeout_ms`. The old names need no id and accept NULL and whitespace as `{}`.
+    /// The old server ignored its argument, so they also accept anything else that is not an object, with a warning.
+    ///
+    /// # Errors
+    /// A field is invalid. For `foredraft_*` also: the command is not an object, or does not name a request.
+    pub(in crate::api) fn read(endpoint: Endpoint, command: Option<&[u8]>) -> Result<PollCommand> {
+        let is_old = endpoint.is_old();
+        let command = command.unwrap_or_default();
+        let mut warnings = Vec::new();
+        let object = match parse_object(command) {
+            Ok(object) => object,
+            Err(_) if is_old && command.iter().all(u8::is_ascii_whitespace) => Map::new(),
+            Err(error) if is_old => {
+                warnings.push(format!("the argument counts as {{}}: {}", error.message()));
+                Map::new()
+            }
+            Err(error) => return Err(error),
+        };
+        let mut fields = Fields::new(&object);
+        let number = |name: &str, value: &Value| value.as_u64().map_or_else(|| int_in(name, value, 0..=i64::MAX), Ok);
+        let id = fields.get("id").map(|value| number("id", value)).transpose()?;
+        let ids = fields.list("ids", "an array of request ids", number)?;
+        let which = match (id, ids) {
+            (Some(_), Some(_)) => return Err(Error::invalid("ids: expected either id or ids, got both")),
+            (Some(id), None) => PollTarget::One(id),
+            (None, Some(ids)) if ids.len() > MAX_IDS => {
+                let n = ids.len();
+                return Err(Error::invalid(format!("ids: expected at most {MAX_IDS} request ids, got {n}")));
+            }
+            (None, Some(ids)) => PollTarget::Several(ids),
+            (None, None) if is_old => PollTarget::Newest,
+            (None, None) => return Err(Error::invalid("id: expected the id that submit returned, got nothing")),
+        };
+        let wait: i64 = fields.int("timeout_ms", 0..=MAX_POLL_MS)?.unwrap_or(0);
+        warnings.extend(fields.finish());
+        Ok(PollCommand { which, wait: Duration::from_millis(wait.unsigned_abs()), warnings })
+    }
+}
+
+/// The answer of a poll when there is no request.
+fn idle(state: &str) -> Value {
+    json!({"completion_updates": [], "finished": false, "state": state})
+}
+
+/// The answer of a poll while no model is loaded.
+///
+/// # Errors
+/// The command names a request.
+pub(in crate::api) fn poll_without_server(command: PollCommand, state: &str) -> Result<Value> {
+    answer_without_server(command, idle(state))
+}
+
+/// The answer of a cancel while no model is loaded.
+///
+/// # Errors
+/// The command names a request.
+pub(in crate::api) fn cancel_without_server(command: PollCommand) -> Result<Value> {
+    answer_without_server(command, json!({"cancelled": false}))
+}
+
+fn answer_without_server(command: PollCommand, no_request: Value) -> Result<Value> {
+    match command.which {
+        PollTarget::Newest => Ok(success(no_request, command.warnings)),
+        PollTarget::One(id) => Err(no_such_request(id)),
+        PollTarget::Several(ids) => {
+            Ok(results(ids.iter().map(|id| (*id, Err(no_such_request(*id)))), command.warnings))
+        }
+    }
+}
+
+/// The answer for several requests: one object for each, in the order of `ids`; an error object if there is no such request.
+fn results(answers: impl Iterator<Item = (u64, Result<Value>)>, warnings: Vec<String>) -> Value {
+    let each = answers.map(|(id, answer)| {
+        let mut answer = answer.map_or_else(|error| error_json(&error), |answer| success(answer, Vec::new()));
+        if let Value::Object(answer) = &mut answer {
+            answer.insert("id".into(), id.into());
+        }
+        answer
+    });
+    success(json!({"results": each.collect::<Vec<Value>>()}), warnings)
+}
+
+impl Server {
+    /// Takes the updates since the last poll, of one request or of several. If a caller waits for the request in
+    /// [`Server::complete`], only its state is returned.
+    ///
+    /// # Errors
+    /// The command is invalid, or there is no such request.
+    pub fn poll(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
+        self.run_poll(endpoint, PollCommand::read(endpoint, command)?)
+    }
+
+    /// Ends one request or several within one decode. A finished request is left unchanged.
+    ///
+    /// # Errors
+    /// The command is invalid, or there is no such request.
+    pub fn cancel(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
+        self.run_cancel(endpoint, PollCommand::read(endpoint, command)?)
+    }
+
+    pub(in crate::api) fn run_poll(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
+        let PollCommand { which, wait, warnings } = command;
+        if !wait.is_zero() && host::inside() {
+            return Err(Error::would_deadlock("timeout_ms: a poll that waits"));
+        }
+        let id = match which {
+            PollTarget::Several(ids) => return Ok(results(self.poll_several(&ids, wait).into_iter(), warnings)),
+            PollTarget::One(id) => id,
+            PollTarget::Newest => match self.requests.newest(endpoint) {
+                Some(id) => id,
+                None => return Ok(success(idle("idle"), warnings)),
+            },
+        };
+        Ok(success(self.poll_one(id, wait)?, warnings))
+    }
+
+    fn poll_one(&self, id: u64, wait: Duration) -> Result<Value> {
+        let (updates, phase) = match self.requests.find(id)? {
+            FoundRequest::Ended => (Vec::new(), Phase::Finished),
+            FoundRequest::Live(record) if record.is_awaited => (Vec::new(), record.handle.watch(wait)),
+            FoundRequest::Live(record) => {
+                let (events, phase) = record.handle.take(wait);
+                let vocab = self.vocab(record.draft_only);
+                let events = events.into_iter();
+                let updates: Vec<Value> =
+                    events.flat_map(|(index, event)| response::event_updates(&record, index, event, vocab)).collect();
+                for update in &updates {
+                    response::log_answer(&record, update);
+                }
+                if phase == Phase::Finished {
+                    self.requests.end(id);
+                }
+                (updates, phase)
+            }
+        };
+        Ok(json!({
+            "id": id,
+            "completion_updates": updates,
+            "finished": phase == Phase::Finished,
+            "state": phase.as_str(),
+        }))
+    }
+
+    /// Polls each request. Waits until one of them has an update, or until all have finished.
+    fn poll_several(&self, ids: &[u64], wait: Duration) -> Vec<(u64, Result<Value>)> {
+        let deadline = Instant::now() + wait;
+        loop {
+            let seen = self.updates.count();
+            let answers: Vec<_> = ids.iter().map(|id| (*id, self.poll_one(*id, Duration::ZERO))).collect();
+            let has_update = |answer: &Value| answer.pointer("/completion_updates/0").is_some();
+            let is_running = |answer: &Value| answer.get("finished") == Some(&Value::Bool(false));
+            let is_done = answers.iter().any(|(_, answer)| answer.as_ref().map_or(true, has_update));
+            let running = answers.iter().any(|(_, answer)| answer.as_ref().is_ok_and(is_running));
+            if is_done || !running || Instant::now() >= deadline {
+                return answers;
+            }
+            self.updates.wait(seen, deadline);
+        }
+    }
+
+    pub(in crate::api) fn run_cancel(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
+        let PollCommand { which, warnings, .. } = command;
+        let id = match which {
+            PollTarget::Several(ids) => {
+                return Ok(results(ids.iter().map(|id| (*id, self.cancel_one(*id))), warnings));
+            }
+            PollTarget::One(id) => id,
+            PollTarget::Newest => match self.requests.newest(endpoint) {
+                Some(id) => id,
+                None => return Ok(success(json!({"cancelled": false}), warnings)),
+            },
+        };
+        Ok(success(self.cancel_one(id)?, warnings))
+    }
+
+    fn cancel_one(&self, id: u64) -> Result<Value> {
+        let cancelled = match self.requests.find(id)? {
+            FoundRequest::Ended => false,
+            FoundRequest::Live(record) => self.engine()?.cancel(&record.handle),
+        };
+        Ok(json!({"id": id, "cancelled": cancelled}))
+    }
+}

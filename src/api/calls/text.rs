@@ -1,0 +1,153 @@
+//! `tokenize`, `detokenize`, `apply_template`, `get_embedding`.
+
+use serde_json::{Value, json};
+
+use crate::api::Server;
+use crate::api::fields::{Fields, int_in, parse_object, unexpected};
+use crate::api::prompts::{self, tokenize_pieces};
+use crate::api::request::{ChatInput, Piece, pieces};
+use crate::api::response::success;
+use crate::error::{Code, Error, Result};
+use crate::host;
+use crate::llama::Token;
+
+impl Server {
+    /// `tokenize`: the tokens of `text` (or `content`), which can contain token ids like a prompt. With `with_pieces`, `tokens` has
+    /// llama-server's form, with id and piece.
+    ///
+    /// # Errors
+    /// The request is invalid, or the text is too long.
+    pub fn tokenize(&self, request: &[u8]) -> Result<Value> {
+        let object = parse_object(request)?;
+        let mut fields = Fields::new(&object);
+        let (name, text) = text(&mut fields, "text", "content")?;
+        let with_pieces = fields.flag("with_pieces")?.unwrap_or(false);
+        let add_special = fields.flag("add_special")?.unwrap_or(true);
+        let parse_special = fields.flag("parse_special")?.unwrap_or(true);
+        let vocab = self.models().target.vocab();
+        let ids = tokenize_pieces(vocab, name, &text, add_special, parse_special)?;
+        let strings: Vec<String> =
+            ids.iter().map(|id| String::from_utf8_lossy(vocab.piece(*id)).into_owned()).collect();
+        let pieces: Vec<Value> = ids
+            .iter()
+            .map(|id| {
+                let piece = vocab.piece(*id);
+                std::str::from_utf8(piece).map_or_else(|_| Value::from(piece), Value::from)
+            })
+            .collect();
+        let tokens: Vec<Value> = match with_pieces {
+            true => ids.iter().zip(&pieces).map(|(id, piece)| json!({"id": id, "piece": piece})).collect(),
+            false => strings.into_iter().map(Value::from).collect(),
+        };
+        Ok(success(json!({"tokens": tokens, "length": ids.len(), "ids": ids, "pieces": pieces}), fields.finish()))
+    }
+
+    /// `detokenize`: the text of `tokens`.
+    ///
+    /// # Errors
+    /// The request is invalid, or an id is not in the vocabulary.
+    pub fn detokenize(&self, request: &[u8]) -> Result<Value> {
+        let object = parse_object(request)?;
+        let mut fields = Fields::new(&object);
+        let token = |name: &str, value: &Value| int_in::<Token>(name, value, 0..=i64::from(Token::MAX));
+        let tokens = fields
+            .list("tokens", "an array of token ids", token)?
+            .ok_or_else(|| Error::invalid("tokens: expected an array of token ids, got nothing"))?;
+        let special = fields.flag("special")?.unwrap_or(true);
+        let text = self.models().target.vocab().detokenize(&tokens, special)?;
+        Ok(success(json!({"content": String::from_utf8_lossy(&text)}), fields.finish()))
+    }
+
+    /// `apply_template`: the prompt rendered from `messages`.
+    ///
+    /// # Errors
+    /// The request is invalid, or the template rejects it.
+    pub fn apply_template(&self, request: &[u8]) -> Result<Value> {
+        let object = parse_object(request)?;
+        let mut fields = Fields::new(&object);
+        let chat = ChatInput::read(&mut fields)?
+            .ok_or_else(|| Error::invalid("messages: expected an array of messages, got nothing"))?;
+        let prompt = prompts::render(&self.target(), &chat)?;
+        Ok(success(json!({"prompt": prompt}), fields.finish()))
+    }
+
+    /// `get_embedding`: the pooled embedding of `content` (or `prompt`), which can contain token ids. Waits for the engine.
+    ///
+    /// # Errors
+    /// The request is invalid, the text is too long, or the engine was not loaded with `embedding`.
+    pub fn get_embedding(&self, request: &[u8]) -> Result<Value> {
+        if host::inside() {
+            return Err(Error::would_deadlock("get_embedding"));
+        }
+        let object = parse_object(request)?;
+        let mut fields = Fields::new(&object);
+        let (name, text) = text(&mut fields, "content", "prompt")?;
+        let normalize: i32 = fields.int("embd_normalize", -1..=100)?.unwrap_or(2);
+        let tokens = tokenize_pieces(self.models().target.vocab(), name, &text, true, true)?;
+        if tokens.is_empty() {
+            return Err(Error::invalid(format!("{name}: has no tokens")));
+        }
+        let engine = self.engine()?;
+        if !self.config().embedding {
+            return Err(Error::invalid("get_embedding: the model was not loaded with \"embedding\": true"));
+        }
+        let failed = |error: Error| match error.code() {
+            Code::ContextFull => error.within(name),
+            _ => error.within("get_embedding"),
+        };
+        let mut embedding = engine.embed(tokens).map_err(failed)?;
+        normalize_embedding(&mut embedding, normalize);
+        let embedding: Vec<f64> = embedding.into_iter().map(f64::from).collect();
+        Ok(success(json!({"embedding": embedding}), fields.finish()))
+    }
+}
+
+/// Reads the text from the field `name`, else from `other`. Returns the field's name, too.
+fn text(fields: &mut Fields, name: &'static str, other: &'static str) -> Result<(&'static str, Vec<Piece>)> {
+    let second = fields.get(other).map(|value| (other, value));
+    match fields.get(name).map(|value| (name, value)).or(second) {
+        Some((name, value)) => Ok((name, pieces(name, value)?)),
+        None => Err(unexpected(name, "a string", &Value::Null)),
+    }
+}
+
+/// Scales the embedding as llama-server's `embd_normalize`: -1 not at all; 0 maximum absolute value 32760; 1 taxicab norm;
+/// 2 Euclidean norm; p the p-norm.
+fn normalize_embedding(embedding: &mut [f32], normalize: i32) {
+    let magnitudes = embedding.iter().map(|x| f64::from(x.abs()));
+    let norm = match normalize {
+        -1 => 1.0,
+        0 => magnitudes.fold(0.0, f64::max) / 32760.0,
+        1 => magnitudes.sum(),
+        2 => magnitudes.map(|x| x * x).sum::<f64>().sqrt(),
+        p => magnitudes.map(|x| x.powi(p)).sum::<f64>().powf(1.0 / f64::from(p)),
+    };
+    if norm > 0.0 {
+        embedding.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::normalize_embedding;
+
+    #[test]
+    fn embeddings_are_normalized_as_in_llama_server() {
+        for (normalize, expected) in [
+            (-1, [3.0, -4.0]),
+            (0, [24570.0, -32760.0]),
+            (1, [3.0 / 7.0, -4.0 / 7.0]),
+            (2, [0.6, -0.8]),
+            (3, [3.0 / 91.0_f32.cbrt(), -4.0 / 91.0_f32.cbrt()]),
+        ] {
+            let mut embedding = [3.0, -4.0];
+            normalize_embedding(&mut embedding, normalize);
+            for (x, y) in embedding.iter().zip(expected) {
+                assert!((x - y).abs() < 1e-5 * y.abs(), "{normalize}: {embedding:?}");
+            }
+        }
+        let mut zero = [0.0, 0.0];
+        normalize_embedding(&mut zero, 2);
+        assert_eq!(zero, [0.0, 0.0]);
+    }
+}

@@ -1,0 +1,143 @@
+//! Adapts messages to the form that a template expects.
+
+use serde_json::{Value as Json, json};
+
+use super::filters;
+use crate::api::fields::unexpected;
+use crate::error::{Error, Result};
+
+/// The form of messages that a template expects.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct MessageShape {
+    pub(super) content: ContentForm,
+    /// The arguments of tool calls: an object (true), JSON in a string (false), or both (None).
+    pub(super) arguments_object: Option<bool>,
+    /// Tool calls are rendered only if the content is null.
+    pub(super) null_content: bool,
+    /// The template supports the role `developer`. If not, the role becomes `system`.
+    pub(super) developer: bool,
+    /// The template refuses or ignores system messages. Their text is then added to the first user message.
+    pub(super) no_system: bool,
+}
+
+/// The form of `content` that a template expects.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) enum ContentForm {
+    /// Only a string: parts are joined.
+    #[default]
+    Text,
+    /// Only an array of parts: a string becomes one part.
+    Parts,
+    /// Both.
+    Any,
+}
+
+impl MessageShape {
+    /// Converts the messages.
+    ///
+    /// # Errors
+    /// A message is invalid.
+    pub(super) fn messages(&self, given: &[Json]) -> Result<Vec<Json>> {
+        let mut messages = given.iter().enumerate().map(|(i, it)| self.message(i, it)).collect::<Result<Vec<_>>>()?;
+        if !self.no_system {
+            return Ok(messages);
+        }
+        let role = |message: &Json| message.get("role").and_then(Json::as_str).unwrap_or_default().to_owned();
+        let take = |message: &mut Json| message.get_mut("content").map(Json::take).unwrap_or_default();
+        match messages.as_mut_slice() {
+            [system, user, ..] if role(system) == "system" && role(user) == "user" => {
+                let content = concatenated(take(system), take(user));
+                set(user, "content", content);
+                messages.remove(0);
+            }
+            [system, ..] if role(system) == "system" => set(system, "role", "user".into()),
+            _ => {}
+        }
+        Ok(messages)
+    }
+
+    /// Converts message `i`.
+    fn message(&self, i: usize, message: &Json) -> Result<Json> {
+        let Json::Object(given) = message else {
+            return Err(unexpected(&format!("messages[{i}]"), "an object with role and content", message));
+        };
+        let role = match given.get("role") {
+            Some(Json::String(role)) => role,
+            other => return Err(unexpected(&format!("messages[{i}].role"), "a string", other.unwrap_or(&Json::Null))),
+        };
+        let mut message = given.clone();
+        if role == "developer" && !self.developer {
+            message.insert("role".to_owned(), "system".into());
+        }
+        if message.get("tool_calls").is_some_and(|calls| calls.is_null() || calls == &json!([])) {
+            message.retain(|name, _| name != "tool_calls");
+        }
+        let content = match message.get("content").unwrap_or(&Json::Null) {
+            Json::Null => Json::from(""),
+            Json::Array(parts) if self.content == ContentForm::Text => Json::from(joined(i, parts)?),
+            other => other.clone(),
+        };
+        let content = match content {
+            Json::String(text) if text.is_empty() && self.null_content && message.contains_key("tool_calls") => {
+                Json::Null
+            }
+            Json::String(text) if self.content == ContentForm::Parts => json!([{"type": "text", "text": text}]),
+            other => other,
+        };
+        message.insert("content".to_owned(), content);
+        if let (Some(object), Some(Json::Array(calls))) = (self.arguments_object, message.get_mut("tool_calls")) {
+            for (j, call) in calls.iter_mut().enumerate() {
+                let Some(arguments) = call.get_mut("function").and_then(|it| it.get_mut("arguments")) else { continue };
+                match arguments {
+                    Json::String(text) if object => {
+                        *arguments = serde_json::from_str(text).map_err(|error| {
+                            Error::invalid(format!(
+                                "messages[{i}].tool_calls[{j}].function.arguments: not JSON: {error}"
+                            ))
+                        })?;
+                    }
+                    Json::Object(_) if !object => {
+                        *arguments = json_text(i, arguments)?.into();
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(Json::Object(message))
+    }
+}
+
+/// The JSON text of a tool call's arguments in message `i`, as Python's `json.dumps` writes it.
+fn json_text(i: usize, arguments: &Json) -> Result<String> {
+    filters::json_text(arguments)
+        .map_err(|error| Error::invalid(format!("messages[{i}].tool_calls: {}", error.detail().unwrap_or_default())))
+}
+
+fn set(message: &mut Json, key: &str, value: Json) {
+    if let Json::Object(message) = message {
+        message.insert(key.to_owned(), value);
+    }
+}
+
+/// Concatenates two contents: texts with a line feed between them, or parts.
+fn concatenated(first: Json, second: Json) -> Json {
+    let parts = |content: Json| match content {
+        Json::Array(parts) => parts,
+        text => vec![json!({"type": "text", "text": text})],
+    };
+    match (first, second) {
+        (Json::String(first), second) if first.is_empty() => second,
+        (Json::String(first), Json::String(second)) => format!("{first}\n{second}").into(),
+        (first, second) => [parts(first), parts(second)].concat().into(),
+    }
+}
+
+/// The texts of message `i`'s parts, joined by line feeds.
+fn joined(i: usize, parts: &[Json]) -> Result<String> {
+    let texts = parts.iter().enumerate().map(|(j, part)| match (part.get("type"), part.get("text")) {
+        (None, Some(Json::String(text))) => Ok(text.as_str()),
+        (Some(Json::String(kind)), Some(Json::String(text))) if kind == "text" => Ok(text.as_str()),
+        _ => Err(unexpected(&format!("messages[{i}].content[{j}]"), "{\"type\": \"text\", \"text\": ...}", part)),
+    });
+    Ok(texts.collect::<Result<Vec<_>>>()?.join("\n"))
+}

@@ -1,0 +1,164 @@
+//! Prompts and messages to tokens.
+
+mod infill;
+mod pieces;
+mod preparer;
+mod serving_model;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde_json::Value;
+
+pub(super) use self::infill::InfillBudget;
+pub(super) use self::pieces::tokenize_pieces;
+pub(super) use self::preparer::Preparer;
+pub(super) use self::serving_model::{ChatTemplates, ServingModel, TemplatesByTools};
+use super::chat::{ChatTemplate, FittedChat, RenderInput, Rendered, drop_turns};
+use super::request::{ChatInput, Input, Inputs, Overflow, Prompt};
+use crate::error::{Code, Error, Result};
+use crate::llama::Token;
+use crate::speculative::Predicted;
+
+/// Prompts up to this many bytes are tokenized by the caller's thread, which takes a fraction of a millisecond.
+const MAX_INLINE: usize = 4 << 10;
+
+/// A prompt after tokenization.
+#[derive(Debug, Clone)]
+pub(super) struct PreparedPrompt {
+    pub(super) tokens: Arc<[Token]>,
+    /// The text, if the request did not contain it (messages and infill).
+    pub(super) text: Option<Value>,
+    /// The number of messages that were dropped.
+    pub(super) n_dropped: usize,
+    pub(super) warning: Option<String>,
+}
+
+/// Everything needed to tokenize the prompts of a request, possibly later and on another thread.
+pub(super) struct PromptSource {
+    pub(super) serving: ServingModel,
+    pub(super) inputs: Inputs,
+    /// The predicted output, used as a draft.
+    pub(super) prediction: Option<String>,
+    pub(super) infill_budget: InfillBudget,
+    pub(super) n_keep: Option<usize>,
+    /// The request has several completions. If the engine would refuse one, all are refused.
+    pub(super) has_results: bool,
+}
+
+impl PromptSource {
+    /// Whether the prompts are short enough for the caller's thread.
+    pub(super) fn is_short(&self) -> bool {
+        let prediction = self.prediction.as_ref().map_or(0, String::len);
+        self.inputs.all.iter().map(|input| input.prompt.text_len()).fold(prediction, usize::saturating_add)
+            <= MAX_INLINE
+    }
+
+    /// Renders and tokenizes the prompts, one for each input, and the predicted output.
+    ///
+    /// # Errors
+    /// The template rejects the messages, a token is not in the vocabulary, or a prompt is empty or does not fit.
+    pub(super) fn prepare(&self) -> Result<(Vec<PreparedPrompt>, Option<Arc<Predicted>>)> {
+        let prompts = self.inputs.all.iter().enumerate().map(|(index, input)| {
+            let name = if self.inputs.listed { format!("prompts[{index}]") } else { "prompt".to_owned() };
+            let prompt = self.prompt(&name, input)?;
+            if self.has_results {
+                self.serving.validate_prompt(&name, &prompt.tokens, self.n_keep)?;
+            }
+            Ok(prompt)
+        });
+        let prompts = prompts.collect::<Result<_>>()?;
+        let prediction = self.prediction.as_ref().map(|text| {
+            let tokens = self.serving.vocab().tokenize(text.as_bytes(), false, true)?;
+            Ok(Arc::new(Predicted::from(tokens)))
+        });
+        Ok((prompts, prediction.transpose()?))
+    }
+
+    /// Tokenizes one prompt. Error messages call it `name`.
+    fn prompt(&self, name: &str, input: &Input) -> Result<PreparedPrompt> {
+        let (vocab, parse_special) = (self.serving.vocab(), self.inputs.parse_special);
+        let whole = |(tokens, text): (Vec<Token>, Option<Value>)| FittedChat {
+            prompt: (tokens, text),
+            n_dropped: 0,
+            warning: None,
+        };
+        let fitted = match &input.prompt {
+            Prompt::Text(pieces) => whole((tokenize_pieces(vocab, name, pieces, true, parse_special)?, None)),
+            Prompt::Infill(infill) => {
+                let tokens = infill::tokenize(vocab, infill, parse_special, &self.infill_budget)?;
+                let text = String::from_utf8_lossy(&vocab.detokenize(&tokens, true)?).into();
+                whole((tokens, Some(text)))
+            }
+            Prompt::Messages(chat) if self.inputs.on_overflow == Overflow::DropTurns => drop_turns(
+                &chat.messages,
+                self.infill_budget.n_predict,
+                self.serving.n_ctx,
+                |messages| self.render_and_tokenize(chat, messages),
+                |(tokens, _)| tokens.len(),
+            )?,
+            Prompt::Messages(chat) => whole(self.render_and_tokenize(chat, &chat.messages)?),
+        };
+        let FittedChat { prompt: (tokens, text), n_dropped, warning } = fitted;
+        if self.inputs.on_overflow == Overflow::Error && tokens.len() >= self.serving.n_ctx {
+            let (n, n_ctx) = (tokens.len(), self.serving.n_ctx);
+            let message = format!("{name}: {n} tokens do not fit into the context of {n_ctx} (on_overflow is error)");
+            return Err(Error::new(Code::ContextFull, message));
+        }
+        Ok(PreparedPrompt { tokens: tokens.into(), text, n_dropped, warning })
+    }
+
+    /// Renders and tokenizes messages. Returns the tokens and the text.
+    fn render_and_tokenize(&self, chat: &ChatInput, messages: &[Value]) -> Result<(Vec<Token>, Option<Value>)> {
+        let vocab = self.serving.vocab();
+        let Rendered { text, tainted } =
+            with_template(&self.serving, chat, messages, |template, input| match self.inputs.parse_special {
+                true => Ok(Rendered { text: template.render(input)?, tainted: Vec::new() }),
+                false => template.render_tainted(input, vocab.specials()),
+            })?;
+        let mut tokens = vocab.tokenize_tainted(text.as_bytes(), &tainted)?;
+        // If the template already begins with BOS, the tokenizer's BOS is removed.
+        let bos = vocab.bos().filter(|_| vocab.adds_bos());
+        if bos.is_some() && tokens.first().copied() == bos && tokens.get(1).copied() == bos {
+            tokens.remove(0);
+        }
+        Ok((tokens, Some(text.into())))
+    }
+}
+
+/// Renders messages.
+pub(super) fn render(serving: &ServingModel, chat: &ChatInput) -> Result<String> {
+    with_template(serving, chat, &chat.messages, |template, input| template.render(input))
+}
+
+/// Calls `render` with the chat template: the request's, else `init`'s, else the model's.
+fn with_template<R>(
+    serving: &ServingModel,
+    chat: &ChatInput,
+    messages: &[Value],
+    render: impl FnOnce(&ChatTemplate, &RenderInput) -> Result<R>,
+) -> Result<R> {
+    let own;
+    let template = match &chat.chat_template {
+        Some(source) => {
+            own = ChatTemplate::parse(source)?;
+            &own
+        }
+        None => serving.template(!chat.tools.is_empty())?,
+    };
+    let vocab = serving.vocab();
+    let name = |token: Option<Token>| {
+        token.map_or(String::new(), |token| String::from_utf8_lossy(vocab.piece(token)).into_owned())
+    };
+    let tools = Value::from(chat.tools.clone());
+    let input = RenderInput {
+        messages,
+        add_generation_prompt: chat.add_generation_prompt,
+        bos_token: &name(vocab.bos()),
+        eos_token: &name(vocab.eos()),
+        tools: (!chat.tools.is_empty()).then_some(&tools),
+        kwargs: &chat.chat_template_kwargs,
+        now: SystemTime::now(),
+    };
+    render(template, &input)
+}

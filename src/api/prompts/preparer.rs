@@ -1,0 +1,120 @@
+//! A thread that renders and tokenizes long prompts, so that the submitting call does not have to wait.
+//!
+//! Jobs run in the order of the requests. The engine's `max_queue` bounds the queue, because each job belongs to an unfinished
+//! request; jobs of cancelled requests are removed when the next job is queued.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::engine::{Phase, RequestHandle};
+use crate::llama::log::{self, Level};
+
+/// The thread. It starts with the first job.
+#[derive(Default)]
+pub(in crate::api) struct Preparer {
+    jobs: Arc<Jobs>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Jobs {
+    queue: Mutex<JobQueue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct JobQueue {
+    jobs: VecDeque<Job>,
+    is_stopping: bool,
+}
+
+struct Job {
+    request: Arc<RequestHandle>,
+    work: Box<dyn FnOnce() + Send>,
+}
+
+impl Job {
+    fn is_needed(&self) -> bool {
+        self.request.phase() != Phase::Finished
+    }
+
+    fn run(self) {
+        if self.is_needed() {
+            (self.work)();
+        }
+    }
+}
+
+impl Preparer {
+    /// Queues work for a request. It is skipped if the request ends first. It must not panic.
+    pub(in crate::api) fn start(&self, request: Arc<RequestHandle>, work: impl FnOnce() + Send + 'static) {
+        // Held until the end of the function, so that no thread starts after `stop`.
+        let mut thread = self.thread.lock();
+        let obsolete: VecDeque<Job> = {
+            let mut queue = self.jobs.queue.lock();
+            if queue.is_stopping {
+                return;
+            }
+            let (needed, obsolete) = queue.jobs.drain(..).partition(Job::is_needed);
+            queue.jobs = needed;
+            queue.jobs.push_back(Job { request, work: Box::new(work) });
+            obsolete
+        };
+        self.jobs.changed.notify_one();
+        drop(obsolete);
+        if thread.is_none() {
+            let jobs = Arc::clone(&self.jobs);
+            match std::thread::Builder::new().name("foredraft-prep".into()).spawn(move || jobs.run()) {
+                Ok(started) => *thread = Some(started),
+                Err(error) => {
+                    log::write(
+                        Level::Warn,
+                        &format!("cannot start the thread that prepares prompts, the caller's thread does it: {error}"),
+                    );
+                    let jobs = std::mem::take(&mut self.jobs.queue.lock().jobs);
+                    jobs.into_iter().for_each(Job::run);
+                }
+            }
+        }
+    }
+
+    /// Ends the thread after its current job, and drops the other jobs.
+    pub(in crate::api) fn stop(&self) {
+        let mut thread = self.thread.lock();
+        let dropped = {
+            let mut queue = self.jobs.queue.lock();
+            queue.is_stopping = true;
+            std::mem::take(&mut queue.jobs)
+        };
+        self.jobs.changed.notify_one();
+        drop(dropped);
+        if thread.take().is_some_and(|thread| thread.join().is_err()) {
+            log::write(Level::Error, "the thread that prepares prompts panicked");
+        }
+    }
+}
+
+impl Jobs {
+    fn run(&self) {
+        while let Some(job) = self.next() {
+            job.run();
+        }
+    }
+
+    /// Waits for a job. `None`: the thread has to end.
+    fn next(&self) -> Option<Job> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.is_stopping {
+                return None;
+            }
+            if let Some(job) = queue.jobs.pop_front() {
+                return Some(job);
+            }
+            self.changed.wait(&mut queue);
+        }
+    }
+}

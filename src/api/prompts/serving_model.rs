@@ -1,0 +1,136 @@
+//! The model that generates a request's completions: the target, or the draft model in draft-only mode.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use once_cell::sync::OnceCell;
+
+use crate::api::chat::ChatTemplate;
+use crate::api::request::{BiasTarget, CompletionRequest};
+use crate::error::{Code, Error, Result};
+use crate::llama::{Model, Token, Vocab};
+use crate::session;
+
+/// The model, with what depends on it: vocabulary, chat templates, LoRA adapters. It does not refer to the server, because long
+/// prompts are prepared after the submitting call has returned.
+#[derive(Clone)]
+pub(in crate::api) struct ServingModel {
+    pub(in crate::api) model: Arc<Model>,
+    /// The name in answers.
+    pub(in crate::api) name: String,
+    /// The context length of one request, in tokens.
+    pub(in crate::api) n_ctx: usize,
+    pub(in crate::api) ctx_shift: bool,
+    pub(in crate::api) templates: Arc<TemplatesByTools>,
+    /// `init`'s chat template.
+    pub(in crate::api) chat_template: Option<String>,
+    /// The target. A draft model without a chat template uses the target's.
+    pub(in crate::api) target: Arc<Model>,
+}
+
+/// The models' chat templates, parsed on first use.
+#[derive(Default)]
+pub(in crate::api) struct ChatTemplates {
+    pub(in crate::api) target: Arc<TemplatesByTools>,
+    pub(in crate::api) draft: Arc<TemplatesByTools>,
+}
+
+/// A model's chat template for requests without tools, and for requests with tools.
+pub(in crate::api) type TemplatesByTools = [OnceCell<ChatTemplate>; 2];
+
+impl ServingModel {
+    pub(in crate::api) fn vocab(&self) -> &Vocab {
+        self.model.vocab()
+    }
+
+    /// The chat template: `init`'s, else the model's, else the target's. A model can have a separate one for requests with tools.
+    ///
+    /// # Errors
+    /// There is no template, or it cannot be parsed.
+    pub(in crate::api) fn template(&self, with_tools: bool) -> Result<&ChatTemplate> {
+        let [default, for_tools] = self.templates.as_ref();
+        if with_tools
+            && self.chat_template.is_none()
+            && let Some(source) = self.model.tool_template()
+        {
+            return for_tools.get_or_try_init(|| ChatTemplate::parse(&source));
+        }
+        default.get_or_try_init(|| {
+            let own = self.chat_template.clone().or_else(|| self.model.chat_template());
+            let source = own
+                .or_else(|| self.target.chat_template())
+                .ok_or_else(|| Error::invalid("messages: the model has no chat template; set chat_template"))?;
+            ChatTemplate::parse(&source)
+        })
+    }
+
+    /// The scale of each LoRA adapter: `init`'s, or the `requested` ones, which turn off all others.
+    ///
+    /// # Errors
+    /// There is no such adapter.
+    pub(in crate::api) fn lora_scales(&self, requested: Option<&[(usize, f32)]>) -> Result<Vec<f32>> {
+        let mut scales = self.model.lora_scales();
+        let Some(requested) = requested else { return Ok(scales) };
+        scales.fill(0.0);
+        let n = scales.len();
+        for (index, (id, scale)) in requested.iter().enumerate() {
+            let current = scales.get_mut(*id);
+            *current.ok_or_else(|| {
+                Error::invalid(format!("lora[{index}].id: there is no adapter {id}, init loaded {n}"))
+            })? = *scale;
+        }
+        Ok(scales)
+    }
+
+    /// Refuses a prompt that the engine would refuse.
+    ///
+    /// # Errors
+    /// The prompt is empty, or does not fit and may not be truncated.
+    pub(in crate::api) fn validate_prompt(&self, name: &str, prompt: &[Token], n_keep: Option<usize>) -> Result<()> {
+        let n_ctx = self.n_ctx;
+        let too_long =
+            session::prompt_truncation(prompt.len(), session::effective_n_keep(n_keep, prompt.len(), n_ctx), n_ctx)
+                .is_some();
+        if prompt.is_empty() {
+            Err(Error::invalid(format!("{name}: has no tokens, and the model adds no BOS")))
+        } else if too_long && !self.ctx_shift {
+            let n = prompt.len();
+            let message = format!("{name}: {n} tokens do not fit into the context of {n_ctx}, and ctx_shift is false");
+            Err(Error::new(Code::ContextFull, message))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The logit biases, sorted by token, one entry for each. The bias of a text applies to each of its tokens, as in llama-server.
+    /// Tokens that the model's metadata suppresses are always banned.
+    ///
+    /// # Errors
+    /// A token is not in the vocabulary.
+    pub(in crate::api) fn logit_bias(&self, request: &CompletionRequest) -> Result<Vec<(Token, f32)>> {
+        let vocab = self.vocab();
+        let mut biases = BTreeMap::new();
+        if request.ignore_eos {
+            biases.extend(vocab.eog_tokens().map(|token| (token, f32::NEG_INFINITY)));
+        }
+        for entry in &request.logit_bias {
+            match &entry.target {
+                BiasTarget::Token(token) if vocab.contains(*token) => {
+                    biases.insert(*token, entry.bias);
+                }
+                BiasTarget::Token(token) => {
+                    let n = vocab.n_tokens();
+                    return Err(Error::invalid(format!(
+                        "logit_bias: token {token} is not in the vocabulary of {n} tokens"
+                    )));
+                }
+                BiasTarget::Text(text) => {
+                    let tokens = vocab.tokenize(text.as_bytes(), false, false)?;
+                    biases.extend(tokens.into_iter().map(|token| (token, entry.bias)));
+                }
+            }
+        }
+        biases.extend(vocab.suppressed_tokens().iter().map(|token| (*token, f32::NEG_INFINITY)));
+        Ok(biases.into_iter().collect())
+    }
+}

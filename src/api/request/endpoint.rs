@@ -1,0 +1,28 @@
+//! The groups of functions that requests come through.
+
+/// The function group of a request. It decides the default of speculation, and whether the old server's leniency applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    /// `get_completion`, `async_completion_init`: no speculation unless the request enables it.
+    Completion,
+    /// `speculative_*`: speculation unless the request disables it.
+    Speculative,
+    /// `foredraft_*`: speculation unless the request disables it. Values that the old server clamped or ignored are errors.
+    Foredraft,
+}
+
+impl Endpoint {
+    /// Whether the group has old names, which accept what the old server accepted.
+    pub(in crate::api) fn is_old(self) -> bool {
+        self != Endpoint::Foredraft
+    }
+
+    /// The name of the group's function that waits for the final response.
+    pub(in crate::api) fn waiting_function(self) -> &'static str {
+        match self {
+            Endpoint::Completion => "get_completion",
+            Endpoint::Speculative => "speculative_completion",
+            Endpoint::Foredraft => "foredraft_complete",
+        }
+    }
+}

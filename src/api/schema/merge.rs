@@ -1,0 +1,139 @@
+//! `allOf`: merges several schemas into one.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value, json};
+
+use super::document::{Document, MAX_NODES, SchemaResult, VISIT, error_at};
+use super::keywords::{UNENFORCEABLE, is_assertion, strings};
+
+/// The maximum nesting of references and `allOf`s.
+const MAX_DEPTH: usize = 16;
+
+/// Merges `map` and the schemas of its `allOf` into one schema.
+pub(super) fn all_of(document: &Document<'_>, map: &Map<String, Value>, at: &str) -> SchemaResult<Value> {
+    let mut merge = Merge { document, at, merged: Map::new(), joined: HashSet::new() };
+    merge.add(map, 0)?;
+    Ok(Value::Object(merge.merged))
+}
+
+struct Merge<'m, 'a> {
+    document: &'m Document<'a>,
+    at: &'m str,
+    merged: Map<String, Value>,
+    /// The properties whose schema is an `allOf` created by [`join`], not one of the original schema.
+    joined: HashSet<String>,
+}
+
+impl Merge<'_, '_> {
+    /// Adds a schema, with its `$ref` and its `allOf`.
+    fn add(&mut self, map: &Map<String, Value>, depth: usize) -> SchemaResult<()> {
+        self.document.count_steps(VISIT * (1 + map.len()), self.at)?;
+        if depth > MAX_DEPTH {
+            return error_at(self.at, "allOf refers to itself, or is nested too deeply");
+        }
+        // `additionalProperties` applies to the properties that the same part does not list, so it can forbid another part's
+        // properties. `items` and `prefixItems` likewise.
+        for (listed, rest) in [("properties", "additionalProperties"), ("prefixItems", "items")] {
+            let closes = self.merged.contains_key(listed) && map.contains_key(rest);
+            if closes || self.merged.contains_key(rest) && map.contains_key(listed) {
+                return error_at(
+                    self.at,
+                    format!("{rest} beside {listed} in another part of allOf cannot be enforced"),
+                );
+            }
+        }
+        for (key, value) in map {
+            match key.as_str() {
+                "allOf" | "$ref" => {}
+                name if is_assertion(name) || UNENFORCEABLE.contains(&name) => self.keyword(map, name, value)?,
+                // Annotations are not needed.
+                _ => {}
+            }
+        }
+        // Last, so that all keywords of this part are merged, whatever the order of its keys.
+        if let Some(reference) = map.get("$ref") {
+            self.refer(reference, depth)?;
+        }
+        self.parts(map, depth)
+    }
+
+    /// Adds the schema that a reference points at.
+    fn refer(&mut self, reference: &Value, depth: usize) -> SchemaResult<()> {
+        let Some(reference) = reference.as_str() else { return error_at(self.at, "$ref must be a string") };
+        match self.document.resolve(reference, self.at)?.as_object() {
+            Some(target) => self.add(target, depth + 1),
+            None => error_at(self.at, "a part of allOf is not a schema"),
+        }
+    }
+
+    /// Adds the schemas of a part's own `allOf`.
+    fn parts(&mut self, map: &Map<String, Value>, depth: usize) -> SchemaResult<()> {
+        let Some(parts) = map.get("allOf") else { return Ok(()) };
+        let Some(parts) = parts.as_array().filter(|parts| !parts.is_empty()) else {
+            return error_at(self.at, "allOf must be an array of schemas, and not empty");
+        };
+        if parts.len() > MAX_NODES {
+            return error_at(self.at, format!("more than {MAX_NODES} schemas in one"));
+        }
+        for part in parts {
+            match part {
+                Value::Object(part) => self.add(part, depth + 1)?,
+                Value::Bool(true) => {}
+                _ => return error_at(self.at, "a part of allOf is not a schema, or is never valid"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds one keyword of the part `map`.
+    fn keyword(&mut self, map: &Map<String, Value>, key: &str, value: &Value) -> SchemaResult<()> {
+        self.document.count_copy(value, self.at)?;
+        match (key, self.merged.get_mut(key)) {
+            ("required", Some(_)) => self.require(map)?,
+            ("properties", Some(Value::Object(before))) => join(before, value, &mut self.joined),
+            (_, Some(before)) if before == value => {}
+            (_, Some(_)) if !is_assertion(key) => {}
+            (_, Some(_)) => return error_at(self.at, format!("{key} in two parts of allOf cannot be enforced")),
+            (_, None) => {
+                self.merged.insert(key.to_owned(), value.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the required names of a part.
+    fn require(&mut self, map: &Map<String, Value>) -> SchemaResult<()> {
+        let mut names = strings(&self.merged, "required", self.at)?;
+        names.extend(strings(map, "required", self.at)?);
+        names.sort_unstable();
+        names.dedup();
+        let names = json!(names);
+        self.document.count_copy(&names, self.at)?;
+        self.merged.insert("required".into(), names);
+        Ok(())
+    }
+}
+
+/// Adds a part's properties. If several parts have the same property, its schemas become one flat `allOf`: nested ones could exhaust
+/// the stack.
+fn join(before: &mut Map<String, Value>, properties: &Value, joined: &mut HashSet<String>) {
+    for (name, schema) in properties.as_object().into_iter().flatten() {
+        match before.get_mut(name) {
+            None => {
+                before.insert(name.clone(), schema.clone());
+            }
+            Some(other) if other == schema => {}
+            Some(other) if joined.contains(name) => {
+                if let Some(Value::Array(parts)) = other.get_mut("allOf") {
+                    parts.push(schema.clone());
+                }
+            }
+            Some(other) => {
+                let parts = Value::Array(vec![other.take(), schema.clone()]);
+                *other = Value::Object(Map::from_iter([("allOf".to_owned(), parts)]));
+                joined.insert(name.clone());
+            }
+        }
+    }
+}

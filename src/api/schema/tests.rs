@@ -1,0 +1,472 @@
+//! Random outputs of the grammars of many schemas are valid; schemas that a grammar cannot enforce are refused.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::{parse, to_grammar, validator_tests as validator};
+use crate::grammar::Grammar;
+use crate::llama::{Model, ModelParams, Token, TokenData};
+
+/// A random generator for test data (xorshift64).
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+fn model() -> Arc<Model> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-target.gguf");
+    Arc::new(Model::load(&ModelParams { vocab_only: true, ..ModelParams::new(path) }, |_| true).expect("it loads"))
+}
+
+/// Schemas with every supported keyword.
+fn schemas() -> Vec<Value> {
+    vec![
+        json!({}),
+        json!({"type": "object"}),
+        json!({"type": "array"}),
+        json!({"type": ["string", "null", "boolean"]}),
+        json!({"type": "number"}),
+        json!({"type": "integer"}),
+        json!({"const": {"a": [1, "x\n\"y\"", null], "é": 1.5}}),
+        json!({"enum": ["red", 7, null, [1], {"b": false}]}),
+        json!({"type": "string", "enum": ["red", 7]}),
+        json!({"type": "integer", "minimum": 100}),
+        json!({"type": "integer", "minimum": 205, "exclusiveMaximum": 3000.5}),
+        json!({"type": "integer", "maximum": -205}),
+        json!({"type": "integer", "minimum": -13, "maximum": 7}),
+        json!({"type": "integer", "exclusiveMinimum": 9, "maximum": 11}),
+        json!({"minimum": 3, "maximum": 3}),
+        json!({"type": "string", "minLength": 2, "maxLength": 5}),
+        json!({"type": "string", "maxLength": 0}),
+        json!({"type": "string", "format": "date"}),
+        json!({"type": "string", "format": "date-time"}),
+        json!({"type": "string", "format": "time"}),
+        json!({"type": "string", "format": "uuid"}),
+        json!({"type": "string", "pattern": "^(\\d{3}-)?[A-Z][a-z]{1,4}$"}),
+        json!({"type": "string", "pattern": "^[^x]{1,3}.?\\w+é+$"}),
+        json!({"type": "string", "pattern": "ab|c\\.d"}),
+        json!({"type": "string", "pattern": "^[!-~]{2,4}$"}),
+        json!({"type": "string", "pattern": "^[\\da-c-]{2}$"}),
+        json!({"type": "string", "pattern": "^[A-Z]:(\\\\[a-z]{1,3}){1,2}$"}),
+        json!({"type": "string", "pattern": "^\"[a-z]{1,3}\"$"}),
+        json!({"type": "string", "pattern": "^(ok|x\\\\y|[\\n\"]{2}|a\\x01\\x7Fb)$"}),
+        json!({"properties": {"day": {"format": "date"}}, "required": ["day"]}),
+        json!({"type": "array", "items": {"type": "array", "items": {"type": "integer"}, "maxItems": 2}, "minItems": 1, "maxItems": 3}),
+        json!({"type": "array", "items": false}),
+        json!({"type": "array", "prefixItems": [{"type": "boolean"}, {"const": "x"}], "items": {"type": "null"}}),
+        json!({"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2}),
+        json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 4}, "age": {"type": "integer", "minimum": 0, "maximum": 150}}, "required": ["name"]}),
+        json!({"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "null"}, "c": {"const": 1}}}),
+        json!({"type": "object", "properties": {"a": {"type": "boolean"}, "ab": {"const": 2}}, "additionalProperties": {"type": "null"}, "required": ["ab"]}),
+        json!({"type": "object", "properties": {"kind": {"const": "k"}}, "additionalProperties": true}),
+        json!({"type": "object", "additionalProperties": {"type": "boolean"}}),
+        json!({"type": "object", "properties": {}, "additionalProperties": false}),
+        json!({"properties": {"a b": {"const": 1}, "": {"const": 2}, "\"q\"": {"const": 3}, "root": {"const": 4}, "string": {"type": "null"}}, "required": ["", "root"]}),
+        json!({"type": "object", "required": ["x"], "properties": {"y": {"type": "null"}}}),
+        json!({"type": "object", "properties": {"a": false, "b": {"type": "null"}}, "additionalProperties": false}),
+        json!({"oneOf": [{"type": "integer", "maximum": 5}, {"type": "boolean"}]}),
+        json!({"oneOf": [{"enum": ["a", "b"]}, {"enum": [1, 2, "c"]}, {"const": null}]}),
+        json!({"oneOf": [{"enum": [1, 2.5]}, {"enum": [1.5, 2]}, {"const": [1]}]}),
+        json!({"oneOf": [{"const": 9_007_199_254_740_992_u64}, {"const": 9_007_199_254_740_993_u64}]}),
+        json!({"oneOf": [
+            {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["kind", "lives"]},
+            {"type": "object", "properties": {"kind": {"const": "dog"}, "name": {"type": "string", "maxLength": 3}}, "required": ["kind"]},
+        ]}),
+        json!({"anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}, false]}),
+        json!({"allOf": [
+            {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+            {"$ref": "#/$defs/b"},
+            {"properties": {"a": {"minimum": 3, "maximum": 5, "type": "integer"}}},
+        ], "$defs": {"b": {"properties": {"b": {"type": "boolean"}}, "required": ["b"]}}}),
+        json!({"allOf": [{"$ref": "#/$defs/x", "required": ["a"]}],
+            "$defs": {"x": {"type": "object", "properties": {"a": {"type": "null"}}, "additionalProperties": false}}}),
+        json!({"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "object", "properties": {
+            "value": {"enum": [1, 2]}, "children": {"type": "array", "items": {"$ref": "#/$defs/tree"}, "maxItems": 2},
+        }, "required": ["value"]}}}),
+        json!({"type": "object", "properties": {"x": {"$ref": "#/$defs/a_b"}, "y": {"$ref": "#/$defs/a-b"}}, "required": ["x", "y"],
+            "$defs": {"a_b": {"const": 1}, "a-b": {"const": 2}}}),
+        json!({"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]}),
+        json!({"type": "object", "properties": {"a/b": {"const": 1}, "c": {"$ref": "#/properties/a~1b"}}, "required": ["c"]}),
+    ]
+}
+
+/// A random output of the grammar; `None` if it gets long. Closing characters are preferred, or outputs would not end.
+fn random_text(model: &Arc<Model>, grammar: &str, rng: &mut Rng) -> Option<String> {
+    let vocab = model.vocab();
+    let mut grammar = Grammar::new(model, grammar).unwrap_or_else(|error| panic!("{error}: {grammar}"));
+    let mut text = Vec::new();
+    for _ in 0..120 {
+        let n = Token::try_from(vocab.n_tokens()).unwrap();
+        let mut row: Vec<TokenData> = (0..n).map(|id| TokenData { id, logit: 0.0, p: 0.0 }).collect();
+        grammar.filter(&mut row).unwrap();
+        let mut allowed: Vec<Token> = row.iter().filter(|item| item.logit == 0.0).map(|item| item.id).collect();
+        assert!(!allowed.is_empty(), "a dead end after {:?}", String::from_utf8_lossy(&text));
+        let ends = allowed.iter().any(|token| vocab.is_eog(*token));
+        if ends && (allowed.iter().all(|token| vocab.is_eog(*token)) || rng.below(3) == 0) {
+            return Some(String::from_utf8(text).expect("whole characters"));
+        }
+        allowed.retain(|token| !vocab.is_eog(*token));
+        let closing: Vec<Token> =
+            allowed.iter().copied().filter(|token| matches!(vocab.piece(*token), b"\"" | b"}" | b"]")).collect();
+        let from = if !closing.is_empty() && rng.below(3) > 0 { &closing } else { &allowed };
+        let token = from[rng.below(from.len())];
+        text.extend_from_slice(vocab.piece(token));
+        grammar.accept(token).unwrap();
+    }
+    None
+}
+
+#[test]
+fn random_grammar_outputs_are_valid_under_the_schema() {
+    let model = model();
+    let mut rng = Rng(0x0123_4567_89ab_cdef);
+    for schema in schemas() {
+        let grammar = to_grammar(&schema).unwrap_or_else(|error| panic!("{error}: {schema}"));
+        let mut texts = 0;
+        for _ in 0..40 {
+            let Some(text) = random_text(&model, &grammar, &mut rng) else { continue };
+            let value: Value = serde_json::from_str(&text)
+                .unwrap_or_else(|error| panic!("{error}: {text:?} under {schema}\n{grammar}"));
+            assert!(validator::is_valid(&schema, &schema, &value), "{text:?} under {schema}\n{grammar}");
+            texts += 1;
+        }
+        assert!(texts > 5, "only {texts} outputs of {schema}");
+    }
+}
+
+/// Whether the grammar accepts this text.
+fn accepts(model: &Arc<Model>, grammar: &Grammar, text: &str) -> bool {
+    let (vocab, mut grammar) = (model.vocab(), grammar.clone());
+    let tokens = vocab.tokenize(text.as_bytes(), false, false).unwrap();
+    let follows = tokens.into_iter().all(|token| grammar.allows(token).unwrap() && grammar.accept(token).is_ok());
+    follows && vocab.eog_tokens().any(|token| grammar.allows(token).unwrap())
+}
+
+#[test]
+fn date_format_allows_only_calendar_days() {
+    let model = model();
+    for (format, rest) in [("date", ""), ("date-time", "T23:59:59.125+01:30")] {
+        let grammar = Grammar::new(&model, &to_grammar(&json!({"type": "string", "format": format})).unwrap()).unwrap();
+        for year in ["0000", "0004", "1900", "1996", "2000", "2023", "2024", "2100", "2400"] {
+            for (month, day) in (0..=13).flat_map(|month| (0..=32).map(move |day| (month, day))) {
+                let text = format!("{year}-{month:02}-{day:02}{rest}");
+                let valid = validator::has_format(&text, format);
+                assert_eq!(accepts(&model, &grammar, &format!("{text:?}")), valid, "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn enforced_format_implies_type_string() {
+    let grammar = |schema: Value| to_grammar(&schema).unwrap();
+    for format in ["date", "time", "date-time", "uuid"] {
+        assert_eq!(grammar(json!({ "format": format })), grammar(json!({"type": "string", "format": format})));
+    }
+    assert_eq!(grammar(json!({"format": "email"})), grammar(json!({})));
+}
+
+#[test]
+fn whitespace_and_line_ends_in_patterns_follow_ecma_262() {
+    let model = model();
+    let grammar = |pattern: &str| {
+        let schema = json!({"type": "string", "pattern": pattern});
+        Grammar::new(&model, &to_grammar(&schema).unwrap()).unwrap()
+    };
+    let has = |grammar: &Grammar, char: char| accepts(&model, grammar, &format!("\"{char}\""));
+    let (blank, any) = (grammar("^\\s$"), grammar("^.$"));
+    let others = [grammar("^\\S$"), grammar("^[^\\s]$")];
+    let lines = ['\u{2028}', '\u{2029}'];
+    let blanks = [' ', '\u{A0}', '\u{1680}', '\u{202F}', '\u{205F}', '\u{3000}', '\u{FEFF}'];
+    for char in blanks.into_iter().chain('\u{2000}'..='\u{200A}').chain(lines) {
+        assert!(has(&blank, char) && !others.iter().any(|other| has(other, char)), "{char:?}");
+        assert_eq!(has(&any, char), !lines.contains(&char), "{char:?}");
+    }
+    for char in ['x', 'é', '\u{85}', '\u{180E}', '\u{200B}', '\u{2060}'] {
+        assert!(!has(&blank, char) && others.iter().all(|other| has(other, char)) && has(&any, char), "{char:?}");
+    }
+}
+
+#[test]
+fn longest_arrays_are_supported() {
+    let model = model();
+    for items in [json!({"type": "integer"}), json!({"$ref": "#/$defs/x"}), json!({"type": "array", "maxItems": 2000})]
+    {
+        for (least, most) in [(0, 1998), (0, 1999), (0, 2000), (0, 1_000_000), (1, 2000), (2000, 2000)] {
+            let schema = json!({
+                "type": "array", "items": items, "minItems": least, "maxItems": most,
+                "$defs": {"x": {"type": "integer"}},
+            });
+            let grammar = to_grammar(&schema).unwrap();
+            let grammar = Grammar::new(&model, &grammar).unwrap_or_else(|error| panic!("{error}: {schema}"));
+            assert_eq!(accepts(&model, &grammar, "[]"), least == 0, "{schema}");
+        }
+    }
+}
+
+#[test]
+fn many_and_long_names_are_distinguished_from_additional_properties() {
+    let model = model();
+    let many = (0..100_u8).map(|i| format!("{}{}", char::from(b'!' + 3 + i % 50), format!("{i:02}").repeat(15)));
+    let long = ["a", "b", "c", "d"].map(|name| name.repeat(256));
+    for names in [many.filter(|name| !name.contains(['[', ']', '^', '-', '*', '\\'])).collect(), long.to_vec()] {
+        let properties: Map<String, Value> = names.iter().map(|name| (name.clone(), json!({"const": 1}))).collect();
+        let schema = json!({"properties": properties, "additionalProperties": {"const": 2}});
+        let grammar = Grammar::new(&model, &to_grammar(&schema).unwrap()).unwrap_or_else(|error| panic!("{error}"));
+        for name in &names {
+            assert!(accepts(&model, &grammar, &json!({ name: 1 }).to_string()), "{name}");
+            assert!(!accepts(&model, &grammar, &json!({ name: 2 }).to_string()), "{name}");
+            assert!(accepts(&model, &grammar, &json!({format!("{name}x"): 2}).to_string()), "{name}");
+        }
+        assert!(accepts(&model, &grammar, r#"{"":2}"#));
+    }
+}
+
+#[test]
+fn deep_schemas_fit_a_small_stack() {
+    let inner = (0..100).fold(json!({"allOf": [{"$ref": "#/$defs/d"}]}), |inner, _| json!({"items": inner}));
+    let schema = json!({"$ref": "#/$defs/d", "$defs": {"d": inner}});
+    let error = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(128 << 10);
+        thread.spawn_scoped(scope, || to_grammar(&schema).unwrap_err()).unwrap().join().unwrap()
+    });
+    assert!(error.message().contains("names of more than"), "{error}");
+}
+
+#[test]
+fn test_validator_checks_formats_and_patterns() {
+    for (schema, valid, invalid) in [
+        (
+            json!({"format": "date"}),
+            vec!["2024-02-29"],
+            vec!["2023-02-29", "2024-2-9", "2024-02-290", "+024-02-01", ""],
+        ),
+        (
+            json!({"format": "time"}),
+            vec!["00:00:00Z", "23:59:59.5+00:00", "01:02:03-23:59"],
+            vec!["24:00:00Z", "00:60:00Z", "00:00:00", "00:00:00.Z", "00:00:00+1:00", "0:00:00Z", "00:00:00ZZ"],
+        ),
+        (json!({"format": "date-time"}), vec!["2024-02-29T00:00:00Z"], vec!["2024-02-29 00:00:00Z", "2024-02-29"]),
+        (
+            json!({"format": "uuid"}),
+            vec!["01234567-89ab-cdef-ABCD-000000000000"],
+            vec![
+                "01234567-89ab-cdef-ABCD-00000000000",
+                "0123456789abcdefABCD000000000000",
+                "g1234567-89ab-cdef-ABCD-000000000000",
+            ],
+        ),
+        (json!({"pattern": "^[^x]{1,3}\\w\\d+é$"}), vec!["aéb7é"], vec!["xb7é", "aéé7é", "ab7é!"]),
+        (json!({"pattern": "b|c"}), vec!["abc", "c"], vec!["", "a"]),
+        (json!({"format": "of-no-kind"}), vec!["", "x"], vec![]),
+    ] {
+        let check = |text: &&str| validator::is_valid(&schema, &schema, &json!(text));
+        assert!(valid.iter().all(check) && !invalid.iter().any(check), "{schema}");
+        assert!(validator::is_valid(&schema, &schema, &json!(5)));
+    }
+}
+
+/// Schemas whose grammar would accept values that they do not allow.
+fn wider() -> Vec<(Value, &'static str)> {
+    let closed = json!({"x": {"type": "object", "properties": {"a": {}}, "additionalProperties": false}});
+    let open = json!({"x": {"type": "object", "properties": {"a": {}}}});
+    let (array, tuple) = (json!({"type": "array", "items": {"type": "integer"}}), json!({"prefixItems": [{}, {}]}));
+    let closes = "additionalProperties beside properties in another part";
+    let rest = "items beside prefixItems in another part";
+    vec![
+        (
+            json!({"type": "object", "properties": {"a": false}, "additionalProperties": {"type": "integer"}}),
+            "#/properties/a: false beside additionalProperties",
+        ),
+        (json!({"properties": {"a": false}, "additionalProperties": true}), "#/properties/a: false beside"),
+        (json!({"type": "string", "format": "date", "pattern": "^1"}), "#: a format beside pattern"),
+        (json!({"type": "array", "prefixItems": [{}, {}], "items": [{"type": "null"}]}), "#: items beside prefixItems"),
+        (json!({"allOf": [{"$ref": "#/$defs/x", "properties": {"b": {"type": "integer"}}}], "$defs": closed}), closes),
+        (json!({"allOf": [{"properties": {"b": {}}, "$ref": "#/$defs/x"}], "$defs": closed}), closes),
+        (json!({"allOf": [{"$ref": "#/$defs/x", "additionalProperties": false}], "$defs": open}), closes),
+        (json!({"allOf": [array, tuple]}), rest),
+        (json!({"allOf": [tuple, array]}), rest),
+        (json!({"type": "string", "pattern": "^[a-\\d]$"}), "a range that ends with a class"),
+        (json!({"format": 5}), "format must be a string"),
+        (json!({"oneOf": [{"const": 1}, {"const": 1.0}]}), "0 and 1 can both be valid"),
+        (json!({"oneOf": [{"const": {"a": [1], "b": -0.0}}, {"const": {"b": 0, "a": [1.0]}}]}), "0 and 1 may both"),
+        (json!({"oneOf": [{"enum": ["x", [2]]}, {"enum": [[2.0], 3]}]}), "0 and 1 can both be valid"),
+    ]
+}
+
+#[test]
+fn unenforceable_schemas_are_refused() {
+    let deep = (0..1000).fold(json!({}), |inner, _| json!({"type": "array", "items": inner}));
+    let many: Vec<String> = (0..5000).map(|i| format!("value {i}")).collect();
+    let names = |n: usize| (0..n).map(|i| (format!("p{i}"), json!({}))).collect::<Map<_, _>>();
+    for (schema, why) in [
+        (json!({"type": "nothing"}), "#: unrecognized type \"nothing\""),
+        (json!({"type": 5}), "#: type must be"),
+        (json!({"type": vec!["string"; 8]}), "#: type must be"),
+        (json!({"properties": {"a": {"type": "strin"}}}), "#/properties/a: unrecognized type"),
+        (json!({"$ref": "https://example.com/schema"}), "only references inside the same schema"),
+        (json!({"$ref": "#/$defs/none"}), "cannot resolve $ref"),
+        (json!({"$ref": 3}), "$ref must be a string"),
+        (json!({"not": {}}), "not cannot be enforced"),
+        (json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
+        (json!({"type": "array", "minItems": 1_000_000_000}), "minItems: expected at most 2000, got 1000000000"),
+        (json!({"type": "array", "minItems": 3, "maxItems": 2}), "minItems (3) is greater than maxItems (2)"),
+        (json!({"type": "string", "minLength": -1}), "non-negative"),
+        (json!({"type": "integer", "minimum": 5, "maximum": 4}), "no integer"),
+        (json!({"type": "integer", "multipleOf": 5}), "multipleOf"),
+        (json!({"type": "number", "minimum": 0}), "minimum can be enforced only for the type integer"),
+        (json!({"type": "string", "pattern": "^(?=a)b$"}), "lookaround"),
+        (json!({"type": "string", "pattern": "^a$", "minLength": 2}), "a length beside pattern"),
+        (json!({"type": "string", "pattern": "a{1,9999999}"}), "whole numbers up to 2000"),
+        (json!({"type": "string", "pattern": "(".repeat(100_000)}), "nested deeper"),
+        (json!({"type": "string", "pattern": "^a{+2}$"}), "whole numbers up to 2000"),
+        (json!({"type": "string", "pattern": "^\\u+041$"}), "an invalid escape"),
+        (json!({"type": "string", "pattern": "^\\uD83D$"}), "an empty class"),
+        (json!({"type": "string", "pattern": "^(a|[])$"}), "an empty class"),
+        (
+            json!({"properties": {"a": {}}, "required": ["a", "a"], "minProperties": 2}),
+            "minProperties and maxProperties cannot",
+        ),
+        (json!({"enum": []}), "no value"),
+        (json!({"type": "string", "enum": [1]}), "no value"),
+        (json!({"enum": many}), "more than 4000 values"),
+        (json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "0 and 1 can both be valid"),
+        (json!({"oneOf": [{"enum": [1, 2, 3]}, {"enum": ["x", 3]}]}), "0 and 1 can both be valid"),
+        (json!({"anyOf": []}), "not empty"),
+        (json!({"anyOf": [{}], "properties": {}}), "beside anyOf"),
+        (json!({"allOf": [{"$ref": "#"}]}), "refers to itself"),
+        (json!({"allOf": [{"minLength": 1}, {"minLength": 2}]}), "minLength in two parts"),
+        (json!({"required": ["a"], "additionalProperties": false}), "is not a property"),
+        (json!({"properties": names(500)}), "more than 128 properties"),
+        (json!({"properties": {"x".repeat(1000): {}}}), "more than 256 bytes"),
+        (json!({"properties": {"a]": {}}, "additionalProperties": true}), "cannot distinguish the property"),
+        (json!({"properties": {"a": 5}}), "expected a schema, got 5"),
+        (deep, "names of more than"),
+    ]
+    .into_iter()
+    .chain(wider())
+    {
+        let shown: String = schema.to_string().chars().take(100).collect();
+        let error = to_grammar(&schema).expect_err(&shown);
+        assert!(error.message().starts_with("json_schema: "), "{error}");
+        assert!(error.message().contains(why), "{shown}: {error}");
+        assert!(error.message().len() < 600, "{}", error.message().len());
+    }
+}
+
+/// `n` parts of an `allOf`, each with a schema for the same property.
+fn parts_of_one_property(n: usize) -> Vec<Value> {
+    (0..n).map(|i| json!({"properties": {"x": {"title": i.to_string()}}})).collect()
+}
+
+/// Short schemas that would take exponential time or space to compare or expand, with part of the error.
+fn endless() -> Vec<(Value, &'static str)> {
+    let names = |prefix: &str, n: usize| (0..n).map(|i| format!("{prefix}{i}")).collect::<Vec<_>>();
+    let each = |names: &[String], schema: Value| -> Map<String, Value> {
+        names.iter().map(|name| (name.clone(), schema.clone())).collect()
+    };
+    let to = |name: &str| json!({"$ref": format!("#/$defs/{name}")});
+    let mut chain: Map<String, Value> =
+        (1..=8).map(|i| (format!("a{i}"), json!({"allOf": vec![to(&format!("a{}", i + 1)); 100]}))).collect();
+    chain.insert("a9".into(), json!({}));
+    let twenty = names("p", 20);
+    let own = |name: &str| json!({"type": "object", "required": twenty, "properties": each(&twenty, to(name))});
+    let consts: Vec<Value> = (0..100_000).map(|i| json!({ "const": i })).collect();
+    let (some, others) = (names("a", 100_000), names("b", 100_000));
+    let hundred = names("p", 100);
+    let wide = (0..3).fold(json!({}), |inner, _| json!({"required": hundred, "additionalProperties": inner}));
+    let copies = each(&hundred, json!({"allOf": [to("big")]}));
+    vec![
+        (json!({"allOf": parts_of_one_property(20_000)}), "more than 2000 schemas"),
+        (json!({"$ref": "#/$defs/a1", "$defs": chain}), "steps to read"),
+        (json!({"oneOf": [to("a"), to("b")], "$defs": {"a": own("a"), "b": own("b")}}), "#/oneOf: takes more than"),
+        (json!({"oneOf": consts}), "more than 2000 schemas"),
+        (
+            json!({"oneOf": [to("a"), to("b")], "$defs": {"a": {"enum": some}, "b": {"enum": others}}}),
+            "more than 4000 values",
+        ),
+        (json!({"properties": each(&some, json!(false)), "required": others}), "more than 128 properties"),
+        (wide, "more than 2000 schemas"),
+        (json!({"properties": copies, "$defs": {"big": {"const": vec![0; 20_000]}}}), "steps to read"),
+        (json!({"properties": {"": {"allOf": [{"$ref": "#"}]}}}), "names of more than"),
+    ]
+}
+
+#[test]
+fn schemas_that_expand_without_bound_are_refused() {
+    for (schema, why) in endless() {
+        let shown: String = schema.to_string().chars().take(100).collect();
+        let error = to_grammar(&schema).expect_err(&shown);
+        assert!(error.message().starts_with("json_schema: ") && error.message().contains(why), "{shown}: {error}");
+    }
+}
+
+#[test]
+fn allof_may_constrain_one_property_many_times() {
+    let grammar = |schema: Value| to_grammar(&schema).unwrap();
+    assert_eq!(grammar(json!({"allOf": parts_of_one_property(1500)})), grammar(json!({"properties": {"x": {}}})));
+    let whole = json!({"properties": {"a": {"type": "integer", "minimum": 3, "maximum": 5}}, "required": ["a"]});
+    let whole = grammar(whole);
+    for first in [
+        json!({"type": "integer"}),
+        json!({"allOf": [{"type": "integer"}]}),
+        json!({"allOf": [{"type": "integer"}, {"title": "a"}], "minimum": 3}),
+    ] {
+        let parts = json!([
+            {"properties": {"a": first}},
+            {"properties": {"a": {"minimum": 3}}, "required": ["a"]},
+            {"properties": {"a": first}},
+            {"properties": {"a": {"allOf": [{"maximum": 5}]}}},
+        ]);
+        assert_eq!(grammar(json!({ "allOf": parts })), whole, "{first}");
+    }
+}
+
+#[test]
+fn union_of_many_types_is_supported() {
+    let kinds: Vec<String> = (0..300).map(|i| format!("kind{i}")).collect();
+    let kind = |name: &String| json!({"type": "object", "properties": {"kind": {"const": name}}, "required": ["kind"]});
+    let defs: Map<String, Value> = kinds.iter().map(|name| (name.clone(), kind(name))).collect();
+    let list: Vec<Value> = kinds.iter().map(|name| json!({"$ref": format!("#/$defs/{name}")})).collect();
+    let grammar = to_grammar(&json!({"oneOf": list, "$defs": defs})).unwrap();
+    assert!(kinds.iter().all(|name| grammar.contains(&format!("\\\"{name}\\\""))));
+}
+
+#[test]
+fn json_schema_field_is_an_object_or_its_json_string() {
+    assert_eq!(parse(&json!({"type": "null"})).unwrap(), json!({"type": "null"}));
+    assert_eq!(parse(&json!(" {\"type\": \"null\"}")).unwrap(), json!({"type": "null"}));
+    for (given, why) in [
+        (json!("{"), "not JSON: EOF"),
+        (json!("[1]"), "expected an object"),
+        (json!(true), "expected an object, or a string that contains one, got true"),
+        (json!([]), "expected an object"),
+    ] {
+        let error = parse(&given).unwrap_err();
+        assert!(error.message().starts_with("json_schema: ") && error.message().contains(why), "{error}");
+    }
+}
+
+/// A class cannot begin a range, so a hyphen after one is literal, as in ECMA-262.
+#[test]
+fn hyphen_after_a_class_is_literal() {
+    let model = model();
+    for (pattern, yes, no) in [
+        ("^[\\d-z]$", ["5", "-", "z"], ["a", ":", "A"]),
+        ("^[\\w-.]$", ["a", "-", "."], ["/", "+", " "]),
+        ("^[\\w-\\.]$", ["a", "-", "."], ["/", "+", "\\"]),
+    ] {
+        let grammar = to_grammar(&json!({"type": "string", "pattern": pattern})).unwrap();
+        let grammar = Grammar::new(&model, &grammar).unwrap();
+        for (text, expected) in yes.map(|text| (text, true)).into_iter().chain(no.map(|text| (text, false))) {
+            assert_eq!(accepts(&model, &grammar, &json!(text).to_string()), expected, "{pattern} {text}");
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! Loading and unloading.
+//!
+//! Each load and unload begins a new *epoch*, and only the newest epoch counts: a load of an older epoch aborts as soon as it
+//! notices. Loads and unloads run one after the other, under the lock `loading`, so two models are never in memory at the same
+//! time. The lock `life` is held only for a moment.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::api::init::{GivenModels, InitRequest};
+use crate::api::lookup::RunningLookups;
+use crate::api::server::Server;
+use crate::api::status::LoadPhase;
+use crate::engine;
+use crate::error::{Code, Error, Result};
+use crate::host::{Hook, Notice};
+use crate::llama;
+use crate::llama::log::{self, Level};
+
+/// The stages at which llama.cpp creates globals whose destructors run when the process ends.
+#[derive(Clone, Copy)]
+pub enum LlamaStage {
+    /// llama.cpp has started, and is about to load a model.
+    Started,
+    /// A model that can be decoded is loaded.
+    ModelLoaded,
+}
+
+/// Called at each [`LlamaStage`].
+pub type OnLlamaStage = fn(LlamaStage);
+/// Opens the host's file descriptor for update notices.
+pub type OpenNotifyFd = fn(i32) -> Result<Notice>;
+
+/// The state that all clones of a [`System`](super::System) share.
+#[derive(Default)]
+pub(super) struct LifeCycle {
+    epoch: AtomicU64,
+    /// Held while a model is loaded or unloaded.
+    loading: Mutex<()>,
+    /// Held while background threads are joined.
+    joining: Mutex<()>,
+    life: Mutex<Life>,
+    updates: Arc<Hook<dyn Fn(u64) + Send + Sync>>,
+    lookups: RunningLookups,
+    /// The process that began the newest epoch and has its threads. Readable without the lock.
+    process: AtomicU32,
+    on_llama_stage: Option<OnLlamaStage>,
+    open_notify_fd: Option<OpenNotifyFd>,
+    /// A reference to this value.
+    me: Weak<LifeCycle>,
+}
+
+#[derive(Default)]
+struct Life {
+    state: LoadState,
+    /// The models that the newest load was given.
+    given: GivenModels,
+    /// Replaced servers that were told to stop. The next thread that gets the lock `loading` waits for them.
+    replaced: Vec<Arc<Server>>,
+    /// Threads that load or unload in the background, each with its epoch.
+    background: Vec<(u64, JoinHandle<()>)>,
+    /// Set by [`LifeCycle::refuse_loads`].
+    is_closed: bool,
+}
+
+enum LoadState {
+    NotReady(LoadPhase),
+    Ready(Arc<Server>),
+}
+
+impl Default for LoadState {
+    fn default() -> Self {
+        LoadState::NotReady(LoadPhase::Uninitialized)
+    }
+}
+
+/// A snapshot of the state.
+pub(super) enum EngineState {
+    /// No model is loaded.
+    NotReady(LoadPhase),
+    /// A model is loaded.
+    Ready(Arc<Server>),
+    /// This process was forked from the one that loaded the model.
+    Forked(Error),
+}
+
+impl LifeCycle {
+    /// See [`System::with_callbacks`](super::System::with_callbacks).
+    pub(super) fn with_callbacks(on_llama_stage: OnLlamaStage, open_notify_fd: OpenNotifyFd) -> Arc<LifeCycle> {
+        Arc::new_cyclic(|me| LifeCycle {
+            on_llama_stage: Some(on_llama_stage),
+            open_notify_fd: Some(open_notify_fd),
+            me: Weak::clone(me),
+            ..LifeCycle::default()
+        })
+    }
+
+    pub(super) fn state(&self) -> EngineState {
+        let life = self.life.lock();
+        if let Err(error) = self.check_process(&life) {
+            return EngineState::Forked(error);
+        }
+        match &life.state {
+            LoadState::Ready(server) => EngineState::Ready(Arc::clone(server)),
+            LoadState::NotReady(phase) => EngineState::NotReady(phase.clone()),
+        }
+    }
+
+    pub(super) fn given(&self) -> GivenModels {
+        self.life.lock().given.clone()
+    }
+
+    pub(super) fn lookups(&self) -> &RunningLookups {
+        &self.lookups
+    }
+
+    pub(super) fn set_update_hook(&self, hook: Option<Box<dyn Fn(u64) + Send + Sync>>) {
+        self.updates.set(hook);
+    }
+
+    /// Returns a function that is true until a later load or unload begins.
+    pub(super) fn watch_epoch(&self) -> impl Fn() -> bool + '_ {
+        let epoch = self.epoch.load(Ordering::Acquire);
+        move || self.is_current(epoch)
+    }
+
+    /// Whether this process began the newest epoch. False in a fork, and before the first epoch.
+    pub(super) fn belongs_to_this_process(&self) -> bool {
+        self.process.load(Ordering::Acquire) == std::process::id()
+    }
+
+    /// Makes every later load fail.
+    pub(super) fn refuse_loads(&self) {
+        self.life.lock().is_closed = true;
+    }
+
+    /// Loads, and waits for it. Not allowed inside a callback.
+    pub(super) fn load(&self, given: GivenModels, command: &[u8]) -> Result<()> {
+        let epoch = self.begin_load(&mut self.life.lock(), given)?;
+        self.join_older(epoch);
+        self.run_load(epoch, command)
+    }
+
+    /// Loads on another thread.
+    pub(super) fn load_in_background(self: &Arc<Self>, given: GivenModels, command: &[u8]) {
+        let command = command.to_vec();
+        self.run_in_background(
+            "foredraft-init",
+            move |this, life| this.begin_load(life, given),
+            move |this, epoch| {
+                // The status reports a failure.
+                let _ = this.run_load(epoch, &command);
+            },
+        );
+    }
+
+    /// Unloads, and waits for it. Not allowed inside a callback.
+    pub(super) fn unload(&self) {
+        let begun = self.begin_unload();
+        let Ok(epoch) = begun else { return };
+        self.join_older(epoch);
+        drop(self.lock_loading());
+    }
+
+    /// Unloads on another thread.
+    pub(super) fn unload_in_background(self: &Arc<Self>) {
+        let begin = |this: &LifeCycle, life: &mut Life| this.begin(life, LoadPhase::Uninitialized);
+        self.run_in_background("foredraft-deinit", begin, |this, _| drop(this.lock_loading()));
+    }
+
+    /// Begins an unload without waiting for it.
+    pub(super) fn begin_unload(&self) -> Result<u64> {
+        self.begin(&mut self.life.lock(), LoadPhase::Uninitialized)
+    }
+
+    /// Unloads on another thread if `epoch` is still the newest one.
+    fn unload_epoch(self: &Arc<Self>, epoch: u64) {
+        let begin = move |this: &LifeCycle, life: &mut Life| {
+            if this.is_current(epoch) { this.begin(life, LoadPhase::Uninitialized) } else { Err(superseded()) }
+        };
+        self.run_in_background("foredraft-deinit", begin, |this, _| {
+            log::write(Level::Warn, "notify_fd: the reader closed it, so the engine is unloaded");
+            drop(this.lock_loading());
+        });
+    }
+
+    /// Calls `begin` to begin a new epoch, and runs `work` for it on a new thread.
+    fn run_in_background(
+        self: &Arc<Self>,
+        name: &str,
+        begin: impl FnOnce(&LifeCycle, &mut Life) -> Result<u64>,
+        work: impl FnOnce(&LifeCycle, u64) + Send + 'static,
+    ) {
+        let this = Arc::clone(self);
+        let thread = std::thread::Builder::new().name(name.into());
+        // Held until the thread is in the list, where later epochs find it.
+        let mut life = self.life.lock();
+        let Ok(epoch) = begin(self, &mut life) else { return };
+        match thread.spawn(move || work(&this, epoch)) {
+            Ok(thread) => {
+                // Finished threads are joined here, so the list stays short.
+                let finished = life.background.extract_if(.., |(_, thread)| thread.is_finished());
+                finished.for_each(|(_, thread)| drop(thread.join()));
+                life.background.push((epoch, thread));
+            }
+            Err(error) => {
+                let error = Error::new(Code::Internal, format!("cannot start the thread {name}: {error}"));
+                life.state = LoadState::NotReady(LoadPhase::Failed(error.clone()));
+                drop(life);
+                log::write(Level::Error, error.message());
+            }
+        }
+    }
+
+    /// Fails in a process that was forked from the one that has the model: it has none of the threads.
+    fn check_process(&self, life: &Life) -> Result<()> {
+        match life.state {
+            LoadState::NotReady(LoadPhase::Loading(_)) | LoadState::Ready(_) if !self.belongs_to_this_process() => {
+                let message = "this process was forked from one that loaded a model, whose threads it does not have: fork before init";
+                Err(Error::new(Code::NotInitialized, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins a new epoch. A loaded server is told to stop, and is left to the next thread that gets the lock `loading`.
+    ///
+    /// # Errors
+    /// Those of [`LifeCycle::check_process`]; or loads are refused.
+    fn begin(&self, life: &mut Life, next: LoadPhase) -> Result<u64> {
+        self.check_process(life)?;
+        if life.is_closed && matches!(next, LoadPhase::Loading(_)) {
+            return Err(Error::new(Code::InvalidEngine, "engine: it was freed"));
+        }
+        self.process.store(std::process::id(), Ordering::Release);
+        if let LoadState::Ready(server) = std::mem::replace(&mut life.state, LoadState::NotReady(next)) {
+            server.begin_stop();
+            life.replaced.push(server);
+        }
+        Ok(self.epoch.fetch_add(1, Ordering::AcqRel) + 1)
+    }
+
+    fn begin_load(&self, life: &mut Life, given: GivenModels) -> Result<u64> {
+        let epoch = self.begin(life, LoadPhase::Loading(0.0))?;
+        life.given = given;
+        Ok(epoch)
+    }
+
+    /// Locks `loading`, and stops all servers that were replaced so far. An older load that holds the lock notices that its epoch has
+    /// ended, and aborts.
+    fn lock_loading(&self) -> MutexGuard<'_, ()> {
+        let loading = self.loading.lock();
+        let replaced = std::mem::take(&mut self.life.lock().replaced);
+        for server in replaced {
+            server.stop();
+        }
+        loading
+    }
+
+    /// Joins the background threads of older epochs. Not allowed inside a callback, because the callback may run on such a thread.
+    fn join_older(&self, epoch: u64) {
+        // A second caller finds the list empty, and waits here for the threads that the first one is joining.
+        let _joining = self.joining.lock();
+        let older: Vec<_> = self.life.lock().background.extract_if(.., |(began, _)| *began < epoch).collect();
+        older.into_iter().for_each(|(_, thread)| drop(thread.join()));
+    }
+
+    fn run_load(&self, epoch: u64, command: &[u8]) -> Result<()> {
+        let _loading = self.lock_loading();
+        let mut notice = None;
+        let start = || match self.is_current(epoch) {
+            true => self.start_server(epoch, command, &mut notice),
+            false => Err(superseded()),
+        };
+        // If a bug panics here, the load fails instead of never ending.
+        let panicked = |_| Err(Error::new(Code::Internal, "a bug in the library: the load panicked"));
+        let result = catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(panicked);
+        let result = self.finish_load(epoch, result);
+        if let Some(notice) = notice {
+            notice();
+        }
+        result
+    }
+
+    fn finish_load(&self, epoch: u64, result: Result<Server>) -> Result<()> {
+        match result {
+            Ok(server) => {
+                let server = Arc::new(server);
+                if server.engine().is_ok() {
+                    self.reach(LlamaStage::ModelLoaded);
+                }
+                if self.set_state(epoch, LoadState::Ready(Arc::clone(&server))) {
+                    return Ok(());
+                }
+                server.stop();
+                Err(superseded())
+            }
+            Err(error) => {
+                let error = if self.is_current(epoch) { error } else { superseded() };
+                log::write(Level::Error, &format!("init: {}", error.message()));
+                self.set_state(epoch, LoadState::NotReady(LoadPhase::Failed(error.clone())));
+                Err(error)
+            }
+        }
+    }
+
+    fn reach(&self, stage: LlamaStage) {
+        if let Some(on_llama_stage) = self.on_llama_stage {
+            on_llama_stage(stage);
+        }
+    }
+
+    fn start_server(&self, epoch: u64, command: &[u8], notice: &mut Option<Arc<Notice>>) -> Result<Server> {
+        let request = InitRequest::parse(command)?;
+        if let Some(level) = request.log_level {
+            log::set_level(level);
+        }
+        for warning in &request.warnings {
+            log::write(Level::Warn, &format!("init: {warning}"));
+        }
+        *notice = request.notify_fd.map(|number| self.open_notice(number)).transpose()?.map(Arc::new);
+        let notify = self.notify_callback(epoch, notice.clone());
+        llama::start();
+        self.reach(LlamaStage::Started);
+        Server::start(request, notify, |progress| {
+            self.set_state(epoch, LoadState::NotReady(LoadPhase::Loading(progress.clamp(0.0, 1.0))))
+        })
+    }
+
+    fn open_notice(&self, number: i32) -> Result<Notice> {
+        let open = self.open_notify_fd.ok_or_else(|| Error::invalid("notify_fd: not available here"))?;
+        open(number)
+    }
+
+    /// The function that notifies the host of updates: by its callback, and by its file descriptor. If the reader of the descriptor
+    /// has closed it, the host is gone (for example a worker thread that was ended), and the engine is unloaded.
+    fn notify_callback(&self, epoch: u64, notice: Option<Arc<Notice>>) -> Arc<engine::Notify> {
+        let (updates, me) = (Arc::clone(&self.updates), Weak::clone(&self.me));
+        Arc::new(move |id| {
+            updates.with(|callback| callback(id));
+            if let Some(notice) = &notice
+                && !notice()
+                && let Some(this) = me.upgrade()
+            {
+                this.unload_epoch(epoch);
+            }
+        })
+    }
+
+    fn is_current(&self, epoch: u64) -> bool {
+        self.epoch.load(Ordering::Acquire) == epoch
+    }
+
+    /// Sets the state, unless a newer epoch has begun; returns false then.
+    fn set_state(&self, epoch: u64, next: LoadState) -> bool {
+        let mut life = self.life.lock();
+        let current = self.is_current(epoch);
+        if current {
+            life.state = next;
+        }
+        current
+    }
+}
+
+fn superseded() -> Error {
+    Error::new(Code::Cancelled, "init: a later init or deinit replaced this load")
+}

@@ -1,0 +1,147 @@
+//! An engine from the host's point of view: load, unload, and calls at any time in between.
+
+mod life_cycle;
+mod shutdown;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use self::life_cycle::{EngineState, LifeCycle};
+pub use self::life_cycle::{LlamaStage, OnLlamaStage, OpenNotifyFd};
+pub(crate) use self::shutdown::stop_all;
+use super::calls::{PollCommand, cancel_without_server, poll_without_server};
+use super::init::GivenModels;
+use super::lookup::RunningLookup;
+use super::request::Endpoint;
+use super::server::Server;
+use super::status::{LoadPhase, SystemStatus};
+use crate::error::{Code, Error, Result};
+use crate::host;
+
+/// An engine: loads, replaces and unloads models, from any thread at any time. Clones refer to the same engine.
+#[derive(Clone, Default)]
+pub struct System {
+    life_cycle: Arc<LifeCycle>,
+}
+
+impl System {
+    /// An engine without a model.
+    pub fn new() -> System {
+        System::default()
+    }
+
+    /// An engine without a model. `on_llama_stage` is called at each [`LlamaStage`] of each load. `open_notify_fd` opens the host's
+    /// file descriptor of `notify_fd`.
+    pub fn with_callbacks(on_llama_stage: OnLlamaStage, open_notify_fd: OpenNotifyFd) -> System {
+        System { life_cycle: LifeCycle::with_callbacks(on_llama_stage, open_notify_fd) }
+    }
+
+    /// Loads models in place of the loaded ones, and waits until that is done. `command` is a JSON object or a command line.
+    ///
+    /// # Errors
+    /// The command is invalid, a model cannot be loaded, a later `init` or `deinit` replaced this load, the call is from inside a
+    /// callback, or this process was forked from one that has a model loaded.
+    pub fn init(&self, command: &[u8]) -> Result<()> {
+        if host::inside() {
+            return Err(Error::would_deadlock("init"));
+        }
+        self.life_cycle.load(GivenModels::read(command), command)
+    }
+
+    /// As [`System::init`], on another thread. The status reports the result.
+    pub fn init_async(&self, command: &[u8]) {
+        self.life_cycle.load_in_background(GivenModels::read(command), command);
+    }
+
+    /// Unloads, or aborts a running load, and waits for the threads of earlier calls. Inside a callback it returns at once, and
+    /// unloads on another thread. Does nothing in a process that was forked from the one that loaded the model.
+    pub fn deinit(&self) {
+        if host::inside() {
+            self.life_cycle.unload_in_background();
+        } else {
+            self.life_cycle.unload();
+        }
+    }
+
+    /// As [`System::deinit`]; every later load fails with [`Code::InvalidEngine`]. When this returns, the update callback no longer
+    /// runs (unless this is called from inside a callback).
+    pub fn close(&self) {
+        self.life_cycle.refuse_loads();
+        self.deinit();
+        self.set_update_hook(None);
+    }
+
+    /// Calls `call` with the loaded server. The server is not unloaded meanwhile.
+    ///
+    /// # Errors
+    /// No model is loaded; or those of `call`.
+    pub fn with_server<R>(&self, call: impl FnOnce(&Server) -> Result<R>) -> Result<R> {
+        self.server().map_err(|(_, error)| error)?.during(call)
+    }
+
+    /// The loaded server; or the name of the state, and an error that describes it.
+    fn server(&self) -> Result<Arc<Server>, (&'static str, Error)> {
+        match self.life_cycle.state() {
+            EngineState::Ready(server) => Ok(server),
+            EngineState::NotReady(phase) => {
+                let (code, message) = match &phase {
+                    LoadPhase::Loading(_) => {
+                        (Code::Loading, "a model is being loaded; the status has the progress".to_owned())
+                    }
+                    LoadPhase::Uninitialized => (Code::NotInitialized, "no model is loaded; load one first".to_owned()),
+                    LoadPhase::Failed(error) => {
+                        (Code::NotInitialized, format!("the last load failed: {}", error.message()))
+                    }
+                };
+                Err((phase.name(), Error::new(code, message)))
+            }
+            EngineState::Forked(error) => Err(("failed", error)),
+        }
+    }
+
+    /// As [`Server::poll`]. If no model is loaded there are no updates; this is an error only if the command names a request.
+    ///
+    /// # Errors
+    /// The command is invalid, or there is no such request.
+    pub fn poll(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
+        let command = PollCommand::read(endpoint, command)?;
+        match self.server() {
+            Ok(server) => server.during(|server| server.run_poll(endpoint, command)),
+            Err((state, _)) => poll_without_server(command, state),
+        }
+    }
+
+    /// As [`Server::cancel`]. If no model is loaded there is nothing to cancel; this is an error only if the command names a request.
+    ///
+    /// # Errors
+    /// The command is invalid, or there is no such request.
+    pub fn cancel(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
+        let command = PollCommand::read(endpoint, command)?;
+        match self.server() {
+            Ok(server) => server.during(|server| server.run_cancel(endpoint, command)),
+            Err(_) => cancel_without_server(command),
+        }
+    }
+
+    /// The answer of `poll_system_status`.
+    pub fn status(&self) -> Value {
+        let status = match self.life_cycle.state() {
+            EngineState::Ready(server) => server.status(),
+            EngineState::NotReady(phase) => SystemStatus::not_loaded(&phase, &self.life_cycle.given()),
+            EngineState::Forked(error) => SystemStatus::not_loaded(&LoadPhase::Failed(error), &self.life_cycle.given()),
+        };
+        self.life_cycle.lookups().add_to_status(status.to_json())
+    }
+
+    /// Registers a lookup function that runs until it ends, or until a later `init` or `deinit`.
+    pub(super) fn begin_lookup(&self, function: &'static str) -> RunningLookup<'_> {
+        let is_current = self.life_cycle.watch_epoch();
+        self.life_cycle.lookups().begin(function, is_current)
+    }
+
+    /// Replaces the callback for updates; see [`Hook::set`](host::Hook::set).
+    pub fn set_update_hook(&self, hook: Option<Box<dyn Fn(u64) + Send + Sync>>) {
+        self.life_cycle.set_update_hook(hook);
+    }
+}

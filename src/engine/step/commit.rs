@@ -1,0 +1,191 @@
+//! The last stage of a step: the only one that changes slots.
+
+use std::time::Duration;
+
+use super::plan::{MAX_PENDING, SlotPlan, StepPlan};
+use super::verify::SlotOutcome;
+use crate::engine::ending::end;
+use crate::engine::event::Stop;
+use crate::engine::request_handle::Outbox;
+use crate::engine::slots::{Slot, SlotPool};
+use crate::engine::space;
+use crate::engine::task::Task;
+use crate::error::{Code, Error};
+use crate::llama::DecodeError;
+
+/// Notes which slots took part in a step, and the time that drafting took, whatever became of the decode.
+pub(in crate::engine) fn commit_turn(plan: &StepPlan, slots: &mut [Slot]) {
+    for (planned, slot) in plan.slots.iter().zip(&mut *slots) {
+        if planned.is_in_turn {
+            slot.last_turn = plan.turn.number;
+        }
+        if planned.is_scheduled {
+            slot.last_step = plan.turn.step;
+        }
+    }
+    for (index, ..) in plan.active() {
+        let Some(speculation) = slots.get_mut(index).and_then(|slot| slot.task.as_mut()?.speculation.as_mut()) else {
+            continue;
+        };
+        speculation.stats.t_draft += plan.t_draft;
+        let why = speculation.drafts.as_ref().and_then(|drafts| drafts.disabled());
+        if why.is_some() && why != speculation.stats.disabled.as_deref() {
+            speculation.stats.disabled = why.map(str::to_owned);
+        }
+    }
+}
+
+/// Commits a step whose decode took `time`: cells, completions, statistics, and what drafters and controller learn. `notify` is called
+/// with the number of each request that has news.
+pub(in crate::engine) fn commit(
+    plan: &StepPlan,
+    outcomes: &mut [SlotOutcome],
+    time: Duration,
+    pool: &mut SlotPool,
+    outbox: &mut Outbox,
+    notify: &mut dyn FnMut(u64),
+) {
+    let n_tokens = outcomes.iter().map(|outcome| outcome.tokens.len()).sum();
+    let adapts = pool.slots.iter().filter_map(|slot| slot.task.as_ref()?.drafts()).any(|drafts| drafts.adapts());
+    for (index, (planned, outcome)) in plan.slots.iter().zip(outcomes).enumerate() {
+        if planned.n_context == 0 {
+            continue;
+        }
+        commit_prompt(planned, index, pool, notify);
+        if planned.row.is_none() {
+            continue;
+        }
+        match commit_outcome(outcome, index, time, pool) {
+            Some(stop) => end(pool, outbox, index, stop, false),
+            None => {
+                let task = pool.slots.get_mut(index).and_then(|slot| slot.task.as_mut());
+                if let Some(task) = task
+                    && task.send()
+                {
+                    notify(task.sink.id());
+                }
+            }
+        }
+    }
+    learn_costs(plan, n_tokens, adapts, time, pool);
+}
+
+/// Commits the decoded tokens of a slot's context.
+fn commit_prompt(planned: &SlotPlan, index: usize, pool: &mut SlotPool, notify: &mut dyn FnMut(u64)) {
+    let SlotPool { context, slots, drafters, .. } = pool;
+    let Some(slot) = slots.get_mut(index) else { return };
+    let Some(task) = &slot.task else { return };
+    let known = slot.cache.len();
+    slot.cache.push(task.tokens.get(known..known + planned.n_context).unwrap_or(&[]));
+    let tokens = task.tokens.get(..known + planned.n_context).unwrap_or(&[]);
+    if let Some(drafts) = task.drafts() {
+        drafters.decoded(index, drafts, context, planned.first, tokens, known);
+    }
+    if task.options.progress && !task.completion.has_begun() {
+        task.report_progress(slot.cache.len());
+        notify(task.sink.id());
+    }
+    if planned.row.is_none() {
+        slot.cache.checkpoint(context);
+    }
+}
+
+/// Commits the verified tokens of a slot. Returns why its request ends, if it does.
+fn commit_outcome(outcome: &mut SlotOutcome, index: usize, time: Duration, pool: &mut SlotPool) -> Option<Stop> {
+    let SlotPool { context, slots, drafters, .. } = pool;
+    let slot = slots.get_mut(index)?;
+    let task = slot.task.as_mut()?;
+    let Task { sink, tokens, completion, speculation, .. } = task;
+    let is_first = !completion.has_begun();
+    if is_first && !outcome.tokens.is_empty() {
+        sink.set_generating();
+    }
+    let before = tokens.len();
+    tokens.extend(outcome.tokens.iter().map(|generated| generated.token));
+    let new = tokens.get(before..).unwrap_or(&[]);
+    slot.cache.push(new.get(..outcome.n_kept).unwrap_or(&[]));
+    if let Some(speculation) = speculation {
+        speculation.stats.n_steps += 1;
+        // The first token's decode is the prompt's.
+        speculation.stats.t_verify += if is_first { Duration::ZERO } else { time };
+        speculation.stats.record(&outcome.draft);
+        if let Some(drafts) = &mut speculation.drafts {
+            drafters.learn(index, drafts, new, &outcome.draft);
+        }
+    }
+    completion.append(&mut outcome.tokens, &outcome.added, outcome.end.as_ref(), outcome.logit_gap);
+    // Cells of rejected tokens and of filler.
+    let n_cached = slot.cache.len();
+    slot.cache.cut(context, n_cached);
+    outcome.end.take().map(|end| end.stop)
+}
+
+/// What the controller learns of a step's costs.
+fn learn_costs(plan: &StepPlan, n_tokens: usize, adapts: bool, time: Duration, pool: &mut SlotPool) {
+    let in_batch = || plan.slots.iter().filter(|slot| slot.n_context > 0);
+    let generated = |slot: &SlotPlan| {
+        let own = if slot.n_context <= MAX_PENDING { slot.n_context } else { 1 };
+        slot.n_batch_tokens() - slot.n_context + own
+    };
+    let n_generated: usize = in_batch().map(generated).sum();
+    let n_decoded: usize = in_batch().map(SlotPlan::n_batch_tokens).sum();
+    let costs = &mut pool.drafters.controller.costs;
+    // Prompts, and nearly nothing else.
+    if n_decoded > 16 * n_generated {
+        costs.saw_prompt(n_decoded, time);
+    } else if n_generated == n_decoded {
+        let cost = costs.saw_step(&plan.n_tokens, time) + costs.of(plan.t_draft);
+        pool.drafters.stepped(&plan.steps, adapts, n_tokens, cost);
+    } else {
+        costs.saw_mixed(n_decoded);
+    }
+}
+
+/// After a decode that gave no rows: keeps what is certain of the decoded cells, and ends the requests that cannot go on. `exchanges`:
+/// a decode moves the states of all sequences, see [`exchanges_states`](super::exchanges_states).
+pub(in crate::engine) fn abandon(
+    plan: &StepPlan,
+    error: DecodeError,
+    exchanges: bool,
+    pool: &mut SlotPool,
+    outbox: &mut Outbox,
+) {
+    match error {
+        DecodeError::Aborted => roll_back(plan, pool),
+        DecodeError::Full => {
+            let yields = pool.shared_cells.and_then(|_| space::next_to_yield(&plan.states));
+            match yields {
+                // Nothing was decoded: the next step tries again with what fits.
+                Some(change) => space::apply(pool, change),
+                None => fail(plan, &Error::new(Code::ContextFull, "the KV cache is full"), pool, outbox),
+            }
+        }
+        DecodeError::Failed(why) => {
+            fail(plan, &Error::model(why), pool, outbox);
+            if exchanges {
+                pool.context.reset();
+                (0..pool.slots.len()).for_each(|index| pool.clear_cache(index));
+            }
+        }
+    }
+}
+
+/// After an interrupted decode: keeps what was decoded of prompts and removes the rest.
+fn roll_back(plan: &StepPlan, pool: &mut SlotPool) {
+    let SlotPool { context, slots, .. } = pool;
+    for (planned, slot) in plan.slots.iter().zip(slots).filter(|(planned, _)| planned.n_context > 0) {
+        let known = slot.cache.len();
+        let tokens = slot.task.as_ref().map_or(&[][..], |task| &task.tokens);
+        slot.cache.recover(context, tokens.get(known..known + planned.n_context).unwrap_or(&[]));
+        // The last token is decoded again: its logits are lost.
+        slot.cache.cut(context, tokens.len().saturating_sub(1));
+    }
+}
+
+/// Ends all requests in the batch with an error.
+fn fail(plan: &StepPlan, error: &Error, pool: &mut SlotPool, outbox: &mut Outbox) {
+    for (index, _) in plan.slots.iter().enumerate().filter(|(_, planned)| planned.n_context > 0) {
+        pool.clear_cache(index);
+        end(pool, outbox, index, Stop::Error(error.clone()), false);
+    }
+}

@@ -1,0 +1,290 @@
+//! Verification of a decoded step: which drafted tokens of a slot are accepted, and the target's own token after them.
+
+use super::decode::Rows;
+use super::plan::SlotPlan;
+use crate::engine::completion::{Completion, CompletionEnd};
+use crate::engine::event::{Generated, Stop};
+use crate::engine::task::{RequestSpeculation, StochasticScratch};
+use crate::error::{Code, Error, Result};
+use crate::llama::{Token, Vocab};
+use crate::sampling::{self, Sampler, TokenProbs};
+use crate::speculative::verify::{
+    self, ChainProposal, NextToken, StepRandom, TargetDistributions, TokenDistribution, Verdict,
+};
+use crate::speculative::{DraftOutcome, DrafterKind};
+
+/// What a step brought for a slot: the only source of every statistic about it.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct SlotOutcome {
+    /// The verified tokens, with their origins and probabilities: accepted ones, then the target's own.
+    pub(in crate::engine) tokens: Vec<Generated>,
+    /// The bytes that they add to the text.
+    pub(in crate::engine) added: Vec<u8>,
+    /// What became of the draft.
+    pub(in crate::engine) draft: DraftOutcome,
+    /// Accepted tokens that are in the slot's own sequence; those of another branch are decoded again.
+    pub(in crate::engine) n_kept: usize,
+    /// See [`Compare::logit_gap`](crate::engine::compare::Compare::logit_gap).
+    pub(in crate::engine) logit_gap: Option<f32>,
+    /// Why the completion ends, if it does.
+    pub(in crate::engine) end: Option<CompletionEnd>,
+}
+
+impl SlotOutcome {
+    pub(super) fn clear(&mut self) {
+        self.tokens.clear();
+        self.added.clear();
+        (self.draft, self.n_kept, self.logit_gap, self.end) = (DraftOutcome::default(), 0, None, None);
+    }
+}
+
+/// The parts of a request that verification uses. Only the sampler advances.
+pub(in crate::engine) struct VerifiedRequest<'a> {
+    pub(in crate::engine) sampler: &'a mut Sampler,
+    /// The context; it is extended by verified tokens meanwhile.
+    pub(in crate::engine) tokens: &'a mut Vec<Token>,
+    pub(in crate::engine) completion: &'a Completion,
+    pub(in crate::engine) speculation: Option<&'a mut RequestSpeculation>,
+    pub(in crate::engine) vocab: &'a Vocab,
+}
+
+/// Verifies the draft of a slot by its rule, into an empty outcome. Without a draft it samples one token.
+///
+/// Greedy, `match` and `coupled`: the target samples every token, and drafted ones are accepted while they are equal. `rejection` and
+/// `block` compare probabilities, also where nothing was drafted, so that all tokens of a completion have the same distribution.
+pub(in crate::engine) fn verify(
+    plan: &SlotPlan,
+    request: VerifiedRequest<'_>,
+    rows: &mut Rows<'_>,
+    outcome: &mut SlotOutcome,
+) {
+    let Some(row) = plan.row else { return };
+    let VerifiedRequest { sampler, tokens, completion, speculation, vocab } = request;
+    if completion.is_empty_by_request() {
+        outcome.end = Some(Stop::Limit.into());
+        return;
+    }
+    let n_context = tokens.len();
+    let mut walk = Walk { plan, row, rows, sampler, tokens, completion, vocab, outcome };
+    match speculation.filter(|speculation| speculation.rule.draws()) {
+        None => {
+            verify::matching::verify(|node, token| plan.child(node, token), |node| walk.sample(node));
+        }
+        Some(speculation) => walk.verify_sampled(speculation),
+    }
+    tokens.truncate(n_context);
+    outcome.draft.kind = plan.draft.kind;
+    outcome.draft.n_drafted = plan.draft.tokens.len();
+    outcome.draft.depth = plan.draft.depth;
+}
+
+/// The way along the accepted nodes of a draft.
+struct Walk<'a, 'b> {
+    plan: &'a SlotPlan,
+    /// The row after the committed prefix.
+    row: usize,
+    rows: &'a mut Rows<'b>,
+    sampler: &'a mut Sampler,
+    tokens: &'a mut Vec<Token>,
+    completion: &'a Completion,
+    vocab: &'a Vocab,
+    outcome: &'a mut SlotOutcome,
+}
+
+impl Walk<'_, '_> {
+    /// Samples the target's token after `node`; `None`: the completion ends with it, or there is none.
+    fn sample(&mut self, node: usize) -> Option<NextToken> {
+        match self.pick(node) {
+            Ok((token, probs)) => {
+                let ends = self.take(self.plan.child(node, token), token, probs);
+                (!ends).then_some(NextToken { token, p: 1.0 })
+            }
+            Err(error) => {
+                self.outcome.end = Some(Stop::Error(error).into());
+                None
+            }
+        }
+    }
+
+    /// Samples the target's token after `node`, with its probabilities if the request asked for them, and advances the sampler.
+    fn pick(&mut self, node: usize) -> Result<(Token, Option<TokenProbs>)> {
+        let Walk { plan, row, sampler, tokens, completion, outcome, .. } = self;
+        let logits = self.rows.logits(*row + plan.tree.row(node)).ok_or_else(no_logits)?;
+        let (n_probs, rng_counter) = (completion.n_probs, completion.rng_counter(outcome.tokens.len()));
+        let (token, probs) = if completion.post_sampling_probs {
+            let (token, probs) = sampler.sample_with_probs(logits, tokens, rng_counter, n_probs)?;
+            (token, Some(probs))
+        } else {
+            let token = sampler.sample(logits, tokens, rng_counter)?;
+            (token, (n_probs > 0).then(|| sampling::token_probs(logits, token, n_probs)))
+        };
+        sampler.accept(token)?;
+        outcome.logit_gap = completion.compare.as_ref().and_then(|compare| compare.logit_gap(token, logits));
+        Ok((token, probs))
+    }
+
+    /// Takes a token into the outcome: that of the draft's node `child`, or the target's own. Returns whether the completion ends.
+    fn take(&mut self, child: Option<usize>, token: Token, probs: Option<TokenProbs>) -> bool {
+        let Walk { plan, tokens, completion, outcome, .. } = self;
+        if let Some(child) = child {
+            outcome.draft.n_accepted += 1;
+            outcome.n_kept += usize::from(plan.tree.is_own(child));
+        }
+        let source = plan.draft.kind.filter(|_| child.is_some()).unwrap_or(DrafterKind::Target);
+        let start = completion.len() + outcome.added.len();
+        outcome.end = completion.end_after(outcome.tokens.len(), &mut outcome.added, token, self.vocab);
+        tokens.push(token);
+        outcome.tokens.push(Generated { token, source, start, probs });
+        outcome.end.is_some()
+    }
+
+    /// Verifies the draft by a rule that compares probabilities.
+    fn verify_sampled(&mut self, speculation: &mut RequestSpeculation) {
+        let RequestSpeculation { drafts, scratch, .. } = speculation;
+        let Some(scratch) = scratch else {
+            let error = Error::new(Code::Internal, "stochastic verification has no buffers");
+            self.outcome.end = Some(Stop::Error(error).into());
+            return;
+        };
+        let StochasticScratch { ahead, residual, listed } = scratch;
+        ahead.sync_from(self.sampler);
+        listed.clear();
+        listed.resize(self.plan.draft.tokens.len() + 1, 0.0);
+        let rng_counter = self.completion.rng_counter(0);
+        let mut random = StepRandom::new(self.completion.seed, rng_counter);
+        let n_context = self.tokens.len();
+        let mut target = TargetLookahead {
+            vocab: self.vocab,
+            rows: self.rows,
+            plan: self.plan,
+            row: self.row,
+            sampler: ahead,
+            rng_counter,
+            n_context,
+            tokens: self.tokens,
+            listed,
+            error: None,
+        };
+        let verdict = match drafts {
+            Some(drafts) => drafts.sampled().verify(&mut target, &mut random, residual),
+            None => verify::rejection::verify(&ChainProposal::default(), &mut target, &mut random, residual),
+        };
+        let error = target.error;
+        self.tokens.truncate(n_context);
+        if let Err(error) = self.follow(verdict, listed, error) {
+            self.outcome.end = Some(Stop::Error(error).into());
+        }
+    }
+
+    /// Takes the tokens of a verdict. `listed`: the weight of each node's token in the row before it. `error`: why the target has no
+    /// row there, if the verdict has no next token.
+    fn follow(&mut self, Verdict { node, next }: Verdict, listed: &[f32], error: Option<Error>) -> Result<()> {
+        let mut before = 0;
+        loop {
+            let child = self.plan.tree.towards(before, node);
+            let drafted = child.and_then(|child| {
+                Some(NextToken { token: self.plan.drafted(child)?, p: listed.get(child).copied().unwrap_or(0.0) })
+            });
+            let Some(NextToken { token, p }) = drafted.or(next) else {
+                return Err(error.unwrap_or_else(no_logits));
+            };
+            let probs = self.probs_of(before, token)?;
+            self.accept(before, token, p)?;
+            match (self.take(child, token, probs), child) {
+                (false, Some(child)) => before = child,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// The probabilities of a token that follows `node`, if the request asked for them.
+    fn probs_of(&mut self, node: usize, token: Token) -> Result<Option<TokenProbs>> {
+        let Walk { plan, row, sampler, tokens, completion, outcome, .. } = self;
+        let rng_counter = completion.rng_counter(outcome.tokens.len());
+        match self.rows.logits(*row + plan.tree.row(node)) {
+            Some(logits) if completion.post_sampling_probs => {
+                sampler.constrained_probs(logits, tokens, rng_counter, token, completion.n_probs).map(Some)
+            }
+            Some(logits) if completion.n_probs > 0 => {
+                Ok(Some(sampling::token_probs(logits, token, completion.n_probs)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Advances the sampler by a token that follows `node`, where it has the probability `p`.
+    fn accept(&mut self, node: usize, token: Token, p: f32) -> Result<()> {
+        let Walk { plan, row, sampler, tokens, completion, outcome, .. } = self;
+        match self.rows.logits(*row + plan.tree.row(node)) {
+            // What it learns from is not in the list.
+            Some(logits) if sampler.learns_from_untransformed() => {
+                let rng_counter = completion.rng_counter(outcome.tokens.len());
+                sampler.constrained_distribution(logits, tokens, rng_counter)?;
+                sampler.accept(token)
+            }
+            _ => sampler.accept_with(token, p),
+        }
+    }
+}
+
+fn no_logits() -> Error {
+    Error::new(Code::Internal, "the decode gave no logits")
+}
+
+/// The target along a draft: a copy of the sampler advances with the nodes.
+struct TargetLookahead<'a, 'b> {
+    rows: &'a mut Rows<'b>,
+    vocab: &'a Vocab,
+    plan: &'a SlotPlan,
+    /// The row after the committed prefix.
+    row: usize,
+    sampler: &'a mut Sampler,
+    /// The RNG counter of the first token after the committed prefix.
+    rng_counter: usize,
+    /// The length of the committed prefix, and the prefix with the drafted tokens up to the current node.
+    n_context: usize,
+    tokens: &'a mut Vec<Token>,
+    /// The weight of each node's token in the row before it.
+    listed: &'a mut Vec<f32>,
+    /// Why there is no row.
+    error: Option<Error>,
+}
+
+impl TargetLookahead<'_, '_> {
+    /// Advances to a node. Returns false if no token follows it.
+    fn advance(&mut self, node: usize) -> Option<bool> {
+        let token = self.plan.drafted(node)?;
+        self.tokens.push(token);
+        if self.vocab.is_eog(token) {
+            return Some(false);
+        }
+        // The last row that was read is the one before this node.
+        self.error = self.sampler.accept(token).err();
+        Some(self.error.is_none())
+    }
+}
+
+impl TargetDistributions for TargetLookahead<'_, '_> {
+    fn distribution(&mut self, node: usize) -> Option<TokenDistribution<'_>> {
+        if node > 0 && !self.advance(node)? {
+            return None;
+        }
+        let logits = self.rows.logits(self.row + self.plan.tree.row(node))?;
+        let depth = self.tokens.len() - self.n_context;
+        let rng_counter = self.rng_counter.saturating_add(depth);
+        let items = match self.sampler.constrained_distribution(logits, self.tokens, rng_counter) {
+            Ok(items) => items,
+            Err(error) => {
+                self.error = Some(error);
+                return None;
+            }
+        };
+        let row = TokenDistribution::new(items)?;
+        for child in self.plan.tree.children(node) {
+            if let (Some(listed), Some(token)) = (self.listed.get_mut(child), self.plan.drafted(child)) {
+                *listed = row.listed_weight(token);
+            }
+        }
+        Some(row)
+    }
+}

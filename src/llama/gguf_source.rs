@@ -1,0 +1,245 @@
+//! The source of a GGUF file: a path, a part of a file that the host has opened, or the host's memory.
+//!
+//! Without a path, llama.cpp reads from a `FILE *` ([`Stream`]). The stream covers exactly the host's part of the file, and reads with
+//! `pread`, so it does not change the host's file position. Memory is read by the kernel (`process_vm_readv`), which returns an error
+//! for an address that is not mapped.
+
+use std::ffi::{CString, OsStr, c_char, c_void};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+use super::guard::{ErrorBuffer, foredraft_can_multiply};
+use super::{log, shards};
+use crate::atomic_write;
+use crate::error::{Error, Result};
+
+/// The source of a GGUF file, before it is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GgufSource {
+    /// A file of the file system.
+    Path(PathBuf),
+    /// A part of a file that the host has opened.
+    Descriptor {
+        /// The host's file descriptor. The host owns it, and must keep it open until the load has ended.
+        fd: i32,
+        /// The start of the part, in bytes.
+        offset: u64,
+        /// Its length in bytes; `None`: to the end of the file.
+        length: Option<u64>,
+    },
+    /// The host's memory, which must not change until the load has ended.
+    Memory {
+        /// Address of the first byte.
+        address: u64,
+        /// Length in bytes.
+        length: u64,
+    },
+}
+
+impl fmt::Display for GgufSource {
+    /// The path, or a description of the part.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GgufSource::Path(path) => write!(f, "{}", path.display()),
+            GgufSource::Descriptor { fd, offset: 0, length: None } => write!(f, "file descriptor {fd}"),
+            GgufSource::Descriptor { fd, offset, length: None } => write!(f, "file descriptor {fd} from byte {offset}"),
+            GgufSource::Descriptor { fd, offset, length: Some(length) } => {
+                write!(f, "{length} bytes of file descriptor {fd} from byte {offset}")
+            }
+            GgufSource::Memory { address, length } => write!(f, "{length} bytes of memory at {address:#x}"),
+        }
+    }
+}
+
+impl From<PathBuf> for GgufSource {
+    fn from(path: PathBuf) -> Self {
+        GgufSource::Path(path)
+    }
+}
+
+impl From<String> for GgufSource {
+    fn from(path: String) -> Self {
+        GgufSource::Path(path.into())
+    }
+}
+
+impl<T: AsRef<OsStr> + ?Sized> From<&T> for GgufSource {
+    fn from(path: &T) -> Self {
+        GgufSource::Path(path.into())
+    }
+}
+
+impl GgufSource {
+    /// The size in bytes. 1 if it cannot be read; the load reports that.
+    pub fn len_estimate(&self) -> u64 {
+        match self {
+            GgufSource::Path(path) => std::fs::metadata(path).map_or(1, |file| file.len()),
+            GgufSource::Descriptor { length: Some(length), .. } | GgufSource::Memory { length, .. } => *length,
+            GgufSource::Descriptor { .. } => Stream::open("", self, false).map_or(1, |stream| stream.len()),
+        }
+    }
+}
+
+/// A GGUF file that has been checked, for llama.cpp: a path or a stream.
+pub(super) struct GgufFile {
+    path: CString,
+    stream: Option<Stream>,
+    /// Whether llama.cpp can map it.
+    pub(super) can_map: bool,
+    /// The formats of its weights: a bit for each `ggml_type`.
+    pub(super) formats: u64,
+}
+
+impl GgufFile {
+    /// Opens and validates a file, with better messages than llama.cpp's. `name`: the field of the file.
+    pub(super) fn open(name: &str, source: &GgufSource, use_mmap: bool) -> Result<GgufFile> {
+        match source {
+            GgufSource::Path(path) => {
+                let mut formats = 0;
+                for file in shards::of(path) {
+                    formats |= check_file(name, &file)?;
+                }
+                Ok(GgufFile { path: c_path(path)?, stream: None, can_map: true, formats })
+            }
+            _ => {
+                let can_map = use_mmap && matches!(source, GgufSource::Descriptor { .. });
+                let stream = Stream::open(name, source, can_map)?;
+                let formats = check_stream(&stream, name, source)?;
+                Ok(GgufFile { path: CString::default(), stream: Some(stream), can_map, formats })
+            }
+        }
+    }
+
+    pub(super) fn path(&self) -> *const c_char {
+        self.path.as_ptr()
+    }
+
+    /// NULL if there is a path.
+    pub(super) fn stream(&self) -> *mut c_void {
+        self.stream.as_ref().map_or(std::ptr::null_mut(), Stream::as_ptr)
+    }
+
+    pub(super) fn start(&self) -> u64 {
+        self.stream.as_ref().map_or(0, Stream::start)
+    }
+}
+
+/// Validates a stream in advance, and returns the formats of its weights.
+fn check_stream(stream: &Stream, name: &str, source: &GgufSource) -> Result<u64> {
+    let refuse = |why: &str| Err(Error::model(format!("{name}: {source}: {why}")));
+    let mut magic = [0_u8; 4];
+    match stream.read_at(0, &mut magic) {
+        4 if &magic == b"GGUF" => {}
+        4 => return refuse("is not a GGUF file"),
+        _ if stream.len() < 4 => return refuse("is empty or truncated"),
+        _ => return refuse("cannot be read"),
+    }
+    check_weights(std::ptr::null(), stream.as_ptr(), stream.start(), stream.len()).or_else(|why| refuse(&why))
+}
+
+/// Validates a file in advance, and returns the formats of its weights. `name`: the field of the file.
+fn check_file(name: &str, path: &Path) -> Result<u64> {
+    let refuse = |why: &str| Err(Error::model(format!("{name}: {}: {why}", path.display())));
+    let mut file = atomic_write::open(path).map_err(|error| Error::model(error.within(name).message()))?;
+    let mut magic = [0_u8; 4];
+    match std::io::Read::read_exact(&mut file, &mut magic) {
+        Ok(()) if &magic == b"GGUF" => {}
+        Ok(()) => return refuse("is not a GGUF file"),
+        Err(_) => return refuse("is empty or truncated"),
+    }
+    check_weights(c_path(path)?.as_ptr(), std::ptr::null_mut(), 0, 0).or_else(|why| refuse(&why))
+}
+
+/// Checks that all weights can be multiplied, and returns their formats.
+fn check_weights(
+    path: *const c_char,
+    stream: *mut c_void,
+    start: u64,
+    length: u64,
+) -> std::result::Result<u64, String> {
+    let (mut why, mut formats) = (ErrorBuffer::new(), 0);
+    // SAFETY: the path is NUL-terminated, or the stream is open. The guard catches exceptions. Its log lines are dropped, because the
+    // loader repeats them.
+    let (can, _) = log::collecting(|| unsafe {
+        foredraft_can_multiply(path, stream, start, length, &raw mut formats, why.ptr(), why.size())
+    });
+    if can { Ok(formats) } else { Err(why.message()) }
+}
+
+fn c_path(path: &Path) -> Result<CString> {
+    CString::new(path.as_os_str().as_encoded_bytes())
+        .map_err(|_| Error::invalid(format!("the path {path:?} contains NUL")))
+}
+
+/// A `FILE *` that reads a [`GgufSource`] without a path. It is closed when dropped; the host's descriptor stays open.
+pub(super) struct Stream {
+    file: NonNull<c_void>,
+    start: u64,
+    len: u64,
+}
+
+unsafe extern "C" {
+    fn foredraft_stream_open(
+        fd: i32,
+        start: u64,
+        length: *mut u64,
+        mapped: bool,
+        why: *mut c_char,
+        why_size: usize,
+    ) -> *mut c_void;
+    fn foredraft_stream_close(file: *mut c_void);
+    fn foredraft_stream_read(file: *mut c_void, at: u64, to: *mut u8, size: usize) -> usize;
+}
+
+/// A length that means: to the end of the file.
+const TO_THE_END: u64 = u64::MAX;
+
+impl Stream {
+    /// Opens it. `mapped`: llama.cpp can map the file. For this the file is opened again, and the stream does not end with the part.
+    ///
+    /// # Errors
+    /// The descriptor is not open or not a regular file, the part is beyond its end, the platform has no such streams, or the source is
+    /// a path. `name`: the field, for the message.
+    pub(super) fn open(name: &str, source: &GgufSource, mapped: bool) -> Result<Stream> {
+        let (fd, start, length) = match source {
+            GgufSource::Path(path) => return Err(Error::invalid(format!("{name}: {} is a path", path.display()))),
+            GgufSource::Descriptor { fd, offset, length } => (*fd, *offset, length.unwrap_or(TO_THE_END)),
+            GgufSource::Memory { address, length } => (-1, *address, *length),
+        };
+        let (mut why, mut len) = (ErrorBuffer::new(), length);
+        // SAFETY: `len` and the buffer outlive the call. It validates the descriptor, and does not access the memory.
+        let file = unsafe { foredraft_stream_open(fd, start, &raw mut len, mapped, why.ptr(), why.size()) };
+        let file = NonNull::new(file).ok_or_else(|| Error::invalid(format!("{name}: {source}: {}", why.message())))?;
+        Ok(Stream { file, start: if mapped { start } else { 0 }, len })
+    }
+
+    /// The length of the part in bytes.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The start of the part in the stream. It is 0 unless the file can be mapped.
+    pub(super) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Reads from byte `at` of the part, and returns the number of bytes. It is less than requested at the end and after an error.
+    pub(super) fn read_at(&self, at: u64, to: &mut [u8]) -> usize {
+        let size = usize::try_from(self.len.saturating_sub(at)).map_or(to.len(), |left| left.min(to.len()));
+        // SAFETY: the stream is open, and `to` has at least `size` bytes.
+        unsafe { foredraft_stream_read(self.file.as_ptr(), self.start + at, to.as_mut_ptr(), size) }
+    }
+
+    /// The pointer for guarded calls.
+    pub(super) fn as_ptr(&self) -> *mut c_void {
+        self.file.as_ptr()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: the stream is open, and only closed here.
+        unsafe { foredraft_stream_close(self.file.as_ptr()) }
+    }
+}

@@ -1,0 +1,153 @@
+//! The controller: decides for all slots of a step together whether a model drafts and how many tokens each slot decodes.
+//!
+//! [`Prices`] are the costs of a step, [`decide`] and [`outlook()`] are pure functions of them, and [`Controller`] keeps what
+//! steps have shown: costs, the rate of tokens, and the time saved up for probes.
+
+mod lengths;
+mod outlook;
+mod prices;
+
+pub use self::lengths::{DraftOptions, decide};
+pub use self::outlook::{Hope, Outlook, Prospect, outlook};
+pub use self::prices::{Prices, StepSlot};
+
+use super::exploration::{Decision, Exploration};
+use super::policy::{Plan, Rate};
+use super::{Costs, MAX_DRAFT};
+
+/// What the controller has measured, and its decisions for the current step.
+#[derive(Default)]
+pub struct Controller {
+    /// What batches cost.
+    pub costs: Costs,
+    rate: Rate,
+    plan: Plan,
+    exploration: Exploration,
+    // Of the current step, by sequence id; kept for their memory.
+    options: Vec<DraftOptions>,
+    prospects: Vec<Option<Prospect>>,
+    lengths: Vec<usize>,
+}
+
+impl Controller {
+    /// A step of an engine with `n_slots` slots begins: nothing is drafted yet.
+    pub(super) fn begin(&mut self, n_slots: usize) {
+        self.options.resize_with(n_slots, DraftOptions::default);
+        self.options.iter_mut().for_each(DraftOptions::clear);
+        self.lengths.clear();
+        self.clear_prospects(n_slots);
+    }
+
+    /// Before anything is drafted: what tokens are worth in this step. `n_drafting`: the slots whose lengths adapt. `model`: where one
+    /// slot alone generates, the mean acceptance and the longest draft of the model that drafts for it.
+    pub(super) fn prepare(&mut self, steps: &[StepSlot], n_drafting: usize, model: Option<(f64, usize)>) {
+        self.plan.choose_preferred(&self.costs, model);
+        let mut plan = std::mem::take(&mut self.plan);
+        if steps.iter().any(|step| step.generates) {
+            let prices = Prices { preferred: preferred_size(&plan, steps), ..self.prices(steps) };
+            plan.update(&prices, n_drafting);
+        } else {
+            // Until a slot generates, as for one that does.
+            let slots = [StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT }];
+            let rate = self.rate.of(1.0);
+            let preferred = plan.preferred().map(|preferred| 1 + preferred);
+            plan.update(&Prices { slots: &slots, costs: &self.costs, rate, preferred }, 1);
+        }
+        self.plan = plan;
+    }
+
+    /// What tokens are worth while a draft is made.
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The drafts that a slot can choose from.
+    pub(super) fn options(&self, slot: usize) -> Option<&DraftOptions> {
+        self.options.get(slot)
+    }
+
+    pub(super) fn options_mut(&mut self, slot: usize) -> Option<&mut DraftOptions> {
+        self.options.get_mut(slot)
+    }
+
+    /// Forgets what was expected of a model.
+    pub(super) fn clear_prospects(&mut self, n_slots: usize) {
+        self.prospects.clear();
+        self.prospects.resize(n_slots, None);
+    }
+
+    /// What a model is expected to draft for a slot.
+    pub(super) fn expect(&mut self, slot: usize, prospect: Prospect) {
+        if let Some(place) = self.prospects.get_mut(slot) {
+            *place = Some(prospect);
+        }
+    }
+
+    /// Whether a model should draft for the slots with a prospect, and the length that is best with it. `unread`: tokens that it has to
+    /// catch up with. `is_new`: it has never drafted for one of the requests.
+    pub(super) fn consider_model(&mut self, steps: &[StepSlot], unread: usize, is_new: bool) -> (Decision, usize) {
+        let n_eligible = self.prospects.iter().flatten().count();
+        let prices = self.prices(steps);
+        let (rate, cost) = (prices.rate, prices.costs.c(n_eligible));
+        let outlook = outlook(&prices, &self.options, &self.prospects, rate * cost);
+        let decision = match n_eligible {
+            0 => Decision::Rest,
+            _ => self.exploration.decide(&outlook, rate, cost, unread, is_new),
+        };
+        (decision, outlook.length)
+    }
+
+    /// Whether a slot wants a draft of a model after this decision: with a long draft from the history it needs none.
+    pub(super) fn wants_model(&self, slot: usize, decision: Decision, length: usize) -> bool {
+        let Some(prospect) = self.prospects.get(slot).copied().flatten() else { return false };
+        let history = self.options(slot).map_or(0.0, |own| own.best(length).expected);
+        decision != Decision::Pays || prospect.expected(length) > history
+    }
+
+    /// A model drafts for `n_slots` slots.
+    pub(super) fn begin_drafting(&mut self, steps: &[StepSlot], n_slots: usize) {
+        let round = self.prices(steps).rate * self.costs.c(n_slots);
+        self.plan.draft(round, n_slots);
+    }
+
+    /// Decides the lengths. `exploring`: a length for all that is to be measured.
+    pub(super) fn decide(&mut self, steps: &[StepSlot], exploring: Option<usize>) {
+        let mut lengths = std::mem::take(&mut self.lengths);
+        decide(&self.prices(steps), &self.options, exploring, &mut lengths);
+        self.lengths = lengths;
+    }
+
+    /// How many tokens a slot decodes after its own, drafted ones and filler.
+    pub fn length(&self, slot: usize) -> usize {
+        self.lengths.get(slot).copied().unwrap_or(0)
+    }
+
+    /// A step of adaptive drafts, which had no prompt in it, brought `n_tokens` and cost so many forward passes of one token,
+    /// drafting included.
+    pub(super) fn stepped(&mut self, steps: &[StepSlot], n_tokens: usize, cost: f64) {
+        let plain = self.plain(steps);
+        self.rate.saw(n_tokens, cost, plain);
+        self.exploration.earn(cost);
+    }
+
+    fn prices<'a>(&'a self, steps: &'a [StepSlot]) -> Prices<'a> {
+        let rate = self.rate.of(self.plain(steps));
+        Prices { slots: steps, costs: &self.costs, rate, preferred: preferred_size(&self.plan, steps) }
+    }
+
+    /// What plain decoding brings in the step, in the time of one forward pass of one token.
+    fn plain(&self, steps: &[StepSlot]) -> f64 {
+        let generating = steps.iter().filter(|step| step.generates).count() as f64;
+        let n_tokens = |slot: usize| steps.get(slot).map_or(0, |step| step.n_tokens);
+        generating.max(1.0) / self.costs.step_of(n_tokens, steps.len()).max(1.0)
+    }
+}
+
+/// The batch size that is best in the long run, where one slot takes part.
+fn preferred_size(plan: &Plan, steps: &[StepSlot]) -> Option<usize> {
+    let n_tokens: usize = steps.iter().map(|step| step.n_tokens).sum();
+    plan.preferred().map(|preferred| n_tokens + preferred)
+}
+
+#[cfg(test)]
+mod tests;

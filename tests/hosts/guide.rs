@@ -1,0 +1,163 @@
+//! The programs that the guide's pages include (`examples/guide`), built and run in each language.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::examples::{built, plain, printed};
+use crate::host::shipped_pair;
+use crate::readme::node_modules;
+use crate::toolchain::{folder, have, root};
+
+/// A program of the guide, ready to run; `None`, with a line on stderr, where its language is missing.
+fn program(name: &str) -> Option<Command> {
+    let source = root().join("examples/guide").join(name);
+    match Path::new(name).extension().and_then(|it| it.to_str()) {
+        Some("c") => built(&format!("guide/{name}"), "c99", &[]).map(Command::new),
+        Some("cpp") => built(&format!("guide/{name}"), "c++17", &[]).map(Command::new),
+        Some("py") => have("python3", &["-c", "import ctypes"], name).then(|| {
+            let mut command = Command::new("python3");
+            command.env("PYTHONPATH", root().join("python/src")).arg(source);
+            command
+        }),
+        _ => have("node", &["-e", "import('koffi').catch(() => process.exit(1))"], name).then(|| {
+            // Node looks for packages beside the program.
+            let folder = folder("guide");
+            node_modules(&folder);
+            let copy = folder.join(name);
+            std::fs::copy(source, &copy).expect("target/ is writable");
+            let mut command = Command::new("node");
+            command.arg("--preserve-symlinks").arg(copy);
+            command
+        }),
+    }
+}
+
+/// What a program prints, if it can run here.
+fn prints(name: &str, arguments: &[&str]) -> Option<String> {
+    program(name).map(|mut command| printed(command.args(arguments), ""))
+}
+
+#[test]
+fn each_program_of_the_guide_is_run_by_a_test() {
+    let listed = std::fs::read_dir(root().join("examples/guide")).expect("the folder is there");
+    let listed: BTreeSet<String> =
+        listed.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    let source = std::fs::read_to_string(root().join("tests/hosts/guide.rs")).expect("this file");
+    let forgotten: Vec<&String> = listed.iter().filter(|name| !source.contains(&format!("\"{name}\""))).collect();
+    assert!(forgotten.is_empty() && listed.len() > 10, "{forgotten:?}");
+}
+
+#[test]
+fn the_first_chat_is_the_same_in_each_language() {
+    let messages = json!([{"role": "user", "content": "Tell me a story about a fox."}]);
+    let expected = plain(&json!({"messages": messages, "n_predict": 60, "seed": 7}));
+    for name in ["hello.c", "hello.cpp", "hello.py", "hello.mjs"] {
+        if let Some(text) = prints(name, &[]) {
+            assert_eq!(text, expected, "{name}");
+        }
+    }
+}
+
+#[test]
+fn frames_show_the_whole_completion() {
+    if let Some(text) = prints("frame.c", &[]) {
+        assert_eq!(text, plain(&json!({"prompt": "Once upon a time", "n_predict": 60, "seed": 7})));
+    }
+}
+
+#[test]
+fn conversations_go_on() {
+    if let Some(text) = prints("conversation.py", &[]) {
+        let mut messages: Vec<Value> = Vec::new();
+        let mut expected = String::new();
+        for question in ["Tell me a story about a fox.", "Count from 3 to 9."] {
+            messages.push(json!({"role": "user", "content": question}));
+            let answer = plain(&json!({"messages": messages, "n_predict": 60, "temperature": 0}));
+            assert!(text.contains(&answer), "{text}\n{answer}");
+            expected += &answer;
+            messages.push(json!({"role": "assistant", "content": answer}));
+        }
+        assert!(text.matches(" tokens, ").count() == 2 && text.len() > expected.len(), "{text}");
+    }
+}
+
+#[test]
+fn answers_follow_a_schema() {
+    let answers = ["schema.py", "schema.mjs"].map(|name| prints(name, &[]));
+    for text in answers.iter().flatten() {
+        let (_, age) = text.trim_end().rsplit_once(' ').expect("a name and an age");
+        assert!(age.parse::<u8>().is_ok_and(|age| age < 100), "{text:?}");
+    }
+    if let [Some(python), Some(node)] = &answers {
+        assert_eq!(python, node);
+    }
+}
+
+#[test]
+fn tools_are_called_with_what_the_schema_allows() {
+    if let Some(text) = prints("tools.py", &[]) {
+        let (call, answer) = text.split_once('\n').expect("the call and the answer");
+        let is_result = |tool: &str, word: &str| {
+            ["Lima", "Oslo"].iter().any(|city| call == format!("called {tool}: {word} {city}"))
+        };
+        assert!(is_result("weather", "12 degrees and rain in") || is_result("time", "ten o'clock in"), "{text}");
+        assert!(!answer.trim().is_empty(), "{text}");
+    }
+}
+
+#[test]
+fn statistics_are_printed() {
+    if let Some(text) = prints("statistics.py", &[]) {
+        for part in ["tokens a step", "accepted by position: [", "switched off:", "first difference: None"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}
+
+#[test]
+fn another_thread_cancels() {
+    if let Some(text) = prints("threads.cpp", &[]) {
+        assert_eq!(text, "ended by: cancelled\n");
+    }
+}
+
+#[test]
+fn errors_name_the_field() {
+    if let Some(text) = prints("errors.py", &[]) {
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("model_error - model: ") && lines[0].contains("missing.gguf"), "{text}");
+        assert_eq!(lines[1], "invalid_request - top_p: expected a number from 0 to 1, got 1.5");
+        assert!(lines[2].contains("did you mean \"temperature\"?"), "{text}");
+    }
+}
+
+/// An archive with the shipped target in it, and where that is.
+fn archive() -> (PathBuf, [String; 2]) {
+    let model = std::fs::read(shipped_pair().target).expect("a shipped model");
+    let path = folder("guide").join("game.pak");
+    let bytes = [&b"a level, 21 bytes long"[..21], &model, b"music"].concat();
+    std::fs::write(&path, bytes).expect("target/ is writable");
+    (path, ["21".into(), model.len().to_string()])
+}
+
+#[test]
+fn models_come_from_an_archive_and_from_memory() {
+    let request = json!({"prompt": "Once upon a time", "n_predict": 20, "temperature": 0});
+    let expected = plain(&request);
+    let (path, [offset, length]) = archive();
+    let arguments = [path.to_str().expect("UTF-8 path"), &offset, &length];
+    if let Some(text) = prints("pak.py", &arguments) {
+        assert_eq!(text, format!("{expected}\n"));
+    }
+    if let Some(text) = prints("pak.c", &arguments) {
+        let answer: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(answer["content"], expected, "{answer}");
+    }
+    let model = shipped_pair().target;
+    if let Some(text) = prints("memory.cpp", &[model.to_str().expect("UTF-8 path")]) {
+        assert_eq!(text, format!("{expected}\n"));
+    }
+}
