@@ -20,7 +20,8 @@ struct Span {
 struct Turn {
     std::string text, stop_type;
     bool speculates = false;
-    double n_tokens = 0, tokens_per_second = 0, n_drafted = 0, accept_rate = 0;
+    double n_tokens = 0, n_accepted = 0, tokens_per_second = 0;
+    double n_drafted = 0, accept_rate = 0;  // known at the end
 };
 
 class Conversation {
@@ -82,6 +83,7 @@ private:
             const std::string ids = "{\"tokens\": [" + token.dump() + "]}";
             const foredraft::json text = timed([&] { return engine_.detokenize(ids); });
             untold_.push_back({source->text(), text["content"].text()});
+            if (source->text() != "target") turn.n_accepted++;
             ++source;
             if (++turn.n_tokens == 1) first_token_ = Clock::now();
         }

@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
+#include <future>
 #include <iostream>
 #include <sstream>
 #include <thread>
@@ -30,11 +31,12 @@ const char usage[] = "usage: window [options] [target.gguf [draft.gguf]]\n"
     "  --frames N          end after so many frames with a loaded model\n"
     "  --press TURN:N:KEY  press a key (an SDL name such as Tab) when that answer has N tokens\n"
     "  --screenshot FILE   write the last frame as BMP\n"
+    "  --plain             begin without speculation\n"
     "  --report            print frame times and answers\n"
     "  --help              print this\n"
     "  --budget BUSY:PER   the frame budget: decode for BUSY of each PER milliseconds\n"
     "  --init MEMBERS      more members of the configuration, as '\"prio\": -1, \"n_threads\": 1'\n"
-    "  --work MS           compute for so long in each frame, as a game does\n"
+    "  --work MS           compute for so long in each frame, on two threads, as a game does\n"
     "  --font FILE         a monospaced font\n";
 
 // A key to press when an answer has so many tokens.
@@ -50,7 +52,7 @@ struct Options {
     std::vector<Press> presses;
     std::size_t turns = 0, frames = 0;
     double work_ms = 0;
-    bool report = false;
+    bool speculates = true, report = false;
 
     Options(int argc, char **argv) {
         std::deque<std::string> words(argv + 1, argv + argc), models;
@@ -79,6 +81,8 @@ struct Options {
                 frames = std::stoul(value());
             } else if (word == "--screenshot") {
                 screenshot = value();
+            } else if (word == "--plain") {
+                speculates = false;
             } else if (word == "--report") {
                 report = true;
             } else if (word == "--font") {
@@ -171,11 +175,14 @@ void draw_status(Screen &screen, const Conversation &conversation) {
     char text[120];
     std::snprintf(text, sizeof text, "%5.1f tokens/s   ", turn.tokens_per_second);
     int x = screen.text(20, 16, text, white);
-    if (turn.n_drafted > 0) {
-        std::snprintf(text, sizeof text, "%.0f %% of %.0f drafted accepted   ", 100 * turn.accept_rate, turn.n_drafted);
+    if (conversation.is_answering() && turn.n_accepted > 0) {
+        std::snprintf(text, sizeof text, "%.0f %% from drafts   ", 100 * turn.n_accepted / turn.n_tokens);
+        x = screen.text(x, 16, text, white);
+    } else if (turn.n_drafted > 0) {
+        std::snprintf(text, sizeof text, "%.0f of %.0f drafted accepted   ", turn.accept_rate * turn.n_drafted, turn.n_drafted);
         x = screen.text(x, 16, text, white);
     }
-    x = screen.text(x, 16, conversation.speculates ? "[Tab] speculation on   " : "[Tab] speculation off   ", gray);
+    x = screen.text(x, 16, conversation.speculates ? "[Tab] speculation on  " : "[Tab] speculation off  ", gray);
     if (conversation.is_answering()) screen.text(x, 16, "[Esc] cancel", gray);
     x = Screen::width - 20 - 28 * screen.glyph_width;
     for (const char *origin : {"target", "draft", "history"}) x = screen.text(x, 16, std::string(origin) + "   ", color_of(origin));
@@ -245,6 +252,7 @@ int main(int argc, char **argv) try {
     Options options(argc, argv);
     Screen screen("foredraft", options.font);
     Conversation conversation(options.model, options.draft, options.settings);
+    conversation.speculates = options.speculates;
     Times frames, calls;
     std::size_t loading = 0;  // frames until the model was loaded
     std::string typed;
@@ -279,7 +287,11 @@ int main(int argc, char **argv) try {
         std::for_each(due, options.presses.end(), [](const Press &due_now) { press(due_now.key); });
         options.presses.erase(due, options.presses.end());
         calls.ms.push_back(conversation.take_call_ms());
-        work(options.work_ms);
+        if (options.work_ms > 0) {
+            const std::future<void> other = std::async(std::launch::async, work, options.work_ms);
+            work(options.work_ms);
+            other.wait();
+        }
 
         screen.clear(background);
         draw_conversation(screen, conversation.spans, typed);

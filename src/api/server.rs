@@ -107,7 +107,7 @@ impl Server {
         self.engine.as_ref().ok_or_else(vocab_only)
     }
 
-    pub(super) fn engine_status(&self) -> engine::Status {
+    pub(super) fn engine_status(&self) -> engine::EngineStatus {
         self.engine.as_ref().map(Engine::status).unwrap_or_default()
     }
 

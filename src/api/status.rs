@@ -123,7 +123,7 @@ impl SystemStatus {
     }
 
     /// The same status with the engine's current slots and queue.
-    pub(super) fn with_engine(&self, engine: &engine::Status) -> SystemStatus {
+    pub(super) fn with_engine(&self, engine: &engine::EngineStatus) -> SystemStatus {
         let slots = engine.slots.iter().enumerate().map(|(id, status)| slot(id, status)).collect();
         SystemStatus { slots, queue: engine.queue, n_threads_now: engine.n_threads_now, ..self.clone() }
     }

@@ -36,7 +36,7 @@ pub struct AttentionReport {
     pub type_k: CacheType,
     /// Type of the V cache.
     pub type_v: CacheType,
-    /// Who chose.
+    /// How it was chosen.
     pub chosen_by: ChosenBy,
     /// What decodes cost, where that was measured.
     pub measured: Vec<AttentionCost>,
@@ -55,14 +55,14 @@ pub struct AttentionCost {
     pub off_ms: f64,
 }
 
-/// Who chose the attention of a context.
+/// How the attention of a context was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChosenBy {
     /// `init`'s `flash_attn`.
     Init,
     /// What was faster when it was measured.
     Measurement,
-    /// There was no choice, or nothing was measured: llama.cpp's own choice, or a guess by the processor and the model's heads.
+    /// There was no choice, or nothing was measured: llama.cpp's own choice, or an estimate by the processor and the model's heads.
     Default,
 }
 
@@ -130,7 +130,7 @@ fn is_better_without(costs: &[AttentionCost]) -> bool {
     sum(|cost| cost.off_ms) < MARGIN * sum(|cost| cost.on_ms)
 }
 
-/// What decodes of [`SIZES`] cost with flash attention and without; `None` where that cannot be told.
+/// What decodes of [`SIZES`] cost with flash attention and without; `None`: it cannot be measured.
 fn costs(
     context: &mut Context,
     model: &Model,

@@ -18,7 +18,7 @@ use crate::speculative::{
     NgramMapK, NgramMapK4v, NgramMod, NgramSimple, Prediction, Suffix,
 };
 
-/// What all contexts of an engine have in common.
+/// Builds the parts of an engine. The fields are common to all its contexts.
 pub(super) struct Builder<'a> {
     config: &'a Config,
     pub(super) threads: Arc<ThreadPool>,
@@ -36,16 +36,16 @@ impl Builder<'_> {
         Ok(Builder { config, threads, interrupt: Arc::default() })
     }
 
-    /// What makes embeddings.
+    /// The context for embeddings.
     pub(super) fn embedder(&self, model: &Arc<Model>) -> Result<Embedder> {
         let context = &self.config.context;
         let params = ContextParams { embeddings: true, n_seq_max: 1, n_ubatch: context.n_batch, ..context.clone() };
         Ok(Embedder::new(Context::new(model, &params, &self.threads, &self.interrupt)?))
     }
 
-    /// What writes texts, for the target and for the draft model alone; `None`: the target has no KV cache for that.
+    /// The schedulers of the target and of the draft model alone; `None`: the target has no KV cache, so it cannot generate.
     ///
-    /// In a box, because it is large and handed on several times: the stack is the host's.
+    /// Boxed, because it is large and moves several times, on the host's stack.
     pub(super) fn scheduler(
         &self,
         models: &mut Models,
@@ -89,7 +89,8 @@ impl Builder<'_> {
         Ok(Some((scheduler, draft_only)))
     }
 
-    /// Lets the draft model draft, if there is one that can. Returns what answers with it alone, if its tokens are the target's.
+    /// Adds the draft model as a drafter, if there is one that fits. Returns the scheduler of the draft model alone, if both models have the
+    /// same vocabulary.
     fn add_draft_model(
         &self,
         drafters: &mut Drafters,
@@ -143,7 +144,7 @@ impl Builder<'_> {
                 "the layers for multi-token prediction are loaded only if init's speculative.type names mtp".into()
             );
         }
-        // As for every drafter: see `admission`.
+        // As for every drafter: see `admission::speculate`.
         if !model.can_roll_back() {
             return Err("the target's memory cannot be cut back after a rejected draft".into());
         }
@@ -159,7 +160,7 @@ impl Builder<'_> {
         })
     }
 
-    /// A context of a model that drafts, after the first evaluations.
+    /// The context of a drafter, warmed up and measured.
     fn measured(&self, mut context: Context, costs: &mut Costs) -> Context {
         if self.config.warmup {
             warm_up(&mut context);

@@ -16,19 +16,19 @@ use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::session::Session;
 
-/// A message to the engine's thread. The list is closed.
+/// A message to the engine's thread.
 pub(super) enum Command {
-    /// Generate text.
+    /// Generates a completion.
     Submit(Box<Submission>),
-    /// The texts of the request with this number, which wait for their prompts, get them or fail.
+    /// Gives the completions of the request with this number their prompts, or ends them.
     Prepare(u64, Result<Prepared>),
-    /// Copy a slot's sequences out, or in, as soon as no request runs in it.
+    /// Copies a slot's sequences out, or in, as soon as no request runs in it.
     Session(SessionJob),
-    /// Compute an embedding and send it back.
+    /// Computes an embedding and sends it back.
     Embed(Vec<Token>, Sender<Result<Vec<f32>>>),
-    /// Nothing of earlier answers shall show in drafts.
+    /// Lets drafters forget earlier outputs.
     ForgetAnswers,
-    /// Look again: a request was cancelled, or the engine shall stop.
+    /// Wakes the thread: a request was cancelled, or the engine stops.
     Wake,
 }
 
@@ -45,19 +45,19 @@ pub(super) enum SessionWork {
     Load(Box<Session>, Sender<Result<Restored>>),
 }
 
-/// A text on its way to a slot.
+/// A completion that waits for a slot.
 pub(super) struct Submission {
     pub(super) request: Request,
-    /// Whether the request has its prompt. Else it keeps its place in the queue until the prompt comes.
+    /// Whether the request has its prompt. Without it, it keeps its place in the queue.
     pub(super) is_prepared: bool,
     pub(super) sink: TextSink,
     pub(super) deadline: Option<Instant>,
-    /// Of the second run of a comparison, which begins in the first one's slot.
+    /// Only for the second run of a comparison: what the first run found in the cache of the slot.
     pub(super) first_run: Option<CacheOfFirstRun>,
 }
 
 impl Submission {
-    /// Gives the text its prompt, or ends it.
+    /// Sets the prompt, or ends the completion.
     pub(super) fn prepare(&mut self, prepared: &Result<Prepared>) {
         let prepared = prepared.as_ref().map_err(Error::clone).and_then(|prepared| {
             let prompt = prepared.prompts.get(self.sink.index());
@@ -84,8 +84,8 @@ impl Submission {
 pub struct PreparedSender(pub(super) Sender<Command>);
 
 impl PreparedSender {
-    /// Lets the texts of a request begin that [`Engine::submit_unprepared`](super::Engine::submit_unprepared) has queued, or
-    /// ends them with an error. Texts that have ended meanwhile are left as they are.
+    /// Gives the completions that [`Engine::submit_unprepared`](super::Engine::submit_unprepared) has queued their prompts, or ends them
+    /// with an error. Does nothing for those that have ended meanwhile.
     pub fn send(&self, handle: &RequestHandle, prepared: Result<Prepared>) {
         // An engine that has ended has ended the request as well.
         let _ = self.0.send(Command::Prepare(handle.id(), prepared));

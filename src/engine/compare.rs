@@ -5,7 +5,7 @@
 //! drafters nothing, and ends at the first token that differs. However it ends, the first run is the answer.
 
 use super::event::{Comparison, Difference, Outcome, Stop};
-use super::request::{Options, Request};
+use super::request::{Request, RequestOptions};
 use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling;
@@ -14,7 +14,7 @@ use crate::sampling;
 pub(super) enum Compare {
     /// The run with speculation.
     First {
-        /// What it has generated.
+        /// The tokens that it has generated.
         tokens: Vec<Token>,
         /// The request without speculation.
         again: Box<Request>,
@@ -25,11 +25,11 @@ pub(super) enum Compare {
 
 /// The run without speculation.
 pub(super) struct SecondRun {
-    /// What the first run has generated.
+    /// The tokens that the first run has generated.
     expected: Vec<Token>,
     /// Whether the run ends with the last of them: the clock may have ended the first one, and would not do so at the same token.
     limited: bool,
-    /// How many of them came.
+    /// How many of them the second run has generated.
     n_equal: usize,
     difference: Option<Difference>,
     /// The answer.
@@ -37,7 +37,7 @@ pub(super) struct SecondRun {
 }
 
 impl Compare {
-    /// What the first run of a request needs.
+    /// The first run of a request that asks for a comparison.
     pub(super) fn first(request: &Request) -> Option<Compare> {
         let compares = request.compare && request.speculative.is_some();
         compares.then(|| Compare::First { tokens: Vec::new(), again: Box::new(request.clone()) })
@@ -66,7 +66,7 @@ impl Compare {
             speculative: None,
             prompt_of: None,
             sampling: sampling::SamplingSettings { n_probs: 0, ..request.sampling },
-            options: Options {
+            options: RequestOptions {
                 session_load: None,
                 session_save: None,
                 seed_position: Some(first.seed_position),
@@ -117,7 +117,7 @@ impl Compare {
     }
 }
 
-/// What a second run begins with.
+/// What the first run found in the cache of its slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CacheOfFirstRun {
     /// Tokens of the prompt that the first run found in the cache.
@@ -127,12 +127,15 @@ pub(super) struct CacheOfFirstRun {
 }
 
 impl CacheOfFirstRun {
-    /// As much of a prompt as may be taken from the cache.
+    /// The part of a prompt that may be taken from the cache.
     pub(super) fn of(self, prompt: &[Token]) -> &[Token] {
         prompt.get(..self.n_cached).unwrap_or(prompt)
     }
 
-    /// Refuses a beginning with `reused` tokens in the cache that is not the first run's.
+    /// Fails if the second run finds another number of tokens in the cache, and the tokens cannot be decoded again.
+    ///
+    /// # Errors
+    /// The tokens of the first run are gone.
     pub(super) fn check(self, reused: usize) -> Result<()> {
         if reused == self.n_cached || !self.is_irreplaceable {
             return Ok(());
@@ -143,7 +146,7 @@ impl CacheOfFirstRun {
 
 impl SecondRun {
     fn answer(mut self, stop: Stop) -> Outcome {
-        // A text that ends earlier.
+        // The second run may end earlier.
         let shorter = self.n_equal < self.expected.len();
         let end = shorter.then_some(Difference { index: self.n_equal, logit_gap: None });
         let skipped = |why: &str| Comparison::Skipped(format!("the run without speculation {why}"));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::compare::Compare;
 use super::event::{Generated, Stop};
-use super::request::Options;
+use super::request::RequestOptions;
 use super::text::TextStream;
 use crate::llama::{Token, Vocab};
 use crate::sampling::SamplingSettings;
@@ -18,11 +18,11 @@ pub(super) struct Completion {
     n_predicted: usize,
     /// Most tokens; `None`: until the model ends the completion.
     n_predict: Option<usize>,
-    /// See [`Options::t_max_predict`].
+    /// See [`RequestOptions::t_max_predict`].
     t_max_predict: Option<Duration>,
     /// How many tokens' probabilities are reported.
     pub(super) n_probs: usize,
-    /// See [`Options::post_sampling_probs`].
+    /// See [`RequestOptions::post_sampling_probs`].
     pub(super) post_sampling_probs: bool,
     pub(super) seed: u32,
     /// The RNG counter of the first generated token.
@@ -55,7 +55,7 @@ impl From<Stop> for CompletionEnd {
 impl Completion {
     /// An empty completion. Takes `stop` out of `options`.
     pub(super) fn new(
-        options: &mut Options,
+        options: &mut RequestOptions,
         sampling: &SamplingSettings,
         seed_position: usize,
         compare: Option<Compare>,

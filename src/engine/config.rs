@@ -21,9 +21,9 @@ pub struct Config {
     pub mtp: bool,
     /// The file of the static n-gram cache.
     pub lookup_static: Option<PathBuf>,
-    /// The file that the dynamic n-gram cache begins with, if it is there.
+    /// The initial dynamic n-gram cache, if the file exists.
     pub lookup_dynamic: Option<PathBuf>,
-    /// How many requests are evaluated together.
+    /// The number of slots.
     pub n_parallel: usize,
     /// Whether a full context drops its middle and goes on (otherwise the request ends).
     pub ctx_shift: bool,
@@ -33,7 +33,7 @@ pub struct Config {
     pub embedding: bool,
     /// Requests that may wait for a slot; one more is refused.
     pub max_queue: usize,
-    /// Whether both models are evaluated before the first request: so that it is not the slow one, and to measure what batches cost.
+    /// Whether both models decode before the first request, so that it is not slower than others, and batches of all sizes are measured.
     pub warmup: bool,
     /// NUMA strategy, if any; takes effect once a process.
     pub numa: Option<Numa>,

@@ -1,4 +1,4 @@
-//! `speculative.model: "draft"`: the draft model answers alone, a quick preview of what the target would say.
+//! Draft-only mode (`speculative.model: "draft"`): the draft model answers alone.
 //!
 //! It gets slots of its own on a context of its own, made when the first such request comes: the drafter's context is no
 //! place for it, because that follows the target's texts. Nothing else is new: the slots work as the target's do.
@@ -15,7 +15,7 @@ use super::scheduler::BatchScheduler;
 use crate::error::Result;
 use crate::llama::{Context, Interrupt, Model, ThreadPool};
 
-/// The draft model as a model of its own.
+/// The scheduler of the draft model in draft-only mode.
 pub(super) struct DraftOnly {
     model: Arc<Model>,
     /// As if the draft model were the target.
@@ -39,12 +39,12 @@ impl DraftOnly {
         DraftOnly { model, config, threads, interrupt, scheduler: None, waiting: Vec::new() }
     }
 
-    /// The slots, once there are any.
+    /// The scheduler, once its context exists.
     pub(super) fn scheduler(&mut self) -> Option<&mut BatchScheduler> {
         self.scheduler.as_deref_mut()
     }
 
-    /// Takes a text into the queue.
+    /// Queues a completion.
     pub(super) fn submit(&mut self, submission: Submission) {
         match &mut self.scheduler {
             Some(scheduler) => scheduler.queue.push_back(submission),
@@ -67,7 +67,7 @@ impl DraftOnly {
         }
     }
 
-    /// Makes the context if a request needs it. Where there is no memory for it, these requests fail; later ones try again.
+    /// Makes the context if a request needs it. If there is no memory for it, these requests fail, and later ones try again.
     pub(super) fn open(&mut self, notify: &mut dyn FnMut(u64)) {
         // One that was cancelled needs no context.
         self.waiting.retain(|submission| {

@@ -1,4 +1,4 @@
-//! Embeddings, by a context of their own.
+//! Embeddings, on a context of their own.
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +16,10 @@ impl Embedder {
         Embedder { context, batch: Batch::new() }
     }
 
-    /// The pooled embedding of a text's tokens, not normalised.
+    /// The pooled embedding of these tokens, not normalised.
+    ///
+    /// # Errors
+    /// There are too many tokens, the decode fails, or the engine stops.
     pub(super) fn embed(&mut self, tokens: &[Token], shared: &Shared) -> Result<Vec<f32>> {
         let most = self.context.n_ubatch().min(self.context.n_ctx());
         if tokens.len() > most {
@@ -31,7 +34,7 @@ impl Embedder {
             }
             match self.context.decode(&self.batch) {
                 Ok(()) => break,
-                // Some other request was cancelled, or the engine stops.
+                // Another request was cancelled.
                 Err(DecodeError::Aborted) if !shared.stopping.load(Ordering::Acquire) => shared.interrupt.clear(),
                 Err(DecodeError::Aborted) => return Err(Error::new(Code::Cancelled, "the engine was stopped")),
                 Err(DecodeError::Full) => return Err(Error::model("the KV cache is full")),

@@ -14,9 +14,9 @@ use crate::speculative::{DraftOutcome, DrafterKind};
 pub struct Generated {
     /// Its id.
     pub token: Token,
-    /// Who proposed it.
+    /// The drafter that proposed it, or the target.
     pub source: DrafterKind,
-    /// Where its text begins, in bytes of the generated text.
+    /// Where its text begins, in bytes of the completion.
     pub start: usize,
     /// Its probability and the best alternatives, when the request asked for them.
     pub probs: Option<TokenProbs>,
@@ -25,15 +25,15 @@ pub struct Generated {
 /// A report; each is handed out once.
 #[derive(Debug)]
 pub enum Event {
-    /// More text.
+    /// More of a completion.
     Update(Update),
-    /// More of the prompt was evaluated.
+    /// More of the prompt was decoded.
     Progress(PromptProgress),
     /// The end of the request: always the last event, and always sent.
     Finished(Box<Outcome>),
 }
 
-/// How far the evaluation of a prompt has come.
+/// How much of a prompt has been decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptProgress {
     /// Tokens of the prompt.
@@ -46,12 +46,12 @@ pub struct PromptProgress {
     pub time: Duration,
 }
 
-/// More text, and the tokens that it was made of.
+/// A piece of a completion, with its tokens.
 #[derive(Debug, Default)]
 pub struct Update {
     /// Whole UTF-8 without any part of a stop string; never empty.
     pub text: String,
-    /// The tokens since the last update (text that may become part of a stop string comes later than its tokens).
+    /// The tokens since the last update. (Text that may become part of a stop string comes in a later update than its tokens.)
     pub tokens: Vec<Generated>,
     /// Timings so far.
     pub timings: Timings,
@@ -60,7 +60,7 @@ pub struct Update {
 /// Why a request ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stop {
-    /// The model ended the text.
+    /// The model ended the completion.
     Eos,
     /// One of the stop strings appeared.
     Word(String),
@@ -74,12 +74,12 @@ pub enum Stop {
     Error(Error),
 }
 
-/// How much of the prompt was there already.
+/// How much of the prompt was in the cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PromptStats {
     /// Tokens of the prompt as it was sent.
     pub n_total: usize,
-    /// Tokens of the prompt as evaluated, after shortening.
+    /// Tokens of the prompt after shortening.
     pub n_prompt: usize,
     /// Tokens that were in the slot's cache.
     pub n_cached: usize,
@@ -87,12 +87,12 @@ pub struct PromptStats {
     pub truncated: bool,
 }
 
-/// Where the time went.
+/// The times of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Timings {
-    /// Prompt tokens evaluated.
+    /// Prompt tokens that were decoded.
     pub prompt_n: usize,
-    /// From the start of the prompt's evaluation to the first token.
+    /// From the start of the prompt to the first token.
     pub prompt: Duration,
     /// Tokens generated.
     pub predicted_n: usize,
@@ -104,14 +104,14 @@ pub struct Timings {
     pub draft: Option<(usize, usize)>,
 }
 
-/// What speculation did in a request.
+/// The statistics of speculation in a request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SpeculationStats {
-    /// Drafted tokens that the target checked.
+    /// Drafted tokens that were verified.
     pub n_drafted: usize,
-    /// Those that the target would have said too.
+    /// Those that were accepted.
     pub n_accepted: usize,
-    /// Evaluations of the target that gave tokens.
+    /// Decodes of the target that brought tokens.
     pub n_steps: usize,
     /// How often the draft's 1st, 2nd, ... token was accepted.
     pub accepted_per_position: Vec<usize>,
@@ -119,13 +119,13 @@ pub struct SpeculationStats {
     pub by_source: BTreeMap<DrafterKind, (usize, usize)>,
     /// Time spent drafting.
     pub t_draft: Duration,
-    /// Time spent evaluating the target, drafts included.
+    /// Time that the target's decodes took, drafts included.
     pub t_verify: Duration,
     /// The draft length in use at the end.
     pub n_max_final: usize,
     /// Why all or part of the request went without speculation.
     pub disabled: Option<String>,
-    /// How the text compares to the one without speculation, when that was asked for and generated.
+    /// The comparison with a run without speculation, if the request asked for it.
     pub comparison: Option<Comparison>,
 }
 
@@ -134,17 +134,17 @@ pub struct SpeculationStats {
 pub struct Difference {
     /// The generated token, counted from 0.
     pub index: usize,
-    /// In the run without speculation, how much higher there the logit of its own token is than that of the other run's.
+    /// In the run without speculation: the logit of its own token minus that of the other run's token.
     /// `None`: one of the completions has ended before.
     pub logit_gap: Option<f32>,
 }
 
-/// What became of a comparison.
+/// The result of a comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Comparison {
-    /// Both runs came to their ends; `None`: with the same tokens.
+    /// Both runs ended; `None`: with the same tokens.
     Done(Option<Difference>),
-    /// The second run did not, and why.
+    /// The second run did not end, and why.
     Skipped(String),
 }
 
@@ -157,7 +157,7 @@ pub struct Outcome {
     pub text: String,
     /// Tokens not sent in an update yet.
     pub tokens: Vec<Generated>,
-    /// Bytes of the generated text that are the answer; what a stop string cut off lies beyond.
+    /// Where the completion ends, in bytes of the generated text: a stop string, and what follows it, is cut off.
     pub text_end: usize,
     /// The slot it ran in.
     pub slot: Option<usize>,
@@ -173,11 +173,11 @@ pub struct Outcome {
     pub timings: Timings,
     /// What speculation did, when the request asked for it.
     pub speculation: Option<SpeculationStats>,
-    /// The position in the noise of the first generated token.
+    /// The RNG counter of the first generated token.
     pub seed_position: usize,
-    /// What became of the session that was to be loaded.
+    /// The session that was loaded, if the request asked for it.
     pub session_load: Option<Restored>,
-    /// What became of the session that was to be saved.
+    /// The session that was saved, if the request asked for it.
     pub session_save: Option<Result<Saved>>,
 }
 
@@ -217,7 +217,7 @@ pub struct Restored {
     pub n_tokens: usize,
     /// Tokens in the draft's; 0 where there is none, or another than the one that the session was saved with.
     pub n_draft: usize,
-    /// The seed that can go on, and from where its noise is counted.
+    /// The seed that a request can continue, and its RNG counter.
     pub seed: Option<SeedOrigin>,
 }
 

@@ -51,7 +51,7 @@ pub fn load(
     Ok((models, Some(engine)))
 }
 
-/// Loads the target, without its layers for multi-token prediction when it cannot be loaded with them; then says why.
+/// Loads the target. If it cannot be loaded with its layers for multi-token prediction, loads it without them, and returns the error.
 fn load_target(config: &Config, mut progress: impl FnMut(f32) -> bool) -> Result<(Arc<Model>, Option<Error>)> {
     let with = ModelParams { mtp: config.mtp, ..config.model.clone() };
     match Model::shared(&with, &mut progress, Model::load) {

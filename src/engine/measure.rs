@@ -1,4 +1,4 @@
-//! What evaluations cost before the first request, so that it already drafts as much as pays.
+//! Measures what decodes cost before the first request, so that the first request already drafts as much as pays.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,11 @@ use crate::llama::{Batch, Context, Token, working_time};
 pub(super) const TARGET_SIZES: &[usize] = &[1, 2, 4, 8, 16, 3, 6, 12, 5, 9, 24, 13, 32, 48, 62];
 /// How long measuring may take; a size that was begun is measured to its end.
 pub(super) const MEASURING: Duration = Duration::from_millis(1600);
-/// The best of so many evaluations counts, unless a single one takes so long that little disturbs it.
+/// The fastest of this many decodes counts, except that one of at least `LONG` is measured once.
 const TIMES: u32 = 3;
 const LONG: Duration = Duration::from_millis(20);
 
-/// Tells what evaluations of these sizes cost.
+/// Measures decodes of these sizes, and passes each size and its time to `saw`. Stops after `most`, or when a decode fails.
 pub(super) fn measure(context: &mut Context, sizes: &[usize], most: Duration, mut saw: impl FnMut(usize, Duration)) {
     let (n_tokens, n_batch) = (context.model().vocab().n_tokens(), context.n_batch());
     let begin = Instant::now();
@@ -50,7 +50,7 @@ pub(super) fn measure(context: &mut Context, sizes: &[usize], most: Duration, mu
     }
 }
 
-/// Evaluates one token, so that the first request does not pay for what is done once.
+/// Decodes one token, so that the first request does not pay for initialization.
 pub(super) fn warm_up(context: &mut Context) {
     let vocab = context.model().vocab();
     let token = vocab.bos().or(vocab.eos()).unwrap_or(0);

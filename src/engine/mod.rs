@@ -1,7 +1,13 @@
 //! The engine: one thread that owns all contexts and generates for all requests.
 //!
-//! [`Engine`] is the handle. Requests go in as [`Request`]s, by a channel; what becomes of one is taken out of its
-//! [`RequestHandle`]. Nothing here knows JSON.
+//! [`Engine`] is the handle. [`Request`]s go in through a channel, and their results come out of a [`RequestHandle`]. Nothing here
+//! knows JSON.
+//!
+//! - `load`, `builder`, `attention`, `measure`: from a [`Config`] to models in memory and a running engine.
+//! - `worker`: the thread. `command`: its messages. `request_handle`: the two ends of a request.
+//! - `scheduler`: queue and slots. `admission`: which request gets which slot. `space`: which slot has cells. `ending`: the end of a request.
+//! - `step`: one step, a chain of functions over plain data.
+//! - `slots`, `completion`, `text`: what a step works on.
 
 mod admission;
 mod attention;
@@ -27,7 +33,6 @@ mod sessions;
 mod slots;
 mod space;
 mod step;
-mod task;
 mod text;
 mod worker;
 
@@ -57,13 +62,13 @@ pub use self::event::{
     Stop, Timings, Update,
 };
 pub use self::load::load;
-pub use self::request::{Options, Prepared, Request};
+pub use self::request::{Prepared, Request, RequestOptions};
 pub use self::request_handle::{MAX_UPDATES, Phase, RequestHandle};
 
-/// Told the number of each request that has news, on the engine's thread.
+/// Called with the number of each request that has news, on the engine's thread.
 pub type Notify = dyn Fn(u64) + Send + Sync;
 
-/// Request numbers are unique in the process, so that one from before a second `init` is not mistaken for another.
+/// Request numbers are unique in the process, so that a number from before a second `init` never means another request.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// The number of the newest request.
@@ -76,7 +81,7 @@ pub struct Engine {
     commands: Sender<Command>,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// As many texts may be unfinished as there are slots and places in the queue.
+    /// At most as many completions are unfinished as there are slots and places in the queue.
     counts: Arc<Counts>,
     caches: Arc<Caches>,
     n_slots: usize,
@@ -88,7 +93,7 @@ struct Shared {
     interrupt: Arc<Interrupt>,
     threads: Arc<ThreadPool>,
     stopping: AtomicBool,
-    /// Set when the thread takes no more commands; a submission holds the lock, so that none is lost between.
+    /// Set when the thread takes no more commands. A submission holds the lock, so that none is lost.
     closed: Mutex<bool>,
     slots: Mutex<Vec<SlotStatus>>,
 }
@@ -99,12 +104,12 @@ impl Shared {
     }
 }
 
-/// What slots and queue are doing.
+/// The state of slots and queue.
 #[derive(Debug, Clone, Default)]
-pub struct Status {
+pub struct EngineStatus {
     /// The slots, as of the engine's last step.
     pub slots: Vec<SlotStatus>,
-    /// Texts that wait for one now.
+    /// Completions that wait for a slot.
     pub queue: usize,
     /// Threads that decode now; 0: there is no engine.
     pub n_threads_now: usize,
@@ -115,19 +120,19 @@ pub struct Status {
 pub struct SlotStatus {
     /// The request it works on.
     pub request: Option<u64>,
-    /// How far that has come.
+    /// Its phase.
     pub phase: Option<Phase>,
     /// Tokens in its cache.
     pub n_past: usize,
     /// The tokens in the cache of a free slot.
     pub cache: Option<Arc<Vec<Token>>>,
-    /// The LoRA scales that they were evaluated with.
+    /// The LoRA scales that they were decoded with.
     pub lora: Vec<f32>,
 }
 
 impl Engine {
-    /// Queues the texts of a request, all of them or none; their prompts' tokens and their settings are valid for the
-    /// model. `register` gets the handle before the engine can report anything about it.
+    /// Queues the completions of a request, all of them or none. Tokens and settings must be valid for the model. `register` gets the
+    /// handle before the engine can report anything about it.
     ///
     /// # Errors
     /// As [`Engine::check_room`]; or the engine has ended.
@@ -135,8 +140,8 @@ impl Engine {
         self.queue(requests, true, register)
     }
 
-    /// The same for texts without their prompts, which follow by [`Engine::prepared_sender`]. Until then these texts keep
-    /// their places: later ones get no slot that one of them could take.
+    /// The same for completions without their prompts, which follow by [`Engine::prepared_sender`]. Until then they keep their places:
+    /// later requests get no slot that one of them could take.
     ///
     /// # Errors
     /// As [`Engine::submit`].
@@ -148,7 +153,7 @@ impl Engine {
         self.queue(requests, false, register)
     }
 
-    /// Sends the engine the prompts of requests that were queued without.
+    /// Sends the prompts of requests that were queued without them.
     pub fn prepared_sender(&self) -> PreparedSender {
         PreparedSender(self.commands.clone())
     }
@@ -173,7 +178,7 @@ impl Engine {
             // A time too far to be written as an `Instant` never comes.
             let deadline = request.options.timeout.and_then(|timeout| now.checked_add(timeout));
             let submission = Submission { request, is_prepared, sink, deadline, first_run: None };
-            // What was registered and will never run has ended.
+            // A registered request that will never run has ended.
             self.send(Command::Submit(Box::new(submission))).inspect_err(|_| {
                 handle.cancel();
             })?;
@@ -181,7 +186,7 @@ impl Engine {
         Ok(registered)
     }
 
-    /// Whether `n_texts` more could be queued now. Holds until others submit.
+    /// Whether `n_texts` more completions could be queued now.
     ///
     /// # Errors
     /// They could not ([`Code::QueueFull`]).
@@ -213,13 +218,13 @@ impl Engine {
         }
     }
 
-    /// Ends a request: at once when it waits, else within one evaluation. True when it had not ended before.
+    /// Ends a request: immediately if it waits, otherwise within one decode. Returns whether it had not ended before.
     pub fn cancel(&self, handle: &Arc<RequestHandle>) -> bool {
         if handle.phase() == Phase::Finished {
             return false;
         }
         if !handle.cancel() {
-            // Some of it is in a slot: stop the evaluation that runs.
+            // Some of it is in a slot: stop the running decode.
             self.shared.interrupt.raise();
         }
         // An engine that has ended has ended the request as well.
@@ -227,10 +232,10 @@ impl Engine {
         true
     }
 
-    /// The pooled embedding of a text's tokens, not normalised. Waits for the engine.
+    /// The pooled embedding of these tokens, not normalised. Waits for the engine.
     ///
     /// # Errors
-    /// The engine was not loaded for embeddings, or stops; there are too many tokens, or they cannot be evaluated.
+    /// The engine was not loaded for embeddings, or stops; there are too many tokens, or they cannot be decoded.
     pub fn embed(&self, tokens: Vec<Token>) -> Result<Vec<f32>> {
         let (reply, answer) = crossbeam_channel::bounded(1);
         self.send(Command::Embed(tokens, reply))?;
@@ -264,7 +269,7 @@ impl Engine {
         &self.caches
     }
 
-    /// Lets the drafters forget what they learnt from earlier answers, before any request that is submitted later.
+    /// Lets the drafters forget earlier outputs, before any request that is submitted later.
     ///
     /// # Errors
     /// The engine has ended.
@@ -272,21 +277,21 @@ impl Engine {
         self.send(Command::ForgetAnswers)
     }
 
-    /// Whether there are slots: not where the model is for embeddings alone.
+    /// Whether there are slots. A model for embeddings alone has none.
     pub fn generates(&self) -> bool {
         self.n_slots > 0
     }
 
-    /// What slots and queue are doing. Never waits for an evaluation.
-    pub fn status(&self) -> Status {
-        Status {
+    /// The state of slots and queue. Never waits for a decode.
+    pub fn status(&self) -> EngineStatus {
+        EngineStatus {
             slots: self.shared.slots.lock().clone(),
             queue: self.counts.queued(),
             n_threads_now: usize::try_from(self.shared.threads.n_threads_now()).unwrap_or(0),
         }
     }
 
-    /// Begins to stop, without waiting: what runs ends as cancelled.
+    /// Begins to stop, without waiting: running requests end as cancelled.
     pub fn begin_stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.interrupt.raise();
@@ -294,7 +299,7 @@ impl Engine {
         let _ = self.send(Command::Wake);
     }
 
-    /// Stops, and waits for the thread, with which the contexts end. Not to be called on the engine's own thread.
+    /// Stops, and waits for the thread, which frees the contexts. Must not be called on the engine's thread.
     pub fn stop(&self) {
         self.begin_stop();
         let thread = self.thread.lock().take();

@@ -10,16 +10,16 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::event::{Event, Outcome, Stop};
 
-/// Updates kept for a request that is not polled; further ones are joined to the last, so that nothing is lost
-/// and memory grows with the text alone.
+/// Updates kept for a request that is not polled. Further ones are appended to the last, so that nothing is lost and memory only grows
+/// with the completion.
 pub const MAX_UPDATES: usize = 1024;
 
-/// How far a request has come, in this order.
+/// The phase of a request, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Waiting for a slot.
     Queued,
-    /// Its prompt is being evaluated.
+    /// Its prompt is being decoded.
     Prompt,
     /// It generates.
     Generating,
@@ -39,7 +39,7 @@ impl Phase {
     }
 }
 
-/// A submitted request: its number, and what is reported about its texts, of which it has one or several.
+/// A submitted request: its number, and the events of its completions, of which it has one or several.
 #[derive(Debug)]
 pub struct RequestHandle {
     id: u64,
@@ -50,12 +50,12 @@ pub struct RequestHandle {
     counts: Arc<Counts>,
 }
 
-/// How many texts there are, of all requests.
+/// How many completions there are, of all requests.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     /// Those that have not finished.
     unfinished: AtomicUsize,
-    /// Of these those that wait for a slot.
+    /// Those of them that wait for a slot.
     queued: AtomicUsize,
 }
 
@@ -69,7 +69,7 @@ impl Counts {
     }
 }
 
-/// What is known of a text before it runs.
+/// What is known of a completion before it runs.
 #[derive(Debug)]
 pub(super) struct Expected {
     /// Tokens of its prompt; 0 until it is prepared.
@@ -85,16 +85,16 @@ impl Expected {
 
 #[derive(Debug)]
 struct HandleState {
-    /// Of each text.
+    /// The phase of each completion.
     phases: Vec<Phase>,
-    /// Each with the index of its text.
+    /// Each with the index of its completion.
     events: VecDeque<(usize, Event)>,
-    /// When the last text finished.
+    /// When the last completion finished.
     ended: Option<Instant>,
 }
 
 impl HandleState {
-    /// How far the request has come: as far as the text that has come furthest, and finished when all are.
+    /// The phase of the request: that of the completion that is furthest, and `Finished` when all are.
     fn phase(&self) -> Phase {
         let is = |phase| self.phases.contains(&phase);
         [Phase::Generating, Phase::Prompt, Phase::Queued]
@@ -122,7 +122,7 @@ impl RequestHandle {
         })
     }
 
-    /// The engine's end of each text.
+    /// The engine's end of each completion.
     pub(super) fn sinks(self: &Arc<Self>) -> impl Iterator<Item = TextSink> {
         (0..self.texts.len()).map(|index| TextSink { handle: Arc::clone(self), index })
     }
@@ -132,7 +132,7 @@ impl RequestHandle {
         self.id
     }
 
-    /// How far it has come: as far as the text that has come furthest, and finished when all are.
+    /// Its phase: that of the completion that is furthest, and `Finished` when all are.
     pub fn phase(&self) -> Phase {
         self.inner.lock().phase()
     }
@@ -142,19 +142,19 @@ impl RequestHandle {
         self.inner.lock().ended
     }
 
-    /// Takes the events so far, each with the index of its text. Waits for the first one up to `wait`, unless the
+    /// Takes the events so far, each with the index of its completion. Waits for the first one up to `wait`, unless the
     /// request has finished. The phase is the one after them.
     pub fn take(&self, wait: Duration) -> (Vec<(usize, Event)>, Phase) {
         let mut inner = self.wait_while(wait, |inner| inner.events.is_empty());
         (inner.events.drain(..).collect(), inner.phase())
     }
 
-    /// How far it has come, after having waited for its end up to `wait`. Takes no event.
+    /// Waits for its end up to `wait`, and returns its phase. Takes no event.
     pub fn watch(&self, wait: Duration) -> Phase {
         self.wait_while(wait, |_| true).phase()
     }
 
-    /// Waits up to `wait` as long as that is so and the request has not finished.
+    /// Waits up to `wait` while `so` holds and the request has not finished.
     fn wait_while(&self, wait: Duration, so: impl Fn(&HandleState) -> bool) -> MutexGuard<'_, HandleState> {
         let mut inner = self.inner.lock();
         if wait.is_zero() {
@@ -177,7 +177,7 @@ impl RequestHandle {
         inner
     }
 
-    /// Waits for the end of all texts and returns all events not taken yet.
+    /// Waits for the end of all completions and returns all events not taken yet.
     pub fn wait(&self) -> Vec<(usize, Event)> {
         let mut inner = self.inner.lock();
         while inner.phase() != Phase::Finished {
@@ -186,7 +186,7 @@ impl RequestHandle {
         inner.events.drain(..).collect()
     }
 
-    /// Asks all texts to end. Those that still wait for a slot end here and now: true when no other is left.
+    /// Cancels all completions. Those that still wait for a slot end immediately. Returns whether no other is left.
     pub(super) fn cancel(self: &Arc<Self>) -> bool {
         self.cancelled.store(true, Ordering::Release);
         for sink in self.sinks() {
@@ -196,7 +196,7 @@ impl RequestHandle {
     }
 }
 
-/// The engine's end of one text.
+/// The engine's end of one completion.
 #[derive(Debug, Clone)]
 pub(super) struct TextSink {
     handle: Arc<RequestHandle>,
@@ -209,7 +209,7 @@ impl TextSink {
         self.handle.id
     }
 
-    /// Which of the request's texts it is.
+    /// Its index among the request's completions.
     pub(super) fn index(&self) -> usize {
         self.index
     }
@@ -221,12 +221,12 @@ impl TextSink {
         }
     }
 
-    /// How far this text has come.
+    /// The phase of this completion.
     pub(super) fn phase(&self) -> Phase {
         self.of(&self.handle.inner.lock())
     }
 
-    /// How far the text with that index of the same request has come.
+    /// The phase of the completion with that index of the same request.
     pub(super) fn phase_of(&self, index: usize) -> Phase {
         self.handle.inner.lock().phases.get(index).copied().unwrap_or(Phase::Finished)
     }
@@ -239,7 +239,7 @@ impl TextSink {
         self.handle.cancelled.load(Ordering::Acquire)
     }
 
-    /// Ends the text if no slot has it yet; true when it did.
+    /// Ends the completion if it still waits for a slot. Returns whether it did.
     pub(super) fn finish_if_queued(&self, stop: Stop) -> bool {
         let inner = self.handle.inner.lock();
         if self.of(&inner) != Phase::Queued {
@@ -249,7 +249,7 @@ impl TextSink {
         true
     }
 
-    /// The outcome of a text that got no slot, or nothing out of it.
+    /// The outcome of a completion that got no slot, or no token.
     pub(super) fn never_ran(&self, stop: Stop) -> Outcome {
         let expected = self.handle.texts.get(self.index);
         Outcome::never_ran(
@@ -259,7 +259,7 @@ impl TextSink {
         )
     }
 
-    /// Moves from the queue into a slot; false when it has ended meanwhile.
+    /// Moves from the queue into a slot. Returns false if it has ended meanwhile.
     pub(super) fn start(&self) -> bool {
         let started = self.advance(Phase::Queued, Phase::Prompt);
         if started {
@@ -283,7 +283,7 @@ impl TextSink {
         }
     }
 
-    /// Reports text or progress; where too much was not taken yet, it is joined to this text's last report.
+    /// Reports an update or progress. If too many events were not taken yet, it is joined with this completion's last one.
     pub(super) fn report(&self, event: Event) {
         let mut inner = self.handle.inner.lock();
         let full = inner.events.len() >= MAX_UPDATES;
@@ -294,7 +294,7 @@ impl TextSink {
                 last.tokens.extend(update.tokens);
                 last.timings = update.timings;
             }
-            // The later one says more.
+            // The later one replaces the earlier one.
             (Some(Event::Progress(last)), Event::Progress(progress)) => *last = progress,
             (_, event) => inner.events.push_back((self.index, event)),
         }
@@ -315,7 +315,7 @@ impl TextSink {
         if inner.phase() == Phase::Finished {
             inner.ended = Some(Instant::now());
         }
-        // Before anybody can learn of the end and submit another.
+        // Before a host can learn of the end and submit another.
         let counts = &self.handle.counts;
         counts.unfinished.fetch_sub(1, Ordering::AcqRel);
         if before == Some(Phase::Queued) {

@@ -55,7 +55,8 @@ fn copy_out(pool: &mut SlotPool, index: usize) -> Result<Session> {
         return Err(Error::invalid(format!("slot {index} has no tokens to be saved")));
     }
     if slot.lora != pool.context.model().lora_scales() {
-        let message = format!("slot {index} was evaluated with other LoRA scales than init's, which no file holds");
+        let message =
+            format!("slot {index} was decoded with other LoRA scales than init's, which a session file cannot hold");
         return Err(Error::invalid(message));
     }
     let target = slot.cache.save(&mut pool.context)?;
@@ -63,7 +64,7 @@ fn copy_out(pool: &mut SlotPool, index: usize) -> Result<Session> {
     Ok(Session { target, draft, seed: slot.seed, lora: slot.lora.clone() })
 }
 
-/// Everything is checked before anything is changed.
+/// Puts a session into a slot. Everything is checked before anything is changed.
 fn put_in(pool: &mut SlotPool, index: usize, session: &Session) -> Result<Restored> {
     let n_ctx = pool.context.n_ctx();
     let slot = pool.slots.get(index).ok_or_else(|| no_slot(index))?;
@@ -78,7 +79,7 @@ fn put_in(pool: &mut SlotPool, index: usize, session: &Session) -> Result<Restor
     let slot = pool.slots.get_mut(index).ok_or_else(|| no_slot(index))?;
     let before = slot.cache.save_before_load(&mut pool.context)?;
     if let Err(error) = slot.cache.load(&mut pool.context, &session.target, before) {
-        // What runs in them is evaluated again.
+        // Their requests are decoded again.
         (0..pool.slots.len()).filter(|other| *other != index).for_each(|other| pool.clear_cache(other));
         return Err(error);
     }
@@ -92,7 +93,7 @@ fn put_in(pool: &mut SlotPool, index: usize, session: &Session) -> Result<Restor
     Ok(Restored { n_tokens, n_draft: taken, seed: session.seed })
 }
 
-/// Where slots share their cells, those that nobody uses make way.
+/// Where slots share their cells, empties the caches of free slots until a session fits.
 fn make_room(pool: &mut SlotPool, index: usize, n_tokens: usize) -> Result<()> {
     let Some(cells) = pool.shared_cells else { return Ok(()) };
     loop {

@@ -1,11 +1,20 @@
 //! The slots: sequences of the target's KV cache, with the requests that use them now.
 
+use std::borrow::Cow;
+use std::ops::Range;
+use std::time::Instant;
+
+use super::completion::Completion;
+use super::event::{Event, Outcome, PromptProgress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update};
 use super::pacing;
+use super::request::RequestOptions;
+use super::request_handle::TextSink;
 use super::step::plan::{SlotState, StepLimits};
-use super::task::Task;
 use crate::llama::{Context, Token};
+use crate::sampling::Sampler;
 use crate::session::{self, SeedOrigin, SelfExtend, Sequence};
-use crate::speculative::{Drafters, RequestDrafts};
+use crate::speculative::verify::Residual;
+use crate::speculative::{Adaptive, Drafters, RequestDrafts, Settings, Verify};
 
 /// A sequence of the KV cache, and the request that uses it.
 pub(super) struct Slot {
@@ -15,7 +24,7 @@ pub(super) struct Slot {
     /// The LoRA scales that the cache was decoded with, which are those of the task.
     pub(super) lora: Vec<f32>,
     pub(super) task: Option<Task>,
-    /// The seed of the last request, or of the loaded session, and from where its noise is counted.
+    /// The seed of the last request, or of the loaded session, and its RNG counter.
     pub(super) seed: Option<SeedOrigin>,
     /// The tokens of the session that was loaded, until a request begins.
     pub(super) loaded: Option<Vec<Token>>,
@@ -134,5 +143,204 @@ impl SlotPool {
     pub(super) fn next_tick(&mut self) -> u64 {
         self.tick += 1;
         self.tick
+    }
+}
+
+/// Of the tokens that shifts drop, this many are kept for drafters that learn from outputs; when there are more, the older half is
+/// forgotten.
+const MAX_DROPPED: usize = 1 << 20;
+
+/// What a slot works on.
+pub(super) struct Task {
+    pub(super) sink: TextSink,
+    /// The whole context: prompt and generated tokens. Those beyond the slot's cache are to be decoded.
+    pub(super) tokens: Vec<Token>,
+    pub(super) sampler: Sampler,
+    pub(super) completion: Completion,
+    /// The request's options, except for `stop`, which the completion has.
+    pub(super) options: RequestOptions,
+    /// Tokens that a context shift keeps.
+    pub(super) n_keep: usize,
+    pub(super) deadline: Option<Instant>,
+    pub(super) speculation: Option<RequestSpeculation>,
+    pub(super) prompt: PromptStats,
+    pub(super) session_load: Option<Restored>,
+    pub(super) truncated: bool,
+    /// Waits for cells in the KV cache: its own were given to older requests.
+    pub(super) paused: bool,
+    /// Where in `tokens` the generated ones begin, as far as they are still in the context.
+    pub(super) output: usize,
+    pub(super) dropped: DroppedTokens,
+}
+
+/// What shifts dropped of a task's tokens.
+#[derive(Default)]
+pub(super) struct DroppedTokens {
+    /// In their order; of very many only the end.
+    tokens: Vec<Token>,
+    /// How many in all.
+    n: usize,
+    /// Where in the task's tokens they were.
+    at: usize,
+}
+
+/// What speculation keeps of a request.
+pub(super) struct RequestSpeculation {
+    /// Whether the request asked for it. Otherwise there are only free draft tokens (see [`Drafters::offer_free_tokens`]), and no
+    /// statistics are reported.
+    ///
+    /// [`Drafters::offer_free_tokens`]: crate::speculative::Drafters::offer_free_tokens
+    pub(super) asked: bool,
+    pub(super) rule: Verify,
+    adaptive: Adaptive,
+    /// Most tokens of a draft.
+    pub(super) n_max: usize,
+    /// `None`: the target cannot roll back a rejected draft, so there are no drafts.
+    pub(super) drafts: Option<RequestDrafts>,
+    pub(super) stats: SpeculationStats,
+    /// The buffers of a stochastic rule.
+    pub(super) scratch: Option<StochasticScratch>,
+}
+
+/// See [`RequestSpeculation::scratch`].
+pub(super) struct StochasticScratch {
+    /// The request's sampler, in the state that it would have after drafted tokens.
+    pub(super) ahead: Sampler,
+    pub(super) residual: Residual,
+    /// The weight of each drafted token in its row in the last step.
+    pub(super) listed: Vec<f32>,
+}
+
+impl Task {
+    /// The generated tokens that are still in the context.
+    pub(super) fn output(&self) -> &[Token] {
+        self.tokens.get(self.output..).unwrap_or(&[])
+    }
+
+    /// The context as if no shift had dropped tokens (of very long ones the end), and how many tokens of it were generated.
+    pub(super) fn whole_context(&self) -> (Cow<'_, [Token]>, usize) {
+        if self.dropped.tokens.is_empty() {
+            return (Cow::Borrowed(&self.tokens), self.output().len());
+        }
+        let (kept, rest) = self.tokens.split_at(self.dropped.at.min(self.tokens.len()));
+        let kept = if self.dropped.n > self.dropped.tokens.len() { &[] } else { kept };
+        let whole = [kept, &self.dropped.tokens, rest].concat();
+        let generated = self.completion.n_predicted().min(whole.len());
+        (Cow::Owned(whole), generated)
+    }
+
+    /// The context has shifted: these positions of it are gone. They always begin at the same one.
+    pub(super) fn shift(&mut self, gone: Range<usize>) {
+        let before_output = gone.start.min(self.output)..gone.end.min(self.output);
+        self.output -= before_output.len();
+        self.dropped.at = gone.start;
+        self.dropped.n += gone.len();
+        self.dropped.tokens.extend(self.tokens.drain(gone));
+        if self.dropped.tokens.len() > MAX_DROPPED {
+            self.dropped.tokens.drain(..MAX_DROPPED / 2);
+        }
+        self.truncated = true;
+    }
+
+    /// The drafting state, if drafters draft for the request.
+    pub(super) fn drafts(&self) -> Option<&RequestDrafts> {
+        self.speculation.as_ref()?.drafts.as_ref()
+    }
+
+    /// Reports that `processed` tokens of the prompt are in the cache.
+    pub(super) fn report_progress(&self, processed: usize) {
+        self.sink.report(Event::Progress(PromptProgress {
+            total: self.prompt.n_prompt,
+            cached: self.prompt.n_cached,
+            processed,
+            time: self.completion.elapsed(),
+        }));
+    }
+
+    /// Sends the text that may be sent. Returns whether there was any.
+    pub(super) fn send(&mut self) -> bool {
+        if self.completion.is_repeated() {
+            return false;
+        }
+        let Some((text, tokens)) = self.completion.take() else { return false };
+        self.sink.report(Event::Update(Update { text, tokens, timings: self.timings() }));
+        true
+    }
+
+    /// The outcome of the request, which ends in `slot` with `n_cached` tokens in its cache. `truncated`: the context is full.
+    pub(super) fn finish(mut self, stop: Stop, slot: usize, n_cached: usize, truncated: bool) -> (TextSink, Outcome) {
+        let timings = self.timings();
+        let (text, tokens, text_end) = self.completion.take_rest();
+        let outcome = Outcome {
+            stop,
+            text,
+            tokens,
+            text_end,
+            slot: Some(slot),
+            prompt: self.prompt,
+            n_predicted: self.completion.n_predicted(),
+            n_cached,
+            truncated: self.truncated || truncated,
+            timings,
+            speculation: self
+                .speculation
+                .take()
+                .filter(|speculation| speculation.asked)
+                .map(RequestSpeculation::finish),
+            seed_position: self.completion.seed_position,
+            session_load: self.session_load,
+            session_save: None,
+        };
+        (self.sink, outcome)
+    }
+
+    fn timings(&self) -> Timings {
+        let (prompt, predicted) = self.completion.times();
+        let asked = self.speculation.as_ref().filter(|speculation| speculation.asked);
+        Timings {
+            prompt_n: self.prompt.n_prompt - self.prompt.n_cached.min(self.prompt.n_prompt),
+            prompt,
+            predicted_n: self.completion.n_predicted(),
+            predicted,
+            cache_n: self.prompt.n_cached,
+            draft: asked.map(|speculation| (speculation.stats.n_drafted, speculation.stats.n_accepted)),
+        }
+    }
+}
+
+impl RequestSpeculation {
+    pub(super) fn new(
+        settings: &Settings,
+        asked: bool,
+        sampler: &Sampler,
+        drafts: Option<RequestDrafts>,
+        disabled: Option<String>,
+    ) -> RequestSpeculation {
+        let scratch = settings.verify.draws().then(|| StochasticScratch {
+            ahead: sampler.for_draft(false),
+            residual: Residual::default(),
+            listed: Vec::new(),
+        });
+        RequestSpeculation {
+            asked,
+            rule: settings.verify,
+            adaptive: settings.adaptive,
+            n_max: settings.n_max,
+            drafts,
+            stats: SpeculationStats { disabled, ..SpeculationStats::default() },
+            scratch,
+        }
+    }
+
+    /// The statistics when the request has ended. If nothing was drafted because it would not have paid, they say so.
+    fn finish(self) -> SpeculationStats {
+        let RequestSpeculation { mut stats, adaptive, drafts, .. } = self;
+        stats.n_max_final = drafts.map_or(0, |drafts| drafts.length());
+        // Nothing is drafted in the first step, which is the prompt's, nor in the last one, whose token ends the completion.
+        let could_draft = adaptive == Adaptive::Auto && stats.n_steps > 2;
+        if could_draft && stats.n_drafted == 0 && stats.disabled.is_none() {
+            stats.disabled = Some("it did not pay: no draft was found that promised to save time".to_owned());
+        }
+        stats
     }
 }

@@ -106,3 +106,62 @@ pub(super) fn apply(pool: &mut SlotPool, change: CellChange) {
         task.paused = matches!(change, CellChange::Pause(_));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: StepLimits = StepLimits {
+        n_ctx: 100,
+        n_batch: 64,
+        n_ubatch: 32,
+        shared_cells: Some(100),
+        max_invariant_tokens: 62,
+        n_budgeted_tokens: usize::MAX,
+        is_batch_invariant: true,
+        can_roll_back: true,
+        needs_checkpoints: false,
+        pads_single_tokens: false,
+    };
+
+    fn running(n_tokens: usize, last_used: u64) -> SlotState {
+        SlotState { has_request: true, n_tokens, n_cached: n_tokens - 1, last_used, ..SlotState::default() }
+    }
+
+    fn paused(n_tokens: usize, last_used: u64) -> SlotState {
+        SlotState { is_paused: true, n_cached: 0, ..running(n_tokens, last_used) }
+    }
+
+    fn changes(states: &[SlotState], limits: &StepLimits) -> Vec<CellChange> {
+        let (mut states, mut changes) = (states.to_vec(), Vec::new());
+        balance(&mut states, limits, |change| changes.push(change));
+        changes
+    }
+
+    #[test]
+    fn nothing_changes_while_cells_suffice() {
+        assert_eq!(changes(&[running(40, 1), running(50, 2)], &LIMITS), []);
+        let own = StepLimits { shared_cells: None, ..LIMITS };
+        assert_eq!(changes(&[running(90, 1), running(90, 2)], &own), [], "each slot has its own cells");
+    }
+
+    #[test]
+    fn unused_caches_go_before_the_youngest_request_pauses() {
+        let idle = |n_cached, last_used| SlotState { n_cached, last_used, ..SlotState::default() };
+        let states = [running(50, 3), idle(20, 2), idle(20, 1), running(45, 4)];
+        assert_eq!(changes(&states, &LIMITS), [CellChange::Clear(2), CellChange::Clear(1)]);
+        let states = [running(60, 3), running(30, 5), running(30, 4)];
+        assert_eq!(changes(&states, &LIMITS), [CellChange::Pause(1)]);
+        assert_eq!(changes(&[running(150, 3)], &LIMITS), [], "a single request is left alone");
+        let drafts = SlotState { n_max_draft: 16, ..running(45, 1) };
+        assert_eq!(changes(&[drafts, running(45, 2)], &LIMITS), [CellChange::Pause(1)], "drafts need cells as well");
+    }
+
+    #[test]
+    fn paused_requests_go_on_oldest_first_with_cells_to_grow_into() {
+        let states = [running(50, 1), paused(30, 3), paused(30, 2)];
+        assert_eq!(changes(&states, &LIMITS), [CellChange::Resume(2)]);
+        assert_eq!(changes(&[running(60, 1), paused(30, 3)], &LIMITS), [], "it would soon be paused again");
+        assert_eq!(changes(&[paused(95, 3)], &LIMITS), [CellChange::Resume(0)], "alone it always fits");
+    }
+}

@@ -25,7 +25,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Runs until the engine is told to stop. Requests that are left then end as cancelled.
+    /// Runs until the engine stops. Remaining requests then end as cancelled.
     pub(super) fn run(mut self) {
         let mut stop = Stop::Cancelled;
         while !self.shared.stopping.load(Ordering::Acquire) {
@@ -53,7 +53,7 @@ impl Worker {
     }
 
     fn step(&mut self) {
-        // First of all: what raised it is looked at below, and what raises it from now on stops the evaluation.
+        // First of all: what raised the interrupt is handled below, and what raises it from now on stops the decode.
         self.shared.interrupt.clear();
         self.receive();
         if self.shared.stopping.load(Ordering::Acquire) {
@@ -66,7 +66,7 @@ impl Worker {
         for scheduler in self.schedulers().filter(|scheduler| !scheduler.is_idle()) {
             scheduler.open(&mut |id| notify(id));
         }
-        // What began now is evaluated for a while.
+        // The step that follows takes a while.
         self.publish();
         for scheduler in self.schedulers().filter(|scheduler| !scheduler.is_idle()) {
             scheduler.step(&shared.interrupt, &mut |id| notify(id));
@@ -82,14 +82,14 @@ impl Worker {
         }
     }
 
-    /// The target's slots and the preview's, as far as there are any.
+    /// The schedulers of the target and of draft-only mode, as far as they exist.
     fn schedulers(&mut self) -> impl Iterator<Item = &mut BatchScheduler> {
         let target = self.scheduler.as_deref_mut().into_iter();
         target.chain(self.draft_only.as_mut().and_then(DraftOnly::scheduler))
     }
 
-    /// Takes the commands that have come, up to one that took time: two of these have a step of the slots between them. Waits for
-    /// one when there is nothing else to do, no longer than until the first deadline.
+    /// Executes the commands that have arrived, up to one that takes time: between two of these, the slots have a step. If there is
+    /// nothing else to do, waits for a command, at most until the first deadline.
     fn receive(&mut self) {
         let target = self.scheduler.as_deref().map_or(Some(None), BatchScheduler::rests_until);
         let draft_only = self.draft_only.as_ref().map_or(Some(None), DraftOnly::rests_until);
@@ -118,9 +118,9 @@ impl Worker {
         }
     }
 
-    /// Does what is told; true when that took time.
+    /// Executes a command. Returns whether that took time.
     fn take(&mut self, command: Command) -> bool {
-        let is_model_based = matches!(command, Command::Embed(..) | Command::Session(_));
+        let takes_time = matches!(command, Command::Embed(..) | Command::Session(_));
         match command {
             Command::Submit(submission) => self.submit(*submission),
             Command::Prepare(id, prepared) => self.prepare(id, &prepared),
@@ -135,7 +135,7 @@ impl Worker {
                     Some(embedder) => embedder.embed(&tokens, &self.shared),
                     None => Err(Error::invalid("the engine was not started for embeddings")),
                 };
-                // The asker may be gone.
+                // The caller may be gone.
                 let _ = reply.send(result);
             }
             Command::ForgetAnswers => {
@@ -145,15 +145,15 @@ impl Worker {
             }
             Command::Wake => {}
         }
-        is_model_based
+        takes_time
     }
 
-    /// Queues a text for the model that is to answer.
+    /// Queues a completion for the model that answers it.
     fn submit(&mut self, submission: Submission) {
         match (submission.request.draft_only, &mut self.scheduler, &mut self.draft_only) {
             (false, Some(scheduler), _) => scheduler.queue.push_back(submission),
             (true, _, Some(draft_only)) => draft_only.submit(submission),
-            // Whoever submits has looked before.
+            // `api` checks this before it submits.
             _ => {
                 let error = Error::new(Code::Internal, "there is no model that could answer");
                 submission.sink.finish_if_queued(Stop::Error(error));
@@ -161,7 +161,7 @@ impl Worker {
         }
     }
 
-    /// Gives the texts of a request their prompts. Those that end with an error leave the queue in the step that follows.
+    /// Gives the completions of a request their prompts. Those that end with an error leave the queue in the next step.
     fn prepare(&mut self, id: u64, prepared: &Result<Prepared>) {
         let target = self.scheduler.as_deref_mut().into_iter().flat_map(|scheduler| scheduler.queue.iter_mut());
         let draft_only = self.draft_only.as_mut().into_iter().flat_map(DraftOnly::queued);
@@ -170,7 +170,7 @@ impl Worker {
         }
     }
 
-    /// Writes down what `poll_system_status` shows.
+    /// Publishes what `poll_system_status` shows.
     fn publish(&self) {
         let Some(scheduler) = &self.scheduler else { return };
         for (status, slot) in self.shared.slots.lock().iter_mut().zip(&scheduler.pool.slots) {
@@ -179,7 +179,7 @@ impl Worker {
             status.phase = busy.map(|task| task.sink.phase());
             status.n_past = slot.cache.len();
             status.lora.clone_from(&slot.lora);
-            // Cached tokens matter to those who ask what a prompt will reuse: free slots only, and only when they changed.
+            // Cached tokens tell what a prompt will reuse: only of free slots, and only when they changed.
             if busy.is_some() {
                 status.cache = None;
             } else if status.cache.as_ref().is_none_or(|cache| cache.as_slice() != &*slot.cache) {

@@ -138,27 +138,26 @@ fn frame_budget_changes_no_completion() {
     );
 }
 
-/// With a budget of 1 ms in each 2 seconds every decode is followed by a long pause. A cancel does not wait for its end.
+/// With this budget the first decode is followed by a pause of a quarter of an hour at least. A cancel does not wait for its end.
 #[test]
 fn cancel_ends_a_pause_of_the_frame_budget() {
     let _guard = exclusive();
-    let system =
-        start(json!({"frame_budget": {"busy_ms": 0.5, "per_ms": 10_000}, "warmup": false, "speculative": false}));
-    let submit = |request: &Value| {
-        let bytes = request.to_string();
-        let answer = system.with_server(|server| server.submit(Endpoint::Speculative, bytes.as_bytes()));
-        answer.expect("queued")["id"].as_u64().expect("an id")
-    };
+    let budget = json!({"busy_ms": 0.5, "per_ms": 1_000_000});
+    let system = start(json!({"frame_budget": budget, "warmup": false, "speculative": false}));
     let begin = Instant::now();
-    let id = submit(&story(json!({"n_predict": 1000, "ignore_eos": true})));
-    let command = json!({"id": id, "timeout_ms": 60_000}).to_string();
+    let request = story(json!({"n_predict": 1000, "ignore_eos": true})).to_string();
+    let answer = system.with_server(|server| server.submit(Endpoint::Speculative, request.as_bytes()));
+    let id = answer.expect("queued")["id"].as_u64().expect("an id");
+    let command = json!({"id": id, "timeout_ms": 1000}).to_string();
+    let poll = || {
+        system.with_server(|server| server.poll(Endpoint::Speculative, Some(command.as_bytes()))).expect("an answer")
+    };
+    // Long enough for the pause to begin. It is right as well if it has not.
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(poll()["finished"], false);
     let cancelled = system.with_server(|server| server.cancel(Endpoint::Speculative, Some(command.as_bytes())));
     assert_eq!(cancelled.expect("an answer")["cancelled"], true);
-    let mut finished = false;
-    while !finished {
-        let answer = system.with_server(|server| server.poll(Endpoint::Speculative, Some(command.as_bytes())));
-        finished = answer.expect("an answer")["finished"] == true;
+    while poll()["finished"] == false {
+        assert!(begin.elapsed() < Duration::from_secs(300), "the pause goes on");
     }
-    // Two decodes lie 10 s apart at least, and 1000 tokens hours; the load itself may take some of that.
-    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
 }

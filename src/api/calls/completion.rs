@@ -13,7 +13,7 @@ use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptSource, ServingMod
 use crate::api::registry::{CompletionRecord, PolledTokens, RequestRecord};
 use crate::api::request::{CompletionRequest, Endpoint, clamp_old_values, generation_settings};
 use crate::api::response;
-use crate::engine::{self, Options, Prepared, Request};
+use crate::engine::{self, Prepared, Request, RequestOptions};
 use crate::error::{Code, Error, Result};
 use crate::grammar::Grammar;
 use crate::host;
@@ -195,7 +195,7 @@ impl Server {
             lora: serving.lora_scales(request.lora.as_deref())?,
             draft_only: request.speculative.draft_only,
             compare: request.speculative.compare,
-            options: Options { post_sampling_probs, ..request.options.clone() },
+            options: RequestOptions { post_sampling_probs, ..request.options.clone() },
         })
     }
 
@@ -249,7 +249,7 @@ fn split_completions(
             let sampling = SamplingSettings { seed: request.seed(index, copy), ..common.sampling.clone() };
             // As in llama-server, further completions run in any free slot, and copy the cells of the first one's.
             let is_first = copy == 0;
-            let options = Options {
+            let options = RequestOptions {
                 slot: common.options.slot.filter(|_| is_first),
                 session_load: common.options.session_load.clone().filter(|_| is_first),
                 ..common.options.clone()

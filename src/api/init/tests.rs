@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 use crate::error::Code;
-use crate::llama::{KvValue, LoraParams};
+use crate::llama::{GgufSource, KvValue, LoraParams};
 use crate::session::SelfExtend;
 
 /// Parses an init document with `model` and these keys.
@@ -28,6 +28,11 @@ fn status_names_the_given_models_even_if_the_rest_is_wrong() {
     assert_eq!(given(r#"{"model": "m", "model_alias": "a", "n_ctx": -1}"#), ["m", "a", ""]);
     assert_eq!(given(r#"{"model": "m", "model_alias": "unknown"}"#), ["m", "m", ""]);
     assert_eq!(given("server -m m.gguf -md d.gguf -a gpt"), ["m.gguf", "gpt", "d.gguf"]);
+    let elsewhere = r#"{"model": {"fd": 5, "offset": 7}, "model_draft": {"address": 32, "length": 9}}"#;
+    assert_eq!(
+        given(elsewhere),
+        ["file descriptor 5 from byte 7", "file descriptor 5 from byte 7", "9 bytes of memory at 0x20"]
+    );
     for nothing in ["", "{", "7", r#"{"model": 5, "model_draft": null}"#, "--no-such-flag", "[]"] {
         assert_eq!(given(nothing), ["", "", ""], "{nothing}");
     }
@@ -104,6 +109,18 @@ fn model_keys_set_model_params() {
         assert_eq!(init(keys.clone()).unwrap().config.model, expected, "{keys}");
     };
     check(json!({"model": "other.gguf"}), |m| m.source = "other.gguf".into());
+    check(json!({"model": {"path": "other.gguf"}}), |m| m.source = "other.gguf".into());
+    check(json!({"model": {"fd": 5}}), |m| m.source = GgufSource::Descriptor { fd: 5, offset: 0, length: None });
+    check(json!({"model": {"fd": 5, "offset": "0x1000", "length": 70.0}}), |m| {
+        m.source = GgufSource::Descriptor { fd: 5, offset: 4096, length: Some(70) };
+        m.use_mmap = false;
+    });
+    check(json!({"model": {"fd": 5, "offset": 32}, "use_mmap": true}), |m| {
+        m.source = GgufSource::Descriptor { fd: 5, offset: 32, length: None };
+    });
+    check(json!({"model": {"address": "4096", "length": 70}}), |m| {
+        (m.source, m.use_mmap) = (GgufSource::Memory { address: 4096, length: 70 }, false);
+    });
     check(json!({"n_gpu_layers": 99.0}), |m| m.n_gpu_layers = 99);
     check(json!({"n_gpu_layers": "all"}), |m| m.n_gpu_layers = -2);
     check(json!({"devices": ["CUDA0", "CUDA1"]}), |m| m.devices = Some(vec!["CUDA0".into(), "CUDA1".into()]));
@@ -177,6 +194,10 @@ fn context_keys_set_context_params() {
 fn draft_params_default_to_the_targets() {
     let (model, context) = with_draft(json!({}));
     assert_eq!((model, context), (ModelParams::new("d.gguf"), ContextParams::default()));
+
+    // A part of a file is not mapped; that is no default of the draft's.
+    let (model, _) = with_draft(json!({"model": {"fd": 5, "offset": 32}}));
+    assert_eq!(model, ModelParams::new("d.gguf"));
 
     let target = json!({"n_ctx": 512, "n_batch": 64, "n_threads": 2, "n_threads_batch": 3, "n_gpu_layers": 5,
         "cache_type_k": "q8_0", "flash_attn": "on", "use_mmap": false, "lora": ["a"], "devices": ["X"],
@@ -501,7 +522,7 @@ pub fn any_json() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(2, 12, 4, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-            prop::collection::btree_map("[a-z_]{0,5}|path|scale|type|n_max", inner, 0..4)
+            prop::collection::btree_map("[a-z_]{0,5}|path|scale|type|n_max|fd|offset|length|address", inner, 0..4)
                 .prop_map(|map| map.into_iter().collect()),
         ]
     })

@@ -194,7 +194,7 @@ fn frame_budget(fields: &mut Fields) -> Result<Option<FrameBudget>> {
     let mut ms = |key: &'static str| -> Result<f32> {
         let name = nested.name(key);
         let value = nested.get(key).ok_or_else(|| Error::invalid(format!("{name}: expected a number, got nothing")))?;
-        number_in(&name, value, 0.5..=10_000.0)
+        number_in(&name, value, 0.5..=1e6)
     };
     let (busy, per) = (ms("busy_ms")?, ms("per_ms")?);
     if busy > per {

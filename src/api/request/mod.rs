@@ -23,7 +23,7 @@ pub use self::settings::generation_settings;
 pub use self::speculative::{SpeculationRequest, SpeculativeOptions};
 use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpected};
 use super::schema;
-use crate::engine::{MAX_BEAMS, Options};
+use crate::engine::{MAX_BEAMS, RequestOptions};
 use crate::error::{Error, Result};
 use crate::llama::Token;
 use crate::sampling::SamplingSettings;
@@ -58,7 +58,7 @@ pub struct CompletionRequest {
     /// The JSON schema of the completion.
     pub json_schema: Option<Value>,
     /// The fields that are passed to the engine unchanged. The slot may not exist.
-    pub options: Options,
+    pub options: RequestOptions,
     /// The form of the answer.
     pub reply: Reply,
     /// `stream`, which is only reported back: whether there are updates depends on the function.
@@ -228,8 +228,8 @@ impl CompletionRequest {
     }
 }
 
-fn options(fields: &mut Fields, defaults: &RequestDefaults) -> Result<Options> {
-    Ok(Options {
+fn options(fields: &mut Fields, defaults: &RequestDefaults) -> Result<RequestOptions> {
+    Ok(RequestOptions {
         n_predict: n_predict(fields)?,
         n_keep: count_or_all(fields, "n_keep")?.unwrap_or(defaults.n_keep),
         stop: stop(fields)?,

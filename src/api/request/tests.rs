@@ -437,7 +437,7 @@ proptest! {
             seed_is_drawn: false,
             lora: again.lora.clone(),
             reply: Reply { tag: None, debug: false, ..first.reply },
-            options: Options {
+            options: RequestOptions {
                 session_load: None,
                 session_save: None,
                 seed_position: Some(first.options.seed_position.unwrap_or(0)),

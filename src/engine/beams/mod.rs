@@ -1,7 +1,7 @@
-//! Beam search: a request with `n_beams` follows its most probable texts side by side.
+//! Beam search: a request with `n_beams` extends its most probable completions in parallel.
 //!
 //! The beams are sequences of one context of their own, made when it is first needed, whose KV cache they share: a beam
-//! that splits costs no memory for what both have in common. One request at a time; each step is one evaluation
+//! that splits costs no memory for the common prefix. One request at a time; each step is one decode
 //! of a token of each beam, between the steps of the slots.
 
 mod search;
@@ -23,7 +23,7 @@ use crate::speculative::DrafterKind;
 /// Most beams of a request.
 pub const MAX_BEAMS: usize = 64;
 
-/// What beam searches run on.
+/// The context of beam searches, and the search that runs on it.
 pub(super) struct Beams {
     model: Arc<Model>,
     params: ContextParams,
@@ -34,13 +34,13 @@ pub(super) struct Beams {
     task: Option<BeamTask>,
 }
 
-/// A text on its way.
+/// A completion so far.
 #[derive(Clone)]
 struct BeamText {
     tokens: Vec<Generated>,
     text: TextStream,
     sequence: SeqId,
-    /// Why it ended.
+    /// Why it ends.
     stop: Option<Stop>,
 }
 
@@ -49,13 +49,13 @@ struct BeamTask {
     prompt: Vec<Token>,
     stats: PromptStats,
     /// Prompt tokens in the cache.
-    evaluated: usize,
+    n_decoded: usize,
     search: Search<BeamText>,
     biases: Vec<(Token, f32)>,
     n_probs: usize,
     n_predict: usize,
     deadline: Option<Instant>,
-    /// Tokens that all beams have in common, and those of them whose text was not sent yet.
+    /// Tokens that all beams have in common, and those of them that were not sent yet.
     sent: usize,
     unsent: Vec<Generated>,
     /// The text that was sent, or will be.
@@ -77,7 +77,7 @@ impl Beams {
         Beams { model, params, threads, interrupt, context: None, batch: Batch::new(), task: None }
     }
 
-    /// Whether a search is on its way.
+    /// Whether a search runs.
     pub(super) fn is_busy(&self) -> bool {
         self.task.is_some()
     }
@@ -87,7 +87,7 @@ impl Beams {
         self.task.as_ref()?.deadline
     }
 
-    /// Begins a search; `prompt` is what of the request's fits.
+    /// Begins a search; `prompt` is the part of the request's that fits.
     pub(super) fn begin(&mut self, submission: Submission, prompt: Vec<Token>, stats: PromptStats) -> Result<()> {
         let Submission { request, sink, deadline, .. } = submission;
         let width = u32::try_from(request.options.n_beams).unwrap_or(u32::MAX);
@@ -106,7 +106,7 @@ impl Beams {
             sink,
             prompt,
             stats,
-            evaluated: 0,
+            n_decoded: 0,
             search: Search::new(request.options.n_beams, first),
             biases: request.sampling.logit_bias,
             n_probs: request.sampling.n_probs,
@@ -121,7 +121,7 @@ impl Beams {
         Ok(())
     }
 
-    /// One evaluation. Returns the end of the request when there it is.
+    /// Runs one decode. Returns the outcome of the request when it has ended.
     pub(super) fn step(&mut self, notify: &mut dyn FnMut(u64)) -> Option<(TextSink, Outcome)> {
         let task = self.task.as_ref()?;
         if task.sink.is_cancelled() {
@@ -133,15 +133,15 @@ impl Beams {
         if task.n_predict == 0 {
             return self.end(Stop::Limit);
         }
-        let result = self.evaluate();
+        let result = self.decode();
         let (task, context) = (self.task.as_mut()?, self.context.as_mut()?);
         match result {
             Ok(()) => {}
-            Err(DecodeError::Aborted) => return None, // whoever did that is looked for in the next step
+            Err(DecodeError::Aborted) => return None, // the next step finds out why
             Err(DecodeError::Full) => return self.end(Stop::Limit),
             Err(DecodeError::Failed(why)) => return self.end(Stop::Error(Error::model(why))),
         }
-        if task.evaluated < task.prompt.len() {
+        if task.n_decoded < task.prompt.len() {
             return None;
         }
         let first_row = self.batch.len().saturating_sub(task.search.live.len());
@@ -158,15 +158,15 @@ impl Beams {
         None
     }
 
-    /// Evaluates a piece of the prompt, or the last token of each beam.
-    fn evaluate(&mut self) -> std::result::Result<(), DecodeError> {
+    /// Decodes a piece of the prompt, or the last token of each beam.
+    fn decode(&mut self) -> std::result::Result<(), DecodeError> {
         let (Some(task), Some(context)) = (&mut self.task, &mut self.context) else { return Ok(()) };
         self.batch.clear();
         let n_prompt = task.prompt.len();
-        let in_prompt = task.evaluated < n_prompt;
+        let in_prompt = task.n_decoded < n_prompt;
         if in_prompt {
             let piece =
-                task.prompt.iter().enumerate().skip(task.evaluated).take(context.n_ubatch().min(context.n_batch()));
+                task.prompt.iter().enumerate().skip(task.n_decoded).take(context.n_ubatch().min(context.n_batch()));
             for (position, token) in piece {
                 self.batch.push(*token, position, 0, position + 1 == n_prompt);
             }
@@ -176,16 +176,16 @@ impl Beams {
                 self.batch.push(last.token, n_prompt + text.tokens.len() - 1, text.sequence, true);
             }
         }
-        // A memory that cannot be cut back is lost in an evaluation that is stopped.
+        // An interrupted decode would lose a memory that cannot be rolled back.
         let result = match self.model.can_roll_back() {
             true => context.decode(&self.batch),
             false => context.decode_whole(&self.batch),
         };
         match (&result, in_prompt) {
-            (Ok(()), true) => task.evaluated += self.batch.len(),
+            (Ok(()), true) => task.n_decoded += self.batch.len(),
             (Ok(()), false) => {}
             (Err(_), true) => {
-                context.truncate(0, task.evaluated);
+                context.truncate(0, task.n_decoded);
             }
             (Err(_), false) => {
                 for Beam { text, .. } in &task.search.live {
@@ -196,7 +196,7 @@ impl Beams {
         result
     }
 
-    /// Ends the search: its answer so far is the most probable text.
+    /// Ends the search: its answer is the most probable completion so far.
     pub(super) fn end(&mut self, stop: Stop) -> Option<(TextSink, Outcome)> {
         let mut task = self.task.take()?;
         let n_ctx = self.context.as_ref().map_or(0, Context::n_ctx);
@@ -228,7 +228,7 @@ impl Beams {
 }
 
 impl BeamTask {
-    /// Goes on with the most probable texts after the evaluated rows, one for each beam from `first_row` on.
+    /// Extends the most probable completions by the decoded rows, one for each beam from `first_row` on.
     fn advance(&mut self, context: &mut Context, first_row: usize) -> Result<()> {
         if self.first_token.is_none() {
             self.first_token = Some(Instant::now());
@@ -236,14 +236,14 @@ impl BeamTask {
         }
         let model = Arc::clone(context.model());
         let vocab = model.vocab();
-        // Tokens that end a text take no beam, so that many more may be needed.
+        // Tokens that end a completion take no beam, so as many more may be needed.
         let n = self.search.live.len().max(self.search.width()) + vocab.eog_tokens().count();
         let mut candidates = Vec::new();
         let mut tops = Vec::new();
         for beam in 0..self.search.live.len() {
             let logits = context
                 .logits(first_row + beam)
-                .ok_or_else(|| Error::new(Code::Internal, "the evaluation gave no logits"))?;
+                .ok_or_else(|| Error::new(Code::Internal, "the decode gave no logits"))?;
             for (token, bias) in &self.biases {
                 if let Some(logit) = usize::try_from(*token).ok().and_then(|token| logits.get_mut(token)) {
                     *logit += bias;
@@ -308,7 +308,7 @@ impl BeamTask {
         }
     }
 
-    /// Sends what all texts that may become the answer have in common.
+    /// Sends the common prefix of all completions that may become the answer.
     fn send(&mut self, context: &Context) -> bool {
         let mut texts = self.search.texts();
         let Some(first) = texts.next() else { return false };

@@ -1,15 +1,15 @@
-//! Beam search over any model: which texts are gone on with. Pure; the model's answers come as lists of candidates.
+//! Beam search over any model: which completions are extended. Pure: the model's rows come as lists of candidates.
 
 use std::cmp::Ordering;
 
 use crate::llama::Token;
 
-/// A text that is gone on with.
+/// A completion that is being extended.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Beam<T> {
     /// The sum of its tokens' log-probabilities.
     pub logprob: f64,
-    /// What the caller keeps with it.
+    /// The caller's data.
     pub text: T,
 }
 
@@ -24,35 +24,35 @@ pub(super) struct BeamCandidate {
     pub logprob: f64,
 }
 
-/// The `width` most probable texts so far, and the best of those that have ended.
+/// The `width` most probable completions so far, and the best one that has ended.
 ///
-/// The answer is the text with the highest log-probability. No text's ever rises as it grows, so the search is over when
+/// The answer is the completion with the highest log-probability, which never rises as a completion grows. So the search is over when
 /// the best one that has ended is at least as probable as all that have not. With `width` as large as the number of
-/// texts, nothing is ever cut off and the answer is the most probable text of all.
+/// completions, nothing is cut off and the answer is the most probable completion of all.
 #[derive(Debug)]
 pub(super) struct Search<T> {
     width: usize,
     /// Most probable first.
     pub live: Vec<Beam<T>>,
-    /// The best text that has ended.
+    /// The best completion that has ended.
     pub best: Option<Beam<T>>,
 }
 
 impl<T: Clone> Search<T> {
-    /// A search from one text; `width` is at least 1.
+    /// A search that begins with one completion; `width` is at least 1.
     pub fn new(width: usize, text: T) -> Search<T> {
         Search { width, live: vec![Beam { logprob: 0.0, text }], best: None }
     }
 
-    /// Most texts that live.
+    /// The width of the search.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Goes on with the best candidates. For each beam they must hold its `width` most probable tokens that do not end
-    /// it, and all that do and may matter. `extend` adds a token to a text and says whether that ended it.
+    /// Extends the best candidates. For each beam they must hold its `width` most probable tokens that do not end
+    /// it, and all that do and may matter. `extend` adds a token to a completion and returns whether that ends it.
     ///
-    /// Returns, for each beam that lives now, the index of the one that it continues.
+    /// Returns, for each beam, the index of the one that it continues.
     pub fn advance(
         &mut self,
         candidates: &mut [BeamCandidate],
@@ -86,23 +86,23 @@ impl<T: Clone> Search<T> {
         parents
     }
 
-    /// Whether a text of this log-probability cannot become the answer.
+    /// Whether a completion of this log-probability cannot become the answer.
     fn is_beaten(&self, logprob: f64) -> bool {
         self.best.as_ref().is_some_and(|best| best.logprob >= logprob)
     }
 
-    /// Whether the answer is known: nothing that lives can become better.
+    /// Whether the answer is known: no beam can become better.
     pub fn is_over(&self) -> bool {
         self.live.is_empty()
     }
 
-    /// The most probable text, ended or not.
+    /// The most probable completion, ended or not.
     pub fn answer(&self) -> Option<&Beam<T>> {
         let better = |a: &&Beam<T>, b: &&Beam<T>| a.logprob.partial_cmp(&b.logprob).unwrap_or(Ordering::Equal);
         self.live.first().into_iter().chain(&self.best).max_by(better)
     }
 
-    /// All texts that may become the answer.
+    /// All completions that may become the answer.
     pub fn texts(&self) -> impl Iterator<Item = &T> {
         self.live.iter().chain(&self.best).map(|beam| &beam.text)
     }

@@ -1,4 +1,4 @@
-//! A step does not allocate before its decode, except when a buffer that grows with the text doubles.
+//! A step does not allocate before its decode, except when a buffer that grows with the context doubles.
 
 use super::{Setup, TestEngine, request};
 use crate::counting::allocations;
@@ -20,7 +20,7 @@ const HISTORY_DRAFTERS: [DrafterKind; 6] = [
 ];
 /// Steps until every buffer has been used.
 const WARM_UP_STEPS: usize = 30;
-/// The text grows to four times its length, so some buffers double: this often in all, and this often more for each drafter.
+/// The context grows to four times its length, so some buffers double: this often in all, and this often more for each drafter.
 const GROWTHS: usize = 8;
 const GROWTHS_PER_DRAFTER: usize = 3;
 

@@ -26,7 +26,7 @@ use super::beams::Beams;
 use super::command::Submission;
 use super::request_handle::Expected;
 use super::scheduler::BatchScheduler;
-use super::{Config, Options, Request, RequestHandle, builder};
+use super::{Config, Request, RequestHandle, RequestOptions, builder};
 use crate::llama::fake::{self, FakeBackend, FakeModel, Fault};
 use crate::llama::{Context, ContextParams, FlashAttn, Interrupt, Model, ModelParams, ThreadPool, Token};
 use crate::sampling;
@@ -186,7 +186,7 @@ impl TestEngine {
         for (id, slot) in (0..).zip(&scheduler.pool.slots) {
             assert_eq!(backend.tokens(id), slot.cache.to_vec(), "slot {id}: the cells and the slot's bookkeeping");
             if let Some(task) = &slot.task {
-                assert!(task.tokens.starts_with(&slot.cache), "slot {id} must hold a prefix of its text");
+                assert!(task.tokens.starts_with(&slot.cache), "slot {id} must hold a prefix of its context");
             }
         }
         let n_branches = scheduler.pool.context.n_shared().saturating_sub(n_slots);
@@ -213,7 +213,7 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
         speculative: None,
         draft_only: false,
         compare: false,
-        options: Options {
+        options: RequestOptions {
             n_predict: Some(n_predict),
             n_keep: Some(0),
             stop: Vec::new(),

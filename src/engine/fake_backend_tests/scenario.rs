@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
 use super::{MODEL, Setup, request};
-use crate::engine::{Options, Request};
+use crate::engine::{Request, RequestOptions};
 use crate::grammar::Grammar;
 use crate::llama::Token;
 use crate::llama::fake::{FakeModel, Fault, mix};
@@ -110,7 +110,7 @@ impl PlannedRequest {
                 grammar: self.grammar.then(|| Grammar::new(&MODEL, GRAMMAR).unwrap()),
                 speculative: self.speculative.as_ref().map(Speculation::settings),
                 compare: self.compare,
-                options: Options {
+                options: RequestOptions {
                     n_keep: self.n_keep,
                     slot: self.slot.filter(|slot| *slot < scenario.setup.n_parallel),
                     cache_prompt: self.cache_prompt,

@@ -7,9 +7,8 @@ use super::verify::SlotOutcome;
 use crate::engine::ending::end;
 use crate::engine::event::Stop;
 use crate::engine::request_handle::Outbox;
-use crate::engine::slots::{Slot, SlotPool};
+use crate::engine::slots::{Slot, SlotPool, Task};
 use crate::engine::space;
-use crate::engine::task::Task;
 use crate::error::{Code, Error};
 use crate::llama::DecodeError;
 

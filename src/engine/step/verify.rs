@@ -4,7 +4,7 @@ use super::decode::Rows;
 use super::plan::SlotPlan;
 use crate::engine::completion::{Completion, CompletionEnd};
 use crate::engine::event::{Generated, Stop};
-use crate::engine::task::{RequestSpeculation, StochasticScratch};
+use crate::engine::slots::{RequestSpeculation, StochasticScratch};
 use crate::error::{Code, Error, Result};
 use crate::llama::{Token, Vocab};
 use crate::sampling::{self, Sampler, TokenProbs};

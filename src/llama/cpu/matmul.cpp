@@ -135,12 +135,33 @@ inline Ints broadcast(const int8_t * at) {
     return _mm512_set1_epi32(four);
 }
 
-// sum + weights * numbers, `N` words of them.
-template <int N> inline Ints dot(Ints sum, const Ints * weights, const int8_t * numbers) {
-    for (int word = 0; word < N; ++word) {
-        sum = _mm512_dpbusd_epi32(sum, weights[word], broadcast(numbers + 4 * word));
+// Tokens whose products are computed by turns: an instruction waits for the one before it on the same sum.
+constexpr int TURNS = 4;
+
+// Adds the products of a part and each token to the sums: `WORDS` words of weights, of which the first is at number `at` of a token. `first(token)`
+// is where its sum of products begins, and `add(token, sum)` takes it.
+template <int WORDS, int N, size_t SIZE, typename First, typename Add>
+inline void dot(const Ints * weights, const int8_t (&numbers)[N][SIZE], int at, First first, Add add) {
+#pragma GCC unroll 4
+    for (int begin = 0; begin < N; begin += TURNS) {
+        Ints sums[TURNS];
+        const int end = begin + TURNS < N ? begin + TURNS : N;
+#pragma GCC unroll 4
+        for (int token = begin; token < end; ++token) {
+            sums[token - begin] = first(token);
+        }
+#pragma GCC unroll 8
+        for (int word = 0; word < WORDS; ++word) {
+#pragma GCC unroll 4
+            for (int token = begin; token < end; ++token) {
+                sums[token - begin] = _mm512_dpbusd_epi32(sums[token - begin], weights[word], broadcast(numbers[token] + at + 4 * word));
+            }
+        }
+#pragma GCC unroll 4
+        for (int token = begin; token < end; ++token) {
+            add(token, _mm512_cvtepi32_ps(sums[token - begin]));
+        }
     }
-    return sum;
 }
 
 inline int sum_of_32(const int8_t * at) {
@@ -150,11 +171,14 @@ inline int sum_of_32(const int8_t * at) {
     return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
 }
 
-// Each format of weights defines the types of its blocks, prepares the numbers of a token that are multiplied with a block (`Numbers`), and
-// adds the products of a block of all rows with each token to the sums.
+// Each format of weights defines the types of its blocks. It unpacks a block of 16 rows in parts that have one scale, and perhaps one minimum, for
+// each row (`unpack`), prepares the numbers of a token for a block (`prepare`), and adds the products of a part with each token to the sums (`add`).
 
 // Blocks of 32 weights that have one scale: weight = scale * (unsigned weight - OFFSET).
 template <int OFFSET> struct Scaled {
+    static constexpr int PARTS = 1, WORDS = 8;
+    using Token = block_q8_0;
+
     template <int N> struct Numbers {
         int8_t numbers[N][32];
         float scale[N];
@@ -163,32 +187,30 @@ template <int OFFSET> struct Scaled {
     };
 
     template <int N> static void prepare(const uint8_t * block, int token, Numbers<N> & to) {
-        const auto * from = reinterpret_cast<const block_q8_0 *>(block);
+        const auto * from = reinterpret_cast<const Token *>(block);
         memcpy(to.numbers[token], from->qs, 32);
-        to.scale[token] = number(block + offsetof(block_q8_0, d));
+        to.scale[token] = number(block + offsetof(Token, d));
         to.correction[token] = -OFFSET * sum_of_32(from->qs);
     }
 
-    template <int N> static void multiply(const Ints (&weights)[8], Floats scale, const Numbers<N> & of, Floats (&sums)[N]) {
-#pragma GCC unroll 16
-        for (int token = 0; token < N; ++token) {
-            const Ints sum = dot<8>(_mm512_set1_epi32(of.correction[token]), weights, of.numbers[token]);
-            sums[token] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(scale, _mm512_set1_ps(of.scale[token])), sums[token]);
-        }
+    template <int N> static void add(int, const Ints * weights, Floats scale, Floats, const Numbers<N> & of, Floats (&sums)[N]) {
+        const auto first = [&](int token) { return _mm512_set1_epi32(of.correction[token]); };
+        dot<WORDS>(weights, of.numbers, 0, first, [&](int token, Floats sum) {
+            sums[token] = _mm512_fmadd_ps(sum, _mm512_mul_ps(scale, _mm512_set1_ps(of.scale[token])), sums[token]);
+        });
     }
 };
 
 struct Q8_0 : Scaled<128> {
     using Block = block_q8_0;
-    using Token = block_q8_0;
 
-    template <int N> static void add(const uint8_t * at, size_t stride, const Numbers<N> & of, Floats (&sums)[N]) {
+    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
         Ints weights[8];
         load_words_8(at + offsetof(Block, qs), stride, weights);
         for (Ints & word : weights) {
             word = _mm512_xor_si512(word, _mm512_set1_epi8(char(0x80)));
         }
-        multiply(weights, numbers(at + offsetof(Block, d), stride), of, sums);
+        use(0, weights, numbers(at + offsetof(Block, d), stride), _mm512_setzero_ps());
     }
 };
 
@@ -205,17 +227,17 @@ inline void unpack_4_bits(const uint8_t * at, size_t stride, Ints * weights) {
 
 struct Q4_0 : Scaled<8> {
     using Block = block_q4_0;
-    using Token = block_q8_0;
 
-    template <int N> static void add(const uint8_t * at, size_t stride, const Numbers<N> & of, Floats (&sums)[N]) {
+    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
         Ints weights[8];
         unpack_4_bits(at + offsetof(Block, qs), stride, weights);
-        multiply(weights, numbers(at + offsetof(Block, d), stride), of, sums);
+        use(0, weights, numbers(at + offsetof(Block, d), stride), _mm512_setzero_ps());
     }
 };
 
 // weight = scale * unsigned weight + least.
 struct Q4_1 {
+    static constexpr int PARTS = 1, WORDS = 8;
     using Block = block_q4_1;
     using Token = block_q8_1;
 
@@ -232,35 +254,20 @@ struct Q4_1 {
         to.sum[token] = number(block + sizeof(uint16_t));
     }
 
-    template <int N> static void add(const uint8_t * at, size_t stride, const Numbers<N> & of, Floats (&sums)[N]) {
+    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
         Ints weights[8];
         unpack_4_bits(at + offsetof(Block, qs), stride, weights);
-        const Floats scale = numbers(at, stride), least = numbers(at + sizeof(uint16_t), stride);
-#pragma GCC unroll 16
-        for (int token = 0; token < N; ++token) {
-            const Ints sum = dot<8>(_mm512_setzero_si512(), weights, of.numbers[token]);
-            sums[token] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(scale, _mm512_set1_ps(of.scale[token])), sums[token]);
+        use(0, weights, numbers(at, stride), numbers(at + sizeof(uint16_t), stride));
+    }
+
+    template <int N> static void add(int, const Ints * weights, Floats scale, Floats least, const Numbers<N> & of, Floats (&sums)[N]) {
+        const auto first = [](int) { return _mm512_setzero_si512(); };
+        dot<WORDS>(weights, of.numbers, 0, first, [&](int token, Floats sum) {
+            sums[token] = _mm512_fmadd_ps(sum, _mm512_mul_ps(scale, _mm512_set1_ps(of.scale[token])), sums[token]);
             sums[token] = _mm512_fmadd_ps(least, _mm512_set1_ps(of.sum[token]), sums[token]);
-        }
+        });
     }
 };
-
-// Numbers of a token for blocks of 256 weights.
-template <int N> struct LongNumbers {
-    int8_t numbers[N][QK_K];
-    float scale[N];
-    // The sums of 16 numbers each.
-    int32_t sums[N][QK_K / 16];
-};
-
-template <int N> inline void prepare_long(const uint8_t * block, int token, LongNumbers<N> & to) {
-    const auto * from = reinterpret_cast<const block_q8_K *>(block);
-    memcpy(to.numbers[token], from->qs, QK_K);
-    to.scale[token] = from->d;
-    for (int part = 0; part < QK_K / 16; ++part) {
-        to.sums[token][part] = from->bsums[part];
-    }
-}
 
 // The 6-bit scales and minima of 8 parts of a block (Q4_K, Q5_K), as bytes.
 inline void unpack_scales(const uint8_t * packed, uint8_t * bytes) {
@@ -279,14 +286,28 @@ inline Floats byte_of(Ints words, int byte) {
 
 // Q4_K, and Q5_K with a fifth bit: blocks of 256 weights, each 32 of which have a scale and a minimum of their own.
 template <typename OfBlock, bool FIFTH_BIT> struct WithMinima {
+    static constexpr int PARTS = 8, WORDS = 8;
     using Block = OfBlock;
     using Token = block_q8_K;
-    template <int N> using Numbers = LongNumbers<N>;
 
-    template <int N> static void prepare(const uint8_t * block, int token, Numbers<N> & to) { prepare_long(block, token, to); }
+    template <int N> struct Numbers {
+        int8_t numbers[N][QK_K];
+        float scale[N];
+        // The sums of the token's numbers in each part.
+        float sums[PARTS][N];
+    };
 
-    template <int N> static void add(const uint8_t * at, size_t stride, const Numbers<N> & of, Floats (&sums)[N]) {
-        alignas(64) uint8_t bytes[ROWS][16];
+    template <int N> static void prepare(const uint8_t * block, int token, Numbers<N> & to) {
+        const auto * from = reinterpret_cast<const Token *>(block);
+        memcpy(to.numbers[token], from->qs, QK_K);
+        to.scale[token] = from->d;
+        for (int part = 0; part < PARTS; ++part) {
+            to.sums[part][token] = from->d * float(from->bsums[2 * part] + from->bsums[2 * part + 1]);
+        }
+    }
+
+    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
+        alignas(LINE) uint8_t bytes[ROWS][16];
         for (int row = 0; row < ROWS; ++row) {
             unpack_scales(at + row * stride + offsetof(Block, scales), bytes[row]);
         }
@@ -298,7 +319,7 @@ template <typename OfBlock, bool FIFTH_BIT> struct WithMinima {
         if constexpr (FIFTH_BIT) {
             load_words_8(at + offsetof(block_q5_K, qh), stride, fifth);
         }
-        for (int pair = 0; pair < 4; ++pair) {
+        for (int pair = 0; pair < PARTS / 2; ++pair) {
             Ints packed[8], weights[2][8];
             load_words_8(at + offsetof(Block, qs) + 32 * pair, stride, packed);
             const Ints mask = _mm512_set1_epi8(0x0f);
@@ -315,18 +336,18 @@ template <typename OfBlock, bool FIFTH_BIT> struct WithMinima {
             }
             for (int half = 0; half < 2; ++half) {
                 const int part = 2 * pair + half;
-                const Floats of_part = _mm512_mul_ps(scale, byte_of(parts[part / 4], part % 4));
-                const Floats least_of_part = _mm512_mul_ps(least, byte_of(parts[2 + part / 4], part % 4));
-#pragma GCC unroll 16
-                for (int token = 0; token < N; ++token) {
-                    const Ints sum = dot<8>(_mm512_setzero_si512(), weights[half], of.numbers[token] + 32 * part);
-                    const Floats of_token = _mm512_set1_ps(of.scale[token]);
-                    const float total = of.scale[token] * float(of.sums[token][2 * part] + of.sums[token][2 * part + 1]);
-                    sums[token] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(of_part, of_token), sums[token]);
-                    sums[token] = _mm512_fnmadd_ps(least_of_part, _mm512_set1_ps(total), sums[token]);
-                }
+                use(part, weights[half], _mm512_mul_ps(scale, byte_of(parts[part / 4], part % 4)),
+                    _mm512_mul_ps(least, byte_of(parts[2 + part / 4], part % 4)));
             }
         }
+    }
+
+    template <int N> static void add(int part, const Ints * weights, Floats scale, Floats least, const Numbers<N> & of, Floats (&sums)[N]) {
+        const auto first = [](int) { return _mm512_setzero_si512(); };
+        dot<WORDS>(weights, of.numbers, 32 * part, first, [&](int token, Floats sum) {
+            sums[token] = _mm512_fmadd_ps(sum, _mm512_mul_ps(scale, _mm512_set1_ps(of.scale[token])), sums[token]);
+            sums[token] = _mm512_fnmadd_ps(least, _mm512_set1_ps(of.sums[part][token]), sums[token]);
+        });
     }
 };
 
@@ -335,13 +356,27 @@ using Q5_K = WithMinima<block_q5_K, true>;
 
 // Blocks of 256 weights of 6 bits, each 16 of which have a scale of their own.
 struct Q6_K {
+    static constexpr int PARTS = 16, WORDS = 4;
     using Block = block_q6_K;
     using Token = block_q8_K;
-    template <int N> using Numbers = LongNumbers<N>;
 
-    template <int N> static void prepare(const uint8_t * block, int token, Numbers<N> & to) { prepare_long(block, token, to); }
+    template <int N> struct Numbers {
+        int8_t numbers[N][QK_K];
+        float scale[N];
+        // What the offset of the weights adds to the sums of products in each part.
+        int32_t corrections[PARTS][N];
+    };
 
-    template <int N> static void add(const uint8_t * at, size_t stride, const Numbers<N> & of, Floats (&sums)[N]) {
+    template <int N> static void prepare(const uint8_t * block, int token, Numbers<N> & to) {
+        const auto * from = reinterpret_cast<const Token *>(block);
+        memcpy(to.numbers[token], from->qs, QK_K);
+        to.scale[token] = from->d;
+        for (int part = 0; part < PARTS; ++part) {
+            to.corrections[part][token] = -32 * from->bsums[part];
+        }
+    }
+
+    template <typename Use> static void unpack(const uint8_t * at, size_t stride, Use use) {
         Ints parts[4];
         load_words_4(at + offsetof(Block, scales), stride, parts);
         const Floats scale = numbers(at + offsetof(Block, d), stride);
@@ -363,19 +398,26 @@ struct Q6_K {
                 }
                 for (int sixteen = 0; sixteen < 4; ++sixteen) {
                     const int part = 8 * half + 4 * (sixteen / 2) + 2 * pair + sixteen % 2;
-                    const Ints byte = _mm512_slli_epi32(parts[part / 4], 24 - 8 * (part % 4));
-                    const Floats of_part = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_srai_epi32(byte, 24)));
-#pragma GCC unroll 16
-                    for (int token = 0; token < N; ++token) {
-                        const Ints correction = _mm512_set1_epi32(-32 * of.sums[token][part]);
-                        const Ints sum = dot<4>(correction, weights[sixteen / 2] + 4 * (sixteen % 2), of.numbers[token] + 16 * part);
-                        const Floats of_token = _mm512_set1_ps(of.scale[token]);
-                        sums[token] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(of_part, of_token), sums[token]);
-                    }
+                    const Ints byte = _mm512_srai_epi32(_mm512_slli_epi32(parts[part / 4], 24 - 8 * (part % 4)), 24);
+                    use(part, weights[sixteen / 2] + 4 * (sixteen % 2), _mm512_mul_ps(scale, _mm512_cvtepi32_ps(byte)), _mm512_setzero_ps());
                 }
             }
         }
     }
+
+    template <int N> static void add(int part, const Ints * weights, Floats scale, Floats, const Numbers<N> & of, Floats (&sums)[N]) {
+        const auto first = [&](int token) { return _mm512_set1_epi32(of.corrections[part][token]); };
+        dot<WORDS>(weights, of.numbers, 16 * part, first, [&](int token, Floats sum) {
+            sums[token] = _mm512_fmadd_ps(sum, _mm512_mul_ps(scale, _mm512_set1_ps(of.scale[token])), sums[token]);
+        });
+    }
+};
+
+// A part of 16 rows after it was unpacked.
+template <typename Format> struct Unpacked {
+    Ints weights[Format::WORDS];
+    Floats scale, least;
+    int part;
 };
 
 // A product of weights and tokens: row r of token t is at `to[t * to_stride + r]`.
@@ -389,25 +431,63 @@ struct Product {
     int64_t to_stride;
 };
 
-// Computes 16 rows for N tokens, and stores `n_rows` of them. Prefetches the next 16 rows.
+// 16 rows of weights, of which the first `n` belong to the product.
+struct Rows {
+    const uint8_t * weights;
+    size_t stride;
+    int n;
+    // Whether the rows behind them come next.
+    bool fetches;
+};
+
+// Prefetches a block of 16 rows.
+template <typename Format> inline void fetch(const uint8_t * ahead) {
+    for (size_t line = 0; line < ROWS * sizeof(typename Format::Block); line += LINE) {
+        _mm_prefetch(reinterpret_cast<const char *>(ahead + line), _MM_HINT_T1);
+    }
+}
+
+template <typename Format> void unpack_rows(const Product & product, const Rows & rows, Unpacked<Format> * to) {
+    for (int64_t block = 0; block < product.n_blocks; ++block) {
+        if (rows.fetches) {
+            fetch<Format>(rows.weights + ROWS * (rows.stride + block * sizeof(typename Format::Block)));
+        }
+        const auto store = [&](int part, const Ints * weights, Floats scale, Floats least) __attribute__((always_inline)) {
+            std::copy(weights, weights + Format::WORDS, to->weights);
+            to->scale = scale;
+            to->least = least;
+            to->part = part;
+            ++to;
+        };
+        Format::unpack(rows.weights + block * sizeof(typename Format::Block), rows.stride, store);
+    }
+}
+
+// Computes 16 rows for N tokens. `unpacked`: the rows, unpacked; NULL: no other tokens need them, so they are unpacked on the fly.
 template <typename Format, int N>
-void multiply_rows(const Product & product, const uint8_t * weights, size_t stride, const void * prepared, float * to, int n_rows, bool fetches) {
+void multiply_rows(const Product & product, const Rows & rows, const void * unpacked, const void * prepared, float * to) {
     const auto * numbers = static_cast<const typename Format::template Numbers<N> *>(prepared);
-    const uint8_t * ahead = weights + ROWS * stride;
+    const auto * part_of = static_cast<const Unpacked<Format> *>(unpacked);
     Floats sums[N];
     for (Floats & sum : sums) {
         sum = _mm512_setzero_ps();
     }
     for (int64_t block = 0; block < product.n_blocks; ++block) {
-        if (fetches) {
-            for (size_t line = 0; line < ROWS * sizeof(typename Format::Block); line += LINE) {
-                _mm_prefetch(reinterpret_cast<const char *>(ahead + line), _MM_HINT_T1);
+        if (part_of != nullptr) {
+            for (int index = 0; index < Format::PARTS; ++index, ++part_of) {
+                Format::add(part_of->part, part_of->weights, part_of->scale, part_of->least, numbers[block], sums);
             }
-            ahead += ROWS * sizeof(typename Format::Block);
+            continue;
         }
-        Format::add(weights + block * sizeof(typename Format::Block), stride, numbers[block], sums);
+        if (rows.fetches) {
+            fetch<Format>(rows.weights + ROWS * (rows.stride + block * sizeof(typename Format::Block)));
+        }
+        const auto add = [&](int part, const Ints * weights, Floats scale, Floats least) __attribute__((always_inline)) {
+            Format::add(part, weights, scale, least, numbers[block], sums);
+        };
+        Format::unpack(rows.weights + block * sizeof(typename Format::Block), rows.stride, add);
     }
-    const __mmask16 stored = __mmask16((1u << n_rows) - 1);
+    const __mmask16 stored = __mmask16((1u << rows.n) - 1);
     for (int token = 0; token < N; ++token) {
         _mm512_mask_storeu_ps(to + token * product.to_stride, stored, sums[token]);
     }
@@ -427,7 +507,7 @@ template <typename Format, int N> void prepare(const Product & product, int64_t 
 struct Kernel {
     size_t numbers_size;
     void (*prepare)(const Product &, int64_t, void *);
-    void (*multiply_rows)(const Product &, const uint8_t *, size_t, const void *, float *, int, bool);
+    void (*multiply_rows)(const Product &, const Rows &, const void *, const void *, float *);
 };
 
 template <typename Format, size_t... N> const Kernel & kernel(int n_tokens, std::index_sequence<N...>) {
@@ -437,45 +517,55 @@ template <typename Format, size_t... N> const Kernel & kernel(int n_tokens, std:
     return kernels[n_tokens - 1];
 }
 
+inline uint8_t * aligned(uint8_t * at) {
+    return reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(at) + LINE - 1) & ~uintptr_t(LINE - 1));
+}
+
 // The calling thread's part of a product.
 template <typename Format> void multiply(const Product & product, int thread, int n_threads) {
-    // Each thread keeps its buffer, so it is only allocated once.
+    // Each thread keeps its buffer, so only larger products allocate.
     thread_local std::vector<uint8_t> scratch;
+    const auto kernel_of = [](int n_tokens) -> const Kernel & {
+        return kernel<Format>(n_tokens, std::make_index_sequence<TOKENS>());
+    };
     const auto part = [&](int64_t index) { return (product.n_rows + ROWS - 1) / ROWS * index / n_threads; };
     const int64_t begin = part(thread), end = part(thread + 1);
     const size_t row_size = product.n_blocks * sizeof(typename Format::Block);
     for (int64_t first = 0; first < product.n_tokens; first += PREPARED) {
-        const int64_t last = std::min<int64_t>(first + PREPARED, product.n_tokens);
-        const auto tile = [&](int64_t token) -> const Kernel & {
-            return kernel<Format>(int(std::min<int64_t>(TOKENS, last - token)), std::make_index_sequence<TOKENS>());
-        };
-        const size_t tile_size = kernel<Format>(TOKENS, std::make_index_sequence<TOKENS>()).numbers_size * product.n_blocks;
-        const size_t needed = tile_size * ((last - first + TOKENS - 1) / TOKENS) + ROWS * row_size + 2 * LINE;
+        const int n_tokens = int(std::min<int64_t>(PREPARED, product.n_tokens - first));
+        const int n_tiles = (n_tokens + TOKENS - 1) / TOKENS;
+        const size_t tile_size = kernel_of(TOKENS).numbers_size * product.n_blocks;
+        const size_t unpacked_size = n_tiles > 1 ? sizeof(Unpacked<Format>) * Format::PARTS * product.n_blocks : 0;
+        const size_t needed = tile_size * n_tiles + unpacked_size + ROWS * row_size + 3 * LINE;
         if (scratch.size() < needed) {
             scratch.resize(needed);
         }
-        auto * prepared = reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(scratch.data()) + LINE - 1) & ~uintptr_t(LINE - 1));
-        uint8_t * rest = prepared + tile_size * ((last - first + TOKENS - 1) / TOKENS);
-        for (int64_t token = first; token < last; token += TOKENS) {
-            tile(token).prepare(product, token, prepared + tile_size * ((token - first) / TOKENS));
+        uint8_t * prepared = aligned(scratch.data());
+        uint8_t * unpacked = aligned(prepared + tile_size * n_tiles);
+        uint8_t * copied = unpacked + unpacked_size;
+        const auto tokens_of = [&](int tile) { return std::min(TOKENS, n_tokens - tile * TOKENS); };
+        for (int tile = 0; tile < n_tiles; ++tile) {
+            kernel_of(tokens_of(tile)).prepare(product, first + tile * TOKENS, prepared + tile * tile_size);
         }
         for (int64_t panel = begin; panel < end; ++panel) {
             const int64_t row = panel * ROWS;
-            const int n_rows = int(std::min<int64_t>(ROWS, product.n_rows - row));
-            const uint8_t * weights = product.weights + row * product.weights_stride;
-            size_t stride = product.weights_stride;
-            if (n_rows < ROWS) {
-                // Does not read beyond the last row.
+            Rows rows { product.weights + row * product.weights_stride, product.weights_stride, ROWS, panel + 1 < end };
+            if (row + ROWS > product.n_rows) {
+                // The rows behind the last one are not ours to read.
+                rows.n = int(product.n_rows - row);
                 for (int at = 0; at < ROWS; ++at) {
-                    memcpy(rest + at * row_size, weights + std::min(at, n_rows - 1) * stride, row_size);
+                    memcpy(copied + at * row_size, rows.weights + std::min(at, rows.n - 1) * rows.stride, row_size);
                 }
-                weights = rest;
-                stride = row_size;
+                rows.weights = copied;
+                rows.stride = row_size;
             }
-            for (int64_t token = first; token < last; token += TOKENS) {
-                const uint8_t * numbers = prepared + tile_size * ((token - first) / TOKENS);
-                float * to = product.to + token * product.to_stride + row;
-                tile(token).multiply_rows(product, weights, stride, numbers, to, n_rows, token == first && n_rows == ROWS);
+            if (n_tiles > 1) {
+                unpack_rows<Format>(product, rows, reinterpret_cast<Unpacked<Format> *>(unpacked));
+            }
+            for (int tile = 0; tile < n_tiles; ++tile) {
+                float * to = product.to + (first + tile * TOKENS) * product.to_stride + row;
+                const void * of_rows = n_tiles > 1 ? unpacked : nullptr;
+                kernel_of(tokens_of(tile)).multiply_rows(product, rows, of_rows, prepared + tile * tile_size, to);
             }
         }
     }

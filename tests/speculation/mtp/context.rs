@@ -123,7 +123,7 @@ fn mtp_drafter_survives_calls_in_any_order() {
                 0 => drafter.begin(slot, &sampler, &settings),
                 1 => drafter.shift(slot, below(60), below(60)),
                 2 => drafter.end(slot, context, below(5)),
-                3 => drafter.checked(slot, below(9), below(9)),
+                3 => drafter.verified(slot, below(9), below(9)),
                 4 => drafter.reuse(slot, context, below(9)),
                 5 => context.truncate(below(context.len() + 1)),
                 6 => context.extend((0..below(40)).map(|_| 300 + below(1000) as Token)),

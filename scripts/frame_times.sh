@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Frame times of examples/window with and without a frame budget, under Xvfb: the figures of docs/performance.md.
+#
+#   scripts/frame_times.sh [model.gguf]     after `make window` has built target/window
+#
+# The host computes WORK milliseconds on two threads in each frame. FRAMES frames a run, RUNS interleaved runs of each setting.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+model=${1:-target/models/smollm2-135m-q4_1.gguf}
+work=${WORK:-6} frames=${FRAMES:-300} runs=${RUNS:-3}
+
+exec 3< <(exec Xvfb -displayfd 1 -screen 0 1024x768x24 -nolisten tcp -noreset 2>/dev/null)
+server=$!
+trap 'kill $server' EXIT
+read -r -u 3 display
+export DISPLAY=:$display
+
+questions=()
+for part in 1 2 3 4 5 6; do questions+=(--ask "Tell me a long story about a fox and a crow, part $part."); done
+
+# Prints a setting's name, its frames, late frames, median, p99, the longest time in the library's calls, and tokens per second.
+measure() {
+    local name=$1
+    shift
+    target/window --plain --work "$work" --frames "$frames" --report "$@" "$model" | awk -v name="$name" '
+        /^loaded: [0-9]/ { frames = $2; median = $5; p99 = $8; late = $(NF - 3) }
+        /^loaded: calls/ { calls = $(NF - 5) }
+        /^answer: / && $5 > 0 { tokens += $3; seconds += $3 / $5 }
+        END { print name, frames, late, median, p99, calls, (seconds > 0 ? tokens / seconds : 0) }'
+}
+
+for _ in $(seq "$runs"); do
+    measure no_requests
+    measure no_budget "${questions[@]}"
+    measure 6_of_16_ms --budget 6:16 "${questions[@]}"
+    measure 3_of_16_ms --budget 3:16 "${questions[@]}"
+done | awk '
+    !($1 in n) { order[++count] = $1 }
+    { n[$1]++; frames[$1] += $2; late[$1] += $3; median[$1] += $4; p99[$1] += $5; tokens[$1] += $7; if ($6 > calls[$1]) calls[$1] = $6 }
+    END {
+        print "| | median ms | p99 ms | above 20 ms | longest in calls, ms | tokens/s |\n| --- | --- | --- | --- | --- | --- |"
+        for (i = 1; i <= count; i++) {
+            k = order[i]
+            printf "| %s | %.1f | %.1f | %.0f %% | %.1f | %.1f |\n", k, median[k] / n[k], p99[k] / n[k], 100 * late[k] / frames[k], calls[k], tokens[k] / n[k]
+        }
+    }'
