@@ -133,7 +133,7 @@ impl ThreadSettings {
     }
 
     /// The settings of the calling thread of a decode with `n_threads`. As in ggml, the calling thread gets the last CPU.
-    pub(super) fn of_caller(&self, n_threads: i32) -> Placement {
+    pub(super) fn of_caller(&self, n_threads: i32) -> ThreadPlacement {
         let cpus: Vec<usize> = if self.strict { self.cpus.iter().collect() } else { Vec::new() };
         let index = usize::try_from(n_threads - 1).unwrap_or(0).checked_rem(cpus.len());
         let own = index.and_then(|index| cpus.get(index)).map(|cpu| {
@@ -141,7 +141,7 @@ impl ThreadSettings {
             set.insert(*cpu);
             set
         });
-        Placement { priority: self.priority, cpus: own.unwrap_or(self.cpus) }
+        ThreadPlacement { priority: self.priority, cpus: own.unwrap_or(self.cpus) }
     }
 }
 
@@ -158,14 +158,14 @@ impl Default for ThreadSettings {
 
 /// The settings of one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Placement {
+pub(super) struct ThreadPlacement {
     priority: ThreadPriority,
     cpus: CpuSet,
 }
 
 /// A thread's original settings, and the current ones.
 struct Placed {
-    now: Placement,
+    now: ThreadPlacement,
     before: system::Scheduling,
 }
 
@@ -174,7 +174,7 @@ thread_local! {
 }
 
 /// Applies settings to the calling thread, unless it has them already.
-pub(super) fn place(placement: Placement) {
+pub(super) fn place(placement: ThreadPlacement) {
     PLACED.with_borrow_mut(|placed| match placed {
         Some(placed) if placed.now == placement => {}
         Some(placed) => {
@@ -204,7 +204,7 @@ impl Drop for KeepPlacement {
 /// Applies settings to the calling thread. Returns whether the system allows the priority, and any of the CPUs.
 pub(super) fn try_on_this_thread(settings: &ThreadSettings) -> (bool, bool) {
     let has = |priority, cpus| {
-        let placement = Placement { priority, cpus };
+        let placement = ThreadPlacement { priority, cpus };
         system::Scheduling::of_this_thread().is_none_or(|own| own.with(placement).apply())
     };
     (has(settings.priority, CpuSet::default()), has(ThreadPriority::Normal, settings.cpus))
@@ -212,7 +212,7 @@ pub(super) fn try_on_this_thread(settings: &ThreadSettings) -> (bool, bool) {
 
 #[cfg(target_os = "linux")]
 mod system {
-    use super::{Placement, ThreadPriority};
+    use super::{ThreadPlacement, ThreadPriority};
 
     /// Policy, priority and affinity of a thread.
     #[derive(Clone, Copy)]
@@ -237,7 +237,7 @@ mod system {
         }
 
         /// These settings with the changes of a placement.
-        pub(super) fn with(mut self, placement: Placement) -> Scheduling {
+        pub(super) fn with(mut self, placement: ThreadPlacement) -> Scheduling {
             // As `ggml_thread_apply_priority`.
             (self.policy, self.priority) = match placement.priority {
                 ThreadPriority::Low => (libc::SCHED_BATCH, 0),
@@ -273,7 +273,7 @@ mod system {
 /// On other systems, ggml places the threads of its pools, and the calling thread does not change.
 #[cfg(not(target_os = "linux"))]
 mod system {
-    use super::Placement;
+    use super::ThreadPlacement;
 
     #[derive(Clone, Copy)]
     pub(super) struct Scheduling;
@@ -283,7 +283,7 @@ mod system {
             None
         }
 
-        pub(super) fn with(self, _: Placement) -> Scheduling {
+        pub(super) fn with(self, _: ThreadPlacement) -> Scheduling {
             self
         }
 
@@ -359,18 +359,18 @@ mod tests {
                 (
                     unsafe { libc::sched_getscheduler(0) },
                     crate::llama::cores::cpus_of_this_thread(),
-                    own.with(Placement { priority: ThreadPriority::Normal, cpus: CpuSet::default() }).apply(),
+                    own.with(ThreadPlacement { priority: ThreadPriority::Normal, cpus: CpuSet::default() }).apply(),
                 )
             };
             let own = scheduling();
             let first = own.1.first().copied().expect("a CPU");
             let cpus = CpuSet::from_range(&format!("{first}-{first}")).expect("a range");
             let keep = KeepPlacement::default();
-            place(Placement { priority: ThreadPriority::Low, cpus });
+            place(ThreadPlacement { priority: ThreadPriority::Low, cpus });
             assert_eq!(scheduling(), (libc::SCHED_BATCH, vec![first], true));
-            place(Placement { priority: ThreadPriority::Normal, cpus: CpuSet::default() });
+            place(ThreadPlacement { priority: ThreadPriority::Normal, cpus: CpuSet::default() });
             assert_eq!(scheduling(), own, "the settings of a decode without any are the thread's own");
-            place(Placement { priority: ThreadPriority::Low, cpus });
+            place(ThreadPlacement { priority: ThreadPriority::Low, cpus });
             drop(keep);
             assert_eq!(scheduling(), own);
         })

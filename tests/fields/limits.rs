@@ -121,7 +121,7 @@ pub fn rows() -> Vec<Row> {
             let grammar = as_text.setting("grammar").clone();
             assert_eq!(response.without("json_schema").ask(json!({"grammar": grammar})).content(), "[1,null]");
             let both = response.refused(json!({"grammar": "root ::= \"a\""}));
-            assert!(both.starts_with("json_schema: either json_schema or grammar"), "{both}");
+            assert!(both.starts_with("json_schema: expected either json_schema or grammar"), "{both}");
             assert!(response.refused(json!({"json_schema": {"not": {}}})).starts_with("json_schema: #: not cannot be"));
         }),
     ]

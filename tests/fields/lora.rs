@@ -218,7 +218,7 @@ fn adapters_that_cannot_be_decoded_are_refused() {
     let integers = adapter_of("integers", 1, &tensors("blk.0.attn_q.weight", [256, 2], [2, 256]), 26);
     let uneven = adapter_of("uneven", 1, &tensors("token_embd.weight", [4, 1536], [2, 256]), 0);
     for (file, why) in [
-        (&integers, "is of the type i32, which matrix multiplication does not support"),
+        (&integers, "has the type i32, which matrix multiplication does not support"),
         (&uneven, "cannot be decoded"),
     ] {
         for scale in [0.0, 1.0] {
