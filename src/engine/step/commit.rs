@@ -13,7 +13,7 @@ use crate::error::{Code, Error};
 use crate::llama::DecodeError;
 
 /// Notes which slots took part in a step, and the time that drafting took, whatever became of the decode.
-pub(in crate::engine) fn commit_turn(plan: &StepPlan, slots: &mut [Slot]) {
+pub(crate) fn commit_turn(plan: &StepPlan, slots: &mut [Slot]) {
     for (planned, slot) in plan.slots.iter().zip(&mut *slots) {
         if planned.is_in_turn {
             slot.last_turn = plan.turn.number;
@@ -36,7 +36,7 @@ pub(in crate::engine) fn commit_turn(plan: &StepPlan, slots: &mut [Slot]) {
 
 /// Commits a step whose decode took `time`: cells, completions, statistics, and what drafters and controller learn. `notify` is called
 /// with the number of each request that has news.
-pub(in crate::engine) fn commit(
+pub(crate) fn commit(
     plan: &StepPlan,
     outcomes: &mut [SlotOutcome],
     time: Duration,
@@ -142,13 +142,7 @@ fn learn_costs(plan: &StepPlan, n_tokens: usize, adapts: bool, time: Duration, p
 
 /// After a decode that gave no rows: keeps what is certain of the decoded cells, and ends the requests that cannot go on. `exchanges`:
 /// a decode moves the states of all sequences, see [`exchanges_states`](super::exchanges_states).
-pub(in crate::engine) fn abandon(
-    plan: &StepPlan,
-    error: DecodeError,
-    exchanges: bool,
-    pool: &mut SlotPool,
-    outbox: &mut Outbox,
-) {
+pub(crate) fn abandon(plan: &StepPlan, error: DecodeError, exchanges: bool, pool: &mut SlotPool, outbox: &mut Outbox) {
     match error {
         DecodeError::Aborted => roll_back(plan, pool),
         DecodeError::Full => {

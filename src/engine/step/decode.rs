@@ -7,15 +7,15 @@ use crate::engine::slots::Slot;
 use crate::llama::{Batch, Context, DecodeError};
 
 /// The rows of a decoded batch.
-pub(in crate::engine) struct Rows<'a> {
+pub(crate) struct Rows<'a> {
     context: &'a mut Context,
     /// How long the decode took.
-    pub(in crate::engine) time: Duration,
+    pub(crate) time: Duration,
 }
 
 impl Rows<'_> {
     /// The logits of the token at this index of the batch, which the caller may change.
-    pub(in crate::engine) fn logits(&mut self, index: usize) -> Option<&mut [f32]> {
+    pub(crate) fn logits(&mut self, index: usize) -> Option<&mut [f32]> {
         self.context.logits(index)
     }
 }
@@ -24,7 +24,7 @@ impl Rows<'_> {
 ///
 /// # Errors
 /// The decode was interrupted, found no cells, or failed; what the context then holds of the planned tokens is not known.
-pub(in crate::engine) fn decode<'a>(
+pub(crate) fn decode<'a>(
     plan: &StepPlan,
     slots: &[Slot],
     context: &'a mut Context,

@@ -11,7 +11,7 @@ use crate::llama::SeqId;
 
 /// The layout of a slot's draft: pure data; [`decode`](super::decode) makes llama.cpp share the sequences.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct DraftTree {
+pub(crate) struct DraftTree {
     /// The slot's sequence, and those that it may use for branches.
     own: SeqId,
     spare: Vec<SeqId>,
@@ -37,13 +37,13 @@ struct DraftNode {
 
 impl DraftTree {
     /// For a slot that has the sequence `own` and may use `spare`.
-    pub(in crate::engine) fn new(own: SeqId, spare: Vec<SeqId>) -> DraftTree {
+    pub(crate) fn new(own: SeqId, spare: Vec<SeqId>) -> DraftTree {
         DraftTree { own, spare, ..DraftTree::default() }
     }
 
     /// Lays out a draft whose tokens follow these nodes. Returns how many of them can be decoded together: all for which there are
     /// sequences.
-    pub(in crate::engine) fn plant(&mut self, parents: impl Iterator<Item = usize>) -> usize {
+    pub(crate) fn plant(&mut self, parents: impl Iterator<Item = usize>) -> usize {
         self.nodes.clear();
         self.nodes.push(DraftNode { parent: 0, depth: 0, branch: 0, through: 1, end: 0 });
         self.used = 1;
@@ -76,13 +76,13 @@ impl DraftTree {
     }
 
     /// The sequences that see the context.
-    pub(in crate::engine) fn of_context(&self) -> &[SeqId] {
+    pub(crate) fn of_context(&self) -> &[SeqId] {
         self.nodes.first().and_then(|text| self.lists.get(..text.end)).unwrap_or(&[])
     }
 
     /// The drafted tokens in the order of the batch: the node of each, how many are before it in its branch, and the sequences
     /// that see it.
-    pub(in crate::engine) fn nodes(&self) -> impl Iterator<Item = (usize, usize, &[SeqId])> {
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (usize, usize, &[SeqId])> {
         let all = || (1..).zip(self.nodes.iter().zip(self.nodes.iter().skip(1)));
         let own = all().filter(|(_, (_, node))| node.branch == 0);
         let other = all().filter(|(_, (_, node))| node.branch != 0);
@@ -91,29 +91,29 @@ impl DraftTree {
     }
 
     /// Where the row of `node` is, counted from that of the committed prefix.
-    pub(in crate::engine) fn row(&self, node: usize) -> usize {
+    pub(crate) fn row(&self, node: usize) -> usize {
         self.nodes().position(|(at, ..)| at == node).map_or(0, |place| place + 1)
     }
 
     /// The nodes after `node`.
-    pub(in crate::engine) fn children(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn children(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
         (0..).zip(&self.nodes).skip(1).filter(move |(_, child)| child.parent == node).map(|(child, _)| child)
     }
 
     /// The node after `node` on the path to `last`; `None`: `last` is reached.
-    pub(in crate::engine) fn towards(&self, node: usize, last: usize) -> Option<usize> {
+    pub(crate) fn towards(&self, node: usize, last: usize) -> Option<usize> {
         let parent = |at: &usize| self.nodes.get(*at).map(|node| node.parent);
         let mut way = std::iter::successors(Some(last).filter(|last| *last != node), parent);
         way.find(|at| *at == 0 || parent(at) == Some(node)).filter(|at| *at > 0)
     }
 
     /// Whether the slot's own sequence goes through a node.
-    pub(in crate::engine) fn is_own(&self, node: usize) -> bool {
+    pub(crate) fn is_own(&self, node: usize) -> bool {
         self.nodes.get(node).is_some_and(|node| node.branch == 0)
     }
 
     /// The slot's own sequence, and those of the other branches.
-    pub(in crate::engine) fn sequences(&self) -> (SeqId, &[SeqId]) {
+    pub(crate) fn sequences(&self) -> (SeqId, &[SeqId]) {
         (self.own, self.spare.get(..self.used.saturating_sub(1)).unwrap_or(&[]))
     }
 }

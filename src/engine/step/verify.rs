@@ -15,19 +15,19 @@ use crate::speculative::{DraftOutcome, DrafterKind};
 
 /// What a step brought for a slot: the only source of every statistic about it.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct SlotOutcome {
+pub(crate) struct SlotOutcome {
     /// The verified tokens, with their origins and probabilities: accepted ones, then the target's own.
-    pub(in crate::engine) tokens: Vec<Generated>,
+    pub(crate) tokens: Vec<Generated>,
     /// The bytes that they add to the text.
-    pub(in crate::engine) added: Vec<u8>,
+    pub(crate) added: Vec<u8>,
     /// What became of the draft.
-    pub(in crate::engine) draft: DraftOutcome,
+    pub(crate) draft: DraftOutcome,
     /// Accepted tokens that are in the slot's own sequence; those of another branch are decoded again.
-    pub(in crate::engine) n_kept: usize,
+    pub(crate) n_kept: usize,
     /// See [`Compare::logit_gap`](crate::engine::compare::Compare::logit_gap).
-    pub(in crate::engine) logit_gap: Option<f32>,
+    pub(crate) logit_gap: Option<f32>,
     /// Why the completion ends, if it does.
-    pub(in crate::engine) end: Option<CompletionEnd>,
+    pub(crate) end: Option<CompletionEnd>,
 }
 
 impl SlotOutcome {
@@ -39,25 +39,20 @@ impl SlotOutcome {
 }
 
 /// The parts of a request that verification uses. Only the sampler advances.
-pub(in crate::engine) struct VerifiedRequest<'a> {
-    pub(in crate::engine) sampler: &'a mut Sampler,
+pub(crate) struct VerifiedRequest<'a> {
+    pub(crate) sampler: &'a mut Sampler,
     /// The context; it is extended by verified tokens meanwhile.
-    pub(in crate::engine) tokens: &'a mut Vec<Token>,
-    pub(in crate::engine) completion: &'a Completion,
-    pub(in crate::engine) speculation: Option<&'a mut RequestSpeculation>,
-    pub(in crate::engine) vocab: &'a Vocab,
+    pub(crate) tokens: &'a mut Vec<Token>,
+    pub(crate) completion: &'a Completion,
+    pub(crate) speculation: Option<&'a mut RequestSpeculation>,
+    pub(crate) vocab: &'a Vocab,
 }
 
 /// Verifies the draft of a slot by its rule, into an empty outcome. Without a draft it samples one token.
 ///
 /// Greedy, `match` and `coupled`: the target samples every token, and drafted ones are accepted while they are equal. `rejection` and
 /// `block` compare probabilities, also where nothing was drafted, so that all tokens of a completion have the same distribution.
-pub(in crate::engine) fn verify(
-    plan: &SlotPlan,
-    request: VerifiedRequest<'_>,
-    rows: &mut Rows<'_>,
-    outcome: &mut SlotOutcome,
-) {
+pub(crate) fn verify(plan: &SlotPlan, request: VerifiedRequest<'_>, rows: &mut Rows<'_>, outcome: &mut SlotOutcome) {
     let Some(row) = plan.row else { return };
     let VerifiedRequest { sampler, tokens, completion, speculation, vocab } = request;
     if completion.is_empty_by_request() {
