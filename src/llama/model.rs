@@ -5,11 +5,12 @@ use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
 
+use super::cpu::matmul;
 use super::gguf_source::GgufFile;
 use super::guard::{ErrorBuffer, foredraft_lora_load, foredraft_model_load};
 use super::identity::Files;
 use super::params::{KvValue, LoraParams, ModelParams, SplitMode};
-use super::{Token, Vocab, backend, cpu, devices, log};
+use super::{Token, Vocab, backend, devices, log};
 use crate::checksum::Checksum;
 use crate::error::{Code, Error, Result};
 
@@ -105,7 +106,7 @@ impl Model {
         if !params.override_kv.is_empty() {
             raw.kv_overrides = overrides.as_ptr();
         }
-        raw.use_extra_bufts = !cpu::multiplies_all(opened.formats);
+        raw.use_extra_bufts = !matmul::multiplies_all(opened.formats);
         raw.vocab_only = params.vocab_only;
         raw.check_tensors = params.check_tensors;
         raw.load_mtp = params.mtp;

@@ -2,6 +2,8 @@
 //! tokens, and a barrier in which threads sleep. The linker replaces them in the shared library and in this package's tests on Linux (see
 //! `build.rs`). With the `portable` feature, on other systems, and in Rust programs that link this crate, ggml's functions are used.
 
+pub(super) mod matmul;
+
 use std::time::Duration;
 
 use llama_cpp_sys_2 as sys;
@@ -14,25 +16,9 @@ use super::{Model, ThreadPool, devices};
 unsafe extern "C" {
     fn foredraft_flash_attention_calls() -> u64;
 }
-#[cfg(own_matmul)]
-unsafe extern "C" {
-    fn foredraft_matmul_formats() -> u64;
-}
 #[cfg(own_barrier)]
 unsafe extern "C" {
     fn foredraft_barrier_sleeps() -> u64;
-}
-
-/// Whether this library's matrix multiplication is linked and supports all these formats of weights. Then the weights should keep the
-/// file's layout. (`formats` has a bit for each `ggml_type`, from [`foredraft_can_multiply`](super::guard).)
-pub(super) fn multiplies_all(formats: u64) -> bool {
-    const FLOATS: u64 = 1 << sys::GGML_TYPE_F32 | 1 << sys::GGML_TYPE_F16 | 1 << sys::GGML_TYPE_BF16;
-    #[cfg(own_matmul)]
-    // SAFETY: returns a number.
-    let ours = unsafe { foredraft_matmul_formats() };
-    #[cfg(not(own_matmul))]
-    let ours = 0;
-    formats & ours != 0 && formats & !(ours | FLOATS) == 0
 }
 
 /// The number of calls of this library's flash attention in graphs that this thread started.
