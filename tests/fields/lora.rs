@@ -217,10 +217,9 @@ fn adapters_that_cannot_be_decoded_are_refused() {
         |layer: &str, a: [u64; 2], b: [u64; 2]| vec![(format!("{layer}.lora_a"), a), (format!("{layer}.lora_b"), b)];
     let integers = adapter_of("integers", 1, &tensors("blk.0.attn_q.weight", [256, 2], [2, 256]), 26);
     let uneven = adapter_of("uneven", 1, &tensors("token_embd.weight", [4, 1536], [2, 256]), 0);
-    for (file, why) in [
-        (&integers, "has the type i32, which matrix multiplication does not support"),
-        (&uneven, "cannot be decoded"),
-    ] {
+    for (file, why) in
+        [(&integers, "has the type i32, which matrix multiplication does not support"), (&uneven, "cannot be decoded")]
+    {
         for scale in [0.0, 1.0] {
             let lora = json!([{"path": file.0.to_str().expect("a path"), "scale": scale}]);
             let init =
