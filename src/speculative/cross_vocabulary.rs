@@ -83,7 +83,7 @@ impl Drafter for CrossVocabulary {
         for (index, CrossVocabularySlot { text, last_draft }) in self.slots.iter_mut().enumerate() {
             let Some(request) = requests.iter().find(|request| request.slot == index) else { continue };
             let n_max = if request.n_max == 0 { 0 } else { text.about(request.n_max) };
-            let DraftRequest { slot, generated, position, p_min, pace, .. } = *request;
+            let DraftRequest { slot, generated, position, p_min, stop_policy, .. } = *request;
             let (tokens, sampler, draft) = (text.tokens(), &self.sampler, last_draft);
             // Tokens drawn from one vocabulary have no distribution in the other, so the verification rules cannot use them. Nothing is
             // drawn.
@@ -97,7 +97,7 @@ impl Drafter for CrossVocabulary {
                 n_max,
                 p_min,
                 branches,
-                pace,
+                stop_policy,
                 draft,
                 drawing: None,
             });

@@ -69,7 +69,7 @@ impl DraftBranch {
     /// Whether the branch continues after its last token `token`.
     pub(super) fn goes_on(&mut self, request: &DraftRequest<'_>, context: &Context, token: Token) -> bool {
         request.draft.tokens.len() < request.n_max
-            && request.pace.wants_more(&self.path, request.n_max)
+            && request.stop_policy.wants_more(&self.path, request.n_max)
             && !context.model().vocab().is_eog(token)
             && self.history.len() < context.n_ctx()
             && self.sampler.accept(token).is_ok()
@@ -84,7 +84,7 @@ impl DraftBranch {
         if self.ends_in_doubt && is_doubtful(logits) {
             return choice;
         }
-        if let Some(Drawing { drawn, chance }) = &mut request.drawing {
+        if let Some(Drawing { drawn, random }) = &mut request.drawing {
             let Ok(items) = self.sampler.constrained_distribution(logits, &self.history, request.position + depth)
             else {
                 return choice;
@@ -97,9 +97,9 @@ impl DraftBranch {
             }
             let least = f64::from(request.branches.1.max(request.p_min));
             let others = q.iter().filter(|(token, q)| *token != likeliest && *q >= least && *q > 0.0);
-            let worth = |q: f64| request.pace.wants_branch(&self.path, q as f32, request.draft.tokens.len() + 1);
+            let worth = |q: f64| request.stop_policy.wants_branch(&self.path, q as f32, request.draft.tokens.len() + 1);
             let n = 1 + others.filter(|(_, q)| worth(*q)).take(free).count();
-            let tokens = drawn.draw(self.node, q, n, chance);
+            let tokens = drawn.draw(self.node, q, n, random);
             for (place, token) in choice.iter_mut().zip(tokens) {
                 *place = Some((token, sampling::probability(logits, token)));
             }
@@ -133,7 +133,8 @@ impl DraftBranch {
             *hidden = Some((last, std::mem::replace(logit, f32::NEG_INFINITY)));
             let Ok(token) = self.sampler.sample(logits, &self.history, position) else { break };
             let confidence = left * sampling::probability(logits, token);
-            if confidence < least || !request.pace.wants_branch(&self.path, confidence, request.draft.tokens.len() + 1)
+            if confidence < least
+                || !request.stop_policy.wants_branch(&self.path, confidence, request.draft.tokens.len() + 1)
             {
                 break;
             }
@@ -177,12 +178,12 @@ pub(super) fn choose(
     depth: usize,
 ) -> Option<(Token, f32)> {
     let position = request.position + depth;
-    if let Some(Drawing { drawn, chance }) = &mut request.drawing {
+    if let Some(Drawing { drawn, random }) = &mut request.drawing {
         let q = TokenDistribution::new(sampler.constrained_distribution(logits, history, position).ok()?)?;
         // Decided before drawing, because a drawn token must not be dropped for its small probability.
         let (_, best) = q.best();
         let token =
-            if best < f64::from(request.p_min) { None } else { drawn.draw(depth, q, 1, chance).first().copied() }?;
+            if best < f64::from(request.p_min) { None } else { drawn.draw(depth, q, 1, random).first().copied() }?;
         return Some((token, sampling::probability(logits, token)));
     }
     let token = sampler.sample(logits, history, position).ok()?;

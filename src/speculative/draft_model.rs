@@ -27,23 +27,23 @@ struct DraftModelSlot {
     /// The slot's tokens in the batch, after those.
     in_batch: Vec<Token>,
     /// The branches of the draft. The first one's tokens go into the cache. `None`: no request speculates here.
-    tips: Option<Vec<DraftBranch>>,
+    branches: Option<Vec<DraftBranch>>,
     /// The number of branches in use.
-    n_tips: usize,
-    /// The sequences of the other branches. They are empty except while drafting.
-    branches: Vec<SeqId>,
+    n_branches: usize,
+    /// The sequences for the other branches. They are empty except while drafting.
+    spare: Vec<SeqId>,
     disabled: Option<String>,
 }
 
 impl DraftModelSlot {
-    fn new(index: usize, extend: Option<SelfExtend>, branches: Vec<SeqId>) -> DraftModelSlot {
+    fn new(index: usize, extend: Option<SelfExtend>, spare: Vec<SeqId>) -> DraftModelSlot {
         let cache = Sequence::new(index, extend);
-        DraftModelSlot { cache, in_batch: Vec::new(), tips: None, n_tips: 0, branches, disabled: None }
+        DraftModelSlot { cache, in_batch: Vec::new(), branches: None, n_branches: 0, spare, disabled: None }
     }
 
     /// The branch whose tokens go into the cache.
     fn main(&mut self) -> Option<&mut DraftBranch> {
-        self.tips.as_mut()?.first_mut()
+        self.branches.as_mut()?.first_mut()
     }
 }
 
@@ -71,7 +71,7 @@ impl DraftModel {
         self.batch.clear();
         let mut n_free = self.context.n_ubatch().min(self.context.n_batch());
         // Also resets branches that a failed decode has left.
-        self.slots.iter_mut().for_each(|slot| slot.n_tips = 0);
+        self.slots.iter_mut().for_each(|slot| slot.n_branches = 0);
         let together = self.few_missing(requests);
         for request in requests {
             let Some(slot) = self.slots.get_mut(request.slot) else { continue };
@@ -109,7 +109,7 @@ impl DraftModel {
             n_free -= chunk.len();
             if let Some(main) = slot.main() {
                 (main.row, main.position) = (row, next + chunk.len());
-                slot.n_tips = usize::from(row.is_some());
+                slot.n_branches = usize::from(row.is_some());
             }
         }
         self.decode_batch()
@@ -161,7 +161,7 @@ impl DraftModel {
 
     /// Disables drafting for all current requests.
     fn disable(&mut self, why: &str) {
-        for slot in self.slots.iter_mut().filter(|slot| slot.tips.is_some()) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.branches.is_some()) {
             slot.disabled = Some(why.to_owned());
         }
     }
@@ -171,7 +171,7 @@ impl DraftModel {
     fn clear_paused(&mut self) -> bool {
         let mut forgot = false;
         for slot in &mut self.slots {
-            if slot.in_batch.is_empty() && slot.n_tips == 0 && !slot.cache.is_empty() {
+            if slot.in_batch.is_empty() && slot.n_branches == 0 && !slot.cache.is_empty() {
                 slot.cache.clear(&mut self.context);
                 forgot = true;
             }
@@ -183,7 +183,7 @@ impl DraftModel {
     fn extend(&mut self, requests: &mut [DraftRequest<'_>]) {
         self.batch.clear();
         for request in requests {
-            for index in 0..self.slots.get(request.slot).map_or(0, |slot| slot.n_tips) {
+            for index in 0..self.slots.get(request.slot).map_or(0, |slot| slot.n_branches) {
                 self.grow(request, index);
             }
         }
@@ -193,40 +193,43 @@ impl DraftModel {
     fn grow(&mut self, request: &mut DraftRequest<'_>, index: usize) {
         let DraftModel { context, batch, slots, n_vocab } = self;
         let Some(slot) = slots.get_mut(request.slot) else { return };
-        let DraftModelSlot { cache, in_batch, tips: Some(tips), n_tips, branches, .. } = slot else { return };
-        let Some((tip, row)) = tips.get_mut(index).and_then(|tip| tip.row.take().map(|row| (tip, row))) else { return };
+        let DraftModelSlot { cache, in_batch, branches: Some(branches), n_branches, spare, .. } = slot else { return };
+        let Some((branch, row)) = branches.get_mut(index).and_then(|branch| branch.row.take().map(|row| (branch, row)))
+        else {
+            return;
+        };
         // Other branches may have used up the tokens of the draft.
         if request.draft.tokens.len() >= request.n_max {
             return;
         }
         let Some(logits) = context.logits(row).and_then(|logits| logits.get_mut(..*n_vocab)) else { return };
-        let parent = tip.node;
-        let free = request.branches.0.min(branches.len() + 1).saturating_sub(*n_tips);
+        let parent = branch.node;
+        let free = request.branches.0.min(spare.len() + 1).saturating_sub(*n_branches);
         // No token is possible (at a grammar's end): the draft ends, and the target chooses.
-        let [Some(first), others @ ..] = tip.choose(request, logits, free) else { return };
+        let [Some(first), others @ ..] = branch.choose(request, logits, free) else { return };
         let node = request.draft.push_behind(parent, first.0, first.1);
         for (token, confidence) in others.into_iter().flatten() {
             let node = request.draft.push_behind(parent, token, confidence);
-            if tips.len() == *n_tips && !add_tip(tips, branches) {
+            if branches.len() == *n_branches && !add_branch(branches, spare) {
                 continue;
             }
-            let Some((used, unused)) = tips.split_at_mut_checked(*n_tips) else { continue };
-            let (Some(tip), Some(branch)) = (used.get(index), unused.first_mut()) else { continue };
-            branch.branch_from(tip);
-            if !context.share(tip.sequence, branch.sequence) {
+            let Some((used, unused)) = branches.split_at_mut_checked(*n_branches) else { continue };
+            let (Some(branch), Some(beside)) = (used.get(index), unused.first_mut()) else { continue };
+            beside.branch_from(branch);
+            if !context.share(branch.sequence, beside.sequence) {
                 continue;
             }
-            *n_tips += 1;
-            branch.take(node, token, confidence);
-            if branch.goes_on(request, context, token) {
-                branch.row = Some(batch.push(token, branch.position - 1, branch.sequence, true));
+            *n_branches += 1;
+            beside.take(node, token, confidence);
+            if beside.goes_on(request, context, token) {
+                beside.row = Some(batch.push(token, beside.position - 1, beside.sequence, true));
             }
         }
-        let Some(tip) = tips.get_mut(index) else { return };
-        tip.take(node, first.0, first.1);
+        let Some(branch) = branches.get_mut(index) else { return };
+        branch.take(node, first.0, first.1);
         let is_main = index == 0;
-        if tip.goes_on(request, context, first.0) && (!is_main || cache.tokens_until_group() > 0) {
-            tip.row = Some(batch.push(first.0, tip.position - 1, tip.sequence, true));
+        if branch.goes_on(request, context, first.0) && (!is_main || cache.tokens_until_group() > 0) {
+            branch.row = Some(batch.push(first.0, branch.position - 1, branch.sequence, true));
             in_batch.extend(is_main.then_some(first.0));
         }
     }
@@ -236,27 +239,27 @@ impl DraftModel {
         self.batch.clear();
         for slot in &mut self.slots {
             slot.in_batch.clear();
-            slot.tips.iter_mut().flatten().for_each(|tip| tip.row = None);
+            slot.branches.iter_mut().flatten().for_each(|branch| branch.row = None);
         }
     }
 
     /// Empties the branches' sequences.
     fn prune(&mut self) {
         for slot in &mut self.slots {
-            for tip in slot.tips.iter().flatten().take(slot.n_tips).skip(1) {
-                self.context.truncate(tip.sequence, 0);
+            for branch in slot.branches.iter().flatten().take(slot.n_branches).skip(1) {
+                self.context.truncate(branch.sequence, 0);
             }
-            slot.n_tips = 0;
+            slot.n_branches = 0;
         }
     }
 }
 
 /// Adds a branch with the next of these sequences. Returns false if there is none.
-fn add_tip(tips: &mut Vec<DraftBranch>, branches: &[SeqId]) -> bool {
-    let Some(main) = tips.first() else { return false };
+fn add_branch(branches: &mut Vec<DraftBranch>, spare: &[SeqId]) -> bool {
+    let Some(main) = branches.first() else { return false };
     let (sampler, ends_in_doubt) = (main.sampler.for_draft(false), main.ends_in_doubt);
-    let Some(sequence) = tips.len().checked_sub(1).and_then(|index| branches.get(index)) else { return false };
-    tips.push(DraftBranch::new(*sequence, sampler, ends_in_doubt));
+    let Some(sequence) = branches.len().checked_sub(1).and_then(|index| spare.get(index)) else { return false };
+    branches.push(DraftBranch::new(*sequence, sampler, ends_in_doubt));
     true
 }
 
@@ -269,7 +272,7 @@ impl Drafter for DraftModel {
         if let Some(slot) = self.slots.get_mut(slot) {
             let sampler = sampler.for_draft(settings.verify == Verify::Match);
             let ends_in_doubt = settings.adaptive == Adaptive::Heuristic;
-            slot.tips = Some(vec![DraftBranch::new(slot.cache.id(), sampler, ends_in_doubt)]);
+            slot.branches = Some(vec![DraftBranch::new(slot.cache.id(), sampler, ends_in_doubt)]);
             slot.disabled = None;
         }
     }
@@ -281,9 +284,9 @@ impl Drafter for DraftModel {
             BatchResult::No => return,
         }
         for request in requests.iter() {
-            let Some(slot) = self.slots.get_mut(request.slot).filter(|slot| slot.n_tips > 0) else { continue };
+            let Some(slot) = self.slots.get_mut(request.slot).filter(|slot| slot.n_branches > 0) else { continue };
             let begun = slot.main().map(|main| main.begin(request.tokens, request.sampler));
-            slot.n_tips = usize::from(begun.is_some());
+            slot.n_branches = usize::from(begun.is_some());
         }
         loop {
             self.extend(requests);
@@ -309,7 +312,7 @@ impl Drafter for DraftModel {
 
     fn end(&mut self, slot: usize, _tokens: &[Token], _generated: usize) {
         if let Some(slot) = self.slots.get_mut(slot) {
-            slot.tips = None;
+            slot.branches = None;
         }
     }
 

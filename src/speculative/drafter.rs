@@ -92,7 +92,7 @@ pub struct DraftRequest<'a> {
     /// The maximum number of branches, at least 1, and the minimum probability of a token that starts one.
     pub branches: (usize, f32),
     /// Tells a model-based drafter when a longer draft does not pay.
-    pub pace: StopPolicy<'a>,
+    pub stop_policy: StopPolicy<'a>,
     /// The draft, empty before.
     pub draft: &'a mut Draft,
     /// For drafters with a distribution, if the verification compares probabilities: each token must be drawn here, and also added to the
@@ -103,7 +103,7 @@ pub struct DraftRequest<'a> {
 impl DraftRequest<'_> {
     /// The draft so far, which is a chain.
     pub fn growing(&self) -> GrowingDraft<'_> {
-        GrowingDraft { confidence: &self.draft.confidence, n_max: self.n_max, policy: self.pace }
+        GrowingDraft { confidence: &self.draft.confidence, n_max: self.n_max, policy: self.stop_policy }
     }
 }
 
@@ -112,7 +112,7 @@ pub struct Drawing<'a> {
     /// The drawn tokens and their distributions.
     pub drawn: &'a mut SampledDraft,
     /// The step's random numbers.
-    pub chance: StepRandom,
+    pub random: StepRandom,
 }
 
 /// The tokens of one slot that the target has decoded: the end of its context, followed by a draft.

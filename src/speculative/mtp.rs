@@ -207,7 +207,7 @@ impl Mtp {
             let drafted = depth + 1;
             let most = if self.n_layers > 1 { request.n_max.min(self.n_layers) } else { request.n_max };
             let ends = drafted >= most
-                || !request.pace.wants_more(&request.draft.confidence, request.n_max)
+                || !request.stop_policy.wants_more(&request.draft.confidence, request.n_max)
                 || self.context.model().vocab().is_eog(token)
                 || request.tokens.len() + drafted >= self.context.n_ctx()
                 || sampler.accept(token).is_err();

@@ -114,17 +114,17 @@ fn what_cannot_gain_is_not_looked_for() {
     let costs =
         costs(&[(1, 100), (2, 114), (3, 129), (4, 146), (5, 208), (8, 226), (12, 308), (16, 403), (64, 1600)], 0.1);
     let (plan, calibration) = (plan(&costs, 1.5), Calibration::of_text());
-    let pace = StopPolicy::Paying {
+    let stop_policy = StopPolicy::Paying {
         plan: &plan,
         calibration: &calibration,
         bias: calibration.begin(Choice::Greedy),
         n_min: 0,
     };
     for confidence in [0.3, 0.6, 0.8, 0.95, 0.999] {
-        let sure: Vec<f64> = (1..=62).map(|n| pace.acceptance(confidence).powi(n)).collect();
+        let sure: Vec<f64> = (1..=62).map(|n| stop_policy.acceptance(confidence).powi(n)).collect();
         let best = best_of_text(&costs, 1.5, sure.iter().copied()).0;
         let mut so_far = SoFar::default();
-        let kept = sure.iter().take_while(|sure| pace.may_gain(&mut so_far, **sure)).count();
+        let kept = sure.iter().take_while(|sure| stop_policy.may_gain(&mut so_far, **sure)).count();
         assert!(kept >= best, "{confidence}: {kept} of which {best} pay");
         assert!(kept < best + LOOK_AHEAD, "{confidence}: {kept} of which {best} pay");
     }

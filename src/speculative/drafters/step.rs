@@ -126,13 +126,13 @@ impl Drafters {
             if room.is_some() && n_max == 0 && !proposal.is_free {
                 continue;
             }
-            let pace = match adapts && !proposal.is_free {
+            let stop_policy = match adapts && !proposal.is_free {
                 true => StopPolicy::Paying { plan, calibration, bias: proposal.bias, n_min: settings.n_min },
                 false => StopPolicy::All,
             };
             let draft = &mut proposal.draft;
             let view = SlotContext { slot, tokens, sampler, generated, position };
-            let mut request = view.request(settings, n_max, pace, draft, None);
+            let mut request = view.request(settings, n_max, stop_policy, draft, None);
             drafter.draft(std::slice::from_mut(&mut request));
             if let Some(end) = request.draft.tokens.iter().position(|token| self.end_tokens.contains(token)) {
                 request.draft.truncate(end + 1);
@@ -189,16 +189,16 @@ impl Drafters {
             let RequestDrafts { settings, proposals, sampled, drawn_by, .. } = &mut **drafts;
             let Some(proposal) = proposals.get_mut(index).and_then(Option::as_mut) else { continue };
             let (plan, bias) = (controller.plan(), proposal.bias);
-            let pace = match stops_when_it_does_not_pay {
+            let stop_policy = match stops_when_it_does_not_pay {
                 true => StopPolicy::Paying { plan, calibration, bias, n_min: settings.n_min },
                 false => StopPolicy::All,
             };
             let drawing = (settings.verify.draws() && drawn_by.is_none()).then(|| {
                 sampled.begin(n_max);
-                Drawing { drawn: sampled, chance: StepRandom::new(sampler.seed(), position) }
+                Drawing { drawn: sampled, random: StepRandom::new(sampler.seed(), position) }
             });
             let view = SlotContext { slot, tokens, sampler, generated, position };
-            requests.push(view.request(settings, n_max, pace, &mut proposal.draft, drawing));
+            requests.push(view.request(settings, n_max, stop_policy, &mut proposal.draft, drawing));
         }
         if requests.is_empty() {
             return;
@@ -284,7 +284,7 @@ impl<'a> SlotContext<'a> {
         self,
         settings: &Settings,
         n_max: usize,
-        pace: StopPolicy<'a>,
+        stop_policy: StopPolicy<'a>,
         draft: &'a mut Draft,
         drawing: Option<Drawing<'a>>,
     ) -> DraftRequest<'a> {
@@ -299,7 +299,7 @@ impl<'a> SlotContext<'a> {
             n_max,
             p_min: settings.p_min,
             branches,
-            pace,
+            stop_policy,
             draft,
             drawing,
         }

@@ -54,14 +54,14 @@ impl Drafter for Scripted {
                 if *confidence < ask.p_min {
                     break;
                 }
-                if let Some(Drawing { drawn, chance }) = &mut ask.drawing {
+                if let Some(Drawing { drawn, random }) = &mut ask.drawing {
                     let only = [TokenData { id: *token, logit: 0.0, p: 1.0 }];
                     let last = drawn.len();
-                    assert_eq!(drawn.draw(last, TokenDistribution::new(&only).unwrap(), 1, chance), [*token]);
+                    assert_eq!(drawn.draw(last, TokenDistribution::new(&only).unwrap(), 1, random), [*token]);
                 }
                 ask.draft.push(*token, *confidence);
                 NOW.set(NOW.get() + Duration::from_secs_f64(self.ms / 1e3));
-                if !ask.pace.wants_more(&ask.draft.confidence, ask.n_max) {
+                if !ask.stop_policy.wants_more(&ask.draft.confidence, ask.n_max) {
                     break;
                 }
             }

@@ -137,7 +137,7 @@ impl<R: HistoryDrafter> Drafter for SlotDrafters<R> {
 
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
         for request in requests {
-            let limits = Limits { n_max: request.n_max, p_min: request.p_min, stop_policy: request.pace };
+            let limits = Limits { n_max: request.n_max, p_min: request.p_min, stop_policy: request.stop_policy };
             self.propose(request.slot, request.tokens, request.generated, limits, request.draft);
         }
     }

@@ -93,7 +93,8 @@ impl Drafter for ReplayedDraft {
                     request.draft.push(token, p);
                 }
                 let full = request.draft.tokens.len() >= request.n_max;
-                *active = next.is_some() && !full && request.pace.wants_more(&request.draft.confidence, request.n_max);
+                *active =
+                    next.is_some() && !full && request.stop_policy.wants_more(&request.draft.confidence, request.n_max);
             }
             if !another_round_pays(requests.iter().map(DraftRequest::growing)) {
                 break;

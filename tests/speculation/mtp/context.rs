@@ -158,7 +158,7 @@ fn mtp_drafter_survives_calls_in_any_order() {
                             n_max: below(70),
                             branches: (1, 1.0),
                             p_min: 0.0,
-                            pace: StopPolicy::All,
+                            stop_policy: StopPolicy::All,
                             draft,
                             drawing: None,
                         })
