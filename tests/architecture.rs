@@ -146,7 +146,8 @@ fn imports(file: &SourceFile, modules: &BTreeSet<ModulePath>) -> Vec<Import> {
             imports.extend(resolved(&file.module, &path, modules).map(|target| Import { target, offered_as }));
         }
     }
-    let code = statement.replace_all(&file.code, "");
+    // A visibility is not an import.
+    let code = pattern(r"\bpub\(in [^)]*\)").replace_all(&statement.replace_all(&file.code, ""), "pub").into_owned();
     for found in inline.find_iter(&code) {
         let path: ModulePath = found.as_str().split("::").map(str::to_owned).collect();
         imports.extend(absolute(&file.module, &path).map(|target| Import { target, offered_as: None }));

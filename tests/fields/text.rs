@@ -94,7 +94,7 @@ fn tokenize_detokenize_and_templates_follow_the_documentation() {
     }
     for (request, expected) in [
         (json!({}), "tokens: expected an array of token ids, got nothing"),
-        (json!({"tokens": [1536]}), "tokens: 1536 is not in the vocabulary"),
+        (json!({"tokens": [1536]}), "tokens: token 1536 is not in the vocabulary"),
         (json!({"tokens": "a"}), "tokens: expected an array of token ids"),
     ] {
         let error = detokenize(&system, request.clone()).expect_err("an error");

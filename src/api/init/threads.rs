@@ -120,12 +120,16 @@ pub(super) fn read(
     let batch = Given::read(fields, &BATCH)?;
     let draft = Given::read(fields, &DRAFT)?;
     let batch_draft = Given::read(fields, &BATCH_DRAFT)?;
+    let mut crowded: Vec<(i32, CpuSet)> = Vec::new();
     let mut threads = |given: Given, keys: &Keys| {
         let settings = given.settings(poll);
         let n_cpus = settings.cpus.iter().count();
         let default = if n_cpus > 0 { default_threads_on(&settings.cpus) } else { default_threads };
         let n_threads = given.n_threads.unwrap_or(default);
-        if n_cpus > 0 && usize::try_from(n_threads).is_ok_and(|n_threads| n_threads > n_cpus) {
+        let is_crowded = n_cpus > 0 && usize::try_from(n_threads).is_ok_and(|n_threads| n_threads > n_cpus);
+        // Once for keys with the same value.
+        if is_crowded && !crowded.contains(&(n_threads, settings.cpus)) {
+            crowded.push((n_threads, settings.cpus));
             let (name, cpus) = (keys.n_threads, settings.cpus);
             fields.warn(format!("{name}: {n_threads} threads share the CPUs {cpus}, which makes decodes slower"));
         }
@@ -267,11 +271,8 @@ mod tests {
             assert!(read.0.settings.strict && read.1.settings_batch.strict && read.3.is_empty(), "{:?}", read.3);
         }
         let read = read_all(json!({"cpu_range": "0-0", "n_threads": 2})).expect("valid");
-        assert!(
-            read.3.first().is_some_and(|why| why.starts_with("n_threads: 2 threads share the CPUs 0,")),
-            "{:?}",
-            read.3
-        );
+        let warning = "n_threads: 2 threads share the CPUs 0, which makes decodes slower";
+        assert_eq!(read.3, [warning], "once for all kinds of decodes");
         assert_eq!(read_all(json!({"cpu_range": "0-0"})).map(|read| read.0.n_threads), Ok(1), "one thread for one CPU");
     }
 

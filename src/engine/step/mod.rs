@@ -92,8 +92,8 @@ fn draft(
     drafters.draft(&plan.steps, &mut drafting);
     *buffer = recycle(drafting);
     plan.t_draft = drafters.now().saturating_duration_since(start);
-    let drafts = slots.iter().filter_map(|slot| slot.task.as_ref()?.drafts());
-    plan.keeps_hidden = drafts.fold(false, |keeps, drafts| keeps || drafters.needs_hidden(drafts));
+    let mut drafts = slots.iter().filter_map(|slot| slot.task.as_ref()?.drafts());
+    plan.keeps_hidden = drafts.any(|drafts| drafters.needs_hidden(drafts));
     let plan_draft = |index: usize, planned: &mut SlotPlan, n: usize| {
         let drafts = slots.get_mut(index).and_then(Slot::drafts_mut);
         let n = planned.plan_draft(drafts.as_ref().and_then(|drafts| drafts.chosen()), n);
@@ -135,6 +135,7 @@ fn drafting_slots<'a>(
 }
 
 /// Empties a vector and keeps its memory for items of another lifetime.
+#[expect(clippy::unnecessary_filter_map, reason = "the closure changes the lifetime of the items")]
 fn recycle<'a>(mut items: Vec<DraftingSlot<'_>>) -> Vec<DraftingSlot<'a>> {
     items.clear();
     // The standard library collects into the memory of the same layout that it reads from.
