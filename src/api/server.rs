@@ -16,7 +16,7 @@ use crate::llama::{Model, Vocab};
 
 /// Loaded models and the engine that runs them. All threads can use it at the same time, and a program can have several.
 ///
-/// The functions of the interface are `impl Server` blocks in [`calls`](super::calls) and [`lookup`](super::lookup).
+/// The functions of the interface are `impl Server` blocks in `calls` and `lookup`.
 pub struct Server {
     models: Models,
     /// `None` with `vocab_only`.

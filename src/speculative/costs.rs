@@ -216,9 +216,9 @@ impl Costs {
         self.target.first().copied().filter(|one| *one > 0.0).unwrap_or(f64::INFINITY)
     }
 
-    /// A single token is always padded from now on: see [`Drafters::guess`].
+    /// A single token is always padded from now on: see [`Drafters::offer_free_tokens`].
     ///
-    /// [`Drafters::guess`]: super::Drafters::guess
+    /// [`Drafters::offer_free_tokens`]: super::Drafters::offer_free_tokens
     pub fn pad(&mut self) {
         self.padded = true;
         self.update();

@@ -144,8 +144,8 @@ impl Settings {
     }
 
     /// The same for free draft tokens, which cost nothing and so need no minimum probability.
-    pub(super) fn guessing(&self) -> Settings {
-        let suffix = SuffixParams { guesses: true, ..self.ngram.suffix };
+    pub(super) fn for_free_token(&self) -> Settings {
+        let suffix = SuffixParams { offers_free_token: true, ..self.ngram.suffix };
         Settings { ngram: NgramParams { suffix, ..self.ngram }, ..self.clone() }
     }
 }

@@ -93,12 +93,12 @@ pub fn rows() -> Vec<Row> {
         assert_eq!(response.setting("lora"), &json!([{"id": 0, "scale": 1.0}, {"id": 1, "scale": 0.0}]));
         assert_eq!(with_scales(1.0, 0.0).tokens(), response.tokens());
         let texts =
-            [&plain, response, &with_scales(0.0, 3.0), &with_scales(-3.0, 0.0)].map(|response| response.tokens());
+            [&plain, response, &with_scales(0.0, 8.0), &with_scales(-3.0, 0.0)].map(|response| response.tokens());
         for (i, text) in texts.iter().enumerate() {
             assert!(texts[..i].iter().all(|other| other != text), "{texts:?}");
         }
         // An adapter that is not listed is off; an empty list turns all off.
-        assert_eq!(response.ask(json!({"lora": [{"id": 1, "scale": 3}]})).tokens(), texts[2]);
+        assert_eq!(response.ask(json!({"lora": [{"id": 1, "scale": 8}]})).tokens(), texts[2]);
         let none = response.ask(json!({"lora": []}));
         assert_eq!((none.tokens(), none.setting("lora")), (texts[0].clone(), plain.setting("lora")));
         // The cache is reused only if it was computed with the same scales.

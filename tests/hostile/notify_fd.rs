@@ -103,7 +103,7 @@ fn what_is_no_such_descriptor_is_refused() {
         (1_000_000, "not open"),
         (reader.as_raw_fd(), "cannot be written"),
         (file.as_raw_fd(), "cannot be written"),
-        (written.as_raw_fd(), "something else"),
+        (written.as_raw_fd(), "another type"),
     ] {
         let command = command(json!({ "notify_fd": number }));
         assert_eq!(init(Some(command.to_string().as_bytes())), 3, "{what}");

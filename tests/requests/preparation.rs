@@ -103,7 +103,7 @@ fn what_is_wrong_with_a_long_prompt_ends_the_request() {
             "invalid_request",
             "chat_template: no (line 1)",
         ),
-        (json!({"prompts": [long(), ["a", 99999]]}), "invalid_request", "prompts[1][1]: 99999 is not in"),
+        (json!({"prompts": [long(), ["a", 99999]]}), "invalid_request", "prompts[1][1]: token 99999 is not in"),
     ] {
         let id = submit(&system, Completion, &request);
         let updates = drain(&system, Completion, id);

@@ -321,9 +321,9 @@ fn several_completions_start_from_one_session() {
         assert!(result["timings"]["prompt_n"].as_u64() < Some(10), "{index}: {}", result["timings"]);
     }
     for (more, part) in [
-        (json!({"n_cmpl": 2, "session_save": path}), "session_save: 2 completions for one file"),
-        (json!({"n_beams": 2, "session_save": path}), "session_save: beams"),
-        (json!({"n_beams": 2, "session_load": path}), "session_load: beams"),
+        (json!({"n_cmpl": 2, "session_save": path}), "session_save: expected one completion, got 2"),
+        (json!({"n_beams": 2, "session_save": path}), "session_save: not available with n_beams"),
+        (json!({"n_beams": 2, "session_load": path}), "session_load: not available with n_beams"),
     ] {
         let bytes = with(&request("x"), more).to_string();
         let error = system.with_server(|server| server.complete(Completion, bytes.as_bytes())).expect_err("refused");

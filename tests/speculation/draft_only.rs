@@ -196,7 +196,11 @@ fn draft_only_requires_a_compatible_draft_model() {
     check(&other, &request, &format!("speculative.model: the draft model is not used: {reason}"));
     let system = start(json!({"n_ctx": 128}));
     for field in ["session_save", "session_load"] {
-        check(&system, &with(&request, json!({field: "/tmp/x"})), &format!("{field}: the draft model"));
+        check(
+            &system,
+            &with(&request, json!({field: "/tmp/x"})),
+            &format!("{field}: not available with speculative.model"),
+        );
     }
     check(&system, &with(&request, json!({"id_slot": 1})), "id_slot: expected a slot from 0 to 0, got 1");
     check(&system, &with(&request, json!({"lora": [{"id": 0, "scale": 1}]})), "lora[0].id: there is no adapter 0");

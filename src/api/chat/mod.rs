@@ -105,7 +105,7 @@ impl ChatTemplate {
         stack::with(STACK, NAME, || self.run(&variables, seconds))
     }
 
-    /// Renders the prompt, and marks the parts that come from messages, as far as control tokens are concerned (see [`taint`]).
+    /// Renders the prompt, and marks the parts that come from messages, as far as control tokens are concerned (see `taint.rs`).
     ///
     /// # Errors
     /// As [`ChatTemplate::render`].

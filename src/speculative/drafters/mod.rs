@@ -121,9 +121,9 @@ impl Drafters {
             let may_be_free = self.offers_free_tokens && kind == DrafterKind::Suffix;
             let is_free = may_be_free && !wanted && !settings.verify.draws();
             // Where the request asked for it, the plan says when a token costs nothing.
-            let guessing =
-                (is_free || (may_be_free && settings.adaptive == Adaptive::Auto)).then(|| settings.guessing());
-            let settings = guessing.as_ref().unwrap_or(settings);
+            let for_free_token =
+                (is_free || (may_be_free && settings.adaptive == Adaptive::Auto)).then(|| settings.for_free_token());
+            let settings = for_free_token.as_ref().unwrap_or(settings);
             let drafts = wanted || is_free;
             if drafts {
                 registered.drafter.begin(slot, sampler, settings);

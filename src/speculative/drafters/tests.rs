@@ -186,7 +186,7 @@ fn behind_the_end_of_a_text_nothing_is_drafted() {
 }
 
 #[test]
-fn a_token_that_costs_nothing_is_guessed_and_is_nobodys_draft() {
+fn free_draft_token_is_proposed_and_attributed_to_no_drafter() {
     for (settings, padded, expected) in [
         (Settings::none(), true, 1),
         (Settings::none(), false, 0),
@@ -217,7 +217,7 @@ fn a_token_that_costs_nothing_is_guessed_and_is_nobodys_draft() {
 }
 
 #[test]
-fn a_model_is_not_asked_where_a_guess_that_costs_nothing_is_as_good() {
+fn model_is_not_asked_if_a_free_draft_token_is_as_good() {
     let settings = Settings { sources: vec![DrafterKind::Draft], ..both(Adaptive::Auto) };
     let mut asked = [0, 0];
     for (asked, padded) in asked.iter_mut().zip([false, true]) {

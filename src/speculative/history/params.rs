@@ -49,12 +49,12 @@ pub struct SuffixParams {
     /// A draft ends where the probability of the whole draft falls below this.
     pub min_prob: f32,
     /// Whether the first token may be less probable than that. Set where verifying one token is free.
-    pub guesses: bool,
+    pub offers_free_token: bool,
 }
 
 impl Default for SuffixParams {
     fn default() -> Self {
-        SuffixParams { max_depth: 5, factor: 4.0, min_prob: 0.1, guesses: false }
+        SuffixParams { max_depth: 5, factor: 4.0, min_prob: 0.1, offers_free_token: false }
     }
 }
 

@@ -109,7 +109,7 @@ impl HistoryDrafter for SuffixDrafter {
                 return;
             };
             sure *= limits.stop_policy.acceptance(chosen.confidence);
-            let is_free = drafted == 0 && self.params.guesses;
+            let is_free = drafted == 0 && self.params.offers_free_token;
             if !is_free && (sure < f64::from(self.params.min_prob) || chosen.confidence < limits.p_min) {
                 return;
             }

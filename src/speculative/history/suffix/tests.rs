@@ -82,7 +82,10 @@ fn draft_obeys_its_limits() {
         [0.5, 0.1, 0.01].map(|min_prob| length(SuffixParams { min_prob, ..params })).into();
     assert!(by_probability.is_sorted() && by_probability[0] > 0 && by_probability[0] < by_probability[2]);
     // Only the free first token may be below min_prob.
-    assert_eq!([false, true].map(|guesses| length(SuffixParams { min_prob: 1.0, guesses, ..params })), [0, 1]);
+    assert_eq!(
+        [false, true].map(|offers_free_token| length(SuffixParams { min_prob: 1.0, offers_free_token, ..params })),
+        [0, 1]
+    );
     let mut drafter = Suffix::new(1);
     drafter.start(0, &settings(params));
     let mut drafts = [0.0, 0.999].map(|p_min| {
