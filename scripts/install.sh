@@ -57,7 +57,9 @@ build_static() {
     # What the archive has in place of ggml's own, if it does: build.rs tells cargo's linker the same.
     local symbols options=''
     symbols=$(nm "$target/release/libforedraft.a" 2>/dev/null)
-    ! grep -q ' T __wrap_ggml_compute_forward_flash_attn_ext$' <<<"$symbols" || options+=' -Wl,--wrap=ggml_compute_forward_flash_attn_ext'
+    local replaced
+    replaced=$(awk '$2 == "T" && sub(/^__wrap_/, "", $3) { print $3 }' <<<"$symbols" | sort -u)
+    for replaced in $replaced; do options+=" -Wl,--wrap=$replaced"; done
     ! grep -q ' T foredraft_barrier$' <<<"$symbols" || options+=' -Wl,-u,foredraft_barrier -Wl,--defsym=ggml_barrier=foredraft_barrier'
     printf '%s%s\n' "$(cat "$work/native-libs.txt")" "$options" >"$work/native-libs.new"
     mv "$work/native-libs.new" "$work/native-libs.txt"
