@@ -22,15 +22,14 @@
 //!
 //! [`Context::pads_single_tokens`]: super::Context::pads_single_tokens
 
-use super::{Batch, CacheType, ContextParams, FlashAttn, Model, SeqId, backend, devices};
+use super::{Batch, CacheType, ContextParams, FlashAttn, Model, SeqId, backend, cpu, devices};
 
 /// The meaning of `auto`: the faster kernel if it was measured, else an estimate.
 pub(super) fn attention(params: &ContextParams, model: &Model) -> FlashAttn {
     match params.flash_attn {
-        FlashAttn::Auto
-            if can_do_without(params, model) && !params.measured_flash_attn.unwrap_or_else(|| !is_slow(model)) =>
-        {
-            FlashAttn::Off
+        FlashAttn::Auto if can_do_without(params, model) => {
+            let is_fast = || cpu::expects_own_flash_attention(params, model) || !is_slow(model);
+            if params.measured_flash_attn.unwrap_or_else(is_fast) { FlashAttn::Auto } else { FlashAttn::Off }
         }
         given => given,
     }

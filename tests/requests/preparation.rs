@@ -148,7 +148,8 @@ fn a_queue_of_long_prompts_is_bounded_and_ends_with_the_engine() {
     assert_eq!(system.status()["state"], "uninitialized");
 }
 
-/// Prints what calls take while the engine generates: `cargo test --release --test requests calls_while -- --ignored --nocapture`.
+/// Prints what calls take while the engine generates, and, for comparison, what a loop of 10 µs takes that calls nothing: on cores that
+/// are all busy, any work is interrupted for milliseconds now and then. `cargo test --release --test requests calls_while -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn calls_while_the_engine_generates() {
@@ -165,7 +166,9 @@ fn calls_while_the_engine_generates() {
     let chat = json!({"messages": messages, "n_predict": 4}).to_string();
 
     let mut times: Vec<(&str, Vec<Duration>)> =
-        ["submit of a prompt", "submit of a chat", "poll", "status", "cancel"].map(|name| (name, Vec::new())).to_vec();
+        ["submit of a prompt", "submit of a chat", "poll", "status", "cancel", "nothing"]
+            .map(|name| (name, Vec::new()))
+            .to_vec();
     let mut time = |name: &str, call: &mut dyn FnMut() -> String| {
         let start = Instant::now();
         let answer = call();
@@ -199,6 +202,15 @@ fn calls_while_the_engine_generates() {
                 }
             }
             time("status", &mut || system.status().to_string());
+            for _ in 0..4 {
+                time("nothing", &mut || {
+                    let start = Instant::now();
+                    while start.elapsed() < Duration::from_micros(10) {
+                        std::hint::spin_loop();
+                    }
+                    String::new()
+                });
+            }
             if command.is_empty() {
                 break;
             }

@@ -27,6 +27,7 @@ extern "C" {
 // and uses ggml's kernel.
 __attribute__((weak)) void __real_ggml_compute_forward_flash_attn_ext(const ggml_compute_params * params, ggml_tensor * dst);
 void __wrap_ggml_compute_forward_flash_attn_ext(const ggml_compute_params * params, ggml_tensor * dst);
+void ggml_compute_forward_flash_attn_ext(const ggml_compute_params * params, ggml_tensor * dst);
 
 }
 
@@ -40,6 +41,18 @@ thread_local uint64_t n_calls = 0;
 
 // For benchmarks: false uses ggml's kernel for everything.
 extern "C" void foredraft_flash_attention_enable(bool enabled) { is_enabled.store(enabled, std::memory_order_relaxed); }
+
+// Whether this kernel is compiled for the processor and the linker has replaced ggml's function. The compiler must not know that two functions
+// may be one.
+extern "C" bool foredraft_flash_attention_is_linked(void) {
+#ifdef FOREDRAFT_FLASH_ATTENTION
+    const volatile auto called = &ggml_compute_forward_flash_attn_ext;
+    const volatile auto ours = &__wrap_ggml_compute_forward_flash_attn_ext;
+    return called == ours;
+#else
+    return false;
+#endif
+}
 
 // The number of calls of this kernel in graphs that the calling thread started.
 extern "C" uint64_t foredraft_flash_attention_calls(void) { return n_calls; }

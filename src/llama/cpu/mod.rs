@@ -15,6 +15,7 @@ use super::{Model, ThreadPool, devices};
 #[cfg(own_flash_attention)]
 unsafe extern "C" {
     fn foredraft_flash_attention_calls() -> u64;
+    fn foredraft_flash_attention_is_linked() -> bool;
 }
 #[cfg(own_barrier)]
 unsafe extern "C" {
@@ -40,6 +41,16 @@ pub fn barrier_sleeps() -> u64 {
     #[cfg(not(own_barrier))]
     let sleeps = 0;
     sleeps
+}
+
+/// Whether `auto` should expect this library's flash attention for a context with these parameters.
+pub(super) fn expects_own_flash_attention(params: &ContextParams, model: &Model) -> bool {
+    #[cfg(own_flash_attention)]
+    // SAFETY: compares the addresses of functions.
+    let is_linked = unsafe { foredraft_flash_attention_is_linked() };
+    #[cfg(not(own_flash_attention))]
+    let is_linked = false;
+    is_linked && may_use_flash_attention(params, model)
 }
 
 /// Whether a context with these parameters can use this library's flash attention. It does if [`flash_attention_calls`] increases during
