@@ -57,9 +57,10 @@ build_static() {
     # What the archive has in place of ggml's own, if it does: build.rs tells cargo's linker the same.
     local symbols options=''
     symbols=$(nm "$target/release/libforedraft.a" 2>/dev/null)
-    local replaced
-    replaced=$(awk '$2 == "T" && sub(/^__wrap_/, "", $3) { print $3 }' <<<"$symbols" | sort -u)
-    for replaced in $replaced; do options+=" -Wl,--wrap=$replaced"; done
+    local function
+    for function in $(awk '$2 == "T" && sub(/^__wrap_/, "", $3) { print $3 }' <<<"$symbols" | sort -u); do
+        options+=" -Wl,--wrap=$function"
+    done
     ! grep -q ' T foredraft_barrier$' <<<"$symbols" || options+=' -Wl,-u,foredraft_barrier -Wl,--defsym=ggml_barrier=foredraft_barrier'
     printf '%s%s\n' "$(cat "$work/native-libs.txt")" "$options" >"$work/native-libs.new"
     mv "$work/native-libs.new" "$work/native-libs.txt"

@@ -8,12 +8,14 @@
 )]
 
 mod common;
+mod ggml;
 
 use std::sync::Arc;
 
 use common::{complete, model, start};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::llama::{Batch, Context, ContextParams, FlashAttn, Model, ModelParams, ThreadPool};
+use ggml::noise;
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
@@ -44,18 +46,6 @@ const PLAIN: Shape = Shape {
     max_bias: 0.0,
     has_sinks: false,
 };
-
-/// Numbers between -1 and 1, the same for the same seed.
-fn noise(seed: u64, n: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    (0..n).map(|_| next()).collect()
-}
 
 fn half(values: &[f32]) -> Vec<u16> {
     let mut halves = vec![0; values.len()];
@@ -145,52 +135,29 @@ impl Input {
         let Shape { n_key, n_value, n_head, n_head_kv, n_tokens, n_cells, n_streams, .. } = *shape;
         let [n_key, n_value, n_head, n_head_kv] = [n_key, n_value, n_head, n_head_kv].map(|n| n as i64);
         let [n_tokens, n_cells, n_streams] = [n_tokens, n_cells, n_streams].map(|n| n as i64);
-        // SAFETY: ggml's objects are freed at the end, in the order in which they use each other; the arrays that are copied have the
-        // tensors' sizes; the graph is computed by the CPU's backend, which ggml has.
-        unsafe {
-            let ctx = sys::ggml_init(sys::ggml_init_params {
-                mem_size: 1 << 20,
-                mem_buffer: std::ptr::null_mut(),
-                no_alloc: true,
-            });
-            let tensor = |kind, a, b, c| sys::ggml_new_tensor_4d(ctx, kind, a, b, c, n_streams);
-            let q = tensor(sys::GGML_TYPE_F32, n_key, n_head, n_tokens);
-            let k = tensor(sys::GGML_TYPE_F16, n_key, n_head_kv, n_cells);
-            let v = tensor(sys::GGML_TYPE_F16, n_value, n_head_kv, n_cells);
-            let mask = tensor(sys::GGML_TYPE_F16, n_cells, n_tokens, 1);
-            let sinks = sys::ggml_new_tensor_1d(ctx, sys::GGML_TYPE_F32, n_head);
-            let heads_apart = |tensor| sys::ggml_permute(ctx, tensor, 0, 2, 1, 3);
-            let scale = 1.0 / (n_key as f32).sqrt();
-            let (pq, pk, pv) = (heads_apart(q), heads_apart(k), heads_apart(v));
-            let out = sys::ggml_flash_attn_ext(ctx, pq, pk, pv, mask, scale, shape.max_bias, shape.softcap);
-            if shape.has_sinks {
-                sys::ggml_flash_attn_ext_add_sinks(out, sinks);
+        ggml::compute(n_threads, |ctx| {
+            // SAFETY: the context is alive, and the tensors have the shapes of attention.
+            unsafe {
+                let tensor = |kind, a, b, c| sys::ggml_new_tensor_4d(ctx, kind, a, b, c, n_streams);
+                let q = tensor(sys::GGML_TYPE_F32, n_key, n_head, n_tokens);
+                let k = tensor(sys::GGML_TYPE_F16, n_key, n_head_kv, n_cells);
+                let v = tensor(sys::GGML_TYPE_F16, n_value, n_head_kv, n_cells);
+                let mask = tensor(sys::GGML_TYPE_F16, n_cells, n_tokens, 1);
+                let sinks = sys::ggml_new_tensor_1d(ctx, sys::GGML_TYPE_F32, n_head);
+                let heads_apart = |tensor| sys::ggml_permute(ctx, tensor, 0, 2, 1, 3);
+                let scale = 1.0 / (n_key as f32).sqrt();
+                let (pq, pk, pv) = (heads_apart(q), heads_apart(k), heads_apart(v));
+                let out = sys::ggml_flash_attn_ext(ctx, pq, pk, pv, mask, scale, shape.max_bias, shape.softcap);
+                if shape.has_sinks {
+                    sys::ggml_flash_attn_ext_add_sinks(out, sinks);
+                }
+                sys::ggml_prec_set_acc(out, sys::GGML_PREC_F32);
+                let floats = [(q, &self.q), (sinks, &self.sinks)].map(|(tensor, values)| (tensor, ggml::bytes(values)));
+                let halves = [(k, &self.k), (v, &self.v), (mask, &self.mask)];
+                let halves = halves.map(|(tensor, values)| (tensor, ggml::bytes(&half(values))));
+                (floats.into_iter().chain(halves).collect(), out)
             }
-            sys::ggml_prec_set_acc(out, sys::GGML_PREC_F32);
-            let graph = sys::ggml_new_graph(ctx);
-            sys::ggml_build_forward_expand(graph, out);
-            let backend = sys::ggml_backend_init_by_type(sys::GGML_BACKEND_DEVICE_TYPE_CPU, std::ptr::null());
-            let registry = sys::ggml_backend_dev_backend_reg(sys::ggml_backend_get_device(backend));
-            let set = sys::ggml_backend_reg_get_proc_address(registry, c"ggml_backend_set_n_threads".as_ptr());
-            let set: unsafe extern "C" fn(sys::ggml_backend_t, i32) = std::mem::transmute(set);
-            set(backend, n_threads);
-            let buffer = sys::ggml_backend_alloc_ctx_tensors(ctx, backend);
-            let put = |tensor, data: *const std::ffi::c_void, size| sys::ggml_backend_tensor_set(tensor, data, 0, size);
-            for (tensor, values) in [(q, &self.q), (sinks, &self.sinks)] {
-                put(tensor, values.as_ptr().cast(), size_of_val(&**values));
-            }
-            for (tensor, values) in [(k, &self.k), (v, &self.v), (mask, &self.mask)] {
-                let halves = half(values);
-                put(tensor, halves.as_ptr().cast(), size_of_val(&*halves));
-            }
-            assert_eq!(sys::ggml_backend_graph_compute(backend, graph), sys::GGML_STATUS_SUCCESS);
-            let mut result = vec![0.0f32; (n_value * n_head * n_tokens * n_streams) as usize];
-            sys::ggml_backend_tensor_get(out, result.as_mut_ptr().cast(), 0, size_of_val(&*result));
-            sys::ggml_backend_buffer_free(buffer);
-            sys::ggml_backend_free(backend);
-            sys::ggml_free(ctx);
-            result
-        }
+        })
     }
 }
 

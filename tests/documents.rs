@@ -60,6 +60,46 @@ fn relative_links_lead_to_files_and_headings() {
     assert!(count > 20, "links were found");
 }
 
+/// Paths of this repository in backticks, such as `src/lib.rs`.
+fn named_files(text: &str) -> impl Iterator<Item = &str> {
+    const FOLDERS: [&str; 8] = ["src/", "tests/", "benches/", "examples/", "scripts/", "docs/", "packaging/", "fuzz/"];
+    let quoted = text.split('`').skip(1).step_by(2);
+    quoted.filter(|word| {
+        FOLDERS.iter().any(|folder| word.starts_with(folder))
+            && word.chars().all(|character| character.is_ascii_alphanumeric() || "/._-".contains(character))
+    })
+}
+
+#[test]
+fn files_that_documents_and_comments_name_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders = ["src", "tests", "benches", "examples"].map(|folder| root.join(folder)).to_vec();
+    let mut files = documents();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("the folder is there") {
+            let path = entry.expect("an entry").path();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                _ if path.is_dir() => folders.push(path),
+                Some("rs" | "c" | "cpp" | "h" | "hpp" | "py") => files.push(path),
+                _ => {}
+            }
+        }
+    }
+    let (mut count, mut missing) = (0, Vec::new());
+    for file in files.iter().filter(|file| !file.ends_with("tests/documents.rs")) {
+        let text = std::fs::read_to_string(file).expect("UTF-8");
+        // A line of prose at a time: a backtick of code has no partner.
+        for named in text.lines().flat_map(named_files) {
+            count += 1;
+            if !root.join(named).exists() {
+                missing.push(format!("{}: {named}", file.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+    assert!(count > 40, "{count} files were named");
+}
+
 #[test]
 fn anchors_are_those_of_github() {
     assert_eq!(anchors("# 2. `init`\n## The context\n## The context\n"), ["2-init", "the-context", "the-context-1"]);

@@ -7,6 +7,9 @@
     reason = "tests may panic, and they call C functions"
 )]
 
+mod ggml;
+
+use ggml::noise;
 use llama_cpp_sys_2 as sys;
 
 const FORMATS: [sys::ggml_type; 8] = [
@@ -21,18 +24,6 @@ const FORMATS: [sys::ggml_type; 8] = [
 ];
 /// Weights in a row: an odd number of the longest blocks.
 const WIDTH: usize = 768;
-
-/// Numbers between -1 and 1, the same for the same seed.
-fn noise(seed: u64, n: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    (0..n).map(|_| next()).collect()
-}
 
 /// Weights of a format.
 struct Weights {
@@ -78,35 +69,14 @@ impl Weights {
     /// The product by ggml, or by its replacement, with `n_threads` threads: all rows of the first token, then of the next one.
     fn times(&self, tokens: &[f32], n_threads: i32) -> Vec<f32> {
         let n_tokens = tokens.len() / WIDTH;
-        // SAFETY: ggml's objects are freed at the end, in the order of their dependencies. The copied arrays have the tensors' sizes. ggml
-        // always has a CPU backend.
-        unsafe {
-            let ctx = sys::ggml_init(sys::ggml_init_params {
-                mem_size: 1 << 20,
-                mem_buffer: std::ptr::null_mut(),
-                no_alloc: true,
-            });
-            let weights = sys::ggml_new_tensor_2d(ctx, self.format, WIDTH as i64, self.n_rows as i64);
-            let input = sys::ggml_new_tensor_2d(ctx, sys::GGML_TYPE_F32, WIDTH as i64, n_tokens as i64);
-            let out = sys::ggml_mul_mat(ctx, weights, input);
-            let graph = sys::ggml_new_graph(ctx);
-            sys::ggml_build_forward_expand(graph, out);
-            let backend = sys::ggml_backend_init_by_type(sys::GGML_BACKEND_DEVICE_TYPE_CPU, std::ptr::null());
-            let registry = sys::ggml_backend_dev_backend_reg(sys::ggml_backend_get_device(backend));
-            let set = sys::ggml_backend_reg_get_proc_address(registry, c"ggml_backend_set_n_threads".as_ptr());
-            let set: unsafe extern "C" fn(sys::ggml_backend_t, i32) = std::mem::transmute(set);
-            set(backend, n_threads);
-            let buffer = sys::ggml_backend_alloc_ctx_tensors(ctx, backend);
-            sys::ggml_backend_tensor_set(weights, self.data.as_ptr().cast(), 0, self.data.len());
-            sys::ggml_backend_tensor_set(input, tokens.as_ptr().cast(), 0, size_of_val(tokens));
-            assert_eq!(sys::ggml_backend_graph_compute(backend, graph), sys::GGML_STATUS_SUCCESS);
-            let mut result = vec![0.0f32; self.n_rows * n_tokens];
-            sys::ggml_backend_tensor_get(out, result.as_mut_ptr().cast(), 0, size_of_val(&*result));
-            sys::ggml_backend_buffer_free(buffer);
-            sys::ggml_backend_free(backend);
-            sys::ggml_free(ctx);
-            result
-        }
+        ggml::compute(n_threads, |ctx| {
+            // SAFETY: the context is alive.
+            let [weights, input] = [(self.format, self.n_rows), (sys::GGML_TYPE_F32, n_tokens)]
+                .map(|(kind, rows)| unsafe { sys::ggml_new_tensor_2d(ctx, kind, WIDTH as i64, rows as i64) });
+            // SAFETY: so are the tensors, whose shapes fit.
+            let out = unsafe { sys::ggml_mul_mat(ctx, weights, input) };
+            (vec![(weights, self.data.clone()), (input, ggml::bytes(tokens))], out)
+        })
     }
 }
 

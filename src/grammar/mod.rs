@@ -2,7 +2,7 @@
 //!
 //! llama.cpp's grammar code is not used, because it prints errors to stderr, throws and asserts, cannot be cancelled, has no
 //! limit on time or memory, and copies every rule for each draft. This implementation accepts the same grammars and allows
-//! the same tokens (`tests/grammar_llama.rs` checks it), reports the position of errors, bounds the work per token, and has
+//! the same tokens (`tests/against_llama/grammar.rs` checks it), reports the position of errors, bounds the work per token, and has
 //! cheap copies.
 //!
 //! - `scanner`, `parse`: GBNF to `rules`. `automaton`: matches the output against the rules.

@@ -1,4 +1,4 @@
-//! The parser of GBNF. Accepts the same grammars with the same meaning as llama.cpp's parser (`src/llama-grammar.cpp`).
+//! The parser of GBNF. Accepts the same grammars with the same meaning as llama.cpp's parser (`llama.cpp/src/llama-grammar.cpp`).
 //! Errors have a position and the expected input; the parser writes nothing to stderr.
 //!
 //! Also rejects what llama.cpp's parser does not survive: a repetition like `{5,2}`, which it counts down from 2^64, and

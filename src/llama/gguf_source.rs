@@ -135,7 +135,9 @@ fn check_stream(stream: &Stream, name: &str, source: &GgufSource) -> Result<u64>
         _ if stream.len() < 4 => return refuse("is empty or truncated"),
         _ => return refuse("cannot be read"),
     }
-    check_weights(std::ptr::null(), stream.as_ptr(), stream.start(), stream.len()).or_else(|why| refuse(&why))
+    // SAFETY: the stream is open.
+    let formats = unsafe { check_weights(std::ptr::null(), stream.as_ptr(), stream.start(), stream.len()) };
+    formats.or_else(|why| refuse(&why))
 }
 
 /// Validates a file in advance, and returns the formats of its weights. `name`: the field of the file.
@@ -148,18 +150,24 @@ fn check_file(name: &str, path: &Path) -> Result<u64> {
         Ok(()) => return refuse("is not a GGUF file"),
         Err(_) => return refuse("is empty or truncated"),
     }
-    check_weights(c_path(path)?.as_ptr(), std::ptr::null_mut(), 0, 0).or_else(|why| refuse(&why))
+    let path = c_path(path)?;
+    // SAFETY: the path is NUL-terminated.
+    let formats = unsafe { check_weights(path.as_ptr(), std::ptr::null_mut(), 0, 0) };
+    formats.or_else(|why| refuse(&why))
 }
 
-/// Checks that all weights can be multiplied, and returns their formats.
-fn check_weights(
+/// Checks that all weights can be multiplied, and returns their formats: a bit for each `ggml_type`.
+///
+/// # Safety
+/// `path` is NUL-terminated, or it is NULL and `stream` is open.
+unsafe fn check_weights(
     path: *const c_char,
     stream: *mut c_void,
     start: u64,
     length: u64,
 ) -> std::result::Result<u64, String> {
     let (mut why, mut formats) = (ErrorBuffer::new(), 0);
-    // SAFETY: the path is NUL-terminated, or the stream is open. The guard catches exceptions. Its log lines are dropped, because the
+    // SAFETY: by the caller the path or the stream is valid. The guard catches exceptions. Its log lines are dropped, because the
     // loader repeats them.
     let (can, _) = log::collecting(|| unsafe {
         foredraft_can_multiply(path, stream, start, length, &raw mut formats, why.ptr(), why.size())

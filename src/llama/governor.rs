@@ -67,8 +67,6 @@ pub(super) struct Governor {
 struct Trial {
     /// The number of threads before the trial.
     before: i32,
-    /// The number of decodes of any kind.
-    n: u32,
     /// For each kind, the number of decodes and the sum of their times in seconds.
     seen: HashMap<DecodeKind, (u32, f64)>,
 }
@@ -131,7 +129,6 @@ impl Governor {
             self.window.usual += usual;
         }
         if let Some(trial) = &mut self.trial {
-            trial.n += 1;
             let (n, sum) = trial.seen.entry(decode.kind).or_insert((0, 0.0));
             *n += 1;
             *sum += wall;
@@ -147,10 +144,10 @@ impl Governor {
 
     /// Ends the trial if it has enough decodes of known kinds, or too few among many.
     fn evaluate_trial(&mut self, time: Instant) {
-        let Window { compared, compared_wall, usual, .. } = self.window;
+        let Window { n, compared, compared_wall, usual, .. } = self.window;
         let ratio = compared_wall / usual.max(f64::MIN_POSITIVE);
         let is_over = Window::is_full(compared, compared_wall) || compared >= 2 && ratio > ABANDON;
-        let Some(trial) = self.trial.take_if(|trial| is_over || trial.n >= MAX_TRIAL_DECODES) else { return };
+        let Some(trial) = self.trial.take_if(|_| is_over || n >= MAX_TRIAL_DECODES) else { return };
         self.window = Window::default();
         if is_over && ratio < BETTER {
             let average = |(kind, (n, sum)): (DecodeKind, (u32, f64))| (kind, sum / f64::from(n));
@@ -171,16 +168,16 @@ impl Governor {
             (self.next, self.pause) = (None, SHORTEST_PAUSE);
             return;
         }
-        let is_starved = self.starved >= STARVED_WINDOWS;
         if self.next.is_some_and(|next| time < next) {
             return;
         }
+        let is_starved = self.starved >= STARVED_WINDOWS;
         let other = match is_starved && self.now > 1 {
             true => self.now / 2,
             false => (2 * self.now).min(self.max),
         };
         if other != self.now {
-            self.trial = Some(Trial { before: self.now, n: 0, seen: HashMap::new() });
+            self.trial = Some(Trial { before: self.now, seen: HashMap::new() });
             self.now = other;
         }
     }

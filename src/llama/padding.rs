@@ -28,7 +28,7 @@ use super::{Batch, CacheType, ContextParams, FlashAttn, Model, SeqId, backend, c
 pub(super) fn attention(params: &ContextParams, model: &Model) -> FlashAttn {
     match params.flash_attn {
         FlashAttn::Auto if can_do_without(params, model) => {
-            let is_fast = || cpu::expects_own_flash_attention(params, model) || !is_slow(model);
+            let is_fast = || cpu::may_use_flash_attention(params, model) || !is_slow(model);
             if params.measured_flash_attn.unwrap_or_else(is_fast) { FlashAttn::Auto } else { FlashAttn::Off }
         }
         given => given,

@@ -60,7 +60,7 @@ impl SelfExtend {
 mod tests {
     use super::*;
 
-    /// The loop of llama.cpp's former `examples/main/main.cpp` on an array of positions.
+    /// The loop of llama.cpp's former `llama.cpp/examples/main/main.cpp` on an array of positions.
     struct Main {
         positions: Vec<usize>,
         n_past: usize,

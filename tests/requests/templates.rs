@@ -2,7 +2,7 @@
 //!
 //! `data/templates.py` made `data/templates.txt` from llama.cpp's collection (`models/templates`). That collection is not part
 //! of this repository; `scripts/templates.sh` downloads it. Only `make templates` runs this test, which fails without the
-//! collection. The features that real templates use are always tested beside `src/api/chat_template.rs`.
+//! collection. The features that real templates use are always tested beside `src/api/chat/mod.rs`.
 //!
 //! With the same templates: messages full of the text of control tokens do not become control tokens, and messages without such
 //! text become the same tokens as without that protection.

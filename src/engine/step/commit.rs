@@ -1,4 +1,4 @@
-//! The last stage of a step: the only one that changes slots.
+//! The last stage of a step: the only one that changes what slots hold.
 
 use std::time::Duration;
 

@@ -6,9 +6,12 @@
 //!
 //! - [`schedule`] and [`fill`]: which slots take part, and how much of the batch each of them gets. Pure.
 //! - [`draft`]: between both, the drafters propose tokens, and the controller chooses all lengths.
-//! - [`decode`](decode()): the only stage that calls llama.cpp.
+//! - [`decode`](decode()): the only stage that decodes with the target.
 //! - [`verify`](verify()): what a step brings for a slot. Only samplers advance.
-//! - [`commit`](commit()): the only stage that changes slots.
+//! - [`commit`](commit()): the only stage that changes what a slot holds: its cells, its completion and its statistics.
+//!
+//! Two things do not pass through the plan: a request's drafting state, in which [`draft`] leaves what a stochastic rule has drawn for
+//! [`verify`](verify()), and the cells that are made free before the plan (see [`space`]).
 //!
 //! Every slot is decoded up to the end of its request's tokens: a prompt, the last sampled token, or everything again after its cells
 //! were given away. A draft is a few more tokens after those. So prompts, speculation and resumed requests share one loop.
@@ -115,7 +118,7 @@ fn drafting_slots<'a>(
     // Where a token would be padded otherwise.
     let is_padded = limits.pads_single_tokens && (n_generating == 1 || limits.shared_cells.is_none());
     let planned = plan.states.iter().zip(&plan.slots);
-    let active = slots.iter_mut().zip(planned).filter(|(_, (state, slot))| state.is_running() && slot.is_scheduled);
+    let active = slots.iter_mut().zip(planned).filter(|(_, (state, slot))| slot.is_active(state));
     active.filter_map(move |(slot, (state, _))| {
         let index = slot.index;
         let task = slot.task.as_mut()?;

@@ -121,6 +121,11 @@ impl SlotPlan {
         (self.draft.kind, self.draft.depth) = (None, 0);
     }
 
+    /// Whether the slot in this state takes part in the step.
+    pub(crate) fn is_active(&self, state: &SlotState) -> bool {
+        self.is_scheduled && state.is_running()
+    }
+
     /// Tokens in the batch.
     pub(crate) fn n_batch_tokens(&self) -> usize {
         self.n_context + self.draft.tokens.len() + self.n_filler
@@ -191,8 +196,7 @@ impl StepPlan {
     /// The slots that take part, with their states and their numbers.
     pub(crate) fn active(&self) -> impl Iterator<Item = (usize, &SlotState, &SlotPlan)> {
         let all = self.states.iter().zip(&self.slots).enumerate();
-        all.filter(|(_, (state, slot))| state.is_running() && slot.is_scheduled)
-            .map(|(index, (state, slot))| (index, state, slot))
+        all.filter(|(_, (state, slot))| slot.is_active(state)).map(|(index, (state, slot))| (index, state, slot))
     }
 
     /// Whether nothing is to be decoded.
@@ -253,7 +257,7 @@ fn plan_steps(plan: &mut StepPlan, limits: &StepLimits) {
     let StepPlan { states, slots, steps, .. } = plan;
     steps.clear();
     steps.extend(states.iter().zip(slots).map(|(state, slot)| {
-        if !state.is_running() || !slot.is_scheduled {
+        if !slot.is_active(state) {
             return StepSlot::default();
         }
         let n_pending = state.n_pending();
@@ -297,9 +301,10 @@ pub(crate) fn fill(
     filled: impl Fn(usize) -> usize,
 ) {
     let StepPlan { states, slots, order, .. } = plan;
-    let is_active = |state: &SlotState, slot: &SlotPlan| state.is_running() && slot.is_scheduled;
     let due = |state: &SlotState, slot: &SlotPlan| {
-        if is_active(state, slot) { state.n_pending().min(MAX_PENDING) } else { 0 }
+        // A prompt advances by any piece of it.
+        let most = if state.is_generating { MAX_PENDING } else { MAX_PENDING.min(limits.n_budgeted_tokens) };
+        if slot.is_active(state) { state.n_pending().min(most) } else { 0 }
     };
     // While others generate, a prompt comes in pieces that do not keep them waiting for long. Otherwise a long one is divided in the
     // same places, whichever slots wait.
@@ -319,7 +324,7 @@ pub(crate) fn fill(
     });
     for index in order.iter().copied() {
         let (Some(state), Some(slot)) = (states.get(index), slots.get_mut(index)) else { continue };
-        if !is_active(state, slot) {
+        if !slot.is_active(state) {
             continue;
         }
         let (due, n_pending) = (due(state, slot), state.n_pending());
@@ -355,7 +360,7 @@ pub(crate) fn fill(
 fn free_cells(states: &[SlotState], slots: &[SlotPlan], limits: &StepLimits) -> usize {
     let Some(cells) = limits.shared_cells else { return usize::MAX };
     let used: usize = states.iter().map(|state| state.n_cached).sum();
-    let active = states.iter().zip(slots).filter(|(state, slot)| state.is_running() && slot.is_scheduled);
+    let active = states.iter().zip(slots).filter(|(state, slot)| slot.is_active(state));
     let need: usize = active.map(|(state, _)| state.n_pending().min(limits.n_ubatch)).sum();
     cells.saturating_sub(used + need)
 }

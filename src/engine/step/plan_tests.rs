@@ -85,7 +85,7 @@ fn nothing_is_scheduled_without_requests() {
 }
 
 #[test]
-fn slots_with_other_lora_scales_take_turns() {
+fn slots_with_different_lora_scales_are_scheduled_alternately() {
     let [first, second] = [0, 1].map(|adapters| SlotState { adapters, ..generating(10) });
     let mut plan = plan(&[first, second, first]);
     // A new engine has no slot that waits longest, so the first slot's turn may come twice.
@@ -180,6 +180,14 @@ fn prompts_and_drafts_fit_the_frame_budget() {
     let mut drafting = plan(&[generating(10)]);
     assert_eq!(filled(&mut drafting, &limits, &[30], &[30]), [(1, 19, 0)]);
     assert_eq!(drafting.steps[0].room, 19);
+    let limits = StepLimits { n_budgeted_tokens: 6, ..LIMITS };
+    assert_eq!(
+        filled(&mut plan(&[prompt(60)]), &limits, &[0], &[0]),
+        [(6, 0, 0)],
+        "fewer tokens than a draft may follow"
+    );
+    // Beside a slot that generates, a prompt gets what its token and draft leave; it is behind by no more than a step.
+    assert_eq!(filled(&mut plan(&[generating(10), prompt(60)]), &limits, &[0, 0], &[0, 0]), [(1, 0, 0), (6, 0, 0)]);
 }
 
 #[test]

@@ -42,8 +42,6 @@ static atomic_int spin_ns = LONGEST_SPIN_NS;
 static atomic_uint n_short_waits = 0;
 // The number of threads that sleep or are about to.
 static GGML_CACHE_ALIGN atomic_int n_sleeping = 0;
-// For benchmarks: spin without limit, like ggml.
-static atomic_bool always_spins = false;
 // The number of waits with a sleep. It shows the engine whether its threads have cores.
 static atomic_uint_least64_t n_sleeps = 0;
 
@@ -61,7 +59,7 @@ static int64_t now_ns(void) {
     return (int64_t) time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-// Spins until the barrier is passed, for at most so many nanoseconds, or without end where the limit is negative.
+// Spins until the barrier is passed, for at most `limit_ns`. Returns whether it was passed.
 static bool spin(const atomic_int * n_barrier_passed, int n_passed, int64_t limit_ns) {
     int64_t end = 0;
     while (true) {
@@ -71,9 +69,6 @@ static bool spin(const atomic_int * n_barrier_passed, int n_passed, int64_t limi
             }
             relax();
         }
-        if (limit_ns < 0) {
-            continue;
-        }
         const int64_t now = now_ns();
         if (end == 0) {
             end = now + limit_ns;
@@ -82,8 +77,6 @@ static bool spin(const atomic_int * n_barrier_passed, int n_passed, int64_t limi
         }
     }
 }
-
-void foredraft_barrier_always_spins(bool spins) { atomic_store(&always_spins, spins); }
 
 uint64_t foredraft_barrier_sleeps(void) { return atomic_load_explicit(&n_sleeps, memory_order_relaxed); }
 
@@ -103,11 +96,10 @@ void foredraft_barrier(struct ggml_threadpool * tp) {
         }
         return;
     }
-    const bool spins = atomic_load_explicit(&always_spins, memory_order_relaxed);
     const int usual = atomic_load_explicit(&spin_ns, memory_order_relaxed);
     const bool is_probe = usual < LONGEST_SPIN_NS
         && atomic_fetch_add_explicit(&n_short_waits, 1, memory_order_relaxed) % PROBE_EVERY == 0;
-    if (spin(&tp->n_barrier_passed, n_passed, spins ? -1 : is_probe ? LONGEST_SPIN_NS : usual)) {
+    if (spin(&tp->n_barrier_passed, n_passed, is_probe ? LONGEST_SPIN_NS : usual)) {
         if (usual < LONGEST_SPIN_NS) {
             const int longer = is_probe ? LONGEST_SPIN_NS : usual + usual / 8;
             atomic_store_explicit(&spin_ns, longer < LONGEST_SPIN_NS ? longer : LONGEST_SPIN_NS, memory_order_relaxed);

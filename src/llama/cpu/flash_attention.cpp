@@ -9,7 +9,6 @@
 // The order of operations of a row: cells are processed in chunks of CHUNK; fully masked chunks are skipped. The chunks of a segment
 // of SEGMENT cells are merged one after the other, then the segments. Chunks and segments begin at multiples of their length.
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -33,14 +32,10 @@ void ggml_compute_forward_flash_attn_ext(const ggml_compute_params * params, ggm
 
 namespace {
 
-std::atomic<bool> is_enabled { true };
 // Counts calls in graphs that this thread started; the starting thread is the first thread of a graph.
 thread_local uint64_t n_calls = 0;
 
 }  // namespace
-
-// For benchmarks: false uses ggml's kernel for everything.
-extern "C" void foredraft_flash_attention_enable(bool enabled) { is_enabled.store(enabled, std::memory_order_relaxed); }
 
 // Whether this kernel is compiled for the processor and the linker has replaced ggml's function. The compiler must not know that two functions
 // may be one.
@@ -502,7 +497,7 @@ void compute(const ggml_compute_params * params, ggml_tensor * dst) {
 
 // Also used when ggml's reference kernels are selected, so that single tokens are computed like several.
 void __wrap_ggml_compute_forward_flash_attn_ext(const ggml_compute_params * params, ggml_tensor * dst) {
-    if (!is_enabled.load(std::memory_order_relaxed) || !is_supported(dst)) {
+    if (!is_supported(dst)) {
         __real_ggml_compute_forward_flash_attn_ext(params, dst);
         return;
     }

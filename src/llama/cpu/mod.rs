@@ -43,20 +43,15 @@ pub fn barrier_sleeps() -> u64 {
     sleeps
 }
 
-/// Whether `auto` should expect this library's flash attention for a context with these parameters.
-pub(super) fn expects_own_flash_attention(params: &ContextParams, model: &Model) -> bool {
+/// Whether a context with these parameters should use this library's flash attention. It does if [`flash_attention_calls`] increases
+/// during a decode: the model may have another kind of attention.
+pub(super) fn may_use_flash_attention(params: &ContextParams, model: &Model) -> bool {
     #[cfg(own_flash_attention)]
     // SAFETY: compares the addresses of functions.
     let is_linked = unsafe { foredraft_flash_attention_is_linked() };
     #[cfg(not(own_flash_attention))]
     let is_linked = false;
-    is_linked && may_use_flash_attention(params, model)
-}
-
-/// Whether a context with these parameters can use this library's flash attention. It does if [`flash_attention_calls`] increases during
-/// a decode: the linker may not have replaced ggml's function, and the model may have another kind of attention.
-pub(super) fn may_use_flash_attention(params: &ContextParams, model: &Model) -> bool {
-    cfg!(own_flash_attention)
+    is_linked
         && params.uses_flash_attn() != Some(false)
         // llama.cpp converts an F32 cache to F16 for flash attention.
         && [params.type_k, params.type_v].iter().all(|kind| matches!(kind, CacheType::F16 | CacheType::F32))

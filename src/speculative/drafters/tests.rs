@@ -281,7 +281,7 @@ fn where_nothing_pays_a_model_is_tried_ever_more_rarely_and_the_text_is_still_wa
         }
     }
     let gaps: Vec<usize> = tried.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    // A try costs half an evaluation; a hundredth of the time pays for it, after four in vain a sixteenth of that.
+    // A probe costs half a forward pass. A hundredth of the time pays for it, after four failed probes a sixteenth of that.
     assert!(gaps.iter().rev().take(3).all(|gap| *gap >= 800), "{:?}", &gaps[..gaps.len().min(20)]);
     assert!(tried.len() > 5, "{}", tried.len());
     assert!(checked < 30, "{checked}");
@@ -298,7 +298,7 @@ fn tries_that_have_to_be_checked_become_rarer_too() {
         table.step(&[7, 8]);
         table.model.log().iter().any(|entry| entry.starts_with("draft"))
     });
-    // A try costs half an evaluation; a hundredth of the time pays for it, after four in vain a sixteenth of that.
+    // A probe costs half a forward pass. A hundredth of the time pays for it, after four failed probes a sixteenth of that.
     let tried = tried.count();
     assert!((5..60).contains(&tried), "{tried}");
 }
