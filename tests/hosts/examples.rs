@@ -14,9 +14,14 @@ const MESSAGE: &str = "Repeat after me: Zoë said \"two\n€ 🦀\" and ran.";
 /// A conversation, one message per line.
 const LINES: &str = "Tell me a story about Zoë and a crow.\nCount from 3 to 9.\n";
 
-/// The library in this process. Its lock also serializes the programs, because processes that decode at the same time wait for
-/// each other's spinning threads and take many times as long.
-static HOST: LazyLock<Mutex<Host>> = LazyLock::new(|| Mutex::new(Host::open().expect("the library loads")));
+/// The library in this process, one engine for all tests. Its lock also serializes the programs, because processes that decode
+/// at the same time wait for each other's spinning threads and take many times as long.
+static HOST: LazyLock<Mutex<Host>> = LazyLock::new(|| {
+    let host = Host::open().expect("the library loads");
+    let models = root().join("models");
+    host.init(&models.join("stories-target.gguf"), &models.join("stories-draft.gguf")).expect("the models load");
+    Mutex::new(host)
+});
 
 pub fn host() -> MutexGuard<'static, Host> {
     HOST.lock().unwrap_or_else(PoisonError::into_inner) // poisoned if another test failed, which does not matter here
@@ -28,33 +33,16 @@ pub fn printed(command: &mut Command, input: &str) -> String {
     run(command, input)
 }
 
-/// Gives a request's output without speculation.
-pub type Plain<'a> = &'a dyn Fn(&Value) -> String;
-
-/// What `make` makes of plain outputs, with flash attention and without. Their logits differ in the last bits, and so can their
-/// outputs. A program's engine measures which one is faster when it loads: on a busy machine either of them.
-pub fn with_each_attention<T>(make: impl Fn(Plain) -> T) -> [T; 2] {
-    let (host, model) = (host(), root().join("models/stories-target.gguf"));
-    ["on", "off"].map(|attention| {
-        let config = json!({ "model": model, "flash_attn": attention, "warmup": false, "log_level": "error" });
-        host.start(&config).expect("the model loads");
-        make(&|request| {
-            let response = host.call("get_completion", request).expect("an answer");
-            let text = response["content"].as_str().expect("content").to_owned();
-            assert!(!text.is_empty(), "{response}");
-            text
-        })
-    })
-}
-
-/// Asserts that a program printed what `make` makes of plain outputs, all of them with flash attention or all without.
-pub fn assert_plain<T: PartialEq + std::fmt::Debug>(printed: &T, make: impl Fn(Plain) -> T) {
-    let [on, off] = with_each_attention(make);
-    assert!(*printed == on || *printed == off, "printed: {printed:#?}\nflash_attn on: {on:#?}\noff: {off:#?}");
+/// A request's output without speculation.
+pub fn plain(request: &Value) -> String {
+    let response = host().call("get_completion", request).expect("an answer");
+    let text = response["content"].as_str().expect("content").to_owned();
+    assert!(!text.is_empty(), "{response}");
+    text
 }
 
 /// The output of a chat program for these messages: each answer with a line feed.
-fn expected(plain: Plain, user_texts: &[&str]) -> String {
+fn expected(user_texts: &[&str]) -> String {
     let mut messages = Vec::new();
     let mut text = String::new();
     for message in user_texts {
@@ -68,9 +56,8 @@ fn expected(plain: Plain, user_texts: &[&str]) -> String {
 
 /// Runs a chat program with a message, with a conversation on stdin, and with a missing model.
 fn check_chat(command: impl Fn() -> Command) {
-    assert_plain(&printed(command().arg(MESSAGE), ""), |plain| expected(plain, &[MESSAGE]));
-    let lines: Vec<&str> = LINES.lines().collect();
-    assert_plain(&printed(&mut command(), LINES), |plain| expected(plain, &lines));
+    assert_eq!(printed(command().arg(MESSAGE), ""), expected(&[MESSAGE]));
+    assert_eq!(printed(&mut command(), LINES), expected(&LINES.lines().collect::<Vec<_>>()));
     let errors = run_failing(command().args(["Hello", "models/missing.gguf"]));
     // The program's message follows the library's log line.
     let reported = errors.lines().any(|line| line.starts_with("chat: ") && line.contains("missing.gguf"));
@@ -141,7 +128,7 @@ fn rust_chat_example_prints_the_plain_output() {
 fn check_event_loop(command: impl Fn() -> Command) {
     let prompt = "Once upon a time, Zoë said \"";
     let request = json!({ "prompt": prompt, "temperature": 0, "n_predict": 64 });
-    assert_plain(&printed(command().arg(prompt), ""), |plain| format!("{}\n", plain(&request)));
+    assert_eq!(printed(command().arg(prompt), ""), format!("{}\n", plain(&request)));
     run_failing(command().args(["Hello", "models/missing.gguf"]));
 }
 
@@ -188,7 +175,7 @@ fn c_chat_example_has_no_leaks_under_address_sanitizer() {
         && have(program, &[], what)
         && let Some(program) = built("chat.c", "c99", &sanitizer)
     {
-        assert_plain(&printed(Command::new(program).arg(MESSAGE), ""), |plain| expected(plain, &[MESSAGE]));
+        assert_eq!(printed(Command::new(program).arg(MESSAGE), ""), expected(&[MESSAGE]));
     }
 }
 
@@ -234,10 +221,8 @@ fn old_host_in_c_works_unchanged() {
         "after deinit: text (text)",
     ];
     assert_eq!(lines, expected);
-    assert_plain(&texts, |plain| {
-        let text = |n: usize| plain(&json!({ "prompt": "Once upon a time", "n_predict": n, "temperature": 0 }));
-        vec![text(64), text(16), text(16), String::new()]
-    });
+    let text = |n: usize| plain(&json!({ "prompt": "Once upon a time", "n_predict": n, "temperature": 0 }));
+    assert_eq!(texts, [text(64), text(16), text(16), String::new()]);
 }
 
 #[test]
@@ -245,8 +230,7 @@ fn old_host_in_cpp_works_unchanged() {
     let Some(program) = built("old_host.cpp", "c++11", &[]) else { return };
     let (lines, texts) = transcript(&printed(Command::new(program).arg("Once upon a time"), ""));
     assert_eq!(lines, ["loaded: 1, the title is the path: 1", "(text)", "cancel: 1", "still here"]);
-    let request = json!({ "prompt": "Once upon a time", "n_predict": 64, "temperature": 0 });
-    assert_plain(&texts, |plain| vec![plain(&request)]);
+    assert_eq!(texts, [plain(&json!({ "prompt": "Once upon a time", "n_predict": 64, "temperature": 0 }))]);
 }
 
 /// The demo itself fails if its tokens do not spell the content. How much it drafts depends on what pays on this machine.

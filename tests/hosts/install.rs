@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::c_functions::{ENGINE_FUNCTIONS, ENGINE_OTHERS, FUNCTIONS, OTHERS};
-use crate::examples::{assert_plain, printed};
+use crate::examples::{plain, printed};
 use crate::host::shipped_pair;
 use crate::toolchain::{STRICT, compiler, folder, have, root, run, run_failing};
 
@@ -85,14 +85,14 @@ fn a_cmake_project_uses_both_libraries() {
     run(&mut configure, "");
     run(Command::new("cmake").arg("--build").arg(&build), "");
     // What the library that cargo built answers.
-    let request = json!({
+    let expected = plain(&json!({
         "messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "n_predict": 64, "speculative": false,
-    });
+    }));
     let [target, draft] = models();
     for program in ["ask", "ask_static"] {
         let program = build.join(program);
         let answer = printed(Command::new(&program).args([&target, QUESTION, &draft]), "");
-        assert_plain(&answer, |plain| format!("{}\n", plain(&request)));
+        assert_eq!(answer, format!("{expected}\n"), "{}", program.display());
         let errors = run_failing(Command::new(&program).args(["missing.gguf", QUESTION]));
         assert!(errors.contains("missing.gguf") && errors.contains("(model_error)"), "{errors}");
     }

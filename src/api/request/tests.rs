@@ -432,7 +432,8 @@ proptest! {
         let expected = CompletionRequest {
             sampling: again.sampling.clone(),
             logit_bias: again.logit_bias.clone(),
-            warnings: vec![],
+            // See above.
+            warnings: again.warnings.clone(),
             inputs: again.inputs.clone(),
             n_cmpl: 1,
             seed_is_drawn: false,
