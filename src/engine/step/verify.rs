@@ -62,9 +62,7 @@ pub(crate) fn verify(plan: &SlotPlan, request: VerifiedRequest<'_>, rows: &mut R
     let n_context = tokens.len();
     let mut walk = Walk { plan, row, rows, sampler, tokens, completion, vocab, outcome };
     match speculation.filter(|speculation| speculation.rule.draws()) {
-        None => {
-            verify::matching::verify(|node, token| plan.child(node, token), |node| walk.sample(node));
-        }
+        None => verify::accept_matching(|node| walk.sample(node)),
         Some(speculation) => walk.verify_sampled(speculation),
     }
     tokens.truncate(n_context);
@@ -87,12 +85,14 @@ struct Walk<'a, 'b> {
 }
 
 impl Walk<'_, '_> {
-    /// Samples the target's token after `node`; `None`: the completion ends with it, or there is none.
-    fn sample(&mut self, node: usize) -> Option<NextToken> {
+    /// Samples the target's token after `node`, and returns its node of the draft; `None`: it was not drafted, the completion ends with
+    /// it, or there is none.
+    fn sample(&mut self, node: usize) -> Option<usize> {
         match self.pick(node) {
             Ok((token, probs)) => {
-                let ends = self.take(self.plan.child(node, token), token, probs);
-                (!ends).then_some(NextToken { token, p: 1.0 })
+                let child = self.plan.child(node, token);
+                let ends = self.take(child, token, probs);
+                child.filter(|_| !ends)
             }
             Err(error) => {
                 self.outcome.end = Some(Stop::Error(error).into());

@@ -26,7 +26,7 @@
 use super::proposal::ChainProposal;
 use super::random::{RandomSource, RandomUse};
 use super::residual::Residual;
-use super::verdict::{TargetDistributions, Verdict};
+use super::{TargetDistributions, Verdict};
 
 /// Verifies a chain. Reads distributions as long as the draft can still be accepted: up to a token with p = 0. The draft
 /// ends at a node where the target has no distribution.

@@ -17,13 +17,13 @@
 //! Drawing with replacement, or verifying in another order, would be wrong.
 //!
 //! Deterministic children are removed one by one: each is accepted with its p, so a set of them with Σ p(x). `coupled`
-//! needs none of this: [`super::matching::verify`] with [`TreeProposal::child`] is enough.
+//! needs none of this: [`super::accept_matching`] with [`TreeProposal::child`] is enough.
 
 use super::distribution::TokenDistribution;
 use super::proposal::{ChainProposal, TreeProposal};
 use super::random::{RandomSource, RandomUse};
 use super::residual::Residual;
-use super::verdict::{TargetDistributions, Verdict};
+use super::{TargetDistributions, Verdict};
 use crate::llama::Token;
 
 /// Verifies a chain. Reads the distribution at a node only once that node is accepted.

@@ -1,8 +1,8 @@
 //! The residual of the target's distribution after a rejection.
 
+use super::NextToken;
 use super::distribution::TokenDistribution;
 use super::random::{RandomSource, RandomUse};
-use super::verdict::NextToken;
 use crate::llama::Token;
 
 /// Token weights from which distributions are subtracted. A scratch buffer of the rules; a call leaves no state behind.

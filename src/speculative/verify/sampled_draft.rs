@@ -4,7 +4,7 @@ use super::distribution::TokenDistribution;
 use super::proposal::{ChainProposal, TreeProposal};
 use super::random::RandomSource;
 use super::residual::Residual;
-use super::verdict::{TargetDistributions, Verdict};
+use super::{TargetDistributions, Verdict};
 use super::{block, rejection};
 use crate::llama::Token;
 use crate::speculative::Verify;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::{NextToken, RandomSource, RandomUse, TokenDistribution, TreeProposal, matching};
+use super::super::{RandomSource, RandomUse, TokenDistribution, TreeProposal, accept_matching};
 use super::acceptance::{self, propose};
 use super::enumeration::{EnumeratedRandom, distance, distinct, enumerate};
 use super::rules::EXACT;
@@ -28,8 +28,20 @@ pub(super) fn choose_coupled(row: TokenDistribution<'_>, gumbel: impl Fn(Token) 
     best.map(|(_, token)| token)
 }
 
-/// The `child` argument of [`matching::verify`] for a chain.
-pub(super) fn chain(tokens: &[Token]) -> impl Fn(usize, Token) -> Option<usize> {
+/// Verifies a draft with [`accept_matching`]. `child(node, token)` is the drafted node of `token` after `node`, and `sample(node)` the
+/// target's token after `node`. Returns the last accepted node and the target's own token after it.
+fn accept(child: impl Fn(usize, Token) -> Option<usize>, mut sample: impl FnMut(usize) -> Token) -> (usize, Token) {
+    let mut last = None;
+    accept_matching(|node| {
+        let token = sample(node);
+        last = Some((node, token));
+        child(node, token)
+    });
+    last.unwrap()
+}
+
+/// The `child` argument of [`accept`] for a chain.
+fn chain(tokens: &[Token]) -> impl Fn(usize, Token) -> Option<usize> {
     move |node, token| (tokens.get(node) == Some(&token)).then_some(node + 1)
 }
 
@@ -175,10 +187,8 @@ type Check =
 
 /// As in the product.
 fn verify(_: &ToyModels, draft: &[Token], choices: &[Token], _: &mut EnumeratedRandom) -> (Vec<Token>, usize) {
-    let sampled = |node: usize| Some(NextToken { token: choices[node], p: 1.0 });
-    let verdict = matching::verify(chain(draft), sampled);
-    let next = verdict.next.map(|next| next.token);
-    (draft[..verdict.node].iter().copied().chain(next).collect(), verdict.node)
+    let (n, next) = accept(chain(draft), |node| choices[node]);
+    (draft[..n].iter().copied().chain([next]).collect(), n)
 }
 
 /// The output distribution of a step and the mean number of accepted tokens. Samples at different positions are
@@ -280,16 +290,15 @@ fn drafts_do_not_change_the_output() {
                 assert!(tree.push_deterministic(node, *token));
                 node = tree.len();
             }
-            let sampled =
-                |behind: &[Token]| Some(NextToken { token: choose(Side::Target, &[&prefix, behind].concat()), p: 1.0 });
-            let chain = matching::verify(chain(drafted), |node| sampled(&drafted[..node]));
-            let branches = matching::verify(
+            let sampled = |behind: &[Token]| choose(Side::Target, &[&prefix, behind].concat());
+            let (n, next) = accept(chain(drafted), |node| sampled(&drafted[..node]));
+            let of_tree = accept(
                 |node, token| tree.child(node, token),
                 |node| sampled(&super::steps::tokens_at(&tree, node, &[])),
             );
-            assert_eq!((chain.next, 2 * chain.node), (branches.next, branches.node));
-            prefix.extend_from_slice(&drafted[..chain.node]);
-            prefix.push(chain.next.unwrap().token);
+            assert_eq!(of_tree, (2 * n, next));
+            prefix.extend_from_slice(&drafted[..n]);
+            prefix.push(next);
         }
         assert_eq!(prefix[..12], plain[..], "{models:?}");
     }
@@ -305,8 +314,8 @@ fn match_accepts_with_p_of_the_drafts_argmax() {
             let index = random.sample_index(RandomUse::Next(0), p.iter().map(|(_, p)| p), 1.0);
             let token = p.iter().nth(index.unwrap()).unwrap().0;
             let draft = [propose(q)];
-            let mut sampled = [NextToken { token, p: 1.0 }, NextToken { token: 0, p: 1.0 }].into_iter();
-            matching::verify(chain(&draft), |_| sampled.next()).node == 1
+            let sampled = [token, 0];
+            accept(chain(&draft), |node| sampled[node]).0 == 1
         });
         let accepted = outcomes.get(&true).copied().unwrap_or(0.0);
         assert!((accepted - acceptance::matching(p, q)).abs() < EXACT, "{models:?}");
