@@ -95,6 +95,11 @@ impl DraftTree {
         self.nodes().position(|(at, ..)| at == node).map_or(0, |place| place + 1)
     }
 
+    /// The number of tokens in its longest branch.
+    pub(crate) fn depth(&self) -> usize {
+        self.nodes.iter().map(|node| node.depth).max().unwrap_or(0)
+    }
+
     /// The nodes after `node`.
     pub(crate) fn children(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
         (0..).zip(&self.nodes).skip(1).filter(move |(_, child)| child.parent == node).map(|(child, _)| child)

@@ -25,7 +25,7 @@ mod verify;
 use self::commit::{abandon, commit, commit_turn};
 use self::decode::{Rows, decode};
 use self::draft_tree::DraftTree;
-use self::plan::{SlotPlan, StepLimits, StepPlan, fill, may_draft, room_after, schedule};
+use self::plan::{StepLimits, StepPlan, fill, may_draft, room_after, schedule};
 use self::verify::{SlotOutcome, VerifiedRequest, verify};
 use super::request_handle::Outbox;
 use super::slots::{Slot, SlotPool, Task};
@@ -77,11 +77,13 @@ impl Step {
         space::balance(&mut plan.states, &limits, |change| space::apply(pool, change));
         schedule(plan, &limits);
         draft(plan, &limits, &mut pool.slots, &mut pool.drafters, &mut self.drafting);
+        fill(plan, &limits);
+        limit_drafts(plan, &mut pool.slots);
     }
 }
 
-/// The second half of planning: drafters keep up with all requests of the step that speculate, and propose tokens to those that generate;
-/// then each slot gets its part of the batch. `buffer` is empty, and kept for its memory.
+/// Drafters keep up with all requests of the step that speculate, and propose tokens to those that generate. The plan gets the chosen
+/// drafts and lengths. `buffer` is empty, and kept for its memory.
 fn draft(
     plan: &mut StepPlan,
     limits: &StepLimits,
@@ -97,15 +99,19 @@ fn draft(
     plan.t_draft = drafters.now().saturating_duration_since(start);
     let mut drafts = slots.iter().filter_map(|slot| slot.task.as_ref()?.drafts());
     plan.keeps_hidden = drafts.any(|drafts| drafters.needs_hidden(drafts));
-    let plan_draft = |index: usize, planned: &mut SlotPlan, n: usize| {
-        let drafts = slots.get_mut(index).and_then(Slot::drafts_mut);
-        let n = planned.plan_draft(drafts.as_ref().and_then(|drafts| drafts.chosen()), n);
-        if let Some(drafts) = drafts {
-            drafts.limit(n);
+    for (index, planned) in plan.active_mut() {
+        let chosen = slots.get(index).and_then(|slot| slot.task.as_ref()?.drafts()?.chosen());
+        planned.set_draft(chosen, drafters.controller.length(index));
+    }
+}
+
+/// Shortens the requests' own drafts to what is in the batch.
+fn limit_drafts(plan: &StepPlan, slots: &mut [Slot]) {
+    for (index, _, planned) in plan.active() {
+        if let Some(drafts) = slots.get_mut(index).and_then(Slot::drafts_mut) {
+            drafts.limit(planned.draft.tokens.len());
         }
-        n
-    };
-    fill(plan, limits, plan_draft, |slot| drafters.controller.length(slot));
+    }
 }
 
 /// The slots of the step whose requests speculate, as the drafters see them.

@@ -78,10 +78,12 @@ pub(crate) struct StepLimits {
     pub(crate) pads_single_tokens: bool,
 }
 
-/// A slot's draft, as far as it is in the batch.
+/// A slot's draft: before [`fill`] the chosen one, then as much of it as is in the batch.
 #[derive(Debug, Default)]
 pub(crate) struct PlannedDraft {
     pub(crate) tokens: Vec<Token>,
+    /// The node before each token; node 0 is the committed prefix.
+    parents: Vec<usize>,
     /// Who proposed it; `None`: it is a free draft token.
     pub(crate) kind: Option<DrafterKind>,
     /// The most that can be accepted: fewer than all tokens where it has branches.
@@ -97,6 +99,8 @@ pub(crate) struct SlotPlan {
     pub(crate) is_scheduled: bool,
     /// Tokens of its context to decode; 0: it is not in the batch.
     pub(crate) n_context: usize,
+    /// Tokens that the controller wants after the context, drafted or filler.
+    n_wanted: usize,
     pub(crate) draft: PlannedDraft,
     /// Which drafted tokens may see which.
     pub(crate) tree: DraftTree,
@@ -117,8 +121,7 @@ impl SlotPlan {
     /// Empties it for the next step.
     pub(crate) fn clear(&mut self) {
         (self.is_in_turn, self.is_scheduled, self.n_context, self.n_filler, self.row) = (false, false, 0, 0, None);
-        self.draft.tokens.clear();
-        (self.draft.kind, self.draft.depth) = (None, 0);
+        self.set_draft(None, 0);
     }
 
     /// Whether the slot in this state takes part in the step.
@@ -131,15 +134,27 @@ impl SlotPlan {
         self.n_context + self.draft.tokens.len() + self.n_filler
     }
 
-    /// Plans the first `n` tokens of a draft, as far as there are sequences for its branches. Returns how many.
-    pub(crate) fn plan_draft(&mut self, chosen: Option<ChosenDraft<'_>>, n: usize) -> usize {
-        self.draft.tokens.clear();
-        let Some(ChosenDraft { kind, draft, n: n_chosen }) = chosen else {
-            return self.tree.plant(std::iter::empty());
-        };
-        let n = self.tree.plant(draft.parents(n_chosen.min(n)));
-        self.draft.tokens.extend(draft.tokens.iter().take(n));
-        (self.draft.kind, self.draft.depth) = (kind.filter(|_| n > 0), draft.depth(n));
+    /// Sets the draft that was chosen for the slot, and how many tokens are wanted after its context.
+    pub(crate) fn set_draft(&mut self, chosen: Option<ChosenDraft<'_>>, n_wanted: usize) {
+        self.n_wanted = n_wanted;
+        let PlannedDraft { tokens, parents, kind, depth } = &mut self.draft;
+        tokens.clear();
+        parents.clear();
+        (*kind, *depth) = (None, 0);
+        if let Some(chosen) = chosen {
+            tokens.extend(chosen.draft.tokens.iter().take(chosen.n));
+            parents.extend(chosen.draft.parents(tokens.len()));
+            *kind = chosen.kind;
+        }
+    }
+
+    /// Lays out the first `n` tokens of the draft, as far as there are sequences for its branches, and drops the others. Returns how many.
+    fn plant(&mut self, n: usize) -> usize {
+        let PlannedDraft { tokens, parents, kind, depth } = &mut self.draft;
+        let n = self.tree.plant(parents.iter().copied().take(n));
+        tokens.truncate(n);
+        *kind = kind.filter(|_| n > 0);
+        *depth = self.tree.depth();
         n
     }
 
@@ -191,6 +206,12 @@ impl StepPlan {
     /// For slots with these trees.
     pub(crate) fn new(trees: impl Iterator<Item = DraftTree>) -> StepPlan {
         StepPlan { slots: trees.map(SlotPlan::new).collect(), ..StepPlan::default() }
+    }
+
+    /// The slots that take part, with their numbers, to be changed.
+    pub(crate) fn active_mut(&mut self) -> impl Iterator<Item = (usize, &mut SlotPlan)> {
+        let all = self.states.iter().zip(&mut self.slots).enumerate();
+        all.filter(|(_, (state, slot))| slot.is_active(state)).map(|(index, (_, slot))| (index, slot))
     }
 
     /// The slots that take part, with their states and their numbers.
@@ -289,17 +310,11 @@ struct BatchSpace {
     drafted: usize,
 }
 
-/// Plans each slot's tokens of the batch. `plan_draft` plans at most so many drafted tokens of a slot, and returns how many there are
-/// sequences for. `filled`: the tokens after its context that a slot is to decode, drafted or filler.
+/// Plans each slot's tokens of the batch: of its context, its draft, and filler.
 ///
 /// Slots get space in the order of their last use, and enter the batch in the order of their sequence ids: with a KV buffer for each
 /// sequence, llama.cpp decodes only consecutive, increasing ids together.
-pub(crate) fn fill(
-    plan: &mut StepPlan,
-    limits: &StepLimits,
-    mut plan_draft: impl FnMut(usize, &mut SlotPlan, usize) -> usize,
-    filled: impl Fn(usize) -> usize,
-) {
+pub(crate) fn fill(plan: &mut StepPlan, limits: &StepLimits) {
     let StepPlan { states, slots, order, .. } = plan;
     let due = |state: &SlotState, slot: &SlotPlan| {
         // A prompt advances by any piece of it.
@@ -337,9 +352,9 @@ pub(crate) fn fill(
         let is_complete = slot.n_context == n_pending && n_pending > 0;
         let n_free = most - slot.n_context;
         let n_draft = if is_complete { n_free.min(space.drafted) } else { 0 };
-        let n_draft = plan_draft(index, slot, n_draft);
+        let n_draft = slot.plant(n_draft);
         if is_complete && state.is_generating {
-            slot.n_filler = filled(index).saturating_sub(n_draft).min(n_free - n_draft);
+            slot.n_filler = slot.n_wanted.saturating_sub(n_draft).min(n_free - n_draft);
         }
         slot.row = is_complete.then_some(slot.n_context - 1);
         space.tokens -= slot.n_batch_tokens();

@@ -56,12 +56,13 @@ fn step(plan: &mut StepPlan, limits: &StepLimits) -> Vec<usize> {
 /// Fills the batch with drafts of these lengths. Returns for each slot its tokens of context, draft and filler.
 fn filled(plan: &mut StepPlan, limits: &StepLimits, drafts: &[usize], lengths: &[usize]) -> Vec<(usize, usize, usize)> {
     schedule(plan, limits);
-    let plan_draft = |index: usize, slot: &mut SlotPlan, n: usize| {
+    for (index, slot) in plan.active_mut() {
         let mut draft = Draft::default();
         (0..drafts[index]).for_each(|_| draft.push(7, 0.5));
-        slot.plan_draft(Some(ChosenDraft { kind: Some(DrafterKind::Suffix), draft: &draft, n: drafts[index] }), n)
-    };
-    fill(plan, limits, plan_draft, |index| lengths[index]);
+        let chosen = ChosenDraft { kind: Some(DrafterKind::Suffix), draft: &draft, n: drafts[index] };
+        slot.set_draft(Some(chosen), lengths[index]);
+    }
+    fill(plan, limits);
     plan.slots.iter().map(|slot| (slot.n_context, slot.draft.tokens.len(), slot.n_filler)).collect()
 }
 
