@@ -1,23 +1,10 @@
 //! What drafters and controller learn from a verified step.
 
 use super::Drafters;
-use super::request_drafts::{DrafterProposal, RequestDrafts};
+use super::request_drafts::{DraftOutcome, DrafterProposal, RequestDrafts};
 use crate::llama::Token;
+use crate::speculative::MAX_DRAFT;
 use crate::speculative::controller::StepSlot;
-use crate::speculative::{DrafterKind, MAX_DRAFT};
-
-/// The result of verifying a draft: the source of every statistic about it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DraftOutcome {
-    /// The drafter; `None`: nothing was drafted, or only a free draft token, which is not attributed to any drafter.
-    pub kind: Option<DrafterKind>,
-    /// Drafted tokens that were verified.
-    pub n_drafted: usize,
-    /// The most that could be accepted: fewer than were verified where the draft had branches.
-    pub depth: usize,
-    /// Accepted tokens.
-    pub n_accepted: usize,
-}
 
 impl Drafters {
     /// Learns from a verified step of the request in `slot`: `tokens` are the tokens that it committed, the accepted ones first.

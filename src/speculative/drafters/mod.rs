@@ -22,8 +22,7 @@ use crate::llama::{Context, Token, working_time};
 use crate::sampling::Sampler;
 use crate::session::Snapshot;
 
-pub use self::learning::DraftOutcome;
-pub use self::request_drafts::{ChosenDraft, RequestDrafts};
+pub use self::request_drafts::{ChosenDraft, DraftOutcome, RequestDrafts};
 pub use self::step::DraftingSlot;
 
 /// The drafters, and what is known of each.

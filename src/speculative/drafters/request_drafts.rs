@@ -1,4 +1,4 @@
-//! The drafting state of a request: what each drafter proposed in the current step, and which draft is verified.
+//! The drafting state of a request: what each drafter proposed in the current step, which draft is verified, and with what result.
 
 use super::registered::RegisteredDrafter;
 use crate::llama::Token;
@@ -50,6 +50,19 @@ pub struct ChosenDraft<'a> {
     pub draft: &'a Draft,
     /// See `draft`.
     pub n: usize,
+}
+
+/// The result of verifying a draft: the source of every statistic about it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DraftOutcome {
+    /// The drafter; `None`: nothing was drafted, or only a free draft token, which is not attributed to any drafter.
+    pub kind: Option<DrafterKind>,
+    /// Drafted tokens that were verified.
+    pub n_drafted: usize,
+    /// The most that could be accepted: fewer than were verified where the draft had branches.
+    pub depth: usize,
+    /// Accepted tokens.
+    pub n_accepted: usize,
 }
 
 impl RequestDrafts {
