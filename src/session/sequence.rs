@@ -6,7 +6,7 @@
 use std::ops::{Deref, Range};
 
 use super::extend::SelfExtend;
-use super::reuse::{self, common_prefix};
+use super::prompt_fit::{Chunk, chunks, common_prefix};
 use crate::error::{Error, Result};
 use crate::llama::{Context, Part, SeqId, Token};
 
@@ -185,7 +185,7 @@ impl Sequence {
         let can_move = self.blocks == 0 && context.can_shift() && context.cuts_anywhere();
         let mut end = prefix;
         if can_move && min_len > 0 {
-            for reuse::Chunk { from, to, len } in reuse::chunks(&self.tokens, prompt, prefix, min_len) {
+            for Chunk { from, to, len } in chunks(&self.tokens, prompt, prefix, min_len) {
                 let moved = context.remove(self.id, to, Some(from))
                     && context.move_by(self.id, from..from + len, to.cast_signed() - from.cast_signed());
                 if !moved {
