@@ -1,0 +1,249 @@
+//! The requests of a server by id: running ones, and finished ones that have not been polled to their end. What the answers to them need
+//! besides the engine's events, and the signal that wakes polls of several requests.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use once_cell::sync::OnceCell;
+use parking_lot::{Condvar, Mutex};
+use serde_json::Value;
+
+use super::prompts::PreparedPrompt;
+use super::request::{Endpoint, Reply};
+use crate::engine::{Generated, Notify, RequestHandle};
+use crate::error::{Code, Error, Result};
+use crate::llama::Token;
+use crate::speculative;
+
+/// The maximum number of finished requests whose results wait to be polled. Beyond it, those that finished first are dropped.
+pub const MAX_UNPOLLED: usize = 256;
+/// The maximum number of requests that were polled to their end and are still reported as `finished`, without results.
+pub const MAX_ENDED: usize = 4096;
+
+/// All requests of a server.
+#[derive(Default)]
+pub(super) struct RequestRegistry {
+    entries: Mutex<RegistryEntries>,
+}
+
+#[derive(Default)]
+struct RegistryEntries {
+    /// By id. Ids ascend in the order of submission.
+    records: BTreeMap<u64, Arc<RequestRecord>>,
+    /// Ids of requests that were polled to their end.
+    ended: VecDeque<u64>,
+    /// For each old endpoint, the newest request that is not awaited.
+    newest: [Option<u64>; 2],
+}
+
+/// The result of looking up a request.
+pub(super) enum FoundRequest {
+    /// Its updates can be taken.
+    Live(Arc<RequestRecord>),
+    /// It was polled to its end.
+    Ended,
+}
+
+/// The index of an endpoint in [`RegistryEntries::newest`]. `foredraft_*` functions always name a request by its id.
+fn newest_index(endpoint: Endpoint) -> Option<usize> {
+    match endpoint {
+        Endpoint::Completion => Some(0),
+        Endpoint::Speculative => Some(1),
+        Endpoint::Foredraft => None,
+    }
+}
+
+impl RequestRegistry {
+    /// Adds a request. It becomes its endpoint's newest one unless it is awaited.
+    pub(super) fn add(&self, record: Arc<RequestRecord>) {
+        let mut entries = self.entries.lock();
+        let id = record.handle.id();
+        if !record.is_awaited
+            && let Some(newest) = newest_index(record.endpoint).and_then(|index| entries.newest.get_mut(index))
+        {
+            // Two threads that submit at the same time can arrive here in the reverse order.
+            *newest = (*newest).max(Some(id));
+        }
+        entries.records.insert(id, record);
+        let mut ended: Vec<_> =
+            entries.records.iter().filter_map(|(id, record)| Some((record.handle.ended()?, *id))).collect();
+        let surplus = ended.len().saturating_sub(MAX_UNPOLLED);
+        if surplus > 0 {
+            ended.sort_unstable();
+        }
+        for (_, id) in ended.iter().take(surplus) {
+            entries.records.remove(id);
+        }
+    }
+
+    /// The id of the endpoint's newest request.
+    pub(super) fn newest(&self, endpoint: Endpoint) -> Option<u64> {
+        self.entries.lock().newest.get(newest_index(endpoint)?).copied().flatten()
+    }
+
+    /// Finds a request.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`].
+    pub(super) fn find(&self, id: u64) -> Result<FoundRequest> {
+        let entries = self.entries.lock();
+        if let Some(record) = entries.records.get(&id) {
+            return Ok(FoundRequest::Live(Arc::clone(record)));
+        }
+        if entries.ended.contains(&id) {
+            return Ok(FoundRequest::Ended);
+        }
+        Err(no_such_request(id))
+    }
+
+    /// Marks a request as polled to its end and drops its results.
+    pub(super) fn end(&self, id: u64) {
+        let mut entries = self.entries.lock();
+        if entries.records.remove(&id).is_some() {
+            entries.ended.push_back(id);
+        }
+        while entries.ended.len() > MAX_ENDED {
+            entries.ended.pop_front();
+        }
+    }
+}
+
+/// The error for an id that no request of this engine has, or no longer has.
+pub(super) fn no_such_request(id: u64) -> Error {
+    Error::new(Code::NotFound, format!("id: there is no request {id}"))
+}
+
+/// One request.
+pub(super) struct RequestRecord {
+    pub(super) handle: Arc<RequestHandle>,
+    pub(super) endpoint: Endpoint,
+    /// Its caller waits for the final response, so polls take no updates.
+    pub(super) is_awaited: bool,
+    pub(super) completions: Vec<CompletionRecord>,
+    /// Its prompts were tokenized before it was queued.
+    pub(super) is_prepared: bool,
+    /// The answer has `results`, and updates have an `index`.
+    pub(super) has_results: bool,
+    pub(super) model: String,
+    pub(super) n_ctx: usize,
+    /// Draft-only mode: the draft model generates.
+    pub(super) draft_only: bool,
+    pub(super) n_keep: Option<usize>,
+    pub(super) with_probs: bool,
+    /// The probabilities are taken after the sampler chain.
+    pub(super) post_sampling_probs: bool,
+    pub(super) reply: Reply,
+    /// The `type` that it speculates with, and its verification rule.
+    pub(super) speculation: Option<(Value, speculative::Verify)>,
+    /// Why the request does not speculate, if its answer has to say so.
+    pub(super) not_speculating: Option<String>,
+    /// Its completions are compared with those without speculation.
+    pub(super) compare: bool,
+    pub(super) warnings: Vec<String>,
+    /// With `n_probs`: the tokens that polls have taken.
+    pub(super) polled: PolledTokens,
+}
+
+/// One completion of a request.
+pub(super) struct CompletionRecord {
+    /// Set when the prompt is tokenized.
+    pub(super) prompt: OnceCell<Arc<PreparedPrompt>>,
+    /// The prompt as given in the request; null for messages and infill.
+    pub(super) given: Arc<Value>,
+    /// The LoRA scales. A cached prompt must have been decoded with the same ones.
+    pub(super) lora: Vec<f32>,
+    /// It may reuse a slot's cached prompt.
+    pub(super) reuses_cache: bool,
+    /// `id_slot`, if given.
+    pub(super) slot: Option<usize>,
+    /// `generation_settings`.
+    pub(super) settings: Value,
+}
+
+/// The tokens that polls have taken of each completion. The last update needs them, because it has the probabilities of all tokens.
+#[derive(Default)]
+pub(super) struct PolledTokens(Mutex<BTreeMap<usize, Vec<Generated>>>);
+
+impl PolledTokens {
+    /// Appends tokens of a completion.
+    pub(super) fn add(&self, completion: usize, tokens: Vec<Generated>) {
+        self.0.lock().entry(completion).or_default().extend(tokens);
+    }
+
+    /// Removes and returns all tokens of a completion.
+    pub(super) fn take(&self, completion: usize) -> Vec<Generated> {
+        self.0.lock().remove(&completion).unwrap_or_default()
+    }
+}
+
+impl RequestRecord {
+    /// Sets the prompts of all completions.
+    pub(super) fn set_prompts(&self, prompts: Vec<Arc<PreparedPrompt>>) {
+        for (completion, prompt) in self.completions.iter().zip(prompts) {
+            // Called once for each request, so the cell is empty.
+            let _ = completion.prompt.set(prompt);
+        }
+    }
+
+    /// The warnings known so far.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        // Only messages give a warning, and all completions of a request share its messages.
+        let of_prompt = self.completions.first().and_then(|completion| completion.prompt.get()?.warning.clone());
+        self.warnings.iter().cloned().chain(of_prompt).collect()
+    }
+}
+
+impl CompletionRecord {
+    /// The prompt's tokens before truncation; empty until it is tokenized.
+    pub(super) fn tokens(&self) -> &[Token] {
+        self.prompt.get().map_or(&[], |prompt| &prompt.tokens)
+    }
+
+    /// The prompt as the answer shows it.
+    pub(super) fn shown_prompt(&self) -> Value {
+        let rendered = self.prompt.get().and_then(|prompt| prompt.text.clone());
+        rendered.unwrap_or_else(|| self.given.as_ref().clone())
+    }
+}
+
+/// A counter of updates of any request, with a condition variable.
+#[derive(Default)]
+pub(super) struct UpdateSignal {
+    count: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl UpdateSignal {
+    fn signal(&self) {
+        *self.count.lock() += 1;
+        self.changed.notify_all();
+    }
+
+    /// The number of updates so far.
+    pub(super) fn count(&self) -> u64 {
+        *self.count.lock()
+    }
+
+    /// Waits until the count differs from `seen`, but not beyond `deadline`, and at most 50 ms.
+    pub(super) fn wait(&self, seen: u64, deadline: Instant) {
+        // If another thread ends a queued request, the engine signals it only when it next looks at its queue.
+        const MAX_WAIT: Duration = Duration::from_millis(50);
+        let deadline = deadline.min(Instant::now() + MAX_WAIT);
+        let mut count = self.count.lock();
+        while *count == seen {
+            if self.changed.wait_until(&mut count, deadline).timed_out() {
+                return;
+            }
+        }
+    }
+}
+
+/// A callback for the engine that signals, and then calls `notify`.
+pub(super) fn notify_and_signal(signal: &Arc<UpdateSignal>, notify: Arc<Notify>) -> Arc<Notify> {
+    let signal = Arc::clone(signal);
+    Arc::new(move |id| {
+        signal.signal();
+        notify(id);
+    })
+}
