@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::api::Server;
 use crate::api::fields::{Fields, int_in, parse_object, unexpected};
-use crate::api::prompts::{self, tokenize_pieces};
+use crate::api::prompts;
 use crate::api::request::{ChatInput, Piece, pieces};
 use crate::api::response::success;
 use crate::error::{Code, Error, Result};
@@ -24,8 +24,9 @@ impl Server {
         let with_pieces = fields.flag("with_pieces")?.unwrap_or(false);
         let add_special = fields.flag("add_special")?.unwrap_or(true);
         let parse_special = fields.flag("parse_special")?.unwrap_or(true);
-        let vocab = self.models().target.vocab();
-        let ids = tokenize_pieces(vocab, name, &text, add_special, parse_special)?;
+        let serving = self.target();
+        let vocab = serving.vocab();
+        let ids = serving.tokenize(name, &text, add_special, parse_special)?;
         let strings: Vec<String> =
             ids.iter().map(|id| String::from_utf8_lossy(vocab.piece(*id)).into_owned()).collect();
         let pieces: Vec<Value> = ids
@@ -83,7 +84,7 @@ impl Server {
         let mut fields = Fields::new(&object);
         let (name, text) = text(&mut fields, "content", "prompt")?;
         let normalize: i32 = fields.int("embd_normalize", -1..=100)?.unwrap_or(2);
-        let tokens = tokenize_pieces(self.models().target.vocab(), name, &text, true, true)?;
+        let tokens = self.target().tokenize(name, &text, true, true)?;
         if tokens.is_empty() {
             return Err(Error::invalid(format!("{name}: has no tokens")));
         }

@@ -12,10 +12,10 @@
 //! `spm_infill` puts the suffix before the prefix. Prefix and suffix share one batch, 3 : 1, and are cut at the end that is farther
 //! from the gap. The files get the rest of the context; the first files are cut first.
 
-use super::pieces::tokenize_pieces;
+use super::serving_model::ServingModel;
 use crate::api::request::Infill;
 use crate::error::{Error, Result};
-use crate::llama::{Token, Vocab};
+use crate::llama::Token;
 
 /// Separates files, for models without a separator token.
 const SNIPPET: &str = "\n\n--- snippet ---\n\n";
@@ -50,11 +50,12 @@ impl InfillBudget {
 /// # Errors
 /// The model has no FIM tokens, or a token is not in the vocabulary.
 pub(super) fn tokenize(
-    vocab: &Vocab,
+    serving: &ServingModel,
     infill: &Infill,
     parse_special: bool,
     budget: &InfillBudget,
 ) -> Result<Vec<Token>> {
+    let vocab = serving.vocab();
     let fim = vocab.fim().ok_or_else(|| {
         Error::invalid("input_prefix: the model has no fill-in-the-middle tokens (prefix, suffix and middle)")
     })?;
@@ -80,9 +81,9 @@ pub(super) fn tokenize(
         extra.extend(plain(FILE)?);
     }
 
-    let prompt = tokenize_pieces(vocab, "prompt", &infill.prompt, false, parse_special)?;
-    let prefix = tokenize_pieces(vocab, "input_prefix", &infill.prefix, false, false)?;
-    let suffix = tokenize_pieces(vocab, "input_suffix", &infill.suffix, false, false)?;
+    let prompt = serving.tokenize("prompt", &infill.prompt, false, parse_special)?;
+    let prefix = serving.tokenize("input_prefix", &infill.prefix, false, false)?;
+    let suffix = serving.tokenize("input_suffix", &infill.suffix, false, false)?;
     let quarter = budget.prefix_and_suffix() / 4;
     let prefix = [&[fim.prefix], last(&prefix, 3 * quarter), &prompt].concat();
     let n_suffix = suffix.len().min(quarter.saturating_sub(2 + prompt.len()));

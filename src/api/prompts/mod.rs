@@ -1,7 +1,6 @@
 //! Prompts and messages to tokens.
 
 mod infill;
-mod pieces;
 mod preparer;
 mod serving_model;
 
@@ -11,7 +10,6 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 pub(super) use self::infill::InfillBudget;
-pub(super) use self::pieces::tokenize_pieces;
 pub(super) use self::preparer::Preparer;
 pub(super) use self::serving_model::{ChatTemplates, ServingModel, TemplatesByTools};
 use super::chat::{ChatTemplate, FittedChat, RenderInput, Rendered, drop_turns};
@@ -32,6 +30,13 @@ pub(super) struct PreparedPrompt {
     /// The number of messages that were dropped.
     pub(super) n_dropped: usize,
     pub(super) warning: Option<String>,
+}
+
+impl PreparedPrompt {
+    /// A prompt from which nothing was dropped.
+    fn whole(tokens: Vec<Token>, text: Option<Value>) -> PreparedPrompt {
+        PreparedPrompt { tokens: tokens.into(), text, n_dropped: 0, warning: None }
+    }
 }
 
 /// Everything needed to tokenize the prompts of a request, possibly later and on another thread.
@@ -77,39 +82,44 @@ impl PromptSource {
 
     /// Tokenizes one prompt. Error messages call it `name`.
     fn prompt(&self, name: &str, input: &Input) -> Result<PreparedPrompt> {
-        let (vocab, parse_special) = (self.serving.vocab(), self.inputs.parse_special);
-        let whole = |(tokens, text): (Vec<Token>, Option<Value>)| FittedChat {
-            prompt: (tokens, text),
-            n_dropped: 0,
-            warning: None,
-        };
-        let fitted = match &input.prompt {
-            Prompt::Text(pieces) => whole((tokenize_pieces(vocab, name, pieces, true, parse_special)?, None)),
-            Prompt::Infill(infill) => {
-                let tokens = infill::tokenize(vocab, infill, parse_special, &self.infill_budget)?;
-                let text = String::from_utf8_lossy(&vocab.detokenize(&tokens, true)?).into();
-                whole((tokens, Some(text)))
+        let parse_special = self.inputs.parse_special;
+        let prompt = match &input.prompt {
+            Prompt::Text(pieces) => {
+                PreparedPrompt::whole(self.serving.tokenize(name, pieces, true, parse_special)?, None)
             }
-            Prompt::Messages(chat) if self.inputs.on_overflow == Overflow::DropTurns => drop_turns(
-                &chat.messages,
-                self.infill_budget.n_predict,
-                self.serving.n_ctx,
-                |messages| self.render_and_tokenize(chat, messages),
-                |(tokens, _)| tokens.len(),
-            )?,
-            Prompt::Messages(chat) => whole(self.render_and_tokenize(chat, &chat.messages)?),
+            Prompt::Infill(infill) => {
+                let tokens = infill::tokenize(&self.serving, infill, parse_special, &self.infill_budget)?;
+                let text = self.serving.vocab().detokenize(&tokens, true)?;
+                PreparedPrompt::whole(tokens, Some(String::from_utf8_lossy(&text).into()))
+            }
+            Prompt::Messages(chat) => self.chat(chat)?,
         };
-        let FittedChat { prompt: (tokens, text), n_dropped, warning } = fitted;
-        if self.inputs.on_overflow == Overflow::Error && tokens.len() >= self.serving.n_ctx {
-            let (n, n_ctx) = (tokens.len(), self.serving.n_ctx);
+        let (n, n_ctx) = (prompt.tokens.len(), self.serving.n_ctx);
+        if self.inputs.on_overflow == Overflow::Error && n >= n_ctx {
             let message = format!("{name}: {n} tokens do not fit into the context of {n_ctx} (on_overflow is error)");
             return Err(Error::new(Code::ContextFull, message));
         }
-        Ok(PreparedPrompt { tokens: tokens.into(), text, n_dropped, warning })
+        Ok(prompt)
+    }
+
+    /// Renders and tokenizes a chat, if the request asks for that without the oldest turns that do not fit.
+    fn chat(&self, chat: &ChatInput) -> Result<PreparedPrompt> {
+        if self.inputs.on_overflow != Overflow::DropTurns {
+            let (tokens, text) = self.render_and_tokenize(chat, &chat.messages)?;
+            return Ok(PreparedPrompt::whole(tokens, Some(text)));
+        }
+        let FittedChat { prompt: (tokens, text), n_dropped, warning } = drop_turns(
+            &chat.messages,
+            self.infill_budget.n_predict,
+            self.serving.n_ctx,
+            |messages| self.render_and_tokenize(chat, messages),
+            |(tokens, _)| tokens.len(),
+        )?;
+        Ok(PreparedPrompt { tokens: tokens.into(), text: Some(text), n_dropped, warning })
     }
 
     /// Renders and tokenizes messages. Returns the tokens and the text.
-    fn render_and_tokenize(&self, chat: &ChatInput, messages: &[Value]) -> Result<(Vec<Token>, Option<Value>)> {
+    fn render_and_tokenize(&self, chat: &ChatInput, messages: &[Value]) -> Result<(Vec<Token>, Value)> {
         let vocab = self.serving.vocab();
         let Rendered { text, tainted } =
             with_template(&self.serving, chat, messages, |template, input| match self.inputs.parse_special {
@@ -122,7 +132,7 @@ impl PromptSource {
         if bos.is_some() && tokens.first().copied() == bos && tokens.get(1).copied() == bos {
             tokens.remove(0);
         }
-        Ok((tokens, Some(text.into())))
+        Ok((tokens, text.into()))
     }
 }
 

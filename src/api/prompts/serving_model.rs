@@ -6,7 +6,7 @@ use std::sync::Arc;
 use once_cell::sync::OnceCell;
 
 use crate::api::chat::ChatTemplate;
-use crate::api::request::{BiasTarget, CompletionRequest};
+use crate::api::request::{BiasTarget, CompletionRequest, Piece};
 use crate::error::{Code, Error, Result};
 use crate::llama::{Model, Token, Vocab};
 use crate::session;
@@ -41,6 +41,41 @@ pub(in crate::api) type TemplatesByTools = [OnceCell<ChatTemplate>; 2];
 impl ServingModel {
     pub(in crate::api) fn vocab(&self) -> &Vocab {
         self.model.vocab()
+    }
+
+    /// Tokenizes pieces, which are strings and token ids, and concatenates the tokens. Error messages call the pieces `name`. With
+    /// `add_special`, the special tokens at the beginning of a text (BOS) are added if the first piece is text.
+    ///
+    /// # Errors
+    /// A text is too long, or a token is not in the vocabulary.
+    pub(in crate::api) fn tokenize(
+        &self,
+        name: &str,
+        pieces: &[Piece],
+        add_special: bool,
+        parse_special: bool,
+    ) -> Result<Vec<Token>> {
+        let vocab = self.vocab();
+        let mut tokens = Vec::new();
+        for (index, piece) in pieces.iter().enumerate() {
+            match piece {
+                Piece::Text(text) => {
+                    let (text, add_special) = (text.as_bytes(), add_special && index == 0);
+                    tokens.extend(match parse_special {
+                        true => vocab.tokenize(text, add_special, true)?,
+                        false => vocab.tokenize_data(text, add_special)?,
+                    });
+                }
+                Piece::Token(token) if vocab.contains(*token) => tokens.push(*token),
+                Piece::Token(token) => {
+                    return Err(Error::invalid(format!(
+                        "{name}[{index}]: token {token} is not in the vocabulary of {} tokens",
+                        vocab.n_tokens()
+                    )));
+                }
+            }
+        }
+        Ok(tokens)
     }
 
     /// The chat template: `init`'s, else the model's, else the target's. A model can have a separate one for requests with tools.
