@@ -4,11 +4,10 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::beams::Beams;
-use super::command::Submission;
 use super::compare::Compare;
 use super::completion::Completion;
 use super::event::{PromptStats, Restored};
-use super::request::Request;
+use super::request::{Request, Submission};
 use super::request_handle::Phase;
 use super::sessions::load_from;
 use super::slots::{DroppedTokens, RequestSpeculation, Slot, SlotPool, Task};

@@ -5,8 +5,7 @@
 //! drafters nothing, and ends at the first token that differs. However it ends, the first run is the answer.
 
 use super::event::{Comparison, Difference, Outcome, Stop};
-use super::request::{Request, RequestOptions};
-use crate::error::{Error, Result};
+use super::request::{CacheOfFirstRun, Request, RequestOptions};
 use crate::llama::Token;
 use crate::sampling;
 
@@ -114,33 +113,6 @@ impl Compare {
             Compare::First { .. } => None,
             Compare::Second(second) => Some(second.answer(stop)),
         }
-    }
-}
-
-/// What the first run found in the cache of its slot.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct CacheOfFirstRun {
-    /// Tokens of the prompt that the first run found in the cache.
-    n_cached: usize,
-    /// Whether they cannot be decoded again with the same result: they came from a file, or were moved to their positions.
-    is_irreplaceable: bool,
-}
-
-impl CacheOfFirstRun {
-    /// The part of a prompt that may be taken from the cache.
-    pub(super) fn of(self, prompt: &[Token]) -> &[Token] {
-        prompt.get(..self.n_cached).unwrap_or(prompt)
-    }
-
-    /// Fails if the second run finds another number of tokens in the cache, and the tokens cannot be decoded again.
-    ///
-    /// # Errors
-    /// The tokens of the first run are gone.
-    pub(super) fn check(self, reused: usize) -> Result<()> {
-        if reused == self.n_cached || !self.is_irreplaceable {
-            return Ok(());
-        }
-        Err(Error::invalid("what the first run found in the cache is no longer there"))
     }
 }
 

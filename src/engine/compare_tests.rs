@@ -1,6 +1,7 @@
 use super::super::event::SpeculationStats;
 use super::*;
 use crate::engine::fake_backend_tests;
+use crate::error::Error;
 
 /// A second run, after a first run that generated `expected`.
 fn second(expected: &[Token]) -> Compare {

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use super::Config;
 use super::beams::Beams;
-use super::command::Submission;
 use super::event::Stop;
+use super::request::Submission;
 use super::request_handle::Phase;
 use super::scheduler::BatchScheduler;
 use crate::error::Result;

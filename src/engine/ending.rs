@@ -1,9 +1,9 @@
 //! The end of a request in a slot.
 
 use super::admission::begin;
-use super::command::Submission;
 use super::compare::Compare;
 use super::event::{Outcome, Stop};
+use super::request::Submission;
 use super::request_handle::{Outbox, TextSink};
 use super::sessions::save_to;
 use super::slots::SlotPool;

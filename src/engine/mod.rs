@@ -4,7 +4,7 @@
 //! knows JSON.
 //!
 //! - `load`, `builder`, `attention`, `measure`: from a [`Config`] to models in memory and a running engine.
-//! - `worker`: the thread. `command`: its messages. `request_handle`: the two ends of a request.
+//! - `worker`: the thread. `request`: what goes to it. `request_handle`: the two ends of a request.
 //! - `scheduler`: queue and slots. `admission`: which request gets which slot. `space`: which slot has cells. `ending`: the end of a request.
 //! - `step`: one step, a chain of functions over plain data.
 //! - `slots`, `completion`, `text`: what a step works on.
@@ -13,7 +13,6 @@ mod admission;
 mod attention;
 mod beams;
 mod builder;
-mod command;
 mod compare;
 mod completion;
 mod config;
@@ -45,7 +44,7 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 use parking_lot::Mutex;
 
-use self::command::{Command, SessionJob, SessionWork, Submission};
+use self::request::{Command, SessionJob, SessionWork, Submission};
 use self::request_handle::{Counts, Expected};
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
@@ -55,14 +54,13 @@ use crate::speculative::Caches;
 
 pub use self::attention::{AttentionCost, AttentionReport, ChosenBy};
 pub use self::beams::MAX_BEAMS;
-pub use self::command::PreparedSender;
 pub use self::config::{Config, Models};
 pub use self::event::{
     Comparison, Difference, Event, Generated, Outcome, PromptProgress, PromptStats, Restored, Saved, SpeculationStats,
     Stop, Timings, Update,
 };
 pub use self::load::load;
-pub use self::request::{Prepared, Request, RequestOptions};
+pub use self::request::{Prepared, PreparedSender, Request, RequestOptions};
 pub use self::request_handle::{MAX_UPDATES, Phase, RequestHandle};
 
 /// Called with the number of each request that has news, on the engine's thread.

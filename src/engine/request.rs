@@ -1,12 +1,21 @@
-//! A request as the engine sees it: tokens and validated settings, no JSON.
+//! What goes into the engine: requests as it sees them, tokens and validated settings without JSON; and the commands for its thread.
+//!
+//! Rendering and tokenizing a long prompt takes longer than a host's call may. Such a request is queued before its prompt is known: it
+//! keeps its place in the queue, and its prompt follows by a [`PreparedSender`].
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crossbeam_channel::Sender;
+
+use super::event::{Restored, Stop};
+use super::request_handle::{RequestHandle, TextSink};
+use crate::error::{Error, Result};
 use crate::grammar::Grammar;
 use crate::llama::Token;
 use crate::sampling;
+use crate::session::Session;
 use crate::speculative::{self, Predicted};
 
 /// One completion to generate.
@@ -73,4 +82,107 @@ pub struct RequestOptions {
     pub post_sampling_probs: bool,
     /// Whether to report how much of the prompt has been decoded.
     pub progress: bool,
+}
+
+/// A message to the engine's thread.
+pub(super) enum Command {
+    /// Generates a completion.
+    Submit(Box<Submission>),
+    /// Gives the completions of the request with this number their prompts, or ends them.
+    Prepare(u64, Result<Prepared>),
+    /// Copies a slot's sequences out, or in, as soon as no request runs in it.
+    Session(SessionJob),
+    /// Computes an embedding and sends it back.
+    Embed(Vec<Token>, Sender<Result<Vec<f32>>>),
+    /// Lets drafters forget earlier outputs.
+    ForgetAnswers,
+    /// Wakes the thread: a request was cancelled, or the engine stops.
+    Wake,
+}
+
+/// Work on a free slot's sequences.
+pub(super) struct SessionJob {
+    pub(super) slot: usize,
+    /// The newest request before it.
+    pub(super) after: u64,
+    pub(super) work: SessionWork,
+}
+
+pub(super) enum SessionWork {
+    Save(Sender<Result<Session>>),
+    Load(Box<Session>, Sender<Result<Restored>>),
+}
+
+/// A completion that waits for a slot.
+pub(super) struct Submission {
+    pub(super) request: Request,
+    /// Whether the request has its prompt. Without it, it keeps its place in the queue.
+    pub(super) is_prepared: bool,
+    pub(super) sink: TextSink,
+    pub(super) deadline: Option<Instant>,
+    /// Only for the second run of a comparison: what the first run found in the cache of the slot.
+    pub(super) first_run: Option<CacheOfFirstRun>,
+}
+
+impl Submission {
+    /// Sets the prompt, or ends the completion.
+    pub(super) fn prepare(&mut self, prepared: &Result<Prepared>) {
+        let prepared = prepared.as_ref().map_err(Error::clone).and_then(|prepared| {
+            let prompt = prepared.prompts.get(self.sink.index());
+            Ok((prompt.ok_or_else(|| Error::invalid("prompt: is missing"))?, prepared))
+        });
+        match prepared {
+            Ok((prompt, prepared)) => {
+                self.sink.set_prompt_len(prompt.len());
+                self.request.prompt = Arc::clone(prompt);
+                if let Some(settings) = &mut self.request.speculative {
+                    settings.prediction = prepared.prediction.clone();
+                }
+                self.is_prepared = true;
+            }
+            Err(error) => {
+                self.sink.finish_if_queued(Stop::Error(error));
+            }
+        }
+    }
+}
+
+/// What the first run found in the cache of its slot.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CacheOfFirstRun {
+    /// Tokens of the prompt that the first run found in the cache.
+    pub(super) n_cached: usize,
+    /// Whether they cannot be decoded again with the same result: they came from a file, or were moved to their positions.
+    pub(super) is_irreplaceable: bool,
+}
+
+impl CacheOfFirstRun {
+    /// The part of a prompt that may be taken from the cache.
+    pub(super) fn of(self, prompt: &[Token]) -> &[Token] {
+        prompt.get(..self.n_cached).unwrap_or(prompt)
+    }
+
+    /// Fails if the second run finds another number of tokens in the cache, and the tokens cannot be decoded again.
+    ///
+    /// # Errors
+    /// The tokens of the first run are gone.
+    pub(super) fn check(self, reused: usize) -> Result<()> {
+        if reused == self.n_cached || !self.is_irreplaceable {
+            return Ok(());
+        }
+        Err(Error::invalid("what the first run found in the cache is no longer there"))
+    }
+}
+
+/// Sends prompts to an engine, from any thread. It does not keep the engine alive.
+#[derive(Clone)]
+pub struct PreparedSender(pub(super) Sender<Command>);
+
+impl PreparedSender {
+    /// Gives the completions that [`Engine::submit_unprepared`](super::Engine::submit_unprepared) has queued their prompts, or ends them
+    /// with an error. Does nothing for those that have ended meanwhile.
+    pub fn send(&self, handle: &RequestHandle, prepared: Result<Prepared>) {
+        // An engine that has ended has ended the request as well.
+        let _ = self.0.send(Command::Prepare(handle.id(), prepared));
+    }
 }

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use super::admission::{self, AdmissionPass, Placement};
 use super::beams::Beams;
-use super::command::{SessionJob, Submission};
 use super::config::Config;
 use super::ending::end;
 use super::event::Stop;
+use super::request::{SessionJob, Submission};
 use super::request_handle::{Outbox, Phase};
 use super::sessions;
 use super::slots::{Slot, SlotPool};

@@ -6,8 +6,8 @@
 
 use std::path::Path;
 
-use super::command::{SessionJob, SessionWork};
 use super::event::{Restored, Saved};
+use super::request::{SessionJob, SessionWork};
 use super::slots::SlotPool;
 use crate::error::{Code, Error, Result};
 use crate::session::Session;

@@ -6,11 +6,10 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 
-use super::command::{Command, Submission};
 use super::draft_only::DraftOnly;
 use super::embedder::Embedder;
 use super::event::Stop;
-use super::request::Prepared;
+use super::request::{Command, Prepared, Submission};
 use super::scheduler::BatchScheduler;
 use super::{Notify, Shared};
 use crate::error::{Code, Error, Result};

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use self::search::{Beam, BeamCandidate, Search};
-use super::command::Submission;
 use super::completion::begun_before;
 use super::event::{Event, Generated, Outcome, PromptStats, Stop, Timings, Update};
+use super::request::Submission;
 use super::request_handle::TextSink;
 use super::text::TextStream;
 use crate::error::{Code, Error, Result};

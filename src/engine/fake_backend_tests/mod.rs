@@ -23,7 +23,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::beams::Beams;
-use super::command::Submission;
+use super::request::Submission;
 use super::request_handle::Expected;
 use super::scheduler::BatchScheduler;
 use super::{Config, Request, RequestHandle, RequestOptions, builder};

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::TestEngine;
 use super::reference::{ReferenceOutput, reference_output};
 use super::scenario::{Scenario, SessionCopy, scenarios};
-use crate::engine::command::{SessionJob, SessionWork};
+use crate::engine::request::{SessionJob, SessionWork};
 use crate::engine::{Comparison, Event, Outcome, Phase, Request, RequestHandle, Stop};
 use crate::error::Result;
 use crate::llama::Token;

@@ -2,7 +2,7 @@
 
 use super::{Setup, TestEngine, request};
 use crate::engine::Request;
-use crate::engine::command::{SessionJob, SessionWork};
+use crate::engine::request::{SessionJob, SessionWork};
 use crate::llama::Token;
 use crate::llama::fake::FakeModel;
 use crate::sampling;
