@@ -42,7 +42,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use self::request::{Command, SessionJob, SessionWork, Submission};
 use self::request_handle::{Counts, Expected};
@@ -91,7 +91,7 @@ struct Shared {
     interrupt: Arc<Interrupt>,
     threads: Arc<ThreadPool>,
     stopping: AtomicBool,
-    /// Set when the thread takes no more commands. A submission holds the lock, so that none is lost.
+    /// Set when the thread takes no more commands. A [`Reservation`] holds the lock, so that no request is lost.
     closed: Mutex<bool>,
     slots: Mutex<Vec<SlotStatus>>,
 }
@@ -129,39 +129,14 @@ pub struct SlotStatus {
 }
 
 impl Engine {
-    /// Queues the completions of a request, all of them or none. Tokens and settings must be valid for the model. `register` gets the
-    /// handle before the engine can report anything about it.
+    /// Reserves places for the completions of a request, all of them or none. Tokens and settings must be valid for the model.
+    ///
+    /// Not `is_prepared`: the completions are without their prompts, which follow by [`Engine::prepared_sender`]. Until then they keep
+    /// their places: later requests get no slot that one of them could take.
     ///
     /// # Errors
     /// As [`Engine::check_room`]; or the engine has ended.
-    pub fn submit<R>(&self, requests: Vec<Request>, register: impl FnOnce(&Arc<RequestHandle>) -> R) -> Result<R> {
-        self.queue(requests, true, register)
-    }
-
-    /// The same for completions without their prompts, which follow by [`Engine::prepared_sender`]. Until then they keep their places:
-    /// later requests get no slot that one of them could take.
-    ///
-    /// # Errors
-    /// As [`Engine::submit`].
-    pub fn submit_unprepared<R>(
-        &self,
-        requests: Vec<Request>,
-        register: impl FnOnce(&Arc<RequestHandle>) -> R,
-    ) -> Result<R> {
-        self.queue(requests, false, register)
-    }
-
-    /// Sends the prompts of requests that were queued without them.
-    pub fn prepared_sender(&self) -> PreparedSender {
-        PreparedSender(self.commands.clone())
-    }
-
-    fn queue<R>(
-        &self,
-        requests: Vec<Request>,
-        is_prepared: bool,
-        register: impl FnOnce(&Arc<RequestHandle>) -> R,
-    ) -> Result<R> {
+    pub fn reserve(&self, requests: Vec<Request>, is_prepared: bool) -> Result<Reservation<'_>> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let closed = self.shared.closed.lock();
         if *closed {
@@ -170,18 +145,12 @@ impl Engine {
         self.check_room(requests.len())?;
         let text = |request: &Request| Expected::new(request.prompt.len(), request.speculative.is_some());
         let handle = RequestHandle::new(id, requests.iter().map(text).collect(), Arc::clone(&self.counts));
-        let registered = register(&handle);
-        let now = Instant::now();
-        for (request, sink) in requests.into_iter().zip(handle.sinks()) {
-            // A time too far to be written as an `Instant` never comes.
-            let deadline = request.options.timeout.and_then(|timeout| now.checked_add(timeout));
-            let submission = Submission { request, is_prepared, sink, deadline, first_run: None };
-            // A registered request that will never run has ended.
-            self.send(Command::Submit(Box::new(submission))).inspect_err(|_| {
-                handle.cancel();
-            })?;
-        }
-        Ok(registered)
+        Ok(Reservation { engine: self, handle, requests, is_prepared, is_sent: false, _open: closed })
+    }
+
+    /// Sends the prompts of requests that were queued without them.
+    pub fn prepared_sender(&self) -> PreparedSender {
+        PreparedSender(self.commands.clone())
     }
 
     /// Whether `n_texts` more completions could be queued now.
@@ -303,6 +272,51 @@ impl Engine {
         let thread = self.thread.lock().take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             log::write(Level::Error, "the engine's thread panicked while it stopped");
+        }
+    }
+}
+
+/// A request that has its places in the engine's queue, but is not sent yet. The engine can report nothing about it, so the caller can
+/// register its handle first. The engine's thread does not end before this is sent or dropped. Dropping it ends the request.
+pub struct Reservation<'a> {
+    engine: &'a Engine,
+    handle: Arc<RequestHandle>,
+    requests: Vec<Request>,
+    is_prepared: bool,
+    is_sent: bool,
+    /// The lock of [`Shared::closed`].
+    _open: MutexGuard<'a, bool>,
+}
+
+impl Reservation<'_> {
+    /// The host's end of the request.
+    pub fn handle(&self) -> &Arc<RequestHandle> {
+        &self.handle
+    }
+
+    /// Sends the completions to the engine's thread.
+    ///
+    /// # Errors
+    /// The thread has ended. So has the request then.
+    pub fn send(mut self) -> Result<()> {
+        let now = Instant::now();
+        for (request, sink) in std::mem::take(&mut self.requests).into_iter().zip(self.handle.sinks()) {
+            // A time too far to be written as an `Instant` never comes.
+            let deadline = request.options.timeout.and_then(|timeout| now.checked_add(timeout));
+            let is_prepared = self.is_prepared;
+            let submission = Submission { request, is_prepared, sink, deadline, first_run: None };
+            self.engine.send(Command::Submit(Box::new(submission)))?;
+        }
+        self.is_sent = true;
+        Ok(())
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        // A registered request that will never run has ended.
+        if !self.is_sent {
+            self.handle.cancel();
         }
     }
 }

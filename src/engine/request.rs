@@ -179,7 +179,7 @@ impl CacheOfFirstRun {
 pub struct PreparedSender(pub(super) Sender<Command>);
 
 impl PreparedSender {
-    /// Gives the completions that [`Engine::submit_unprepared`](super::Engine::submit_unprepared) has queued their prompts, or ends them
+    /// Gives the completions that a [`Reservation`](super::Reservation) has queued their prompts, or ends them
     /// with an error. Does nothing for those that have ended meanwhile.
     pub fn send(&self, handle: &RequestHandle, prepared: Result<Prepared>) {
         // An engine that has ended has ended the request as well.

@@ -83,8 +83,22 @@ impl Server {
         let source = self.prompt_source(&mut request, &serving, &common);
         let is_prepared = is_awaited || source.is_short();
         let n_cmpl = request.n_cmpl;
-        let record = |handle: &_| RequestRecord {
-            handle: Arc::clone(handle),
+        let prompts = if is_prepared {
+            let (prompts, prediction) = source.prepare()?;
+            let prompts = for_each_completion(prompts, n_cmpl);
+            for (request, prompt) in requests.iter_mut().zip(&prompts) {
+                request.prompt = Arc::clone(&prompt.tokens);
+                if let Some(settings) = &mut request.speculative {
+                    settings.prediction.clone_from(&prediction);
+                }
+            }
+            prompts
+        } else {
+            Vec::new()
+        };
+        let reservation = engine.reserve(requests, is_prepared)?;
+        let record = RequestRecord {
+            handle: Arc::clone(reservation.handle()),
             endpoint,
             is_awaited,
             completions,
@@ -103,26 +117,15 @@ impl Server {
             warnings: request.warnings,
             polled: PolledTokens::default(),
         };
-        if is_prepared {
-            let (prompts, prediction) = source.prepare()?;
-            let prompts = for_each_completion(prompts, n_cmpl);
-            for (request, prompt) in requests.iter_mut().zip(&prompts) {
-                request.prompt = Arc::clone(&prompt.tokens);
-                if let Some(settings) = &mut request.speculative {
-                    settings.prediction.clone_from(&prediction);
-                }
-            }
-            return engine.submit(requests, |handle| {
-                let record = record(handle);
-                record.set_prompts(prompts);
-                self.register(record)
+        record.set_prompts(prompts);
+        let record = self.register(record);
+        reservation.send()?;
+        if !is_prepared {
+            let (prepared, sender) = (Arc::clone(&record), engine.prepared_sender());
+            self.preparer.start(Arc::clone(&record.handle), move || {
+                sender.send(&prepared.handle, prepare(&source, n_cmpl, &prepared));
             });
         }
-        let record = engine.submit_unprepared(requests, |handle| self.register(record(handle)))?;
-        let (prepared, sender) = (Arc::clone(&record), engine.prepared_sender());
-        self.preparer.start(Arc::clone(&record.handle), move || {
-            sender.send(&prepared.handle, prepare(&source, n_cmpl, &prepared));
-        });
         Ok(record)
     }
 
