@@ -13,7 +13,7 @@ use super::request_handle::{Outbox, Phase};
 use super::sessions;
 use super::slots::{Slot, SlotPool};
 use super::step::Step;
-use super::step::draft_tree::DraftTree;
+use super::step::plan::DraftTree;
 use crate::llama::{Context, Interrupt};
 use crate::session;
 use crate::speculative::{BatchSplit, Drafters, SequencePadding};

@@ -18,14 +18,12 @@
 
 pub(super) mod commit;
 mod decode;
-pub(super) mod draft_tree;
 pub(super) mod plan;
 mod verify;
 
 use self::commit::{abandon, commit, commit_turn};
 use self::decode::{Rows, decode};
-use self::draft_tree::DraftTree;
-use self::plan::{StepLimits, StepPlan, fill, may_draft, room_after, schedule};
+use self::plan::{DraftTree, StepLimits, StepPlan, fill, may_draft, room_after, schedule};
 use self::verify::{SlotOutcome, VerifiedRequest, verify};
 use super::request_handle::Outbox;
 use super::slots::{Slot, SlotPool, Task};
