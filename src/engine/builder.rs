@@ -6,7 +6,7 @@ use super::attention::with_best_attention;
 use super::beams::Beams;
 use super::draft_only::DraftOnly;
 use super::embedder::Embedder;
-use super::measure::{MEASURING, TARGET_SIZES, measure, warm_up};
+use super::measure::{MEASURING, measure, warm_up};
 use super::scheduler::BatchScheduler;
 use super::{Config, Models};
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use crate::llama::{self, Context, ContextParams, Interrupt, Model, ThreadPool};
 use crate::session::SelfExtend;
 use crate::speculative::{
     Caches, Compatibility, Costs, CrossVocabulary, DraftModel, DrafterKind, Drafters, MAX_BRANCHES, Mtp, NgramCache,
-    NgramMapK, NgramMapK4v, NgramMod, NgramSimple, Prediction, Suffix,
+    NgramMapK, NgramMapK4v, NgramMod, NgramSimple, Prediction, Suffix, sizes_to_measure,
 };
 
 /// Builds the parts of an engine. The fields are common to all its contexts.
@@ -67,7 +67,8 @@ impl Builder<'_> {
         if config.warmup {
             warm_up(&mut context);
             let most = if config.draft.is_some() || mtp.is_ok() { MEASURING } else { MEASURING / 4 };
-            measure(&mut context, TARGET_SIZES, most, |n, time| _ = costs.saw_target(n, time));
+            let sizes = sizes_to_measure(self.n_parallel());
+            measure(&mut context, &sizes, most, |n, time| _ = costs.saw_target(n, time));
         }
         models.n_ctx = context.n_ctx();
         if config.self_extend.is_some() && !(context.can_shift() && context.cuts_anywhere()) {
@@ -164,7 +165,8 @@ impl Builder<'_> {
     fn measured(&self, mut context: Context, costs: &mut Costs) -> Context {
         if self.config.warmup {
             warm_up(&mut context);
-            measure(&mut context, &[1], MEASURING, |n, time| costs.saw_draft(n, time));
+            let sizes = if self.n_parallel() > 1 { vec![1, self.n_parallel()] } else { vec![1] };
+            measure(&mut context, &sizes, MEASURING, |n, time| costs.saw_drafts(|_| n, 1, 0, time));
         }
         context
     }

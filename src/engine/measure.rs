@@ -5,13 +5,9 @@ use std::time::{Duration, Instant};
 use crate::llama::log::{self, Level};
 use crate::llama::{Batch, Context, Token, working_time};
 
-/// Sizes of target batches that are measured before the first request, as far as [`MEASURING`] allows; those between
-/// are measured when they are used. CPUs multiply by four rows at a time, so steps are looked for at both ends; first of all, how
-/// long drafts may become.
-pub(super) const TARGET_SIZES: &[usize] = &[1, 2, 4, 8, 16, 3, 6, 12, 5, 9, 24, 13, 32, 48, 62];
 /// How long measuring may take; a size that was begun is measured to its end.
 pub(super) const MEASURING: Duration = Duration::from_millis(1600);
-/// The fastest of this many decodes counts, except that one of at least `LONG` is measured once.
+/// The fastest of this many decodes counts, and of two that take at least `LONG`.
 const TIMES: u32 = 3;
 const LONG: Duration = Duration::from_millis(20);
 
@@ -22,7 +18,7 @@ pub(super) fn measure(context: &mut Context, sizes: &[usize], most: Duration, mu
     let mut batch = Batch::new();
     for n in sizes.iter().copied().filter(|n| *n <= n_batch) {
         let mut best: Option<Duration> = None;
-        for _ in 0..TIMES {
+        for times in 1..=TIMES {
             batch.clear();
             for position in 0..n {
                 let token = Token::try_from((position * 31 + 7) % n_tokens.max(1)).unwrap_or(0);
@@ -37,7 +33,7 @@ pub(super) fn measure(context: &mut Context, sizes: &[usize], most: Duration, mu
                 return;
             }
             best = Some(best.map_or(time, |best| best.min(time)));
-            if time > LONG {
+            if times > 1 && time > LONG {
                 break;
             }
         }

@@ -6,8 +6,9 @@ const BINS: usize = BORDERS.len() + 1;
 /// The number of observations that a bin remembers, and the weight of its prior.
 const MEMORY: f64 = 64.0;
 const PRIOR: f64 = 4.0;
-/// The initial acceptance of a drafter.
-const FIRST_MEAN: f64 = 0.7;
+/// The initial acceptance of a drafter, and its weight.
+const FIRST_MEAN: f64 = 0.75;
+const FIRST_SEEN: f64 = 2.0;
 /// The initial acceptance of tokens without confidence, with shared noise.
 const FIRST_SHARED: f64 = 0.5;
 
@@ -44,10 +45,8 @@ struct Bins {
 pub struct Bias {
     choice: Choice,
     line: Line,
-    /// The mean acceptance in this request.
-    mean: f64,
-    /// The weight of the next observation in it.
-    mean_rate: f64,
+    /// The number of this request's tokens and of accepted ones, with exponential decay.
+    own: (f64, f64),
 }
 
 /// A request's log-odds as a function of those of all requests: `offset + slope · log_odds`. The offset is the overall quality of its
@@ -76,20 +75,20 @@ struct Spread {
 }
 
 /// History-based drafters: some texts repeat themselves, others do not.
-const TEXTS: Spread = Spread { offset: 2.0, slope: 0.1, offset_drift: 0.01, slope_drift: 0.002 };
+const TEXTS: Spread = Spread { offset: 1.0, slope: 0.1, offset_drift: 0.005, slope_drift: 0.002 };
 /// Models: the quality is similar for all requests. With larger values, a single rejected token shortens the next drafts of a good model.
 const MODELS: Spread = Spread { offset: 0.5, slope: 0.02, offset_drift: 0.003, slope_drift: 0.0004 };
 /// The limits of a request's deviation.
 const MAX_OFFSET: f64 = 6.0;
 const SLOPES: (f64, f64) = (0.2, 2.0);
-/// The weight of a token in the mean: of the first one, and the minimum.
-const FIRST_MEAN_RATE: f64 = 0.7;
-const LEAST_MEAN_RATE: f64 = 0.06;
+/// The mean acceptance of a request is based on so many of its last tokens, and on so many of all requests'.
+const OWN_MEMORY: f64 = 16.0;
+const OF_ALL: f64 = 16.0;
 
 impl Bins {
     /// Starts with `acceptance` for each confidence.
     fn new(acceptance: impl Fn(f64) -> f64) -> Bins {
-        let mut bins = Bins { bins: [(0.0, 0.0); BINS], all: (PRIOR, PRIOR * FIRST_MEAN) };
+        let mut bins = Bins { bins: [(0.0, 0.0); BINS], all: (FIRST_SEEN, FIRST_SEEN * FIRST_MEAN) };
         for (index, bin) in bins.bins.iter_mut().enumerate() {
             let low = index.checked_sub(1).and_then(|below| BORDERS.get(below)).copied().unwrap_or(0.0);
             let high = BORDERS.get(index).copied().unwrap_or(1.0);
@@ -129,10 +128,10 @@ impl Line {
     }
 }
 
-fn fade((seen, accepted): &mut (f64, f64), was_accepted: bool) {
-    let keep = if *seen >= MEMORY { 1.0 - 1.0 / MEMORY } else { 1.0 };
+fn fade((seen, accepted): &mut (f64, f64), was_accepted: f64, memory: f64) {
+    let keep = if *seen >= memory { 1.0 - 1.0 / memory } else { 1.0 };
     *seen = *seen * keep + 1.0;
-    *accepted = *accepted * keep + f64::from(u8::from(was_accepted));
+    *accepted = *accepted * keep + was_accepted;
 }
 
 /// The bin of a confidence.
@@ -185,14 +184,33 @@ impl Calibration {
 
     /// Starts a request, with the average of all requests of its kind.
     pub fn begin(&self, choice: Choice) -> Bias {
-        let (seen, accepted) = self.bins(choice).all;
-        Bias { choice, line: Line::new(self.spread), mean: accepted / seen, mean_rate: FIRST_MEAN_RATE }
+        Bias { choice, line: Line::new(self.spread), own: (0.0, 0.0) }
     }
 
     /// The probability that a token drafted with this confidence is accepted, if those before it are.
     pub fn acceptance(&self, bias: &Bias, confidence: f32) -> f64 {
         let bins = self.bins(bias.choice);
         bias.line.probability(log_odds(bins.bins.get(bin(confidence)).copied().unwrap_or(bins.all)))
+    }
+
+    /// The expected acceptance of a token with unknown confidence: of this request's tokens, and of all requests' as long as those are few.
+    pub fn mean(&self, bias: &Bias) -> f64 {
+        let (seen, accepted) = self.known(bias);
+        accepted / seen
+    }
+
+    /// An upper bound for it, from few observations.
+    pub fn optimistic_mean(&self, bias: &Bias) -> f64 {
+        let (seen, accepted) = self.known(bias);
+        let mean = accepted / seen;
+        (mean + (mean * (1.0 - mean) / seen).sqrt()).min(0.999)
+    }
+
+    /// The tokens that the mean acceptance of a request is based on, and the accepted ones.
+    fn known(&self, bias: &Bias) -> (f64, f64) {
+        let (all, accepted) = self.bins(bias.choice).all;
+        let weight = (OF_ALL / all).min(1.0);
+        (bias.own.0 + weight * all, bias.own.1 + weight * accepted)
     }
 
     /// Records whether a token drafted with this confidence was accepted. Those before it were.
@@ -203,23 +221,9 @@ impl Calibration {
         let log_odds = log_odds(*bin);
         bias.line.saw(log_odds, f64::from(u8::from(was_accepted)), spread);
         // Uses the token's expected acceptance, which has less variance than the outcome.
-        bias.mean += bias.mean_rate * (bias.line.probability(log_odds) - bias.mean);
-        bias.mean_rate = (bias.mean_rate / (1.0 + bias.mean_rate)).max(LEAST_MEAN_RATE);
-        fade(bin, was_accepted);
-        fade(all, was_accepted);
-    }
-}
-
-impl Bias {
-    /// The expected acceptance of a token with unknown confidence.
-    pub fn mean(&self) -> f64 {
-        self.mean
-    }
-
-    /// An upper bound for it, from few observations.
-    pub fn optimistic_mean(&self) -> f64 {
-        let variance = self.mean * (1.0 - self.mean) * self.mean_rate;
-        (self.mean + variance.sqrt()).min(0.999)
+        fade(&mut bias.own, bias.line.probability(log_odds), OWN_MEMORY);
+        fade(bin, f64::from(u8::from(was_accepted)), MEMORY);
+        fade(all, f64::from(u8::from(was_accepted)), MEMORY);
     }
 }
 
@@ -249,7 +253,7 @@ mod tests {
         let fresh = calibration.begin(Choice::Greedy);
         assert!((calibration.acceptance(&fresh, 0.9) - 0.5).abs() < 0.1, "{}", calibration.acceptance(&fresh, 0.9));
         assert!(calibration.acceptance(&fresh, 0.3) < 0.02);
-        assert!((fresh.mean() - 0.25).abs() < 0.08, "{}", fresh.mean());
+        assert!((calibration.mean(&fresh) - 0.25).abs() < 0.08, "{}", calibration.mean(&fresh));
     }
 
     #[test]
@@ -315,6 +319,20 @@ mod tests {
         let accepted = |choice| calibration.acceptance(&calibration.begin(choice), 0.1);
         assert!((accepted(Choice::Shared) - 0.9).abs() < 0.1, "{}", accepted(Choice::Shared));
         assert!(accepted(Choice::Greedy) < 0.2 && accepted(Choice::Chance) < 0.2);
+    }
+
+    #[test]
+    fn a_request_begins_with_the_acceptance_of_all_requests() {
+        let mut calibration = Calibration::of_model();
+        let mut one = calibration.begin(Choice::Greedy);
+        let other = calibration.begin(Choice::Greedy);
+        let before = calibration.mean(&other);
+        (0..12).for_each(|_| calibration.saw(&mut one, 0.9, true));
+        assert!(calibration.mean(&other) > before, "also a request that has begun earlier");
+        assert!(calibration.optimistic_mean(&other) > calibration.mean(&other));
+        let mut bad = other;
+        (0..16).for_each(|_| calibration.saw(&mut bad, 0.9, false));
+        assert!(calibration.mean(&bad) < calibration.mean(&one) - 0.2, "its own tokens count more");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::kalman::Kalman;
 use super::{BatchSplit, MAX_DRAFT};
 
 /// The cost of each size up to this is measured. Beyond, it is extrapolated.
@@ -12,9 +13,9 @@ const LEAST_PROMPT: usize = MAX_DRAFT + 2;
 /// v(n), the cost of a physical batch of n tokens of the target, and c(k), the cost of drafting a token for each of k slots, both in
 /// forward passes of one token of the target. Shared by all requests.
 ///
-/// On CPUs, v grows in steps and is not even monotonic (with Q4_0, four tokens can cost less than two), so it is a table. Effects that slow
-/// down all decodes (a longer context, a busy machine) are in one common factor, so that rarely used sizes remain comparable with frequent
-/// ones.
+/// On CPUs, v grows in steps and is not even monotonic (with Q4_0, four tokens can cost less than two), so it is a table. Attention costs
+/// more with the context ([`Costs::attention`]). Effects that slow down all decodes, such as a busy machine, are in one common factor, so
+/// that rarely used sizes remain comparable with frequent ones.
 ///
 /// A batch can be decoded as several physical ones (see [`BatchSplit`]). Its time is then their sum.
 ///
@@ -35,6 +36,13 @@ pub struct Costs {
     bulk: Option<(usize, f64)>,
     /// How slow the machine is now, relative to the table.
     scale: f64,
+    /// What a thousand tokens of context cost, in forward passes of one token: for each slot of a batch, and for each of its tokens.
+    attention: [f64; 2],
+    /// The errors of ln `scale` and `attention`.
+    target_errors: Kalman<3>,
+    /// What a thousand tokens of context cost in a round of drafting for one slot, in forward passes of one token of the target.
+    draft_attention: f64,
+    draft_errors: Kalman<1>,
     /// The seconds for drafting one token for each of 1, 2, ... slots, at `scale` 1. 0: not measured.
     draft: Vec<f64>,
     /// The size of the last physical batch.
@@ -46,6 +54,21 @@ pub struct Costs {
     step: u64,
 }
 
+/// The sizes of batches to measure before the first request, the most useful ones first; those between are measured when they are used.
+/// Slots that generate decode the same number of tokens each. CPUs multiply by four rows at a time, so steps are looked for at both ends.
+pub fn sizes_to_measure(n_slots: usize) -> Vec<usize> {
+    let n_slots = n_slots.max(1);
+    let of_slots = [1, 2, 4, 8, 16, 3, 6].into_iter().map(|each| each * n_slots);
+    let all = [1].into_iter().chain(of_slots).chain([2, 4, 8, 16, 3, 6, 12, 5, 9, 24, 13, 32, 48, 62]);
+    let mut sizes = Vec::new();
+    for size in all.filter(|size| *size <= MAX_DRAFT) {
+        if !sizes.contains(&size) {
+            sizes.push(size);
+        }
+    }
+    sizes
+}
+
 /// How many steps have measured a size, and the last one.
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
@@ -53,8 +76,17 @@ struct Known {
     step: u64,
 }
 
-/// The weights of a new measurement: in the common factor, in a size's own entry, and in the draft's.
-const FRESH_SCALE: f64 = 0.2;
+/// The relative noise of a step's time and of a draft's.
+const NOISE: f64 = 0.05;
+const DRAFT_NOISE: f64 = 0.1;
+/// How far the common factor and the costs of attention move from step to step.
+const DRIFT: [f64; 3] = [0.011, 0.005, 0.003];
+/// What a thousand tokens of context cost is known only after a few steps: the first values, and their standard deviations.
+const FIRST_ATTENTION: [f64; 2] = [0.06, 0.02];
+const ATTENTION_DEVIATION: [f64; 2] = [0.12, 0.06];
+const FIRST_DRAFT_ATTENTION: f64 = 0.04;
+const DRAFT_ATTENTION_DEVIATION: f64 = 0.08;
+/// The weights of a new measurement in a size's own entry, and in the draft's.
 const FRESH_ENTRY: f64 = 0.1;
 const FRESH_DRAFT: f64 = 0.2;
 const FRESH_CHANGE: f64 = 0.05;
@@ -85,6 +117,10 @@ impl Default for Costs {
             padded: false,
             bulk: None,
             scale: 1.0,
+            attention: FIRST_ATTENTION,
+            target_errors: Kalman::new([NOISE, ATTENTION_DEVIATION[0], ATTENTION_DEVIATION[1]], NOISE),
+            draft_attention: FIRST_DRAFT_ATTENTION,
+            draft_errors: Kalman::new([DRAFT_ATTENTION_DEVIATION], DRAFT_NOISE),
             draft: Vec::new(),
             last: 0,
             change: 0.0,
@@ -105,49 +141,25 @@ impl Costs {
         self.split
     }
 
-    /// Records the time of a physical batch of `n` generated or drafted tokens, without prompts. Returns the cost of such a batch, in
-    /// forward passes of one token.
-    pub fn saw_target(&mut self, n: usize, time: Duration) -> f64 {
-        let (time, n) = (time.as_secs_f64() / self.scale, self.decoded(n));
-        let changed = self.last != n;
-        let change = if changed { self.change } else { 0.0 };
-        self.last = n;
-        if let Some(entry) = n.checked_sub(1).and_then(|index| self.target.get_mut(index)) {
-            if *entry <= 0.0 {
-                *entry = (time - change).max(time / 2.0);
-            } else {
-                let expected = *entry + change;
-                let slower = (time / expected).min(MOST_SLOWER) - 1.0;
-                let times = self.known.get(n - 1).map_or(0, |known| known.times);
-                let fresh = if times == 0 { FRESH_ENTRY } else { FRESH_ENTRY.max(FIRST_ENTRY / f64::from(times)) };
-                self.scale *= 1.0 + FRESH_SCALE * slower;
-                *entry *= 1.0 + fresh * slower;
-                if changed {
-                    // The first measurements have the highest weight.
-                    self.changes += 1;
-                    let fresh = FRESH_CHANGE.max(1.0 / (self.changes + 2) as f64);
-                    self.change = (change + fresh * slower * expected).max(0.0);
-                }
-            }
-            self.update();
-        }
-        self.v(n) + change / self.one()
+    /// Records the time of a physical batch of `n` tokens with an empty context.
+    pub fn saw_target(&mut self, n: usize, time: Duration) {
+        self.saw_physical(n, [0.0; 2], time);
     }
 
-    /// Records the time of a batch with this number of generated or drafted tokens of each sequence id, without prompts. Returns its cost
-    /// in forward passes of one token.
-    pub fn saw_step(&mut self, n_tokens: &[usize], time: Duration) -> f64 {
+    /// Records the time of a batch with this number of generated or drafted tokens of each sequence id, without prompts, each after
+    /// `depth(id)` tokens of context. Returns its cost in forward passes of one token.
+    pub fn saw_step(&mut self, n_tokens: &[usize], depth: impl Fn(usize) -> usize, time: Duration) -> f64 {
         self.step += 1;
         let (mut n_physical, mut only) = (0_usize, 0);
         self.for_each(n_tokens, |n| (n_physical, only) = (n_physical + 1, n));
+        let contexts = contexts(n_tokens_of(n_tokens), &depth, n_tokens.len());
         if n_physical == 1 {
             self.note(only);
-            return self.saw_target(only, time);
+            return self.saw_physical(only, contexts, time);
         }
-        let expected = self.step(n_tokens);
-        let slower = (self.of(time) / expected.max(f64::MIN_POSITIVE)).min(MOST_SLOWER) - 1.0;
         if self.one().is_finite() {
-            self.scale *= 1.0 + FRESH_SCALE * slower;
+            let expected = self.step(n_tokens, &depth);
+            let slower = self.correct(contexts, expected, |costs| costs.step(n_tokens, &depth), time);
             let (split, last) = (self.split, &mut self.last);
             let (target, padded) = (&mut self.target, self.padded);
             split.for_each(n_tokens_of(n_tokens), n_tokens.len(), |n| {
@@ -159,7 +171,59 @@ impl Costs {
             });
             self.update();
         }
-        self.step(n_tokens)
+        self.step(n_tokens, &depth)
+    }
+
+    /// Records the time of a physical batch of `n` tokens with these [`contexts`]. Returns its cost, in forward passes of one token.
+    fn saw_physical(&mut self, n: usize, contexts: [f64; 2], time: Duration) -> f64 {
+        let n = self.decoded(n);
+        let changed = self.last != n;
+        let change = if changed { self.change } else { 0.0 };
+        self.last = n;
+        let one = self.one();
+        match n.checked_sub(1).and_then(|index| self.target.get(index)).copied() {
+            Some(entry) if entry > 0.0 && one.is_finite() => {
+                let cost = |costs: &Costs| (entry + change) / one + costs.of_contexts(contexts);
+                let expected = cost(self);
+                let slower = self.correct(contexts, expected, cost, time);
+                let times = self.known.get(n - 1).map_or(0, |known| known.times);
+                let fresh = if times == 0 { FRESH_ENTRY } else { FRESH_ENTRY.max(FIRST_ENTRY / f64::from(times)) };
+                if let Some(entry) = self.target.get_mut(n - 1) {
+                    *entry *= 1.0 + fresh * slower;
+                }
+                if changed {
+                    // The first measurements have the highest weight.
+                    self.changes += 1;
+                    let fresh = FRESH_CHANGE.max(1.0 / (self.changes + 2) as f64);
+                    self.change = (change + fresh * slower * expected * one).max(0.0);
+                }
+            }
+            Some(_) => {
+                let time = time.as_secs_f64() / self.scale;
+                let attention = if one.is_finite() { self.of_contexts(contexts) * one } else { 0.0 };
+                if let Some(entry) = self.target.get_mut(n - 1) {
+                    *entry = (time - change - attention).max(time / 2.0);
+                }
+            }
+            None => {}
+        }
+        self.update();
+        self.v(n) + change / self.one() + self.of_contexts(contexts)
+    }
+
+    /// Corrects the common factor and the cost of attention by a batch with these contexts, which was expected to cost so many forward
+    /// passes of one token. Returns how much slower it was than `cost` says afterwards.
+    fn correct(&mut self, contexts: [f64; 2], expected: f64, cost: impl Fn(&Costs) -> f64, time: Duration) -> f64 {
+        let slower = |costs: &Costs, expected: f64| (costs.of(time) / expected).min(MOST_SLOWER) - 1.0;
+        let [slots, tokens] = contexts;
+        self.target_errors.drift(DRIFT.map(|deviation| deviation * deviation));
+        let slopes = [1.0, slots / expected, tokens / expected];
+        let [scale, slot, token] = self.target_errors.observe(slopes, slower(self, expected));
+        self.scale *= 1.0 + scale;
+        let [of_slot, of_token] = self.attention;
+        self.attention = [(of_slot + slot).max(0.0), (of_token + token).max(0.0)];
+        let expected = cost(self);
+        slower(self, expected)
     }
 
     /// Counts a measurement of a size in a step.
@@ -174,21 +238,35 @@ impl Costs {
         self.split.for_each(n_tokens_of(n_tokens), n_tokens.len(), |n| physical(self.decoded(n)));
     }
 
-    /// The cost of a batch with this number of tokens of each sequence id, in forward passes of one token, if the last one had the same
-    /// size.
-    pub fn step(&self, n_tokens: &[usize]) -> f64 {
-        self.step_of(n_tokens_of(n_tokens), n_tokens.len())
+    /// The cost of a batch with this number of tokens of each sequence id, each after `depth(id)` tokens of context, in forward passes of
+    /// one token, if the last one had the same size.
+    pub fn step(&self, n_tokens: &[usize], depth: impl Fn(usize) -> usize) -> f64 {
+        self.step_of(n_tokens_of(n_tokens), depth, n_tokens.len())
     }
 
     /// The same for `n_tokens(id)` tokens of each of `n_sequences` sequence ids.
-    pub fn step_of(&self, n_tokens: impl Fn(usize) -> usize, n_sequences: usize) -> f64 {
-        let (mut cost, mut before) = (0.0, None);
+    pub fn step_of(
+        &self,
+        n_tokens: impl Fn(usize) -> usize,
+        depth: impl Fn(usize) -> usize,
+        n_sequences: usize,
+    ) -> f64 {
+        let (mut cost, mut before) = (self.of_contexts(contexts(&n_tokens, depth, n_sequences)), None);
         self.split.for_each(n_tokens, n_sequences, |n| {
             let changes = before.is_some_and(|before| before != n);
             cost += self.v(self.decoded(n)) + if changes { self.change() } else { 0.0 };
             before = Some(n);
         });
         cost
+    }
+
+    /// What `n` tokens of a slot cost because of the `depth` tokens of context before them, in forward passes of one token.
+    pub fn attention(&self, n: usize, depth: usize) -> f64 {
+        self.of_contexts(contexts(|_| n, |_| depth, 1))
+    }
+
+    fn of_contexts(&self, contexts: [f64; 2]) -> f64 {
+        self.attention.iter().zip(contexts).map(|(cost, thousands)| cost * thousands).sum()
     }
 
     /// The relative amount by which the cost of a physical batch of `n` tokens may be lower than [`Costs::v`].
@@ -233,16 +311,23 @@ impl Costs {
         }
     }
 
-    /// Records the time of drafting `n` tokens for one slot, one after the other.
+    /// Records the time of drafting `n` tokens for one slot with an empty context, one after the other.
     pub fn saw_draft(&mut self, n: usize, time: Duration) {
-        self.saw_drafts(|round| usize::from(round < n), n, time);
+        self.saw_drafts(|round| usize::from(round < n), n, 0, time);
     }
 
-    /// Records the time of drafting one token in each of `rounds` rounds, for `n_slots(round)` slots.
-    pub fn saw_drafts(&mut self, n_slots: impl Fn(usize) -> usize, rounds: usize, time: Duration) {
-        let expected: f64 = (0..rounds).map(|round| self.draft_seconds(n_slots(round))).sum();
+    /// Records the time of drafting one token in each of `rounds` rounds, for `n_slots(round)` slots with about `depth` tokens of context.
+    pub fn saw_drafts(&mut self, n_slots: impl Fn(usize) -> usize, rounds: usize, depth: usize, time: Duration) {
+        let expected = |costs: &Costs| (0..rounds).map(|round| costs.c(n_slots(round), depth)).sum::<f64>();
         let Some(first) = (0..rounds).map(&n_slots).max().filter(|n_slots| *n_slots > 0) else { return };
-        let slower = time.as_secs_f64() / (expected * self.scale);
+        if depth > 0 {
+            let expected = expected(self);
+            let thousands = (0..rounds).map(&n_slots).sum::<usize>() as f64 * depth as f64 / 1e3;
+            let error = (self.of(time) / expected).min(2.0 * MOST_SLOWER) - 1.0;
+            let [more] = self.draft_errors.observe([thousands / expected], error);
+            self.draft_attention = (self.draft_attention + more).max(0.0);
+        }
+        let slower = self.of(time) / expected(self);
         if self.draft.len() < first {
             self.draft.resize(first, 0.0);
         }
@@ -323,13 +408,15 @@ impl Costs {
             before = (n, cost);
         }
         // Assumes that the cost per token does not fall further for larger batches.
-        let slope = INITIAL_SLOPE.max(before.1 / before.0 as f64);
+        let slope = before.1 / before.0.max(1) as f64;
         v.for_each(|(at, v)| *v = before.1 + slope * (at - before.0) as f64);
     }
 
-    /// c(k): the cost of drafting one token for each of `n_slots` slots, in forward passes of one token of the target.
-    pub fn c(&self, n_slots: usize) -> f64 {
-        self.in_forward_passes(self.draft_seconds(n_slots) * self.scale)
+    /// c(k): the cost of drafting one token for each of `n_slots` slots with about `depth` tokens of context, in forward passes of one
+    /// token of the target.
+    pub fn c(&self, n_slots: usize, depth: usize) -> f64 {
+        let attention = self.draft_attention * n_slots as f64 * depth as f64 / 1e3;
+        self.in_forward_passes(self.draft_seconds(n_slots) * self.scale) + attention
     }
 
     /// A time in forward passes of one token by the target.
@@ -343,97 +430,21 @@ impl Costs {
     }
 }
 
+/// The thousands of tokens of context that a batch attends to: counted once for each slot, and once for each of its tokens.
+fn contexts(n_tokens: impl Fn(usize) -> usize, depth: impl Fn(usize) -> usize, n_sequences: usize) -> [f64; 2] {
+    let (mut slots, mut tokens) = (0.0, 0.0);
+    for sequence in 0..n_sequences {
+        let (n, thousands) = (n_tokens(sequence), depth(sequence) as f64 / 1e3);
+        slots += if n > 0 { thousands } else { 0.0 };
+        tokens += n as f64 * thousands;
+    }
+    [slots, tokens]
+}
+
 fn n_tokens_of(n_tokens: &[usize]) -> impl Fn(usize) -> usize + Copy + '_ {
     |sequence| n_tokens.get(sequence).copied().unwrap_or(0)
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-
-    /// The costs for these times of batches, in milliseconds, and of a drafted token (`draft_ms`).
-    pub fn costs(target_ms: &[(usize, u64)], draft_ms: f64) -> Costs {
-        let mut costs = Costs::default();
-        for (n, ms) in target_ms {
-            costs.saw_target(*n, Duration::from_millis(*ms));
-        }
-        costs.saw_draft(1, Duration::from_secs_f64(draft_ms / 1e3));
-        costs
-    }
-
-    #[test]
-    fn v_is_measured_between_and_guessed_beyond() {
-        let costs = costs(&[(1, 100), (5, 200), (9, 200)], 10.0);
-        for (n, expected) in [(0, 0.0), (1, 1.0), (3, 1.5), (5, 2.0), (7, 2.0), (9, 2.0)] {
-            assert!((costs.v(n) - expected).abs() < 1e-9, "v({n}) = {}", costs.v(n));
-        }
-        assert!(costs.v(20) > 2.0);
-        assert!((costs.c(1) - 0.1).abs() < 1e-9);
-        assert!(Costs::default().v(4) > 1.0);
-    }
-
-    #[test]
-    fn beyond_the_largest_size_the_prompts_tell() {
-        let mut costs = costs(&[(1, 100), (8, 500)], 10.0);
-        let estimate = costs.v(48);
-        costs.saw_prompt(40, Duration::from_millis(1));
-        assert_eq!(costs.v(48), estimate, "limited to the longest draft");
-        costs.saw_prompt(208, Duration::from_millis(4500));
-        assert!((costs.v(48) - 13.0).abs() < 1e-9 && costs.v(48) < estimate, "{} {estimate}", costs.v(48));
-        assert_eq!(costs.v(8), 5.0);
-    }
-
-    #[test]
-    fn what_slows_all_sizes_changes_no_ratio() {
-        let mut costs = costs(&[(1, 100), (4, 150), (8, 300)], 10.0);
-        for _ in 0..200 {
-            costs.saw_target(4, Duration::from_millis(300));
-        }
-        assert!((costs.v(8) - 3.0).abs() < 1e-6, "{}", costs.v(8));
-        assert!((costs.v(4) - 1.5).abs() < 0.6, "mostly the machine's doing: {}", costs.v(4));
-        assert!((costs.c(1) - 0.1).abs() < 1e-9, "the machine got slower, for the draft as well: {}", costs.c(1));
-        for _ in 0..200 {
-            costs.saw_draft(1, Duration::from_millis(10));
-        }
-        assert!(costs.c(1) < 0.08, "the target got slower, not the draft: {}", costs.c(1));
-    }
-
-    #[test]
-    fn what_a_batch_of_another_size_costs_more_is_no_sizes_own_cost() {
-        let mut costs = costs(&[(1, 100), (4, 150), (8, 250)], 10.0);
-        for step in 0..400 {
-            let n = [1, 1, 1, 4, 4, 8][step % 6];
-            let changed = step % 6 == 0 || step % 6 == 3 || step % 6 == 5;
-            let time = [0, 100, 0, 0, 150, 0, 0, 0, 250][n] + if changed { 50 } else { 0 };
-            costs.saw_target(n, Duration::from_millis(time));
-        }
-        for (n, v) in [(1, 1.0), (4, 1.5), (8, 2.5)] {
-            assert!((costs.v(n) - v).abs() < 0.1, "v({n}) = {}", costs.v(n));
-        }
-        costs.saw_mixed(4);
-        for (preferred, n, changes) in
-            [(None, 4, 0.0), (None, 8, 1.0), (Some(4), 8, 2.0), (Some(8), 8, 1.0), (Some(8), 4, 1.0)]
-        {
-            let more = costs.next(preferred)(n) - costs.v(n);
-            assert!((more - changes * 0.5).abs() < 0.1, "preferred {preferred:?}, {n}: {more}");
-        }
-    }
-
-    #[test]
-    fn padded_one_token_costs_what_two_do() {
-        let mut costs = costs(&[(1, 100), (2, 130), (8, 260)], 10.0);
-        costs.pad();
-        assert_eq!((costs.v(1), costs.v(2), costs.v(8)), (1.0, 1.0, 2.0));
-        costs.saw_target(1, Duration::from_millis(130));
-        assert_eq!((costs.v(1), costs.v(2), costs.v(8)), (1.0, 1.0, 2.0));
-        assert!((costs.v(16) - 4.0).abs() < 1e-9, "a larger batch is worth no more: {}", costs.v(16));
-    }
-
-    #[test]
-    fn a_single_slow_decode_counts_little() {
-        let mut costs = costs(&[(1, 100), (2, 120)], 10.0);
-        costs.saw_target(2, Duration::from_secs(60));
-        costs.saw_draft(1, Duration::from_secs(60));
-        assert!(costs.v(2) < 1.4 && costs.c(1) < 0.15, "{} {}", costs.v(2), costs.c(1));
-    }
-}
+#[path = "costs_tests.rs"]
+pub(super) mod tests;

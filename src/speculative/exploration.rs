@@ -46,7 +46,7 @@ const FIRST_PART: f64 = 0.25;
 /// be wrong.
 const HOPELESS: f64 = 4.0;
 /// The cost of a token to catch up with, in drafted ones.
-const CATCH_UP: f64 = 0.25;
+const CATCH_UP: f64 = 0.12;
 /// The maximum number of a slot's tokens to catch up with. More count as this number, otherwise the cost could grow faster than the
 /// savings.
 pub const MOST_UNREAD: usize = 64;
@@ -63,9 +63,17 @@ impl Exploration {
         self.credit = (self.credit + SHARE * 0.5_f64.powi(self.failed) * cost).min(MAX_CREDIT);
     }
 
-    /// Decides what a model does, and pays for it. `rate`: S. `round`: the cost of a round of drafting. `unread`: the number of tokens, of
+    /// Decides what a model does, and pays for it. `rate`: S. `round`: the cost of a round of drafting.
+    /// `token`: that of drafting for a single slot. `unread`: the number of tokens, of
     /// all slots, that it must catch up with. `is_new`: there is a request without drafts so far.
-    pub fn decide(&mut self, outlook: &Outlook, rate: f64, round: f64, unread: usize, is_new: bool) -> Decision {
+    pub fn decide(
+        &mut self,
+        outlook: &Outlook,
+        rate: f64,
+        (round, token): (f64, f64),
+        unread: usize,
+        is_new: bool,
+    ) -> Decision {
         let cost = |best: f64, hope: &Hope| (best - hope.known).max(0.0) / rate;
         if outlook.with > outlook.without {
             self.failed = 0;
@@ -79,7 +87,7 @@ impl Exploration {
             return Decision::Pays;
         }
         let hope = &outlook.hopeful;
-        let catching_up = round * CATCH_UP * unread as f64;
+        let catching_up = token * CATCH_UP * unread as f64;
         if hope.length > 0 {
             let cost = cost(outlook.without, hope) + catching_up;
             // Most of a request's first trial can be paid for later.

@@ -91,8 +91,8 @@ impl Plan {
     }
 
     /// Chooses the number of drafted tokens that is best in the long run, if one slot generates and a model drafts up to `n_max` tokens for
-    /// it, accepted with this probability. `None`: there is no such model.
-    pub fn choose_preferred(&mut self, costs: &Costs, drafts: Option<(f64, usize)>) {
+    /// it, after `depth` tokens of context, accepted with this probability. `None`: there is no such model.
+    pub fn choose_preferred(&mut self, costs: &Costs, depth: usize, drafts: Option<(f64, usize)>) {
         let before = self.preferred;
         self.preferred = drafts.map(|(acceptance, n_max)| {
             let (mut best, mut most, mut tokens, mut sure) = (0, 0.0, 0.0, 1.0);
@@ -101,7 +101,8 @@ impl Plan {
                 sure *= acceptance;
                 let moves = before.is_some_and(|before| before != m);
                 let moving = if moves { costs.change() / PATIENCE } else { 0.0 };
-                let rate = tokens / (costs.v(1 + m) + costs.c(1) * m as f64 + moving);
+                let cost = costs.v(1 + m) + costs.attention(1 + m, depth) + costs.c(1, depth) * m as f64;
+                let rate = tokens / (cost + moving);
                 if rate > most {
                     (best, most) = (m, rate);
                 }
@@ -118,15 +119,17 @@ impl Plan {
         let rectangles = prices.costs.split().is_rectangular() && generating > 1;
         self.shares = rectangles.then_some(n_drafting);
         let parts = if rectangles { n_drafting as f64 } else { 1.0 };
-        self.draft(prices.rate * prices.costs.c(n_drafting), n_drafting);
+        let depth = prices.mean_depth();
+        self.draft(prices.rate * prices.costs.c(n_drafting, depth), n_drafting);
+        let attention = |m: usize| prices.costs.attention(1 + m, depth) - prices.costs.attention(1, depth);
         (self.base, self.alone) = (generating as f64 / parts, prices.rate * alone / parts);
         self.verify.clear();
         let n_tokens: usize = prices.slots.iter().map(|slot| slot.n_tokens).sum();
         let cost = |m: usize| match rectangles {
             // A draft that is much longer than all others has its own forward pass.
-            true => ((prices.cost_of_all(m) - alone) / parts).min(prices.costs.v(m)),
+            true => ((prices.cost_of_all(m) - alone) / parts).min(prices.costs.v(m) + attention(m)),
             false if generating == 1 => prices.cost_of_all(m) - alone,
-            false => prices.costs.v(n_tokens + m) - prices.costs.v(n_tokens),
+            false => prices.costs.v(n_tokens + m) - prices.costs.v(n_tokens) + attention(m),
         };
         self.verify.extend((0..=MAX_DRAFT).map(|m| prices.rate * cost(m)));
         self.longest = self.best(std::iter::repeat_n(1.0, MAX_DRAFT), 0).0;
@@ -224,7 +227,13 @@ impl StopPolicy<'_> {
                     })
                 };
                 let (now, lengths) = (plan.best(sure(), *n_min).1, *n_min..=n_max);
-                plan.ahead(confidence.len(), sure().last().unwrap_or(1.0), sure().sum(), bias.mean(), lengths) > now
+                plan.ahead(
+                    confidence.len(),
+                    sure().last().unwrap_or(1.0),
+                    sure().sum(),
+                    calibration.mean(bias),
+                    lengths,
+                ) > now
             }
         }
     }
@@ -294,7 +303,7 @@ pub fn another_round_pays<'a>(drafts: impl Iterator<Item = GrowingDraft<'a>> + C
         for (length, expected) in (1..).zip(expected.iter_mut().skip(1)) {
             match confidence.next() {
                 Some(confidence) => sure *= calibration.acceptance(&bias, *confidence),
-                None if length <= n_most => sure *= bias.mean(),
+                None if length <= n_most => sure *= calibration.mean(&bias),
                 None => sure = 0.0,
             }
             sum += sure;

@@ -5,7 +5,7 @@ use super::super::controller::{self, DraftOptions, StepSlot};
 use super::super::costs::tests::costs;
 use super::*;
 
-const ONE: [StepSlot; 1] = [StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT }];
+const ONE: [StepSlot; 1] = [StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT, depth: 0 }];
 
 /// Prices for one slot at this rate.
 fn prices<'a>(costs: &'a Costs, rate: &Rate, preferred: Option<usize>) -> Prices<'a> {
@@ -163,7 +163,7 @@ fn following_its_own_rate_leads_to_the_best_length() {
             for acceptance in [0.1, 0.4, 0.6, 0.75, 0.9, 0.97] {
                 let costs = costs(table, c);
                 let expected = |m: usize| (0..=m).map(|power| acceptance_power(acceptance, power)).sum::<f64>();
-                let rate_of = |m: usize| expected(m) / (m as f64 * costs.c(1) + costs.v(m + 1));
+                let rate_of = |m: usize| expected(m) / (m as f64 * costs.c(1, 0) + costs.v(m + 1));
                 let best = (0..=16).map(rate_of).fold(0.0, f64::max);
                 let mut rate = Rate::default();
                 let mut plan = Plan::default();
@@ -180,7 +180,7 @@ fn following_its_own_rate_leads_to_the_best_length() {
                     let prospect = plan.prospect(acceptance, 0..=16);
                     assert_eq!(prospect > 0.0, length > 0, "c {c}, acceptance {acceptance}: {prospect} {length}");
                     rate.tokens = FADE * rate.tokens + expected(length);
-                    rate.plain = FADE * rate.plain + length as f64 * costs.c(1) + costs.v(length + 1);
+                    rate.plain = FADE * rate.plain + length as f64 * costs.c(1, 0) + costs.v(length + 1);
                 }
                 let reached = rate_of(length);
                 assert!(reached > 0.999 * best, "c {c}, acceptance {acceptance}: {reached} of {best} with {length}");
@@ -205,7 +205,7 @@ fn the_size_that_pays_in_the_long_run_is_come_to_and_kept() {
     let planned = |costs: &Costs, drafts| {
         let (mut plan, mut rate) = (Plan::default(), Rate::default());
         rate.saw(1000, 1000.0 / 1.24, 1.0);
-        plan.choose_preferred(costs, drafts);
+        plan.choose_preferred(costs, 0, drafts);
         plan.update(&prices(costs, &rate, plan.preferred()), 1);
         plan
     };
@@ -233,7 +233,7 @@ fn a_home_is_not_left_for_one_that_is_hardly_better() {
     }
     let mut plan = Plan::default();
     for (acceptance, expected) in [(0.3, 0), (0.505, 0), (0.6, 1), (0.495, 1), (0.4, 0)] {
-        plan.choose_preferred(&costs, Some((acceptance, 1)));
+        plan.choose_preferred(&costs, 0, Some((acceptance, 1)));
         assert_eq!(plan.preferred, Some(expected), "after {acceptance}");
     }
 }

@@ -133,7 +133,8 @@ fn learn_costs(plan: &StepPlan, n_tokens: usize, adapts: bool, time: Duration, p
     if n_decoded > 16 * n_generated {
         costs.saw_prompt(n_decoded, time);
     } else if n_generated == n_decoded {
-        let cost = costs.saw_step(&plan.n_tokens, time) + costs.of(plan.t_draft);
+        let cost = costs.saw_step(&plan.n_tokens, |slot| plan.steps.get(slot).map_or(0, |step| step.depth), time)
+            + costs.of(plan.t_draft);
         pool.drafters.stepped(&plan.steps, adapts, n_tokens, cost);
     } else {
         costs.saw_mixed(n_decoded);

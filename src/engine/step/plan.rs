@@ -407,7 +407,7 @@ fn plan_steps(plan: &mut StepPlan, limits: &StepLimits) {
             true => room_after(state, limits).min(state.tokens_until_group.saturating_sub(n_pending)),
             false => 0,
         };
-        StepSlot { n_tokens: n_pending.min(limits.n_ubatch), generates: may_draft(state), room }
+        StepSlot { n_tokens: n_pending.min(limits.n_ubatch), generates: may_draft(state), room, depth: state.n_cached }
     }));
 }
 

@@ -75,7 +75,7 @@ fn all_slots_with_a_running_request_take_part() {
     assert_eq!(step(&mut plan, &LIMITS), [0, 3]);
     let n_tokens: Vec<usize> = plan.steps.iter().map(|step| step.n_tokens).collect();
     assert_eq!(n_tokens, [1, 0, 0, 10]);
-    assert_eq!(plan.steps[0], StepSlot { n_tokens: 1, generates: true, room: 61 });
+    assert_eq!(plan.steps[0], StepSlot { n_tokens: 1, generates: true, room: 61, depth: 9 });
     assert!(!plan.steps[3].generates);
 }
 

@@ -213,6 +213,7 @@ fn decide_run(
             let (mut best, mut most) = (0, 0.0);
             for length in 1..=own.longest().min(prices.share(slot, usize::MAX)) {
                 let more = prices.costs.v(beside + length) - prices.costs.v(beside);
+                let more = more + prices.attention_of_more(slot, length);
                 let gain = own.best(length).expected - prices.rate * more;
                 if gain > most {
                     (best, most) = (length, gain);
@@ -253,7 +254,9 @@ fn raise(prices: &Prices<'_>, options: &[DraftOptions], run: Range<usize>, lengt
                     continue;
                 }
                 for by in 1..=MAX_DRAFT.saturating_sub(length) {
-                    let gain = sum(by) - prices.rate * (prices.costs.v((end - begin) * by) + prices.costs.change());
+                    let attention: f64 = (begin..end).map(|at| prices.attention_of_more(run.start + at, by)).sum();
+                    let pass = prices.costs.v((end - begin) * by) + prices.costs.change();
+                    let gain = sum(by) - prices.rate * (pass + attention);
                     if gain > most {
                         (best, most) = (Some((begin..end, by)), gain);
                     }

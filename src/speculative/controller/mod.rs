@@ -9,7 +9,7 @@ mod prices;
 
 pub use self::lengths::{DraftOptions, decide};
 pub use self::outlook::{Hope, Outlook, Prospect, outlook};
-pub use self::prices::{Prices, StepSlot};
+pub use self::prices::{Prices, StepSlot, mean_depth};
 
 use super::exploration::{Decision, Exploration};
 use super::policy::{Plan, Rate};
@@ -41,14 +41,14 @@ impl Controller {
     /// Before anything is drafted: what tokens are worth in this step. `n_drafting`: the slots whose lengths adapt. `model`: where one
     /// slot alone generates, the mean acceptance and the longest draft of the model that drafts for it.
     pub(super) fn prepare(&mut self, steps: &[StepSlot], n_drafting: usize, model: Option<(f64, usize)>) {
-        self.plan.choose_preferred(&self.costs, model);
+        self.plan.choose_preferred(&self.costs, mean_depth(steps), model);
         let mut plan = std::mem::take(&mut self.plan);
         if steps.iter().any(|step| step.generates) {
             let prices = Prices { preferred: preferred_size(&plan, steps), ..self.prices(steps) };
             plan.update(&prices, n_drafting);
         } else {
             // Until a slot generates, as for one that does.
-            let slots = [StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT }];
+            let slots = [StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT, depth: 0 }];
             let rate = self.rate.of(1.0);
             let preferred = plan.preferred().map(|preferred| 1 + preferred);
             plan.update(&Prices { slots: &slots, costs: &self.costs, rate, preferred }, 1);
@@ -88,11 +88,11 @@ impl Controller {
     pub(super) fn consider_model(&mut self, steps: &[StepSlot], unread: usize, is_new: bool) -> (Decision, usize) {
         let n_eligible = self.prospects.iter().flatten().count();
         let prices = self.prices(steps);
-        let (rate, cost) = (prices.rate, prices.costs.c(n_eligible));
+        let (rate, cost) = (prices.rate, prices.costs.c(n_eligible, prices.mean_depth()));
         let outlook = outlook(&prices, &self.options, &self.prospects, rate * cost);
         let decision = match n_eligible {
             0 => Decision::Rest,
-            _ => self.exploration.decide(&outlook, rate, cost, unread, is_new),
+            _ => self.exploration.decide(&outlook, rate, (cost, prices.costs.c(1, 0)), unread, is_new),
         };
         (decision, outlook.length)
     }
@@ -106,7 +106,7 @@ impl Controller {
 
     /// A model drafts for `n_slots` slots.
     pub(super) fn begin_drafting(&mut self, steps: &[StepSlot], n_slots: usize) {
-        let round = self.prices(steps).rate * self.costs.c(n_slots);
+        let round = self.prices(steps).rate * self.costs.c(n_slots, mean_depth(steps));
         self.plan.draft(round, n_slots);
     }
 
@@ -139,7 +139,8 @@ impl Controller {
     fn plain(&self, steps: &[StepSlot]) -> f64 {
         let generating = steps.iter().filter(|step| step.generates).count() as f64;
         let n_tokens = |slot: usize| steps.get(slot).map_or(0, |step| step.n_tokens);
-        generating.max(1.0) / self.costs.step_of(n_tokens, steps.len()).max(1.0)
+        let depth = |slot: usize| steps.get(slot).map_or(0, |step| step.depth);
+        generating.max(1.0) / self.costs.step_of(n_tokens, depth, steps.len()).max(1.0)
     }
 }
 

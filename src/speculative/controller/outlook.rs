@@ -3,7 +3,7 @@
 use super::lengths::DraftOptions;
 use super::prices::Prices;
 use crate::speculative::MAX_DRAFT;
-use crate::speculative::calibration::Bias;
+use crate::speculative::calibration::{Bias, Calibration};
 
 /// What a model is expected to draft for a slot.
 #[derive(Debug, Clone, Copy)]
@@ -18,8 +18,8 @@ pub struct Prospect {
 
 impl Prospect {
     /// Of a request with this bias.
-    pub fn of(bias: &Bias, lengths: (usize, usize)) -> Prospect {
-        Prospect { acceptance: bias.mean(), optimistic: bias.optimistic_mean(), lengths }
+    pub fn of(calibration: &Calibration, bias: &Bias, lengths: (usize, usize)) -> Prospect {
+        Prospect { acceptance: calibration.mean(bias), optimistic: calibration.optimistic_mean(bias), lengths }
     }
 
     /// The tokens to expect of a draft of `n`.

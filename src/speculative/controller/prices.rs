@@ -13,6 +13,8 @@ pub struct StepSlot {
     pub generates: bool,
     /// Most tokens that can be decoded behind those.
     pub room: usize,
+    /// Tokens of its context that are before those.
+    pub depth: usize,
 }
 
 /// The prices of a step, and the slots that they are for.
@@ -37,6 +39,21 @@ impl Prices<'_> {
         self.slots.get(slot).is_some_and(|slot| slot.generates)
     }
 
+    fn depth(&self, slot: usize) -> usize {
+        self.slots.get(slot).map_or(0, |slot| slot.depth)
+    }
+
+    /// What so many more tokens of a slot cost because of its context.
+    pub(super) fn attention_of_more(&self, slot: usize, more: usize) -> f64 {
+        let (n, depth) = (self.n_tokens(slot), self.depth(slot));
+        self.costs.attention(n + more, depth) - self.costs.attention(n, depth)
+    }
+
+    /// The mean depth of the slots that generate.
+    pub fn mean_depth(&self) -> usize {
+        mean_depth(self.slots)
+    }
+
     /// How much a slot gets of a length for all.
     pub(super) fn share(&self, slot: usize, length: usize) -> usize {
         self.slots.get(slot).filter(|slot| slot.generates).map_or(0, |slot| length.min(slot.room))
@@ -51,13 +68,14 @@ impl Prices<'_> {
     /// What a step costs in which the slots in `range` decode so many tokens more, and no others take part.
     pub(super) fn cost(&self, range: Range<usize>, more: impl Fn(usize) -> usize) -> f64 {
         if let Some(only) = self.only() {
-            return self.costs.next(self.preferred)(self.n_tokens(only) + more(only));
+            let n = self.n_tokens(only) + more(only);
+            return self.costs.next(self.preferred)(n) + self.costs.attention(n, self.depth(only));
         }
         let n_tokens = |slot: usize| match range.contains(&slot) && self.n_tokens(slot) > 0 {
             true => self.n_tokens(slot) + more(slot),
             false => 0,
         };
-        self.costs.step_of(n_tokens, self.slots.len())
+        self.costs.step_of(n_tokens, |slot| self.depth(slot), self.slots.len())
     }
 
     /// What a step of all slots costs where each that generates decodes `length` tokens more.
@@ -97,4 +115,10 @@ impl Prices<'_> {
         });
         doubt
     }
+}
+
+/// The mean depth of the slots that generate.
+pub fn mean_depth(slots: &[StepSlot]) -> usize {
+    let generating = || slots.iter().filter(|slot| slot.generates);
+    generating().map(|slot| slot.depth).sum::<usize>() / generating().count().max(1)
 }

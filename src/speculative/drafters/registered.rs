@@ -12,19 +12,33 @@ pub(super) struct RegisteredDrafter {
     pub(super) calibration: Calibration,
     /// Of a history drafter: how often its first token was accepted where a model drafted another one.
     pub(super) against_models: HitRate,
+    /// Of a history drafter: tokens that its chosen drafts were expected to bring, and that they brought.
+    pub(super) chosen: Yield,
 }
 
 impl RegisteredDrafter {
     /// A drafter that only looks at the token history.
     pub(super) fn of_history(drafter: Box<dyn Drafter + Send>) -> RegisteredDrafter {
         let calibration = Calibration::of_text();
-        RegisteredDrafter { drafter, is_model_based: false, calibration, against_models: HitRate::default() }
+        RegisteredDrafter {
+            drafter,
+            is_model_based: false,
+            calibration,
+            against_models: HitRate::default(),
+            chosen: Yield::default(),
+        }
     }
 
     /// A drafter that runs a model.
     pub(super) fn of_model(drafter: Box<dyn Drafter + Send>) -> RegisteredDrafter {
         let calibration = Calibration::of_model();
-        RegisteredDrafter { drafter, is_model_based: true, calibration, against_models: HitRate::default() }
+        RegisteredDrafter {
+            drafter,
+            is_model_based: true,
+            calibration,
+            against_models: HitRate::default(),
+            chosen: Yield::default(),
+        }
     }
 
     pub(super) fn kind(&self) -> DrafterKind {
@@ -59,5 +73,57 @@ impl HitRate {
 
     pub(super) fn share(self) -> f64 {
         self.hits / self.seen
+    }
+}
+
+/// What chosen drafts bring, relative to what was expected of them.
+///
+/// The expectations of all drafts are right on average, but drafts are chosen because they are expected to bring much, and those are
+/// overestimated more often than underestimated.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Yield {
+    expected: f64,
+    actual: f64,
+}
+
+/// What a [`Yield`] begins with, how many tokens it remembers, and its limits.
+const FIRST_EXPECTED: f64 = 10.0;
+const FIRST_ACTUAL: f64 = 8.0;
+const MOST_EXPECTED: f64 = 200.0;
+const LEAST_YIELD: f64 = 0.2;
+const MOST_YIELD: f64 = 1.5;
+
+impl Default for Yield {
+    fn default() -> Self {
+        Yield { expected: FIRST_EXPECTED, actual: FIRST_ACTUAL }
+    }
+}
+
+impl Yield {
+    pub(super) fn record(&mut self, expected: f64, actual: f64) {
+        let keep = if self.expected < MOST_EXPECTED { 1.0 } else { (1.0 - expected / MOST_EXPECTED).max(0.0) };
+        self.expected = self.expected * keep + expected;
+        self.actual = self.actual * keep + actual;
+    }
+
+    pub(super) fn factor(self) -> f64 {
+        (self.actual / self.expected).clamp(LEAST_YIELD, MOST_YIELD)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_chosen_drafts_bring_is_expected_of_the_next_ones() {
+        let mut chosen = Yield::default();
+        let first = chosen.factor();
+        (0..100).for_each(|_| chosen.record(4.0, 2.0));
+        assert!(chosen.factor() < first && (chosen.factor() - 0.5).abs() < 0.05, "{}", chosen.factor());
+        (0..200).for_each(|_| chosen.record(4.0, 4.0));
+        assert!((chosen.factor() - 1.0).abs() < 0.05, "old drafts fade: {}", chosen.factor());
+        (0..200).for_each(|_| chosen.record(1.0, 0.0));
+        assert!(chosen.factor() > 0.0, "never given up for good");
     }
 }

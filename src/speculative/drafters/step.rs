@@ -17,12 +17,12 @@ use super::registered::RegisteredDrafter;
 use super::request_drafts::RequestDrafts;
 use crate::llama::Token;
 use crate::sampling::Sampler;
-use crate::speculative::Settings;
-use crate::speculative::controller::{Prospect, StepSlot};
+use crate::speculative::controller::{Prospect, StepSlot, mean_depth};
 use crate::speculative::drafter::{Draft, DraftRequest, Drawing};
 use crate::speculative::exploration::{Decision, MOST_UNREAD};
 use crate::speculative::policy::{Plan, StopPolicy};
 use crate::speculative::verify::StepRandom;
+use crate::speculative::{Calibration, Settings};
 
 /// A slot that takes part in a step and whose request speculates.
 pub struct DraftingSlot<'a> {
@@ -46,14 +46,14 @@ pub struct DraftingSlot<'a> {
 
 impl DraftingSlot<'_> {
     /// What a model is expected to draft here; `None`: it may not, or its draft has a fixed length.
-    fn prospect(&self, index: usize) -> Option<Prospect> {
+    fn prospect(&self, index: usize, calibration: &Calibration) -> Option<Prospect> {
         let drafts = &*self.drafts;
         let bias = &drafts.proposal(index)?.bias;
         let n_max = self.room?.min(drafts.length.current());
         // Drawn tokens are verified, however few they are.
         let is_too_short = n_max < drafts.settings.n_min && !drafts.settings.verify.draws();
         let may_draft = drafts.has_adaptive_lengths() && drafts.drawn_by.is_none() && n_max > 0 && !is_too_short;
-        may_draft.then(|| Prospect::of(bias, (drafts.settings.n_min, n_max)))
+        may_draft.then(|| Prospect::of(calibration, bias, (drafts.settings.n_min, n_max)))
     }
 }
 
@@ -103,8 +103,9 @@ impl Drafters {
         let slot = slots.iter().find(|slot| slot.slot == only && slot.room.is_some() && slot.drafts.adapts())?;
         let mut models =
             self.registered.iter().zip(&slot.drafts.proposals).filter(|(registered, _)| registered.is_model_based);
-        let bias = &models.find_map(|(_, proposal)| proposal.as_ref())?.bias;
-        Some((bias.mean(), slot.drafts.length.current()))
+        let (registered, bias) =
+            models.find_map(|(registered, proposal)| Some((registered, &proposal.as_ref()?.bias)))?;
+        Some((registered.calibration.mean(bias), slot.drafts.length.current()))
     }
 
     /// Asks a history drafter, for one slot after the other.
@@ -146,7 +147,10 @@ impl Drafters {
         self.controller.clear_prospects(steps.len());
         let (mut unread, mut is_new) = (0, false);
         for slot in &*slots {
-            let Some(prospect) = slot.prospect(index) else { continue };
+            let calibration = self.registered.get(index).map(|registered| &registered.calibration);
+            let Some(prospect) = calibration.and_then(|calibration| slot.prospect(index, calibration)) else {
+                continue;
+            };
             self.controller.expect(slot.slot, prospect);
             unread += slot.tokens.len().saturating_sub(slot.drafts.n_known + 1).min(MOST_UNREAD);
             is_new |= !slot.drafts.was_asked;
@@ -155,7 +159,7 @@ impl Drafters {
         let wants = |slot: &DraftingSlot<'_>| self.controller.wants_model(slot.slot, decision, length);
         let n_wanted = slots.iter().filter(|slot| wants(slot)).count();
         self.controller.begin_drafting(steps, n_wanted);
-        self.draft_with_model(index, slots, decision, length);
+        self.draft_with_model(index, steps, slots, decision, length);
         match decision {
             Decision::Explore { length, verify: true } => Some(length),
             _ => None,
@@ -166,6 +170,7 @@ impl Drafters {
     fn draft_with_model(
         &mut self,
         index: usize,
+        steps: &[StepSlot],
         slots: &mut [DraftingSlot<'_>],
         decision: Decision,
         best_length: usize,
@@ -178,7 +183,7 @@ impl Drafters {
         let (mut requests, mut all_keep_up) = (Vec::new(), true);
         for slot in slots.iter_mut() {
             let wanted = controller.wants_model(slot.slot, decision, best_length);
-            let asked = ask_of_model(slot, index, before, controller.plan(), decision, wanted);
+            let asked = ask_of_model(slot, index, before, calibration, controller.plan(), decision, wanted);
             let DraftingSlot { slot, tokens, sampler, generated, position, room, ref mut drafts, .. } = *slot;
             let Some(proposal) = drafts.proposal_mut(index) else { continue };
             let kept_up = std::mem::replace(&mut proposal.keeps_up, asked.is_some() && room.is_some());
@@ -203,7 +208,7 @@ impl Drafters {
         if requests.is_empty() {
             return;
         }
-        let start = clock();
+        let (start, depth) = (clock(), mean_depth(steps));
         drafter.draft(&mut requests);
         let time = clock().saturating_duration_since(start);
         let rounds = requests.iter().map(|request| request.draft.tokens.len()).max().unwrap_or(0);
@@ -214,7 +219,7 @@ impl Drafters {
         // A slot that has to catch up with more than the last step takes longer for that.
         if all_keep_up {
             let drafted = |round: usize| depths.iter().filter(|depth| **depth > round).count();
-            self.controller.costs.saw_drafts(drafted, rounds, time);
+            self.controller.costs.saw_drafts(drafted, rounds, depth, time);
         }
         self.depths = depths;
         for DraftingSlot { slot, drafts, .. } in slots {
@@ -234,19 +239,20 @@ fn ask_of_model(
     slot: &DraftingSlot<'_>,
     index: usize,
     before: &[RegisteredDrafter],
+    calibration: &Calibration,
     plan: &Plan,
     decision: Decision,
     wanted: bool,
 ) -> Option<(usize, bool)> {
     let drafts = &*slot.drafts;
     let settings = &drafts.settings;
-    let bias = &drafts.proposal(index)?.bias;
+    let acceptance = calibration.mean(&drafts.proposal(index)?.bias);
     let n_max = drafts.length.current();
     let Some(room) = slot.room else {
         // Until its first draft it keeps up with a prompt; later on it does not while it does not pay.
         let lengths = settings.n_min..=n_max;
         let adapts = drafts.has_adaptive_lengths();
-        let keeps_up = !adapts || !drafts.was_asked || plan.prospect(bias.mean(), lengths) > 0.0;
+        let keeps_up = !adapts || !drafts.was_asked || plan.prospect(acceptance, lengths) > 0.0;
         return keeps_up.then_some((0, false));
     };
     let n_max = n_max.min(room);
@@ -259,7 +265,7 @@ fn ask_of_model(
         }
         // A drawn draft cannot be dropped afterwards for a better one.
         let history = drafts.most_expected(before).map_or(0.0, |(_, _, expected)| expected);
-        let gives_way = settings.verify.draws() && expected_tokens(bias.mean(), n_max) <= history;
+        let gives_way = settings.verify.draws() && expected_tokens(acceptance, n_max) <= history;
         return (!gives_way).then_some((n_max, false));
     }
     match decision {

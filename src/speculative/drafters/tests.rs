@@ -114,7 +114,7 @@ fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Tabl
 impl Table {
     /// A step, at the costs that are known, in which the target says `truth`: how many tokens were checked, whose, and how many of them were right.
     fn step(&mut self, truth: &[Token]) -> (usize, Option<DrafterKind>, usize) {
-        let steps = [StepSlot { n_tokens: 1, generates: true, room: 100 }];
+        let steps = [StepSlot { n_tokens: 1, generates: true, room: 100, depth: 0 }];
         let slot = self.drafts.as_mut().map(|drafts| DraftingSlot {
             slot: 0,
             tokens: &[1, 2, 3],
@@ -136,7 +136,7 @@ impl Table {
         }
         let costs = &mut self.drafters.controller.costs;
         let cost = costs.v(draft.len() + 1);
-        costs.saw_step(&[draft.len() + 1], Duration::from_secs_f64(cost / 10.0));
+        costs.saw_step(&[draft.len() + 1], |_| 0, Duration::from_secs_f64(cost / 10.0));
         let adapts = self.drafts.as_ref().is_some_and(RequestDrafts::adapts);
         self.drafters.stepped(&steps, adapts, right + 1, cost);
         (draft.len(), kind, right)

@@ -98,7 +98,8 @@ impl HistoryDrafter for SuffixDrafter {
         let (mut own, mut earlier) = (self.own, self.earlier);
         let longest = own.length().max(earlier.length()).max(1);
         let most = limits.n_max.min(times(longest, self.params.factor));
-        let (mut sure, mut so_far) = (1.0, SoFar::default());
+        // By its own estimate, and by what became of earlier drafts.
+        let (mut estimated, mut sure, mut so_far) = (1.0, 1.0, SoFar::default());
         while draft.tokens.len() < most {
             let drafted = draft.tokens.len();
             let considered = &mut self.considered;
@@ -108,9 +109,10 @@ impl HistoryDrafter for SuffixDrafter {
             let Some(chosen) = of_own.into_iter().chain(of_earlier).reduce(SuffixCandidate::more_probable) else {
                 return;
             };
+            estimated *= f64::from(chosen.confidence);
             sure *= limits.stop_policy.acceptance(chosen.confidence);
             let is_free = drafted == 0 && self.params.offers_free_token;
-            if !is_free && (sure < f64::from(self.params.min_prob) || chosen.confidence < limits.p_min) {
+            if !is_free && (estimated < f64::from(self.params.min_prob) || chosen.confidence < limits.p_min) {
                 return;
             }
             if !limits.stop_policy.may_gain(&mut so_far, sure) {

@@ -81,7 +81,7 @@ impl Drafter for ReplayedDraft {
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
         for request in requests.iter() {
             let known = std::mem::replace(&mut self.known[request.slot], request.tokens.len());
-            let unread = if known == usize::MAX { 0 } else { request.tokens.len().saturating_sub(known + 1 + 16) };
+            let unread = if known == usize::MAX { 0 } else { request.tokens.len().saturating_sub(known + 1) };
             pass(self.machine.draft_prompt(unread));
         }
         let mut active: Vec<bool> = requests.iter().map(|request| request.n_max > 0).collect();
@@ -102,7 +102,10 @@ impl Drafter for ReplayedDraft {
         }
     }
 
-    fn verified(&mut self, _: usize, _: usize, _: usize) {}
+    /// The accepted tokens of its draft are in its cache.
+    fn verified(&mut self, slot: usize, _: usize, n_accepted: usize) {
+        self.known[slot] += n_accepted;
+    }
 
     fn shift(&mut self, _: usize, _: usize, _: usize) {}
 

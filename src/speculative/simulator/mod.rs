@@ -5,7 +5,8 @@
 //!
 //! A scenario is a task, a temperature, a draft model, a machine and a number of slots. It runs plain, with fixed lengths, with adaptive
 //! lengths, and with the lengths of an oracle that knows which tokens of the draft model will be accepted (but has no history-based
-//! drafters). `cargo test --release --lib simulator -- --nocapture` prints the ratios; the tests assert them.
+//! drafters). A run ends when there is no request left for a slot, so all slots are busy until then. `cargo test --release --lib
+//! simulator -- --nocapture` prints the ratios; the tests assert them.
 
 mod draft;
 mod machine;
@@ -25,7 +26,9 @@ use crate::llama::{Model, ModelParams, Token};
 use crate::sampling::{self, Sampler};
 
 /// The number of requests in a run, for each slot.
-const REQUESTS: usize = 2;
+const REQUESTS: usize = 3;
+/// The noise of a run with adaptive lengths: their figure is the mean of these.
+const SEEDS: [u64; 2] = [7, 8];
 const FIXED: [usize; 9] = [1, 2, 3, 4, 5, 6, 8, 12, 16];
 const FIXED_TEXT: [usize; 3] = [3, 8, 16];
 
@@ -115,11 +118,19 @@ fn requests<'a>(scenario: &Scenario<'a>) -> Vec<&'a Trace> {
     traces.take(scenario.task.traces.len().max(REQUESTS * scenario.n_slots).max(4)).collect()
 }
 
-/// The tokens per second of a run.
+/// The tokens per second.
 fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
+    let seeds = if way == Way::Adaptive { &SEEDS[..] } else { &SEEDS[..1] };
+    let runs = seeds.iter().map(|seed| run_with(scenario, way, *seed));
+    let (tokens, seconds) = runs.fold((0.0, 0.0), |(tokens, seconds), run| (tokens + run.0, seconds + run.1));
+    tokens / seconds
+}
+
+/// The tokens and seconds of a run with this noise.
+fn run_with(scenario: &Scenario<'_>, way: Way, seed: u64) -> (f64, f64) {
     let Scenario { task, kind, machine, n_slots } = *scenario;
     let sampler = sampler(task);
-    let (mut noise, begin) = (Noise::new(7), PASSED.get());
+    let (mut noise, begin) = (Noise::new(seed), PASSED.get());
     let mut drafters = Drafters::new(Vec::new());
     drafters.set_clock(clock);
     let (sources, adaptive, n_max) = match way {
@@ -138,7 +149,7 @@ fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
     let settings = Settings { sources, adaptive, n_max, ..Settings::default() };
     let mut costs = Costs::default();
     costs.set_split(machine.split());
-    machine.measure(&mut costs, &mut noise);
+    machine.measure(n_slots, &mut costs, &mut noise);
     drafters.controller.costs = costs;
     let begin = begin.max(PASSED.get());
     let mut queue = requests(scenario).into_iter();
@@ -151,11 +162,14 @@ fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
                 && let Some(trace) = queue.next()
             {
                 ReplayedDraft::begin_trace(index, trace);
+                // The prompt is decoded in any case. Its time is not part of the comparison.
+                let prompt = machine.target(&[trace.prompt.len()], |_| 0) * noise.factor();
+                drafters.controller.costs.saw_prompt(trace.prompt.len(), Duration::from_secs_f64(prompt));
                 drafts[index] = Some(drafters.begin(index, &sampler, &settings));
                 *slot = Some(Running::begin(trace, if n_generated == 0 { index } else { 0 }));
             }
         }
-        if slots.iter().all(Option::is_none) {
+        if slots.iter().any(Option::is_none) {
             break;
         }
         let room = |running: &Running<'_>| running.rest().len() - 1;
@@ -174,7 +188,10 @@ fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
             })
         });
         let step = |slot: &Option<Running<'_>>| match slot {
-            Some(_) => StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT - 2 },
+            Some(running) => {
+                let depth = machine.depth(running.tokens.len() - 1);
+                StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT - 2, depth }
+            }
             None => StepSlot::default(),
         };
         let steps: Vec<StepSlot> = slots.iter().map(step).collect();
@@ -212,10 +229,11 @@ fn run(scenario: &Scenario<'_>, way: Way) -> f64 {
         }
         n_generated += n_step;
         let costs = &mut drafters.controller.costs;
-        let cost = costs.saw_step(&n_tokens, Duration::from_secs_f64(time)) + costs.of(t_draft);
+        let time = Duration::from_secs_f64(time);
+        let cost = costs.saw_step(&n_tokens, |slot| steps[slot].depth, time) + costs.of(t_draft);
         drafters.stepped(&steps, adapts, n_step, cost);
     }
-    n_generated as f64 / (PASSED.get() - begin)
+    (n_generated as f64, PASSED.get() - begin)
 }
 
 /// The tokens per second with the best length for each step, which is known in advance.
@@ -233,8 +251,7 @@ fn oracle(scenario: &Scenario<'_>) -> f64 {
                     *slot = queue.next().map(|trace| Running::begin(trace, offset));
                 }
             }
-            let n_running = slots.iter().flatten().count();
-            if n_running == 0 {
+            if slots.iter().any(Option::is_none) {
                 break;
             }
             let brings = |running: &Running<'_>, length: usize| {
@@ -244,7 +261,7 @@ fn oracle(scenario: &Scenario<'_>) -> f64 {
             let cost = |length: usize| {
                 let n_tokens: Vec<usize> = slots.iter().map(|slot| slot.as_ref().map_or(0, |_| 1 + length)).collect();
                 let depths = |slot: usize| slots[slot].as_ref().map_or(0, |running| running.tokens.len());
-                machine.target(&n_tokens, depths) + length as f64 * machine.draft(n_running)
+                machine.target(&n_tokens, depths) + length as f64 * machine.draft(n_slots)
             };
             let value = |length: usize| tokens(length) as f64 - rate * cost(length);
             let length = (0..=16).max_by(|a, b| value(*a).total_cmp(&value(*b))).unwrap();
@@ -297,50 +314,59 @@ struct Summary {
 
 /// Runs all scenarios of these tasks and prints them.
 fn simulate(tasks: &[Task]) -> Vec<Summary> {
-    let mut summaries = Vec::new();
     eprintln!("{:<44} {:>14} {:>7} {:>8} {:>11}", "scenario", "best fixed", "to best", "to plain", "oracle");
-    for machine in MACHINES {
-        for n_slots in [1, 4, 8] {
-            let (mut least, mut least_to_plain, mut product, mut n) = (f64::INFINITY, f64::INFINITY, 0.0, 0);
-            for task in tasks {
-                let scenario = Scenario { task, kind: Kind::Near, machine, n_slots };
-                let plain = run(&scenario, Way::Plain);
-                let texts = FIXED_TEXT.iter().map(|n| (run(&scenario, Way::FixedText(*n)), Way::FixedText(*n)));
-                let text = texts.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
-                for kind in [Kind::Near, Kind::Far, Kind::Useless] {
-                    let scenario = Scenario { kind, ..scenario };
-                    let Ratios { best, to_best, to_plain, to_oracle } = ratios(&scenario, plain, text);
-                    let name = format!("{} x{n_slots} {} {kind:?}", machine.name, task.name);
-                    let best_name = format!("{best:?}");
-                    eprintln!("{name:<44} {best_name:>14} {to_best:>7.3} {to_plain:>8.3} {to_oracle:>11.3}");
-                    if best == Way::Plain {
-                        least_to_plain = to_plain.min(least_to_plain);
-                    }
-                    (least, product, n) = (to_best.min(least), product + to_best.ln(), n + 1);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = MACHINES.iter().map(|machine| scope.spawn(|| simulate_machine(machine, tasks))).collect();
+        let finished = threads.into_iter().map(|thread| thread.join().unwrap());
+        finished.inspect(|(report, _)| eprint!("{report}")).flat_map(|(_, summaries)| summaries).collect()
+    })
+}
+
+/// The lines of a machine's scenarios, and their summaries.
+fn simulate_machine(machine: &Machine, tasks: &[Task]) -> (String, Vec<Summary>) {
+    let (mut report, mut summaries) = (String::new(), Vec::new());
+    for n_slots in [1, 4, 8] {
+        let (mut least, mut least_to_plain, mut product, mut n) = (f64::INFINITY, f64::INFINITY, 0.0, 0);
+        for task in tasks {
+            let scenario = Scenario { task, kind: Kind::Near, machine, n_slots };
+            let plain = run(&scenario, Way::Plain);
+            let texts = FIXED_TEXT.iter().map(|n| (run(&scenario, Way::FixedText(*n)), Way::FixedText(*n)));
+            let text = texts.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+            for kind in [Kind::Near, Kind::Far, Kind::Useless] {
+                let scenario = Scenario { kind, ..scenario };
+                let Ratios { best, to_best, to_plain, to_oracle } = ratios(&scenario, plain, text);
+                let name = format!("{} x{n_slots} {} {kind:?}", machine.name, task.name);
+                let best_name = format!("{best:?}");
+                let line = format!("{name:<44} {best_name:>14} {to_best:>7.3} {to_plain:>8.3} {to_oracle:>11.3}\n");
+                report.push_str(&line);
+                if best == Way::Plain {
+                    least_to_plain = to_plain.min(least_to_plain);
                 }
+                (least, product, n) = (to_best.min(least), product + to_best.ln(), n + 1);
             }
-            let (name, mean) = (format!("{} x{n_slots}", machine.name), (product / f64::from(n)).exp());
-            eprintln!("{name}: {least:.3} at least, {mean:.3} on average; {least_to_plain:.3} of plain");
-            summaries.push(Summary { name, least, mean, least_to_plain });
         }
+        let (name, mean) = (format!("{} x{n_slots}", machine.name), (product / f64::from(n)).exp());
+        report.push_str(&format!("{name}: {least:.3} at least, {mean:.3} on average; {least_to_plain:.3} of plain\n"));
+        summaries.push(Summary { name, least, mean, least_to_plain });
     }
-    summaries
+    (report, summaries)
 }
 
 /// The bounds of the ratios: of the geometric mean for a machine with this number of slots, of each ratio to the best fixed length, and of
 /// each ratio to plain decoding where that is the best choice.
 ///
-/// The goal is .97 of the best fixed length in every scenario, and .99 of plain decoding where speculation does not pay. It is not reached
-/// yet. These bounds hold now, and should be raised when the controller improves.
+/// The goal is .97 of the best fixed length in every scenario, and .99 of plain decoding where speculation does not pay. Of 756 scenarios
+/// a few are below: the best fixed length is chosen after the run, and a run is short beside what has to be learned in it. These bounds
+/// hold now, and should be raised when the controller improves.
 struct Bounds {
     mean: f64,
     least: f64,
     least_to_plain: f64,
 }
 
-const BOUNDS: Bounds = Bounds { mean: 0.94, least: 0.78, least_to_plain: 0.92 };
+const BOUNDS: Bounds = Bounds { mean: 0.98, least: 0.9, least_to_plain: 0.97 };
 /// Half of the prompts, in runs that are only slightly longer than the learning phase.
-const BOUNDS_OF_HALVES: Bounds = Bounds { mean: 0.9, least: 0.72, least_to_plain: 0.75 };
+const BOUNDS_OF_HALVES: Bounds = Bounds { mean: 0.97, least: 0.85, least_to_plain: 0.95 };
 
 fn check(tasks: &[Task], bounds: &Bounds) {
     for Summary { name, least, mean, least_to_plain } in simulate(tasks) {

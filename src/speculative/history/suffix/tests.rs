@@ -298,7 +298,7 @@ fn draft_stops_where_longer_does_not_pay() {
     let calibration = Calibration::of_text();
     let drafted = |target_ms: &[(usize, u64)]| {
         let mut plan = Plan::default();
-        let (costs, slots) = (costs(target_ms, 0.1), [StepSlot { n_tokens: 1, generates: true, room: 64 }]);
+        let (costs, slots) = (costs(target_ms, 0.1), [StepSlot { n_tokens: 1, generates: true, room: 64, depth: 0 }]);
         plan.update(&Prices { slots: &slots, costs: &costs, rate: 1.0, preferred: None }, 1);
         let stop_policy = StopPolicy::Paying {
             plan: &plan,

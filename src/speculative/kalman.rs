@@ -1,0 +1,79 @@
+//! A Kalman filter for a few parameters that are observed through one number at a time.
+
+/// An error is at most this number of standard deviations of the noise that is assumed for it.
+const LARGE: f64 = 3.0;
+
+/// The uncertainty of `N` parameters.
+#[derive(Debug, Clone)]
+pub struct Kalman<const N: usize> {
+    covariance: [[f64; N]; N],
+    /// The variance of an observation.
+    noise: f64,
+}
+
+impl<const N: usize> Kalman<N> {
+    /// For parameters with these standard deviations, which are independent so far, and observations with this one.
+    pub fn new(deviations: [f64; N], noise: f64) -> Kalman<N> {
+        let mut covariance = [[0.0; N]; N];
+        for (index, (row, deviation)) in covariance.iter_mut().zip(deviations).enumerate() {
+            if let Some(place) = row.get_mut(index) {
+                *place = deviation * deviation;
+            }
+        }
+        Kalman { covariance, noise: noise * noise }
+    }
+
+    /// The parameters may have moved: these variances are added.
+    pub fn drift(&mut self, variances: [f64; N]) {
+        for (index, (row, variance)) in self.covariance.iter_mut().zip(variances).enumerate() {
+            if let Some(place) = row.get_mut(index) {
+                *place += variance;
+            }
+        }
+    }
+
+    /// An observation that grows with the parameters by `slopes` was higher than expected by `error`. Returns what to add to each
+    /// parameter. A large error counts less, because it is more often an outlier than the usual noise.
+    pub fn observe(&mut self, slopes: [f64; N], error: f64) -> [f64; N] {
+        let with =
+            self.covariance.map(|row| row.iter().zip(&slopes).map(|(covariance, slope)| covariance * slope).sum());
+        let noise = self.noise.max((error / LARGE) * (error / LARGE));
+        let variance = noise + with.iter().zip(&slopes).map(|(with, slope): (&f64, &f64)| with * slope).sum::<f64>();
+        let gains = with.map(|with| with / variance);
+        for (row, gain) in self.covariance.iter_mut().zip(gains) {
+            for (covariance, with) in row.iter_mut().zip(with) {
+                *covariance -= gain * with;
+            }
+        }
+        gains.map(|gain| gain * error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_of_a_line_are_found() {
+        let (mut line, mut filter) = ([0.0, 0.0], Kalman::new([1.0, 1.0], 0.1));
+        for x in [1.0, 4.0, 2.0, 5.0, 3.0].into_iter().cycle().take(60) {
+            let error = 0.5 + 0.25 * x - (line[0] + line[1] * x);
+            let more = filter.observe([1.0, x], error);
+            line = [line[0] + more[0], line[1] + more[1]];
+        }
+        assert!((line[0] - 0.5).abs() < 0.02 && (line[1] - 0.25).abs() < 0.01, "{line:?}");
+    }
+
+    #[test]
+    fn what_drifts_is_followed_and_what_does_not_stays() {
+        let (mut value, mut filter) = (1.0, Kalman::new([0.1], 0.1));
+        (0..1000).for_each(|_| value += filter.observe([1.0], 1.0 - value)[0]);
+        value += filter.observe([1.0], 1.0)[0];
+        assert!(value < 1.01, "{value}");
+        filter.drift([0.25]);
+        value += filter.observe([1.0], 2.0 - value)[0];
+        assert!(value > 1.6, "{value}");
+        value += filter.observe([1.0], 2.0 - value)[0];
+        assert!(value > 1.9, "{value}");
+    }
+}
