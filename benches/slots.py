@@ -8,6 +8,7 @@ once and waits for all. llama-server is optional: build it from llama.cpp's sour
 """
 import argparse
 import concurrent.futures
+import contextlib
 import ctypes
 import json
 import os
@@ -65,7 +66,9 @@ def timed(complete, bodies):
         return tokens / (time.monotonic() - start)
 
 
-def server_run(program, arguments, bodies):
+@contextlib.contextmanager
+def serve(program, arguments):
+    """A running llama-server: a function that sends it a completion's body and returns the answer."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -74,7 +77,7 @@ def server_run(program, arguments, bodies):
 
     def complete(body):
         post = urllib.request.Request(f"{url}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"})
-        return json.load(urllib.request.urlopen(post))["tokens_predicted"]
+        return json.load(urllib.request.urlopen(post))
 
     try:
         while True:
@@ -85,10 +88,15 @@ def server_run(program, arguments, bodies):
                 if server.poll() is not None:
                     raise SystemExit("llama-server ended while loading")
                 time.sleep(0.1)
-        return timed(complete, bodies)
+        yield complete
     finally:
         server.terminate()
         server.wait()
+
+
+def server_run(program, arguments, bodies):
+    with serve(program, arguments) as complete:
+        return timed(lambda body: complete(body)["tokens_predicted"], bodies)
 
 
 def main():

@@ -11,7 +11,7 @@ pub fn costs(target_ms: &[(usize, u64)], draft_ms: f64) -> Costs {
 }
 
 #[test]
-fn v_is_measured_between_and_guessed_beyond() {
+fn v_is_interpolated_between_measured_sizes_and_extrapolated_beyond() {
     let costs = costs(&[(1, 100), (5, 200), (9, 200)], 10.0);
     for (n, expected) in [(0, 0.0), (1, 1.0), (3, 1.5), (5, 2.0), (7, 2.0), (9, 2.0)] {
         assert!((costs.v(n) - expected).abs() < 1e-9, "v({n}) = {}", costs.v(n));

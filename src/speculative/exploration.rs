@@ -63,9 +63,8 @@ impl Exploration {
         self.credit = (self.credit + SHARE * 0.5_f64.powi(self.failed) * cost).min(MAX_CREDIT);
     }
 
-    /// Decides what a model does, and pays for it. `rate`: S. `round`: the cost of a round of drafting.
-    /// `token`: that of drafting for a single slot. `unread`: the number of tokens, of
-    /// all slots, that it must catch up with. `is_new`: there is a request without drafts so far.
+    /// Decides what a model does, and pays for it. `rate`: S. `round`: the cost of a round of drafting, and `token`: of drafting for a single
+    /// slot. `unread`: the number of tokens, of all slots, that it must catch up with. `is_new`: there is a request without drafts so far.
     pub fn decide(
         &mut self,
         outlook: &Outlook,

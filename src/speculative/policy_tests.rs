@@ -225,7 +225,7 @@ fn the_size_that_pays_in_the_long_run_is_come_to_and_kept() {
 
 /// Two sizes that are worth the same do not take turns.
 #[test]
-fn a_home_is_not_left_for_one_that_is_hardly_better() {
+fn preferred_length_is_kept_against_one_that_is_hardly_better() {
     let mut costs = costs(&[(1, 100), (2, 150)], 1e-3);
     for step in 0..400 {
         let (n, ms) = [(1, 150), (1, 100), (2, 200), (2, 150)][step % 4];

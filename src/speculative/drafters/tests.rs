@@ -290,7 +290,7 @@ fn where_nothing_pays_a_model_is_tried_ever_more_rarely_and_the_text_is_still_wa
 
 /// With a rule that compares probabilities a try is checked whatever it promised, which is no sign that it pays.
 #[test]
-fn tries_that_have_to_be_checked_become_rarer_too() {
+fn failed_probes_that_are_verified_become_rarer_too() {
     let settings = Settings { verify: Verify::Rejection, ..both(Adaptive::Auto) };
     let mut table = table(&settings, &DEAR, 50.0);
     table.model.says(&[(5, 0.5), (5, 0.5)]);
@@ -340,7 +340,7 @@ fn drafts_that_are_too_short_or_too_unlikely_are_dropped() {
 
 /// A draft that gets no longer than pays, which is too short, would be made for nothing in each step.
 #[test]
-fn only_drafts_that_are_long_enough_are_weighed() {
+fn drafts_shorter_than_n_min_are_not_compared() {
     let likely: Vec<(Token, f32)> = (10..26).map(|token| (token, 0.8)).collect();
     let truth: Vec<Token> = (10..13).chain([1]).collect();
     for (n_min, draft_ms, expected) in [(0, 20.0, true), (2, 20.0, true), (14, 20.0, false), (14, 0.1, true)] {
