@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""One request at a time, five tasks: this library with a near and a far draft model, and llama-server, in tokens per second of decoding.
+
+    python3 benches/tasks.py TARGET --draft NEAR [--far FAR] [--server PATH/TO/llama-server] [--pairs 5] [--tasks code,story]
+
+The library runs with default settings. Each of its runs loads the models again, so that n-gram and prompt caches are empty and no
+draft comes from an earlier answer. llama-server stays loaded and decodes without a draft model; with --server-drafts it also
+runs once with each draft model.
+"""
+import argparse
+import ctypes
+import json
+import os
+import statistics
+
+from slots import ROOT, Library, serve
+
+FILE = '''import json
+
+
+class Inventory:
+    """Keeps how many pieces of each product are in the store."""
+
+    def __init__(self, path):
+        self.path = path
+        self.items = {}
+
+    def load(self):
+        with open(self.path) as file:
+            self.items = json.load(file)
+
+    def save(self):
+        with open(self.path, "w") as file:
+            json.dump(self.items, file, indent=2)
+
+    def add(self, name, count):
+        if count < 0:
+            raise ValueError("count must not be negative")
+        self.items[name] = self.items.get(name, 0) + count
+
+    def remove(self, name, count):
+        if self.items.get(name, 0) < count:
+            raise ValueError("not enough pieces of " + name)
+        self.items[name] -= count
+        if self.items[name] == 0:
+            del self.items[name]
+
+    def total(self):
+        return sum(self.items.values())
+
+    def report(self):
+        for name in sorted(self.items):
+            print(name, self.items[name])
+        print("total", self.total())
+
+
+def read(path):
+    inventory = Inventory(path)
+    inventory.load()
+    return inventory
+
+
+def change(inventory, action, name, count):
+    if action == "add":
+        inventory.add(name, count)
+    elif action == "remove":
+        inventory.remove(name, count)
+    else:
+        raise ValueError("the action must be add or remove, not " + action)
+    inventory.save()
+'''
+LETTER = ("Dear neighbour, your dog has been in my garden again and has dug up the roses. It is the third time this month. Please keep it on "
+          "your side of the fence, or at least repair the hole in it. I do not want to complain, but new roses cost money. Yours, Peter")
+TASKS = {
+    "question": "How does a vaccine protect people who have not been vaccinated themselves?",
+    "story": "Write a short story about a girl who finds an old radio that receives messages from the future.",
+    "code": "Write a Python function that merges two sorted lists, with a docstring and an example.",
+    "rewriting": f"Rewrite this letter so that it is friendlier:\n\n{LETTER}",
+    "editing": f"Rename the class Inventory to Stock in this file and print the whole file again.\n\n```python\n{FILE}```",
+}
+
+
+def body(task, temperature, n_predict):
+    prompt = f"<|im_start|>user\n{TASKS[task]}<|im_end|>\n<|im_start|>assistant\n"
+    return {"prompt": prompt, "n_predict": n_predict, "temperature": temperature, "seed": 5, "repeat_penalty": 1, "ignore_eos": True, "cache_prompt": False}
+
+
+def ours(library, init, request):
+    engine = library.lib.foredraft_engine_new()
+    if library.lib.foredraft_load(engine, json.dumps({"log_level": "error", **init}).encode()) != 0:
+        raise SystemExit(ctypes.string_at(library.lib.foredraft_status(engine)).decode())
+    try:
+        return library.complete(engine, request)["timings"]["predicted_per_second"]
+    finally:
+        library.lib.foredraft_engine_free(engine)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target")
+    parser.add_argument("--draft", required=True)
+    parser.add_argument("--far")
+    parser.add_argument("--server")
+    parser.add_argument("--server-drafts", action="store_true")
+    parser.add_argument("--library", default=os.path.join(ROOT, "target/release/libforedraft.so"))
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--temperatures", default="0,0.7")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--n-predict", type=int, default=96)
+    args = parser.parse_args()
+    library = Library(args.library)
+    drafts = {"near": args.draft, **({"far": args.far} if args.far else {})}
+    theirs = ["-m", args.target, "-np", "1", "-c", "2048"]
+
+    def measure(plain):
+        for temperature in map(float, args.temperatures.split(",")):
+            for task in args.tasks.split(","):
+                request = body(task, temperature, args.n_predict)
+                speeds = {name: [] for name in [*drafts, *(["llama-server"] if plain else [])]}
+                for _ in range(args.pairs):
+                    for name, path in drafts.items():
+                        speeds[name].append(ours(library, {"model": args.target, "model_draft": path, "n_ctx": 2048}, request))
+                    if plain:
+                        speeds["llama-server"].append(plain(request)["timings"]["predicted_per_second"])
+                for name, values in speeds.items():
+                    ratios = [value / other for value, other in zip(values, speeds.get("llama-server", values))]
+                    print(f"{task}, temperature {temperature:g}, {name}: {statistics.median(values):.1f} tokens/s, "
+                          f"ratio {statistics.median(ratios):.2f}", flush=True)
+
+    if not args.server:
+        return measure(None)
+    with serve(args.server, theirs) as plain:
+        measure(plain)
+    for name, path in drafts.items() if args.server_drafts else ():
+        with serve(args.server, [*theirs, "-md", path, "--spec-type", "draft-simple"]) as drafting:
+            for temperature in map(float, args.temperatures.split(",")):
+                for task in args.tasks.split(","):
+                    speed = drafting(body(task, temperature, args.n_predict))["timings"]["predicted_per_second"]
+                    print(f"{task}, temperature {temperature:g}, llama-server with the {name} draft: {speed:.1f} tokens/s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
