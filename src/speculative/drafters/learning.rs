@@ -29,9 +29,12 @@ impl Drafters {
         let Some((index, _)) = drafts.chosen.take().filter(|_| outcome.kind.is_some() && outcome.n_drafted > 0) else {
             return;
         };
-        let expected = self.controller.options(slot).map_or(0.0, |options| options.best(outcome.n_drafted).expected);
-        if let Some(registered) = self.registered.get_mut(index).filter(|registered| !registered.is_model_based) {
-            registered.chosen.record(expected / registered.chosen.factor(), outcome.n_accepted as f64);
+        if drafts.has_adaptive_lengths() && drafts.drawn_by.is_none() {
+            let expected =
+                self.controller.options(slot).map_or(0.0, |options| options.best(outcome.n_drafted).expected);
+            if let Some(registered) = self.registered.get_mut(index).filter(|registered| !registered.is_model_based) {
+                registered.chosen.record(expected / registered.chosen.factor(), outcome.n_accepted as f64);
+            }
         }
         drafts.length.saw(outcome.n_drafted, outcome.depth, outcome.n_accepted);
         if let Some(registered) = self.registered.get_mut(index) {
