@@ -68,7 +68,7 @@ impl Builder<'_> {
             warm_up(&mut context);
             let most = if config.draft.is_some() || mtp.is_ok() { MEASURING } else { MEASURING / 4 };
             let sizes = sizes_to_measure(self.n_parallel());
-            measure(&mut context, &sizes, most, |n, time| _ = costs.saw_target(n, time));
+            measure(&mut context, &sizes, most, |n, time| costs.saw_target(n, time));
         }
         models.n_ctx = context.n_ctx();
         if config.self_extend.is_some() && !(context.can_shift() && context.cuts_anywhere()) {
