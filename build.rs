@@ -111,13 +111,14 @@ fn replace_barrier(installed: &Path, is_supported: bool) {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     fs::write(out.join("ggml_threadpool.h"), format!("{BEGIN}{fields}\n}};\n")).expect("OUT_DIR can be written to");
     kernel_compiler(&source).include(&out).file("src/llama/cpu/barrier.c").compile("foredraft_barrier");
-    replace_in_library_and_tests("--defsym=ggml_barrier=DEFINED(foredraft_barrier)?foredraft_barrier:0");
+    replace_except_in_benchmarks("--defsym=ggml_barrier=DEFINED(foredraft_barrier)?foredraft_barrier:0");
     println!("cargo:rustc-cfg=own_barrier");
 }
 
-/// Replaces a function in the shared library and in the tests, but not in benchmarks, which measure llama.cpp next to the shared library.
-fn replace_in_library_and_tests(option: &str) {
-    for targets in ["cdylib", "tests"] {
+/// Replaces a function in the shared library, the tests and the examples, but not in benchmarks, which measure llama.cpp next to the shared
+/// library.
+fn replace_except_in_benchmarks(option: &str) {
+    for targets in ["cdylib", "tests", "examples"] {
         println!("cargo:rustc-link-arg-{targets}=-Wl,{option}");
     }
 }
@@ -134,7 +135,7 @@ fn replace_kernels(installed: &Path) {
         build.cpp(true).std("c++17").flag_if_supported("-ffp-contract=off").file(format!("src/llama/cpu/{kernel}.cpp"));
         build.compile(&format!("foredraft_{kernel}"));
         for function in replaced {
-            replace_in_library_and_tests(&format!("--wrap={function}"));
+            replace_except_in_benchmarks(&format!("--wrap={function}"));
         }
         println!("cargo:rustc-cfg=own_{kernel}");
     }
