@@ -15,7 +15,7 @@ impl Drafters {
             for (registered, proposal) in self.registered.iter_mut().zip(&drafts.proposals) {
                 let first = proposal.as_ref().and_then(|proposal| proposal.draft.tokens.first());
                 if let Some(first) = first.filter(|first| !registered.is_model_based && **first != of_model) {
-                    registered.against_models.record(first == actual);
+                    registered.against_models.record(1.0, f64::from(u8::from(first == actual)));
                 }
             }
         }
@@ -33,7 +33,7 @@ impl Drafters {
             let expected =
                 self.controller.options(slot).map_or(0.0, |options| options.best(outcome.n_drafted).expected);
             if let Some(registered) = self.registered.get_mut(index).filter(|registered| !registered.is_model_based) {
-                registered.chosen.record(expected / registered.chosen.factor(), outcome.n_accepted as f64);
+                registered.chosen.record(expected / registered.factor_if_chosen(), outcome.n_accepted as f64);
             }
         }
         drafts.length.saw(outcome.n_drafted, outcome.depth, outcome.n_accepted);

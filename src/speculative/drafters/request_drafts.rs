@@ -158,9 +158,9 @@ impl RequestDrafts {
             let disagrees = !drafter.is_model_based
                 && first_of_model.is_some_and(|model| draft.tokens.first().is_some_and(|first| *first != model));
             let [_, first, ..] = accepted;
-            let less = if disagrees && first > 0.0 { (drafter.against_models.share() / first).min(1.0) } else { 1.0 };
-            let less = if drafter.is_model_based { less } else { less * drafter.chosen.factor() };
-            let accepted = accepted.map(|accepted| less * accepted);
+            let less = if disagrees && first > 0.0 { (drafter.against_models.ratio() / first).min(1.0) } else { 1.0 };
+            let factor = less * drafter.factor_if_chosen();
+            let accepted = accepted.map(|accepted| factor * accepted);
             let (most, least) = if *is_free { (1, 0) } else { (draft.tokens.len(), self.settings.n_min) };
             let accepted = accepted.iter().skip(1).take(most.min(draft.tokens.len())).copied();
             options.offer(index, least, accepted, !drafter.is_model_based);

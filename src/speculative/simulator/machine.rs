@@ -58,47 +58,35 @@ const STEEP: &[(usize, f64)] = &[(1, 1.0), (2, 1.5), (4, 2.4), (8, 4.1), (16, 7.
 /// A GPU reads the weights once for many tokens.
 const FLAT: &[(usize, f64)] = &[(1, 1.0), (8, 1.05), (16, 1.1), (32, 1.2), (64, 1.4), (128, 1.9)];
 
-/// Measured with `benches/depth.py` and `benches/slots.py`: the 830 M model, Q8_0, two cores with AVX-512 VNNI and this library's kernels,
-/// which unpack weights once for 16 tokens.
+/// The 830 M model, Q8_0, two cores with AVX-512 VNNI and this library's kernels, which unpack weights once for 16 tokens. 1 to 16, 64 and 128
+/// tokens are measured, and what depth costs in all (`benches/depth.py`); 32 tokens and the parts of depth for slot and token are estimates.
 const VNNI: &[(usize, f64)] = &[(1, 1.0), (4, 1.07), (8, 1.5), (16, 2.3), (32, 3.6), (64, 6.05), (128, 12.1)];
 
+const VNNI_CORES: Machine = Machine {
+    name: "vnni",
+    one: 32.0,
+    v: VNNI,
+    of_depth: (0.12, 0.08),
+    depth: 0,
+    draft: (0.1, 0.07, 0.075),
+    change: 0.01,
+};
+
+const AMX_CORES: Machine = Machine {
+    name: "amx",
+    one: 35.0,
+    v: AMX,
+    of_depth: (0.25, 0.12),
+    depth: 0,
+    draft: (0.095, 0.2, 0.12),
+    change: 0.01,
+};
+
 pub(super) const MACHINES: &[Machine] = &[
-    Machine {
-        name: "vnni",
-        one: 32.0,
-        v: VNNI,
-        of_depth: (0.12, 0.08),
-        depth: 0,
-        draft: (0.1, 0.07, 0.075),
-        change: 0.01,
-    },
-    Machine {
-        name: "vnni-2048",
-        one: 32.0,
-        v: VNNI,
-        of_depth: (0.12, 0.08),
-        depth: 2048,
-        draft: (0.1, 0.07, 0.075),
-        change: 0.01,
-    },
-    Machine {
-        name: "amx",
-        one: 35.0,
-        v: AMX,
-        of_depth: (0.25, 0.12),
-        depth: 0,
-        draft: (0.095, 0.2, 0.12),
-        change: 0.01,
-    },
-    Machine {
-        name: "amx-2048",
-        one: 35.0,
-        v: AMX,
-        of_depth: (0.25, 0.12),
-        depth: 2048,
-        draft: (0.095, 0.2, 0.12),
-        change: 0.01,
-    },
+    VNNI_CORES,
+    Machine { name: "vnni-2048", depth: 2048, ..VNNI_CORES },
+    AMX_CORES,
+    Machine { name: "amx-2048", depth: 2048, ..AMX_CORES },
     Machine {
         name: "four-bits",
         one: 22.0,
@@ -128,7 +116,7 @@ pub(super) const MACHINES: &[Machine] = &[
     },
 ];
 
-/// The costs that the engine has measured before the first request.
+/// For how many seconds the engine measures before the first request.
 const MEASURING: f64 = 1.6;
 
 impl Machine {
