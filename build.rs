@@ -42,12 +42,6 @@ fn main() {
 /// Warns about missing flags: RUSTFLAGS and CPATH in the environment replace those in `.cargo/config.toml`.
 fn check_environment() {
     println!("cargo:rerun-if-env-changed=CPATH");
-    let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
-    if !flags.contains("target-cpu") && env::var_os("CARGO_FEATURE_PORTABLE").is_none() {
-        println!(
-            "cargo:warning=RUSTFLAGS has no -C target-cpu=native: llama.cpp is not built for this processor's instructions"
-        );
-    }
     let paths = env::var_os("CPATH").unwrap_or_default();
     if !env::split_paths(&paths).any(|path| path.join("amxtileintrin.h").is_file()) {
         println!(
@@ -83,17 +77,7 @@ fn kernel_compiler(source: &Path) -> cc::Build {
     let mut build = cc::Build::new();
     build.opt_level(3).warnings(false);
     build.includes(["ggml/include", "ggml/src", "ggml/src/ggml-cpu"].map(|folder| source.join(folder)));
-    let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
-    if flags.contains("target-cpu=native") {
-        build.flag("-march=native");
-    } else {
-        let features = env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
-        for feature in
-            ["avx", "avx2", "fma", "f16c", "avx512f"].iter().filter(|f| features.split(',').any(|has| has == **f))
-        {
-            build.flag(format!("-m{feature}"));
-        }
-    }
+    build.flag("-march=native");
     build
 }
 
