@@ -51,9 +51,9 @@ uninstall:
 test: setup
 	@$(ENV) scripts/lint.sh
 	@scripts/models.sh --optional
-	$(ENV) cargo build --release --all-targets
+	$(ENV) cargo build --release --workspace --all-targets
 	@$(ENV) PREFIX=$(CURDIR)/target/installed LIBDIR= DESTDIR= scripts/install.sh
-	$(ENV) cargo test --release --no-fail-fast
+	$(ENV) cargo test --release --workspace --no-fail-fast
 
 python: build
 	@mkdir -p target/python

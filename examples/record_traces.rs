@@ -1,7 +1,7 @@
-//! Records traces for the controller's simulator (`src/speculative/simulator`): the outputs of a target, and the drafts of draft models at
+//! Records traces for the controller's simulator (`crates/speculation/src/simulator`): the outputs of a target, and the drafts of draft models at
 //! each token.
 //!
-//!     cargo run --release --example record_traces -- TARGET.gguf NEAR_DRAFT.gguf FAR_DRAFT.gguf tests/data/traces [TASK]
+//!     cargo run --release --example record_traces -- TARGET.gguf NEAR_DRAFT.gguf FAR_DRAFT.gguf crates/speculation/traces [TASK]
 //!
 //! With a TASK (`editing-2`), records only that one. All tasks take 8 minutes on two cores.
 //!
@@ -188,7 +188,7 @@ fn failed(error: DecodeError) -> foredraft::error::Error {
 /// The draft's choice at each token of the output.
 fn draft(reader: &mut Reader, settings: &Settings, prompt: &[Token], output: &[Token]) -> Result<String> {
     let model = Arc::clone(reader.context.model());
-    let target = Sampler::new(settings, model.vocab(), None)?;
+    let target = Sampler::new(settings, &*model, None)?;
     let (mut line, mut text) = (String::new(), prompt.to_vec());
     reader.cut(0);
     for (position, actual) in output.iter().enumerate() {
@@ -237,7 +237,7 @@ fn main() -> Result<()> {
                 seed: 100 + u32::try_from(number).unwrap_or(0),
                 ..Settings::default()
             };
-            let mut sampler = Sampler::new(&settings, model.vocab(), None)?;
+            let mut sampler = Sampler::new(&settings, &*model, None)?;
             let prompt = model.vocab().tokenize(chat(&user).as_bytes(), true, true)?;
             let mut text = prompt.clone();
             target.cut(0);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use foredraft::ngram::{Cache, CacheLevels, Sizes};
+use foredraft_ngram::{Cache, CacheLevels, Sizes};
 
 fn written(cache: &Cache) -> Vec<u8> {
     let mut bytes = Vec::new();

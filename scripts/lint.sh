@@ -18,10 +18,10 @@ has() {
 }
 
 if has rustfmt cargo fmt --version; then
-    cargo fmt --check
+    cargo fmt --all --check
 fi
 if has clippy cargo clippy --version; then
     # This includes `clippy::incompatible_msrv`: nothing newer than `rust-version` in Cargo.toml.
-    cargo clippy --release --all-targets -- -D warnings
+    cargo clippy --release --workspace --all-targets -- -D warnings
 fi
-RUSTDOCFLAGS='-D warnings' cargo doc --release --no-deps --quiet
+RUSTDOCFLAGS='-D warnings' cargo doc --release --workspace --no-deps --quiet

@@ -131,8 +131,12 @@ impl Theirs {
         for ((id, item), logit) in (0..).zip(list.iter_mut()).zip(logits) {
             *item = TokenData { id, logit: *logit, p: 0.0 };
         }
-        let mut array =
-            sys::llama_token_data_array { data: list.as_mut_ptr(), size: list.len(), selected: -1, sorted: false };
+        let mut array = sys::llama_token_data_array {
+            data: list.as_mut_ptr().cast(),
+            size: list.len(),
+            selected: -1,
+            sorted: false,
+        };
         // SAFETY: the array is valid for its size, and `selected` is below the number of remaining candidates.
         unsafe {
             sys::llama_sampler_apply(self.0, &mut array);
@@ -246,7 +250,7 @@ fn main() {
     println!("| chain | ours | llama.cpp | times faster | goal |\n| --- | ---: | ---: | ---: | --- |");
     let mut list = Vec::new();
     for (name, settings, goal) in cases() {
-        let mut ours = Sampler::new(&settings, model.vocab(), None).expect("valid settings");
+        let mut ours = Sampler::new(&settings, &model, None).expect("valid settings");
         // SAFETY: `vocab` lives until the end of the function.
         let theirs = unsafe { Theirs::new(&settings, vocab.vocab(), &history) };
         let mut text = history.clone();

@@ -14,7 +14,7 @@ use super::sessions;
 use super::slots::{Slot, SlotPool};
 use super::step::Step;
 use super::step::plan::DraftTree;
-use crate::llama::{Context, Interrupt};
+use crate::llama::{Context, Interrupt, working_time};
 use crate::session;
 use crate::speculative::{BatchSplit, Drafters, SequencePadding};
 
@@ -32,7 +32,7 @@ pub(super) struct BatchScheduler {
 impl BatchScheduler {
     pub(super) fn new(context: Context, beams: Beams, config: &Config) -> BatchScheduler {
         let n_parallel = config.n_parallel.max(1);
-        let mut drafters = Drafters::new(context.model().vocab().eog_tokens().collect());
+        let mut drafters = Drafters::new(context.model().vocab().eog_tokens().collect(), working_time);
         drafters.controller.costs.set_split(batch_split(&context));
         if context.pads_single_tokens() {
             drafters.offer_free_tokens();

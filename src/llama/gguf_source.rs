@@ -11,8 +11,8 @@ use std::ptr::NonNull;
 
 use super::guard::{ErrorBuffer, foredraft_can_multiply};
 use super::{log, shards};
-use crate::atomic_write;
 use crate::error::{Error, Result};
+use foredraft_base::atomic_write;
 
 /// The source of a GGUF file, before it is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -57,9 +57,18 @@ pub use special::{ControlStarts, SpecialTokens};
 pub use threads::ThreadPool;
 pub use vocab::{Fim, Vocab, VocabKind};
 
-/// A token's id in a vocabulary.
-pub type Token = i32;
-/// A candidate token as llama.cpp's samplers see it.
-pub type TokenData = llama_cpp_sys_2::llama_token_data;
+pub use foredraft_base::{Token, TokenData, Vocabulary};
+
 /// A sequence's number in a context.
 pub type SeqId = i32;
+
+// A `TokenData` is passed to llama.cpp as it is.
+const _: () = {
+    use llama_cpp_sys_2::llama_token_data;
+    use std::mem::{align_of, offset_of, size_of};
+    assert!(size_of::<TokenData>() == size_of::<llama_token_data>());
+    assert!(align_of::<TokenData>() == align_of::<llama_token_data>());
+    assert!(offset_of!(TokenData, id) == offset_of!(llama_token_data, id));
+    assert!(offset_of!(TokenData, logit) == offset_of!(llama_token_data, logit));
+    assert!(offset_of!(TokenData, p) == offset_of!(llama_token_data, p));
+};

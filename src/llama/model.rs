@@ -10,7 +10,7 @@ use super::gguf_source::GgufFile;
 use super::guard::{ErrorBuffer, foredraft_lora_load, foredraft_model_load};
 use super::identity::Files;
 use super::params::{KvValue, LoraParams, ModelParams, SplitMode};
-use super::{Token, Vocab, backend, devices, log};
+use super::{Token, Vocab, VocabKind, Vocabulary, backend, devices, log};
 use crate::checksum::Checksum;
 use crate::error::{Code, Error, Result};
 
@@ -400,4 +400,34 @@ fn copy_c_string(text: &str, buffer: &mut [c_char]) -> Option<()> {
         *to = c_char::from_ne_bytes([from]);
     }
     Some(())
+}
+
+impl Vocabulary for Model {
+    fn n_tokens(&self) -> usize {
+        self.vocab().n_tokens()
+    }
+
+    fn has_text(&self) -> bool {
+        self.vocab().kind() != VocabKind::None
+    }
+
+    fn piece(&self, token: Token) -> &[u8] {
+        self.vocab().piece(token)
+    }
+
+    fn text(&self, token: Token) -> &[u8] {
+        self.vocab().text(token)
+    }
+
+    fn is_eog(&self, token: Token) -> bool {
+        self.vocab().is_eog(token)
+    }
+
+    fn newline(&self) -> Option<Token> {
+        self.vocab().newline()
+    }
+
+    fn tokenize(&self, text: &[u8], parse_special: bool) -> Result<Vec<Token>> {
+        self.vocab().tokenize(text, false, parse_special)
+    }
 }

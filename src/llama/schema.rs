@@ -6,7 +6,7 @@ use std::ptr;
 use llama_cpp_sys_2 as sys;
 
 use crate::error::{Error, Result};
-use crate::stack;
+use foredraft_base::stack;
 
 /// The stack size, in bytes. The converter recurses with the schema's depth, and its regular expressions with the length of names.
 const STACK: usize = 32 << 20;

@@ -8,7 +8,7 @@ use super::guard::{ErrorBuffer, foredraft_guarded_detokenize, foredraft_guarded_
 use super::special::{Fragment, SpecialToken, SpecialTokens};
 use super::{Token, backend};
 use crate::error::{Error, Result};
-use crate::stack;
+use foredraft_base::stack;
 
 /// The tokenizer families of llama.cpp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

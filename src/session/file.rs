@@ -10,11 +10,11 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 
-use super::sequence::Snapshot;
-use crate::atomic_write;
 use crate::checksum::Checksum;
 use crate::error::{Code, Error, Result};
 use crate::llama::{Token, llama_version};
+use foredraft_base::Snapshot;
+use foredraft_base::atomic_write;
 
 const MAGIC: &[u8; 16] = b"foredraft state\n";
 const FORMAT: u32 = 1;

@@ -3,10 +3,11 @@
 
 mod extend;
 mod file;
-mod prompt_fit;
 mod sequence;
 
 pub use extend::SelfExtend;
 pub use file::{SeedOrigin, Session};
-pub use prompt_fit::{common_prefix, effective_n_keep, prompt_truncation, shift};
-pub use sequence::{Sequence, Snapshot, branches};
+pub use sequence::{Sequence, branches};
+
+pub use foredraft_base::Snapshot;
+pub use foredraft_base::prompt_fit::{common_prefix, effective_n_keep, prompt_truncation, shift};

@@ -6,9 +6,10 @@
 use std::ops::{Deref, Range};
 
 use super::extend::SelfExtend;
-use super::prompt_fit::{Chunk, chunks, common_prefix};
 use crate::error::{Error, Result};
 use crate::llama::{Context, Part, SeqId, Token};
+use foredraft_base::Snapshot;
+use foredraft_base::prompt_fit::{Chunk, chunks, common_prefix};
 
 /// One sequence of a context. Dereferences to its tokens.
 #[derive(Debug)]
@@ -27,19 +28,6 @@ pub fn branches(slot: usize, n_slots: usize, n_shared: usize) -> Vec<SeqId> {
     let each = (n_shared / n_slots.max(1)).saturating_sub(1);
     let first = n_slots + slot * each;
     (first..first + each).filter_map(|sequence| SeqId::try_from(sequence).ok()).collect()
-}
-
-/// A saved sequence.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Properties that a context must share to restore it: names and values.
-    pub identity: Vec<(String, String)>,
-    /// The tokens.
-    pub tokens: Vec<Token>,
-    /// Number of blocks that [`SelfExtend`] has grouped.
-    pub blocks: usize,
-    /// The sequence state as serialized by llama.cpp.
-    pub state: Vec<u8>,
 }
 
 impl Deref for Sequence {

@@ -8,13 +8,13 @@
 use std::sync::Arc;
 
 use super::draft_model::DraftModel;
-use super::drafter::{Draft, DraftRequest, Drafter};
 use super::vocabulary_map::{Dictionary, VocabularyMap};
 use super::{DrafterKind, Settings};
 use crate::error::Result;
 use crate::llama::{Context, Model, Token};
 use crate::sampling::{self, Sampler};
 use crate::session::{SelfExtend, Snapshot};
+use foredraft_speculation::{Draft, DraftRequest, Drafter};
 
 /// A [`DraftModel`] with its own tokens.
 pub struct CrossVocabulary {
@@ -49,7 +49,7 @@ impl CrossVocabulary {
             stages: Vec::new(),
             ..sampling::SamplingSettings::default()
         };
-        let sampler = Sampler::new(&settings, own.vocab(), None)?;
+        let sampler = Sampler::new(&settings, &*own, None)?;
         let dictionary = Dictionary::new(target, &own);
         let slots = (0..n_slots)
             .map(|_| CrossVocabularySlot { text: VocabularyMap::new(&dictionary), last_draft: Draft::default() })

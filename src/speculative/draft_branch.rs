@@ -1,11 +1,11 @@
 //! The end of a branch of a draft, to which a model adds tokens, and the choice of these tokens.
 
 use super::MAX_BRANCHES;
-use super::drafter::{DraftRequest, Drawing};
 use super::verify::TokenDistribution;
 use crate::llama::{Context, SeqId, Token};
 use crate::sampling::{self, Sampler};
 use crate::session::common_prefix;
+use foredraft_speculation::{DraftRequest, Drawing};
 
 /// A token and its alternatives, with their probabilities.
 pub(super) type BranchTokens = [Option<(Token, f32)>; MAX_BRANCHES];

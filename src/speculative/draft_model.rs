@@ -5,12 +5,12 @@
 //! one batch. All slots draft in the same batches.
 
 use super::draft_branch::DraftBranch;
-use super::drafter::{DraftRequest, Drafter};
-use super::policy::another_round_pays;
 use super::{Adaptive, DrafterKind, Settings, Verify};
 use crate::llama::{Batch, Context, DecodeError, SeqId, Token};
 use crate::sampling::Sampler;
 use crate::session::{self, SelfExtend, Sequence, Snapshot, common_prefix};
+use foredraft_speculation::another_round_pays;
+use foredraft_speculation::{DraftRequest, Drafter};
 
 /// The draft model's context and the state of each slot in it.
 pub struct DraftModel {

@@ -12,13 +12,13 @@
 use std::ops::Range;
 
 use super::draft_branch::{choose, follow};
-use super::drafter::{DecodedTokens, DraftRequest, Drafter};
-use super::policy::another_round_pays;
 use super::states::States;
 use super::{DrafterKind, Settings, Verify};
 use crate::llama::{Batch, Context, DecodeError, Token};
 use crate::sampling::Sampler;
 use crate::session::{Sequence, common_prefix};
+use foredraft_speculation::another_round_pays;
+use foredraft_speculation::{DecodedTokens, DraftRequest, Drafter};
 
 /// The layers' context and the state of each slot in it.
 pub struct Mtp {

@@ -97,7 +97,7 @@ impl LlamaGrammar {
     }
 
     fn filter(&mut self, candidates: &mut [TokenData]) {
-        let (data, size) = (candidates.as_mut_ptr(), candidates.len());
+        let (data, size) = (candidates.as_mut_ptr().cast(), candidates.len());
         let mut list = sys::llama_token_data_array { data, size, selected: -1, sorted: false };
         // SAFETY: the length is that of the list, and all ids are in the vocabulary.
         unsafe { sys::llama_sampler_apply(self.0, &mut list) }

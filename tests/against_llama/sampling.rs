@@ -153,13 +153,13 @@ impl LlamaSampler {
                 sys::llama_sampler_accept(chain, *token);
             }
             let mut list = sys::llama_token_data_array {
-                data: items.as_mut_ptr(),
+                data: items.as_mut_ptr().cast(),
                 size: items.len(),
                 selected: -1,
                 sorted: false,
             };
             sys::llama_sampler_apply(chain, &mut list);
-            let left = std::slice::from_raw_parts(list.data, list.size).to_vec();
+            let left = std::slice::from_raw_parts(list.data.cast::<TokenData>(), list.size).to_vec();
             sys::llama_sampler_free(chain);
             left
         }
@@ -248,7 +248,7 @@ fn random_chains_match_llama_cpp() {
             text.iter().copied().take(1 + rng.below(text.len())).collect()
         };
         let expected = theirs.distribution(&settings, &logits, &history);
-        let mut sampler = Sampler::new(&settings, vocab, None).expect("valid settings");
+        let mut sampler = Sampler::new(&settings, &model, None).expect("valid settings");
         let left = sampler.distribution(&mut logits, &history, case).expect("a distribution");
         let mut found = vec![0.0; logits.len()];
         left.iter().for_each(|item| found[item.id as usize] = item.p);
@@ -282,7 +282,7 @@ fn adaptive_p_matches_llama_cpp() {
             stages: vec![Stage::AdaptiveP, Stage::TopK],
             ..SamplingSettings::default()
         };
-        let mut sampler = Sampler::new(&settings, vocab, None).expect("valid settings");
+        let mut sampler = Sampler::new(&settings, &model, None).expect("valid settings");
         // SAFETY: the chain owns its samplers and is freed below.
         let chain = unsafe {
             let chain = sys::llama_sampler_chain_init(sys::llama_sampler_chain_default_params());
@@ -295,11 +295,12 @@ fn adaptive_p_matches_llama_cpp() {
             let mut items: Vec<TokenData> =
                 (0..).zip(&logits).map(|(id, logit)| TokenData { id, logit: *logit, p: 0.0 }).collect();
             let size = items.len();
-            let mut list = sys::llama_token_data_array { data: items.as_mut_ptr(), size, selected: -1, sorted: false };
+            let mut list =
+                sys::llama_token_data_array { data: items.as_mut_ptr().cast(), size, selected: -1, sorted: false };
             // SAFETY: the list is valid for its size, and llama.cpp only shortens and reorders it.
             let (left, token) = unsafe {
                 sys::llama_sampler_apply(chain, &mut list);
-                let left = std::slice::from_raw_parts(list.data, list.size).to_vec();
+                let left = std::slice::from_raw_parts(list.data.cast::<TokenData>(), list.size).to_vec();
                 let token = left[usize::try_from(list.selected).expect("a choice")].id;
                 sys::llama_sampler_accept(chain, token);
                 (left, token)

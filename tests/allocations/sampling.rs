@@ -10,7 +10,7 @@ fn sampling_allocates_nothing() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories-target.gguf");
     let params = ModelParams { vocab_only: true, ..ModelParams::new(file) };
     let model = Model::load(&params, |_| true).expect("the model loads");
-    let (vocab, n) = (model.vocab(), model.vocab().n_tokens());
+    let n = model.vocab().n_tokens();
     let off = SamplingSettings { top_k: 0, top_p: 1.0, ..SamplingSettings::default() };
     let dry = DrySettings { multiplier: 0.8, ..off.dry.clone() };
     let everything = SamplingSettings {
@@ -47,7 +47,7 @@ fn sampling_allocates_nothing() {
         ("everything", everything),
     ];
     for (name, settings) in kinds {
-        let mut sampler = Sampler::new(&settings, vocab, None).expect("valid settings");
+        let mut sampler = Sampler::new(&settings, &model, None).expect("valid settings");
         let mut draft = sampler.for_draft(false);
         let mut row: Vec<f32> = (0..n).map(|i| ((i * 7919) % 1009) as f32 / 60.0).collect();
         let mut history: Vec<Token> = (0..500).map(|i| (i * 31) % n as Token).collect();

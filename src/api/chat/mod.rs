@@ -28,7 +28,7 @@ use self::taint::Marker;
 pub use self::taint::Rendered;
 use crate::error::{Code, Error, Result};
 use crate::llama::SpecialTokens;
-use crate::stack;
+use foredraft_base::stack;
 
 /// The maximum number of minijinja's instructions for one rendering.
 const FUEL: u64 = 10_000_000;

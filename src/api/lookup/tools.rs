@@ -14,10 +14,10 @@ use super::progress::RunningLookup;
 use crate::api::System;
 use crate::api::fields::{Fields, c_text_in, int_in, parse_object, text_in, unexpected};
 use crate::api::response::{ratio, success};
-use crate::atomic_write;
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::ngram::{self, Acceptance, Cache, LONGEST, LookupStats, Sizes};
+use foredraft_base::atomic_write;
 
 /// The default of `n_draft`: llama.cpp's `--draft-max`.
 const N_DRAFT: usize = 3;

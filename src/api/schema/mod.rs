@@ -23,7 +23,7 @@ use serde_json::Value;
 use super::fields::unexpected;
 use crate::error::{Error, Result};
 use crate::llama::schema_to_grammar;
-use crate::stack;
+use foredraft_base::stack;
 
 /// The stack size for reading a schema, in bytes. The limits allow four hundred levels of some kilobytes each.
 const STACK: usize = 16 << 20;

@@ -151,7 +151,7 @@ impl TestEngine {
             scheduler.pool.drafters.add_model(Box::new(DraftModel::new(context, setup.n_parallel, n_vocab, None)));
         }
         builder::add_text_drafters(&mut scheduler.pool.drafters, setup.n_parallel, &Arc::default());
-        scheduler.pool.drafters.set_clock(fake::clock);
+        scheduler.pool.drafters.clock = fake::clock;
         TestEngine { scheduler, interrupt, n_requests: 0 }
     }
 

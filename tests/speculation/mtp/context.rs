@@ -107,7 +107,7 @@ fn mtp_drafter_survives_calls_in_any_order() {
         let (mut target, layers) = contexts(&path);
         let vocab = Arc::clone(target.model());
         let mut drafter = Mtp::new(layers, 2);
-        let sampler = Sampler::new(&sampling::SamplingSettings::default(), vocab.vocab(), None).expect("a sampler");
+        let sampler = Sampler::new(&sampling::SamplingSettings::default(), &*vocab, None).expect("a sampler");
         let settings = Settings::default();
         let mut random = 1_u64;
         let mut below = |n: usize| {

@@ -1,0 +1,21 @@
+//! What every layer of foredraft shares: errors, tokens and vocabularies, how a prompt fits a context, files that are replaced whole.
+//!
+//! Nothing here knows llama.cpp, and nothing here knows the layers above it. Types that two of them use belong here, so that they need not
+//! import each other.
+//!
+//! - [`error`]: a code from a closed list, and a message that names the field and the value.
+//! - [`Vocabulary`], [`Token`], [`TokenData`]: tokens as grammars and samplers see them. A model implements the trait; tests have fakes.
+//! - [`prompt_fit`]: prefix reuse, truncation and context shifts, as functions of tokens and their counts.
+//! - [`Snapshot`]: one sequence of a KV cache as plain data.
+//! - [`atomic_write`], [`checksum`]: files. [`stack`]: work that recurses deeply.
+
+pub mod atomic_write;
+pub mod checksum;
+pub mod error;
+pub mod prompt_fit;
+mod snapshot;
+pub mod stack;
+mod vocabulary;
+
+pub use snapshot::Snapshot;
+pub use vocabulary::{Token, TokenData, Vocabulary};

@@ -1,0 +1,16 @@
+//! A sequence of a KV cache as plain data.
+
+use crate::vocabulary::Token;
+
+/// A saved sequence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Properties that a context must share to restore it: names and values.
+    pub identity: Vec<(String, String)>,
+    /// The tokens.
+    pub tokens: Vec<Token>,
+    /// Number of blocks that self-extend has grouped.
+    pub blocks: usize,
+    /// The sequence state as serialized by llama.cpp.
+    pub state: Vec<u8>,
+}

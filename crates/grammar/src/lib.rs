@@ -1,0 +1,116 @@
+//! Grammars in llama.cpp's notation (GBNF): which tokens may come next.
+//!
+//! llama.cpp's grammar code is not used, because it prints errors to stderr, throws and asserts, cannot be cancelled, has no
+//! limit on time or memory, and copies every rule for each draft. This implementation accepts the same grammars and allows
+//! the same tokens (`tests/against_llama/grammar.rs` checks it), reports the position of errors, bounds the work per token, and has
+//! cheap copies.
+//!
+//! - `scanner`, `parse`: GBNF to `rules`. `automaton`: matches the output against the rules.
+
+mod automaton;
+mod parse;
+mod rules;
+mod scanner;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use self::automaton::{Automaton, GrammarState};
+use foredraft_base::error::{Error, Result};
+use foredraft_base::{Token, TokenData, Vocabulary};
+
+/// The longest grammar in bytes.
+pub const MAX_GRAMMAR: usize = 1 << 20;
+
+/// A grammar with the state of the output so far.
+///
+/// Not for use by several threads at once; may move between threads. Copies share the cached automaton.
+#[derive(Debug, Clone)]
+pub struct Grammar {
+    vocabulary: Arc<dyn Vocabulary>,
+    automaton: Arc<Mutex<Automaton>>,
+    state: GrammarState,
+}
+
+impl Grammar {
+    /// Compiles `gbnf`, which starts with the rule `root`.
+    ///
+    /// # Errors
+    /// `invalid_request`: a syntax error, with line, column and the expected input; or the grammar is too large or too
+    /// ambiguous.
+    pub fn new(vocabulary: &Arc<impl Vocabulary + 'static>, gbnf: &str) -> Result<Grammar> {
+        let invalid = |why: &str| Error::invalid(format!("grammar: {why}"));
+        if !vocabulary.has_text() {
+            return Err(invalid("the model has no vocabulary"));
+        }
+        if gbnf.len() > MAX_GRAMMAR {
+            return Err(invalid(&format!("{} bytes are more than the {MAX_GRAMMAR} allowed", gbnf.len())));
+        }
+        let find_token = |text: &str| match vocabulary.tokenize(text.as_bytes(), true).ok()?.as_slice() {
+            [token] => u32::try_from(*token).ok(),
+            _ => None,
+        };
+        let rules = parse::parse(gbnf, &find_token).map_err(|why| invalid(&why))?;
+        let mut automaton = Automaton::new(Arc::new(rules));
+        let state = automaton.start().map_err(|why| invalid(&why.to_string()))?;
+        let vocabulary = Arc::clone(vocabulary);
+        Ok(Grammar { vocabulary, automaton: Arc::new(Mutex::new(automaton)), state })
+    }
+
+    /// Whether `token` may come next.
+    ///
+    /// # Errors
+    /// As [`Grammar::filter`].
+    pub fn allows(&mut self, token: Token) -> Result<bool> {
+        let mut candidate = [TokenData { id: token, logit: 0.0, p: 0.0 }];
+        self.filter(&mut candidate)?;
+        Ok(candidate.iter().all(|candidate| candidate.logit == 0.0))
+    }
+
+    /// Sets the logits of candidates that may not come next to -inf.
+    ///
+    /// # Errors
+    /// `invalid_request`: the grammar rejected an earlier token, or it is too ambiguous.
+    pub fn filter(&mut self, candidates: &mut [TokenData]) -> Result<()> {
+        if self.state.is_rejected() {
+            return Err(Error::invalid("grammar: the output does not match it"));
+        }
+        self.automaton.lock().begin_work();
+        for candidate in candidates {
+            if self.next(candidate.id)?.is_rejected() {
+                candidate.logit = f32::NEG_INFINITY;
+            }
+        }
+        Ok(())
+    }
+
+    /// Advances past `token`.
+    ///
+    /// # Errors
+    /// `invalid_request`: the grammar does not allow it here (then no token may follow), or is too ambiguous.
+    pub fn accept(&mut self, token: Token) -> Result<()> {
+        self.automaton.lock().begin_work();
+        self.state = self.next(token)?;
+        if self.state.is_rejected() {
+            return Err(Error::invalid(format!("grammar: does not allow the token {token} here")));
+        }
+        Ok(())
+    }
+
+    /// The state after `token`. An end-of-generation token does not change it.
+    fn next(&mut self, token: Token) -> Result<GrammarState> {
+        let error = |why| Error::invalid(format!("grammar: {why}"));
+        let rebuilt = self.automaton.lock().rebuilt(self.state).map_err(error)?;
+        if let Some((automaton, state)) = rebuilt {
+            (self.automaton, self.state) = (Arc::new(Mutex::new(automaton)), state);
+        }
+        let mut automaton = self.automaton.lock();
+        let vocab = &self.vocabulary;
+        if vocab.is_eog(token) {
+            return Ok(if automaton.may_end(self.state) { self.state } else { GrammarState::REJECTED });
+        }
+        let followed = automaton.follow(self.state, token, vocab.piece(token), vocab.text(token));
+        followed.map_err(error)
+    }
+}

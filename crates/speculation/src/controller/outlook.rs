@@ -1,0 +1,118 @@
+//! Whether a model should draft, and how long: what that is expected to gain for all slots together.
+
+use super::lengths::DraftOptions;
+use super::prices::Prices;
+use crate::MAX_DRAFT;
+use crate::calibration::{Bias, Calibration};
+
+/// What a model is expected to draft for a slot.
+#[derive(Debug, Clone, Copy)]
+pub struct Prospect {
+    /// The probability that a token is right, and the most that it may be.
+    pub acceptance: f64,
+    /// See `acceptance`.
+    pub optimistic: f64,
+    /// Shorter drafts are of no use, longer ones not possible.
+    pub lengths: (usize, usize),
+}
+
+impl Prospect {
+    /// Of a request with this bias.
+    pub fn of(calibration: &Calibration, bias: &Bias, lengths: (usize, usize)) -> Prospect {
+        Prospect { acceptance: calibration.mean(bias), optimistic: calibration.optimistic_mean(bias), lengths }
+    }
+
+    /// The tokens to expect of a draft of `n`.
+    pub fn expected(&self, n: usize) -> f64 {
+        geometric(self.acceptance, n.min(self.lengths.1))
+    }
+}
+
+/// Whether a model should draft, and how long.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outlook {
+    /// What the best lengths gain without it and with it, in tokens.
+    pub without: f64,
+    /// See `without`.
+    pub with: f64,
+    /// The best length with it.
+    pub length: usize,
+    /// Of the other lengths that would be better than `length` if they cost as little as they may, the one that costs least to try.
+    pub doubted: Hope,
+    /// Of the lengths that would be better than no model if costs were as low and acceptance as high as they may be, the same.
+    pub hopeful: Hope,
+}
+
+/// A length that may be better than is known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hope {
+    /// The length.
+    pub length: usize,
+    /// What it gains at best.
+    pub hoped: f64,
+    /// What it gains by what is known.
+    pub known: f64,
+}
+
+impl Default for Hope {
+    fn default() -> Self {
+        Hope { length: 0, hoped: f64::NEG_INFINITY, known: f64::NEG_INFINITY }
+    }
+}
+
+/// What it would bring if a model drafted for the slots that have a prospect, all with the same length.
+/// `draft`: what a round of drafting costs, in tokens.
+pub fn outlook(prices: &Prices<'_>, options: &[DraftOptions], prospects: &[Option<Prospect>], draft: f64) -> Outlook {
+    let n = prices.slots.len();
+    let text = |slot: usize, length: usize| options.get(slot).map_or(0.0, |own| own.best(length).expected);
+    let n_max = prospects.iter().flatten().map(|prospect| prospect.lengths.1).max().unwrap_or(0);
+    let longest = options.iter().map(DraftOptions::longest).max().unwrap_or(0);
+    let (mut without, mut with, mut best) = (f64::NEG_INFINITY, f64::NEG_INFINITY, 0);
+    // For each length what it gains with the model, and what it may gain if acceptance is higher.
+    let mut values = [(f64::NEG_INFINITY, f64::NEG_INFINITY); MAX_DRAFT + 1];
+    for (length, value) in values.iter_mut().enumerate().take(longest.max(n_max) + 1) {
+        let cost = prices.rate * prices.cost_of_all(length);
+        let (mut texts, mut known, mut hoped) = (0.0, 0.0, 0.0);
+        for slot in 0..n {
+            let share = prices.share(slot, length);
+            let text = text(slot, share);
+            let modelled = |prospect: Prospect, acceptance: f64| {
+                let n = share.min(prospect.lengths.1);
+                if n < prospect.lengths.0 { 0.0 } else { geometric(acceptance, n) }
+            };
+            let prospect = prospects.get(slot).copied().flatten();
+            texts += text;
+            known += prospect.map_or(text, |prospect| text.max(modelled(prospect, prospect.acceptance)));
+            hoped += prospect.map_or(text, |prospect| text.max(modelled(prospect, prospect.optimistic)));
+        }
+        without = without.max(texts - cost);
+        if (1..=n_max).contains(&length) {
+            let cost = cost + draft * length as f64;
+            *value = (known - cost, hoped - cost);
+            if value.0 > with {
+                (with, best) = (value.0, length);
+            }
+        }
+    }
+    let (mut doubted, mut hopeful) = (Hope::default(), Hope::default());
+    for (length, (known, hoped)) in values.iter().copied().enumerate().skip(1).take(n_max) {
+        let doubt = prices.rate * prices.doubt(length);
+        for (hope, hoped, least) in [(&mut doubted, known + doubt, with), (&mut hopeful, hoped + doubt, without)] {
+            if length != best && hoped > least && known > hope.known {
+                *hope = Hope { length, hoped, known };
+            }
+        }
+    }
+    // The best length by what is known is the cheapest to try where it may pay.
+    let (known, hoped) = values.get(best).copied().unwrap_or_default();
+    let hoped = hoped + prices.rate * prices.doubt(best);
+    if best > 0 && hoped > without && known >= hopeful.known {
+        hopeful = Hope { length: best, hoped, known };
+    }
+    Outlook { without, with, length: best, doubted, hopeful }
+}
+
+/// The tokens to expect of `n`, each right with this probability if those before it were.
+pub(super) fn geometric(acceptance: f64, n: usize) -> f64 {
+    (0..n).fold((0.0, 1.0), |(sum, sure), _| (sum + sure * acceptance, sure * acceptance)).0
+}

@@ -1,0 +1,124 @@
+//! What a step costs: its slots, and the prices of the tokens that they decode.
+
+use std::ops::Range;
+
+use crate::Costs;
+
+/// A slot in a step, as far as its batch is concerned. The default one takes no part.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepSlot {
+    /// Tokens of its context that are decoded in any case.
+    pub n_tokens: usize,
+    /// Whether the step brings a token for it: not while more of its prompt is left.
+    pub generates: bool,
+    /// Most tokens that can be decoded behind those.
+    pub room: usize,
+    /// Tokens of its context that are before those.
+    pub depth: usize,
+}
+
+/// The prices of a step, and the slots that they are for.
+#[derive(Debug, Clone, Copy)]
+pub struct Prices<'a> {
+    /// The step's slots, by their sequence ids.
+    pub slots: &'a [StepSlot],
+    /// What batches cost.
+    pub costs: &'a Costs,
+    /// S.
+    pub rate: f64,
+    /// Where one slot alone takes part: the batch size that is best in the long run, if there is one (see [`Costs::next`]).
+    pub preferred: Option<usize>,
+}
+
+impl Prices<'_> {
+    pub(super) fn n_tokens(&self, slot: usize) -> usize {
+        self.slots.get(slot).map_or(0, |slot| slot.n_tokens)
+    }
+
+    pub(super) fn generates(&self, slot: usize) -> bool {
+        self.slots.get(slot).is_some_and(|slot| slot.generates)
+    }
+
+    fn depth(&self, slot: usize) -> usize {
+        self.slots.get(slot).map_or(0, |slot| slot.depth)
+    }
+
+    /// What so many more tokens of a slot cost because of its context.
+    pub(super) fn attention_of_more(&self, slot: usize, more: usize) -> f64 {
+        let (n, depth) = (self.n_tokens(slot), self.depth(slot));
+        self.costs.attention(n + more, depth) - self.costs.attention(n, depth)
+    }
+
+    /// The mean depth of the slots that generate.
+    pub fn mean_depth(&self) -> usize {
+        mean_depth(self.slots)
+    }
+
+    /// How much a slot gets of a length for all.
+    pub(super) fn share(&self, slot: usize, length: usize) -> usize {
+        self.slots.get(slot).filter(|slot| slot.generates).map_or(0, |slot| length.min(slot.room))
+    }
+
+    /// The only slot that takes part.
+    pub(super) fn only(&self) -> Option<usize> {
+        let mut all = (0..self.slots.len()).filter(|slot| self.n_tokens(*slot) > 0);
+        all.next().filter(|_| all.next().is_none())
+    }
+
+    /// What a step costs in which the slots in `range` decode so many tokens more, and no others take part.
+    pub(super) fn cost(&self, range: Range<usize>, more: impl Fn(usize) -> usize) -> f64 {
+        if let Some(only) = self.only() {
+            let n = self.n_tokens(only) + more(only);
+            return self.costs.next(self.preferred)(n) + self.costs.attention(n, self.depth(only));
+        }
+        let n_tokens = |slot: usize| match range.contains(&slot) && self.n_tokens(slot) > 0 {
+            true => self.n_tokens(slot) + more(slot),
+            false => 0,
+        };
+        self.costs.step_of(n_tokens, |slot| self.depth(slot), self.slots.len())
+    }
+
+    /// What a step of all slots costs where each that generates decodes `length` tokens more.
+    pub fn cost_of_all(&self, length: usize) -> f64 {
+        self.cost(0..self.slots.len(), |slot| self.share(slot, length))
+    }
+
+    /// The slots that are decoded together, whatever the lengths: see [`BatchSplit`](super::BatchSplit).
+    pub(super) fn runs(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let whole = !self.costs.split().is_rectangular();
+        let n = self.slots.len();
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            if whole {
+                return (std::mem::replace(&mut at, n) < n).then_some(0..n);
+            }
+            while at < n && self.n_tokens(at) == 0 {
+                at += 1;
+            }
+            let begin = at;
+            while at < n && self.n_tokens(at) > 0 {
+                at += 1;
+            }
+            (begin < at).then_some(begin..at)
+        })
+    }
+
+    /// By how much a step with this length for all may cost less than is known.
+    pub(super) fn doubt(&self, length: usize) -> f64 {
+        let n_tokens = |slot: usize| match self.n_tokens(slot) {
+            0 => 0,
+            n => n + self.share(slot, length),
+        };
+        let mut doubt = 0.0;
+        self.costs.split().for_each(n_tokens, self.slots.len(), |n| {
+            doubt += self.costs.uncertainty(n) * (self.costs.v(n) - self.costs.v(1)).max(0.0);
+        });
+        doubt
+    }
+}
+
+/// The mean depth of the slots that generate.
+pub fn mean_depth(slots: &[StepSlot]) -> usize {
+    let generating = || slots.iter().filter(|slot| slot.generates);
+    generating().map(|slot| slot.depth).sum::<usize>() / generating().count().max(1)
+}

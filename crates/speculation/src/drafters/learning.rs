@@ -1,0 +1,77 @@
+//! What drafters and controller learn from a verified step.
+
+use super::Drafters;
+use super::request_drafts::{DraftOutcome, DrafterProposal, RequestDrafts};
+use crate::MAX_DRAFT;
+use crate::controller::StepSlot;
+use foredraft_base::Token;
+
+impl Drafters {
+    /// Learns from a verified step of the request in `slot`: `tokens` are the tokens that it committed, the accepted ones first.
+    ///
+    /// Every drafter is judged by them, also one whose draft was not verified.
+    pub fn learn(&mut self, slot: usize, drafts: &mut RequestDrafts, tokens: &[Token], outcome: &DraftOutcome) {
+        if let (Some(of_model), Some(actual)) = (drafts.first_of_model(&self.registered), tokens.first()) {
+            for (registered, proposal) in self.registered.iter_mut().zip(&drafts.proposals) {
+                let first = proposal.as_ref().and_then(|proposal| proposal.draft.tokens.first());
+                if let Some(first) = first.filter(|first| !registered.is_model_based && **first != of_model) {
+                    registered.against_models.record(1.0, f64::from(u8::from(first == actual)));
+                }
+            }
+        }
+        for (index, (registered, proposal)) in self.registered.iter_mut().zip(&mut drafts.proposals).enumerate() {
+            let Some(proposal) = proposal else { continue };
+            // A drawn token that was rejected may still come, as the target's own.
+            let n_comparable = if drafts.drawn_by == Some(index) { outcome.n_accepted } else { usize::MAX };
+            let calibration = &mut registered.calibration;
+            judge(proposal, tokens, n_comparable, |bias, confidence, hit| calibration.saw(bias, confidence, hit));
+        }
+        let Some((index, _)) = drafts.chosen.take().filter(|_| outcome.kind.is_some() && outcome.n_drafted > 0) else {
+            return;
+        };
+        if drafts.has_adaptive_lengths() && drafts.drawn_by.is_none() {
+            let expected =
+                self.controller.options(slot).map_or(0.0, |options| options.best(outcome.n_drafted).expected);
+            if let Some(registered) = self.registered.get_mut(index).filter(|registered| !registered.is_model_based) {
+                registered.chosen.record(expected / registered.factor_if_chosen(), outcome.n_accepted as f64);
+            }
+        }
+        drafts.length.saw(outcome.n_drafted, outcome.depth, outcome.n_accepted);
+        if let Some(registered) = self.registered.get_mut(index) {
+            registered.drafter.verified(slot, outcome.n_drafted, outcome.n_accepted);
+        }
+    }
+
+    /// A step, which had no prompt in it, brought `n_tokens` and cost so many forward passes of one token, drafting included.
+    /// `adapts`: draft lengths of one of its requests adapt. What plain requests and fixed lengths bring says nothing of the rate
+    /// that adaptive drafts lead to.
+    pub fn stepped(&mut self, steps: &[StepSlot], adapts: bool, n_tokens: usize, cost: f64) {
+        if adapts {
+            self.controller.stepped(steps, n_tokens, cost);
+        }
+    }
+}
+
+/// Compares a proposal with the committed tokens, of which it may have foreseen the first `n_comparable`, along the branch that
+/// they follow.
+fn judge(
+    DrafterProposal { draft, bias, .. }: &mut DrafterProposal,
+    tokens: &[Token],
+    n_comparable: usize,
+    mut record: impl FnMut(&mut crate::Bias, f32, bool),
+) {
+    // For each node that was foreseen: how many tokens are committed up to it.
+    let mut committed = [None; MAX_DRAFT + 1];
+    let [root, ..] = &mut committed;
+    *root = Some(0);
+    let nodes = draft.tokens.iter().zip(&draft.confidence).zip(draft.parents(draft.tokens.len()));
+    for (node, ((token, confidence), parent)) in (1..).zip(nodes) {
+        let Some(before) = committed.get(parent).copied().flatten() else { continue };
+        let Some(actual) = tokens.get(before) else { continue };
+        let is_hit = before < n_comparable && actual == token;
+        record(bias, *confidence, is_hit);
+        if let Some(place) = committed.get_mut(node).filter(|_| is_hit) {
+            *place = Some(before + 1);
+        }
+    }
+}

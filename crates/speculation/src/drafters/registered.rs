@@ -1,0 +1,91 @@
+//! A drafter that an engine has, and how good its drafts have been.
+
+use crate::DrafterKind;
+use crate::calibration::Calibration;
+use crate::drafter::Drafter;
+
+/// A drafter, and what its drafts have been worth.
+pub(super) struct RegisteredDrafter {
+    pub(super) drafter: Box<dyn Drafter + Send>,
+    /// Whether it is model-based: its drafts take time that counts.
+    pub(super) is_model_based: bool,
+    pub(super) calibration: Calibration,
+    /// Of a history drafter: how often its first token was accepted where a model drafted another one.
+    pub(super) against_models: FadingRatio,
+    /// Of a history drafter: what its chosen drafts bring, relative to what was expected of them. The expectations of all drafts are right on
+    /// average, but drafts are chosen because they are expected to bring much, and those are overestimated more often than underestimated.
+    pub(super) chosen: FadingRatio,
+}
+
+/// The limits of [`RegisteredDrafter::factor_if_chosen`].
+const FACTOR_IF_CHOSEN: (f64, f64) = (0.2, 1.5);
+
+impl RegisteredDrafter {
+    /// A drafter that only looks at the token history.
+    pub(super) fn of_history(drafter: Box<dyn Drafter + Send>) -> RegisteredDrafter {
+        RegisteredDrafter::new(drafter, false, Calibration::of_text())
+    }
+
+    /// A drafter that runs a model.
+    pub(super) fn of_model(drafter: Box<dyn Drafter + Send>) -> RegisteredDrafter {
+        RegisteredDrafter::new(drafter, true, Calibration::of_model())
+    }
+
+    fn new(drafter: Box<dyn Drafter + Send>, is_model_based: bool, calibration: Calibration) -> RegisteredDrafter {
+        let (against_models, chosen) = (FadingRatio::AGAINST_MODELS, FadingRatio::CHOSEN);
+        RegisteredDrafter { drafter, is_model_based, calibration, against_models, chosen }
+    }
+
+    /// What to expect of its drafts if they are chosen, relative to the calibration.
+    pub(super) fn factor_if_chosen(&self) -> f64 {
+        let (least, most) = FACTOR_IF_CHOSEN;
+        if self.is_model_based { 1.0 } else { self.chosen.ratio().clamp(least, most) }
+    }
+
+    pub(super) fn kind(&self) -> DrafterKind {
+        self.drafter.source()
+    }
+}
+
+/// What came true of what was expected, where old observations fade.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FadingRatio {
+    expected: f64,
+    actual: f64,
+    /// How much of what was expected is remembered.
+    memory: f64,
+}
+
+impl FadingRatio {
+    /// Half of the first tokens, so far.
+    const AGAINST_MODELS: FadingRatio = FadingRatio { expected: 4.0, actual: 2.0, memory: 64.0 };
+    const CHOSEN: FadingRatio = FadingRatio { expected: 10.0, actual: 8.0, memory: 200.0 };
+
+    pub(super) fn record(&mut self, expected: f64, actual: f64) {
+        let keep = if self.expected < self.memory { 1.0 } else { (1.0 - expected / self.memory).max(0.0) };
+        self.expected = self.expected * keep + expected;
+        self.actual = self.actual * keep + actual;
+    }
+
+    pub(super) fn ratio(self) -> f64 {
+        self.actual / self.expected
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_chosen_drafts_bring_is_expected_of_the_next_ones() {
+        let mut chosen = FadingRatio::CHOSEN;
+        let first = chosen.ratio();
+        (0..100).for_each(|_| chosen.record(4.0, 2.0));
+        assert!(chosen.ratio() < first && (chosen.ratio() - 0.5).abs() < 0.05, "{}", chosen.ratio());
+        (0..200).for_each(|_| chosen.record(4.0, 4.0));
+        assert!((chosen.ratio() - 1.0).abs() < 0.05, "old drafts fade: {}", chosen.ratio());
+        (0..1000).for_each(|_| chosen.record(1.0, 0.0));
+        (0..50).for_each(|_| chosen.record(4.0, 4.0));
+        assert!(chosen.ratio() > 0.5, "it recovers: {}", chosen.ratio());
+    }
+}

@@ -1,0 +1,117 @@
+//! A draft model that replays recorded choices.
+
+use std::cell::RefCell;
+
+use super::machine::Machine;
+use super::trace::{Choice, Trace};
+use super::{Kind, pass};
+use crate::policy::another_round_pays;
+use crate::{DraftRequest, Drafter, DrafterKind, Settings};
+use foredraft_base::Token;
+use foredraft_sampling::Sampler;
+
+/// Replaces rejected tokens: it does not occur in any output.
+const WRONG: Token = 1;
+
+/// An output, and the choices of the near and the far draft model at each of its positions.
+type Replayed = (Vec<Token>, Vec<Choice>, Vec<Choice>);
+
+thread_local! {
+    /// The traces of the requests in the slots.
+    static TRACES: RefCell<Vec<Replayed>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The draft model.
+pub(super) struct ReplayedDraft {
+    kind: Kind,
+    machine: Machine,
+    /// The number of tokens of each slot's context that are in its cache.
+    known: Vec<usize>,
+}
+
+impl ReplayedDraft {
+    pub(super) fn new(n_slots: usize, kind: Kind, machine: &Machine) -> ReplayedDraft {
+        ReplayedDraft { kind, machine: machine.clone(), known: vec![0; n_slots] }
+    }
+
+    /// Sets the completion of the next request. Must be called before [`Drafter::begin`].
+    pub(super) fn begin_trace(slot: usize, trace: &Trace) {
+        TRACES.with_borrow_mut(|traces| {
+            traces.resize(traces.len().max(slot + 1), (Vec::new(), Vec::new(), Vec::new()));
+            traces[slot] = (trace.output.clone(), trace.draft(Kind::Near).to_vec(), trace.draft(Kind::Far).to_vec());
+        });
+    }
+
+    /// The next token of a draft so far, and its probability. `None`: the recording ends.
+    fn next(&self, request: &DraftRequest<'_>) -> Option<(Token, f32)> {
+        TRACES.with_borrow(|traces| {
+            let (output, near, far) = &traces[request.slot];
+            let (choices, is_useless) = (if self.kind == Kind::Near { near } else { far }, self.kind == Kind::Useless);
+            let wrong = request.draft.tokens.iter().position(|token| *token == WRONG);
+            match wrong {
+                Some(at) => {
+                    let behind = request.draft.tokens.len() - at - 1;
+                    let p = match is_useless {
+                        true => choices.get(request.generated + behind)?.p,
+                        false => *choices[request.generated + at].tail.get(behind)?,
+                    };
+                    Some((WRONG, p))
+                }
+                None => {
+                    let at = request.generated + request.draft.tokens.len();
+                    let choice = choices.get(at)?;
+                    Some((if choice.is_right && !is_useless { output[at] } else { WRONG }, choice.p))
+                }
+            }
+        })
+    }
+}
+
+impl Drafter for ReplayedDraft {
+    fn source(&self) -> DrafterKind {
+        DrafterKind::Draft
+    }
+
+    fn begin(&mut self, slot: usize, _: &Sampler, _: &Settings) {
+        // It has caught up with the prompt.
+        self.known[slot] = usize::MAX;
+    }
+
+    /// As `DraftModel` does: all slots draft in the same rounds.
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
+        for request in requests.iter() {
+            let known = std::mem::replace(&mut self.known[request.slot], request.tokens.len());
+            let unread = if known == usize::MAX { 0 } else { request.tokens.len().saturating_sub(known + 1) };
+            pass(self.machine.draft_prompt(unread));
+        }
+        let mut active: Vec<bool> = requests.iter().map(|request| request.n_max > 0).collect();
+        while active.iter().any(|active| *active) {
+            pass(self.machine.draft(active.iter().filter(|active| **active).count()));
+            for (request, active) in requests.iter_mut().zip(&mut active).filter(|(_, active)| **active) {
+                let next = self.next(request);
+                if let Some((token, p)) = next {
+                    request.draft.push(token, p);
+                }
+                let full = request.draft.tokens.len() >= request.n_max;
+                *active =
+                    next.is_some() && !full && request.stop_policy.wants_more(&request.draft.confidence, request.n_max);
+            }
+            if !another_round_pays(requests.iter().map(DraftRequest::growing)) {
+                break;
+            }
+        }
+    }
+
+    /// The accepted tokens of its draft are in its cache.
+    fn verified(&mut self, slot: usize, _: usize, n_accepted: usize) {
+        self.known[slot] += n_accepted;
+    }
+
+    fn shift(&mut self, _: usize, _: usize, _: usize) {}
+
+    fn end(&mut self, _: usize, _: &[Token], _: usize) {}
+
+    fn disabled(&self, _: usize) -> Option<&str> {
+        None
+    }
+}

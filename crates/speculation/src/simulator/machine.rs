@@ -1,0 +1,202 @@
+//! The costs of decodes on several machines.
+
+use std::time::Duration;
+
+use crate::{BatchSplit, Costs, SequencePadding, sizes_to_measure};
+
+/// A machine with a target and a draft model.
+#[derive(Debug, Clone)]
+pub(super) struct Machine {
+    pub(super) name: &'static str,
+    /// Milliseconds for one token of the target with an empty context.
+    one: f64,
+    /// v(n), interpolated and extrapolated linearly from these points.
+    v: &'static [(usize, f64)],
+    /// The additional cost of each thousand tokens of context, in `one`: for each slot of a physical batch, and for each token.
+    of_depth: (f64, f64),
+    /// The number of context tokens before each prompt.
+    depth: usize,
+    /// The cost of drafting a token for one slot with an empty context, in `one`; the additional fraction for each further slot; and the
+    /// additional cost for each thousand tokens of context.
+    draft: (f64, f64, f64),
+    /// The additional cost of a physical batch of another size than the last one, in `one`.
+    change: f64,
+}
+
+/// Measured with llama-bench: 750 M parameters, Q8_0, two cores with AVX-512 and AMX (`speculation.md`); larger sizes and depths with
+/// the 830 M model.
+const AMX: &[(usize, f64)] = &[
+    (1, 1.0),
+    (2, 1.14),
+    (3, 1.29),
+    (4, 1.46),
+    (5, 2.08),
+    (8, 2.26),
+    (12, 3.08),
+    (16, 4.03),
+    (24, 5.4),
+    (32, 6.4),
+    (64, 11.5),
+    (128, 22.0),
+];
+/// Four-bit weights: two tokens cost more than four.
+const FOUR_BITS: &[(usize, f64)] = &[
+    (1, 1.0),
+    (2, 1.48),
+    (3, 1.91),
+    (4, 1.32),
+    (5, 1.8),
+    (8, 2.47),
+    (12, 3.66),
+    (16, 4.05),
+    (32, 7.6),
+    (64, 14.5),
+    (128, 28.0),
+];
+/// Without AVX-512, each further token costs nearly half of the first.
+const STEEP: &[(usize, f64)] = &[(1, 1.0), (2, 1.5), (4, 2.4), (8, 4.1), (16, 7.6), (64, 28.0), (128, 56.0)];
+/// A GPU reads the weights once for many tokens.
+const FLAT: &[(usize, f64)] = &[(1, 1.0), (8, 1.05), (16, 1.1), (32, 1.2), (64, 1.4), (128, 1.9)];
+
+/// The 830 M model, Q8_0, two cores with AVX-512 VNNI and this library's kernels, which unpack weights once for 16 tokens. 1 to 16, 64 and 128
+/// tokens are measured, and what depth costs in all (`benches/depth.py`); 32 tokens and the parts of depth for slot and token are estimates.
+const VNNI: &[(usize, f64)] = &[(1, 1.0), (4, 1.07), (8, 1.5), (16, 2.3), (32, 3.6), (64, 6.05), (128, 12.1)];
+
+const VNNI_CORES: Machine = Machine {
+    name: "vnni",
+    one: 32.0,
+    v: VNNI,
+    of_depth: (0.12, 0.08),
+    depth: 0,
+    draft: (0.1, 0.07, 0.075),
+    change: 0.01,
+};
+
+const AMX_CORES: Machine = Machine {
+    name: "amx",
+    one: 35.0,
+    v: AMX,
+    of_depth: (0.25, 0.12),
+    depth: 0,
+    draft: (0.095, 0.2, 0.12),
+    change: 0.01,
+};
+
+pub(super) const MACHINES: &[Machine] = &[
+    VNNI_CORES,
+    Machine { name: "vnni-2048", depth: 2048, ..VNNI_CORES },
+    AMX_CORES,
+    Machine { name: "amx-2048", depth: 2048, ..AMX_CORES },
+    Machine {
+        name: "four-bits",
+        one: 22.0,
+        v: FOUR_BITS,
+        of_depth: (0.3, 0.15),
+        depth: 0,
+        draft: (0.15, 0.2, 0.18),
+        change: 0.015,
+    },
+    Machine {
+        name: "steep",
+        one: 60.0,
+        v: STEEP,
+        of_depth: (0.1, 0.08),
+        depth: 0,
+        draft: (0.12, 0.35, 0.05),
+        change: 0.005,
+    },
+    Machine {
+        name: "flat",
+        one: 8.0,
+        v: FLAT,
+        of_depth: (0.02, 0.005),
+        depth: 0,
+        draft: (0.25, 0.02, 0.01),
+        change: 0.02,
+    },
+];
+
+/// For how many seconds the engine measures before the first request.
+const MEASURING: f64 = 1.6;
+
+impl Machine {
+    pub(super) fn split(&self) -> BatchSplit {
+        BatchSplit::Rectangles { n_ubatch: 512, padding: SequencePadding::Never }
+    }
+
+    /// The context of a request with so many tokens.
+    pub(super) fn depth(&self, n_tokens: usize) -> usize {
+        self.depth + n_tokens
+    }
+
+    fn v(&self, n: usize) -> f64 {
+        let after = self.v.iter().position(|(size, _)| *size >= n).unwrap_or(self.v.len() - 1).max(1);
+        let ((n0, v0), (n1, v1)) = (self.v[after - 1], self.v[after]);
+        v0 + (v1 - v0) * (n as f64 - n0 as f64) / (n1 - n0) as f64
+    }
+
+    /// The seconds for a batch with this number of tokens of each slot, at these depths.
+    pub(super) fn target(&self, n_tokens: &[usize], depth: impl Fn(usize) -> usize) -> f64 {
+        let (mut cost, mut sizes, mut before) = (0.0, 0, None);
+        self.split().for_each(
+            |slot| n_tokens[slot],
+            n_tokens.len(),
+            |n| {
+                cost += self.v(n) + if before.is_some_and(|before| before != n) { self.change } else { 0.0 };
+                (before, sizes) = (Some(n), sizes + 1);
+            },
+        );
+        for (slot, n) in n_tokens.iter().enumerate().filter(|(_, n)| **n > 0) {
+            let thousands = (self.depth + depth(slot)) as f64 / 1000.0;
+            cost += thousands * (self.of_depth.0 + self.of_depth.1 * *n as f64);
+        }
+        cost * self.one / 1e3
+    }
+
+    /// The seconds for a round of drafting.
+    pub(super) fn draft(&self, n_slots: usize) -> f64 {
+        let (one, slot, depth) = self.draft;
+        let each =
+            one * (1.0 + slot * (n_slots as f64 - 1.0)) + depth * (self.depth + 200) as f64 / 1000.0 * n_slots as f64;
+        each * self.one / 1e3
+    }
+
+    /// The seconds for the tokens that the draft must catch up with.
+    pub(super) fn draft_prompt(&self, n: usize) -> f64 {
+        0.12 * n as f64 * self.draft.0 * self.one / 1e3
+    }
+
+    /// Measures as the engine does before the first request, with an empty context.
+    pub(super) fn measure(&self, n_slots: usize, costs: &mut Costs, noise: &mut Noise) {
+        let mut passed = 0.0;
+        for n in sizes_to_measure(n_slots) {
+            // The faster of two.
+            let time = self.v(n) * self.one / 1e3 * noise.factor().min(noise.factor());
+            costs.saw_target(n, Duration::from_secs_f64(time));
+            passed += 2.0 * time;
+            if passed > MEASURING {
+                break;
+            }
+        }
+        for n in [1, n_slots] {
+            let (one, slot, _) = self.draft;
+            let time = one * (1.0 + slot * (n as f64 - 1.0)) * self.one / 1e3 * noise.factor().min(noise.factor());
+            costs.saw_drafts(|_| n, 1, 0, Duration::from_secs_f64(time));
+        }
+    }
+}
+
+/// Measurement noise: a few percent, and occasionally much more.
+pub(super) struct Noise(u64);
+
+impl Noise {
+    pub(super) fn new(seed: u64) -> Noise {
+        Noise(seed)
+    }
+
+    pub(super) fn factor(&mut self) -> f64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let chance = (self.0 >> 11) as f64 / (1u64 << 53) as f64;
+        if chance > 0.99 { 1.5 } else { 0.97 + 0.06 * chance }
+    }
+}
