@@ -2,7 +2,7 @@
 //!
 //! Where this library's kernel computes flash attention, there is nothing to choose. Otherwise it is measured.
 //!
-//! Without flash attention, single tokens are padded (see `llama/padding.rs`), so that the choice is between decodes of one token with it
+//! Without flash attention, single tokens are padded (see `llama/context/padding.rs`), so that the choice is between decodes of one token with it
 //! and of two tokens without. Attention grows with the depth, the rest of a decode does not: the rest is measured once with the
 //! model, attention by itself at several depths, for a few layers (see [`llama::attention_cost`]). That takes milliseconds, where
 //! filling a cache would take as long as reading prompts of that length.

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::{Batch, Context, DecodeError, SeqId, Token, padding};
+use crate::llama::context::padding;
+use crate::llama::{Batch, Context, DecodeError, SeqId, Token};
 
 pub(crate) use self::model::{FakeModel, mix};
 

@@ -2,60 +2,47 @@
 //!
 //! `guard.cpp` catches exceptions. A failed assertion ends the process and cannot be caught, so each method validates in advance
 //! what the call asserts. This module does not know requests, slots or JSON.
+//!
+//! - `model`: weights, vocabulary, adapters. `sources`: the files, descriptors and memory that a model is read from.
+//! - `context`: the KV cache and decodes of a model. `params`: validated parameters of both.
+//! - `threads`: the pool that decodes run on. `cpu`: our kernels in place of ggml's.
+//! - `backend`: llama.cpp's start, devices, RPC servers. `guard`: calls that can throw. `log`: llama.cpp's log and ours.
+//! - `fake` (tests only): a context without llama.cpp.
 
 mod backend;
-mod batch;
 mod context;
-mod cores;
 mod cpu;
-mod decode;
-mod devices;
 #[cfg(test)]
 pub(crate) mod fake;
-mod gguf_source;
-mod governor;
 mod guard;
-mod hidden;
-mod identity;
-mod interrupt;
 pub mod log;
-mod memory;
 mod model;
-mod mtp;
-mod pacing;
-mod padding;
 mod params;
-mod placement;
-mod raw_params;
-mod rpc;
 mod schema;
-mod shards;
-mod shared;
-mod special;
+mod sources;
 mod threads;
-mod vocab;
 
+pub use backend::devices::{Device, devices};
+pub use backend::rpc::use_rpc_servers;
 pub use backend::{Numa, llama_version, max_sequences, set_numa, start, system_info};
-pub use batch::{Batch, DecodeError};
 pub use context::Context;
-pub use cores::default_threads_on;
+pub use context::batch::{Batch, DecodeError};
+pub use context::interrupt::Interrupt;
+pub use context::memory::Part;
+pub use context::raw_params::DEFAULT_N_CTX;
 pub use cpu::{attention_cost, barrier_sleeps};
-pub use devices::{Device, devices};
-pub use gguf_source::GgufSource;
-pub use interrupt::Interrupt;
-pub use memory::Part;
 pub use model::Model;
-pub use pacing::{FrameBudget, working_time};
+pub use model::special::{ControlStarts, SpecialTokens};
+pub use model::vocab::{Fim, Vocab, VocabKind};
 pub use params::{
     CacheType, ContextParams, FlashAttn, KvValue, LoraParams, ModelParams, Pooling, RopeScaling, SplitMode,
 };
-pub use placement::{CpuSet, KeepPlacement, ThreadPriority, ThreadSettings};
-pub use raw_params::DEFAULT_N_CTX;
-pub use rpc::use_rpc_servers;
 pub use schema::schema_to_grammar;
-pub use special::{ControlStarts, SpecialTokens};
+pub use sources::gguf_source::GgufSource;
 pub use threads::ThreadPool;
-pub use vocab::{Fim, Vocab, VocabKind};
+pub use threads::cores::default_threads_on;
+pub use threads::pacing::{FrameBudget, working_time};
+pub use threads::placement::{CpuSet, KeepPlacement, ThreadPriority, ThreadSettings};
 
 pub use foredraft_base::{Token, TokenData, Vocabulary};
 

@@ -1,6 +1,7 @@
 //! Validated parameters of a model and of a context.
 
-use super::{GgufSource, ThreadSettings};
+use crate::llama::backend::devices;
+use crate::llama::{GgufSource, ThreadSettings};
 
 /// The distribution of a model over several GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,7 +150,7 @@ pub enum Pooling {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContextParams {
     /// The context length of one sequence in tokens or, with `kv_unified`, the number of cells that all sequences share. `Some(0)`: the
-    /// training context. `None`: the same, but at most [`DEFAULT_N_CTX`](super::DEFAULT_N_CTX).
+    /// training context. `None`: the same, but at most [`DEFAULT_N_CTX`](crate::llama::DEFAULT_N_CTX).
     pub n_ctx: Option<u32>,
     /// The maximum number of tokens in a batch.
     pub n_batch: u32,
@@ -224,11 +225,11 @@ impl Default for ContextParams {
     /// llama.cpp's defaults, except for the number of threads (see `llama::cores`) and, if there are only CPUs, smaller physical batches:
     /// llama.cpp checks for a cancel between operations, and an operation takes longer for a larger batch.
     fn default() -> Self {
-        let threads = super::cores::default_threads();
+        let threads = crate::llama::threads::cores::default_threads();
         ContextParams {
             n_ctx: None,
             n_batch: 2048,
-            n_ubatch: if super::devices::supports_offload() { 512 } else { 256 },
+            n_ubatch: if devices::supports_offload() { 512 } else { 256 },
             n_seq_max: 1,
             kv_unified: false,
             n_threads: threads,

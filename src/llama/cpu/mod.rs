@@ -10,7 +10,8 @@ use llama_cpp_sys_2 as sys;
 
 use super::guard::{AttentionShape, ErrorBuffer, foredraft_attention_cost};
 use super::params::{CacheType, ContextParams};
-use super::{Model, ThreadPool, devices};
+use super::{Model, ThreadPool};
+use crate::llama::backend::devices;
 
 #[cfg(own_flash_attention)]
 unsafe extern "C" {

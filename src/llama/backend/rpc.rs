@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
-use super::backend;
-use super::guard::{ErrorBuffer, foredraft_rpc_add};
 use crate::error::{Code, Error, Result};
+use crate::llama::backend;
+use crate::llama::guard::{ErrorBuffer, foredraft_rpc_add};
 
 /// The maximum time for the test of a server.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -71,7 +71,7 @@ pub fn use_rpc_servers(endpoints: &[String], mut wanted: impl FnMut() -> bool) -
 }
 
 /// The devices of servers that do not respond. ggml must not access them.
-pub(super) fn unresponsive_devices() -> Vec<sys::ggml_backend_dev_t> {
+pub(in crate::llama) fn unresponsive_devices() -> Vec<sys::ggml_backend_dev_t> {
     let servers = SERVERS.lock();
     let unresponsive = servers.iter().filter(|server| !server.responds).map(|server| server.registry.0);
     // SAFETY: the registry lives as long as the process, and the indices are below its count.

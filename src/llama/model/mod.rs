@@ -1,18 +1,23 @@
 //! A loaded model: owner of the weights, the vocabulary and the LoRA adapters.
 
+pub(super) mod identity;
+pub(super) mod special;
+pub(super) mod vocab;
+
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
 
-use super::cpu::matmul;
-use super::gguf_source::GgufFile;
-use super::guard::{ErrorBuffer, foredraft_lora_load, foredraft_model_load};
-use super::identity::Files;
-use super::params::{KvValue, LoraParams, ModelParams, SplitMode};
-use super::{Token, Vocab, VocabKind, Vocabulary, backend, devices, log};
 use crate::checksum::Checksum;
 use crate::error::{Code, Error, Result};
+use crate::llama::backend::devices;
+use crate::llama::cpu::matmul;
+use crate::llama::guard::{ErrorBuffer, foredraft_lora_load, foredraft_model_load};
+use crate::llama::model::identity::Files;
+use crate::llama::params::{KvValue, LoraParams, ModelParams, SplitMode};
+use crate::llama::sources::gguf_source::GgufFile;
+use crate::llama::{Token, Vocab, VocabKind, Vocabulary, backend, log};
 
 /// The names of `init`'s fields for a model, for error messages.
 struct Names {

@@ -1,5 +1,10 @@
 //! ggml's thread pool, shared by all contexts of an engine.
 
+pub(super) mod cores;
+pub(super) mod governor;
+pub(super) mod pacing;
+pub(super) mod placement;
+
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
@@ -7,13 +12,14 @@ use std::time::{Duration, Instant};
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
-use super::governor::{DecodeKind, DecodeTime, Governor};
-use super::guard::{ErrorBuffer, foredraft_threadpool_new};
-use super::log::{self, Level};
-use super::pacing::{self, FrameBudget, Pacer};
-use super::placement::{self, ThreadPriority, ThreadSettings};
-use super::{Interrupt, backend, devices};
+use self::governor::{DecodeKind, DecodeTime, Governor};
+use self::pacing::{FrameBudget, Pacer};
+use self::placement::{ThreadPriority, ThreadSettings};
 use crate::error::{Error, Result};
+use crate::llama::backend::devices;
+use crate::llama::guard::{ErrorBuffer, foredraft_threadpool_new};
+use crate::llama::log::{self, Level};
+use crate::llama::{Interrupt, backend};
 
 type New = unsafe extern "C" fn(*mut sys::ggml_threadpool_params) -> *mut sys::ggml_threadpool;
 type Free = unsafe extern "C" fn(*mut sys::ggml_threadpool);

@@ -1,5 +1,8 @@
 //! Process-wide state: starting llama.cpp, loading ggml's backends, listing devices.
 
+pub(super) mod devices;
+pub(super) mod rpc;
+
 #[cfg(feature = "portable")]
 use std::ffi::CString;
 use std::ffi::{CStr, c_char};
@@ -8,7 +11,7 @@ use std::sync::Once;
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
-use super::log;
+use crate::llama::log;
 
 static START: Once = Once::new();
 

@@ -9,9 +9,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use super::guard::{ErrorBuffer, foredraft_can_multiply};
-use super::{log, shards};
+use super::shards;
 use crate::error::{Error, Result};
+use crate::llama::guard::{ErrorBuffer, foredraft_can_multiply};
+use crate::llama::log;
 use foredraft_base::atomic_write;
 
 /// The source of a GGUF file, before it is opened.
@@ -82,18 +83,18 @@ impl GgufSource {
 }
 
 /// A GGUF file that has been checked, for llama.cpp: a path or a stream.
-pub(super) struct GgufFile {
+pub(in crate::llama) struct GgufFile {
     path: CString,
     stream: Option<Stream>,
     /// Whether llama.cpp can map it.
-    pub(super) can_map: bool,
+    pub(in crate::llama) can_map: bool,
     /// The formats of its weights: a bit for each `ggml_type`.
-    pub(super) formats: u64,
+    pub(in crate::llama) formats: u64,
 }
 
 impl GgufFile {
     /// Opens and validates a file, with better messages than llama.cpp's. `name`: the field of the file.
-    pub(super) fn open(name: &str, source: &GgufSource, use_mmap: bool) -> Result<GgufFile> {
+    pub(in crate::llama) fn open(name: &str, source: &GgufSource, use_mmap: bool) -> Result<GgufFile> {
         match source {
             GgufSource::Path(path) => {
                 let mut formats = 0;
@@ -111,16 +112,16 @@ impl GgufFile {
         }
     }
 
-    pub(super) fn path(&self) -> *const c_char {
+    pub(in crate::llama) fn path(&self) -> *const c_char {
         self.path.as_ptr()
     }
 
     /// NULL if there is a path.
-    pub(super) fn stream(&self) -> *mut c_void {
+    pub(in crate::llama) fn stream(&self) -> *mut c_void {
         self.stream.as_ref().map_or(std::ptr::null_mut(), Stream::as_ptr)
     }
 
-    pub(super) fn start(&self) -> u64 {
+    pub(in crate::llama) fn start(&self) -> u64 {
         self.stream.as_ref().map_or(0, Stream::start)
     }
 }
@@ -181,7 +182,7 @@ fn c_path(path: &Path) -> Result<CString> {
 }
 
 /// A `FILE *` that reads a [`GgufSource`] without a path. It is closed when dropped; the host's descriptor stays open.
-pub(super) struct Stream {
+pub(in crate::llama) struct Stream {
     file: NonNull<c_void>,
     start: u64,
     len: u64,
@@ -209,7 +210,7 @@ impl Stream {
     /// # Errors
     /// The descriptor is not open or not a regular file, the part is beyond its end, the platform has no such streams, or the source is
     /// a path. `name`: the field, for the message.
-    pub(super) fn open(name: &str, source: &GgufSource, mapped: bool) -> Result<Stream> {
+    pub(in crate::llama) fn open(name: &str, source: &GgufSource, mapped: bool) -> Result<Stream> {
         let (fd, start, length) = match source {
             GgufSource::Path(path) => return Err(Error::invalid(format!("{name}: {} is a path", path.display()))),
             GgufSource::Descriptor { fd, offset, length } => (*fd, *offset, length.unwrap_or(TO_THE_END)),
@@ -223,24 +224,24 @@ impl Stream {
     }
 
     /// The length of the part in bytes.
-    pub(super) fn len(&self) -> u64 {
+    pub(in crate::llama) fn len(&self) -> u64 {
         self.len
     }
 
     /// The start of the part in the stream. It is 0 unless the file can be mapped.
-    pub(super) fn start(&self) -> u64 {
+    pub(in crate::llama) fn start(&self) -> u64 {
         self.start
     }
 
     /// Reads from byte `at` of the part, and returns the number of bytes. It is less than requested at the end and after an error.
-    pub(super) fn read_at(&self, at: u64, to: &mut [u8]) -> usize {
+    pub(in crate::llama) fn read_at(&self, at: u64, to: &mut [u8]) -> usize {
         let size = usize::try_from(self.len.saturating_sub(at)).map_or(to.len(), |left| left.min(to.len()));
         // SAFETY: the stream is open, and `to` has at least `size` bytes.
         unsafe { foredraft_stream_read(self.file.as_ptr(), self.start + at, to.as_mut_ptr(), size) }
     }
 
     /// The pointer for guarded calls.
-    pub(super) fn as_ptr(&self) -> *mut c_void {
+    pub(in crate::llama) fn as_ptr(&self) -> *mut c_void {
         self.file.as_ptr()
     }
 }

@@ -128,12 +128,12 @@ impl ThreadSettings {
     pub const DEFAULT_POLL: u32 = 1;
 
     /// Whether the settings do not change a thread's placement.
-    pub(super) fn is_plain(&self) -> bool {
+    pub(in crate::llama) fn is_plain(&self) -> bool {
         self.priority == ThreadPriority::Normal && self.cpus.is_empty()
     }
 
     /// The settings of the calling thread of a decode with `n_threads`. As in ggml, the calling thread gets the last CPU.
-    pub(super) fn of_caller(&self, n_threads: i32) -> ThreadPlacement {
+    pub(in crate::llama) fn of_caller(&self, n_threads: i32) -> ThreadPlacement {
         let cpus: Vec<usize> = if self.strict { self.cpus.iter().collect() } else { Vec::new() };
         let index = usize::try_from(n_threads - 1).unwrap_or(0).checked_rem(cpus.len());
         let own = index.and_then(|index| cpus.get(index)).map(|cpu| {
@@ -158,7 +158,7 @@ impl Default for ThreadSettings {
 
 /// The settings of one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ThreadPlacement {
+pub(in crate::llama) struct ThreadPlacement {
     priority: ThreadPriority,
     cpus: CpuSet,
 }
@@ -174,7 +174,7 @@ thread_local! {
 }
 
 /// Applies settings to the calling thread, unless it has them already.
-pub(super) fn place(placement: ThreadPlacement) {
+pub(in crate::llama) fn place(placement: ThreadPlacement) {
     PLACED.with_borrow_mut(|placed| match placed {
         Some(placed) if placed.now == placement => {}
         Some(placed) => {
@@ -202,7 +202,7 @@ impl Drop for KeepPlacement {
 }
 
 /// Applies settings to the calling thread. Returns whether the system allows the priority, and any of the CPUs.
-pub(super) fn try_on_this_thread(settings: &ThreadSettings) -> (bool, bool) {
+pub(in crate::llama) fn try_on_this_thread(settings: &ThreadSettings) -> (bool, bool) {
     let has = |priority, cpus| {
         let placement = ThreadPlacement { priority, cpus };
         system::Scheduling::of_this_thread().is_none_or(|own| own.with(placement).apply())
@@ -212,11 +212,11 @@ pub(super) fn try_on_this_thread(settings: &ThreadSettings) -> (bool, bool) {
 
 #[cfg(target_os = "linux")]
 mod system {
-    use super::{ThreadPlacement, ThreadPriority};
+    use crate::llama::threads::placement::{ThreadPlacement, ThreadPriority};
 
     /// Policy, priority and affinity of a thread.
     #[derive(Clone, Copy)]
-    pub(super) struct Scheduling {
+    pub(in crate::llama) struct Scheduling {
         policy: libc::c_int,
         priority: libc::c_int,
         cpus: libc::cpu_set_t,
@@ -224,7 +224,7 @@ mod system {
 
     impl Scheduling {
         /// `None`: unknown.
-        pub(super) fn of_this_thread() -> Option<Scheduling> {
+        pub(in crate::llama) fn of_this_thread() -> Option<Scheduling> {
             // SAFETY: zeros are valid for these plain structures, both are writable, and 0 is the calling thread.
             unsafe {
                 let (mut param, mut cpus) = (std::mem::zeroed::<libc::sched_param>(), std::mem::zeroed());
@@ -237,7 +237,7 @@ mod system {
         }
 
         /// These settings with the changes of a placement.
-        pub(super) fn with(mut self, placement: ThreadPlacement) -> Scheduling {
+        pub(in crate::llama) fn with(mut self, placement: ThreadPlacement) -> Scheduling {
             // As `ggml_thread_apply_priority`.
             (self.policy, self.priority) = match placement.priority {
                 ThreadPriority::Low => (libc::SCHED_BATCH, 0),
@@ -257,7 +257,7 @@ mod system {
         }
 
         /// Applies these settings to the calling thread. Returns false if the system refuses one of them.
-        pub(super) fn apply(&self) -> bool {
+        pub(in crate::llama) fn apply(&self) -> bool {
             // SAFETY: zeros are valid for this plain structure, the structures are only read, and 0 is the calling thread.
             unsafe {
                 let mut param: libc::sched_param = std::mem::zeroed();
@@ -273,21 +273,21 @@ mod system {
 /// On other systems, ggml places the threads of its pools, and the calling thread does not change.
 #[cfg(not(target_os = "linux"))]
 mod system {
-    use super::ThreadPlacement;
+    use crate::llama::threads::placement::ThreadPlacement;
 
     #[derive(Clone, Copy)]
-    pub(super) struct Scheduling;
+    pub(in crate::llama) struct Scheduling;
 
     impl Scheduling {
-        pub(super) fn of_this_thread() -> Option<Scheduling> {
+        pub(in crate::llama) fn of_this_thread() -> Option<Scheduling> {
             None
         }
 
-        pub(super) fn with(self, _: ThreadPlacement) -> Scheduling {
+        pub(in crate::llama) fn with(self, _: ThreadPlacement) -> Scheduling {
             self
         }
 
-        pub(super) fn apply(&self) -> bool {
+        pub(in crate::llama) fn apply(&self) -> bool {
             true
         }
     }
@@ -358,7 +358,7 @@ mod tests {
                 // SAFETY: asks about the calling thread.
                 (
                     unsafe { libc::sched_getscheduler(0) },
-                    crate::llama::cores::cpus_of_this_thread(),
+                    super::super::cores::cpus_of_this_thread(),
                     own.with(ThreadPlacement { priority: ThreadPriority::Normal, cpus: CpuSet::default() }).apply(),
                 )
             };

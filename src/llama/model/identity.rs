@@ -5,9 +5,10 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::OnceLock;
 
-use super::gguf_source::{GgufSource, Stream};
-use super::{ModelParams, shards};
 use crate::checksum::Checksum;
+use crate::llama::ModelParams;
+use crate::llama::sources::gguf_source::{GgufSource, Stream};
+use crate::llama::sources::shards;
 
 /// The number of samples of a file, evenly spaced, and their size in bytes. (Models of the same architecture differ in all weights.)
 const PIECES: u64 = 64;
@@ -15,7 +16,7 @@ const PIECE: usize = 4096;
 
 /// Checksums of a model's files, made when it is loaded, and the identity, made on first use.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(in crate::llama) struct Files {
     weights: String,
     adapters: String,
     overrides: String,
@@ -23,7 +24,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    pub(super) fn of(params: &ModelParams) -> Files {
+    pub(in crate::llama) fn of(params: &ModelParams) -> Files {
         let adapters: Vec<String> =
             params.lora.iter().map(|lora| format!("{} at {}", sample_source(&lora.source), lora.scale)).collect();
         let overrides: Vec<String> =
@@ -37,7 +38,10 @@ impl Files {
     }
 
     /// The identity of the model in these files: name and value of each property. `of_model`: the properties of the loaded model.
-    pub(super) fn identity(&self, of_model: impl FnOnce() -> Vec<(&'static str, String)>) -> &[(&'static str, String)] {
+    pub(in crate::llama) fn identity(
+        &self,
+        of_model: impl FnOnce() -> Vec<(&'static str, String)>,
+    ) -> &[(&'static str, String)] {
         self.identity.get_or_init(|| {
             let mut identity = of_model();
             identity.extend([

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use llama_cpp_sys_2 as sys;
 
-use super::context::faked;
-use super::guard::{ErrorBuffer, foredraft_seq_move};
-use super::guard::{foredraft_state_get, foredraft_state_set, foredraft_state_size};
-use super::{Batch, Context, DecodeError, SeqId, log};
 use crate::error::{Error, Result};
+use crate::llama::context::faked;
+use crate::llama::guard::{ErrorBuffer, foredraft_seq_move};
+use crate::llama::guard::{foredraft_state_get, foredraft_state_set, foredraft_state_size};
+use crate::llama::{Batch, Context, DecodeError, SeqId, log};
 
 /// A part of a sequence's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::CpuSet;
+use crate::llama::CpuSet;
 
 /// With more cores than this, one core is left to the host.
 const MAX_ALL_USED: usize = 4;
 
 /// The default number of threads: one for each physical core that this process may use, limited by a cgroup's CPU quota. With more than
 /// four cores, one is left to the host. On processors with two kinds of cores, only the faster ones count.
-pub(super) fn default_threads() -> i32 {
+pub(in crate::llama) fn default_threads() -> i32 {
     i32::try_from(threads_for(n_cores(&allowed_cpus()))).unwrap_or(i32::MAX).min(512)
 }
 
@@ -36,13 +36,13 @@ fn threads_for(cores: usize) -> usize {
 }
 
 /// The CPUs in this process's affinity mask. Empty if unknown.
-pub(super) fn allowed_cpus() -> Vec<usize> {
+pub(in crate::llama) fn allowed_cpus() -> Vec<usize> {
     cpus_allowed("/proc/self/status")
 }
 
 /// The CPUs in the calling thread's affinity mask.
 #[cfg(all(test, target_os = "linux"))]
-pub(super) fn cpus_of_this_thread() -> Vec<usize> {
+pub(in crate::llama) fn cpus_of_this_thread() -> Vec<usize> {
     cpus_allowed("/proc/thread-self/status")
 }
 

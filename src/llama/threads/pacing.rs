@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::governor::DecodeKind;
+use crate::llama::threads::governor::DecodeKind;
 
 /// The time that the engine can use in each interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ const MAX_KINDS: usize = 256;
 
 /// Divides time into intervals.
 #[derive(Debug)]
-pub(super) struct Pacer {
+pub(in crate::llama) struct Pacer {
     budget: FrameBudget,
     /// The start of the interval. `None`: there was no decode yet.
     start: Option<Instant>,
@@ -42,18 +42,18 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    pub(super) fn new(budget: FrameBudget) -> Pacer {
+    pub(in crate::llama) fn new(budget: FrameBudget) -> Pacer {
         Pacer { budget, start: None, used: Duration::ZERO, costs: HashMap::new(), ran: None }
     }
 
     /// The budget.
-    pub(super) fn budget(&self) -> FrameBudget {
+    pub(in crate::llama) fn budget(&self) -> FrameBudget {
         self.budget
     }
 
     /// The time for which a decode of this kind must wait at `now`. `ran`: the CPU time of the decoding thread so far. The decode belongs to
     /// the interval in which it starts.
-    pub(super) fn wait(&mut self, kind: DecodeKind, now: Instant, ran: Option<Duration>) -> Duration {
+    pub(in crate::llama) fn wait(&mut self, kind: DecodeKind, now: Instant, ran: Option<Duration>) -> Duration {
         if let (Some(before), Some(ran)) = (self.ran.take(), ran) {
             self.used += ran.saturating_sub(before);
         }
@@ -71,7 +71,7 @@ impl Pacer {
     }
 
     /// Records the time of a decode of this kind. `ran`: the CPU time of the decoding thread so far.
-    pub(super) fn decoded(&mut self, kind: DecodeKind, busy: Duration, ran: Option<Duration>) {
+    pub(in crate::llama) fn decoded(&mut self, kind: DecodeKind, busy: Duration, ran: Option<Duration>) {
         self.used += busy;
         self.ran = ran;
         if self.costs.len() >= MAX_KINDS && !self.costs.contains_key(&kind) {
@@ -101,7 +101,7 @@ thread_local! {
 }
 
 /// Records a wait of a decode of the calling thread.
-pub(super) fn paused(time: Duration) {
+pub(in crate::llama) fn paused(time: Duration) {
     PAUSED.set(PAUSED.get() + time);
 }
 

@@ -45,12 +45,12 @@ impl Interrupt {
     }
 
     /// While held, decodes run to their end.
-    pub(super) fn hold(&self, held: bool) {
+    pub(in crate::llama) fn hold(&self, held: bool) {
         self.held.store(held, Ordering::Relaxed);
     }
 
     /// Whether the running decode must stop.
-    pub(super) fn stops_now(&self) -> bool {
+    pub(in crate::llama) fn stops_now(&self) -> bool {
         if self.held.load(Ordering::Relaxed) {
             return false;
         }
@@ -65,7 +65,7 @@ impl Interrupt {
     ///
     /// # Safety
     /// `data` points to an `Interrupt` that is alive during the call.
-    pub(super) unsafe extern "C" fn callback(data: *mut c_void) -> bool {
+    pub(in crate::llama) unsafe extern "C" fn callback(data: *mut c_void) -> bool {
         // SAFETY: guaranteed by the caller. All fields are atomic or never written.
         unsafe { &*data.cast::<Interrupt>() }.stops_now()
     }

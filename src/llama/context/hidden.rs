@@ -1,15 +1,15 @@
 //! A context's use of the hidden states of tokens.
 
-use super::Batch;
+use crate::llama::Batch;
 
 /// A context's use of hidden states.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Hidden {
+pub(in crate::llama) struct Hidden {
     role: HiddenRole,
     /// Decodes keep the hidden states.
-    pub(super) kept: bool,
+    pub(in crate::llama) kept: bool,
     /// The last decode kept them.
-    pub(super) available: bool,
+    pub(in crate::llama) available: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Clone)]
@@ -23,22 +23,22 @@ enum HiddenRole {
 
 impl Hidden {
     /// For a context of the MTP layers.
-    pub(super) fn as_input() -> Hidden {
+    pub(in crate::llama) fn as_input() -> Hidden {
         Hidden { role: HiddenRole::Input, ..Hidden::default() }
     }
 
     /// Whether each token needs a hidden state as input.
-    pub(super) fn is_input(&self) -> bool {
+    pub(in crate::llama) fn is_input(&self) -> bool {
         self.role == HiddenRole::Input
     }
 
     /// The hidden states of `batch` for llama.cpp, which only reads them.
-    pub(super) fn of(&self, batch: &Batch) -> *mut f32 {
+    pub(in crate::llama) fn of(&self, batch: &Batch) -> *mut f32 {
         if self.is_input() { batch.hidden.as_ptr().cast_mut() } else { std::ptr::null_mut() }
     }
 
     /// Records a successful decode.
-    pub(super) fn decoded(&mut self) {
+    pub(in crate::llama) fn decoded(&mut self) {
         self.available = self.kept;
     }
 }

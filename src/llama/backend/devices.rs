@@ -4,8 +4,8 @@ use std::ffi::CString;
 
 use llama_cpp_sys_2 as sys;
 
-use super::guard::{ErrorBuffer, foredraft_device_memory};
-use super::{backend, rpc};
+use crate::llama::backend::{self, rpc};
+use crate::llama::guard::{ErrorBuffer, foredraft_device_memory};
 
 /// A device of ggml.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +65,7 @@ fn available_devices() -> Vec<sys::ggml_backend_dev_t> {
 /// The default devices of a model if some RPC servers do not respond. `None`: all respond, so llama.cpp can choose.
 ///
 /// The order is llama.cpp's: RPC servers, then GPUs, and integrated GPUs only if there is no other GPU.
-pub(super) fn default_devices() -> Option<Vec<sys::ggml_backend_dev_t>> {
+pub(in crate::llama) fn default_devices() -> Option<Vec<sys::ggml_backend_dev_t>> {
     if rpc::unresponsive_devices().is_empty() {
         return None;
     }
@@ -85,7 +85,7 @@ pub(super) fn default_devices() -> Option<Vec<sys::ggml_backend_dev_t>> {
 }
 
 /// The device with this name, unless its RPC server does not respond.
-pub(super) fn device_by_name(name: &str) -> Option<sys::ggml_backend_dev_t> {
+pub(in crate::llama) fn device_by_name(name: &str) -> Option<sys::ggml_backend_dev_t> {
     let c_name = CString::new(name).ok()?;
     // SAFETY: a NUL-terminated name. NULL is returned if there is no such device.
     let device = unsafe { sys::ggml_backend_dev_by_name(c_name.as_ptr()) };
@@ -94,7 +94,7 @@ pub(super) fn device_by_name(name: &str) -> Option<sys::ggml_backend_dev_t> {
 
 /// Whether there is a device other than CPUs: a GPU, or a device of an RPC server. (`llama_supports_gpu_offload` is always true if
 /// RPC is compiled in.)
-pub(super) fn supports_offload() -> bool {
+pub(in crate::llama) fn supports_offload() -> bool {
     backend::start();
     let kinds = [sys::GGML_BACKEND_DEVICE_TYPE_GPU, sys::GGML_BACKEND_DEVICE_TYPE_IGPU];
     // SAFETY: devices live as long as the process.

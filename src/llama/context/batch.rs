@@ -1,18 +1,18 @@
 //! A batch of tokens to decode together, with their positions and sequences.
 
-use super::{SeqId, Token};
+use crate::llama::{SeqId, Token};
 
 /// A batch. To reuse its buffers, `clear` and refill it instead of creating a new one.
 #[derive(Debug, Default)]
 pub struct Batch {
-    pub(super) tokens: Vec<Token>,
-    pub(super) positions: Vec<i32>,
+    pub(in crate::llama) tokens: Vec<Token>,
+    pub(in crate::llama) positions: Vec<i32>,
     /// The sequences of all tokens, concatenated. `n_sequences` has the number for each token.
-    pub(super) sequences: Vec<SeqId>,
-    pub(super) n_sequences: Vec<i32>,
-    pub(super) outputs: Vec<i8>,
+    pub(in crate::llama) sequences: Vec<SeqId>,
+    pub(in crate::llama) n_sequences: Vec<i32>,
+    pub(in crate::llama) outputs: Vec<i8>,
     /// The hidden states of all tokens, concatenated; or empty.
-    pub(super) hidden: Vec<f32>,
+    pub(in crate::llama) hidden: Vec<f32>,
 }
 
 impl Batch {
@@ -36,13 +36,13 @@ impl Batch {
         self.tokens.len() - 1
     }
 
-    /// Adds the hidden state of the last added token: see [`Context::mtp`](super::Context::mtp).
+    /// Adds the hidden state of the last added token: see [`Context::mtp`](crate::llama::Context::mtp).
     pub fn push_hidden(&mut self, state: &[f32]) {
         self.hidden.extend_from_slice(state);
     }
 
     /// Copies `other`, reusing the buffers.
-    pub(super) fn assign(&mut self, other: &Batch) {
+    pub(in crate::llama) fn assign(&mut self, other: &Batch) {
         self.tokens.clone_from(&other.tokens);
         self.positions.clone_from(&other.positions);
         self.sequences.clone_from(&other.sequences);
@@ -77,7 +77,7 @@ impl Batch {
 pub enum DecodeError {
     /// The KV cache has no space for the batch. Nothing changed.
     Full,
-    /// The [`Interrupt`](super::Interrupt) stopped it. Part of the batch may be in the cache; the caller must remove it.
+    /// The [`Interrupt`](crate::llama::Interrupt) stopped it. Part of the batch may be in the cache; the caller must remove it.
     Aborted,
     /// llama.cpp failed. Part of the batch may be in the cache; the caller must remove it.
     Failed(String),

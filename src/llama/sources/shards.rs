@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// The given file, and the other files of the model that exist. llama.cpp supports no other names.
-pub(super) fn of(path: &Path) -> Vec<PathBuf> {
+pub(in crate::llama) fn of(path: &Path) -> Vec<PathBuf> {
     let others = others(path).unwrap_or_default().into_iter().filter(|file| file.exists());
     std::iter::once(path.to_owned()).chain(others).collect()
 }

@@ -8,19 +8,19 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::Token;
+use crate::llama::Token;
 
 /// A token that llama.cpp searches for in the text before tokenization.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SpecialToken {
-    pub(super) token: Token,
-    pub(super) text: Vec<u8>,
+pub(in crate::llama) struct SpecialToken {
+    pub(in crate::llama) token: Token,
+    pub(in crate::llama) text: Vec<u8>,
     /// A control, unknown or end-of-generation token. The other ones (user-defined) are text with a separate id, such as several spaces;
     /// llama.cpp finds them even with `parse_special` off.
-    pub(super) is_control: bool,
+    pub(in crate::llama) is_control: bool,
     /// Whitespace before it (or after it) is part of the token.
-    pub(super) strips_left: bool,
-    pub(super) strips_right: bool,
+    pub(in crate::llama) strips_left: bool,
+    pub(in crate::llama) strips_right: bool,
 }
 
 /// The special tokens of a vocabulary.
@@ -38,14 +38,14 @@ pub struct SpecialTokens {
 
 /// A part of a partitioned text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fragment {
+pub(in crate::llama) enum Fragment {
     /// Bytes without special tokens.
     Text(Range<usize>),
     Special(Token),
 }
 
 impl SpecialTokens {
-    pub(super) fn new(mut tokens: Vec<SpecialToken>) -> SpecialTokens {
+    pub(in crate::llama) fn new(mut tokens: Vec<SpecialToken>) -> SpecialTokens {
         tokens.retain(|special| !special.text.is_empty());
         tokens.sort_by_key(|special| (std::cmp::Reverse(special.text.len()), special.token));
         let mut sorted: Vec<usize> = (0..tokens.len()).collect();
@@ -115,7 +115,7 @@ impl SpecialTokens {
 
     /// Splits a text at its special tokens as llama.cpp does with `parse_special`, except that no control token contains a tainted
     /// character. `tainted` is ascending.
-    pub(super) fn partition(&self, text: &[u8], tainted: &[usize]) -> Vec<Fragment> {
+    pub(in crate::llama) fn partition(&self, text: &[u8], tainted: &[usize]) -> Vec<Fragment> {
         let mut matches: Vec<(usize, usize, &SpecialToken)> = Vec::new();
         for at in 0..text.len() {
             self.walk(text.get(at..).unwrap_or(&[]), |special| {

@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::{GgufSource, Model, ModelParams, shards};
+use super::shards;
 use crate::error::{Code, Error, Result};
+use crate::llama::{GgufSource, Model, ModelParams};
 
 static LOADED: Mutex<Vec<Arc<SharedModel>>> = Mutex::new(Vec::new());
 

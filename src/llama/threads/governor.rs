@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 /// The measurement of a decode.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct DecodeTime {
+pub(in crate::llama) struct DecodeTime {
     /// The context and the size of the batch.
-    pub(super) kind: DecodeKind,
+    pub(in crate::llama) kind: DecodeKind,
     /// The elapsed time.
-    pub(super) wall: Duration,
+    pub(in crate::llama) wall: Duration,
     /// The CPU time of the engine's thread. It equals `wall` if each thread has a core.
-    pub(super) ran: Duration,
+    pub(in crate::llama) ran: Duration,
 }
 
 /// A window ends after this number of decodes and this time.
@@ -43,11 +43,11 @@ const LATEST: f64 = 0.25;
 const MAX_KINDS: usize = 256;
 
 /// The context and the size of the batch. Decodes of the same kind take the same time on an idle machine.
-pub(super) type DecodeKind = (usize, usize);
+pub(in crate::llama) type DecodeKind = (usize, usize);
 
 /// Chooses the number of threads.
 #[derive(Debug)]
-pub(super) struct Governor {
+pub(in crate::llama) struct Governor {
     max: i32,
     now: i32,
     /// The usual time of a decode of each kind with the current number of threads, in seconds: a moving average.
@@ -92,7 +92,7 @@ impl Window {
 
 impl Governor {
     /// A governor for at most `max` threads.
-    pub(super) fn new(max: i32) -> Governor {
+    pub(in crate::llama) fn new(max: i32) -> Governor {
         let max = max.max(1);
         Governor {
             max,
@@ -107,12 +107,12 @@ impl Governor {
     }
 
     /// The number of threads for the next decode.
-    pub(super) fn n_threads(&self) -> i32 {
+    pub(in crate::llama) fn n_threads(&self) -> i32 {
         self.now
     }
 
     /// Records a decode that ended at `time`.
-    pub(super) fn record(&mut self, decode: DecodeTime, time: Instant) {
+    pub(in crate::llama) fn record(&mut self, decode: DecodeTime, time: Instant) {
         if self.max == 1 {
             return;
         }

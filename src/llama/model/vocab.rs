@@ -4,10 +4,10 @@ use std::ffi::c_char;
 
 use llama_cpp_sys_2 as sys;
 
-use super::guard::{ErrorBuffer, foredraft_guarded_detokenize, foredraft_guarded_tokenize};
-use super::special::{Fragment, SpecialToken, SpecialTokens};
-use super::{Token, backend};
 use crate::error::{Error, Result};
+use crate::llama::guard::{ErrorBuffer, foredraft_guarded_detokenize, foredraft_guarded_tokenize};
+use crate::llama::model::special::{Fragment, SpecialToken, SpecialTokens};
+use crate::llama::{Token, backend};
 use foredraft_base::stack;
 
 /// The tokenizer families of llama.cpp.
@@ -63,7 +63,7 @@ const STACK: usize = 1 << 20;
 /// Three times the measured stack use of a character.
 const STACK_PER_BYTE: usize = 1 << 10;
 
-/// The vocabulary of a [`Model`](super::Model), which owns it. The pieces of all tokens are copied once, so that a lookup returns a
+/// The vocabulary of a [`Model`](crate::llama::Model), which owns it. The pieces of all tokens are copied once, so that a lookup returns a
 /// slice without allocation and without calling llama.cpp.
 pub struct Vocab {
     ptr: *const sys::llama_vocab,
@@ -88,7 +88,7 @@ unsafe impl Sync for Vocab {}
 impl Vocab {
     /// # Safety
     /// `ptr` is a loaded model's vocabulary and outlives the result.
-    pub(super) unsafe fn new(ptr: *const sys::llama_vocab) -> Result<Vocab> {
+    pub(in crate::llama) unsafe fn new(ptr: *const sys::llama_vocab) -> Result<Vocab> {
         // SAFETY: guaranteed by the caller.
         let (kind, n_tokens) = unsafe { (sys::llama_vocab_type(ptr), sys::llama_vocab_n_tokens(ptr)) };
         let kind = match kind {

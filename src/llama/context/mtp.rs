@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
-use super::context::without_memory;
-use super::guard::{ErrorBuffer, foredraft_hidden, foredraft_keep_hidden, foredraft_set_mtp_layer};
-use super::hidden::Hidden;
-use super::{Batch, Context, ContextParams, Interrupt, Model, ThreadPool};
 use crate::error::{Error, Result};
+use crate::llama::context::hidden::Hidden;
+use crate::llama::context::without_memory;
+use crate::llama::guard::{ErrorBuffer, foredraft_hidden, foredraft_keep_hidden, foredraft_set_mtp_layer};
+use crate::llama::{Batch, Context, ContextParams, Interrupt, Model, ThreadPool};
 
 impl Model {
     /// The number of MTP layers in the model file.
@@ -139,7 +139,7 @@ impl Context {
     }
 
     /// Initializes a new context: MTP contexts keep hidden states.
-    pub(super) fn begin_hidden(&mut self) {
+    pub(in crate::llama) fn begin_hidden(&mut self) {
         let keep = self.hidden.is_input();
         self.keep_hidden(keep);
     }
@@ -152,7 +152,7 @@ impl Context {
     }
 
     /// Validates the length of the hidden states, beyond which llama.cpp would read.
-    pub(super) fn validate_hidden(&self, batch: &Batch) -> std::result::Result<(), String> {
+    pub(in crate::llama) fn validate_hidden(&self, batch: &Batch) -> std::result::Result<(), String> {
         let expected = if self.hidden.is_input() { batch.len() * self.n_embd } else { 0 };
         match batch.hidden.len() {
             len if len == expected => Ok(()),

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
-use super::params::{CacheType, ContextParams, FlashAttn, Pooling, RopeScaling};
-use super::{Interrupt, Model};
+use crate::llama::params::{CacheType, ContextParams, FlashAttn, Pooling, RopeScaling};
+use crate::llama::{Interrupt, Model};
 
 /// The context length for `n_ctx: None`, unless the training context is shorter.
 pub const DEFAULT_N_CTX: u32 = 4096;
 
 /// llama.cpp's parameters of a context.
-pub(super) fn raw_params(
+pub(in crate::llama) fn raw_params(
     params: &ContextParams,
     model: &Model,
     interrupt: &Arc<Interrupt>,
@@ -63,7 +63,7 @@ pub(super) fn raw_params(
 }
 
 /// The context length of one sequence, or of all sequences with a shared buffer.
-pub(super) fn n_ctx(params: &ContextParams, model: &Model) -> u32 {
+pub(in crate::llama) fn n_ctx(params: &ContextParams, model: &Model) -> u32 {
     let trained = match model.n_ctx_train() {
         0 => DEFAULT_N_CTX,
         trained => trained,
@@ -81,7 +81,7 @@ fn model_pools(model: &Model) -> bool {
 }
 
 /// See [`Context::layout`]. Includes all parameters that the rotation of keys and the format of the state depend on.
-pub(super) fn layout(params: &ContextParams, model: &Model, n_snapshots: u32) -> Vec<(&'static str, String)> {
+pub(in crate::llama) fn layout(params: &ContextParams, model: &Model, n_snapshots: u32) -> Vec<(&'static str, String)> {
     let n_buffers = params.n_buffers();
     let rope = (params.rope_freq_base, params.rope_freq_scale, params.rope_scaling, params.yarn_orig_ctx);
     let yarn = (params.yarn_ext_factor, params.yarn_attn_factor, params.yarn_beta_fast, params.yarn_beta_slow);

@@ -20,12 +20,13 @@
 //!
 //! If the engine knows a token that may follow, it should add it as a free draft token (see [`Context::pads_single_tokens`]).
 //!
-//! [`Context::pads_single_tokens`]: super::Context::pads_single_tokens
+//! [`Context::pads_single_tokens`]: crate::llama::Context::pads_single_tokens
 
-use super::{Batch, CacheType, ContextParams, FlashAttn, Model, SeqId, backend, cpu, devices};
+use crate::llama::backend::devices;
+use crate::llama::{Batch, CacheType, ContextParams, FlashAttn, Model, SeqId, backend, cpu};
 
 /// The meaning of `auto`: the faster kernel if it was measured, else an estimate.
-pub(super) fn attention(params: &ContextParams, model: &Model) -> FlashAttn {
+pub(in crate::llama) fn attention(params: &ContextParams, model: &Model) -> FlashAttn {
     match params.flash_attn {
         FlashAttn::Auto if can_do_without(params, model) => {
             let is_fast = || cpu::may_use_flash_attention(params, model) || !is_slow(model);
@@ -37,12 +38,12 @@ pub(super) fn attention(params: &ContextParams, model: &Model) -> FlashAttn {
 
 /// Whether `auto` can turn flash attention off: other cache types have other kernels, a quantized V cache requires flash attention, and
 /// without flash attention single tokens have to be padded.
-pub(super) fn can_do_without(params: &ContextParams, model: &Model) -> bool {
+pub(in crate::llama) fn can_do_without(params: &ContextParams, model: &Model) -> bool {
     params.type_k == CacheType::F16 && params.type_v == CacheType::F16 && is_possible(params, model)
 }
 
 /// Whether tokens that would be decoded alone are padded.
-pub(super) fn is_required(params: &ContextParams, model: &Model) -> bool {
+pub(in crate::llama) fn is_required(params: &ContextParams, model: &Model) -> bool {
     let wanted = match params.flash_attn {
         FlashAttn::Off => true,
         FlashAttn::Auto => wants_reference(params, model),
@@ -52,7 +53,7 @@ pub(super) fn is_required(params: &ContextParams, model: &Model) -> bool {
 }
 
 /// Whether a batch of one token is decoded by ggml's reference kernels, which do not divide a query's keys, instead of being padded.
-pub(super) fn wants_reference(params: &ContextParams, model: &Model) -> bool {
+pub(in crate::llama) fn wants_reference(params: &ContextParams, model: &Model) -> bool {
     params.flash_attn == FlashAttn::Auto
         && is_divided(params, model)
         && !params.drafts
@@ -69,13 +70,13 @@ fn is_divided(params: &ContextParams, model: &Model) -> bool {
     params.n_threads > 1
         && is_float(params.type_k)
         && is_float(params.type_v)
-        && super::raw_params::n_ctx(params, model) > UNDIVIDED
+        && crate::llama::context::raw_params::n_ctx(params, model) > UNDIVIDED
 }
 
 /// The maximum number of tokens in a batch, so that their padding fits. With `n_buffers` KV buffers, each sequence's tokens are
 /// multiplied separately, and a batch larger than a physical batch could be split so that one of them is alone. `None`: there is no
 /// space for padding.
-pub(super) fn n_batch(n_batch: u32, n_ubatch: u32, n_buffers: u32) -> Option<u32> {
+pub(in crate::llama) fn n_batch(n_batch: u32, n_ubatch: u32, n_buffers: u32) -> Option<u32> {
     let n_ubatch = n_ubatch.min(n_batch);
     let max = if n_buffers == 1 { n_batch } else { n_ubatch.checked_sub(n_buffers)? };
     (n_ubatch > 1 && max >= n_buffers).then_some(max)
@@ -102,7 +103,7 @@ fn is_slow(model: &Model) -> bool {
 
 /// Pads batches so that no token is decoded alone.
 #[derive(Debug)]
-pub(super) struct Padding {
+pub(in crate::llama) struct Padding {
     /// llama.cpp's maximum number of tokens in a batch.
     n_batch: usize,
     n_ubatch: usize,
@@ -126,45 +127,45 @@ struct SequenceCount {
 
 /// A padding token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Pad {
-    pub(super) sequence: SeqId,
-    pub(super) position: usize,
+pub(in crate::llama) struct Pad {
+    pub(in crate::llama) sequence: SeqId,
+    pub(in crate::llama) position: usize,
 }
 
 impl Padding {
-    pub(super) fn new(n_batch: usize, n_ubatch: usize, unified: bool) -> Padding {
+    pub(in crate::llama) fn new(n_batch: usize, n_ubatch: usize, unified: bool) -> Padding {
         let (batch, pads, counts) = (Batch::new(), Vec::new(), Vec::new());
         Padding { n_batch, n_ubatch: n_ubatch.max(2), unified, other_sequences_count: false, batch, pads, counts }
     }
 
     /// The same for contexts with flash attention, which divides keys only if there is a single query of all sequences.
-    pub(super) fn of_flash(self, other_sequences_count: bool) -> Padding {
+    pub(in crate::llama) fn of_flash(self, other_sequences_count: bool) -> Padding {
         Padding { other_sequences_count, ..self }
     }
 
     /// The same for another size of physical batches.
     #[cfg(test)]
-    pub(super) fn with_n_ubatch(self, n_ubatch: usize) -> Padding {
+    pub(in crate::llama) fn with_n_ubatch(self, n_ubatch: usize) -> Padding {
         Padding { n_ubatch, ..self }
     }
 
     /// Whether a batch of one token of each of several sequences is not padded.
-    pub(super) fn leaves_one_of_each(&self) -> bool {
+    pub(in crate::llama) fn leaves_one_of_each(&self) -> bool {
         self.other_sequences_count
     }
 
     /// The padded batch, after [`Padding::add_to`].
-    pub(super) fn batch(&self) -> &Batch {
+    pub(in crate::llama) fn batch(&self) -> &Batch {
         &self.batch
     }
 
     /// The padding tokens in it, whose cells have to be removed.
-    pub(super) fn pads(&self) -> &[Pad] {
+    pub(in crate::llama) fn pads(&self) -> &[Pad] {
         &self.pads
     }
 
     /// Builds the padded batch. The tokens of `batch` keep their indices.
-    pub(super) fn add_to(&mut self, batch: &Batch) {
+    pub(in crate::llama) fn add_to(&mut self, batch: &Batch) {
         self.batch.assign(batch);
         self.pads.clear();
         // The last layers process only tokens with logits, so at least two need them.

@@ -1,18 +1,28 @@
 //! A context: the KV cache of a model, and its decodes.
 
+pub(super) mod batch;
+pub(super) mod decode;
+pub(super) mod hidden;
+pub(super) mod interrupt;
+pub(super) mod memory;
+pub(super) mod mtp;
+pub(super) mod padding;
+pub(super) mod raw_params;
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use llama_cpp_sys_2 as sys;
 
-use super::guard::{ErrorBuffer, foredraft_context_new, foredraft_set_reference};
-use super::hidden::Hidden;
-use super::padding::{self, Padding};
-use super::params::{CacheType, ContextParams, FlashAttn};
-use super::raw_params::{layout, n_ctx, raw_params};
-use super::{Batch, DecodeError, FrameBudget, Interrupt, Model, SeqId, ThreadPool, cpu, log};
+use self::hidden::Hidden;
+use self::padding::Padding;
+use self::raw_params::{layout, n_ctx, raw_params};
 use crate::error::{Error, Result};
+use crate::llama::backend::devices;
+use crate::llama::guard::{ErrorBuffer, foredraft_context_new, foredraft_set_reference};
+use crate::llama::params::{CacheType, ContextParams, FlashAttn};
+use crate::llama::{Batch, DecodeError, FrameBudget, Interrupt, Model, SeqId, ThreadPool, cpu, log};
 
 /// A context of a model. One thread uses it at a time; it can move between threads.
 ///
@@ -48,7 +58,7 @@ pub struct Context {
     pub(super) unified: bool,
     /// See [`Context::is_batch_invariant`].
     is_batch_invariant: bool,
-    /// Attention is computed by this library's kernel, which is batch-invariant: see [`cpu`](super::cpu).
+    /// Attention is computed by this library's kernel, which is batch-invariant: see [`cpu`](crate::llama::cpu).
     own_attention: bool,
     flash_attention: bool,
     pub(super) pooled: bool,
@@ -68,7 +78,7 @@ pub struct Context {
     pub(super) interrupt: Arc<Interrupt>,
     /// Replaces llama.cpp.
     #[cfg(test)]
-    pub(super) fake: Option<super::fake::FakeBackend>,
+    pub(super) fake: Option<crate::llama::fake::FakeBackend>,
 }
 
 /// The next context's `id`.
@@ -210,13 +220,13 @@ impl Context {
                 ),
                 threads_set: (0, 0),
                 may_use_fewer: (own_attention || params.flash_attn != FlashAttn::On || params.drafts)
-                    && !super::devices::supports_offload(),
+                    && !devices::supports_offload(),
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                 n_seq_max: SeqId::try_from(sys::llama_n_seq_max(ptr.as_ptr())).unwrap_or(1),
                 unified: params.kv_unified || params.n_seq_max <= 1,
                 own_attention: false,
                 flash_attention: params.flash_attn != FlashAttn::Off,
-                is_batch_invariant: !params.kv_unified && params.n_seq_max > 1 && !super::devices::supports_offload(),
+                is_batch_invariant: !params.kv_unified && params.n_seq_max > 1 && !devices::supports_offload(),
                 // Reranking models return scores, not embeddings.
                 pooled: params.embeddings
                     && matches!(

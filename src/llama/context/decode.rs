@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use llama_cpp_sys_2 as sys;
 
-use super::context::faked;
-use super::guard::{ErrorBuffer, foredraft_decode, foredraft_set_reference};
-use super::threads::thread_cpu_time;
-use super::{Batch, Context, DecodeError, SeqId, log};
+use crate::llama::context::faked;
+use crate::llama::guard::{ErrorBuffer, foredraft_decode, foredraft_set_reference};
+use crate::llama::threads::thread_cpu_time;
+use crate::llama::{Batch, Context, DecodeError, SeqId, log};
 
 /// The return value of `foredraft_decode` after an exception.
 const THREW: i32 = -1000;
