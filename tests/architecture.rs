@@ -340,3 +340,37 @@ fn these_checks_find_what_they_look_for() {
     let parent_and_child = [file("one", "mod child; fn f() { child::g() }"), file("one::child", "use super::f;")];
     assert_eq!(cycles(&dependencies(&parent_and_child)).len(), 1);
 }
+
+/// The crates of the workspace that a manifest has among its `[dependencies]`, in order.
+fn workspace_dependencies(manifest: &str) -> Vec<String> {
+    let section = manifest.split("\n[dependencies]\n").nth(1).unwrap_or_default();
+    let section = section.split("\n[").next().unwrap_or_default();
+    let names = section.lines().filter_map(|line| line.split(['.', ' ', '=']).next());
+    names.filter(|name| name.starts_with("foredraft-")).map(str::to_owned).collect()
+}
+
+/// `cargo tree` of the workspace's own crates, two levels deep.
+#[test]
+fn architecture_page_has_the_tree_of_crates() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dependencies = |folder: PathBuf| {
+        let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
+        let mut names = workspace_dependencies(&manifest);
+        names.sort();
+        names
+    };
+    let branch = |is_last: bool| if is_last { ("└── ", "    ") } else { ("├── ", "│   ") };
+    let mut tree = "foredraft\n".to_owned();
+    let crates = dependencies(root.to_owned());
+    for (index, name) in crates.iter().enumerate() {
+        let (turn, indent) = branch(index + 1 == crates.len());
+        tree += &format!("{turn}{name}\n");
+        let below = dependencies(root.join("crates").join(&name["foredraft-".len()..]));
+        for (index, name) in below.iter().enumerate() {
+            tree += &format!("{indent}{}{name}\n", branch(index + 1 == below.len()).0);
+        }
+    }
+    assert!(crates.len() > 3, "{tree}");
+    let page = std::fs::read_to_string(root.join("ARCHITECTURE.md")).expect("the page");
+    assert!(page.contains(&tree), "ARCHITECTURE.md should have\n{tree}");
+}
