@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn main() {
-    for source in ["src/llama/guard.cpp", "src/llama/cpu", "src/ffi", "benches/peer"] {
+    for source in ["src/llama/guard.cpp", "src/llama/cpu", "src/ffi", "cbindgen.toml", "benches/peer"] {
         println!("cargo:rerun-if-changed={source}");
     }
     // llama-cpp-sys-2 passes the folder of ggml's CMake package to its dependents; llama.cpp's headers are installed next to it.
@@ -145,8 +145,12 @@ fn make_headers() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     for (name, parts) in HEADERS {
-        let file = root.join(format!("src/ffi/{name}.toml"));
-        let mut config = cbindgen::Config::from_file(file).expect("cbindgen's settings are valid");
+        let settings = |file: PathBuf| cbindgen::Config::from_file(file).expect("cbindgen's settings are valid");
+        let mut config = settings(root.join("cbindgen.toml"));
+        let own = settings(root.join(format!("src/ffi/{name}.toml")));
+        (config.header, config.include_guard, config.export) = (own.header, own.include_guard, own.export);
+        (config.includes, config.sys_includes) = (own.includes, own.sys_includes);
+        config.after_includes = own.after_includes;
         if name == "foredraft" {
             let version = |part: &str| env::var(format!("CARGO_PKG_VERSION_{part}")).expect("cargo sets it");
             let versions = ["MAJOR", "MINOR", "PATCH"]
