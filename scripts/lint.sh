@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks formatting, lints and the crate's documentation. The lints are declared in Cargo.toml. A missing tool is reported and skipped; in CI
+# Checks formatting, lints, the crates' documentation, and the workflows of the code host. The lints are declared in Cargo.toml. A missing tool is reported and skipped; in CI
 # (`CI` is set) it is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,3 +25,6 @@ if has clippy cargo clippy --version; then
     cargo clippy --release --workspace --all-targets -- -D warnings
 fi
 RUSTDOCFLAGS='-D warnings' cargo doc --release --workspace --no-deps --quiet
+if has npm npm --version; then
+    scripts/lint-workflows.sh
+fi
