@@ -1,4 +1,4 @@
-//! The documents: every relative link leads to a file, and every `#anchor` to a heading. The guide: its code is included from
+//! The documents: every relative link leads to a file, and every `#anchor` to a heading. The guide: its code is that of
 //! programs that tests run, and it builds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests may panic")]
 
@@ -116,10 +116,32 @@ fn blocks(text: &str) -> Vec<(&str, &str)> {
     fenced.map(|block| block.split_once('\n').expect("a language, or none, and a line feed")).collect()
 }
 
-/// What an include directive leaves of a file: the lines between its anchors. An error says what is not there.
-fn included(page: &Path, directive: &str) -> Result<String, String> {
-    let inside = directive.strip_prefix("{{#include ").and_then(|rest| rest.strip_suffix("}}"));
-    let (file, anchor) = inside.and_then(|rest| rest.split_once(':')).ok_or("expected {{#include FILE:ANCHOR}}")?;
+/// A block of code that is a part of a program: the comment before it names the file and the anchor.
+struct Snippet<'a> {
+    source: &'a str,
+    language: &'a str,
+    code: &'a str,
+}
+
+const LANGUAGES: [&str; 11] =
+    ["c", "cpp", "c++", "python", "py", "js", "mjs", "ts", "javascript", "typescript", "rust"];
+
+/// The blocks of code in a page in the languages of hosts. `source` is empty where no comment names one.
+fn snippets(text: &str) -> Vec<Snippet<'_>> {
+    let parts: Vec<&str> = text.split("```").collect();
+    let pairs = parts.chunks(2).filter_map(|pair| Some((*pair.first()?, *pair.get(1)?)));
+    let found = pairs.filter_map(|(before, block)| {
+        let (language, code) = block.split_once('\n')?;
+        let comment = before.trim_end_matches('\n').rsplit('\n').next().unwrap_or_default();
+        let source = comment.strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->")).unwrap_or_default();
+        Some(Snippet { source, language, code })
+    });
+    found.filter(|snippet| LANGUAGES.contains(&snippet.language)).collect()
+}
+
+/// The lines of a program between its anchors; `source` is `FILE:ANCHOR`. An error says what is not there.
+fn part_of_program(page: &Path, source: &str) -> Result<String, String> {
+    let (file, anchor) = source.split_once(':').ok_or("expected the comment <!-- FILE:ANCHOR --> before the block")?;
     if !file.starts_with("../examples/guide/") {
         return Err(format!("{file} is not in examples/guide, whose programs tests/hosts/guide.rs runs"));
     }
@@ -131,46 +153,54 @@ fn included(page: &Path, directive: &str) -> Result<String, String> {
     lines
         .get(begin + 1..end)
         .filter(|it| !it.is_empty())
-        .map(|it| it.join("\n"))
+        .map(|it| it.join("\n") + "\n")
         .ok_or(format!("{file}: {anchor} is empty"))
 }
 
+/// With `UPDATE_DOCS` set, writes the programs' lines into the pages.
 #[test]
-fn code_of_hosts_is_included_from_programs_that_are_tested() {
-    let mut count = 0;
+fn code_of_hosts_is_that_of_programs_that_are_tested() {
+    let (mut count, mut wrong) = (0, Vec::new());
     for page in pages() {
         let text = std::fs::read_to_string(&page).expect("UTF-8");
-        let found = blocks(&text);
-        for (language, block) in &found {
-            if ["c", "cpp", "c++", "python", "py", "js", "mjs", "ts", "javascript", "typescript", "rust"]
-                .contains(language)
-            {
-                let code = included(&page, block.trim());
-                assert!(code.is_ok(), "{}: {block}{code:?}", page.display());
-                count += 1;
+        let mut updated = text.clone();
+        for Snippet { source, language, code } in snippets(&text) {
+            count += 1;
+            match part_of_program(&page, source) {
+                Ok(program) if program == code => {}
+                Ok(program) => {
+                    let block = |code: &str| format!("<!-- {source} -->\n```{language}\n{code}```");
+                    updated = updated.replace(&block(code), &block(&program));
+                    wrong.push(format!("{}: {source} is not what the program has", page.display()));
+                }
+                Err(why) => wrong.push(format!("{}: {why}:\n{code}", page.display())),
             }
         }
-        let in_blocks: usize = found.iter().map(|(_, block)| block.matches("{{#").count()).sum();
-        assert_eq!(text.matches("{{#").count(), in_blocks, "{}: an include outside a block", page.display());
+        if std::env::var_os("UPDATE_DOCS").is_some() && updated != text {
+            std::fs::write(&page, updated).expect("the page can be written");
+        }
     }
+    assert!(wrong.is_empty(), "{}\n(UPDATE_DOCS=1 cargo test --release --test documents writes it)", wrong.join("\n"));
     assert!(count > 12, "{count} blocks");
 }
 
 #[test]
-fn includes_that_lead_nowhere_are_found() {
+fn snippets_that_lead_nowhere_are_found() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/page.md");
-    assert!(
-        included(&page, "{{#include ../examples/guide/hello.py:hello}}").is_ok_and(|code| code.contains("Engine("))
-    );
+    let hello = part_of_program(&page, "../examples/guide/hello.py:hello");
+    assert!(hello.is_ok_and(|code| code.contains("Engine(")));
     for wrong in [
-        "from foredraft import Engine",
-        "{{#include ../examples/guide/hello.py}}",
-        "{{#include ../examples/guide/hello.py:hell}}",
-        "{{#include ../examples/guide/none.py:hello}}",
-        "{{#include ../examples/chat.py:hello}}",
+        "",
+        "../examples/guide/hello.py",
+        "../examples/guide/hello.py:hell",
+        "../examples/guide/none.py:hello",
+        "../examples/chat.py:hello",
     ] {
-        assert!(included(&page, wrong).is_err(), "{wrong}");
+        assert!(part_of_program(&page, wrong).is_err(), "{wrong}");
     }
+    let text = "text\n\n<!-- a:b -->\n```py\none\n```\n\n```c\ntwo\n```\n```sh\nthree\n```\n";
+    let found: Vec<_> = snippets(text).into_iter().map(|it| (it.source, it.language, it.code)).collect();
+    assert_eq!(found, [("a:b", "py", "one\n"), ("", "c", "two\n")]);
 }
 
 #[test]
