@@ -26,7 +26,7 @@ extern "C" {
  *
  * Returns 0, or a `foredraft_code`.
  */
-FOREDRAFT_API int32_t init(const char *cmd);
+FOREDRAFT_API int init(const char *cmd);
 
 /**
  * As `foredraft_load_async` of the default engine.
@@ -89,20 +89,20 @@ FOREDRAFT_API const char *get_embedding(const char *req);
 FOREDRAFT_API const char *get_completion(const char *req);
 
 /**
- * Queues a request and returns its `id` and `prompt_stats`. No speculation unless the request enables it.
+ * Queues a request and returns its `id` and `prompt_stats`, which is complete. No speculation unless the request enables it.
  */
 FOREDRAFT_API const char *async_completion_init(const char *req);
 
 /**
  * Returns the updates of a request since the last poll, as `foredraft_poll`. NULL, `""`, `{}` and anything that is not a JSON object
- * mean the newest request of `async_completion_init`. If there is none, `completion_updates` is empty, and `state` is the state of
- * the library.
+ * mean the newest request of `async_completion_init`, which stays pollable after `init` and `deinit`. If there was none,
+ * `completion_updates` is empty, and `state` is the state of the library.
  */
 FOREDRAFT_API const char *async_completion_poll(const char *cmd);
 
 /**
- * Ends a request, as `foredraft_cancel`. Without an id it is the newest request of `async_completion_init`. `cancelled` is false if
- * there is none, or if it has finished.
+ * Ends a request, as `foredraft_cancel`. Without an id it ends all waiting and running requests of `async_completion_init`.
+ * `cancelled` is false if there are none.
  */
 FOREDRAFT_API const char *async_completion_cancel(const char *cmd);
 
@@ -122,7 +122,7 @@ FOREDRAFT_API const char *speculative_completion_init(const char *req);
 FOREDRAFT_API const char *speculative_completion_poll(const char *cmd);
 
 /**
- * As `async_completion_cancel`; without an id it is the newest request of `speculative_completion_init`.
+ * As `async_completion_cancel`; without an id it ends the requests of `speculative_completion_init`.
  */
 FOREDRAFT_API const char *speculative_completion_cancel(const char *cmd);
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::prompts::PreparedPrompt;
 use super::request::{Endpoint, Reply};
-use crate::engine::{Generated, Notify, RequestHandle};
+use crate::engine::{Generated, Notify, Phase, RequestHandle};
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::speculative;
@@ -33,7 +33,7 @@ struct RegistryEntries {
     records: BTreeMap<u64, Arc<RequestRecord>>,
     /// Ids of requests that were polled to their end.
     ended: VecDeque<u64>,
-    /// For each old endpoint, the newest request that is not awaited.
+    /// For each old endpoint, see [`Endpoint::old_index`], the newest request that is not awaited.
     newest: [Option<u64>; 2],
 }
 
@@ -45,22 +45,13 @@ pub(super) enum FoundRequest {
     Ended,
 }
 
-/// The index of an endpoint in [`RegistryEntries::newest`]. `foredraft_*` functions always name a request by its id.
-fn newest_index(endpoint: Endpoint) -> Option<usize> {
-    match endpoint {
-        Endpoint::Completion => Some(0),
-        Endpoint::Speculative => Some(1),
-        Endpoint::Foredraft => None,
-    }
-}
-
 impl RequestRegistry {
     /// Adds a request. It becomes its endpoint's newest one unless it is awaited.
     pub(super) fn add(&self, record: Arc<RequestRecord>) {
         let mut entries = self.entries.lock();
         let id = record.handle.id();
         if !record.is_awaited
-            && let Some(newest) = newest_index(record.endpoint).and_then(|index| entries.newest.get_mut(index))
+            && let Some(newest) = record.endpoint.old_index().and_then(|index| entries.newest.get_mut(index))
         {
             // Two threads that submit at the same time can arrive here in the reverse order.
             *newest = (*newest).max(Some(id));
@@ -79,7 +70,18 @@ impl RequestRegistry {
 
     /// The id of the endpoint's newest request.
     pub(super) fn newest(&self, endpoint: Endpoint) -> Option<u64> {
-        self.entries.lock().newest.get(newest_index(endpoint)?).copied().flatten()
+        self.entries.lock().newest.get(endpoint.old_index()?).copied().flatten()
+    }
+
+    /// The requests of the endpoint that have not finished, the newest first. With an old endpoint, without those whose caller waits for
+    /// the final response: the old server's cancel did not end them.
+    pub(super) fn unfinished(&self, endpoint: Endpoint) -> Vec<Arc<RequestRecord>> {
+        let is_meant = |record: &&Arc<RequestRecord>| {
+            record.endpoint == endpoint
+                && !(endpoint.is_old() && record.is_awaited)
+                && record.handle.phase() != Phase::Finished
+        };
+        self.entries.lock().records.values().rev().filter(is_meant).cloned().collect()
     }
 
     /// Finds a request.

@@ -187,9 +187,13 @@ fn completion_response(
         None => pending_prompt_stats(record),
     };
     let mut settings = completion.settings.clone();
-    // Loading a session can change it.
     if let Value::Object(settings) = &mut settings {
+        // Loading a session can change it.
         settings.insert("seed_position".into(), outcome.seed_position.into());
+        if completion.prompt.get().is_some() {
+            let n_keep = session::effective_n_keep(record.n_keep, completion.tokens().len(), record.n_ctx);
+            settings.insert("n_keep".into(), n_keep.into());
+        }
     }
     let rest = json!({
         "content": content,

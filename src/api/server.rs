@@ -8,7 +8,7 @@ use super::init::InitRequest;
 use super::lookup::CacheFiles;
 use super::prompts::{ChatTemplates, Preparer, ServingModel, TemplatesByTools};
 use super::registry::{RequestRecord, RequestRegistry, UpdateSignal, notify_and_signal};
-use super::request::RequestDefaults;
+use super::request::{Endpoint, RequestDefaults};
 use super::status::SystemStatus;
 use crate::engine::{self, Config, Engine, Models};
 use crate::error::{Error, Result};
@@ -28,8 +28,8 @@ pub struct Server {
     pub(super) preparer: Preparer,
     pub(super) requests: RequestRegistry,
     pub(super) updates: Arc<UpdateSignal>,
-    /// Read-locked inside [`Server::during`].
-    in_use: RwLock<()>,
+    /// Whether it is closed. Read-locked inside [`Server::during`].
+    in_use: RwLock<bool>,
 }
 
 impl Server {
@@ -51,7 +51,7 @@ impl Server {
             preparer: Preparer::default(),
             requests: RequestRegistry::default(),
             updates,
-            in_use: RwLock::new(()),
+            in_use: RwLock::new(false),
         })
     }
 
@@ -76,6 +76,22 @@ impl Server {
         // Recursive, because a callback inside a call can call again while `stop` waits for the write lock.
         let _in_use = self.in_use.read_recursive();
         call(self)
+    }
+
+    /// Runs `call`, unless the server is closed.
+    pub(super) fn while_open<R>(&self, call: impl FnOnce(&Server) -> R) -> Option<R> {
+        let closed = self.in_use.read_recursive();
+        (!*closed).then(|| call(self))
+    }
+
+    /// Closes a stopped server: the updates of its requests are no longer polled from it. Waits for running calls.
+    pub(super) fn close(&self) {
+        *self.in_use.write() = true;
+    }
+
+    /// Whether an old name's group has a newest request.
+    pub(super) fn has_newest(&self, endpoint: Endpoint) -> bool {
+        self.requests.newest(endpoint).is_some()
     }
 
     /// The models.

@@ -9,9 +9,6 @@ use super::text::TextStream;
 use crate::llama::{Token, Vocab};
 use crate::sampling::SamplingSettings;
 
-/// A completion that ends within a character may have this many more tokens to complete it.
-const MAX_EXTRA: usize = 3;
-
 /// The generated tokens of a request and their text.
 pub(super) struct Completion {
     text: TextStream,
@@ -24,6 +21,8 @@ pub(super) struct Completion {
     pub(super) n_probs: usize,
     /// See [`RequestOptions::post_sampling_probs`].
     pub(super) post_sampling_probs: bool,
+    /// See [`RequestOptions::special`].
+    special: bool,
     pub(super) seed: u32,
     /// The RNG counter of the first generated token.
     pub(super) seed_position: usize,
@@ -61,12 +60,13 @@ impl Completion {
         compare: Option<Compare>,
     ) -> Completion {
         Completion {
-            text: TextStream::new(std::mem::take(&mut options.stop)),
+            text: TextStream::new(std::mem::take(&mut options.stop)).cutting_begun_stop(options.cuts_begun_stop),
             n_predicted: 0,
             n_predict: options.n_predict,
             t_max_predict: options.t_max_predict,
             n_probs: sampling.n_probs,
             post_sampling_probs: options.post_sampling_probs,
+            special: options.special,
             seed: sampling.seed,
             seed_position,
             compare,
@@ -122,22 +122,24 @@ impl Completion {
         if self.compare.as_ref().is_some_and(|compare| compare.ends_with(token)) {
             return Some(Stop::Limit.into());
         }
-        if vocab.is_eog(token) {
+        let is_eog = vocab.is_eog(token);
+        if is_eog && !self.special {
             return Some(Stop::Eos.into());
         }
-        let (piece, n_checked) = (vocab.text(token), added.len());
+        let (piece, n_checked) = (vocab.shown(token, self.special), added.len());
         added.extend_from_slice(piece);
         if let Some((end, word)) = self.text.stop_in(added, n_checked) {
             return Some(CompletionEnd { stop: Stop::Word(word.to_owned()), text_end: Some(end) });
+        }
+        if is_eog {
+            return Some(Stop::Eos.into());
         }
         // As llama-server: a line is not broken off.
         if self.t_max_predict.is_some_and(|most| self.time_since_first() > most) && piece.contains(&b'\n') {
             return Some(Stop::Limit.into());
         }
         let n_predicted = self.n_predicted + n_new + 1;
-        let n_predict = self.n_predict.filter(|n_predict| n_predicted >= *n_predict)?;
-        let is_unfinished = n_predicted < n_predict + MAX_EXTRA && self.text.is_inside_character(added);
-        (!is_unfinished).then(|| Stop::Limit.into())
+        self.n_predict.filter(|n_predict| n_predicted >= *n_predict).map(|_| Stop::Limit.into())
     }
 
     fn time_since_first(&self) -> Duration {

@@ -7,7 +7,7 @@
 //! - `worker`: the thread. `request`: what goes to it. `request_handle`: the two ends of a request.
 //! - `scheduler`: queue and slots. `admission`: which request gets which slot. `space`: which slot has cells. `ending`: the end of a request.
 //! - `step`: one step, a chain of functions over plain data.
-//! - `slots`, `completion`, `text`: what a step works on.
+//! - `slots`, `completion`, `text`: what a step works on. `trace`: the log of a request's end.
 
 mod admission;
 mod attention;
@@ -33,6 +33,7 @@ mod slots;
 mod space;
 mod step;
 mod text;
+mod trace;
 mod worker;
 
 use std::path::Path;

@@ -60,6 +60,10 @@ pub struct RequestOptions {
     pub n_keep: Option<usize>,
     /// Stop strings, none of which is empty.
     pub stop: Vec<String>,
+    /// Whether a stop string that has only begun at the end of the completion is cut off.
+    pub cuts_begun_stop: bool,
+    /// Whether control tokens have their text in the completion.
+    pub special: bool,
     /// A hard limit on the time from submission to the end.
     pub timeout: Option<Duration>,
     /// Ends the completion with the first newline that comes later than this after the first token.

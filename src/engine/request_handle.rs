@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::event::{Event, Outcome, Stop};
+use super::trace;
 
 /// Updates kept for a request that is not polled. Further ones are appended to the last, so that nothing is lost and memory only grows
 /// with the completion.
@@ -303,6 +304,9 @@ impl TextSink {
     }
 
     pub(super) fn finish(&self, outcome: Outcome) {
+        if self.phase() != Phase::Finished {
+            trace::log_end(self.handle.id, &outcome);
+        }
         let inner = self.handle.inner.lock();
         if self.of(&inner) != Phase::Finished {
             self.end(inner, outcome);

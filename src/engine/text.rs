@@ -13,13 +13,20 @@ pub struct TextStream {
     sent: usize,
     /// Where the text ends, once a stop string has appeared.
     end: Option<usize>,
+    /// Whether a stop string that has only begun is cut off when nothing more comes.
+    cuts_begun_stop: bool,
 }
 
 impl TextStream {
     /// An empty text that ends at the first of `stops`, none of which is empty.
     pub fn new(stops: Vec<String>) -> TextStream {
         let longest_stop = stops.iter().map(String::len).max().unwrap_or(0);
-        TextStream { stops, longest_stop, bytes: Vec::new(), sent: 0, end: None }
+        TextStream { stops, longest_stop, bytes: Vec::new(), sent: 0, end: None, cuts_begun_stop: false }
+    }
+
+    /// The same, but a stop string that has only begun when nothing more comes is cut off.
+    pub fn cutting_begun_stop(self, cuts_begun_stop: bool) -> TextStream {
+        TextStream { cuts_begun_stop, ..self }
     }
 
     /// Bytes so far, those after a stop string included.
@@ -71,29 +78,22 @@ impl TextStream {
         self.end.get_or_insert(end);
     }
 
-    /// Whether the text with the bytes `added` ends within a character that a further token may complete.
-    pub fn is_inside_character(&self, added: &[u8]) -> bool {
-        let mut tail = [0; 3];
-        let last = added.iter().rev().chain(self.bytes.iter().rev()).take(tail.len());
-        let n = tail.iter_mut().rev().zip(last).map(|(place, byte)| *place = *byte).count();
-        (1..=n).any(|len| {
-            let end = tail.get(tail.len() - len..).unwrap_or(&[]);
-            matches!(std::str::from_utf8(end), Err(error) if error.valid_up_to() == 0 && error.error_len().is_none())
-        })
-    }
-
     /// The text that may be sent now and was not taken before.
     pub fn take(&mut self) -> String {
         let mut end = self.end();
         if self.end.is_none() {
             end -= self.held_back();
         }
-        self.take_to(end, false)
+        self.take_to(end)
     }
 
-    /// The rest, when nothing more comes. An unfinished character becomes U+FFFD.
+    /// The rest, when nothing more comes. An unfinished character is left out.
     pub fn finish(&mut self) -> String {
-        self.take_to(self.end(), true)
+        if self.cuts_begun_stop {
+            let end = self.bytes.len() - self.held_back();
+            self.end_at(end);
+        }
+        self.take_to(self.end())
     }
 
     /// How many bytes at the end may become a stop string.
@@ -109,7 +109,7 @@ impl TextStream {
             .unwrap_or(0)
     }
 
-    fn take_to(&mut self, end: usize, last: bool) -> String {
+    fn take_to(&mut self, end: usize) -> String {
         let mut text = String::new();
         let mut rest = self.bytes.get(self.sent..end).unwrap_or(&[]);
         while !rest.is_empty() {
@@ -126,10 +126,6 @@ impl TextStream {
                         Some(len) => {
                             text.push(char::REPLACEMENT_CHARACTER);
                             rest = broken.get(len..).unwrap_or(&[]);
-                        }
-                        None if last => {
-                            text.push(char::REPLACEMENT_CHARACTER);
-                            rest = &[];
                         }
                         None => break, // the rest of the character is still to come
                     }
@@ -189,7 +185,7 @@ mod tests {
             (&["\u{1F600}"], &[b"a\xF0\x9F", b"\x98", b"\x80b"], "a", Some("\u{1F600}")),
             (&["\u{1F601}"], &[b"a\xF0\x9F", b"\x98", b"\x80b"], "a\u{1F600}b", None),
             (&[], &[b"a\xF0\x9F", b"x"], "a\u{FFFD}x", None),
-            (&[], &[b"a\xF0\x9F"], "a\u{FFFD}", None),
+            (&[], &[b"a\xF0\x9F"], "a", None),
             (&[], &[b"\xFF\xFEa"], "\u{FFFD}\u{FFFD}a", None),
         ];
         for (stops, pieces, text, word) in cases {
@@ -205,20 +201,27 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_character_is_detected() {
-        for (bytes, inside) in [
-            (&b"abc"[..], false),
-            (b"\xC3", true),
-            (b"a\xF0\x9F\x98", true),
-            (b"a\xF0\x9F\x98\x80", false),
-            (b"\xFF", false),
-            (b"\x80", false),
-            (b"", false),
+    fn stop_string_that_has_begun_can_be_cut_off() {
+        for (stops, bytes, kept) in [
+            (&["END"][..], &b"xEN"[..], "x"),
+            (&["END"], b"xE", "x"),
+            (&["END"], b"xEx", "xEx"),
+            (&["END", "xEND"], b"axEN", "a"),
+            (&["E\u{1F600}"], b"xE\xF0\x9F", "x"),
+            (&["\u{1F600}"], b"x\xF0\x9F", "x"),
+            (&[], b"xEN", "xEN"),
+            (&["aab"], b"aaa", "a"),
         ] {
-            for (before, added) in (0..=bytes.len()).map(|at| bytes.split_at(at)) {
-                let mut stream = TextStream::new(Vec::new());
-                stream.append(before);
-                assert_eq!(stream.is_inside_character(added), inside, "{bytes:?}");
+            let stops: Vec<String> = stops.iter().map(|stop| stop.to_string()).collect();
+            for takes in [false, true] {
+                let mut stream = TextStream::new(stops.clone()).cutting_begun_stop(true);
+                let mut text = String::new();
+                for byte in bytes {
+                    assert_eq!(stream.push(&[*byte]), None);
+                    text += &if takes { stream.take() } else { String::new() };
+                }
+                text += &stream.finish();
+                assert_eq!((text.as_str(), stream.end()), (kept, kept.len()), "{stops:?} {bytes:?}");
             }
         }
     }

@@ -44,7 +44,7 @@ pub extern "C" fn foredraft_engine_free(engine: *mut foredraft_engine) {
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_load(engine: *mut foredraft_engine, config: *const c_char) -> i32 {
     // SAFETY: see "Safety" in the module's documentation.
-    run(Code::Internal.init_number(), || load(engines::find(engine), unsafe { required(config) }))
+    run(Code::Internal.init_number(), || load(engines::find(engine), unsafe { required(config) }, System::init))
 }
 
 /// As `foredraft_load`, on another thread. Returns at once; `foredraft_status` has the progress and the result. `config` can be freed
@@ -94,10 +94,10 @@ pub extern "C" fn foredraft_string_free(s: *mut c_char) {
     unsafe { libc::free(s.cast::<c_void>()) }
 }
 
-/// Loads, and returns the number for C hosts.
-pub(super) fn load(system: Result<System>, config: Result<&[u8]>) -> i32 {
+/// Loads by `init`, and returns the number for C hosts.
+pub(super) fn load(system: Result<System>, config: Result<&[u8]>, init: fn(&System, &[u8]) -> Result<()>) -> i32 {
     // NULL becomes an empty text, which the load refuses, so that the status reports the error.
-    let result = system.and_then(|system| system.init(config.unwrap_or(b"")));
+    let result = system.and_then(|system| init(&system, config.unwrap_or(b"")));
     result.map_or_else(|error| error.code().init_number(), |()| 0)
 }
 

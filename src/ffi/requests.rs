@@ -62,7 +62,8 @@ pub extern "C" fn foredraft_poll(engine: *mut foredraft_engine, command: *const 
     answer(|| engines::find(engine)?.poll(Endpoint::Foredraft, unsafe { bytes(command) }))
 }
 
-/// Ends a request, `{"id": 7}`, or several, `{"ids": [7, 8]}`, within one decode. The last update of each has the `stop_type` `cancelled`.
+/// Ends a request, `{"id": 7}`, several, `{"ids": [7, 8]}`, or all that wait or run, `{"all": true}`, within one decode. The last update of
+/// each has the `stop_type` `cancelled`.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_cancel(engine: *mut foredraft_engine, command: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.

@@ -1,14 +1,14 @@
 //! The old JSON-RPC server's functions, and the functions that version 0.1 added under similar names. All of them call the default
 //! engine. A cargo feature, on by default.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
-use super::guard::{answer, bytes, required};
+use super::guard::{answer, bytes, required, run};
 use super::types::{foredraft_log_callback, foredraft_update_callback};
 use super::{callbacks, engine, engines, requests};
-use crate::api::{Endpoint, Server};
-use crate::error::Result;
+use crate::api::{Endpoint, Server, System};
+use crate::error::{Code, Result};
 use serde_json::Value;
 
 /// Calls a function of the default engine, which must be loaded.
@@ -38,14 +38,18 @@ unsafe fn cancel(endpoint: Endpoint, command: *const c_char) -> *const c_char {
 ///
 /// Returns 0, or a `foredraft_code`.
 #[unsafe(no_mangle)]
-pub extern "C" fn init(cmd: *const c_char) -> i32 {
-    engine::foredraft_load(null_mut(), cmd)
+pub extern "C" fn init(cmd: *const c_char) -> c_int {
+    let failed = Code::Internal.init_number();
+    // SAFETY: see "Safety" in the module's documentation.
+    run(failed, || engine::load(engines::find(null_mut()), unsafe { required(cmd) }, System::old_init))
 }
 
 /// As `foredraft_load_async` of the default engine.
 #[unsafe(no_mangle)]
 pub extern "C" fn init_async(cmd: *const c_char) {
-    engine::foredraft_load_async(null_mut(), cmd);
+    // SAFETY: see "Safety" in the module's documentation.
+    let load = |system: System| system.old_init_async(unsafe { bytes(cmd) }.unwrap_or(b""));
+    run((), || engine::log_failure("init_async", engines::find(null_mut()).map(load)));
 }
 
 /// As `foredraft_status` of the default engine. `model`, `model_alias` and `model_draft` are always strings.
@@ -115,7 +119,7 @@ pub extern "C" fn get_completion(req: *const c_char) -> *const c_char {
     unsafe { with_server(req, |server, bytes| server.complete(Endpoint::Completion, bytes)) }
 }
 
-/// Queues a request and returns its `id` and `prompt_stats`. No speculation unless the request enables it.
+/// Queues a request and returns its `id` and `prompt_stats`, which is complete. No speculation unless the request enables it.
 #[unsafe(no_mangle)]
 pub extern "C" fn async_completion_init(req: *const c_char) -> *const c_char {
     // SAFETY: see "Safety" in the module's documentation.
@@ -123,16 +127,16 @@ pub extern "C" fn async_completion_init(req: *const c_char) -> *const c_char {
 }
 
 /// Returns the updates of a request since the last poll, as `foredraft_poll`. NULL, `""`, `{}` and anything that is not a JSON object
-/// mean the newest request of `async_completion_init`. If there is none, `completion_updates` is empty, and `state` is the state of
-/// the library.
+/// mean the newest request of `async_completion_init`, which stays pollable after `init` and `deinit`. If there was none,
+/// `completion_updates` is empty, and `state` is the state of the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn async_completion_poll(cmd: *const c_char) -> *const c_char {
     // SAFETY: see "Safety" in the module's documentation.
     unsafe { poll(Endpoint::Completion, cmd) }
 }
 
-/// Ends a request, as `foredraft_cancel`. Without an id it is the newest request of `async_completion_init`. `cancelled` is false if
-/// there is none, or if it has finished.
+/// Ends a request, as `foredraft_cancel`. Without an id it ends all waiting and running requests of `async_completion_init`.
+/// `cancelled` is false if there are none.
 #[unsafe(no_mangle)]
 pub extern "C" fn async_completion_cancel(cmd: *const c_char) -> *const c_char {
     // SAFETY: see "Safety" in the module's documentation.
@@ -160,7 +164,7 @@ pub extern "C" fn speculative_completion_poll(cmd: *const c_char) -> *const c_ch
     unsafe { poll(Endpoint::Speculative, cmd) }
 }
 
-/// As `async_completion_cancel`; without an id it is the newest request of `speculative_completion_init`.
+/// As `async_completion_cancel`; without an id it ends the requests of `speculative_completion_init`.
 #[unsafe(no_mangle)]
 pub extern "C" fn speculative_completion_cancel(cmd: *const c_char) -> *const c_char {
     // SAFETY: see "Safety" in the module's documentation.

@@ -60,9 +60,14 @@ pub fn set_sink(sink: Option<Box<Sink>>) {
     SINK.set(sink);
 }
 
+/// Whether lines of this level are logged.
+pub fn is_enabled(level: Level) -> bool {
+    level >= Level::from_number(THRESHOLD.load(Ordering::Relaxed))
+}
+
 /// Logs a line if its level is not below the threshold.
 pub fn write(level: Level, text: &str) {
-    if level >= Level::from_number(THRESHOLD.load(Ordering::Relaxed)) {
+    if is_enabled(level) {
         always(level, text);
     }
 }

@@ -94,6 +94,38 @@ fn one_call_polls_or_cancels_several_requests() {
     engine.call("cancel", &json!({"id": id}));
 }
 
+/// `{"all": true}` ends what waits and what runs, also a request that a thread waits for, but not those of the old names.
+#[test]
+fn one_call_cancels_all_requests() {
+    let _guard = exclusive();
+    let engine = Engine::loaded("draft", json!({"n_parallel": 2, "n_ctx": 1024}));
+    let handle = engine.handle as usize;
+    for _ in 0..3 {
+        let waiting = std::thread::spawn(move || LIBRARY.call(handle as _, "complete", &endless()));
+        engine.wait_until_generating();
+        let ids: Vec<u64> = (0..4).map(|_| engine.submit(&endless())).collect();
+        let answer = engine.call("cancel", &json!({"all": true}));
+        assert_eq!((&answer["success"], &answer["cancelled"]), (&json!(true), &json!(true)), "{answer}");
+        assert_eq!(answer["ids"].as_array().map(Vec::len), Some(5), "{answer}");
+        for id in ids {
+            assert_eq!(engine.drain(id).1["stop_type"], "cancelled");
+        }
+        assert_eq!(waiting.join().expect("an answer")["stop_type"], "cancelled");
+        let answer = engine.call("cancel", &json!({"all": true}));
+        assert_eq!(answer, json!({"success": true, "cancelled": false, "ids": []}));
+    }
+    for wrong in
+        [json!({"all": true, "id": 1}), json!({"all": true, "ids": [1]}), json!({"all": "yes"}), json!({"all": false})]
+    {
+        assert_eq!(engine.call("cancel", &wrong)["code"], "invalid_request", "{wrong}");
+    }
+    assert_eq!(engine.call("poll", &json!({"all": true}))["code"], "invalid_request");
+    drop(engine);
+    let engine = Engine::new();
+    assert_eq!(engine.call("cancel", &json!({"all": true})), json!({"success": true, "cancelled": false, "ids": []}));
+    assert_eq!(engine.call("poll", &json!({"all": true}))["code"], "invalid_request");
+}
+
 /// The functions may be called before a model is loaded.
 #[test]
 fn poll_and_cancel_work_without_a_model() {

@@ -22,6 +22,7 @@ mod malformed_json;
 mod memory;
 #[cfg(target_os = "linux")]
 mod notify_fd;
+mod old_server;
 mod polling;
 mod process;
 mod random_calls;

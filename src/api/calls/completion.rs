@@ -11,7 +11,7 @@ use crate::api::Server;
 use crate::api::fields::parse_object;
 use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptSource, ServingModel};
 use crate::api::registry::{CompletionRecord, PolledTokens, RequestRecord};
-use crate::api::request::{CompletionRequest, Endpoint, clamp_old_values, generation_settings};
+use crate::api::request::{CompletionRequest, Endpoint, UsedValues, clamp_old_values, generation_settings};
 use crate::api::response;
 use crate::engine::{self, Prepared, Request, RequestOptions};
 use crate::error::{Code, Error, Result};
@@ -52,7 +52,7 @@ impl Server {
     }
 
     /// Parses a request and submits it to the engine. A long prompt is tokenized afterwards, on another thread, unless the caller
-    /// waits for the final response (`is_awaited`).
+    /// waits for the final response (`is_awaited`), or is a host of the old server, whose answer always had the number of tokens.
     fn enqueue(&self, endpoint: Endpoint, request: &[u8], is_awaited: bool) -> Result<Arc<RequestRecord>> {
         let engine = self.engine()?;
         let mut object = parse_object(request)?;
@@ -72,16 +72,29 @@ impl Server {
         if !engine.generates() {
             return Err(Error::invalid("the model generates no text"));
         }
+        // As in the old server, only what its caller waits for.
+        request.options.cuts_begun_stop = endpoint.is_old() && is_awaited;
         request.options.slot.map_or(Ok(()), |slot| self.validate_slot(slot))?;
         request.validate_sessions()?;
         let common = self.common_request(&request, &serving)?;
         request.lora = Some(common.lora.iter().copied().enumerate().collect());
+        let bias_of = |token| common.sampling.logit_bias.binary_search_by_key(&token, |(token, _)| *token);
+        let is_banned = |token| {
+            let bias = bias_of(token).ok().and_then(|index| common.sampling.logit_bias.get(index));
+            bias.is_some_and(|(_, bias)| *bias == f32::NEG_INFINITY)
+        };
+        let mut ends = serving.vocab().eog_tokens().peekable();
+        let used = UsedValues {
+            streams: !is_awaited,
+            ignores_eos: ends.peek().is_some() && ends.all(is_banned),
+            bans_as_null: endpoint.is_old(),
+        };
         // Checked first, because `n_cmpl` can be large.
         engine.check_room(request.n_completions())?;
         let (completions, mut requests): (Vec<CompletionRecord>, Vec<Request>) =
-            split_completions(&mut request, &serving, &common).into_iter().unzip();
+            split_completions(&mut request, &serving, &common, used).into_iter().unzip();
         let source = self.prompt_source(&mut request, &serving, &common);
-        let is_prepared = is_awaited || source.is_short();
+        let is_prepared = is_awaited || endpoint.is_old() || source.is_short();
         let n_cmpl = request.n_cmpl;
         let prompts = if is_prepared {
             let (prompts, prediction) = source.prepare()?;
@@ -242,6 +255,7 @@ fn split_completions(
     request: &mut CompletionRequest,
     serving: &ServingModel,
     common: &Request,
+    used: UsedValues,
 ) -> Vec<(CompletionRecord, Request)> {
     let n_ctx = u32::try_from(serving.n_ctx).unwrap_or(0);
     let mut completions = Vec::new();
@@ -263,7 +277,7 @@ fn split_completions(
                 lora: common.lora.clone(),
                 reuses_cache: options.cache_prompt && options.n_beams <= 1,
                 slot: options.slot,
-                settings: generation_settings(request, &sampling, n_ctx, &serving.name),
+                settings: generation_settings(request, &sampling, used, n_ctx, &serving.name),
             };
             let prompt_of = (!is_first && options.cache_prompt).then_some(first);
             completions.push((record, Request { prompt_of, sampling, options, ..common.clone() }));

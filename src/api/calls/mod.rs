@@ -6,4 +6,4 @@ mod poll;
 mod session;
 mod text;
 
-pub(super) use self::poll::{PollCommand, cancel_without_server, poll_without_server};
+pub(super) use self::poll::{LeftRequest, PollCommand, cancel_without_server, poll_without_request};

@@ -19,21 +19,32 @@ const MAX_POLL_MS: i64 = 24 * 60 * 60 * 1000;
 const MAX_IDS: usize = 4096;
 
 /// A parsed poll or cancel command.
+#[derive(Clone)]
 pub(in crate::api) struct PollCommand {
     which: PollTarget,
     wait: Duration,
     warnings: Vec<String>,
 }
 
+#[derive(Clone)]
 enum PollTarget {
-    /// The endpoint's newest request (old names only).
-    Newest,
+    /// A poll: the endpoint's newest request (old names only). A cancel: all of its requests.
+    Unnamed,
     One(u64),
     Several(Vec<u64>),
+    /// `"all": true`, only of a cancel: all requests of the endpoint.
+    All,
+}
+
+/// What is left of the newest request of an old name's group when its engine has ended.
+pub(in crate::api) struct LeftRequest {
+    id: u64,
+    /// The updates that no poll has taken.
+    updates: Vec<Value>,
 }
 
 impl PollCommand {
-    /// Reads `{"id": 7}` or `{"ids": [7, 8]}`, and `timeout_ms`. The old names need no id and accept NULL and whitespace as `{}`.
+    /// Reads `{"id": 7}` or `{"ids": [7, 8]}`, `"all"` and `timeout_ms`. The old names need no id and accept NULL and whitespace as `{}`.
     /// The old server ignored its argument, so they also accept anything else that is not an object, with a warning.
     ///
     /// # Errors
@@ -55,7 +66,12 @@ impl PollCommand {
         let number = |name: &str, value: &Value| value.as_u64().map_or_else(|| int_in(name, value, 0..=i64::MAX), Ok);
         let id = fields.get("id").map(|value| number("id", value)).transpose()?;
         let ids = fields.list("ids", "an array of request ids", number)?;
+        let all = fields.flag("all")?.unwrap_or(false);
+        if all && (id.is_some() || ids.is_some()) {
+            return Err(Error::invalid("all: expected either all or an id, got both"));
+        }
         let which = match (id, ids) {
+            (None, None) if all => PollTarget::All,
             (Some(_), Some(_)) => return Err(Error::invalid("ids: expected either id or ids, got both")),
             (Some(id), None) => PollTarget::One(id),
             (None, Some(ids)) if ids.len() > MAX_IDS => {
@@ -63,13 +79,36 @@ impl PollCommand {
                 return Err(Error::invalid(format!("ids: expected at most {MAX_IDS} request ids, got {n}")));
             }
             (None, Some(ids)) => PollTarget::Several(ids),
-            (None, None) if is_old => PollTarget::Newest,
+            (None, None) if is_old => PollTarget::Unnamed,
             (None, None) => return Err(Error::invalid("id: expected the id that submit returned, got nothing")),
         };
         let wait: i64 = fields.int("timeout_ms", 0..=MAX_POLL_MS)?.unwrap_or(0);
         warnings.extend(fields.finish());
         Ok(PollCommand { which, wait: Duration::from_millis(wait.unsigned_abs()), warnings })
     }
+
+    /// Whether it names no request.
+    pub(in crate::api) fn is_unnamed(&self) -> bool {
+        matches!(self.which, PollTarget::Unnamed)
+    }
+}
+
+impl LeftRequest {
+    /// The answer of a poll without an id. Takes the updates.
+    pub(in crate::api) fn poll(&mut self, command: PollCommand) -> Value {
+        let updates = std::mem::take(&mut self.updates);
+        success(polled(self.id, updates, Phase::Finished), command.warnings)
+    }
+}
+
+/// The answer of a poll of one request.
+fn polled(id: u64, updates: Vec<Value>, phase: Phase) -> Value {
+    json!({
+        "id": id,
+        "completion_updates": updates,
+        "finished": phase == Phase::Finished,
+        "state": phase.as_str(),
+    })
 }
 
 /// The answer of a poll when there is no request.
@@ -77,12 +116,15 @@ fn idle(state: &str) -> Value {
     json!({"completion_updates": [], "finished": false, "state": state})
 }
 
-/// The answer of a poll while no model is loaded.
+/// The answer of a poll without a request to poll.
 ///
 /// # Errors
 /// The command names a request.
-pub(in crate::api) fn poll_without_server(command: PollCommand, state: &str) -> Result<Value> {
-    answer_without_server(command, idle(state))
+pub(in crate::api) fn poll_without_request(command: PollCommand, state: &str) -> Result<Value> {
+    match command.which {
+        PollTarget::All => Err(all_is_for_cancel()),
+        _ => answer_without_server(command, idle(state)),
+    }
 }
 
 /// The answer of a cancel while no model is loaded.
@@ -95,12 +137,22 @@ pub(in crate::api) fn cancel_without_server(command: PollCommand) -> Result<Valu
 
 fn answer_without_server(command: PollCommand, no_request: Value) -> Result<Value> {
     match command.which {
-        PollTarget::Newest => Ok(success(no_request, command.warnings)),
+        PollTarget::Unnamed => Ok(success(no_request, command.warnings)),
+        PollTarget::All => Ok(success(cancelled(&[]), command.warnings)),
         PollTarget::One(id) => Err(no_such_request(id)),
         PollTarget::Several(ids) => {
             Ok(results(ids.iter().map(|id| (*id, Err(no_such_request(*id)))), command.warnings))
         }
     }
+}
+
+/// The answer of a cancel of all requests, of which these had not finished.
+fn cancelled(ids: &[u64]) -> Value {
+    json!({"cancelled": !ids.is_empty(), "ids": ids})
+}
+
+fn all_is_for_cancel() -> Error {
+    Error::invalid("all: only a cancel can mean all requests; expected id or ids")
 }
 
 /// The answer for several requests: one object for each, in the order of `ids`; an error object if there is no such request.
@@ -141,10 +193,11 @@ impl Server {
         let id = match which {
             PollTarget::Several(ids) => return Ok(results(self.poll_several(&ids, wait).into_iter(), warnings)),
             PollTarget::One(id) => id,
-            PollTarget::Newest => match self.requests.newest(endpoint) {
+            PollTarget::Unnamed => match self.requests.newest(endpoint) {
                 Some(id) => id,
                 None => return Ok(success(idle("idle"), warnings)),
             },
+            PollTarget::All => return Err(all_is_for_cancel()),
         };
         Ok(success(self.poll_one(id, wait)?, warnings))
     }
@@ -168,12 +221,19 @@ impl Server {
                 (updates, phase)
             }
         };
-        Ok(json!({
-            "id": id,
-            "completion_updates": updates,
-            "finished": phase == Phase::Finished,
-            "state": phase.as_str(),
-        }))
+        Ok(polled(id, updates, phase))
+    }
+
+    /// What is left of the newest request of an old name's group, after the engine has stopped.
+    pub(in crate::api) fn left_request(&self, endpoint: Endpoint) -> Option<LeftRequest> {
+        let id = self.requests.newest(endpoint)?;
+        let answer = self.poll_one(id, Duration::ZERO).ok();
+        let updates = answer.and_then(|mut answer| match answer.get_mut("completion_updates")?.take() {
+            Value::Array(updates) => Some(updates),
+            _ => None,
+        });
+        // Without an answer, the request was dropped because too many others had ended.
+        Some(LeftRequest { id, updates: updates.unwrap_or_default() })
     }
 
     /// Polls each request. Waits until one of them has an update, or until all have finished.
@@ -195,17 +255,33 @@ impl Server {
 
     pub(in crate::api) fn run_cancel(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
         let PollCommand { which, warnings, .. } = command;
-        let id = match which {
+        let ids = match which {
             PollTarget::Several(ids) => {
                 return Ok(results(ids.iter().map(|id| (*id, self.cancel_one(*id))), warnings));
             }
-            PollTarget::One(id) => id,
-            PollTarget::Newest => match self.requests.newest(endpoint) {
-                Some(id) => id,
-                None => return Ok(success(json!({"cancelled": false}), warnings)),
-            },
+            PollTarget::One(id) => return Ok(success(self.cancel_one(id)?, warnings)),
+            PollTarget::All => return Ok(success(cancelled(&self.cancel_all(endpoint)?), warnings)),
+            PollTarget::Unnamed => self.cancel_all(endpoint)?,
         };
-        Ok(success(self.cancel_one(id)?, warnings))
+        let mut answer = match ids.is_empty() {
+            true => json!({"cancelled": false}),
+            false => cancelled(&ids),
+        };
+        if let (Value::Object(answer), Some(id)) = (&mut answer, self.requests.newest(endpoint)) {
+            answer.insert("id".into(), id.into());
+        }
+        Ok(success(answer, warnings))
+    }
+
+    /// Ends all requests of an endpoint, waiting ones first. Returns the ids of those that had not finished.
+    fn cancel_all(&self, endpoint: Endpoint) -> Result<Vec<u64>> {
+        let mut ids = Vec::new();
+        for record in self.requests.unfinished(endpoint) {
+            if self.engine()?.cancel(&record.handle) {
+                ids.push(record.handle.id());
+            }
+        }
+        Ok(ids)
     }
 
     fn cancel_one(&self, id: u64) -> Result<Value> {

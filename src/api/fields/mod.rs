@@ -171,6 +171,8 @@ pub struct Fields<'a> {
     prefix: String,
     known: Vec<&'static str>,
     taken: HashSet<&'a str>,
+    /// The full names of the keys of objects inside this one.
+    inner: Vec<String>,
     warnings: Vec<String>,
 }
 
@@ -182,7 +184,14 @@ impl<'a> Fields<'a> {
 
     /// Reads an object inside a document. `prefix` is the prefix of its keys in messages (`"speculative."`).
     pub fn nested(prefix: impl Into<String>, map: &'a Map<String, Value>) -> Self {
-        Fields { map, prefix: prefix.into(), known: Vec::new(), taken: HashSet::new(), warnings: Vec::new() }
+        Fields {
+            map,
+            prefix: prefix.into(),
+            known: Vec::new(),
+            taken: HashSet::new(),
+            inner: Vec::new(),
+            warnings: Vec::new(),
+        }
     }
 
     /// The value of `key`.
@@ -306,8 +315,9 @@ impl<'a> Fields<'a> {
         self.warnings.push(text.into());
     }
 
-    /// Adds the warnings of an object inside this one.
+    /// Adds the warnings of an object inside this one. Its keys are suggested where they are given outside of it.
     pub fn absorb(&mut self, nested: Fields) {
+        self.inner.extend(nested.known.iter().map(|key| nested.name(key)));
         self.warnings.extend(nested.finish());
     }
 
@@ -317,8 +327,10 @@ impl<'a> Fields<'a> {
         let mut unknown =
             self.map.keys().filter(|key| !known.contains(key.as_str()) && !self.taken.contains(key.as_str()));
         for key in unknown.by_ref().take(MAX_UNKNOWN) {
-            let hint = nearest(key, self.known.iter().copied());
-            let hint = hint.map_or_else(String::new, |near| format!(" (did you mean {:?}?)", self.name(near)));
+            let is_inner = |name: &&String| name.rsplit_once('.').is_some_and(|(_, inner)| inner == key);
+            let inner = self.inner.iter().find(is_inner).cloned();
+            let meant = inner.or_else(|| nearest(key, self.known.iter().copied()).map(|near| self.name(near)));
+            let hint = meant.map_or_else(String::new, |meant| format!(" (did you mean {meant:?}?)"));
             let shown = show(&Value::from(self.name(key)));
             self.warnings.push(format!("unknown key {shown}{hint}"));
         }

@@ -128,6 +128,19 @@ impl InitRequest {
         }
     }
 
+    /// Adds warnings about values that requests of the old names do not use: in the old server, each request overwrote them.
+    pub(super) fn warn_about_old_names(&mut self) {
+        let overwritten = [
+            ("seed", self.defaults.seed.is_some()),
+            ("n_keep", self.defaults.n_keep != RequestDefaults::default().n_keep),
+        ];
+        for (key, _) in overwritten.into_iter().filter(|(_, is_given)| *is_given) {
+            self.warnings.push(format!(
+                "{key}: not used by requests of the old names, which set it themselves, as in the old server"
+            ));
+        }
+    }
+
     /// Reads `init`'s object.
     ///
     /// # Errors

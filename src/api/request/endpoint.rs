@@ -17,6 +17,16 @@ impl Endpoint {
         self != Endpoint::Foredraft
     }
 
+    /// The index of a group of old names among these. Only old names can mean the newest request; `foredraft_*` functions name a request
+    /// by its id.
+    pub(in crate::api) fn old_index(self) -> Option<usize> {
+        match self {
+            Endpoint::Completion => Some(0),
+            Endpoint::Speculative => Some(1),
+            Endpoint::Foredraft => None,
+        }
+    }
+
     /// The name of the group's function that waits for the final response.
     pub(in crate::api) fn waiting_function(self) -> &'static str {
         match self {

@@ -19,7 +19,7 @@ pub(super) use self::defaults::read_seed;
 pub use self::endpoint::Endpoint;
 pub use self::old_values::clamp_old_values;
 pub use self::prompt::{ChatInput, Infill, Input, Inputs, Overflow, Piece, Prompt, pieces};
-pub use self::settings::generation_settings;
+pub use self::settings::{UsedValues, generation_settings};
 pub use self::speculative::{SpeculationRequest, SpeculativeOptions};
 use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpected};
 use super::schema;
@@ -61,8 +61,6 @@ pub struct CompletionRequest {
     pub options: RequestOptions,
     /// The form of the answer.
     pub reply: Reply,
-    /// `stream`, which is only reported back: whether there are updates depends on the function.
-    pub stream: bool,
     /// The settings of speculation.
     pub speculative: SpeculationRequest,
     /// The predicted output. It is drafted if the request speculates.
@@ -163,10 +161,16 @@ impl CompletionRequest {
         // Reported by generation_settings, so known, but not settings of a request.
         fields.get("model");
         fields.get("n_ctx");
+        // Whether there are updates depends on the function.
+        flag(fields, "stream", false)?;
         let inputs = prompt::read(fields)?;
         let (grammar, json_schema) = grammar(fields)?;
         let mut sampling = sampling::read(fields)?;
-        let seed = read_seed(fields)?.unwrap_or(defaults.seed);
+        let given = read_seed(fields)?;
+        let seed = given.unwrap_or(if endpoint.is_old() { None } else { defaults.seed });
+        if let (true, None, Some(seed)) = (endpoint.is_old(), given, defaults.seed) {
+            fields.warn(ignored_default("seed", i64::from(seed)));
+        }
         sampling.seed = seed.unwrap_or_else(draw_seed);
         let request = CompletionRequest {
             inputs,
@@ -177,9 +181,8 @@ impl CompletionRequest {
             ignore_eos: flag(fields, "ignore_eos", false)?,
             grammar,
             json_schema,
-            options: options(fields, defaults)?,
+            options: options(fields, endpoint, defaults)?,
             reply: reply(fields)?,
-            stream: flag(fields, "stream", false)?,
             lora: lora(fields)?,
             speculative: SpeculationRequest::read(fields, endpoint, &defaults.speculative)?,
             prediction: prediction(fields)?,
@@ -228,11 +231,13 @@ impl CompletionRequest {
     }
 }
 
-fn options(fields: &mut Fields, defaults: &RequestDefaults) -> Result<RequestOptions> {
+fn options(fields: &mut Fields, endpoint: Endpoint, defaults: &RequestDefaults) -> Result<RequestOptions> {
     Ok(RequestOptions {
         n_predict: n_predict(fields)?,
-        n_keep: count_or_all(fields, "n_keep")?.unwrap_or(defaults.n_keep),
+        n_keep: n_keep(fields, endpoint, defaults.n_keep)?,
         stop: stop(fields)?,
+        cuts_begun_stop: false,
+        special: flag(fields, "special", false)?,
         timeout: duration(fields, "timeout_ms")?,
         t_max_predict: duration(fields, "t_max_predict_ms")?,
         n_beams: fields.int("n_beams", 0..=MAX_BEAMS as i64)?.unwrap_or(0),
@@ -277,6 +282,24 @@ fn flag(fields: &mut Fields, key: &'static str, default: bool) -> Result<bool> {
 fn count_or_all(fields: &mut Fields, key: &'static str) -> Result<Option<Option<usize>>> {
     let count: Option<i64> = fields.int(key, -1..=i64::from(i32::MAX))?;
     Ok(count.map(|count| usize::try_from(count).ok()))
+}
+
+/// Reads `n_keep`. With the old names, `default` does not count: there, each request overwrote `init`'s value.
+fn n_keep(fields: &mut Fields, endpoint: Endpoint, default: Option<usize>) -> Result<Option<usize>> {
+    const OLD_DEFAULT: Option<usize> = Some(0);
+    match count_or_all(fields, "n_keep")? {
+        Some(n_keep) => Ok(n_keep),
+        None if endpoint.is_old() && default != OLD_DEFAULT => {
+            fields.warn(ignored_default("n_keep", default.map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX))));
+            Ok(OLD_DEFAULT)
+        }
+        None => Ok(default),
+    }
+}
+
+/// The warning that a value of `init` is not used by a request of the old names.
+fn ignored_default(key: &str, value: i64) -> String {
+    format!("{key}: init's value {value} is not used, as in the old server; set it in each request")
 }
 
 /// Reads `n_predict`, or its alias `max_tokens`.
@@ -341,7 +364,8 @@ fn prediction(fields: &mut Fields) -> Result<Option<String>> {
 /// `generation_settings`, or one object `{"id or text": bias}`.
 fn logit_bias(fields: &mut Fields) -> Result<Vec<LogitBias>> {
     let bias = |name: &str, value: &Value| match value {
-        Value::Bool(false) => Ok(f32::NEG_INFINITY),
+        // null is minus infinity in `generation_settings`, as the old server and llama-server write it.
+        Value::Bool(false) | Value::Null => Ok(f32::NEG_INFINITY),
         Value::Number(_) => number_in(name, value, -MAX_BIAS..=MAX_BIAS),
         _ => Err(unexpected(name, "a number or false", value)),
     };
@@ -358,6 +382,9 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<LogitBias>> {
                 let key = Value::from(key.as_str());
                 let id = key.as_str().and_then(|key| key.parse::<i64>().ok()).map(Value::from);
                 let name = format!("{name}.{}", show(&key));
+                if value.is_null() {
+                    return Err(unexpected(&name, "a number or false", value));
+                }
                 Ok(LogitBias { target: target(&name, id.as_ref().unwrap_or(&key))?, bias: bias(&name, value)? })
             })
             .collect(),

@@ -148,7 +148,8 @@ fn logit_bias(object: &mut Map<String, Value>, n_vocab: usize, warnings: &mut Ve
             for key in keys {
                 let of = key.parse::<i64>().map_or_else(|_| Value::from(key.as_str()), Value::from);
                 let shown = format!("{name}.{}", show(&Value::from(key.as_str())));
-                if !keep(Some(&of), map.get_mut(&key), n_vocab, &shown, warnings) {
+                let bias = map.get_mut(&key).filter(|bias| !bias.is_null());
+                if !keep(Some(&of), bias, n_vocab, &shown, warnings) {
                     map.remove(&key);
                 }
             }
@@ -177,7 +178,7 @@ fn keep(of: Option<&Value>, bias: Option<&mut Value>, n_vocab: usize, shown: &st
             }
             return true;
         }
-        (Some(Value::Number(_) | Value::String(_)), Some(Value::Bool(false))) => return true,
+        (Some(Value::Number(_) | Value::String(_)), Some(Value::Bool(false) | Value::Null)) => return true,
         _ => "is not [token, bias]",
     };
     warnings.push(format!("{shown} {problem} and is ignored"));

@@ -8,11 +8,29 @@ use super::{CompletionRequest, Overflow, Prompt, sampling};
 use crate::api::fields::shortest;
 use crate::sampling::SamplingSettings;
 
+/// Values that are only known when the request is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UsedValues {
+    /// The function returns updates.
+    pub streams: bool,
+    /// All tokens that end a completion are banned.
+    pub ignores_eos: bool,
+    /// Banned tokens are shown as in the old server: with null, which is JSON's form of minus infinity.
+    pub bans_as_null: bool,
+}
+
 /// All settings of `request` as used, with the field names of requests and of the old server. Together with the same prompt it is a
 /// request for the same completion, because the seed is the one that was drawn.
 ///
-/// `used` is the request's sampling with `logit_bias` resolved to tokens; `n_ctx` and `model` are the engine's.
-pub fn generation_settings(request: &CompletionRequest, used: &SamplingSettings, n_ctx: u32, model: &str) -> Value {
+/// `used` is the request's sampling with `logit_bias` resolved to tokens; `n_ctx` and `model` are the engine's. `n_keep` is the given
+/// one: what it means depends on the prompt.
+pub fn generation_settings(
+    request: &CompletionRequest,
+    used: &SamplingSettings,
+    values: UsedValues,
+    n_ctx: u32,
+    model: &str,
+) -> Value {
     let CompletionRequest { options, reply, inputs, .. } = request;
     // The prompt in the answer is the rendered text, which has control tokens and already fits.
     let is_text = inputs.all.iter().all(|input| matches!(input.prompt, Prompt::Text(_)));
@@ -21,19 +39,18 @@ pub fn generation_settings(request: &CompletionRequest, used: &SamplingSettings,
         other => other,
     };
     let mut settings = sampling::report(used);
-    let bias: Vec<Value> = used
-        .logit_bias
-        .iter()
-        .map(|(token, bias)| json!([token, if *bias == f32::NEG_INFINITY { json!(false) } else { shortest(*bias) }]))
-        .collect();
+    let ban = if values.bans_as_null { Value::Null } else { Value::Bool(false) };
+    let shown = |bias: f32| if bias == f32::NEG_INFINITY { ban.clone() } else { shortest(bias) };
+    let bias: Vec<Value> = used.logit_bias.iter().map(|(token, bias)| json!([token, shown(*bias)])).collect();
     let others = [
         ("n_ctx", json!(n_ctx)),
         ("model", json!(model)),
         ("seed", json!(used.seed)),
         ("seed_position", json!(options.seed_position.unwrap_or(0))),
         ("logit_bias", Value::Array(bias)),
-        ("ignore_eos", json!(request.ignore_eos)),
+        ("ignore_eos", json!(values.ignores_eos)),
         ("stop", json!(options.stop)),
+        ("special", json!(options.special)),
         ("json_schema", request.json_schema.clone().unwrap_or(Value::Null)),
         ("grammar", json!(request.grammar.as_deref().unwrap_or(""))),
         ("n_predict", count(options.n_predict)),
@@ -50,7 +67,7 @@ pub fn generation_settings(request: &CompletionRequest, used: &SamplingSettings,
         ("return_progress", json!(options.progress)),
         ("response_fields", json!(reply.response_fields)),
         ("lora", lora(request)),
-        ("stream", json!(request.stream)),
+        ("stream", json!(values.streams)),
         ("return_tokens", json!(reply.return_tokens)),
         ("timings_per_token", json!(reply.timings_per_token)),
         ("speculative", request.speculative.to_json()),

@@ -56,7 +56,7 @@ fn defaults_match_the_old_server() {
         assert_eq!(
             (
                 r.options.cache_prompt,
-                r.stream,
+                r.options.special,
                 r.reply.return_tokens,
                 r.reply.timings_per_token,
                 r.reply.debug,
@@ -89,7 +89,8 @@ fn other_fields_are_parsed() {
     check(json!({"max_tokens": 5, "n_predict": -1}), |_| ());
     check(json!({"n_keep": -1}), |r| r.options.n_keep = None);
     check(json!({"n_keep": 7}), |r| r.options.n_keep = Some(7));
-    check(json!({"cache_prompt": false, "stream": true}), |r| (r.options.cache_prompt, r.stream) = (false, true));
+    check(json!({"cache_prompt": false, "stream": true}), |r| r.options.cache_prompt = false);
+    check(json!({"special": true, "stream": false}), |r| r.options.special = true);
     check(json!({"return_tokens": true, "timings_per_token": true}), |r| {
         (r.reply.return_tokens, r.reply.timings_per_token) = (true, true)
     });
@@ -170,7 +171,8 @@ fn logit_bias_forms_are_parsed() {
     check_error(json!({"logit_bias": [{"token": 1}]}), "logit_bias[0]: expected [token, bias]");
     check_error(json!({"logit_bias": [[-1, 2]]}), "logit_bias[0]: expected a whole number from 0");
     check_error(json!({"logit_bias": [[1, true]]}), "logit_bias[0]: expected a number or false, got true");
-    check_error(json!({"logit_bias": [[1, null]]}), "logit_bias[0]: expected a number or false, got null");
+    check(json!([[1, null], {"token": 2, "bias": null}]), vec![token(1, off), token(2, off)]);
+    check_error(json!({"logit_bias": {"1": null}}), "logit_bias.\"1\": expected a number or false, got null");
     check_error(json!({"logit_bias": [[[1], 1]]}), "logit_bias[0]: expected a token id or a string, got [1]");
     check_error(json!({"logit_bias": [["a\0", 1]]}), "logit_bias[0]: expected a string without NUL");
     check_error(json!({"logit_bias": [[1, 1e30]]}), "logit_bias[0]: expected a number from -1000000000 to 1000000000");
@@ -209,13 +211,11 @@ fn unknown_keys_are_warnings() {
 
 #[test]
 fn init_defaults_apply_to_requests() {
-    let seed = |document: Value, init: Option<u32>| {
+    let seed_of = |document: Value, endpoint: Endpoint, init: Option<u32>| {
         let defaults = RequestDefaults { seed: init, ..RequestDefaults::default() };
-        CompletionRequest::from_object(document.as_object().unwrap(), Endpoint::Completion, &defaults)
-            .unwrap()
-            .sampling
-            .seed
+        CompletionRequest::from_object(document.as_object().unwrap(), endpoint, &defaults).unwrap().sampling.seed
     };
+    let seed = |document: Value, init| seed_of(document, Endpoint::Foredraft, init);
     assert_eq!(seed(json!({}), Some(7)), 7);
     assert_eq!(seed(json!({"seed": 0}), Some(7)), 0);
     // Drawn seeds all differ, except with a probability of 1 in 860,000.
@@ -224,14 +224,23 @@ fn init_defaults_apply_to_requests() {
     assert!(drawn(json!({"seed": -1}), Some(7)) >= 99);
     assert!(drawn(json!({"seed": u32::MAX}), Some(7)) >= 99);
 
-    let defaults = RequestDefaults { n_keep: None, ..RequestDefaults::default() };
-    let n_keep = |document: Value| {
-        CompletionRequest::from_object(document.as_object().unwrap(), Endpoint::Speculative, &defaults)
-            .unwrap()
-            .options
-            .n_keep
+    let n_keep = |document: Value, endpoint: Endpoint, init: Option<usize>| {
+        let defaults = RequestDefaults { n_keep: init, ..RequestDefaults::default() };
+        let request = CompletionRequest::from_object(document.as_object().unwrap(), endpoint, &defaults).unwrap();
+        (request.options.n_keep, request.warnings.len())
     };
-    assert_eq!((n_keep(json!({})), n_keep(json!({"n_keep": 3}))), (None, Some(3)));
+    assert_eq!(n_keep(json!({}), Endpoint::Foredraft, None), (None, 0));
+    assert_eq!(n_keep(json!({"n_keep": 3}), Endpoint::Foredraft, None), (Some(3), 0));
+    // In the old server, each request overwrote them.
+    for endpoint in [Endpoint::Completion, Endpoint::Speculative] {
+        assert_eq!(seed_of(json!({"seed": 0}), endpoint, Some(7)), 0);
+        assert!((0..100).map(|_| seed_of(json!({}), endpoint, Some(7))).collect::<HashSet<u32>>().len() >= 99);
+        for init in [None, Some(5)] {
+            assert_eq!(n_keep(json!({}), endpoint, init), (Some(0), 1));
+            assert_eq!(n_keep(json!({"n_keep": 3}), endpoint, init), (Some(3), 0));
+        }
+        assert_eq!(n_keep(json!({}), endpoint, Some(0)), (Some(0), 0));
+    }
 }
 
 #[test]
@@ -257,7 +266,8 @@ fn generation_settings_report_every_field() {
     let request = request(json!({"prompt": "a", "temperature": 0.7, "seed": 5, "stop": ["x"], "n_predict": 9,
         "mirostat": 2, "samplers": "kt", "grammar": "root ::= \"a\"", "speculative": {"n_max": 4}}));
     let used = SamplingSettings { logit_bias: vec![(3, f32::NEG_INFINITY), (9, 0.1)], ..request.sampling.clone() };
-    let settings = generation_settings(&request, &used, 4096, "alias");
+    let values = UsedValues { streams: true, ignores_eos: true, bans_as_null: false };
+    let settings = generation_settings(&request, &used, values, 4096, "alias");
     let expected = r#"{
         "n_ctx": 4096, "model": "alias", "seed": 5, "temp": 0.7, "temperature": 0.7,
         "dynatemp_range": 0.0, "dynatemp_exponent": 1.0,
@@ -268,9 +278,9 @@ fn generation_settings_report_every_field() {
         "repeat_last_n": 64, "repeat_penalty": 1.1, "presence_penalty": 0.0, "frequency_penalty": 0.0, "penalize_nl": true,
         "mirostat": 2, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_target": -1.0, "adaptive_decay": 0.9,
         "samplers": ["top_k", "temperature"], "min_keep": 0, "n_probs": 0,
-        "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": false, "stop": ["x"], "json_schema": null, "grammar": "root ::= \"a\"",
+        "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": true, "stop": ["x"], "special": false, "json_schema": null, "grammar": "root ::= \"a\"",
         "n_predict": 9, "n_beams": 0, "n_keep": 0, "seed_position": 0, "parse_special": true, "on_overflow": "truncate", "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0,
-        "stream": false,
+        "stream": true,
         "return_tokens": false, "timings_per_token": false, "t_max_predict_ms": 0, "post_sampling_probs": false,
         "return_progress": false, "response_fields": [], "lora": [],
         "speculative": {"type": "auto", "n_draft": 16, "n_max": 4, "n_max_text": 4, "n_min": 0, "p_min": 0.0, "n_branches": 1, "p_split": 0.1, "verify": "coupled", "adaptive": true,
@@ -282,7 +292,8 @@ fn generation_settings_report_every_field() {
     assert_eq!(settings, Value::Object(parse_object(expected.as_bytes()).unwrap()));
 }
 
-const KEYS: [&str; 77] = [
+const KEYS: [&str; 78] = [
+    "special",
     "prompt",
     "messages",
     "tools",
@@ -413,7 +424,8 @@ proptest! {
         let first = CompletionRequest::from_object(&given, endpoint, &defaults).unwrap();
         let used = SamplingSettings { logit_bias: bias.into_iter().collect(), ..first.sampling.clone() };
 
-        let text = generation_settings(&first, &used, 512, "m").to_string();
+        let values = UsedValues { streams: true, ignores_eos: first.ignore_eos, bans_as_null: speculative };
+        let text = generation_settings(&first, &used, values, 512, "m").to_string();
         let mut fed_back = parse_object(text.as_bytes()).unwrap();
         let given = first.inputs.all[0].given.clone();
         if !given.is_null() {

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use super::last_requests::LastRequests;
 use crate::api::init::{GivenModels, InitRequest};
 use crate::api::lookup::RunningLookups;
 use crate::api::server::Server;
@@ -46,6 +47,7 @@ pub(super) struct LifeCycle {
     life: Mutex<Life>,
     updates: Arc<Hook<dyn Fn(u64) + Send + Sync>>,
     lookups: RunningLookups,
+    last_requests: LastRequests,
     /// The process that began the newest epoch and has its threads. Readable without the lock.
     process: AtomicU32,
     on_llama_stage: Option<OnLlamaStage>,
@@ -75,6 +77,32 @@ enum LoadState {
 impl Default for LoadState {
     fn default() -> Self {
         LoadState::NotReady(LoadPhase::Uninitialized)
+    }
+}
+
+/// The argument of a load.
+pub(super) struct LoadCommand {
+    given: GivenModels,
+    command: Vec<u8>,
+    /// It came through `init` or `init_async`.
+    by_old_name: bool,
+}
+
+impl LoadCommand {
+    pub(super) fn new(command: &[u8]) -> LoadCommand {
+        LoadCommand { given: GivenModels::read(command), command: command.to_vec(), by_old_name: false }
+    }
+
+    pub(super) fn by_old_name(command: &[u8]) -> LoadCommand {
+        LoadCommand { by_old_name: true, ..LoadCommand::new(command) }
+    }
+
+    fn parse(&self) -> Result<InitRequest> {
+        let mut request = InitRequest::parse(&self.command)?;
+        if self.by_old_name {
+            request.warn_about_old_names();
+        }
+        Ok(request)
     }
 }
 
@@ -114,6 +142,10 @@ impl LifeCycle {
         self.life.lock().given.clone()
     }
 
+    pub(super) fn last_requests(&self) -> &LastRequests {
+        &self.last_requests
+    }
+
     pub(super) fn lookups(&self) -> &RunningLookups {
         &self.lookups
     }
@@ -139,18 +171,19 @@ impl LifeCycle {
     }
 
     /// Loads, and waits for it. Not allowed inside a callback.
-    pub(super) fn load(&self, given: GivenModels, command: &[u8]) -> Result<()> {
-        let epoch = self.begin_load(&mut self.life.lock(), given)?;
+    pub(super) fn load(&self, command: LoadCommand) -> Result<()> {
+        let epoch = self.begin_load(&mut self.life.lock(), &command)?;
         self.join_older(epoch);
-        self.run_load(epoch, command)
+        self.run_load(epoch, &command)
     }
 
     /// Loads on another thread.
-    pub(super) fn load_in_background(self: &Arc<Self>, given: GivenModels, command: &[u8]) {
-        let command = command.to_vec();
+    pub(super) fn load_in_background(self: &Arc<Self>, command: LoadCommand) {
+        let command = Arc::new(command);
+        let begun = Arc::clone(&command);
         self.run_in_background(
             "foredraft-init",
-            move |this, life| this.begin_load(life, given),
+            move |this, life| this.begin_load(life, &begun),
             move |this, epoch| {
                 // The status reports a failure.
                 let _ = this.run_load(epoch, &command);
@@ -239,14 +272,15 @@ impl LifeCycle {
         self.process.store(std::process::id(), Ordering::Release);
         if let LoadState::Ready(server) = std::mem::replace(&mut life.state, LoadState::NotReady(next)) {
             server.begin_stop();
+            self.last_requests.begin_stop(&server);
             life.replaced.push(server);
         }
         Ok(self.epoch.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
-    fn begin_load(&self, life: &mut Life, given: GivenModels) -> Result<u64> {
+    fn begin_load(&self, life: &mut Life, command: &LoadCommand) -> Result<u64> {
         let epoch = self.begin(life, LoadPhase::Loading(0.0))?;
-        life.given = given;
+        life.given = command.given.clone();
         Ok(epoch)
     }
 
@@ -257,6 +291,7 @@ impl LifeCycle {
         let replaced = std::mem::take(&mut self.life.lock().replaced);
         for server in replaced {
             server.stop();
+            self.last_requests.stopped(&server);
         }
         loading
     }
@@ -269,7 +304,7 @@ impl LifeCycle {
         older.into_iter().for_each(|(_, thread)| drop(thread.join()));
     }
 
-    fn run_load(&self, epoch: u64, command: &[u8]) -> Result<()> {
+    fn run_load(&self, epoch: u64, command: &LoadCommand) -> Result<()> {
         let _loading = self.lock_loading();
         let mut notice = None;
         let start = || match self.is_current(epoch) {
@@ -314,8 +349,8 @@ impl LifeCycle {
         }
     }
 
-    fn start_server(&self, epoch: u64, command: &[u8], notice: &mut Option<Arc<Notice>>) -> Result<Server> {
-        let request = InitRequest::parse(command)?;
+    fn start_server(&self, epoch: u64, command: &LoadCommand, notice: &mut Option<Arc<Notice>>) -> Result<Server> {
+        let request = command.parse()?;
         if let Some(level) = request.log_level {
             log::set_level(level);
         }

@@ -1,5 +1,6 @@
 //! An engine from the host's point of view: load, unload, and calls at any time in between.
 
+mod last_requests;
 mod life_cycle;
 mod shutdown;
 
@@ -7,11 +8,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use self::life_cycle::{EngineState, LifeCycle};
+use self::life_cycle::{EngineState, LifeCycle, LoadCommand};
 pub use self::life_cycle::{LlamaStage, OnLlamaStage, OpenNotifyFd};
 pub(crate) use self::shutdown::stop_all;
-use super::calls::{PollCommand, cancel_without_server, poll_without_server};
-use super::init::GivenModels;
+use super::calls::{PollCommand, cancel_without_server, poll_without_request};
 use super::lookup::RunningLookup;
 use super::request::Endpoint;
 use super::server::Server;
@@ -46,12 +46,28 @@ impl System {
         if host::inside() {
             return Err(Error::would_deadlock("init"));
         }
-        self.life_cycle.load(GivenModels::read(command), command)
+        self.life_cycle.load(LoadCommand::new(command))
     }
 
     /// As [`System::init`], on another thread. The status reports the result.
     pub fn init_async(&self, command: &[u8]) {
-        self.life_cycle.load_in_background(GivenModels::read(command), command);
+        self.life_cycle.load_in_background(LoadCommand::new(command));
+    }
+
+    /// As [`System::init`], by the old name. Warns about values that requests of the old names do not use.
+    ///
+    /// # Errors
+    /// As [`System::init`].
+    pub fn old_init(&self, command: &[u8]) -> Result<()> {
+        if host::inside() {
+            return Err(Error::would_deadlock("init"));
+        }
+        self.life_cycle.load(LoadCommand::by_old_name(command))
+    }
+
+    /// As [`System::init_async`], by the old name.
+    pub fn old_init_async(&self, command: &[u8]) {
+        self.life_cycle.load_in_background(LoadCommand::by_old_name(command));
     }
 
     /// Unloads, or aborts a running load, and waits for the threads of earlier calls. Inside a callback it returns at once, and
@@ -100,16 +116,27 @@ impl System {
         }
     }
 
-    /// As [`Server::poll`]. If no model is loaded there are no updates; this is an error only if the command names a request.
+    /// As [`Server::poll`]. Without an id it can also be the last request before a load or unload. If no model is loaded there are no
+    /// other updates; this is an error only if the command names a request.
     ///
     /// # Errors
     /// The command is invalid, or there is no such request.
     pub fn poll(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
         let command = PollCommand::read(endpoint, command)?;
-        match self.server() {
-            Ok(server) => server.during(|server| server.run_poll(endpoint, command)),
-            Err((state, _)) => poll_without_server(command, state),
+        let server = self.server();
+        let is_here = |server: &Server| !command.is_unnamed() || server.has_newest(endpoint);
+        if let Ok(server) = &server
+            && is_here(server)
+            && let Some(answer) = server.while_open(|server| server.run_poll(endpoint, command.clone()))
+        {
+            return answer;
         }
+        if command.is_unnamed()
+            && let Some(answer) = self.life_cycle.last_requests().poll(endpoint, &command)
+        {
+            return answer;
+        }
+        poll_without_request(command, server.map_or_else(|(state, _)| state, |_| "idle"))
     }
 
     /// As [`Server::cancel`]. If no model is loaded there is nothing to cancel; this is an error only if the command names a request.

@@ -54,6 +54,8 @@ struct BeamTask {
     biases: Vec<(Token, f32)>,
     n_probs: usize,
     n_predict: usize,
+    /// See [`RequestOptions::special`](super::request::RequestOptions::special).
+    special: bool,
     deadline: Option<Instant>,
     /// Tokens that all beams have in common, and those of them that were not sent yet.
     sent: usize,
@@ -100,7 +102,7 @@ impl Beams {
         if let Some(context) = &mut self.context {
             context.set_adapters(&request.lora);
         }
-        let answer = TextStream::new(request.options.stop);
+        let answer = TextStream::new(request.options.stop).cutting_begun_stop(request.options.cuts_begun_stop);
         let first = BeamText { tokens: Vec::new(), text: answer.clone(), sequence: 0, stop: None };
         self.task = Some(BeamTask {
             sink,
@@ -111,6 +113,7 @@ impl Beams {
             biases: request.sampling.logit_bias,
             n_probs: request.sampling.n_probs,
             n_predict: request.options.n_predict.unwrap_or(usize::MAX),
+            special: request.options.special,
             deadline,
             sent: 0,
             unsent: Vec::new(),
@@ -209,7 +212,7 @@ impl Beams {
             task.stats.truncated || (stop == Stop::Limit && n_predicted < task.n_predict && n_predicted > 0);
         let rest = tokens.split_off(task.sent.min(n_predicted));
         for token in &rest {
-            task.answer.push(self.model.vocab().text(token.token));
+            task.answer.push(self.model.vocab().shown(token.token, task.special));
         }
         task.unsent.extend(rest);
         let outcome = Outcome {
@@ -257,7 +260,7 @@ impl BeamTask {
             }));
             tops.push(top);
         }
-        let (n_probs, n_predict) = (self.n_probs, self.n_predict);
+        let (n_probs, n_predict, special) = (self.n_probs, self.n_predict, self.special);
         let room = context.n_ctx().saturating_sub(self.prompt.len());
         let parents = self.search.advance(&mut candidates, |text, candidate| {
             let mut text = text.clone();
@@ -271,10 +274,12 @@ impl BeamTask {
             });
             let start = text.text.len();
             text.tokens.push(Generated { token: candidate.token, source: DrafterKind::Target, start, probs });
-            text.stop = if vocab.is_eog(candidate.token) {
-                Some(Stop::Eos)
-            } else if let Some(word) = text.text.push(vocab.text(candidate.token)) {
+            let is_eog = vocab.is_eog(candidate.token);
+            let shown = if is_eog && !special { &[] } else { vocab.shown(candidate.token, special) };
+            text.stop = if let Some(word) = text.text.push(shown) {
                 Some(Stop::Word(word.to_owned()))
+            } else if is_eog {
+                Some(Stop::Eos)
             } else {
                 (text.tokens.len() >= n_predict || text.tokens.len() >= room).then_some(Stop::Limit)
             };
@@ -318,7 +323,7 @@ impl BeamTask {
         });
         let new = first.tokens.get(self.sent..common).unwrap_or(&[]);
         for token in new {
-            self.answer.push(context.model().vocab().text(token.token));
+            self.answer.push(context.model().vocab().shown(token.token, self.special));
         }
         self.sent += new.len();
         self.unsent.extend_from_slice(new);

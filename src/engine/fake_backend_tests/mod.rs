@@ -214,6 +214,8 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
         draft_only: false,
         compare: false,
         options: RequestOptions {
+            cuts_begun_stop: false,
+            special: false,
             n_predict: Some(n_predict),
             n_keep: Some(0),
             stop: Vec::new(),

@@ -111,6 +111,8 @@ impl PlannedRequest {
                 speculative: self.speculative.as_ref().map(Speculation::settings),
                 compare: self.compare,
                 options: RequestOptions {
+                    cuts_begun_stop: false,
+                    special: false,
                     n_keep: self.n_keep,
                     slot: self.slot.filter(|slot| *slot < scenario.setup.n_parallel),
                     cache_prompt: self.cache_prompt,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::plan::{MAX_PENDING, SlotPlan, StepPlan};
+use super::trace::log_draft;
 use super::verify::SlotOutcome;
 use crate::engine::ending::end;
 use crate::engine::event::Stop;
@@ -54,7 +55,7 @@ pub(crate) fn commit(
         if planned.row.is_none() {
             continue;
         }
-        match commit_outcome(outcome, index, time, pool) {
+        match commit_outcome(planned, outcome, index, time, pool) {
             Some(stop) => end(pool, outbox, index, stop, false),
             None => {
                 let task = pool.slots.get_mut(index).and_then(|slot| slot.task.as_mut());
@@ -90,7 +91,13 @@ fn commit_prompt(planned: &SlotPlan, index: usize, pool: &mut SlotPool, notify: 
 }
 
 /// Commits the verified tokens of a slot. Returns why its request ends, if it does.
-fn commit_outcome(outcome: &mut SlotOutcome, index: usize, time: Duration, pool: &mut SlotPool) -> Option<Stop> {
+fn commit_outcome(
+    planned: &SlotPlan,
+    outcome: &mut SlotOutcome,
+    index: usize,
+    time: Duration,
+    pool: &mut SlotPool,
+) -> Option<Stop> {
     let SlotPool { context, slots, drafters, .. } = pool;
     let slot = slots.get_mut(index)?;
     let task = slot.task.as_mut()?;
@@ -104,6 +111,9 @@ fn commit_outcome(outcome: &mut SlotOutcome, index: usize, time: Duration, pool:
     let new = tokens.get(before..).unwrap_or(&[]);
     slot.cache.push(new.get(..outcome.n_kept).unwrap_or(&[]));
     if let Some(speculation) = speculation {
+        if speculation.asked {
+            log_draft(sink.id(), planned, outcome, context.model().vocab());
+        }
         speculation.stats.n_steps += 1;
         // The first token's decode is the prompt's.
         speculation.stats.t_verify += if is_first { Duration::ZERO } else { time };

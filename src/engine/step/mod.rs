@@ -19,6 +19,7 @@
 pub(super) mod commit;
 mod decode;
 pub(super) mod plan;
+mod trace;
 mod verify;
 
 use self::commit::{abandon, commit, commit_turn};

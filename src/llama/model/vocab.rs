@@ -200,6 +200,11 @@ impl Vocab {
         if hidden == Some(&false) { self.piece(token) } else { &[] }
     }
 
+    /// The bytes that `token` adds to a completion. `special`: those of control tokens, too.
+    pub fn shown(&self, token: Token, special: bool) -> &[u8] {
+        if special { self.piece(token) } else { self.text(token) }
+    }
+
     /// The tokens that must not be generated (`tokenizer.ggml.suppress_tokens`).
     pub fn suppressed_tokens(&self) -> &[Token] {
         &self.suppressed
