@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn main() {
-    for source in ["src/llama/guard.cpp", "src/llama/cpu", "src/ffi", "cbindgen.toml", "benches/peer"] {
+    for source in ["src/llama/guard.cpp", "src/llama/kernels", "src/ffi", "cbindgen.toml", "benches/peer"] {
         println!("cargo:rerun-if-changed={source}");
     }
     // llama-cpp-sys-2 passes the folder of ggml's CMake package to its dependents; llama.cpp's headers are installed next to it.
@@ -61,7 +61,11 @@ fn keep_globals() {
 fn compile_guard(installed: &Path) {
     let include = installed.join("include");
     let mut build = cc::Build::new();
-    build.cpp(true).std("c++17").include(include).files(["src/llama/guard.cpp", "src/llama/cpu/attention_cost.cpp"]);
+    build
+        .cpp(true)
+        .std("c++17")
+        .include(include)
+        .files(["src/llama/guard.cpp", "src/llama/kernels/attention_cost.cpp"]);
     build.compile("foredraft_guard");
 }
 
@@ -81,7 +85,7 @@ fn kernel_compiler(source: &Path) -> cc::Build {
     build
 }
 
-/// Replaces ggml's barrier: see `src/llama/cpu/barrier.c`. ggml calls its barrier in the file that defines it, where `--wrap` has no effect, so
+/// Replaces ggml's barrier: see `src/llama/kernels/barrier.c`. ggml calls its barrier in the file that defines it, where `--wrap` has no effect, so
 /// the linker defines ggml's symbol as ours. A test that does not link the library has neither.
 fn replace_barrier(installed: &Path, is_supported: bool) {
     const BEGIN: &str = "struct ggml_threadpool {";
@@ -94,7 +98,7 @@ fn replace_barrier(installed: &Path, is_supported: bool) {
     };
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     fs::write(out.join("ggml_threadpool.h"), format!("{BEGIN}{fields}\n}};\n")).expect("OUT_DIR can be written to");
-    kernel_compiler(&source).include(&out).file("src/llama/cpu/barrier.c").compile("foredraft_barrier");
+    kernel_compiler(&source).include(&out).file("src/llama/kernels/barrier.c").compile("foredraft_barrier");
     replace_except_in_benchmarks("--defsym=ggml_barrier=DEFINED(foredraft_barrier)?foredraft_barrier:0");
     println!("cargo:rustc-cfg=own_barrier");
 }
@@ -107,7 +111,7 @@ fn replace_except_in_benchmarks(option: &str) {
     }
 }
 
-/// Replaces ggml's kernels: see `src/llama/cpu/flash_attention.cpp` and `matmul.cpp`.
+/// Replaces ggml's kernels: see `src/llama/kernels/flash_attention.cpp` and `matmul.cpp`.
 fn replace_kernels(installed: &Path) {
     let source = llama_sources(installed);
     for (kernel, replaced) in [
@@ -116,7 +120,11 @@ fn replace_kernels(installed: &Path) {
     ] {
         let mut build = kernel_compiler(&source);
         // Each sum must have the same operations in all functions.
-        build.cpp(true).std("c++17").flag_if_supported("-ffp-contract=off").file(format!("src/llama/cpu/{kernel}.cpp"));
+        build
+            .cpp(true)
+            .std("c++17")
+            .flag_if_supported("-ffp-contract=off")
+            .file(format!("src/llama/kernels/{kernel}.cpp"));
         build.compile(&format!("foredraft_{kernel}"));
         for function in replaced {
             replace_except_in_benchmarks(&format!("--wrap={function}"));

@@ -27,7 +27,7 @@ LLAMA_API void    llama_set_embeddings_nextn(llama_context * ctx, bool value, bo
 LLAMA_API void    llama_set_nextn_layer_offset(llama_context * ctx, int32_t offset);
 LLAMA_API float * llama_get_embeddings_nextn_ith(llama_context * ctx, int32_t i);
 
-// From cpu/attention_cost.cpp.
+// From kernels/attention_cost.cpp.
 struct foredraft_attention {
     int32_t n_head, n_head_kv, n_key, n_value;
     int32_t n_cells, n_tokens;

@@ -11,10 +11,10 @@
 
 mod backend;
 mod context;
-mod cpu;
 #[cfg(test)]
 pub(crate) mod fake;
 mod guard;
+mod kernels;
 pub mod log;
 mod model;
 mod params;
@@ -30,7 +30,7 @@ pub use context::batch::{Batch, DecodeError};
 pub use context::interrupt::Interrupt;
 pub use context::memory::Part;
 pub use context::raw_params::DEFAULT_N_CTX;
-pub use cpu::{attention_cost, barrier_sleeps};
+pub use kernels::{attention_cost, barrier_sleeps};
 pub use model::Model;
 pub use model::special::{ControlStarts, SpecialTokens};
 pub use model::vocab::{Fim, Vocab, VocabKind};
