@@ -5,12 +5,14 @@
 //! - `distribution`: every verification rule preserves the output distribution through the whole engine.
 //! - `batches`: one decode of the target verifies the drafts of all slots, and one decode of the draft drafts for all.
 //! - `allocations`: a step does not allocate before its decode.
+//! - `instructions`: steps whose instructions a script counts.
 //! - `sessions`: a session can be loaded while cells wait to be moved or copied.
 //! - `scheduling`: no request starves, whatever others do.
 
 mod allocations;
 mod batches;
 mod distribution;
+mod instructions;
 mod random_scenarios;
 mod reference;
 mod scenario;
