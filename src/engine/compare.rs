@@ -117,7 +117,8 @@ impl Compare {
 }
 
 impl SecondRun {
-    fn answer(mut self, stop: Stop) -> Outcome {
+    /// The answer, when this run ends for this reason.
+    pub(super) fn answer(mut self, stop: Stop) -> Outcome {
         // The second run may end earlier.
         let shorter = self.n_equal < self.expected.len();
         let end = shorter.then_some(Difference { index: self.n_equal, logit_gap: None });

@@ -4,14 +4,14 @@
 //! place for it, because that follows the target's texts. Nothing else is new: the slots work as the target's do.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::Config;
 use super::beams::Beams;
 use super::event::Stop;
-use super::request::Submission;
+use super::report::StepReport;
+use super::request::{Prepared, Submission};
 use super::request_handle::Phase;
-use super::scheduler::BatchScheduler;
+use super::scheduler::{BatchScheduler, NextWork};
 use crate::error::Result;
 use crate::llama::{Context, Interrupt, Model, ThreadPool};
 
@@ -52,28 +52,28 @@ impl DraftOnly {
         }
     }
 
-    /// The requests that wait for a slot.
-    pub(super) fn queued(&mut self) -> impl Iterator<Item = &mut Submission> {
-        let queue = self.scheduler.as_deref_mut().into_iter().flat_map(|scheduler| scheduler.queue.iter_mut());
-        self.waiting.iter_mut().chain(queue)
+    /// Gives the completions of the request `id` their prompts. Appends the ends of those that have none to `report`.
+    pub(super) fn set_prompts(&mut self, id: u64, prepared: &Result<Prepared>, report: &mut StepReport) {
+        self.waiting.retain_mut(|submission| submission.set_prompt(id, prepared, report));
     }
 
-    /// As [`BatchScheduler::rests_until`].
-    pub(super) fn rests_until(&self) -> Option<Option<Instant>> {
+    /// As [`BatchScheduler::next_work`].
+    pub(super) fn next_work(&self) -> NextWork {
         match (&self.scheduler, self.waiting.is_empty()) {
-            (_, false) => None,
-            (None, true) => Some(None),
-            (Some(scheduler), true) => scheduler.rests_until(),
+            (_, false) => NextWork::Now,
+            (None, true) => NextWork::AfterCommand,
+            (Some(scheduler), true) => scheduler.next_work(),
         }
     }
 
-    /// Makes the context if a request needs it. If there is no memory for it, these requests fail, and later ones try again.
-    pub(super) fn open(&mut self, notify: &mut dyn FnMut(u64)) {
+    /// Makes the context if a request needs it. If there is no memory for it, these requests fail, and later ones try again. Appends the
+    /// ends of requests to `report`.
+    pub(super) fn prepare(&mut self, report: &mut StepReport) {
         // One that was cancelled needs no context.
         self.waiting.retain(|submission| {
             let waits = submission.sink.phase() == Phase::Queued;
             if !waits {
-                notify(submission.sink.id());
+                report.end_queued(submission.sink.clone(), Stop::Cancelled);
             }
             waits
         });
@@ -85,7 +85,7 @@ impl DraftOnly {
                 scheduler.queue.extend(self.waiting.drain(..));
                 self.scheduler = Some(Box::new(scheduler));
             }
-            Err(error) => self.end_waiting(&Stop::Error(error), notify),
+            Err(error) => self.end_waiting(&Stop::Error(error), report),
         }
     }
 
@@ -98,11 +98,9 @@ impl DraftOnly {
     }
 
     /// Ends the requests for which there is no context yet.
-    pub(super) fn end_waiting(&mut self, stop: &Stop, notify: &mut dyn FnMut(u64)) {
+    pub(super) fn end_waiting(&mut self, stop: &Stop, report: &mut StepReport) {
         for submission in self.waiting.drain(..) {
-            if submission.sink.finish_if_queued(stop.clone()) {
-                notify(submission.sink.id());
-            }
+            report.end_queued(submission.sink, stop.clone());
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use parking_lot::Mutex;
 
 use super::builder::Builder;
+use super::report::StepReport;
 use super::worker::Worker;
 use super::{Config, Engine, Models, Notify, Shared, SlotStatus};
 use crate::error::{Code, Error, Result};
@@ -89,7 +90,16 @@ fn start(config: &Config, models: &mut Models, mtp_failure: Option<Error>, notif
         slots: Mutex::new(vec![SlotStatus::default(); slots]),
     });
     let (sender, commands) = crossbeam_channel::unbounded();
-    let worker = Worker { commands, scheduler, draft_only, embedder, shared: Arc::clone(&shared), notify };
+    let worker = Worker {
+        commands,
+        scheduler,
+        draft_only,
+        embedder,
+        shared: Arc::clone(&shared),
+        notify,
+        report: StepReport::default(),
+        changed: Vec::new(),
+    };
     let thread = std::thread::Builder::new()
         .name("foredraft-work".into())
         .spawn(move || worker.run())

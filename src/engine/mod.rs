@@ -5,8 +5,9 @@
 //!
 //! - `load`, `builder`, `attention`, `measure`: from a [`Config`] to models in memory and a running engine.
 //! - `worker`: the thread. `request`: what goes to it. `request_handle`: the two ends of a request.
-//! - `scheduler`: queue and slots. `admission`: which request gets which slot. `space`: which slot has cells. `ending`: the end of a request.
-//! - `step`: one step, a chain of functions over plain data.
+//! - `scheduler`: queue and slots. `admission`: which request gets which slot. `space`: which slot has cells. `ending`: the end of a request in
+//!   its slot. `follow_up`: what is left to do then.
+//! - `step`: one step, a chain of functions over plain data. `report`: what it changes for the submitters of requests.
 //! - `slots`, `completion`, `text`: what a step works on. `trace`: the log of a request's end.
 
 mod admission;
@@ -22,9 +23,11 @@ mod ending;
 mod event;
 #[cfg(test)]
 mod fake_backend_tests;
+mod follow_up;
 mod load;
 mod measure;
 mod pacing;
+mod report;
 mod request;
 mod request_handle;
 mod scheduler;
@@ -64,7 +67,7 @@ pub use self::load::load;
 pub use self::request::{Prepared, PreparedSender, Request, RequestOptions};
 pub use self::request_handle::{MAX_UPDATES, Phase, RequestHandle};
 
-/// Called with the number of each request that has news, on the engine's thread.
+/// Called with the number of each request that has an event, on the engine's thread.
 pub type Notify = dyn Fn(u64) + Send + Sync;
 
 /// Request numbers are unique in the process, so that a number from before a second `init` never means another request.

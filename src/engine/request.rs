@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Sender;
 
 use super::event::{Restored, Stop};
-use super::request_handle::{RequestHandle, TextSink};
+use super::report::StepReport;
+use super::request_handle::{CompletionSink, RequestHandle};
 use crate::error::{Error, Result};
 use crate::grammar::Grammar;
 use crate::llama::Token;
@@ -122,15 +123,19 @@ pub(super) struct Submission {
     pub(super) request: Request,
     /// Whether the request has its prompt. Without it, it keeps its place in the queue.
     pub(super) is_prepared: bool,
-    pub(super) sink: TextSink,
+    pub(super) sink: CompletionSink,
     pub(super) deadline: Option<Instant>,
     /// Only for the second run of a comparison: what the first run found in the cache of the slot.
     pub(super) first_run: Option<CacheOfFirstRun>,
 }
 
 impl Submission {
-    /// Sets the prompt, or ends the completion.
-    pub(super) fn prepare(&mut self, prepared: &Result<Prepared>) {
+    /// Sets the prompt, if this is a completion of the request `id`. Returns false, and appends the completion's end to `report`, if it has
+    /// no prompt.
+    pub(super) fn set_prompt(&mut self, id: u64, prepared: &Result<Prepared>, report: &mut StepReport) -> bool {
+        if self.sink.id() != id {
+            return true;
+        }
         let prepared = prepared.as_ref().map_err(Error::clone).and_then(|prepared| {
             let prompt = prepared.prompts.get(self.sink.index());
             Ok((prompt.ok_or_else(|| Error::invalid("prompt: is missing"))?, prepared))
@@ -144,10 +149,9 @@ impl Submission {
                 }
                 self.is_prepared = true;
             }
-            Err(error) => {
-                self.sink.finish_if_queued(Stop::Error(error));
-            }
+            Err(error) => report.end_queued(self.sink.clone(), Stop::Error(error)),
         }
+        self.is_prepared
     }
 }
 

@@ -1,4 +1,4 @@
-//! The two ends of a request: the engine puts events into [`TextSink`]s, one for each completion; the submitter takes them out of
+//! The two ends of a request: the engine puts events into [`CompletionSink`]s, one for each completion; the submitter takes them out of
 //! the [`RequestHandle`].
 
 use std::collections::VecDeque;
@@ -124,8 +124,8 @@ impl RequestHandle {
     }
 
     /// The engine's end of each completion.
-    pub(super) fn sinks(self: &Arc<Self>) -> impl Iterator<Item = TextSink> {
-        (0..self.texts.len()).map(|index| TextSink { handle: Arc::clone(self), index })
+    pub(super) fn sinks(self: &Arc<Self>) -> impl Iterator<Item = CompletionSink> {
+        (0..self.texts.len()).map(|index| CompletionSink { handle: Arc::clone(self), index })
     }
 
     /// The request's number, unique in the process.
@@ -199,12 +199,12 @@ impl RequestHandle {
 
 /// The engine's end of one completion.
 #[derive(Debug, Clone)]
-pub(super) struct TextSink {
+pub(super) struct CompletionSink {
     handle: Arc<RequestHandle>,
     index: usize,
 }
 
-impl TextSink {
+impl CompletionSink {
     /// The request's number.
     pub(super) fn id(&self) -> u64 {
         self.handle.id
@@ -327,34 +327,6 @@ impl TextSink {
         }
         drop(inner);
         self.handle.news.notify_all();
-    }
-}
-
-/// What is reported after a step and not in it, so that a host that learns of an end finds the slot free.
-#[derive(Default)]
-pub(super) struct Outbox {
-    ended: Vec<(TextSink, Outcome)>,
-    answers: Vec<Box<dyn FnOnce() + Send>>,
-}
-
-impl Outbox {
-    /// A completion has ended.
-    pub(super) fn end(&mut self, sink: TextSink, outcome: Outcome) {
-        self.ended.push((sink, outcome));
-    }
-
-    /// A job is done, and `report` says so.
-    pub(super) fn answer(&mut self, report: Box<dyn FnOnce() + Send>) {
-        self.answers.push(report);
-    }
-
-    /// Reports everything.
-    pub(super) fn deliver(&mut self, notify: &mut dyn FnMut(u64)) {
-        self.answers.drain(..).for_each(|report| report());
-        for (sink, outcome) in self.ended.drain(..) {
-            sink.finish(outcome);
-            notify(sink.id());
-        }
     }
 }
 

@@ -6,7 +6,7 @@ fn text(events: &[(usize, Event)]) -> String {
 }
 
 /// A request of `n` completions with prompts of 3, 4, ... tokens, and its sinks.
-fn handle(n: usize, counts: &Arc<Counts>) -> (Arc<RequestHandle>, Vec<TextSink>) {
+fn handle(n: usize, counts: &Arc<Counts>) -> (Arc<RequestHandle>, Vec<CompletionSink>) {
     let texts = (0..n).map(|index| Expected::new(3 + index, index == 0)).collect();
     let handle = RequestHandle::new(1, texts, Arc::clone(counts));
     let sinks = handle.sinks().collect();

@@ -7,16 +7,31 @@ use super::admission::{self, AdmissionPass, Placement};
 use super::beams::Beams;
 use super::config::Config;
 use super::ending::end;
-use super::event::Stop;
-use super::request::{SessionJob, Submission};
-use super::request_handle::{Outbox, Phase};
-use super::sessions;
+use super::event::{Event, Stop};
+use super::follow_up::follow_up;
+use super::report::StepReport;
+use super::request::{Prepared, SessionJob, Submission};
+use super::request_handle::Phase;
+use super::sessions::{self, SessionAnswer};
 use super::slots::{Slot, SlotPool};
+use super::space;
 use super::step::Step;
 use super::step::plan::DraftTree;
+use crate::error::Result;
 use crate::llama::{Context, Interrupt, working_time};
 use crate::session;
 use crate::speculative::{BatchSplit, Drafters, SequencePadding};
+
+/// When a scheduler has something to do, the earliest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum NextWork {
+    /// Now.
+    Now,
+    /// At this time, unless a command comes before.
+    At(Instant),
+    /// When a command comes.
+    AfterCommand,
+}
 
 /// A model's slots and the requests that wait for one.
 pub(super) struct BatchScheduler {
@@ -25,8 +40,10 @@ pub(super) struct BatchScheduler {
     /// Sessions to be saved and loaded as soon as no request runs in their slots.
     pub(super) session_jobs: VecDeque<SessionJob>,
     pub(super) beams: Beams,
-    pub(super) outbox: Outbox,
     pub(super) step: Step,
+    /// What is to be delivered.
+    report: StepReport,
+    session_answers: Vec<SessionAnswer>,
 }
 
 impl BatchScheduler {
@@ -46,8 +63,9 @@ impl BatchScheduler {
             queue: VecDeque::new(),
             session_jobs: VecDeque::new(),
             beams,
-            outbox: Outbox::default(),
             step: Step::new(trees),
+            report: StepReport::default(),
+            session_answers: Vec::new(),
         }
     }
 
@@ -57,49 +75,65 @@ impl BatchScheduler {
         !waits && self.pool.running().next().is_none()
     }
 
-    /// Until when there is nothing to do unless a command comes: forever (`Some(None)`), or until the first deadline of the
-    /// requests whose prompts are being prepared. `None`: there is something to do.
-    pub(super) fn rests_until(&self) -> Option<Option<Instant>> {
-        let works = !self.session_jobs.is_empty() || self.beams.is_busy() || self.pool.running().next().is_some();
-        let rests = self.queue.is_empty() || self.queue.iter().any(|submission| !submission.is_prepared);
-        (!works && rests).then(|| self.queue.iter().filter_map(|submission| submission.deadline).min())
+    /// When there is something to do. Requests whose prompts are being prepared have to end at their deadlines.
+    pub(super) fn next_work(&self) -> NextWork {
+        let runs = !self.session_jobs.is_empty() || self.beams.is_busy() || self.pool.running().next().is_some();
+        let can_begin = !self.queue.is_empty() && self.queue.iter().all(|submission| submission.is_prepared);
+        if runs || can_begin {
+            return NextWork::Now;
+        }
+        let deadlines = self.queue.iter().filter_map(|submission| submission.deadline);
+        deadlines.min().map_or(NextWork::AfterCommand, NextWork::At)
     }
 
-    /// Before a step: ends what was cancelled, and gives free slots to waiting requests. `notify` is called with the number of each
-    /// request that has news.
-    pub(super) fn open(&mut self, notify: &mut dyn FnMut(u64)) {
-        self.end_cancelled(notify);
+    /// Gives the completions of the request `id` their prompts. Those that have none end.
+    pub(super) fn set_prompts(&mut self, id: u64, prepared: &Result<Prepared>) {
+        self.queue.retain_mut(|submission| submission.set_prompt(id, prepared, &mut self.report));
+    }
+
+    /// Before a step: ends what was cancelled, and gives free slots to waiting requests.
+    pub(super) fn prepare(&mut self) {
+        self.end_cancelled();
         self.serve_sessions();
-        self.admit(notify);
+        self.admit();
     }
 
     /// Runs one step of all slots and one of the beam search. `interrupt` stops the decode when the first of the requests must end.
-    pub(super) fn step(&mut self, interrupt: &Interrupt, notify: &mut dyn FnMut(u64)) {
+    pub(super) fn step(&mut self, interrupt: &Interrupt) {
         interrupt.set_deadline(self.deadline());
-        self.step.run(&mut self.pool, &mut self.outbox, notify);
-        self.step_beams(notify);
+        space::make_space(&mut self.pool, &mut self.report);
+        self.follow_up();
+        self.step.run(&mut self.pool, &mut self.report);
+        self.follow_up();
+        self.beams.step(&mut self.report);
         interrupt.set_deadline(None);
     }
 
-    fn step_beams(&mut self, notify: &mut dyn FnMut(u64)) {
-        if let Some((sink, outcome)) = self.beams.step(notify) {
-            self.outbox.end(sink, outcome);
+    /// Does what ended runs leave to do, before another request can change their slots.
+    fn follow_up(&mut self) {
+        for run in std::mem::take(&mut self.report.follow_ups) {
+            if let Some((sink, outcome)) = follow_up(&mut self.pool, run) {
+                self.report.end(sink, outcome);
+            }
         }
     }
 
+    /// Delivers everything that has changed. Appends the number of each request that has an event to `changed`.
+    pub(super) fn deliver(&mut self, changed: &mut Vec<u64>) {
+        self.session_answers.drain(..).for_each(SessionAnswer::send);
+        self.report.deliver(changed);
+    }
+
     /// Ends every request.
-    pub(super) fn end_all(&mut self, stop: &Stop, notify: &mut dyn FnMut(u64)) {
+    pub(super) fn end_all(&mut self, stop: &Stop) {
         for submission in std::mem::take(&mut self.queue) {
-            if submission.sink.finish_if_queued(stop.clone()) {
-                notify(submission.sink.id());
-            }
+            self.report.end_queued(submission.sink, stop.clone());
         }
         for index in 0..self.pool.slots.len() {
-            end(&mut self.pool, &mut self.outbox, index, stop.clone(), false);
+            end(&mut self.pool, index, stop.clone(), false, &mut self.report);
         }
-        if let Some((sink, outcome)) = self.beams.end(stop.clone()) {
-            self.outbox.end(sink, outcome);
-        }
+        self.follow_up();
+        self.beams.end(stop.clone(), &mut self.report);
     }
 
     /// Copies sessions out of and into slots, as soon as these are free.
@@ -111,13 +145,13 @@ impl BatchScheduler {
             if waits || !self.pool.is_free(job.slot) {
                 self.session_jobs.push_back(job);
             } else {
-                self.outbox.answer(sessions::serve(&mut self.pool, job));
+                self.session_answers.push(sessions::serve(&mut self.pool, job));
             }
         }
     }
 
     /// Gives free slots to the requests that wait: see [`AdmissionPass`].
-    fn admit(&mut self, notify: &mut dyn FnMut(u64)) {
+    fn admit(&mut self) {
         if self.queue.is_empty() {
             return;
         }
@@ -133,18 +167,17 @@ impl BatchScheduler {
                     };
                     if let Err(error) = begun {
                         let outcome = sink.never_ran(Stop::Error(error));
-                        self.outbox.end(sink, outcome);
+                        self.report.end(sink, outcome);
                     } else if let Placement::Slot(index) = placement
                         && let Some(task) = self.pool.slots.get(index).and_then(|slot| slot.task.as_ref())
-                        && task.options.progress
+                        && let Some(progress) = task.progress(task.prompt.n_cached)
                     {
                         // Before the first decode: that it has begun.
-                        task.report_progress(task.prompt.n_cached);
-                        notify(sink.id());
+                        self.report.update(&sink, Event::Progress(progress));
                     }
                     pass.begun(&self.pool, self.beams.is_busy());
                 }
-                Some(_) => notify(submission.sink.id()), // cancelled at this moment
+                Some(_) => self.report.end_queued(submission.sink, Stop::Cancelled), // at this moment
                 None => waiting.push_back(submission),
             }
         }
@@ -157,23 +190,23 @@ impl BatchScheduler {
         slots.chain(self.beams.deadline()).min()
     }
 
-    fn end_cancelled(&mut self, notify: &mut dyn FnMut(u64)) {
+    fn end_cancelled(&mut self) {
         let now = Instant::now();
         for index in 0..self.pool.slots.len() {
             let Some(task) = self.pool.slots.get(index).and_then(|slot| slot.task.as_ref()) else { continue };
             if task.sink.is_cancelled() {
-                end(&mut self.pool, &mut self.outbox, index, Stop::Cancelled, false);
+                end(&mut self.pool, index, Stop::Cancelled, false, &mut self.report);
             } else if task.deadline.is_some_and(|deadline| deadline <= now) {
-                end(&mut self.pool, &mut self.outbox, index, Stop::Timeout, false);
+                end(&mut self.pool, index, Stop::Timeout, false, &mut self.report);
             }
         }
+        self.follow_up();
         self.queue.retain(|submission| {
-            if submission.deadline.is_some_and(|deadline| deadline <= now) {
-                submission.sink.finish_if_queued(Stop::Timeout);
-            }
-            let waits = submission.sink.phase() == Phase::Queued;
+            let is_late = submission.deadline.is_some_and(|deadline| deadline <= now);
+            let waits = submission.sink.phase() == Phase::Queued && !is_late;
             if !waits {
-                notify(submission.sink.id());
+                let stop = if is_late { Stop::Timeout } else { Stop::Cancelled };
+                self.report.end_queued(submission.sink.clone(), stop);
             }
             waits
         });

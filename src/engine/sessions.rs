@@ -6,6 +6,8 @@
 
 use std::path::Path;
 
+use crossbeam_channel::Sender;
+
 use super::event::{Restored, Saved};
 use super::request::{SessionJob, SessionWork};
 use super::slots::SlotPool;
@@ -21,18 +23,27 @@ pub(super) fn saved(session: &Session, n_bytes: u64) -> Saved {
     Saved { n_tokens: session.target.tokens.len(), n_draft, n_bytes }
 }
 
-/// Does a job on a free slot, and returns what reports it.
-pub(super) fn serve(pool: &mut SlotPool, job: SessionJob) -> Box<dyn FnOnce() + Send> {
-    // The caller may be gone.
+/// The result of a job, and to whom it goes.
+pub(super) enum SessionAnswer {
+    Saved(Sender<Result<Session>>, Result<Session>),
+    Restored(Sender<Result<Restored>>, Result<Restored>),
+}
+
+impl SessionAnswer {
+    /// Sends it to the caller, unless that is gone.
+    pub(super) fn send(self) {
+        match self {
+            SessionAnswer::Saved(caller, result) => drop(caller.send(result)),
+            SessionAnswer::Restored(caller, result) => drop(caller.send(result)),
+        }
+    }
+}
+
+/// Does a job on a free slot.
+pub(super) fn serve(pool: &mut SlotPool, job: SessionJob) -> SessionAnswer {
     match job.work {
-        SessionWork::Save(reply) => {
-            let result = copy_out(pool, job.slot);
-            Box::new(move || drop(reply.send(result)))
-        }
-        SessionWork::Load(session, reply) => {
-            let result = put_in(pool, job.slot, &session);
-            Box::new(move || drop(reply.send(result)))
-        }
+        SessionWork::Save(caller) => SessionAnswer::Saved(caller, copy_out(pool, job.slot)),
+        SessionWork::Load(session, caller) => SessionAnswer::Restored(caller, put_in(pool, job.slot, &session)),
     }
 }
 

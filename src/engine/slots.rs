@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::completion::Completion;
-use super::event::{Event, Outcome, PromptProgress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update};
+use super::event::{Outcome, PromptProgress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update};
 use super::pacing;
 use super::request::RequestOptions;
-use super::request_handle::TextSink;
+use super::request_handle::{CompletionSink, Phase};
 use super::step::plan::{SlotState, StepLimits};
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
@@ -152,7 +152,7 @@ const MAX_DROPPED: usize = 1 << 20;
 
 /// What a slot works on.
 pub(super) struct Task {
-    pub(super) sink: TextSink,
+    pub(super) sink: CompletionSink,
     /// The whole context: prompt and generated tokens. Those beyond the slot's cache are to be decoded.
     pub(super) tokens: Vec<Token>,
     pub(super) sampler: Sampler,
@@ -242,33 +242,44 @@ impl Task {
         self.truncated = true;
     }
 
+    /// The phase of its completion.
+    pub(super) fn phase(&self) -> Phase {
+        let generates = self.completion.has_begun() || self.completion.is_repeated();
+        if generates { Phase::Generating } else { Phase::Prompt }
+    }
+
     /// The drafting state, if drafters draft for the request.
     pub(super) fn drafts(&self) -> Option<&RequestDrafts> {
         self.speculation.as_ref()?.drafts.as_ref()
     }
 
-    /// Reports that `processed` tokens of the prompt are in the cache.
-    pub(super) fn report_progress(&self, processed: usize) {
-        self.sink.report(Event::Progress(PromptProgress {
+    /// That `processed` tokens of the prompt are in the cache, if the request asked for progress.
+    pub(super) fn progress(&self, processed: usize) -> Option<PromptProgress> {
+        self.options.progress.then(|| PromptProgress {
             total: self.prompt.n_prompt,
             cached: self.prompt.n_cached,
             processed,
             time: self.completion.elapsed(),
-        }));
+        })
     }
 
-    /// Sends the text that may be sent. Returns whether there was any.
-    pub(super) fn send(&mut self) -> bool {
+    /// Takes the text that may be sent, with its tokens; `None`: there is none.
+    pub(super) fn take_update(&mut self) -> Option<Update> {
         if self.completion.is_repeated() {
-            return false;
+            return None;
         }
-        let Some((text, tokens)) = self.completion.take() else { return false };
-        self.sink.report(Event::Update(Update { text, tokens, timings: self.timings() }));
-        true
+        let (text, tokens) = self.completion.take()?;
+        Some(Update { text, tokens, timings: self.timings() })
     }
 
     /// The outcome of the request, which ends in `slot` with `n_cached` tokens in its cache. `truncated`: the context is full.
-    pub(super) fn finish(mut self, stop: Stop, slot: usize, n_cached: usize, truncated: bool) -> (TextSink, Outcome) {
+    pub(super) fn finish(
+        mut self,
+        stop: Stop,
+        slot: usize,
+        n_cached: usize,
+        truncated: bool,
+    ) -> (CompletionSink, Outcome) {
         let timings = self.timings();
         let (text, tokens, text_end) = self.completion.take_rest();
         let outcome = Outcome {

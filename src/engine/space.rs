@@ -2,7 +2,7 @@
 
 use super::ending;
 use super::event::Stop;
-use super::request_handle::Outbox;
+use super::report::StepReport;
 use super::slots::SlotPool;
 use super::step::plan::{SlotState, StepLimits};
 use crate::session;
@@ -19,7 +19,7 @@ pub(super) enum CellChange {
 }
 
 /// Shifts the contexts that are full, or ends their requests, and groups positions that are due.
-pub(super) fn make_space(pool: &mut SlotPool, outbox: &mut Outbox) {
+pub(super) fn make_space(pool: &mut SlotPool, report: &mut StepReport) {
     let n_ctx = pool.context.n_ctx();
     for index in 0..pool.slots.len() {
         let SlotPool { context, slots, drafters, ctx_shift, .. } = pool;
@@ -32,7 +32,7 @@ pub(super) fn make_space(pool: &mut SlotPool, outbox: &mut Outbox) {
                 .filter(|_| *ctx_shift)
                 .filter(|range| slot.cache.shift(context, range.clone()));
             let Some(range) = range else {
-                ending::end(pool, outbox, index, Stop::Limit, true);
+                ending::end(pool, index, Stop::Limit, true, report);
                 continue;
             };
             task.shift(range.clone());

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 
 use super::draft_only::DraftOnly;
 use super::embedder::Embedder;
 use super::event::Stop;
+use super::report::StepReport;
 use super::request::{Command, Prepared, Submission};
-use super::scheduler::BatchScheduler;
+use super::scheduler::{BatchScheduler, NextWork};
+use super::slots::Task;
 use super::{Notify, Shared};
 use crate::error::{Code, Error, Result};
 
@@ -21,6 +22,10 @@ pub(super) struct Worker {
     pub(super) embedder: Option<Embedder>,
     pub(super) shared: Arc<Shared>,
     pub(super) notify: Arc<Notify>,
+    /// What has become of requests that no scheduler has.
+    pub(super) report: StepReport,
+    /// The numbers of the requests that have an event; empty between deliveries.
+    pub(super) changed: Vec<u64>,
 }
 
 impl Worker {
@@ -37,15 +42,14 @@ impl Worker {
             }
         }
         self.shared.close();
-        let notify = Arc::clone(&self.notify);
         while let Ok(command) = self.commands.try_recv() {
-            self.take(command);
+            self.execute(command);
         }
         if let Some(draft_only) = &mut self.draft_only {
-            draft_only.end_waiting(&stop, &mut |id| notify(id));
+            draft_only.end_waiting(&stop, &mut self.report);
         }
         for scheduler in self.schedulers() {
-            scheduler.end_all(&stop, &mut |id| notify(id));
+            scheduler.end_all(&stop);
         }
         self.publish();
         self.deliver();
@@ -58,27 +62,30 @@ impl Worker {
         if self.shared.stopping.load(Ordering::Acquire) {
             return;
         }
-        let (notify, shared) = (Arc::clone(&self.notify), Arc::clone(&self.shared));
         if let Some(draft_only) = &mut self.draft_only {
-            draft_only.open(&mut |id| notify(id));
+            draft_only.prepare(&mut self.report);
         }
         for scheduler in self.schedulers().filter(|scheduler| !scheduler.is_idle()) {
-            scheduler.open(&mut |id| notify(id));
+            scheduler.prepare();
         }
         // The step that follows takes a while.
         self.publish();
+        self.deliver();
+        let interrupt = Arc::clone(&self.shared.interrupt);
         for scheduler in self.schedulers().filter(|scheduler| !scheduler.is_idle()) {
-            scheduler.step(&shared.interrupt, &mut |id| notify(id));
+            scheduler.step(&interrupt);
         }
         self.publish();
         self.deliver();
     }
 
+    /// Delivers what has changed, and then calls the host for each request that has an event.
     fn deliver(&mut self) {
-        let notify = Arc::clone(&self.notify);
-        for scheduler in self.schedulers() {
-            scheduler.outbox.deliver(&mut |id| notify(id));
-        }
+        let mut changed = std::mem::take(&mut self.changed);
+        self.report.deliver(&mut changed);
+        self.schedulers().for_each(|scheduler| scheduler.deliver(&mut changed));
+        changed.drain(..).for_each(|id| (self.notify)(id));
+        self.changed = changed;
     }
 
     /// The schedulers of the target and of draft-only mode, as far as they exist.
@@ -90,23 +97,20 @@ impl Worker {
     /// Executes the commands that have arrived, up to one that takes time: between two of these, the slots have a step. If there is
     /// nothing else to do, waits for a command, at most until the first deadline.
     fn receive(&mut self) {
-        let target = self.scheduler.as_deref().map_or(Some(None), BatchScheduler::rests_until);
-        let draft_only = self.draft_only.as_ref().map_or(Some(None), DraftOnly::rests_until);
-        let mut next = match target.zip(draft_only) {
-            None => self.commands.try_recv(),
-            Some((None, None)) => self.commands.recv().map_err(|_| TryRecvError::Disconnected),
-            Some((first, second)) => {
-                let deadline = first.into_iter().chain(second).min().unwrap_or_else(Instant::now);
-                self.commands.recv_deadline(deadline).map_err(|error| match error {
-                    RecvTimeoutError::Timeout => TryRecvError::Empty,
-                    RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
-                })
-            }
+        let target = self.scheduler.as_deref().map_or(NextWork::AfterCommand, BatchScheduler::next_work);
+        let draft_only = self.draft_only.as_ref().map_or(NextWork::AfterCommand, DraftOnly::next_work);
+        let mut next = match target.min(draft_only) {
+            NextWork::Now => self.commands.try_recv(),
+            NextWork::At(deadline) => self.commands.recv_deadline(deadline).map_err(|error| match error {
+                RecvTimeoutError::Timeout => TryRecvError::Empty,
+                RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+            }),
+            NextWork::AfterCommand => self.commands.recv().map_err(|_| TryRecvError::Disconnected),
         };
         loop {
             match next {
                 Ok(command) => {
-                    if self.take(command) {
+                    if self.execute(command) {
                         return;
                     }
                 }
@@ -118,11 +122,11 @@ impl Worker {
     }
 
     /// Executes a command. Returns whether that took time.
-    fn take(&mut self, command: Command) -> bool {
+    fn execute(&mut self, command: Command) -> bool {
         let takes_time = matches!(command, Command::Embed(..) | Command::Session(_));
         match command {
             Command::Submit(submission) => self.submit(*submission),
-            Command::Prepare(id, prepared) => self.prepare(id, &prepared),
+            Command::Prepare(id, prepared) => self.set_prompts(id, &prepared),
             Command::Session(job) => {
                 if let Some(scheduler) = &mut self.scheduler {
                     scheduler.session_jobs.push_back(job);
@@ -155,18 +159,17 @@ impl Worker {
             // `api` checks this before it submits.
             _ => {
                 let error = Error::new(Code::Internal, "there is no model that could answer");
-                submission.sink.finish_if_queued(Stop::Error(error));
+                self.report.end_queued(submission.sink, Stop::Error(error));
             }
         }
     }
 
-    /// Gives the completions of a request their prompts. Those that end with an error leave the queue in the next step.
-    fn prepare(&mut self, id: u64, prepared: &Result<Prepared>) {
-        let target = self.scheduler.as_deref_mut().into_iter().flat_map(|scheduler| scheduler.queue.iter_mut());
-        let draft_only = self.draft_only.as_mut().into_iter().flat_map(DraftOnly::queued);
-        for submission in target.chain(draft_only).filter(|submission| submission.sink.id() == id) {
-            submission.prepare(prepared);
+    /// Gives the completions of a request their prompts. Those that have none end.
+    fn set_prompts(&mut self, id: u64, prepared: &Result<Prepared>) {
+        if let Some(draft_only) = &mut self.draft_only {
+            draft_only.set_prompts(id, prepared, &mut self.report);
         }
+        self.schedulers().for_each(|scheduler| scheduler.set_prompts(id, prepared));
     }
 
     /// Publishes what `poll_system_status` shows.
@@ -175,7 +178,7 @@ impl Worker {
         for (status, slot) in self.shared.slots.lock().iter_mut().zip(&scheduler.pool.slots) {
             let busy = slot.task.as_ref();
             status.request = busy.map(|task| task.sink.id());
-            status.phase = busy.map(|task| task.sink.phase());
+            status.phase = busy.map(Task::phase);
             status.n_past = slot.cache.len();
             status.lora.clone_from(&slot.lora);
             // Cached tokens tell what a prompt will reuse: only of free slots, and only when they changed.

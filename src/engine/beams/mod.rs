@@ -12,8 +12,9 @@ use std::time::Instant;
 use self::search::{Beam, BeamCandidate, Search};
 use super::completion::begun_before;
 use super::event::{Event, Generated, Outcome, PromptStats, Stop, Timings, Update};
+use super::report::StepReport;
 use super::request::Submission;
-use super::request_handle::TextSink;
+use super::request_handle::CompletionSink;
 use super::text::TextStream;
 use crate::error::{Code, Error, Result};
 use crate::llama::{Batch, Context, ContextParams, DecodeError, Interrupt, Model, SeqId, ThreadPool, Token};
@@ -45,7 +46,7 @@ struct BeamText {
 }
 
 struct BeamTask {
-    sink: TextSink,
+    sink: CompletionSink,
     prompt: Vec<Token>,
     stats: PromptStats,
     /// Prompt tokens in the cache.
@@ -124,39 +125,50 @@ impl Beams {
         Ok(())
     }
 
-    /// Runs one decode. Returns the outcome of the request when it has ended.
-    pub(super) fn step(&mut self, notify: &mut dyn FnMut(u64)) -> Option<(TextSink, Outcome)> {
+    /// Runs one decode. Appends what is new of the request to `report`.
+    pub(super) fn step(&mut self, report: &mut StepReport) {
+        if let Some(stop) = self.advance(report) {
+            self.end(stop, report);
+        }
+    }
+
+    /// Runs one decode, and appends an update to `report`. Returns why the request ends, if it does.
+    fn advance(&mut self, report: &mut StepReport) -> Option<Stop> {
         let task = self.task.as_ref()?;
         if task.sink.is_cancelled() {
-            return self.end(Stop::Cancelled);
+            return Some(Stop::Cancelled);
         }
         if task.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return self.end(Stop::Timeout);
+            return Some(Stop::Timeout);
         }
         if task.n_predict == 0 {
-            return self.end(Stop::Limit);
+            return Some(Stop::Limit);
         }
         let result = self.decode();
         let (task, context) = (self.task.as_mut()?, self.context.as_mut()?);
         match result {
             Ok(()) => {}
             Err(DecodeError::Aborted) => return None, // the next step finds out why
-            Err(DecodeError::Full) => return self.end(Stop::Limit),
-            Err(DecodeError::Failed(why)) => return self.end(Stop::Error(Error::model(why))),
+            Err(DecodeError::Full) => return Some(Stop::Limit),
+            Err(DecodeError::Failed(why)) => return Some(Stop::Error(Error::model(why))),
         }
         if task.n_decoded < task.prompt.len() {
             return None;
         }
+        if task.first_token.is_none() {
+            task.first_token = Some(Instant::now());
+            report.first_token(&task.sink);
+        }
         let first_row = self.batch.len().saturating_sub(task.search.live.len());
         if let Err(error) = task.advance(context, first_row) {
-            return self.end(Stop::Error(error));
+            return Some(Stop::Error(error));
         }
         if task.search.is_over() {
             let stop = task.search.answer().and_then(|beam| beam.text.stop.clone());
-            return self.end(stop.unwrap_or(Stop::Limit));
+            return Some(stop.unwrap_or(Stop::Limit));
         }
-        if task.send(context) {
-            notify(task.sink.id());
+        if let Some(update) = task.take_update(context) {
+            report.update(&task.sink, Event::Update(update));
         }
         None
     }
@@ -199,12 +211,14 @@ impl Beams {
         result
     }
 
-    /// Ends the search: its answer is the most probable completion so far.
-    pub(super) fn end(&mut self, stop: Stop) -> Option<(TextSink, Outcome)> {
-        let mut task = self.task.take()?;
+    /// Ends the search, if there is one: its answer is the most probable completion so far.
+    pub(super) fn end(&mut self, stop: Stop, report: &mut StepReport) {
+        let Some(mut task) = self.task.take() else { return };
         let n_ctx = self.context.as_ref().map_or(0, Context::n_ctx);
-        for sequence in 0..SeqId::try_from(self.params.n_seq_max).unwrap_or(0) {
-            self.context.as_mut()?.truncate(sequence, 0);
+        if let Some(context) = &mut self.context {
+            for sequence in 0..SeqId::try_from(self.params.n_seq_max).unwrap_or(0) {
+                context.truncate(sequence, 0);
+            }
         }
         let mut tokens = task.search.answer().map(|beam| beam.text.tokens.clone()).unwrap_or_default();
         let n_predicted = tokens.len();
@@ -226,17 +240,13 @@ impl Beams {
             prompt: task.stats,
             ..task.sink.never_ran(stop)
         };
-        Some((task.sink, outcome))
+        report.end(task.sink, outcome);
     }
 }
 
 impl BeamTask {
     /// Extends the most probable completions by the decoded rows, one for each beam from `first_row` on.
     fn advance(&mut self, context: &mut Context, first_row: usize) -> Result<()> {
-        if self.first_token.is_none() {
-            self.first_token = Some(Instant::now());
-            self.sink.set_generating();
-        }
         let model = Arc::clone(context.model());
         let vocab = model.vocab();
         // Tokens that end a completion take no beam, so as many more may be needed.
@@ -313,10 +323,10 @@ impl BeamTask {
         }
     }
 
-    /// Sends the common prefix of all completions that may become the answer.
-    fn send(&mut self, context: &Context) -> bool {
+    /// Takes what is new of the common prefix of all completions that may become the answer; `None`: nothing.
+    fn take_update(&mut self, context: &Context) -> Option<Update> {
         let mut texts = self.search.texts();
-        let Some(first) = texts.next() else { return false };
+        let first = texts.next()?;
         let common = texts.fold(first.tokens.len(), |common, text| {
             let same = first.tokens.iter().zip(&text.tokens).take_while(|(a, b)| a.token == b.token).count();
             common.min(same)
@@ -329,11 +339,10 @@ impl BeamTask {
         self.unsent.extend_from_slice(new);
         let text = self.answer.take();
         if text.is_empty() {
-            return false;
+            return None;
         }
         let tokens = begun_before(self.answer.sent(), &mut self.unsent);
-        self.sink.report(Event::Update(Update { text, tokens, timings: self.timings(self.sent) }));
-        true
+        Some(Update { text, tokens, timings: self.timings(self.sent) })
     }
 
     fn timings(&self, n_predicted: usize) -> Timings {

@@ -42,8 +42,8 @@ fn planning_a_step_does_not_allocate() {
         let (mut steps, mut allocating, mut drafted) = (0, 0, 0);
         while !engine.scheduler.is_idle() {
             engine.advance();
-            let BatchScheduler { pool, outbox, step, .. } = &mut engine.scheduler;
-            let allocated = allocations(|| step.plan(pool, outbox));
+            let BatchScheduler { pool, step, .. } = &mut engine.scheduler;
+            let allocated = allocations(|| step.plan(pool));
             steps += 1;
             allocating += usize::from(steps > WARM_UP_STEPS && allocated > 0);
             drafted += engine.scheduler.step.plan.slots.iter().map(|slot| slot.draft.tokens.len()).sum::<usize>();

@@ -5,12 +5,14 @@
 //! - `distribution`: every verification rule preserves the output distribution through the whole engine.
 //! - `batches`: one decode of the target verifies the drafts of all slots, and one decode of the draft drafts for all.
 //! - `allocations`: a step does not allocate before its decode.
+//! - `delivery`: what steps change is delivered by the scheduler alone, after the step.
 //! - `instructions`: steps whose instructions a script counts.
 //! - `sessions`: a session can be loaded while cells wait to be moved or copied.
 //! - `scheduling`: no request starves, whatever others do.
 
 mod allocations;
 mod batches;
+mod delivery;
 mod distribution;
 mod instructions;
 mod random_scenarios;
@@ -120,6 +122,8 @@ struct TestEngine {
     scheduler: BatchScheduler,
     interrupt: Arc<Interrupt>,
     n_requests: u64,
+    /// The requests that have an event since the last step.
+    changed: Vec<u64>,
 }
 
 impl TestEngine {
@@ -154,7 +158,7 @@ impl TestEngine {
         }
         builder::add_text_drafters(&mut scheduler.pool.drafters, setup.n_parallel, &Arc::default());
         scheduler.pool.drafters.clock = fake::clock;
-        TestEngine { scheduler, interrupt, n_requests: 0 }
+        TestEngine { scheduler, interrupt, n_requests: 0, changed: Vec::new() }
     }
 
     /// Queues a request of several completions.
@@ -175,9 +179,10 @@ impl TestEngine {
     }
 
     fn advance(&mut self) {
-        self.scheduler.open(&mut |_| {});
-        self.scheduler.step(&self.interrupt, &mut |_| {});
-        self.scheduler.outbox.deliver(&mut |_| {});
+        self.scheduler.prepare();
+        self.scheduler.step(&self.interrupt);
+        self.changed.clear();
+        self.scheduler.deliver(&mut self.changed);
     }
 
     /// Runs a step, after which each slot's bookkeeping must match the cells of the backend.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Setup, TestEngine, request};
+use crate::engine::scheduler::NextWork;
 use crate::engine::{Phase, Prepared, Request, RequestHandle};
 use crate::error::Error;
 use crate::llama::Token;
@@ -132,8 +133,7 @@ fn submit_unprepared(engine: &mut TestEngine, request: Request) -> Arc<RequestHa
 
 fn prepare(engine: &mut TestEngine, handle: &RequestHandle, prompt: Vec<Token>) {
     let prepared = Ok(Prepared { prompts: vec![prompt.into()], prediction: None });
-    let queued = engine.scheduler.queue.iter_mut().find(|it| it.sink.id() == handle.id());
-    queued.expect("it waits").prepare(&prepared);
+    engine.scheduler.set_prompts(handle.id(), &prepared);
 }
 
 fn ended(handle: &RequestHandle) -> String {
@@ -182,21 +182,21 @@ fn a_slot_that_an_unprepared_request_asks_for_is_kept() {
 fn unprepared_requests_end_by_deadline_cancel_and_error() {
     let mut engine = TestEngine::new(&Setup::plain(FAKE_MODEL, 1, 100, 32));
     let [late, cancelled, failed] = [0, 1, 2].map(|_| submit_unprepared(&mut engine, greedy(Vec::new(), 4)));
-    assert_eq!(engine.scheduler.rests_until(), Some(None), "the engine sleeps until a prompt comes");
+    assert_eq!(engine.scheduler.next_work(), NextWork::AfterCommand, "the engine sleeps until a prompt comes");
     let deadline = Instant::now();
     engine.scheduler.queue[0].deadline = Some(deadline);
-    assert_eq!(engine.scheduler.rests_until(), Some(Some(deadline)), "or until the first deadline");
+    assert_eq!(engine.scheduler.next_work(), NextWork::At(deadline), "or until the first deadline");
     engine.step();
     assert!(ended(&late).contains("stop: Timeout"));
     assert!(cancelled.cancel(), "nothing of it runs");
-    engine.scheduler.queue[1].prepare(&Err(Error::invalid("no such token")));
+    engine.scheduler.set_prompts(failed.id(), &Err(Error::invalid("no such token")));
     engine.step();
     assert!(ended(&cancelled).contains("stop: Cancelled"));
     assert!(ended(&failed).contains("no such token"));
-    assert!(engine.scheduler.is_idle() && engine.scheduler.rests_until() == Some(None));
+    assert!(engine.scheduler.is_idle() && engine.scheduler.next_work() == NextWork::AfterCommand);
     // With something to do it does not sleep.
     submit_unprepared(&mut engine, greedy(Vec::new(), 4));
     engine.scheduler.queue[0].request.prompt = repeating(8, 0).into();
     engine.scheduler.queue[0].is_prepared = true;
-    assert_eq!(engine.scheduler.rests_until(), None);
+    assert_eq!(engine.scheduler.next_work(), NextWork::Now);
 }

@@ -6,8 +6,8 @@ use super::plan::{MAX_PENDING, SlotPlan, StepPlan};
 use super::trace::log_draft;
 use super::verify::SlotOutcome;
 use crate::engine::ending::end;
-use crate::engine::event::Stop;
-use crate::engine::request_handle::Outbox;
+use crate::engine::event::{Event, Stop};
+use crate::engine::report::StepReport;
 use crate::engine::slots::{Slot, SlotPool, Task};
 use crate::engine::space;
 use crate::error::{Code, Error};
@@ -35,15 +35,14 @@ pub(crate) fn commit_turn(plan: &StepPlan, slots: &mut [Slot]) {
     }
 }
 
-/// Commits a step whose decode took `time`: cells, completions, statistics, and what drafters and controller learn. `notify` is called
-/// with the number of each request that has news.
+/// Commits a step whose decode took `time`: cells, completions, statistics, and what drafters and controller learn. Appends to `report`
+/// what has changed for the submitters of the requests.
 pub(crate) fn commit(
     plan: &StepPlan,
     outcomes: &mut [SlotOutcome],
     time: Duration,
     pool: &mut SlotPool,
-    outbox: &mut Outbox,
-    notify: &mut dyn FnMut(u64),
+    report: &mut StepReport,
 ) {
     let n_tokens = outcomes.iter().map(|outcome| outcome.tokens.len()).sum();
     let adapts = pool.slots.iter().filter_map(|slot| slot.task.as_ref()?.drafts()).any(|drafts| drafts.adapts());
@@ -51,27 +50,19 @@ pub(crate) fn commit(
         if planned.n_context == 0 {
             continue;
         }
-        commit_prompt(planned, index, pool, notify);
+        commit_prompt(planned, index, pool, report);
         if planned.row.is_none() {
             continue;
         }
-        match commit_outcome(planned, outcome, index, time, pool) {
-            Some(stop) => end(pool, outbox, index, stop, false),
-            None => {
-                let task = pool.slots.get_mut(index).and_then(|slot| slot.task.as_mut());
-                if let Some(task) = task
-                    && task.send()
-                {
-                    notify(task.sink.id());
-                }
-            }
+        if let Some(stop) = commit_outcome(planned, outcome, index, time, pool, report) {
+            end(pool, index, stop, false, report);
         }
     }
     learn_costs(plan, n_tokens, adapts, time, pool);
 }
 
 /// Commits the decoded tokens of a slot's context.
-fn commit_prompt(planned: &SlotPlan, index: usize, pool: &mut SlotPool, notify: &mut dyn FnMut(u64)) {
+fn commit_prompt(planned: &SlotPlan, index: usize, pool: &mut SlotPool, report: &mut StepReport) {
     let SlotPool { context, slots, drafters, .. } = pool;
     let Some(slot) = slots.get_mut(index) else { return };
     let Some(task) = &slot.task else { return };
@@ -81,22 +72,24 @@ fn commit_prompt(planned: &SlotPlan, index: usize, pool: &mut SlotPool, notify: 
     if let Some(drafts) = task.drafts() {
         drafters.decoded(index, drafts, context, planned.first, tokens, known);
     }
-    if task.options.progress && !task.completion.has_begun() {
-        task.report_progress(slot.cache.len());
-        notify(task.sink.id());
+    if !task.completion.has_begun()
+        && let Some(progress) = task.progress(slot.cache.len())
+    {
+        report.update(&task.sink, Event::Progress(progress));
     }
     if planned.row.is_none() {
         slot.cache.checkpoint(context);
     }
 }
 
-/// Commits the verified tokens of a slot. Returns why its request ends, if it does.
+/// Commits the verified tokens of a slot. Returns why its request ends; `None`: it goes on, and `report` has its update.
 fn commit_outcome(
     planned: &SlotPlan,
     outcome: &mut SlotOutcome,
     index: usize,
     time: Duration,
     pool: &mut SlotPool,
+    report: &mut StepReport,
 ) -> Option<Stop> {
     let SlotPool { context, slots, drafters, .. } = pool;
     let slot = slots.get_mut(index)?;
@@ -104,7 +97,7 @@ fn commit_outcome(
     let Task { sink, tokens, completion, speculation, .. } = task;
     let is_first = !completion.has_begun();
     if is_first && !outcome.tokens.is_empty() {
-        sink.set_generating();
+        report.first_token(sink);
     }
     let before = tokens.len();
     tokens.extend(outcome.tokens.iter().map(|generated| generated.token));
@@ -126,7 +119,13 @@ fn commit_outcome(
     // Cells of rejected tokens and of filler.
     let n_cached = slot.cache.len();
     slot.cache.cut(context, n_cached);
-    outcome.end.take().map(|end| end.stop)
+    if let Some(end) = outcome.end.take() {
+        return Some(end.stop);
+    }
+    if let Some(update) = task.take_update() {
+        report.update(&task.sink, Event::Update(update));
+    }
+    None
 }
 
 /// What the controller learns of a step's costs.
@@ -153,7 +152,13 @@ fn learn_costs(plan: &StepPlan, n_tokens: usize, adapts: bool, time: Duration, p
 
 /// After a decode that gave no rows: keeps what is certain of the decoded cells, and ends the requests that cannot go on. `exchanges`:
 /// a decode moves the states of all sequences, see [`exchanges_states`](super::exchanges_states).
-pub(crate) fn abandon(plan: &StepPlan, error: DecodeError, exchanges: bool, pool: &mut SlotPool, outbox: &mut Outbox) {
+pub(crate) fn abandon(
+    plan: &StepPlan,
+    error: DecodeError,
+    exchanges: bool,
+    pool: &mut SlotPool,
+    report: &mut StepReport,
+) {
     match error {
         DecodeError::Aborted => roll_back(plan, pool),
         DecodeError::Full => {
@@ -161,11 +166,11 @@ pub(crate) fn abandon(plan: &StepPlan, error: DecodeError, exchanges: bool, pool
             match yields {
                 // Nothing was decoded: the next step tries again with what fits.
                 Some(change) => space::apply(pool, change),
-                None => fail(plan, &Error::new(Code::ContextFull, "the KV cache is full"), pool, outbox),
+                None => fail(plan, &Error::new(Code::ContextFull, "the KV cache is full"), pool, report),
             }
         }
         DecodeError::Failed(why) => {
-            fail(plan, &Error::model(why), pool, outbox);
+            fail(plan, &Error::model(why), pool, report);
             if exchanges {
                 pool.context.reset();
                 (0..pool.slots.len()).for_each(|index| pool.clear_cache(index));
@@ -187,9 +192,9 @@ fn roll_back(plan: &StepPlan, pool: &mut SlotPool) {
 }
 
 /// Ends all requests in the batch with an error.
-fn fail(plan: &StepPlan, error: &Error, pool: &mut SlotPool, outbox: &mut Outbox) {
+fn fail(plan: &StepPlan, error: &Error, pool: &mut SlotPool, report: &mut StepReport) {
     for (index, _) in plan.slots.iter().enumerate().filter(|(_, planned)| planned.n_context > 0) {
         pool.clear_cache(index);
-        end(pool, outbox, index, Stop::Error(error.clone()), false);
+        end(pool, index, Stop::Error(error.clone()), false, report);
     }
 }

@@ -26,7 +26,7 @@ use self::commit::{abandon, commit, commit_turn};
 use self::decode::{Rows, decode};
 use self::plan::{DraftTree, StepLimits, StepPlan, fill, may_draft, room_after, schedule};
 use self::verify::{SlotOutcome, VerifiedRequest, verify};
-use super::request_handle::Outbox;
+use super::report::StepReport;
 use super::slots::{Slot, SlotPool, Task};
 use super::space;
 use crate::llama::{Batch, Model};
@@ -47,9 +47,9 @@ impl Step {
         Step { plan: StepPlan::new(trees.into_iter()), batch: Batch::new(), outcomes, drafting: Vec::new() }
     }
 
-    /// Runs a step for all slots. `notify` is called with the number of each request that has news.
-    pub(super) fn run(&mut self, pool: &mut SlotPool, outbox: &mut Outbox, notify: &mut dyn FnMut(u64)) {
-        self.plan(pool, outbox);
+    /// Runs a step for all slots. Appends to `report` what has changed for the submitters of the requests.
+    pub(super) fn run(&mut self, pool: &mut SlotPool, report: &mut StepReport) {
+        self.plan(pool);
         commit_turn(&self.plan, &mut pool.slots);
         if self.plan.is_empty() {
             return;
@@ -61,16 +61,15 @@ impl Step {
             Ok(mut rows) => {
                 let time = rows.time;
                 verify_all(&self.plan, slots, &mut rows, &model, &mut self.outcomes);
-                commit(&self.plan, &mut self.outcomes, time, pool, outbox, notify);
+                commit(&self.plan, &mut self.outcomes, time, pool, report);
             }
-            Err(error) => abandon(&self.plan, error, exchanges, pool, outbox),
+            Err(error) => abandon(&self.plan, error, exchanges, pool, report),
         }
     }
 
-    /// Plans a step, before which cells are made free for it.
-    pub(super) fn plan(&mut self, pool: &mut SlotPool, outbox: &mut Outbox) {
+    /// Plans a step, for which slots that share cells give them to each other.
+    pub(super) fn plan(&mut self, pool: &mut SlotPool) {
         let plan = &mut self.plan;
-        space::make_space(pool, outbox);
         let limits = pool.limits();
         pool.states(&mut plan.states);
         space::balance(&mut plan.states, &limits, |change| space::apply(pool, change));
