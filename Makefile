@@ -68,7 +68,7 @@ docs:
 
 demo: setup-build
 	$(ENV) cargo build --release --lib --example demo
-	@scripts/models.sh --optional --enlarged=Q8_0
+	@$(if $(strip $(ARGS)),:,scripts/models.sh --optional --enlarged=Q8_0)
 	@target/release/examples/demo $(ARGS)
 
 window: setup

@@ -43,11 +43,36 @@ const N_PREDICT: usize = 128;
 /// Colours (SGR numbers) of tokens by origin. The last entry is for all other origins.
 const COLOURS: [(&str, u8); 5] = [("target", 39), ("draft", 32), ("ngram-cache", 36), ("suffix", 35), ("", 33)];
 
+const USAGE: &str = "usage: make demo [ARGS=\"target.gguf [draft.gguf]\"]
+
+Answers questions with the target alone, then with its draft model, and prints what the draft saves. Without a
+draft model, the text so far drafts. Without arguments: SmolLM2 enlarged to 830 M parameters with two drafts, or,
+where it cannot be downloaded, the two shipped toy models.
+
+  -h, --help   prints this";
+
 fn main() {
-    if let Err(error) = demo() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.iter().any(|arg| arg == "-h" || arg == "--help") {
+        println!("{USAGE}");
+        return;
+    }
+    if let Some(wrong) = wrong_argument(&args) {
+        eprintln!("demo: {wrong}\n\n{USAGE}");
+        std::process::exit(2);
+    }
+    if let Err(error) = demo(&args) {
         eprintln!("demo: {error}");
         std::process::exit(1);
     }
+}
+
+/// Why the arguments are not a target and a draft.
+fn wrong_argument(args: &[String]) -> Option<String> {
+    if let Some(option) = args.iter().find(|arg| arg.starts_with('-')) {
+        return Some(format!("there is no option {option}"));
+    }
+    (args.len() > 2).then(|| format!("expected a target and a draft at most, got {} arguments", args.len()))
 }
 
 /// A target, its drafts, and the questions.
@@ -81,9 +106,9 @@ impl Show {
     }
 }
 
-fn demo() -> Result<()> {
+fn demo(args: &[String]) -> Result<()> {
     let host = Host::open()?;
-    let show = Show::choose(&std::env::args().skip(1).collect::<Vec<_>>());
+    let show = Show::choose(args);
     println!("Target: {}.", show.target);
     for pair in &show.pairs {
         println!("{}: {}.", capitalized(pair.name), pair.about);

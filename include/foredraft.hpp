@@ -4,7 +4,8 @@
 //     auto request = engine.submit(R"({"messages": [{"role": "user", "content": "Hello"}], "n_predict": 200})");
 //     for (const foredraft::json &update : request) std::cout << update["content"].text() << std::flush;
 //
-// Engines      `engine` owns a handle and releases it; `engine::process_default()` is the engine of the old names.
+// Engines      `engine` owns a handle and releases it; `engine::process_default()` is the engine of the old names. An engine that was
+//              moved from is no engine: its functions fail with `invalid_engine`.
 // Requests     `request` owns a queued request. Destroying it before its end cancels it.
 // Errors       A failure throws `foredraft::error`. Each function has a twin `try_...` that returns `result<T>`: the value,
 //              or the error.
@@ -43,7 +44,7 @@ public:
 
     /// One of the documented codes: "invalid_request", "not_found", ...
     const std::string &code() const noexcept { return code_; }
-    /// The matching number, as of HTTP: 400, 404, ...; 0 for a failed load.
+    /// The matching number, as of HTTP: 400, 404, ...
     int status() const noexcept { return status_; }
 
 private:
@@ -477,27 +478,30 @@ public:
     static engine process_default() { return engine(nullptr, false); }
 
     engine(engine &&other) noexcept
-        : handle_(std::exchange(other.handle_, nullptr)), owned_(std::exchange(other.owned_, false)), on_update_(std::move(other.on_update_)) {}
+        : handle_(std::exchange(other.handle_, none())), owned_(std::exchange(other.owned_, false)), on_update_(std::move(other.on_update_)) {}
+    /// Releases what this one has, waiting for its threads.
     engine &operator=(engine &&other) noexcept {
-        std::swap(handle_, other.handle_);
-        std::swap(owned_, other.owned_);
-        std::swap(on_update_, other.on_update_);
+        if (this != &other) {
+            release();
+            handle_ = std::exchange(other.handle_, none());
+            owned_ = std::exchange(other.owned_, false);
+            on_update_ = std::move(other.on_update_);
+        }
         return *this;
     }
-    ~engine() {
-        if (on_update_) foredraft_set_update_callback(handle_, nullptr, nullptr);
-        if (owned_) foredraft_engine_free(handle_);
-    }
+    ~engine() { release(); }
 
-    /// For functions of foredraft.h; NULL is the default engine.
+    /// For functions of foredraft.h; NULL is the default engine. After a move it is a handle that all of them refuse.
     foredraft_engine *handle() const noexcept { return handle_; }
+    /// Whether this is an engine: false after a move.
+    explicit operator bool() const noexcept { return handle_ != none(); }
 
     result<void> try_load(const document &config) {
         const std::int32_t code = foredraft_load(handle_, config.c_str());
         if (code == FOREDRAFT_OK) return {};
         const json now = status();
         const std::string message = now["error"].text(), word = now["code"].text();
-        return error(message.empty() ? "foredraft_load returned " + std::to_string(code) : message, word, 0);
+        return error(message.empty() ? "foredraft_load returned " + std::to_string(code) : message, word, static_cast<int>(now["status"].number()));
     }
     void load(const document &config) { try_load(config).value(); }
     /// Loads on another thread; status() tells `progress`, and `init_success` 1 when it is done.
@@ -551,6 +555,16 @@ public:
 
 private:
     engine(foredraft_engine *handle, bool owned) : handle_(handle), owned_(owned) {}
+
+    /// A handle that is never one of an engine. (NULL would be the default engine.)
+    static foredraft_engine *none() noexcept { return reinterpret_cast<foredraft_engine *>(~static_cast<std::uintptr_t>(0)); }
+
+    void release() noexcept {
+        if (on_update_) foredraft_set_update_callback(handle_, nullptr, nullptr);
+        on_update_ = nullptr;
+        if (owned_) foredraft_engine_free(handle_);
+        owned_ = false;
+    }
 
     foredraft_engine *handle_;
     bool owned_;

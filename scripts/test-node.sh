@@ -25,4 +25,13 @@ npm init -y >/dev/null
 npm install --ignore-scripts --prefer-offline --no-audit --no-fund --loglevel=error ./foredraft-*.tgz
 cp -r "$root/node/test" test
 export FOREDRAFT_MODELS=$root/models
+# The types, and what older Nodes only run compiled (`await using`).
+if npm install --no-save --ignore-scripts --prefer-offline --no-audit --no-fund --loglevel=error typescript@5.9 @types/node@20; then
+    npx tsc --noEmit --strict --module nodenext --target es2022 test/typed.mts
+    npx tsc --strict --module nodenext --target es2022 --allowJs --outDir built test/*.test.mts
+    mv built/*.test.mjs test
+else
+    echo "skipped: the types of the Node package: TypeScript cannot be installed here"
+    [ -z "${CI:-}" ]
+fi
 node --expose-gc --test --test-reporter=tap "$@" test/*.test.mjs

@@ -100,6 +100,83 @@ fn files_that_documents_and_comments_name_are_there() {
     assert!(count > 40, "{count} files were named");
 }
 
+/// The keys of `init` and of requests in docs/reference.md: the words in backticks in the columns `key` and `the draft's` of its tables.
+fn documented_keys() -> Vec<String> {
+    let text = include_str!("../docs/reference.md");
+    let mut keys = Vec::new();
+    let (mut section, mut subsection, mut columns) = (0, "", 0);
+    for line in text.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            section = heading.split('.').next().and_then(|number| number.parse().ok()).unwrap_or(0);
+        }
+        if let Some(heading) = line.strip_prefix("#") {
+            subsection = heading.trim_start_matches('#').trim();
+        }
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        columns = match cells.get(1..3) {
+            Some(["key" | "field", "the draft's" | "for several tokens"]) if cells.get(3) == Some(&"the draft's") => 3,
+            Some(["key" | "field", "the draft's"]) => 2,
+            Some(["key" | "field", ..]) => 1,
+            Some(_) => columns,
+            None => 0,
+        };
+        let is_of_packages = [2, 5].contains(&section) && subsection != "Models from elsewhere";
+        if is_of_packages && !line.contains("| meaning now |") && !cells.contains(&"meaning now") {
+            let words = cells.iter().skip(1).take(columns).flat_map(|cell| cell.split('`').skip(1).step_by(2));
+            keys.extend(
+                words.filter(|word| word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')).map(str::to_owned),
+            );
+        }
+        if cells.contains(&"meaning now") {
+            columns = 0;
+            subsection = "Models from elsewhere"; // the old server's keys, which no package needs
+        }
+    }
+    keys
+}
+
+/// A key that is missing in the types is an error for type checkers, although the library knows it.
+#[test]
+fn documented_keys_are_in_the_types_of_the_packages() {
+    let keys = documented_keys();
+    for expected in [
+        "n_predict",
+        "cache_type_v_draft",
+        "cpu_mask_batch",
+        "prio_batch_draft",
+        "xtc_threshold",
+        "suffix_depth",
+        "max_queue",
+    ] {
+        assert!(keys.iter().any(|key| key == expected), "{expected} must be found: {keys:?}");
+    }
+    // Arguments of their own, or the packages' own business; values; keys of the old server's HTTP side.
+    let others = [
+        "model",
+        "model_draft",
+        "prompt",
+        "messages",
+        "tools",
+        "notify_fd",
+        "__debug",
+        "true",
+        "false",
+        "hostname",
+        "port",
+        "public_path",
+        "read_timeout",
+        "write_timeout",
+    ];
+    let python = include_str!("../python/src/foredraft/_options.py");
+    let node = include_str!("../node/lib/index.d.cts");
+    let missing: Vec<&String> = keys
+        .iter()
+        .filter(|key| !others.contains(&key.as_str()))
+        .filter(|key| !python.contains(&format!("\n    {key}: ")) || !node.contains(&format!("\n  {key}?: ")))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 #[test]
 fn anchors_are_those_of_github() {
     assert_eq!(anchors("# 2. `init`\n## The context\n## The context\n"), ["2-init", "the-context", "the-context-1"]);

@@ -165,10 +165,24 @@ class Engine {
   }
 }
 
-/** A request as the library takes it. */
+/** The keys that limit a completion. */
+const LIMITS = ['n_predict', 'max_tokens', 'max_completion_tokens'];
+/** The `n_predict` of a completion that ends when the context is full. Without a limit a full context would shift, and the completion
+ *  might never end. */
+const UNTIL_FULL = -2;
+/** The beginning of a request in JSON. */
+const REQUEST = /^\s*\{\s*["']?(?:prompts?|messages)["']?\s*:/;
+
+/** A request as the library takes it. A string is a prompt, whatever it begins with. */
 function toRequest(request) {
-  if (typeof request === 'string') return { prompt: request };
+  if (typeof request === 'string') {
+    if (REQUEST.test(request)) {
+      process.emitWarning('a string is a prompt, and this one looks like a request: pass the object itself', 'ForedraftWarning');
+    }
+    return { prompt: request, n_predict: UNTIL_FULL };
+  }
   const { schema, ...rest } = request;
+  if (LIMITS.every(key => rest[key] == null)) rest.n_predict = UNTIL_FULL;
   if (schema === undefined) return rest;
   return { ...rest, json_schema: typeof schema.toJSONSchema === 'function' ? schema.toJSONSchema() : schema };
 }

@@ -1,7 +1,9 @@
 'use strict';
 
+const { constants } = require('node:os');
+
 /** A failure that the library reports: `code` is a word of its closed list, `status` an HTTP-style number, `answer` the whole
- *  error object. */
+ *  error object. Where a file does not exist, `code`, `errno` and `path` are those of Node's own errors. */
 class ForedraftError extends Error {
   constructor(message, answer = {}) {
     super(message);
@@ -9,6 +11,11 @@ class ForedraftError extends Error {
     this.code = answer.code ?? 'internal';
     this.status = answer.status ?? 500;
     this.answer = answer;
+    if (answer.missing_file != null) {
+      this.code = 'ENOENT';
+      this.errno = -constants.errno.ENOENT;
+      this.path = answer.missing_file;
+    }
   }
 }
 

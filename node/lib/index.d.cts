@@ -1,3 +1,5 @@
+/// <reference lib="esnext.disposable" />
+
 /** JSON, as requests take it and answers hold it. */
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json | undefined };
 
@@ -8,11 +10,35 @@ export type Schema = { toJSONSchema(): object } | object;
 export type Model = string | { path: string } | { fd: number; offset?: number | string; length?: number | string } |
   { address: number | string; length: number | string };
 
+/** A LoRA adapter. */
+export type Adapter = { scale?: number } & ({ path: string } | { fd: number; offset?: number | string; length?: number | string } |
+  { address: number | string; length: number | string });
+
+export type CacheType = 'f32' | 'f16' | 'bf16' | 'q8_0' | 'q4_0' | 'q4_1' | 'iq4_nl' | 'q5_0' | 'q5_1';
+export type Verify = 'coupled' | 'match' | 'rejection' | 'block';
+export type Prompt = string | Array<string | number>;
+
 /** What `Engine.load` takes: every key of `init` in docs/reference.md. */
 export interface Config {
   model: Model;
-  model_alias?: string;
   model_draft?: Model;
+  model_alias?: string;
+  chat_template?: string;
+  lora?: Array<string | Adapter>;
+  override_kv?: string | string[] | { [key: string]: string | number | boolean };
+  check_tensors?: boolean;
+  vocab_only?: boolean;
+  n_gpu_layers?: number | 'auto' | 'all';
+  n_gpu_layers_draft?: number | 'auto' | 'all';
+  devices?: string | string[];
+  devices_draft?: string | string[];
+  split_mode?: 'none' | 'layer' | 'row' | 'tensor';
+  main_gpu?: number;
+  tensor_split?: number[];
+  rpc?: string | string[];
+  use_mmap?: boolean;
+  use_mlock?: boolean;
+  numa?: boolean | 'disabled' | 'distribute' | 'isolate' | 'numactl';
   n_ctx?: number;
   n_ctx_draft?: number;
   n_parallel?: number;
@@ -20,37 +46,100 @@ export interface Config {
   n_batch?: number;
   n_ubatch?: number;
   n_threads?: number;
+  n_threads_draft?: number;
   n_threads_batch?: number;
-  /** Thread priority from -1 (low) to 3 (realtime). */
-  prio?: number;
-  cpu_mask?: string;
-  cpu_range?: string;
-  cpu_strict?: boolean;
-  poll?: number;
-  frame_budget?: false | { busy_ms: number; per_ms: number };
-  n_gpu_layers?: number | string;
-  n_gpu_layers_draft?: number | string;
-  chat_template?: string;
+  n_threads_batch_draft?: number;
+  flash_attn?: boolean | 'on' | 'off' | 'auto';
+  cache_type_k?: CacheType;
+  cache_type_v?: CacheType;
+  cache_type_k_draft?: CacheType;
+  cache_type_v_draft?: CacheType;
+  offload_kqv?: boolean;
+  swa_full?: boolean;
+  rope_freq_base?: number;
+  rope_freq_scale?: number;
+  rope_scaling?: 'none' | 'linear' | 'yarn' | 'longrope';
+  yarn_ext_factor?: number;
+  yarn_attn_factor?: number;
+  yarn_beta_fast?: number;
+  yarn_beta_slow?: number;
+  yarn_orig_ctx?: number;
+  ctx_shift?: boolean;
+  grp_attn_n?: number;
+  grp_attn_w?: number;
   embedding?: boolean;
-  speculative?: boolean | Speculative;
-  max_queue?: number;
-  log_level?: 'none' | 'error' | 'warn' | 'info' | 'debug' | number;
+  pooling?: 'none' | 'mean' | 'cls' | 'last';
+  prio?: number;
+  prio_batch?: number;
+  prio_draft?: number;
+  prio_batch_draft?: number;
+  cpu_mask?: string;
+  cpu_mask_batch?: string;
+  cpu_mask_draft?: string;
+  cpu_mask_batch_draft?: string;
+  cpu_range?: string;
+  cpu_range_batch?: string;
+  cpu_range_draft?: string;
+  cpu_range_batch_draft?: string;
+  cpu_strict?: boolean;
+  cpu_strict_batch?: boolean;
+  cpu_strict_draft?: boolean;
+  cpu_strict_batch_draft?: boolean;
+  poll?: number;
+  poll_batch?: number;
+  poll_draft?: number;
+  poll_batch_draft?: number;
+  frame_budget?: false | { busy_ms: number; per_ms: number };
   seed?: number;
-  [key: string]: unknown;
+  n_keep?: number;
+  n_cache_reuse?: number;
+  speculative?: boolean | Speculative;
+  lookup_cache_static?: string;
+  lookup_cache_dynamic?: string;
+  spm_infill?: boolean;
+  n_beams?: number;
+  max_queue?: number;
+  warmup?: boolean;
+  log_level?: number | 'none' | 'error' | 'warn' | 'info' | 'debug';
 }
 
 /** How to speculate. */
 export interface Speculative {
   type?: string | string[];
+  model?: 'target' | 'draft';
+  verify?: Verify;
+  adaptive?: boolean | 'heuristic';
+  compare?: boolean;
   n_max?: number;
   n_min?: number;
+  n_draft?: number;
+  n_max_text?: number;
   p_min?: number;
+  p_split?: number;
   n_branches?: number;
-  verify?: 'coupled' | 'match' | 'rejection' | 'block';
-  adaptive?: boolean | 'heuristic';
-  [key: string]: unknown;
+  lookup_cache_static?: string;
+  lookup_cache_dynamic?: string;
+  ngram_size_n?: number;
+  ngram_size_m?: number;
+  ngram_min_hits?: number;
+  ngram_simple_size_n?: number;
+  ngram_simple_size_m?: number;
+  ngram_simple_min_hits?: number;
+  ngram_map_k_size_n?: number;
+  ngram_map_k_size_m?: number;
+  ngram_map_k_min_hits?: number;
+  ngram_map_k4v_size_n?: number;
+  ngram_map_k4v_size_m?: number;
+  ngram_map_k4v_min_hits?: number;
+  ngram_mod_n_match?: number;
+  ngram_mod_n_min?: number;
+  ngram_mod_n_max?: number;
+  suffix_depth?: number;
+  suffix_factor?: number;
+  suffix_p_min?: number;
 }
 
+/** A message of a chat. Templates may know more keys. */
 export interface Message {
   role: string;
   content?: string | null | Array<{ type: 'text'; text: string }>;
@@ -59,31 +148,133 @@ export interface Message {
 
 /** A request: every key of docs/reference.md. */
 export interface Request {
-  prompt?: string | Array<string | number>;
-  prompts?: Array<string | Array<string | number>>;
+  prompt?: Prompt;
   messages?: Message[];
   tools?: object[];
   /** The completion is JSON that is valid under this schema. */
   schema?: Schema;
-  json_schema?: object | string;
-  grammar?: string;
+  prompts?: Prompt[];
+  chat_template?: string;
+  chat_template_kwargs?: { [key: string]: unknown };
+  add_generation_prompt?: boolean;
+  parse_special?: boolean;
+  on_overflow?: 'drop_turns' | 'truncate' | 'error';
+  input_prefix?: string;
+  input_suffix?: string;
+  input_extra?: Array<{ filename?: string; text: string }>;
+  /** Absent: at the latest when the context is full (-2). -1: no limit, because a full context shifts. */
   n_predict?: number;
   max_tokens?: number;
+  timeout_ms?: number;
+  t_max_predict_ms?: number;
+  stop?: string | string[];
+  special?: boolean;
+  ignore_eos?: boolean;
+  grammar?: string;
+  json_schema?: object | string;
+  logit_bias?: Array<[number | string, number | false]> | Array<{ token: number | string; bias: number | false }> | { [token: string]: number | false };
+  seed?: number;
+  n_cmpl?: number;
+  n?: number;
+  n_beams?: number;
+  lora?: Array<{ id: number; scale: number }>;
+  n_keep?: number;
+  cache_prompt?: boolean;
+  n_cache_reuse?: number;
+  id_slot?: number;
+  session_load?: string;
+  session_save?: string;
+  seed_position?: number;
+  n_probs?: number;
+  post_sampling_probs?: boolean;
+  return_tokens?: boolean;
+  return_progress?: boolean;
+  timings_per_token?: boolean;
+  response_fields?: string[];
+  tag?: unknown;
+  stream?: boolean;
+  model?: string;
+  n_ctx?: number;
+  prediction?: { type: 'content'; content: string | Array<{ type: 'text'; text: string }> };
+  speculative?: boolean | Speculative;
   temperature?: number;
+  temp?: number;
+  dynatemp_range?: number;
+  dynatemp_exponent?: number;
   top_k?: number;
   top_p?: number;
   min_p?: number;
-  seed?: number;
-  stop?: string | string[];
-  n_probs?: number;
-  n_cmpl?: number;
-  timeout_ms?: number;
-  return_tokens?: boolean;
-  response_fields?: string[];
-  speculative?: boolean | Speculative;
-  prediction?: { type: 'content'; content: string };
-  tag?: unknown;
-  [key: string]: unknown;
+  top_n_sigma?: number;
+  tfs_z?: number;
+  typical_p?: number;
+  xtc_probability?: number;
+  xtc_threshold?: number;
+  adaptive_target?: number;
+  adaptive_decay?: number;
+  dry_multiplier?: number;
+  dry_base?: number;
+  dry_allowed_length?: number;
+  dry_penalty_last_n?: number;
+  dry_sequence_breakers?: string[];
+  repeat_last_n?: number;
+  repeat_penalty?: number;
+  presence_penalty?: number;
+  frequency_penalty?: number;
+  penalize_nl?: boolean;
+  mirostat?: number;
+  mirostat_tau?: number;
+  mirostat_eta?: number;
+  samplers?: string | string[];
+  min_keep?: number;
+  __debug?: boolean;
+}
+
+/** A token with its probability, and the most probable ones in its place. */
+export interface TokenProbability {
+  id: number;
+  token: string;
+  bytes: number[];
+  logprob?: number;
+  prob?: number;
+  top_logprobs?: Array<{ id: number; token: string; bytes: number[]; logprob: number }>;
+  top_probs?: Array<{ id: number; token: string; bytes: number[]; prob: number }>;
+  content: string;
+  probs: Array<{ tok_str: string; prob: number }>;
+}
+
+export interface Timings {
+  prompt_n: number;
+  prompt_ms: number;
+  prompt_per_token_ms: number;
+  prompt_per_second: number;
+  predicted_n: number;
+  predicted_ms: number;
+  predicted_per_token_ms: number;
+  predicted_per_second: number;
+  cache_n: number;
+  draft_n?: number;
+  draft_n_accepted?: number;
+}
+
+export interface PromptStats {
+  n_ctx: number;
+  total_prompt_tokens?: number;
+  truncated?: boolean;
+  n_past?: number;
+  n_cached?: number;
+  n_to_eval?: number;
+  dropped_messages?: number;
+  cached?: string;
+  to_eval?: string;
+  pending?: boolean;
+}
+
+/** A piece of a chat's answer: all pieces put together are its `message`. */
+export interface Delta {
+  role?: string;
+  content?: string | null;
+  reasoning_content?: string;
+  tool_calls?: Array<{ index: number; id?: string; type?: 'function'; function: { name?: string; arguments?: string } }>;
 }
 
 /** More of a completion. */
@@ -94,40 +285,108 @@ export interface Update {
   index?: number;
   tokens?: number[];
   sources?: string[];
-  completion_probabilities?: unknown[];
-  delta?: Record<string, unknown>;
-  [key: string]: unknown;
+  completion_probabilities?: TokenProbability[];
+  timings?: Timings;
+  prompt_progress?: { total: number; cache: number; processed: number; time_ms: number };
+  delta?: Delta;
+  tag?: unknown;
+}
+
+/** What speculation did. */
+export interface SpeculationStatistics {
+  type: string;
+  verify: Verify | null;
+  n_drafted: number;
+  n_accepted: number;
+  accept_rate: number;
+  n_steps: number;
+  tokens_per_step: number;
+  accepted_per_position: number[];
+  by_type: { [drafter: string]: { n_drafted: number; n_accepted: number } };
+  t_draft_ms: number;
+  t_verify_ms: number;
+  n_max_final: number;
+  disabled?: string;
+  first_difference?: number | null;
+  first_difference_logit_gap?: number | null;
+  compare_skipped?: string;
 }
 
 /** A whole completion: the final response, with all its text in `content`. */
 export interface Completion {
+  success: boolean;
+  status: number;
   content: string;
   stop: true;
   id: number;
+  id_slot: number | null;
+  index?: number;
+  model: string;
   stop_type: 'eos' | 'word' | 'limit' | 'timeout' | 'cancelled' | 'error';
+  stopped_eos: boolean;
+  stopped_word: boolean;
+  stopped_limit: boolean;
   stopping_word: string;
+  truncated: boolean;
   tokens_predicted: number;
   tokens_evaluated: number;
-  timings: { prompt_n: number; predicted_n: number; predicted_per_second: number; [key: string]: number };
-  speculative?: { accept_rate: number; n_drafted: number; n_accepted: number; [key: string]: unknown };
+  tokens_cached: number;
+  timings: Timings;
+  prompt_stats: PromptStats;
+  /** All settings as used: a request for the same completion. */
+  generation_settings: Request;
+  prompt?: Prompt;
+  speculative?: SpeculationStatistics;
   tokens?: number[];
   sources?: string[];
-  completion_probabilities?: unknown[];
+  completion_probabilities?: TokenProbability[];
+  session_load?: object;
+  session_save?: object;
   message?: Message;
+  finish_reason?: 'stop' | 'length' | 'tool_calls';
+  usage?: {
+    prompt_tokens: number;
+    completion_tokens: number;
+    total_tokens: number;
+    prompt_tokens_details?: { cached_tokens: number };
+    completion_tokens_details?: { accepted_prediction_tokens: number; rejected_prediction_tokens: number };
+  };
   warnings?: string[];
-  [key: string]: unknown;
+  tag?: unknown;
 }
 
 export interface Status {
+  success: boolean;
   state: 'uninitialized' | 'loading' | 'ready' | 'failed';
+  init_success: -1 | 0 | 1;
+  /** How far the load is, 0 to 1: by the bytes of the files that were read, then by the steps of the warm-up. */
   progress: number;
+  /** Why the last load failed, with its code, its number, and the file that does not exist, if that is why. */
   error: string | null;
-  model: string | null;
+  code: string | null;
+  status: number | null;
+  missing_file: string | null;
+  model: string;
+  model_alias: string;
+  model_draft: string;
+  model_description: string | null;
+  model_size: number;
+  model_n_params: number;
   n_ctx: number;
+  n_ctx_train: number;
   n_parallel: number;
   slots: Array<{ id: number; state: string; request_id: number | null; n_past: number }>;
   queue: number;
-  [key: string]: unknown;
+  vocab_only: boolean;
+  draft: { [key: string]: unknown } | null;
+  attention: { [key: string]: unknown } | null;
+  n_threads_now: number;
+  devices: Array<{ name: string; description: string; type: string; memory_free: number; memory_total: number }>;
+  lookups: Array<{ function: string; step: string; progress: number }>;
+  system_info: string | null;
+  warnings: string[];
+  llama_cpp: string;
+  version: string;
 }
 
 export interface Options {
@@ -142,8 +401,12 @@ export interface LoadOptions extends Options {
 
 /** A failure that the library reports. */
 export class ForedraftError extends Error {
-  /** A word of the library's closed list: `invalid_request`, `not_initialized`, `queue_full`, ... */
+  /** A word of the library's closed list: `invalid_request`, `not_initialized`, `queue_full`, ... Where a file does not exist it is
+   *  `ENOENT`, as in Node's own errors, and the library's word is in `answer`. */
   readonly code: string;
+  /** The file that does not exist, with the system's number, if that is why. */
+  readonly path?: string;
+  readonly errno?: number;
   /** The HTTP-style number that goes with it. */
   readonly status: number;
   /** The whole error object. */
@@ -156,7 +419,7 @@ export class Stream implements AsyncIterableIterator<Update> {
   readonly id: number | undefined;
   readonly finished: boolean;
   /** What was found out about the prompt, once it has begun. */
-  readonly promptStats: unknown;
+  readonly promptStats: PromptStats | PromptStats[] | undefined;
   /** The answer, once it has ended. */
   readonly completion: Completion;
   /** The answers of all its texts (`prompts`, `n_cmpl`), once it has ended. */
@@ -168,7 +431,25 @@ export class Stream implements AsyncIterableIterator<Update> {
   return(value?: unknown): Promise<IteratorResult<Update>>;
   throw(error?: unknown): Promise<IteratorResult<Update>>;
   [Symbol.asyncIterator](): this;
+  /** Cancels it, at the end of the block of `await using`. */
+  [Symbol.asyncDispose](): Promise<void>;
 }
+
+export interface TemplateOptions {
+  add_generation_prompt?: boolean;
+  chat_template?: string;
+  chat_template_kwargs?: { [key: string]: unknown };
+  tools?: object[];
+}
+
+export interface LookupCacheRequest {
+  action: 'load' | 'save' | 'merge' | 'clear' | 'stats';
+  cache?: 'static' | 'dynamic';
+  filename?: string;
+}
+
+/** The text of `lookupCreate` and `lookupStats`: one of these. */
+export type LookupText = { text: string } | { file: string } | { tokens: number[] };
 
 /** Models and the threads that run them. Engines are independent of each other. */
 export class Engine {
@@ -181,8 +462,10 @@ export class Engine {
   /** Ends what runs, and the engine with it. */
   close(): Promise<void>;
   readonly closed: boolean;
+  /** Closes it, at the end of the block of `await using`. */
+  [Symbol.asyncDispose](): Promise<void>;
   status(): Status;
-  /** A completion as it is generated, for `for await`. */
+  /** A completion as it is generated, for `for await`. A string is a prompt, whatever it begins with. */
   stream(request: string | Request, options?: Options): Stream;
   /** A whole completion. */
   complete(request: string | Request, options?: Options): Promise<Completion>;
@@ -190,14 +473,14 @@ export class Engine {
   chat(messages: Message[], request?: Request, options?: Options): Promise<Completion & { message: Message }>;
   tokenize(text: string, options?: { add_special?: boolean; parse_special?: boolean }): Promise<number[]>;
   detokenize(tokens: Iterable<number>, options?: { special?: boolean }): Promise<string>;
-  applyTemplate(messages: Message[], options?: Record<string, unknown>): Promise<string>;
+  applyTemplate(messages: Message[], options?: TemplateOptions): Promise<string>;
   embed(content: string, options?: { embd_normalize?: number }): Promise<number[]>;
   sessionSave(filename: string, options?: { id_slot?: number }): Promise<Record<string, unknown>>;
   sessionLoad(filename: string, options?: { id_slot?: number }): Promise<Record<string, unknown>>;
-  lookupCache(request: Record<string, unknown>): Promise<Record<string, unknown>>;
-  lookupCreate(request: Record<string, unknown>): Promise<Record<string, unknown>>;
-  lookupMerge(request: Record<string, unknown>): Promise<Record<string, unknown>>;
-  lookupStats(request: Record<string, unknown>): Promise<Record<string, unknown>>;
+  lookupCache(request: LookupCacheRequest): Promise<Record<string, unknown>>;
+  lookupCreate(request: LookupText & { output: string; ngram_min?: number; ngram_max?: number }): Promise<Record<string, unknown>>;
+  lookupMerge(request: { inputs: string[]; output: string }): Promise<Record<string, unknown>>;
+  lookupStats(request: LookupText & { n_draft?: number; n_ctx?: number; lookup_cache_static?: string; lookup_cache_dynamic?: string; plot?: string }): Promise<Record<string, unknown>>;
 }
 
 /** The library's version. */

@@ -3,6 +3,7 @@ import fs from 'node:fs';
 import { createRequire } from 'node:module';
 import os from 'node:os';
 import path from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { after, before, test } from 'node:test';
 import foredraft, { Engine, ForedraftError, Stream, version } from 'foredraft';
 import { config, draft, endless, idle, run, story, target, until } from './common.mjs';
@@ -174,6 +175,50 @@ test('a forgotten stream is cancelled', async () => {
   });
 });
 
+test('a completion without a limit ends with its context', async () => {
+  const small = await Engine.load({ model: target, warmup: false, n_ctx: 256 });
+  for (const ask of [more => small.complete({ prompt: 'Once upon a time', ...more }),
+    more => small.chat([{ role: 'user', content: 'Count.' }], more), more => small.stream({ prompt: 'Once', ...more }).wait()]) {
+    const answer = await ask({ ignore_eos: true });
+    assert.equal(answer.stop_type, 'limit');
+    assert.equal(answer.tokens_evaluated + answer.tokens_predicted, 256);
+    assert.equal(answer.generation_settings.n_predict, -2);
+    // What is asked for is not changed.
+    assert.equal((await ask({ ignore_eos: true, max_tokens: 3 })).tokens_predicted, 3);
+    assert.equal((await ask({ ignore_eos: true, n_predict: 300 })).tokens_predicted, 300);
+  }
+  assert.equal((await small.complete('Once')).generation_settings.n_predict, -2);
+  // llama.cpp's "no limit" is still there: the context shifts.
+  let updates = 0;
+  for await (const { content } of small.stream({ prompt: 'Once', n_predict: -1, ignore_eos: true })) {
+    updates += content.length > 0;
+    if (updates > 300) break;
+  }
+  assert.ok(updates > 300);
+  await small.close();
+});
+
+test('a string is a prompt, whatever it begins with', async () => {
+  const warnings = [];
+  const hear = warning => { if (warning.name === 'ForedraftWarning') warnings.push(warning.message); };
+  process.on('warning', hear);
+  for (const [text, looks] of [['{"prompt": "Once", "n_predict": 5}', true], ["{prompt: 'Once'", true], ['{ once }', false], ['{', false], ['[1]', false]]) {
+    warnings.length = 0;
+    const { content, tokens_evaluated } = await engine.complete({ prompt: text, n_predict: 8, temperature: 0 });
+    const stream = engine.stream(text);
+    let started = '';
+    for await (const update of stream) {
+      started += update.content;
+      if (started.length > 0) break;
+    }
+    assert.equal(stream.promptStats.total_prompt_tokens, tokens_evaluated, text);
+    assert.equal((await engine.complete({ prompt: text, n_predict: 8, temperature: 0 })).content, content);
+    await new Promise(resolve => setImmediate(resolve));
+    assert.equal(warnings.length, looks ? 1 : 0, text);
+  }
+  process.off('warning', hear);
+});
+
 // The event loop.
 
 test('the loop turns while models load, prompts are read and text is generated', async () => {
@@ -287,12 +332,36 @@ test('failures have the library\'s codes', async () => {
     error instanceof ForedraftError && error.code === code && error.status >= 400);
   await fails({ top_p: 2 }, 'invalid_request');
   await fails({ grammar: 'root ::= (' }, 'invalid_request');
-  await fails({ session_load: '/nowhere' }, 'not_found');
-  await assert.rejects(Engine.load('/nowhere.gguf'), error => error.code === 'model_error' && /nowhere/.test(error.message));
   // A long text is tokenized by the engine's side, after the request was queued.
   const messages = [{ role: 'user', content: 'word '.repeat(5000) }];
   await assert.rejects(engine.chat(messages, { on_overflow: 'error' }), { code: 'context_full' });
   const empty = new Engine();
   await assert.rejects(empty.complete('Once'), { code: 'not_initialized' });
   await empty.close();
+});
+
+test('a missing file is ENOENT', async () => {
+  const missing = (path, code, status) => error => {
+    assert.ok(error instanceof ForedraftError);
+    assert.deepEqual([error.code, error.path, error.answer.code, error.status], ['ENOENT', path, code, status]);
+    return true;
+  };
+  await assert.rejects(Engine.load('/nowhere.gguf'), missing('/nowhere.gguf', 'model_error', 500));
+  await assert.rejects(Engine.load({ ...config, model_draft: '/no-draft.gguf' }), missing('/no-draft.gguf', 'model_error', 500));
+  await assert.rejects(engine.sessionLoad('/none'), missing('/none', 'not_found', 404));
+  await assert.rejects(engine.complete({ prompt: 'Once', session_load: '/none' }), missing('/none', 'not_found', 404));
+  // Other failures are not.
+  await assert.rejects(Engine.load(fileURLToPath(import.meta.url)), error =>
+    error.code === 'model_error' && error.status === 500 && !('path' in error));
+});
+
+test('a failed load is thrown and not printed as well', async () => {
+  const { code, out, err } = await run(`
+    import { Engine } from 'foredraft';
+    for (const config of [{ model: '/nowhere.gguf' }, { model: target, n_ctx: -5 }, { model: '/etc/passwd' }]) {
+      await Engine.load(config).catch(error => console.log(error.status, error.answer.status, error.answer.code));
+    }
+  `);
+  assert.deepEqual([code, out.trim().split('\n')], [0, ['500 500 model_error', '400 400 invalid_request', '500 500 model_error']], err);
+  assert.equal(err, '');
 });

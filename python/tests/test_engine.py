@@ -1,6 +1,7 @@
 """Engines, completions and streams."""
 import asyncio
 import ctypes
+import errno
 import json
 import logging
 import sys
@@ -69,6 +70,28 @@ def test_tokens_and_probabilities_of_updates_are_joined(engine):
     answer = engine.complete(**STORY, return_tokens=True, n_probs=2)
     assert len(answer["tokens"]) == len(answer["sources"]) == len(answer["completion_probabilities"]) == 40
     assert engine.detokenize(answer["tokens"]) == answer.text
+
+
+def test_a_completion_without_a_limit_ends_with_its_context():
+    with Engine(TARGET, warmup=False, n_ctx=256) as engine:
+        for ask in (lambda **request: engine.complete("Once upon a time", **request),
+                    lambda **request: engine.chat([{"role": "user", "content": "Count."}], **request),
+                    lambda **request: engine.stream("Once", **request).wait()):
+            answer = ask(ignore_eos=True)
+            assert answer.stop_type == "limit" and answer["truncated"]
+            assert answer["tokens_evaluated"] + answer["tokens_predicted"] == 256
+            assert answer["generation_settings"]["n_predict"] == -2
+            # What is asked for is not changed.
+            assert ask(ignore_eos=True, max_tokens=3)["tokens_predicted"] == 3
+            assert ask(ignore_eos=True, n_predict=300)["tokens_predicted"] == 300
+        # llama.cpp's "no limit" is still there: the context shifts.
+        stream = engine.stream("Once", n_predict=-1, ignore_eos=True)
+        n_tokens = 0
+        for update in stream:
+            n_tokens += len(update.text) > 0
+            if n_tokens > 300:
+                break
+        assert n_tokens > 300
 
 
 def test_several_texts(engine):
@@ -410,11 +433,42 @@ def test_a_full_queue_says_so():
         running.close()
 
 
-def test_a_failed_load_says_why(caplog):
-    with caplog.at_level(logging.ERROR, "foredraft"):
-        with pytest.raises(foredraft.ModelError, match="nowhere.gguf"):
-            Engine("/nowhere.gguf")
-    assert any("nowhere.gguf" in record.getMessage() for record in caplog.records if record.name == "foredraft")
+def test_a_missing_file_is_python_s_own_error(engine, tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        Engine("/nowhere.gguf")
+    error = caught.value
+    assert isinstance(error, foredraft.ModelError) and error.code == "model_error" and error.status == 500
+    assert error.filename == "/nowhere.gguf" and error.errno == errno.ENOENT and "nowhere.gguf" in str(error)
+    with pytest.raises(FileNotFoundError) as caught:
+        Engine(TARGET, model_draft="/no-draft.gguf", warmup=False)
+    assert caught.value.filename == "/no-draft.gguf"
+    for wait in (lambda: engine.session_load(tmp_path / "none"), lambda: engine.complete("Once", session_load="/none"),
+                 lambda: engine.lookup_create(file="/none", output=tmp_path / "cache"),
+                 lambda: engine.session_save(tmp_path / "no folder" / "session")):
+        with pytest.raises(FileNotFoundError) as caught:
+            wait()
+        assert isinstance(caught.value, foredraft.NotFoundError) and caught.value.filename
+
+    # Other failures are not.
+    (tmp_path / "wrong.gguf").write_bytes(b"not a model")
+    with pytest.raises(foredraft.ModelError) as caught:
+        Engine(tmp_path / "wrong.gguf")
+    assert not isinstance(caught.value, FileNotFoundError)
+
+
+def test_a_failed_load_is_raised_and_not_printed_as_well():
+    from conftest import Program
+
+    out, err = Program("""
+        from foredraft import Engine, ForedraftError
+        for config in ({"model": "/nowhere.gguf"}, {"model": TARGET, "n_ctx": -5}, {"model": "/etc/passwd"}):
+            try:
+                Engine(**config)
+            except ForedraftError as error:
+                print(error.status, error.answer["status"], error.code)
+    """).end()
+    assert out.splitlines() == ["500 500 model_error", "400 400 invalid_request", "500 500 model_error"]
+    assert err == ""
 
 
 def test_warnings_are_logged(engine, caplog):

@@ -1,6 +1,7 @@
 """A program that uses the package's types: mypy --strict accepts it (it is never run)."""
 import asyncio
 from pathlib import Path
+from dataclasses import dataclass
 from typing import Dict, List
 
 from foredraft import Completion, Engine, ForedraftError, Llama, Stream, Update
@@ -28,6 +29,37 @@ async def chat_async(model: Path) -> Dict[str, object]:
         async for update in engine.stream("Hello", seed=1):
             print(update)
         return (await engine.chat_async([{"role": "user", "content": "Hello"}])).message
+
+
+@dataclass
+class Point:
+    """Shaped like a class of pydantic's."""
+
+    x: int
+
+    @classmethod
+    def model_json_schema(cls) -> Dict[str, object]:
+        return {"type": "object"}
+
+    @classmethod
+    def model_validate_json(cls, json_data: str) -> "Point":
+        return cls(int(json_data))
+
+
+def misspelt(engine: Engine) -> int:
+    """mypy reports each error that is expected here: `--warn-unused-ignores`, a part of `--strict`, fails where it reports none."""
+    engine.complete("Once", n_predcit=40)  # type: ignore[call-arg]
+    engine.stream("Once", temperature="hot")  # type: ignore[arg-type]
+    engine.chat([{"role": "user", "content": "Hello"}], top_kk=1)  # type: ignore[call-arg]
+    engine.complete("Once", speculative={"n_mx": 3})  # type: ignore[arg-type]
+    engine.complete("Once", speculative={"verify": "hope"})  # type: ignore[arg-type]
+    Engine("model.gguf", n_ctxx=512)  # type: ignore[call-arg]
+    Engine("model.gguf", flash_attn="maybe")  # type: ignore[arg-type]
+    engine.apply_template([], add_generation_promt=True)  # type: ignore[call-arg]
+    answer = engine.complete("A point: ", schema=Point, n_predict=40, speculative={"n_max": 4, "verify": "match"}, stop=["\n"])
+    answer.parse(int)  # type: ignore[type-var]
+    answer.parse(Point).z  # type: ignore[attr-defined]
+    return answer.parse(Point).x
 
 
 try:

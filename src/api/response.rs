@@ -18,14 +18,18 @@ use crate::session;
 /// The maximum length of the texts in `prompt_stats`, in characters.
 const MAX_STATS_TEXT: usize = 1000;
 
-/// The error object of the C contract: `success`, `status`, `error`, `code`.
+/// The error object of the C contract: `success`, `status`, `error`, `code`, and `missing_file` where a file does not exist.
 pub fn error_json(error: &Error) -> Value {
-    json!({
+    let mut answer = json!({
         "success": false,
         "status": error.code().status(),
         "error": error.message(),
         "code": error.code().as_str(),
-    })
+    });
+    if let (Some(path), Value::Object(answer)) = (error.missing_file(), &mut answer) {
+        answer.insert("missing_file".into(), path.into());
+    }
+    answer
 }
 
 /// A successful answer. `warnings` is left out when there are none.

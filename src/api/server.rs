@@ -202,3 +202,58 @@ impl Drop for Server {
         self.stop();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::error::Code;
+
+    /// An `init` of copies of the shipped models, which no other test has loaded.
+    fn init_of_copies(name: &str) -> InitRequest {
+        let folder = std::env::temp_dir().join(format!("foredraft-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("the temporary folder is writable");
+        let copy = |role: &str| {
+            let from = format!("{}/models/stories-{role}.gguf", env!("CARGO_MANIFEST_DIR"));
+            let to = folder.join(format!("{role}.gguf"));
+            fs::copy(from, &to).expect("a shipped model");
+            to
+        };
+        let config =
+            serde_json::json!({"model": copy("target"), "model_draft": copy("draft"), "n_ctx": 256, "n_threads": 1});
+        InitRequest::parse(config.to_string().as_bytes()).expect("a valid init")
+    }
+
+    fn start(init: InitRequest, mut wanted: impl FnMut(f32) -> bool) -> (Vec<f32>, Result<Server>) {
+        let mut told = Vec::new();
+        let server = Server::start(init, Arc::new(|_| ()), |done| {
+            told.push(done);
+            wanted(done)
+        });
+        (told, server)
+    }
+
+    #[test]
+    fn progress_of_a_load_follows_the_bytes_of_both_models_and_the_warm_up() {
+        let (mut told, server) = start(init_of_copies("progress"), |_| true);
+        server.expect("it loads");
+        assert!(told.is_sorted() && told.last() == Some(&1.0), "{told:?}");
+        told.dedup();
+        let within = |from: f32, to: f32| told.iter().filter(|done| (from..to).contains(*done)).count();
+        // The target has most of the bytes, the draft model the rest, and the warm-up comes last.
+        assert!(within(0.0, 0.5) > 5 && within(0.5, 0.6) > 1 && within(0.6, 1.0) > 5, "{told:?}");
+        let most = told.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f32::max);
+        assert!(most < 0.25, "it must not stand still: {told:?}");
+    }
+
+    #[test]
+    fn load_is_aborted_in_every_part() {
+        for (name, limit) in [("reading", 0.1), ("draft", 0.55), ("warm-up", 0.7)] {
+            let (told, server) = start(init_of_copies(name), |done| done < limit);
+            let code = server.err().map(|error| error.code());
+            assert_eq!(code, Some(Code::Cancelled), "{name}");
+            assert!(told.iter().filter(|done| **done >= limit).count() == 1, "{name}: {told:?}");
+        }
+    }
+}

@@ -43,6 +43,9 @@ pub(super) struct SystemStatus {
     progress: f64,
     error: Option<String>,
     code: Option<&'static str>,
+    /// The number that goes with `code`.
+    status: Option<u16>,
+    missing_file: Option<String>,
     model: String,
     model_alias: String,
     model_draft: String,
@@ -84,6 +87,8 @@ impl SystemStatus {
             progress: f64::from(progress),
             error: error.map(|error| error.message().to_owned()),
             code: error.map(|error| error.code().as_str()),
+            status: error.map(|error| error.code().status()),
+            missing_file: error.and_then(Error::missing_file).map(str::to_owned),
             llama_cpp: llama::llama_version(),
             version: env!("CARGO_PKG_VERSION"),
             ..SystemStatus::default()

@@ -6,6 +6,7 @@ use super::attention::with_best_attention;
 use super::beams::Beams;
 use super::draft_only::DraftOnly;
 use super::embedder::Embedder;
+use super::load_progress::LoadProgress;
 use super::measure::{MEASURING, measure, warm_up};
 use super::scheduler::BatchScheduler;
 use super::{Config, Models};
@@ -51,6 +52,7 @@ impl Builder<'_> {
         models: &mut Models,
         mtp_failure: Option<Error>,
         caches: &Arc<Caches>,
+        progress: &mut LoadProgress<'_>,
     ) -> Result<Option<(Box<BatchScheduler>, Option<DraftOnly>)>> {
         let config = self.config;
         let params = self.for_slots(&config.context);
@@ -59,6 +61,8 @@ impl Builder<'_> {
         let made = with_best_attention(&models.target, &shared, &self.threads, config.warmup, make)?;
         let Some((mut context, attention)) = made else { return Ok(None) };
         models.attention = Some(attention);
+        progress.step();
+        progress.check()?;
         let mtp = self.mtp_context(&mut context, mtp_failure, &params);
         let mut costs = Costs::default();
         if context.pads_single_tokens() {
@@ -66,9 +70,14 @@ impl Builder<'_> {
         }
         if config.warmup {
             warm_up(&mut context);
+            progress.step();
             let most = if config.draft.is_some() || mtp.is_ok() { MEASURING } else { MEASURING / 4 };
             let sizes = sizes_to_measure(self.n_parallel());
-            measure(&mut context, &sizes, most, |n, time| costs.saw_target(n, time));
+            measure(&mut context, &sizes, most, |n, time| {
+                costs.saw_target(n, time);
+                progress.step();
+                progress.check().is_ok()
+            });
         }
         models.n_ctx = context.n_ctx();
         if config.self_extend.is_some() && !(context.can_shift() && context.cuts_anywhere()) {
@@ -76,10 +85,10 @@ impl Builder<'_> {
         }
         let beams = Beams::new(&models.target, &config.context, &self.threads, &self.interrupt);
         let mut scheduler = Box::new(BatchScheduler::new(context, beams, config));
-        let draft_only = self.add_draft_model(&mut scheduler.pool.drafters, models, &mut costs)?;
+        let draft_only = self.add_draft_model(&mut scheduler.pool.drafters, models, &mut costs, progress)?;
         match mtp {
             Ok(context) => {
-                let context = self.measured(context, &mut costs);
+                let context = self.measured(context, &mut costs, progress)?;
                 scheduler.pool.drafters.add_model(Box::new(Mtp::new(context, self.n_parallel())));
             }
             Err(why) => scheduler.pool.drafters.mark_unavailable(DrafterKind::Mtp, why),
@@ -97,6 +106,7 @@ impl Builder<'_> {
         drafters: &mut Drafters,
         models: &mut Models,
         costs: &mut Costs,
+        progress: &mut LoadProgress<'_>,
     ) -> Result<Option<DraftOnly>> {
         let (Some(draft), Some((model, params))) = (&models.draft, &self.config.draft) else { return Ok(None) };
         let n_parallel = self.n_parallel();
@@ -108,7 +118,7 @@ impl Builder<'_> {
         let made = with_best_attention(draft, &params, &self.threads, self.config.warmup, make);
         let Some((context, attention)) = made.map_err(|error| error.within("model_draft"))? else { return Ok(None) };
         models.attention_draft = Some(attention);
-        let context = self.measured(context, costs);
+        let context = self.measured(context, costs, progress)?;
         let target = &models.target;
         let report = Compatibility::of(target, draft, context.n_ctx());
         let mut draft_only = None;
@@ -162,13 +172,19 @@ impl Builder<'_> {
     }
 
     /// The context of a drafter, warmed up and measured.
-    fn measured(&self, mut context: Context, costs: &mut Costs) -> Context {
+    fn measured(&self, mut context: Context, costs: &mut Costs, progress: &mut LoadProgress<'_>) -> Result<Context> {
+        progress.step();
+        progress.check()?;
         if self.config.warmup {
             warm_up(&mut context);
-            let sizes = if self.n_parallel() > 1 { vec![1, self.n_parallel()] } else { vec![1] };
-            measure(&mut context, &sizes, MEASURING, |n, time| costs.saw_drafts(|_| n, 1, 0, time));
+            progress.step();
+            measure(&mut context, &drafter_sizes(self.n_parallel()), MEASURING, |n, time| {
+                costs.saw_drafts(|_| n, 1, 0, time);
+                progress.step();
+                progress.check().is_ok()
+            });
         }
-        context
+        Ok(context)
     }
 
     fn n_parallel(&self) -> usize {
@@ -180,6 +196,20 @@ impl Builder<'_> {
         let n_seq_max = u32::try_from(self.n_parallel()).unwrap_or(u32::MAX);
         ContextParams { n_seq_max, embeddings: false, ..params.clone() }
     }
+}
+
+/// The steps of a load after the files are read, of which [`LoadProgress`] hears: the n-gram caches, the contexts with their warm-ups and
+/// the sizes that are measured, and the rest.
+pub(super) fn n_steps(config: &Config) -> usize {
+    let n_parallel = config.n_parallel.max(1);
+    let steps = |sizes: usize| if config.warmup { 2 + sizes } else { 1 };
+    let n_drafters = usize::from(config.draft.is_some()) + usize::from(config.mtp);
+    2 + steps(sizes_to_measure(n_parallel).len()) + n_drafters * steps(drafter_sizes(n_parallel).len())
+}
+
+/// The sizes of the batches of a drafter that are measured.
+fn drafter_sizes(n_parallel: usize) -> Vec<usize> {
+    if n_parallel > 1 { vec![1, n_parallel] } else { vec![1] }
 }
 
 /// The sequences of a context: one for each slot and, where they can share a buffer, some for the branches of its drafts.

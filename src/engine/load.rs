@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
-use super::builder::Builder;
+use super::builder::{self, Builder};
+use super::load_progress::LoadProgress;
 use super::report::StepReport;
 use super::worker::Worker;
 use super::{Config, Engine, Models, Notify, Shared, SlotStatus};
@@ -13,7 +14,7 @@ use crate::error::{Code, Error, Result};
 use crate::llama::{self, Model, ModelParams};
 use crate::speculative::{CacheKind, Caches, read_cache};
 
-/// Loads the models and starts the engine. `progress` is called with 0..=1 and aborts by returning false.
+/// Loads the models and starts the engine. `report` is called with the progress, 0..=1, and aborts by returning false.
 /// The engine is `None` for a model that was loaded with `vocab_only`.
 ///
 /// # Errors
@@ -22,21 +23,22 @@ use crate::speculative::{CacheKind, Caches, read_cache};
 pub fn load(
     config: &Config,
     notify: Arc<Notify>,
-    mut progress: impl FnMut(f32) -> bool,
+    mut report: impl FnMut(f32) -> bool,
 ) -> Result<(Models, Option<Engine>)> {
     if let Some(numa) = config.numa {
         llama::set_numa(numa);
     }
-    llama::use_rpc_servers(&config.rpc, || progress(0.0))?;
+    let mut progress = LoadProgress::new(&mut report, config.warmup, builder::n_steps(config));
+    llama::use_rpc_servers(&config.rpc, || progress.read(0.0))?;
     // The draft is loaded after the target; its share of the bar is by its size.
     let size = |model: &ModelParams| model.source.len_estimate() as f32;
     let draft_size = config.draft.as_ref().map_or(0.0, |(model, _)| size(model));
     let target_size = size(&config.model).max(1.0);
     let target_part = target_size / (target_size + draft_size);
-    let (target, mtp_failure) = load_target(config, |part| progress(part * target_part))?;
+    let (target, mtp_failure) = load_target(config, |part| progress.read(part * target_part))?;
     let draft = match &config.draft {
         Some((params, _)) => {
-            let progress = |part| progress(target_part + part * (1.0 - target_part));
+            let progress = |part| progress.read(target_part + part * (1.0 - target_part));
             Some(Model::shared(params, progress, Model::load_draft)?)
         }
         None => None,
@@ -45,10 +47,8 @@ pub fn load(
     if config.model.vocab_only {
         return Ok((models, None));
     }
-    let engine = start(config, &mut models, mtp_failure, notify)?;
-    if !progress(1.0) {
-        return Err(Error::new(Code::Cancelled, "the load was aborted"));
-    }
+    let engine = start(config, &mut models, mtp_failure, notify, &mut progress)?;
+    progress.finish()?;
     Ok((models, Some(engine)))
 }
 
@@ -64,14 +64,21 @@ fn load_target(config: &Config, mut progress: impl FnMut(f32) -> bool) -> Result
     }
 }
 
-fn start(config: &Config, models: &mut Models, mtp_failure: Option<Error>, notify: Arc<Notify>) -> Result<Engine> {
+fn start(
+    config: &Config,
+    models: &mut Models,
+    mtp_failure: Option<Error>,
+    notify: Arc<Notify>,
+    progress: &mut LoadProgress<'_>,
+) -> Result<Engine> {
     // The host's thread, which decodes while costs are measured.
     let keep = llama::KeepPlacement::default();
     let builder = Builder::new(config)?;
     let caches = Arc::new(read_caches(config, &models.target)?);
+    progress.step();
     let (mut scheduler, mut draft_only) = (None, None);
     if models.target.can_generate()
-        && let Some(made) = builder.scheduler(models, mtp_failure, &caches)?
+        && let Some(made) = builder.scheduler(models, mtp_failure, &caches, progress)?
     {
         (scheduler, draft_only) = (Some(made.0), made.1);
     }
@@ -79,6 +86,8 @@ fn start(config: &Config, models: &mut Models, mtp_failure: Option<Error>, notif
         return Err(Error::model("model: it generates no text; \"embedding\": true loads it for embeddings"));
     }
     let embedder = config.embedding.then(|| builder.embedder(&models.target)).transpose()?;
+    progress.step();
+    progress.check()?;
     drop(keep);
 
     let slots = scheduler.as_ref().map_or(0, |scheduler| scheduler.pool.slots.len());

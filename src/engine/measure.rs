@@ -11,8 +11,14 @@ pub(super) const MEASURING: Duration = Duration::from_millis(1600);
 const TIMES: u32 = 3;
 const LONG: Duration = Duration::from_millis(20);
 
-/// Measures decodes of these sizes, and passes each size and its time to `saw`. Stops after `most`, or when a decode fails.
-pub(super) fn measure(context: &mut Context, sizes: &[usize], most: Duration, mut saw: impl FnMut(usize, Duration)) {
+/// Measures decodes of these sizes, and passes each size and its time to `saw`. Stops after `most`, when a decode fails, or when `saw`
+/// returns false.
+pub(super) fn measure(
+    context: &mut Context,
+    sizes: &[usize],
+    most: Duration,
+    mut saw: impl FnMut(usize, Duration) -> bool,
+) {
     let (n_tokens, n_batch) = (context.model().vocab().n_tokens(), context.n_batch());
     let begin = Instant::now();
     let mut batch = Batch::new();
@@ -37,8 +43,8 @@ pub(super) fn measure(context: &mut Context, sizes: &[usize], most: Duration, mu
                 break;
             }
         }
-        if let Some(best) = best {
-            saw(n, best);
+        if best.is_some_and(|best| !saw(n, best)) {
+            return;
         }
         if begin.elapsed() > most {
             return;

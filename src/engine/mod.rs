@@ -25,6 +25,7 @@ mod event;
 mod fake_backend_tests;
 mod follow_up;
 mod load;
+mod load_progress;
 mod measure;
 mod pacing;
 mod report;

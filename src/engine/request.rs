@@ -57,6 +57,8 @@ pub struct Prepared {
 pub struct RequestOptions {
     /// Most tokens to generate; `None`: until the model ends the completion.
     pub n_predict: Option<usize>,
+    /// Whether the completion ends when the context is full, also where contexts shift.
+    pub ends_when_full: bool,
     /// Tokens at the start of the prompt that a shortened prompt and a context shift keep; `None`: the whole prompt.
     pub n_keep: Option<usize>,
     /// Stop strings, none of which is empty.

@@ -28,8 +28,9 @@ pub(super) fn make_space(pool: &mut SlotPool, report: &mut StepReport) {
         if task.tokens.len() >= n_ctx {
             // All but the newest token count, also tokens that are not in the cache: those of an accepted branch, or where the
             // cache was emptied. Otherwise the output would depend on that.
+            let may_shift = *ctx_shift && !task.options.ends_when_full;
             let range = session::shift(task.tokens.len().saturating_sub(1), task.n_keep)
-                .filter(|_| *ctx_shift)
+                .filter(|_| may_shift)
                 .filter(|range| slot.cache.shift(context, range.clone()));
             let Some(range) = range else {
                 ending::end(pool, index, Stop::Limit, true, report);

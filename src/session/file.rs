@@ -11,7 +11,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 
 use crate::checksum::Checksum;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::llama::{Token, llama_version};
 use foredraft_base::Snapshot;
 use foredraft_base::atomic_write;
@@ -130,8 +130,9 @@ impl Session {
     /// The file is missing, not a session file, of another version, or damaged. The message has the byte offset.
     pub fn read(path: &Path) -> Result<Session> {
         let unreadable = |error: io::Error| {
-            let code = if error.kind() == io::ErrorKind::NotFound { Code::NotFound } else { Code::InvalidRequest };
-            Error::new(code, format!("{}: cannot be read: {error}", path.display()))
+            let message = format!("{}: cannot be read: {error}", path.display());
+            let is_missing = error.kind() == io::ErrorKind::NotFound;
+            if is_missing { Error::missing(path, message) } else { Error::invalid(message) }
         };
         // Checked before opening, because opening a pipe would wait for a writer.
         let metadata = fs::metadata(path).map_err(unreadable)?;

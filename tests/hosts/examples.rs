@@ -233,6 +233,22 @@ fn old_host_in_cpp_works_unchanged() {
     assert_eq!(texts, [plain(&json!({ "prompt": "Once upon a time", "n_predict": 64, "temperature": 0 }))]);
 }
 
+#[test]
+fn demo_explains_its_arguments_and_takes_no_option_for_a_model() {
+    let demo = library_folder().with_file_name("examples").join("demo");
+    if have("test", &["-x", demo.to_str().expect("UTF-8 path")], "the demo, which a full `cargo test` builds") {
+        for help in ["--help", "-h"] {
+            let text = run(Command::new(&demo).arg(help), "");
+            assert!(text.starts_with("usage: make demo") && text.contains("target.gguf [draft.gguf]"), "{text}");
+        }
+        for wrong in [&["--fast"][..], &["models/stories-target.gguf", "-v"], &["a.gguf", "b.gguf", "c.gguf"]] {
+            let errors = run_failing(Command::new(&demo).args(wrong));
+            assert!(errors.starts_with("demo: ") && errors.contains("usage:"), "{errors}");
+            assert!(!errors.contains("No such file"), "{errors}");
+        }
+    }
+}
+
 /// The demo itself fails if its tokens do not spell the content. How much it drafts depends on what pays on this machine.
 #[test]
 fn demo_runs_on_the_shipped_models() {

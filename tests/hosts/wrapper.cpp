@@ -49,6 +49,29 @@ static void reads_json() {
         for (const json &part : json(broken)) (void) part["a"].text();
 }
 
+// An engine that was moved from is not the default engine, and no function reaches that through it.
+static void a_moved_engine_is_none(const std::string &config) {
+    foredraft::engine from;
+    foredraft::engine to(std::move(from));
+    CHECK(to && !from && from.handle() != nullptr);
+    CHECK(from.try_load(config).error().code() == "invalid_engine");
+    CHECK(from.try_complete(R"({"prompt": "Once"})").error().code() == "invalid_engine");
+    CHECK(from.status()["code"].text() == "invalid_engine");
+    from.unload();
+    CHECK(foredraft::engine::process_default().status()["state"].text() == "uninitialized");
+
+    // The engine that is assigned to is released; the default engine is not.
+    foredraft_engine *const former = to.handle();
+    to = foredraft::engine::process_default();
+    CHECK(to.handle() == nullptr);
+    CHECK(foredraft::detail::taken(foredraft_status(former))["code"].text() == "invalid_engine");
+    from = std::move(to);
+    CHECK(from.handle() == nullptr && !to);
+    foredraft::engine &self = from;
+    from = std::move(self);
+    CHECK(from.status()["state"].text() == "uninitialized");
+}
+
 static std::string plain(foredraft::engine &engine, const std::string &prompt) {
     return engine.complete("{\"prompt\": " + foredraft::quote(prompt) + ", \"n_predict\": 48, \"temperature\": 0, \"speculative\": false}")["content"].text();
 }
@@ -65,7 +88,7 @@ static void reports_errors(foredraft::engine &engine) {
     foredraft::engine empty;
     CHECK(empty.try_submit(R"({"prompt": "Once"})").error().code() == "not_initialized");
     const auto loaded = empty.try_load(R"({"model": "missing.gguf"})");
-    CHECK(!loaded && loaded.error().code() == "model_error");
+    CHECK(!loaded && loaded.error().code() == "model_error" && loaded.error().status() == 500);
     CHECK(std::string(loaded.error().what()).find("missing.gguf") != std::string::npos);
     CHECK(empty.status()["state"].text() == "failed");
 }
@@ -138,6 +161,7 @@ int main(int, char **argv) {
                                ", \"n_threads\": 1, \"log_level\": \"none\"}";
     foredraft::engine first(config);
     foredraft::engine engine(std::move(first));
+    a_moved_engine_is_none(config);
     CHECK(engine.tokenize(R"({"content": "Once upon a time"})")["ids"].size() > 0);
     reports_errors(engine);
     streams(engine);

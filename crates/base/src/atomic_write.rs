@@ -5,12 +5,12 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 
 /// Opens a regular file for reading.
 ///
 /// # Errors
-/// [`Code::NotFound`]; [`Code::InvalidRequest`]: it is not a regular file or cannot be read.
+/// [`Code::NotFound`](crate::error::Code::NotFound); [`Code::InvalidRequest`](crate::error::Code::InvalidRequest): it is not a regular file or cannot be read.
 pub fn open(path: &Path) -> Result<File> {
     // Checked before opening, because opening a pipe would wait for its other end.
     let metadata = fs::metadata(path).map_err(|error| failed(path, &error))?;
@@ -22,7 +22,8 @@ pub fn open(path: &Path) -> Result<File> {
 /// existing file is replaced or left unchanged. Keeps permissions; writing to a symlink replaces the file it points to.
 ///
 /// # Errors
-/// [`Code::NotFound`]: the folder does not exist; [`Code::InvalidRequest`]: it cannot be written, or `write` failed.
+/// [`Code::NotFound`](crate::error::Code::NotFound): the folder does not exist;
+/// [`Code::InvalidRequest`](crate::error::Code::InvalidRequest): it cannot be written, or `write` failed.
 pub fn write(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
     let failed = |error| failed(path, &error);
     let (destination, before) = match fs::canonicalize(path) {
@@ -80,8 +81,8 @@ fn regular(path: &Path, metadata: &fs::Metadata) -> Result<()> {
 
 /// Converts an I/O error, with the path in its message.
 pub fn failed(path: &Path, error: &io::Error) -> Error {
-    let code = if error.kind() == ErrorKind::NotFound { Code::NotFound } else { Code::InvalidRequest };
-    Error::new(code, format!("{}: {error}", path.display()))
+    let message = format!("{}: {error}", path.display());
+    if error.kind() == ErrorKind::NotFound { Error::missing(path, message) } else { Error::invalid(message) }
 }
 
 #[cfg(test)]

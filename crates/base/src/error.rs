@@ -3,6 +3,7 @@
 //! A leaf module: every module may use it, and it uses no other module.
 
 use std::fmt;
+use std::path::Path;
 
 /// The kind of an [`Error`]. The list is closed and part of the C contract: the names appear as `"code"` in error objects, and
 /// `init` and `foredraft_load` return the numbers of [`Code::init_number`].
@@ -106,6 +107,8 @@ impl Code {
 pub struct Error {
     code: Code,
     message: String,
+    /// See [`Error::missing_file`].
+    missing_file: Option<Box<str>>,
 }
 
 /// The crate's result type.
@@ -114,7 +117,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error with that code. `message` names the field and the value, and what is wrong with it.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Error { code, message: message.into() }
+        Error { code, message: message.into(), missing_file: None }
     }
 
     /// [`Code::InvalidRequest`] with that message.
@@ -132,6 +135,17 @@ impl Error {
         Error::new(Code::WouldDeadlock, format!("{function}: waits, and was called from inside a callback"))
     }
 
+    /// [`Code::NotFound`] for a file or folder that does not exist.
+    pub fn missing(path: &Path, message: impl Into<String>) -> Self {
+        let missing_file = Some(path.display().to_string().into());
+        Error { missing_file, ..Error::new(Code::NotFound, message) }
+    }
+
+    /// The same error with another code.
+    pub fn with_code(self, code: Code) -> Self {
+        Error { code, ..self }
+    }
+
     /// The same error with the prefix `name: `.
     pub fn within(self, name: &str) -> Self {
         Error { message: format!("{name}: {}", self.message), ..self }
@@ -140,6 +154,11 @@ impl Error {
     /// The kind of failure.
     pub fn code(&self) -> Code {
         self.code
+    }
+
+    /// The file or folder whose absence is the reason. Hosts whose language has an error for that (`FileNotFoundError`, `ENOENT`) use it.
+    pub fn missing_file(&self) -> Option<&str> {
+        self.missing_file.as_deref()
     }
 
     /// The message.

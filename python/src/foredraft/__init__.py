@@ -11,12 +11,14 @@
 from ._engine import Engine
 from ._errors import (
     ContextFullError,
+    DataFileNotFoundError,
     ForedraftError,
     InternalError,
     InvalidEngineError,
     InvalidJsonError,
     InvalidRequestError,
     ModelError,
+    ModelFileNotFoundError,
     ModelLoadingError,
     NotFoundError,
     NotInitializedError,
@@ -25,12 +27,14 @@ from ._errors import (
     WouldDeadlockError,
 )
 from ._library import version
+from ._options import EngineOptions, RequestOptions, SpeculativeOptions
 from ._stream import Stream
 from ._types import Completion, Update
 from .llama import Llama, LlamaGrammar
 
 __all__ = [
-    "Completion", "ContextFullError", "Engine", "ForedraftError", "InternalError", "InvalidEngineError", "InvalidJsonError",
-    "InvalidRequestError", "Llama", "LlamaGrammar", "ModelError", "ModelLoadingError", "NotFoundError", "NotInitializedError",
-    "QueueFullError", "RequestCancelledError", "Stream", "Update", "WouldDeadlockError", "version",
+    "Completion", "ContextFullError", "DataFileNotFoundError", "Engine", "EngineOptions", "ForedraftError", "InternalError",
+    "InvalidEngineError", "InvalidJsonError", "InvalidRequestError", "Llama", "LlamaGrammar", "ModelError",
+    "ModelFileNotFoundError", "ModelLoadingError", "NotFoundError", "NotInitializedError", "QueueFullError",
+    "RequestCancelledError", "RequestOptions", "SpeculativeOptions", "Stream", "Update", "WouldDeadlockError", "version",
 ]

@@ -5,28 +5,33 @@ import asyncio
 import importlib
 import os
 import time
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Union
 
 from . import _library
 from ._errors import InvalidEngineError, RequestCancelledError, error_from
 from ._notify import Notifier
+from ._options import Model, Path, Prompt
 from ._stream import Stream
 from ._types import Completion, Json, Message, Schema, Tool, schema_of, tool_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
+
+    from ._options import (
+        EngineOptions, LookupCacheOptions, LookupCreateOptions, LookupStatsOptions, RequestOptions, TemplateOptions,
+    )
 
 #: Seconds between two looks at a load.
 _LOOK = 0.02
+#: The `n_predict` of a completion that ends when the context is full.
+UNTIL_FULL = -2
+#: The keys that limit a completion.
+_LIMITS = {"n_predict", "max_tokens", "max_completion_tokens"}
 
-Path = Union[str, "os.PathLike[str]"]
 #: Is told how far a load is, 0 to 1. `True`: a bar by tqdm, where that is installed.
 Progress = Union[bool, Callable[[float], None]]
-#: A path, or an object that says where else the file is: docs/reference.md, "Models from elsewhere".
-Model = Union[Path, Mapping[str, Json]]
-Prompt = Union[str, Sequence[Union[str, int]]]
 
 
 def _source(model: Model) -> Json:
@@ -48,7 +53,7 @@ class Engine:
         *,
         model_draft: Model | None = None,
         progress: Progress = False,
-        **config: Json | os.PathLike[str],
+        **config: Unpack[EngineOptions],
     ) -> None:
         self._handle: int | None = None
         self._notifier = Notifier()
@@ -67,7 +72,7 @@ class Engine:
         *,
         model_draft: Model | None = None,
         progress: Progress = False,
-        **config: Json | os.PathLike[str],
+        **config: Unpack[EngineOptions],
     ) -> Self:
         """An engine with a model, loaded without blocking the event loop."""
         engine = cls()
@@ -86,7 +91,7 @@ class Engine:
         *,
         model_draft: Model | None = None,
         progress: Progress = False,
-        **config: Json | os.PathLike[str],
+        **config: Unpack[EngineOptions],
     ) -> None:
         """Loads the models in place of what is loaded, and waits for it. Ctrl-C ends the load."""
         show = _shown(progress)
@@ -106,7 +111,7 @@ class Engine:
         *,
         model_draft: Model | None = None,
         progress: Progress = False,
-        **config: Json | os.PathLike[str],
+        **config: Unpack[EngineOptions],
     ) -> None:
         """The same without blocking the event loop. Cancelling the task ends the load."""
         show = _shown(progress)
@@ -203,11 +208,15 @@ class Engine:
         messages: Iterable[Message] | None = None,
         tools: Iterable[Tool] | None = None,
         schema: Schema | None = None,
-        **request: Json,
+        **request: Unpack[RequestOptions],
     ) -> Stream:
         """Begins a completion of a prompt or of a chat, and returns its updates for a loop (`for` or `async for`). The request takes
-        every key of docs/reference.md; `schema` is a `json_schema`, or what has one."""
-        whole = dict(request)
+        every key of docs/reference.md; `schema` is a `json_schema`, or what has one. Without `n_predict` it ends at the latest when
+        the context is full."""
+        whole: dict[str, Any] = dict(request)
+        # A full context would shift, and the completion might never end.
+        if not _LIMITS & whole.keys():
+            whole["n_predict"] = UNTIL_FULL
         if prompt is not None:
             whole["prompt"] = prompt
         if messages is not None:
@@ -218,13 +227,29 @@ class Engine:
             whole["json_schema"] = schema_of(schema)
         return Stream(self, whole)
 
-    def complete(self, prompt: Prompt | None = None, **request: Any) -> Completion:
+    def complete(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        messages: Iterable[Message] | None = None,
+        tools: Iterable[Tool] | None = None,
+        schema: Schema | None = None,
+        **request: Unpack[RequestOptions],
+    ) -> Completion:
         """A completion of a prompt; takes what `stream` takes. Ctrl-C cancels it."""
-        return self.stream(prompt, **request).wait()
+        return self.stream(prompt, messages=messages, tools=tools, schema=schema, **request).wait()
 
-    async def complete_async(self, prompt: Prompt | None = None, **request: Any) -> Completion:
+    async def complete_async(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        messages: Iterable[Message] | None = None,
+        tools: Iterable[Tool] | None = None,
+        schema: Schema | None = None,
+        **request: Unpack[RequestOptions],
+    ) -> Completion:
         """The same without blocking the event loop. Cancelling the task cancels it."""
-        return await self.stream(prompt, **request).wait_async()
+        return await self.stream(prompt, messages=messages, tools=tools, schema=schema, **request).wait_async()
 
     def chat(
         self,
@@ -232,7 +257,7 @@ class Engine:
         *,
         tools: Iterable[Tool] | None = None,
         schema: Schema | None = None,
-        **request: Json,
+        **request: Unpack[RequestOptions],
     ) -> Completion:
         """The answer to a conversation; its `message` continues it."""
         return self.stream(None, messages=messages, tools=tools, schema=schema, **request).wait()
@@ -243,7 +268,7 @@ class Engine:
         *,
         tools: Iterable[Tool] | None = None,
         schema: Schema | None = None,
-        **request: Json,
+        **request: Unpack[RequestOptions],
     ) -> Completion:
         """The same without blocking the event loop."""
         return await self.stream(None, messages=messages, tools=tools, schema=schema, **request).wait_async()
@@ -259,7 +284,7 @@ class Engine:
         """The text of tokens."""
         return str(self._call("detokenize", {"tokens": list(tokens), "special": special})["content"])
 
-    def apply_template(self, messages: Iterable[Message], **request: Json) -> str:
+    def apply_template(self, messages: Iterable[Message], **request: Unpack[TemplateOptions]) -> str:
         """The prompt that the model's chat template makes of a conversation."""
         return str(self._call("apply_template", {"messages": list(messages), **request})["prompt"])
 
@@ -277,11 +302,11 @@ class Engine:
         """Puts a saved session into a slot."""
         return self._wait("session_load", {"filename": os.fspath(filename), "id_slot": id_slot})
 
-    def lookup_cache(self, action: str, **request: Json) -> dict[str, Any]:
+    def lookup_cache(self, action: str, **request: Unpack[LookupCacheOptions]) -> dict[str, Any]:
         """Works on an n-gram cache of the engine while it serves."""
         return self._call("lookup_cache", {"action": action, **request})
 
-    def lookup_create(self, **request: Json | os.PathLike[str]) -> dict[str, Any]:
+    def lookup_create(self, **request: Unpack[LookupCreateOptions]) -> dict[str, Any]:
         """Makes an n-gram cache of a text."""
         return self._wait("lookup_create", request)
 
@@ -289,7 +314,7 @@ class Engine:
         """Adds n-gram caches up."""
         return self._wait("lookup_merge", {"inputs": [os.fspath(path) for path in inputs], "output": os.fspath(output)})
 
-    def lookup_stats(self, **request: Json | os.PathLike[str]) -> dict[str, Any]:
+    def lookup_stats(self, **request: Unpack[LookupStatsOptions]) -> dict[str, Any]:
         """How well a text is drafted from n-gram caches."""
         return self._wait("lookup_stats", request)
 

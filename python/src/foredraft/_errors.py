@@ -1,6 +1,7 @@
 """Exceptions, one class for each code of the library's failures."""
 from __future__ import annotations
 
+import errno
 from typing import Any, Mapping
 
 
@@ -16,6 +17,9 @@ class ForedraftError(Exception):
         self.answer: Mapping[str, Any] = answer or {}
         self.code = str(self.answer.get("code") or type(self).code)
         self.status = int(self.answer.get("status") or type(self).status)
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
 
 
 class InvalidJsonError(ForedraftError, ValueError):
@@ -90,6 +94,14 @@ class ModelLoadingError(ForedraftError):
     code, status = "loading", 503
 
 
+class ModelFileNotFoundError(ModelError, FileNotFoundError):
+    """The file of a model or of an adapter does not exist; `filename` is its path."""
+
+
+class DataFileNotFoundError(NotFoundError, FileNotFoundError):
+    """A file or folder does not exist: a session, an n-gram cache, a text. `filename` is its path."""
+
+
 _BY_CODE: dict[str, type[ForedraftError]] = {
     error.code: error
     for error in (
@@ -98,8 +110,18 @@ _BY_CODE: dict[str, type[ForedraftError]] = {
     )
 }
 
+#: Of these, the class for a file that does not exist.
+_WITHOUT_FILE: dict[type[ForedraftError], type[ForedraftError]] = {
+    ModelError: ModelFileNotFoundError, NotFoundError: DataFileNotFoundError,
+}
+
 
 def error_from(answer: Mapping[str, Any]) -> ForedraftError:
     """The exception for an error object, or for a status whose load failed."""
     kind = _BY_CODE.get(str(answer.get("code")), ForedraftError)
-    return kind(str(answer.get("error") or "the library gave no reason"), answer)
+    if answer.get("missing_file"):
+        kind = _WITHOUT_FILE.get(kind, kind)
+    error = kind(str(answer.get("error") or "the library gave no reason"), answer)
+    if isinstance(error, FileNotFoundError):
+        error.errno, error.filename = errno.ENOENT, answer["missing_file"]
+    return error

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, AsyncIterator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, AsyncIterator, Iterator, Mapping, Protocol
 
 from . import _library
 from ._errors import ForedraftError, error_from
@@ -12,12 +12,25 @@ from ._types import Completion, Update
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ._engine import Engine
+    from ._notify import Notifier
 
 #: A wait inside the library is no longer than this, so that Ctrl-C is noticed.
 _WAIT_MS = 100
 #: What a completion joins of its updates, where its final response has only what was not sent yet.
 _JOINED = ("tokens", "sources", "completion_probabilities")
+
+
+class RunsRequests(Protocol):
+    """What a stream needs of its engine."""
+
+    _notifier: Notifier
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+    def _call(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Calls a function of the library for the engine."""
 
 
 class Stream:
@@ -26,7 +39,7 @@ class Stream:
 
     After the loop `completion` is the whole answer; with several texts (`prompts`, `n_cmpl`) `completions` are."""
 
-    def __init__(self, engine: Engine, request: Mapping[str, Any]) -> None:
+    def __init__(self, engine: RunsRequests, request: Mapping[str, Any]) -> None:
         self._engine = engine
         self._finished = True
         self._buffer: deque[Update] = deque()

@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Mapping, Protocol, Sequence, Union, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Protocol, Sequence, Type, TypeVar, Union, cast, runtime_checkable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Json = Union[None, bool, int, float, str, Sequence[Any], Mapping[str, Any]]
 #: A message of a chat: `role` and `content`, and whatever else the chat template knows.
@@ -15,6 +18,16 @@ class HasSchema(Protocol):
 
     def model_json_schema(self) -> Dict[str, Any]: ...
 
+
+class Parses(Protocol):
+    """A class of pydantic's, or anything that makes an object of JSON text as those do."""
+
+    @classmethod
+    def model_validate_json(cls, json_data: str, /) -> Self:
+        """An object of that text."""
+
+
+P = TypeVar("P", bound=Parses)
 
 #: A JSON schema: an object, its text, or what has one.
 Schema = Union[str, Mapping[str, Any], HasSchema]
@@ -85,7 +98,7 @@ class Completion(Dict[str, Any]):
         """The text as JSON, as with a `schema` it is."""
         return json.loads(self.text)
 
-    def parse(self, schema: Any) -> Any:
+    def parse(self, schema: Type[P]) -> P:
         """The text as an object of that class of pydantic's."""
         return schema.model_validate_json(self.text)
 

@@ -32,6 +32,8 @@ use crate::sampling::SamplingSettings;
 const MAX_TIMEOUT_MS: i64 = 365 * 24 * 60 * 60 * 1000;
 /// The maximum `n_cmpl`. (`max_queue` limits it further.)
 const MAX_COMPLETIONS: i64 = 1 << 16;
+/// The `n_predict` of a completion that ends when the context is full.
+const UNTIL_FULL: i64 = -2;
 /// The maximum scale of a LoRA adapter, as in `init`.
 const MAX_LORA: f32 = 1000.0;
 /// The maximum `logit_bias`. A sum of a few, divided by a small temperature, still fits into an `f32`.
@@ -232,8 +234,10 @@ impl CompletionRequest {
 }
 
 fn options(fields: &mut Fields, endpoint: Endpoint, defaults: &RequestDefaults) -> Result<RequestOptions> {
+    let (n_predict, ends_when_full) = n_predict(fields)?;
     Ok(RequestOptions {
-        n_predict: n_predict(fields)?,
+        n_predict,
+        ends_when_full,
         n_keep: n_keep(fields, endpoint, defaults.n_keep)?,
         stop: stop(fields)?,
         cuts_begun_stop: false,
@@ -302,10 +306,13 @@ fn ignored_default(key: &str, value: i64) -> String {
     format!("{key}: init's value {value} is not used, as in the old server; set it in each request")
 }
 
-/// Reads `n_predict`, or its alias `max_tokens`.
-fn n_predict(fields: &mut Fields) -> Result<Option<usize>> {
-    let other = count_or_all(fields, "max_tokens")?;
-    Ok(count_or_all(fields, "n_predict")?.or(other).flatten())
+/// Reads `n_predict`, or its alias `max_tokens`: the most tokens, and whether the completion ends when the context is full. As in
+/// llama.cpp, -1 means no limit, and -2 until the context is full.
+fn n_predict(fields: &mut Fields) -> Result<(Option<usize>, bool)> {
+    let mut read = |key| fields.int::<i64>(key, UNTIL_FULL..=i64::from(i32::MAX));
+    let other = read("max_tokens")?;
+    let limit = read("n_predict")?.or(other).unwrap_or(-1);
+    Ok((usize::try_from(limit).ok(), limit == UNTIL_FULL))
 }
 
 /// Reads a limit in milliseconds. 0 and -1 mean no limit.

@@ -104,6 +104,11 @@ impl LoadCommand {
         }
         Ok(request)
     }
+
+    /// The level at which a failure is logged. The old server printed it. Other hosts get it from the call and the status.
+    fn failure_level(&self) -> Level {
+        if self.by_old_name { Level::Error } else { Level::Info }
+    }
 }
 
 /// A snapshot of the state.
@@ -314,14 +319,14 @@ impl LifeCycle {
         // If a bug panics here, the load fails instead of never ending.
         let panicked = |_| Err(Error::new(Code::Internal, "a bug in the library: the load panicked"));
         let result = catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(panicked);
-        let result = self.finish_load(epoch, result);
+        let result = self.finish_load(epoch, result, command.failure_level());
         if let Some(notice) = notice {
             notice();
         }
         result
     }
 
-    fn finish_load(&self, epoch: u64, result: Result<Server>) -> Result<()> {
+    fn finish_load(&self, epoch: u64, result: Result<Server>, failure_level: Level) -> Result<()> {
         match result {
             Ok(server) => {
                 let server = Arc::new(server);
@@ -336,7 +341,7 @@ impl LifeCycle {
             }
             Err(error) => {
                 let error = if self.is_current(epoch) { error } else { superseded() };
-                log::write(Level::Error, &format!("init: {}", error.message()));
+                log::write(failure_level, &format!("init: {}", error.message()));
                 self.set_state(epoch, LoadState::NotReady(LoadPhase::Failed(error.clone())));
                 Err(error)
             }

@@ -224,6 +224,7 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
             cuts_begun_stop: false,
             special: false,
             n_predict: Some(n_predict),
+            ends_when_full: false,
             n_keep: Some(0),
             stop: Vec::new(),
             timeout: None,

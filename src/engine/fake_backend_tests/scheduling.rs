@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Setup, TestEngine, request};
 use crate::engine::scheduler::NextWork;
-use crate::engine::{Phase, Prepared, Request, RequestHandle};
+use crate::engine::{Event, Phase, Prepared, Request, RequestHandle, RequestOptions, Stop};
 use crate::error::Error;
 use crate::llama::Token;
 use crate::llama::fake::FakeModel;
@@ -62,6 +62,29 @@ fn every_request_advances_in_every_step_despite_long_drafts() {
         }
     }
     assert!(most > 8 && beside > 1, "the test needs long drafts: {most}, {beside}");
+}
+
+/// Where contexts shift, only a request that asks for it ends with its context.
+#[test]
+fn completion_until_the_context_is_full_does_not_shift() {
+    let setup = Setup { ctx_shift: true, ..Setup::plain(FAKE_MODEL, 2, 60, 32) };
+    let outcome = |handle: &RequestHandle| {
+        let finished = |(_, event)| if let Event::Finished(outcome) = event { Some(outcome) } else { None };
+        handle.wait().into_iter().find_map(finished).expect("it has finished")
+    };
+    let run = |ends_when_full: bool| {
+        let mut engine = TestEngine::new(&setup);
+        let mut request = greedy(repeating(10, 0), 200);
+        request.options = RequestOptions { n_predict: Some(200), ends_when_full, ..request.options };
+        let handle = engine.submit(vec![request]);
+        while handle.phase() != Phase::Finished {
+            engine.step();
+        }
+        outcome(&handle)
+    };
+    let (shifted, ended) = (run(false), run(true));
+    assert_eq!((shifted.n_predicted, shifted.stop), (200, Stop::Limit));
+    assert_eq!((ended.n_predicted, ended.stop, ended.truncated), (50, Stop::Limit, true));
 }
 
 /// A steady stream of small requests, each of which would fit.

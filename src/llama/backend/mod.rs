@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use crate::llama::log;
 
 static START: Once = Once::new();
+static NUMA: Once = Once::new();
 
 /// Starts llama.cpp. Later calls do nothing. Every constructor in this module calls it first.
 pub fn start() {
@@ -76,9 +77,13 @@ pub fn set_numa(strategy: Numa) {
         Numa::Isolate => sys::GGML_NUMA_STRATEGY_ISOLATE,
         Numa::Numactl => sys::GGML_NUMA_STRATEGY_NUMACTL,
     };
-    static SET: Once = Once::new();
     // SAFETY: llama.cpp is started, and `Once` makes this the only call.
-    SET.call_once(|| unsafe { sys::llama_numa_init(strategy) });
+    NUMA.call_once(|| unsafe { sys::llama_numa_init(strategy) });
+}
+
+/// Whether a NUMA strategy was set. The pages of a file then belong to the node of the thread that reads them first.
+pub(super) fn uses_numa() -> bool {
+    NUMA.is_completed()
 }
 
 /// Memory placement on machines with several NUMA nodes.

@@ -17,6 +17,7 @@ use crate::llama::kernels::matmul;
 use crate::llama::model::identity::Files;
 use crate::llama::params::{KvValue, LoraParams, ModelParams, SplitMode};
 use crate::llama::sources::gguf_source::GgufFile;
+use crate::llama::sources::read_ahead::read_ahead;
 use crate::llama::{Token, Vocab, VocabKind, Vocabulary, backend, log};
 
 /// The names of `init`'s fields for a model, for error messages.
@@ -27,6 +28,9 @@ struct Names {
 
 const TARGET: Names = Names { model: "model", devices: "devices" };
 const DRAFT: Names = Names { model: "model_draft", devices: "devices_draft" };
+
+/// The part of the load of a mapped model that reads its files from the disk. The rest maps them and repacks weights.
+const READ_AHEAD: f32 = 0.8;
 
 /// A loaded model. Immutable, so one [`Arc`](std::sync::Arc) of it serves every thread.
 #[derive(Debug)]
@@ -116,6 +120,13 @@ impl Model {
         raw.check_tensors = params.check_tensors;
         raw.load_mtp = params.mtp;
 
+        let reads_ahead = params.use_mmap && opened.can_map && !params.vocab_only && !backend::uses_numa();
+        let ahead = if reads_ahead { READ_AHEAD } else { 0.0 };
+        if reads_ahead && !read_ahead(&params.source.mapped_files(), |part| progress(part * ahead)) {
+            return Err(aborted(params));
+        }
+        let mut progress = |part: f32| progress(ahead + part * (1.0 - ahead));
+
         struct LoadProgress<'a> {
             callback: &'a mut dyn FnMut(f32) -> bool,
             aborted: bool,
@@ -138,7 +149,7 @@ impl Model {
         });
         let Some(ptr) = NonNull::new(ptr) else {
             if state.aborted {
-                return Err(Error::new(Code::Cancelled, format!("the load of {} was aborted", params.source)));
+                return Err(aborted(params));
             }
             return Err(Error::model(format!(
                 "{}: {} cannot be loaded: {}",
@@ -352,6 +363,10 @@ impl Drop for Model {
         // SAFETY: this is the only owner. Contexts hold an `Arc` of it, so there are none.
         unsafe { sys::llama_model_free(self.ptr.as_ptr()) }
     }
+}
+
+fn aborted(params: &ModelParams) -> Error {
+    Error::new(Code::Cancelled, format!("the load of {} was aborted", params.source))
 }
 
 /// llama.cpp's messages about a failure.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 use super::shards;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::llama::guard::{ErrorBuffer, foredraft_can_multiply};
 use crate::llama::log;
 use foredraft_base::atomic_write;
@@ -82,6 +82,17 @@ impl GgufSource {
     }
 }
 
+impl GgufSource {
+    /// The paths of what llama.cpp maps; empty for memory.
+    pub(in crate::llama) fn mapped_files(&self) -> Vec<PathBuf> {
+        match self {
+            GgufSource::Path(path) => shards::of(path),
+            GgufSource::Descriptor { fd, .. } => vec![format!("/proc/self/fd/{fd}").into()],
+            GgufSource::Memory { .. } => Vec::new(),
+        }
+    }
+}
+
 /// A GGUF file that has been checked, for llama.cpp: a path or a stream.
 pub(in crate::llama) struct GgufFile {
     path: CString,
@@ -144,7 +155,7 @@ fn check_stream(stream: &Stream, name: &str, source: &GgufSource) -> Result<u64>
 /// Validates a file in advance, and returns the formats of its weights. `name`: the field of the file.
 fn check_file(name: &str, path: &Path) -> Result<u64> {
     let refuse = |why: &str| Err(Error::model(format!("{name}: {}: {why}", path.display())));
-    let mut file = atomic_write::open(path).map_err(|error| Error::model(error.within(name).message()))?;
+    let mut file = atomic_write::open(path).map_err(|error| error.within(name).with_code(Code::ModelError))?;
     let mut magic = [0_u8; 4];
     match std::io::Read::read_exact(&mut file, &mut magic) {
         Ok(()) if &magic == b"GGUF" => {}

@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use super::*;
+use crate::error::Code;
 
 /// A temporary folder, removed at the end of the test.
 struct TempFolder(PathBuf);

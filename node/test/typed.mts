@@ -1,0 +1,43 @@
+// A program that uses the package's types: tsc accepts it (it is never run). Each line after @ts-expect-error must be an error.
+import { Engine, ForedraftError, Stream, type Completion, type Config, type Message, type Request, type Update } from 'foredraft';
+
+const config: Config = { model: 'model.gguf', model_draft: { fd: 5, offset: 4096 }, n_ctx: 4096, flash_attn: 'on', speculative: { n_max: 8 } };
+
+export async function chat(): Promise<string> {
+  await using engine = await Engine.load(config, { onProgress: progress => console.log(progress.toFixed(2)) });
+  const messages: Message[] = [{ role: 'user', content: 'Hello', name: 'Zoë' }];
+  await using stream: Stream = engine.stream({ messages, n_predict: 10, stop: ['\n'], speculative: { verify: 'match', adaptive: 'heuristic' } });
+  for await (const update of stream) {
+    const { content, tokens = [] }: Update = update;
+    console.log(content, tokens.length);
+  }
+  const completion: Completion = stream.completion;
+  const request: Request = completion.generation_settings;
+  const tokens: number[] = await engine.tokenize((await engine.complete('Hello')).content);
+  return `${await engine.detokenize(tokens)} ${request.seed}` + (completion.speculative?.accept_rate ?? 0).toFixed(2);
+}
+
+export async function misspelt(engine: Engine): Promise<void> {
+  // @ts-expect-error
+  await engine.complete({ prompt: 'Once', n_predcit: 40 });
+  // @ts-expect-error
+  engine.stream({ prompt: 'Once', temperature: 'hot' });
+  // @ts-expect-error
+  await engine.chat([{ role: 'user', content: 'Hello' }], { top_kk: 1 });
+  // @ts-expect-error
+  await engine.complete({ prompt: 'Once', speculative: { n_mx: 3 } });
+  // @ts-expect-error
+  await engine.complete({ prompt: 'Once', speculative: { verify: 'hope' } });
+  // @ts-expect-error
+  await Engine.load({ model: 'model.gguf', n_ctxx: 512 });
+  // @ts-expect-error
+  await Engine.load({ model: 'model.gguf', flash_attn: 'maybe' });
+  // @ts-expect-error
+  await engine.applyTemplate([], { add_generation_promt: true });
+  // @ts-expect-error
+  console.log((await engine.complete('Once')).tokens_predcited);
+  // @ts-expect-error
+  await engine.lookupCache({ action: 'forget' });
+}
+
+export const code = (error: unknown): string => error instanceof ForedraftError ? `${error.code} ${error.path ?? ''}` : 'other';

@@ -1,0 +1,56 @@
+"""The package itself: its modules, and what its types promise."""
+import ast
+import sys
+from pathlib import Path
+
+import foredraft
+from foredraft import EngineOptions, RequestOptions, SpeculativeOptions
+
+FOLDER = Path(foredraft.__file__).parent
+
+
+def imports_of(path):
+    """The package's modules that a module imports, also those for type checkers only."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            yield from [node.module] if node.module else [name.name for name in node.names]
+
+
+def test_no_modules_import_each_other():
+    imports = {path.stem: set(imports_of(path)) for path in FOLDER.glob("*.py")}
+    assert "_stream" in imports["_engine"], "the test must find imports"
+
+    def reached(module, seen):
+        for other in imports.get(module, ()):
+            if other not in seen:
+                seen.add(other)
+                reached(other, seen)
+        return seen
+
+    circles = [module for module in imports if module in reached(module, set())]
+    assert not circles
+
+
+def test_every_typed_key_is_known_to_the_library(engine):
+    keys = [key for key in RequestOptions.__annotations__ if key not in ("prompts", "speculative", "schema")]
+    nothing = dict.fromkeys([*keys, *(f"speculative.{key}" for key in SpeculativeOptions.__annotations__)])
+    # A null counts as absent, but its key is looked at. (`tag` is null then.)
+    answer = engine.complete("Once", **{**nothing, "n_predict": 1})
+    assert not [warning for warning in answer.get("warnings", ()) if "unknown" in warning]
+    assert [warning for warning in engine.complete("Once", n_predcit=1, n_predict=1)["warnings"] if "n_predcit" in warning]
+
+
+def test_every_typed_key_of_an_engine_is_known_to_the_library():
+    from conftest import DRAFT
+
+    with foredraft.Engine(DRAFT, **{**dict.fromkeys(EngineOptions.__annotations__), "warmup": False}) as engine:
+        assert not [warning for warning in engine.status()["warnings"] if "unknown" in warning]
+
+
+def test_the_module_runs_on_python_3_9():
+    # Annotations with newer syntax are fine, because they are not evaluated.
+    for path in FOLDER.glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
+        future = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
+        assert future or path.stem == "__init__", path
+    assert sys.version_info >= (3, 9)
