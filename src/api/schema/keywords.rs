@@ -43,21 +43,23 @@ const ANNOTATIONS: [&str; 20] = [
 ];
 /// The keywords that restrict one type.
 pub(super) const OF_TYPE: [(&str, &[&str]); 4] = [
-    ("object", &["properties", "required", "additionalProperties", "minProperties", "maxProperties"]),
+    (
+        "object",
+        &["properties", "required", "additionalProperties", "propertyNames", "minProperties", "maxProperties"],
+    ),
     ("array", &["items", "prefixItems", "minItems", "maxItems", "uniqueItems"]),
     ("string", &["minLength", "maxLength", "pattern", "format"]),
     ("integer", &NUMERIC),
 ];
 pub(super) const NUMERIC: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
 /// Keywords that no grammar can enforce.
-pub(super) const UNENFORCEABLE: [&str; 14] = [
+pub(super) const UNENFORCEABLE: [&str; 13] = [
     "not",
     "if",
     "dependentRequired",
     "dependentSchemas",
     "dependencies",
     "patternProperties",
-    "propertyNames",
     "unevaluatedProperties",
     "unevaluatedItems",
     "contains",
@@ -84,15 +86,9 @@ pub(super) fn string(map: &Map<String, Value>, at: &str) -> SchemaResult<Value> 
     };
     if let Some(pattern) = map.get("pattern") {
         let Some(pattern) = pattern.as_str() else { return error_at(at, "pattern must be a string") };
-        if has_length {
-            return error_at(at, "a length beside pattern cannot be enforced");
-        }
-        if format.is_some_and(|format| FORMATS.contains(&format)) {
-            return error_at(at, "a format beside pattern cannot be enforced");
-        }
-        let pattern = match pattern::convert(pattern) {
-            Ok(pattern) if pattern.len() < 1 << 16 => pattern,
-            Ok(_) => return error_at(at, "the pattern is too long"),
+        // A format beside a pattern is an annotation, as in the standard: generators of schemas write both, and the pattern is exact.
+        let pattern = match pattern::convert(pattern, least, most) {
+            Ok(pattern) => pattern,
             Err(part) => return error_at(at, format!("the pattern has {part}, which a grammar cannot enforce")),
         };
         return Ok(json!({"type": "string", "pattern": pattern}));

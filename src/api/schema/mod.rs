@@ -11,10 +11,17 @@ mod disjoint;
 mod document;
 mod keywords;
 mod merge;
+mod names;
 mod pattern;
 mod reader;
+mod references;
+#[cfg(test)]
+mod references_tests;
+#[cfg(test)]
+mod suite_tests;
 #[cfg(test)]
 mod tests;
+mod uri;
 #[cfg(test)]
 mod validator_tests;
 

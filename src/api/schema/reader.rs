@@ -10,7 +10,7 @@ use super::keywords::{
     FORMATS, MAX_ITEMS, NUMERIC, OF_TYPE, UNENFORCEABLE, bounds, count, integer, is_assertion, is_of_type, named_types,
     string, strings,
 };
-use super::merge;
+use super::{merge, names, references};
 use crate::api::fields::show;
 
 /// The maximum number of values in all `enum`s.
@@ -22,7 +22,8 @@ const MAX_NAME: usize = 256;
 
 /// The simplified schema as JSON text. Each referenced schema becomes an entry of `$defs`.
 pub(super) fn simplify(schema: &Value) -> SchemaResult<String> {
-    let mut reader = SchemaReader::new(schema);
+    let located = references::locate(schema)?;
+    let mut reader = SchemaReader::new(&located);
     let root = reader.reference("#", "#")?;
     let mut defs = Map::new();
     while let Some((name, at)) = reader.todo.pop_front() {
@@ -94,7 +95,10 @@ impl<'a> SchemaReader<'a> {
             return self.schema(&merged, at, names + 24);
         }
         if let Some(reference) = map.get("$ref") {
-            alone("$ref")?;
+            if assertions.len() > 1 {
+                let merged = merge::all_of(&self.document, map, at)?;
+                return self.schema(&merged, at, names + 24);
+            }
             let Some(reference) = reference.as_str() else { return error_at(at, "$ref must be a string") };
             return self.reference(reference, at);
         }
@@ -216,7 +220,7 @@ impl<'a> SchemaReader<'a> {
         let required = strings(map, "required", at)?;
         self.document.count_steps(VISIT * (properties.len() + required.len()), at)?;
         let needed: HashSet<&str> = required.iter().copied().collect();
-        let additional = match map.get("additionalProperties") {
+        let mut additional = match map.get("additionalProperties") {
             None if map.contains_key("properties") || !required.is_empty() => None,
             None | Some(Value::Bool(true)) => Some(json!(true)),
             Some(Value::Bool(false)) => None,
@@ -250,6 +254,12 @@ impl<'a> SchemaReader<'a> {
                 out.insert((*name).to_owned(), any);
             }
         }
+        if let Some(schema) = map.get("propertyNames")
+            && let Some(allowed) = names::allowed(&self.document, schema, &format!("{at}/propertyNames"))?
+        {
+            let is_open = additional.take().is_some();
+            self.restrict(map, &allowed, is_open, &mut out, at, names)?;
+        }
         if out.len() > MAX_PROPERTIES {
             return error_at(at, format!("more than {MAX_PROPERTIES} properties"));
         }
@@ -272,6 +282,38 @@ impl<'a> SchemaReader<'a> {
             "type": "object", "properties": out, "required": required,
             "additionalProperties": additional.unwrap_or(json!(false)),
         }))
+    }
+
+    /// Leaves only the properties with an allowed name, and lists those that would be additional ones.
+    fn restrict(
+        &mut self,
+        map: &Map<String, Value>,
+        allowed: &[String],
+        is_open: bool,
+        out: &mut Map<String, Value>,
+        at: &str,
+        names: usize,
+    ) -> SchemaResult<()> {
+        if allowed.len() > MAX_PROPERTIES {
+            return error_at(at, format!("more than {MAX_PROPERTIES} names in propertyNames"));
+        }
+        if let Some(name) = strings(map, "required", at)?.iter().find(|name| !allowed.iter().any(|one| one == *name)) {
+            return error_at(at, format!("{} is required, and propertyNames forbids it", show(&json!(name))));
+        }
+        out.retain(|name, _| allowed.contains(name));
+        let is_listed = |name: &str| map.get("properties").is_some_and(|all| all.get(name).is_some());
+        for name in allowed.iter().filter(|_| is_open) {
+            if !out.contains_key(name) && !is_listed(name) {
+                let any = match map.get("additionalProperties") {
+                    Some(any @ Value::Object(_)) => {
+                        self.schema(any, &format!("{at}/additionalProperties"), names + 20)?
+                    }
+                    _ => json!({}),
+                };
+                out.insert(name.clone(), any);
+            }
+        }
+        Ok(())
     }
 
     /// Simplifies an array schema.
