@@ -51,7 +51,7 @@ fn schemas() -> Vec<Value> {
         json!({"type": "string", "format": "uuid"}),
         json!({"type": "string", "pattern": "^(\\d{3}-)?[A-Z][a-z]{1,4}$"}),
         json!({"type": "string", "pattern": "^[^x]{1,3}.?\\w+é+$"}),
-        json!({"type": "string", "pattern": "ab|c\\.d"}),
+        json!({"type": "string", "pattern": "^(ab|c\\.d)$|^x"}),
         json!({"type": "string", "pattern": "^[!-~]{2,4}$"}),
         json!({"type": "string", "pattern": "^[\\da-c-]{2}$"}),
         json!({"type": "string", "pattern": "^[A-Z]:(\\\\[a-z]{1,3}){1,2}$"}),

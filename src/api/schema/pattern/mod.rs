@@ -14,15 +14,12 @@ mod tests;
 
 use self::node::Node;
 
-/// The maximum length of a pattern, and of what it is converted to, in bytes.
+/// The maximum length of what a pattern is converted to, in bytes.
 const MAX_LEN: usize = 1 << 16;
 
 /// Converts a pattern to one that the converter handles correctly: anchored at both ends, and with only classes, groups, `|` and
 /// repetitions. The text has at least `least` and at most `most` characters. The error names the part that a grammar cannot express.
 pub(super) fn convert(pattern: &str, least: u64, most: Option<u64>) -> Result<String, String> {
-    if pattern.len() > MAX_LEN {
-        return Err(format!("more than {MAX_LEN} bytes"));
-    }
     let node = search::whole_text(parse::parse(pattern)?)?;
     let node = node.limit(least, most).ok_or("parts of several lengths beside minLength or maxLength")?;
     let mut out = String::from("^");

@@ -33,6 +33,7 @@ impl PatternReader<'_> {
         }
         let mut alternatives = vec![self.sequence(depth)?];
         while self.rest.next_if_eq(&'|').is_some() {
+            self.count()?;
             alternatives.push(self.sequence(depth)?);
         }
         Ok(if alternatives.len() == 1 { alternatives.swap_remove(0) } else { Node::Alt(alternatives) })
@@ -42,10 +43,7 @@ impl PatternReader<'_> {
     fn sequence(&mut self, depth: usize) -> Result<Node, String> {
         let mut nodes = Vec::new();
         while let Some(char) = self.rest.next_if(|char| !['|', ')'].contains(char)) {
-            self.items += 1;
-            if self.items > MAX_ITEMS {
-                return Err(format!("more than {MAX_ITEMS} characters and classes"));
-            }
+            self.count()?;
             let node = match char {
                 '(' => self.group(depth)?,
                 '*' | '+' | '?' | '{' => return Err(format!("{char:?} without an item to repeat")),
@@ -63,6 +61,12 @@ impl PatternReader<'_> {
             nodes.push(node);
         }
         Ok(if nodes.len() == 1 { nodes.swap_remove(0) } else { Node::Seq(nodes) })
+    }
+
+    /// Counts an item.
+    fn count(&mut self) -> Result<(), String> {
+        self.items += 1;
+        if self.items > MAX_ITEMS { Err(format!("more than {MAX_ITEMS} characters and classes")) } else { Ok(()) }
     }
 
     /// Reads a group, after its parenthesis. Names mean nothing here, because references to groups are refused.
