@@ -33,6 +33,18 @@ fn cases() -> Vec<Case> {
                 .as_str()
                 .is_some_and(|text| (3..=6).contains(&text.len()) && text.starts_with(|c: char| c.is_ascii_uppercase()))
         }),
+        (json!({"type": "string", "pattern": "^img_", "minLength": 6, "maxLength": 12}), |value| {
+            value.as_str().is_some_and(|text| text.starts_with("img_") && (6..=12).contains(&text.chars().count()))
+        }),
+        (
+            json!({"$id": "Node", "type": "object", "required": ["id"], "properties": {
+                "id": {"type": "integer", "minimum": 0, "maximum": 9}, "next": {"$ref": "Node"},
+            }}),
+            |value| {
+                let mut nodes = std::iter::successors(Some(value), |node| node.get("next"));
+                nodes.all(|node| node["id"].as_u64().is_some_and(|id| id < 10))
+            },
+        ),
         (
             json!({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/pair"}], "$defs": {"pair": {"type": "array", "prefixItems": [{"type": "integer"}, {"const": "x"}]}}}),
             |value| value.is_null() || value[0].is_i64() && value[1] == "x" && value[2].is_null(),

@@ -43,10 +43,7 @@ const ANNOTATIONS: [&str; 20] = [
 ];
 /// The keywords that restrict one type.
 pub(super) const OF_TYPE: [(&str, &[&str]); 4] = [
-    (
-        "object",
-        &["properties", "required", "additionalProperties", "propertyNames", "minProperties", "maxProperties"],
-    ),
+    ("object", &["properties", "required", "additionalProperties", "propertyNames", "minProperties", "maxProperties"]),
     ("array", &["items", "prefixItems", "minItems", "maxItems", "uniqueItems"]),
     ("string", &["minLength", "maxLength", "pattern", "format"]),
     ("integer", &NUMERIC),

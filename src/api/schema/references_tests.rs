@@ -131,9 +131,7 @@ fn references_that_lead_nowhere_or_depend_on_the_draft_are_refused() {
     check(vec![(named.clone(), vec![json!({"p": 1})], vec![json!({"p": "x"})])]);
     named["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     check(vec![(named, vec![json!({"p": "x"})], vec![json!({"p": 1})])]);
-    let nested = |reference: &str| {
-        json!({"$defs": {"x": {}}, "items": {"$id": "http://x/p", "items": {"$ref": reference}}, "type": "array"})
-    };
+    let nested = |reference: &str| json!({"$defs": {"x": {}}, "items": {"$id": "http://x/p", "items": {"$ref": reference}}, "type": "array"});
     for (schema, why) in [
         (beside, "#/properties/p: $ref \"foo.json\": its schema depends on the draft; name the draft in $schema"),
         (nested("#/$defs/x"), "http://x/p#/$defs/x"),
@@ -155,7 +153,8 @@ fn references_that_lead_nowhere_or_depend_on_the_draft_are_refused() {
 
 #[test]
 fn names_of_properties_are_enforced_where_they_are_a_list() {
-    let record = |names: Value| json!({"type": "object", "propertyNames": names, "additionalProperties": {"type": "integer"}});
+    let record =
+        |names: Value| json!({"type": "object", "propertyNames": names, "additionalProperties": {"type": "integer"}});
     let list = json!({"type": "string", "enum": ["a", "b", "a"]});
     check(vec![
         (record(json!({"type": "string"})), vec![json!({}), json!({"x": 1})], vec![json!({"x": null})]),
@@ -175,7 +174,10 @@ fn names_of_properties_are_enforced_where_they_are_a_list() {
         (record(json!(false)), vec![json!({})], vec![json!({"a": 1})]),
     ]);
     for (names, why) in [
-        (json!({"pattern": "^a"}), "propertyNames: pattern of names cannot be enforced by a grammar; enum and const can"),
+        (
+            json!({"pattern": "^a"}),
+            "propertyNames: pattern of names cannot be enforced by a grammar; enum and const can",
+        ),
         (json!({"maxLength": 3}), "maxLength of names"),
         (json!({"not": {}}), "not of names"),
         (json!({"$ref": "#/propertyNames"}), "expected a schema for names"),
