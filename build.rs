@@ -7,7 +7,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn main() {
-    for source in ["src/llama/guard.cpp", "src/llama/kernels", "src/ffi", "cbindgen.toml", "benches/peer"] {
+    for source in [
+        "src/llama/guard.cpp",
+        "src/llama/guard.h",
+        "src/llama/chat.cpp",
+        "src/llama/kernels",
+        "src/ffi",
+        "cbindgen.toml",
+        "benches/peer",
+    ] {
         println!("cargo:rerun-if-changed={source}");
     }
     // llama-cpp-sys-2 passes the folder of ggml's CMake package to its dependents; llama.cpp's headers are installed next to it.
@@ -26,6 +34,7 @@ fn main() {
     // Calls the host's callbacks.
     cc::Build::new().file("src/ffi/call.c").compile("foredraft_call");
     compile_guard(installed);
+    compile_chat(installed);
     println!("cargo:rustc-check-cfg=cfg(own_barrier, own_flash_attention, own_matmul)");
     if is("OS", "linux") && env::var_os("CARGO_FEATURE_PORTABLE").is_none() {
         replace_barrier(installed, is("ARCH", "x86_64") || is("ARCH", "aarch64"));
@@ -67,6 +76,16 @@ fn compile_guard(installed: &Path) {
         .include(include)
         .files(["src/llama/guard.cpp", "src/llama/kernels/attention_cost.cpp"]);
     build.compile("foredraft_guard");
+}
+
+/// llama.cpp's chat formats. Their library, `libllama-common.a`, is linked by llama-cpp-sys-2.
+fn compile_chat(installed: &Path) {
+    let source = llama_sources(installed);
+    let includes = ["common", "include", "ggml/include", "vendor"].map(|folder| source.join(folder));
+    // Optimised like llama.cpp, because the linker keeps only one copy of the templates that both instantiate.
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++17").opt_level(3).warnings(false).includes(includes).file("src/llama/chat.cpp");
+    build.compile("foredraft_chat");
 }
 
 /// The folder of llama.cpp's sources, because not all headers are installed. CMake's cache has it.

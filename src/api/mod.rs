@@ -11,6 +11,7 @@
 //! server      the loaded models, the engine and the registry of requests
 //! request     JSON to a validated request                                              init     the same for a load
 //! prompts     prompts to tokens                                                        chat     messages to a prompt
+//! chat_format completions to messages: reasoning, tool calls
 //! registry    live requests by id                                                      schema   JSON schema to grammar
 //! response    the engine's events to JSON                                              status
 //! fields      reading JSON objects
@@ -18,6 +19,7 @@
 
 mod calls;
 mod chat;
+mod chat_format;
 mod fields;
 mod init;
 mod lookup;

@@ -9,8 +9,9 @@ use once_cell::sync::OnceCell;
 use parking_lot::{Condvar, Mutex};
 use serde_json::Value;
 
+use super::chat_format::MessageStream;
 use super::prompts::PreparedPrompt;
-use super::request::{Endpoint, Reply};
+use super::request::{Endpoint, ReasoningFormat, Reply};
 use crate::engine::{Generated, Notify, Phase, RequestHandle};
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
@@ -142,6 +143,8 @@ pub(super) struct RequestRecord {
     pub(super) not_speculating: Option<String>,
     /// Its completions are compared with those without speculation.
     pub(super) compare: bool,
+    /// How the messages of a chat's answer are read.
+    pub(super) chat: Option<ChatRecord>,
     pub(super) warnings: Vec<String>,
     /// With `n_probs`: the tokens that polls have taken.
     pub(super) polled: PolledTokens,
@@ -161,6 +164,17 @@ pub(super) struct CompletionRecord {
     pub(super) slot: Option<usize>,
     /// `generation_settings`.
     pub(super) settings: Value,
+}
+
+/// What the answers to a request with messages need.
+pub(super) struct ChatRecord {
+    pub(super) reasoning_format: ReasoningFormat,
+    /// The answers have log-probabilities in OpenAI's form.
+    pub(super) logprobs: bool,
+    /// The answers have OpenAI's older `function_call`.
+    pub(super) with_function_call: bool,
+    /// The message of each completion, as far as polls have taken its text.
+    pub(super) messages: Vec<Mutex<MessageStream>>,
 }
 
 /// The tokens that polls have taken of each completion. The last update needs them, because it has the probabilities of all tokens.

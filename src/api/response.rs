@@ -4,6 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::chat_format::{self, ChatMessage};
 use super::registry::{CompletionRecord, RequestRecord};
 use crate::engine::{
     Comparison, Difference, Event, Generated, Outcome, PromptProgress, Restored, Saved, SpeculationStats, Stop,
@@ -55,7 +56,10 @@ pub(super) fn log_answer(record: &RequestRecord, answer: &Value) {
 /// the last update, with `"stop": true`, has none.
 pub(super) fn event_updates(record: &RequestRecord, index: usize, event: Event, vocab: &Vocab) -> Vec<Value> {
     match event {
-        Event::Update(update) => vec![partial(record, index, update, vocab, usize::MAX)],
+        Event::Update(update) => {
+            chat_format::push_text(record, index, &update.text);
+            vec![partial(record, index, update, vocab, usize::MAX)]
+        }
         Event::Progress(done) => vec![prompt_progress(record, index, &done)],
         Event::Finished(mut outcome) => {
             let rest = Update {
@@ -66,9 +70,15 @@ pub(super) fn event_updates(record: &RequestRecord, index: usize, event: Event, 
             let shows_tokens = record.with_probs || record.reply.return_tokens;
             let has_content = !rest.text.is_empty() || (shows_tokens && !rest.tokens.is_empty());
             let end = shown_end(&outcome);
-            let rest = has_content.then(|| partial(record, index, rest, vocab, end));
+            let (delta, message) = chat_format::finish_message(record, index, &rest.text).unzip();
+            let has_delta = delta.as_ref().and_then(Value::as_object).is_some_and(|delta| !delta.is_empty());
+            let mut rest = (has_content || has_delta).then(|| partial(record, index, rest, vocab, end));
+            if let (Some(Value::Object(rest)), Some(delta)) = (&mut rest, delta) {
+                rest.insert("delta".into(), delta);
+            }
             let polled = record.polled.take(index);
-            rest.into_iter().chain(completion_response(record, index, &outcome, &[], &polled, vocab)).collect()
+            let end = completion_response(record, index, &outcome, &[], &polled, message, vocab);
+            rest.into_iter().chain(end).collect()
         }
     }
 }
@@ -98,7 +108,9 @@ fn add_index(answer: &mut Map<String, Value>, record: &RequestRecord, index: usi
 /// An update with text and its tokens. Only tokens that begin before `end` have their probabilities shown.
 fn partial(record: &RequestRecord, index: usize, update: Update, vocab: &Vocab, end: usize) -> Value {
     let mut answer = new_update(record, index, &update.text);
-    add_probabilities(&mut answer, record, update.tokens.iter().filter(|token| token.start < end), vocab);
+    let shown = update.tokens.iter().filter(|token| token.start < end);
+    add_probabilities(&mut answer, record, shown.clone(), vocab);
+    chat_format::add_logprobs(&mut answer, record, shown, vocab);
     add_token_ids(&mut answer, record, update.tokens.iter());
     if record.reply.timings_per_token {
         answer.insert("timings".into(), timings(&update.timings));
@@ -138,10 +150,13 @@ pub(super) fn final_response(record: &RequestRecord, events: Vec<(usize, Event)>
             Event::Finished(outcome) => *end = Some(outcome),
         }
     }
-    let results = completions
-        .into_iter()
-        .enumerate()
-        .map(|(index, (updates, end))| completion_response(record, index, end.as_deref()?, &updates, &[], vocab));
+    let results = completions.into_iter().enumerate().map(|(index, (updates, end))| {
+        let outcome = end.as_deref()?;
+        let text = |update: &Update| chat_format::push_text(record, index, &update.text);
+        updates.iter().for_each(text);
+        let message = chat_format::finish_message(record, index, &outcome.text).map(|(_, message)| message);
+        completion_response(record, index, outcome, &updates, &[], message, vocab)
+    });
     let results: Vec<Value> = results.collect::<Option<_>>()?;
     if !record.has_results {
         return results.into_iter().next();
@@ -162,13 +177,14 @@ pub(super) fn final_response(record: &RequestRecord, events: Vec<(usize, Event)>
 }
 
 /// The final response of one completion. `content` is the text of `updates` and of `outcome`; the probabilities are those of their
-/// tokens and of the tokens that were `polled` before.
+/// tokens and of the tokens that were `polled` before. `message`: of a request with messages.
 fn completion_response(
     record: &RequestRecord,
     index: usize,
     outcome: &Outcome,
     updates: &[Update],
     polled: &[Generated],
+    message: Option<ChatMessage>,
     vocab: &Vocab,
 ) -> Option<Value> {
     let completion = record.completions.get(index)?;
@@ -239,7 +255,11 @@ fn completion_response(
     }
     let end = shown_end(outcome);
     let shown = polled.iter().chain(tokens.iter().copied()).filter(|token| token.start < end);
-    add_probabilities(&mut answer, record, shown, vocab);
+    add_probabilities(&mut answer, record, shown.clone(), vocab);
+    if let (Some(chat), Some(message)) = (&record.chat, &message) {
+        chat_format::add_message(&mut answer, chat, outcome, message);
+        chat_format::add_logprobs(&mut answer, record, shown, vocab);
+    }
     add_token_ids(&mut answer, record, tokens.iter().copied());
     let warnings = record.warnings();
     if !warnings.is_empty() {

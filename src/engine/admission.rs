@@ -251,7 +251,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let n_cached = slot.cache.reuse(&mut pool.context, reusable, options.n_cache_reuse);
     first_run.map_or(Ok(()), |first_run| first_run.check(n_cached))?;
     slot.lora = request.lora;
-    let sampler = Sampler::new(&request.sampling, &*model, request.grammar)?;
+    let sampler = Sampler::new(&request.sampling, &*model, request.constraint)?;
     // Free draft tokens need no request. A second run to compare with has no draft at all.
     let offers_free_tokens = pool.context.pads_single_tokens() && first_run.is_none();
     let asked = request.speculative.is_some();

@@ -1,5 +1,6 @@
 //! The completion of a request: its text, when it ends, and what of it has been sent.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::compare::Compare;
@@ -23,6 +24,8 @@ pub(super) struct Completion {
     pub(super) post_sampling_probs: bool,
     /// See [`RequestOptions::special`].
     special: bool,
+    /// See [`RequestOptions::preserved_tokens`].
+    preserved: Arc<[Token]>,
     pub(super) seed: u32,
     /// The RNG counter of the first generated token.
     pub(super) seed_position: usize,
@@ -67,6 +70,7 @@ impl Completion {
             n_probs: sampling.n_probs,
             post_sampling_probs: options.post_sampling_probs,
             special: options.special,
+            preserved: Arc::clone(&options.preserved_tokens),
             seed: sampling.seed,
             seed_position,
             compare,
@@ -122,11 +126,14 @@ impl Completion {
         if self.compare.as_ref().is_some_and(|compare| compare.ends_with(token)) {
             return Some(Stop::Limit.into());
         }
+        let is_preserved = self.preserved.binary_search(&token).is_ok();
         let is_eog = vocab.is_eog(token);
+        let piece = vocab.shown(token, self.special || is_preserved);
         if is_eog && !self.special {
+            added.extend_from_slice(if is_preserved { piece } else { &[] });
             return Some(Stop::Eos.into());
         }
-        let (piece, n_checked) = (vocab.shown(token, self.special), added.len());
+        let n_checked = added.len();
         added.extend_from_slice(piece);
         if let Some((end, word)) = self.text.stop_in(added, n_checked) {
             return Some(CompletionEnd { stop: Stop::Word(word.to_owned()), text_end: Some(end) });

@@ -204,6 +204,13 @@ impl Engine {
         true
     }
 
+    /// Lets the completions of a request end their reasoning with the next token. Those that do not reason, or have not begun, are
+    /// left unchanged.
+    pub fn end_reasoning(&self, handle: &RequestHandle) {
+        // An engine that has ended has ended the request as well.
+        let _ = self.send(Command::EndReasoning(handle.id()));
+    }
+
     /// The pooled embedding of these tokens, not normalised. Waits for the engine.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use super::event::{Restored, Stop};
 use super::report::StepReport;
 use super::request_handle::{CompletionSink, RequestHandle};
 use crate::error::{Error, Result};
-use crate::grammar::Grammar;
+use crate::grammar::OutputConstraint;
 use crate::llama::Token;
 use crate::sampling;
 use crate::session::Session;
@@ -31,8 +31,8 @@ pub struct Request {
     pub lora: Vec<f32>,
     /// How tokens are chosen.
     pub sampling: sampling::SamplingSettings,
-    /// A grammar that the completion must follow, compiled for this request.
-    pub grammar: Option<Grammar>,
+    /// What the completion must follow, compiled for this request.
+    pub constraint: Option<OutputConstraint>,
     /// How to speculate; `None`: not at all.
     pub speculative: Option<speculative::Settings>,
     /// Whether the draft model answers alone. All other fields then apply to that model.
@@ -89,6 +89,8 @@ pub struct RequestOptions {
     pub post_sampling_probs: bool,
     /// Whether to report how much of the prompt has been decoded.
     pub progress: bool,
+    /// Control tokens whose text is part of the completion, sorted.
+    pub preserved_tokens: Arc<[Token]>,
 }
 
 /// A message to the engine's thread.
@@ -103,6 +105,8 @@ pub(super) enum Command {
     Embed(Vec<Token>, Sender<Result<Vec<f32>>>),
     /// Lets drafters forget earlier outputs.
     ForgetAnswers,
+    /// Ends the reasoning of the completions of the request with this number.
+    EndReasoning(u64),
     /// Wakes the thread: a request was cancelled, or the engine stops.
     Wake,
 }

@@ -146,6 +146,12 @@ impl Worker {
                     scheduler.pool.drafters.forget_answers();
                 }
             }
+            Command::EndReasoning(id) => {
+                let slots = self.schedulers().flat_map(|scheduler| scheduler.pool.slots.iter_mut());
+                for task in slots.filter_map(|slot| slot.task.as_mut()).filter(|task| task.sink.id() == id) {
+                    task.sampler.end_reasoning();
+                }
+            }
             Command::Wake => {}
         }
         takes_time

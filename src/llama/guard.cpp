@@ -1,5 +1,6 @@
 // Wrappers of llama.cpp's functions that can throw. An exception must never reach the frames of Rust or of the host. On failure a wrapper
 // returns the value documented below, and writes the message to `why`.
+#include "guard.h"
 #include "llama.h"
 #include "ggml.h"
 #include "ggml-backend.h"
@@ -45,34 +46,7 @@ struct llama_context {
 
 namespace {
 
-// The number of guarded calls on this thread's stack.
-thread_local int depth = 0;
-
-// Inside a guarded call, a failed assertion becomes an exception. Elsewhere (on a compute thread) it ends the process.
-void on_abort(const char * message) {
-    if (depth > 0) {
-        throw std::runtime_error(message);
-    }
-    std::fprintf(stderr, "%s\n", message);
-}
-
-struct Inside {
-    Inside() { static const ggml_abort_callback_t before = ggml_set_abort_callback(on_abort); (void) before; ++depth; }
-    ~Inside() { --depth; }
-};
-
-template <class R, class F>
-R guarded(R failed, char * why, size_t why_size, F call) noexcept {
-    try {
-        Inside inside;
-        return call();
-    } catch (const std::exception & e) {
-        std::snprintf(why, why_size, "%s", e.what());
-    } catch (...) {
-        std::snprintf(why, why_size, "an exception that is not a std::exception");
-    }
-    return failed;
-}
+using guard::guarded;
 
 // The flags for a whole state, or for the part that later tokens overwrite.
 llama_state_seq_flags state_flags(bool partial) {

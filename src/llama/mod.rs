@@ -7,9 +7,11 @@
 //! - `context`: the KV cache and decodes of a model. `params`: validated parameters of both.
 //! - `threads`: the pool that decodes run on. `cpu`: our kernels in place of ggml's.
 //! - `backend`: llama.cpp's start, devices, RPC servers. `guard`: calls that can throw. `log`: llama.cpp's log and ours.
+//! - `chat`: the formats of chat answers. `schema`: JSON schemas to grammars.
 //! - `fake` (tests only): a context without llama.cpp.
 
 mod backend;
+mod chat;
 mod context;
 #[cfg(test)]
 pub(crate) mod fake;
@@ -25,6 +27,7 @@ mod threads;
 pub use backend::devices::{Device, devices};
 pub use backend::rpc::use_rpc_servers;
 pub use backend::{Numa, llama_version, max_sequences, set_numa, start, system_info};
+pub use chat::{CompletionParser, FormatTemplate, generic_chat_format};
 pub use context::Context;
 pub use context::batch::{Batch, DecodeError};
 pub use context::interrupt::Interrupt;

@@ -8,6 +8,7 @@
 )]
 
 mod beams;
+mod chat;
 #[path = "../common/mod.rs"]
 mod common;
 mod model_metadata;

@@ -231,7 +231,8 @@ impl Automaton {
         Ok(both)
     }
 
-    fn follow_text(&mut self, mut state: GrammarState, piece: &[u8]) -> Result<GrammarState, TooAmbiguous> {
+    /// The state after text; [`GrammarState::REJECTED`] if it may not follow.
+    pub(super) fn follow_text(&mut self, mut state: GrammarState, piece: &[u8]) -> Result<GrammarState, TooAmbiguous> {
         for &byte in piece {
             match state.partial.push(byte) {
                 Utf8Step::More(partial) => state.partial = partial,

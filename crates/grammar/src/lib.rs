@@ -6,17 +6,27 @@
 //! cheap copies.
 //!
 //! - `scanner`, `parse`: GBNF to `rules`. `automaton`: matches the output against the rules.
+//! - `trigger`, `pattern`: where a lazy grammar begins. `reasoning`: where the model reasons, and the limit on that. `constraint`: all of
+//!   these together.
 
 mod automaton;
+mod byte_set;
+mod constraint;
 mod parse;
+mod pattern;
+mod reasoning;
 mod rules;
 mod scanner;
+mod trigger;
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use self::automaton::{Automaton, GrammarState};
+pub use self::constraint::{OutputConstraint, PreservingVocabulary};
+pub use self::reasoning::ReasoningRules;
+pub use self::trigger::Trigger;
 use foredraft_base::error::{Error, Result};
 use foredraft_base::{Token, TokenData, Vocabulary};
 
@@ -96,6 +106,32 @@ impl Grammar {
             return Err(Error::invalid(format!("grammar: does not allow the token {token} here")));
         }
         Ok(())
+    }
+
+    /// Advances past text that is not generated.
+    ///
+    /// # Errors
+    /// As [`Grammar::accept`].
+    pub fn accept_text(&mut self, text: &[u8]) -> Result<()> {
+        if !self.allows_text(text)? {
+            self.state = GrammarState::REJECTED;
+            return Err(Error::invalid("grammar: does not allow the text with which the completion begins"));
+        }
+        let mut automaton = self.automaton.lock();
+        self.state =
+            automaton.follow_text(self.state, text).map_err(|why| Error::invalid(format!("grammar: {why}")))?;
+        Ok(())
+    }
+
+    /// Whether `text` may come next.
+    ///
+    /// # Errors
+    /// As [`Grammar::filter`].
+    pub fn allows_text(&mut self, text: &[u8]) -> Result<bool> {
+        let mut automaton = self.automaton.lock();
+        automaton.begin_work();
+        let followed = automaton.follow_text(self.state, text);
+        followed.map(|state| !state.is_rejected()).map_err(|why| Error::invalid(format!("grammar: {why}")))
     }
 
     /// The state after `token`. An end-of-generation token does not change it.

@@ -2,12 +2,17 @@
 
 use foredraft_base::error::Result;
 use foredraft_base::{Token, TokenData};
-use foredraft_grammar::Grammar;
+use foredraft_grammar::OutputConstraint;
 
-/// A constraint on the next token: a [`Grammar`], or a fake in a test.
+/// A constraint on the next token: an [`OutputConstraint`], or a fake in a test.
 ///
 /// A clone has accepted the same tokens.
 pub trait Constraint: Clone {
+    /// Whether any token may come next now.
+    fn is_idle(&self) -> bool {
+        false
+    }
+
     /// Whether `token` may come next.
     ///
     /// # Errors
@@ -27,16 +32,20 @@ pub trait Constraint: Clone {
     fn accept(&mut self, token: Token) -> Result<()>;
 }
 
-impl Constraint for Grammar {
+impl Constraint for OutputConstraint {
+    fn is_idle(&self) -> bool {
+        OutputConstraint::is_idle(self)
+    }
+
     fn allows(&mut self, token: Token) -> Result<bool> {
-        Grammar::allows(self, token)
+        OutputConstraint::allows(self, token)
     }
 
     fn filter(&mut self, candidates: &mut [TokenData]) -> Result<()> {
-        Grammar::filter(self, candidates)
+        OutputConstraint::filter(self, candidates)
     }
 
     fn accept(&mut self, token: Token) -> Result<()> {
-        Grammar::accept(self, token)
+        OutputConstraint::accept(self, token)
     }
 }

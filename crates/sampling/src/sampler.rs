@@ -12,7 +12,7 @@ use super::probs::TokenProbs;
 use super::settings::SamplingSettings;
 use foredraft_base::error::{Error, Result};
 use foredraft_base::{Token, TokenData, Vocabulary};
-use foredraft_grammar::Grammar;
+use foredraft_grammar::OutputConstraint;
 
 /// Samples the tokens of one completion. Owns its scratch buffers: after the first few tokens only a grammar allocates.
 ///
@@ -22,7 +22,7 @@ use foredraft_grammar::Grammar;
 ///
 /// Not for use by several threads at once; may move between threads.
 #[derive(Debug)]
-pub struct Sampler<G = Grammar> {
+pub struct Sampler<G = OutputConstraint> {
     chain: Arc<SamplerChain>,
     seed: u32,
     grammar: Option<G>,
@@ -35,14 +35,19 @@ pub struct Sampler<G = Grammar> {
     scratch: StageScratch,
 }
 
-impl Sampler<Grammar> {
+impl Sampler<OutputConstraint> {
     /// A sampler for the beginning of a completion. `settings` must be valid. Searches the whole vocabulary for sequence
     /// breakers if DRY is on.
     ///
     /// # Errors
     /// A sequence breaker cannot be tokenized.
-    pub fn new(settings: &SamplingSettings, vocab: &dyn Vocabulary, grammar: Option<Grammar>) -> Result<Self> {
+    pub fn new(settings: &SamplingSettings, vocab: &dyn Vocabulary, grammar: Option<OutputConstraint>) -> Result<Self> {
         Self::build(settings, vocab, grammar)
+    }
+
+    /// Ends the completion's reasoning from the next token on. Returns whether the completion reasons.
+    pub fn end_reasoning(&mut self) -> bool {
+        self.grammar.as_mut().is_some_and(OutputConstraint::end_reasoning)
     }
 }
 
@@ -272,11 +277,11 @@ impl<G: Constraint> Sampler<G> {
             return Ok(None);
         }
         let row = match &mut self.grammar {
-            Some(grammar) => {
+            Some(grammar) if !grammar.is_idle() => {
                 apply_to_allowed(&self.chain, blocks, &mut self.list, grammar, context, position, &mut self.scratch)?;
                 None
             }
-            None => self.chain.apply_to_row(blocks, &mut self.list, context, &mut self.scratch),
+            _ => self.chain.apply_to_row(blocks, &mut self.list, context, &mut self.scratch),
         };
         self.chain.list_choices(row, &mut self.list);
         Ok(Some(()))
@@ -299,7 +304,7 @@ impl<G: Constraint> Sampler<G> {
         let row = self.chain.apply_to_row(blocks, &mut self.list, context, &mut self.scratch);
         let Some(first) = self.chain.choose(row, &mut self.list, &context.noise, listed) else { return Ok(None) };
         let Some(grammar) = &mut self.grammar else { return Ok(Some(first)) };
-        if grammar.allows(first)? {
+        if grammar.is_idle() || grammar.allows(first)? {
             return Ok(Some(first));
         }
         let blocks = BlockMaxima::scan(logits, &mut self.blocks);

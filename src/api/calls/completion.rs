@@ -7,6 +7,7 @@ use std::sync::Arc;
 use once_cell::sync::OnceCell;
 use serde_json::{Map, Value, json};
 
+use super::{chat, constraint};
 use crate::api::Server;
 use crate::api::fields::parse_object;
 use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptSource, ServingModel};
@@ -15,7 +16,6 @@ use crate::api::request::{CompletionRequest, Endpoint, UsedValues, clamp_old_val
 use crate::api::response;
 use crate::engine::{self, Prepared, Request, RequestOptions};
 use crate::error::{Code, Error, Result};
-use crate::grammar::Grammar;
 use crate::host;
 use crate::llama::log::{self, Level};
 use crate::sampling::SamplingSettings;
@@ -76,6 +76,7 @@ impl Server {
         request.options.cuts_begun_stop = endpoint.is_old() && is_awaited;
         request.options.slot.map_or(Ok(()), |slot| self.validate_slot(slot))?;
         request.validate_sessions()?;
+        let reader = chat::prepare(&mut request, &serving)?;
         let common = self.common_request(&request, &serving)?;
         request.lora = Some(common.lora.iter().copied().enumerate().collect());
         let bias_of = |token| common.sampling.logit_bias.binary_search_by_key(&token, |(token, _)| *token);
@@ -96,6 +97,7 @@ impl Server {
         let source = self.prompt_source(&mut request, &serving, &common);
         let is_prepared = is_awaited || endpoint.is_old() || source.is_short();
         let n_cmpl = request.n_cmpl;
+        let n_completions = completions.len();
         let prompts = if is_prepared {
             let (prompts, prediction) = source.prepare()?;
             let prompts = for_each_completion(prompts, n_cmpl);
@@ -126,6 +128,7 @@ impl Server {
             reply: request.reply,
             speculation: common.speculative.map(|settings| (request.speculative.kind(), settings.verify)),
             compare: common.compare,
+            chat: chat::record(request.chat.as_ref(), reader.as_ref(), n_completions),
             not_speculating: request.speculative.disabled.map(str::to_owned),
             warnings: request.warnings,
             polled: PolledTokens::default(),
@@ -201,17 +204,18 @@ impl Server {
     fn common_request(&self, request: &CompletionRequest, serving: &ServingModel) -> Result<Request> {
         let logit_bias = serving.logit_bias(request)?;
         let sampling = SamplingSettings { logit_bias, ..request.sampling.clone() };
+        let preserved_tokens = constraint::preserved_tokens(request, serving)?;
         let post_sampling_probs = request.options.post_sampling_probs && sampling.n_probs > 0;
         Ok(Request {
             prompt: Arc::default(),
             prompt_of: None,
             sampling,
             speculative: self.speculation(request)?,
-            grammar: request.grammar.as_ref().map(|text| Grammar::new(&serving.model, text)).transpose()?,
+            constraint: constraint::compile(request, serving, &preserved_tokens)?,
             lora: serving.lora_scales(request.lora.as_deref())?,
             draft_only: request.speculative.draft_only,
             compare: request.speculative.compare,
-            options: RequestOptions { post_sampling_probs, ..request.options.clone() },
+            options: RequestOptions { post_sampling_probs, preserved_tokens, ..request.options.clone() },
         })
     }
 

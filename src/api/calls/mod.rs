@@ -1,7 +1,9 @@
 //! The functions of a loaded engine, one file for each group. All are methods of [`Server`](super::Server) that take a JSON document
 //! and return one.
 
+mod chat;
 mod completion;
+mod constraint;
 mod poll;
 mod session;
 mod text;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use crate::api::Server;
+use crate::api::chat_format;
 use crate::api::fields::{Fields, int_in, parse_object};
 use crate::api::registry::{FoundRequest, no_such_request};
 use crate::api::request::Endpoint;
@@ -23,6 +24,8 @@ const MAX_IDS: usize = 4096;
 pub(in crate::api) struct PollCommand {
     which: PollTarget,
     wait: Duration,
+    /// Reasoning ends with the next token.
+    end_reasoning: bool,
     warnings: Vec<String>,
 }
 
@@ -44,7 +47,7 @@ pub(in crate::api) struct LeftRequest {
 }
 
 impl PollCommand {
-    /// Reads `{"id": 7}` or `{"ids": [7, 8]}`, `"all"` and `timeout_ms`. The old names need no id and accept NULL and whitespace as `{}`.
+    /// Reads `{"id": 7}` or `{"ids": [7, 8]}`, `"all"`, `timeout_ms` and `end_reasoning`. The old names need no id and accept NULL and whitespace as `{}`.
     /// The old server ignored its argument, so they also accept anything else that is not an object, with a warning.
     ///
     /// # Errors
@@ -83,8 +86,9 @@ impl PollCommand {
             (None, None) => return Err(Error::invalid("id: expected the id that submit returned, got nothing")),
         };
         let wait: i64 = fields.int("timeout_ms", 0..=MAX_POLL_MS)?.unwrap_or(0);
+        let end_reasoning = fields.flag("end_reasoning")?.unwrap_or(false);
         warnings.extend(fields.finish());
-        Ok(PollCommand { which, wait: Duration::from_millis(wait.unsigned_abs()), warnings })
+        Ok(PollCommand { which, wait: Duration::from_millis(wait.unsigned_abs()), end_reasoning, warnings })
     }
 
     /// Whether it names no request.
@@ -186,9 +190,22 @@ impl Server {
     }
 
     pub(in crate::api) fn run_poll(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
-        let PollCommand { which, wait, warnings } = command;
+        let PollCommand { which, wait, end_reasoning, warnings } = command;
         if !wait.is_zero() && host::inside() {
             return Err(Error::would_deadlock("timeout_ms: a poll that waits"));
+        }
+        if end_reasoning {
+            let ids = match &which {
+                PollTarget::Several(ids) => ids.clone(),
+                PollTarget::One(id) => vec![*id],
+                PollTarget::Unnamed => self.requests.newest(endpoint).into_iter().collect(),
+                PollTarget::All => Vec::new(),
+            };
+            for id in ids {
+                if let Ok(FoundRequest::Live(record)) = self.requests.find(id) {
+                    self.engine()?.end_reasoning(&record.handle);
+                }
+            }
         }
         let id = match which {
             PollTarget::Several(ids) => return Ok(results(self.poll_several(&ids, wait).into_iter(), warnings)),
@@ -210,8 +227,9 @@ impl Server {
                 let (events, phase) = record.handle.take(wait);
                 let vocab = self.vocab(record.draft_only);
                 let events = events.into_iter();
-                let updates: Vec<Value> =
+                let mut updates: Vec<Value> =
                     events.flat_map(|(index, event)| response::event_updates(&record, index, event, vocab)).collect();
+                chat_format::add_deltas(&record, &mut updates);
                 for update in &updates {
                     response::log_answer(&record, update);
                 }

@@ -24,6 +24,7 @@ use self::filters::MAX_OUTPUT;
 pub(super) use self::overflow::{FittedChat, drop_turns};
 use self::shape::{ContentForm, MessageShape};
 use self::source::NAME;
+pub(super) use self::source::named as named_template;
 use self::taint::Marker;
 pub use self::taint::Rendered;
 use crate::error::{Code, Error, Result};

@@ -4,6 +4,7 @@ mod infill;
 mod preparer;
 mod serving_model;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -121,11 +122,21 @@ impl PromptSource {
     /// Renders and tokenizes messages. Returns the tokens and the text.
     fn render_and_tokenize(&self, chat: &ChatInput, messages: &[Value]) -> Result<(Vec<Token>, Value)> {
         let vocab = self.serving.vocab();
-        let Rendered { text, tainted } =
+        let Rendered { mut text, mut tainted } =
             with_template(&self.serving, chat, messages, |template, input| match self.inputs.parse_special {
                 true => Ok(Rendered { text: template.render(input)?, tainted: Vec::new() }),
                 false => template.render_tainted(input, vocab.specials()),
             })?;
+        if let Some(turn) = &chat.continued {
+            let ends = |range: &Range<usize>| {
+                let data = turn.text.get(range.clone()).unwrap_or_default();
+                data.char_indices().map(|(at, c)| range.start + at + c.len_utf8()).collect::<Vec<_>>()
+            };
+            if !self.inputs.parse_special {
+                tainted.extend(turn.data.iter().flat_map(ends).map(|end| text.len() + end));
+            }
+            text.push_str(&turn.text);
+        }
         let mut tokens = vocab.tokenize_tainted(text.as_bytes(), &tainted)?;
         // If the template already begins with BOS, the tokenizer's BOS is removed.
         let bos = vocab.bos().filter(|_| vocab.adds_bos());
@@ -157,15 +168,12 @@ fn with_template<R>(
         None => serving.template(!chat.tools.is_empty())?,
     };
     let vocab = serving.vocab();
-    let name = |token: Option<Token>| {
-        token.map_or(String::new(), |token| String::from_utf8_lossy(vocab.piece(token)).into_owned())
-    };
     let tools = Value::from(chat.tools.clone());
     let input = RenderInput {
         messages,
         add_generation_prompt: chat.add_generation_prompt,
-        bos_token: &name(vocab.bos()),
-        eos_token: &name(vocab.eos()),
+        bos_token: &serving.token_text(vocab.bos()),
+        eos_token: &serving.token_text(vocab.eos()),
         tools: (!chat.tools.is_empty()).then_some(&tools),
         kwargs: &chat.chat_template_kwargs,
         now: SystemTime::now(),

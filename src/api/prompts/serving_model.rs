@@ -6,9 +6,10 @@ use std::sync::Arc;
 use once_cell::sync::OnceCell;
 
 use crate::api::chat::ChatTemplate;
+use crate::api::chat_format::{TemplateFormats, template_format};
 use crate::api::request::{BiasTarget, CompletionRequest, Piece};
 use crate::error::{Code, Error, Result};
-use crate::llama::{Model, Token, Vocab};
+use crate::llama::{FormatTemplate, Model, Token, Vocab};
 use crate::session;
 
 /// The model, with what depends on it: vocabulary, chat templates, LoRA adapters. It does not refer to the server, because long
@@ -36,7 +37,11 @@ pub(in crate::api) struct ChatTemplates {
 }
 
 /// A model's chat template for requests without tools, and for requests with tools.
-pub(in crate::api) type TemplatesByTools = [OnceCell<ChatTemplate>; 2];
+#[derive(Default)]
+pub(in crate::api) struct TemplatesByTools {
+    templates: [OnceCell<ChatTemplate>; 2],
+    formats: TemplateFormats,
+}
 
 impl ServingModel {
     pub(in crate::api) fn vocab(&self) -> &Vocab {
@@ -83,20 +88,53 @@ impl ServingModel {
     /// # Errors
     /// There is no template, or it cannot be parsed.
     pub(in crate::api) fn template(&self, with_tools: bool) -> Result<&ChatTemplate> {
-        let [default, for_tools] = self.templates.as_ref();
-        if with_tools
-            && self.chat_template.is_none()
-            && let Some(source) = self.model.tool_template()
-        {
-            return for_tools.get_or_try_init(|| ChatTemplate::parse(&source));
+        let [default, for_tools] = &self.templates.templates;
+        match self.own_tool_template(with_tools) {
+            Some(source) => for_tools.get_or_try_init(|| ChatTemplate::parse(&source)),
+            None => default.get_or_try_init(|| ChatTemplate::parse(&self.default_template()?)),
         }
-        default.get_or_try_init(|| {
-            let own = self.chat_template.clone().or_else(|| self.model.chat_template());
-            let source = own
-                .or_else(|| self.target.chat_template())
-                .ok_or_else(|| Error::invalid("messages: the model has no chat template; set chat_template"))?;
-            ChatTemplate::parse(&source)
-        })
+    }
+
+    /// The chat template of [`ServingModel::template`] for llama.cpp, which knows the formats of answers.
+    ///
+    /// # Errors
+    /// There is no template, or it cannot be parsed; a message instead of a template: llama.cpp cannot parse it.
+    pub(in crate::api) fn format_template(
+        &self,
+        with_tools: bool,
+    ) -> Result<std::result::Result<&FormatTemplate, &String>> {
+        // The renderer has limits, so it is asked first.
+        self.template(with_tools)?;
+        let [default, for_tools] = &self.templates.formats;
+        let (cell, source) = match self.own_tool_template(with_tools) {
+            Some(source) => (for_tools, source),
+            None => (default, self.default_template()?),
+        };
+        Ok(cell.get_or_init(|| self.parse_format(&source).map_err(|error| error.message().to_owned())).as_ref())
+    }
+
+    /// Parses a template that the renderer has accepted.
+    ///
+    /// # Errors
+    /// llama.cpp cannot parse it.
+    pub(in crate::api) fn parse_format(&self, source: &str) -> Result<FormatTemplate> {
+        template_format(source, &self.token_text(self.vocab().bos()), &self.token_text(self.vocab().eos()))
+    }
+
+    /// The text of a token, or "".
+    pub(in crate::api) fn token_text(&self, token: Option<Token>) -> String {
+        token.map_or(String::new(), |token| String::from_utf8_lossy(self.vocab().piece(token)).into_owned())
+    }
+
+    /// The model's separate template for requests with tools.
+    fn own_tool_template(&self, with_tools: bool) -> Option<String> {
+        (with_tools && self.chat_template.is_none()).then(|| self.model.tool_template())?
+    }
+
+    fn default_template(&self) -> Result<String> {
+        let own = self.chat_template.clone().or_else(|| self.model.chat_template());
+        own.or_else(|| self.target.chat_template())
+            .ok_or_else(|| Error::invalid("messages: the model has no chat template; set chat_template"))
     }
 
     /// The scale of each LoRA adapter: `init`'s, or the `requested` ones, which turn off all others.

@@ -1,5 +1,7 @@
 //! The completion request: JSON to a validated type.
 
+mod chat;
+mod constraint;
 mod defaults;
 mod endpoint;
 mod old_values;
@@ -10,15 +12,18 @@ mod speculative;
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+pub use self::chat::{ChatOptions, Continuation, ReasoningFormat, ToolChoice, tool_name};
+pub use self::constraint::{ConstraintOptions, GrammarTrigger, TriggerKind};
 pub use self::defaults::RequestDefaults;
 pub(super) use self::defaults::read_seed;
 pub use self::endpoint::Endpoint;
 pub use self::old_values::clamp_old_values;
-pub use self::prompt::{ChatInput, Infill, Input, Inputs, Overflow, Piece, Prompt, pieces};
+pub use self::prompt::{ChatInput, ContinuedTurn, Infill, Input, Inputs, Overflow, Piece, Prompt, pieces};
 pub use self::settings::{UsedValues, generation_settings};
 pub use self::speculative::{SpeculationRequest, SpeculativeOptions};
 use super::fields::{Fields, c_text_in, int_in, number_in, show, text_in, unexpected};
@@ -30,6 +35,8 @@ use crate::sampling::SamplingSettings;
 
 /// The maximum time limit: a year. A larger one could overflow when added to a clock.
 const MAX_TIMEOUT_MS: i64 = 365 * 24 * 60 * 60 * 1000;
+/// The maximum `top_logprobs`, as in OpenAI's interface.
+const MAX_TOP_LOGPROBS: i64 = 20;
 /// The maximum `n_cmpl`. (`max_queue` limits it further.)
 const MAX_COMPLETIONS: i64 = 1 << 16;
 /// The `n_predict` of a completion that ends when the context is full.
@@ -57,10 +64,14 @@ pub struct CompletionRequest {
     pub ignore_eos: bool,
     /// A grammar in GBNF, not empty; given, or converted from `json_schema`.
     pub grammar: Option<String>,
+    /// When the grammar begins, and how long the model may reason.
+    pub constraint: ConstraintOptions,
     /// The JSON schema of the completion.
     pub json_schema: Option<Value>,
-    /// The fields that are passed to the engine unchanged. The slot may not exist.
+    /// The fields that are passed to the engine unchanged. The slot may not exist, and `preserved_tokens` is empty.
     pub options: RequestOptions,
+    /// The options of a chat; `None`: the request has no messages.
+    pub chat: Option<ChatOptions>,
     /// The form of the answer.
     pub reply: Reply,
     /// The settings of speculation.
@@ -166,8 +177,15 @@ impl CompletionRequest {
         // Whether there are updates depends on the function.
         flag(fields, "stream", false)?;
         let inputs = prompt::read(fields)?;
-        let (grammar, json_schema) = grammar(fields)?;
+        let is_chat = inputs.all.iter().any(|input| matches!(input.prompt, Prompt::Messages(_)));
+        let chat = ChatOptions::read(fields, is_chat)?;
+        let (grammar, json_schema) = grammar(fields, chat.as_ref().and_then(|chat| chat.response_schema.as_ref()))?;
         let mut sampling = sampling::read(fields)?;
+        let top_logprobs = fields.int("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
+        if sampling.n_probs == 0 && chat.as_ref().is_some_and(|chat| chat.logprobs) {
+            // With none, the chosen token's log-probability is reported.
+            sampling.n_probs = top_logprobs.unwrap_or(0).max(1);
+        }
         let given = read_seed(fields)?;
         let seed = given.unwrap_or(if endpoint.is_old() { None } else { defaults.seed });
         if let (true, None, Some(seed)) = (endpoint.is_old(), given, defaults.seed) {
@@ -182,8 +200,10 @@ impl CompletionRequest {
             logit_bias: logit_bias(fields)?,
             ignore_eos: flag(fields, "ignore_eos", false)?,
             grammar,
+            constraint: ConstraintOptions::read(fields)?,
             json_schema,
             options: options(fields, endpoint, defaults)?,
+            chat,
             reply: reply(fields)?,
             lora: lora(fields)?,
             speculative: SpeculationRequest::read(fields, endpoint, &defaults.speculative)?,
@@ -253,6 +273,7 @@ fn options(fields: &mut Fields, endpoint: Endpoint, defaults: &RequestDefaults) 
         seed_position: fields.int("seed_position", 0..=i64::from(u32::MAX))?,
         post_sampling_probs: flag(fields, "post_sampling_probs", false)?,
         progress: flag(fields, "return_progress", false)?,
+        preserved_tokens: Arc::default(),
     })
 }
 
@@ -267,10 +288,18 @@ fn reply(fields: &mut Fields) -> Result<Reply> {
 }
 
 /// Reads `grammar` and `json_schema`. Both are allowed only if the grammar is the schema's, as in `generation_settings`.
-fn grammar(fields: &mut Fields) -> Result<(Option<String>, Option<Value>)> {
+/// `response_schema`: the schema of `response_format`.
+fn grammar(fields: &mut Fields, response_schema: Option<&Value>) -> Result<(Option<String>, Option<Value>)> {
     let grammar = fields.c_text("grammar")?;
-    let Some(given) = fields.get("json_schema").filter(|value| **value != "") else { return Ok((grammar, None)) };
-    let schema = schema::parse(given)?;
+    let given = fields.get("json_schema").filter(|value| **value != "");
+    let schema = match (given, response_schema) {
+        (Some(_), Some(_)) => {
+            return Err(Error::invalid("response_format: expected either json_schema or response_format, got both"));
+        }
+        (Some(given), None) => schema::parse(given)?,
+        (None, Some(schema)) => schema.clone(),
+        (None, None) => return Ok((grammar, None)),
+    };
     let converted = schema::to_grammar(&schema)?;
     if grammar.is_some_and(|grammar| grammar != converted) {
         return Err(Error::invalid("json_schema: expected either json_schema or grammar, got both"));
@@ -306,11 +335,12 @@ fn ignored_default(key: &str, value: i64) -> String {
     format!("{key}: init's value {value} is not used, as in the old server; set it in each request")
 }
 
-/// Reads `n_predict`, or its alias `max_tokens`: the most tokens, and whether the completion ends when the context is full. As in
-/// llama.cpp, -1 means no limit, and -2 until the context is full.
+/// Reads `n_predict`, or its aliases `max_tokens` and `max_completion_tokens`: the most tokens, and whether the completion ends when the
+/// context is full. As in llama.cpp, -1 means no limit, and -2 until the context is full.
 fn n_predict(fields: &mut Fields) -> Result<(Option<usize>, bool)> {
     let mut read = |key| fields.int::<i64>(key, UNTIL_FULL..=i64::from(i32::MAX));
-    let other = read("max_tokens")?;
+    let others = [read("max_completion_tokens")?, read("max_tokens")?];
+    let other = others.into_iter().flatten().next();
     let limit = read("n_predict")?.or(other).unwrap_or(-1);
     Ok((usize::try_from(limit).ok(), limit == UNTIL_FULL))
 }

@@ -1,7 +1,10 @@
 //! The prompts of a request: text and tokens, messages for the chat template, or text with a gap.
 
+use std::ops::Range;
+
 use serde_json::{Map, Value};
 
+use super::chat::read_tools;
 use crate::api::fields::{Fields, c_text_in, int_in, text_in, unexpected};
 use crate::error::{Error, Result};
 use crate::llama::Token;
@@ -119,6 +122,17 @@ pub struct ChatInput {
     pub chat_template_kwargs: Map<String, Value>,
     /// The prompt ends with the beginning of the assistant's turn.
     pub add_generation_prompt: bool,
+    /// The beginning of the last turn, which the completion continues. It follows the rendered messages.
+    pub continued: Option<ContinuedTurn>,
+}
+
+/// The beginning of a turn that the completion continues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContinuedTurn {
+    /// Its text.
+    pub text: String,
+    /// The parts of it that come from a message, so that they contain no control tokens.
+    pub data: Vec<Range<usize>>,
 }
 
 /// A prompt, and its JSON.
@@ -239,11 +253,7 @@ impl ChatInput {
     /// A field has the wrong type, or `messages` is empty.
     pub fn read(fields: &mut Fields) -> Result<Option<ChatInput>> {
         let messages = fields.list("messages", "an array of messages", message)?;
-        let object = |name: &str, value: &Value| match value {
-            Value::Object(_) => Ok(value.clone()),
-            _ => Err(unexpected(name, "an object", value)),
-        };
-        let tools = fields.list("tools", "an array of objects", object)?;
+        let tools = read_tools(fields)?;
         let chat_template = fields.c_text("chat_template")?;
         let kwargs = match fields.get("chat_template_kwargs") {
             None => None,
@@ -272,6 +282,7 @@ impl ChatInput {
             chat_template,
             chat_template_kwargs: kwargs.unwrap_or_default(),
             add_generation_prompt: add_generation_prompt.unwrap_or(true),
+            continued: None,
         }))
     }
 }

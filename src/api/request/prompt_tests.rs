@@ -99,13 +99,15 @@ fn messages_are_parsed() {
             chat_template: None,
             chat_template_kwargs: Map::new(),
             add_generation_prompt: true,
+            continued: None,
         }
     );
-    let found = chat(json!({"messages": hello, "tools": [{"type": "function"}], "chat_template": "chatml",
+    let tool = json!({"type": "function", "function": {"name": "a"}});
+    let found = chat(json!({"messages": hello, "tools": [tool], "chat_template": "chatml",
         "chat_template_kwargs": {"enable_thinking": false}, "add_generation_prompt": false}));
     assert_eq!(
         (found.tools, found.chat_template, found.add_generation_prompt),
-        (vec![json!({"type": "function"})], Some("chatml".into()), false)
+        (vec![tool], Some("chatml".into()), false)
     );
     assert_eq!(Value::Object(found.chat_template_kwargs), json!({"enable_thinking": false}));
     chat(json!({"messages": [{"role": "assistant", "content": null, "tool_calls": []}, {"role": "user"},
@@ -126,7 +128,10 @@ fn messages_are_parsed() {
         json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
         "messages[0].content[0]: expected",
     );
-    check_error(json!({"messages": hello, "tools": ["a"]}), "tools[0]: expected an object, got \"a\"");
+    check_error(
+        json!({"messages": hello, "tools": ["a"]}),
+        r#"tools[0]: expected {"type": "function", "function": {"name", ...}}, got "a""#,
+    );
     check_error(json!({"messages": hello, "chat_template_kwargs": []}), "chat_template_kwargs: expected an object");
     assert_eq!(read(&json!({"tools": []})).unwrap().warnings, ["tools: ignored without messages"]);
 }

@@ -73,6 +73,7 @@ pub fn generation_settings(
         ("speculative", request.speculative.to_json()),
     ];
     settings.extend(others.map(|(key, value)| (key.to_owned(), value)));
+    settings.extend(request.constraint.report());
     Value::Object(settings)
 }
 

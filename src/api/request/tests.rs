@@ -283,6 +283,8 @@ fn generation_settings_report_every_field() {
         "stream": true,
         "return_tokens": false, "timings_per_token": false, "t_max_predict_ms": 0, "post_sampling_probs": false,
         "return_progress": false, "response_fields": [], "lora": [],
+        "grammar_lazy": false, "grammar_triggers": [], "grammar_prefix": "", "preserved_tokens": [], "generation_prompt": "",
+        "reasoning_budget_start_tag": "", "reasoning_budget_end_tags": [], "reasoning_budget_tokens": -1, "reasoning_budget_message": "",
         "speculative": {"type": "auto", "n_draft": 16, "n_max": 4, "n_max_text": 4, "n_min": 0, "p_min": 0.0, "n_branches": 1, "p_split": 0.1, "verify": "coupled", "adaptive": true,
             "ngram_size_n": 12, "ngram_size_m": 48, "ngram_min_hits": 1,
             "ngram_mod_n_match": 24, "ngram_mod_n_min": 48, "ngram_mod_n_max": 64,
@@ -292,7 +294,26 @@ fn generation_settings_report_every_field() {
     assert_eq!(settings, Value::Object(parse_object(expected.as_bytes()).unwrap()));
 }
 
-const KEYS: [&str; 78] = [
+const KEYS: [&str; 97] = [
+    "functions",
+    "function_call",
+    "tool_choice",
+    "parallel_tool_calls",
+    "reasoning_format",
+    "reasoning_budget_tokens",
+    "reasoning_budget_message",
+    "reasoning_budget_start_tag",
+    "reasoning_budget_end_tags",
+    "response_format",
+    "continue_final_message",
+    "logprobs",
+    "top_logprobs",
+    "max_completion_tokens",
+    "grammar_lazy",
+    "grammar_triggers",
+    "grammar_prefix",
+    "preserved_tokens",
+    "generation_prompt",
     "special",
     "prompt",
     "messages",
@@ -447,6 +468,7 @@ proptest! {
             // See above.
             warnings: again.warnings.clone(),
             inputs: again.inputs.clone(),
+            chat: None,
             n_cmpl: 1,
             seed_is_drawn: false,
             lora: again.lora.clone(),

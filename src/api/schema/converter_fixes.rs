@@ -11,12 +11,18 @@ const DATE: &str = concat!(
 /// A number that every parser can represent: with an exponent of one or two digits.
 const NUMBER: &str = r#"("-"? integral-part) ("." decimal-part)? ([eE] [-+]? [0-9] [0-9]?)?"#;
 
+/// The same without other rules.
+const ANY_NUMBER: &str = r#""-"? ("0" | [1-9] [0-9]{0,15}) ("." [0-9]{1,16})? ([eE] [-+]? [0-9] [0-9]?)?"#;
+
 /// Corrects a rule of the converter.
 pub(super) fn fix_rule(line: &str) -> String {
     match line.split_once(" ::= ") {
         Some(("char", _)) => format!("char ::= {CHAR}\n"),
         Some(("number", _)) => format!("number ::= {NUMBER}\n"),
         Some(("date", _)) => format!("date ::= {DATE}\n"),
+        // Any JSON, in the grammars of chat formats.
+        Some(("json-string", _)) => format!("json-string ::= [\"] ({CHAR})* [\"]\n"),
+        Some(("json-number", _)) => format!("json-number ::= {ANY_NUMBER}\n"),
         // The rule for names of additional properties. The converter allows any first character except a quote, so also half an
         // escape. And its optional part has to be a rule of its own, because the parser counts everything inside as repeated.
         // (`names-` is not a prefix of the converter's rule names, which begin with `ref` here.)

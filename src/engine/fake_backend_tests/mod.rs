@@ -216,7 +216,7 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
         prompt_of: None,
         lora: Vec::new(),
         sampling,
-        grammar: None,
+        constraint: None,
         speculative: None,
         draft_only: false,
         compare: false,
@@ -239,6 +239,7 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
             seed_position: Some(0),
             post_sampling_probs: false,
             progress: false,
+            preserved_tokens: Arc::default(),
         },
     }
 }

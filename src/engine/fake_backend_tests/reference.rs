@@ -31,7 +31,7 @@ pub(super) fn reference_output(setup: &Setup, request: &Request) -> ReferenceOut
     }
     // From here on BOS is kept as well.
     let keep = (keep + usize::from(vocab.adds_bos())).min(n_ctx - 4);
-    let mut sampler = Sampler::new(&request.sampling, &**MODEL, request.grammar.clone()).unwrap();
+    let mut sampler = Sampler::new(&request.sampling, &**MODEL, request.constraint.clone()).unwrap();
     while request.options.n_predict.is_none_or(|n_predict| output.tokens.len() < n_predict) {
         if seen.len() >= n_ctx {
             // The newest token has not been decoded yet.

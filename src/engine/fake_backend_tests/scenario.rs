@@ -107,7 +107,7 @@ impl PlannedRequest {
             Request {
                 prompt_of: (index > 0).then_some(0),
                 lora: if self.adapted { vec![0.5] } else { Vec::new() },
-                grammar: self.grammar.then(|| Grammar::new(&MODEL, GRAMMAR).unwrap()),
+                constraint: self.grammar.then(|| Grammar::new(&MODEL, GRAMMAR).unwrap().into()),
                 speculative: self.speculative.as_ref().map(Speculation::settings),
                 compare: self.compare,
                 options: RequestOptions {

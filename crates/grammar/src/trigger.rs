@@ -1,0 +1,172 @@
+//! The triggers of lazy grammars: words, patterns and tokens from which on a completion follows its grammar.
+
+use std::sync::Arc;
+
+use super::pattern::Pattern;
+use foredraft_base::Token;
+use foredraft_base::error::{Error, Result};
+
+/// The most triggers of a grammar.
+const MAX_TRIGGERS: usize = 1 << 13;
+
+/// What begins a lazy grammar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trigger {
+    /// This text.
+    Word(String),
+    /// The first match of this regular expression in the completion so far. The grammar begins at the first group that matched some text,
+    /// or else at the match.
+    Pattern(String),
+    /// The same, and the pattern matches the whole completion so far.
+    FullPattern(String),
+    /// This token.
+    Token(Token),
+}
+
+/// Compiled triggers.
+#[derive(Debug, Default)]
+pub(crate) struct TriggerSet {
+    words: Vec<Vec<u8>>,
+    patterns: Vec<Pattern>,
+    tokens: Vec<Token>,
+    longest_word: usize,
+    /// The bytes that words end with.
+    last_bytes: Vec<bool>,
+}
+
+impl TriggerSet {
+    /// Compiles triggers.
+    ///
+    /// # Errors
+    /// `invalid_request`: there are too many, a word is empty, or a pattern is invalid.
+    pub(crate) fn new(triggers: &[Trigger]) -> Result<TriggerSet> {
+        let invalid = |index: usize, why: &str| Error::invalid(format!("grammar_triggers[{index}]: {why}"));
+        if triggers.len() > MAX_TRIGGERS {
+            return Err(invalid(MAX_TRIGGERS, &format!("there can be at most {MAX_TRIGGERS}")));
+        }
+        let mut set = TriggerSet { last_bytes: vec![false; 256], ..TriggerSet::default() };
+        for (index, trigger) in triggers.iter().enumerate() {
+            let compile = |pattern: &str| Pattern::new(pattern).map_err(|why| invalid(index, &why));
+            match trigger {
+                Trigger::Word(word) => {
+                    let Some(last) = word.bytes().last() else { return Err(invalid(index, "the word is empty")) };
+                    set.last_bytes.get_mut(usize::from(last)).into_iter().for_each(|is_last| *is_last = true);
+                    set.longest_word = set.longest_word.max(word.len());
+                    set.words.push(word.as_bytes().to_vec());
+                }
+                Trigger::Pattern(pattern) => set.patterns.push(compile(pattern)?),
+                Trigger::FullPattern(pattern) => set.patterns.push(compile(&format!("^(?:{pattern})$"))?),
+                Trigger::Token(token) => set.tokens.push(*token),
+            }
+        }
+        Ok(set)
+    }
+
+    /// Whether this token is a trigger.
+    pub(crate) fn has_token(&self, token: Token) -> bool {
+        self.tokens.contains(&token)
+    }
+
+    /// Whether there are patterns, which take longer to find than words.
+    pub(crate) fn has_patterns(&self) -> bool {
+        !self.patterns.is_empty()
+    }
+
+    /// Where the grammar begins in a completion that ends with `text` after the bytes `before`: a position in both together.
+    pub(crate) fn find(&self, before: &[u8], text: &[u8]) -> Option<usize> {
+        let ends_word = |byte: &u8| self.last_bytes.get(usize::from(*byte)) == Some(&true);
+        if self.patterns.is_empty() && !text.iter().any(ends_word) {
+            return None;
+        }
+        let whole = [before, text].concat();
+        let words = self.words.iter().filter_map(|word| {
+            // Earlier ends were looked at before.
+            let from = (before.len() + 1).saturating_sub(word.len());
+            let rest = whole.get(from..)?;
+            rest.windows(word.len()).position(|window| window == word).map(|at| from + at)
+        });
+        let by_word = words.min();
+        by_word.or_else(|| self.patterns.iter().find_map(|pattern| pattern.find(&whole)))
+    }
+
+    /// How many bytes at the end of a completion a search needs; `None`: all.
+    pub(crate) fn n_needed(&self) -> Option<usize> {
+        self.patterns.is_empty().then(|| self.longest_word.saturating_sub(1))
+    }
+}
+
+/// The state of a grammar that has not begun.
+#[derive(Debug, Clone)]
+pub(crate) struct Awaiting {
+    pub(crate) triggers: Arc<TriggerSet>,
+    /// The end of the completion, as far as triggers need it.
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Awaiting {
+    pub(crate) fn new(triggers: TriggerSet) -> Awaiting {
+        Awaiting { triggers: Arc::new(triggers), bytes: Vec::new() }
+    }
+
+    /// The bytes from which on the grammar begins if `text` follows, those of earlier tokens included.
+    pub(crate) fn begun_by(&self, text: &[u8]) -> Option<Vec<u8>> {
+        let start = self.triggers.find(&self.bytes, text)?;
+        let mut begun = self.bytes.get(start..).unwrap_or(&[]).to_vec();
+        begun.extend_from_slice(text.get(start.saturating_sub(self.bytes.len())..).unwrap_or(&[]));
+        Some(begun)
+    }
+
+    /// Appends text that begins nothing.
+    pub(crate) fn push(&mut self, text: &[u8]) {
+        self.bytes.extend_from_slice(text);
+        if let Some(n_needed) = self.triggers.n_needed() {
+            let surplus = self.bytes.len().saturating_sub(n_needed);
+            self.bytes.drain(..surplus);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun(triggers: &[Trigger], texts: &[&str]) -> Option<(usize, String)> {
+        let mut awaiting = Awaiting::new(TriggerSet::new(triggers).unwrap());
+        for (index, text) in texts.iter().enumerate() {
+            if let Some(begun) = awaiting.begun_by(text.as_bytes()) {
+                return Some((index, String::from_utf8(begun).unwrap()));
+            }
+            awaiting.push(text.as_bytes());
+        }
+        None
+    }
+
+    #[test]
+    fn words_are_found_across_tokens() {
+        let word = |word: &str| Trigger::Word(word.to_owned());
+        let triggers = [word("<tool_call>"), word("{\"x\"")];
+        for (texts, expected) in [
+            (&["a <to", "ol_call", ">\n"][..], Some((2, "<tool_call>\n"))),
+            (&["<tool_call>x"], Some((0, "<tool_call>x"))),
+            (&["<tool_", "x", "call>"], None),
+            (&["{\"", "x\": 1, <tool_call>"], Some((1, "{\"x\": 1, <tool_call>"))),
+        ] {
+            assert_eq!(begun(&triggers, texts), expected.map(|(at, text)| (at, text.to_owned())), "{texts:?}");
+        }
+    }
+
+    #[test]
+    fn patterns_begin_at_their_first_group() {
+        let triggers = [Trigger::Pattern(r"<s>assistant(\s+to)".to_owned()), Trigger::FullPattern(r"\s+to".to_owned())];
+        assert_eq!(begun(&triggers, &["<s>", "assistant", " to", "="]), Some((2, " to".to_owned())));
+        assert_eq!(begun(&triggers, &[" ", "to"]), Some((1, " to".to_owned())));
+        assert_eq!(begun(&triggers, &["x", " to"]), None);
+    }
+
+    #[test]
+    fn invalid_triggers_are_named() {
+        let error = |trigger| TriggerSet::new(&[Trigger::Token(1), trigger]).unwrap_err().message().to_owned();
+        assert_eq!(error(Trigger::Word(String::new())), "grammar_triggers[1]: the word is empty");
+        assert_eq!(error(Trigger::Pattern("(".to_owned())), "grammar_triggers[1]: missing ) at byte 1");
+    }
+}

@@ -1,0 +1,108 @@
+//! The fields that the answer to a request with messages has beside those of every completion: OpenAI's and llama-server's names.
+
+use serde_json::{Map, Value, json};
+
+use super::message::ChatMessage;
+use crate::api::registry::{ChatRecord, RequestRecord};
+use crate::engine::{Generated, Outcome, Stop};
+use crate::llama::{Token, Vocab};
+use crate::sampling::TokenProbs;
+
+/// Takes text of an update into the message of a completion.
+pub(in crate::api) fn push_text(record: &RequestRecord, index: usize, text: &str) {
+    if let Some(message) = record.chat.as_ref().and_then(|chat| chat.messages.get(index)) {
+        message.lock().push(text);
+    }
+}
+
+/// Sets `delta` in the updates of a poll: the last one of each completion that still runs has the new parts of its message.
+pub(in crate::api) fn add_deltas(record: &RequestRecord, updates: &mut [Value]) {
+    let Some(chat) = &record.chat else { return };
+    let mut done: Vec<u64> = Vec::new();
+    for update in updates.iter_mut().rev() {
+        let Value::Object(update) = update else { continue };
+        let index = update.get("index").and_then(Value::as_u64).unwrap_or(0);
+        let is_open = update.get("stop") == Some(&Value::Bool(false)) && !update.contains_key("delta");
+        if !done.contains(&index) {
+            done.push(index);
+            let message = usize::try_from(index).ok().and_then(|index| chat.messages.get(index));
+            if let Some(message) = message.filter(|_| is_open) {
+                update.insert("delta".into(), message.lock().delta());
+            }
+        } else if is_open {
+            update.insert("delta".into(), json!({}));
+        }
+    }
+}
+
+/// Ends the message of a completion with its last text. Returns the remaining parts, and the message.
+pub(in crate::api) fn finish_message(record: &RequestRecord, index: usize, text: &str) -> Option<(Value, ChatMessage)> {
+    let mut message = record.chat.as_ref()?.messages.get(index)?.lock();
+    message.push(text);
+    Some(message.finish())
+}
+
+/// Sets `message`, `finish_reason`, `usage` and `reasoning_format` in the final response of a completion.
+pub(in crate::api) fn add_message(
+    answer: &mut Map<String, Value>,
+    chat: &ChatRecord,
+    outcome: &Outcome,
+    message: &ChatMessage,
+) {
+    let finish_reason = match outcome.stop {
+        Stop::Eos | Stop::Word(_) if message.has_calls() && chat.with_function_call => json!("function_call"),
+        Stop::Eos | Stop::Word(_) if message.has_calls() => json!("tool_calls"),
+        Stop::Eos | Stop::Word(_) => json!("stop"),
+        Stop::Limit | Stop::Timeout => json!("length"),
+        Stop::Cancelled | Stop::Error(_) => Value::Null,
+    };
+    answer.insert("message".into(), message.to_json(chat.with_function_call));
+    answer.insert("finish_reason".into(), finish_reason);
+    answer.insert("usage".into(), usage(outcome));
+    answer.insert("reasoning_format".into(), chat.reasoning_format.as_str().into());
+}
+
+/// Numbers of tokens.
+fn usage(outcome: &Outcome) -> Value {
+    let (prompt, completion) = (outcome.prompt.n_prompt, outcome.n_predicted);
+    let (drafted, accepted) = outcome.speculation.as_ref().map_or((0, 0), |stats| (stats.n_drafted, stats.n_accepted));
+    json!({
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": outcome.prompt.n_cached},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted.saturating_sub(accepted),
+        },
+    })
+}
+
+/// Sets `logprobs` in OpenAI's form, if the request asked for it.
+pub(in crate::api) fn add_logprobs<'a>(
+    answer: &mut Map<String, Value>,
+    record: &RequestRecord,
+    tokens: impl Iterator<Item = &'a Generated>,
+    vocab: &Vocab,
+) {
+    if !record.chat.as_ref().is_some_and(|chat| chat.logprobs) {
+        return;
+    }
+    let content: Vec<Value> =
+        tokens.filter_map(|token| token.probs.as_ref()).map(|probs| token_logprobs(probs, vocab)).collect();
+    answer.insert("logprobs".into(), json!({"content": content}));
+}
+
+fn token_logprobs(probs: &TokenProbs, vocab: &Vocab) -> Value {
+    let describe = |token: Token, logprob: f32| {
+        let piece = vocab.piece(token);
+        // JSON has no infinity; llama-server writes the smallest float.
+        json!({"token": String::from_utf8_lossy(piece), "logprob": logprob.max(f32::MIN), "bytes": piece})
+    };
+    let top: Vec<Value> = probs.top.iter().map(|(token, logprob)| describe(*token, *logprob)).collect();
+    let mut answer = describe(probs.token, probs.logprob);
+    if let Value::Object(answer) = &mut answer {
+        answer.insert("top_logprobs".into(), top.into());
+    }
+    answer
+}

@@ -1,0 +1,295 @@
+//! The format of a request's answer.
+
+use std::sync::Arc;
+
+use once_cell::sync::OnceCell;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::message::{ChatMessage, ParsedText};
+use super::stream::MessageReader;
+use super::tools::{describe_in_system, with_simple_schemas};
+use crate::api::chat::named_template;
+use crate::api::request::{ChatInput, ChatOptions, Continuation, ToolChoice, tool_name};
+use crate::api::schema;
+use crate::error::{Error, Result};
+use crate::llama::{CompletionParser, FormatTemplate, generic_chat_format};
+
+/// A model's templates, parsed on first use: for requests without tools, and for requests with tools. A message: llama.cpp cannot parse it.
+pub(in crate::api) type TemplateFormats = [OnceCell<std::result::Result<FormatTemplate, String>>; 2];
+
+/// What a chat format is found from.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::api) struct FormatRequest<'a> {
+    pub(in crate::api) template: &'a FormatTemplate,
+    pub(in crate::api) chat: &'a ChatInput,
+    pub(in crate::api) options: &'a ChatOptions,
+    /// The schema of the content.
+    pub(in crate::api) json_schema: Option<&'a Value>,
+}
+
+/// The format of an answer.
+#[derive(Debug)]
+pub(in crate::api) struct ChatFormat {
+    /// Reads the answer's message.
+    pub(in crate::api) reader: Arc<MessageReader>,
+    /// The grammar of the completion, if it needs one.
+    pub(in crate::api) grammar: Option<FormatGrammar>,
+    /// Texts of control tokens that are part of the completion.
+    pub(in crate::api) preserved: Vec<String>,
+    /// Further stop strings.
+    pub(in crate::api) stops: Vec<String>,
+    /// The tags around reasoning, if the model reasons.
+    pub(in crate::api) thinking: Option<ThinkingTags>,
+    /// The end of the prompt: the beginning of the assistant's turn.
+    pub(in crate::api) generation_prompt: String,
+    /// The messages for the template, if they differ from the request's.
+    pub(in crate::api) messages: Option<Vec<Value>>,
+    /// llama.cpp has found the format. Otherwise the whole completion is the content.
+    pub(in crate::api) is_known: bool,
+    pub(in crate::api) warnings: Vec<String>,
+}
+
+/// The grammar of a completion.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::api) struct FormatGrammar {
+    /// GBNF.
+    pub(in crate::api) text: String,
+    /// It applies from the first trigger on.
+    pub(in crate::api) lazy: bool,
+    pub(in crate::api) triggers: Vec<FormatTrigger>,
+    /// It begins with the end of the prompt.
+    pub(in crate::api) has_prefix: bool,
+}
+
+/// A text from which on a lazy grammar applies.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(in crate::api) struct FormatTrigger {
+    /// `word`, `pattern`, `pattern_full` or `token`.
+    #[serde(rename = "type")]
+    pub(in crate::api) kind: String,
+    pub(in crate::api) value: String,
+}
+
+/// The tags around reasoning.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::api) struct ThinkingTags {
+    pub(in crate::api) start: String,
+    /// The first one is written to end reasoning.
+    pub(in crate::api) ends: Vec<String>,
+}
+
+/// llama.cpp's answer (`params_json` in `chat.cpp`).
+#[derive(Debug, Default, Deserialize)]
+struct AppliedFormat {
+    format: i32,
+    generation_prompt: String,
+    grammar: String,
+    grammar_lazy: bool,
+    grammar_triggers: Vec<FormatTrigger>,
+    preserved_tokens: Vec<String>,
+    additional_stops: Vec<String>,
+    supports_thinking: bool,
+    thinking_start: String,
+    thinking_ends: Vec<String>,
+    parser: String,
+}
+
+/// llama.cpp's answer about a template.
+#[derive(Debug, Default, Deserialize)]
+struct Capabilities {
+    tools: bool,
+    parallel: bool,
+}
+
+/// Parses a template's source, or the template with this name. The renderer must have accepted it.
+///
+/// # Errors
+/// llama.cpp cannot parse it.
+pub(in crate::api) fn template_format(source: &str, bos: &str, eos: &str) -> Result<FormatTemplate> {
+    FormatTemplate::parse(named_template(source)?, bos, eos)
+}
+
+impl ChatFormat {
+    /// Finds the format of the answer to a request.
+    ///
+    /// # Errors
+    /// A tool's schema is invalid, or a call is required and llama.cpp cannot find a format for it.
+    pub(in crate::api) fn detect(request: &FormatRequest) -> Result<ChatFormat> {
+        let FormatRequest { template, chat, options, json_schema } = *request;
+        options.validate_choice(&chat.tools)?;
+        let mut warnings = Vec::new();
+        let can: Capabilities = read(&template.capabilities()?)?;
+        let parallel = options.parallel_tool_calls.unwrap_or(can.parallel);
+        let is_callable = |tool: &Value| match &options.tool_choice {
+            ToolChoice::Function(name) => tool_name(tool) == Some(name.as_str()),
+            _ => true,
+        };
+        let callable = chat.tools.iter().enumerate().filter(|(_, tool)| is_callable(tool));
+        let tools = with_simple_schemas(callable, &mut warnings)?;
+        let is_required = matches!(options.tool_choice, ToolChoice::Required | ToolChoice::Function(_));
+        let may_call = !tools.is_empty() && options.tool_choice != ToolChoice::Nothing;
+        let mut messages = None;
+        if may_call && !can.tools {
+            warnings.push(match is_required {
+                true => "tools: the chat template has no place for them, so they are in the system message".to_owned(),
+                false => "tools: the chat template has no place for them, so the model does not see them".to_owned(),
+            });
+        }
+        let apply = |messages: &[Value]| -> Result<AppliedFormat> {
+            let mut input = json!({
+                "messages": messages_for_llama(messages),
+                "tool_choice": match options.tool_choice {
+                    ToolChoice::Auto => "auto",
+                    ToolChoice::Nothing => "none",
+                    ToolChoice::Required | ToolChoice::Function(_) => "required",
+                },
+                "parallel_tool_calls": parallel,
+                "reasoning_format": options.reasoning_format.as_str(),
+                "enable_thinking": chat.chat_template_kwargs.get("enable_thinking") != Some(&Value::Bool(false)),
+                "add_generation_prompt": chat.add_generation_prompt,
+                "kwargs": chat.chat_template_kwargs,
+            });
+            if let Value::Object(input) = &mut input {
+                if !tools.is_empty() {
+                    input.insert("tools".to_owned(), tools.as_slice().into());
+                }
+                if let Some(schema) = json_schema {
+                    input.insert("json_schema".to_owned(), schema::simplified(schema, "")?);
+                }
+                if let Some(part) = options.continuation {
+                    let part = match part {
+                        Continuation::Auto => json!(true),
+                        Continuation::Content => json!("content"),
+                        Continuation::Reasoning => json!("reasoning_content"),
+                    };
+                    input.insert("continue_final_message".to_owned(), part);
+                }
+            }
+            read(&template.apply(&input.to_string())?)
+        };
+        let applied = apply(&chat.messages);
+        let has_grammar = applied.as_ref().is_ok_and(|applied| !applied.grammar.is_empty());
+        let is_generic = is_required && json_schema.is_none() && !has_grammar;
+        if is_required && (!can.tools || is_generic) {
+            let mut described = chat.messages.clone();
+            describe_in_system(&chat.tools, parallel && is_generic, &mut described);
+            messages = Some(described);
+        }
+        let (applied, has_prefix) = if is_generic {
+            let request = json!({"tools": tools, "parallel_tool_calls": parallel});
+            (read(&generic_chat_format(&request.to_string())?)?, false)
+        } else {
+            match applied {
+                Ok(applied) => (applied, true),
+                Err(error) => {
+                    let why = error.message().trim_start_matches("chat format: ");
+                    warnings.push(format!("message: the whole completion is its content, because llama.cpp cannot find the template's format: {why}"));
+                    (AppliedFormat::default(), false)
+                }
+            }
+        };
+        applied.into_format(options, has_prefix, messages, warnings)
+    }
+
+    /// The format in which the whole completion is the content. `why`: why the format is unknown.
+    ///
+    /// # Errors
+    /// A bug.
+    pub(in crate::api) fn plain(options: &ChatOptions, why: &str) -> Result<ChatFormat> {
+        let warning =
+            format!("message: the whole completion is its content, because llama.cpp cannot read the template: {why}");
+        AppliedFormat::default().into_format(options, false, None, vec![warning])
+    }
+}
+
+impl AppliedFormat {
+    fn into_format(
+        self,
+        options: &ChatOptions,
+        has_prefix: bool,
+        messages: Option<Vec<Value>>,
+        warnings: Vec<String>,
+    ) -> Result<ChatFormat> {
+        let parser = CompletionParser::new(&self.parser, self.format, &self.generation_prompt)?;
+        let given = match options.continuation {
+            Some(_) => ParsedText::read(&parser, "")?.message,
+            None => ChatMessage::default(),
+        };
+        let reader = MessageReader {
+            parser,
+            thinking_ends: self.thinking_ends.clone(),
+            given,
+            has_ids: self.parser.contains("\"tool-id\""),
+            with_function_call: options.with_function_call,
+        };
+        let grammar = (!self.grammar.is_empty()).then(|| FormatGrammar {
+            text: schema::fix_grammar(&self.grammar),
+            lazy: self.grammar_lazy,
+            triggers: self.grammar_triggers,
+            has_prefix: has_prefix && !self.grammar_lazy,
+        });
+        let reasons = self.supports_thinking && !self.thinking_ends.is_empty();
+        let thinking = reasons.then_some(ThinkingTags { start: self.thinking_start, ends: self.thinking_ends });
+        Ok(ChatFormat {
+            reader: Arc::new(reader),
+            grammar,
+            preserved: self.preserved_tokens,
+            stops: self.additional_stops,
+            thinking: thinking.filter(|tags| !tags.start.is_empty()),
+            generation_prompt: self.generation_prompt,
+            messages,
+            is_known: !self.parser.is_empty(),
+            warnings,
+        })
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T> {
+    serde_json::from_str(text).map_err(|error| Error::invalid(format!("chat format: {error}")))
+}
+
+/// The messages in the form that llama.cpp accepts. (The renderer accepts more.)
+fn messages_for_llama(messages: &[Value]) -> Vec<Value> {
+    messages.iter().map(message_for_llama).collect()
+}
+
+fn message_for_llama(message: &Value) -> Value {
+    let mut result = Map::new();
+    for key in ["role", "reasoning_content", "name", "tool_call_id"] {
+        if let Some(text) = message.get(key).filter(|value| value.is_string()) {
+            result.insert(key.to_owned(), text.clone());
+        }
+    }
+    let content = match message.get("content") {
+        Some(Value::String(text)) => text.as_str().into(),
+        Some(Value::Array(parts)) => {
+            let text = |part: &Value| Some(json!({"type": "text", "text": part.get("text")?.as_str()?}));
+            parts.iter().filter_map(text).collect()
+        }
+        _ => Value::Null,
+    };
+    result.insert("content".to_owned(), content);
+    let calls = message.get("tool_calls").and_then(Value::as_array);
+    let calls: Vec<Value> = calls.into_iter().flatten().filter_map(call_for_llama).collect();
+    if !calls.is_empty() {
+        result.insert("tool_calls".to_owned(), calls.into());
+    }
+    Value::Object(result)
+}
+
+fn call_for_llama(call: &Value) -> Option<Value> {
+    let function = call.get("function")?;
+    let name = function.get("name")?.as_str()?;
+    // Arguments that broke off would be an error where the template wants an object.
+    let is_json = |value: &Value| value.as_str().is_none_or(|text| serde_json::from_str::<Value>(text).is_ok());
+    let arguments = function.get("arguments").filter(|value| is_json(value)).cloned().unwrap_or_else(|| "{}".into());
+    let mut result = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
+    if let (Some(id), Value::Object(result)) = (call.get("id").filter(|id| id.is_string()), &mut result) {
+        result.insert("id".to_owned(), id.clone());
+    }
+    Some(result)
+}
+
+#[cfg(test)]
+pub(super) mod tests;

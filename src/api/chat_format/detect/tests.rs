@@ -1,0 +1,221 @@
+use super::*;
+use crate::api::chat_format::templates::{OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
+use crate::api::fields::Fields;
+
+/// Two tools.
+pub(in crate::api::chat_format) fn tools() -> Value {
+    json!([
+        {"type": "function", "function": {"name": "get_weather", "description": "Weather", "parameters": {"type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}}},
+        {"type": "function", "function": {"name": "get_time"}},
+    ])
+}
+
+fn try_format(template: &str, tools: Value, more: Value) -> Result<ChatFormat> {
+    let mut request = json!({"messages": [{"role": "user", "content": "Hello?"}], "tools": tools});
+    request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let mut fields = Fields::new(request.as_object().unwrap());
+    let chat = ChatInput::read(&mut fields)?.unwrap();
+    let options = ChatOptions::read(&mut fields, true)?.unwrap();
+    let template = template_format(template, "", "")?;
+    let json_schema = options.response_schema.as_ref();
+    ChatFormat::detect(&FormatRequest { template: &template, chat: &chat, options: &options, json_schema })
+}
+
+/// The format of the answer to a request with a template, tools, and more fields.
+pub(in crate::api::chat_format) fn format(template: &str, tools: Value, more: Value) -> ChatFormat {
+    try_format(template, tools, more).unwrap()
+}
+
+/// The reader of answers to a request with two tools.
+pub(in crate::api::chat_format) fn reader(template: &str) -> Arc<MessageReader> {
+    format(template, tools(), json!({})).reader
+}
+
+#[test]
+fn formats_are_found() {
+    let format = format(THINKING_JSON, tools(), json!({}));
+    let grammar = format.grammar.unwrap();
+    assert!(grammar.lazy && !grammar.has_prefix && format.is_known);
+    assert_eq!(grammar.triggers, [FormatTrigger { kind: "word".to_owned(), value: "<tool_call>\n".to_owned() }]);
+    assert_eq!(format.thinking, Some(ThinkingTags { start: "<think>".to_owned(), ends: vec!["</think>".to_owned()] }));
+    assert_eq!(format.generation_prompt, "<|im_start|>assistant\n");
+    assert_eq!(format.preserved, ["<think>", "</think>", "<tool_call>", "</tool_call>"]);
+    assert_eq!((format.messages, format.warnings), (None, Vec::new()));
+}
+
+#[test]
+fn tool_choice_decides_on_the_grammar() {
+    let grammar = |choice: Value| format(THINKING_JSON, tools(), json!({"tool_choice": choice})).grammar;
+    assert_eq!(grammar(json!("none")), None);
+    let required = grammar(json!("required")).unwrap();
+    assert!(!required.lazy && required.has_prefix && required.text.contains("get_weather"));
+    let one = grammar(json!({"type": "function", "function": {"name": "get_time"}})).unwrap();
+    assert!(!one.lazy && one.text.contains("get_time") && !one.text.contains("get_weather"));
+    let error = |choice: Value| try_format(PLAIN, json!(null), json!({"tool_choice": choice})).unwrap_err();
+    assert_eq!(error(json!("required")).message(), "tool_choice: \"required\" needs tools, and there are none");
+    assert_eq!(error(json!({"function": {"name": "x"}})).message(), "tool_choice: there is no tool \"x\"");
+}
+
+#[test]
+fn template_without_a_place_for_tools_warns() {
+    let auto = format(PLAIN, tools(), json!({}));
+    let warning = "tools: the chat template has no place for them, so the model does not see them";
+    assert_eq!((auto.warnings.as_slice(), auto.grammar), (&[warning.to_owned()][..], None));
+    assert_eq!(format(PLAIN, tools(), json!({"tool_choice": "none"})).warnings, Vec::<String>::new());
+}
+
+#[test]
+fn generic_format_calls_where_the_template_cannot() {
+    for parallel in [false, true] {
+        let format = format(PLAIN, tools(), json!({"tool_choice": "required", "parallel_tool_calls": parallel}));
+        let grammar = format.grammar.unwrap();
+        assert!(!grammar.lazy && !grammar.has_prefix);
+        assert_eq!(grammar.text.contains("\"[\" space (tool-get-weather"), parallel, "{}", grammar.text);
+        let messages = format.messages.unwrap();
+        let system = messages.first().unwrap();
+        assert_eq!(system["role"], "system");
+        assert!(system["content"].as_str().unwrap().contains("\"description\":\"Weather\""), "{system}");
+        assert_eq!(
+            format.warnings,
+            ["tools: the chat template has no place for them, so they are in the system message"]
+        );
+        let call = r#"{"name": "get_time", "arguments": {}}"#;
+        let text = if parallel { format!("[{call}, {call}]") } else { call.to_owned() };
+        let message = ParsedText::read(&format.reader.parser, &text).unwrap();
+        assert!(message.is_whole());
+        assert_eq!(message.message.calls.len(), 1 + usize::from(parallel));
+    }
+}
+
+#[test]
+fn reasoning_stays_in_the_content_on_request() {
+    let read = |more: Value| {
+        let format = format(THINKING_JSON, tools(), more);
+        ParsedText::read(&format.reader.parser, "<think>\na\n</think>\n\nb").unwrap().message
+    };
+    let split = read(json!({"reasoning_format": "deepseek"}));
+    assert_eq!((split.reasoning.as_str(), split.content.as_str()), ("a\n", "b"));
+    let inline = read(json!({"reasoning_format": "none"}));
+    assert_eq!((inline.reasoning.as_str(), inline.content.as_str()), ("", "<think>\na\n</think>\n\nb"));
+}
+
+#[test]
+fn schema_of_the_content_follows_reasoning() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+    let more = json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}});
+    let format = format(OPEN_THINKING_TAGS, json!(null), more);
+    assert!(format.grammar.unwrap().text.contains("</think>"));
+    let message = ParsedText::read(&format.reader.parser, "so\n</think>\n\n{\"a\": 1}").unwrap().message;
+    assert_eq!((message.reasoning.as_str(), message.content.as_str()), ("so\n", "{\"a\": 1}"));
+}
+
+#[test]
+fn hostile_tools_are_refused_or_harmless() {
+    let named = |name: &str| json!([{"type": "function", "function": {"name": name}}]);
+    for name in ["a\"b", "a\nb", "", "a b", "<tool_call>", "a\\", "\u{0}", &"x".repeat(1000)] {
+        let error = try_format(THINKING_JSON, named(name), json!({})).unwrap_err();
+        assert!(error.message().starts_with("tools[0].function.name: expected"), "{name:?}: {}", error.message());
+    }
+    for name in ["a", "get_x-y.z/1:2", "größe"] {
+        assert!(try_format(THINKING_JSON, named(name), json!({})).is_ok(), "{name}");
+    }
+    let tool = |function: Value| json!([{"type": "function", "function": function}]);
+    for (tools, expected) in [
+        (json!([1]), "tools[0]: expected {\"type\": \"function\""),
+        (json!([{"type": "browser"}]), "tools[0]: expected"),
+        (json!([{"type": "function"}]), "tools[0]: expected"),
+        (tool(json!({})), "tools[0].function.name: expected a string, got null"),
+        (tool(json!({"name": "a", "description": 1})), "tools[0].function.description: expected a string, got 1"),
+        (
+            tool(json!({"name": "a", "parameters": [1]})),
+            "tools[0].function.parameters: expected a JSON schema, got [1]",
+        ),
+        (tool(json!({"name": "a", "parameters": {"type": "nothing"}})), "tools[0].function.parameters: "),
+        (tool(json!({"name": "a", "parameters": {"$ref": "#/nowhere"}})), "tools[0].function.parameters: "),
+        (json!([{"function": {"name": "a_b"}}, {"function": {"name": "a-b"}}]), "tools[1].function.name: "),
+        (json!([{"function": {"name": "a"}}, {"function": {"name": "a"}}]), "tools[1].function.name: "),
+    ] {
+        let error = try_format(THINKING_JSON, tools.clone(), json!({})).unwrap_err();
+        assert!(error.message().starts_with(expected), "{tools}: {}", error.message());
+    }
+    // A grammar cannot enforce this.
+    let loose =
+        try_format(THINKING_JSON, tool(json!({"name": "a", "parameters": {"type": "object", "not": {}}})), json!({}))
+            .unwrap();
+    assert!(
+        loose.warnings.iter().any(|warning| warning.starts_with("tools[0].function.parameters: ")),
+        "{:?}",
+        loose.warnings
+    );
+}
+
+#[test]
+fn tools_with_references_keep_their_own_definitions() {
+    let tool = |name: &str, kind: &str| {
+        json!({"type": "function", "function": {"name": name, "parameters": {"type": "object",
+            "properties": {"x": {"$ref": "#/$defs/it"}}, "required": ["x"], "$defs": {"it": {"type": kind}}}}})
+    };
+    let format = format(THINKING_JSON, json!([tool("one", "integer"), tool("two", "boolean")]), json!({}));
+    let text = |name: &str, value: &str| {
+        format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {{\"x\": {value}}}}}\n</tool_call>")
+    };
+    let vocabulary = Arc::new(Letters);
+    for (name, value, allowed) in
+        [("one", "1", true), ("one", "true", false), ("two", "true", true), ("two", "1", false)]
+    {
+        let mut grammar = crate::grammar::Grammar::new(&vocabulary, &format.grammar.as_ref().unwrap().text).unwrap();
+        assert_eq!(grammar.allows_text(text(name, value).as_bytes()).unwrap(), allowed, "{name} {value}");
+    }
+}
+
+#[test]
+fn thousand_tools_have_a_format() {
+    let tool = |index: usize| {
+        json!({"type": "function", "function": {"name": format!("tool{index}"), "parameters": {"type": "object",
+            "properties": {"x": {"type": "string", "description": "What it is"}, "y": {"enum": ["a", "b"]}}, "required": ["x"]}}})
+    };
+    let format = format(THINKING_JSON, (0..1000).map(tool).collect(), json!({}));
+    let text = "<tool_call>\n{\"name\": \"tool999\", \"arguments\": {\"x\": \"\", \"y\": \"b\"}}\n</tool_call>";
+    let message = ParsedText::read(&format.reader.parser, text).unwrap().message;
+    assert_eq!(message.calls.first().unwrap().name, "tool999");
+    let grammar = &format.grammar.unwrap().text;
+    assert!(crate::grammar::Grammar::new(&Arc::new(Letters), grammar).unwrap().allows_text(text.as_bytes()).unwrap());
+}
+
+/// A template that renders plain conversations only, and messages that llama.cpp refuses.
+#[test]
+fn failing_detection_leaves_the_content() {
+    let fails = format!("{{% if tools %}}{{{{ raise_exception('no tools') }}}}{{% endif %}}{PLAIN}");
+    let format = format(&fails, tools(), json!({}));
+    assert!(!format.is_known && format.grammar.is_none());
+    assert!(format.warnings.iter().any(|warning| warning.contains("no tools")), "{:?}", format.warnings);
+    let error = try_format(&fails, tools(), json!({"tool_choice": "required"}));
+    assert!(error.is_ok(), "the generic format needs no template");
+}
+
+/// A vocabulary without tokens.
+#[derive(Debug)]
+struct Letters;
+
+impl crate::llama::Vocabulary for Letters {
+    fn n_tokens(&self) -> usize {
+        0
+    }
+
+    fn piece(&self, _: crate::llama::Token) -> &[u8] {
+        &[]
+    }
+
+    fn is_eog(&self, _: crate::llama::Token) -> bool {
+        false
+    }
+
+    fn newline(&self) -> Option<crate::llama::Token> {
+        None
+    }
+
+    fn tokenize(&self, _: &[u8], _: bool) -> Result<Vec<crate::llama::Token>> {
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,43 @@
+// Catches C++ exceptions, and turns failed assertions of ggml into exceptions.
+#pragma once
+
+#include "ggml.h"
+
+#include <cstddef>
+#include <cstdio>
+#include <exception>
+#include <stdexcept>
+
+namespace guard {
+
+// The number of guarded calls on this thread's stack.
+inline thread_local int depth = 0;
+
+// Inside a guarded call, a failed assertion becomes an exception. Elsewhere (on a compute thread) it ends the process.
+inline void on_abort(const char * message) {
+    if (depth > 0) {
+        throw std::runtime_error(message);
+    }
+    std::fprintf(stderr, "%s\n", message);
+}
+
+struct Inside {
+    Inside() { static const ggml_abort_callback_t before = ggml_set_abort_callback(on_abort); (void) before; ++depth; }
+    ~Inside() { --depth; }
+};
+
+// Calls `call`. If it throws, writes the message to `why` and returns `failed`.
+template <class R, class F>
+R guarded(R failed, char * why, size_t why_size, F call) noexcept {
+    try {
+        Inside inside;
+        return call();
+    } catch (const std::exception & e) {
+        std::snprintf(why, why_size, "%s", e.what());
+    } catch (...) {
+        std::snprintf(why, why_size, "an exception that is not a std::exception");
+    }
+    return failed;
+}
+
+}  // namespace guard

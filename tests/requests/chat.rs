@@ -1,0 +1,397 @@
+//! Answers to requests with messages: messages, tool calls, reasoning, and what limits them.
+
+use foredraft::api::{Endpoint, System};
+use serde_json::{Value, json};
+
+use crate::common::{complete, drain, n, poll, prompts, results, start, submit, text, with};
+
+/// ChatML without a place for tools.
+const PLAIN: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}\
+    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+/// Reasoning in `<think>`, calls as JSON in `<tool_call>`.
+const TOOLS: &str = r#"{% if tools %}<|im_start|>system
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}{% for message in messages %}<|im_start|>{{ message.role }}
+{% if message.reasoning_content %}<think>
+{{ message.reasoning_content }}
+</think>
+
+{% endif %}{{ message.content or '' }}{% for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"#;
+
+fn system() -> System {
+    start(json!({"n_ctx": 2048, "n_parallel": 2}))
+}
+
+fn user(content: &str) -> Value {
+    json!([{"role": "user", "content": content}])
+}
+
+fn tools() -> Value {
+    json!([
+        {"type": "function", "function": {"name": "look", "parameters": {"type": "object",
+            "properties": {"place": {"enum": ["river", "hill"]}, "far": {"type": "boolean"}}, "required": ["place"], "additionalProperties": false}}},
+        {"type": "function", "function": {"name": "wait", "parameters": {"type": "object",
+            "properties": {"hours": {"type": "integer", "minimum": 1, "maximum": 12}}, "required": ["hours"], "additionalProperties": false}}},
+    ])
+}
+
+/// Whether a call is valid under the schemas of [`tools`].
+fn is_valid(call: &Value) -> bool {
+    let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+    let map = arguments.as_object().unwrap();
+    match call["function"]["name"].as_str().unwrap() {
+        "look" => {
+            ["river", "hill"].map(Value::from).contains(&map["place"])
+                && map.get("far").is_none_or(Value::is_boolean)
+                && map.keys().all(|key| ["place", "far"].contains(&key.as_str()))
+        }
+        "wait" => map.len() == 1 && (1..=12).contains(&map["hours"].as_u64().unwrap()),
+        _ => false,
+    }
+}
+
+/// The sum of the deltas of updates.
+fn sum_of_deltas(updates: &[Value]) -> Value {
+    let mut message = json!({"role": "assistant", "content": ""});
+    for delta in updates.iter().filter_map(|update| update.get("delta")) {
+        for key in ["content", "reasoning_content"] {
+            if let Some(more) = delta[key].as_str() {
+                message[key] = (message[key].as_str().unwrap_or_default().to_owned() + more).into();
+            }
+        }
+        for call in delta["tool_calls"].as_array().into_iter().flatten() {
+            let index = n(&call["index"]);
+            if message["tool_calls"][index].is_null() {
+                let mut calls = message["tool_calls"].as_array().cloned().unwrap_or_default();
+                calls.push(json!({"type": call["type"], "function": call["function"], "id": call["id"]}));
+                message["tool_calls"] = calls.into();
+            } else {
+                let arguments = &mut message["tool_calls"][index]["function"]["arguments"];
+                *arguments =
+                    (arguments.as_str().unwrap().to_owned() + call["function"]["arguments"].as_str().unwrap()).into();
+            }
+        }
+    }
+    message
+}
+
+#[test]
+fn answer_has_message_finish_reason_and_usage() {
+    let system = system();
+    let request =
+        json!({"messages": user("Count from 3 to 9."), "n_predict": 20, "temperature": 0, "speculative": true});
+    let answer = complete(&system, Endpoint::Foredraft, &request);
+    assert_eq!(answer["message"], json!({"role": "assistant", "content": answer["content"]}));
+    let usage = &answer["usage"];
+    assert_eq!(usage["completion_tokens"], answer["tokens_predicted"]);
+    assert_eq!(usage["prompt_tokens"], answer["prompt_stats"]["total_prompt_tokens"]);
+    assert_eq!(n(&usage["total_tokens"]), n(&usage["prompt_tokens"]) + n(&usage["completion_tokens"]));
+    let details = &usage["completion_tokens_details"];
+    assert_eq!(details["accepted_prediction_tokens"], answer["speculative"]["n_accepted"]);
+    let rejected = n(&answer["speculative"]["n_drafted"]) - n(&answer["speculative"]["n_accepted"]);
+    assert_eq!(n(&details["rejected_prediction_tokens"]), rejected);
+    let reason = if answer["stop_type"] == "limit" { "length" } else { "stop" };
+    assert_eq!((&answer["finish_reason"], &answer["reasoning_format"]), (&json!(reason), &json!("auto")));
+    for key in ["message", "usage", "finish_reason"] {
+        let answer = complete(&system, Endpoint::Foredraft, &json!({"prompt": "a", "n_predict": 1}));
+        assert!(answer.get(key).is_none(), "{answer}");
+    }
+    for alias in ["max_tokens", "max_completion_tokens"] {
+        let answer =
+            complete(&system, Endpoint::Foredraft, &json!({"messages": user("Hi"), alias: 3, "ignore_eos": true}));
+        assert_eq!((n(&answer["tokens_predicted"]), &answer["finish_reason"]), (3, &json!("length")));
+    }
+}
+
+#[test]
+fn required_calls_are_valid_with_and_without_speculation() {
+    let system = system();
+    for (index, temperature) in [0.0, 0.0, 1.5, 1.5, 1.5, 1.5].into_iter().enumerate() {
+        let parallel = index % 2 == 1;
+        let request = json!({"messages": user(&prompts()[index * 7]), "chat_template": PLAIN, "tools": tools(), "tool_choice": "required",
+            "parallel_tool_calls": parallel, "temperature": temperature, "seed": index, "n_predict": 400});
+        let plain = complete(&system, Endpoint::Foredraft, &with(&request, json!({"speculative": false})));
+        let drafted = complete(&system, Endpoint::Foredraft, &with(&request, json!({"speculative": true})));
+        assert_eq!(plain["content"], drafted["content"]);
+        if plain["finish_reason"] == "length" {
+            // An array of calls has no end by itself.
+            assert!(parallel, "{plain}");
+            continue;
+        }
+        assert_eq!(plain["finish_reason"], "tool_calls", "{plain}");
+        let calls = plain["message"]["tool_calls"].as_array().unwrap();
+        assert!(!calls.is_empty() && calls.iter().all(is_valid), "{calls:?}");
+        assert!(parallel || calls.len() == 1);
+        let warning = "tools: the chat template has no place for them, so they are in the system message";
+        assert!(plain["warnings"].as_array().unwrap().contains(&json!(warning)), "{plain}");
+    }
+}
+
+#[test]
+fn one_function_can_be_forced() {
+    let system = system();
+    for (choice, old) in [
+        (json!({"tool_choice": {"type": "function", "function": {"name": "wait"}}, "tools": tools()}), false),
+        (json!({"function_call": {"name": "wait"}, "functions": [tools()[1]["function"]]}), true),
+    ] {
+        let request = with(&json!({"messages": user("Hello"), "chat_template": PLAIN, "n_predict": 200}), choice);
+        let answer = complete(&system, Endpoint::Foredraft, &request);
+        let call = &answer["message"]["tool_calls"][0];
+        assert!(call["function"]["name"] == "wait" && is_valid(call), "{answer}");
+        assert_eq!(answer["finish_reason"], if old { "function_call" } else { "tool_calls" });
+        assert_eq!(answer["message"].get("function_call").is_some(), old);
+    }
+}
+
+#[test]
+fn lazy_grammar_holds_from_its_trigger_on() {
+    let system = system();
+    let request = json!({"prompt": "Once upon a time", "grammar": "root ::= \" the\" \" red\" \" fox\" (\" ran\" | \" sat\") \".\"",
+        "grammar_lazy": true, "grammar_triggers": [{"type": "word", "value": " the"}], "n_predict": 300});
+    let mut n_triggered = 0;
+    for (seed, temperature) in [(1, 0.0), (2, 1.0), (3, 1.0), (4, 1.5)] {
+        let request = with(&request, json!({"seed": seed, "temperature": temperature}));
+        let mut answers = ["coupled", "match"].map(|verify| {
+            complete(&system, Endpoint::Foredraft, &with(&request, json!({"speculative": {"verify": verify}})))
+        });
+        let plain = complete(&system, Endpoint::Foredraft, &with(&request, json!({"speculative": false})));
+        answers.iter_mut().for_each(|answer| assert_eq!(answer["content"], plain["content"]));
+        for verify in ["rejection", "block"] {
+            answers[0] =
+                complete(&system, Endpoint::Foredraft, &with(&request, json!({"speculative": {"verify": verify}})));
+            let content = answers[0]["content"].as_str().unwrap();
+            if let Some((_, end)) = content.split_once(" the") {
+                assert!([" red fox ran.", " red fox sat."].contains(&end), "{content}");
+            }
+        }
+        if let Some((_, end)) = plain["content"].as_str().unwrap().split_once(" the") {
+            assert!([" red fox ran.", " red fox sat."].contains(&end), "{plain}");
+            assert_eq!(plain["stop_type"], "eos");
+            n_triggered += 1;
+        }
+    }
+    assert!(n_triggered > 0);
+}
+
+#[test]
+fn reasoning_is_ended_by_its_budget_with_and_without_speculation() {
+    let system = system();
+    let request = json!({"prompt": "Once upon a time <think>", "generation_prompt": "<think>", "reasoning_budget_start_tag": "<think>",
+        "reasoning_budget_end_tags": ["</think>"], "reasoning_budget_message": " That is enough.", "n_predict": 60, "ignore_eos": true,
+        "return_tokens": true});
+    for (seed, temperature) in [(1, 0.0), (2, 1.0), (3, 1.5)] {
+        for budget in [0, 1, 7] {
+            let request =
+                with(&request, json!({"seed": seed, "temperature": temperature, "reasoning_budget_tokens": budget}));
+            let plain = complete(&system, Endpoint::Foredraft, &with(&request, json!({"speculative": false})));
+            let drafted = complete(&system, Endpoint::Foredraft, &with(&request, json!({"speculative": true})));
+            assert_eq!(plain["tokens"], drafted["tokens"]);
+            let content = plain["content"].as_str().unwrap();
+            let (thoughts, _) = content.split_once(" That is enough.</think>").unwrap_or_else(|| panic!("{content}"));
+            assert!(budget > 0 || thoughts.is_empty(), "{content}");
+        }
+    }
+}
+
+#[test]
+fn poll_command_ends_reasoning() {
+    let system = system();
+    let request = json!({"prompt": "Once upon a time <think>", "generation_prompt": "<think>", "reasoning_budget_start_tag": "<think>",
+        "reasoning_budget_end_tags": ["</think>"], "n_predict": 1500, "ignore_eos": true, "temperature": 0});
+    let id = submit(&system, Endpoint::Foredraft, &request);
+    let mut updates = Vec::new();
+    while text(&updates).is_empty() {
+        let answer = poll(&system, Endpoint::Foredraft, id, 60_000);
+        updates.extend(answer["completion_updates"].as_array().unwrap().iter().cloned());
+    }
+    let command = json!({"id": id, "end_reasoning": true}).to_string();
+    let answer = system.with_server(|server| server.poll(Endpoint::Foredraft, Some(command.as_bytes()))).unwrap();
+    updates.extend(answer["completion_updates"].as_array().unwrap().iter().cloned());
+    updates.extend(drain(&system, Endpoint::Foredraft, id));
+    assert!(text(&updates).contains("</think>"));
+}
+
+#[test]
+fn deltas_add_up_to_the_message() {
+    let system = system();
+    let calls = json!({"tools": tools(), "chat_template": PLAIN, "tool_choice": "required"});
+    for more in [json!({}), json!({"chat_template": TOOLS}), calls] {
+        let request = with(&json!({"messages": user("Tell me a story."), "n_predict": 60, "seed": 3}), more);
+        let updates = drain(&system, Endpoint::Foredraft, submit(&system, Endpoint::Foredraft, &request));
+        let last = updates.last().unwrap();
+        let mut sum = sum_of_deltas(&updates);
+        let awaited = complete(&system, Endpoint::Foredraft, &request);
+        assert_eq!((&last["message"], &last["message"]["content"]), (&sum, &awaited["message"]["content"]));
+        // Ids are drawn.
+        let calls = |message: &mut Value| {
+            let calls = message["tool_calls"].as_array_mut().map(std::mem::take).unwrap_or_default();
+            calls.into_iter().map(|call| call["function"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(calls(&mut sum), calls(&mut awaited["message"].clone()));
+        assert!(updates.iter().filter(|update| update["stop"] == false).all(|update| update["delta"].is_object()));
+    }
+}
+
+#[test]
+fn content_follows_the_response_format() {
+    let system = system();
+    let schema = json!({"type": "object", "properties": {"kind": {"enum": ["kite", "drum"]}}, "required": ["kind"], "additionalProperties": false});
+    for format in [
+        json!({"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}),
+        json!({"type": "json_object", "schema": schema}),
+    ] {
+        for template in [PLAIN, TOOLS] {
+            let request = json!({"messages": user("Hello"), "response_format": format, "chat_template": template, "n_predict": 300});
+            let answer = complete(
+                &system,
+                Endpoint::Foredraft,
+                &with(&request, json!({"reasoning_budget_tokens": 0, "temperature": 0})),
+            );
+            if answer["finish_reason"] == "length" {
+                // The model thinks for as long as it may.
+                assert_eq!(template, TOOLS, "{answer}");
+                continue;
+            }
+            let content: Value = serde_json::from_str(answer["message"]["content"].as_str().unwrap()).unwrap();
+            assert!(content == json!({"kind": "kite"}) || content == json!({"kind": "drum"}), "{answer}");
+        }
+    }
+    let answer = complete(
+        &system,
+        Endpoint::Foredraft,
+        &json!({"messages": user("Hi"), "response_format": {"type": "text"}, "n_predict": 2}),
+    );
+    assert!(answer.get("warnings").is_none(), "{answer}");
+}
+
+#[test]
+fn last_message_is_continued() {
+    let system = system();
+    for template in [PLAIN, TOOLS] {
+        let mut messages = user("Tell me a story.");
+        messages
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"role": "assistant", "content": "Once upon a time <|im_end|> there"}));
+        let request = json!({"messages": messages, "chat_template": template, "continue_final_message": true, "n_predict": 8,
+            "temperature": 0, "response_fields": ["prompt", "content", "message", "tokens_evaluated"]});
+        let answer = complete(&system, Endpoint::Foredraft, &request);
+        let prompt = answer["prompt"].as_str().unwrap();
+        // Where the model can reason, it has done so, as in llama-server.
+        let thoughts = if template == TOOLS { "<think>\n\n</think>\n\n" } else { "" };
+        let end = format!("<|im_start|>assistant\n{thoughts}Once upon a time <|im_end|> there");
+        assert!(prompt.ends_with(&end), "{prompt}");
+        assert_eq!(answer["message"]["content"], answer["content"]);
+        // The message's text is data: as many tokens as with a text that spells no control token.
+        messages[1]["content"] = "Once upon a time there".into();
+        let shorter = complete(&system, Endpoint::Foredraft, &with(&request, json!({"messages": messages})));
+        assert!(n(&answer["tokens_evaluated"]) > n(&shorter["tokens_evaluated"]) + 2, "{answer}");
+    }
+}
+
+#[test]
+fn several_answers_and_their_log_probabilities() {
+    let system = system();
+    let request = json!({"messages": user("Tell me a story."), "n": 2, "logprobs": true, "top_logprobs": 3, "n_predict": 5, "seed": 1});
+    let answer = complete(&system, Endpoint::Foredraft, &request);
+    for result in results(&answer, 2) {
+        let content = result["logprobs"]["content"].as_array().unwrap();
+        assert_eq!(content.len(), n(&result["usage"]["completion_tokens"]));
+        for token in content {
+            assert!(
+                token["logprob"].as_f64().unwrap() <= 0.0 && token["token"].is_string() && token["bytes"].is_array()
+            );
+            assert_eq!(token["top_logprobs"].as_array().unwrap().len(), 3);
+        }
+        assert!(result["message"]["content"].is_string());
+    }
+    let request = with(&request, json!({"n": 1, "top_logprobs": 0}));
+    let updates = drain(&system, Endpoint::Foredraft, submit(&system, Endpoint::Foredraft, &request));
+    let streamed: usize = updates
+        .iter()
+        .filter(|update| update["stop"] == false)
+        .map(|update| update["logprobs"]["content"].as_array().unwrap().len())
+        .sum();
+    assert_eq!(streamed, n(&updates.last().unwrap()["usage"]["completion_tokens"]));
+}
+
+/// The template drops reasoning of earlier turns, so the cached answer is not what the next prompt has.
+#[test]
+fn next_turn_decodes_only_what_is_new() {
+    let system = system();
+    let mut messages =
+        json!([{"role": "system", "content": prompts().concat()}, {"role": "user", "content": "Hello."}]);
+    let request = json!({"n_predict": 12, "temperature": 0, "chat_template": TOOLS});
+    for turn in 0..3 {
+        let answer = complete(&system, Endpoint::Foredraft, &with(&request, json!({"messages": messages})));
+        let usage = &answer["usage"];
+        let (prompt, cached) = (n(&usage["prompt_tokens"]), n(&usage["prompt_tokens_details"]["cached_tokens"]));
+        if turn > 0 {
+            // The question, the beginning of the answer, and what the tokenizer joins differently.
+            assert!(prompt - cached < 60, "turn {turn}: {usage}");
+        }
+        let list = messages.as_array_mut().unwrap();
+        list.push(answer["message"].clone());
+        list.push(json!({"role": "user", "content": format!("And then, number {turn}?")}));
+    }
+}
+
+#[test]
+fn settings_of_a_chat_are_a_request_for_the_same_completion() {
+    let system = system();
+    let request = json!({"messages": user("Hello"), "chat_template": PLAIN, "tools": tools(), "tool_choice": "required", "n_predict": 100,
+        "temperature": 1.2, "response_fields": ["content", "prompt", "generation_settings"]});
+    let answer = complete(&system, Endpoint::Foredraft, &request);
+    let again = with(&answer["generation_settings"], json!({"prompt": answer["prompt"], "response_fields": []}));
+    assert_eq!(complete(&system, Endpoint::Foredraft, &again)["content"], answer["content"]);
+}
+
+#[test]
+fn impossible_combinations_are_refused() {
+    let system = system();
+    let error = |more: Value| {
+        let request =
+            with(&json!({"messages": user("Hi"), "n_predict": 1, "tools": tools(), "chat_template": PLAIN}), more)
+                .to_string();
+        let answer = system.with_server(|server| server.complete(Endpoint::Foredraft, request.as_bytes()));
+        answer.unwrap_err().message().to_owned()
+    };
+    for (more, expected) in [
+        (
+            json!({"tool_choice": "required", "grammar": "root ::= \"a\""}),
+            "tool_choice: a required call cannot be combined with grammar",
+        ),
+        (
+            json!({"tool_choice": "required", "json_schema": {}}),
+            "tool_choice: a required call cannot be combined with a JSON schema",
+        ),
+        (
+            json!({"tool_choice": "required", "n_beams": 2}),
+            "n_beams: a beam search cannot be combined with a required call",
+        ),
+        (json!({"tool_choice": "sometimes"}), "tool_choice: expected"),
+        (json!({"tool_choice": {"function": {"name": "no"}}}), "tool_choice: there is no tool \"no\""),
+        (json!({"response_format": {"type": "xml"}}), "response_format: expected"),
+        (json!({"response_format": {"type": "json_object"}, "json_schema": {}}), "response_format: expected either"),
+        (json!({"reasoning_format": "secret"}), "reasoning_format: expected one of"),
+        (json!({"continue_final_message": 3}), "continue_final_message: expected"),
+        (json!({"grammar_triggers": [{"type": "word"}]}), "grammar_triggers[0].value: expected a string"),
+    ] {
+        assert!(error(more.clone()).starts_with(expected), "{more}: {}", error(more.clone()));
+    }
+    let ignored = complete(
+        &system,
+        Endpoint::Foredraft,
+        &json!({"prompt": "a", "n_predict": 1, "tool_choice": "auto", "response_format": {"type": "text"}}),
+    );
+    assert_eq!(
+        ignored["warnings"],
+        json!(["tool_choice: ignored without messages", "response_format: ignored without messages"])
+    );
+}
