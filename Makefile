@@ -1,6 +1,6 @@
 # Every target sets up the machine (scripts/setup.sh) and writes its files to target/.
 # There is one cargo profile for everything, because each profile compiles llama.cpp again, which takes minutes.
-.PHONY: help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header portable templates schemas exactness clean
+.PHONY: help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas exactness clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -24,7 +24,6 @@ help:
 	@echo "make docs      the guide in target/book, with mdBook (prebuilt from PyPI, or compiled)"
 	@echo "make setup     install the tools for building and testing; the other targets do it, too"
 	@echo "make header    generate include/*.h from src/ffi"
-	@echo "make portable  a build for other machines, in target/portable/foredraft"
 	@echo "make templates compare the prompts of real chat templates with Jinja2's (downloads them)"
 	@echo "make schemas   run the JSON Schema test suite (downloads it)"
 	@echo "make exactness  compare the distributions of 100000 sampled outputs with and without speculation, for each verification rule (15 minutes or more)"
@@ -122,9 +121,6 @@ models:
 
 header: setup-build
 	$(ENV) UPDATE_HEADER=1 cargo test --release --test hosts headers_match_cbindgen_output
-
-portable: setup-build
-	$(ENV) scripts/portable.sh
 
 clean:
 	rm -rf target examples/node_modules

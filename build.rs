@@ -35,8 +35,8 @@ fn main() {
     cc::Build::new().file("src/ffi/call.c").compile("foredraft_call");
     compile_guard(installed);
     compile_chat(installed);
-    println!("cargo:rustc-check-cfg=cfg(own_barrier, own_flash_attention, own_matmul)");
-    if is("OS", "linux") && env::var_os("CARGO_FEATURE_PORTABLE").is_none() {
+    println!("cargo:rustc-check-cfg=cfg(own_barrier, own_kernels)");
+    if is("OS", "linux") {
         replace_barrier(installed, is("ARCH", "x86_64") || is("ARCH", "aarch64"));
         if is("ARCH", "x86_64") {
             replace_kernels(installed);
@@ -95,28 +95,45 @@ fn llama_sources(installed: &Path) -> PathBuf {
     PathBuf::from(source.expect("CMake's cache has the source folder"))
 }
 
-/// A C or C++ compiler with ggml's private headers and ggml's instruction sets.
+/// A compiler with ggml's private headers, for any processor of the target.
 fn kernel_compiler(source: &Path) -> cc::Build {
     let mut build = cc::Build::new();
-    build.opt_level(3).warnings(false);
-    build.includes(["ggml/include", "ggml/src", "ggml/src/ggml-cpu"].map(|folder| source.join(folder)));
-    build.flag("-march=native");
+    build.opt_level(3).extra_warnings(true).warnings(true);
+    for folder in ["ggml/include", "ggml/src", "ggml/src/ggml-cpu"] {
+        // Not `includes`: ggml's headers have warnings of their own.
+        build.flag("-isystem").flag(source.join(folder));
+    }
+    if env::var_os("CI").is_some() {
+        build.warnings_into_errors(true);
+    }
     build
 }
 
-/// Replaces ggml's barrier: see `src/llama/kernels/barrier.c`. ggml calls its barrier in the file that defines it, where `--wrap` has no effect, so
-/// the linker defines ggml's symbol as ours. A test that does not link the library has neither.
+/// Replaces ggml's barrier: see `src/llama/kernels/barrier.c`. ggml calls its barrier in the file that defines it, where `--wrap` has no effect,
+/// so the linker defines ggml's symbol as ours. A test that does not link the library has neither.
 fn replace_barrier(installed: &Path, is_supported: bool) {
-    const BEGIN: &str = "struct ggml_threadpool {";
     let source = llama_sources(installed);
     let text = fs::read_to_string(source.join("ggml/src/ggml-cpu/ggml-cpu.c")).unwrap_or_default();
-    let pool = text.split_once(BEGIN).and_then(|(_, rest)| rest.split_once("\n};")).map(|(fields, _)| fields);
-    let Some(fields) = pool.filter(|_| is_supported) else {
+    let line_with = |start: &str| text.lines().find(|line| line.starts_with(start)).map(|line| format!("{line}\n"));
+    let pool = || {
+        let (begin, end) = ("struct ggml_threadpool {", "\n};");
+        let fields = text.split_once(begin)?.1.split_once(end)?.0;
+        let lines = [
+            "#define GGML_CACHE_LINE ",
+            "#define GGML_CACHE_ALIGN __attribute__",
+            "#define GGML_THREADPOOL_N_THREADS_MASK ",
+            "typedef pthread_cond_t ",
+            "typedef pthread_mutex_t ",
+        ];
+        let lines = lines.into_iter().map(line_with).collect::<Option<String>>()?;
+        Some(format!("{lines}{begin}{fields}{end}\n"))
+    };
+    let Some(pool) = pool().filter(|_| is_supported) else {
         println!("cargo:warning=ggml's barrier is not replaced: its thread pool is unknown for this target");
         return;
     };
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    fs::write(out.join("ggml_threadpool.h"), format!("{BEGIN}{fields}\n}};\n")).expect("OUT_DIR can be written to");
+    fs::write(out.join("ggml_threadpool.h"), pool).expect("OUT_DIR can be written to");
     kernel_compiler(&source).include(&out).file("src/llama/kernels/barrier.c").compile("foredraft_barrier");
     replace_except_in_benchmarks("--defsym=ggml_barrier=DEFINED(foredraft_barrier)?foredraft_barrier:0");
     println!("cargo:rustc-cfg=own_barrier");
@@ -130,26 +147,41 @@ fn replace_except_in_benchmarks(option: &str) {
     }
 }
 
-/// Replaces ggml's kernels: see `src/llama/kernels/flash_attention.cpp` and `matmul.cpp`.
+/// The instructions of each level of kernels.
+const AVX2: &[&str] = &["-mavx2", "-mfma", "-mf16c", "-mbmi2"];
+const LEVELS: [(&str, &[&str]); 3] = [
+    ("avx2", &[]),
+    ("avx_vnni", &["-mavxvnni", "-DFOREDRAFT_AVX_VNNI"]),
+    (
+        "avx512_vnni",
+        &["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-DFOREDRAFT_AVX512_VNNI"],
+    ),
+];
+
+/// Replaces ggml's products and attention: see `src/llama/kernels/mod.rs`.
 fn replace_kernels(installed: &Path) {
     let source = llama_sources(installed);
-    for (kernel, replaced) in [
-        ("flash_attention", &["ggml_compute_forward_flash_attn_ext"][..]),
-        ("matmul", &["llamafile_sgemm", "ggml_compute_forward_mul_mat_tiled"]),
-    ] {
+    for (level, instructions) in LEVELS {
         let mut build = kernel_compiler(&source);
-        // Each sum must have the same operations in all functions.
-        build
-            .cpp(true)
-            .std("c++17")
-            .flag_if_supported("-ffp-contract=off")
-            .file(format!("src/llama/kernels/{kernel}.cpp"));
-        build.compile(&format!("foredraft_{kernel}"));
-        for function in replaced {
-            replace_except_in_benchmarks(&format!("--wrap={function}"));
+        for flag in AVX2.iter().chain(instructions) {
+            build.flag(flag);
         }
-        println!("cargo:rustc-cfg=own_{kernel}");
+        // Each sum has the same operations at all levels. GCC 12 takes its own intrinsics for uninitialized (bug 105593).
+        build.cpp(true).std("c++17").flag_if_supported("-ffp-contract=off");
+        build.flag("-Wno-uninitialized").flag_if_supported("-Wno-maybe-uninitialized");
+        build.define("FOREDRAFT_LEVEL", level).file("src/llama/kernels/level.cpp");
+        build.compile(&format!("foredraft_{level}"));
     }
+    kernel_compiler(&source).cpp(true).std("c++17").file("src/llama/kernels/seam.cpp").compile("foredraft_seam");
+    for function in [
+        "ggml_cpu_extra_compute_forward",
+        "ggml_cpu_extra_work_size",
+        "ggml_compute_forward_mul_mat_tiled",
+        "ggml_compute_forward_mul_mat_id_tiled",
+    ] {
+        replace_except_in_benchmarks(&format!("--wrap={function}"));
+    }
+    println!("cargo:rustc-cfg=own_kernels");
 }
 
 /// The archive is only put on the linker's path. Only `benches/peer/mod.rs` links it.

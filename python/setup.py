@@ -1,9 +1,7 @@
 """Builds a wheel that carries the library.
 
-The library is the file or the folder that FOREDRAFT_LIB names, else the repository's target/release/libforedraft.so, which
-is built if it is not there. A folder is copied whole: it is what `make portable` makes, and its wheel is tagged for every
-Linux with the C library that it needs. A single file may use all of this machine's instructions, so its wheel is tagged for
-this platform, and package indexes refuse it.
+The library is the file that FOREDRAFT_LIB names, else the repository's target/release/libforedraft.so, which is built if it is
+not there. It runs on every processor of the architecture, so the wheel is tagged for every Linux with the C library that it needs.
 """
 import os
 import re
@@ -31,23 +29,20 @@ def version():
     return re.search(r'^version = "([^"]+)"', manifest, re.MULTILINE).group(1)
 
 
-def libraries():
-    """The files that the package carries, the library first."""
+def library():
+    """The file that the package carries."""
     named = os.environ.get("FOREDRAFT_LIB")
     source = Path(named) if named else REPOSITORY / "target" / "release" / NAME
     if not named and not source.is_file():
         subprocess.run(["make", "-C", str(REPOSITORY), "build"], check=True)
-    if source.is_dir():
-        others = sorted(file for file in source.iterdir() if ".so" in file.suffixes and file.name != NAME)
-        return [source / NAME, *others]
-    return [source]
+    return source
 
 
-def platform_tag(files):
+def platform_tag(file):
     tag = re.sub(r"[-.]", "_", sysconfig.get_platform())
-    if len(files) == 1 or not tag.startswith("linux_"):
+    if not tag.startswith("linux_"):
         return tag
-    needed = {int(minor) for file in files for minor in re.findall(rb"GLIBC_2\.(\d+)", file.read_bytes())}
+    needed = {int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", file.read_bytes())}
     return tag.replace("linux_", f"manylinux_2_{max(needed)}_", 1)
 
 
@@ -60,8 +55,7 @@ class BuildPy(build_py):
             return  # the package then finds the library in target/release
         folder = Path(self.build_lib, "foredraft", "lib")
         folder.mkdir(parents=True, exist_ok=True)
-        for file in libraries():
-            shutil.copy2(file, folder / file.name)
+        shutil.copy2(library(), folder / NAME)
 
 
 class BdistWheel(bdist_wheel):
@@ -70,7 +64,7 @@ class BdistWheel(bdist_wheel):
         self.root_is_pure = False
 
     def get_tag(self):
-        return "py3", "none", platform_tag(libraries())
+        return "py3", "none", platform_tag(library())
 
 
 class BinaryDistribution(Distribution):

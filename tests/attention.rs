@@ -230,7 +230,7 @@ fn logits_depend_on_no_batch_and_no_number_of_threads() {
     let has_kernel = cfg!(all(target_os = "linux", target_arch = "x86_64"))
         && ["AVX2 = 1", "FMA = 1", "F16C = 1"].iter().all(|feature| info.contains(feature))
         && foredraft::llama::devices().iter().all(|device| device.kind == "cpu");
-    assert_eq!(first.has_own_attention(), has_kernel && !cfg!(feature = "portable"), "{info}");
+    assert_eq!(first.has_own_attention(), has_kernel, "{info}");
     // Prompts of 64 and more tokens are another kernel's, where ours is not.
     let long: &[&[usize]] = if first.has_own_attention() { &[&[256], &[600], &[1, 200], &[64, 3]] } else { &[] };
     let expected = logits(&mut first, 0, &[61]);

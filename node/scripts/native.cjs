@@ -1,6 +1,6 @@
 'use strict';
-// Puts the library into native/PLATFORM-ARCH, before `npm pack`. It is the file or the folder (of `make portable`) that
-// FOREDRAFT_LIB names, else the repository's target/release/libforedraft.so, which is built if it is not there.
+// Puts the library into native/PLATFORM-ARCH, before `npm pack`. It is the file that FOREDRAFT_LIB names, else the
+// repository's target/release/libforedraft.so, which is built if it is not there.
 const { execFileSync } = require('node:child_process');
 const fs = require('node:fs');
 const path = require('node:path');
@@ -16,11 +16,8 @@ if (version !== require('../package.json').version) {
   throw new Error(`node/package.json: expected version ${version}, which Cargo.toml has`);
 }
 if (!named && !fs.existsSync(source)) execFileSync('make', ['-C', repository, 'build'], { stdio: 'inherit' });
-const isFolder = fs.statSync(source).isDirectory();
-const folder = isFolder ? source : path.dirname(source);
-const files = isFolder ? fs.readdirSync(source).filter(file => file.includes('.so')) : [path.basename(source)];
 
 const target = path.join(__dirname, '../native', `${process.platform}-${process.arch}`);
 fs.rmSync(path.dirname(target), { recursive: true, force: true });
 fs.mkdirSync(target, { recursive: true });
-for (const file of files) fs.copyFileSync(path.join(folder, file), path.join(target, file));
+fs.copyFileSync(source, path.join(target, path.basename(source)));

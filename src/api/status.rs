@@ -60,6 +60,7 @@ pub(super) struct SystemStatus {
     model_n_params: u64,
     draft: Option<Value>,
     attention: Option<Value>,
+    cpu: Option<Value>,
     n_threads_now: usize,
     devices: Vec<Value>,
     system_info: Option<String>,
@@ -89,6 +90,7 @@ impl SystemStatus {
             code: error.map(|error| error.code().as_str()),
             status: error.map(|error| error.code().status()),
             missing_file: error.and_then(Error::missing_file).map(str::to_owned),
+            cpu: Some(cpu(&[])),
             llama_cpp: llama::llama_version(),
             version: env!("CARGO_PKG_VERSION"),
             ..SystemStatus::default()
@@ -118,6 +120,7 @@ impl SystemStatus {
             attention: models.attention.as_ref().map(
                 |target| json!({"target": attention(target), "draft": models.attention_draft.as_ref().map(attention)}),
             ),
+            cpu: Some(cpu(&[Some(&*models.target), models.draft.as_deref()])),
             devices: llama::devices().into_iter().map(device).collect(),
             system_info: Some(llama::system_info()),
             warnings: init.warnings.clone(),
@@ -152,6 +155,23 @@ fn attention(report: &AttentionReport) -> Value {
         "cache_type_v": name(report.type_v),
         "chosen_by": report.chosen_by.as_str(),
         "measured": report.measured.iter().map(cost).collect::<Vec<_>>(),
+    })
+}
+
+/// The level of instructions, the kernels in use, and the weights of these models that ggml multiplies.
+fn cpu(models: &[Option<&Model>]) -> Value {
+    let named = |is_ours: bool| if is_ours { "foredraft" } else { "ggml" };
+    let kernel = named(llama::kernels_are_linked());
+    let mut fallback = serde_json::Map::new();
+    for (format, n) in models.iter().flatten().flat_map(|model| model.fallback_weights()) {
+        let before = fallback.get(format).and_then(Value::as_u64).unwrap_or(0);
+        fallback.insert(format.clone(), json!(before + u64::from(*n)));
+    }
+    json!({
+        "level": llama::level().map(llama::Level::name),
+        "levels": llama::levels().iter().map(|level| level.name()).collect::<Vec<_>>(),
+        "kernels": {"matmul": kernel, "attention": kernel, "barrier": named(llama::barrier_is_linked())},
+        "fallback_tensors": fallback,
     })
 }
 

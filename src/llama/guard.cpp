@@ -59,6 +59,10 @@ bool multiplies(ggml_type type) {
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || (ggml_is_quantized(type) && !intermediate);
 }
 
+// The length of `formats` below, for gguf_source.rs.
+constexpr int N_FORMATS = 64;
+static_assert(GGML_TYPE_COUNT <= N_FORMATS, "a count for each type");
+
 // Seeks in a stream. Returns false on failure.
 bool seek_to(void * stream, uint64_t at) {
     FILE * file = static_cast<FILE *>(stream);
@@ -144,12 +148,12 @@ int close_part(void * cookie) {
 extern "C" {
 
 // Whether all weights of a GGUF file have types that can be multiplied. If false, `why` names one that cannot. llama.cpp does not check this,
-// and would call a null function. For an unreadable file this returns true, because the loader reports it. `formats` gets a bit for each
-// ggml_type of weights.
+// and would call a null function. For an unreadable file this returns true, because the loader reports it. `formats` counts the weights of each
+// ggml_type.
 //
 // If `stream` is not NULL, the file is the part of it from byte `start`, `length` bytes long, and `path` is NULL. For a stream this also
 // returns false if weights are beyond the end (a mapped file continues after the part), or if the model has several files.
-bool foredraft_can_multiply(const char * path, void * stream, uint64_t start, uint64_t length, uint64_t * formats, char * why,
+bool foredraft_can_multiply(const char * path, void * stream, uint64_t start, uint64_t length, uint32_t * formats, char * why,
                             size_t why_size) {
     char ignored[64];
     return guarded<bool>(true, ignored, sizeof ignored, [&] {
@@ -173,7 +177,7 @@ bool foredraft_can_multiply(const char * path, void * stream, uint64_t start, ui
             // Tables from tokens to experts or to other tokens contain integers.
             const bool is_table = std::strstr(name, "tid2eid") || std::strstr(name, "d2t");
             const bool is_weight = std::strstr(name, "weight") || std::strstr(name, ".lora_");
-            *formats |= uint64_t(1) << type;
+            formats[type] += is_weight && !is_table;
             if (is_weight && !is_table && !multiplies(type)) {
                 std::snprintf(why, why_size, "%s has the type %s, which matrix multiplication does not support", name, ggml_type_name(type));
                 return false;
@@ -287,7 +291,6 @@ bool foredraft_set_reference(llama_context * ctx, bool reference) {
         if (device == nullptr || ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) {
             continue;
         }
-        // In portable builds the backend is a separate module.
         void * set = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), "ggml_backend_cpu_set_use_ref");
         if (set != nullptr) {
             reinterpret_cast<void (*)(ggml_backend_t, bool)>(set)(backend, reference);

@@ -23,7 +23,7 @@ unsafe extern "C" {
         stream: *mut c_void,
         start: u64,
         length: u64,
-        formats: *mut u64,
+        formats: *mut u32,
         why: *mut c_char,
         why_size: usize,
     ) -> bool;

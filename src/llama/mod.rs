@@ -33,7 +33,10 @@ pub use context::batch::{Batch, DecodeError};
 pub use context::interrupt::Interrupt;
 pub use context::memory::Part;
 pub use context::raw_params::DEFAULT_N_CTX;
-pub use kernels::{attention_cost, barrier_sleeps};
+pub use kernels::{
+    KernelCalls, Level, are_linked as kernels_are_linked, attention_cost, barrier_is_linked, barrier_sleeps,
+    calls as kernel_calls, choose_default_level, level, levels,
+};
 pub use model::Model;
 pub use model::special::{ControlStarts, SpecialTokens};
 pub use model::vocab::{Fim, Vocab, VocabKind};

@@ -65,6 +65,8 @@ pub struct ModelParams {
     pub override_kv: Vec<(String, KvValue)>,
     /// LoRA adapters.
     pub lora: Vec<LoraParams>,
+    /// The level of instructions that kernels use. `None`: the environment's, or the best one.
+    pub cpu_level: Option<String>,
     /// Also load the layers for multi-token prediction, if the file has them.
     pub mtp: bool,
 }
@@ -85,6 +87,7 @@ impl ModelParams {
             vocab_only: false,
             override_kv: Vec::new(),
             lora: Vec::new(),
+            cpu_level: None,
             mtp: false,
         }
     }

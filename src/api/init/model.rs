@@ -25,6 +25,7 @@ pub(super) fn target(fields: &mut Fields) -> Result<ModelParams> {
     set(&mut model.tensor_split, tensor_split(fields)?);
     model.use_mmap = use_mmap(fields, &model.source)?;
     set(&mut model.use_mlock, fields.flag("use_mlock")?);
+    model.cpu_level = fields.c_text("cpu_level")?;
     set(&mut model.check_tensors, fields.flag("check_tensors")?);
     set(&mut model.vocab_only, fields.flag("vocab_only")?);
     set(&mut model.override_kv, override_kv(fields)?);

@@ -458,6 +458,7 @@ const KEYS: [&str; 84] = [
     "use_mmap",
     "use_mlock",
     "numa",
+    "cpu_level",
     "check_tensors",
     "vocab_only",
     "override_kv",

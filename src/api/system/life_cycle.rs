@@ -364,6 +364,8 @@ impl LifeCycle {
         }
         *notice = request.notify_fd.map(|number| self.open_notice(number)).transpose()?.map(Arc::new);
         let notify = self.notify_callback(epoch, notice.clone());
+        // Before anything of ggml runs.
+        llama::choose_default_level()?;
         llama::start();
         self.reach(LlamaStage::Started);
         Server::start(request, notify, |progress| {

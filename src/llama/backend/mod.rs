@@ -3,70 +3,29 @@
 pub(super) mod devices;
 pub(super) mod rpc;
 
-#[cfg(feature = "portable")]
-use std::ffi::CString;
 use std::ffi::{CStr, c_char};
 use std::sync::Once;
 
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
-use crate::llama::log;
+use crate::llama::{kernels, log};
 
 static START: Once = Once::new();
 static NUMA: Once = Once::new();
 
-/// Starts llama.cpp. Later calls do nothing. Every constructor in this module calls it first.
+/// Starts llama.cpp. Later calls do nothing. Every constructor in this module calls it first. On a processor without a level, llama.cpp is
+/// not started: [`choose_default_level`](super::choose_default_level) says why, and every load calls it first.
 pub fn start() {
     START.call_once(|| {
-        // SAFETY: `from_llama` is a function of this library, which is never unloaded. `Once` keeps other threads out of llama.cpp
-        // until this is done.
-        unsafe {
-            sys::llama_log_set(Some(log::from_llama), std::ptr::null_mut());
-            #[cfg(feature = "portable")]
-            load_backends();
-            sys::llama_backend_init();
+        // SAFETY: `from_llama` is a function of this library, which is never unloaded.
+        unsafe { sys::llama_log_set(Some(log::from_llama), std::ptr::null_mut()) };
+        if kernels::choose_default_level().is_ok() {
+            // SAFETY: the processor has the instructions that ggml is compiled for. `Once` keeps other threads out of llama.cpp until this
+            // is done.
+            unsafe { sys::llama_backend_init() };
         }
     });
-}
-
-/// Loads the modules of ggml's CPU variants and keeps the best one: from `FOREDRAFT_BACKENDS`, from the folder of this library, or
-/// from the build folder.
-#[cfg(feature = "portable")]
-fn load_backends() {
-    let mut folders: Vec<std::path::PathBuf> = Vec::new();
-    folders.extend(std::env::var_os("FOREDRAFT_BACKENDS").map(Into::into));
-    folders.extend(own_folder());
-    folders.extend(sys::BACKENDS_DIR.map(Into::into));
-    for folder in folders {
-        let Ok(path) = CString::new(folder.to_string_lossy().as_bytes()) else { continue };
-        // SAFETY: a NUL-terminated path. A folder without modules loads nothing.
-        unsafe {
-            sys::ggml_backend_load_all_from_path(path.as_ptr());
-            if sys::ggml_backend_dev_count() > 0 {
-                return;
-            }
-        }
-    }
-}
-
-/// The folder that this library was loaded from.
-#[cfg(feature = "portable")]
-fn own_folder() -> Option<std::path::PathBuf> {
-    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: `dladdr` looks up the address of a function of this library and fills `info`. Its strings live as long as the library
-    // is loaded.
-    unsafe {
-        if libc::dladdr(start as *const std::ffi::c_void, info.as_mut_ptr()) == 0 {
-            return None;
-        }
-        let name = info.assume_init().dli_fname;
-        if name.is_null() {
-            return None;
-        }
-        let path = std::path::PathBuf::from(CStr::from_ptr(name).to_string_lossy().into_owned());
-        path.parent().map(Into::into)
-    }
 }
 
 /// Sets the NUMA strategy of the process. Only the first call has an effect.

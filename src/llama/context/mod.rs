@@ -141,7 +141,7 @@ impl Context {
         if model.vocab_only() {
             return Err(Error::model("the model was loaded with vocab_only, so it cannot be decoded"));
         }
-        if !hidden.is_input() && kernels::may_use_flash_attention(params, model) {
+        if !hidden.is_input() && kernels::may_use_flash_attention(params) {
             let context = Context::make_with(model, params, threads, interrupt, hidden.clone(), true)?;
             if context.as_ref().is_none_or(|context| context.own_attention) {
                 return Ok(context);
@@ -255,9 +255,9 @@ impl Context {
         // With all adapters, because a request can enable any of them.
         context.set_adapters(&vec![1.0; model.adapters().len()]);
         context.begin_hidden();
-        let calls = kernels::flash_attention_calls();
+        let calls = kernels::calls();
         context.test_decode()?;
-        context.own_attention = own_attention && kernels::flash_attention_calls() > calls;
+        context.own_attention = own_attention && kernels::calls().attentions > calls.attentions;
         context.set_adapters(&model.lora_scales());
         context.set_threads(raw.n_threads, raw.n_threads_batch);
         Ok(Some(context))

@@ -29,7 +29,7 @@ use crate::llama::{Batch, CacheType, ContextParams, FlashAttn, Model, SeqId, bac
 pub(in crate::llama) fn attention(params: &ContextParams, model: &Model) -> FlashAttn {
     match params.flash_attn {
         FlashAttn::Auto if can_do_without(params, model) => {
-            let is_fast = || kernels::may_use_flash_attention(params, model) || !is_slow(model);
+            let is_fast = || kernels::may_use_flash_attention(params) || !is_slow(model);
             if params.measured_flash_attn.unwrap_or_else(is_fast) { FlashAttn::Auto } else { FlashAttn::Off }
         }
         given => given,

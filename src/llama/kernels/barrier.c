@@ -15,16 +15,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ggml.h"
+#include "ggml-cpu-impl.h"
 
-// The types of the fields of `struct ggml_threadpool`. The struct is private to ggml-cpu.c; build.rs copies it from there.
-typedef pthread_cond_t ggml_cond_t;
-typedef pthread_mutex_t ggml_mutex_t;
-#define GGML_CACHE_ALIGN __attribute__((aligned(64)))
+// `struct ggml_threadpool`, and what it is made of. It is private to ggml-cpu.c; build.rs copies the lines from there.
 #include "ggml_threadpool.h"
 
-// These bits of `n_graph` are the number of the graph's threads.
-#define THREADS_MASK 0xffffU
+// The same type as ggml's, which seam.h declares for C++.
+__typeof__(ggml_barrier) foredraft_barrier;
 
 // The limits of the time that a thread spins before it sleeps. The longest time exceeds a wake-up, also in a virtual machine. Otherwise each
 // thread that wakes up late would make the next one sleep, and two threads with a core each would alternate sleeping.
@@ -42,6 +39,8 @@ static atomic_int spin_ns = LONGEST_SPIN_NS;
 static atomic_uint n_short_waits = 0;
 // The number of threads that sleep or are about to.
 static GGML_CACHE_ALIGN atomic_int n_sleeping = 0;
+// The number of barriers of several threads. Only the last thread to arrive writes it.
+static atomic_uint_least64_t n_barriers = 0;
 // The number of waits with a sleep. It shows the engine whether its threads have cores.
 static atomic_uint_least64_t n_sleeps = 0;
 
@@ -78,16 +77,19 @@ static bool spin(const atomic_int * n_barrier_passed, int n_passed, int64_t limi
     }
 }
 
+uint64_t foredraft_barriers(void) { return atomic_load_explicit(&n_barriers, memory_order_relaxed); }
+
 uint64_t foredraft_barrier_sleeps(void) { return atomic_load_explicit(&n_sleeps, memory_order_relaxed); }
 
 void foredraft_barrier(struct ggml_threadpool * tp) {
-    const int n_threads = atomic_load_explicit(&tp->n_graph, memory_order_relaxed) & THREADS_MASK;
+    const int n_threads = atomic_load_explicit(&tp->n_graph, memory_order_relaxed) & GGML_THREADPOOL_N_THREADS_MASK;
     if (n_threads == 1) {
         return;
     }
     const int n_passed = atomic_load_explicit(&tp->n_barrier_passed, memory_order_relaxed);
     if (atomic_fetch_add(&tp->n_barrier, 1) == n_threads - 1) {
         atomic_store_explicit(&tp->n_barrier, 0, memory_order_relaxed);
+        atomic_fetch_add_explicit(&n_barriers, 1, memory_order_relaxed);
         atomic_fetch_add(&tp->n_barrier_passed, 1);
         // Either this sees a thread that is about to sleep, or that thread sees the new count and does not sleep: both are
         // sequentially consistent.

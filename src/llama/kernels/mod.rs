@@ -1,36 +1,124 @@
-//! Replacements of ggml's functions on CPUs: a flash attention and a matrix multiplication that are batch-invariant and fast for a few
-//! tokens, and a barrier in which threads sleep. The linker replaces them in the shared library and in this package's tests on Linux (see
-//! `build.rs`). With the `portable` feature, on other systems, and in Rust programs that link this crate, ggml's functions are used.
+//! Kernels: the functions that replace ggml's on CPUs.
+//!
+//! Exact speculation needs logits that do not depend on the batch, and speculation pays only if a few tokens take little longer than one. ggml
+//! has neither on CPUs, so this module computes what takes the time of a forward pass itself: products of weights with tokens, and attention.
+//! It also replaces the barrier at which the threads of a graph wait.
+//!
+//! | file | has |
+//! | --- | --- |
+//! | `seam.h`, `seam.cpp` | what is taken over from ggml, by including ggml's headers; passes operations to the chosen level |
+//! | `levels.rs` | which levels the processor has, and which one is used |
+//! | `table.h`, `level.cpp` | the functions of a level; compiled once for each level of instructions |
+//! | `vectors.h` | a level's vectors |
+//! | `formats.h` | how each format of weights is unpacked |
+//! | `matmul.h`, `attention.h` | the kernels |
+//! | `barrier.c` | the barrier |
+//! | `attention_cost.cpp` | measures ggml's attention, where ours is not used |
+//!
+//! **How a result is defined.** What a kernel computes is defined without regard to its vectors: integers are exact in any order, and the sums of
+//! floats have one order (`matmul.h` and `attention.h` say which). So a result has the same bits in any batch, with any number of threads, and at
+//! every level, and levels differ in speed alone.
+//!
+//! **How it gets into ggml.** The linker replaces ggml's functions in the shared library and in this package's tests on Linux (`build.rs`). On
+//! other systems, and in Rust programs that link this crate, ggml's are used. Nothing but `level.cpp` and ggml's own kernels is compiled for more
+//! than any x86-64 processor, and neither runs before [`use_level`] has found AVX2.
 
-pub(super) mod matmul;
+mod levels;
 
 use std::time::Duration;
 
 use llama_cpp_sys_2 as sys;
 
+use super::backend::devices;
 use super::guard::{AttentionShape, ErrorBuffer, foredraft_attention_cost};
 use super::params::{CacheType, ContextParams};
 use super::{Model, ThreadPool};
-use crate::llama::backend::devices;
 
-#[cfg(own_flash_attention)]
+pub use levels::{Level, LevelInUse, choose_default_level, level, levels, use_level};
+
+#[cfg(own_kernels)]
 unsafe extern "C" {
-    fn foredraft_flash_attention_calls() -> u64;
-    fn foredraft_flash_attention_is_linked() -> bool;
+    fn foredraft_kernels_choose(level: i32);
+    fn foredraft_kernels_are_linked() -> bool;
+    fn foredraft_kernels_multiply(format: i32) -> bool;
+    fn foredraft_attentions() -> u64;
+    fn foredraft_products() -> u64;
 }
 #[cfg(own_barrier)]
 unsafe extern "C" {
     fn foredraft_barrier_sleeps() -> u64;
+    fn foredraft_barriers() -> u64;
+    fn foredraft_barrier_is_linked() -> bool;
 }
 
-/// The number of calls of this library's flash attention in graphs that this thread started.
-pub(super) fn flash_attention_calls() -> u64 {
-    #[cfg(own_flash_attention)]
-    // SAFETY: reads a counter of the calling thread.
-    let calls = unsafe { foredraft_flash_attention_calls() };
-    #[cfg(not(own_flash_attention))]
-    let calls = 0;
-    calls
+/// Uses the kernels of a level from now on.
+fn choose(level: Level) {
+    #[cfg(own_kernels)]
+    // SAFETY: no graph is computed, because no model is loaded; the level has kernels.
+    unsafe {
+        foredraft_kernels_choose(level.index());
+    }
+    #[cfg(not(own_kernels))]
+    let _ = level.index();
+}
+
+/// Whether this library's products and attention replace ggml's.
+#[must_use]
+pub fn are_linked() -> bool {
+    #[cfg(own_kernels)]
+    // SAFETY: compares the addresses of functions.
+    let are_linked = unsafe { foredraft_kernels_are_linked() };
+    #[cfg(not(own_kernels))]
+    let are_linked = false;
+    are_linked && level().is_some_and(|level| level.index() >= 0)
+}
+
+/// Whether this library's barrier replaces ggml's.
+#[must_use]
+pub fn barrier_is_linked() -> bool {
+    #[cfg(own_barrier)]
+    // SAFETY: compares the addresses of functions.
+    let is_linked = unsafe { foredraft_barrier_is_linked() };
+    #[cfg(not(own_barrier))]
+    let is_linked = false;
+    is_linked
+}
+
+/// How often this library's kernels were called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelCalls {
+    /// Attention, in graphs that this thread started.
+    pub attentions: u64,
+    /// Products, in graphs that this thread started.
+    pub products: u64,
+    /// Waits at a barrier of several threads, of all threads.
+    pub barriers: u64,
+}
+
+/// Counts the calls of each replacement.
+#[must_use]
+pub fn calls() -> KernelCalls {
+    #[cfg(own_kernels)]
+    // SAFETY: reads counters of the calling thread.
+    let (attentions, products) = unsafe { (foredraft_attentions(), foredraft_products()) };
+    #[cfg(not(own_kernels))]
+    let (attentions, products) = (0, 0);
+    #[cfg(own_barrier)]
+    // SAFETY: reads an atomic counter.
+    let barriers = unsafe { foredraft_barriers() };
+    #[cfg(not(own_barrier))]
+    let barriers = 0;
+    KernelCalls { attentions, products, barriers }
+}
+
+/// Whether this library multiplies weights of a `ggml_type`.
+pub(super) fn multiplies(format: u32) -> bool {
+    #[cfg(own_kernels)]
+    // SAFETY: compares a number with a table.
+    let multiplies = are_linked() && unsafe { foredraft_kernels_multiply(format.cast_signed()) };
+    #[cfg(not(own_kernels))]
+    let multiplies = format == u32::MAX;
+    multiplies
 }
 
 /// The number of waits in which a thread of this process slept in the barrier.
@@ -44,21 +132,17 @@ pub fn barrier_sleeps() -> u64 {
     sleeps
 }
 
-/// Whether a context with these parameters should use this library's flash attention. It does if [`flash_attention_calls`] increases
-/// during a decode: the model may have another kind of attention.
-pub(super) fn may_use_flash_attention(params: &ContextParams, model: &Model) -> bool {
-    #[cfg(own_flash_attention)]
-    // SAFETY: compares the addresses of functions.
-    let is_linked = unsafe { foredraft_flash_attention_is_linked() };
-    #[cfg(not(own_flash_attention))]
-    let is_linked = false;
-    is_linked
+/// Whether a context with these parameters should use this library's flash attention. It does if [`calls`] increases during a decode: the
+/// model may have another kind of attention.
+pub(super) fn may_use_flash_attention(params: &ContextParams) -> bool {
+    // llama.cpp converts an F32 cache to F16 for flash attention.
+    let has_type =
+        |kind: &CacheType| matches!(kind, CacheType::F16 | CacheType::F32 | CacheType::Bf16 | CacheType::Q8_0);
+    are_linked()
         && params.uses_flash_attn() != Some(false)
-        // llama.cpp converts an F32 cache to F16 for flash attention.
-        && [params.type_k, params.type_v].iter().all(|kind| matches!(kind, CacheType::F16 | CacheType::F32))
+        && [params.type_k, params.type_v].iter().all(has_type)
         && !params.embeddings
         && !devices::supports_offload()
-        && model.head_sizes().is_some_and(|sizes| sizes.iter().all(|size| size % 16 == 0))
 }
 
 /// Measures the time of the attention of all layers, for a batch of `n_tokens` at a depth of `n_cells`, with an F16 cache. `None`:

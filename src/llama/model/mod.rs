@@ -13,7 +13,7 @@ use crate::checksum::Checksum;
 use crate::error::{Code, Error, Result};
 use crate::llama::backend::devices;
 use crate::llama::guard::{ErrorBuffer, foredraft_lora_load, foredraft_model_load};
-use crate::llama::kernels::matmul;
+use crate::llama::kernels::{self, LevelInUse};
 use crate::llama::model::identity::Files;
 use crate::llama::params::{KvValue, LoraParams, ModelParams, SplitMode};
 use crate::llama::sources::gguf_source::GgufFile;
@@ -40,6 +40,9 @@ pub struct Model {
     adapters: Vec<(NonNull<sys::llama_adapter_lora>, f32)>,
     vocab_only: bool,
     files: Files,
+    fallback_weights: Vec<(String, u32)>,
+    /// No other level is used while the model is loaded.
+    _level: LevelInUse,
 }
 
 // SAFETY: after loading, llama.cpp only reads a model. Contexts have their own state.
@@ -66,6 +69,7 @@ impl Model {
     }
 
     fn load_as(names: &Names, params: &ModelParams, mut progress: impl FnMut(f32) -> bool) -> Result<Model> {
+        let level = kernels::use_level(params.cpu_level.as_deref())?;
         backend::start();
         let opened = GgufFile::open(names.model, &params.source, params.use_mmap)?;
         let adapters: Vec<GgufFile> =
@@ -115,7 +119,8 @@ impl Model {
         if !params.override_kv.is_empty() {
             raw.kv_overrides = overrides.as_ptr();
         }
-        raw.use_extra_bufts = !matmul::multiplies_all(opened.formats);
+        // ggml's other layouts are for its own kernels.
+        raw.use_extra_bufts = !kernels::are_linked();
         raw.vocab_only = params.vocab_only;
         raw.check_tensors = params.check_tensors;
         raw.load_mtp = params.mtp;
@@ -169,7 +174,9 @@ impl Model {
             }
         };
         let files = Files::of(params);
-        let mut model = Model { ptr, vocab, adapters: Vec::new(), vocab_only: params.vocab_only, files };
+        let fallback_weights = opened.formats.fallback();
+        let (adapters_of, vocab_only) = (Vec::new(), params.vocab_only);
+        let mut model = Model { ptr, vocab, adapters: adapters_of, vocab_only, files, fallback_weights, _level: level };
         for (lora, opened) in params.lora.iter().zip(&adapters) {
             model.add_adapter(lora, opened)?;
         }
@@ -193,6 +200,11 @@ impl Model {
         }
         self.adapters.push((adapter, *scale));
         Ok(())
+    }
+
+    /// The types of weights that ggml multiplies, because no kernel of this library does, and the number of such tensors.
+    pub fn fallback_weights(&self) -> &[(String, u32)] {
+        &self.fallback_weights
     }
 
     /// The vocabulary.

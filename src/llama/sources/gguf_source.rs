@@ -11,9 +11,11 @@ use std::ptr::NonNull;
 
 use super::shards;
 use crate::error::{Code, Error, Result};
+use crate::llama::backend::text;
 use crate::llama::guard::{ErrorBuffer, foredraft_can_multiply};
-use crate::llama::log;
+use crate::llama::{kernels, log};
 use foredraft_base::atomic_write;
+use llama_cpp_sys_2 as sys;
 
 /// The source of a GGUF file, before it is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,8 +101,8 @@ pub(in crate::llama) struct GgufFile {
     stream: Option<Stream>,
     /// Whether llama.cpp can map it.
     pub(in crate::llama) can_map: bool,
-    /// The formats of its weights: a bit for each `ggml_type`.
-    pub(in crate::llama) formats: u64,
+    /// The formats of its weights.
+    pub(in crate::llama) formats: WeightFormats,
 }
 
 impl GgufFile {
@@ -108,16 +110,17 @@ impl GgufFile {
     pub(in crate::llama) fn open(name: &str, source: &GgufSource, use_mmap: bool) -> Result<GgufFile> {
         match source {
             GgufSource::Path(path) => {
-                let mut formats = 0;
+                let mut formats = WeightFormats::default();
                 for file in shards::of(path) {
-                    formats |= check_file(name, &file)?;
+                    check_file(name, &file, &mut formats)?;
                 }
                 Ok(GgufFile { path: c_path(path)?, stream: None, can_map: true, formats })
             }
             _ => {
                 let can_map = use_mmap && matches!(source, GgufSource::Descriptor { .. });
                 let stream = Stream::open(name, source, can_map)?;
-                let formats = check_stream(&stream, name, source)?;
+                let mut formats = WeightFormats::default();
+                check_stream(&stream, name, source, &mut formats)?;
                 Ok(GgufFile { path: CString::default(), stream: Some(stream), can_map, formats })
             }
         }
@@ -137,8 +140,8 @@ impl GgufFile {
     }
 }
 
-/// Validates a stream in advance, and returns the formats of its weights.
-fn check_stream(stream: &Stream, name: &str, source: &GgufSource) -> Result<u64> {
+/// Validates a stream in advance, and adds the formats of its weights.
+fn check_stream(stream: &Stream, name: &str, source: &GgufSource, formats: &mut WeightFormats) -> Result<()> {
     let refuse = |why: &str| Err(Error::model(format!("{name}: {source}: {why}")));
     let mut magic = [0_u8; 4];
     match stream.read_at(0, &mut magic) {
@@ -148,12 +151,12 @@ fn check_stream(stream: &Stream, name: &str, source: &GgufSource) -> Result<u64>
         _ => return refuse("cannot be read"),
     }
     // SAFETY: the stream is open.
-    let formats = unsafe { check_weights(std::ptr::null(), stream.as_ptr(), stream.start(), stream.len()) };
-    formats.or_else(|why| refuse(&why))
+    let checked = unsafe { check_weights(std::ptr::null(), stream.as_ptr(), stream.start(), stream.len(), formats) };
+    checked.or_else(|why| refuse(&why))
 }
 
-/// Validates a file in advance, and returns the formats of its weights. `name`: the field of the file.
-fn check_file(name: &str, path: &Path) -> Result<u64> {
+/// Validates a file in advance, and adds the formats of its weights. `name`: the field of the file.
+fn check_file(name: &str, path: &Path, formats: &mut WeightFormats) -> Result<()> {
     let refuse = |why: &str| Err(Error::model(format!("{name}: {}: {why}", path.display())));
     let mut file = atomic_write::open(path).map_err(|error| error.within(name).with_code(Code::ModelError))?;
     let mut magic = [0_u8; 4];
@@ -164,11 +167,36 @@ fn check_file(name: &str, path: &Path) -> Result<u64> {
     }
     let path = c_path(path)?;
     // SAFETY: the path is NUL-terminated.
-    let formats = unsafe { check_weights(path.as_ptr(), std::ptr::null_mut(), 0, 0) };
-    formats.or_else(|why| refuse(&why))
+    let checked = unsafe { check_weights(path.as_ptr(), std::ptr::null_mut(), 0, 0, formats) };
+    checked.or_else(|why| refuse(&why))
 }
 
-/// Checks that all weights can be multiplied, and returns their formats: a bit for each `ggml_type`.
+/// The number of weights of each `ggml_type`.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::llama) struct WeightFormats([u32; N_FORMATS]);
+
+/// `N_FORMATS` in guard.cpp, which asserts that ggml has no more.
+const N_FORMATS: usize = 64;
+
+impl Default for WeightFormats {
+    fn default() -> Self {
+        WeightFormats([0; N_FORMATS])
+    }
+}
+
+impl WeightFormats {
+    /// The names of the types that this library's kernels do not multiply, and their numbers.
+    pub(in crate::llama) fn fallback(&self) -> Vec<(String, u32)> {
+        (0..)
+            .zip(self.0)
+            .filter(|(format, n)| *n > 0 && !kernels::multiplies(*format))
+            // SAFETY: the types come from a file that ggml has read, so it knows their names, which are static strings.
+            .map(|(format, n)| (unsafe { text(sys::ggml_type_name(format)) }, n))
+            .collect()
+    }
+}
+
+/// Checks that all weights can be multiplied, and adds their formats.
 ///
 /// # Safety
 /// `path` is NUL-terminated, or it is NULL and `stream` is open.
@@ -177,14 +205,15 @@ unsafe fn check_weights(
     stream: *mut c_void,
     start: u64,
     length: u64,
-) -> std::result::Result<u64, String> {
-    let (mut why, mut formats) = (ErrorBuffer::new(), 0);
+    formats: &mut WeightFormats,
+) -> std::result::Result<(), String> {
+    let mut why = ErrorBuffer::new();
     // SAFETY: by the caller the path or the stream is valid. The guard catches exceptions. Its log lines are dropped, because the
     // loader repeats them.
     let (can, _) = log::collecting(|| unsafe {
-        foredraft_can_multiply(path, stream, start, length, &raw mut formats, why.ptr(), why.size())
+        foredraft_can_multiply(path, stream, start, length, formats.0.as_mut_ptr(), why.ptr(), why.size())
     });
-    if can { Ok(formats) } else { Err(why.message()) }
+    if can { Ok(()) } else { Err(why.message()) }
 }
 
 fn c_path(path: &Path) -> Result<CString> {

@@ -75,7 +75,7 @@ unsafe impl Sync for RawPool {}
 impl RawPool {
     /// Creates a pool whose first thread is the calling one. ggml applies the settings to that thread, too.
     fn new(n_threads: i32, settings: &ThreadSettings) -> Result<RawPool> {
-        // The functions belong to the CPU backend, which is a separate module in portable builds.
+        // The functions belong to the CPU backend.
         // SAFETY: the names are NUL-terminated, and ggml-cpu documents the types `New` and `Free` of these procedures.
         unsafe {
             let cpu = sys::ggml_backend_dev_by_type(sys::GGML_BACKEND_DEVICE_TYPE_CPU);

@@ -1,0 +1,193 @@
+//! The level of instructions that kernels use: chosen once, from the processor, and perhaps from what the host forces.
+
+use std::fmt;
+
+use once_cell::sync::OnceCell;
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+
+/// The variable that forces a level in every engine of the process.
+const VARIABLE: &str = "FOREDRAFT_CPU_LEVEL";
+
+/// A set of instructions that kernels are compiled for, from the least to the best. On other processors than x86-64 there is `Generic`
+/// alone, with ggml's kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// ggml's kernels, for processors that this library has no kernels for.
+    Generic,
+    /// AVX2, FMA, F16C and BMI2: Intel since 2013, AMD since 2017.
+    Avx2,
+    /// AVX-VNNI too.
+    AvxVnni,
+    /// AVX-512 with VNNI.
+    Avx512Vnni,
+}
+
+impl Level {
+    /// The name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Generic => "generic",
+            Level::Avx2 => "avx2",
+            Level::AvxVnni => "avx-vnni",
+            Level::Avx512Vnni => "avx512-vnni",
+        }
+    }
+
+    /// Its index in `LEVELS` of seam.cpp. Negative: no kernels of this library.
+    pub(super) fn index(self) -> i32 {
+        match self {
+            Level::Generic => -1,
+            Level::Avx2 => 0,
+            Level::AvxVnni => 1,
+            Level::Avx512Vnni => 2,
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The levels of this processor, from the least to the best. Empty: the processor lacks what ggml is compiled for.
+#[must_use]
+pub fn levels() -> &'static [Level] {
+    static LEVELS: OnceCell<Vec<Level>> = OnceCell::new();
+    LEVELS.get_or_init(detect)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detect() -> Vec<Level> {
+    // The macro asks CPUID for the instructions and XGETBV for the system's support of their registers.
+    let avx2 = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("bmi2");
+    let avx512 = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vnni");
+    let mut levels = Vec::new();
+    if avx2 {
+        levels.push(Level::Avx2);
+        levels.extend(is_x86_feature_detected!("avxvnni").then_some(Level::AvxVnni));
+        levels.extend(avx512.then_some(Level::Avx512Vnni));
+    }
+    levels
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detect() -> Vec<Level> {
+    vec![Level::Generic]
+}
+
+/// The level of a name that a host gives. `source` is where the name is from.
+fn named(source: &str, name: &str, levels: &[Level]) -> Result<Level> {
+    levels.iter().copied().find(|level| level.name() == name).ok_or_else(|| {
+        let allowed: Vec<&str> = levels.iter().map(|level| level.name()).collect();
+        Error::invalid(format!("{source}: this processor's levels are {}, got {name:?}", allowed.join(", ")))
+    })
+}
+
+/// The chosen level, and how many loaded models use it.
+struct Chosen {
+    level: Option<Level>,
+    n_users: usize,
+}
+
+static CHOSEN: Mutex<Chosen> = Mutex::new(Chosen { level: None, n_users: 0 });
+
+/// Keeps the level from being changed. Every loaded model has one.
+#[derive(Debug)]
+pub struct LevelInUse(());
+
+impl Drop for LevelInUse {
+    fn drop(&mut self) {
+        CHOSEN.lock().n_users -= 1;
+    }
+}
+
+/// The level in use; before the first model, the one that it would get.
+#[must_use]
+pub fn level() -> Option<Level> {
+    CHOSEN.lock().level.or_else(|| default_level(levels()).ok())
+}
+
+fn default_level(levels: &[Level]) -> Result<Level> {
+    let Some(best) = levels.last() else {
+        return Err(Error::model(
+            "this processor is not supported: it lacks AVX2, FMA, F16C or BMI2 (Intel since Haswell, AMD since Zen)",
+        ));
+    };
+    match std::env::var(VARIABLE) {
+        Ok(name) => named(VARIABLE, &name, levels),
+        Err(_) => Ok(*best),
+    }
+}
+
+/// Chooses the level that is used if no host forces one. Without one, nothing of ggml may run.
+///
+/// # Errors
+/// The processor lacks what ggml is compiled for, or the environment names another level than it has.
+pub fn choose_default_level() -> Result<()> {
+    let default = default_level(levels())?;
+    let mut chosen = CHOSEN.lock();
+    if chosen.level.is_none() {
+        super::choose(default);
+        chosen.level = Some(default);
+    }
+    Ok(())
+}
+
+/// Chooses the kernels of a level: of `forced`, of the environment's, or the best one.
+///
+/// # Errors
+/// The processor lacks what ggml is compiled for, there is no such level, or loaded models use another one.
+pub fn use_level(forced: Option<&str>) -> Result<LevelInUse> {
+    let levels = levels();
+    let default = default_level(levels)?;
+    let mut chosen = CHOSEN.lock();
+    let wanted = match forced {
+        Some(name) => named("cpu_level", name, levels)?,
+        None if chosen.n_users > 0 => chosen.level.unwrap_or(default),
+        None => default,
+    };
+    if chosen.level != Some(wanted) {
+        if chosen.n_users > 0 {
+            let now = chosen.level.unwrap_or(default);
+            return Err(Error::invalid(format!(
+                "cpu_level: the loaded models of this process use {now}, got {wanted}"
+            )));
+        }
+        super::choose(wanted);
+        chosen.level = Some(wanted);
+    }
+    chosen.n_users += 1;
+    Ok(LevelInUse(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_that_the_processor_lacks_is_refused_with_the_allowed_ones() {
+        let levels = [Level::Avx2, Level::AvxVnni];
+        assert_eq!(named("cpu_level", "avx-vnni", &levels), Ok(Level::AvxVnni));
+        for name in ["avx512-vnni", "", "AVX2", "generic"] {
+            let message = named("cpu_level", name, &levels).unwrap_err().message().to_owned();
+            assert_eq!(message, format!("cpu_level: this processor's levels are avx2, avx-vnni, got {name:?}"));
+        }
+    }
+
+    #[test]
+    fn a_processor_without_avx2_is_an_error() {
+        assert!(default_level(&[]).unwrap_err().message().contains("lacks AVX2"));
+        assert_eq!(levels().is_empty(), level().is_none());
+    }
+}

@@ -1,0 +1,97 @@
+// Passes ggml's operations to the kernels of the chosen level. Compiled for any processor.
+#include "seam.h"
+#include "table.h"
+
+#include <atomic>
+
+namespace {
+
+using foredraft::Kernels;
+
+// The levels that this library has kernels for, in the order of `Level` in levels.rs.
+const Kernels * const LEVELS[] = {
+#if defined(__x86_64__)
+    &foredraft::avx2::KERNELS, &foredraft::avx_vnni::KERNELS, &foredraft::avx512_vnni::KERNELS,
+#endif
+    nullptr,
+};
+
+// NULL: ggml computes everything.
+std::atomic<const Kernels *> chosen { nullptr };
+
+// Calls in graphs that this thread started; the starting thread is the first thread of a graph.
+thread_local uint64_t n_attentions = 0, n_products = 0;
+
+const Kernels * kernels() { return chosen.load(std::memory_order_relaxed); }
+
+// Whether the weights have the layout of the file. ggml's special buffers have others.
+bool is_plain(const ggml_tensor * weights) {
+    const ggml_backend_buffer_t buffer = weights->view_src != nullptr ? weights->view_src->buffer : weights->buffer;
+    return buffer == nullptr || ggml_backend_buffer_is_host(buffer);
+}
+
+bool is_product(const ggml_tensor * op) { return (op->op == GGML_OP_MUL_MAT || op->op == GGML_OP_MUL_MAT_ID) && is_plain(op->src[0]); }
+
+}  // namespace
+
+extern "C" {
+
+bool __wrap_ggml_cpu_extra_compute_forward(ggml_compute_params * params, ggml_tensor * op) {
+    const Kernels * ours = kernels();
+    if (ours != nullptr && is_product(op) && ours->multiply(params, op)) {
+        n_products += params->ith == 0;
+        return true;
+    }
+    if (ours != nullptr && op->op == GGML_OP_FLASH_ATTN_EXT && ours->attend(params, op)) {
+        n_attentions += params->ith == 0;
+        return true;
+    }
+    return __real_ggml_cpu_extra_compute_forward != nullptr && __real_ggml_cpu_extra_compute_forward(params, op);
+}
+
+bool __wrap_ggml_cpu_extra_work_size(int n_threads, const ggml_tensor * op, size_t * size) {
+    const Kernels * ours = kernels();
+    if (ours != nullptr && is_product(op) && ours->can_multiply(op)) {
+        *size = ours->multiply_size(op);
+        return true;
+    }
+    if (ours != nullptr && op->op == GGML_OP_FLASH_ATTN_EXT && ours->can_attend(op)) {
+        *size = ours->attention_size(op);
+        return true;
+    }
+    return __real_ggml_cpu_extra_work_size != nullptr && __real_ggml_cpu_extra_work_size(n_threads, op, size);
+}
+
+bool __wrap_ggml_compute_forward_mul_mat_tiled(const ggml_compute_params *, ggml_tensor *) { return false; }
+
+bool __wrap_ggml_compute_forward_mul_mat_id_tiled(const ggml_compute_params *, ggml_tensor *, int64_t, int64_t, const int32_t *, char *) { return false; }
+
+// Chooses the kernels of a level; a negative number: ggml's. No graph may be computed meanwhile.
+void foredraft_kernels_choose(int32_t level) {
+    chosen.store(level < 0 ? nullptr : LEVELS[level], std::memory_order_relaxed);
+}
+
+// Whether the linker has replaced ggml's functions. The compiler must not know that two functions may be one.
+bool foredraft_kernels_are_linked(void) {
+    const volatile auto called = &ggml_cpu_extra_compute_forward;
+    const volatile auto ours = &__wrap_ggml_cpu_extra_compute_forward;
+    return called == ours;
+}
+
+// Whether the chosen kernels multiply weights of a type.
+bool foredraft_kernels_multiply(int32_t type) {
+    const Kernels * ours = kernels();
+    return ours != nullptr && ours->multiplies(static_cast<ggml_type>(type));
+}
+
+bool foredraft_barrier_is_linked(void) {
+    const volatile auto called = &ggml_barrier;
+    const volatile auto ours = &foredraft_barrier;
+    return called == ours;
+}
+
+// The calls in graphs that the calling thread started.
+uint64_t foredraft_attentions(void) { return n_attentions; }
+uint64_t foredraft_products(void) { return n_products; }
+
+}

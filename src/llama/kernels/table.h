@@ -1,0 +1,28 @@
+// The functions of a level. Each level is level.cpp compiled with other instructions, in a namespace of its own.
+#pragma once
+
+#include "ggml.h"
+#include "ggml-cpu-impl.h"
+#include "ggml-impl.h"
+
+namespace foredraft {
+
+// The functions compute an operation with all threads of a graph, like ggml's: each thread calls them. They return false, in all threads, if
+// they do not support the operation.
+struct Kernels {
+    // Whether weights of a type are supported.
+    bool (*multiplies)(ggml_type type);
+    bool (*can_multiply)(const ggml_tensor * dst);
+    // The size of the work buffer.
+    size_t (*multiply_size)(const ggml_tensor * dst);
+    bool (*multiply)(const ggml_compute_params * params, const ggml_tensor * dst);
+    bool (*can_attend)(const ggml_tensor * dst);
+    size_t (*attention_size)(const ggml_tensor * dst);
+    bool (*attend)(const ggml_compute_params * params, const ggml_tensor * dst);
+};
+
+}  // namespace foredraft
+
+namespace foredraft::avx2 { extern const Kernels KERNELS; }
+namespace foredraft::avx_vnni { extern const Kernels KERNELS; }
+namespace foredraft::avx512_vnni { extern const Kernels KERNELS; }

@@ -1,0 +1,240 @@
+//! Kernels: each replacement of ggml's functions is linked and called, a level can be forced, and every level computes the same bits.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "tests may panic, and they call C functions"
+)]
+
+mod common;
+
+use std::ffi::CString;
+use std::path::Path;
+use std::process::Command;
+
+use common::{complete, model, start, with};
+use foredraft::api::Endpoint::{Completion, Speculative};
+use foredraft::api::System;
+use foredraft::llama::{self, Level};
+use llama_cpp_sys_2 as sys;
+use serde_json::{Value, json};
+
+const HAS_KERNELS: bool = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+
+/// The types of files that people download, and one whose weights ggml multiplies (IQ3_S).
+const FILE_TYPES: [(&str, sys::llama_ftype); 15] = [
+    ("f32", sys::LLAMA_FTYPE_ALL_F32),
+    ("f16", sys::LLAMA_FTYPE_MOSTLY_F16),
+    ("bf16", sys::LLAMA_FTYPE_MOSTLY_BF16),
+    ("q8_0", sys::LLAMA_FTYPE_MOSTLY_Q8_0),
+    ("q4_0", sys::LLAMA_FTYPE_MOSTLY_Q4_0),
+    ("q4_1", sys::LLAMA_FTYPE_MOSTLY_Q4_1),
+    ("q5_0", sys::LLAMA_FTYPE_MOSTLY_Q5_0),
+    ("q5_1", sys::LLAMA_FTYPE_MOSTLY_Q5_1),
+    ("q3_k", sys::LLAMA_FTYPE_MOSTLY_Q3_K_M),
+    ("q4_k", sys::LLAMA_FTYPE_MOSTLY_Q4_K_M),
+    ("q5_k", sys::LLAMA_FTYPE_MOSTLY_Q5_K_M),
+    ("q6_k", sys::LLAMA_FTYPE_MOSTLY_Q6_K),
+    ("iq4_nl", sys::LLAMA_FTYPE_MOSTLY_IQ4_NL),
+    ("iq4_xs", sys::LLAMA_FTYPE_MOSTLY_IQ4_XS),
+    ("iq3_s", sys::LLAMA_FTYPE_MOSTLY_IQ3_S),
+];
+
+/// The shipped target, quantized again.
+fn quantized(name: &str, file_type: sys::llama_ftype) -> String {
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stories-{name}.gguf"));
+    let to = to.to_str().expect("UTF-8").to_owned();
+    let (from, out) = (CString::new(model("target")).unwrap(), CString::new(to.clone()).unwrap());
+    llama::start();
+    // SAFETY: the paths and the parameters live during the call.
+    let status = unsafe {
+        let mut params = sys::llama_model_quantize_default_params();
+        params.ftype = file_type;
+        params.allow_requantize = true;
+        sys::llama_model_quantize(from.as_ptr(), out.as_ptr(), &raw const params)
+    };
+    assert_eq!(status, 0, "{name}");
+    to
+}
+
+fn request(index: usize) -> Value {
+    let prompts = common::prompts();
+    json!({
+        "prompt": prompts[index % prompts.len()], "n_predict": 40, "temperature": if index % 2 == 0 { 0.0 } else { 1.0 }, "seed": 7 + index,
+        "n_probs": 3, "return_tokens": true, "cache_prompt": false,
+    })
+}
+
+/// Tokens and probabilities: they change if a bit of a logit does.
+fn outputs(system: &System, endpoint: foredraft::api::Endpoint) -> Vec<Value> {
+    (0..4)
+        .map(|index| {
+            let answer = complete(system, endpoint, &request(index));
+            json!([answer["tokens"], answer["completion_probabilities"]])
+        })
+        .collect()
+}
+
+#[test]
+fn every_replacement_is_linked_and_called() {
+    let system = start(json!({"n_threads": 2, "n_threads_batch": 2}));
+    let kernels = &system.status()["cpu"]["kernels"];
+    let expected = if HAS_KERNELS { "foredraft" } else { "ggml" };
+    for kernel in ["matmul", "attention", "barrier"] {
+        assert_eq!(kernels[kernel], expected, "{kernel}");
+    }
+    assert_eq!((llama::kernels_are_linked(), llama::barrier_is_linked()), (HAS_KERNELS, HAS_KERNELS));
+    // Calls are counted by the thread that starts a graph: this one.
+    let before = llama::kernel_calls();
+    let params = llama::ModelParams::new(model("target"));
+    let target = std::sync::Arc::new(llama::Model::load(&params, |_| true).expect("it loads"));
+    let threads = std::sync::Arc::new(llama::ThreadPool::new(2).expect("threads"));
+    let context = llama::ContextParams { n_threads: 2, n_threads_batch: 2, ..llama::ContextParams::default() };
+    let mut context = llama::Context::new(&target, &context, &threads, &std::sync::Arc::default()).expect("it fits");
+    let mut batch = llama::Batch::new();
+    batch.push(5, 0, 0, true);
+    batch.push(6, 1, 0, true);
+    context.decode(&batch).expect("decoded");
+    let after = llama::kernel_calls();
+    let layers = target.n_layer() as u64;
+    assert_eq!(after.attentions >= before.attentions + layers, HAS_KERNELS, "{before:?} {after:?}");
+    assert_eq!(after.products >= before.products + 7 * layers, HAS_KERNELS, "{before:?} {after:?}");
+    assert_eq!(after.barriers > before.barriers, HAS_KERNELS, "{before:?} {after:?}");
+}
+
+#[test]
+fn all_levels_compute_the_same_bits_in_every_format() {
+    let levels: Vec<&str> = llama::levels().iter().map(|level| level.name()).collect();
+    assert!(!HAS_KERNELS || levels.contains(&"avx2"), "{levels:?}");
+    for (name, file_type) in FILE_TYPES {
+        let path = quantized(name, file_type);
+        let mut first: Option<Vec<Value>> = None;
+        for (at, level) in levels.iter().enumerate() {
+            // The number of threads must not matter either.
+            let init =
+                json!({"model": path, "cpu_level": level, "n_threads": 1 + at % 2, "n_threads_batch": 1 + at % 2});
+            let system = start(init.clone());
+            let status = system.status();
+            assert_eq!(status["cpu"]["level"], *level);
+            let falls_back = name == "iq3_s" || !HAS_KERNELS;
+            let fallback = status["cpu"]["fallback_tensors"].as_object().expect("an object");
+            assert_eq!(fallback.is_empty(), !falls_back, "{name}: {fallback:?}");
+            let plain = outputs(&system, Completion);
+            if HAS_KERNELS {
+                assert!(plain == outputs(&system, Speculative), "{name} at {level}: with a draft");
+            }
+            match &first {
+                None => first = Some(plain),
+                Some(first) => assert!(*first == plain, "{name} at {level}"),
+            }
+        }
+    }
+}
+
+/// Caches of other types than F16, without flash attention, and requests beside others.
+#[test]
+fn no_output_depends_on_drafts_other_requests_or_the_level() {
+    if !HAS_KERNELS {
+        return;
+    }
+    for more in [
+        json!({}),
+        json!({"flash_attn": "off"}),
+        json!({"cache_type_k": "q8_0", "cache_type_v": "q8_0"}),
+        json!({"cache_type_k": "bf16", "cache_type_v": "bf16"}),
+        json!({"cache_type_k": "q8_0"}),
+    ] {
+        let mut first: Option<Vec<Value>> = None;
+        for level in llama::levels() {
+            let init = with(&more, json!({"cpu_level": level.name(), "n_parallel": 4, "n_ctx": 512, "warmup": false}));
+            let system = start(init);
+            let alone = outputs(&system, Completion);
+            if more.get("flash_attn").is_none() {
+                assert_eq!(system.status()["attention"]["target"]["kernel"], "foredraft", "{more}");
+            }
+            assert!(alone == outputs(&system, Speculative), "{more} at {level}: with a draft");
+            let ids: Vec<u64> = (0..4).map(|index| common::submit(&system, Speculative, &request(index))).collect();
+            for (index, id) in ids.into_iter().enumerate() {
+                let last = common::drain(&system, Speculative, id).pop().expect("an update");
+                assert_eq!(last["stop"], true);
+                assert_eq!(alone[index][1], last["completion_probabilities"], "{more} at {level}: beside others");
+            }
+            match &first {
+                None => first = Some(alone),
+                Some(first) => assert!(*first == alone, "{more} at {level}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_forced_level_must_exist_and_stays_while_models_are_loaded() {
+    let refused = |init: Value| System::new().init(init.to_string().as_bytes()).unwrap_err().message().to_owned();
+    let levels: Vec<&str> = llama::levels().iter().map(|level| level.name()).collect();
+    let message = refused(json!({"model": model("draft"), "cpu_level": "mmx"}));
+    assert_eq!(message, format!("cpu_level: this processor's levels are {}, got \"mmx\"", levels.join(", ")));
+    if let [least, .., best] = levels[..] {
+        let system = start(json!({"cpu_level": least}));
+        let message = refused(json!({"model": model("draft"), "cpu_level": best}));
+        assert_eq!(message, format!("cpu_level: the loaded models of this process use {least}, got {best}"));
+        // An engine that asks for nothing takes the level in use.
+        let second = start(json!({}));
+        assert_eq!(second.status()["cpu"]["level"], least);
+        drop((system, second));
+        assert_eq!(start(json!({})).status()["cpu"]["level"], best);
+    }
+}
+
+/// Runs this test's own process again, with the variable.
+#[test]
+fn the_variable_forces_a_level() {
+    if let Ok(expected) = std::env::var("FOREDRAFT_TEST_EXPECTED") {
+        let init = json!({"model": model("draft")});
+        let system = System::new();
+        match system.init(init.to_string().as_bytes()) {
+            Ok(()) => assert_eq!(system.status()["cpu"]["level"], expected.as_str()),
+            Err(error) => assert!(error.message().contains(&expected), "{error}"),
+        }
+        return;
+    }
+    let level = llama::levels().first().copied().map_or("avx2", Level::name);
+    for (forced, expected) in [(level, level), ("sse", "FOREDRAFT_CPU_LEVEL: this processor's levels are")] {
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_variable_forces_a_level"])
+            .env("FOREDRAFT_CPU_LEVEL", forced)
+            .env("FOREDRAFT_TEST_EXPECTED", expected)
+            .status()
+            .expect("this program starts");
+        assert!(status.success(), "{forced}");
+    }
+}
+
+/// The linker keeps one copy of a template or inline function that several objects have. A copy compiled for AVX-512 would run on other
+/// processors, so the kernels must have none.
+#[test]
+fn kernels_export_nothing_that_other_code_could_use() {
+    if !HAS_KERNELS {
+        return;
+    }
+    let deps = std::env::current_exe().unwrap();
+    let builds = deps.ancestors().nth(2).unwrap().join("build");
+    let mut n_archives = 0;
+    for folder in std::fs::read_dir(builds).unwrap().flatten() {
+        for level in ["avx2", "avx_vnni", "avx512_vnni"] {
+            let archive = folder.path().join(format!("out/libforedraft_{level}.a"));
+            if !archive.is_file() {
+                continue;
+            }
+            let listed = Command::new("nm").args(["--defined-only", "-C"]).arg(&archive).output().expect("nm runs");
+            let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+            let exported: Vec<&str> = listed
+                .lines()
+                .filter(|line| line.split_whitespace().nth(1).is_some_and(|kind| "TWVuRDB".contains(kind)))
+                .collect();
+            assert!(exported.len() == 1 && exported[0].ends_with("::KERNELS"), "{level}: {exported:?}");
+            n_archives += 1;
+        }
+    }
+    assert!(n_archives >= 3, "the archives of the kernels are in the build folder");
+}
