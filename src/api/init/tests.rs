@@ -412,7 +412,7 @@ fn command_lines_give_the_same_request() {
     check(b"-m m.gguf -sm diagonal", Code::InvalidRequest, "split_mode: expected one of");
 }
 
-const KEYS: [&str; 84] = [
+const KEYS: [&str; 85] = [
     "model",
     "model_alias",
     "model_draft",
