@@ -61,7 +61,7 @@ fn quantized(name: &str, file_type: sys::llama_ftype) -> String {
 fn request(index: usize) -> Value {
     let prompts = common::prompts();
     json!({
-        "prompt": prompts[index % prompts.len()], "n_predict": 40, "temperature": if index % 2 == 0 { 0.0 } else { 1.0 }, "seed": 7 + index,
+        "prompt": prompts[index % prompts.len()], "n_predict": 40, "temperature": if index.is_multiple_of(2) { 0.0 } else { 1.0 }, "seed": 7 + index,
         "n_probs": 3, "return_tokens": true, "cache_prompt": false,
     })
 }

@@ -355,6 +355,8 @@ impl LifeCycle {
     }
 
     fn start_server(&self, epoch: u64, command: &LoadCommand, notice: &mut Option<Arc<Notice>>) -> Result<Server> {
+        // Before anything of ggml runs: also its defaults are asked of it.
+        llama::choose_default_level()?;
         let request = command.parse()?;
         if let Some(level) = request.log_level {
             log::set_level(level);
@@ -364,8 +366,6 @@ impl LifeCycle {
         }
         *notice = request.notify_fd.map(|number| self.open_notice(number)).transpose()?.map(Arc::new);
         let notify = self.notify_callback(epoch, notice.clone());
-        // Before anything of ggml runs.
-        llama::choose_default_level()?;
         llama::start();
         self.reach(LlamaStage::Started);
         Server::start(request, notify, |progress| {
