@@ -205,8 +205,9 @@ impl RequestRecord {
     /// The warnings known so far.
     pub(super) fn warnings(&self) -> Vec<String> {
         // Only messages give a warning, and all completions of a request share its messages.
-        let of_prompt = self.completions.first().and_then(|completion| completion.prompt.get()?.warning.clone());
-        self.warnings.iter().cloned().chain(of_prompt).collect()
+        let of_prompt = self.completions.first().and_then(|completion| completion.prompt.get());
+        let of_prompt = of_prompt.into_iter().flat_map(|prompt| prompt.warnings.iter());
+        self.warnings.iter().chain(of_prompt).cloned().collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! A loaded engine: the models, the worker that runs them, and the requests.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 
@@ -28,6 +29,8 @@ pub struct Server {
     pub(super) preparer: Preparer,
     pub(super) requests: RequestRegistry,
     pub(super) updates: Arc<UpdateSignal>,
+    /// The engine is being unloaded, so that no chat template is rendered to its end.
+    stopping: Arc<AtomicBool>,
     /// Whether it is closed. Read-locked inside [`Server::during`].
     in_use: RwLock<bool>,
 }
@@ -51,12 +54,14 @@ impl Server {
             preparer: Preparer::default(),
             requests: RequestRegistry::default(),
             updates,
+            stopping: Arc::default(),
             in_use: RwLock::new(false),
         })
     }
 
     /// Tells all running requests to end, and returns at once.
     pub(super) fn begin_stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
         if let Some(engine) = &self.engine {
             engine.begin_stop();
         }
@@ -64,6 +69,7 @@ impl Server {
 
     /// Ends all running requests and waits until no thread uses the server any more.
     pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
         if let Some(engine) = &self.engine {
             engine.stop();
         }
@@ -192,6 +198,7 @@ impl Server {
             ctx_shift: self.init.config.ctx_shift,
             templates: Arc::clone(templates),
             chat_template: self.init.chat_template.clone(),
+            stopping: Arc::clone(&self.stopping),
             target: Arc::clone(&self.models.target),
         }
     }

@@ -39,6 +39,7 @@ fn with_input<R>(case: &Value, now: u64, render: impl FnOnce(&RenderInput) -> R)
         tools: case.get("tools"),
         kwargs: case["kwargs"].as_object().unwrap_or(&Map::new()),
         now: UNIX_EPOCH + Duration::from_secs(now),
+        interrupt: None,
     })
 }
 

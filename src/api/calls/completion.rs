@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{chat, constraint};
 use crate::api::Server;
 use crate::api::fields::parse_object;
-use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptSource, ServingModel};
+use crate::api::prompts::{InfillBudget, PreparedPrompt, PromptInterrupt, PromptSource, ServingModel};
 use crate::api::registry::{CompletionRecord, PolledTokens, RequestRecord};
 use crate::api::request::{CompletionRequest, Endpoint, UsedValues, clamp_old_values, generation_settings};
 use crate::api::response;
@@ -137,6 +137,7 @@ impl Server {
         let record = self.register(record);
         reservation.send()?;
         if !is_prepared {
+            source.interrupt.end_with(&record.handle);
             let (prepared, sender) = (Arc::clone(&record), engine.prepared_sender());
             self.preparer.start(Arc::clone(&record.handle), move || {
                 sender.send(&prepared.handle, prepare(&source, n_cmpl, &prepared));
@@ -155,6 +156,7 @@ impl Server {
                 n_predict: request.options.n_predict,
                 spm: self.defaults().spm_infill,
             },
+            interrupt: PromptInterrupt::new(serving, request.options.timeout),
             n_keep: request.options.n_keep,
             prediction: request.prediction.take().filter(|_| common.speculative.is_some()),
             inputs: request.take_inputs(),

@@ -68,8 +68,10 @@ impl Server {
         let mut fields = Fields::new(&object);
         let chat = ChatInput::read(&mut fields)?
             .ok_or_else(|| Error::invalid("messages: expected an array of messages, got nothing"))?;
-        let prompt = prompts::render(&self.target(), &chat)?;
-        Ok(success(json!({"prompt": prompt}), fields.finish()))
+        let (prompt, of_template) = prompts::render(&self.target(), &chat)?;
+        let mut warnings = fields.finish();
+        warnings.extend(of_template);
+        Ok(success(json!({"prompt": prompt}), warnings))
     }
 
     /// `get_embedding`: the pooled embedding of `content` (or `prompt`), which can contain token ids. Waits for the engine.

@@ -19,8 +19,8 @@ use crate::error::{Code, Error, Result};
 pub(in crate::api) struct FittedChat<T> {
     /// The prompt of the remaining messages.
     pub(in crate::api) prompt: T,
-    /// The number of dropped messages.
-    pub(in crate::api) n_dropped: usize,
+    /// The numbers of the dropped messages.
+    pub(in crate::api) dropped: Vec<usize>,
     /// The request's warning about them.
     pub(in crate::api) warning: Option<String>,
 }
@@ -70,13 +70,13 @@ pub(in crate::api) fn drop_turns<T>(
     let n_whole = len(&whole);
     let groups = groups(messages);
     if n_whole <= limit || (groups.is_empty() && n_whole < n_ctx) {
-        return Ok(FittedChat { prompt: whole, n_dropped: 0, warning: None });
+        return Ok(FittedChat { prompt: whole, dropped: Vec::new(), warning: None });
     }
     let without = |n_groups: usize| {
         let dropped: Vec<usize> = groups.iter().take(n_groups).flatten().copied().collect();
         let left = messages.iter().enumerate().filter(|(index, _)| !dropped.contains(index));
         let left: Vec<Value> = left.map(|(_, message)| message.clone()).collect();
-        Ok(ShorterChat { prompt: make(&left)?, n_groups, n_dropped: dropped.len() })
+        Ok(ShorterChat { prompt: make(&left)?, n_groups, dropped })
     };
     // Binary search for the smallest number of dropped turns that leaves at most `limit` tokens.
     let fewest = |limit: usize| -> Result<Option<ShorterChat<T>>> {
@@ -102,7 +102,8 @@ pub(in crate::api) fn drop_turns<T>(
             None => without(groups.len())?,
         },
     };
-    let ShorterChat { prompt, n_groups, n_dropped } = shortened;
+    let ShorterChat { prompt, n_groups, dropped } = shortened;
+    let n_dropped = dropped.len();
     let n_left = len(&prompt);
     if n_left >= n_ctx {
         let kept = "the system message and the last turn";
@@ -114,14 +115,14 @@ pub(in crate::api) fn drop_turns<T>(
          of the context's {n_ctx} tokens are available for the prompt",
         messages.len()
     );
-    Ok(FittedChat { prompt, n_dropped, warning: Some(warning) })
+    Ok(FittedChat { prompt, dropped, warning: Some(warning) })
 }
 
 /// A chat without its oldest turns.
 struct ShorterChat<T> {
     prompt: T,
     n_groups: usize,
-    n_dropped: usize,
+    dropped: Vec<usize>,
 }
 
 #[cfg(test)]
@@ -167,7 +168,7 @@ mod tests {
     fn left(roles: &str, each: usize, n_predict: Option<usize>, n_ctx: usize) -> Result<(Vec<u64>, usize, bool)> {
         let make = |messages: &[Value]| Ok(messages.iter().filter_map(|message| message["id"].as_u64()).collect());
         let fitted = drop_turns(&chat(roles), n_predict, n_ctx, make, |left: &Vec<u64>| left.len() * each)?;
-        Ok((fitted.prompt, fitted.n_dropped, fitted.warning.is_some()))
+        Ok((fitted.prompt, fitted.dropped.len(), fitted.warning.is_some()))
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! Adapts messages to the form that a template expects.
 
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
-use super::filters;
+use super::json_text;
 use crate::api::fields::unexpected;
 use crate::error::{Error, Result};
 
 /// The form of messages that a template expects.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct MessageShape {
-    pub(super) content: ContentForm,
+    pub(super) forms: ContentForms,
     /// The arguments of tool calls: an object (true), JSON in a string (false), or both (None).
     pub(super) arguments_object: Option<bool>,
     /// Tool calls are rendered only if the content is null.
@@ -18,6 +18,26 @@ pub(super) struct MessageShape {
     pub(super) developer: bool,
     /// The template refuses or ignores system messages. Their text is then added to the first user message.
     pub(super) no_system: bool,
+}
+
+/// The form of `content` that a template expects in the messages of each role. Some templates know parts in user messages only.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ContentForms {
+    pub(super) system: ContentForm,
+    pub(super) user: ContentForm,
+    pub(super) assistant: ContentForm,
+    pub(super) tool: ContentForm,
+}
+
+impl ContentForms {
+    fn of(&self, role: &str) -> ContentForm {
+        match role {
+            "system" | "developer" => self.system,
+            "assistant" | "model" => self.assistant,
+            "tool" | "function" | "ipython" => self.tool,
+            _ => self.user,
+        }
+    }
 }
 
 /// The form of `content` that a template expects.
@@ -65,6 +85,7 @@ impl MessageShape {
             Some(Json::String(role)) => role,
             other => return Err(unexpected(&format!("messages[{i}].role"), "a string", other.unwrap_or(&Json::Null))),
         };
+        let form = self.forms.of(role);
         let mut message = given.clone();
         if role == "developer" && !self.developer {
             message.insert("role".to_owned(), "system".into());
@@ -74,20 +95,25 @@ impl MessageShape {
         }
         let content = match message.get("content").unwrap_or(&Json::Null) {
             Json::Null => Json::from(""),
-            Json::Array(parts) if self.content == ContentForm::Text => Json::from(joined(i, parts)?),
+            Json::Array(parts) if form == ContentForm::Text => Json::from(joined(i, parts)?),
             other => other.clone(),
         };
         let content = match content {
             Json::String(text) if text.is_empty() && self.null_content && message.contains_key("tool_calls") => {
                 Json::Null
             }
-            Json::String(text) if self.content == ContentForm::Parts => json!([{"type": "text", "text": text}]),
+            Json::String(text) if form == ContentForm::Parts => json!([{"type": "text", "text": text}]),
             other => other,
         };
         message.insert("content".to_owned(), content);
         if let (Some(object), Some(Json::Array(calls))) = (self.arguments_object, message.get_mut("tool_calls")) {
             for (j, call) in calls.iter_mut().enumerate() {
-                let Some(arguments) = call.get_mut("function").and_then(|it| it.get_mut("arguments")) else { continue };
+                let Some(Json::Object(function)) = call.get_mut("function") else { continue };
+                let arguments = function.entry("arguments").or_insert(Json::Null);
+                // A function without parameters has no arguments.
+                if arguments.is_null() || arguments.as_str().is_some_and(|text| text.trim().is_empty()) {
+                    *arguments = json!({});
+                }
                 match arguments {
                     Json::String(text) if object => {
                         *arguments = serde_json::from_str(text).map_err(|error| {
@@ -97,7 +123,9 @@ impl MessageShape {
                         })?;
                     }
                     Json::Object(_) if !object => {
-                        *arguments = json_text(i, arguments)?.into();
+                        *arguments = json_text(arguments)
+                            .map_err(|error| error.within(&format!("messages[{i}].tool_calls")))?
+                            .into();
                     }
                     _ => {}
                 }
@@ -105,12 +133,6 @@ impl MessageShape {
         }
         Ok(Json::Object(message))
     }
-}
-
-/// The JSON text of a tool call's arguments in message `i`, as Python's `json.dumps` writes it.
-fn json_text(i: usize, arguments: &Json) -> Result<String> {
-    filters::json_text(arguments)
-        .map_err(|error| Error::invalid(format!("messages[{i}].tool_calls: {}", error.detail().unwrap_or_default())))
 }
 
 fn set(message: &mut Json, key: &str, value: Json) {
@@ -140,4 +162,28 @@ fn joined(i: usize, parts: &[Json]) -> Result<String> {
         _ => Err(unexpected(&format!("messages[{i}].content[{j}]"), "{\"type\": \"text\", \"text\": ...}", part)),
     });
     Ok(texts.collect::<Result<Vec<_>>>()?.join("\n"))
+}
+
+/// The tools with the description and the parameters that OpenAI's API lets hosts leave out, filled as llama-server does. Many
+/// templates fail without them.
+pub(super) fn completed_tools(tools: &Json) -> Json {
+    let mut tools = tools.clone();
+    for tool in tools.as_array_mut().into_iter().flatten() {
+        let Some(Json::Object(function)) = tool.get_mut("function") else { continue };
+        let is_missing = |name: &str| function.get(name).is_none_or(Json::is_null);
+        if !is_missing("description") && !is_missing("parameters") {
+            continue;
+        }
+        let mut given = std::mem::take(function);
+        let mut filled = Map::new();
+        for (name, default) in [("name", Json::Null), ("description", "".into()), ("parameters", json!({}))] {
+            let value = given.get_mut(name).map(Json::take).filter(|value| !value.is_null());
+            filled.insert(name.to_owned(), value.unwrap_or(default));
+        }
+        for (name, value) in given {
+            filled.entry(name).or_insert(value);
+        }
+        *function = filled;
+    }
+    tools
 }

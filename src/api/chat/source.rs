@@ -1,15 +1,11 @@
-//! The source of a template: built-in templates by name, and rewriting for minijinja, so that it accepts what Jinja2 with
-//! transformers' extensions accepts.
-
-use std::str::Chars;
+//! Built-in templates by name.
 
 use serde_json::Value as Json;
 
-use super::lists;
 use crate::api::fields::unexpected;
 use crate::error::Result;
 
-/// The template's name in minijinja's environment and in error messages.
+/// The template's name in error messages.
 pub const NAME: &str = "chat_template";
 /// `chatml`: llama.cpp's template for models without one. Messages are not trimmed.
 const CHATML: &str = "{% for message in messages %}\
@@ -27,87 +23,6 @@ pub fn named(given: &str) -> Result<&str> {
         source if source.contains("{{") || source.contains("{%") => Ok(source),
         other => Err(unexpected(NAME, "a Jinja template or the name chatml", &Json::from(other))),
     }
-}
-
-/// The source with `\n` as line end, and with some tags replaced:
-///
-/// - `{% generation %}` and `{% endgeneration %}`, which mark the assistant's text for training, by tags that only open a scope;
-/// - the list in `{% set x = [] %}` by a mutable list.
-pub fn rewritten(source: &str) -> String {
-    let source = source.replace("\r\n", "\n").replace('\r', "\n");
-    let mut result = String::with_capacity(source.len());
-    let mut rest = source.as_str();
-    while let Some((before, tag)) = rest.split_once("{%") {
-        result.push_str(before);
-        result.push_str("{%");
-        rest = tag;
-        let Some((inside, after)) = tag.split_once("%}") else { continue };
-        if let Some(inside) = replaced(inside) {
-            result.push_str(&inside);
-            result.push_str("%}");
-            rest = after;
-        }
-    }
-    result + rest
-}
-
-/// The string literals in the tags of a source, sorted, without duplicates.
-pub fn literals(source: &str) -> Vec<String> {
-    let mut literals = Vec::new();
-    let mut rest = source;
-    while let Some(start) = ["{{", "{%"].iter().filter_map(|tag| rest.find(tag)).min() {
-        let mut tag = rest.get(start + 2..).unwrap_or_default().chars();
-        // The end of the tag is outside of strings and dictionaries.
-        let mut depth = 0_usize;
-        while let Some(c) = tag.next() {
-            match c {
-                '\'' | '"' => literals.push(literal(&mut tag, c)),
-                '{' => depth += 1,
-                '}' if depth > 0 => depth -= 1,
-                '}' | '%' if tag.as_str().starts_with('}') => break,
-                _ => {}
-            }
-        }
-        rest = tag.as_str();
-    }
-    literals.sort_unstable();
-    literals.dedup();
-    literals
-}
-
-/// Reads a string literal, after its opening quote.
-fn literal(tag: &mut Chars, quote: char) -> String {
-    let mut text = String::new();
-    while let Some(c) = tag.next().filter(|c| *c != quote) {
-        match (c, tag.clone().next()) {
-            ('\\', Some(escaped)) => {
-                tag.next();
-                text.push(match escaped {
-                    'n' => '\n',
-                    't' => '\t',
-                    'r' => '\r',
-                    other => other,
-                });
-            }
-            _ => text.push(c),
-        }
-    }
-    text
-}
-
-/// The replacement for the text between `{%` and `%}`, if there is one.
-fn replaced(inside: &str) -> Option<String> {
-    let statement = inside.trim_matches(|c: char| c == '-' || c == '+' || c.is_ascii_whitespace());
-    let new = match statement {
-        "generation" => "with".to_owned(),
-        "endgeneration" => "endwith".to_owned(),
-        _ => {
-            let (target, value) = statement.strip_prefix("set ")?.split_once('=')?;
-            let empty = value.trim().strip_prefix('[')?.strip_suffix(']')?.trim().is_empty();
-            empty.then(|| format!("set {target}= {}()", lists::MAKE))?
-        }
-    };
-    Some(inside.replacen(statement, &new, 1))
 }
 
 #[cfg(test)]
@@ -131,19 +46,8 @@ mod tests {
             tools: None,
             kwargs: &Map::new(),
             now: UNIX_EPOCH,
+            interrupt: None,
         })
-    }
-
-    #[test]
-    fn strings_in_tags_are_found() {
-        for (source, expected) in [
-            ("it's {{ 'a' + \"it's\" }} don't {% if x == 'a' -%} 'b' {%- endif %}", vec!["a", "it's"]),
-            ("{{ '}}' }}{{ \"a\\\"\\n\" }}{{ '", vec!["", "a\"\n", "}}"]),
-            ("{{ {'a': {'b': 1}} | tojson('c') }} 'd'", vec!["a", "b", "c"]),
-            ("{# 'a' #}{", vec![]),
-        ] {
-            assert_eq!(literals(source), expected, "{source}");
-        }
     }
 
     #[test]

@@ -178,8 +178,9 @@ impl<'a> Marker<'a> {
     pub(super) fn remove_marks(&self, rendered: String) -> Rendered {
         let number = u32::from(self.mark);
         let mut rendered = rendered;
-        // The escapes of Python and JSON (`tojson(ensure_ascii=true)`), and of Rust, where a whole list is printed.
-        for escaped in [format!("\\u{number:04x}"), format!("\\u{{{number:x}}}")] {
+        // The escapes of Python (a list that is printed) and JSON (`tojson(ensure_ascii=true)`), and those of `urlencode`.
+        let in_url: String = self.mark.encode_utf8(&mut [0; 4]).bytes().map(|byte| format!("%{byte:02X}")).collect();
+        for escaped in [format!("\\u{number:04x}"), in_url] {
             if rendered.contains(&escaped) {
                 rendered = rendered.replace(&escaped, self.mark.encode_utf8(&mut [0; 4]));
             }

@@ -1,9 +1,12 @@
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
+use foredraft_jinja::Interrupt;
 use serde_json::{Map, Value as Json, json};
 
-use super::{ChatTemplate, MAX_OUTPUT, MAX_SOURCE, RenderInput, filters};
+use super::{ChatTemplate, MAX_SOURCE, RenderInput};
 use crate::error::{Code, Result};
 use crate::llama::{Model, ModelParams};
 
@@ -90,7 +93,7 @@ const DEEPSEEK: &str = "{% if not add_generation_prompt is defined %}{% set add_
     {% if add_generation_prompt %}{{'<｜Assistant｜>'}}{% endif %}";
 
 /// Renders `input`: an array of messages, or an object with `messages`, `tools`, `kwargs`, `add` (true).
-fn render(template: &str, input: Json) -> Result<String> {
+pub(super) fn render(template: &str, input: Json) -> Result<String> {
     let input = if input.is_array() { json!({"messages": input}) } else { input };
     ChatTemplate::parse(template)?.render(&RenderInput {
         messages: input["messages"].as_array().unwrap(),
@@ -100,6 +103,7 @@ fn render(template: &str, input: Json) -> Result<String> {
         tools: input.get("tools"),
         kwargs: input["kwargs"].as_object().unwrap_or(&Map::new()),
         now: SystemTime::now(),
+        interrupt: None,
     })
 }
 
@@ -118,6 +122,7 @@ fn render_tainted(template: &str, input: Json) -> String {
         tools: input.get("tools"),
         kwargs: &kwargs,
         now: SystemTime::now(),
+        interrupt: None,
     };
     let rendered = ChatTemplate::parse(template).unwrap().render_tainted(&input, model.vocab().specials()).unwrap();
     let mut text = rendered.text;
@@ -125,7 +130,7 @@ fn render_tainted(template: &str, input: Json) -> String {
     text
 }
 
-fn check(template: &str, input: Json, expected: &str) {
+pub(super) fn check(template: &str, input: Json, expected: &str) {
     match render(template, input.clone()) {
         Ok(prompt) => assert_eq!(prompt, expected, "{template} with {input}"),
         Err(error) => panic!("{template} with {input}: {error}"),
@@ -256,7 +261,7 @@ fn content_takes_the_form_the_template_expects() {
 fn message_roles_are_validated_and_mapped() {
     let developer = json!([{"role": "developer", "content": ""}]);
     check("{% for m in messages %}{{ m.role }}{% endfor %}", developer.clone(), "system");
-    check("{# developer #}{% for m in messages %}{{ m.role }}{% endfor %}", developer, "developer");
+    check("{# developer #}{% for m in messages %}{{ m.role }}{% endfor %}", developer, "system");
     check_error(CHATML, json!(["a"]), "messages[0]: expected an object with role and content, got \"a\"");
     let user = json!({"role": "user", "content": ""});
     check_error(CHATML, json!([user, {"role": 1}]), "messages[1].role: expected a string, got 1");
@@ -317,23 +322,6 @@ fn lists_can_be_modified_in_place() {
         check(&format!("{grow}{{{{ {expression} }}}}"), json!([]), expected);
     }
     check("{%- set a = [ ] -%}{% set _ = a.append([1]) %}{{ a }} {{ a == [[1]] }}", json!([]), "[[1]] True");
-    check_error(
-        "{% set a = [] %}{{ a.append([a]) }}",
-        json!([]),
-        "chat_template: append: the item contains a mutable list, or too many values (line 1)",
-    );
-    let append = |nest: &str| {
-        let nests = format!("{{% for i in range(30) %}}{{% set n.x = {nest} %}}{{% endfor %}}");
-        format!("{{% set n = namespace(x=0) %}}{nests}{{% set a = [] %}}{{{{ a.append(n.x) }}}}")
-    };
-    check(&append("[1, n.x, 1, 1, 1, 1, 1, 1]"), json!([]), "None");
-    for nest in ["[n.x, n.x]", "{'a': n.x, 'b': n.x}"] {
-        check_error(
-            &append(nest),
-            json!([]),
-            "chat_template: append: the item contains a mutable list, or too many values (line 1)",
-        );
-    }
     check_error("{% set a = [] %}{{ a.pop() }}", json!([]), "chat_template: pop: the list has no such item (line 1)");
 }
 
@@ -376,28 +364,14 @@ fn tojson_formats_as_in_transformers() {
     );
     check_value("{'b': [1, 2]}|tojson(separators=(',', ':'))", "{\"b\":[1,2]}");
     let endless = "{% set n = namespace() %}{% set n.n = n %}{{ n|tojson }}";
-    check_error(endless, json!([]), "chat_template: tojson: the value exceeds 128 levels or 67108864 bytes (line 1)");
-}
-
-#[test]
-fn strftime_formats_dates() {
-    for (seconds, format, expected) in [
-        (0, "%A %d %B %Y %H:%M:%S %I %p", "Thursday 01 January 1970 00:00:00 12 AM"),
-        (951_782_400, "%F %a %b", "2000-02-29 Tue Feb"),
-        (1_709_251_199, "%F %T %-d/%-m/%y %e", "2024-02-29 23:59:59 29/2/24 29"),
-        (4_102_444_800, "%Y-%m-%d %-I%p %Z %% %q %", "2100-01-01 12AM UTC % %q %"),
-    ] {
-        assert_eq!(filters::strftime(format, seconds), expected, "{seconds}");
-    }
-    let today = render("{{ strftime_now('%Y') }}", json!([])).unwrap();
-    assert!(today.parse::<u32>().unwrap() >= 2024, "{today}");
+    check_error(endless, json!([]), "chat_template: tojson: a namespace has no JSON form (line 1)");
 }
 
 #[test]
 fn template_errors_name_the_line() {
     for (template, expected) in [
-        ("a\n{% if %}", "chat_template: syntax error: unexpected end of block (line 2)"),
-        ("\n\n{{ x.y.z }}", "chat_template: undefined value (line 3)"),
+        ("a\n{% if %}", "chat_template: syntax error: expected an expression, got the end of the block (line 2)"),
+        ("\n\n{{ x.y.z() }}", "chat_template: an undefined value has no method 'z' (line 3)"),
         ("{{ raise_exception('no ' ~ 1) }}", "chat_template: no 1 (line 1)"),
         ("{{ 1|nope }}", "chat_template: filter nope is unknown (line 1)"),
     ] {
@@ -445,25 +419,77 @@ fn system_message_moves_to_the_user_when_the_template_has_no_system_role() {
     );
 }
 
+/// The crate `foredraft_jinja` tests the limits of the language. Here: they are those of a few messages, while parsing already.
 #[test]
-fn hostile_templates_terminate() {
-    let check_begins = |template: &str, expected: &str| {
-        let error = render(template, json!([])).expect_err(template);
-        assert!(error.message().starts_with(expected), "{template}: {error}");
+fn hostile_templates_end_with_an_error_while_they_are_parsed() {
+    for template in [
+        "{{ [1]|batch(1000000000,'x')|list|length }}",
+        "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        "{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    ] {
+        let error = ChatTemplate::parse(template).expect_err(template);
+        assert_eq!(error.code(), Code::InvalidRequest, "{error}");
+        assert!(error.message().starts_with("chat_template: "), "{error}");
+    }
+    for (template, expected) in [
+        ("{% include 'chat_template' %}".to_owned(), "chat_template: syntax error: 'include' is not supported"),
+        ("{{ (".to_owned(), "chat_template: syntax error"),
+        (format!("{{{{ {}", "(".repeat(60_000)), "chat_template: syntax error"),
+        ("{% if 1 %}".repeat(6_000), "chat_template: syntax error"),
+        (" ".repeat(MAX_SOURCE + 1), "chat_template: expected at most 65536 bytes, got 65537"),
+    ] {
+        let error = ChatTemplate::parse(&template).expect_err(&template);
+        assert!(error.message().starts_with(expected), "{error}");
+    }
+}
+
+/// A template that is harmless until a message has a certain text is stopped while it renders that.
+#[test]
+fn a_bomb_that_waits_for_a_message_is_limited() {
+    for (body, expected) in [
+        ("", "chat_template: takes more than 4006552 steps"),
+        ("{% set messages = messages + messages * 3 %}{{ 'x' * 9000000 }}", "chat_template: needs more than "),
+    ] {
+        let template = format!(
+            "{{% if messages[0].content == 'go' %}}{{% for a in range(99999) %}}{{% for b in range(99999) %}}{body}{{% endfor %}}\
+             {{% endfor %}}{{% endif %}}"
+        );
+        let error = render(&template, json!([{"role": "user", "content": "go"}])).unwrap_err();
+        assert!(error.message().starts_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_rendering_can_be_interrupted() {
+    let template = "{% if messages|length > 7 %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{% endif %}";
+    let template = ChatTemplate::parse(template).unwrap();
+    let messages = vec![json!({"role": "user", "content": "u"}); 5000];
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let interrupt: Interrupt = Arc::new(move || counted.fetch_add(1, Ordering::Relaxed) == 9);
+    let input = RenderInput {
+        messages: &messages,
+        add_generation_prompt: true,
+        bos_token: "",
+        eos_token: "",
+        tools: None,
+        kwargs: &Map::new(),
+        now: SystemTime::now(),
+        interrupt: Some(&interrupt),
     };
-    let nested = "{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}";
-    check_begins(nested, "chat_template: takes more than ");
-    let long = format!("{{% for a in range(99999) %}}{}{{% endfor %}}", "x".repeat(1000));
-    const { assert!(99_999 * 1000 > MAX_OUTPUT) };
-    check_begins(&long, "chat_template: the prompt exceeds 67108864 bytes");
-    check_begins("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "chat_template: recursion limit exceeded");
-    check_begins("{% include 'chat_template' %}", "chat_template: ");
-    check_begins("{{ (", "chat_template: syntax error");
-    check_begins(&format!("{{{{ {}", "(".repeat(60_000)), "chat_template: syntax error");
-    check_begins(&"{% if 1 %}".repeat(6_000), "chat_template: ");
-    check_begins(&" ".repeat(MAX_SOURCE + 1), "chat_template: expected at most 65536 bytes, got 65537");
-    // A value nested as deeply as the steps allow is dropped without exhausting the stack.
-    check("{% set n = namespace(x=[]) %}{% for a in range(99999) %}{% set n.x = [n.x] %}{% endfor %}a", json!([]), "a");
+    let error = template.render(&input).unwrap_err();
+    assert_eq!((error.code(), error.message()), (Code::Cancelled, "chat_template: was interrupted (line 1)"));
+    assert_eq!(calls.load(Ordering::Relaxed), 10);
+}
+
+/// Templates that look at all messages for each message need more steps the longer a chat is.
+#[test]
+fn the_steps_grow_with_the_messages() {
+    let template = "{% for m in messages %}{% set ns = namespace(n=0) %}{% for other in messages %}{% if other.role == m.role %}\
+        {% set ns.n = ns.n + 1 %}{% endif %}{% endfor %}{{ ns.n if loop.last }}{% endfor %}";
+    let messages: Vec<Json> = (0..2000).map(|_| json!({"role": "user", "content": "u"})).collect();
+    check(template, messages.into(), "2000");
 }
 
 #[test]
@@ -483,6 +509,7 @@ fn one_template_serves_many_threads() {
                     tools: None,
                     kwargs,
                     now: SystemTime::now(),
+                    interrupt: None,
                 };
                 assert_eq!(template.render(&input).unwrap(), format!("<|im_start|>user\n{i}<|im_end|>\n"));
             });

@@ -1,6 +1,7 @@
 //! Prompts and messages to tokens.
 
 mod infill;
+mod interrupt;
 mod preparer;
 mod serving_model;
 
@@ -11,12 +12,13 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 pub(super) use self::infill::InfillBudget;
+pub(super) use self::interrupt::PromptInterrupt;
 pub(super) use self::preparer::Preparer;
 pub(super) use self::serving_model::{ChatTemplates, ServingModel, TemplatesByTools};
 use super::chat::{ChatTemplate, FittedChat, RenderInput, Rendered, drop_turns};
 use super::request::{ChatInput, Input, Inputs, Overflow, Prompt};
 use crate::error::{Code, Error, Result};
-use crate::llama::Token;
+use crate::llama::{Token, Vocab};
 use crate::speculative::Predicted;
 
 /// Prompts up to this many bytes are tokenized by the caller's thread, which takes a fraction of a millisecond.
@@ -30,13 +32,13 @@ pub(super) struct PreparedPrompt {
     pub(super) text: Option<Value>,
     /// The number of messages that were dropped.
     pub(super) n_dropped: usize,
-    pub(super) warning: Option<String>,
+    pub(super) warnings: Vec<String>,
 }
 
 impl PreparedPrompt {
     /// A prompt from which nothing was dropped.
     fn whole(tokens: Vec<Token>, text: Option<Value>) -> PreparedPrompt {
-        PreparedPrompt { tokens: tokens.into(), text, n_dropped: 0, warning: None }
+        PreparedPrompt { tokens: tokens.into(), text, n_dropped: 0, warnings: Vec::new() }
     }
 }
 
@@ -47,6 +49,8 @@ pub(super) struct PromptSource {
     /// The predicted output, used as a draft.
     pub(super) prediction: Option<String>,
     pub(super) infill_budget: InfillBudget,
+    /// When to stop rendering.
+    pub(super) interrupt: PromptInterrupt,
     pub(super) n_keep: Option<usize>,
     /// The request has several completions. If the engine would refuse one, all are refused.
     pub(super) has_results: bool,
@@ -107,26 +111,35 @@ impl PromptSource {
     fn chat(&self, chat: &ChatInput) -> Result<PreparedPrompt> {
         if self.inputs.on_overflow != Overflow::DropTurns {
             let (tokens, text) = self.render_and_tokenize(chat, &chat.messages)?;
-            return Ok(PreparedPrompt::whole(tokens, Some(text)));
+            let warnings = self.vanished(chat, &[], &text)?;
+            return Ok(PreparedPrompt { warnings, ..PreparedPrompt::whole(tokens, Some(text.into())) });
         }
-        let FittedChat { prompt: (tokens, text), n_dropped, warning } = drop_turns(
+        let FittedChat { prompt: (tokens, text), dropped, warning } = drop_turns(
             &chat.messages,
             self.infill_budget.n_predict,
             self.serving.n_ctx,
             |messages| self.render_and_tokenize(chat, messages),
             |(tokens, _)| tokens.len(),
         )?;
-        Ok(PreparedPrompt { tokens: tokens.into(), text: Some(text), n_dropped, warning })
+        let warnings = warning.into_iter().chain(self.vanished(chat, &dropped, &text)?).collect();
+        Ok(PreparedPrompt { tokens: tokens.into(), text: Some(text.into()), n_dropped: dropped.len(), warnings })
+    }
+
+    /// A warning about the messages that are in no part of the prompt, without those that were dropped on purpose.
+    fn vanished(&self, chat: &ChatInput, dropped: &[usize], prompt: &str) -> Result<Vec<String>> {
+        vanished(&self.serving, chat, dropped, &self.interrupt, prompt)
     }
 
     /// Renders and tokenizes messages. Returns the tokens and the text.
-    fn render_and_tokenize(&self, chat: &ChatInput, messages: &[Value]) -> Result<(Vec<Token>, Value)> {
+    fn render_and_tokenize(&self, chat: &ChatInput, messages: &[Value]) -> Result<(Vec<Token>, String)> {
         let vocab = self.serving.vocab();
-        let Rendered { mut text, mut tainted } =
-            with_template(&self.serving, chat, messages, |template, input| match self.inputs.parse_special {
+        let rendered = with_template(&self.serving, chat, messages, &self.interrupt, |template, input| {
+            match self.inputs.parse_special {
                 true => Ok(Rendered { text: template.render(input)?, tainted: Vec::new() }),
                 false => template.render_tainted(input, vocab.specials()),
-            })?;
+            }
+        })?;
+        let Rendered { mut text, mut tainted } = rendered;
         if let Some(turn) = &chat.continued {
             let ends = |range: &Range<usize>| {
                 let data = turn.text.get(range.clone()).unwrap_or_default();
@@ -137,19 +150,56 @@ impl PromptSource {
             }
             text.push_str(&turn.text);
         }
-        let mut tokens = vocab.tokenize_tainted(text.as_bytes(), &tainted)?;
-        // If the template already begins with BOS, the tokenizer's BOS is removed.
-        let bos = vocab.bos().filter(|_| vocab.adds_bos());
-        if bos.is_some() && tokens.first().copied() == bos && tokens.get(1).copied() == bos {
-            tokens.remove(0);
-        }
-        Ok((tokens, text.into()))
+        let Rendered { text, tainted } = without_added_tokens(Rendered { text, tainted }, vocab);
+        Ok((vocab.tokenize_tainted(text.as_bytes(), &tainted)?, text))
     }
 }
 
-/// Renders messages.
-pub(super) fn render(serving: &ServingModel, chat: &ChatInput) -> Result<String> {
-    with_template(serving, chat, &chat.messages, |template, input| template.render(input))
+/// Renders messages. Returns the prompt and warnings.
+pub(super) fn render(serving: &ServingModel, chat: &ChatInput) -> Result<(String, Vec<String>)> {
+    let interrupt = PromptInterrupt::new(serving, None);
+    let vocab = serving.vocab();
+    let rendered = with_template(serving, chat, &chat.messages, &interrupt, |template, input| {
+        template.render_tainted(input, vocab.specials())
+    })?;
+    let Rendered { text, .. } = without_added_tokens(rendered, vocab);
+    let warnings = vanished(serving, chat, &[], &interrupt, &text)?;
+    Ok((text, warnings))
+}
+
+/// A warning about the messages that are in no part of the prompt.
+fn vanished(
+    serving: &ServingModel,
+    chat: &ChatInput,
+    dropped: &[usize],
+    interrupt: &PromptInterrupt,
+    prompt: &str,
+) -> Result<Vec<String>> {
+    let kept = chat.messages.iter().enumerate().filter(|(index, _)| !dropped.contains(index));
+    let (names, messages): (Vec<usize>, Vec<Value>) = kept.map(|(index, message)| (index, message.clone())).unzip();
+    with_template(serving, chat, &messages, interrupt, |template, input| {
+        Ok(template.warning_of_vanished(input, &names, prompt).into_iter().collect())
+    })
+}
+
+/// The prompt without the BOS at its beginning and the EOS at its end that the tokenizer adds, as in llama-server. So its text has the
+/// same tokens when a host sends it as `prompt`.
+fn without_added_tokens(rendered: Rendered, vocab: &Vocab) -> Rendered {
+    let Rendered { mut text, mut tainted } = rendered;
+    let piece = |token: Option<Token>| token.map_or("".into(), |token| String::from_utf8_lossy(vocab.piece(token)));
+    let bos = piece(vocab.bos().filter(|_| vocab.adds_bos()));
+    // What comes from a message is not the template's BOS.
+    let is_added = |from: usize, to: usize| !tainted.iter().any(|at| (from + 1..=to).contains(at));
+    if !bos.is_empty() && text.starts_with(&*bos) && is_added(0, bos.len()) {
+        text.drain(..bos.len());
+        tainted.iter_mut().for_each(|at| *at -= bos.len());
+    }
+    let eos = piece(vocab.eos().filter(|_| vocab.adds_eos()));
+    let is_added = |from: usize, to: usize| !tainted.iter().any(|at| (from + 1..=to).contains(at));
+    if !eos.is_empty() && text.ends_with(&*eos) && is_added(text.len() - eos.len(), text.len()) {
+        text.truncate(text.len() - eos.len());
+    }
+    Rendered { text, tainted }
 }
 
 /// Calls `render` with the chat template: the request's, else `init`'s, else the model's.
@@ -157,6 +207,7 @@ fn with_template<R>(
     serving: &ServingModel,
     chat: &ChatInput,
     messages: &[Value],
+    interrupt: &PromptInterrupt,
     render: impl FnOnce(&ChatTemplate, &RenderInput) -> Result<R>,
 ) -> Result<R> {
     let own;
@@ -168,6 +219,7 @@ fn with_template<R>(
         None => serving.template(!chat.tools.is_empty())?,
     };
     let vocab = serving.vocab();
+    let asked = interrupt.for_template();
     let tools = Value::from(chat.tools.clone());
     let input = RenderInput {
         messages,
@@ -177,6 +229,7 @@ fn with_template<R>(
         tools: (!chat.tools.is_empty()).then_some(&tools),
         kwargs: &chat.chat_template_kwargs,
         now: SystemTime::now(),
+        interrupt: Some(&asked),
     };
-    render(template, &input)
+    render(template, &input).map_err(|error| interrupt.explained(error))
 }

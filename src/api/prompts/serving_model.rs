@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use once_cell::sync::OnceCell;
 
@@ -25,6 +26,8 @@ pub(in crate::api) struct ServingModel {
     pub(in crate::api) templates: Arc<TemplatesByTools>,
     /// `init`'s chat template.
     pub(in crate::api) chat_template: Option<String>,
+    /// The engine is being unloaded.
+    pub(in crate::api) stopping: Arc<AtomicBool>,
     /// The target. A draft model without a chat template uses the target's.
     pub(in crate::api) target: Arc<Model>,
 }

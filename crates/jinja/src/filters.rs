@@ -1,0 +1,190 @@
+//! Jinja2's filters.
+
+mod sequences;
+mod texts;
+
+use crate::arguments::{Arguments, flag, int, required};
+use crate::error::{Result, refused};
+use crate::interpreter::Interpreter;
+use crate::meter::TextBuilder;
+use crate::print::{self, JsonStyle};
+use crate::value::Value;
+
+/// Applies a filter by name.
+pub(crate) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> Result<Value> {
+    run.read(&value)?;
+    for argument in &arguments.positional {
+        run.read(argument)?;
+    }
+    match exists(name) {
+        Some(Group::Value) => by_value(run, name, value, arguments),
+        Some(Group::Text) => texts::call(run, name, value, arguments),
+        Some(Group::Sequence) => sequences::call(run, name, value, arguments),
+        None => refused(format!("filter {name} is unknown")),
+    }
+}
+
+/// Where a filter is.
+#[derive(Clone, Copy)]
+enum Group {
+    Value,
+    Text,
+    Sequence,
+}
+
+fn exists(name: &str) -> Option<Group> {
+    Some(match name {
+        "abs" | "attr" | "bool" | "d" | "default" | "float" | "int" | "pprint" | "round" | "safe" | "string"
+        | "tojson" => Group::Value,
+        "capitalize" | "center" | "e" | "escape" | "forceescape" | "format" | "indent" | "lines" | "lower"
+        | "replace" | "split" | "striptags" | "title" | "trim" | "truncate" | "upper" | "urlencode" | "wordcount"
+        | "wordwrap" => Group::Text,
+        "batch" | "count" | "dictsort" | "first" | "groupby" | "items" | "join" | "last" | "length" | "list"
+        | "map" | "max" | "min" | "reject" | "rejectattr" | "reverse" | "select" | "selectattr" | "slice" | "sort"
+        | "sum" | "unique" | "zip" => Group::Sequence,
+        _ => return None,
+    })
+}
+
+/// Whether there is a filter of that name.
+pub(crate) fn is_known(name: &str) -> bool {
+    exists(name).is_some()
+}
+
+fn by_value(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> Result<Value> {
+    match name {
+        "safe" => Ok(value),
+        "bool" => Ok(Value::Bool(value.is_true())),
+        "string" => print::to_text(&run.meter, &value),
+        "default" | "d" => {
+            let [default, also_false] = arguments.bind(name, ["default_value", "boolean"])?;
+            let is_missing = value.is_undefined() || flag(also_false) && !value.is_true();
+            match default {
+                Some(default) if is_missing => Ok(default),
+                None if is_missing => crate::value::text(&run.meter, ""),
+                _ => Ok(value),
+            }
+        }
+        "attr" => {
+            let [attribute] = arguments.bind(name, ["name"])?;
+            let attribute = required(name, attribute)?;
+            run.item(&value, &attribute)
+        }
+        "abs" => match (value.as_int(), &value) {
+            (Some(number), _) => {
+                number.checked_abs().map_or_else(|| refused("the number is too large"), |it| Ok(Value::Int(it)))
+            }
+            (None, Value::Float(number)) => Ok(Value::Float(number.abs())),
+            _ => refused(format!("abs: expected a number, got {}", value.type_name())),
+        },
+        "int" => {
+            let [default, base] = arguments.bind(name, ["default", "base"])?;
+            Ok(to_int(&value, int(name, base, 10)?).map_or_else(|| default.unwrap_or(Value::Int(0)), Value::Int))
+        }
+        "float" => {
+            let [default] = arguments.bind(name, ["default"])?;
+            let number = match &value {
+                Value::Text(text) => float_of(text),
+                other => other.as_float(),
+            };
+            Ok(number.map_or_else(|| default.unwrap_or(Value::Float(0.0)), Value::Float))
+        }
+        "round" => {
+            let [precision, method] = arguments.bind(name, ["precision", "method"])?;
+            let Some(number) = value.as_float() else {
+                return refused(format!("round: expected a number, got {}", value.type_name()));
+            };
+            let precision = int(name, precision, 0)?.clamp(-300, 300) as i32;
+            if let (Some(number), None) = (value.as_int().filter(|_| precision >= 0), &method) {
+                return Ok(Value::Int(number));
+            }
+            round(number, precision, method.as_ref().and_then(Value::as_str).unwrap_or("common"))
+        }
+        "pprint" => {
+            let mut out = TextBuilder::new(&run.meter)?;
+            print::repr(&mut out, &value, 0)?;
+            Ok(out.finish())
+        }
+        _ => tojson(run, &value, arguments),
+    }
+}
+
+/// Python's `float(text)`.
+fn float_of(text: &str) -> Option<f64> {
+    let trimmed = text.trim();
+    let is_number = trimmed.starts_with(|c: char| c.is_ascii_digit() || "+-.iInN".contains(c));
+    if !is_number || trimmed.len() > 1000 { None } else { trimmed.replace('_', "").parse().ok() }
+}
+
+fn to_int(value: &Value, base: i128) -> Option<i128> {
+    let truncated = |number: f64| (number.is_finite() && number.abs() < 1e38).then_some(number.trunc() as i128);
+    match value {
+        Value::Text(text) => {
+            let trimmed = text.trim();
+            if trimmed.len() > 1000 {
+                return None;
+            }
+            let plain = trimmed.replace('_', "");
+            let (sign, digits) = match plain.strip_prefix('-') {
+                Some(digits) => ("-", digits),
+                None => ("", plain.strip_prefix('+').unwrap_or(&plain)),
+            };
+            let prefix = match base {
+                16 => ["0x", "0X"],
+                8 => ["0o", "0O"],
+                2 => ["0b", "0B"],
+                _ => ["", ""],
+            };
+            let digits = prefix.iter().find_map(|prefix| digits.strip_prefix(prefix)).unwrap_or(digits);
+            let radix = u32::try_from(base).ok().filter(|radix| (2..=36).contains(radix))?;
+            let is_plain = digits.starts_with(|c: char| c.is_alphanumeric());
+            let number = i128::from_str_radix(&format!("{sign}{digits}"), radix).ok().filter(|_| is_plain);
+            number.or_else(|| float_of(trimmed).and_then(truncated))
+        }
+        Value::Float(number) => truncated(*number),
+        other => other.as_int(),
+    }
+}
+
+fn round(number: f64, precision: i32, method: &str) -> Result<Value> {
+    let factor = 10_f64.powi(precision);
+    let rounded = match method {
+        // As Python's `round`, correct for decimal digits, and half to even.
+        "common" if precision >= 0 => {
+            format!("{number:.*}", usize::try_from(precision).unwrap_or_default()).parse().unwrap_or(number)
+        }
+        "common" => (number * factor).round_ties_even() / factor,
+        "ceil" => (number * factor).ceil() / factor,
+        "floor" => (number * factor).floor() / factor,
+        other => return refused(format!("round: expected the method common, ceil or floor, got {other}")),
+    };
+    Ok(Value::Float(rounded))
+}
+
+/// In transformers this is Python's `json.dumps`, without escapes for HTML.
+fn tojson(run: &mut Interpreter, value: &Value, arguments: Arguments) -> Result<Value> {
+    // Some templates pass the indentation as a positional argument, as in Jinja2's own filter.
+    let [indent, ensure_ascii, separators, sort_keys] =
+        arguments.bind("tojson", ["indent", "ensure_ascii", "separators", "sort_keys"])?;
+    let mut style = JsonStyle { ensure_ascii: flag(ensure_ascii), sort_keys: flag(sort_keys), ..JsonStyle::default() };
+    style.indent = match indent {
+        Some(Value::Text(text)) => {
+            run.meter.read(text.len())?;
+            Some(text.chars().take(64).collect())
+        }
+        Some(Value::None | Value::Undefined) | None => None,
+        Some(indent) => Some(" ".repeat(int("tojson", Some(indent), 0)?.clamp(0, 64) as usize)),
+    };
+    if style.indent.is_some() {
+        style.item = ",".to_owned();
+    }
+    if let Some(separators @ Value::List(_)) = separators
+        && let [Value::Text(item), Value::Text(key)] = &run.iterate(&separators)?[..]
+    {
+        let short = |text: &str| text.chars().take(64).collect();
+        (style.item, style.key) = (short(item), short(key));
+    }
+    let mut out = TextBuilder::new(&run.meter)?;
+    print::json(&mut out, value, &style, 0)?;
+    Ok(out.finish())
+}

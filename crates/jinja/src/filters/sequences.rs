@@ -1,0 +1,368 @@
+//! Filters of lists, dictionaries and what else has items.
+
+use crate::arguments::{Arguments, flag, required, size};
+use crate::compare;
+use crate::error::{Result, refused};
+use crate::interpreter::Interpreter;
+use crate::meter::TextBuilder;
+use crate::predicates;
+use crate::print;
+use crate::value::{Items, ListKind, Value, list, text, tuple};
+
+/// Applies a filter.
+pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> Result<Value> {
+    match name {
+        "length" | "count" => length(run, &value),
+        "list" => run.iterate(&value)?.into_list(),
+        "first" => {
+            let first = match &value {
+                Value::List(list) => list.get(0),
+                Value::Text(string) => match string.chars().next() {
+                    Some(c) => Some(text(&run.meter, c.encode_utf8(&mut [0; 4]))?),
+                    None => None,
+                },
+                other => run.iterate(other)?.first().cloned(),
+            };
+            Ok(first.unwrap_or_default())
+        }
+        "last" => {
+            let last = match &value {
+                Value::List(list) => list.len().checked_sub(1).and_then(|last| list.get(last)),
+                Value::Text(string) => match string.chars().next_back() {
+                    Some(c) => Some(text(&run.meter, c.encode_utf8(&mut [0; 4]))?),
+                    None => None,
+                },
+                other => run.iterate(other)?.last().cloned(),
+            };
+            Ok(last.unwrap_or_default())
+        }
+        "reverse" => match &value {
+            Value::Text(string) => {
+                let mut out = TextBuilder::new(&run.meter)?;
+                string.chars().rev().try_for_each(|c| out.push(c))?;
+                Ok(out.finish())
+            }
+            other => {
+                let mut items = run.iterate(other)?;
+                items.as_mut().reverse();
+                items.into_list()
+            }
+        },
+        "items" => match &value {
+            Value::Undefined => Items::new(&run.meter)?.into_list(),
+            Value::Dict(_) => pairs(run, &value),
+            other => refused(format!("items: expected a dictionary, got {}", other.type_name())),
+        },
+        "join" => join(run, &value, arguments),
+        "map" => map(run, &value, arguments),
+        "select" | "reject" | "selectattr" | "rejectattr" => select(run, name, &value, arguments),
+        "sort" => {
+            let [reverse, case_sensitive, attribute] =
+                arguments.bind(name, ["reverse", "case_sensitive", "attribute"])?;
+            let mut keyed = Vec::new();
+            for item in run.iterate(&value)?.iter() {
+                let key = sort_key(run, item, attribute.as_ref(), flag(case_sensitive.clone()))?;
+                keyed.push((key, item.clone()));
+            }
+            let _held = run.held(2 * keyed.len() * size_of::<Value>())?;
+            compare::sort(&run.meter, &mut keyed, flag(reverse))?;
+            list(&run.meter, keyed.into_iter().map(|(_, item)| item).collect())
+        }
+        "dictsort" => {
+            let [case_sensitive, by, reverse] = arguments.bind(name, ["case_sensitive", "by", "reverse"])?;
+            let Value::Dict(dict) = &value else {
+                return refused(format!("dictsort: expected a dictionary, got {}", value.type_name()));
+            };
+            let by_value = by.as_ref().and_then(Value::as_str) == Some("value");
+            let mut keyed = Vec::new();
+            for (key, item) in dict.pairs()? {
+                let sorted_by = if by_value { &item } else { &key };
+                let sorted_by = sort_key(run, sorted_by, None, flag(case_sensitive.clone()))?;
+                keyed.push((sorted_by, tuple(&run.meter, vec![key, item])?));
+            }
+            compare::sort(&run.meter, &mut keyed, flag(reverse))?;
+            list(&run.meter, keyed.into_iter().map(|(_, item)| item).collect())
+        }
+        "min" | "max" => {
+            let [case_sensitive, attribute] = arguments.bind(name, ["case_sensitive", "attribute"])?;
+            let mut best: Option<(Value, Value)> = None;
+            for item in run.iterate(&value)?.iter() {
+                let key = sort_key(run, item, attribute.as_ref(), flag(case_sensitive.clone()))?;
+                let is_better = match &best {
+                    None => true,
+                    Some((known, _)) => {
+                        let order = compare::order(&run.meter, &key, known)?;
+                        if name == "min" { order.is_lt() } else { order.is_gt() }
+                    }
+                };
+                if is_better {
+                    best = Some((key, item.clone()));
+                }
+            }
+            Ok(best.map_or(Value::Undefined, |(_, item)| item))
+        }
+        "sum" => {
+            let [attribute, start] = arguments.bind(name, ["attribute", "start"])?;
+            let mut sum = start.unwrap_or(Value::Int(0));
+            for item in run.iterate(&value)?.iter() {
+                let item = by_attribute(run, item, attribute.as_ref())?;
+                sum = run.binary(crate::ast::BinaryOp::Add, &sum, &item)?;
+            }
+            Ok(sum)
+        }
+        "unique" => {
+            let [case_sensitive, attribute] = arguments.bind(name, ["case_sensitive", "attribute"])?;
+            let (mut seen, mut kept) = (Items::new(&run.meter)?, Items::new(&run.meter)?);
+            'items: for item in run.iterate(&value)?.iter() {
+                let key = sort_key(run, item, attribute.as_ref(), flag(case_sensitive.clone()))?;
+                for other in seen.iter() {
+                    if compare::equal(&run.meter, &key, other)? {
+                        continue 'items;
+                    }
+                }
+                seen.push(key)?;
+                kept.push(item.clone())?;
+            }
+            kept.into_list()
+        }
+        "groupby" => groupby(run, &value, arguments),
+        "batch" => {
+            let [count, fill] = arguments.bind(name, ["linecount", "fill_with"])?;
+            let count = size(name, Some(required(name, count)?), 1)?;
+            if count == 0 {
+                return refused("batch: expected a number above 0");
+            }
+            let (mut rows, mut row) = (Items::new(&run.meter)?, Items::new(&run.meter)?);
+            for item in run.iterate(&value)?.iter() {
+                if row.len() == count {
+                    let full = std::mem::replace(&mut row, Items::new(&run.meter)?);
+                    rows.push(full.into_list()?)?;
+                }
+                row.push(item.clone())?;
+            }
+            if !row.is_empty() {
+                while let (Some(fill), true) = (&fill, row.len() < count) {
+                    row.push(fill.clone())?;
+                }
+                rows.push(row.into_list()?)?;
+            }
+            rows.into_list()
+        }
+        "slice" => {
+            let [count, fill] = arguments.bind(name, ["slices", "fill_with"])?;
+            let count = size(name, Some(required(name, count)?), 1)?;
+            let items = run.iterate(&value)?;
+            let (Some(each), Some(longer)) = (items.len().checked_div(count), items.len().checked_rem(count)) else {
+                return refused("slice: expected a number above 0");
+            };
+            let (mut columns, mut rest) = (Items::new(&run.meter)?, items.iter());
+            for index in 0..count {
+                let mut column = Items::new(&run.meter)?;
+                for item in rest.by_ref().take(each + usize::from(index < longer)) {
+                    column.push(item.clone())?;
+                }
+                if let (Some(fill), true) = (&fill, index >= longer) {
+                    column.push(fill.clone())?;
+                }
+                columns.push(column.into_list()?)?;
+            }
+            columns.into_list()
+        }
+        _ => {
+            let mut others = Vec::new();
+            for other in arguments.positional {
+                others.push(run.iterate(&other)?);
+            }
+            let mut rows = Items::new(&run.meter)?;
+            for (index, item) in run.iterate(&value)?.iter().enumerate() {
+                let Some(rest) = others.iter().map(|other| other.get(index).cloned()).collect::<Option<Vec<_>>>()
+                else {
+                    break;
+                };
+                rows.push(tuple(&run.meter, std::iter::once(item.clone()).chain(rest).collect())?)?;
+            }
+            rows.into_list()
+        }
+    }
+}
+
+/// The length of a value. That of an undefined value is 0.
+pub(super) fn length(run: &mut Interpreter, value: &Value) -> Result<Value> {
+    Ok(Value::int(match value {
+        Value::Undefined => 0,
+        Value::Text(string) => {
+            run.meter.read(string.len())?;
+            string.chars().count()
+        }
+        Value::List(list) => list.len(),
+        Value::Dict(dict) if !dict.is_namespace() => dict.len(),
+        other => return refused(format!("{} has no length", other.type_name())),
+    }))
+}
+
+/// The pairs of a dictionary as a list of tuples.
+pub(super) fn pairs(run: &mut Interpreter, value: &Value) -> Result<Value> {
+    let mut items = Items::new(&run.meter)?;
+    if let Value::Dict(dict) = value {
+        for (key, item) in dict.pairs()? {
+            items.push(tuple(&run.meter, vec![key, item])?)?;
+        }
+    }
+    items.into_list()
+}
+
+/// The attribute of an item. Dots lead further (`function.name`).
+fn by_attribute(run: &mut Interpreter, item: &Value, attribute: Option<&Value>) -> Result<Value> {
+    match attribute {
+        None | Some(Value::None) => Ok(item.clone()),
+        Some(Value::Text(path)) => {
+            let mut value = item.clone();
+            for part in path.split('.') {
+                run.meter.step(1)?;
+                value = match part.parse::<i128>() {
+                    Ok(index) => run.item(&value, &Value::Int(index))?,
+                    Err(_) => {
+                        let name = text(&run.meter, part)?;
+                        run.item(&value, &name)?
+                    }
+                };
+            }
+            Ok(value)
+        }
+        Some(key) => run.item(item, key),
+    }
+}
+
+/// What an item is sorted by. Texts are compared without case.
+fn sort_key(run: &mut Interpreter, item: &Value, attribute: Option<&Value>, is_case_sensitive: bool) -> Result<Value> {
+    attribute.map_or(Ok(()), |attribute| run.read(attribute))?;
+    let key = match attribute {
+        // Several attributes.
+        Some(Value::Text(paths)) if paths.contains(',') => {
+            let mut keys = Vec::new();
+            for path in paths.split(',') {
+                let path = text(&run.meter, path)?;
+                keys.push(sort_key(run, item, Some(&path), is_case_sensitive)?);
+            }
+            return tuple(&run.meter, keys);
+        }
+        attribute => by_attribute(run, item, attribute)?,
+    };
+    match &key {
+        Value::Text(string) if !is_case_sensitive => {
+            let mut out = TextBuilder::new(&run.meter)?;
+            string.chars().flat_map(char::to_lowercase).try_for_each(|c| out.push(c))?;
+            Ok(out.finish())
+        }
+        _ => Ok(key),
+    }
+}
+
+fn join(run: &mut Interpreter, value: &Value, arguments: Arguments) -> Result<Value> {
+    let [between, attribute] = arguments.bind("join", ["d", "attribute"])?;
+    let between = match between {
+        Some(between) => print::to_text(&run.meter, &between)?,
+        None => text(&run.meter, "")?,
+    };
+    let mut out = TextBuilder::new(&run.meter)?;
+    for (index, item) in run.iterate(value)?.iter().enumerate() {
+        if index > 0 {
+            out.push_str(between.as_str().unwrap_or_default())?;
+        }
+        let item = by_attribute(run, item, attribute.as_ref())?;
+        print::append(&mut out, &item)?;
+    }
+    Ok(out.finish())
+}
+
+/// The items of a value, none if it is false, even if it has no items (`none|map(...)`).
+fn iterate_if_true(run: &mut Interpreter, value: &Value) -> Result<Items> {
+    if value.is_true() { run.iterate(value) } else { Items::new(&run.meter) }
+}
+
+fn map(run: &mut Interpreter, value: &Value, mut arguments: Arguments) -> Result<Value> {
+    let mut mapped = Items::new(&run.meter)?;
+    let items = iterate_if_true(run, value)?;
+    if arguments.positional.is_empty() {
+        let [attribute, default] = arguments.bind("map", ["attribute", "default"])?;
+        let attribute = required("map", attribute)?;
+        for item in items.iter() {
+            let found = by_attribute(run, item, Some(&attribute))?;
+            mapped.push(if found.is_undefined() { default.clone().unwrap_or_default() } else { found })?;
+        }
+        return mapped.into_list();
+    }
+    let filter = required("map", arguments.take_first())?;
+    let Some(name) = filter.as_str() else { return refused("map: expected the name of a filter") };
+    for item in items.iter() {
+        let arguments = Arguments { positional: arguments.positional.clone(), named: arguments.named.clone() };
+        let item = run.deeper(|run| super::call(run, name, item.clone(), arguments))?;
+        mapped.push(item)?;
+    }
+    mapped.into_list()
+}
+
+fn select(run: &mut Interpreter, name: &str, value: &Value, mut arguments: Arguments) -> Result<Value> {
+    let attribute = if name.ends_with("attr") { Some(required(name, arguments.take_first())?) } else { None };
+    let test = arguments.take_first();
+    let keeps = name.starts_with("select");
+    let mut kept = Items::new(&run.meter)?;
+    for item in iterate_if_true(run, value)?.iter() {
+        let tested = by_attribute(run, item, attribute.as_ref())?;
+        let is_true = match test.as_ref().map(Value::as_str) {
+            None => tested.is_true(),
+            Some(Some(test)) => {
+                let arguments = Arguments { positional: arguments.positional.clone(), named: arguments.named.clone() };
+                predicates::call(run, test, &tested, arguments)?
+            }
+            Some(None) => return refused(format!("{name}: expected the name of a test")),
+        };
+        if is_true == keeps {
+            kept.push(item.clone())?;
+        }
+    }
+    kept.into_list()
+}
+
+fn groupby(run: &mut Interpreter, value: &Value, arguments: Arguments) -> Result<Value> {
+    let [attribute, default, case_sensitive] = arguments.bind("groupby", ["attribute", "default", "case_sensitive"])?;
+    let attribute = required("groupby", attribute)?;
+    let mut keyed = Vec::new();
+    for item in run.iterate(value)?.iter() {
+        let mut found = by_attribute(run, item, Some(&attribute))?;
+        if let (Value::Undefined, Some(default)) = (&found, &default) {
+            found = default.clone();
+        }
+        let key = sort_key(run, &found, None, flag(case_sensitive.clone()))?;
+        keyed.push((key, tuple(&run.meter, vec![found, item.clone()])?));
+    }
+    compare::sort(&run.meter, &mut keyed, false)?;
+    let mut groups = Items::new(&run.meter)?;
+    let mut rest = keyed.into_iter().peekable();
+    while let Some((key, first)) = rest.next() {
+        let (grouper, item) = two(&first);
+        let mut members = Items::new(&run.meter)?;
+        members.push(item)?;
+        while let Some((next, _)) = rest.peek() {
+            if !compare::equal(&run.meter, next, &key)? {
+                break;
+            }
+            if let Some((_, member)) = rest.next() {
+                members.push(two(&member).1)?;
+            }
+        }
+        let mut group = Items::new(&run.meter)?;
+        group.push(grouper)?;
+        group.push(members.into_list()?)?;
+        groups.push(group.into_kind(ListKind::Group)?)?;
+    }
+    groups.into_list()
+}
+
+/// The first two items of a tuple.
+fn two(value: &Value) -> (Value, Value) {
+    match value {
+        Value::List(list) => (list.get(0).unwrap_or_default(), list.get(1).unwrap_or_default()),
+        _ => (Value::Undefined, Value::Undefined),
+    }
+}

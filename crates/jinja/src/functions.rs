@@ -1,0 +1,110 @@
+//! The functions that every template has.
+
+use std::cell::Cell;
+
+use crate::arguments::{Arguments, int, required_text};
+use crate::compare;
+use crate::error::{Fault, FaultKind, Result, refused};
+use crate::interpreter::Interpreter;
+use crate::print;
+use crate::strftime::strftime;
+use crate::value::{Callable, Items, Value, dict, text};
+
+/// Their names. A function is known by its position.
+const NAMES: [&str; 7] = ["range", "dict", "namespace", "cycler", "joiner", "raise_exception", "strftime_now"];
+/// The maximum length of a range, as in Jinja2's sandbox.
+const MAX_RANGE: i128 = 100_000;
+
+pub(crate) fn number(name: &str) -> Option<usize> {
+    NAMES.iter().position(|known| *known == name)
+}
+
+/// Calls a function.
+pub(crate) fn call(run: &mut Interpreter, number: usize, arguments: Arguments) -> Result<Value> {
+    match NAMES.get(number).copied().unwrap_or_default() {
+        "range" => range(run, arguments),
+        "dict" => {
+            let result = dict(&run.meter, false)?;
+            let Arguments { positional, named } = arguments;
+            for given in positional {
+                match &given {
+                    Value::Dict(pairs) => {
+                        for (key, value) in pairs.pairs()? {
+                            compare::insert(&run.meter, &result, key, value)?;
+                        }
+                    }
+                    other => {
+                        for pair in run.iterate(other)?.iter() {
+                            let [key, value] = &run.iterate(pair)?[..] else {
+                                return refused("dict: expected pairs");
+                            };
+                            compare::insert(&run.meter, &result, key.clone(), value.clone())?;
+                        }
+                    }
+                }
+            }
+            named.into_iter().try_for_each(|(name, value)| result.set(&name, value))?;
+            Ok(Value::Dict(result))
+        }
+        "namespace" => {
+            let result = dict(&run.meter, true)?;
+            for given in arguments.positional {
+                let Value::Dict(pairs) = given else { return refused("namespace: expected a dictionary") };
+                for (key, value) in pairs.pairs()? {
+                    compare::insert(&run.meter, &result, key, value)?;
+                }
+            }
+            arguments.named.into_iter().try_for_each(|(name, value)| result.set(&name, value))?;
+            Ok(Value::Dict(result))
+        }
+        "cycler" => {
+            if arguments.positional.is_empty() {
+                return refused("cycler: expected at least one item");
+            }
+            let mut items = Items::new(&run.meter)?;
+            arguments.positional.into_iter().try_for_each(|item| items.push(item))?;
+            Ok(Value::callable(Callable::Cycler(items, Cell::new(0))))
+        }
+        "joiner" => {
+            let [separator] = arguments.bind("joiner", ["sep"])?;
+            let separator = separator.map_or_else(|| text(&run.meter, ", "), Ok)?;
+            Ok(Value::callable(Callable::Joiner(separator, Cell::new(false))))
+        }
+        "raise_exception" => {
+            let [message] = arguments.bind("raise_exception", ["message"])?;
+            let message = print::to_text(&run.meter, &message.unwrap_or_default())?;
+            Err(Fault::new(FaultKind::Raised, message.as_str().unwrap_or_default()))
+        }
+        _ => {
+            let [pattern] = arguments.bind("strftime_now", ["format"])?;
+            let pattern = required_text("strftime_now", pattern)?;
+            let pattern = pattern.as_str().unwrap_or_default();
+            // No conversion is longer than 16 times its letters.
+            let _held = run.held(pattern.len().saturating_mul(16))?;
+            run.meter.read(pattern.len().saturating_mul(16))?;
+            text(&run.meter, &strftime(pattern, run.now))
+        }
+    }
+}
+
+fn range(run: &mut Interpreter, arguments: Arguments) -> Result<Value> {
+    let [first, second, step] = arguments.bind("range", ["start", "stop", "step"])?;
+    let (start, stop) = match (first, second) {
+        (first, None) => (0, int("range", first, 0)?),
+        (first, second) => (int("range", first, 0)?, int("range", second, 0)?),
+    };
+    let step = int("range", step, 1)?;
+    if step == 0 {
+        return refused("range: the step cannot be 0");
+    }
+    let distance = if step > 0 { stop.saturating_sub(start) } else { start.saturating_sub(stop) };
+    let count = if distance <= 0 { 0 } else { (distance - 1) / step.saturating_abs() + 1 };
+    if count > MAX_RANGE {
+        return refused(format!("range: expected at most {MAX_RANGE} numbers, got {count}"));
+    }
+    let mut items = Items::new(&run.meter)?;
+    for position in 0..count {
+        items.push(Value::Int(start + position * step))?;
+    }
+    items.into_list()
+}

@@ -1,0 +1,156 @@
+//! Jinja templates with hard limits: the language of chat templates, as Jinja2 renders it with the settings of Hugging Face's
+//! transformers.
+//!
+//! A chat template comes with a model file or with a request, so it can be hostile. `minijinja`, which was used before, counts
+//! instructions but not what one instruction makes: `x ~ x` in a loop, `'%999999999d'`, `[1]|batch(1000000000, 'x')` and a namespace
+//! that contains itself took all memory or the stack. llama.cpp's own engine has no limits at all. Here each operation asks the
+//! [`meter`] before it works:
+//!
+//! - **steps** bound the time: one for each node and each item, one for each 32 bytes that are read or written;
+//! - **memory** is what all values that exist take together, and is counted before a value is made;
+//! - **nesting** of expressions, blocks, macro calls and values is bounded, and values are dropped without recursion;
+//! - an **interrupt** is asked every few thousand steps.
+//!
+//! Errors are plain [`Fault`]s. Nothing panics, aborts or recurses without bound. Values are those of Python: lists and dictionaries
+//! are shared and can be modified, undefined values can be asked for attributes.
+//!
+//! - `lexer`, `parser`, `ast`: source to tree. `interpreter`, `eval`: statements and expressions. `scope`: variables.
+//! - `value`, `compare`, `operators`, `print`, `format`: Python's values, operators and text.
+//! - `filters`, `predicates` (Jinja2's tests), `methods`, `functions`: what templates call.
+
+mod arguments;
+mod ast;
+mod compare;
+mod error;
+mod eval;
+mod filters;
+mod format;
+mod functions;
+mod interpreter;
+mod lexer;
+mod meter;
+mod methods;
+mod operators;
+mod parser;
+mod predicates;
+mod print;
+mod scope;
+mod strftime;
+mod value;
+
+use std::rc::Rc;
+
+use self::ast::{Ast, Constant};
+pub use self::error::{Fault, FaultKind, Result};
+use self::interpreter::Interpreter;
+pub use self::meter::{Interrupt, Limits};
+use self::meter::{Meter, TextBuilder};
+pub use self::strftime::strftime;
+pub use self::value::Value;
+
+/// The stack in bytes that parsing and rendering need.
+pub const STACK: usize = 16 << 20;
+
+/// A parsed template. Immutable, so several threads can render it at the same time.
+#[derive(Debug)]
+pub struct Template {
+    ast: Ast,
+}
+
+impl Template {
+    /// Parses a template. Needs [`STACK`] bytes of stack.
+    ///
+    /// # Errors
+    /// [`FaultKind::Syntax`] with the line.
+    pub fn parse(source: &str) -> Result<Template> {
+        Ok(Template { ast: parser::parse(source)? })
+    }
+
+    /// The string literals of the template.
+    pub fn literals(&self) -> impl Iterator<Item = &str> {
+        self.ast.constants.iter().filter_map(|constant| match constant {
+            Constant::Text(text) => Some(text.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Whether the template asks for a variable of that name.
+    pub fn uses(&self, variable: &str) -> bool {
+        self.ast.symbols.iter().any(|name| **name == *variable)
+    }
+
+    /// Renders the template. `now` is the time of `strftime_now`, in seconds since 1970. Needs [`STACK`] bytes of stack.
+    ///
+    /// # Errors
+    /// The template fails, calls `raise_exception`, exceeds a limit, or is interrupted.
+    pub fn render(&self, run: &Run, variables: Vec<(&str, Value)>, now: u64) -> Result<String> {
+        let interpreter = Interpreter::new(&self.ast, &run.meter, now)?;
+        for (name, value) in variables {
+            if let Some(symbol) = self.ast.symbols.iter().position(|known| **known == *name) {
+                interpreter.globals.set(symbol as ast::Symbol, value);
+            }
+        }
+        interpreter.run()
+    }
+}
+
+/// The limits of one rendering, and what makes the values for it.
+pub struct Run {
+    meter: Rc<Meter>,
+}
+
+impl Run {
+    /// A rendering with these limits.
+    pub fn new(limits: Limits) -> Run {
+        Run { meter: Meter::new(limits) }
+    }
+
+    /// The steps until now.
+    pub fn steps(&self) -> u64 {
+        self.meter.steps()
+    }
+
+    /// The memory of all values that exist, in bytes.
+    pub fn memory(&self) -> usize {
+        self.meter.memory()
+    }
+
+    /// A text.
+    ///
+    /// # Errors
+    /// A limit is exceeded.
+    pub fn text(&self, text: &str) -> Result<Value> {
+        value::text(&self.meter, text)
+    }
+
+    /// A list.
+    ///
+    /// # Errors
+    /// A limit is exceeded.
+    pub fn list(&self, items: Vec<Value>) -> Result<Value> {
+        value::list(&self.meter, items)
+    }
+
+    /// A dictionary. The names are different.
+    ///
+    /// # Errors
+    /// A limit is exceeded.
+    pub fn dict(&self, pairs: impl IntoIterator<Item = (Value, Value)>) -> Result<Value> {
+        let dict = value::dict(&self.meter, false)?;
+        pairs.into_iter().try_for_each(|(name, value)| dict.push(name, value))?;
+        Ok(Value::Dict(dict))
+    }
+
+    /// JSON text of a value, as Python's `json.dumps` writes it without `ensure_ascii`.
+    ///
+    /// # Errors
+    /// A limit is exceeded.
+    pub fn json(&self, value: &Value) -> Result<String> {
+        let mut out = TextBuilder::new(&self.meter)?;
+        print::json(&mut out, value, &print::JsonStyle::default(), 0)?;
+        Ok(out.into_string())
+    }
+}
+
+#[cfg(test)]
+mod tests;

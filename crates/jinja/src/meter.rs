@@ -1,0 +1,188 @@
+//! Counts what a rendering uses: steps, and the memory of all values that exist.
+//!
+//! Everything that makes a value or looks at one asks the meter *before* it does the work: a step for each evaluated node and each
+//! visited item, a step for each 32 bytes of text, and the bytes of each text and list as long as it exists. So no operation can
+//! be large without being counted, whatever a template combines.
+
+use std::cell::Cell;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::error::{Fault, FaultKind, Result};
+use crate::value::{Text, Value};
+
+/// Asked every few thousand steps. True: stop.
+pub type Interrupt = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// The limits of one rendering.
+#[derive(Clone)]
+pub struct Limits {
+    /// The maximum number of steps. A step takes between 5 and 100 ns.
+    pub steps: u64,
+    /// The maximum memory of all values that exist at the same time, output included, in bytes.
+    pub memory: usize,
+    /// Whether to stop.
+    pub interrupt: Option<Interrupt>,
+}
+
+/// Steps between two questions to the interrupt.
+const INTERRUPT_STEPS: u64 = 4096;
+/// Bytes of text that count as one step.
+const STEP_BYTES: usize = 32;
+
+pub(crate) struct Meter {
+    steps: Cell<u64>,
+    next_question: Cell<u64>,
+    memory: Cell<usize>,
+    limits: Limits,
+}
+
+impl Meter {
+    pub(crate) fn new(limits: Limits) -> Rc<Meter> {
+        Rc::new(Meter { steps: Cell::new(0), next_question: Cell::new(INTERRUPT_STEPS), memory: Cell::new(0), limits })
+    }
+
+    /// The steps until now.
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps.get()
+    }
+
+    /// The memory of all values that exist.
+    pub(crate) fn memory(&self) -> usize {
+        self.memory.get()
+    }
+
+    /// Counts steps.
+    pub(crate) fn step(&self, n: usize) -> Result<()> {
+        let steps = self.steps.get().saturating_add(n as u64);
+        self.steps.set(steps);
+        if steps < self.next_question.get() { Ok(()) } else { self.question(steps) }
+    }
+
+    #[cold]
+    fn question(&self, steps: u64) -> Result<()> {
+        if steps > self.limits.steps {
+            return Err(Fault::new(FaultKind::Limit, format!("takes more than {} steps", self.limits.steps)));
+        }
+        if self.limits.interrupt.as_ref().is_some_and(|interrupt| interrupt()) {
+            return Err(Fault::new(FaultKind::Interrupted, "was interrupted"));
+        }
+        self.next_question.set((steps + INTERRUPT_STEPS).min(self.limits.steps + 1));
+        Ok(())
+    }
+
+    /// Counts the steps for reading `bytes` of text.
+    pub(crate) fn read(&self, bytes: usize) -> Result<()> {
+        self.step(1 + bytes / STEP_BYTES)
+    }
+
+    /// Counts memory that is about to be used.
+    pub(crate) fn hold(&self, bytes: usize) -> Result<()> {
+        let memory = self.memory.get().saturating_add(bytes);
+        if memory > self.limits.memory {
+            let message = format!("needs more than {} bytes of memory", self.limits.memory);
+            return Err(Fault::new(FaultKind::Limit, message));
+        }
+        self.memory.set(memory);
+        Ok(())
+    }
+
+    /// Counts memory that is no longer used.
+    pub(crate) fn release(&self, bytes: usize) {
+        self.memory.set(self.memory.get().saturating_sub(bytes));
+    }
+}
+
+/// Memory that is counted until this is dropped.
+pub(crate) struct Held {
+    meter: Rc<Meter>,
+    bytes: Cell<usize>,
+}
+
+impl Held {
+    pub(crate) fn new(meter: &Rc<Meter>, bytes: usize) -> Result<Held> {
+        meter.hold(bytes)?;
+        Ok(Held { meter: Rc::clone(meter), bytes: Cell::new(bytes) })
+    }
+
+    pub(crate) fn grow(&self, bytes: usize) -> Result<()> {
+        self.meter.hold(bytes)?;
+        self.bytes.set(self.bytes.get() + bytes);
+        Ok(())
+    }
+
+    pub(crate) fn shrink(&self, bytes: usize) {
+        let bytes = bytes.min(self.bytes.get());
+        self.meter.release(bytes);
+        self.bytes.set(self.bytes.get() - bytes);
+    }
+
+    pub(crate) fn meter(&self) -> &Rc<Meter> {
+        &self.meter
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.meter.release(self.bytes.get());
+    }
+}
+
+/// A text that grows. All text that a template makes is made with it.
+pub(crate) struct TextBuilder {
+    text: String,
+    held: Held,
+}
+
+impl TextBuilder {
+    pub(crate) fn new(meter: &Rc<Meter>) -> Result<TextBuilder> {
+        Ok(TextBuilder { text: String::new(), held: Held::new(meter, Text::OVERHEAD)? })
+    }
+
+    pub(crate) fn push_str(&mut self, text: &str) -> Result<()> {
+        self.held.meter().read(text.len())?;
+        self.held.grow(text.len())?;
+        self.text.push_str(text);
+        Ok(())
+    }
+
+    pub(crate) fn push(&mut self, c: char) -> Result<()> {
+        self.push_str(c.encode_utf8(&mut [0; 4]))
+    }
+
+    /// Appends a text several times.
+    pub(crate) fn repeat(&mut self, text: &str, times: usize) -> Result<()> {
+        let bytes = text.len().saturating_mul(times);
+        self.held.meter().read(bytes)?;
+        self.held.grow(bytes)?;
+        self.text.extend(std::iter::repeat_n(text, times));
+        Ok(())
+    }
+
+    /// Appends a character until the text has `width` characters, of which it has `len`.
+    pub(crate) fn pad(&mut self, fill: char, width: usize, len: usize) -> Result<()> {
+        self.repeat(fill.encode_utf8(&mut [0; 4]), width.saturating_sub(len))
+    }
+
+    pub(crate) fn meter(&self) -> &Rc<Meter> {
+        self.held.meter()
+    }
+
+    pub(crate) fn finish(self) -> Value {
+        Value::Text(Rc::new(Text::new(self.text, self.held)))
+    }
+
+    /// The text alone; its memory is no longer counted.
+    pub(crate) fn into_string(self) -> String {
+        self.text
+    }
+}
+
+impl Deref for TextBuilder {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}

@@ -1,0 +1,346 @@
+//! Methods of texts.
+
+use std::rc::Rc;
+
+use crate::arguments::{Arguments, flag, int, required, required_text, size};
+use crate::error::{Result, refused};
+use crate::format;
+use crate::interpreter::Interpreter;
+use crate::meter::{Meter, TextBuilder};
+use crate::value::{Items, Value, text, tuple};
+
+pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: Arguments) -> Result<Value> {
+    let meter = &Rc::clone(&run.meter);
+    match name {
+        "lower" | "casefold" => mapped(meter, string.chars().flat_map(char::to_lowercase)),
+        "upper" => mapped(meter, string.chars().flat_map(char::to_uppercase)),
+        "capitalize" => {
+            let mut chars = string.chars();
+            let first = chars.next().into_iter().flat_map(char::to_uppercase);
+            mapped(meter, first.chain(chars.flat_map(char::to_lowercase)))
+        }
+        "swapcase" => {
+            let mut out = TextBuilder::new(meter)?;
+            for c in string.chars() {
+                match c.is_uppercase() {
+                    true => c.to_lowercase().try_for_each(|c| out.push(c))?,
+                    false => c.to_uppercase().try_for_each(|c| out.push(c))?,
+                }
+            }
+            Ok(out.finish())
+        }
+        "title" => {
+            let (mut out, mut is_inside) = (TextBuilder::new(meter)?, false);
+            for c in string.chars() {
+                match is_inside {
+                    true => c.to_lowercase().try_for_each(|c| out.push(c))?,
+                    false => c.to_uppercase().try_for_each(|c| out.push(c))?,
+                }
+                is_inside = c.is_alphabetic();
+            }
+            Ok(out.finish())
+        }
+        "strip" | "lstrip" | "rstrip" => {
+            let [chars] = arguments.bind(name, ["chars"])?;
+            text(meter, stripped(meter, string, name, chars)?)
+        }
+        "removeprefix" | "removesuffix" => {
+            let [affix] = arguments.bind(name, ["affix"])?;
+            let affix = required_text(name, affix)?;
+            let affix = affix.as_str().unwrap_or_default();
+            let shorter = if name == "removeprefix" { string.strip_prefix(affix) } else { string.strip_suffix(affix) };
+            text(meter, shorter.unwrap_or(string))
+        }
+        "startswith" | "endswith" => {
+            let [affix, start, end] = arguments.bind(name, ["affix", "start", "end"])?;
+            let Some((part, _)) = part(string, name, start, end)? else { return Ok(Value::Bool(false)) };
+            let affixes = match required(name, affix)? {
+                Value::Text(affix) => vec![Value::Text(affix)],
+                Value::List(list) => list.items()?.to_vec(),
+                other => return refused(format!("{name}: expected a string or a tuple, got {}", other.type_name())),
+            };
+            for affix in &affixes {
+                let Some(affix) = affix.as_str() else {
+                    return refused(format!("{name}: expected strings in the tuple"));
+                };
+                meter.read(affix.len())?;
+                if if name == "startswith" { part.starts_with(affix) } else { part.ends_with(affix) } {
+                    return Ok(Value::Bool(true));
+                }
+            }
+            Ok(Value::Bool(false))
+        }
+        "split" | "rsplit" => {
+            let [separator, count] = arguments.bind(name, ["sep", "maxsplit"])?;
+            let count = int(name, count, -1)?;
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            match separator {
+                None | Some(Value::None | Value::Undefined) => split_whitespace(meter, string, name == "rsplit", count),
+                Some(separator) => {
+                    let separator = required_text(name, Some(separator))?;
+                    let separator = separator.as_str().unwrap_or_default();
+                    if separator.is_empty() {
+                        return refused(format!("{name}: the separator is empty"));
+                    }
+                    let limit = count.saturating_add(1);
+                    match name {
+                        "split" => texts(meter, string.splitn(limit, separator)),
+                        _ => {
+                            let mut parts = Items::new(meter)?;
+                            for part in string.rsplitn(limit, separator) {
+                                parts.push(text(meter, part)?)?;
+                            }
+                            parts.as_mut().reverse();
+                            parts.into_list()
+                        }
+                    }
+                }
+            }
+        }
+        "splitlines" => {
+            let [keeps_ends] = arguments.bind(name, ["keepends"])?;
+            let keeps_ends = flag(keeps_ends);
+            let mut lines = Items::new(meter)?;
+            let mut rest = string;
+            while let Some(at) = rest
+                .find(['\n', '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}', '\u{2029}'])
+            {
+                let (line, after) = rest.split_at_checked(at).unwrap_or((rest, ""));
+                let end = if after.starts_with("\r\n") { 2 } else { after.chars().next().map_or(0, char::len_utf8) };
+                lines.push(text(meter, if keeps_ends { rest.get(..at + end).unwrap_or(line) } else { line })?)?;
+                rest = after.get(end..).unwrap_or_default();
+            }
+            if !rest.is_empty() {
+                lines.push(text(meter, rest)?)?;
+            }
+            lines.into_list()
+        }
+        "partition" | "rpartition" => {
+            let [separator] = arguments.bind(name, ["sep"])?;
+            let separator = required_text(name, separator)?;
+            let between = separator.as_str().unwrap_or_default();
+            if between.is_empty() {
+                return refused(format!("{name}: the separator is empty"));
+            }
+            let found = if name == "partition" { string.split_once(between) } else { string.rsplit_once(between) };
+            let parts = match found {
+                Some((before, after)) => [before, between, after],
+                None if name == "partition" => [string, "", ""],
+                None => ["", "", string],
+            };
+            tuple(meter, parts.iter().map(|part| text(meter, part)).collect::<Result<_>>()?)
+        }
+        "replace" => {
+            let [old, new, count] = arguments.bind(name, ["old", "new", "count"])?;
+            let (old, new) = (required_text(name, old)?, required_text(name, new)?);
+            replaced(
+                meter,
+                string,
+                old.as_str().unwrap_or_default(),
+                new.as_str().unwrap_or_default(),
+                int(name, count, -1)?,
+            )
+        }
+        "find" | "rfind" | "index" | "rindex" => {
+            let [sought, start, end] = arguments.bind(name, ["sub", "start", "end"])?;
+            let sought = required_text(name, sought)?;
+            let sought = sought.as_str().unwrap_or_default();
+            let found = part(string, name, start, end)?.and_then(|(part, offset)| {
+                let at = if name.starts_with('r') { part.rfind(sought) } else { part.find(sought) };
+                at.and_then(|at| part.get(..at)).map(|before| offset + before.chars().count())
+            });
+            match found {
+                Some(at) => Ok(Value::int(at)),
+                None if name.ends_with("find") => Ok(Value::Int(-1)),
+                None => refused(format!("{name}: the substring was not found")),
+            }
+        }
+        "count" => {
+            let [sought, start, end] = arguments.bind(name, ["sub", "start", "end"])?;
+            let sought = required_text(name, sought)?;
+            let sought = sought.as_str().unwrap_or_default();
+            let Some((part, _)) = part(string, name, start, end)? else { return Ok(Value::Int(0)) };
+            Ok(Value::int(if sought.is_empty() { part.chars().count() + 1 } else { part.matches(sought).count() }))
+        }
+        "join" => {
+            let [items] = arguments.bind(name, ["iterable"])?;
+            let mut out = TextBuilder::new(meter)?;
+            for (index, item) in run.iterate(&required(name, items)?)?.iter().enumerate() {
+                let Some(item) = item.as_str() else {
+                    return refused(format!("join: expected strings, got {}", item.type_name()));
+                };
+                out.push_str(if index == 0 { "" } else { string })?;
+                out.push_str(item)?;
+            }
+            Ok(out.finish())
+        }
+        "format" => format::braces(run, string, &arguments),
+        "ljust" | "rjust" | "center" => {
+            let [width, fill] = arguments.bind(name, ["width", "fillchar"])?;
+            let (width, len) = (size(name, width, 0)?, string.chars().count());
+            let fill = fill.as_ref().and_then(Value::as_str).and_then(|fill| fill.chars().next()).unwrap_or(' ');
+            let missing = width.saturating_sub(len);
+            let before = match name {
+                "ljust" => 0,
+                "rjust" => missing,
+                // As in CPython, an odd one goes to the left if the width is odd.
+                _ => missing / 2 + (missing & width & 1),
+            };
+            let mut out = TextBuilder::new(meter)?;
+            out.pad(fill, before, 0)?;
+            out.push_str(string)?;
+            out.pad(fill, missing - before, 0)?;
+            Ok(out.finish())
+        }
+        "zfill" => {
+            let [width] = arguments.bind(name, ["width"])?;
+            let (width, len) = (size(name, width, 0)?, string.chars().count());
+            let (sign, digits) =
+                string.split_at_checked(usize::from(string.starts_with(['+', '-']))).unwrap_or(("", string));
+            let mut out = TextBuilder::new(meter)?;
+            out.push_str(sign)?;
+            out.pad('0', width, len)?;
+            out.push_str(digits)?;
+            Ok(out.finish())
+        }
+        "expandtabs" => {
+            let [width] = arguments.bind(name, ["tabsize"])?;
+            let (width, mut column) = (size(name, width, 8)?, 0_usize);
+            let mut out = TextBuilder::new(meter)?;
+            for c in string.chars() {
+                match c {
+                    '\t' => {
+                        let spaces = width - column.checked_rem(width).unwrap_or_default();
+                        out.pad(' ', spaces, 0)?;
+                        column = column.saturating_add(spaces);
+                    }
+                    c => {
+                        column = if c == '\n' || c == '\r' { 0 } else { column + 1 };
+                        out.push(c)?;
+                    }
+                }
+            }
+            Ok(out.finish())
+        }
+        _ => is_method(string, name, arguments),
+    }
+}
+
+/// The methods that ask what the characters are.
+fn is_method(string: &str, name: &str, arguments: Arguments) -> Result<Value> {
+    let [] = arguments.bind(name, [])?;
+    let all = |is: &dyn Fn(char) -> bool| !string.is_empty() && string.chars().all(is);
+    let any = |is: &dyn Fn(char) -> bool| string.chars().any(is);
+    Ok(Value::Bool(match name {
+        "isalnum" => all(&char::is_alphanumeric),
+        "isalpha" => all(&char::is_alphabetic),
+        "isascii" => string.is_ascii(),
+        "isdecimal" | "isdigit" => all(&|c| c.is_ascii_digit() || c.is_numeric() && !c.is_ascii()),
+        "isnumeric" => all(&char::is_numeric),
+        "isspace" => all(&char::is_whitespace),
+        "isprintable" => string.chars().all(crate::print::is_printable),
+        "islower" => any(&char::is_lowercase) && !any(&char::is_uppercase),
+        "isupper" => any(&char::is_uppercase) && !any(&char::is_lowercase),
+        "istitle" => {
+            let (mut is_inside, mut is_title, mut has_letter) = (false, true, false);
+            for c in string.chars() {
+                is_title &= if c.is_uppercase() { !is_inside } else { !c.is_lowercase() || is_inside };
+                is_inside = c.is_alphabetic();
+                has_letter |= is_inside;
+            }
+            is_title && has_letter
+        }
+        _ => return refused(format!("a string has no method '{name}'")),
+    }))
+}
+
+fn mapped(meter: &Rc<Meter>, chars: impl Iterator<Item = char>) -> Result<Value> {
+    let mut out = TextBuilder::new(meter)?;
+    for c in chars {
+        out.push(c)?;
+    }
+    Ok(out.finish())
+}
+
+fn texts<'s>(meter: &Rc<Meter>, parts: impl Iterator<Item = &'s str>) -> Result<Value> {
+    let mut items = Items::new(meter)?;
+    for part in parts {
+        items.push(text(meter, part)?)?;
+    }
+    items.into_list()
+}
+
+fn stripped<'s>(meter: &Rc<Meter>, string: &'s str, name: &str, chars: Option<Value>) -> Result<&'s str> {
+    let (left, right) = (name != "rstrip", name != "lstrip");
+    Ok(match chars {
+        None | Some(Value::None | Value::Undefined) => {
+            let string = if left { string.trim_start() } else { string };
+            if right { string.trim_end() } else { string }
+        }
+        Some(chars) => {
+            let chars = required_text(name, Some(chars))?;
+            let chars = chars.as_str().unwrap_or_default();
+            // Each character may be compared with all of these.
+            if chars.len() > 32 {
+                meter.step(string.len().saturating_mul(chars.len()) / 32)?;
+            }
+            let is_one = |c: char| chars.contains(c);
+            let string = if left { string.trim_start_matches(is_one) } else { string };
+            if right { string.trim_end_matches(is_one) } else { string }
+        }
+    })
+}
+
+/// The part of a text from one index to another, and the index of its first character. None if there is no such part.
+fn part<'s>(string: &'s str, name: &str, start: Option<Value>, end: Option<Value>) -> Result<Option<(&'s str, usize)>> {
+    let given = |value: Option<Value>| value.filter(|value| !matches!(value, Value::None | Value::Undefined));
+    let (start, end) = (given(start), given(end));
+    if start.is_none() && end.is_none() {
+        return Ok(Some((string, 0)));
+    }
+    let len = string.chars().count() as i128;
+    let resolved = |value: i128| if value < 0 { value.saturating_add(len).max(0) } else { value };
+    let (start, end) = (resolved(int(name, start, 0)?), resolved(int(name, end, len)?).min(len));
+    if start > end {
+        return Ok(None);
+    }
+    let offset = |index: i128| {
+        let index = usize::try_from(index).unwrap_or(usize::MAX);
+        string.char_indices().nth(index).map_or(string.len(), |(at, _)| at)
+    };
+    Ok(string.get(offset(start)..offset(end)).map(|part| (part, usize::try_from(start).unwrap_or_default())))
+}
+
+fn split_whitespace<'s>(meter: &Rc<Meter>, string: &'s str, from_right: bool, count: usize) -> Result<Value> {
+    let mut parts = Items::new(meter)?;
+    // What is left after the last split keeps the whitespace at its other end.
+    let trimmed = |rest: &'s str| if from_right { rest.trim_end() } else { rest.trim_start() };
+    let mut rest = trimmed(string);
+    while !rest.is_empty() {
+        let found = match parts.len() >= count {
+            true => None,
+            false if from_right => rest.rsplit_once(char::is_whitespace).map(|(before, word)| (word, trimmed(before))),
+            false => rest.split_once(char::is_whitespace).map(|(word, after)| (word, trimmed(after))),
+        };
+        let (word, remaining) = found.unwrap_or((rest, ""));
+        parts.push(text(meter, word)?)?;
+        rest = remaining;
+    }
+    if from_right {
+        parts.as_mut().reverse();
+    }
+    parts.into_list()
+}
+
+fn replaced(meter: &Rc<Meter>, string: &str, old: &str, new: &str, count: i128) -> Result<Value> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let mut out = TextBuilder::new(meter)?;
+    let mut last = 0;
+    for (at, _) in string.match_indices(old).take(count) {
+        out.push_str(string.get(last..at).unwrap_or_default())?;
+        out.push_str(new)?;
+        last = at + old.len();
+    }
+    out.push_str(string.get(last..).unwrap_or_default())?;
+    Ok(out.finish())
+}

@@ -1,0 +1,332 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::{Fault, FaultKind, Interrupt, Limits, Result, Run, STACK, Template, Value, strftime};
+
+const STEPS: u64 = 4_000_000;
+const MEMORY: usize = 64 << 20;
+
+/// Runs something on a thread with the stack that the crate asks for.
+fn on_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
+        thread.unwrap().join().unwrap()
+    })
+}
+
+fn rendered(source: &str, interrupt: Option<Interrupt>) -> (Result<String>, u64) {
+    on_stack(|| {
+        let template = match Template::parse(source) {
+            Ok(template) => template,
+            Err(fault) => return (Err(fault), 0),
+        };
+        let run = Run::new(Limits { steps: STEPS, memory: MEMORY, interrupt });
+        let pairs = [("a", Value::Int(1)), ("b", Value::None)].map(|(name, value)| (run.text(name).unwrap(), value));
+        let given = run.dict(pairs).unwrap();
+        let result = template.render(&run, vec![("given", given), ("unused", Value::None)], 0);
+        (result, run.steps())
+    })
+}
+
+fn check(source: &str, expected: &str) {
+    assert_eq!(rendered(source, None).0.as_deref(), Ok(expected), "{source}");
+}
+
+/// Checks what an expression prints.
+fn check_value(expression: &str, expected: &str) {
+    check(&format!("{{{{ {expression} }}}}"), expected);
+}
+
+fn fault(source: &str) -> Fault {
+    *rendered(source, None).0.expect_err(source)
+}
+
+fn check_fault(source: &str, expected: &str) {
+    assert_eq!(fault(source).to_string(), expected, "{source}");
+}
+
+#[test]
+fn expressions_follow_python() {
+    for (expression, expected) in [
+        ("7 // 2 ~ ' ' ~ -7 // 2 ~ ' ' ~ -7 % 3 ~ ' ' ~ 7 % -3 ~ ' ' ~ 1 / 4 ~ ' ' ~ 2 ** 10", "3 -4 2 -2 0.25 1024"),
+        ("[1 == 1.0, true == 1, [1] == [1.0], (1,) == [1], 1 < 2 < 3, 'a' in 'ab', 2 not in [1]]",
+            "[True, True, True, False, True, True, True]"),
+        ("['abc'[-1], 'abc'[::-1], 'abcdef'[1:5:2], [1, 2, 3][5:], 'aé😀'[1:]]", "['c', 'cba', 'bd', [], 'é😀']"),
+        ("{'a': [1, none, true, 'it\\'s']}", "{'a': [1, None, True, \"it's\"]}"),
+        ("'a' 'b' ~ 1.0 ~ none", "ab1.0None"),
+        ("[1] + [2] * 2", "[1, 2, 2]"),
+        ("1 if false", ""),
+        ("not given.b and given.a is not none", "True"),
+        ("given.x.y['z'].w is defined", "False"),
+        ("[given.x, given['x']]|length ~ (given.x.y or 'd')", "2d"),
+        ("[1e16, 1e15, 0.0001, 0.00001, 1e100]", "[1e+16, 1000000000000000.0, 0.0001, 1e-05, 1e+100]"),
+        ("'\\x41\\u00e9\\d'", "Aé\\d"),
+    ] {
+        check_value(expression, expected);
+    }
+    check_fault("{{ 1 + 'a' }}", "cannot calculate a number + a string (line 1)");
+    check_fault("\n{{ nope(1) }}", "'nope' is undefined (line 2)");
+    check_fault("{{ 1 // 0 }}", "division by zero (line 1)");
+    check_fault("{{ 2 ** 200 }}", "the number is too large (line 1)");
+}
+
+/// What real writers use and `minijinja` refused or did otherwise.
+#[test]
+fn methods_and_formatting_follow_python() {
+    for (expression, expected) in [
+        ("'aXbXc'.replace('X', '-', 1) ~ 'aaa'|replace('a', 'b', 2) ~ 'ab'|replace('', '-')", "a-bXcbba-a-b-"),
+        ("'a b c'.rsplit(' ', 1) ~ ' a  b c '.split(none, 1)", "['a b', 'c']['a', 'b c ']"),
+        ("['abc'.partition('b'), 'abc'.partition('z'), 'abcb'.rpartition('b')]",
+            "[('a', 'b', 'c'), ('abc', '', ''), ('abc', 'b', '')]"),
+        ("['12'|int, ' -3 '|int, '3.7'|int, 'x'|int, 'x'|int(5), '1f'|int(base=16), 3.9|int]",
+            "[12, -3, 3, 0, 5, 31, 3]"),
+        ("'%s has %d%% of %05.1f|%-4s|%+d|%x' % ('a', 3, 2.25, 'ab', 7, 255)", "a has 3% of 002.2|ab  |+7|ff"),
+        ("'%s' % [1, 2] ~ '%(a)s' % {'a': 1} ~ '%s-%s'|format('x', 'y')", "[1, 2]1x-y"),
+        ("'{} {1[0]} {x:>4}|{y:.2f}'.format(1, [5], x='a', y=1.005)", "1 5    a|1.00"),
+        ("'{0}{1}{0}'.format('a', 'b') ~ '{:,}'.format(1234567)", "aba1,234,567"),
+        ("['a'.ljust(3, '-'), 'a'.center(4, '*'), '-5'.zfill(4), 'a\\nb'.splitlines(), 'abc'.find('c')]",
+            "['a--', '*a**', '-005', ['a', 'b'], 2]"),
+        ("{'b': 1, 'A': 2}|dictsort ~ ['b', 'A']|sort ~ [1, 2]|batch(2, 0)|list", "[('A', 2), ('b', 1)]['A', 'b'][[1, 2]]"),
+        ("[{'t': 'a', 'v': 1}, {'t': 'a', 'v': 2}]|groupby('t')|map(attribute='list')|map('length')|list", "[2]"),
+        ("2.5|round ~ 5|round ~ 2.567|round(2)", "2.052.57"),
+        ("none|map('upper')|list ~ 'abc'|map('upper')|join", "[]ABC"),
+    ] {
+        check_value(expression, expected);
+    }
+}
+
+#[test]
+fn every_list_and_dictionary_can_be_modified() {
+    check("{% set l = [1] %}{% set m = l %}{% set _ = m.append(2) %}{{ l }}", "[1, 2]");
+    check("{% set l = [1, 2] %}{{ l.pop(0) }}{{ l.insert(0, 3) }}{{ l.extend([4]) }}{{ l.reverse() }}{{ l }}",
+        "1NoneNoneNone[4, 2, 3]");
+    check("{% set d = {'a': 1} %}{{ d.update({'b': 2}, c=3) }}{{ d.pop('a') }}{{ d }}", "None1{'b': 2, 'c': 3}");
+    // A literal of a string is not changed.
+    check("{% set x = '{% set y = [] %}' %}{{ x }}", "{% set y = [] %}");
+}
+
+#[test]
+fn statements_follow_jinja2() {
+    for (source, expected) in [
+        ("{% for x in [3, 1] if x > 1 %}{{ loop.index }}{{ x }}{% else %}-{% endfor %}", "13"),
+        ("{% for x in [1, [2]] recursive %}{% if x is sequence %}({{ loop(x) }}){% else %}{{ x }}{% endif %}{% endfor %}", "1(2)"),
+        ("{% set x = 1 %}{% for i in [1] %}{% set x = 2 %}{% endfor %}{{ x }}", "1"),
+        ("{% macro m(a, b=2) %}{{ a }}{{ b }}{{ caller() if caller }}{% endmacro %}{% call m(1) %}c{% endcall %}{{ m(3, b=4) }}", "12c34"),
+        ("{% set x | upper %}ab{% endset %}{{ x }}{% filter replace('a', 'b') %}aa{% endfilter %}", "ABbb"),
+        ("{% with a = 1, b = 2 %}{{ a }}{{ b }}{% endwith %}{{ a }}", "12"),
+        ("  {% if true %}\n  a\n  {% endif %}\nb\n", "  a\nb"),
+        ("a  {%- if true -%}  b  {%- endif +%}\n c", "ab\n c"),
+        ("{#- a -#} {% raw %}{{ x }}{% endraw %}", "{{ x }}"),
+        ("{% set n = namespace(i=0) %}{% for i in range(4) %}{% if i == 1 %}{% continue %}{% endif %}{% set n.i = n.i + i %}{% endfor %}{{ n.i }}", "5"),
+        ("{% generation %}a{% endgeneration %}{% block b %}c{% endblock %}", "ac"),
+        ("{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.current }}", "aba"),
+    ] {
+        check(source, expected);
+    }
+    check_fault("{% if 1 %}", "unexpected end of the template, expected 'endif' (line 1)");
+    check_fault("a\n{% nope %}", "unknown tag 'nope' (line 2)");
+    check_fault("{% break %}", "'break' outside of a loop (line 1)");
+}
+
+#[test]
+fn undefined_values_have_undefined_attributes() {
+    check_value("x.y.z ~ x['a'].b ~ x|length ~ x|join(',') ~ x|upper ~ (x is defined)", "0False");
+    check("{% for a in x.y %}{% endfor %}{{ 'a' in x }}", "False");
+    check_fault("{{ x.y() }}", "an undefined value has no method 'y' (line 1)");
+}
+
+#[test]
+fn dates_are_formatted() {
+    for (seconds, format, expected) in [
+        (0, "%A %d %B %Y %H:%M:%S %I %p", "Thursday 01 January 1970 00:00:00 12 AM"),
+        (951_782_400, "%F %a %b", "2000-02-29 Tue Feb"),
+        (1_709_251_199, "%F %T %-d/%-m/%y %e", "2024-02-29 23:59:59 29/2/24 29"),
+        (4_102_444_800, "%Y-%m-%d %-I%p %Z %% %q %", "2100-01-01 12AM UTC % %q %"),
+    ] {
+        assert_eq!(strftime(format, seconds), expected, "{seconds}");
+    }
+    check_value("strftime_now('%Y')", "1970");
+}
+
+/// `n.x` grows 60 times, and `n.y` in the same way.
+fn doubled(start: &str, next: &str) -> String {
+    let other = next.replace("n.x", "n.y");
+    format!(
+        "{{% set n = namespace(x={start}, y={start}) %}}{{% for i in range(60) %}}{{% set n.x = {next} %}}\
+         {{% set n.y = {other} %}}{{% endfor %}}"
+    )
+}
+
+fn often(body: &str) -> String {
+    format!("{{% set x = 'a' * 10000000 %}}{{% for i in range(100000) %}}{body}{{% endfor %}}")
+}
+
+/// Every way to make much of little ends with the limit of steps or memory. None takes more memory than that, because memory is counted before
+/// it is used.
+#[test]
+fn bombs_reach_a_limit() {
+    let mut bombs: Vec<String> = [
+        // Sizes and widths.
+        "{{ [1]|batch(1000000000, 'x')|list|length }}",
+        "{{ [1]|slice(1000000000)|list }}",
+        "{{ '%999999999d' % 1 }}",
+        "{{ '%999999999d'|format(1) }}",
+        "{{ '%*d' % (999999999, 1) }}",
+        "{{ '{:>999999999}'.format(1) }}",
+        "{{ '{:99999999999999999999999}'.format(1) }}",
+        "{{ 'a'|indent(1000000000, true) }}",
+        "{{ ('a\n' * 1000)|indent(1000000) }}",
+        "{{ 'a'|center(1000000000) }}",
+        "{{ 'a'.ljust(1000000000) }}",
+        "{{ 'a'.zfill(1000000000) }}",
+        "{{ '\t'.expandtabs(1000000000) }}",
+        "{{ 'a' * 1000000000 }}",
+        "{{ 1000000000 * [1] }}",
+        "{{ ('a' * 100000).join(['b'] * 100000) }}",
+        "{{ (['b'] * 100000)|join('a' * 100000) }}",
+        "{{ ('a' * 10000000)|wordwrap(3, true, 'x' * 1000) }}",
+        "{{ (['\\\\' * 1000000])|string|pprint|pprint|pprint|pprint|pprint|pprint|pprint }}",
+        "{{ ('\\\\' * 1000000)|tojson|tojson|tojson|tojson|tojson|tojson|tojson|tojson }}",
+        "{{ ('<' * 10000000)|e|e|e|e }}",
+        "{{ strftime_now('%A' * 10000000) }}",
+        // Loops, and what they gather.
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for a in range(99999) %}{{ 'x' * 1000 }}{% endfor %}",
+        "{% set x %}{% for a in range(99999) %}{{ 'x' * 1000 }}{% endfor %}{% endset %}",
+        "{% for a in range(99999) %}{% set x = range(99999)|list %}{% endfor %}",
+        "{% set d = {} %}{% for i in range(99999) %}{% set _ = d.update({i: 1}) %}{% endfor %}",
+        "{{ range(99999)|unique|list }}",
+        "{{ range(99999)|map(attribute='a' * 10000000)|list }}",
+        "{{ range(99999)|sort(attribute='a,' * 5000000) }}",
+        // Recursion.
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(99) }}",
+        "{% macro f(a) %}{{ f([a]) }}{% endmacro %}{{ f(1) }}",
+        "{% macro f() %}{{ caller() }}{% endmacro %}{% macro g() %}{% call f() %}{{ g() }}{% endcall %}{% endmacro %}{{ g() }}",
+        "{% for x in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}",
+        // Values that contain themselves.
+        "{% set n = namespace(x=1) %}{% set n.x = n %}{{ n }}",
+        "{% set n = namespace(x=1) %}{% set n.x = [n] %}{{ n.x|string }}",
+        "{% set a = [] %}{% set _ = a.append(a) %}{{ a }}",
+        "{% set a = [] %}{% set _ = a.append(a) %}{{ a|tojson }}",
+        "{% set a = [] %}{% set b = [a] %}{% set _ = a.append(b) %}{{ a == b }}",
+        "{% set a = {} %}{% set _ = a.update(x=a) %}{{ a }}",
+    ]
+    .map(str::to_owned)
+    .into();
+    bombs.extend(
+        [
+            ("'a'", "n.x ~ n.x"),
+            ("'a'", "n.x + n.x"),
+            ("'a'", "'%s%s' % (n.x, n.x)"),
+            ("'a'", "'{0}{0}'.format(n.x)"),
+            ("'a'", "[n.x, n.x]|join"),
+            ("'ab'", "n.x.join(n.x)"),
+            ("'aa'", "n.x|replace('a', 'aa')"),
+            ("'aa'", "n.x.replace('', 'b')"),
+            ("[1]", "n.x + n.x"),
+            ("[1]", "[n.x, n.x]|sum(start=[])"),
+        ]
+        .map(|(start, next)| doubled(start, next)),
+    );
+    // Values that are small as they are shared, and large when something walks through them.
+    bombs.extend(
+        ["{{ n.x }}", "{{ n.x|tojson }}", "{{ n.x == n.y }}", "{{ [n.x, n.y]|sort }}"]
+            .map(|walk| doubled("[1]", "[n.x, n.x[:]]") + walk),
+    );
+    bombs.extend(
+        [
+            "{{ x|length }}",
+            "{{ x[-1] }}",
+            "{{ x.find('b') }}",
+            "{{ x.strip('b') }}",
+            "{{ 'b' in x }}",
+            "{{ x == x ~ '' }}",
+            "{{ {x: 1}[x] }}",
+            "{{ x is upper }}",
+            "{{ x.isalpha() }}",
+            "{{ x|int }}",
+            "{{ (x ~ 'b')|e|length }}",
+        ]
+        .map(often),
+    );
+    for bomb in bombs {
+        let (result, steps) = rendered(&bomb, None);
+        let fault = result.expect_err(&bomb);
+        assert_eq!(fault.kind, FaultKind::Limit, "{bomb}: {fault}");
+        // One operation can exceed the limit by what it announces, but has not done.
+        assert!(steps <= 2 * STEPS || fault.message.starts_with("takes"), "{bomb}: {steps} steps");
+    }
+}
+
+#[test]
+fn sources_that_nest_deeply_are_refused() {
+    let repeated = [
+        "(", "[", "-", "not ", "{1:", "a(", "1 if ", "a[", "{% if 1 %}", "{% for a in b %}", "{% call a() %}", "{% set (",
+    ];
+    for part in repeated {
+        let open = if part.starts_with("{%") { "" } else { "{{ " };
+        let fault = fault(&format!("{open}{}", part.repeat(20_000)));
+        assert_eq!(fault.kind, FaultKind::Syntax, "{part}: {fault}");
+    }
+    for part in ["+1", "~1", "|abs", ".a", "[1]", "()", " if 1", " or 1", " is defined", "**1"] {
+        let fault = fault(&format!("{{{{ 1{} }}}}", part.repeat(20_000)));
+        assert_eq!(fault.message, "is nested more than 200 levels", "{part}: {fault}");
+    }
+    let elif = format!("{{% if false %}}{}{{% else %}}a{{% endif %}}", "{% elif false %}".repeat(3000));
+    check(&elif, "a");
+}
+
+/// As deeply as the steps allow. None exhausts the stack when it is dropped.
+#[test]
+fn deeply_nested_values_are_dropped() {
+    for next in ["[n.x]", "{'a': n.x}", "namespace(x=n.x)", "cycler(n.x)", "joiner(n.x)", "[n.x].copy"] {
+        check(
+            &format!("{{% set n = namespace(x=[]) %}}{{% for a in range(99999) %}}{{% set n.x = {next} %}}{{% endfor %}}a"),
+            "a",
+        );
+    }
+    let loops = "{% set n = namespace(x=[]) %}{% for a in range(99999) %}{% for b in [n.x] %}{% set n.x = loop %}{% endfor %}{% endfor %}a";
+    check(loops, "a");
+}
+
+/// A value that contains itself is freed at the end: its memory is given back to the meter.
+#[test]
+fn values_that_contain_themselves_are_freed() {
+    let sources = [
+        "{% set n = namespace(x=1) %}{% set n.x = n %}",
+        "{% set a = [] %}{% set _ = a.append(a) %}",
+        "{% set a = [] %}{% set _ = a.extend([[a], a]) %}",
+        "{% set d = {} %}{% set _ = d.update(d=[d]) %}{% set _ = d.setdefault('e', d) %}",
+        "{% set n = namespace(x=1) %}{% for a in [n] %}{% set n.x = loop %}{% endfor %}",
+        "{% set n = namespace(x=1) %}{% set n.x = cycler(n) %}",
+        "{% set n = namespace(x=1) %}{% macro m() %}{{ n }}{% endmacro %}{% set n.x = m %}",
+        "{% set l = [] %}{% set _ = l.append(l.append) %}{{ 1 // 0 }}",
+    ];
+    on_stack(|| {
+        for source in sources {
+            let template = Template::parse(source).unwrap();
+            let run = Run::new(Limits { steps: STEPS, memory: MEMORY, interrupt: None });
+            let _ = template.render(&run, Vec::new(), 0);
+            assert_eq!(run.memory(), 0, "{source}");
+        }
+    });
+}
+
+#[test]
+fn the_interrupt_stops_a_rendering() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let interrupt: Interrupt = Arc::new(move || counted.fetch_add(1, Ordering::Relaxed) == 4);
+    let (result, steps) = rendered("{% for a in range(99999) %}{% endfor %}", Some(interrupt));
+    assert_eq!(result.unwrap_err().kind, FaultKind::Interrupted);
+    assert_eq!(asked.load(Ordering::Relaxed), 5);
+    assert!(steps < 100_000, "{steps}");
+}
+
+#[test]
+fn long_error_messages_are_cut() {
+    for source in ["{{ raise_exception('a' * 1000000) }}", "{{ [1]|map('a' * 1000000)|list }}"] {
+        assert!(fault(source).message.len() < 5000, "{source}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Finds out by rendering what form of messages a template expects: whether a text in it arrives in the prompt.
+
+use foredraft_jinja::{FaultKind, Limits};
+use serde_json::{Map, Value as Json, json};
+
+use super::shape::{ContentForm, ContentForms, MessageShape};
+use super::{ChatTemplate, MEMORY, PROBE_STEPS, failure};
+use crate::error::Result;
+
+/// Texts in the probe messages that do not occur in any template.
+const MARKS: [&str; 3] = ["probe-content-71c3", "probe_key_71c3", "probe-value-71c3"];
+
+impl ChatTemplate {
+    /// Renders probe conversations, and determines the form of messages from the marks that appear in the output.
+    ///
+    /// # Errors
+    /// A rendering exceeds a limit, so that real messages would too.
+    pub(super) fn probe(&self) -> Result<MessageShape> {
+        let [mark, ..] = MARKS;
+        let user_form = self.form(|content| json!([{"role": "user", "content": content}]))?;
+        let user = || written("user", user_form.unwrap_or_default());
+        let of_system = |role: &str, content: Json| json!([{"role": role, "content": content}, {"role": "user", "content": user()}]);
+        let system_form = self.form(|content| of_system("system", content))?;
+        let assistant_form = self.form(|content| {
+            json!([{"role": "user", "content": user()}, {"role": "assistant", "content": content},
+                {"role": "user", "content": user()}])
+        })?;
+        // A role whose content never arrives gets the user's form.
+        let or_user = |form: Option<ContentForm>| form.or(user_form).unwrap_or_default();
+        let mut forms = ContentForms {
+            user: or_user(None),
+            system: or_user(system_form),
+            assistant: or_user(assistant_form),
+            tool: or_user(None),
+        };
+        // The word alone says nothing: it may stand in a comment.
+        let knows_developer = self.literals.iter().any(|literal| literal.contains("developer"))
+            && self.prints(mark, of_system("developer", written(mark, forms.system)))?;
+        let no_system = user_form.is_some() && system_form.is_none();
+        let (arguments_object, null_content) = self.probe_calls(forms)?;
+        let tool = |content: Json| calls(forms, Json::from("{}"), null_content, content, arguments_object);
+        forms.tool = or_user(self.form(tool)?);
+        Ok(MessageShape { forms, developer: knows_developer, no_system, arguments_object, null_content })
+    }
+
+    /// The form of a content whose messages are made by `messages`. None: its text never arrives.
+    fn form(&self, messages: impl Fn(Json) -> Json) -> Result<Option<ContentForm>> {
+        let [mark, ..] = MARKS;
+        let text = self.prints(mark, messages(written(mark, ContentForm::Text)))?;
+        let parts = self.render_probe(messages(written(mark, ContentForm::Parts)))?;
+        // A template for strings prints the parts as objects, with their keys.
+        let parts = parts.contains(mark) && !parts.contains("'text'") && !parts.contains("\"text\"");
+        Ok(match (text, parts) {
+            (true, true) => Some(ContentForm::Any),
+            (false, true) => Some(ContentForm::Parts),
+            (true, false) => Some(ContentForm::Text),
+            (false, false) => None,
+        })
+    }
+
+    /// The form of a call's arguments, and whether calls are printed only if the content is null.
+    fn probe_calls(&self, forms: ContentForms) -> Result<(Option<bool>, bool)> {
+        let [_, key, value] = MARKS;
+        let json_text = format!("{{\"{key}\": \"{value}\"}}");
+        for null_content in [false, true] {
+            let render = |arguments: Json| {
+                self.render_probe(calls(forms, arguments, null_content, written("answer", forms.tool), None))
+            };
+            // An object is supported if it is not printed in Python's notation, a string if it is printed unquoted.
+            let object = render(json!({key: value}))?;
+            let object = object.contains(key) && object.contains(value) && !object.contains(&format!("'{key}'"));
+            let string = render(json!(json_text))?.contains(&json_text);
+            if object || string {
+                return Ok((Some(object), null_content));
+            }
+        }
+        Ok((None, false))
+    }
+
+    fn prints(&self, mark: &str, messages: Json) -> Result<bool> {
+        Ok(self.render_probe(messages)?.contains(mark))
+    }
+
+    /// The prompt of probe messages. "" if the template refuses them.
+    fn render_probe(&self, messages: Json) -> Result<String> {
+        let variables = [
+            ("messages", messages),
+            ("bos_token", "".into()),
+            ("eos_token", "".into()),
+            ("add_generation_prompt", true.into()),
+        ];
+        let variables = Map::from_iter(variables.map(|(name, value)| (name.to_owned(), value)));
+        let limits = Limits { steps: PROBE_STEPS, memory: MEMORY, interrupt: None };
+        match self.run(&variables, 0, limits) {
+            Err(fault) if fault.kind == FaultKind::Limit => Err(failure(&fault)),
+            prompt => Ok(prompt.unwrap_or_default()),
+        }
+    }
+}
+
+/// A text in that form.
+fn written(text: &str, form: ContentForm) -> Json {
+    match form {
+        ContentForm::Parts => json!([{"type": "text", "text": text}]),
+        ContentForm::Text | ContentForm::Any => json!(text),
+    }
+}
+
+/// A conversation with a tool call. Arguments are given in the form that is known, if one is.
+fn calls(forms: ContentForms, arguments: Json, null_content: bool, answer: Json, object: Option<bool>) -> Json {
+    let content = if null_content { Json::Null } else { written("", forms.assistant) };
+    let arguments = if object == Some(true) { json!({}) } else { arguments };
+    json!([
+        {"role": "user", "content": written("user", forms.user)},
+        {"role": "assistant", "content": content, "tool_calls": [{"id": "call00001", "type": "function",
+            "function": {"name": "tool1", "arguments": arguments}}]},
+        {"role": "tool", "content": answer, "tool_call_id": "call00001", "name": "tool1"},
+        {"role": "assistant", "content": written("so", forms.assistant)},
+        {"role": "user", "content": written("user", forms.user)},
+    ])
+}
