@@ -291,10 +291,10 @@ impl<'t> Interpreter<'t> {
         let Some(definition) = ast.macros.get(index) else { return Ok(Value::Undefined) };
         let scope = Scope::within(defined_in);
         let caller = self.next_caller.take();
-        if let Some(symbol) = self.caller_symbol {
-            if definition.name.as_ref() != "caller" {
-                scope.set(symbol, caller.unwrap_or_default());
-            }
+        if let Some(symbol) = self.caller_symbol
+            && definition.name.as_ref() != "caller"
+        {
+            scope.set(symbol, caller.unwrap_or_default());
         }
         for (name, text, default) in &definition.parameters {
             let named = arguments.named.iter().position(|(given, _)| given == text);

@@ -49,8 +49,10 @@ fn check_fault(source: &str, expected: &str) {
 fn expressions_follow_python() {
     for (expression, expected) in [
         ("7 // 2 ~ ' ' ~ -7 // 2 ~ ' ' ~ -7 % 3 ~ ' ' ~ 7 % -3 ~ ' ' ~ 1 / 4 ~ ' ' ~ 2 ** 10", "3 -4 2 -2 0.25 1024"),
-        ("[1 == 1.0, true == 1, [1] == [1.0], (1,) == [1], 1 < 2 < 3, 'a' in 'ab', 2 not in [1]]",
-            "[True, True, True, False, True, True, True]"),
+        (
+            "[1 == 1.0, true == 1, [1] == [1.0], (1,) == [1], 1 < 2 < 3, 'a' in 'ab', 2 not in [1]]",
+            "[True, True, True, False, True, True, True]",
+        ),
         ("['abc'[-1], 'abc'[::-1], 'abcdef'[1:5:2], [1, 2, 3][5:], 'aé😀'[1:]]", "['c', 'cba', 'bd', [], 'é😀']"),
         ("{'a': [1, none, true, 'it\\'s']}", "{'a': [1, None, True, \"it's\"]}"),
         ("'a' 'b' ~ 1.0 ~ none", "ab1.0None"),
@@ -76,17 +78,26 @@ fn methods_and_formatting_follow_python() {
     for (expression, expected) in [
         ("'aXbXc'.replace('X', '-', 1) ~ 'aaa'|replace('a', 'b', 2) ~ 'ab'|replace('', '-')", "a-bXcbba-a-b-"),
         ("'a b c'.rsplit(' ', 1) ~ ' a  b c '.split(none, 1)", "['a b', 'c']['a', 'b c ']"),
-        ("['abc'.partition('b'), 'abc'.partition('z'), 'abcb'.rpartition('b')]",
-            "[('a', 'b', 'c'), ('abc', '', ''), ('abc', 'b', '')]"),
-        ("['12'|int, ' -3 '|int, '3.7'|int, 'x'|int, 'x'|int(5), '1f'|int(base=16), 3.9|int]",
-            "[12, -3, 3, 0, 5, 31, 3]"),
+        (
+            "['abc'.partition('b'), 'abc'.partition('z'), 'abcb'.rpartition('b')]",
+            "[('a', 'b', 'c'), ('abc', '', ''), ('abc', 'b', '')]",
+        ),
+        (
+            "['12'|int, ' -3 '|int, '3.7'|int, 'x'|int, 'x'|int(5), '1f'|int(base=16), 3.9|int]",
+            "[12, -3, 3, 0, 5, 31, 3]",
+        ),
         ("'%s has %d%% of %05.1f|%-4s|%+d|%x' % ('a', 3, 2.25, 'ab', 7, 255)", "a has 3% of 002.2|ab  |+7|ff"),
         ("'%s' % [1, 2] ~ '%(a)s' % {'a': 1} ~ '%s-%s'|format('x', 'y')", "[1, 2]1x-y"),
         ("'{} {1[0]} {x:>4}|{y:.2f}'.format(1, [5], x='a', y=1.005)", "1 5    a|1.00"),
         ("'{0}{1}{0}'.format('a', 'b') ~ '{:,}'.format(1234567)", "aba1,234,567"),
-        ("['a'.ljust(3, '-'), 'a'.center(4, '*'), '-5'.zfill(4), 'a\\nb'.splitlines(), 'abc'.find('c')]",
-            "['a--', '*a**', '-005', ['a', 'b'], 2]"),
-        ("{'b': 1, 'A': 2}|dictsort ~ ['b', 'A']|sort ~ [1, 2]|batch(2, 0)|list", "[('A', 2), ('b', 1)]['A', 'b'][[1, 2]]"),
+        (
+            "['a'.ljust(3, '-'), 'a'.center(4, '*'), '-5'.zfill(4), 'a\\nb'.splitlines(), 'abc'.find('c')]",
+            "['a--', '*a**', '-005', ['a', 'b'], 2]",
+        ),
+        (
+            "{'b': 1, 'A': 2}|dictsort ~ ['b', 'A']|sort ~ [1, 2]|batch(2, 0)|list",
+            "[('A', 2), ('b', 1)]['A', 'b'][[1, 2]]",
+        ),
         ("[{'t': 'a', 'v': 1}, {'t': 'a', 'v': 2}]|groupby('t')|map(attribute='list')|map('length')|list", "[2]"),
         ("2.5|round ~ 5|round ~ 2.567|round(2)", "2.052.57"),
         ("none|map('upper')|list ~ 'abc'|map('upper')|join", "[]ABC"),
@@ -98,8 +109,10 @@ fn methods_and_formatting_follow_python() {
 #[test]
 fn every_list_and_dictionary_can_be_modified() {
     check("{% set l = [1] %}{% set m = l %}{% set _ = m.append(2) %}{{ l }}", "[1, 2]");
-    check("{% set l = [1, 2] %}{{ l.pop(0) }}{{ l.insert(0, 3) }}{{ l.extend([4]) }}{{ l.reverse() }}{{ l }}",
-        "1NoneNoneNone[4, 2, 3]");
+    check(
+        "{% set l = [1, 2] %}{{ l.pop(0) }}{{ l.insert(0, 3) }}{{ l.extend([4]) }}{{ l.reverse() }}{{ l }}",
+        "1NoneNoneNone[4, 2, 3]",
+    );
     check("{% set d = {'a': 1} %}{{ d.update({'b': 2}, c=3) }}{{ d.pop('a') }}{{ d }}", "None1{'b': 2, 'c': 3}");
     // A literal of a string is not changed.
     check("{% set x = '{% set y = [] %}' %}{{ x }}", "{% set y = [] %}");
@@ -109,15 +122,24 @@ fn every_list_and_dictionary_can_be_modified() {
 fn statements_follow_jinja2() {
     for (source, expected) in [
         ("{% for x in [3, 1] if x > 1 %}{{ loop.index }}{{ x }}{% else %}-{% endfor %}", "13"),
-        ("{% for x in [1, [2]] recursive %}{% if x is sequence %}({{ loop(x) }}){% else %}{{ x }}{% endif %}{% endfor %}", "1(2)"),
+        (
+            "{% for x in [1, [2]] recursive %}{% if x is sequence %}({{ loop(x) }}){% else %}{{ x }}{% endif %}{% endfor %}",
+            "1(2)",
+        ),
         ("{% set x = 1 %}{% for i in [1] %}{% set x = 2 %}{% endfor %}{{ x }}", "1"),
-        ("{% macro m(a, b=2) %}{{ a }}{{ b }}{{ caller() if caller }}{% endmacro %}{% call m(1) %}c{% endcall %}{{ m(3, b=4) }}", "12c34"),
+        (
+            "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ caller() if caller }}{% endmacro %}{% call m(1) %}c{% endcall %}{{ m(3, b=4) }}",
+            "12c34",
+        ),
         ("{% set x | upper %}ab{% endset %}{{ x }}{% filter replace('a', 'b') %}aa{% endfilter %}", "ABbb"),
         ("{% with a = 1, b = 2 %}{{ a }}{{ b }}{% endwith %}{{ a }}", "12"),
         ("  {% if true %}\n  a\n  {% endif %}\nb\n", "  a\nb"),
         ("a  {%- if true -%}  b  {%- endif +%}\n c", "ab\n c"),
         ("{#- a -#} {% raw %}{{ x }}{% endraw %}", "{{ x }}"),
-        ("{% set n = namespace(i=0) %}{% for i in range(4) %}{% if i == 1 %}{% continue %}{% endif %}{% set n.i = n.i + i %}{% endfor %}{{ n.i }}", "5"),
+        (
+            "{% set n = namespace(i=0) %}{% for i in range(4) %}{% if i == 1 %}{% continue %}{% endif %}{% set n.i = n.i + i %}{% endfor %}{{ n.i }}",
+            "5",
+        ),
         ("{% generation %}a{% endgeneration %}{% block b %}c{% endblock %}", "ac"),
         ("{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.current }}", "aba"),
     ] {
@@ -262,7 +284,18 @@ fn bombs_reach_a_limit() {
 #[test]
 fn sources_that_nest_deeply_are_refused() {
     let repeated = [
-        "(", "[", "-", "not ", "{1:", "a(", "1 if ", "a[", "{% if 1 %}", "{% for a in b %}", "{% call a() %}", "{% set (",
+        "(",
+        "[",
+        "-",
+        "not ",
+        "{1:",
+        "a(",
+        "1 if ",
+        "a[",
+        "{% if 1 %}",
+        "{% for a in b %}",
+        "{% call a() %}",
+        "{% set (",
     ];
     for part in repeated {
         let open = if part.starts_with("{%") { "" } else { "{{ " };
@@ -282,7 +315,9 @@ fn sources_that_nest_deeply_are_refused() {
 fn deeply_nested_values_are_dropped() {
     for next in ["[n.x]", "{'a': n.x}", "namespace(x=n.x)", "cycler(n.x)", "joiner(n.x)", "[n.x].copy"] {
         check(
-            &format!("{{% set n = namespace(x=[]) %}}{{% for a in range(99999) %}}{{% set n.x = {next} %}}{{% endfor %}}a"),
+            &format!(
+                "{{% set n = namespace(x=[]) %}}{{% for a in range(99999) %}}{{% set n.x = {next} %}}{{% endfor %}}a"
+            ),
             "a",
         );
     }

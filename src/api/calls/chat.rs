@@ -21,13 +21,14 @@ use crate::error::{Error, Result};
 /// # Errors
 /// A tool is invalid, or the template fails.
 pub(super) fn prepare(request: &mut CompletionRequest, serving: &ServingModel) -> Result<Option<Arc<MessageReader>>> {
+    let timeout = request.options.timeout;
     let CompletionRequest { inputs, chat: Some(options), json_schema, .. } = &mut *request else { return Ok(None) };
     let Some(Prompt::Messages(chat)) = inputs.all.first_mut().map(|input| &mut input.prompt) else { return Ok(None) };
     let own;
     let template = match &chat.chat_template {
         // The renderer has limits, so it is asked first.
         Some(source) => {
-            prompts::render(serving, chat)?;
+            prompts::render(serving, chat, timeout)?;
             own = serving.parse_format(source);
             own.as_ref().map_err(|error| error.message())
         }

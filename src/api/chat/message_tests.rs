@@ -113,7 +113,8 @@ fn arguments_are_not_encoded_twice() {
 fn messages_that_a_template_drops_are_named_in_a_warning() {
     let dropped = |what: &str| Some(format!("{what}: the chat template does not print this"));
     let users = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}|{% endif %}{% endfor %}";
-    let messages = json!([said("user", "first"), said("system", "Be brief."), said("user", "B"), said("assistant", "last")]);
+    let messages =
+        json!([said("user", "first"), said("system", "Be brief."), said("user", "B"), said("assistant", "last")]);
     assert_eq!(warning(users, messages), dropped("messages[11].content, messages[13].content"));
     assert_eq!(warning(users, json!([said("user", "a"), said("user", "b")])), None);
     assert_eq!(warning(users, json!([said("user", "a"), said("assistant", ""), said("assistant", Json::Null)])), None);

@@ -7,7 +7,7 @@ mod serving_model;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
@@ -155,9 +155,13 @@ impl PromptSource {
     }
 }
 
-/// Renders messages. Returns the prompt and warnings.
-pub(super) fn render(serving: &ServingModel, chat: &ChatInput) -> Result<(String, Vec<String>)> {
-    let interrupt = PromptInterrupt::new(serving, None);
+/// Renders messages, for at most this time. Returns the prompt and warnings.
+pub(super) fn render(
+    serving: &ServingModel,
+    chat: &ChatInput,
+    timeout: Option<Duration>,
+) -> Result<(String, Vec<String>)> {
+    let interrupt = PromptInterrupt::new(serving, timeout);
     let vocab = serving.vocab();
     let rendered = with_template(serving, chat, &chat.messages, &interrupt, |template, input| {
         template.render_tainted(input, vocab.specials())

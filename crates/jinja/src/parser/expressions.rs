@@ -167,7 +167,10 @@ impl Parser {
             let primary = self.primary()?;
             self.postfix(primary)?
         };
-        while with_filters {
+        if !with_filters {
+            return Ok(value);
+        }
+        loop {
             let line = self.line();
             if self.skip_operator("|") {
                 let filter = self.filter_call()?;
@@ -178,10 +181,9 @@ impl Parser {
             } else if self.is_operator("(") {
                 value = self.call(value)?;
             } else {
-                break;
+                return Ok(value);
             }
         }
-        Ok(value)
     }
 
     /// The name and arguments of a filter, after `|`.
