@@ -105,6 +105,7 @@ bench-full: setup-build
 templates: setup-build
 	@scripts/templates.sh
 	$(ENV) cargo test --release --test requests -- --ignored templates::
+	$(ENV) cargo test --release --lib -- --ignored --nocapture real_templates
 
 # Downloads 0.4 MB from PyPI: no grammar accepts what the test suite calls invalid.
 schemas: setup-build

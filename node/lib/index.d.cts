@@ -165,6 +165,26 @@ export interface Request {
   /** Absent: at the latest when the context is full (-2). -1: no limit, because a full context shifts. */
   n_predict?: number;
   max_tokens?: number;
+  max_completion_tokens?: number;
+  tool_choice?: 'auto' | 'none' | 'required' | { type?: 'function'; function: { name: string } };
+  parallel_tool_calls?: boolean;
+  functions?: object[];
+  function_call?: 'auto' | 'none' | { name: string };
+  response_format?: { type: 'text' | 'json_object' | 'json_schema'; schema?: object; json_schema?: { name?: string; schema: object } };
+  reasoning_format?: 'auto' | 'none' | 'deepseek';
+  /** -1: no limit. */
+  reasoning_budget_tokens?: number;
+  reasoning_budget_message?: string;
+  reasoning_budget_start_tag?: string;
+  reasoning_budget_end_tags?: string[];
+  continue_final_message?: boolean | 'content' | 'reasoning_content';
+  logprobs?: boolean;
+  top_logprobs?: number;
+  grammar_lazy?: boolean;
+  grammar_triggers?: Array<{ type: 'token' | 'word' | 'pattern' | 'pattern_full'; value?: string; token?: number }>;
+  grammar_prefix?: string;
+  preserved_tokens?: string[];
+  generation_prompt?: string;
   timeout_ms?: number;
   t_max_predict_ms?: number;
   stop?: string | string[];
@@ -275,6 +295,18 @@ export interface Delta {
   content?: string | null;
   reasoning_content?: string;
   tool_calls?: Array<{ index: number; id?: string; type?: 'function'; function: { name?: string; arguments?: string } }>;
+  /** With `functions`: OpenAI's older form of the first call. */
+  function_call?: { name?: string; arguments?: string };
+}
+
+/** Log-probabilities in OpenAI's form. */
+export interface Logprobs {
+  content: Array<{
+    token: string;
+    logprob: number;
+    bytes: number[];
+    top_logprobs: Array<{ token: string; logprob: number; bytes: number[] }>;
+  }>;
 }
 
 /** More of a completion. */
@@ -288,7 +320,9 @@ export interface Update {
   completion_probabilities?: TokenProbability[];
   timings?: Timings;
   prompt_progress?: { total: number; cache: number; processed: number; time_ms: number };
+  /** Of a request with `messages`: what is new in its `message`; often empty. */
   delta?: Delta;
+  logprobs?: Logprobs;
   tag?: unknown;
 }
 
@@ -343,7 +377,9 @@ export interface Completion {
   session_load?: object;
   session_save?: object;
   message?: Message;
-  finish_reason?: 'stop' | 'length' | 'tool_calls';
+  finish_reason?: 'stop' | 'length' | 'tool_calls' | 'function_call' | null;
+  reasoning_format?: 'auto' | 'none' | 'deepseek';
+  logprobs?: Logprobs;
   usage?: {
     prompt_tokens: number;
     completion_tokens: number;

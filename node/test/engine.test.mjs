@@ -75,6 +75,25 @@ test('chat', async () => {
   assert.equal((await engine.complete({ prompt, ...request })).content, content);
 });
 
+test('tools are called, and deltas add up to the message', async () => {
+  const parameters = { type: 'object', properties: { place: { enum: ['river', 'hill'] } }, required: ['place'], additionalProperties: false };
+  const tools = [{ type: 'function', function: { name: 'look', parameters } }];
+  const messages = [{ role: 'user', content: 'Look.' }];
+  const request = { tools, tool_choice: 'required', parallel_tool_calls: false, n_predict: 200, seed: 3 };
+  const { message, finish_reason, usage } = await engine.chat(messages, request);
+  const [call] = message.tool_calls;
+  assert.ok(finish_reason === 'tool_calls' && call.function.name === 'look' && call.id);
+  assert.ok(['river', 'hill'].includes(JSON.parse(call.function.arguments).place));
+  assert.equal(usage.total_tokens, usage.prompt_tokens + usage.completion_tokens);
+  let streamed = '';
+  for await (const { delta } of engine.stream({ messages, ...request })) {
+    for (const piece of delta.tool_calls ?? []) streamed += piece.function.arguments ?? '';
+  }
+  assert.equal(streamed, call.function.arguments);
+  messages.push(message, { role: 'tool', tool_call_id: call.id, name: 'look', content: 'Water.' });
+  assert.equal((await engine.chat(messages, { tools, tool_choice: 'none', n_predict: 8 })).message.tool_calls, undefined);
+});
+
 test('a schema shapes the answer', async () => {
   const json = { type: 'object', properties: { n: { type: 'integer', minimum: 0, maximum: 9 } }, required: ['n'], additionalProperties: false };
   for (const schema of [json, { toJSONSchema: () => json }]) {

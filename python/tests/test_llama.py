@@ -95,3 +95,37 @@ def test_what_cannot_be_done_is_refused(llm):
         llm("Once", logits_processor=[print])
     with pytest.raises(ValueError, match="split_mode"):
         Llama(str(TARGET), split_mode=9)
+
+
+LOOK = {"name": "look", "description": "Looks", "parameters": {
+    "type": "object", "properties": {"place": {"enum": ["river", "hill"]}}, "required": ["place"], "additionalProperties": False}}
+
+
+@pytest.mark.parametrize("asked", [
+    {"tools": [{"type": "function", "function": LOOK}], "tool_choice": "required"},
+    {"tools": [{"type": "function", "function": LOOK}], "tool_choice": {"type": "function", "function": {"name": "look"}}},
+    {"functions": [LOOK], "function_call": {"name": "look"}},
+])
+def test_calls(llm, asked):
+    answer = llm.create_chat_completion(MESSAGES, max_tokens=200, seed=3, parallel_tool_calls=False, **asked)
+    choice = answer["choices"][0]
+    call = choice["message"]["tool_calls"][0]
+    assert call["type"] == "function" and call["id"] and call["function"]["name"] == "look"
+    assert json.loads(call["function"]["arguments"])["place"] in ("river", "hill")
+    old = "functions" in asked
+    assert choice["finish_reason"] == ("function_call" if old else "tool_calls")
+    assert ("function_call" in choice["message"]) == old
+    chunks = list(llm.create_chat_completion(MESSAGES, max_tokens=200, seed=3, parallel_tool_calls=False, stream=True, **asked))
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    pieces = [piece for delta in deltas for piece in delta.get("tool_calls", [])]
+    assert [piece["function"]["name"] for piece in pieces if piece.get("id")] == ["look"]
+    assert "".join(piece["function"].get("arguments", "") for piece in pieces) == call["function"]["arguments"]
+    assert chunks[-1]["choices"][0]["finish_reason"] == choice["finish_reason"]
+
+
+def test_usage_says_what_was_cached(llm):
+    first = llm.create_chat_completion(MESSAGES, max_tokens=4, temperature=0)
+    messages = [*MESSAGES, first["choices"][0]["message"], {"role": "user", "content": "And then?"}]
+    usage = llm.create_chat_completion(messages, max_tokens=4, temperature=0)["usage"]
+    assert 0 < usage["prompt_tokens_details"]["cached_tokens"] < usage["prompt_tokens"]
+    assert usage["completion_tokens_details"].keys() == {"accepted_prediction_tokens", "rejected_prediction_tokens"}

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::examples::{built, plain, printed};
 use crate::host::shipped_pair;
 use crate::readme::node_modules;
-use crate::toolchain::{folder, have, root};
+use crate::toolchain::{folder, have, library_folder, root};
 
 /// A program of the guide, ready to run; `None`, with a line on stderr, where its language is missing.
 fn program(name: &str) -> Option<Command> {
@@ -96,15 +96,28 @@ fn answers_follow_a_schema() {
     }
 }
 
+/// Two calls with arguments that the schema allows, and an answer.
+fn check_tools(name: &str, text: &str) {
+    let lines: Vec<&str> = text.lines().collect();
+    for (line, beginning) in
+        lines.iter().zip(["called weather: 12 degrees and rain in ", "called time: ten o'clock in "])
+    {
+        let city = line.strip_prefix(beginning).unwrap_or_else(|| panic!("{name}: {text}"));
+        assert!(["Lima", "Oslo"].contains(&city), "{name}: {text}");
+    }
+    assert!(lines.len() > 2 && lines[2..].iter().any(|line| !line.trim().is_empty()), "{name}: {text}");
+}
+
 #[test]
-fn tools_are_called_with_what_the_schema_allows() {
-    if let Some(text) = prints("tools.py", &[]) {
-        let (call, answer) = text.split_once('\n').expect("the call and the answer");
-        let is_result = |tool: &str, word: &str| {
-            ["Lima", "Oslo"].iter().any(|city| call == format!("called {tool}: {word} {city}"))
-        };
-        assert!(is_result("weather", "12 degrees and rain in") || is_result("time", "ten o'clock in"), "{text}");
-        assert!(!answer.trim().is_empty(), "{text}");
+fn tools_are_called_in_each_language() {
+    for name in ["tools.py", "tools.mjs", "tools.c", "tools.cpp"] {
+        if let Some(text) = prints(name, &[]) {
+            check_tools(name, &text);
+        }
+    }
+    let example = library_folder().with_file_name("examples").join("tools");
+    if example.is_file() {
+        check_tools("tools.rs", &printed(Command::new(example).current_dir(root()), ""));
     }
 }
 

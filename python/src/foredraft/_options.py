@@ -155,6 +155,25 @@ class RequestOptions(TypedDict, total=False):
     input_extra: Sequence[Mapping[str, str]]
     n_predict: int
     max_tokens: int
+    max_completion_tokens: int
+    tool_choice: Union[str, Mapping[str, Any]]
+    parallel_tool_calls: bool
+    functions: Sequence[Mapping[str, Any]]
+    function_call: Union[str, Mapping[str, Any]]
+    response_format: Mapping[str, Any]
+    reasoning_format: Literal["auto", "none", "deepseek"]
+    reasoning_budget_tokens: int
+    reasoning_budget_message: str
+    reasoning_budget_start_tag: str
+    reasoning_budget_end_tags: Sequence[str]
+    continue_final_message: Union[bool, Literal["content", "reasoning_content"]]
+    logprobs: bool
+    top_logprobs: int
+    grammar_lazy: bool
+    grammar_triggers: Sequence[Mapping[str, Any]]
+    grammar_prefix: str
+    preserved_tokens: Sequence[str]
+    generation_prompt: str
     timeout_ms: int
     t_max_predict_ms: int
     stop: Union[str, Sequence[str]]

@@ -294,7 +294,7 @@ class Llama:
         **request: Any,
     ) -> Any:
         """The answer to a conversation in OpenAI's shape; with `stream` its chunks, one by one."""
-        _refuse(logits_processor=logits_processor, functions=functions, function_call=function_call)
+        _refuse(logits_processor=logits_processor)
         whole: Dict[str, Any] = {
             **_sampling(
                 max_tokens, temperature, top_p, min_p, typical_p, stop, frequency_penalty, presence_penalty, repeat_penalty, top_k,
@@ -306,6 +306,10 @@ class Llama:
         }
         if tool_choice is not None:
             whole["tool_choice"] = tool_choice
+        if functions is not None:
+            whole["functions"] = list(functions)
+        if function_call is not None:
+            whole["function_call"] = function_call
         if logprobs:
             whole["n_probs"] = max(top_logprobs or 1, 1)
         name = model or self.model_path
@@ -332,8 +336,8 @@ class Llama:
         with running:
             yield chunk({"role": "assistant"})
             for update in running:
-                delta = update.get("delta") or ({"content": update.text} if update.text else None)
-                if delta:
+                delta = {key: value for key, value in (update.get("delta") or {}).items() if key != "role"}
+                if delta or (with_logprobs and update.get("completion_probabilities")):
                     yield chunk(delta, {"content": _chat_logprobs(update)} if with_logprobs else None)
             yield chunk({}, None, running.completion.finish_reason)
 

@@ -7,6 +7,8 @@
 mod answer;
 mod detect;
 mod message;
+#[cfg(test)]
+mod real_templates_tests;
 mod stream;
 #[cfg(test)]
 mod templates;

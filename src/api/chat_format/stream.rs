@@ -239,4 +239,4 @@ fn generated_id(seed: u64, index: usize) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -11,7 +11,8 @@ pub(in crate::api::chat_format) fn tools() -> Value {
     ])
 }
 
-fn try_format(template: &str, tools: Value, more: Value) -> Result<ChatFormat> {
+/// The same, or the error.
+pub(in crate::api::chat_format) fn try_format(template: &str, tools: Value, more: Value) -> Result<ChatFormat> {
     let mut request = json!({"messages": [{"role": "user", "content": "Hello?"}], "tools": tools});
     request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let mut fields = Fields::new(request.as_object().unwrap());
@@ -196,7 +197,7 @@ fn failing_detection_leaves_the_content() {
 
 /// A vocabulary without tokens.
 #[derive(Debug)]
-struct Letters;
+pub(in crate::api::chat_format) struct Letters;
 
 impl crate::llama::Vocabulary for Letters {
     fn n_tokens(&self) -> usize {

@@ -1,0 +1,101 @@
+//! The formats of real templates (`make templates` downloads them).
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::detect::tests::{Letters, tools, try_format};
+use super::stream::tests::message_of;
+use crate::api::chat::{ChatTemplate, RenderInput};
+use crate::grammar::Grammar;
+
+/// The names and sources of the downloaded templates.
+fn templates() -> Vec<(String, String)> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/templates");
+    let files = std::fs::read_dir(&folder).expect("run make templates first").map(|entry| entry.unwrap().path());
+    let mut templates: Vec<(String, String)> = files
+        .filter(|path| path.extension().is_some_and(|extension| extension == "jinja"))
+        .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), std::fs::read_to_string(path).unwrap()))
+        .collect();
+    templates.sort();
+    assert!(templates.len() > 60);
+    templates
+}
+
+/// Assistants' messages.
+fn answers() -> Vec<Value> {
+    let call = |name: &str, arguments: Value| json!({"type": "function", "id": "call00001", "function": {"name": name, "arguments": arguments}});
+    let weather = call("get_weather", json!({"city": "Par\"\u{e9}s\\ <x>", "days": 3}));
+    vec![
+        json!({"role": "assistant", "content": "Hello, you <b>there</b>!\n\n- [x] a\n"}),
+        json!({"role": "assistant", "content": "It is 4.", "reasoning_content": "I think 2 + 2\nis 4."}),
+        json!({"role": "assistant", "content": "", "tool_calls": [weather]}),
+        json!({"role": "assistant", "content": "", "reasoning_content": "Let me look.",
+            "tool_calls": [weather, call("get_time", json!({}))]}),
+        json!({"role": "assistant", "content": "Let me see.", "tool_calls": [call("get_time", json!({}))]}),
+    ]
+}
+
+/// What a model would write for an answer: what the template prints for it after the prompt, up to the end of the turn. `None`: the template
+/// prints no such turn.
+fn completion(template: &ChatTemplate, answer: &Value, generation_prompt: &str) -> Option<String> {
+    let user = json!({"role": "user", "content": "Hello?"});
+    let render = |messages: &[Value], add_generation_prompt: bool| {
+        let input = RenderInput {
+            messages,
+            add_generation_prompt,
+            bos_token: "<s>",
+            eos_token: "</s>",
+            tools: Some(&tools()),
+            kwargs: &serde_json::Map::new(),
+            now: std::time::UNIX_EPOCH,
+            interrupt: None,
+        };
+        template.render(&input).ok()
+    };
+    let prompt = render(std::slice::from_ref(&user), true)?;
+    let before = prompt.strip_suffix(generation_prompt)?;
+    let mark = json!({"role": "assistant", "content": "a-mark"});
+    let marked = render(&[user.clone(), mark], false)?;
+    let end = marked.rsplit_once("a-mark").map_or("", |(_, end)| end);
+    let whole = render(&[user, answer.clone()], false)?;
+    let turn = whole.strip_prefix(before)?;
+    // The history may lack a part of what the prompt already begins.
+    let n_common = turn.bytes().zip(generation_prompt.bytes()).take_while(|(one, other)| one == other).count();
+    let turn = turn.get(n_common..)?;
+    Some(turn.strip_suffix(end).unwrap_or(turn).to_owned())
+}
+
+/// Deltas add up to the message at every cut, and no cut fails, whatever the format. Grammars compile, and accept the end of the prompt.
+#[test]
+#[ignore = "downloads (make templates)"]
+fn formats_of_real_templates_are_read_at_every_cut() {
+    let (mut n_read, mut n_calls, mut n_grammars) = (0, 0, 0);
+    for (name, source) in templates() {
+        for choice in ["auto", "required", "none"] {
+            let Ok(format) = try_format(&source, tools(), json!({"tool_choice": choice})) else { continue };
+            if let Some(grammar) = &format.grammar {
+                let mut compiled =
+                    Grammar::new(&Arc::new(Letters), &grammar.text).unwrap_or_else(|error| panic!("{name}: {error}"));
+                if grammar.has_prefix {
+                    compiled
+                        .accept_text(format.generation_prompt.as_bytes())
+                        .unwrap_or_else(|error| panic!("{name}: {error}"));
+                }
+                n_grammars += 1;
+            }
+            let Ok(template) = ChatTemplate::parse(&source) else { continue };
+            if choice != "auto" {
+                continue;
+            }
+            for answer in answers() {
+                let Some(text) = completion(&template, &answer, &format.generation_prompt) else { continue };
+                let message = message_of(&format.reader, &text);
+                n_read += 1;
+                n_calls += usize::from(message.get("tool_calls").is_some());
+            }
+        }
+    }
+    println!("{n_read} completions, {n_calls} with calls, {n_grammars} grammars");
+    assert!(n_read > 200 && n_calls > 80 && n_grammars > 90);
+}
