@@ -1,10 +1,14 @@
-//! Atomic file writes: a file is replaced completely or left unchanged.
+//! Atomic file writes: a file is replaced completely or left unchanged. Temporary files of killed processes are removed by the next write
+//! in the same folder.
+
+mod writer;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use self::writer::Writer;
 use crate::error::{Error, Result};
 
 /// Opens a regular file for reading.
@@ -35,10 +39,12 @@ pub fn write(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Re
         Err(error) if error.kind() == ErrorKind::NotFound => (path.to_path_buf(), None),
         Err(error) => return Err(failed(error)),
     };
+    let folder = destination.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    writer::remove_stale(folder);
     let (temporary, mut file) = loop {
         let temporary = temporary_path(&destination)?;
         match OpenOptions::new().write(true).create_new(true).open(&temporary) {
-            // Left by a killed process with the same process id.
+            // Left by a killed process that had this process id.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             opened => break (temporary, opened.map_err(failed)?),
         }
@@ -54,7 +60,6 @@ pub fn write(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Re
     }
     // Syncing the folder makes the rename survive a power failure. Not every file system supports it; the file is complete
     // either way.
-    let folder = destination.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let _ = File::open(folder).and_then(|folder| folder.sync_all());
     Ok(())
 }
@@ -68,7 +73,7 @@ fn temporary_path(destination: &Path) -> Result<PathBuf> {
     };
     // A long name is truncated, so that the temporary name does not exceed the file system's limit.
     let name: String = name.to_string_lossy().chars().take(40).collect();
-    Ok(destination.with_file_name(format!(".{name}.{}-{number}.part", std::process::id())))
+    Ok(destination.with_file_name(format!(".{name}.{}-{number}.part", Writer::this())))
 }
 
 fn regular(path: &Path, metadata: &fs::Metadata) -> Result<()> {

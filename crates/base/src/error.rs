@@ -33,11 +33,13 @@ pub enum Code {
     Internal,
     /// The engine handle was freed, or not created by this library.
     InvalidEngine,
+    /// `timeout_ms` passed before the call could begin its work. (A request that times out succeeds, with the `stop_type` `timeout`.)
+    Timeout,
 }
 
 impl Code {
     /// Every code.
-    pub const ALL: [Code; 12] = [
+    pub const ALL: [Code; 13] = [
         Code::InvalidJson,
         Code::InvalidRequest,
         Code::NotInitialized,
@@ -50,6 +52,7 @@ impl Code {
         Code::WouldDeadlock,
         Code::Internal,
         Code::InvalidEngine,
+        Code::Timeout,
     ];
 
     /// The name used in JSON.
@@ -67,6 +70,7 @@ impl Code {
             Code::WouldDeadlock => "would_deadlock",
             Code::Internal => "internal",
             Code::InvalidEngine => "invalid_engine",
+            Code::Timeout => "timeout",
         }
     }
 
@@ -75,6 +79,7 @@ impl Code {
         match self {
             Code::InvalidJson | Code::InvalidRequest | Code::ContextFull | Code::InvalidEngine => 400,
             Code::NotFound => 404,
+            Code::Timeout => 408,
             Code::WouldDeadlock => 409,
             Code::QueueFull => 429,
             Code::Cancelled => 499,
@@ -98,6 +103,7 @@ impl Code {
             Code::ContextFull => 10,
             Code::QueueFull => 11,
             Code::InvalidEngine => 12,
+            Code::Timeout => 13,
         }
     }
 }

@@ -2,7 +2,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::{open, write};
+use super::{Writer, open, write};
 use crate::error::Code;
 
 /// The names of the entries of a folder.
@@ -46,7 +46,7 @@ fn leftover_temporary_files_are_skipped() {
     let next = |path: &std::path::Path| super::temporary_path(path).unwrap();
     let number: u64 = next(&path).to_string_lossy().rsplit(['-', '.']).nth(1).unwrap().parse().unwrap();
     for number in number + 1..number + 200 {
-        fs::write(folder.path().join(format!(".file.{}-{number}.part", std::process::id())), "left").unwrap();
+        fs::write(folder.path().join(format!(".file.{}-{number}.part", Writer::this())), "left").unwrap();
     }
     write(&path, |file| file.write_all(b"whole")).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "whole");
@@ -119,4 +119,49 @@ fn symlinks_and_permissions_are_kept() {
         Ok(_) => {} // root may read everything
         Err(error) => assert_eq!(error.code(), Code::InvalidRequest, "{error}"),
     }
+}
+
+/// Temporary files of processes that have ended are removed; those of running ones, and files of others, are not.
+#[cfg(target_os = "linux")]
+#[test]
+fn temporary_files_of_killed_processes_are_removed() {
+    use std::process::Command;
+
+    let folder = tempfile::tempdir().unwrap();
+    let mut running = Command::new("sleep").arg("60").spawn().unwrap();
+    let mut killed = Command::new("sleep").arg("60").spawn().unwrap();
+    let (alive, dead) = (Writer::of(running.id()).unwrap(), Writer::of(killed.id()).unwrap());
+    let restarted = Writer { start: alive.start + 1, ..alive };
+    let elsewhere = Writer { machine: alive.machine ^ 1, ..dead };
+    killed.kill().unwrap();
+    let name = |writer: Writer, number: u32| format!(".n.bin.{writer}-{number}.part");
+    let make = |name: &str| fs::write(folder.path().join(name), "half").unwrap();
+    let kept = [
+        name(alive, 0),
+        name(elsewhere, 0),
+        name(Writer::this(), 1_000_000_000),
+        ".other.part".to_owned(),
+        format!("n.{dead}-0.part"),
+        format!(".n.{dead}-0.parts"),
+        format!(".n.{dead}-x.part"),
+        ".n.7-3.part".to_owned(),
+    ];
+    let stale = [name(dead, 0), name(dead, 12), name(restarted, 0), format!(".{dead}-0.part")];
+    kept.iter().chain(&stale).for_each(|name| make(name));
+    // A zombie has ended as well.
+    write(&folder.path().join("file"), |file| file.write_all(b"whole")).unwrap();
+    let left = names(folder.path());
+    for name in &kept {
+        assert!(left.contains(name), "{name}: {left:?}");
+    }
+    assert_eq!(left.len(), kept.len() + 1, "{left:?}");
+    // What another machine has left goes after a day.
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(25 * 3600);
+    let path = folder.path().join(name(elsewhere, 0));
+    fs::File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
+    write(&folder.path().join("file"), |file| file.write_all(b"whole")).unwrap();
+    assert!(!path.exists());
+    killed.wait().unwrap();
+    running.kill().unwrap();
+    running.wait().unwrap();
 }
