@@ -23,6 +23,8 @@ fn main() {
         PathBuf::from(env::var_os("DEP_LLAMA_GGML_CMAKE_DIR").expect("llama-cpp-sys-2 sets the folder of ggml"));
     let installed = package.ancestors().nth(2).expect("<out>/lib/cmake");
     check_environment();
+    // For a test that compiles llama.cpp's n-gram caches.
+    println!("cargo:rustc-env=LLAMA_CPP_SOURCES={}", llama_sources(installed).display());
     // The library is never unloaded: `dlclose` would remove the code of running threads and of thread-exit handlers.
     let is = |what: &str, value: &str| env::var(format!("CARGO_CFG_TARGET_{what}")).is_ok_and(|target| target == value);
     if !["macos", "ios", "windows"].iter().any(|os| is("OS", os)) {
@@ -218,12 +220,31 @@ fn make_headers() {
             let after = config.after_includes.take().unwrap_or_default();
             config.after_includes = Some(format!("{versions}{after}"));
         }
-        let builder = cbindgen::Builder::new().with_config(config);
-        let builder =
-            parts.iter().fold(builder, |builder, part| builder.with_src(root.join(format!("src/ffi/{part}.rs"))));
-        let mut header = Vec::new();
-        builder.generate().expect("src/ffi has a C interface").write(&mut header);
-        let header = String::from_utf8(header).expect("cbindgen writes UTF-8");
+        let generated = |config: cbindgen::Config, parts: &[&str]| {
+            let builder = cbindgen::Builder::new().with_config(config);
+            let builder =
+                parts.iter().fold(builder, |builder, part| builder.with_src(root.join(format!("src/ffi/{part}.rs"))));
+            let mut header = Vec::new();
+            builder.generate().expect("src/ffi has a C interface").write(&mut header);
+            String::from_utf8(header).expect("cbindgen writes UTF-8")
+        };
+        let mut header = generated(config.clone(), parts);
+        if name == "rpcserver" {
+            let inner = cbindgen::Config {
+                header: None,
+                include_guard: None,
+                sys_includes: Vec::new(),
+                after_includes: None,
+                cpp_compat: false,
+                ..config
+            };
+            let (declarations, end) = header.rsplit_once("#ifdef __cplusplus").expect("the end of extern \"C\"");
+            let (others, all) = (generated(inner, &["rpcserver_all"]), "FOREDRAFT_RPCSERVER_ALL");
+            header = format!(
+                "{declarations}#ifdef {all}\n\n{}\n\n#endif // {all}\n\n#ifdef __cplusplus{end}",
+                others.trim()
+            );
+        }
         fs::write(out.join(format!("{name}.h")), c90(&header)).expect("OUT_DIR is writable");
     }
 }

@@ -112,7 +112,11 @@ typedef enum {
     /**
      * The engine handle was freed, or was not created by this library.
      */
-    FOREDRAFT_INVALID_ENGINE = 12
+    FOREDRAFT_INVALID_ENGINE = 12,
+    /**
+     * `timeout_ms` passed before the call could begin its work. Never a return value.
+     */
+    FOREDRAFT_TIMEOUT = 13
 } foredraft_code;
 
 /**

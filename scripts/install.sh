@@ -54,6 +54,13 @@ build_static() {
     sed -n 's/^note: native-static-libs: //p' "$work/build.log" | tail -n 1 | tr ' ' '\n' | awk 'NF && !seen[$0]++' |
         paste -sd ' ' >"$work/native-libs.txt"
     [ -s "$work/native-libs.txt" ] || die "rustc did not say which libraries the archive needs"
+    # Names without a prefix that the old server did not have: a program that has functions of these names keeps its own.
+    local name weak=()
+    for name in $(awk '/^#ifdef FOREDRAFT_RPCSERVER_ALL/ { n++ } n == 2' "$root/include/rpcserver.h" |
+        sed -n 's/^FOREDRAFT_API .*[ *]\([a-z_]*\)(.*/\1/p'); do
+        weak+=("--weaken-symbol=$name")
+    done
+    "${OBJCOPY:-objcopy}" "${weak[@]}" "$target/release/libforedraft.a" "$work/libforedraft.a"
     # What the archive has in place of ggml's own, if it does: build.rs tells cargo's linker the same.
     local symbols options=''
     symbols=$(nm "$target/release/libforedraft.a" 2>/dev/null)
@@ -101,7 +108,7 @@ install_all() {
     [ -e "$work/$real" ] || die "nothing was built: run it without --no-build first"
     install -d "$dest$includedir" "$dest$libdir/pkgconfig" "$dest$libdir/cmake/foredraft"
     install -m 644 "${headers[@]/#/$root/include/}" "$dest$includedir"
-    install -m 644 "$target/release/libforedraft.a" "$dest$libdir"
+    install -m 644 "$work/libforedraft.a" "$dest$libdir"
     install -m 755 "$work/$real" "$dest$libdir"
     ln -sf "$real" "$dest$libdir/$soname"
     ln -sf "$soname" "$dest$libdir/libforedraft.so"

@@ -44,12 +44,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{RecvTimeoutError, Sender};
 use parking_lot::{Mutex, MutexGuard};
 
-use self::request::{Command, SessionJob, SessionWork, Submission};
+use self::request::{Command, JobClaim, SessionJob, SessionWork, Submission};
 use self::request_handle::{Counts, Expected};
 use crate::error::{Code, Error, Result};
 use crate::llama::log::{self, Level};
@@ -221,26 +221,49 @@ impl Engine {
         answer.recv().map_err(|_| Error::new(Code::Cancelled, "the engine was stopped"))?
     }
 
-    /// Copies the sequences of `slot` out and writes them to `path`. Waits for the request that runs there.
+    /// Copies the sequences of `slot` out and writes them to `path`. Waits for the request that runs there, at most for `timeout`.
     ///
     /// # Errors
-    /// The slot is empty, or the file cannot be written.
-    pub fn save_session(&self, slot: usize, path: &Path) -> Result<Saved> {
-        let (reply, answer) = crossbeam_channel::bounded(1);
-        self.send(Command::Session(SessionJob { slot, after: newest_id(), work: SessionWork::Save(reply) }))?;
-        let session = answer.recv().map_err(|_| self.stopped())??;
+    /// The slot is empty or stays busy, or the file cannot be written.
+    pub fn save_session(&self, slot: usize, path: &Path, timeout: Option<Duration>) -> Result<Saved> {
+        let session = self.run_session_job(slot, timeout, SessionWork::Save)??;
         session.write(path).map(|n_bytes| sessions::saved(&session, n_bytes))
     }
 
-    /// Reads `path` and puts its sequences into `slot`. Waits for the request that runs there.
+    /// Reads `path` and puts its sequences into `slot`. Waits for the request that runs there, at most for `timeout`.
     ///
     /// # Errors
-    /// The file is missing, damaged, of another version, or of another model; the slot is then as it was.
-    pub fn load_session(&self, slot: usize, path: &Path) -> Result<Restored> {
+    /// The slot stays busy, or the file is missing, damaged, of another version, or of another model; the slot is then as it was.
+    pub fn load_session(&self, slot: usize, path: &Path, timeout: Option<Duration>) -> Result<Restored> {
         let session = Box::new(Session::read(path)?);
+        let restored = self.run_session_job(slot, timeout, |reply| SessionWork::Load(session, reply))?;
+        restored.map_err(|error| sessions::of_file(path, error))
+    }
+
+    /// Lets the engine's thread do a job, and waits for its answer. After `timeout` it gives up, unless the job has begun.
+    fn run_session_job<R>(
+        &self,
+        slot: usize,
+        timeout: Option<Duration>,
+        work: impl FnOnce(Sender<R>) -> SessionWork,
+    ) -> Result<R> {
         let (reply, answer) = crossbeam_channel::bounded(1);
-        self.send(Command::Session(SessionJob { slot, after: newest_id(), work: SessionWork::Load(session, reply) }))?;
-        answer.recv().map_err(|_| self.stopped())?.map_err(|error| sessions::of_file(path, error))
+        let claim = JobClaim::default();
+        let job = SessionJob { slot, after: newest_id(), work: work(reply), claim: claim.clone() };
+        self.send(Command::Session(job))?;
+        let waited = match timeout {
+            Some(timeout) => answer.recv_timeout(timeout),
+            None => answer.recv().map_err(RecvTimeoutError::from),
+        };
+        match waited {
+            Err(RecvTimeoutError::Timeout) if claim.take() => {
+                let ms = timeout.unwrap_or_default().as_millis();
+                Err(Error::new(Code::Timeout, format!("timeout_ms: slot {slot} was busy for {ms} ms")))
+            }
+            // The job has begun. It takes milliseconds.
+            Err(RecvTimeoutError::Timeout) => answer.recv().map_err(|_| self.stopped()),
+            waited => waited.map_err(|_| self.stopped()),
+        }
     }
 
     /// The n-gram caches that all slots share.

@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
@@ -117,6 +118,23 @@ pub(super) struct SessionJob {
     /// The newest request before it.
     pub(super) after: u64,
     pub(super) work: SessionWork,
+    pub(super) claim: JobClaim,
+}
+
+/// Decides whether the engine does a job, or its caller has given it up. The first one that takes it wins.
+#[derive(Debug, Clone, Default)]
+pub(super) struct JobClaim(Arc<AtomicBool>);
+
+impl JobClaim {
+    /// Takes the job. Returns false if the other side has taken it.
+    pub(super) fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether it is taken.
+    pub(super) fn is_taken(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 pub(super) enum SessionWork {

@@ -139,12 +139,15 @@ impl BatchScheduler {
     /// Copies sessions out of and into slots, as soon as these are free.
     pub(super) fn serve_sessions(&mut self) {
         for job in std::mem::take(&mut self.session_jobs) {
+            if job.claim.is_taken() {
+                continue; // its caller has given it up
+            }
             let mut earlier = self.queue.iter().take_while(|submission| submission.sink.id() <= job.after);
             let takes_it = |slot: Option<usize>| slot.is_none_or(|slot| slot == job.slot);
             let waits = earlier.any(|submission| takes_it(submission.request.options.slot));
             if waits || !self.pool.is_free(job.slot) {
                 self.session_jobs.push_back(job);
-            } else {
+            } else if job.claim.take() {
                 self.session_answers.push(sessions::serve(&mut self.pool, job));
             }
         }

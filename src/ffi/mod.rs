@@ -17,4 +17,6 @@ mod notify_fd;
 mod requests;
 #[cfg(feature = "rpcserver")]
 mod rpcserver;
+#[cfg(feature = "rpcserver")]
+mod rpcserver_all;
 mod types;

@@ -1,12 +1,11 @@
-//! The old JSON-RPC server's functions, and the functions that version 0.1 added under similar names. All of them call the default
-//! engine. A cargo feature, on by default.
+//! The functions of the old JSON-RPC server, which call the default engine. A cargo feature, on by default. `rpcserver_all` has the
+//! functions that were added under similar names.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 
 use super::guard::{answer, bytes, required, run};
-use super::types::{foredraft_log_callback, foredraft_update_callback};
-use super::{callbacks, engine, engines, requests};
+use super::{engine, engines, requests};
 use crate::api::{Endpoint, Server, System};
 use crate::error::{Code, Result};
 use serde_json::Value;
@@ -15,21 +14,24 @@ use serde_json::Value;
 ///
 /// # Safety
 /// `request` is NULL or NUL-terminated, and readable during the call.
-unsafe fn with_server(request: *const c_char, call: impl FnOnce(&Server, &[u8]) -> Result<Value>) -> *const c_char {
+pub(super) unsafe fn with_server(
+    request: *const c_char,
+    call: impl FnOnce(&Server, &[u8]) -> Result<Value>,
+) -> *const c_char {
     // SAFETY: guaranteed by the caller.
     answer(|| engines::find(null_mut())?.with_server(|server| call(server, unsafe { required(request) }?)))
 }
 
 /// # Safety
 /// `command` is NULL or NUL-terminated, and readable during the call.
-unsafe fn poll(endpoint: Endpoint, command: *const c_char) -> *const c_char {
+pub(super) unsafe fn poll(endpoint: Endpoint, command: *const c_char) -> *const c_char {
     // SAFETY: guaranteed by the caller.
     answer(|| engines::find(null_mut())?.poll(endpoint, unsafe { bytes(command) }))
 }
 
 /// # Safety
 /// `command` is NULL or NUL-terminated, and readable during the call.
-unsafe fn cancel(endpoint: Endpoint, command: *const c_char) -> *const c_char {
+pub(super) unsafe fn cancel(endpoint: Endpoint, command: *const c_char) -> *const c_char {
     // SAFETY: guaranteed by the caller.
     answer(|| engines::find(null_mut())?.cancel(endpoint, unsafe { bytes(command) }))
 }
@@ -64,52 +66,10 @@ pub extern "C" fn deinit() {
     engine::foredraft_unload(null_mut());
 }
 
-/// Releases a string that a function of this library returned. NULL is ignored. `free` is equivalent.
-#[unsafe(no_mangle)]
-pub extern "C" fn free_string(s: *const c_char) {
-    engine::foredraft_string_free(s.cast_mut());
-}
-
-/// As `foredraft_version`.
-#[unsafe(no_mangle)]
-pub extern "C" fn version() -> *const c_char {
-    engine::foredraft_version()
-}
-
-/// As `foredraft_set_log_callback`.
-#[unsafe(no_mangle)]
-pub extern "C" fn set_log_callback(cb: foredraft_log_callback, user: *mut c_void) {
-    callbacks::set_log(cb, user);
-}
-
-/// As `foredraft_set_update_callback` of the default engine.
-#[unsafe(no_mangle)]
-pub extern "C" fn set_update_callback(cb: foredraft_update_callback, user: *mut c_void) {
-    callbacks::set_update(null_mut(), cb, user);
-}
-
 /// As `foredraft_tokenize` of the default engine.
 #[unsafe(no_mangle)]
 pub extern "C" fn tokenize(req: *const c_char) -> *const c_char {
     requests::foredraft_tokenize(null_mut(), req)
-}
-
-/// As `foredraft_detokenize` of the default engine.
-#[unsafe(no_mangle)]
-pub extern "C" fn detokenize(req: *const c_char) -> *const c_char {
-    requests::foredraft_detokenize(null_mut(), req)
-}
-
-/// As `foredraft_apply_template` of the default engine.
-#[unsafe(no_mangle)]
-pub extern "C" fn apply_template(req: *const c_char) -> *const c_char {
-    requests::foredraft_apply_template(null_mut(), req)
-}
-
-/// As `foredraft_embed` of the default engine.
-#[unsafe(no_mangle)]
-pub extern "C" fn get_embedding(req: *const c_char) -> *const c_char {
-    requests::foredraft_embed(null_mut(), req)
 }
 
 /// Generates a completion and returns the final response. No speculation unless the request enables it.
@@ -141,68 +101,4 @@ pub extern "C" fn async_completion_poll(cmd: *const c_char) -> *const c_char {
 pub extern "C" fn async_completion_cancel(cmd: *const c_char) -> *const c_char {
     // SAFETY: see "Safety" in the module's documentation.
     unsafe { cancel(Endpoint::Completion, cmd) }
-}
-
-/// As `get_completion`, with speculation unless the request disables it.
-#[unsafe(no_mangle)]
-pub extern "C" fn speculative_completion(req: *const c_char) -> *const c_char {
-    // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_server(req, |server, bytes| server.complete(Endpoint::Speculative, bytes)) }
-}
-
-/// As `async_completion_init`, with speculation unless the request disables it.
-#[unsafe(no_mangle)]
-pub extern "C" fn speculative_completion_init(req: *const c_char) -> *const c_char {
-    // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_server(req, |server, bytes| server.submit(Endpoint::Speculative, bytes)) }
-}
-
-/// As `async_completion_poll`; without an id it is the newest request of `speculative_completion_init`.
-#[unsafe(no_mangle)]
-pub extern "C" fn speculative_completion_poll(cmd: *const c_char) -> *const c_char {
-    // SAFETY: see "Safety" in the module's documentation.
-    unsafe { poll(Endpoint::Speculative, cmd) }
-}
-
-/// As `async_completion_cancel`; without an id it ends the requests of `speculative_completion_init`.
-#[unsafe(no_mangle)]
-pub extern "C" fn speculative_completion_cancel(cmd: *const c_char) -> *const c_char {
-    // SAFETY: see "Safety" in the module's documentation.
-    unsafe { cancel(Endpoint::Speculative, cmd) }
-}
-
-/// As `foredraft_lookup_create` of the default engine.
-#[unsafe(no_mangle)]
-pub extern "C" fn lookup_create(req: *const c_char) -> *const c_char {
-    requests::foredraft_lookup_create(null_mut(), req)
-}
-
-/// As `foredraft_lookup_merge` of the default engine.
-#[unsafe(no_mangle)]
-pub extern "C" fn lookup_merge(req: *const c_char) -> *const c_char {
-    requests::foredraft_lookup_merge(null_mut(), req)
-}
-
-/// As `foredraft_lookup_stats` of the default engine.
-#[unsafe(no_mangle)]
-pub extern "C" fn lookup_stats(req: *const c_char) -> *const c_char {
-    requests::foredraft_lookup_stats(null_mut(), req)
-}
-
-/// As `foredraft_lookup_cache` of the default engine.
-#[unsafe(no_mangle)]
-pub extern "C" fn lookup_cache(req: *const c_char) -> *const c_char {
-    requests::foredraft_lookup_cache(null_mut(), req)
-}
-
-/// As `foredraft_session_save` of the default engine.
-#[unsafe(no_mangle)]
-pub extern "C" fn session_save(req: *const c_char) -> *const c_char {
-    requests::foredraft_session_save(null_mut(), req)
-}
-
-/// As `foredraft_session_load` of the default engine.
-#[unsafe(no_mangle)]
-pub extern "C" fn session_load(req: *const c_char) -> *const c_char {
-    requests::foredraft_session_load(null_mut(), req)
 }

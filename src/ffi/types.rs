@@ -48,6 +48,8 @@ pub enum foredraft_code {
     FOREDRAFT_QUEUE_FULL = 11,
     /// The engine handle was freed, or was not created by this library.
     FOREDRAFT_INVALID_ENGINE = 12,
+    /// `timeout_ms` passed before the call could begin its work. Never a return value.
+    FOREDRAFT_TIMEOUT = 13,
 }
 
 /// `init_success` of `foredraft_status`.
@@ -100,6 +102,7 @@ mod tests {
             Code::ContextFull => FOREDRAFT_CONTEXT_FULL,
             Code::QueueFull => FOREDRAFT_QUEUE_FULL,
             Code::InvalidEngine => FOREDRAFT_INVALID_ENGINE,
+            Code::Timeout => FOREDRAFT_TIMEOUT,
         }
     }
 

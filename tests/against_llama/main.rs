@@ -9,6 +9,7 @@
 
 mod grammar;
 mod sampling;
+mod templates;
 mod vocabularies;
 #[path = "../common/vocabulary.rs"]
 mod vocabulary;

@@ -12,12 +12,13 @@ pub use crate::c_functions::{COMMANDS, FUNCTIONS};
 use crate::host;
 
 /// All error codes with their status.
-const CODES: [(&str, u64); 12] = [
+const CODES: [(&str, u64); 13] = [
     ("invalid_json", 400),
     ("invalid_request", 400),
     ("not_initialized", 503),
     ("loading", 503),
     ("not_found", 404),
+    ("timeout", 408),
     ("context_full", 400),
     ("cancelled", 499),
     ("queue_full", 429),

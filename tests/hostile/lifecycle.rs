@@ -265,12 +265,59 @@ fn chat_template_can_be_chosen_by_name() {
     let guard = loaded(json!({"chat_template": "chatml"}));
     assert_eq!(call("apply_template", &json!({"messages": messages}))["prompt"], chatml);
     assert_eq!(call("apply_template", &with("{{ messages[0].content }}"))["prompt"], "Hi");
-    check_refused(&with("llama3"));
+    check_refused(&with("llama33"));
+    let llama3 =
+        "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n";
+    assert_eq!(call("apply_template", &with("llama3"))["prompt"], llama3);
     drop(guard);
-    let _guard = loaded(json!({"chat_template": "llama3"}));
+    let guard = loaded(json!({"chat_template": "llama3"}));
+    assert_eq!(call("apply_template", &json!({"messages": messages}))["prompt"], llama3);
+    drop(guard);
+    let _guard = loaded(json!({"chat_template": "llama33"}));
     check_refused(&json!({"messages": messages}));
     assert_eq!(call("apply_template", &with("chatml"))["prompt"], chatml);
     assert_works();
+}
+
+#[test]
+fn chat_template_can_be_read_from_a_file() {
+    let _guard = exclusive();
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("template");
+    std::fs::create_dir_all(&folder).expect("target/ is writable");
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        std::fs::write(&path, bytes).expect("target/ is writable");
+        path.to_string_lossy().into_owned()
+    };
+    let good =
+        file("a template.jinja", "{% for m in messages %}<{{ m.role }}>\n{{ m.content }}\u{e9}{% endfor %}".as_bytes());
+    let messages = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    let line =
+        format!("-m {} -c 256 -t 1 --color -e --special --chat-template-file \"{good}\"", crate::c_api::model("draft"));
+    for init_command in [line, command(json!({"chat_template_file": good})).to_string()] {
+        assert_eq!(init(Some(init_command.as_bytes())), 0, "{}", status());
+        assert_eq!(call("apply_template", &messages)["prompt"], "<user>\nHi\u{e9}");
+    }
+    let missing = folder.join("nowhere").to_string_lossy().into_owned();
+    for (path, code, number) in [
+        (missing, "not_found", 7),
+        (file("latin1", b"{{ 'caf\xE9' }}"), "invalid_request", 3),
+        (folder.to_string_lossy().into_owned(), "invalid_request", 3),
+    ] {
+        assert_eq!(init(Some(command(json!({"chat_template_file": path})).to_string().as_bytes())), number, "{path}");
+        let status = status();
+        let error = status["error"].as_str().expect("a message");
+        assert!(
+            status["code"] == code && error.starts_with("chat_template_file: ") && error.contains(&path),
+            "{status}"
+        );
+    }
+    let both = command(json!({"chat_template_file": good, "chat_template": "chatml"})).to_string();
+    assert_eq!(init(Some(both.as_bytes())), 3);
+    // A template by name in a file is that name.
+    let named = file("named", b"chatml");
+    assert_eq!(init(Some(command(json!({"chat_template_file": named})).to_string().as_bytes())), 0);
+    assert!(call("apply_template", &messages)["prompt"].as_str().expect("text").starts_with("<|im_start|>user"));
 }
 
 #[test]

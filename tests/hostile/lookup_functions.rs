@@ -274,3 +274,30 @@ fn lookup_refuses_files_of_another_format() {
     let (code, error) = error_of("lookup_merge", &request);
     assert!(code == "invalid_request" && error.contains("stories-target.gguf: byte "), "{error}");
 }
+
+/// Text files must be UTF-8, whatever the tokenizer would make of other bytes.
+#[test]
+fn text_files_that_are_not_utf8_are_refused() {
+    let _guard = loaded(json!({}));
+    let folder = folder("utf8");
+    let (file, output) = (folder.join("text"), folder.join("cache"));
+    for (bytes, offset) in [
+        (&b"Once \xFF upon"[..], 5),
+        (b"\x80", 0),
+        (b"caf\xE9\n", 3),
+        (b"half \xF0\x9F", 5),
+        (b"\xED\xA0\x80\xF4\x90\x80\x80", 0),
+        (b"\xF8\x88\x80\x80\x80", 0),
+        (b"O\0n\0c\0e\0\xE9\0", 8),
+    ] {
+        fs::write(&file, bytes).expect("target/ is writable");
+        for name in ["lookup_create", "lookup_stats"] {
+            let (code, error) = error_of(name, &json!({"file": file, "output": output, "n_ctx": 2}));
+            let expected = format!("{}: not UTF-8 at byte {offset}", file.display());
+            assert_eq!((code.as_str(), error), ("invalid_request", expected), "{name}");
+        }
+        assert!(!output.exists());
+    }
+    fs::write(&file, "caf\u{e9} \u{1F600}").expect("target/ is writable");
+    assert_eq!(call("lookup_create", &json!({"file": file, "output": output}))["success"], true);
+}

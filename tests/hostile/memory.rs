@@ -101,3 +101,40 @@ fn loads_do_not_leak_memory() {
         assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
     });
 }
+
+/// The most memory that the process has used so far, in bytes.
+#[cfg(target_os = "linux")]
+fn most_resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("readable");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line");
+    let kilobytes: usize = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kilobytes << 10
+}
+
+/// A document of 10 MB took .9 GiB.
+#[cfg(target_os = "linux")]
+#[test]
+fn documents_of_many_values_are_refused_before_they_take_memory() {
+    let _guard = loaded(json!({}));
+    for part in ["[1],", "{\"a\":1},", "[[[1]]],", "{\"a\":[]},"] {
+        let values = format!("[{}1]", part.repeat((10 << 20) / part.len()));
+        let documents = [
+            format!("{{\"prompt\": {values}}}"),
+            format!("{{\"model\": \"{}\", \"x\": {values}}}", crate::c_api::model("draft")),
+            values,
+        ];
+        let before = most_resident();
+        for document in &documents {
+            for name in ["get_completion", "async_completion_init", "tokenize", "lookup_create", "foredraft_submit"] {
+                let answer = call_bytes(name, Some(document.as_bytes()));
+                assert_eq!(answer["code"], "invalid_request", "{name} {part}: {answer}");
+            }
+        }
+        let taken = most_resident() - before;
+        assert!(taken < 150 << 20, "{part}: {} MiB", taken >> 20);
+    }
+    // Long ones are fine if their strings are long, or their arrays of numbers.
+    let text = "[1],".repeat(3_000_000);
+    assert_eq!(call("tokenize", &json!({"text": text[..1 << 20], "x": text}))["success"], true);
+    assert_works();
+}

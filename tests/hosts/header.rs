@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::toolchain::{STRICT, compiler, folder, have, root, run};
+use crate::examples::printed;
+use crate::host::shipped_pair;
+use crate::toolchain::{STRICT, compiler, folder, have, library_folder, root, run};
 
 const HEADERS: [&str; 2] = ["foredraft.h", "rpcserver.h"];
 
@@ -80,6 +82,8 @@ fn headers_compile_alone_without_warnings_in_every_standard() {
             // Included twice, to test the include guard.
             let source = format!("#include \"{header}\"\n#include \"{header}\"\nint unused_translation_unit;\n");
             compiles(&header.replace('.', "_"), language, standard, &source, &STRICT);
+            let all = [&STRICT[..], &["-DFOREDRAFT_RPCSERVER_ALL"]].concat();
+            compiles(&format!("all_{}", header.replace('.', "_")), language, standard, &source, &all);
         }
     }
 }
@@ -127,5 +131,33 @@ fn declarations_match_the_old_server() {
         "int call(void) { deinit(); return init(poll_system_status()) + (async_completion_poll(NULL) != NULL); }\n";
     for (language, standard) in [("c", "c99"), ("c++", "c++17")] {
         compiles("old", language, standard, &format!("#include \"rpcserver.h\"\n{OLD_HEADER}{calls}"), &[]);
+    }
+}
+
+/// The sum that tests/hosts/old_names.c prints if its own functions are called.
+pub const OWN_NAMES: &str = "393 17\n";
+
+/// A host of the old server that has its own `version`, `free_string` and so on compiles unchanged, links, and calls its own.
+#[test]
+fn old_host_keeps_its_own_functions_of_the_added_names() {
+    for (language, standard) in [("c", "c99"), ("c++", "c++11")] {
+        let compiler = compiler(language);
+        if !have(&compiler, &["--version"], "old_names.c") {
+            continue;
+        }
+        let (libraries, program) = (library_folder(), folder("old_names").join(language));
+        let mut command = Command::new(compiler);
+        command.arg(format!("-std={standard}")).args(STRICT).args([
+            "-Iinclude",
+            "-x",
+            language,
+            "tests/hosts/old_names.c",
+            "-x",
+            "none",
+            "-o",
+        ]);
+        command.arg(&program).arg("-L").arg(&libraries).arg("-lforedraft");
+        run(command.arg(format!("-Wl,-rpath,{}", libraries.display())), "");
+        assert_eq!(printed(Command::new(program).arg(shipped_pair().draft), ""), OWN_NAMES, "{language}");
     }
 }

@@ -203,3 +203,20 @@ fn destdir_is_put_before_everything_and_uninstall_removes_everything() {
     assert_eq!(files(&stage), BTreeSet::from([other]));
     assert!(!stage.join("opt/foredraft/lib64").exists() && !stage.join("opt/foredraft/include").exists());
 }
+
+/// In the archive the names that foredraft added are weak, so a program that has functions of these names keeps its own.
+#[test]
+fn an_old_host_with_its_own_names_links_the_archive() {
+    let Some(prefix) = installed() else { return };
+    if !have("pkg-config", &["--version"], "the pkg-config file") || !have(&compiler("c"), &["--version"], "C") {
+        return;
+    }
+    let program = folder("pkg_config").join("old_names");
+    let archive = |flag: String| if flag == "-lforedraft" { "-l:libforedraft.a".to_owned() } else { flag };
+    let mut build = Command::new(compiler("c"));
+    build.args(STRICT).args(["-std=c99", "tests/hosts/old_names.c", "-o"]).arg(&program);
+    build.args(pkg_config(&prefix, &["--cflags", "--libs", "--static"]).into_iter().map(archive));
+    run(&mut build, "");
+    let [_, draft] = models();
+    assert_eq!(printed(Command::new(&program).arg(draft), ""), crate::header::OWN_NAMES);
+}

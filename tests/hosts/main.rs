@@ -11,11 +11,13 @@
 mod c_functions;
 mod examples;
 mod guide;
-mod header;
+pub mod header;
 #[path = "../../examples/host/mod.rs"]
 mod host;
 mod install;
 mod lookup_examples;
+mod ngram_peer;
+mod old_life;
 mod packages;
 mod readme;
 mod symbols;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use crate::c_functions::{ENGINE_FUNCTIONS, ENGINE_OTHERS, FUNCTIONS, OTHERS};
-use crate::toolchain::{have, library_folder, root, run};
+use crate::toolchain::{compiler, have, library_folder, root, run};
 
 fn new_names() -> BTreeSet<String> {
     ENGINE_FUNCTIONS.into_iter().chain(ENGINE_OTHERS).map(str::to_owned).collect()
@@ -33,6 +33,39 @@ fn declared(header: &str) -> BTreeSet<String> {
     let header = std::fs::read_to_string(root().join("include").join(header)).expect("the header is there");
     let declarations = header.lines().filter_map(|line| line.strip_prefix("FOREDRAFT_API ")?.split_once('('));
     declarations.filter_map(|(before, _)| before.rsplit([' ', '*']).next()).map(str::to_owned).collect()
+}
+
+/// A host may have functions of the other names.
+#[test]
+fn old_header_declares_the_new_names_only_behind_a_macro() {
+    const OLD: [&str; 9] = [
+        "init",
+        "init_async",
+        "tokenize",
+        "poll_system_status",
+        "get_completion",
+        "async_completion_init",
+        "async_completion_poll",
+        "async_completion_cancel",
+        "deinit",
+    ];
+    let compiler = compiler("c");
+    if !have(&compiler, &["--version"], "rpcserver.h") {
+        return;
+    }
+    let names = |flags: &[&str]| -> BTreeSet<String> {
+        let mut command = Command::new(&compiler);
+        let text = run(
+            command.args(["-E", "-P", "-x", "c", "-DFOREDRAFT_API=EXPORTED"]).args(flags).arg("include/rpcserver.h"),
+            "",
+        );
+        let text = text.replace('\n', " ");
+        let declarations = text.split("EXPORTED ").skip(1).filter_map(|rest| rest.split_once('('));
+        declarations.filter_map(|(before, _)| before.rsplit([' ', '*']).next()).map(str::to_owned).collect()
+    };
+    assert_eq!(names(&[]), OLD.map(str::to_owned).into());
+    let all: BTreeSet<String> = new_names().into_iter().chain(old_names()).collect();
+    assert_eq!(names(&["-DFOREDRAFT_RPCSERVER_ALL"]), all);
 }
 
 #[test]

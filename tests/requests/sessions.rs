@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::common::{complete, drain, model, prompts, results, start, submit, text, with};
+use crate::common::{cancel, complete, drain, model, prompts, results, start, submit, text, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
 use foredraft::checksum::Checksum;
@@ -185,6 +185,52 @@ fn session_save_waits_for_earlier_requests() {
     assert_eq!(loaded["n_restored"], saved["n_saved"]);
     assert_eq!(n_past(&system, 0), saved["n_saved"].as_u64().expect("a number"), "the load ran last");
     assert_eq!(text(&drain(&system, Completion, id)), text(&updates));
+}
+
+/// Behind an endless request, the functions give up after `timeout_ms`, and do nothing later.
+#[test]
+fn session_functions_give_up_after_timeout_ms() {
+    let system = start(json!({"n_ctx": 512}));
+    let (path, other) = (file("timeout"), file("timeout-other"));
+    complete(&system, Completion, &with(&request("Once upon a time"), json!({"n_predict": 5})));
+    save(&system, 0, &path).expect("saved");
+    let endless = json!({"prompt": "Tom", "n_predict": -1, "ignore_eos": true});
+    let id = submit(&system, Completion, &endless);
+    let queued = submit(&system, Completion, &endless);
+    type Function = fn(&foredraft::api::Server, &[u8]) -> Result<Value, Error>;
+    let functions: [(&str, Function); 2] = [
+        ("session_save", foredraft::api::Server::session_save),
+        ("session_load", foredraft::api::Server::session_load),
+    ];
+    for (name, function) in functions {
+        let path = if name == "session_save" { &other } else { &path };
+        for timeout in [1, 50] {
+            let request = json!({"id_slot": 0, "filename": path, "timeout_ms": timeout}).to_string();
+            let error = system.with_server(|server| function(server, request.as_bytes())).expect_err("busy");
+            let expected = format!("{name}: timeout_ms: slot 0 was busy for {timeout} ms");
+            assert_eq!((error.code().as_str(), error.message()), ("timeout", expected.as_str()));
+        }
+        for wrong in [json!(-2), json!("long"), json!(1e300)] {
+            let request = json!({"filename": path, "timeout_ms": wrong}).to_string();
+            let error = system.with_server(|server| function(server, request.as_bytes())).expect_err("wrong");
+            assert!(error.message().starts_with("timeout_ms: expected"), "{error}");
+        }
+    }
+    for id in [id, queued] {
+        cancel(&system, Completion, id);
+        drain(&system, Completion, id);
+    }
+    // What was given up was not done: the slot has the last request's tokens, and there is no file.
+    let n = n_past(&system, 0);
+    let after = complete(&system, Completion, &json!({"prompt": "Tom", "n_predict": 1}));
+    assert!(!other.exists() && n != 0, "{n}");
+    assert!(after["timings"]["cache_n"].as_u64() > Some(0), "{after}");
+    // A free slot is served at once.
+    for (_, function) in functions {
+        let request = json!({"filename": path, "timeout_ms": 60_000}).to_string();
+        let answer = system.with_server(|server| function(server, request.as_bytes())).expect("served");
+        assert!(answer["warnings"].is_null(), "{answer}");
+    }
 }
 
 /// The error of a load that must be refused and must leave the slot unchanged.

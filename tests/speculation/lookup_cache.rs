@@ -167,3 +167,70 @@ fn clearing_the_dynamic_cache_makes_suffix_forget_earlier_outputs() {
     assert_eq!(drafted(), first);
     assert_eq!(drafted(), second, "learned again");
 }
+
+/// `update` and `draft`: n-gram caches given by the host. tests/hosts/ngram_peer.cpp compares them with llama.cpp's functions.
+#[test]
+fn host_updates_caches_and_drafts_from_them() {
+    let system = start(json!({"n_ctx": 256}));
+    let draft = |tokens: Value, n: usize| {
+        let answer = lookup(&system, json!({"action": "draft", "tokens": tokens, "n_draft": n})).unwrap();
+        (answer["draft"].clone(), answer["levels"].clone())
+    };
+    assert_eq!(
+        draft(json!([300, 301, 300, 301, 300, 301, 300]), 3),
+        (json!([301, 300, 301]), json!(["context", "context", "context"]))
+    );
+    assert_eq!(draft(json!([300, 301]), 3), (json!([]), json!([])));
+    let update = |cache: &str, more: Value| {
+        lookup(
+            &system,
+            with(&json!({"action": "update", "cache": cache, "tokens": [300, 301, 302, 300, 301, 302]}), more),
+        )
+        .unwrap()
+    };
+    // 2-grams in the static cache, 1- to 4-grams in the dynamic one, unless the request says otherwise.
+    assert_eq!(update("static", json!({}))["n_observations"], 4);
+    // (301, 302) has only been seen once.
+    assert_eq!(draft(json!([300, 301]), 2), (json!([302]), json!(["static"])));
+    assert_eq!(update("dynamic", json!({"n_new": 1}))["n_observations"], 4);
+    assert_eq!(update("dynamic", json!({"n_new": 0}))["n_observations"], 4);
+    assert_eq!(update("dynamic", json!({"ngram_min": 2, "ngram_max": 2}))["n_observations"], 8);
+    assert_eq!(update("static", json!({"ngram_max": 1}))["ngrams"], json!([3, 3, 0, 0]));
+    // A request drafts from what the host has given.
+    lookup(&system, json!({"action": "clear", "cache": "static"})).unwrap();
+    lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
+    let request = json!({"prompt": "Once upon a time there was a child named Nora.", "n_predict": 60, "temperature": 0, "ignore_eos": true,
+        "speculative": {"type": "ngram-cache", "adaptive": false, "n_max": 8}, "return_tokens": true, "cache_prompt": false});
+    let first = complete(&system, Speculative, &request);
+    lookup(&system, json!({"action": "clear", "cache": "dynamic"})).unwrap();
+    for _ in 0..4 {
+        lookup(&system, json!({"action": "update", "cache": "dynamic", "tokens": first["tokens"]})).unwrap();
+    }
+    let given = complete(&system, Speculative, &request);
+    let accepted = |answer: &Value| answer["speculative"]["n_accepted"].as_u64().unwrap();
+    assert!(accepted(&given) > accepted(&first) + 20, "{} {}", first["speculative"], given["speculative"]);
+    assert_eq!(given["tokens"], first["tokens"]);
+    for (wrong, message) in [
+        (json!({"action": "update", "cache": "dynamic"}), "tokens: expected an array of token ids, got nothing"),
+        (json!({"action": "update", "tokens": [1]}), "cache: expected a word"),
+        (json!({"action": "update", "cache": "context", "tokens": [1]}), "cache: expected one of"),
+        (
+            json!({"action": "update", "cache": "dynamic", "tokens": [1, 99999]}),
+            "tokens[1]: expected a whole number from 0 to",
+        ),
+        (
+            json!({"action": "update", "cache": "dynamic", "tokens": [1], "n_new": 2}),
+            "n_new: expected a whole number from 0 to 1",
+        ),
+        (
+            json!({"action": "update", "cache": "dynamic", "tokens": [1], "ngram_min": 3, "ngram_max": 2}),
+            "ngram_min, ngram_max: ",
+        ),
+        (json!({"action": "draft"}), "tokens: expected an array"),
+        (json!({"action": "draft", "tokens": [-1]}), "tokens[0]: expected"),
+        (json!({"action": "draft", "tokens": [1], "n_draft": 2000}), "n_draft: expected"),
+    ] {
+        let error = lookup(&system, wrong.clone()).unwrap_err();
+        assert!(error.starts_with(message), "{wrong}: {error}");
+    }
+}

@@ -52,6 +52,12 @@ class NotFoundError(ForedraftError, LookupError):
     code, status = "not_found", 404
 
 
+class TimedOutError(ForedraftError, TimeoutError):
+    """`timeout_ms` passed before the call could begin its work."""
+
+    code, status = "timeout", 408
+
+
 class WouldDeadlockError(ForedraftError):
     """Called from inside a callback of the library, where the call would wait for itself."""
 
@@ -105,8 +111,8 @@ class DataFileNotFoundError(NotFoundError, FileNotFoundError):
 _BY_CODE: dict[str, type[ForedraftError]] = {
     error.code: error
     for error in (
-        InvalidJsonError, InvalidRequestError, InvalidEngineError, ContextFullError, NotFoundError, WouldDeadlockError,
-        QueueFullError, RequestCancelledError, ModelError, InternalError, NotInitializedError, ModelLoadingError,
+        InvalidJsonError, InvalidRequestError, InvalidEngineError, ContextFullError, NotFoundError, TimedOutError,
+        WouldDeadlockError, QueueFullError, RequestCancelledError, ModelError, InternalError, NotInitializedError, ModelLoadingError,
     )
 }
 

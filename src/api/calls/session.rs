@@ -1,43 +1,54 @@
 //! `session_save` and `session_load`.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::api::Server;
 use crate::api::fields::{Fields, parse_object};
+use crate::api::request::duration;
 use crate::api::response::{restored_session, saved_session, success};
 use crate::error::{Error, Result};
 use crate::host;
 
+/// A request of `session_save` or `session_load`.
+struct SessionRequest {
+    slot: usize,
+    path: PathBuf,
+    /// How long to wait for the slot. `None`: without limit.
+    timeout: Option<Duration>,
+    warnings: Vec<String>,
+}
+
 impl Server {
     /// `session_save`: writes the cache of slot `id_slot`, of target and draft, to `filename`. Waits for the request that runs in the
-    /// slot.
+    /// slot, at most `timeout_ms`.
     ///
     /// # Errors
     /// The request is invalid, the slot is empty, or the file cannot be written.
     pub fn session_save(&self, request: &[u8]) -> Result<Value> {
-        let (slot, path, warnings) = self.read_session_request("session_save", request)?;
+        let SessionRequest { slot, path, timeout, warnings } = self.read_session_request("session_save", request)?;
         let start = Instant::now();
-        let report = self.engine()?.save_session(slot, &path).map_err(|error| error.within("session_save"))?;
+        let report = self.engine()?.save_session(slot, &path, timeout).map_err(|error| error.within("session_save"))?;
         let timings = json!({"save_ms": start.elapsed().as_secs_f64() * 1e3});
         Ok(answer(slot, &path, saved_session(&report), timings, warnings))
     }
 
-    /// `session_load`: restores the cache of slot `id_slot` from `filename`. Waits for the request that runs in the slot.
+    /// `session_load`: restores the cache of slot `id_slot` from `filename`. Waits for the request that runs in the slot, at most
+    /// `timeout_ms`.
     ///
     /// # Errors
     /// The request is invalid, or the file is missing, damaged, of another version or of another model. The slot is then unchanged.
     pub fn session_load(&self, request: &[u8]) -> Result<Value> {
-        let (slot, path, warnings) = self.read_session_request("session_load", request)?;
+        let SessionRequest { slot, path, timeout, warnings } = self.read_session_request("session_load", request)?;
         let start = Instant::now();
-        let report = self.engine()?.load_session(slot, &path).map_err(|error| error.within("session_load"))?;
+        let report = self.engine()?.load_session(slot, &path, timeout).map_err(|error| error.within("session_load"))?;
         let timings = json!({"load_ms": start.elapsed().as_secs_f64() * 1e3});
         Ok(answer(slot, &path, restored_session(&report), timings, warnings))
     }
 
-    fn read_session_request(&self, function: &str, request: &[u8]) -> Result<(usize, PathBuf, Vec<String>)> {
+    fn read_session_request(&self, function: &str, request: &[u8]) -> Result<SessionRequest> {
         if host::inside() {
             return Err(Error::would_deadlock(function));
         }
@@ -50,7 +61,8 @@ impl Server {
         let path =
             fields.c_text("filename")?.ok_or_else(|| Error::invalid("filename: expected a path, got nothing"))?;
         self.validate_slot(slot)?;
-        Ok((slot, PathBuf::from(path), fields.finish()))
+        let timeout = duration(&mut fields, "timeout_ms")?;
+        Ok(SessionRequest { slot, path: PathBuf::from(path), timeout, warnings: fields.finish() })
     }
 }
 

@@ -5,6 +5,7 @@
 //! and can be hostile. So a rendering has a limit on its steps and on its memory, which grow with the messages, and it can be
 //! interrupted.
 
+mod named;
 mod overflow;
 mod probe;
 mod shape;
@@ -85,7 +86,7 @@ impl ChatTemplate {
         }
         let source = source::named(source)?;
         stack::with(STACK, NAME, || {
-            let template = Template::parse(source).map_err(|fault| failure(&fault))?;
+            let template = Template::parse(&source).map_err(|fault| failure(&fault))?;
             let mut literals: Vec<String> = template.literals().map(str::to_owned).collect();
             literals.sort_unstable();
             literals.dedup();

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::json_text;
+use crate::api::fields::check_memory;
 use crate::api::fields::unexpected;
 use crate::error::{Error, Result};
 
@@ -116,6 +117,7 @@ impl MessageShape {
                 }
                 match arguments {
                     Json::String(text) if object => {
+                        check_memory(text)?;
                         *arguments = serde_json::from_str(text).map_err(|error| {
                             Error::invalid(format!(
                                 "messages[{i}].tool_calls[{j}].function.arguments: not JSON: {error}"

@@ -1,28 +1,29 @@
-//! Built-in templates by name.
+//! Templates by name.
+
+use std::borrow::Cow;
 
 use serde_json::Value as Json;
 
-use crate::api::fields::unexpected;
-use crate::error::Result;
+use super::named;
+use crate::api::fields::{did_you_mean, unexpected};
+use crate::error::{Error, Result};
 
 /// The template's name in error messages.
 pub const NAME: &str = "chat_template";
-/// `chatml`: llama.cpp's template for models without one. Messages are not trimmed.
-const CHATML: &str = "{% for message in messages %}\
-    {{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}\
-    {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
-
-/// The given source, or the built-in template with the given name.
+/// The given source, or llama.cpp's template with the given name.
 ///
 /// # Errors
-/// It has no Jinja tags, so it is an unknown name (llama.cpp has more names, of templates that are not Jinja). As a source it would
-/// render to the same text for all messages.
-pub fn named(given: &str) -> Result<&str> {
-    match given {
-        "chatml" => Ok(CHATML),
-        source if source.contains("{{") || source.contains("{%") => Ok(source),
-        other => Err(unexpected(NAME, "a Jinja template or the name chatml", &Json::from(other))),
+/// It has no Jinja tags, so it is an unknown name. As a source it would render to the same text for all messages.
+pub fn named(given: &str) -> Result<Cow<'_, str>> {
+    if let Some(source) = named::source(given) {
+        return Ok(source.into());
     }
+    if given.contains("{{") || given.contains("{%") {
+        return Ok(given.into());
+    }
+    let error = unexpected(NAME, "a Jinja template or a name of llama.cpp's templates", &Json::from(given));
+    let hint = did_you_mean(given, named::names());
+    Err(Error::invalid(format!("{}{hint}", error.message())))
 }
 
 #[cfg(test)]
@@ -60,9 +61,9 @@ mod tests {
 
     #[test]
     fn unknown_template_names_are_refused() {
-        for name in ["llama3", "ChatML", " chatml", "", "{# chatml #}", "<|im_start|>user\n"] {
+        for name in ["llama33", "ChatML", " chatml", "", "{# chatml #}", "<|im_start|>user\n"] {
             let error = render(name, true).unwrap_err();
-            let expected = "chat_template: expected a Jinja template or the name chatml, got ";
+            let expected = "chat_template: expected a Jinja template or a name of llama.cpp's templates, got ";
             assert!(error.code() == Code::InvalidRequest && error.message().starts_with(expected), "{name:?}: {error}");
         }
         for source in ["{{ messages[0].role }}", "{%- if true -%}system{%- endif -%}"] {

@@ -1,5 +1,6 @@
 //! Reads JSON objects field by field. Each value is validated when it is read, and keys that were not read become warnings.
 
+mod document;
 mod suggest;
 
 use std::collections::HashSet;
@@ -8,6 +9,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
+pub use self::document::check_memory;
 pub use self::suggest::did_you_mean;
 use self::suggest::nearest;
 use crate::error::{Code, Error, Result};
@@ -22,13 +24,14 @@ const MAX_UNKNOWN: usize = 32;
 /// serde_json limits the nesting to 128 levels, so that no document exhausts the stack.
 ///
 /// # Errors
-/// [`Code::InvalidJson`] with line and column.
+/// [`Code::InvalidJson`] with line and column; or those of [`check_memory`].
 pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>> {
     let invalid = |message: String| Error::new(Code::InvalidJson, message);
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let (line, column) = position(bytes, error.valid_up_to());
         invalid(format!("not UTF-8 at line {line} column {column}"))
     })?;
+    check_memory(text)?;
     // serde_json ends its messages with the line and column.
     match serde_json::from_str(text).map_err(|error| invalid(format!("not JSON: {error}")))? {
         Value::Object(map) => Ok(map),

@@ -84,6 +84,9 @@ pub fn parse(line: &str) -> Result<CommandLine> {
                     None => "",
                 }
             }
+            FlagKind::IgnoredWord(known) => {
+                attached.or_else(|| words.next_if(|next| known.contains(next))).unwrap_or_default()
+            }
             FlagKind::OptionalWord { words: known, default, .. } => {
                 let meaning = |word: &str| known.iter().find(|(name, _)| *name == word).map(|(_, meaning)| *meaning);
                 match attached.or_else(|| words.next_if(|next| meaning(next).is_some())) {
@@ -187,7 +190,9 @@ impl CommandLine {
                 self.set(name, "read_timeout", int(name, value)?);
                 self.set(name, "write_timeout", int(name, value)?);
             }
-            FlagKind::Ignored { .. } => self.warnings.push(format!("{name}: accepted and ignored")),
+            FlagKind::Ignored { .. } | FlagKind::IgnoredWord(_) => {
+                self.warnings.push(format!("{name}: accepted and ignored"))
+            }
             FlagKind::InRequest { .. } => self.warnings.push(format!("{name}: ignored, set it in each request")),
             FlagKind::Unsupported(_) => {}
         }

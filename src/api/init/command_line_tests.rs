@@ -232,3 +232,85 @@ proptest! {
         }
     }
 }
+
+/// Flags of llama.cpp's programs that a host may pass along: they are ignored as `-p` is.
+#[test]
+fn flags_of_programs_are_ignored_with_a_warning() {
+    let check = |flags: &str, n: usize, why: &str| {
+        let parsed = parse(&format!("-m a.gguf {flags} -c 512")).unwrap_or_else(|error| panic!("{flags}: {error}"));
+        assert_eq!(Value::Object(parsed.object), json!({"model": "a.gguf", "n_ctx": 512}), "{flags}");
+        assert_eq!(parsed.warnings.len(), n, "{flags}: {:?}", parsed.warnings);
+        assert!(parsed.warnings.iter().all(|warning| warning.ends_with(why)), "{flags}: {:?}", parsed.warnings);
+    };
+    for flags in [
+        "-p Once",
+        "-f prompt.txt",
+        "--file \"a prompt.txt\"",
+        "-e",
+        "--escape",
+        "--no-escape",
+        "-sys \"You are helpful.\"",
+        "-sysf system.txt",
+        "--in-prefix ' '",
+        "--in-prefix \"\"",
+        "--in-prefix-bos",
+        "--in-suffix \"\\nAssistant:\"",
+        "--prompt-cache cache.bin",
+        "--prompt-cache-all",
+        "--prompt-cache-ro",
+        "--special",
+        "-sp",
+        "--grammar-file a.gbnf",
+        "--typical-p 0.9",
+        "--dry-multiplier 0.8",
+        "--json-schema {}",
+        "-bf prompt.bin",
+    ] {
+        check(flags, 1, ": ignored, set it in each request");
+    }
+    for flags in [
+        "--color",
+        "--color on",
+        "-co auto",
+        "--color=off",
+        "-i",
+        "-ins",
+        "--interactive-first",
+        "--multiline-input",
+        "-cnv",
+        "--perplexity",
+        "--chunks 5",
+        "--cfg-scale 1.5",
+        "--cfg-negative-prompt \"no\"",
+        "--log-file a.log",
+        "--log-enable",
+        "--random-prompt",
+        "--simple-io",
+        "-ns 3",
+    ] {
+        check(flags, 1, ": accepted and ignored");
+    }
+    check("--color -i -e -sys x --special --in-prefix-bos", 6, "");
+    for (line, message) in [
+        ("-f", "-f: expected a value"),
+        ("-sys -c 5", "-sys: expected a value, got the flag -c"),
+        ("-e=1", "-e=1: unknown flag"),
+    ] {
+        let error = parse(line).unwrap_err();
+        assert!(error.message().starts_with(message), "{line}: {error}");
+    }
+    assert_eq!(
+        Value::Object(parse("--chat-template-file a.jinja").unwrap().object),
+        json!({"chat_template_file": "a.jinja"})
+    );
+}
+
+/// No name belongs to two flags.
+#[test]
+fn names_of_flags_are_unique() {
+    let mut names: Vec<&str> = FLAGS.iter().flat_map(|flag| flag.names.iter().copied()).collect();
+    names.sort_unstable();
+    let n = names.len();
+    names.dedup();
+    assert_eq!(names.len(), n);
+}

@@ -10,8 +10,10 @@ mod model;
 mod old_keys;
 mod threads;
 
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
+use foredraft_base::atomic_write;
 use serde_json::{Map, Value};
 
 use self::command_line::CommandLine;
@@ -190,7 +192,7 @@ impl InitRequest {
             n_beams: old_keys::n_beams(fields, MAX_BEAMS)?,
         };
         let model_alias = fields.c_text("model_alias")?.filter(|alias| !is_default_alias(alias));
-        let chat_template = fields.c_text("chat_template")?;
+        let chat_template = chat_template(fields)?;
         let log_level = log_level(fields)?;
         let notify_fd = fields.int("notify_fd", 0..=i64::from(i32::MAX))?;
         ignore_http_keys(fields);
@@ -258,6 +260,27 @@ fn draft(
         ..context.clone()
     };
     Ok(model.map(|model| (model, context)))
+}
+
+/// Reads `chat_template`, or the file of `chat_template_file`.
+fn chat_template(fields: &mut Fields) -> Result<Option<String>> {
+    // Longer than any template may be.
+    const LONGEST: u64 = 1 << 20;
+    let name = "chat_template_file";
+    let (given, Some(path)) = (fields.c_text("chat_template")?, fields.c_text(name)?) else {
+        return fields.c_text("chat_template");
+    };
+    if given.is_some() {
+        return Err(Error::invalid(format!("{name}: expected either chat_template or {name}, got both")));
+    }
+    let file = atomic_write::open(Path::new(&path)).map_err(|error| error.within(name))?;
+    let mut text = Vec::new();
+    let read = file.take(LONGEST).read_to_end(&mut text);
+    read.map_err(|error| Error::invalid(format!("{name}: {path}: {error}")))?;
+    let text = String::from_utf8(text).map_err(|error| {
+        Error::invalid(format!("{name}: {path}: not UTF-8 at byte {}", error.utf8_error().valid_up_to()))
+    })?;
+    Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
 /// Reads `rope_freq_scale`. 0 means the model's own. llama.cpp divides by it, so other values must not be close to 0.

@@ -182,7 +182,7 @@ impl<'a> TextSource<'a> {
     }
 }
 
-/// Reads a text file, without a line feed at its end, as llama.cpp's `--file` does.
+/// Reads a text file in UTF-8, without a line feed at its end, as llama.cpp's `--file` does.
 fn read(path: &Path) -> Result<Vec<u8>> {
     let failed = |error| Error::invalid(format!("{}: {error}", path.display()));
     let file = atomic_write::open(path)?;
@@ -193,6 +193,10 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     }
     let mut text = Vec::new();
     file.take(length).read_to_end(&mut text).map_err(failed)?;
+    if let Err(error) = std::str::from_utf8(&text) {
+        let offset = error.valid_up_to();
+        return Err(Error::invalid(format!("{}: not UTF-8 at byte {offset}", path.display())));
+    }
     text.pop_if(|last| *last == b'\n');
     Ok(text)
 }

@@ -346,7 +346,10 @@ fn n_predict(fields: &mut Fields) -> Result<(Option<usize>, bool)> {
 }
 
 /// Reads a limit in milliseconds. 0 and -1 mean no limit.
-fn duration(fields: &mut Fields, key: &'static str) -> Result<Option<Duration>> {
+///
+/// # Errors
+/// It is not a whole number, or out of range.
+pub fn duration(fields: &mut Fields, key: &'static str) -> Result<Option<Duration>> {
     let limit: Option<i64> = fields.int(key, -1..=MAX_TIMEOUT_MS)?;
     Ok(limit.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0).map(Duration::from_millis))
 }

@@ -129,7 +129,12 @@ fn run(scenario: &Scenario) {
                 }
                 (false, None) => continue,
             };
-            engine.scheduler.session_jobs.push_back(SessionJob { slot: *slot, after: u64::MAX, work });
+            engine.scheduler.session_jobs.push_back(SessionJob {
+                slot: *slot,
+                after: u64::MAX,
+                work,
+                claim: Default::default(),
+            });
         }
         let failures = engine.failures_left();
         engine.step();

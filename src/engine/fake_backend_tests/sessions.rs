@@ -38,7 +38,7 @@ fn session_can_be_loaded_between_a_shift_and_its_decode() {
             engine.step();
         }
         let (reply, saved) = crossbeam_channel::bounded(1);
-        let job = |slot, work| SessionJob { slot, after: u64::MAX, work };
+        let job = |slot, work| SessionJob { slot, after: u64::MAX, work, claim: Default::default() };
         engine.scheduler.session_jobs.push_back(job(2, SessionWork::Save(reply)));
         engine.step();
         let saved = saved.recv().unwrap().unwrap();

@@ -125,12 +125,38 @@ impl Caches {
         // A separate statement, so that the lock is not held while counting.
         let queued = std::mem::take(&mut *self.queued.lock());
         for (text, before) in queued {
-            let appended = text.len() - before;
-            match dynamic.len() < MAX_DYNAMIC_NGRAMS {
-                true => dynamic.update(&text, appended, Sizes::ALL),
-                false => dynamic.update_known(&text, appended, Sizes::ALL),
-            }
+            update_dynamic(dynamic, &text, text.len() - before, Sizes::ALL);
         }
+    }
+
+    /// Counts the last `appended` tokens of `history` in a cache, each after the n-grams of `sizes` before it.
+    pub fn update(&self, kind: CacheKind, history: &[Token], appended: usize, sizes: Sizes) {
+        // So many are counted without the lock, which the engine takes in each step.
+        const FEW: usize = 1 << 10;
+        if kind == CacheKind::Dynamic {
+            update_dynamic(&mut self.up_to_date(), history, appended, sizes);
+        } else {
+            if appended <= FEW
+                && let Some(cache) = Arc::get_mut(&mut *self.static_cache.lock())
+            {
+                return cache.update(history, appended, sizes);
+            }
+            let mut added = Cache::new();
+            added.update(history, appended, sizes);
+            self.merge(kind, &added);
+        }
+    }
+
+    /// Drafts up to `n_draft` tokens that continue `history`, from the n-grams of `sizes` in the history itself and in the dynamic cache,
+    /// and from the static cache. Waits for the dynamic cache.
+    pub fn draft(&self, history: &[Token], n_draft: usize, sizes: Sizes) -> Vec<DraftedToken> {
+        let mut context = Cache::new();
+        context.update(history, history.len(), sizes);
+        let (static_cache, dynamic) = (self.static_cache(), self.up_to_date());
+        let levels = CacheLevels { context: &context, dynamic: &dynamic, static_cache: &static_cache, sizes };
+        let mut draft = Vec::new();
+        levels.draft(history, n_draft, &mut draft);
+        draft
     }
 
     /// Replaces a cache. The dynamic cache also drops its queued outputs.
@@ -195,6 +221,14 @@ impl Caches {
     }
 }
 
+/// Counts tokens in the dynamic cache. If it has very many n-grams, only known ones are counted.
+fn update_dynamic(dynamic: &mut Cache, history: &[Token], appended: usize, sizes: Sizes) {
+    match dynamic.len() < MAX_DYNAMIC_NGRAMS {
+        true => dynamic.update(history, appended, sizes),
+        false => dynamic.update_known(history, appended, sizes),
+    }
+}
+
 /// Reads a cache file and checks that its tokens are in a vocabulary of `n_vocab`. If `may_be_missing`, a missing file is
 /// an empty cache, as for a dynamic cache that has not been saved yet.
 ///
@@ -239,6 +273,39 @@ mod tests {
         assert_eq!(next(&caches, &[1, 2, 3, 4]), None, "this n-gram is in the prompt");
         caches.learn(&[1, 2], 2);
         assert_eq!(caches.statistics(CacheKind::Dynamic).observations, 3 * 2 * 4);
+    }
+
+    /// In pieces and at once, into both caches, and after outputs.
+    #[test]
+    fn hosts_update_caches_and_draft_from_all_three() {
+        let caches = Caches::default();
+        let history: Vec<Token> = (0..60).map(|index| [1, 2, 3, 1, 2, 4][index % 6]).collect();
+        for kind in [CacheKind::Static, CacheKind::Dynamic] {
+            let held = caches.static_cache(); // a step that drafts
+            for end in 1..=history.len() {
+                caches.update(kind, &history[..end], 1, Sizes::ALL);
+            }
+            drop(held);
+            let pieces = caches.statistics(kind);
+            caches.set(kind, Cache::new());
+            caches.update(kind, &history, history.len(), Sizes::ALL);
+            let at_once = caches.statistics(kind);
+            assert_eq!((pieces.ngrams, pieces.observations), (at_once.ngrams, at_once.observations), "{kind:?}");
+            caches.set(kind, Cache::new());
+        }
+        let levels = |caches: &Caches, history: &[Token]| -> Vec<(Token, CacheLevel)> {
+            caches.draft(history, 2, Sizes::ALL).iter().map(|drafted| (drafted.token, drafted.level)).collect()
+        };
+        assert_eq!(levels(&caches, &history), [(1, CacheLevel::Context), (2, CacheLevel::Context)]);
+        assert_eq!(levels(&caches, &[7, 8]), []);
+        caches.update(CacheKind::Static, &[7, 8, 9, 7, 8, 9], 6, Sizes::STATIC);
+        assert_eq!(levels(&caches, &[7, 8]), [(9, CacheLevel::Static)]);
+        // Outputs that are still queued count, too.
+        let held = caches.dynamic().expect("free");
+        (0..4).for_each(|_| caches.learn(&[5, 6, 5, 6, 5], 0));
+        drop(held);
+        assert_eq!(levels(&caches, &[5, 6]), [(5, CacheLevel::Dynamic), (6, CacheLevel::Dynamic)]);
+        assert_eq!((levels(&caches, &[]), caches.draft(&history, 0, Sizes::ALL)), (vec![], vec![]));
     }
 
     #[test]
