@@ -107,7 +107,7 @@ struct Capabilities {
 /// # Errors
 /// llama.cpp cannot parse it.
 pub(in crate::api) fn template_format(source: &str, bos: &str, eos: &str) -> Result<FormatTemplate> {
-    FormatTemplate::parse(named_template(source)?, bos, eos)
+    FormatTemplate::parse(&named_template(source)?, bos, eos)
 }
 
 impl ChatFormat {
