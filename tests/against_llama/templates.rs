@@ -82,6 +82,7 @@ fn named_templates_render_as_in_llama_cpp() {
                 tools: None,
                 kwargs: &Map::new(),
                 now: UNIX_EPOCH,
+                interrupt: None,
             });
             assert_eq!(ours.as_deref(), Ok(theirs(name, chat, begins_answer).as_str()), "{name} {chat:?}");
         }
