@@ -24,6 +24,12 @@ if has clippy cargo clippy --version; then
     # This includes `clippy::incompatible_msrv`: nothing newer than `rust-version` in Cargo.toml.
     cargo clippy --release --workspace --all-targets -- -D warnings
 fi
+# Other versions break lines elsewhere. On Debian 12: apt-get install clang-format
+if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
+    clang-format --dry-run --Werror src/llama/kernels/*.h src/llama/kernels/*.cpp src/llama/kernels/*.c
+else
+    echo "skipped: no clang-format 14"
+fi
 RUSTDOCFLAGS='-D warnings' cargo doc --release --workspace --no-deps --quiet
 if has npm npm --version; then
     scripts/lint-workflows.sh

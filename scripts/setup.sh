@@ -154,6 +154,9 @@ set_up_examples() {
     if [ "$how" = auto ] && ! { pkg-config --exists sdl2 SDL2_ttf && have Xvfb && [ -e "$font" ]; } 2>/dev/null; then
         from_apt libsdl2-dev libsdl2-ttf-dev fonts-dejavu-core xvfb || say "no SDL2 or no Xvfb: the window is left out"
     fi
+    if ! have qemu-x86_64 && [ "$how" = auto ] && [ "$(uname -sm)" = 'Linux x86_64' ]; then
+        from_apt qemu-user || say "no qemu-user: the test of emulated processors is left out"
+    fi
     have python3 || say "no python3: the Python example and the real models are left out"
     if ! have node || ! have npm; then
         say "no node with npm: the Node example is left out"

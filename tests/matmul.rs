@@ -92,6 +92,23 @@ impl Weights {
     }
 }
 
+/// The product of a mixture of experts, by ggml or its replacement: for each token the rows of its experts, one after the other. The experts are
+/// equal parts of the rows.
+fn times_experts(weights: &Weights, n_experts: usize, tokens: &[f32], chosen: &[i32], n_threads: i32) -> Vec<f32> {
+    let (n_tokens, n_rows) = (tokens.len() / WIDTH, weights.n_rows / n_experts);
+    ggml::compute(n_threads, |ctx| {
+        // SAFETY: the context is alive, and the shapes fit.
+        let (experts, input, ids, out) = unsafe {
+            let [width, rows, experts, tokens] = [WIDTH, n_rows, n_experts, n_tokens].map(|n| n as i64);
+            let experts = sys::ggml_new_tensor_3d(ctx, weights.format, width, rows, experts);
+            let input = sys::ggml_new_tensor_3d(ctx, sys::GGML_TYPE_F32, width, 1, tokens);
+            let ids = sys::ggml_new_tensor_2d(ctx, sys::GGML_TYPE_I32, (chosen.len() / n_tokens) as i64, tokens);
+            (experts, input, ids, sys::ggml_mul_mat_id(ctx, experts, input, ids))
+        };
+        (vec![(experts, weights.data.clone()), (input, ggml::bytes(tokens)), (ids, ggml::bytes(chosen))], out)
+    })
+}
+
 /// Tokens with whole numbers up to 127, and at least one 127 in each block of 32, so that ggml quantizes them without rounding.
 fn whole_tokens(n: usize) -> Vec<f32> {
     let whole = |(at, x): (usize, f32)| if at % 32 == 5 { 127.0 } else { (x * 100.0).round() };
@@ -135,6 +152,56 @@ fn no_product_depends_on_other_tokens_or_threads() {
                     other, None,
                     "format {format}, tokens {tokens:?}, {n_threads} threads: {some:?} {expected:?}"
                 );
+            }
+        }
+    }
+}
+
+#[test]
+fn experts_compute_what_each_of_them_computes_alone() {
+    foredraft::llama::start();
+    const EXPERTS: usize = 5;
+    const ROWS: usize = 21;
+    let tokens = noise(11, 9 * WIDTH);
+    // Two experts for each token; the third is never chosen.
+    let chosen: Vec<i32> = (0..9).flat_map(|token| [[0, 3], [4, 1], [1, 0]][token % 3]).collect();
+    for format in FORMATS {
+        let weights = Weights::new(format, EXPERTS * ROWS);
+        let all = weights.times(&tokens, 1);
+        for n_threads in [1, 3] {
+            let computed = times_experts(&weights, EXPERTS, &tokens, &chosen, n_threads);
+            for (at, (expert, rows)) in chosen.iter().zip(computed.chunks(ROWS)).enumerate() {
+                let first = at / 2 * weights.n_rows + usize::try_from(*expert).expect("an index") * ROWS;
+                let expected = &all[first..first + ROWS];
+                if foredraft::llama::kernels_are_linked() {
+                    assert!(rows == expected, "format {format}, expert {expert}: {rows:?} {expected:?}");
+                } else {
+                    let off = rows.iter().zip(expected).all(|(a, b)| (a - b).abs() < 0.05 * b.abs() + 0.5);
+                    assert!(off, "format {format}, expert {expert}: {rows:?} {expected:?}");
+                }
+            }
+        }
+    }
+}
+
+/// A number that is no number must not become a plausible one, and changes no other token.
+#[test]
+fn not_a_number_stays_one_and_changes_no_other_token() {
+    foredraft::llama::start();
+    for format in FORMATS {
+        let weights = Weights::new(format, 19);
+        let mut tokens = noise(13, 3 * WIDTH);
+        let before = weights.times(&tokens, 1);
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            tokens[WIDTH + 77] = bad;
+            for n_threads in [1, 2] {
+                let after = weights.times(&tokens, n_threads);
+                assert!(
+                    after[19..38].iter().all(|x| !x.is_finite()),
+                    "format {format}: {bad} gives {:?}",
+                    &after[19..38]
+                );
+                assert!(after[..19] == before[..19] && after[38..] == before[38..], "format {format}: {bad}");
             }
         }
     }

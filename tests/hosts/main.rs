@@ -19,6 +19,7 @@ mod lookup_examples;
 mod ngram_peer;
 mod old_life;
 mod packages;
+mod processors;
 mod readme;
 mod symbols;
 #[path = "../toolchain/mod.rs"]

@@ -193,9 +193,8 @@ inline Sixteen capped(Sixteen x, float softcap) {
 }
 
 // Adds the cells from..from + n (at most CHUNK) to the rows' sums.
-template <int R>
-void add_chunk(const Attention & of, const Block & block, const char * keys, size_t key_stride, const char * values,
-               size_t value_stride, int64_t from, int n, Sum * sum) {
+template <int R> void add_chunk(const Attention & of, const Block & block, const char * keys, size_t key_stride, const char * values,
+    size_t value_stride, int64_t from, int n, Sum * sum) {
     // Reading a multiple of 16 stays inside the cache, because its cells come in blocks of 256 (see `describe`).
     float masks[R][CHUNK];
     int first = n, last = 0;
@@ -208,8 +207,12 @@ void add_chunk(const Attention & of, const Block & block, const char * keys, siz
             }
         }
         int begin = 0, end = n;
-        while (begin < end && masks[r][begin] == -INFINITY) { ++begin; }
-        while (end > begin && masks[r][end - 1] == -INFINITY) { --end; }
+        while (begin < end && masks[r][begin] == -INFINITY) {
+            ++begin;
+        }
+        while (end > begin && masks[r][end - 1] == -INFINITY) {
+            --end;
+        }
         if (begin < end) {
             first = begin < first ? begin : first;
             last = end > last ? end : last;
@@ -222,7 +225,7 @@ void add_chunk(const Attention & of, const Block & block, const char * keys, siz
     last = (last + 15) / 16 * 16;
 
     float scores[R][CHUNK];
-    const char * first_key = keys + from * key_stride, * first_value = values + from * value_stride;
+    const char *first_key = keys + from * key_stride, *first_value = values + from * value_stride;
     switch (of.key_type) {
         case GGML_TYPE_F16: score<R, OfF16>(of, block, first_key, key_stride, first, last, scores); break;
         case GGML_TYPE_BF16: score<R, OfBF16>(of, block, first_key, key_stride, first, last, scores); break;
@@ -261,8 +264,8 @@ void add_chunk(const Attention & of, const Block & block, const char * keys, siz
     }
 }
 
-inline void add_cells(const Attention & of, const Block & block, const char * keys, size_t key_stride, const char * values,
-               size_t value_stride, int64_t from, int64_t to, Sum * sum) {
+inline void add_cells(const Attention & of, const Block & block, const char * keys, size_t key_stride, const char * values, size_t value_stride,
+    int64_t from, int64_t to, Sum * sum) {
     for (int64_t at = from; at < to; at += CHUNK) {
         const int n = int(min_of(int64_t(CHUNK), to - at));
         const auto add = block.n_rows == 1 ? add_chunk<1> : block.n_rows == 2 ? add_chunk<2> : block.n_rows == 3 ? add_chunk<3> : add_chunk<4>;
@@ -271,20 +274,21 @@ inline void add_cells(const Attention & of, const Block & block, const char * ke
 }
 
 bool can_attend(const ggml_tensor * dst) {
-    const ggml_tensor * q = dst->src[0], * k = dst->src[1], * v = dst->src[2], * mask = dst->src[3];
+    const ggml_tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2], *mask = dst->src[3];
     const auto has_type = [](const ggml_tensor * of) {
         return (of->type == GGML_TYPE_F16 || of->type == GGML_TYPE_BF16 || of->type == GGML_TYPE_Q8_0) && of->nb[0] == ggml_type_size(of->type);
     };
-    const bool has_types = q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && has_type(k) && has_type(v) && dst->type == GGML_TYPE_F32 &&
-                           (mask == nullptr || (mask->type == GGML_TYPE_F16 && mask->nb[0] == sizeof(ggml_fp16_t)));
+    const bool has_types = q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && has_type(k) && has_type(v) && dst->type == GGML_TYPE_F32
+                           && (mask == nullptr || (mask->type == GGML_TYPE_F16 && mask->nb[0] == sizeof(ggml_fp16_t)));
     const bool has_heads = k->ne[0] <= MAX_HEAD && v->ne[0] <= MAX_HEAD && q->ne[0] == k->ne[0];
-    const bool shares = k->ne[2] > 0 && k->ne[2] == v->ne[2] && k->ne[3] > 0 && k->ne[3] == v->ne[3] && q->ne[2] % k->ne[2] == 0 && q->ne[3] % k->ne[3] == 0;
+    const bool shares
+        = k->ne[2] > 0 && k->ne[2] == v->ne[2] && k->ne[3] > 0 && k->ne[3] == v->ne[3] && q->ne[2] % k->ne[2] == 0 && q->ne[3] % k->ne[3] == 0;
     return has_types && has_heads && shares && k->ne[1] % 16 == 0 && k->ne[1] == v->ne[1];
 }
 
 // The memory for the sums of segments, if they are divided among threads.
 size_t attention_size(const ggml_tensor * dst) {
-    const ggml_tensor * q = dst->src[0], * k = dst->src[1], * v = dst->src[2];
+    const ggml_tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2];
     // Only few rows are divided.
     const int64_t rows = min_of(q->ne[1] * q->ne[2] * q->ne[3], int64_t(4096)), segments = (k->ne[1] + SEGMENT - 1) / SEGMENT;
     return size_t(rows * segments * (2 + padded(v->ne[0], 16))) * sizeof(float);
@@ -294,7 +298,7 @@ bool attend(const ggml_compute_params * params, const ggml_tensor * dst) {
     if (!can_attend(dst)) {
         return false;
     }
-    const ggml_tensor * q = dst->src[0], * k = dst->src[1], * v = dst->src[2], * mask = dst->src[3], * sinks = dst->src[4];
+    const ggml_tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2], *mask = dst->src[3], *sinks = dst->src[4];
     float max_bias;
     Attention of;
     of.n_key = k->ne[0];
@@ -331,8 +335,8 @@ bool attend(const ggml_compute_params * params, const ggml_tensor * dst) {
 
     // If there are few blocks, their segments are divided among threads, provided that there is memory for their sums.
     const int64_t all_rows = q->ne[1] * q->ne[2] * q->ne[3];
-    const bool divides = params->nth > 1 && n_segments > 1 && n_heads * n_blocks < int64_t(8) * params->nth &&
-                         size_t(all_rows * n_segments * size) * sizeof(float) <= params->wsize;
+    const bool divides = params->nth > 1 && n_segments > 1 && n_heads * n_blocks < int64_t(8) * params->nth
+                         && size_t(all_rows * n_segments * size) * sizeof(float) <= params->wsize;
     float * const sums_of_segments = static_cast<float *>(params->wdata);
     const int64_t n_parts = divides ? n_segments : 1;
     const int64_t n_items = n_heads * n_blocks * n_parts;
@@ -344,8 +348,8 @@ bool attend(const ggml_compute_params * params, const ggml_tensor * dst) {
             sum.weight += exp_of(sink - sum.largest);
         }
         const float inverse = sum.weight == 0.0f ? 0.0f : 1.0f / sum.weight;
-        float * out = reinterpret_cast<float *>(static_cast<char *>(dst->data) +
-                                                (stream * dst->ne[2] * dst->ne[1] + head + token * dst->ne[1]) * dst->nb[1]);
+        float * out
+            = reinterpret_cast<float *>(static_cast<char *>(dst->data) + (stream * dst->ne[2] * dst->ne[1] + head + token * dst->ne[1]) * dst->nb[1]);
         for (int64_t i = 0; i < of.n_value_padded; i += 16) {
             store_16(sum.values + i, mul_16(load_floats(sum.values + i), sixteen(inverse)));
         }
@@ -366,11 +370,12 @@ bool attend(const ggml_compute_params * params, const ggml_tensor * dst) {
         for (int r = 0; r < block.n_rows; ++r) {
             tokens[r] = (first_row + r) / n_shared;
             heads[r] = key_head * n_shared + (first_row + r) % n_shared;
-            block.queries[r] = reinterpret_cast<const float *>(static_cast<const char *>(q->data) + tokens[r] * q->nb[1] +
-                                                               heads[r] * q->nb[2] + stream * q->nb[3]);
-            block.masks[r] = mask == nullptr ? nullptr : reinterpret_cast<const uint16_t *>(
-                static_cast<const char *>(mask->data) + tokens[r] * mask->nb[1] + heads[r] % mask->ne[2] * mask->nb[2] +
-                stream % mask->ne[3] * mask->nb[3]);
+            block.queries[r] = reinterpret_cast<const float *>(
+                static_cast<const char *>(q->data) + tokens[r] * q->nb[1] + heads[r] * q->nb[2] + stream * q->nb[3]);
+            block.masks[r] = mask == nullptr
+                                 ? nullptr
+                                 : reinterpret_cast<const uint16_t *>(static_cast<const char *>(mask->data) + tokens[r] * mask->nb[1]
+                                                                      + heads[r] % mask->ne[2] * mask->nb[2] + stream % mask->ne[3] * mask->nb[3]);
             block.slopes[r] = slope(heads[r]);
         }
         const char * keys = static_cast<const char *>(k->data) + key_head * k->nb[2] + key_stream * k->nb[3];

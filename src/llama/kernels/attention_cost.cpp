@@ -40,8 +40,10 @@ double foredraft_attention_micros(const foredraft_attention & of, int32_t n_thre
         return -1.0;
     }
     const ggml_backend_reg_t registry = ggml_backend_dev_backend_reg(device);
-    const auto set_threads = reinterpret_cast<ggml_backend_set_n_threads_t>(ggml_backend_reg_get_proc_address(registry, "ggml_backend_set_n_threads"));
-    const auto set_pool = reinterpret_cast<void (*)(ggml_backend_t, ggml_threadpool *)>(ggml_backend_reg_get_proc_address(registry, "ggml_backend_cpu_set_threadpool"));
+    const auto set_threads
+        = reinterpret_cast<ggml_backend_set_n_threads_t>(ggml_backend_reg_get_proc_address(registry, "ggml_backend_set_n_threads"));
+    const auto set_pool = reinterpret_cast<void (*)(ggml_backend_t, ggml_threadpool *)>(
+        ggml_backend_reg_get_proc_address(registry, "ggml_backend_cpu_set_threadpool"));
     if (set_threads == nullptr || set_pool == nullptr) {
         return -1.0;
     }

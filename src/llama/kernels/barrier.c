@@ -99,8 +99,7 @@ void foredraft_barrier(struct ggml_threadpool * tp) {
         return;
     }
     const int usual = atomic_load_explicit(&spin_ns, memory_order_relaxed);
-    const bool is_probe = usual < LONGEST_SPIN_NS
-        && atomic_fetch_add_explicit(&n_short_waits, 1, memory_order_relaxed) % PROBE_EVERY == 0;
+    const bool is_probe = usual < LONGEST_SPIN_NS && atomic_fetch_add_explicit(&n_short_waits, 1, memory_order_relaxed) % PROBE_EVERY == 0;
     if (spin(&tp->n_barrier_passed, n_passed, is_probe ? LONGEST_SPIN_NS : usual)) {
         if (usual < LONGEST_SPIN_NS) {
             const int longer = is_probe ? LONGEST_SPIN_NS : usual + usual / 8;

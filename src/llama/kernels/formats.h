@@ -284,7 +284,8 @@ struct IQ4_XS {
         const auto scales_of = [&](const uint8_t * high, const uint8_t * low) {
             const Ints bits = shuffle(head[0], repeat_16(high)), packed = shuffle(head[1], repeat_16(low));
             const Ints even = both_bits(packed, all(0x000f000f)), odd = both_bits(right_16<4>(packed), all(0x0f000f00));
-            const Ints upper = any_bits(where_bits(bits, all(0x40100401), all_bytes(0x10)), where_bits(bits, all(int32_t(0x80200802)), all_bytes(0x20)));
+            const Ints upper
+                = any_bits(where_bits(bits, all(0x40100401), all_bytes(0x10)), where_bits(bits, all(int32_t(0x80200802)), all_bytes(0x20)));
             return sub_8(any_bits(any_bits(even, odd), upper), all_bytes(32));
         };
         to.scales[0] = scales_of(LOW, FIRST);

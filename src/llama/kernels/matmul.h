@@ -35,8 +35,16 @@ template <int PARTS> struct LongBlock {
     LongScalesOfParts<PARTS> scales;
 };
 
-inline float float_at(const uint8_t * at) { float x; memcpy(&x, at, sizeof x); return x; }
-inline int32_t int_at(const void * at) { int32_t x; memcpy(&x, at, sizeof x); return x; }
+inline float float_at(const uint8_t * at) {
+    float x;
+    memcpy(&x, at, sizeof x);
+    return x;
+}
+inline int32_t int_at(const void * at) {
+    int32_t x;
+    memcpy(&x, at, sizeof x);
+    return x;
+}
 
 // --- Sums of products of a part ------------------------------------------------------------------------------------------------------------
 
@@ -103,7 +111,7 @@ inline __attribute__((always_inline)) void add_all_products(const Ints * words, 
 // Adds a block of rows times N tokens to the sums.
 template <int BITS, bool MINIMA, int N>
 inline __attribute__((always_inline)) void add_short(const Ints * words, const ShortScales & scales, const uint8_t * numbers, Floats * sums) {
-    const uint8_t * scales_of = numbers + N * 32, * corrections = numbers + N * 36;
+    const uint8_t *scales_of = numbers + N * 32, *corrections = numbers + N * 36;
     Ints products[N];
 #pragma GCC unroll 16
     for (int token = 0; token < N; ++token) {
@@ -136,12 +144,15 @@ template <int BITS, bool MINIMA, int N> void multiply_short(const void * unpacke
 
 // --- Long formats ---------------------------------------------------------------------------------------------------------------------------
 
-template <int PARTS, bool MINIMA, bool SIGNED> inline __attribute__((always_inline)) void expand(const LongScales & from, LongScalesOfParts<PARTS> & to) {
+template <int PARTS, bool MINIMA, bool SIGNED>
+inline __attribute__((always_inline)) void expand(const LongScales & from, LongScalesOfParts<PARTS> & to) {
     alignas(16) static const uint8_t PAIR[2][16] = {
-        { 0, 255, 1, 255, 4, 255, 5, 255, 8, 255, 9, 255, 12, 255, 13, 255 }, { 2, 255, 3, 255, 6, 255, 7, 255, 10, 255, 11, 255, 14, 255, 15, 255 },
+        { 0, 255, 1, 255, 4, 255, 5, 255, 8, 255, 9, 255, 12, 255, 13, 255 },
+        { 2, 255, 3, 255, 6, 255, 7, 255, 10, 255, 11, 255, 14, 255, 15, 255 },
     };
     alignas(16) static const uint8_t SIGNED_PAIR[2][16] = {
-        { 255, 0, 255, 1, 255, 4, 255, 5, 255, 8, 255, 9, 255, 12, 255, 13 }, { 255, 2, 255, 3, 255, 6, 255, 7, 255, 10, 255, 11, 255, 14, 255, 15 },
+        { 255, 0, 255, 1, 255, 4, 255, 5, 255, 8, 255, 9, 255, 12, 255, 13 },
+        { 255, 2, 255, 3, 255, 6, 255, 7, 255, 10, 255, 11, 255, 14, 255, 15 },
     };
     to.scale = from.scale;
     if constexpr (MINIMA) {
@@ -155,12 +166,16 @@ template <int PARTS, bool MINIMA, bool SIGNED> inline __attribute__((always_inli
         scales[3] = SIGNED ? signed_right_32<24>(words) : right_32<24>(words);
 #else
         alignas(16) static const uint8_t BOTH[4][16] = {
-            { 0, 255, 0, 255, 4, 255, 4, 255, 8, 255, 8, 255, 12, 255, 12, 255 }, { 1, 255, 1, 255, 5, 255, 5, 255, 9, 255, 9, 255, 13, 255, 13, 255 },
-            { 2, 255, 2, 255, 6, 255, 6, 255, 10, 255, 10, 255, 14, 255, 14, 255 }, { 3, 255, 3, 255, 7, 255, 7, 255, 11, 255, 11, 255, 15, 255, 15, 255 },
+            { 0, 255, 0, 255, 4, 255, 4, 255, 8, 255, 8, 255, 12, 255, 12, 255 },
+            { 1, 255, 1, 255, 5, 255, 5, 255, 9, 255, 9, 255, 13, 255, 13, 255 },
+            { 2, 255, 2, 255, 6, 255, 6, 255, 10, 255, 10, 255, 14, 255, 14, 255 },
+            { 3, 255, 3, 255, 7, 255, 7, 255, 11, 255, 11, 255, 15, 255, 15, 255 },
         };
         alignas(16) static const uint8_t SIGNED_BOTH[4][16] = {
-            { 255, 0, 255, 0, 255, 4, 255, 4, 255, 8, 255, 8, 255, 12, 255, 12 }, { 255, 1, 255, 1, 255, 5, 255, 5, 255, 9, 255, 9, 255, 13, 255, 13 },
-            { 255, 2, 255, 2, 255, 6, 255, 6, 255, 10, 255, 10, 255, 14, 255, 14 }, { 255, 3, 255, 3, 255, 7, 255, 7, 255, 11, 255, 11, 255, 15, 255, 15 },
+            { 255, 0, 255, 0, 255, 4, 255, 4, 255, 8, 255, 8, 255, 12, 255, 12 },
+            { 255, 1, 255, 1, 255, 5, 255, 5, 255, 9, 255, 9, 255, 13, 255, 13 },
+            { 255, 2, 255, 2, 255, 6, 255, 6, 255, 10, 255, 10, 255, 14, 255, 14 },
+            { 255, 3, 255, 3, 255, 7, 255, 7, 255, 11, 255, 11, 255, 15, 255, 15 },
         };
 #pragma GCC unroll 4
         for (int byte = 0; byte < 4; ++byte) {
@@ -183,9 +198,9 @@ template <int PARTS, bool MINIMA, bool SIGNED> inline __attribute__((always_inli
 }
 
 // Adds to `sums` what a block's parts have added to `products`.
-template <int PARTS, bool MINIMA, int N>
-inline __attribute__((always_inline)) void add_long(const Ints * products, const LongScalesOfParts<PARTS> & scales, int offset, const uint8_t * numbers, Floats * sums) {
-    const uint8_t * scales_of = numbers + N * 256, * part_sums = numbers + N * 260;
+template <int PARTS, bool MINIMA, int N> inline __attribute__((always_inline)) void add_long(
+    const Ints * products, const LongScalesOfParts<PARTS> & scales, int offset, const uint8_t * numbers, Floats * sums) {
+    const uint8_t *scales_of = numbers + N * 256, *part_sums = numbers + N * 260;
 #pragma GCC unroll 16
     for (int token = 0; token < N; ++token) {
         Ints of_pairs = all(0);
@@ -246,19 +261,21 @@ template <typename Format> void unpack(const Rows & rows, int64_t first, int n, 
             Format::scales(block, rows.stride, scales);
             expand<Format::PARTS, Format::MINIMA, Format::SIGNED_SCALES>(scales, unpacked.scales);
             constexpr int WORDS = 64 / Format::PARTS;
-            Format::unpack(block, rows.stride, [&](int part, const Ints * words) __attribute__((always_inline)) {
-                for (int word = 0; word < WORDS; ++word) {
-                    unpacked.words[part * WORDS + word] = words[word];
-                }
-            });
+            Format::unpack(
+                block, rows.stride, [&](int part, const Ints * words) __attribute__((always_inline)) {
+                    for (int word = 0; word < WORDS; ++word) {
+                        unpacked.words[part * WORDS + word] = words[word];
+                    }
+                });
         } else {
             auto & unpacked = static_cast<ShortPart *>(to)[at];
             Format::scales(block, rows.stride, unpacked.scales);
-            Format::unpack(block, rows.stride, [&](int, const Ints * words) __attribute__((always_inline)) {
-                for (int word = 0; word < 8; ++word) {
-                    unpacked.words[word] = words[word];
-                }
-            });
+            Format::unpack(
+                block, rows.stride, [&](int, const Ints * words) __attribute__((always_inline)) {
+                    for (int word = 0; word < 8; ++word) {
+                        unpacked.words[word] = words[word];
+                    }
+                });
         }
     }
 }
@@ -278,17 +295,19 @@ template <typename Format> void multiply_one(const Rows & rows, int64_t n_blocks
             expand<Format::PARTS, Format::MINIMA, Format::SIGNED_SCALES>(packed, scales);
             // Two sums, because each waits for its last product.
             Ints products[2] = { all(0), all(0) };
-            Format::unpack(block, rows.stride, [&](int part, const Ints * words) __attribute__((always_inline)) {
-                add_products<Format::BITS, WORDS, 256, true, 1>(words, of_token + part * 4 * WORDS, scales.of_part[part], products + part % 2);
-            });
+            Format::unpack(
+                block, rows.stride, [&](int part, const Ints * words) __attribute__((always_inline)) {
+                    add_products<Format::BITS, WORDS, 256, true, 1>(words, of_token + part * 4 * WORDS, scales.of_part[part], products + part % 2);
+                });
             products[0] = add_32(products[0], products[1]);
             add_long<Format::PARTS, Format::MINIMA, 1>(products, scales, Format::OFFSET, of_token, &sum);
         } else {
             ShortScales scales;
             Format::scales(block, rows.stride, scales);
-            Format::unpack(block, rows.stride, [&](int, const Ints * words) __attribute__((always_inline)) {
-                add_short<Format::BITS, Format::MINIMA, 1>(words, scales, numbers + at * SHORT_SIZE, &sum);
-            });
+            Format::unpack(
+                block, rows.stride, [&](int, const Ints * words) __attribute__((always_inline)) {
+                    add_short<Format::BITS, Format::MINIMA, 1>(words, scales, numbers + at * SHORT_SIZE, &sum);
+                });
         }
     }
     *to = sum;
@@ -322,11 +341,23 @@ template <typename F, int N> constexpr Multiply multiply_of() {
 
 template <typename F> struct Functions {
     static constexpr Multiply MULTIPLY[] = {
-        multiply_of<F, 1>(), multiply_of<F, 2>(), multiply_of<F, 3>(), multiply_of<F, 4>(), multiply_of<F, 5>(), multiply_of<F, 6>(),
-        multiply_of<F, 7>(), multiply_of<F, 8>(),
+        multiply_of<F, 1>(),
+        multiply_of<F, 2>(),
+        multiply_of<F, 3>(),
+        multiply_of<F, 4>(),
+        multiply_of<F, 5>(),
+        multiply_of<F, 6>(),
+        multiply_of<F, 7>(),
+        multiply_of<F, 8>(),
 #if defined(FOREDRAFT_AVX512_VNNI)
-        multiply_of<F, 9>(), multiply_of<F, 10>(), multiply_of<F, 11>(), multiply_of<F, 12>(), multiply_of<F, 13>(), multiply_of<F, 14>(),
-        multiply_of<F, 15>(), multiply_of<F, 16>(),
+        multiply_of<F, 9>(),
+        multiply_of<F, 10>(),
+        multiply_of<F, 11>(),
+        multiply_of<F, 12>(),
+        multiply_of<F, 13>(),
+        multiply_of<F, 14>(),
+        multiply_of<F, 15>(),
+        multiply_of<F, 16>(),
 #endif
     };
     static_assert(sizeof MULTIPLY / sizeof MULTIPLY[0] == TILE, "a function for each number of tokens");
@@ -338,15 +369,23 @@ template <typename F> struct Functions {
             return 1;
         }
     }
-    static constexpr Format make() {
-        return { F::TYPE, F::SIZE, F::OFFSET, parts(), F::IS_LONG, F::MINIMA, unpack<F>, multiply_one<F>, MULTIPLY };
-    }
+    static constexpr Format make() { return { F::TYPE, F::SIZE, F::OFFSET, parts(), F::IS_LONG, F::MINIMA, unpack<F>, multiply_one<F>, MULTIPLY }; }
 };
 
 const Format FORMATS[] = {
-    Functions<Q8_0>::make(), Functions<Q4_0>::make(), Functions<Q4_1>::make(), Functions<Q5_0>::make(), Functions<Q5_1>::make(),
-    Functions<IQ4_NL>::make(), Functions<MXFP4>::make(), Functions<Q2_K>::make(), Functions<Q3_K>::make(), Functions<Q4_K>::make(),
-    Functions<Q5_K>::make(), Functions<Q6_K>::make(), Functions<IQ4_XS>::make(),
+    Functions<Q8_0>::make(),
+    Functions<Q4_0>::make(),
+    Functions<Q4_1>::make(),
+    Functions<Q5_0>::make(),
+    Functions<Q5_1>::make(),
+    Functions<IQ4_NL>::make(),
+    Functions<MXFP4>::make(),
+    Functions<Q2_K>::make(),
+    Functions<Q3_K>::make(),
+    Functions<Q4_K>::make(),
+    Functions<Q5_K>::make(),
+    Functions<Q6_K>::make(),
+    Functions<IQ4_XS>::make(),
 };
 
 // NULL: another type.
@@ -416,10 +455,10 @@ inline int64_t padded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 // A product: matrices of weights, and the tokens that each of them multiplies (`slots`). Of MUL_MAT, a matrix multiplies the tokens of all heads
 // that share it; of MUL_MAT_ID, those that have chosen it.
 struct Product {
-    const ggml_tensor * weights, * tokens, * ids, * to;
+    const ggml_tensor *weights, *tokens, *ids, *to;
     int64_t width, n_rows, n_matrices, n_slots;
     // Of MUL_MAT_ID: the first slot of each matrix, and one more; then for each slot the expert's index and the token's.
-    int32_t * first_slots, * slots;
+    int32_t *first_slots, *slots;
     // NULL: floats.
     const Format * format;
     int64_t n_blocks, slot_size;
@@ -450,7 +489,8 @@ struct Product {
         int64_t i1, i2, i3;
         indices(matrix, slot, i1, i2, i3);
         const int64_t row = ids == nullptr ? i1 : i1 % tokens->ne[1];
-        return reinterpret_cast<const float *>(static_cast<const char *>(tokens->data) + row * tokens->nb[1] + i2 * tokens->nb[2] + i3 * tokens->nb[3]);
+        return reinterpret_cast<const float *>(
+            static_cast<const char *>(tokens->data) + row * tokens->nb[1] + i2 * tokens->nb[2] + i3 * tokens->nb[3]);
     }
     float * result(int64_t matrix, int64_t slot) const {
         int64_t i1, i2, i3;
@@ -459,13 +499,11 @@ struct Product {
     }
 };
 
-bool multiplies(ggml_type type) {
-    return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || format_of(type) != nullptr;
-}
+bool multiplies(ggml_type type) { return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || format_of(type) != nullptr; }
 
 // Whether the operation is one that this file computes; then describes it.
 inline bool describe(const ggml_tensor * dst, Product & product) {
-    const ggml_tensor * weights = dst->src[0], * tokens = dst->src[1];
+    const ggml_tensor *weights = dst->src[0], *tokens = dst->src[1];
     const bool chooses = dst->op == GGML_OP_MUL_MAT_ID;
     if (!chooses && ggml_get_op_params_i32(dst, 1) == GGML_HINT_SRC0_IS_HADAMARD) {
         return false;
@@ -475,7 +513,8 @@ inline bool describe(const ggml_tensor * dst, Product & product) {
     if (!multiplies(type) || tokens->type != GGML_TYPE_F32 || dst->type != GGML_TYPE_F32) {
         return false;
     }
-    if (weights->nb[0] != ggml_type_size(type) || tokens->nb[0] != sizeof(float) || dst->nb[0] != sizeof(float) || ggml_is_empty(dst) || weights->ne[0] == 0) {
+    if (weights->nb[0] != ggml_type_size(type) || tokens->nb[0] != sizeof(float) || dst->nb[0] != sizeof(float) || ggml_is_empty(dst)
+        || weights->ne[0] == 0) {
         return false;
     }
     product.weights = weights;
@@ -495,9 +534,8 @@ inline bool describe(const ggml_tensor * dst, Product & product) {
 // Groups the slots of MUL_MAT_ID by matrix.
 inline void group(Product & product) {
     const ggml_tensor * ids = product.ids;
-    const auto expert = [&](int64_t token, int64_t index) {
-        return int_at(static_cast<const char *>(ids->data) + token * ids->nb[1] + index * ids->nb[0]);
-    };
+    const auto expert
+        = [&](int64_t token, int64_t index) { return int_at(static_cast<const char *>(ids->data) + token * ids->nb[1] + index * ids->nb[0]); };
     const auto for_all = [&](auto use) {
         for (int64_t token = 0; token < ids->ne[1]; ++token) {
             for (int64_t index = 0; index < ids->ne[0]; ++index) {
@@ -555,7 +593,8 @@ inline void pack_tokens(const Product & product, int thread, int n_threads) {
             from = product.from(matrix, slot);
             last_slot = slot;
         }
-        pack(format, from + block * block_width, int(slot - tile.first), tile.n, product.packed + tile.first * product.slot_size + block * tile.n * block_size);
+        pack(format, from + block * block_width, int(slot - tile.first), tile.n,
+            product.packed + tile.first * product.slot_size + block * tile.n * block_size);
     }
 }
 
@@ -700,8 +739,8 @@ template <typename Of> void multiply_floats(const Product & product, int64_t mat
                 to[t] = product.result(matrix, slot + t);
             }
             const auto multiply = n == FLOAT_TOKENS ? (whole ? multiply_floats<Of, FLOAT_ROWS, FLOAT_TOKENS> : multiply_floats<Of, 1, FLOAT_TOKENS>)
-                : n == 2 ? (whole ? multiply_floats<Of, FLOAT_ROWS, 2> : multiply_floats<Of, 1, 2>)
-                         : (whole ? multiply_floats<Of, FLOAT_ROWS, 1> : multiply_floats<Of, 1, 1>);
+                                  : n == 2          ? (whole ? multiply_floats<Of, FLOAT_ROWS, 2> : multiply_floats<Of, 1, 2>)
+                                                    : (whole ? multiply_floats<Of, FLOAT_ROWS, 1> : multiply_floats<Of, 1, 1>);
             multiply(weights, stride, product.width, tokens, to, row);
             slot += n;
         }
@@ -730,7 +769,9 @@ inline void multiply_all(const ggml_compute_params * params, Product & product) 
             } else {
                 const int64_t row = panel * panel_rows, n_rows = min_of(n * panel_rows, product.n_rows - row);
                 const ggml_type type = product.weights->type;
-                const auto multiply = type == GGML_TYPE_F32 ? multiply_floats<F32> : type == GGML_TYPE_F16 ? multiply_floats<F16> : multiply_floats<BF16>;
+                const auto multiply = type == GGML_TYPE_F32   ? multiply_floats<F32>
+                                      : type == GGML_TYPE_F16 ? multiply_floats<F16>
+                                                              : multiply_floats<BF16>;
                 multiply(product, matrix, row, n_rows, slot, last);
             }
             item = ggml_threadpool_chunk_add(params->threadpool, 1);

@@ -11,7 +11,9 @@ using foredraft::Kernels;
 // The levels that this library has kernels for, in the order of `Level` in levels.rs.
 const Kernels * const LEVELS[] = {
 #if defined(__x86_64__)
-    &foredraft::avx2::KERNELS, &foredraft::avx_vnni::KERNELS, &foredraft::avx512_vnni::KERNELS,
+    &foredraft::avx2::KERNELS,
+    &foredraft::avx_vnni::KERNELS,
+    &foredraft::avx512_vnni::KERNELS,
 #endif
     nullptr,
 };
@@ -64,12 +66,12 @@ bool __wrap_ggml_cpu_extra_work_size(int n_threads, const ggml_tensor * op, size
 
 bool __wrap_ggml_compute_forward_mul_mat_tiled(const ggml_compute_params *, ggml_tensor *) { return false; }
 
-bool __wrap_ggml_compute_forward_mul_mat_id_tiled(const ggml_compute_params *, ggml_tensor *, int64_t, int64_t, const int32_t *, char *) { return false; }
+bool __wrap_ggml_compute_forward_mul_mat_id_tiled(const ggml_compute_params *, ggml_tensor *, int64_t, int64_t, const int32_t *, char *) {
+    return false;
+}
 
 // Chooses the kernels of a level; a negative number: ggml's. No graph may be computed meanwhile.
-void foredraft_kernels_choose(int32_t level) {
-    chosen.store(level < 0 ? nullptr : LEVELS[level], std::memory_order_relaxed);
-}
+void foredraft_kernels_choose(int32_t level) { chosen.store(level < 0 ? nullptr : LEVELS[level], std::memory_order_relaxed); }
 
 // Whether the linker has replaced ggml's functions. The compiler must not know that two functions may be one.
 bool foredraft_kernels_are_linked(void) {
@@ -93,5 +95,4 @@ bool foredraft_barrier_is_linked(void) {
 // The calls in graphs that the calling thread started.
 uint64_t foredraft_attentions(void) { return n_attentions; }
 uint64_t foredraft_products(void) { return n_products; }
-
 }

@@ -29,5 +29,4 @@ __attribute__((weak)) decltype(ggml_cpu_extra_compute_forward) __real_ggml_cpu_e
 __attribute__((weak)) decltype(ggml_cpu_extra_work_size) __real_ggml_cpu_extra_work_size;
 
 decltype(ggml_barrier) foredraft_barrier;
-
 }

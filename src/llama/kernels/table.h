@@ -23,6 +23,12 @@ struct Kernels {
 
 }  // namespace foredraft
 
-namespace foredraft::avx2 { extern const Kernels KERNELS; }
-namespace foredraft::avx_vnni { extern const Kernels KERNELS; }
-namespace foredraft::avx512_vnni { extern const Kernels KERNELS; }
+namespace foredraft::avx2 {
+extern const Kernels KERNELS;
+}
+namespace foredraft::avx_vnni {
+extern const Kernels KERNELS;
+}
+namespace foredraft::avx512_vnni {
+extern const Kernels KERNELS;
+}

@@ -124,7 +124,9 @@ inline Sixteen load_halves(const uint16_t * at) { return _mm512_cvtph_ps(_mm256_
 inline Sixteen load_bf16(const uint16_t * at) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(at))), 16));
 }
-inline Sixteen load_bytes(const int8_t * at) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(at)))); }
+inline Sixteen load_bytes(const int8_t * at) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(at))));
+}
 inline void store_16(float * to, Sixteen a) { _mm512_storeu_ps(to, a); }
 inline Sixteen fma_16(Sixteen a, Sixteen b, Sixteen c) { return _mm512_fmadd_ps(a, b, c); }
 inline Sixteen add_16(Sixteen a, Sixteen b) { return _mm512_add_ps(a, b); }
@@ -255,7 +257,8 @@ inline Sixteen load_bf16(const uint16_t * at) {
     });
 }
 inline Sixteen load_bytes(const int8_t * at) {
-    return both([=](int half) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(at + 8 * half)))); });
+    return both(
+        [=](int half) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(at + 8 * half)))); });
 }
 inline void store_16(float * to, Sixteen a) {
     _mm256_storeu_ps(to, a.low);
