@@ -526,6 +526,8 @@ public:
     json tokenize(const document &request) { return try_tokenize(request).value(); }
     result<json> try_detokenize(const document &request) { return detail::call(foredraft_detokenize, handle_, request); }
     json detokenize(const document &request) { return try_detokenize(request).value(); }
+    result<json> try_model_info(const document &request = "{}") { return detail::call(foredraft_model_info, handle_, request); }
+    json model_info(const document &request = "{}") { return try_model_info(request).value(); }
     result<json> try_apply_template(const document &request) { return detail::call(foredraft_apply_template, handle_, request); }
     json apply_template(const document &request) { return try_apply_template(request).value(); }
     result<json> try_embed(const document &request) { return detail::call(foredraft_embed, handle_, request); }

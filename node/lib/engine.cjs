@@ -128,6 +128,10 @@ class Engine {
     return (await this.#call('detokenize', { ...options, tokens: [...tokens] })).content;
   }
 
+  modelInfo(options = {}) {
+    return this.#call('model_info', options);
+  }
+
   async applyTemplate(messages, options = {}) {
     return (await this.#call('apply_template', { ...options, messages })).prompt;
   }

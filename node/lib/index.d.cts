@@ -207,6 +207,7 @@ export interface Request {
   seed_position?: number;
   n_probs?: number;
   post_sampling_probs?: boolean;
+  prompt_logprobs?: number;
   return_tokens?: boolean;
   return_progress?: boolean;
   timings_per_token?: boolean;
@@ -374,6 +375,9 @@ export interface Completion {
   tokens?: number[];
   sources?: string[];
   completion_probabilities?: TokenProbability[];
+  /** With `prompt_logprobs`: the prompt's tokens. Nothing predicts the first one. */
+  prompt_logprobs?: Array<{ id: number; token: string; bytes: number[]; logprob: number | null;
+    top_logprobs: Array<{ id: number; token: string; bytes: number[]; logprob: number }> }>;
   session_load?: object;
   session_save?: object;
   message?: Message;
@@ -471,6 +475,28 @@ export class Stream implements AsyncIterableIterator<Update> {
   [Symbol.asyncDispose](): Promise<void>;
 }
 
+/** What a model's file says. */
+export interface ModelInfo {
+  description: string;
+  size: number;
+  n_params: number;
+  n_ctx_train: number;
+  n_embd: number;
+  n_layer: number;
+  n_vocab: number;
+  vocab_type: string;
+  bos: number | null;
+  eos: number | null;
+  eot: number | null;
+  newline: number | null;
+  /** All tokens that end a completion. */
+  eog: number[];
+  add_bos: boolean;
+  add_eos: boolean;
+  chat_template: string | null;
+  metadata: { [key: string]: string };
+}
+
 export interface TemplateOptions {
   add_generation_prompt?: boolean;
   chat_template?: string;
@@ -509,6 +535,8 @@ export class Engine {
   chat(messages: Message[], request?: Request, options?: Options): Promise<Completion & { message: Message }>;
   tokenize(text: string, options?: { add_special?: boolean; parse_special?: boolean }): Promise<number[]>;
   detokenize(tokens: Iterable<number>, options?: { special?: boolean }): Promise<string>;
+  /** What the target's file says, or the draft model's. */
+  modelInfo(options?: { model?: 'target' | 'draft' }): Promise<ModelInfo>;
   applyTemplate(messages: Message[], options?: TemplateOptions): Promise<string>;
   embed(content: string, options?: { embd_normalize?: number }): Promise<number[]>;
   sessionSave(filename: string, options?: { id_slot?: number }): Promise<Record<string, unknown>>;

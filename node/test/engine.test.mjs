@@ -102,6 +102,15 @@ test('a schema shapes the answer', async () => {
   }
 });
 
+test('a model tells what it is, and the probabilities of a prompt', async () => {
+  const { n_vocab, eos, metadata } = await engine.modelInfo();
+  assert.ok(eos < n_vocab && metadata['general.architecture'] === 'llama');
+  assert.ok((await engine.modelInfo({ model: 'draft' })).size < (await engine.modelInfo()).size);
+  const { prompt_logprobs: [first, ...others], tokens_evaluated } = await engine.complete({ prompt: 'Once upon a time', n_predict: 0, prompt_logprobs: 2 });
+  assert.equal(others.length, tokens_evaluated - 1);
+  assert.ok(first.logprob === null && others.every(({ logprob, top_logprobs }) => logprob < 0 && top_logprobs.length === 2));
+});
+
 test('tokens, sessions and n-gram caches', async () => {
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'foredraft-'));
   try {

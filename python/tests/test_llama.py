@@ -3,8 +3,9 @@ import json
 
 import pytest
 
+import foredraft
 from conftest import DRAFT, TARGET
-from foredraft import Llama, LlamaGrammar
+from foredraft import Llama, LlamaGrammar, LlamaRAMCache
 
 MESSAGES = [{"role": "system", "content": "You tell stories."}, {"role": "user", "content": "One about a crow."}]
 
@@ -90,9 +91,20 @@ def test_a_prompt_that_does_not_fit_is_a_value_error(llm):
         llm("Once " * 2000, max_tokens=1)
 
 
+@pytest.mark.parametrize("call, reason", [
+    (lambda llm: llm("Once", logits_processor=[print]), "use logit_bias"),
+    (lambda llm: llm("Once", stopping_criteria=[print]), "use stop"),
+    (lambda llm: llm.create_chat_completion(MESSAGES, functions=[{}]), "pass tools"),
+    (lambda llm: llm.create_chat_completion(MESSAGES, function_call="auto"), "pass tool_choice"),
+    (lambda llm: Llama.from_pretrained("repo", filename="x.gguf"), "downloads nothing"),
+    (lambda llm: llm.scores, "keeps no logits"),
+])
+def test_a_refusal_says_its_reason(llm, call, reason):
+    with pytest.raises(NotImplementedError, match=reason):
+        call(llm)
+
+
 def test_what_cannot_be_done_is_refused(llm):
-    with pytest.raises(NotImplementedError):
-        llm("Once", logits_processor=[print])
     with pytest.raises(ValueError, match="split_mode"):
         Llama(str(TARGET), split_mode=9)
 
@@ -129,3 +141,149 @@ def test_usage_says_what_was_cached(llm):
     usage = llm.create_chat_completion(messages, max_tokens=4, temperature=0)["usage"]
     assert 0 < usage["prompt_tokens_details"]["cached_tokens"] < usage["prompt_tokens"]
     assert usage["completion_tokens_details"].keys() == {"accepted_prediction_tokens", "rejected_prediction_tokens"}
+
+
+def test_echo_with_logprobs_has_the_prompt_s(llm):
+    prompt = "Once upon a time there was"
+    choice = llm(prompt, max_tokens=6, temperature=0, logprobs=2, echo=True)["choices"][0]
+    logprobs = choice["logprobs"]
+    n_prompt = len(llm.tokenize(prompt.encode(), add_bos=False))
+    assert len(logprobs["tokens"]) == len(logprobs["token_logprobs"]) == len(logprobs["top_logprobs"]) == n_prompt + 6
+    assert "".join(logprobs["tokens"]) == choice["text"]
+    assert [choice["text"][offset:].startswith(token) for token, offset in zip(logprobs["tokens"], logprobs["text_offset"])] == [True] * (n_prompt + 6)
+    # This vocabulary has a BOS, which is not shown, so that the first token of the text is predicted.
+    numbers = logprobs["token_logprobs"]
+    assert llm.token_bos() >= 0 and all(isinstance(number, float) and number <= 0 for number in numbers)
+    assert all(len(top) == 2 for top in logprobs["top_logprobs"])
+    # Of tokens without a BOS nothing predicts the first one.
+    ids = llm.tokenize(prompt.encode(), add_bos=False)
+    of_ids = llm(ids, max_tokens=1, temperature=0, logprobs=1, echo=True)["choices"][0]["logprobs"]
+    assert of_ids["token_logprobs"][0] is None and of_ids["top_logprobs"][0] is None and None not in of_ids["token_logprobs"][1:]
+    # A completion that is sent back as a prompt has the same probabilities.
+    whole = llm.tokenize(prompt.encode()) + llm.tokenize(choice["text"][len(prompt):].encode(), add_bos=False)
+    again = llm(whole, max_tokens=1, temperature=0, logprobs=2, echo=True)["choices"][0]["logprobs"]
+    assert again["token_logprobs"][:n_prompt + 6] == pytest.approx(numbers, abs=1e-3)
+    # The chunks have it, too.
+    chunks = [chunk["choices"][0] for chunk in llm(prompt, max_tokens=6, temperature=0, logprobs=2, echo=True, stream=True)]
+    assert [token for chunk in chunks if chunk["logprobs"] for token in chunk["logprobs"]["tokens"]] == logprobs["tokens"]
+    assert [offset for chunk in chunks if chunk["logprobs"] for offset in chunk["logprobs"]["text_offset"]] == logprobs["text_offset"]
+
+
+def test_what_the_model_is(llm):
+    assert llm.metadata["general.architecture"] == "llama"
+    assert str(llm.n_embd()) == llm.metadata["llama.embedding_length"]
+    assert max(llm.tokenize(b"Hello")) < llm.n_vocab()
+    assert llm.tokenize(b"")[0] == llm.token_bos() and llm.token_eos() in llm.engine.model_info()["eog"]
+    assert llm.token_nl() == -1 or llm.detokenize([llm.token_nl()]) == b"\n"
+
+
+def greedy(llm, prompt, n):
+    return llm.engine.complete(list(prompt), n_predict=n, temperature=0, repeat_penalty=1, return_tokens=True)["tokens"]
+
+
+def test_generate_eval_and_sample_go_token_by_token(llm):
+    prompt = llm.tokenize(b"Once upon a time")
+    expected = greedy(llm, prompt, 12)
+    tokens = []
+    for token in llm.generate(prompt, temp=0):
+        tokens.append(token)
+        if len(tokens) == 12:
+            break
+    assert tokens == expected and llm.input_ids[:len(prompt)] == prompt and llm.n_tokens >= len(prompt) + 12
+
+    llm.reset()
+    llm.eval(prompt)
+    for token in expected[:4]:
+        assert llm.sample(temp=0) == token
+        llm.eval([token])
+    assert llm.n_tokens == len(prompt) + 4 and llm.eval_tokens == prompt + expected[:4]
+    # It goes on from there without reset.
+    rest = llm.generate([], temp=0, reset=False)
+    assert [next(rest) for _ in range(4)] == expected[4:8]
+    rest.close()
+
+    # Tokens that are sent are read after the one that was given.
+    sent = llm.tokenize(b" and then", add_bos=False)
+    running = llm.generate(prompt, temp=0)
+    first = next(running)
+    assert running.send(sent) == greedy(llm, [*prompt, first, *sent], 1)[0]
+    running.close()
+    llm.reset()
+    with pytest.raises(ValueError, match="do not fit"):
+        llm.eval(prompt * 500)
+    assert llm.n_tokens == 0
+    # A text that ends ends the generator, with the token that ends it.
+    ended = list(llm.generate(llm.tokenize(b"<|im_start|>user\nCount from 1 to 5.<|im_end|>\n<|im_start|>assistant\n", special=True), temp=0))
+    assert ended[-1] in llm.engine.model_info()["eog"]
+
+
+def test_states_are_saved_and_loaded(llm):
+    prompt = llm.tokenize(b"Once upon a time there was a crow who")
+    llm.reset()
+    llm.eval(prompt)
+    state = llm.save_state()
+    assert state.n_tokens == len(prompt) and state.llama_state_size == len(state.llama_state) > 1000
+    expected = llm.sample(temp=0)
+    llm.reset()
+    llm.eval(llm.tokenize(b"Something else"))
+    llm.load_state(state)
+    assert llm.input_ids == prompt and llm.sample(temp=0) == expected
+    # The prompt is in the slot: nothing but its last token is decoded again.
+    answer = llm.engine.complete(prompt, n_predict=1, id_slot=0)
+    assert answer["timings"]["cache_n"] == len(prompt) - 1
+
+
+def test_a_cache_keeps_the_states_of_completions(llm):
+    cache = LlamaRAMCache()
+    texts = ["Once upon a time there was a small crow who", "In the garden behind the house there stood a"]
+    plain = [llm(text, max_tokens=8, temperature=0)["choices"][0]["text"] for text in texts]
+    llm.set_cache(cache)
+    try:
+        for text, expected in zip(texts, plain):
+            assert llm(text, max_tokens=8, temperature=0)["choices"][0]["text"] == expected
+        assert 0 < cache.cache_size <= cache.capacity_bytes
+        for text, expected in zip(texts, plain):
+            # The other prompt is in the slot, this one in the cache.
+            chunks = llm(text, max_tokens=8, temperature=0, stream=True)
+            assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == expected
+        kept = cache[llm.tokenize(texts[0].encode())]
+        assert kept.input_ids[:5] == tuple(llm.tokenize(texts[0].encode()))[:5]
+        prompt = llm.tokenize(texts[0].encode())
+        llm.reset()
+        llm._restore(prompt)
+        assert llm.engine.complete(prompt, n_predict=1, id_slot=0)["timings"]["cache_n"] == len(prompt) - 1
+    finally:
+        llm.set_cache(None)
+    small = LlamaRAMCache(capacity_bytes=kept.llama_state_size + 1)
+    small[[1, 2]] = kept
+    small[[3, 4]] = kept
+    assert [4] not in small and [3] in small and [1, 2] not in small
+    with pytest.raises(KeyError):
+        small[[1]]
+
+
+def test_constants_are_llama_cpp_s():
+    assert (foredraft.LLAMA_SPLIT_MODE_ROW, foredraft.LLAMA_POOLING_TYPE_LAST, foredraft.LLAMA_ROPE_SCALING_TYPE_YARN) == (2, 3, 2)
+    assert (foredraft.GGML_TYPE_Q8_0, foredraft.GGML_TYPE_BF16, foredraft.LLAMA_DEFAULT_SEED) == (8, 30, 0xFFFFFFFF)
+    with Llama(str(TARGET), type_k=foredraft.GGML_TYPE_Q8_0, type_v=foredraft.GGML_TYPE_Q8_0, flash_attn=True, n_ctx=256,
+               split_mode=foredraft.LLAMA_SPLIT_MODE_LAYER, warmup=False) as llm:
+        assert llm.engine.status()["attention"]["target"]["cache_type_k"] == "q8_0"
+
+
+@pytest.mark.parametrize("name, begins, ends", [
+    ("llama-3", "<|start_header_id|>system<|end_header_id|>", "<|start_header_id|>assistant<|end_header_id|>\n\n"),
+    ("chatml", "<|im_start|>system\n", "<|im_start|>assistant\n"),
+    ("vicuna", "You tell stories.", "ASSISTANT:"),
+    ("gemma", "<start_of_turn>user\n", "<start_of_turn>model\n"),
+    ("mistral-v7", "[SYSTEM_PROMPT]", "[/INST]"),
+])
+def test_chat_formats_are_llama_cpp_s_templates(name, begins, ends):
+    with Llama(str(TARGET), chat_format=name, n_ctx=256, warmup=False) as llm:
+        prompt = llm.engine.apply_template(MESSAGES)
+        assert prompt.lstrip().startswith(begins) and prompt.endswith(ends) and "One about a crow." in prompt
+        assert llm.create_chat_completion(MESSAGES, max_tokens=2)["choices"][0]["message"]["content"] is not None
+
+
+def test_an_unknown_chat_format_is_refused():
+    with pytest.raises(ValueError, match="chat_format: llama.cpp has no built-in template for 'saiga'.*llama3"):
+        Llama(str(TARGET), chat_format="saiga", n_ctx=256, warmup=False)

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use super::chat_format::{self, ChatMessage};
 use super::registry::{CompletionRecord, RequestRecord};
 use crate::engine::{
-    Comparison, Difference, Event, Generated, Outcome, PromptProgress, Restored, Saved, SpeculationStats, Stop,
-    Timings, Update,
+    Comparison, Difference, Event, Generated, Outcome, PromptProbs, PromptProgress, Restored, Saved, SpeculationStats,
+    Stop, Timings, Update,
 };
 use crate::error::Error;
 use crate::llama::log::{self, Level};
@@ -260,6 +260,9 @@ fn completion_response(
         chat_format::add_message(&mut answer, chat, outcome, message);
         chat_format::add_logprobs(&mut answer, record, shown, vocab);
     }
+    if let Some(probs) = &outcome.prompt_probs {
+        answer.insert("prompt_logprobs".into(), prompt_logprobs(probs, vocab));
+    }
     add_token_ids(&mut answer, record, tokens.iter().copied());
     let warnings = record.warnings();
     if !warnings.is_empty() {
@@ -469,6 +472,23 @@ fn probabilities(probs: &TokenProbs, post: bool, vocab: &Vocab) -> Value {
     answer.insert("probs".into(), old.into());
     answer.insert(if post { "top_probs" } else { "top_logprobs" }.into(), top.into());
     Value::Object(answer)
+}
+
+/// `prompt_logprobs`: an entry for each token of the prompt. Nothing predicts the first one.
+fn prompt_logprobs(probs: &PromptProbs, vocab: &Vocab) -> Value {
+    let first = TokenProbs { token: probs.first, logprob: 0.0, top: Vec::new() };
+    let mut all: Vec<Value> =
+        std::iter::once(&first).chain(&probs.others).map(|probs| probabilities(probs, false, vocab)).collect();
+    for entry in &mut all {
+        // The old server's names are not needed here.
+        if let Value::Object(entry) = entry {
+            entry.retain(|name, _| name != "content" && name != "probs");
+        }
+    }
+    if let Some(logprob) = all.first_mut().and_then(|first| first.get_mut("logprob")) {
+        *logprob = Value::Null;
+    }
+    all.into()
 }
 
 /// A piece in the old server's form: a single byte that is part of a character is shown as a number.

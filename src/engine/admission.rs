@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::beams::Beams;
 use super::compare::Compare;
 use super::completion::Completion;
-use super::event::{PromptStats, Restored};
+use super::event::{PromptProbs, PromptStats, Restored};
 use super::request::{Request, Submission};
 use super::request_handle::Phase;
 use super::sessions::load_from;
@@ -243,7 +243,8 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let seed = slot.seed.filter(|seed| continues && seed.seed == request.sampling.seed);
     let seed_position = options.seed_position.or(seed.map(|seed| seed.position(tokens.len()))).unwrap_or(0);
     // One token at least must be decoded, for its logits.
-    let reusable = match options.cache_prompt && slot.lora == request.lora {
+    let may_reuse = options.cache_prompt && options.prompt_probs.is_none();
+    let reusable = match may_reuse && slot.lora == request.lora {
         true => tokens.get(..tokens.len() - 1).unwrap_or(&[]),
         false => &[],
     };
@@ -265,8 +266,11 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let completion = Completion::new(&mut options, &request.sampling, seed_position, compare);
     let slot = pool.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
     slot.last_used = tick;
+    let prompt_probs =
+        options.prompt_probs.and(tokens.first()).map(|first| PromptProbs { first: *first, others: Vec::new() });
     slot.task = Some(Task {
         sink,
+        prompt_probs,
         output: tokens.len(),
         tokens,
         sampler,

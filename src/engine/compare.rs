@@ -71,6 +71,7 @@ impl Compare {
                 seed_position: Some(first.seed_position),
                 n_cache_reuse: 0,
                 progress: false,
+                prompt_probs: None,
                 post_sampling_probs: false,
                 ..request.options
             },

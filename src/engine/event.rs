@@ -74,6 +74,15 @@ pub enum Stop {
     Error(Error),
 }
 
+/// The probabilities of a prompt's tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptProbs {
+    /// The first token, which nothing predicts.
+    pub first: Token,
+    /// Each further token, given those before it.
+    pub others: Vec<TokenProbs>,
+}
+
 /// How much of the prompt was in the cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PromptStats {
@@ -163,6 +172,8 @@ pub struct Outcome {
     pub slot: Option<usize>,
     /// The prompt.
     pub prompt: PromptStats,
+    /// The probabilities of its tokens, when the request asked for them.
+    pub prompt_probs: Option<PromptProbs>,
     /// Tokens generated.
     pub n_predicted: usize,
     /// Tokens in the slot's cache at the end.
@@ -231,6 +242,7 @@ impl Outcome {
             text_end: 0,
             slot: None,
             prompt: PromptStats { n_total: n_prompt, n_prompt, ..PromptStats::default() },
+            prompt_probs: None,
             n_predicted: 0,
             n_cached: 0,
             truncated: false,

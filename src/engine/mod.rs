@@ -61,8 +61,8 @@ pub use self::attention::{AttentionCost, AttentionReport, ChosenBy};
 pub use self::beams::MAX_BEAMS;
 pub use self::config::{Config, Models};
 pub use self::event::{
-    Comparison, Difference, Event, Generated, Outcome, PromptProgress, PromptStats, Restored, Saved, SpeculationStats,
-    Stop, Timings, Update,
+    Comparison, Difference, Event, Generated, Outcome, PromptProbs, PromptProgress, PromptStats, Restored, Saved,
+    SpeculationStats, Stop, Timings, Update,
 };
 pub use self::load::load;
 pub use self::request::{Prepared, PreparedSender, Request, RequestOptions};

@@ -92,6 +92,9 @@ pub struct RequestOptions {
     pub progress: bool,
     /// Control tokens whose text is part of the completion, sorted.
     pub preserved_tokens: Arc<[Token]>,
+    /// With how many alternatives the probability of each token of the prompt is reported; `None`: it is not. The whole prompt is then
+    /// decoded again.
+    pub prompt_probs: Option<usize>,
 }
 
 /// A message to the engine's thread.

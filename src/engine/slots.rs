@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::completion::Completion;
-use super::event::{Outcome, PromptProgress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update};
+use super::event::{
+    Outcome, PromptProbs, PromptProgress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update,
+};
 use super::pacing;
 use super::request::RequestOptions;
 use super::request_handle::{CompletionSink, Phase};
@@ -75,6 +77,7 @@ impl Slot {
             has_request: true,
             is_paused: task.paused,
             is_generating: task.completion.has_begun(),
+            scores_prompt: task.prompt_probs.is_some() && !task.completion.has_begun(),
             n_tokens: task.tokens.len(),
             n_remaining: task.completion.remaining(),
             n_max_draft: task.speculation.as_ref().map_or(0, |speculation| speculation.n_max),
@@ -164,6 +167,8 @@ pub(super) struct Task {
     pub(super) deadline: Option<Instant>,
     pub(super) speculation: Option<RequestSpeculation>,
     pub(super) prompt: PromptStats,
+    /// See [`RequestOptions::prompt_probs`].
+    pub(super) prompt_probs: Option<PromptProbs>,
     pub(super) session_load: Option<Restored>,
     pub(super) truncated: bool,
     /// Waits for cells in the KV cache: its own were given to older requests.
@@ -289,6 +294,7 @@ impl Task {
             text_end,
             slot: Some(slot),
             prompt: self.prompt,
+            prompt_probs: self.prompt_probs,
             n_predicted: self.completion.n_predicted(),
             n_cached,
             truncated: self.truncated || truncated,

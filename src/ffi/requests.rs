@@ -86,6 +86,15 @@ pub extern "C" fn foredraft_detokenize(engine: *mut foredraft_engine, request: *
     unsafe { with_server(engine, request, Server::detokenize) }
 }
 
+/// What the model's file says: `n_vocab`, `n_embd`, `n_layer`, `n_ctx_train`, the ids of special tokens (`bos`, `eos`, `eot`, `newline`,
+/// and `eog`, all that end a completion), `chat_template`, and `metadata`, an object of texts. `{"model": "draft"}` asks for the draft
+/// model's.
+#[unsafe(no_mangle)]
+pub extern "C" fn foredraft_model_info(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
+    // SAFETY: see "Safety" in the module's documentation.
+    unsafe { with_server(engine, request, Server::model_info) }
+}
+
 /// Renders messages with the model's chat template. Request: `messages`, `add_generation_prompt` (true), `chat_template`,
 /// `tools`, `chat_template_kwargs`. Answer: `prompt`.
 #[unsafe(no_mangle)]

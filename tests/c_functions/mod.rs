@@ -44,13 +44,14 @@ pub const OTHERS: [&str; 8] = [
 ];
 
 /// `foredraft_*` functions that take an engine and a JSON document and return a document.
-pub const ENGINE_FUNCTIONS: [&str; 14] = [
+pub const ENGINE_FUNCTIONS: [&str; 15] = [
     "foredraft_complete",
     "foredraft_submit",
     "foredraft_poll",
     "foredraft_cancel",
     "foredraft_tokenize",
     "foredraft_detokenize",
+    "foredraft_model_info",
     "foredraft_apply_template",
     "foredraft_embed",
     "foredraft_session_save",

@@ -13,6 +13,7 @@ mod chat;
 mod common;
 mod model_metadata;
 mod preparation;
+mod prompt_logprobs;
 mod schema;
 mod sessions;
 mod shards;

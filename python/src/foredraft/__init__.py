@@ -8,6 +8,8 @@
 
 `Llama` has the interface of llama-cpp-python: code written for that moves by changing its import.
 """
+from . import _constants
+from ._constants import *  # noqa: F403
 from ._engine import Engine
 from ._errors import (
     ContextFullError,
@@ -27,6 +29,7 @@ from ._errors import (
     WouldDeadlockError,
 )
 from ._library import version
+from ._llama_state import LlamaCache, LlamaRAMCache, LlamaState
 from ._options import EngineOptions, RequestOptions, SpeculativeOptions
 from ._stream import Stream
 from ._types import Completion, Update
@@ -34,7 +37,8 @@ from .llama import Llama, LlamaGrammar
 
 __all__ = [
     "Completion", "ContextFullError", "DataFileNotFoundError", "Engine", "EngineOptions", "ForedraftError", "InternalError",
-    "InvalidEngineError", "InvalidJsonError", "InvalidRequestError", "Llama", "LlamaGrammar", "ModelError",
-    "ModelFileNotFoundError", "ModelLoadingError", "NotFoundError", "NotInitializedError", "QueueFullError",
+    "InvalidEngineError", "InvalidJsonError", "InvalidRequestError", "Llama", "LlamaCache", "LlamaGrammar", "LlamaRAMCache",
+    "LlamaState", "ModelError", "ModelFileNotFoundError", "ModelLoadingError", "NotFoundError", "NotInitializedError", "QueueFullError",
     "RequestCancelledError", "RequestOptions", "SpeculativeOptions", "Stream", "Update", "WouldDeadlockError", "version",
 ]
+__all__ += _constants.__all__

@@ -5,7 +5,7 @@ import asyncio
 import importlib
 import os
 import time
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Literal, Mapping, Union
 
 from . import _library
 from ._errors import InvalidEngineError, RequestCancelledError, error_from
@@ -283,6 +283,10 @@ class Engine:
     def detokenize(self, tokens: Iterable[int], *, special: bool = True) -> str:
         """The text of tokens."""
         return str(self._call("detokenize", {"tokens": list(tokens), "special": special})["content"])
+
+    def model_info(self, *, model: Literal["target", "draft"] = "target") -> dict[str, Any]:
+        """What a model's file says: `n_vocab`, `n_embd`, the ids of special tokens, `chat_template`, `metadata`."""
+        return self._call("model_info", {"model": model})
 
     def apply_template(self, messages: Iterable[Message], **request: Unpack[TemplateOptions]) -> str:
         """The prompt that the model's chat template makes of a conversation."""

@@ -196,6 +196,7 @@ class RequestOptions(TypedDict, total=False):
     seed_position: int
     n_probs: int
     post_sampling_probs: bool
+    prompt_logprobs: int
     return_tokens: bool
     return_progress: bool
     timings_per_token: bool

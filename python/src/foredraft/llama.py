@@ -11,10 +11,16 @@ import os
 import time
 import uuid
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Union
+import tempfile
+from typing import Any, Dict, Generator, Iterable, Iterator, List, Mapping, NoReturn, Sequence, Union
 
-from ._engine import Engine
+from . import _constants as numbers
+from ._chat_formats import template_of
+from ._constants import *  # noqa: F403
+from ._engine import UNTIL_FULL, Engine
+from ._errors import ContextFullError, InvalidRequestError
 from ._library import logger
+from ._llama_state import LlamaCache, LlamaState, common_prefix
 from ._stream import Stream
 from ._types import Completion, Tool, Update
 
@@ -33,10 +39,33 @@ _RENAMED = {
     "flash_attn": "flash_attn", "swa_full": "swa_full", "spm_infill": "spm_infill",
 }
 #: Numbers of llama.cpp's enums, which the engine knows by name.
-_SPLIT_MODES = {0: "none", 1: "layer", 2: "row"}
-_POOLING = {0: "none", 1: "mean", 2: "cls", 3: "last"}
-_ROPE_SCALING = {0: "none", 1: "linear", 2: "yarn"}
-_CACHE_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 20: "iq4_nl", 30: "bf16"}
+_SPLIT_MODES = {numbers.LLAMA_SPLIT_MODE_NONE: "none", numbers.LLAMA_SPLIT_MODE_LAYER: "layer", numbers.LLAMA_SPLIT_MODE_ROW: "row"}
+_POOLING = {
+    numbers.LLAMA_POOLING_TYPE_NONE: "none", numbers.LLAMA_POOLING_TYPE_MEAN: "mean", numbers.LLAMA_POOLING_TYPE_CLS: "cls",
+    numbers.LLAMA_POOLING_TYPE_LAST: "last",
+}
+_ROPE_SCALING = {
+    numbers.LLAMA_ROPE_SCALING_TYPE_NONE: "none", numbers.LLAMA_ROPE_SCALING_TYPE_LINEAR: "linear",
+    numbers.LLAMA_ROPE_SCALING_TYPE_YARN: "yarn", numbers.LLAMA_ROPE_SCALING_TYPE_LONGROPE: "longrope",
+}
+_NUMA = {
+    numbers.GGML_NUMA_STRATEGY_DISABLED: "disabled", numbers.GGML_NUMA_STRATEGY_DISTRIBUTE: "distribute",
+    numbers.GGML_NUMA_STRATEGY_ISOLATE: "isolate", numbers.GGML_NUMA_STRATEGY_NUMACTL: "numactl",
+}
+_CACHE_TYPES = {
+    numbers.GGML_TYPE_F32: "f32", numbers.GGML_TYPE_F16: "f16", numbers.GGML_TYPE_Q4_0: "q4_0", numbers.GGML_TYPE_Q4_1: "q4_1",
+    numbers.GGML_TYPE_Q5_0: "q5_0", numbers.GGML_TYPE_Q5_1: "q5_1", numbers.GGML_TYPE_Q8_0: "q8_0", numbers.GGML_TYPE_IQ4_NL: "iq4_nl",
+    numbers.GGML_TYPE_BF16: "bf16",
+}
+#: Why an argument or a function of llama-cpp-python is not there.
+_REASONS = {
+    "logits_processor": "it would need each row of logits in Python, and the engine samples on its own thread: use logit_bias, grammar or samplers",
+    "stopping_criteria": "it would need each row of logits in Python, and the engine samples on its own thread: use stop, or leave the loop over the chunks",
+    "functions": "OpenAI replaced it: pass tools",
+    "function_call": "OpenAI replaced it: pass tool_choice",
+    "from_pretrained": "this package downloads nothing: download the file, and pass its path",
+    "scores": "the engine keeps no logits: ask for logprobs",
+}
 #: What an engine's own key names: passed on as it is.
 _ENGINE_KEYS = {
     "model_draft", "n_parallel", "kv_unified", "speculative", "lookup_cache_static", "lookup_cache_dynamic", "max_queue",
@@ -45,7 +74,7 @@ _ENGINE_KEYS = {
 }
 #: What has no effect on completions, or none here.
 _IGNORED = {
-    "last_n_tokens_size", "lora_base", "numa", "chat_handler", "tokenizer", "no_perf", "op_offload", "logits_all", "verbose",
+    "last_n_tokens_size", "lora_base", "chat_handler", "tokenizer", "no_perf", "op_offload", "logits_all", "verbose",
     "attention_type",
 }
 
@@ -93,6 +122,7 @@ class Llama:
         lora_path: str | None = None,
         lora_scale: float = 1.0,
         chat_format: str | None = None,
+        numa: bool | int = False,
         draft_model: Any = None,
         verbose: bool = True,
         **others: Any,
@@ -102,6 +132,7 @@ class Llama:
         named = {
             "split_mode": (split_mode, _SPLIT_MODES), "rope_scaling": (rope_scaling_type, _ROPE_SCALING),
             "pooling": (pooling_type, _POOLING), "cache_type_k": (type_k, _CACHE_TYPES), "cache_type_v": (type_v, _CACHE_TYPES),
+            "numa": (int(numa) or None, _NUMA),
         }
         for key, (number, names) in named.items():
             if number is not None and number != -1:
@@ -110,10 +141,8 @@ class Llama:
                 config[key] = names[number]
         if lora_path:
             config["lora"] = [{"path": lora_path, "scale": lora_scale}]
-        if chat_format == "chatml":
-            config["chat_template"] = "chatml"
-        elif chat_format is not None:
-            logger.warning("chat_format %r is ignored: the model's own chat template counts", chat_format)
+        if chat_format is not None:
+            config["chat_template"] = template_of(chat_format)
         if isinstance(draft_model, (str, os.PathLike)):
             config["model_draft"] = os.fspath(draft_model)
         elif draft_model is not None:
@@ -131,7 +160,25 @@ class Llama:
                 logger.warning("Llama(%s=...) is unknown and ignored", key)
         self.model_path = os.fspath(model_path)
         self.verbose = verbose
+        self.cache: LlamaCache | None = None
+        self._tokens: list[int] = []
         self.engine = Engine(self.model_path, **config)
+        if chat_format is not None:
+            self._check_format(chat_format)
+        self._info = self.engine.model_info()
+
+    def _check_format(self, chat_format: str) -> None:
+        # The engine reads a template when it is first used.
+        try:
+            self.engine.apply_template([{"role": "user", "content": "Hello"}])
+        except InvalidRequestError as error:
+            self.close()
+            raise ValueError(f"chat_format: llama.cpp has no built-in template for {chat_format!r}; {error}") from None
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **others: Any) -> NoReturn:
+        """Is not there."""
+        raise NotImplementedError(f"from_pretrained is not available: {_REASONS['from_pretrained']}")
 
     def close(self) -> None:
         """Frees the model."""
@@ -147,8 +194,184 @@ class Llama:
         """Tokens of context."""
         return int(self.engine.status()["n_ctx"])
 
+    def n_vocab(self) -> int:
+        """Tokens of the vocabulary."""
+        return int(self._info["n_vocab"])
+
+    def n_embd(self) -> int:
+        """Numbers of an embedding."""
+        return int(self._info["n_embd"])
+
+    @property
+    def metadata(self) -> Dict[str, str]:
+        """The metadata of the model's file."""
+        return dict(self._info["metadata"])
+
+    def token_bos(self) -> int:
+        """The token that begins texts; -1: there is none."""
+        return self._special("bos")
+
+    def token_eos(self) -> int:
+        """The token that ends texts; -1: there is none."""
+        return self._special("eos")
+
+    def token_nl(self) -> int:
+        """The token of a line feed; -1: there is none."""
+        return self._special("newline")
+
+    def _special(self, name: str) -> int:
+        token = self._info[name]
+        return -1 if token is None else int(token)
+
+    # Token by token. These work in the first slot.
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens `eval` and `generate` have read since `reset`."""
+        return len(self._tokens)
+
+    @property
+    def input_ids(self) -> list[int]:
+        """The tokens that `eval` and `generate` have read since `reset`."""
+        return list(self._tokens)
+
+    @property
+    def eval_tokens(self) -> list[int]:
+        """The same."""
+        return self.input_ids
+
+    @property
+    def scores(self) -> NoReturn:
+        """Is not there."""
+        raise NotImplementedError(f"scores is not available: {_REASONS['scores']}")
+
     def reset(self) -> None:
-        """Nothing is left of earlier requests anyway, but what makes the next one faster."""
+        """Forgets what `eval` has read. (What a slot has in its cache makes a later prompt faster, and changes nothing else.)"""
+        self._tokens = []
+
+    def eval(self, tokens: Sequence[int]) -> None:
+        """Reads tokens after those that were read before."""
+        read = [*self._tokens, *tokens]
+        if len(read) > self.n_ctx():
+            raise ContextFullError(f"eval: {len(read)} tokens do not fit into the context of {self.n_ctx()}")
+        if tokens:
+            self.engine.complete(read, n_predict=0, id_slot=0)
+        self._tokens = read
+
+    def sample(
+        self,
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        temp: float = 0.80,
+        repeat_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_eta: float = 0.1,
+        mirostat_tau: float = 5.0,
+        logits_processor: Any = None,
+        grammar: LlamaGrammar | None = None,
+        seed: int | None = None,
+    ) -> int:
+        """A token after those that were read. It is not read itself."""
+        _refuse(logits_processor=logits_processor)
+        request = _sampling(
+            1, temp, top_p, min_p, typical_p, None, frequency_penalty, presence_penalty, repeat_penalty, top_k, seed, tfs_z, mirostat_mode,
+            mirostat_tau, mirostat_eta, None,
+        )
+        answer = self.engine.complete(self._tokens, id_slot=0, return_tokens=True, **{**request, **_grammar(grammar)})
+        return int(answer["tokens"][0])
+
+    def generate(
+        self,
+        tokens: Sequence[int],
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        temp: float = 0.80,
+        repeat_penalty: float = 1.0,
+        reset: bool = True,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        stopping_criteria: Any = None,
+        logits_processor: Any = None,
+        grammar: LlamaGrammar | None = None,
+        seed: int | None = None,
+    ) -> Generator[int, Union[Sequence[int], None], None]:
+        """Generates tokens one by one after these: until one of them ends the text (it is the last one), the context is full, or the loop
+        is left. Tokens that are sent to the generator are read after the one that it has given."""
+        _refuse(stopping_criteria=stopping_criteria, logits_processor=logits_processor)
+        request = _sampling(
+            None, temp, top_p, min_p, typical_p, None, frequency_penalty, presence_penalty, repeat_penalty, top_k, seed, tfs_z, mirostat_mode,
+            mirostat_tau, mirostat_eta, None,
+        )
+        request.update(_grammar(grammar), n_predict=UNTIL_FULL, id_slot=0, return_tokens=True)
+        if reset:
+            self.reset()
+        self._tokens = [*self._tokens, *tokens]
+        goes_on = True
+        while goes_on:
+            goes_on = False
+            with self.engine.stream(self._tokens, **request) as running:
+                for token in (token for update in running for token in update.get("tokens") or ()):
+                    self._tokens.append(int(token))
+                    sent = yield int(token)
+                    if sent:
+                        self._tokens.extend(sent)
+                        goes_on = True
+                        break
+
+    # States.
+
+    def save_state(self) -> LlamaState:
+        """What the first slot holds, with the tokens that `eval` and `generate` have read."""
+        if not self._tokens:
+            return LlamaState((), b"")
+        # The last token may not have been decoded yet.
+        self.engine.complete(self._tokens, n_predict=0, id_slot=0)
+        with tempfile.TemporaryDirectory(prefix="foredraft-") as folder:
+            path = Path(folder, "state")
+            self.engine.session_save(path, id_slot=0)
+            return LlamaState(self._tokens, path.read_bytes())
+
+    def load_state(self, state: LlamaState) -> None:
+        """Puts a state back in place."""
+        if state.llama_state:
+            with tempfile.TemporaryDirectory(prefix="foredraft-") as folder:
+                path = Path(folder, "state")
+                path.write_bytes(state.llama_state)
+                self.engine.session_load(path, id_slot=0)
+        self._tokens = list(state.input_ids)
+
+    def set_cache(self, cache: LlamaCache | None) -> None:
+        """Keeps the states of completions in that cache, and begins later ones from there. (The engine keeps the last prompt of each slot
+        by itself; a cache is for more of them than there are slots.)"""
+        self.cache = cache
+
+    def _restore(self, prompt: Sequence[int]) -> None:
+        """Before a completion: the cached state that has read most of its prompt."""
+        if self.cache is None:
+            return
+        try:
+            state = self.cache[prompt]
+        except KeyError:
+            return
+        if common_prefix(state.input_ids, prompt) > common_prefix(self._tokens, prompt):
+            self.load_state(state)
+
+    def _keep(self, tokens: Sequence[int]) -> None:
+        """After a completion: its state."""
+        if self.cache is not None:
+            self._tokens = list(tokens)
+            self.cache[tokens] = self.save_state()
 
     # Text.
 
@@ -228,38 +451,66 @@ class Llama:
             whole["prompt"] = prompt if isinstance(prompt, str) else list(prompt)
         if logprobs is not None:
             whole["n_probs"] = max(logprobs, 1)
-        shown = prompt if isinstance(prompt, str) else self.engine.detokenize(prompt) if echo else ""
+        shown = "" if not echo else prompt if isinstance(prompt, str) else self.engine.detokenize(prompt)
         head = _head("cmpl", "text_completion", model or self.model_path)
-        running = self.engine.stream(**whole)
+        # The probabilities of the prompt's tokens, which are shown with it.
+        scored = whole["n_probs"] if echo and logprobs is not None and suffix is None else None
+        if self.cache is not None and suffix is None:
+            whole.update(prompt=self.engine.tokenize(whole["prompt"]), id_slot=0, return_tokens=True)
+            self._restore(whole["prompt"])
         if stream:
-            return self._completion_chunks(running, head, shown if echo else "", logprobs is not None)
-        answer = running.wait()
-        text = (shown if echo else "") + answer.text + (suffix or "" if echo else "")
+            first = None
+            if scored is not None:
+                # Read before the chunks begin; they find it in the cache.
+                answer = self.engine.complete(**{**whole, "n_predict": 0, "prompt_logprobs": scored})
+                first = self._prompt_logprobs(answer)
+            return self._completion_chunks(whole, head, shown, logprobs is not None, first)
+        if scored is not None:
+            whole["prompt_logprobs"] = scored
+        answer = self.engine.complete(**whole)
+        if "tokens" in answer:
+            self._keep([*whole["prompt"], *answer["tokens"]])
+        entries = [*self._prompt_entries(answer), *(answer.get("completion_probabilities") or ())]
         return {
             **head,
             "choices": [{
-                "text": text,
+                "text": shown + answer.text + (suffix or "" if echo else ""),
                 "index": 0,
-                "logprobs": _logprobs(answer) if logprobs is not None else None,
+                "logprobs": _logprobs(entries, 0 if echo and scored is not None else len(shown)) if logprobs is not None else None,
                 "finish_reason": answer.finish_reason,
             }],
             "usage": answer.usage,
         }
 
+    def _prompt_entries(self, answer: Completion) -> list[Mapping[str, Any]]:
+        """The prompt's tokens with their probabilities, without a BOS that begins it."""
+        entries = list(answer.get("prompt_logprobs") or ())
+        return entries[1:] if entries and entries[0]["id"] == self.token_bos() else entries
+
+    def _prompt_logprobs(self, answer: Completion) -> Dict[str, Any]:
+        return _logprobs(self._prompt_entries(answer), 0)
+
     __call__ = create_completion
 
-    def _completion_chunks(self, running: Stream, head: Response, first: str, with_logprobs: bool) -> Iterator[Chunk]:
+    def _completion_chunks(
+        self, whole: Dict[str, Any], head: Response, first: str, with_logprobs: bool, of_prompt: Dict[str, Any] | None,
+    ) -> Iterator[Chunk]:
         def chunk(text: str, logprobs: Any, reason: str | None) -> Chunk:
             choice = {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": reason}
             return {**head, "choices": [choice]}
 
-        with running:
+        offset = len(first)
+        with self.engine.stream(**whole) as running:
             if first:
-                yield chunk(first, None, None)
+                yield chunk(first, of_prompt, None)
             for update in running:
                 if update.text:
-                    yield chunk(update.text, _logprobs(update) if with_logprobs else None, None)
+                    entries = update.get("completion_probabilities") or ()
+                    yield chunk(update.text, _logprobs(entries, offset) if with_logprobs else None, None)
+                    offset += len(update.text)
             yield chunk("", None, running.completion.finish_reason)
+        if "tokens" in running.completion:
+            self._keep([*whole["prompt"], *running.completion["tokens"]])
 
     def create_chat_completion(
         self,
@@ -353,7 +604,7 @@ def _seed(seed: int | None) -> int:
 def _refuse(**arguments: Any) -> None:
     for name, value in arguments.items():
         if value is not None:
-            raise NotImplementedError(f"{name} is not available: the engine samples outside Python")
+            raise NotImplementedError(f"{name} is not available: {_REASONS[name]}")
 
 
 def _sampling(
@@ -412,16 +663,18 @@ def _chat_logprobs(answer: Update | Completion) -> list[Any]:
     return [{key: one.get(key) for key in keys} for one in answer.get("completion_probabilities") or ()]
 
 
-def _logprobs(answer: Update | Completion) -> Dict[str, Any]:
+def _logprobs(entries: Sequence[Mapping[str, Any]], offset: int) -> Dict[str, Any]:
+    """Tokens with their probabilities in OpenAI's shape. The text of the first one begins at that character."""
     tokens: list[str] = []
     logprobs: list[Any] = []
-    top: list[Dict[str, Any]] = []
+    top: list[Dict[str, Any] | None] = []
     offsets: list[int] = []
-    offset = 0
-    for one in answer.get("completion_probabilities") or ():
+    for one in entries:
         tokens.append(str(one.get("token")))
         logprobs.append(one.get("logprob"))
-        top.append({str(other.get("token")): other.get("logprob") for other in one.get("top_logprobs") or ()})
+        # Nothing predicts the first token of a prompt.
+        predicted = one.get("logprob") is not None
+        top.append({str(other.get("token")): other.get("logprob") for other in one.get("top_logprobs") or ()} if predicted else None)
         offsets.append(offset)
         offset += len(tokens[-1])
     return {"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": top, "text_offset": offsets}

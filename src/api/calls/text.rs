@@ -1,6 +1,6 @@
-//! `tokenize`, `detokenize`, `apply_template`, `get_embedding`.
+//! `tokenize`, `detokenize`, `model_info`, `apply_template`, `get_embedding`.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::api::Server;
 use crate::api::fields::{Fields, int_in, parse_object, unexpected};
@@ -57,6 +57,45 @@ impl Server {
         let special = fields.flag("special")?.unwrap_or(true);
         let text = self.models().target.vocab().detokenize(&tokens, special)?;
         Ok(success(json!({"content": String::from_utf8_lossy(&text)}), fields.finish()))
+    }
+
+    /// `model_info`: what the target's file says, or with `"model": "draft"` the draft model's.
+    ///
+    /// # Errors
+    /// The request is invalid, or there is no draft model.
+    pub fn model_info(&self, request: &[u8]) -> Result<Value> {
+        let object = parse_object(request)?;
+        let mut fields = Fields::new(&object);
+        let is_draft = fields.word("model", &[("target", false), ("draft", true)])?.unwrap_or(false);
+        let models = self.models();
+        let model = match (is_draft, &models.draft) {
+            (false, _) => &models.target,
+            (true, Some(draft)) => draft,
+            (true, None) => return Err(Error::invalid("model: there is no draft model; set model_draft in init")),
+        };
+        let vocab = model.vocab();
+        let metadata: Map<String, Value> =
+            model.all_metadata().into_iter().map(|(key, value)| (key, value.into())).collect();
+        let answer = json!({
+            "description": model.description(),
+            "size": model.size(),
+            "n_params": model.n_params(),
+            "n_ctx_train": model.n_ctx_train(),
+            "n_embd": model.n_embd(),
+            "n_layer": model.n_layer(),
+            "n_vocab": vocab.n_tokens(),
+            "vocab_type": vocab.kind().as_str(),
+            "bos": vocab.bos(),
+            "eos": vocab.eos(),
+            "eot": vocab.eot(),
+            "newline": vocab.newline(),
+            "eog": vocab.eog_tokens().collect::<Vec<_>>(),
+            "add_bos": vocab.adds_bos(),
+            "add_eos": vocab.adds_eos(),
+            "chat_template": model.chat_template(),
+            "metadata": metadata,
+        });
+        Ok(success(answer, fields.finish()))
     }
 
     /// `apply_template`: the prompt rendered from `messages`.

@@ -39,6 +39,8 @@ const MAX_TIMEOUT_MS: i64 = 365 * 24 * 60 * 60 * 1000;
 const MAX_TOP_LOGPROBS: i64 = 20;
 /// The maximum `n_cmpl`. (`max_queue` limits it further.)
 const MAX_COMPLETIONS: i64 = 1 << 16;
+/// The maximum `prompt_logprobs`, as of `n_probs`.
+const MAX_PROMPT_LOGPROBS: i64 = 1 << 20;
 /// The `n_predict` of a completion that ends when the context is full.
 const UNTIL_FULL: i64 = -2;
 /// The maximum scale of a LoRA adapter, as in `init`.
@@ -219,6 +221,9 @@ impl CompletionRequest {
             if self.grammar.is_some() {
                 return Err(Error::invalid("n_beams: a beam search cannot use a grammar"));
             }
+            if self.options.prompt_probs.is_some() {
+                return Err(Error::invalid("prompt_logprobs: not available with n_beams"));
+            }
             self.speculative.disable("a beam search does not speculate");
             let ignored = [
                 (self.options.t_max_predict.is_some(), "t_max_predict_ms: ignored by a beam search; use timeout_ms"),
@@ -274,6 +279,7 @@ fn options(fields: &mut Fields, endpoint: Endpoint, defaults: &RequestDefaults) 
         post_sampling_probs: flag(fields, "post_sampling_probs", false)?,
         progress: flag(fields, "return_progress", false)?,
         preserved_tokens: Arc::default(),
+        prompt_probs: fields.int("prompt_logprobs", 0..=MAX_PROMPT_LOGPROBS)?,
     })
 }
 

@@ -65,6 +65,7 @@ pub fn generation_settings(
         ("t_max_predict_ms", milliseconds(options.t_max_predict)),
         ("post_sampling_probs", json!(options.post_sampling_probs)),
         ("return_progress", json!(options.progress)),
+        ("prompt_logprobs", json!(options.prompt_probs)),
         ("response_fields", json!(reply.response_fields)),
         ("lora", lora(request)),
         ("stream", json!(values.streams)),

@@ -15,6 +15,7 @@ mod batches;
 mod delivery;
 mod distribution;
 mod instructions;
+mod prompt_probs;
 mod random_scenarios;
 mod reference;
 mod scenario;
@@ -240,6 +241,7 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
             post_sampling_probs: false,
             progress: false,
             preserved_tokens: Arc::default(),
+            prompt_probs: None,
         },
     }
 }

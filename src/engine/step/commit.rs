@@ -50,7 +50,7 @@ pub(crate) fn commit(
         if planned.n_context == 0 {
             continue;
         }
-        commit_prompt(planned, index, pool, report);
+        commit_prompt(planned, outcome, index, pool, report);
         if planned.row.is_none() {
             continue;
         }
@@ -61,12 +61,23 @@ pub(crate) fn commit(
     learn_costs(plan, n_tokens, adapts, time, pool);
 }
 
-/// Commits the decoded tokens of a slot's context.
-fn commit_prompt(planned: &SlotPlan, index: usize, pool: &mut SlotPool, report: &mut StepReport) {
+/// Commits the decoded tokens of a slot's context, and the probabilities of its prompt's tokens.
+fn commit_prompt(
+    planned: &SlotPlan,
+    outcome: &mut SlotOutcome,
+    index: usize,
+    pool: &mut SlotPool,
+    report: &mut StepReport,
+) {
     let SlotPool { context, slots, drafters, .. } = pool;
     let Some(slot) = slots.get_mut(index) else { return };
-    let Some(task) = &slot.task else { return };
+    let Some(task) = &mut slot.task else { return };
     let known = slot.cache.len();
+    if let (true, Some(probs)) = (planned.scores, &mut task.prompt_probs) {
+        // Tokens that are decoded again, because their cells were given away, are scored again.
+        probs.others.truncate(known);
+        probs.others.append(&mut outcome.prompt_probs);
+    }
     slot.cache.push(task.tokens.get(known..known + planned.n_context).unwrap_or(&[]));
     let tokens = task.tokens.get(..known + planned.n_context).unwrap_or(&[]);
     if let Some(drafts) = task.drafts() {
@@ -186,6 +197,10 @@ fn roll_back(plan: &StepPlan, pool: &mut SlotPool) {
         let known = slot.cache.len();
         let tokens = slot.task.as_ref().map_or(&[][..], |task| &task.tokens);
         slot.cache.recover(context, tokens.get(known..known + planned.n_context).unwrap_or(&[]));
+        if planned.scores {
+            // The probabilities of the tokens after them are lost.
+            slot.cache.cut(context, known);
+        }
         // The last token is decoded again: its logits are lost.
         slot.cache.cut(context, tokens.len().saturating_sub(1));
     }

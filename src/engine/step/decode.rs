@@ -65,7 +65,7 @@ fn push(slot: &Slot, planned: &SlotPlan, batch: &mut Batch) {
     let (known, next) = (slot.cache.len(), slot.cache.next());
     let context = task.tokens.get(known..known + planned.n_context).unwrap_or(&[]);
     for (offset, token) in context.iter().enumerate() {
-        let is_output = planned.row == Some(planned.first + offset);
+        let is_output = planned.scores || planned.row == Some(planned.first + offset);
         batch.push_shared(*token, next + offset, planned.tree.of_context(), is_output);
     }
     for (node, depth, sequences) in planned.tree.nodes() {

@@ -25,7 +25,7 @@ mod verify;
 use self::commit::{abandon, commit, commit_turn};
 use self::decode::{Rows, decode};
 use self::plan::{DraftTree, StepLimits, StepPlan, fill, may_draft, room_after, schedule};
-use self::verify::{SlotOutcome, VerifiedRequest, verify};
+use self::verify::{SlotOutcome, VerifiedRequest, score_prompt, verify};
 use super::report::StepReport;
 use super::slots::{Slot, SlotPool, Task};
 use super::space;
@@ -154,7 +154,11 @@ fn verify_all(plan: &StepPlan, slots: &mut [Slot], rows: &mut Rows<'_>, model: &
     for ((planned, slot), outcome) in plan.slots.iter().zip(slots).zip(outcomes) {
         outcome.clear();
         let Some(task) = slot.task.as_mut().filter(|_| planned.n_context > 0) else { continue };
-        let Task { sampler, tokens, completion, speculation, .. } = task;
+        let Task { sampler, tokens, completion, speculation, options, output, .. } = task;
+        if planned.scores {
+            let prompt = tokens.get(slot.cache.len()..*output).unwrap_or(&[]);
+            score_prompt(planned, prompt, options.prompt_probs.unwrap_or(0), rows, outcome);
+        }
         let speculation = speculation.as_mut();
         verify(
             planned,

@@ -16,6 +16,9 @@ use crate::speculative::{ChosenDraft, DrafterKind, StepSlot};
 /// decoded again (see [`DraftTree`]).
 pub(crate) const MAX_PENDING: usize = 16;
 
+/// A step computes the logits of at most this many tokens of a prompt: each is a row as long as the vocabulary.
+pub(crate) const MAX_SCORED: usize = 64;
+
 /// What the scheduler knows of a slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SlotState {
@@ -23,6 +26,8 @@ pub(crate) struct SlotState {
     /// Whether the request waits for cells.
     pub(crate) is_paused: bool,
     pub(crate) is_generating: bool,
+    /// Whether each token of its prompt needs a row of logits.
+    pub(crate) scores_prompt: bool,
     /// Tokens of the request's context.
     pub(crate) n_tokens: usize,
     /// Tokens in the slot's cache.
@@ -106,6 +111,8 @@ pub(crate) struct SlotPlan {
     /// Tokens without meaning after the draft, so that the batch is one forward pass: see
     /// [`controller`](crate::speculative::Controller).
     pub(crate) n_filler: usize,
+    /// Whether all tokens of its context have logits, not only the last one.
+    pub(crate) scores: bool,
     /// Index in the batch of the first of its tokens.
     pub(crate) first: usize,
     /// Index in the batch of the first token with logits: the context's last one. `None` while a prompt goes on.
@@ -120,6 +127,7 @@ impl SlotPlan {
     /// Empties it for the next step.
     pub(crate) fn clear(&mut self) {
         (self.is_in_turn, self.is_scheduled, self.n_context, self.n_filler, self.row) = (false, false, 0, 0, None);
+        self.scores = false;
         self.set_draft(None, 0);
     }
 
@@ -467,6 +475,10 @@ pub(crate) fn fill(plan: &mut StepPlan, limits: &StepLimits) {
         space.owed -= due;
         let most = space.tokens.saturating_sub(space.owed).max(due.min(space.tokens)).min(state.tokens_until_group);
         slot.n_context = most.min(n_pending);
+        slot.scores = state.scores_prompt;
+        if slot.scores {
+            slot.n_context = slot.n_context.min(MAX_SCORED);
+        }
         if !state.is_generating && slot.n_context > 1 && limits.needs_checkpoints {
             slot.n_context = slot.n_context.min(n_pending - 1);
         }

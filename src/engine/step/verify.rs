@@ -16,6 +16,8 @@ use crate::speculative::{DraftOutcome, DrafterKind};
 /// What a step brought for a slot: the only source of every statistic about it.
 #[derive(Debug, Default)]
 pub(crate) struct SlotOutcome {
+    /// The probabilities of the prompt's tokens that follow the decoded ones.
+    pub(crate) prompt_probs: Vec<TokenProbs>,
     /// The verified tokens, with their origins and probabilities: accepted ones, then the target's own.
     pub(crate) tokens: Vec<Generated>,
     /// The bytes that they add to the text.
@@ -32,6 +34,7 @@ pub(crate) struct SlotOutcome {
 
 impl SlotOutcome {
     pub(super) fn clear(&mut self) {
+        self.prompt_probs.clear();
         self.tokens.clear();
         self.added.clear();
         (self.draft, self.n_kept, self.logit_gap, self.end) = (DraftOutcome::default(), 0, None, None);
@@ -69,6 +72,21 @@ pub(crate) fn verify(plan: &SlotPlan, request: VerifiedRequest<'_>, rows: &mut R
     outcome.draft.kind = plan.draft.kind;
     outcome.draft.n_drafted = plan.draft.tokens.len();
     outcome.draft.depth = plan.draft.depth;
+}
+
+/// Reads the probabilities of the prompt's tokens that follow the decoded ones, each with `n_top` alternatives. `prompt` is the prompt from
+/// the first decoded token on.
+pub(crate) fn score_prompt(
+    plan: &SlotPlan,
+    prompt: &[Token],
+    n_top: usize,
+    rows: &mut Rows<'_>,
+    outcome: &mut SlotOutcome,
+) {
+    for (row, token) in (plan.first..plan.first + plan.n_context).zip(prompt.iter().skip(1)) {
+        let Some(logits) = rows.logits(row) else { return };
+        outcome.prompt_probs.push(sampling::token_probs(logits, *token, n_top));
+    }
 }
 
 /// The way along the accepted nodes of a draft.

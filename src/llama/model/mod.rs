@@ -277,6 +277,21 @@ impl Model {
         }
     }
 
+    /// All metadata of the file that is text, a number or a truth value, as text; arrays are left out.
+    pub fn all_metadata(&self) -> Vec<(String, String)> {
+        // SAFETY: see `n_ctx_train`.
+        let n = unsafe { sys::llama_model_meta_count(self.ptr.as_ptr()) };
+        let key = |index: i32| {
+            let mut buffer = [0_u8; 512];
+            let to = buffer.as_mut_ptr().cast::<c_char>();
+            // SAFETY: the index is below the count, and the buffer has the given length.
+            let len = unsafe { sys::llama_model_meta_key_by_index(self.ptr.as_ptr(), index, to, buffer.len()) };
+            let key = buffer.get(..usize::try_from(len).ok()?)?;
+            Some(String::from_utf8_lossy(key).into_owned())
+        };
+        (0..n).filter_map(key).filter_map(|key| self.metadata(&key).map(|value| (key, value))).collect()
+    }
+
     /// The chat template of the model file.
     pub fn chat_template(&self) -> Option<String> {
         self.chat_template_named(None)
