@@ -20,7 +20,7 @@ help:
 	@echo "make build     target/release/libforedraft.so, for include/foredraft.h"
 	@echo "make install   headers, shared and static library, pkg-config and CMake package under PREFIX (/usr/local), DESTDIR; make uninstall"
 	@echo "make python    the Python package's wheel, in target/python"
-	@echo "make node      the Node package's tarball, in target/node"
+	@echo "make node      the Node package's tarball and that of this platform, in target/node"
 	@echo "make docs      the guide in target/book, with mdBook (prebuilt from PyPI, or compiled)"
 	@echo "make setup     install the tools for building and testing; the other targets do it, too"
 	@echo "make header    generate include/*.h from src/ffi"
@@ -61,7 +61,7 @@ python: build
 
 node: build
 	@mkdir -p target/node
-	cd node && npm pack --pack-destination ../target/node
+	cd node && npm pack --pack-destination ../target/node && npm pack --pack-destination ../target/node "$$(node scripts/platform.cjs)"
 
 docs:
 	@scripts/docs.sh

@@ -1,8 +1,11 @@
-"""Builds a wheel that carries the library.
+"""Builds a wheel that carries the library, and a source archive that can build that wheel.
 
 The library is the file that FOREDRAFT_LIB names, else the repository's target/release/libforedraft.so, which is built if it is
-not there. It runs on every processor of the architecture, so the wheel is tagged for every Linux with the C library that it needs.
+not there. It runs on every processor of the architecture, so the wheel is tagged for every Linux with the C library that it needs:
+scripts/check_packages.py reads that from the versions of its symbols. The source archive has what a build needs of the repository
+in the folder `source`.
 """
+import importlib.util
 import os
 import re
 import shutil
@@ -13,6 +16,7 @@ from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 from setuptools.dist import Distribution
 
 try:
@@ -20,7 +24,14 @@ try:
 except ImportError:  # setuptools before 70.1
     from wheel.bdist_wheel import bdist_wheel
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).resolve().parent
+#: The repository, or what the source archive has of it.
+REPOSITORY = next(folder for folder in (HERE / "source", HERE.parent) if (folder / "Cargo.toml").is_file())
+#: What a build of the library needs of the repository.
+SOURCES = [
+    ".cargo", "Cargo.lock", "Cargo.toml", "LICENSE", "Makefile", "benches", "build.rs", "cbindgen.toml", "clippy.toml", "crates", "include",
+    "packaging", "rustfmt.toml", "scripts", "src",
+]
 NAME = {"darwin": "libforedraft.dylib", "win32": "foredraft.dll"}.get(sys.platform, "libforedraft.so")
 
 
@@ -42,8 +53,11 @@ def platform_tag(file):
     tag = re.sub(r"[-.]", "_", sysconfig.get_platform())
     if not tag.startswith("linux_"):
         return tag
-    needed = {int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", file.read_bytes())}
-    return tag.replace("linux_", f"manylinux_2_{max(needed)}_", 1)
+    spec = importlib.util.spec_from_file_location("check_packages", REPOSITORY / "scripts" / "check_packages.py")
+    check_packages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(check_packages)
+    floor = check_packages.glibc_floor({file.name: file.read_bytes()})
+    return tag.replace("linux_", f"manylinux_2_{floor}_", 1)
 
 
 class BuildPy(build_py):
@@ -56,6 +70,18 @@ class BuildPy(build_py):
         folder = Path(self.build_lib, "foredraft", "lib")
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy2(library(), folder / NAME)
+
+
+class Sdist(sdist):
+    def make_release_tree(self, base_dir, files):
+        super().make_release_tree(base_dir, files)
+        for name in SOURCES:
+            source, target = REPOSITORY / name, Path(base_dir, "source", name)
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "target"))
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target)
 
 
 class BdistWheel(bdist_wheel):
@@ -72,4 +98,4 @@ class BinaryDistribution(Distribution):
         return True
 
 
-setup(version=version(), cmdclass={"build_py": BuildPy, "bdist_wheel": BdistWheel}, distclass=BinaryDistribution)
+setup(version=version(), cmdclass={"build_py": BuildPy, "sdist": Sdist, "bdist_wheel": BdistWheel}, distclass=BinaryDistribution)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the Node package as a user gets it: packs it, installs the tarball into a fresh project outside the repository, and
+# Tests the Node package as a user gets it: packs it and the package of this platform, installs both tarballs into a fresh project outside the repository, and
 # runs its tests there.
 #
 #   scripts/test-node.sh [arguments of node]      FOREDRAFT_LIB: the library to carry, else target/release's
@@ -18,11 +18,12 @@ fi
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-(cd "$root/node" && npm pack --silent --pack-destination "$folder")
+(cd "$root/node" && npm pack --silent --pack-destination "$folder" && npm pack --silent --pack-destination "$folder" "$(node scripts/platform.cjs)")
+! command -v python3 >/dev/null || python3 "$root/scripts/check_packages.py" "$folder"/*.tgz
 cd "$folder"
 unset FOREDRAFT_LIB NODE_PATH
 npm init -y >/dev/null
-npm install --ignore-scripts --prefer-offline --no-audit --no-fund --loglevel=error ./foredraft-*.tgz
+npm install --ignore-scripts --prefer-offline --no-audit --no-fund --loglevel=error ./*.tgz
 cp -r "$root/node/test" test
 export FOREDRAFT_MODELS=$root/models
 # The types, and what older Nodes only run compiled (`await using`).

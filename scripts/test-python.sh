@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the Python package as a user gets it: builds the wheel, installs it into a fresh virtual environment, and runs its
-# tests and mypy in a folder outside the repository.
+# Tests the Python package as a user gets it: builds the source archive and the wheel from that, installs the wheel into a fresh
+# virtual environment, and runs its tests and mypy in a folder outside the repository.
 #
 #   scripts/test-python.sh [arguments of pytest]      FOREDRAFT_LIB: the library to carry, else target/release's
 #
@@ -21,7 +21,13 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$python" -m venv "$folder/venv"
-"$folder/venv/bin/pip" wheel --quiet --no-deps --wheel-dir "$folder/wheel" "$root/python"
+# The wheel is built from the source archive, with the library that FOREDRAFT_LIB names.
+"$folder/venv/bin/pip" install --quiet build
+"$folder/venv/bin/python" -m build --outdir "$folder/wheel" "$root/python" >"$folder/build.log" 2>&1 || { cat "$folder/build.log"; exit 1; }
+"$python" "$root/scripts/check_packages.py" "$folder"/wheel/*.whl
+tar -C "$folder" -xzf "$folder"/wheel/*.tar.gz
+# Cargo finds the whole workspace in it.
+! command -v cargo >/dev/null || cargo metadata --quiet --no-deps --format-version 1 --manifest-path "$folder"/foredraft-*/source/Cargo.toml >/dev/null
 "$folder/venv/bin/pip" install --quiet pytest mypy "$folder"/wheel/foredraft-*.whl
 echo "wheel: $(cd "$folder/wheel" && ls)"
 cp -r "$root/python/tests" "$folder/tests"

@@ -6,15 +6,24 @@ const path = require('node:path');
 const { promisify } = require('node:util');
 const koffi = require('koffi');
 const { errorFrom } = require('./errors.cjs');
+const { fileName, packageName } = require('./platform.cjs');
 
-const name = { darwin: 'libforedraft.dylib', win32: 'foredraft.dll' }[process.platform] ?? 'libforedraft.so';
-
-/** FOREDRAFT_LIB, else the library that the package carries, else that of the repository around it. */
+/** FOREDRAFT_LIB, else the library of the platform's package, else that of the repository around this one. */
 function libraryPath() {
   if (process.env.FOREDRAFT_LIB) return process.env.FOREDRAFT_LIB;
-  const carried = path.join(__dirname, '../native', `${process.platform}-${process.arch}`, name);
-  const built = path.join(__dirname, '../../target/release', name);
-  return !fs.existsSync(carried) && fs.existsSync(built) ? built : carried;
+  const carrier = packageName();
+  try {
+    return path.join(path.dirname(require.resolve(`${carrier}/package.json`)), fileName);
+  } catch (error) {
+    const built = path.join(__dirname, '../../target/release', fileName);
+    if (fs.existsSync(built)) return built;
+    const known = Object.keys(require('../package.json').optionalDependencies);
+    throw new Error(known.includes(carrier)
+      ? `foredraft: the package ${carrier}, which carries the library for this platform, is not installed. npm leaves it out with `
+        + '--omit=optional, and when node_modules comes from another platform. FOREDRAFT_LIB can name a library instead.'
+      : `foredraft: there is no package ${carrier}, only ${known.join(', ')}: build the library for this platform, and name it by FOREDRAFT_LIB.`,
+    { cause: error });
+  }
 }
 
 const lib = koffi.load(libraryPath());
@@ -30,7 +39,7 @@ const rawStatus = lib.func('foredraft_status', Owned, ['uintptr_t']);
 const version = lib.func('str foredraft_version(void)');
 
 const functions = {};
-for (const name of ['submit', 'poll', 'cancel', 'tokenize', 'detokenize', 'apply_template', 'embed', 'session_save',
+for (const name of ['submit', 'poll', 'cancel', 'tokenize', 'detokenize', 'model_info', 'apply_template', 'embed', 'session_save',
   'session_load', 'lookup_cache', 'lookup_create', 'lookup_merge', 'lookup_stats']) {
   const call = lib.func(`foredraft_${name}`, Owned, ['uintptr_t', 'str']);
   functions[name] = { call, aside: promisify(call.async) };

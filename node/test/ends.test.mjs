@@ -87,10 +87,11 @@ test('a process exits while a worker streams', async () => {
 
 // The bare library with a callback of koffi's, which the engine's thread is inside when the process ends.
 const bare = `
+  const fs = require('node:fs');
   const path = require('node:path');
   const koffi = require('koffi');
-  const native = path.join('node_modules/foredraft/native', process.platform + '-' + process.arch);
-  const lib = koffi.load(path.resolve(native, 'libforedraft.so'));
+  const scope = path.resolve('node_modules/@foredraft');
+  const lib = koffi.load(path.join(scope, fs.readdirSync(scope)[0], 'libforedraft.so'));
   const Update = koffi.proto('void Update(uint64_t id, void *user)');
   const setCallback = lib.func('foredraft_set_update_callback', 'void', ['uintptr_t', koffi.pointer(Update), 'void *']);
   const load = lib.func('int foredraft_load(uintptr_t engine, str config)');

@@ -7,8 +7,8 @@ import { config, draft } from './common.mjs';
 test('the same chat as the C function for the same seed', async () => {
   const require = createRequire(import.meta.url);
   const koffi = require('koffi');
-  const native = `../node_modules/foredraft/native/${process.platform}-${process.arch}/libforedraft.so`;
-  const lib = koffi.load(require.resolve(native));
+  const { packageName } = require('../node_modules/foredraft/lib/platform.cjs');
+  const lib = koffi.load(require.resolve(`${packageName()}/libforedraft.so`));
   const Owned = koffi.disposable('str', lib.func('void foredraft_string_free(void *text)'));
   const complete = lib.func('foredraft_complete', Owned, ['uintptr_t', 'str']);
   const handle = lib.func('uintptr_t foredraft_engine_new(void)')();

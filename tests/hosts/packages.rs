@@ -12,6 +12,9 @@ fn check(script: &str) {
     let _host = host();
     let mut command = Command::new(root().join("scripts").join(script));
     command.env("FOREDRAFT_LIB", library_folder().join("libforedraft.so"));
+    if script == "release.sh" {
+        command.arg("--without-c").env("FOREDRAFT_PACKAGES", root().join("target/test-packages"));
+    }
     let output = command.output().unwrap_or_else(|error| panic!("{script}: {error}"));
     let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(output.status.success(), "{script}: {}\n{out}\n{err}", output.status);
@@ -20,6 +23,13 @@ fn check(script: &str) {
         std::io::stderr().write_all(format!("{skipped}\n").as_bytes()).expect("stderr is open");
     }
     println!("{out}");
+}
+
+/// What `scripts/release.sh` makes is checked by itself: what files need and where they search, tags, checksums, and a completion of each
+/// package in an empty environment. (The C archive is the tree that the tests of the installation use.)
+#[test]
+fn the_packages_of_a_release() {
+    check("release.sh");
 }
 
 #[test]

@@ -1,0 +1,39 @@
+'use strict';
+// Makes the package of this platform in native/: package.json, README and the library. It is the file that FOREDRAFT_LIB names, else the
+// repository's target/release/libforedraft.so, which is built if it is not there. Prints the folder.
+// With --check it makes nothing: the versions must be those of Cargo.toml.
+const { execFileSync } = require('node:child_process');
+const fs = require('node:fs');
+const path = require('node:path');
+const main = require('../package.json');
+const { fileName, libc, packageName } = require('../lib/platform.cjs');
+
+const repository = path.resolve(__dirname, '../..');
+const manifest = fs.readFileSync(path.join(repository, 'Cargo.toml'), 'utf8');
+const version = /^version = "([^"]+)"/m.exec(manifest)[1];
+for (const [name, given] of [['version', main.version], ...Object.entries(main.optionalDependencies)]) {
+  if (given !== version) throw new Error(`node/package.json: ${name}: expected ${version}, which Cargo.toml has, got ${given}`);
+}
+if (!process.argv.includes('--check')) make();
+
+function make() {
+  const name = packageName();
+  if (!(name in main.optionalDependencies)) throw new Error(`node/package.json: optionalDependencies: has no ${name}`);
+  const given = process.env.FOREDRAFT_LIB;
+  const source = given ? path.resolve(repository, given) : path.join(repository, 'target/release', fileName);
+  if (!given && !fs.existsSync(source)) execFileSync('make', ['-C', repository, 'build'], { stdio: ['ignore', 2, 2] });
+
+  const target = path.join(__dirname, '../native', name.split('/')[1]);
+  fs.rmSync(target, { recursive: true, force: true });
+  fs.mkdirSync(target, { recursive: true });
+  fs.copyFileSync(source, path.join(target, fileName));
+  const { license, repository: origin, engines } = main;
+  const about = {
+    name, version, description: `The library of foredraft for ${name.split('/')[1]}`, license, repository: origin, engines,
+    os: [process.platform], cpu: [process.arch], ...(libc() && { libc: [libc() === 'gnu' ? 'glibc' : 'musl'] }),
+    preferUnplugged: true,
+  };
+  fs.writeFileSync(path.join(target, 'package.json'), `${JSON.stringify(about, undefined, 2)}\n`);
+  fs.writeFileSync(path.join(target, 'README.md'), `The library of [foredraft](https://www.npmjs.com/package/foredraft). That package installs this one where it fits.\n`);
+  console.log(target);
+}

@@ -1,0 +1,155 @@
+#!/usr/bin/env bash
+# Makes what a release publishes for this platform, in target/packages, checks it, and installs and runs each package in an empty
+# environment. The workflow .github/workflows/release.yml calls this for a tag.
+#
+#   scripts/release.sh [--without-c] [vVERSION]     environment: FOREDRAFT_LIB, the library to carry, else `make build` makes it
+#
+#   foredraft-VERSION.tar.gz                          the Python package's source archive
+#   foredraft-VERSION-py3-none-manylinux_*.whl        the wheel that `python -m build` makes of it
+#   foredraft-VERSION.tgz                             the Node package
+#   foredraft-PLATFORM-VERSION.tgz                    the Node package with this platform's library
+#   foredraft-VERSION-c-PLATFORM.tar.gz               headers and libraries with CMake and pkg-config files; not with --without-c
+#   SHA256SUMS
+#
+# With a tag, the versions of all manifests and of CHANGELOG.md must be the tag's. What cannot be checked here is said with `skipped:`;
+# where CI runs (CI=1) that is a failure.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+out=${FOREDRAFT_PACKAGES:-$root/target/packages}
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+say() { printf 'release: %s\n' "$*" >&2; }
+die() { say "$@"; exit 1; }
+skipped() {
+    echo "skipped: $*"
+    [ -z "${CI:-}" ] || die "CI needs that"
+}
+
+with_c=1 tag=''
+for argument in "$@"; do
+    case $argument in
+    --without-c) with_c='' ;;
+    v[0-9]*) tag=$argument ;;
+    -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit ;;
+    *) die "$argument: expected --without-c or a tag such as v0.2.0" ;;
+    esac
+done
+
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$root/Cargo.toml" | head -n 1)
+node "$root/node/scripts/platform.cjs" --check # package.json has this version, too; setup.py reads Cargo.toml
+if [ -n "$tag" ]; then
+    [ "$tag" = "v$version" ] || die "the tag is $tag, and Cargo.toml has the version $version"
+    grep -q "^## \[$version\]" "$root/CHANGELOG.md" || die "CHANGELOG.md has no section [$version]"
+fi
+
+rm -rf "$out"
+mkdir -p "$out"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+if [ -z "${FOREDRAFT_LIB:-}" ]; then
+    make -C "$root" build
+    export FOREDRAFT_LIB=$root/target/release/libforedraft.so
+fi
+FOREDRAFT_LIB=$(realpath "$FOREDRAFT_LIB")
+
+# Python: the source archive, and the wheel that is built from it.
+python3 -m venv "$work/build"
+"$work/build/bin/pip" install --quiet build
+"$work/build/bin/python" -m build --outdir "$out" "$root/python" >"$work/build.log" 2>&1 || { cat "$work/build.log" >&2; exit 1; }
+
+# Node: the package, and this platform's.
+platform=$(cd "$root/node" && node scripts/platform.cjs)
+(cd "$root/node" && npm pack --silent --pack-destination "$out" && npm pack --silent --pack-destination "$out" "$platform") >/dev/null
+
+# C and C++: the installed tree, which can lie anywhere.
+if [ -n "$with_c" ]; then
+    tree=foredraft-$version-c-$(uname -s | tr '[:upper:]' '[:lower:]')-$(uname -m)
+    # shellcheck disable=SC1091 # setup.sh writes it
+    (. "$("$root/scripts/setup.sh")" && PREFIX=/ LIBDIR=/lib DESTDIR=$work/$tree "$root/scripts/install.sh")
+    # shellcheck disable=SC2016 # pkg-config's variables
+    sed -i -e 's|^prefix=.*|prefix=${pcfiledir}/../..|' -e 's|^libdir=.*|libdir=${prefix}/lib|' -e 's|^includedir=.*|includedir=${prefix}/include|' \
+        "$work/$tree/lib/pkgconfig/foredraft.pc"
+    cp "$root/LICENSE" "$work/$tree"
+    tar -C "$work" -czf "$out/$tree.tar.gz" "$tree"
+fi
+
+python3 "$root/scripts/check_packages.py" "$out"/*.whl "$out"/*.tgz "$out"/*.tar.gz
+for package in "$out"/*.tgz "$out"/*.tar.gz "$out"/*.whl; do
+    # Text that names a folder of this machine: a search path, above all.
+    mkdir "$work/unpacked"
+    case $package in *.whl) python3 -m zipfile -e "$package" "$work/unpacked" ;; *) tar -C "$work/unpacked" -xzf "$package" ;; esac
+    found=$(grep -rlI -e "$root" -e "$HOME/" "$work/unpacked" || true)
+    [ -z "$found" ] || die "$(basename "$package") names folders of this machine: ${found//"$work/unpacked/"/}"
+    rm -rf "$work/unpacked"
+done
+
+# Each in an empty environment, on this processor and on the oldest one that the library is for.
+unset FOREDRAFT_LIB
+models=$root/models
+on_haswell() { # what, command...
+    local what=$1 said
+    shift
+    if command -v qemu-x86_64 >/dev/null; then
+        said=$(qemu-x86_64 -cpu Haswell "$@" 2>"$work/qemu.log") || { cat "$work/qemu.log" >&2; die "$what does not run on Haswell"; }
+        [[ "$said" == *"$expected"* ]] || die "$what on Haswell gives another completion: $said"
+        echo "$what on Haswell: $said"
+    else
+        skipped "$what on Haswell: there is no qemu-x86_64 here"
+    fi
+}
+
+python3 -m venv "$work/python"
+"$work/python/bin/pip" install --quiet --no-index "$out"/foredraft-*.whl
+cat >"$work/run.py" <<PROGRAM
+from foredraft import Engine
+with Engine("$models/stories-target.gguf", warmup=False, n_threads=1) as engine:
+    print(engine.complete("Once upon a time", n_predict=8, temperature=0).text)
+PROGRAM
+expected=$(cd "$work" && "$work/python/bin/python" run.py)
+[ -n "$expected" ] || die "the wheel gives no completion"
+echo "wheel: $expected"
+(cd "$work" && on_haswell wheel "$(realpath "$work/python/bin/python")" -c "import sys; sys.path.insert(0, '$(echo "$work"/python/lib/python*/site-packages)'); exec(open('run.py').read())")
+
+mkdir "$work/node"
+cat >"$work/node/run.mjs" <<PROGRAM
+import { Engine } from 'foredraft';
+const engine = await Engine.load({ model: '$models/stories-target.gguf', warmup: false, n_threads: 1 });
+console.log((await engine.complete({ prompt: 'Once upon a time', n_predict: 8, temperature: 0 })).content);
+await engine.close();
+PROGRAM
+(cd "$work/node" && npm init -y >/dev/null && npm install --ignore-scripts --prefer-offline --no-audit --no-fund --loglevel=error "$out"/*.tgz >/dev/null)
+said=$(cd "$work/node" && node run.mjs)
+[ "$said" = "$expected" ] || die "the Node package gives another completion: $said"
+echo "npm: $said"
+
+if [ -n "$with_c" ]; then
+    tar -C "$work" -xzf "$out/$tree.tar.gz" --one-top-level=c --strip-components=1
+    cat >"$work/run.c" <<PROGRAM
+#include <foredraft.h>
+#include <stdio.h>
+int main(void) {
+    foredraft_engine *engine = foredraft_engine_new();
+    if (foredraft_load(engine, "{\"model\": \"$models/stories-target.gguf\", \"warmup\": false, \"n_threads\": 1}") != 0) return 1;
+    char *answer = foredraft_complete(engine, "{\"prompt\": \"Once upon a time\", \"n_predict\": 8, \"temperature\": 0, \"response_fields\": [\"content\"]}");
+    puts(answer);
+    foredraft_string_free(answer);
+    foredraft_engine_free(engine);
+    return 0;
+}
+PROGRAM
+    if command -v pkg-config >/dev/null; then
+        # shellcheck disable=SC2046 # flags are words
+        ${CC:-cc} "$work/run.c" -o "$work/run" $(PKG_CONFIG_PATH=$work/c/lib/pkgconfig pkg-config --define-prefix --cflags --libs foredraft) -Wl,-rpath,"$work/c/lib"
+        said=$("$work/run")
+        [[ "$said" == *"$expected"* ]] || die "the C archive gives another completion: $said"
+        echo "C: $said"
+        on_haswell "C archive" "$work/run"
+    else
+        skipped "the C archive: there is no pkg-config here"
+    fi
+fi
+
+(cd "$out" && sha256sum -- * >"$work/sums" && mv "$work/sums" SHA256SUMS && sha256sum --quiet -c SHA256SUMS)
+say "made in $out:"
+ls -l "$out" >&2
