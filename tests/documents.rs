@@ -177,6 +177,27 @@ fn documented_keys_are_in_the_types_of_the_packages() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
+/// The README's first screen: which platforms are tested, built, or neither; and the two commands.
+#[test]
+fn readme_begins_with_the_platforms_and_the_two_commands() {
+    let text = include_str!("../README.md");
+    let screen: Vec<&str> = text.lines().take(30).collect();
+    let screen = screen.join("\n");
+    let part = |from: &str, to: &str| {
+        let (_, rest) = screen.split_once(from).unwrap_or_else(|| panic!("{from} is not on the first screen"));
+        rest.split_once(to).unwrap_or_else(|| panic!("{to} must follow {from}")).0.to_owned()
+    };
+    let parts = [part("Tested: ", "Built but not tested: "), part("Built but not tested: ", "Neither: "), part("Neither: ", "\n\n")];
+    for platform in ["Linux x86-64", "AArch64", "macOS", "Windows", "GPU"] {
+        assert_eq!(parts.iter().filter(|part| part.contains(platform)).count(), 1, "{platform}: {parts:?}");
+    }
+    assert!(screen.contains("    make demo ") && screen.contains("    make test "), "{screen}");
+    // A package is published only for what is tested.
+    let [tested, ..] = parts;
+    let packages = include_str!("../node/package.json").matches("\"@foredraft/").count();
+    assert_eq!(packages, tested.matches("Linux").count() + tested.matches("macOS").count() + tested.matches("Windows").count());
+}
+
 #[test]
 fn anchors_are_those_of_github() {
     assert_eq!(anchors("# 2. `init`\n## The context\n## The context\n"), ["2-init", "the-context", "the-context-1"]);
