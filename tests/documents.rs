@@ -187,7 +187,11 @@ fn readme_begins_with_the_platforms_and_the_two_commands() {
         let (_, rest) = screen.split_once(from).unwrap_or_else(|| panic!("{from} is not on the first screen"));
         rest.split_once(to).unwrap_or_else(|| panic!("{to} must follow {from}")).0.to_owned()
     };
-    let parts = [part("Tested: ", "Built but not tested: "), part("Built but not tested: ", "Neither: "), part("Neither: ", "\n\n")];
+    let parts = [
+        part("Tested: ", "Built but not tested: "),
+        part("Built but not tested: ", "Neither: "),
+        part("Neither: ", "\n\n"),
+    ];
     for platform in ["Linux x86-64", "AArch64", "macOS", "Windows", "GPU"] {
         assert_eq!(parts.iter().filter(|part| part.contains(platform)).count(), 1, "{platform}: {parts:?}");
     }
@@ -195,7 +199,10 @@ fn readme_begins_with_the_platforms_and_the_two_commands() {
     // A package is published only for what is tested.
     let [tested, ..] = parts;
     let packages = include_str!("../node/package.json").matches("\"@foredraft/").count();
-    assert_eq!(packages, tested.matches("Linux").count() + tested.matches("macOS").count() + tested.matches("Windows").count());
+    assert_eq!(
+        packages,
+        tested.matches("Linux").count() + tested.matches("macOS").count() + tested.matches("Windows").count()
+    );
 }
 
 #[test]

@@ -169,11 +169,8 @@ class Engine {
   }
 }
 
-/** The keys that limit a completion. */
-const LIMITS = ['n_predict', 'max_tokens', 'max_completion_tokens'];
-/** The `n_predict` of a completion that ends when the context is full. Without a limit a full context would shift, and the completion
- *  might never end. */
-const UNTIL_FULL = -2;
+/** The keys by which a request says when it ends. Without any, a full context would shift, and the completion might never end. */
+const LIMITS = ['n_predict', 'max_tokens', 'max_completion_tokens', 'ctx_shift'];
 /** The beginning of a request in JSON. */
 const REQUEST = /^\s*\{\s*["']?(?:prompts?|messages)["']?\s*:/;
 
@@ -183,10 +180,10 @@ function toRequest(request) {
     if (REQUEST.test(request)) {
       process.emitWarning('a string is a prompt, and this one looks like a request: pass the object itself', 'ForedraftWarning');
     }
-    return { prompt: request, n_predict: UNTIL_FULL };
+    return { prompt: request, ctx_shift: false };
   }
   const { schema, ...rest } = request;
-  if (LIMITS.every(key => rest[key] == null)) rest.n_predict = UNTIL_FULL;
+  if (LIMITS.every(key => rest[key] == null)) rest.ctx_shift = false;
   if (schema === undefined) return rest;
   return { ...rest, json_schema: typeof schema.toJSONSchema === 'function' ? schema.toJSONSchema() : schema };
 }

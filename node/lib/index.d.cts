@@ -162,7 +162,7 @@ export interface Request {
   input_prefix?: string;
   input_suffix?: string;
   input_extra?: Array<{ filename?: string; text: string }>;
-  /** Absent: at the latest when the context is full (-2). -1: no limit, because a full context shifts. */
+  /** Absent: at the latest when the context is full. -1: no limit, because a full context shifts. */
   n_predict?: number;
   max_tokens?: number;
   max_completion_tokens?: number;
@@ -199,6 +199,8 @@ export interface Request {
   n_beams?: number;
   lora?: Array<{ id: number; scale: number }>;
   n_keep?: number;
+  /** false: the completion ends when the context is full. */
+  ctx_shift?: boolean;
   cache_prompt?: boolean;
   n_cache_reuse?: number;
   id_slot?: number;

@@ -210,12 +210,12 @@ test('a completion without a limit ends with its context', async () => {
     const answer = await ask({ ignore_eos: true });
     assert.equal(answer.stop_type, 'limit');
     assert.equal(answer.tokens_evaluated + answer.tokens_predicted, 256);
-    assert.equal(answer.generation_settings.n_predict, -2);
+    assert.equal(answer.generation_settings.ctx_shift, false);
     // What is asked for is not changed.
     assert.equal((await ask({ ignore_eos: true, max_tokens: 3 })).tokens_predicted, 3);
     assert.equal((await ask({ ignore_eos: true, n_predict: 300 })).tokens_predicted, 300);
   }
-  assert.equal((await small.complete('Once')).generation_settings.n_predict, -2);
+  assert.equal((await small.complete('Once')).generation_settings.ctx_shift, false);
   // llama.cpp's "no limit" is still there: the context shifts.
   let updates = 0;
   for await (const { content } of small.stream({ prompt: 'Once', n_predict: -1, ignore_eos: true })) {

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at a load.
 _LOOK = 0.02
-#: The `n_predict` of a completion that ends when the context is full.
-UNTIL_FULL = -2
-#: The keys that limit a completion.
-_LIMITS = {"n_predict", "max_tokens", "max_completion_tokens"}
+#: The keys by which a request says when it ends.
+_LIMITS = {"n_predict", "max_tokens", "max_completion_tokens", "ctx_shift"}
 
 #: Is told how far a load is, 0 to 1. `True`: a bar by tqdm, where that is installed.
 Progress = Union[bool, Callable[[float], None]]
@@ -216,7 +214,7 @@ class Engine:
         whole: dict[str, Any] = dict(request)
         # A full context would shift, and the completion might never end.
         if not _LIMITS & whole.keys():
-            whole["n_predict"] = UNTIL_FULL
+            whole["ctx_shift"] = False
         if prompt is not None:
             whole["prompt"] = prompt
         if messages is not None:

@@ -188,6 +188,7 @@ class RequestOptions(TypedDict, total=False):
     n_beams: int
     lora: Sequence[Mapping[str, float]]
     n_keep: int
+    ctx_shift: bool
     cache_prompt: bool
     n_cache_reuse: int
     id_slot: int

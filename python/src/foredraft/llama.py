@@ -17,7 +17,7 @@ from typing import Any, Dict, Generator, Iterable, Iterator, List, Mapping, NoRe
 from . import _constants as numbers
 from ._chat_formats import template_of
 from ._constants import *  # noqa: F403
-from ._engine import UNTIL_FULL, Engine
+from ._engine import Engine
 from ._errors import ContextFullError, InvalidRequestError
 from ._library import logger
 from ._llama_state import LlamaCache, LlamaState, common_prefix
@@ -313,7 +313,7 @@ class Llama:
             None, temp, top_p, min_p, typical_p, None, frequency_penalty, presence_penalty, repeat_penalty, top_k, seed, tfs_z, mirostat_mode,
             mirostat_tau, mirostat_eta, None,
         )
-        request.update(_grammar(grammar), n_predict=UNTIL_FULL, id_slot=0, return_tokens=True)
+        request.update(_grammar(grammar), id_slot=0, return_tokens=True)
         if reset:
             self.reset()
         self._tokens = [*self._tokens, *tokens]

@@ -41,8 +41,6 @@ const MAX_TOP_LOGPROBS: i64 = 20;
 const MAX_COMPLETIONS: i64 = 1 << 16;
 /// The maximum `prompt_logprobs`, as of `n_probs`.
 const MAX_PROMPT_LOGPROBS: i64 = 1 << 20;
-/// The `n_predict` of a completion that ends when the context is full.
-const UNTIL_FULL: i64 = -2;
 /// The maximum scale of a LoRA adapter, as in `init`.
 const MAX_LORA: f32 = 1000.0;
 /// The maximum `logit_bias`. A sum of a few, divided by a small temperature, still fits into an `f32`.
@@ -259,10 +257,9 @@ impl CompletionRequest {
 }
 
 fn options(fields: &mut Fields, endpoint: Endpoint, defaults: &RequestDefaults) -> Result<RequestOptions> {
-    let (n_predict, ends_when_full) = n_predict(fields)?;
     Ok(RequestOptions {
-        n_predict,
-        ends_when_full,
+        n_predict: n_predict(fields)?,
+        ends_when_full: !flag(fields, "ctx_shift", true)?,
         n_keep: n_keep(fields, endpoint, defaults.n_keep)?,
         stop: stop(fields)?,
         cuts_begun_stop: false,
@@ -341,14 +338,10 @@ fn ignored_default(key: &str, value: i64) -> String {
     format!("{key}: init's value {value} is not used, as in the old server; set it in each request")
 }
 
-/// Reads `n_predict`, or its aliases `max_tokens` and `max_completion_tokens`: the most tokens, and whether the completion ends when the
-/// context is full. As in llama.cpp, -1 means no limit, and -2 until the context is full.
-fn n_predict(fields: &mut Fields) -> Result<(Option<usize>, bool)> {
-    let mut read = |key| fields.int::<i64>(key, UNTIL_FULL..=i64::from(i32::MAX));
-    let others = [read("max_completion_tokens")?, read("max_tokens")?];
-    let other = others.into_iter().flatten().next();
-    let limit = read("n_predict")?.or(other).unwrap_or(-1);
-    Ok((usize::try_from(limit).ok(), limit == UNTIL_FULL))
+/// Reads `n_predict`, or its aliases `max_tokens` and `max_completion_tokens`.
+fn n_predict(fields: &mut Fields) -> Result<Option<usize>> {
+    let others = [count_or_all(fields, "max_completion_tokens")?, count_or_all(fields, "max_tokens")?];
+    Ok(count_or_all(fields, "n_predict")?.or(others.into_iter().flatten().next()).flatten())
 }
 
 /// Reads a limit in milliseconds. 0 and -1 mean no limit.

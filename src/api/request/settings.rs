@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{CompletionRequest, Overflow, Prompt, UNTIL_FULL, sampling};
+use super::{CompletionRequest, Overflow, Prompt, sampling};
 use crate::api::fields::shortest;
 use crate::sampling::SamplingSettings;
 
@@ -53,7 +53,8 @@ pub fn generation_settings(
         ("special", json!(options.special)),
         ("json_schema", request.json_schema.clone().unwrap_or(Value::Null)),
         ("grammar", json!(request.grammar.as_deref().unwrap_or(""))),
-        ("n_predict", if options.ends_when_full { json!(UNTIL_FULL) } else { count(options.n_predict) }),
+        ("n_predict", count(options.n_predict)),
+        ("ctx_shift", json!(!options.ends_when_full)),
         ("n_beams", json!(options.n_beams)),
         ("n_keep", count(options.n_keep)),
         ("parse_special", json!(inputs.parse_special || !is_text)),

@@ -112,6 +112,9 @@ fn other_fields_are_parsed() {
     check(json!({"t_max_predict_ms": -1}), |_| ());
     check(json!({"post_sampling_probs": true}), |r| r.options.post_sampling_probs = true);
     check(json!({"return_progress": true}), |r| r.options.progress = true);
+    check(json!({"ctx_shift": false}), |r| r.options.ends_when_full = true);
+    check(json!({"ctx_shift": true}), |_| ());
+    check(json!({"prompt_logprobs": 0}), |r| r.options.prompt_probs = Some(0));
     check(json!({"response_fields": ["content", "a/b"]}), |r| {
         r.reply.response_fields = vec!["content".into(), "a/b".into()]
     });
@@ -143,6 +146,8 @@ fn other_fields_are_parsed() {
     check_error(json!({"lora": [{"id": 0, "scale": 1e5}]}), "lora[0].scale: expected a number from -1000 to 1000");
     check_error(json!({"t_max_predict_ms": -2}), "t_max_predict_ms: expected a whole number from -1");
     check_error(json!({"post_sampling_probs": 1}), "post_sampling_probs: expected true or false, got 1");
+    check_error(json!({"ctx_shift": 1}), "ctx_shift: expected true or false");
+    check_error(json!({"prompt_logprobs": -1}), "prompt_logprobs: expected a whole number from 0 to");
     check_error(json!({"return_progress": "x"}), "return_progress: expected true or false");
     check_error(json!({"response_fields": "content"}), "response_fields: expected an array of names, got \"content\"");
     check_error(json!({"response_fields": [1]}), "response_fields[0]: expected a string, got 1");
@@ -279,10 +284,10 @@ fn generation_settings_report_every_field() {
         "mirostat": 2, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_target": -1.0, "adaptive_decay": 0.9,
         "samplers": ["top_k", "temperature"], "min_keep": 0, "n_probs": 0,
         "logit_bias": [[3, false], [9, 0.1]], "ignore_eos": true, "stop": ["x"], "special": false, "json_schema": null, "grammar": "root ::= \"a\"",
-        "n_predict": 9, "n_beams": 0, "n_keep": 0, "seed_position": 0, "parse_special": true, "on_overflow": "truncate", "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0,
+        "n_predict": 9, "ctx_shift": true, "n_beams": 0, "n_keep": 0, "seed_position": 0, "parse_special": true, "on_overflow": "truncate", "cache_prompt": true, "n_cache_reuse": 0, "id_slot": -1, "timeout_ms": 0,
         "stream": true,
         "return_tokens": false, "timings_per_token": false, "t_max_predict_ms": 0, "post_sampling_probs": false,
-        "return_progress": false, "response_fields": [], "lora": [],
+        "return_progress": false, "prompt_logprobs": null, "response_fields": [], "lora": [],
         "grammar_lazy": false, "grammar_triggers": [], "grammar_prefix": "", "preserved_tokens": [], "generation_prompt": "",
         "reasoning_budget_start_tag": "", "reasoning_budget_end_tags": [], "reasoning_budget_tokens": -1, "reasoning_budget_message": "",
         "speculative": {"type": "auto", "n_draft": 16, "n_max": 4, "n_max_text": 4, "n_min": 0, "p_min": 0.0, "n_branches": 1, "p_split": 0.1, "verify": "coupled", "adaptive": true,
