@@ -24,6 +24,7 @@ export interface Config {
   model_draft?: Model;
   model_alias?: string;
   chat_template?: string;
+  chat_template_file?: string;
   lora?: Array<string | Adapter>;
   override_kv?: string | string[] | { [key: string]: string | number | boolean };
   check_tensors?: boolean;
@@ -45,6 +46,7 @@ export interface Config {
   kv_unified?: boolean;
   n_batch?: number;
   n_ubatch?: number;
+  cpu_level?: string;
   n_threads?: number;
   n_threads_draft?: number;
   n_threads_batch?: number;

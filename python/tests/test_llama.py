@@ -94,8 +94,7 @@ def test_a_prompt_that_does_not_fit_is_a_value_error(llm):
 @pytest.mark.parametrize("call, reason", [
     (lambda llm: llm("Once", logits_processor=[print]), "use logit_bias"),
     (lambda llm: llm("Once", stopping_criteria=[print]), "use stop"),
-    (lambda llm: llm.create_chat_completion(MESSAGES, functions=[{}]), "pass tools"),
-    (lambda llm: llm.create_chat_completion(MESSAGES, function_call="auto"), "pass tool_choice"),
+    (lambda llm: llm.create_chat_completion(MESSAGES, logits_processor=[print]), "use logit_bias"),
     (lambda llm: Llama.from_pretrained("repo", filename="x.gguf"), "downloads nothing"),
     (lambda llm: llm.scores, "keeps no logits"),
 ])
@@ -285,5 +284,5 @@ def test_chat_formats_are_llama_cpp_s_templates(name, begins, ends):
 
 
 def test_an_unknown_chat_format_is_refused():
-    with pytest.raises(ValueError, match="chat_format: llama.cpp has no built-in template for 'saiga'.*llama3"):
+    with pytest.raises(ValueError, match="chat_format: llama.cpp has no built-in template for 'saiga'"):
         Llama(str(TARGET), chat_format="saiga", n_ctx=256, warmup=False)

@@ -62,6 +62,7 @@ class EngineOptions(TypedDict, total=False):
 
     model_alias: str
     chat_template: str
+    chat_template_file: Path
     lora: Sequence[Union[Path, Mapping[str, Any]]]
     override_kv: Union[str, Sequence[str], Mapping[str, Union[str, int, float, bool]]]
     check_tensors: bool
@@ -83,6 +84,7 @@ class EngineOptions(TypedDict, total=False):
     kv_unified: bool
     n_batch: int
     n_ubatch: int
+    cpu_level: str
     n_threads: int
     n_threads_draft: int
     n_threads_batch: int

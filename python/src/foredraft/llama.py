@@ -61,8 +61,6 @@ _CACHE_TYPES = {
 _REASONS = {
     "logits_processor": "it would need each row of logits in Python, and the engine samples on its own thread: use logit_bias, grammar or samplers",
     "stopping_criteria": "it would need each row of logits in Python, and the engine samples on its own thread: use stop, or leave the loop over the chunks",
-    "functions": "OpenAI replaced it: pass tools",
-    "function_call": "OpenAI replaced it: pass tool_choice",
     "from_pretrained": "this package downloads nothing: download the file, and pass its path",
     "scores": "the engine keeps no logits: ask for logprobs",
 }
