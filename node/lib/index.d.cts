@@ -425,6 +425,7 @@ export interface Status {
   draft: { [key: string]: unknown } | null;
   attention: { [key: string]: unknown } | null;
   n_threads_now: number;
+  cpu: { [key: string]: unknown } | null;
   devices: Array<{ name: string; description: string; type: string; memory_free: number; memory_total: number }>;
   lookups: Array<{ function: string; step: string; progress: number }>;
   system_info: string | null;
