@@ -4,7 +4,7 @@
 //! A chat template comes with a model file or with a request, so it can be hostile. `minijinja`, which was used before, counts
 //! instructions but not what one instruction makes: `x ~ x` in a loop, `'%999999999d'`, `[1]|batch(1000000000, 'x')` and a namespace
 //! that contains itself took all memory or the stack. llama.cpp's own engine has no limits at all. Here each operation asks the
-//! [`meter`] before it works:
+//! `meter` before it works:
 //!
 //! - **steps** bound the time: one for each node and each item, one for each 32 bytes that are read or written;
 //! - **memory** is what all values that exist take together, and is counted before a value is made;
