@@ -303,22 +303,23 @@ FOREDRAFT_API char *foredraft_apply_template(foredraft_engine *engine, const cha
 FOREDRAFT_API char *foredraft_embed(foredraft_engine *engine, const char *request);
 
 /**
- * Saves a slot's cache to a file. Request: `id_slot` (0), `filename`. Answer: `n_saved`, `n_saved_draft` (tokens), `n_written`
- * (bytes). The file is replaced completely or left unchanged.
+ * Saves a slot's cache to a file. Request: `id_slot` (0), `filename`, `timeout_ms` (how long to wait for the slot; 0: no limit). Answer:
+ * `n_saved`, `n_saved_draft` (tokens), `n_written` (bytes). The file is replaced completely or left unchanged.
  */
 FOREDRAFT_API char *foredraft_session_save(foredraft_engine *engine, const char *request);
 
 /**
  * Restores a slot's cache from a file, so that the next request in this slot decodes only new tokens. Request: `id_slot` (0),
- * `filename`. Answer: `n_restored`, `n_restored_draft` (tokens), `seed`, `seed_position`. A file that is damaged, of another version
+ * `filename`, `timeout_ms` (as `foredraft_session_save`). Answer: `n_restored`, `n_restored_draft` (tokens), `seed`, `seed_position`. A file that is damaged, of another version
  * or of another model is an error, and the slot is left unchanged.
  */
 FOREDRAFT_API char *foredraft_session_load(foredraft_engine *engine, const char *request);
 
 /**
- * Loads, saves, merges, clears or inspects an n-gram cache of a running engine. Request: `action` (`load`, `save`, `merge`,
- * `clear`, `stats`), `cache` (`static`, `dynamic`), `filename` (for the first three). Answer: the size of the cache afterwards.
- * Clearing the dynamic cache also clears the previous completions that the drafter `suffix` uses.
+ * Loads, saves, merges, clears, updates or inspects an n-gram cache of a running engine. Request: `action` (`load`, `save`, `merge`,
+ * `clear`, `stats`, `update`), `cache` (`static`, `dynamic`), `filename` (for the first three), `tokens` and `n_new` (for `update`).
+ * Answer: the size of the cache afterwards. Clearing the dynamic cache also clears the previous completions that the drafter `suffix`
+ * uses. `action` `draft`: the tokens that its caches draft after `tokens`, at most `n_draft`, in `draft`.
  */
 FOREDRAFT_API char *foredraft_lookup_cache(foredraft_engine *engine, const char *request);
 

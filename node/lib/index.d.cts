@@ -510,9 +510,14 @@ export interface TemplateOptions {
 }
 
 export interface LookupCacheRequest {
-  action: 'load' | 'save' | 'merge' | 'clear' | 'stats';
+  action: 'load' | 'save' | 'merge' | 'clear' | 'stats' | 'update' | 'draft';
   cache?: 'static' | 'dynamic';
   filename?: string;
+  tokens?: number[];
+  n_new?: number;
+  n_draft?: number;
+  ngram_min?: number;
+  ngram_max?: number;
 }
 
 /** The text of `lookupCreate` and `lookupStats`: one of these. */
@@ -544,8 +549,8 @@ export class Engine {
   modelInfo(options?: { model?: 'target' | 'draft' }): Promise<ModelInfo>;
   applyTemplate(messages: Message[], options?: TemplateOptions): Promise<string>;
   embed(content: string, options?: { embd_normalize?: number }): Promise<number[]>;
-  sessionSave(filename: string, options?: { id_slot?: number }): Promise<Record<string, unknown>>;
-  sessionLoad(filename: string, options?: { id_slot?: number }): Promise<Record<string, unknown>>;
+  sessionSave(filename: string, options?: { id_slot?: number; timeout_ms?: number }): Promise<Record<string, unknown>>;
+  sessionLoad(filename: string, options?: { id_slot?: number; timeout_ms?: number }): Promise<Record<string, unknown>>;
   lookupCache(request: LookupCacheRequest): Promise<Record<string, unknown>>;
   lookupCreate(request: LookupText & { output: string; ngram_min?: number; ngram_max?: number }): Promise<Record<string, unknown>>;
   lookupMerge(request: { inputs: string[]; output: string }): Promise<Record<string, unknown>>;

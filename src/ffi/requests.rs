@@ -111,8 +111,8 @@ pub extern "C" fn foredraft_embed(engine: *mut foredraft_engine, request: *const
     unsafe { with_server(engine, request, Server::get_embedding) }
 }
 
-/// Saves a slot's cache to a file. Request: `id_slot` (0), `filename`. Answer: `n_saved`, `n_saved_draft` (tokens), `n_written`
-/// (bytes). The file is replaced completely or left unchanged.
+/// Saves a slot's cache to a file. Request: `id_slot` (0), `filename`, `timeout_ms` (how long to wait for the slot; 0: no limit). Answer:
+/// `n_saved`, `n_saved_draft` (tokens), `n_written` (bytes). The file is replaced completely or left unchanged.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_session_save(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
@@ -120,7 +120,7 @@ pub extern "C" fn foredraft_session_save(engine: *mut foredraft_engine, request:
 }
 
 /// Restores a slot's cache from a file, so that the next request in this slot decodes only new tokens. Request: `id_slot` (0),
-/// `filename`. Answer: `n_restored`, `n_restored_draft` (tokens), `seed`, `seed_position`. A file that is damaged, of another version
+/// `filename`, `timeout_ms` (as `foredraft_session_save`). Answer: `n_restored`, `n_restored_draft` (tokens), `seed`, `seed_position`. A file that is damaged, of another version
 /// or of another model is an error, and the slot is left unchanged.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_session_load(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
@@ -128,9 +128,10 @@ pub extern "C" fn foredraft_session_load(engine: *mut foredraft_engine, request:
     unsafe { with_server(engine, request, Server::session_load) }
 }
 
-/// Loads, saves, merges, clears or inspects an n-gram cache of a running engine. Request: `action` (`load`, `save`, `merge`,
-/// `clear`, `stats`), `cache` (`static`, `dynamic`), `filename` (for the first three). Answer: the size of the cache afterwards.
-/// Clearing the dynamic cache also clears the previous completions that the drafter `suffix` uses.
+/// Loads, saves, merges, clears, updates or inspects an n-gram cache of a running engine. Request: `action` (`load`, `save`, `merge`,
+/// `clear`, `stats`, `update`), `cache` (`static`, `dynamic`), `filename` (for the first three), `tokens` and `n_new` (for `update`).
+/// Answer: the size of the cache afterwards. Clearing the dynamic cache also clears the previous completions that the drafter `suffix`
+/// uses. `action` `draft`: the tokens that its caches draft after `tokens`, at most `n_draft`, in `draft`.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_lookup_cache(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.

@@ -296,13 +296,13 @@ class Engine:
 
     # Sessions and n-gram caches.
 
-    def session_save(self, filename: Path, *, id_slot: int = 0) -> dict[str, Any]:
-        """Saves what a slot holds."""
-        return self._wait("session_save", {"filename": os.fspath(filename), "id_slot": id_slot})
+    def session_save(self, filename: Path, *, id_slot: int = 0, timeout_ms: int = 0) -> dict[str, Any]:
+        """Saves what a slot holds. Waits while the slot is busy, at most `timeout_ms`; 0: without limit."""
+        return self._wait("session_save", {"filename": os.fspath(filename), "id_slot": id_slot, "timeout_ms": timeout_ms})
 
-    def session_load(self, filename: Path, *, id_slot: int = 0) -> dict[str, Any]:
-        """Puts a saved session into a slot."""
-        return self._wait("session_load", {"filename": os.fspath(filename), "id_slot": id_slot})
+    def session_load(self, filename: Path, *, id_slot: int = 0, timeout_ms: int = 0) -> dict[str, Any]:
+        """Puts a saved session into a slot. Waits while the slot is busy, at most `timeout_ms`; 0: without limit."""
+        return self._wait("session_load", {"filename": os.fspath(filename), "id_slot": id_slot, "timeout_ms": timeout_ms})
 
     def lookup_cache(self, action: str, **request: Unpack[LookupCacheOptions]) -> dict[str, Any]:
         """Works on an n-gram cache of the engine while it serves."""

@@ -255,6 +255,11 @@ class LookupCacheOptions(TypedDict, total=False):
 
     cache: Literal["static", "dynamic"]
     filename: Path
+    tokens: Sequence[int]
+    n_new: int
+    n_draft: int
+    ngram_min: int
+    ngram_max: int
 
 
 class LookupText(TypedDict, total=False):
