@@ -388,8 +388,8 @@ fn logged() -> Vec<String> {
 fn drafts_and_timings_are_logged_at_debug() {
     let _turn = loaded(json!({"log_level": "debug"}));
     set_log_callback(Some(collect), 0);
-    let request = json!({"prompt": "Once upon a time", "n_predict": 60, "temperature": 0.9, "seed": 3,
-        "speculative": {"type": "draft", "adaptive": false, "n_max": 4}});
+    let request = json!({"prompt": "Once upon a time", "n_predict": 60, "temperature": 1.5, "seed": 3, "top_k": 0,
+        "top_p": 1, "ignore_eos": true, "speculative": {"type": "draft", "adaptive": false, "n_max": 4, "verify": "match"}});
     let answer = call("speculative_completion", &request);
     let lines = logged();
     let with = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
