@@ -95,12 +95,17 @@ class Completion(Dict[str, Any]):
         return float((self.get("timings") or {}).get("predicted_per_second") or 0)
 
     def json(self) -> Any:
-        """The text as JSON, as with a `schema` it is."""
-        return json.loads(self.text)
+        """The content as JSON, as with a `schema` it is."""
+        return json.loads(self._content)
 
     def parse(self, schema: Type[P]) -> P:
-        """The text as an object of that class of pydantic's."""
-        return schema.model_validate_json(self.text)
+        """The content as an object of that class of pydantic's."""
+        return schema.model_validate_json(self._content)
+
+    @property
+    def _content(self) -> str:
+        """What the user sees: of a chat, the text without reasoning."""
+        return str(self.message.get("content") or "")
 
     def __str__(self) -> str:
         return self.text

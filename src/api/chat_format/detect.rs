@@ -15,6 +15,11 @@ use crate::api::schema;
 use crate::error::{Error, Result};
 use crate::llama::{CompletionParser, FormatTemplate, generic_chat_format};
 
+/// llama.cpp sees all messages up to so many bytes. It renders them several times, in the call that submits a request.
+const MAX_SEEN: usize = 32 << 10;
+/// The longest text in a longer conversation, in bytes.
+const MAX_SEEN_TEXT: usize = 4 << 10;
+
 /// A model's templates, parsed on first use: for requests without tools, and for requests with tools. A message: llama.cpp cannot parse it.
 pub(in crate::api) type TemplateFormats = [OnceCell<std::result::Result<FormatTemplate, String>>; 2];
 
@@ -138,7 +143,7 @@ impl ChatFormat {
         }
         let apply = |messages: &[Value]| -> Result<AppliedFormat> {
             let mut input = json!({
-                "messages": messages_for_llama(messages),
+                "messages": messages_for_llama(messages, options.continuation.is_some()),
                 "tool_choice": match options.tool_choice {
                     ToolChoice::Auto => "auto",
                     ToolChoice::Nothing => "none",
@@ -249,12 +254,39 @@ fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| Error::invalid(format!("chat format: {error}")))
 }
 
-/// The messages in the form that llama.cpp accepts. (The renderer accepts more.)
-fn messages_for_llama(messages: &[Value]) -> Vec<Value> {
-    messages.iter().map(message_for_llama).collect()
+/// The messages in the form that llama.cpp accepts. (The renderer accepts more.) Of a long conversation only the system message and the last
+/// turn, with the ends of long texts: a format depends on the template, and hardly on them. `whole`: all of them.
+fn messages_for_llama(messages: &[Value], whole: bool) -> Vec<Value> {
+    let is = |message: &Value, roles: &[&str]| {
+        message.get("role").and_then(Value::as_str).is_some_and(|role| roles.contains(&role))
+    };
+    let length = |message: &Value| text_len(message.get("content").unwrap_or(&Value::Null));
+    if whole || messages.iter().map(length).sum::<usize>() <= MAX_SEEN {
+        return messages.iter().map(|message| message_for_llama(message, usize::MAX)).collect();
+    }
+    let n_system = messages.iter().take_while(|message| is(message, &["system", "developer"])).count();
+    let last = messages.iter().rposition(|message| is(message, &["user"])).unwrap_or(n_system).max(n_system);
+    let seen = messages.iter().enumerate().filter(|(index, _)| *index < n_system || *index >= last);
+    seen.map(|(_, message)| message_for_llama(message, MAX_SEEN_TEXT)).collect()
 }
 
-fn message_for_llama(message: &Value) -> Value {
+/// The length of a message's content in bytes.
+fn text_len(content: &Value) -> usize {
+    match content {
+        Value::String(text) => text.len(),
+        Value::Array(parts) => parts.iter().filter_map(|part| part.get("text")).map(text_len).sum(),
+        _ => 0,
+    }
+}
+
+/// The end of a text, of at most `most` bytes.
+fn end_of(text: &str, most: usize) -> &str {
+    let mut starts = text.len().saturating_sub(most)..=text.len();
+    starts.find_map(|start| text.get(start..)).unwrap_or_default()
+}
+
+/// `most`: of longer texts only the end, of so many bytes.
+fn message_for_llama(message: &Value, most: usize) -> Value {
     let mut result = Map::new();
     for key in ["role", "reasoning_content", "name", "tool_call_id"] {
         if let Some(text) = message.get(key).filter(|value| value.is_string()) {
@@ -262,9 +294,9 @@ fn message_for_llama(message: &Value) -> Value {
         }
     }
     let content = match message.get("content") {
-        Some(Value::String(text)) => text.as_str().into(),
+        Some(Value::String(text)) => end_of(text, most).into(),
         Some(Value::Array(parts)) => {
-            let text = |part: &Value| Some(json!({"type": "text", "text": part.get("text")?.as_str()?}));
+            let text = |part: &Value| Some(json!({"type": "text", "text": end_of(part.get("text")?.as_str()?, most)}));
             parts.iter().filter_map(text).collect()
         }
         _ => Value::Null,

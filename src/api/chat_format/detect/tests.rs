@@ -195,6 +195,22 @@ fn failing_detection_leaves_the_content() {
     assert!(error.is_ok(), "the generic format needs no template");
 }
 
+#[test]
+fn long_conversation_is_seen_in_part() {
+    let message = |role: &str, content: &str| json!({"role": role, "content": content});
+    let long = "\u{e9}".repeat(20 << 10);
+    let mut messages = vec![message("system", "Be brief.")];
+    messages.extend((0..100).flat_map(|_| [message("user", "Hi"), message("assistant", &long)]));
+    let parts = json!({"role": "user", "content": [{"type": "text", "text": long}]});
+    messages.extend([parts, json!({"role": "assistant", "content": null}), message("tool", "ok")]);
+    let seen = messages_for_llama(&messages, false);
+    let roles: Vec<&str> = seen.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "tool"]);
+    assert_eq!(seen[1]["content"][0]["text"].as_str().unwrap().len(), MAX_SEEN_TEXT);
+    assert_eq!(messages_for_llama(&messages, true).len(), messages.len());
+    assert_eq!(messages_for_llama(&messages[..2], false), messages[..2]);
+}
+
 /// A vocabulary without tokens.
 #[derive(Debug)]
 pub(in crate::api::chat_format) struct Letters;
