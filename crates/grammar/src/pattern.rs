@@ -52,17 +52,17 @@ enum Instruction {
 }
 
 /// A part of a pattern.
-enum Node {
+enum PatternNode {
     Byte(u8),
     Class(ByteSet),
     Start,
     End,
     WordBoundary(bool),
-    Sequence(Vec<Node>),
-    Choice(Vec<Node>),
-    Group(Box<Node>, Option<usize>),
-    Look(Box<Node>, bool),
-    Repeat { node: Box<Node>, min: usize, max: Option<usize>, is_greedy: bool },
+    Sequence(Vec<PatternNode>),
+    Choice(Vec<PatternNode>),
+    Group(Box<PatternNode>, Option<usize>),
+    Look(Box<PatternNode>, bool),
+    Repeat { node: Box<PatternNode>, min: usize, max: Option<usize>, is_greedy: bool },
 }
 
 impl Pattern {
@@ -124,18 +124,18 @@ impl Pattern {
         self.program.get_mut(at).into_iter().for_each(|place| *place = instruction);
     }
 
-    fn emit(&mut self, node: &Node) -> Result<(), String> {
+    fn emit(&mut self, node: &PatternNode) -> Result<(), String> {
         match node {
-            Node::Byte(byte) => drop(self.push(Instruction::Byte(*byte))?),
-            Node::Class(set) => {
+            PatternNode::Byte(byte) => drop(self.push(Instruction::Byte(*byte))?),
+            PatternNode::Class(set) => {
                 self.classes.push(*set);
                 self.push(Instruction::Class(self.classes.len() - 1))?;
             }
-            Node::Start => drop(self.push(Instruction::Start)?),
-            Node::End => drop(self.push(Instruction::End)?),
-            Node::WordBoundary(is) => drop(self.push(Instruction::WordBoundary(*is))?),
-            Node::Sequence(nodes) => nodes.iter().try_for_each(|node| self.emit(node))?,
-            Node::Choice(nodes) => {
+            PatternNode::Start => drop(self.push(Instruction::Start)?),
+            PatternNode::End => drop(self.push(Instruction::End)?),
+            PatternNode::WordBoundary(is) => drop(self.push(Instruction::WordBoundary(*is))?),
+            PatternNode::Sequence(nodes) => nodes.iter().try_for_each(|node| self.emit(node))?,
+            PatternNode::Choice(nodes) => {
                 let mut jumps = Vec::new();
                 for (index, node) in nodes.iter().enumerate() {
                     if index + 1 == nodes.len() {
@@ -150,7 +150,7 @@ impl Pattern {
                 let end = self.program.len();
                 jumps.into_iter().for_each(|jump| self.set(jump, Instruction::Jump(end)));
             }
-            Node::Group(node, slot) => {
+            PatternNode::Group(node, slot) => {
                 if let Some(slot) = slot {
                     self.push(Instruction::Save(*slot))?;
                 }
@@ -159,13 +159,13 @@ impl Pattern {
                     self.push(Instruction::Save(slot + 1))?;
                 }
             }
-            Node::Look(node, ahead) => {
+            PatternNode::Look(node, ahead) => {
                 let look = self.push(Instruction::Match)?;
                 self.emit(node)?;
                 self.push(Instruction::Match)?;
                 self.set(look, Instruction::Look { ahead: *ahead, end: self.program.len() });
             }
-            Node::Repeat { node, min, max, is_greedy } => {
+            PatternNode::Repeat { node, min, max, is_greedy } => {
                 let split = |one, other| match is_greedy {
                     true => Instruction::Split(one, other),
                     false => Instruction::Split(other, one),
@@ -213,12 +213,12 @@ impl Pattern {
     }
 }
 
-fn begins_with_start(node: &Node) -> bool {
+fn begins_with_start(node: &PatternNode) -> bool {
     match node {
-        Node::Start => true,
-        Node::Sequence(nodes) => nodes.first().is_some_and(begins_with_start),
-        Node::Choice(nodes) => nodes.iter().all(begins_with_start),
-        Node::Group(node, _) => begins_with_start(node),
+        PatternNode::Start => true,
+        PatternNode::Sequence(nodes) => nodes.first().is_some_and(begins_with_start),
+        PatternNode::Choice(nodes) => nodes.iter().all(begins_with_start),
+        PatternNode::Group(node, _) => begins_with_start(node),
         _ => false,
     }
 }
@@ -361,15 +361,15 @@ impl PatternParser<'_> {
         found
     }
 
-    fn choice(&mut self) -> Result<Node, String> {
+    fn choice(&mut self) -> Result<PatternNode, String> {
         let mut nodes = vec![self.sequence()?];
         while self.eat("|") {
             nodes.push(self.sequence()?);
         }
-        Ok(if nodes.len() == 1 { nodes.swap_remove(0) } else { Node::Choice(nodes) })
+        Ok(if nodes.len() == 1 { nodes.swap_remove(0) } else { PatternNode::Choice(nodes) })
     }
 
-    fn sequence(&mut self) -> Result<Node, String> {
+    fn sequence(&mut self) -> Result<PatternNode, String> {
         let mut nodes = Vec::new();
         while let Some(byte) = self.peek() {
             if byte == b'|' || byte == b')' {
@@ -378,31 +378,31 @@ impl PatternParser<'_> {
             let node = self.atom()?;
             nodes.push(self.quantified(node)?);
         }
-        Ok(Node::Sequence(nodes))
+        Ok(PatternNode::Sequence(nodes))
     }
 
-    fn atom(&mut self) -> Result<Node, String> {
+    fn atom(&mut self) -> Result<PatternNode, String> {
         let byte = self.peek().ok_or_else(|| self.error("unexpected end"))?;
         if byte == b'(' {
             return self.group();
         }
         self.at += 1;
         Ok(match byte {
-            b'^' => Node::Start,
-            b'$' => Node::End,
+            b'^' => PatternNode::Start,
+            b'$' => PatternNode::End,
             b'.' => {
                 let mut ends = ByteSet::EMPTY;
                 b"\n\r".iter().for_each(|byte| ends.add(*byte, *byte));
-                Node::Class(ends.inverted())
+                PatternNode::Class(ends.inverted())
             }
-            b'[' => Node::Class(self.class()?),
+            b'[' => PatternNode::Class(self.class()?),
             b'\\' => self.escape()?,
             b'*' | b'+' | b'?' => return Err(self.error("nothing to repeat")),
-            byte => Node::Byte(byte),
+            byte => PatternNode::Byte(byte),
         })
     }
 
-    fn group(&mut self) -> Result<Node, String> {
+    fn group(&mut self) -> Result<PatternNode, String> {
         self.nesting += 1;
         if self.nesting > MAX_NESTING {
             return Err(self.error("too many nested groups"));
@@ -423,25 +423,25 @@ impl PatternParser<'_> {
         }
         self.nesting -= 1;
         Ok(match look {
-            Some(ahead) => Node::Look(inner, ahead),
-            None => Node::Group(inner, slot),
+            Some(ahead) => PatternNode::Look(inner, ahead),
+            None => PatternNode::Group(inner, slot),
         })
     }
 
     /// The rest of an escape, after the backslash.
-    fn escape(&mut self) -> Result<Node, String> {
+    fn escape(&mut self) -> Result<PatternNode, String> {
         let byte = self.peek().ok_or_else(|| self.error("unexpected end"))?;
         self.at += 1;
         if let Some(set) = ByteSet::named(byte) {
-            return Ok(Node::Class(set));
+            return Ok(PatternNode::Class(set));
         }
         match byte {
-            b'b' => Ok(Node::WordBoundary(true)),
-            b'B' => Ok(Node::WordBoundary(false)),
+            b'b' => Ok(PatternNode::WordBoundary(true)),
+            b'B' => Ok(PatternNode::WordBoundary(false)),
             b'1'..=b'9' => Err(self.error("unsupported backreference")),
             _ => {
                 let text = self.escaped(byte)?;
-                Ok(Node::Sequence(text.into_iter().map(Node::Byte).collect()))
+                Ok(PatternNode::Sequence(text.into_iter().map(PatternNode::Byte).collect()))
             }
         }
     }
@@ -510,7 +510,7 @@ impl PatternParser<'_> {
         }
     }
 
-    fn quantified(&mut self, node: Node) -> Result<Node, String> {
+    fn quantified(&mut self, node: PatternNode) -> Result<PatternNode, String> {
         let (min, max) = match self.peek() {
             Some(b'*') => (0, None),
             Some(b'+') => (1, None),
@@ -520,10 +520,10 @@ impl PatternParser<'_> {
         };
         self.at += 1;
         let is_greedy = !self.eat("?");
-        Ok(Node::Repeat { node: Box::new(node), min, max, is_greedy })
+        Ok(PatternNode::Repeat { node: Box::new(node), min, max, is_greedy })
     }
 
-    fn counted(&mut self, node: Node) -> Result<Node, String> {
+    fn counted(&mut self, node: PatternNode) -> Result<PatternNode, String> {
         self.at += 1;
         let min = self.number()?;
         let max = match self.eat(",") {
@@ -535,7 +535,7 @@ impl PatternParser<'_> {
             return Err(self.error("invalid count"));
         }
         let is_greedy = !self.eat("?");
-        Ok(Node::Repeat { node: Box::new(node), min, max, is_greedy })
+        Ok(PatternNode::Repeat { node: Box::new(node), min, max, is_greedy })
     }
 
     fn number(&mut self) -> Result<usize, String> {

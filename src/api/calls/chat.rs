@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::api::chat_format::{ChatFormat, FormatRequest, MessageReader, MessageStream};
+use crate::api::chat_format::{ChatFormat, FormatRequest, MessageReader, MessageStream, seen_messages};
 use crate::api::prompts::{self, ServingModel};
 use crate::api::registry::ChatRecord;
 use crate::api::request::{
@@ -24,12 +24,13 @@ pub(super) fn prepare(request: &mut CompletionRequest, serving: &ServingModel) -
     let timeout = request.options.timeout;
     let CompletionRequest { inputs, chat: Some(options), json_schema, .. } = &mut *request else { return Ok(None) };
     let Some(Prompt::Messages(chat)) = inputs.all.first_mut().map(|input| &mut input.prompt) else { return Ok(None) };
+    let is_required = matches!(options.tool_choice, ToolChoice::Required | ToolChoice::Function(_));
     let own;
     let template = match &chat.chat_template {
-        // The renderer has limits, so it is asked first.
+        // The renderer has limits, so it is asked first. If the template fails, preparing the prompt says so.
         Some(source) => {
-            prompts::render(serving, chat, timeout)?;
-            own = serving.parse_format(source);
+            let seen = ChatInput { messages: seen_messages(&chat.messages), ..chat.clone() };
+            own = prompts::render(serving, &seen, timeout).and_then(|_| serving.parse_format(source));
             own.as_ref().map_err(|error| error.message())
         }
         None => serving.format_template(!chat.tools.is_empty())?.map_err(String::as_str),
@@ -38,6 +39,7 @@ pub(super) fn prepare(request: &mut CompletionRequest, serving: &ServingModel) -
         Ok(template) => {
             ChatFormat::detect(&FormatRequest { template, chat, options, json_schema: json_schema.as_ref() })?
         }
+        Err(why) if is_required => return Err(Error::invalid(why)),
         Err(why) => ChatFormat::plain(options, why)?,
     };
     if let Some(messages) = format.messages.take() {
@@ -46,7 +48,6 @@ pub(super) fn prepare(request: &mut CompletionRequest, serving: &ServingModel) -
     if options.continuation.is_some() {
         continue_last_message(chat, &mut format);
     }
-    let is_required = matches!(options.tool_choice, ToolChoice::Required | ToolChoice::Function(_));
     set_grammar(request, &mut format, is_required)?;
     request.options.stop.append(&mut format.stops);
     request.warnings.append(&mut format.warnings);

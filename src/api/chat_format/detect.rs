@@ -254,6 +254,11 @@ fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| Error::invalid(format!("chat format: {error}")))
 }
 
+/// The messages from which a format is found: of a long conversation a part.
+pub(in crate::api) fn seen_messages(messages: &[Value]) -> Vec<Value> {
+    messages_for_llama(messages, false)
+}
+
 /// The messages in the form that llama.cpp accepts. (The renderer accepts more.) Of a long conversation only the system message and the last
 /// turn, with the ends of long texts: a format depends on the template, and hardly on them. `whole`: all of them.
 fn messages_for_llama(messages: &[Value], whole: bool) -> Vec<Value> {

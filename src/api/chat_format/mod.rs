@@ -15,6 +15,6 @@ mod templates;
 mod tools;
 
 pub(super) use self::answer::{add_deltas, add_logprobs, add_message, finish_message, push_text};
-pub(super) use self::detect::{ChatFormat, FormatRequest, TemplateFormats, template_format};
+pub(super) use self::detect::{ChatFormat, FormatRequest, TemplateFormats, seen_messages, template_format};
 pub(super) use self::message::ChatMessage;
 pub(super) use self::stream::{MessageReader, MessageStream};

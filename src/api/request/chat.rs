@@ -8,6 +8,8 @@ use crate::error::{Error, Result};
 
 /// The longest name of a tool, in bytes.
 const MAX_TOOL_NAME: usize = 128;
+/// The form of a tool.
+const TOOL: &str = r#"{"type": "function", "function": {"name", ...}}"#;
 /// The most tools in a request.
 const MAX_TOOLS: usize = 4096;
 
@@ -147,7 +149,7 @@ pub fn tool_name(tool: &Value) -> Option<&str> {
 /// Reads `tools`, or OpenAI's older `functions`, each in the form of `tools`.
 ///
 /// # Errors
-/// A tool has no valid name, or two have the same one.
+/// A tool is not an object, or a function is invalid.
 pub fn read_tools(fields: &mut Fields) -> Result<Option<Vec<Value>>> {
     let tools = fields.list("tools", "an array of objects", tool)?;
     let functions = fields.list("functions", "an array of objects", |name, value| {
@@ -161,10 +163,20 @@ pub fn read_tools(fields: &mut Fields) -> Result<Option<Vec<Value>>> {
         (Some(tools), functions) if tools.is_empty() => functions.or(Some(tools)),
         (tools, functions) => tools.or(functions),
     };
-    let Some(tools) = tools else { return Ok(None) };
-    if tools.len() > MAX_TOOLS {
+    if let Some(tools) = tools.as_ref().filter(|tools| tools.len() > MAX_TOOLS) {
         let n = tools.len();
         return Err(Error::invalid(format!("tools: expected at most {MAX_TOOLS} tools, got {n}")));
+    }
+    Ok(tools)
+}
+
+/// Validates the tools that the model may call. (A template can show objects of any form.)
+///
+/// # Errors
+/// A tool has no valid name, or two cannot be told apart.
+pub fn validate_tools(tools: &[Value]) -> Result<()> {
+    for (index, tool) in tools.iter().enumerate() {
+        validate_tool(&format!("tools[{index}]"), tool)?;
     }
     // llama.cpp's rules for tools have names of letters, digits and hyphens.
     let rule = |name: &str| name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
@@ -181,21 +193,27 @@ pub fn read_tools(fields: &mut Fields) -> Result<Option<Vec<Value>>> {
             return Err(Error::invalid(message));
         }
     }
-    Ok(Some(tools))
+    Ok(())
 }
 
-/// Reads a tool: `{"type": "function", "function": {"name", "description", "parameters"}}`. `type` may be absent.
+/// Reads a tool: an object. A function gets the `type` that it may lack.
 fn tool(name: &str, value: &Value) -> Result<Value> {
-    let wrong = || unexpected(name, r#"{"type": "function", "function": {"name", ...}}"#, value);
-    let Value::Object(map) = value else { return Err(wrong()) };
-    if map.get("type").is_some_and(|kind| kind != "function") {
-        return Err(wrong());
+    let Value::Object(map) = value else { return Err(unexpected(name, TOOL, value)) };
+    let mut tool = Map::new();
+    if map.contains_key("function") {
+        tool.insert("type".to_owned(), "function".into());
     }
-    let function = map.get("function").ok_or_else(wrong)?;
-    validate_function(&format!("{name}.function"), function)?;
-    let mut tool = Map::from_iter([("type".to_owned(), Value::from("function"))]);
     tool.extend(map.clone());
     Ok(Value::Object(tool))
+}
+
+/// Validates a tool: `{"type": "function", "function": {"name", "description", "parameters"}}`.
+fn validate_tool(name: &str, tool: &Value) -> Result<()> {
+    let is_function = tool.get("type").is_some_and(|kind| kind == "function");
+    match tool.get("function").filter(|_| is_function) {
+        Some(function) => validate_function(&format!("{name}.function"), function),
+        None => Err(unexpected(name, TOOL, tool)),
+    }
 }
 
 /// Validates a function's name, description and parameters. The name becomes a part of grammars, of prompts and of calls.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-pub use self::chat::{ChatOptions, Continuation, ReasoningFormat, ToolChoice, tool_name};
+pub use self::chat::{ChatOptions, Continuation, ReasoningFormat, ToolChoice, tool_name, validate_tools};
 pub use self::constraint::{ConstraintOptions, GrammarTrigger, TriggerKind};
 pub use self::defaults::RequestDefaults;
 pub(super) use self::defaults::read_seed;
@@ -179,6 +179,11 @@ impl CompletionRequest {
         let inputs = prompt::read(fields)?;
         let is_chat = inputs.all.iter().any(|input| matches!(input.prompt, Prompt::Messages(_)));
         let chat = ChatOptions::read(fields, is_chat)?;
+        for input in &inputs.all {
+            if let Prompt::Messages(chat) = &input.prompt {
+                validate_tools(&chat.tools)?;
+            }
+        }
         let (grammar, json_schema) = grammar(fields, chat.as_ref().and_then(|chat| chat.response_schema.as_ref()))?;
         let mut sampling = sampling::read(fields)?;
         let top_logprobs = fields.int("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;

@@ -1,6 +1,7 @@
 use super::*;
 use crate::api::chat_format::templates::{OPEN_THINKING_TAGS, PLAIN, THINKING_JSON};
 use crate::api::fields::Fields;
+use crate::api::request::validate_tools;
 
 /// Two tools.
 pub(in crate::api::chat_format) fn tools() -> Value {
@@ -17,6 +18,7 @@ pub(in crate::api::chat_format) fn try_format(template: &str, tools: Value, more
     request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let mut fields = Fields::new(request.as_object().unwrap());
     let chat = ChatInput::read(&mut fields)?.unwrap();
+    validate_tools(&chat.tools)?;
     let options = ChatOptions::read(&mut fields, true)?.unwrap();
     let template = template_format(template, "", "")?;
     let json_schema = options.response_schema.as_ref();
