@@ -11,7 +11,7 @@ use super::request::{Request, Submission};
 use super::request_handle::Phase;
 use super::sessions::load_from;
 use super::slots::{DroppedTokens, RequestSpeculation, Slot, SlotPool, Task};
-use super::step::plan::SlotState;
+use super::step::input::SlotState;
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::sampling::Sampler;

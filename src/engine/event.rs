@@ -195,11 +195,11 @@ pub struct Outcome {
 impl SpeculationStats {
     /// Adds the result of a verified draft.
     pub(super) fn record(&mut self, outcome: &DraftOutcome) {
-        let DraftOutcome { kind: Some(kind), n_drafted, depth, n_accepted } = *outcome else { return };
+        let DraftOutcome { kind: Some(kind), n_drafted, n_longest, n_accepted } = *outcome else { return };
         self.n_drafted += n_drafted;
         self.n_accepted += n_accepted;
-        if self.accepted_per_position.len() < depth {
-            self.accepted_per_position.resize(depth, 0);
+        if self.accepted_per_position.len() < n_longest {
+            self.accepted_per_position.resize(n_longest, 0);
         }
         for count in self.accepted_per_position.iter_mut().take(n_accepted) {
             *count += 1;

@@ -16,7 +16,7 @@ use super::sessions::{self, SessionAnswer};
 use super::slots::{Slot, SlotPool};
 use super::space;
 use super::step::Step;
-use super::step::plan::DraftTree;
+use super::step::draft_tree::DraftTree;
 use crate::error::Result;
 use crate::llama::{Context, Interrupt, working_time};
 use crate::session;

@@ -11,12 +11,12 @@ use super::event::{
 use super::pacing;
 use super::request::RequestOptions;
 use super::request_handle::{CompletionSink, Phase};
-use super::step::plan::{SlotState, StepLimits};
+use super::step::input::{SlotState, StepLimits};
 use crate::llama::{Context, Token};
 use crate::sampling::Sampler;
 use crate::session::{self, SeedOrigin, SelfExtend, Sequence};
 use crate::speculative::verify::Residual;
-use crate::speculative::{Adaptive, Drafters, RequestDrafts, Settings, Verify};
+use crate::speculative::{Adaptive, Drafters, DraftingState, Settings, Verify};
 
 /// A sequence of the KV cache, and the request that uses it.
 pub(super) struct Slot {
@@ -51,11 +51,6 @@ impl Slot {
             last_turn: 0,
             last_step: 0,
         }
-    }
-
-    /// The drafting state of its request, if drafters draft for it.
-    pub(super) fn drafts_mut(&mut self) -> Option<&mut RequestDrafts> {
-        self.task.as_mut()?.speculation.as_mut()?.drafts.as_mut()
     }
 
     /// How many tokens at the start of `tokens` are in the cache, decoded with these LoRA scales.
@@ -201,7 +196,7 @@ pub(super) struct RequestSpeculation {
     /// Most tokens of a draft.
     pub(super) n_max: usize,
     /// `None`: the target cannot roll back a rejected draft, so there are no drafts.
-    pub(super) drafts: Option<RequestDrafts>,
+    pub(super) drafting: Option<DraftingState>,
     pub(super) stats: SpeculationStats,
     /// The buffers of a stochastic rule.
     pub(super) scratch: Option<StochasticScratch>,
@@ -254,8 +249,8 @@ impl Task {
     }
 
     /// The drafting state, if drafters draft for the request.
-    pub(super) fn drafts(&self) -> Option<&RequestDrafts> {
-        self.speculation.as_ref()?.drafts.as_ref()
+    pub(super) fn drafting(&self) -> Option<&DraftingState> {
+        self.speculation.as_ref()?.drafting.as_ref()
     }
 
     /// That `processed` tokens of the prompt are in the cache, if the request asked for progress.
@@ -330,7 +325,7 @@ impl RequestSpeculation {
         settings: &Settings,
         asked: bool,
         sampler: &Sampler,
-        drafts: Option<RequestDrafts>,
+        drafting: Option<DraftingState>,
         disabled: Option<String>,
     ) -> RequestSpeculation {
         let scratch = settings.verify.draws().then(|| StochasticScratch {
@@ -343,7 +338,7 @@ impl RequestSpeculation {
             rule: settings.verify,
             adaptive: settings.adaptive,
             n_max: settings.n_max,
-            drafts,
+            drafting,
             stats: SpeculationStats { disabled, ..SpeculationStats::default() },
             scratch,
         }
@@ -351,8 +346,8 @@ impl RequestSpeculation {
 
     /// The statistics when the request has ended. If nothing was drafted because it would not have paid, they say so.
     fn finish(self) -> SpeculationStats {
-        let RequestSpeculation { mut stats, adaptive, drafts, .. } = self;
-        stats.n_max_final = drafts.map_or(0, |drafts| drafts.length());
+        let RequestSpeculation { mut stats, adaptive, drafting, .. } = self;
+        stats.n_max_final = drafting.map_or(0, |drafting| drafting.length());
         // Nothing is drafted in the first step, which is the prompt's, nor in the last one, whose token ends the completion.
         let could_draft = adaptive == Adaptive::Auto && stats.n_steps > 2;
         if could_draft && stats.n_drafted == 0 && stats.disabled.is_none() {

@@ -4,7 +4,7 @@ use super::ending;
 use super::event::Stop;
 use super::report::StepReport;
 use super::slots::SlotPool;
-use super::step::plan::{SlotState, StepLimits};
+use super::step::input::{SlotState, StepLimits};
 use crate::session;
 
 /// A change of who has cells.

@@ -165,7 +165,7 @@ impl Draft {
     }
 
     /// The length of the longest branch of the first `n` tokens.
-    pub fn depth(&self, n: usize) -> usize {
+    pub fn longest_branch(&self, n: usize) -> usize {
         let n = n.min(self.tokens.len());
         if self.parents.is_empty() {
             return n;

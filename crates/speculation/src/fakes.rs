@@ -1,5 +1,6 @@
-//! Samplers without a model, for tests.
+//! Samplers without a model, and slots in a vector, for tests.
 
+use crate::{DraftingSlot, DraftingSlots};
 use foredraft_base::error::Result;
 use foredraft_base::{Token, Vocabulary};
 use foredraft_sampling::{Constraint, Sampler, SamplingSettings};
@@ -42,4 +43,10 @@ pub(crate) fn sampler<G: Constraint>(settings: &SamplingSettings, n_vocab: usize
 /// All stages off: the distribution is the softmax of the logits.
 pub(crate) fn plain() -> SamplingSettings {
     SamplingSettings { temperature: 1.0, top_k: 0, top_p: 1.0, repeat_penalty: 1.0, ..SamplingSettings::default() }
+}
+
+impl DraftingSlots for Vec<DraftingSlot<'_>> {
+    fn all(&mut self) -> impl Iterator<Item = DraftingSlot<'_>> {
+        self.iter_mut().map(|slot| DraftingSlot { state: slot.state, drafts: slot.drafts, ..*slot })
+    }
 }

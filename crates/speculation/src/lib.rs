@@ -34,7 +34,7 @@ pub use calibration::{Bias, Calibration, Choice};
 pub use controller::{Controller, Prices, StepSlot};
 pub use costs::{Costs, MAX_MEASURED, sizes_to_measure};
 pub use drafter::{DecodedTokens, Draft, DraftRequest, Drafter, Drawing, HiddenStates};
-pub use drafters::{ChosenDraft, DraftOutcome, Drafters, DraftingSlot, RequestDrafts};
+pub use drafters::{ChosenDraft, DraftOutcome, Drafters, DraftingSlot, DraftingSlots, DraftingState, SlotDrafts};
 pub use history::{
     CacheFile, CacheKind, Caches, LookupParams, ModParams, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramParams,
     NgramSimple, Predicted, Prediction, Suffix, SuffixParams, read_cache,

@@ -43,7 +43,7 @@ fn planning_a_step_does_not_allocate() {
         while !engine.scheduler.is_idle() {
             engine.advance();
             let BatchScheduler { pool, step, .. } = &mut engine.scheduler;
-            let allocated = allocations(|| step.plan(pool));
+            let allocated = allocations(|| step.make_plan(pool));
             steps += 1;
             allocating += usize::from(steps > WARM_UP_STEPS && allocated > 0);
             drafted += engine.scheduler.step.plan.slots.iter().map(|slot| slot.draft.tokens.len()).sum::<usize>();

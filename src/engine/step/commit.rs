@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::plan::{MAX_PENDING, SlotPlan, StepPlan};
+use super::draft::StepDrafts;
+use super::input::{MAX_PENDING, SlotState};
+use super::plan::{SlotPlan, StepPlan};
+use super::schedule::Schedule;
 use super::trace::log_draft;
 use super::verify::SlotOutcome;
 use crate::engine::ending::end;
@@ -12,41 +15,50 @@ use crate::engine::slots::{Slot, SlotPool, Task};
 use crate::engine::space;
 use crate::error::{Code, Error};
 use crate::llama::DecodeError;
+use crate::speculative::DecodedTokens;
 
-/// Notes which slots took part in a step, and the time that drafting took, whatever became of the decode.
-pub(crate) fn commit_turn(plan: &StepPlan, slots: &mut [Slot]) {
-    for (planned, slot) in plan.slots.iter().zip(&mut *slots) {
-        if planned.is_in_turn {
-            slot.last_turn = plan.turn.number;
+/// A step whose decode succeeded.
+pub(crate) struct DecodedStep<'a> {
+    pub(crate) schedule: &'a Schedule,
+    pub(crate) drafts: &'a StepDrafts,
+    pub(crate) plan: &'a StepPlan,
+    /// How long the decode took.
+    pub(crate) time: Duration,
+}
+
+/// Notes which slots took part in a step, and the time that drafting took, whatever becomes of the decode.
+pub(crate) fn commit_turn(schedule: &Schedule, t_draft: Duration, slots: &mut [Slot]) {
+    for (scheduled, slot) in schedule.slots.iter().zip(&mut *slots) {
+        if scheduled.is_in_turn {
+            slot.last_turn = schedule.turn.number;
         }
-        if planned.is_scheduled {
-            slot.last_step = plan.turn.step;
+        if scheduled.is_scheduled {
+            slot.last_step = schedule.turn.step;
         }
     }
-    for (index, ..) in plan.active() {
+    for index in schedule.active() {
         let Some(speculation) = slots.get_mut(index).and_then(|slot| slot.task.as_mut()?.speculation.as_mut()) else {
             continue;
         };
-        speculation.stats.t_draft += plan.t_draft;
-        let why = speculation.drafts.as_ref().and_then(|drafts| drafts.disabled());
+        speculation.stats.t_draft += t_draft;
+        let why = speculation.drafting.as_ref().and_then(|drafting| drafting.disabled());
         if why.is_some() && why != speculation.stats.disabled.as_deref() {
             speculation.stats.disabled = why.map(str::to_owned);
         }
     }
 }
 
-/// Commits a step whose decode took `time`: cells, completions, statistics, and what drafters and controller learn. Appends to `report`
+/// Commits a step: cells, completions, statistics, and what drafters and controller learn. Appends to `report`
 /// what has changed for the submitters of the requests.
 pub(crate) fn commit(
-    plan: &StepPlan,
+    step: &DecodedStep<'_>,
     outcomes: &mut [SlotOutcome],
-    time: Duration,
     pool: &mut SlotPool,
     report: &mut StepReport,
 ) {
     let n_tokens = outcomes.iter().map(|outcome| outcome.tokens.len()).sum();
-    let adapts = pool.slots.iter().filter_map(|slot| slot.task.as_ref()?.drafts()).any(|drafts| drafts.adapts());
-    for (index, (planned, outcome)) in plan.slots.iter().zip(outcomes).enumerate() {
+    let adapts = pool.slots.iter().filter_map(|slot| slot.task.as_ref()?.drafting()).any(|drafting| drafting.adapts());
+    for (index, (planned, outcome)) in step.plan.slots.iter().zip(outcomes).enumerate() {
         if planned.n_context == 0 {
             continue;
         }
@@ -54,11 +66,11 @@ pub(crate) fn commit(
         if planned.row.is_none() {
             continue;
         }
-        if let Some(stop) = commit_outcome(planned, outcome, index, time, pool, report) {
+        if let Some(stop) = commit_outcome(step, outcome, index, pool, report) {
             end(pool, index, stop, false, report);
         }
     }
-    learn_costs(plan, n_tokens, adapts, time, pool);
+    learn_costs(step, n_tokens, adapts, pool);
 }
 
 /// Commits the decoded tokens of a slot's context, and the probabilities of its prompt's tokens.
@@ -80,8 +92,9 @@ fn commit_prompt(
     }
     slot.cache.push(task.tokens.get(known..known + planned.n_context).unwrap_or(&[]));
     let tokens = task.tokens.get(..known + planned.n_context).unwrap_or(&[]);
-    if let Some(drafts) = task.drafts() {
-        drafters.decoded(index, drafts, context, planned.first, tokens, known);
+    if let Some(drafting) = task.drafting() {
+        let (first, draft) = (planned.first, planned.straight_draft());
+        drafters.decoded(index, drafting, &mut DecodedTokens { target: context, first, tokens, from: known, draft });
     }
     if !task.completion.has_begun()
         && let Some(progress) = task.progress(slot.cache.len())
@@ -95,14 +108,14 @@ fn commit_prompt(
 
 /// Commits the verified tokens of a slot. Returns why its request ends; `None`: it goes on, and `report` has its update.
 fn commit_outcome(
-    planned: &SlotPlan,
+    step: &DecodedStep<'_>,
     outcome: &mut SlotOutcome,
     index: usize,
-    time: Duration,
     pool: &mut SlotPool,
     report: &mut StepReport,
 ) -> Option<Stop> {
     let SlotPool { context, slots, drafters, .. } = pool;
+    let (planned, drafts) = (step.plan.slots.get(index)?, step.drafts.slots.get(index)?);
     let slot = slots.get_mut(index)?;
     let task = slot.task.as_mut()?;
     let Task { sink, tokens, completion, speculation, .. } = task;
@@ -120,10 +133,10 @@ fn commit_outcome(
         }
         speculation.stats.n_steps += 1;
         // The first token's decode is the prompt's.
-        speculation.stats.t_verify += if is_first { Duration::ZERO } else { time };
+        speculation.stats.t_verify += if is_first { Duration::ZERO } else { step.time };
         speculation.stats.record(&outcome.draft);
-        if let Some(drafts) = &mut speculation.drafts {
-            drafters.learn(index, drafts, new, &outcome.draft);
+        if let Some(drafting) = &mut speculation.drafting {
+            drafters.learn(index, drafting, drafts, new, &outcome.draft);
         }
     }
     completion.append(&mut outcome.tokens, &outcome.added, outcome.end.as_ref(), outcome.logit_gap);
@@ -140,7 +153,8 @@ fn commit_outcome(
 }
 
 /// What the controller learns of a step's costs.
-fn learn_costs(plan: &StepPlan, n_tokens: usize, adapts: bool, time: Duration, pool: &mut SlotPool) {
+fn learn_costs(step: &DecodedStep<'_>, n_tokens: usize, adapts: bool, pool: &mut SlotPool) {
+    let DecodedStep { plan, schedule: Schedule { demands, .. }, drafts, time } = *step;
     let in_batch = || plan.slots.iter().filter(|slot| slot.n_context > 0);
     let generated = |slot: &SlotPlan| {
         let own = if slot.n_context <= MAX_PENDING { slot.n_context } else { 1 };
@@ -153,27 +167,28 @@ fn learn_costs(plan: &StepPlan, n_tokens: usize, adapts: bool, time: Duration, p
     if n_decoded > 16 * n_generated {
         costs.saw_prompt(n_decoded, time);
     } else if n_generated == n_decoded {
-        let cost = costs.saw_step(&plan.n_tokens, |slot| plan.steps.get(slot).map_or(0, |step| step.depth), time)
-            + costs.of(plan.t_draft);
-        pool.drafters.stepped(&plan.steps, adapts, n_tokens, cost);
+        let cost = costs.saw_step(&plan.n_tokens, |slot| demands.get(slot).map_or(0, |demand| demand.depth), time)
+            + costs.of(drafts.time);
+        pool.drafters.stepped(demands, adapts, n_tokens, cost);
     } else {
         costs.saw_mixed(n_decoded);
     }
 }
 
-/// After a decode that gave no rows: keeps what is certain of the decoded cells, and ends the requests that cannot go on. `exchanges`:
-/// a decode moves the states of all sequences, see [`exchanges_states`](super::exchanges_states).
+/// After a decode that gave no rows: keeps what is certain of the decoded cells, and ends the requests that cannot go on. `states`: what
+/// the slots held before. `all_are_lost`: see [`moves_other_sequences`](super::moves_other_sequences).
 pub(crate) fn abandon(
     plan: &StepPlan,
+    states: &[SlotState],
     error: DecodeError,
-    exchanges: bool,
+    all_are_lost: bool,
     pool: &mut SlotPool,
     report: &mut StepReport,
 ) {
     match error {
         DecodeError::Aborted => roll_back(plan, pool),
         DecodeError::Full => {
-            let yields = pool.shared_cells.and_then(|_| space::next_to_yield(&plan.states));
+            let yields = pool.shared_cells.and_then(|_| space::next_to_yield(states));
             match yields {
                 // Nothing was decoded: the next step tries again with what fits.
                 Some(change) => space::apply(pool, change),
@@ -182,7 +197,7 @@ pub(crate) fn abandon(
         }
         DecodeError::Failed(why) => {
             fail(plan, &Error::model(why), pool, report);
-            if exchanges {
+            if all_are_lost {
                 pool.context.reset();
                 (0..pool.slots.len()).for_each(|index| pool.clear_cache(index));
             }

@@ -20,7 +20,7 @@ impl Rows<'_> {
     }
 }
 
-/// Decodes what is planned of all slots, in the order of their sequence ids. `decodes_whole`: the decode cannot be interrupted.
+/// Decodes what is planned of all slots, in the order of their sequence ids. `runs_to_end`: the decode cannot be interrupted.
 ///
 /// # Errors
 /// The decode was interrupted, found no cells, or failed; what the context then holds of the planned tokens is not known.
@@ -29,7 +29,7 @@ pub(crate) fn decode<'a>(
     slots: &[Slot],
     context: &'a mut Context,
     batch: &mut Batch,
-    decodes_whole: bool,
+    runs_to_end: bool,
     now: impl Fn() -> Instant,
 ) -> Result<Rows<'a>, DecodeError> {
     if let Some(slot) = plan.adapters_of.and_then(|index| slots.get(index)) {
@@ -41,7 +41,7 @@ pub(crate) fn decode<'a>(
     planned().for_each(|(slot, planned)| push(slot, planned, batch));
     context.keep_hidden(plan.keeps_hidden);
     let start = now();
-    let result = match (shared, decodes_whole) {
+    let result = match (shared, runs_to_end) {
         (false, _) => Err(DecodeError::Failed("the branches of a draft cannot share a sequence".into())),
         (true, true) => context.decode_whole(batch),
         (true, false) => context.decode(batch),

@@ -11,7 +11,7 @@ use crate::sampling::{self, Sampler, TokenProbs};
 use crate::speculative::verify::{
     self, ChainProposal, NextToken, StepRandom, TargetDistributions, TokenDistribution, Verdict,
 };
-use crate::speculative::{DraftOutcome, DrafterKind};
+use crate::speculative::{DraftOutcome, DrafterKind, SlotDrafts};
 
 /// What a step brought for a slot: the only source of every statistic about it.
 #[derive(Debug, Default)]
@@ -48,6 +48,8 @@ pub(crate) struct VerifiedRequest<'a> {
     pub(crate) tokens: &'a mut Vec<Token>,
     pub(crate) completion: &'a Completion,
     pub(crate) speculation: Option<&'a mut RequestSpeculation>,
+    /// What was drafted for the slot.
+    pub(crate) drafts: &'a mut SlotDrafts,
     pub(crate) vocab: &'a Vocab,
 }
 
@@ -57,7 +59,7 @@ pub(crate) struct VerifiedRequest<'a> {
 /// `block` compare probabilities, also where nothing was drafted, so that all tokens of a completion have the same distribution.
 pub(crate) fn verify(plan: &SlotPlan, request: VerifiedRequest<'_>, rows: &mut Rows<'_>, outcome: &mut SlotOutcome) {
     let Some(row) = plan.row else { return };
-    let VerifiedRequest { sampler, tokens, completion, speculation, vocab } = request;
+    let VerifiedRequest { sampler, tokens, completion, speculation, drafts, vocab } = request;
     if completion.is_empty_by_request() {
         outcome.end = Some(Stop::Limit.into());
         return;
@@ -66,12 +68,12 @@ pub(crate) fn verify(plan: &SlotPlan, request: VerifiedRequest<'_>, rows: &mut R
     let mut walk = Walk { plan, row, rows, sampler, tokens, completion, vocab, outcome };
     match speculation.filter(|speculation| speculation.rule.draws()) {
         None => verify::accept_matching(|node| walk.sample(node)),
-        Some(speculation) => walk.verify_sampled(speculation),
+        Some(speculation) => walk.verify_sampled(speculation, drafts),
     }
     tokens.truncate(n_context);
     outcome.draft.kind = plan.draft.kind;
     outcome.draft.n_drafted = plan.draft.tokens.len();
-    outcome.draft.depth = plan.draft.depth;
+    outcome.draft.n_longest = plan.draft.n_longest;
 }
 
 /// Reads the probabilities of the prompt's tokens that follow the decoded ones, each with `n_top` alternatives. `prompt` is the prompt from
@@ -109,7 +111,7 @@ impl Walk<'_, '_> {
         match self.pick(node) {
             Ok((token, probs)) => {
                 let child = self.plan.child(node, token);
-                let ends = self.take(child, token, probs);
+                let ends = self.push(child, token, probs);
                 child.filter(|_| !ends)
             }
             Err(error) => {
@@ -136,8 +138,8 @@ impl Walk<'_, '_> {
         Ok((token, probs))
     }
 
-    /// Takes a token into the outcome: that of the draft's node `child`, or the target's own. Returns whether the completion ends.
-    fn take(&mut self, child: Option<usize>, token: Token, probs: Option<TokenProbs>) -> bool {
+    /// Appends a token to the outcome: that of the draft's node `child`, or the target's own. Returns whether the completion ends.
+    fn push(&mut self, child: Option<usize>, token: Token, probs: Option<TokenProbs>) -> bool {
         let Walk { plan, tokens, completion, outcome, .. } = self;
         if let Some(child) = child {
             outcome.draft.n_accepted += 1;
@@ -152,8 +154,8 @@ impl Walk<'_, '_> {
     }
 
     /// Verifies the draft by a rule that compares probabilities.
-    fn verify_sampled(&mut self, speculation: &mut RequestSpeculation) {
-        let RequestSpeculation { drafts, scratch, .. } = speculation;
+    fn verify_sampled(&mut self, speculation: &mut RequestSpeculation, drafts: &mut SlotDrafts) {
+        let RequestSpeculation { drafting, scratch, .. } = speculation;
         let Some(scratch) = scratch else {
             let error = Error::new(Code::Internal, "stochastic verification has no buffers");
             self.outcome.end = Some(Stop::Error(error).into());
@@ -178,8 +180,8 @@ impl Walk<'_, '_> {
             listed,
             error: None,
         };
-        let verdict = match drafts {
-            Some(drafts) => drafts.sampled().verify(&mut target, &mut random, residual),
+        let verdict = match drafting {
+            Some(_) => drafts.sampled(self.plan.draft.tokens.len()).verify(&mut target, &mut random, residual),
             None => verify::rejection::verify(&ChainProposal::default(), &mut target, &mut random, residual),
         };
         let error = target.error;
@@ -203,7 +205,7 @@ impl Walk<'_, '_> {
             };
             let probs = self.probs_of(before, token)?;
             self.accept(before, token, p)?;
-            match (self.take(child, token, probs), child) {
+            match (self.push(child, token, probs), child) {
                 (false, Some(child)) => before = child,
                 _ => return Ok(()),
             }
@@ -283,8 +285,8 @@ impl TargetDistributions for TargetLookahead<'_, '_> {
             return None;
         }
         let logits = self.rows.logits(self.row + self.plan.tree.row(node))?;
-        let depth = self.tokens.len() - self.n_context;
-        let rng_counter = self.rng_counter.saturating_add(depth);
+        let n_before = self.tokens.len() - self.n_context;
+        let rng_counter = self.rng_counter.saturating_add(n_before);
         let items = match self.sampler.constrained_distribution(logits, self.tokens, rng_counter) {
             Ok(items) => items,
             Err(error) => {

@@ -117,8 +117,13 @@ impl Controller {
         self.lengths = lengths;
     }
 
-    /// How many tokens a slot decodes after its own, drafted ones and filler.
-    pub fn length(&self, slot: usize) -> usize {
+    /// For each slot, how many tokens it decodes after its own, drafted ones and filler.
+    pub(super) fn lengths(&self) -> &[usize] {
+        &self.lengths
+    }
+
+    /// The same for one slot.
+    pub(super) fn length(&self, slot: usize) -> usize {
         self.lengths.get(slot).copied().unwrap_or(0)
     }
 

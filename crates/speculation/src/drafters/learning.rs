@@ -1,43 +1,53 @@
 //! What drafters and controller learn from a verified step.
 
 use super::Drafters;
-use super::request_drafts::{DraftOutcome, DrafterProposal, RequestDrafts};
+use super::drafting_state::{DrafterState, DraftingState};
+use super::slot_drafts::{DraftChoice, DraftOutcome, Proposals, SlotDrafts};
 use crate::MAX_DRAFT;
 use crate::controller::StepSlot;
+use crate::drafter::Draft;
 use foredraft_base::Token;
 
 impl Drafters {
     /// Learns from a verified step of the request in `slot`: `tokens` are the tokens that it committed, the accepted ones first.
     ///
     /// Every drafter is judged by them, also one whose draft was not verified.
-    pub fn learn(&mut self, slot: usize, drafts: &mut RequestDrafts, tokens: &[Token], outcome: &DraftOutcome) {
-        if let (Some(of_model), Some(actual)) = (drafts.first_of_model(&self.registered), tokens.first()) {
-            for (registered, proposal) in self.registered.iter_mut().zip(&drafts.proposals) {
-                let first = proposal.as_ref().and_then(|proposal| proposal.draft.tokens.first());
-                if let Some(first) = first.filter(|first| !registered.is_model_based && **first != of_model) {
-                    registered.against_models.record(1.0, f64::from(u8::from(first == actual)));
-                }
+    pub fn learn(
+        &mut self,
+        slot: usize,
+        state: &mut DraftingState,
+        drafts: &SlotDrafts,
+        tokens: &[Token],
+        outcome: &DraftOutcome,
+    ) {
+        let of_model = Proposals { state, drafts }.first_of_model(&self.registered);
+        let all = self.registered.iter_mut().zip(&mut state.drafters).zip(&drafts.proposals).enumerate();
+        for (index, ((registered, of_drafter), draft)) in all {
+            let Some(DrafterState { bias, .. }) = of_drafter else { continue };
+            if let (Some(of_model), Some(actual), Some(first)) = (of_model, tokens.first(), draft.tokens.first())
+                && !registered.is_model_based
+                && *first != of_model
+            {
+                registered.against_models.record(1.0, f64::from(u8::from(first == actual)));
             }
-        }
-        for (index, (registered, proposal)) in self.registered.iter_mut().zip(&mut drafts.proposals).enumerate() {
-            let Some(proposal) = proposal else { continue };
             // A drawn token that was rejected may still come, as the target's own.
             let n_comparable = if drafts.drawn_by == Some(index) { outcome.n_accepted } else { usize::MAX };
-            let calibration = &mut registered.calibration;
-            judge(proposal, tokens, n_comparable, |bias, confidence, hit| calibration.saw(bias, confidence, hit));
+            judge(draft, tokens, n_comparable, |confidence, hit| registered.calibration.saw(bias, confidence, hit));
         }
-        let Some((index, _)) = drafts.chosen.take().filter(|_| outcome.kind.is_some() && outcome.n_drafted > 0) else {
+        let Some(DraftChoice { drafter, .. }) =
+            drafts.choice.filter(|_| outcome.kind.is_some() && outcome.n_drafted > 0)
+        else {
             return;
         };
-        if drafts.has_adaptive_lengths() && drafts.drawn_by.is_none() {
+        if state.has_adaptive_lengths() && drafts.drawn_by.is_none() {
             let expected =
                 self.controller.options(slot).map_or(0.0, |options| options.best(outcome.n_drafted).expected);
-            if let Some(registered) = self.registered.get_mut(index).filter(|registered| !registered.is_model_based) {
+            if let Some(registered) = self.registered.get_mut(drafter).filter(|registered| !registered.is_model_based) {
                 registered.chosen.record(expected / registered.factor_if_chosen(), outcome.n_accepted as f64);
             }
         }
-        drafts.length.saw(outcome.n_drafted, outcome.depth, outcome.n_accepted);
-        if let Some(registered) = self.registered.get_mut(index) {
+        state.length.saw(outcome.n_drafted, outcome.n_longest, outcome.n_accepted);
+        if let Some(registered) = self.registered.get_mut(drafter) {
             registered.drafter.verified(slot, outcome.n_drafted, outcome.n_accepted);
         }
     }
@@ -52,14 +62,9 @@ impl Drafters {
     }
 }
 
-/// Compares a proposal with the committed tokens, of which it may have foreseen the first `n_comparable`, along the branch that
-/// they follow.
-fn judge(
-    DrafterProposal { draft, bias, .. }: &mut DrafterProposal,
-    tokens: &[Token],
-    n_comparable: usize,
-    mut record: impl FnMut(&mut crate::Bias, f32, bool),
-) {
+/// Compares a draft with the committed tokens, of which it may have foreseen the first `n_comparable`, along the branch that they follow.
+/// `record` gets the confidence of each token that could be compared, and whether it was right.
+fn judge(draft: &Draft, tokens: &[Token], n_comparable: usize, mut record: impl FnMut(f32, bool)) {
     // For each node that was foreseen: how many tokens are committed up to it.
     let mut committed = [None; MAX_DRAFT + 1];
     let [root, ..] = &mut committed;
@@ -69,7 +74,7 @@ fn judge(
         let Some(before) = committed.get(parent).copied().flatten() else { continue };
         let Some(actual) = tokens.get(before) else { continue };
         let is_hit = before < n_comparable && actual == token;
-        record(bias, *confidence, is_hit);
+        record(*confidence, is_hit);
         if let Some(place) = committed.get_mut(node).filter(|_| is_hit) {
             *place = Some(before + 1);
         }

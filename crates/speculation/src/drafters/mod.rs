@@ -1,28 +1,30 @@
 //! All drafters of an engine.
 //!
 //! - `registered`: a drafter, and how good its drafts have been.
-//! - `request_drafts`: the drafting state of a request.
+//! - `drafting_state`: what is known of a request from one step to the next. `slot_drafts`: what is drafted for it in one step.
 //! - `step`: which of them draft in a step, and how much of it is verified.
 //! - `learning`: what they learn from the committed tokens.
 
+mod drafting_state;
 mod learning;
 mod registered;
-mod request_drafts;
+mod slot_drafts;
 mod step;
 
 use std::time::Instant;
 
+use self::drafting_state::DrafterState;
 use self::registered::RegisteredDrafter;
-use self::request_drafts::DrafterProposal;
 use super::calibration::Choice;
 use super::controller::Controller;
-use super::drafter::{DecodedTokens, Draft, Drafter, HiddenStates};
+use super::drafter::{DecodedTokens, Drafter};
 use super::{Adaptive, DrafterKind, Settings, Verify};
 use foredraft_base::{Snapshot, Token};
 use foredraft_sampling::Sampler;
 
-pub use self::request_drafts::{ChosenDraft, DraftOutcome, RequestDrafts};
-pub use self::step::DraftingSlot;
+pub use self::drafting_state::DraftingState;
+pub use self::slot_drafts::{ChosenDraft, DraftOutcome, SlotDrafts};
+pub use self::step::{DraftingSlot, DraftingSlots};
 
 /// The drafters, and what is known of each.
 pub struct Drafters {
@@ -36,8 +38,8 @@ pub struct Drafters {
     unavailable: Vec<(DrafterKind, String)>,
     /// Tokens that end a completion.
     end_tokens: Vec<Token>,
-    /// The depths of a model's drafts in the step; kept for its memory.
-    depths: Vec<usize>,
+    /// The lengths of a model's drafts in the step; kept for its memory.
+    draft_lengths: Vec<usize>,
     /// The time by which drafts and decodes are measured.
     pub clock: fn() -> Instant,
 }
@@ -52,7 +54,7 @@ impl Drafters {
             offers_free_tokens: false,
             unavailable: Vec::new(),
             end_tokens,
-            depths: Vec::new(),
+            draft_lengths: Vec::new(),
             clock,
         }
     }
@@ -106,15 +108,15 @@ impl Drafters {
 
     /// A request that speculates begins in `slot`. Returns its drafting state.
     #[must_use]
-    pub fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) -> RequestDrafts {
+    pub fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) -> DraftingState {
         let disabled = self.unavailable(&settings.sources);
-        let mut proposals = Vec::with_capacity(self.registered.len());
+        let mut drafters = Vec::with_capacity(self.registered.len());
         for registered in &mut self.registered {
             let kind = registered.kind();
             let wanted = settings.sources.contains(&kind);
             let may_be_free = self.offers_free_tokens && kind == DrafterKind::Suffix;
             let is_free = may_be_free && !wanted && !settings.verify.draws();
-            // Where the request asked for it, the plan says when a token costs nothing.
+            // Where the request asked for it, the values of tokens say when one costs nothing.
             let for_free_token =
                 (is_free || (may_be_free && settings.adaptive == Adaptive::Auto)).then(|| settings.for_free_token());
             let settings = for_free_token.as_ref().unwrap_or(settings);
@@ -128,43 +130,27 @@ impl Drafters {
                 false if shares_noise => Choice::Shared,
                 false => Choice::Chance,
             };
-            proposals.push(drafts.then(|| DrafterProposal {
+            drafters.push(drafts.then(|| DrafterState {
                 kind,
-                draft: Draft::default(),
                 bias: registered.calibration.begin(choice),
                 is_free,
                 keeps_up: false,
             }));
         }
-        RequestDrafts::new(settings, proposals, disabled)
+        DraftingState::new(settings, drafters, disabled)
     }
 
     /// Whether a drafter of this request needs the target's hidden states.
-    pub fn needs_hidden(&self, drafts: &RequestDrafts) -> bool {
-        let mut pairs = self.registered.iter().zip(&drafts.proposals);
-        pairs.any(|(registered, proposal)| proposal.is_some() && registered.drafter.needs_hidden())
+    pub fn needs_hidden(&self, state: &DraftingState) -> bool {
+        let mut pairs = self.registered.iter().zip(&state.drafters);
+        pairs.any(|(registered, state)| state.is_some() && registered.drafter.needs_hidden())
     }
 
-    /// The target has decoded, of the request in `slot`, the context `tokens` from number `from` on and its draft; the first of them
-    /// is at `first` in the batch: see [`Drafter::decoded`].
-    pub fn decoded(
-        &mut self,
-        slot: usize,
-        drafts: &RequestDrafts,
-        target: &mut dyn HiddenStates,
-        first: usize,
-        tokens: &[Token],
-        from: usize,
-    ) {
-        // As far as the draft continues the context without a branch.
-        let straight = |chosen: ChosenDraft<'_>| {
-            chosen.draft.parents(chosen.n).enumerate().take_while(|(at, parent)| at == parent).count()
-        };
-        let chosen = drafts.chosen();
-        let draft = chosen.and_then(|chosen| chosen.draft.tokens.get(..straight(chosen))).unwrap_or(&[]);
-        for (registered, proposal) in self.registered.iter_mut().zip(&drafts.proposals) {
-            if proposal.is_some() {
-                registered.drafter.decoded(slot, &mut DecodedTokens { target, first, tokens, from, draft });
+    /// The target has decoded tokens of the request in `slot`: see [`Drafter::decoded`].
+    pub fn decoded(&mut self, slot: usize, state: &DraftingState, what: &mut DecodedTokens<'_>) {
+        for (registered, state) in self.registered.iter_mut().zip(&state.drafters) {
+            if state.is_some() {
+                registered.drafter.decoded(slot, what);
             }
         }
     }

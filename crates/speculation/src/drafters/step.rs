@@ -13,8 +13,9 @@
 //! [`SampledDraft`]: crate::verify::SampledDraft
 
 use super::Drafters;
+use super::drafting_state::{DrafterState, DraftingState};
 use super::registered::RegisteredDrafter;
-use super::request_drafts::RequestDrafts;
+use super::slot_drafts::{Proposals, SlotDrafts};
 use crate::controller::{Prospect, StepSlot, mean_depth};
 use crate::drafter::{Draft, DraftRequest, Drawing};
 use crate::exploration::{Decision, MOST_UNREAD};
@@ -41,97 +42,119 @@ pub struct DraftingSlot<'a> {
     /// Whether the slot's token would be decoded with a padding token.
     pub is_padded: bool,
     /// The request's drafting state.
-    pub drafts: &'a mut RequestDrafts,
+    pub state: &'a mut DraftingState,
+    /// What is drafted in the step.
+    pub drafts: &'a mut SlotDrafts,
+}
+
+/// The slots that take part in a step and whose requests speculate.
+pub trait DraftingSlots {
+    /// All of them, in the order of their numbers.
+    fn all(&mut self) -> impl Iterator<Item = DraftingSlot<'_>>;
 }
 
 impl DraftingSlot<'_> {
+    fn proposals(&self) -> Proposals<'_> {
+        Proposals { state: self.state, drafts: self.drafts }
+    }
+
     /// What a model is expected to draft here; `None`: it may not, or its draft has a fixed length.
     fn prospect(&self, index: usize, calibration: &Calibration) -> Option<Prospect> {
-        let drafts = &*self.drafts;
-        let bias = &drafts.proposal(index)?.bias;
-        let n_max = self.room?.min(drafts.length.current());
+        let DraftingState { settings, length, .. } = &*self.state;
+        let bias = &self.state.drafter(index)?.bias;
+        let n_max = self.room?.min(length.current());
         // Drawn tokens are verified, however few they are.
-        let is_too_short = n_max < drafts.settings.n_min && !drafts.settings.verify.draws();
-        let may_draft = drafts.has_adaptive_lengths() && drafts.drawn_by.is_none() && n_max > 0 && !is_too_short;
-        may_draft.then(|| Prospect::of(calibration, bias, (drafts.settings.n_min, n_max)))
+        let is_too_short = n_max < settings.n_min && !settings.verify.draws();
+        let may_draft =
+            self.state.has_adaptive_lengths() && self.drafts.drawn_by.is_none() && n_max > 0 && !is_too_short;
+        may_draft.then(|| Prospect::of(calibration, bias, (settings.n_min, n_max)))
     }
 }
 
 impl Drafters {
-    /// Lets the drafters keep up with the requests in `slots`, and chooses the draft of each: see [`RequestDrafts::chosen`] and
-    /// [`Controller::length`](crate::Controller::length). `steps`: every slot of the engine, by sequence id.
-    pub fn draft(&mut self, steps: &[StepSlot], slots: &mut [DraftingSlot<'_>]) {
+    /// Lets the drafters keep up with the requests in `slots`, and chooses the draft of each: see [`SlotDrafts::chosen`]. `steps`: every slot
+    /// of the engine, by sequence id. Returns for each of these how many tokens it decodes after its own, drafted ones and filler; none if no
+    /// request speculates.
+    pub fn draft(&mut self, steps: &[StepSlot], slots: &mut impl DraftingSlots) -> &[usize] {
         self.controller.begin(steps.len());
-        if slots.is_empty() {
-            return;
+        let (mut n_slots, mut n_drafting, mut any_adapts) = (0, 0, false);
+        for DraftingSlot { state, drafts, room, .. } in slots.all() {
+            drafts.begin(self.registered.len(), &state.settings);
+            n_slots += 1;
+            any_adapts |= state.adapts();
+            n_drafting += usize::from(state.adapts() && room.is_some());
         }
-        if slots.iter().any(|slot| slot.drafts.adapts()) {
-            let n_drafting = slots.iter().filter(|slot| slot.drafts.adapts() && slot.room.is_some()).count();
-            self.controller.prepare(steps, n_drafting, self.model_of_only_slot(steps, slots));
+        if n_slots == 0 {
+            return &[];
         }
-        slots.iter_mut().for_each(|slot| slot.drafts.clear());
+        if any_adapts {
+            let model = self.model_of_only_slot(steps, slots);
+            self.controller.prepare(steps, n_drafting, model);
+        }
         let is_model = |registered: &RegisteredDrafter| registered.is_model_based;
         let n_history = self.registered.iter().position(is_model).unwrap_or(self.registered.len());
-        (0..n_history).for_each(|index| self.ask_history(index, slots));
+        (0..n_history).for_each(|index| self.draft_from_history(index, slots));
         self.offer(n_history, slots);
         let mut exploring = None;
         for index in n_history..self.registered.len() {
-            exploring = self.ask_model(index, steps, slots).or(exploring);
+            exploring = self.consider_model(index, steps, slots).or(exploring);
             self.offer(index + 1, slots);
         }
         self.controller.decide(steps, exploring);
-        for slot in slots.iter_mut().filter(|slot| slot.room.is_some()) {
-            let length = self.controller.length(slot.slot);
-            slot.drafts.choose(self.controller.options(slot.slot).and_then(|options| options.best(length).draft));
+        for DraftingSlot { slot, state, drafts, .. } in slots.all().filter(|slot| slot.room.is_some()) {
+            let length = self.controller.length(slot);
+            let draft = self.controller.options(slot).and_then(|options| options.best(length).draft);
+            drafts.choose(draft, state);
         }
+        self.controller.lengths()
     }
 
     /// Offers the drafts of the first `n` drafters to the controller.
-    fn offer(&mut self, n: usize, slots: &[DraftingSlot<'_>]) {
+    fn offer(&mut self, n: usize, slots: &mut impl DraftingSlots) {
         let registered = self.registered.get(..n).unwrap_or(&self.registered);
-        for slot in slots.iter().filter(|slot| slot.room.is_some()) {
+        for slot in slots.all().filter(|slot| slot.room.is_some()) {
             if let Some(options) = self.controller.options_mut(slot.slot) {
-                slot.drafts.offer(registered, options);
+                slot.proposals().offer(registered, options);
             }
         }
     }
 
     /// The mean acceptance and the longest draft of the model that can draft for the only slot that generates.
-    fn model_of_only_slot(&self, steps: &[StepSlot], slots: &[DraftingSlot<'_>]) -> Option<(f64, usize)> {
+    fn model_of_only_slot(&self, steps: &[StepSlot], slots: &mut impl DraftingSlots) -> Option<(f64, usize)> {
         let mut generating = (0..).zip(steps).filter(|(_, step)| step.generates).map(|(slot, _)| slot);
         let only = generating.next().filter(|_| generating.next().is_none())?;
-        let slot = slots.iter().find(|slot| slot.slot == only && slot.room.is_some() && slot.drafts.adapts())?;
-        let mut models =
-            self.registered.iter().zip(&slot.drafts.proposals).filter(|(registered, _)| registered.is_model_based);
-        let (registered, bias) =
-            models.find_map(|(registered, proposal)| Some((registered, &proposal.as_ref()?.bias)))?;
-        Some((registered.calibration.mean(bias), slot.drafts.length.current()))
+        let slot = slots.all().find(|slot| slot.slot == only && slot.room.is_some() && slot.state.adapts())?;
+        let mut models = self.registered.iter().zip(&slot.state.drafters);
+        models.find_map(|(registered, state)| {
+            let bias = &state.as_ref().filter(|_| registered.is_model_based)?.bias;
+            Some((registered.calibration.mean(bias), slot.state.length.current()))
+        })
     }
 
-    /// Asks a history drafter, for one slot after the other.
-    fn ask_history(&mut self, index: usize, slots: &mut [DraftingSlot<'_>]) {
+    /// Lets a history drafter draft, for one slot after the other.
+    fn draft_from_history(&mut self, index: usize, slots: &mut impl DraftingSlots) {
         let Some(RegisteredDrafter { drafter, calibration, .. }) = self.registered.get_mut(index) else { return };
         let plan = self.controller.plan();
-        for slot in slots {
-            let DraftingSlot { slot, tokens, sampler, generated, position, room, is_padded, ref mut drafts } = *slot;
-            let RequestDrafts { settings, length, proposals, .. } = &mut **drafts;
-            let Some(proposal) = proposals.get_mut(index).and_then(Option::as_mut) else { continue };
+        for slot in slots.all() {
+            let DraftingSlot { slot, tokens, sampler, generated, position, room, is_padded, state, drafts } = slot;
+            let DraftingState { settings, length, drafters, .. } = &*state;
+            let Some(Some(DrafterState { bias, is_free, .. })) = drafters.get(index) else { continue };
+            let Some(draft) = drafts.proposals.get_mut(index) else { continue };
             let adapts = settings.adaptive == crate::Adaptive::Auto;
-            let most = match (proposal.is_free, adapts) {
+            let most = match (*is_free, adapts) {
                 (true, _) => usize::from(is_padded),
                 // The beginning of a draft tells what its drafter is worth, also if it is not verified.
                 (false, true) => settings.n_max_text.min(plan.longest().max(1)),
                 (false, false) => length.current(),
             };
             let n_max = room.map_or(0, |room| most.min(room));
-            if room.is_some() && n_max == 0 && !proposal.is_free {
+            if room.is_some() && n_max == 0 && !is_free {
                 continue;
             }
-            let stop_policy = match adapts && !proposal.is_free {
-                true => StopPolicy::Paying { plan, calibration, bias: proposal.bias, n_min: settings.n_min },
+            let stop_policy = match adapts && !is_free {
+                true => StopPolicy::Paying { plan, calibration, bias: *bias, n_min: settings.n_min },
                 false => StopPolicy::All,
             };
-            let draft = &mut proposal.draft;
             let view = SlotContext { slot, tokens, sampler, generated, position };
             let mut request = view.request(settings, n_max, stop_policy, draft, None);
             drafter.draft(std::slice::from_mut(&mut request));
@@ -141,23 +164,22 @@ impl Drafters {
         }
     }
 
-    /// Asks a model for all slots together, which it decodes in one batch, if that pays or is due to be probed. Returns the length for
+    /// Lets a model draft for all slots together, which it decodes in one batch, if that pays or is due to be tried. Returns the length for
     /// all that is to be verified, where that is to be measured.
-    fn ask_model(&mut self, index: usize, steps: &[StepSlot], slots: &mut [DraftingSlot<'_>]) -> Option<usize> {
+    fn consider_model(&mut self, index: usize, steps: &[StepSlot], slots: &mut impl DraftingSlots) -> Option<usize> {
         self.controller.clear_prospects(steps.len());
         let (mut unread, mut is_new) = (0, false);
-        for slot in &*slots {
+        for slot in slots.all() {
             let calibration = self.registered.get(index).map(|registered| &registered.calibration);
             let Some(prospect) = calibration.and_then(|calibration| slot.prospect(index, calibration)) else {
                 continue;
             };
             self.controller.expect(slot.slot, prospect);
-            unread += slot.tokens.len().saturating_sub(slot.drafts.n_known + 1).min(MOST_UNREAD);
-            is_new |= !slot.drafts.was_asked;
+            unread += slot.tokens.len().saturating_sub(slot.state.n_caught_up + 1).min(MOST_UNREAD);
+            is_new |= !slot.state.has_tried_model;
         }
         let (decision, length) = self.controller.consider_model(steps, unread, is_new);
-        let wants = |slot: &DraftingSlot<'_>| self.controller.wants_model(slot.slot, decision, length);
-        let n_wanted = slots.iter().filter(|slot| wants(slot)).count();
+        let n_wanted = slots.all().filter(|slot| self.controller.wants_model(slot.slot, decision, length)).count();
         self.controller.begin_drafting(steps, n_wanted);
         self.draft_with_model(index, steps, slots, decision, length);
         match decision {
@@ -166,36 +188,37 @@ impl Drafters {
         }
     }
 
-    /// Asks a model for drafts for the slots that want one by this decision, and to keep up with the others.
+    /// Lets a model draft for the slots that want a draft by this decision, and keep up with the others.
     fn draft_with_model(
         &mut self,
         index: usize,
         steps: &[StepSlot],
-        slots: &mut [DraftingSlot<'_>],
+        slots: &mut impl DraftingSlots,
         decision: Decision,
         best_length: usize,
     ) {
-        let Drafters { registered, controller, clock, .. } = self;
+        let Drafters { registered, controller, clock, draft_lengths, .. } = self;
         let Some((registered, before)) = registered.get_mut(..=index).and_then(|all| all.split_last_mut()) else {
             return;
         };
         let RegisteredDrafter { drafter, calibration, .. } = registered;
         let (mut requests, mut all_keep_up) = (Vec::new(), true);
-        for slot in slots.iter_mut() {
+        for slot in slots.all() {
             let wanted = controller.wants_model(slot.slot, decision, best_length);
-            let asked = ask_of_model(slot, index, before, calibration, controller.plan(), decision, wanted);
-            let DraftingSlot { slot, tokens, sampler, generated, position, room, ref mut drafts, .. } = *slot;
-            let Some(proposal) = drafts.proposal_mut(index) else { continue };
-            let kept_up = std::mem::replace(&mut proposal.keeps_up, asked.is_some() && room.is_some());
-            let Some((n_max, stops_when_it_does_not_pay)) = asked else { continue };
+            let demand = demand_of_model(&slot, index, before, calibration, controller.plan(), decision, wanted);
+            let DraftingSlot { slot, tokens, sampler, generated, position, room, state, drafts, .. } = slot;
+            let Some(of_drafter) = state.drafter_mut(index) else { continue };
+            let kept_up = std::mem::replace(&mut of_drafter.keeps_up, demand.is_some() && room.is_some());
+            let bias = of_drafter.bias;
+            let Some((n_max, stops_when_it_does_not_pay)) = demand else { continue };
             all_keep_up &= kept_up;
-            drafts.n_known = tokens.len();
-            drafts.was_asked |= n_max > 0;
-            let RequestDrafts { settings, proposals, sampled, drawn_by, .. } = &mut **drafts;
-            let Some(proposal) = proposals.get_mut(index).and_then(Option::as_mut) else { continue };
-            let (plan, bias) = (controller.plan(), proposal.bias);
+            state.n_caught_up = tokens.len();
+            state.has_tried_model |= n_max > 0;
+            let settings = &state.settings;
+            let SlotDrafts { proposals, sampled, drawn_by, .. } = drafts;
+            let Some(draft) = proposals.get_mut(index) else { continue };
             let stop_policy = match stops_when_it_does_not_pay {
-                true => StopPolicy::Paying { plan, calibration, bias, n_min: settings.n_min },
+                true => StopPolicy::Paying { plan: controller.plan(), calibration, bias, n_min: settings.n_min },
                 false => StopPolicy::All,
             };
             let drawing = (settings.verify.draws() && drawn_by.is_none()).then(|| {
@@ -203,7 +226,7 @@ impl Drafters {
                 Drawing { drawn: sampled, random: StepRandom::new(sampler.seed(), position) }
             });
             let view = SlotContext { slot, tokens, sampler, generated, position };
-            requests.push(view.request(settings, n_max, stop_policy, &mut proposal.draft, drawing));
+            requests.push(view.request(settings, n_max, stop_policy, draft, drawing));
         }
         if requests.is_empty() {
             return;
@@ -212,30 +235,29 @@ impl Drafters {
         drafter.draft(&mut requests);
         let time = clock().saturating_duration_since(start);
         let rounds = requests.iter().map(|request| request.draft.tokens.len()).max().unwrap_or(0);
-        let mut depths = std::mem::take(&mut self.depths);
-        depths.clear();
-        depths.extend(requests.iter().map(|request| request.draft.depth(usize::MAX)));
+        draft_lengths.clear();
+        draft_lengths.extend(requests.iter().map(|request| request.draft.longest_branch(usize::MAX)));
         drop(requests);
         // A slot that has to catch up with more than the last step takes longer for that.
         if all_keep_up {
-            let drafted = |round: usize| depths.iter().filter(|depth| **depth > round).count();
-            self.controller.costs.saw_drafts(drafted, rounds, depth, time);
+            let drafted = |round: usize| draft_lengths.iter().filter(|length| **length > round).count();
+            controller.costs.saw_drafts(drafted, rounds, depth, time);
         }
-        self.depths = depths;
-        for DraftingSlot { slot, drafts, .. } in slots {
+        for DraftingSlot { slot, state, drafts, .. } in slots.all() {
             if drafts.drawn_by.is_none() && !drafts.sampled.is_empty() {
                 drafts.drawn_by = Some(index);
             }
-            if let Some(why) = drafter.disabled(*slot).filter(|_| drafts.proposal(index).is_some()) {
-                drafts.disabled = Some(why.to_owned());
-                drafts.proposals.iter_mut().skip(index).take(1).for_each(|proposal| *proposal = None);
+            if let Some(why) = drafter.disabled(slot).filter(|_| state.drafter(index).is_some()) {
+                state.disabled = Some(why.to_owned());
+                state.drafters.iter_mut().skip(index).take(1).for_each(|drafter| *drafter = None);
+                drafts.proposals.iter_mut().skip(index).take(1).for_each(Draft::clear);
             }
         }
     }
 }
 
 /// What a model drafts for a slot, at most, and whether it stops when more does not pay; `None`: nothing, and it need not keep up.
-fn ask_of_model(
+fn demand_of_model(
     slot: &DraftingSlot<'_>,
     index: usize,
     before: &[RegisteredDrafter],
@@ -244,27 +266,27 @@ fn ask_of_model(
     decision: Decision,
     wanted: bool,
 ) -> Option<(usize, bool)> {
-    let drafts = &*slot.drafts;
-    let settings = &drafts.settings;
-    let acceptance = calibration.mean(&drafts.proposal(index)?.bias);
-    let n_max = drafts.length.current();
+    let state = &*slot.state;
+    let settings = &state.settings;
+    let acceptance = calibration.mean(&state.drafter(index)?.bias);
+    let n_max = state.length.current();
     let Some(room) = slot.room else {
         // Until its first draft it keeps up with a prompt; later on it does not while it does not pay.
         let lengths = settings.n_min..=n_max;
-        let adapts = drafts.has_adaptive_lengths();
-        let keeps_up = !adapts || !drafts.was_asked || plan.prospect(acceptance, lengths) > 0.0;
+        let adapts = state.has_adaptive_lengths();
+        let keeps_up = !adapts || !state.has_tried_model || plan.prospect(acceptance, lengths) > 0.0;
         return keeps_up.then_some((0, false));
     };
     let n_max = n_max.min(room);
-    if n_max == 0 || drafts.drawn_by.is_some() {
+    if n_max == 0 || slot.drafts.drawn_by.is_some() {
         return None;
     }
-    if !drafts.has_adaptive_lengths() {
+    if !state.has_adaptive_lengths() {
         if n_max < settings.n_min && !settings.verify.draws() {
             return None;
         }
         // A drawn draft cannot be dropped afterwards for a better one.
-        let history = drafts.most_expected(before).map_or(0.0, |(_, _, expected)| expected);
+        let history = slot.proposals().most_expected(before).map_or(0.0, |(_, _, expected)| expected);
         let gives_way = settings.verify.draws() && expected_tokens(acceptance, n_max) <= history;
         return (!gives_way).then_some((n_max, false));
     }

@@ -3,6 +3,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::*;
+use crate::MAX_DRAFT;
 use crate::controller::StepSlot;
 use crate::costs::tests::costs;
 use crate::drafter::{DraftRequest, Drawing};
@@ -87,7 +88,8 @@ impl Drafter for Scripted {
 struct Table {
     drafters: Drafters,
     /// The request's state; `None`: it has ended.
-    drafts: Option<RequestDrafts>,
+    state: Option<DraftingState>,
+    drafts: SlotDrafts,
     sampler: Sampler,
     text: Scripted,
     model: Scripted,
@@ -103,15 +105,16 @@ fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Tabl
     drafters.controller.costs = costs(target_ms, draft_ms);
     drafters.add_model(Box::new(model.clone()));
     drafters.add(Box::new(text.clone()));
-    let drafts = Some(drafters.begin(0, &sampler, settings));
-    Table { drafters, drafts, sampler, text, model, padded: false }
+    let state = Some(drafters.begin(0, &sampler, settings));
+    Table { drafters, state, drafts: SlotDrafts::default(), sampler, text, model, padded: false }
 }
 
 impl Table {
     /// A step, at the costs that are known, in which the target says `truth`: how many tokens were checked, whose, and how many of them were right.
     fn step(&mut self, truth: &[Token]) -> (usize, Option<DrafterKind>, usize) {
         let steps = [StepSlot { n_tokens: 1, generates: true, room: 100, depth: 0 }];
-        let slot = self.drafts.as_mut().map(|drafts| DraftingSlot {
+        self.drafts.clear();
+        let slot = self.state.as_mut().map(|state| DraftingSlot {
             slot: 0,
             tokens: &[1, 2, 3],
             sampler: &self.sampler,
@@ -119,21 +122,22 @@ impl Table {
             position: 1,
             room: Some(100),
             is_padded: self.padded,
-            drafts,
+            state,
+            drafts: &mut self.drafts,
         });
         self.drafters.draft(&steps, &mut slot.into_iter().collect::<Vec<_>>());
-        let chosen = self.drafts.as_ref().and_then(RequestDrafts::chosen);
+        let chosen = self.drafts.chosen();
         let draft = chosen.map_or(Vec::new(), |chosen| chosen.draft.tokens[..chosen.n].to_vec());
         let kind = chosen.and_then(|chosen| chosen.kind);
         let right = draft.iter().zip(truth).take_while(|(drafted, said)| drafted == said).count();
-        let outcome = DraftOutcome { kind, n_drafted: draft.len(), depth: draft.len(), n_accepted: right };
-        if let Some(drafts) = &mut self.drafts {
-            self.drafters.learn(0, drafts, &truth[..=right], &outcome);
+        let outcome = DraftOutcome { kind, n_drafted: draft.len(), n_longest: draft.len(), n_accepted: right };
+        if let Some(state) = &mut self.state {
+            self.drafters.learn(0, state, &self.drafts, &truth[..=right], &outcome);
         }
         let costs = &mut self.drafters.controller.costs;
         let cost = costs.v(draft.len() + 1);
         costs.saw_step(&[draft.len() + 1], |_| 0, Duration::from_secs_f64(cost / 10.0));
-        let adapts = self.drafts.as_ref().is_some_and(RequestDrafts::adapts);
+        let adapts = self.state.as_ref().is_some_and(DraftingState::adapts);
         self.drafters.stepped(&steps, adapts, right + 1, cost);
         (draft.len(), kind, right)
     }
@@ -141,16 +145,16 @@ impl Table {
 
 impl Table {
     fn begin(&mut self, settings: &Settings) {
-        self.drafts = Some(self.drafters.begin(0, &self.sampler, settings));
+        self.state = Some(self.drafters.begin(0, &self.sampler, settings));
     }
 
     fn end(&mut self, tokens: &[Token], generated: usize) {
         self.drafters.end(0, tokens, generated);
-        self.drafts = None;
+        self.state = None;
     }
 
-    fn sampled(&self) -> &SampledDraft {
-        self.drafts.as_ref().expect("a request").sampled()
+    fn sampled(&mut self) -> &SampledDraft {
+        self.drafts.sampled(MAX_DRAFT)
     }
 }
 

@@ -19,8 +19,8 @@ use self::draft::ReplayedDraft;
 use self::machine::{MACHINES, Machine, Noise};
 use self::trace::{Task, Trace, tasks};
 use super::{
-    Adaptive, Costs, DraftOutcome, DrafterKind, Drafters, DraftingSlot, MAX_DRAFT, NgramCache, RequestDrafts, Settings,
-    StepSlot, Suffix,
+    Adaptive, Costs, DraftOutcome, DrafterKind, Drafters, DraftingSlot, DraftingState, MAX_DRAFT, NgramCache, Settings,
+    SlotDrafts, StepSlot, Suffix,
 };
 use foredraft_base::Token;
 use foredraft_sampling::{self as sampling, Sampler};
@@ -147,7 +147,8 @@ fn run_with(scenario: &Scenario<'_>, way: Way, seed: u64) -> (f64, f64) {
     let begin = begin.max(PASSED.get());
     let mut queue = requests(scenario).into_iter();
     let mut slots: Vec<Option<Running<'_>>> = (0..n_slots).map(|_| None).collect();
-    let mut drafts: Vec<Option<RequestDrafts>> = (0..n_slots).map(|_| None).collect();
+    let mut states: Vec<Option<DraftingState>> = (0..n_slots).map(|_| None).collect();
+    let mut drafts: Vec<SlotDrafts> = (0..n_slots).map(|_| SlotDrafts::default()).collect();
     let (mut n_generated, mut n_tokens) = (0, vec![0; n_slots]);
     loop {
         for (index, slot) in slots.iter_mut().enumerate() {
@@ -158,7 +159,7 @@ fn run_with(scenario: &Scenario<'_>, way: Way, seed: u64) -> (f64, f64) {
                 // The prompt is decoded in any case. Its time is not part of the comparison.
                 let prompt = machine.target(&[trace.prompt.len()], |_| 0) * noise.factor();
                 drafters.controller.costs.saw_prompt(trace.prompt.len(), Duration::from_secs_f64(prompt));
-                drafts[index] = Some(drafters.begin(index, &sampler, &settings));
+                states[index] = Some(drafters.begin(index, &sampler, &settings));
                 *slot = Some(Running::begin(trace, if n_generated == 0 { index } else { 0 }));
             }
         }
@@ -167,8 +168,10 @@ fn run_with(scenario: &Scenario<'_>, way: Way, seed: u64) -> (f64, f64) {
         }
         let room = |running: &Running<'_>| running.rest().len() - 1;
         let start = clock();
-        let drafting = slots.iter().zip(&mut drafts).enumerate().filter_map(|(slot, (running, drafts))| {
-            let (running, drafts) = (running.as_ref()?, drafts.as_mut()?);
+        drafts.iter_mut().for_each(SlotDrafts::clear);
+        let all = slots.iter().zip(&mut states).zip(&mut drafts).enumerate();
+        let drafting = all.filter_map(|(slot, ((running, state), drafts))| {
+            let (running, state) = (running.as_ref()?, state.as_mut()?);
             Some(DraftingSlot {
                 slot,
                 tokens: &running.tokens,
@@ -177,6 +180,7 @@ fn run_with(scenario: &Scenario<'_>, way: Way, seed: u64) -> (f64, f64) {
                 position: running.generated(),
                 room: Some(room(running)),
                 is_padded: false,
+                state,
                 drafts,
             })
         });
@@ -188,16 +192,16 @@ fn run_with(scenario: &Scenario<'_>, way: Way, seed: u64) -> (f64, f64) {
             None => StepSlot::default(),
         };
         let steps: Vec<StepSlot> = slots.iter().map(step).collect();
-        drafters.draft(&steps, &mut drafting.collect::<Vec<_>>());
+        let lengths = drafters.draft(&steps, &mut drafting.collect::<Vec<_>>()).to_vec();
         let t_draft = clock() - start;
-        let adapts = drafts.iter().flatten().any(RequestDrafts::adapts);
-        let chosen = |drafts: &Option<RequestDrafts>| {
-            let chosen = drafts.as_ref().and_then(RequestDrafts::chosen);
+        let adapts = states.iter().flatten().any(DraftingState::adapts);
+        let chosen = |drafts: &SlotDrafts| {
+            let chosen = drafts.chosen();
             chosen.map_or((None, Vec::new()), |chosen| (chosen.kind, chosen.draft.tokens[..chosen.n].to_vec()))
         };
         for (slot, n) in n_tokens.iter_mut().enumerate() {
             let n_drafted = chosen(&drafts[slot]).1.len();
-            *n = if slots[slot].is_some() { 1 + n_drafted.max(drafters.controller.length(slot)) } else { 0 };
+            *n = if slots[slot].is_some() { 1 + n_drafted.max(lengths.get(slot).copied().unwrap_or(0)) } else { 0 };
         }
         let depths = |slot: usize| slots[slot].as_ref().map_or(0, |running| running.tokens.len());
         let time = machine.target(&n_tokens, depths) * noise.factor();
@@ -211,13 +215,13 @@ fn run_with(scenario: &Scenario<'_>, way: Way, seed: u64) -> (f64, f64) {
             let new = rest[..rest.len().min(right + 1)].to_vec();
             running.tokens.extend_from_slice(&new);
             let n_accepted = right.min(new.len());
-            let outcome = DraftOutcome { kind, n_drafted, depth: n_drafted, n_accepted };
-            drafters.learn(index, drafts[index].as_mut().unwrap(), &new, &outcome);
+            let outcome = DraftOutcome { kind, n_drafted, n_longest: n_drafted, n_accepted };
+            drafters.learn(index, states[index].as_mut().unwrap(), &drafts[index], &new, &outcome);
             n_step += new.len();
             if running.rest().is_empty() {
                 // Nothing is learned, because the next request can have the same output.
                 drafters.end(index, &[], 0);
-                (*slot, drafts[index]) = (None, None);
+                (*slot, states[index]) = (None, None);
             }
         }
         n_generated += n_step;

@@ -30,6 +30,19 @@ impl SampledDraft {
         }
     }
 
+    /// Empties it, to become a draft for this rule. Keeps its memory if it was one.
+    pub fn begin_as(&mut self, rule: Verify, n_branches: usize) {
+        let is_one = match self {
+            SampledDraft::Chain(_) => rule != Verify::Block && n_branches <= 1,
+            SampledDraft::Block(_) => rule == Verify::Block,
+            SampledDraft::Tree(_) => rule != Verify::Block && n_branches > 1,
+        };
+        if !is_one {
+            *self = SampledDraft::new(rule, n_branches);
+        }
+        self.begin(0);
+    }
+
     /// As [`ChainProposal::begin`].
     pub fn begin(&mut self, limit: usize) {
         match self {

@@ -1,0 +1,88 @@
+//! What a step is planned from: what the slots hold, and what limits the step. Plain data.
+
+/// A draft follows at most this many undecoded tokens of its context: the token sampled last, and those of an accepted branch that are
+/// decoded again (see [`DraftTree`]).
+pub(crate) const MAX_PENDING: usize = 16;
+
+/// What a step is planned from. Kept for its memory.
+#[derive(Debug, Default)]
+pub(crate) struct StepInput {
+    /// What each slot holds, by sequence id.
+    pub(crate) slots: Vec<SlotState>,
+    /// What limits the step.
+    pub(crate) limits: StepLimits,
+}
+
+/// What the scheduler knows of a slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SlotState {
+    pub(crate) has_request: bool,
+    /// Whether the request waits for cells.
+    pub(crate) is_paused: bool,
+    pub(crate) is_generating: bool,
+    /// Whether each token of its prompt needs a row of logits.
+    pub(crate) scores_prompt: bool,
+    /// Tokens of the request's context.
+    pub(crate) n_tokens: usize,
+    /// Tokens in the slot's cache.
+    pub(crate) n_cached: usize,
+    /// Tokens that the request may still generate, at least one.
+    pub(crate) n_remaining: usize,
+    /// Most tokens of a draft; 0: the request does not speculate.
+    pub(crate) n_max_draft: usize,
+    /// Tokens that may be decoded before positions are grouped (see [`SelfExtend`](crate::session::SelfExtend)).
+    pub(crate) tokens_until_group: usize,
+    /// The first slot whose cache has the same LoRA scales.
+    pub(crate) adapters: usize,
+    /// When a request last began or ended here, counted in admissions.
+    pub(crate) last_used: u64,
+    /// Its last turn, counted in turns.
+    pub(crate) last_turn: u64,
+    /// The last step in which it took part.
+    pub(crate) last_step: u64,
+}
+
+impl SlotState {
+    /// Whether it has a request that does not wait for cells.
+    pub(crate) fn is_running(&self) -> bool {
+        self.has_request && !self.is_paused
+    }
+
+    /// Tokens of its context that are not decoded yet.
+    pub(crate) fn n_pending(&self) -> usize {
+        self.n_tokens.saturating_sub(self.n_cached)
+    }
+
+    /// Whether a draft may follow the slot's context in a step.
+    pub(crate) fn may_draft(&self) -> bool {
+        self.is_generating && (1..=MAX_PENDING).contains(&self.n_pending())
+    }
+
+    /// Tokens for which there is room after the slot's context.
+    pub(crate) fn room_after(&self, limits: &StepLimits) -> usize {
+        let most = limits.max_invariant_tokens.min(limits.n_budgeted_tokens).saturating_sub(self.n_pending());
+        limits.n_ctx.saturating_sub(self.n_tokens + 1).min(most)
+    }
+}
+
+/// What limits a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct StepLimits {
+    pub(crate) n_ctx: usize,
+    pub(crate) n_batch: usize,
+    pub(crate) n_ubatch: usize,
+    /// Cells that all slots share; `None`: each slot has its own.
+    pub(crate) shared_cells: Option<usize>,
+    /// Most tokens of a sequence in a batch whose logits do not depend on their number.
+    pub(crate) max_invariant_tokens: usize,
+    /// Most tokens that the host's frame budget leaves time for in a batch.
+    pub(crate) n_budgeted_tokens: usize,
+    /// Whether logits are batch-invariant up to there.
+    pub(crate) is_batch_invariant: bool,
+    /// Whether rejected tokens can be removed from the cache.
+    pub(crate) can_roll_back: bool,
+    /// Whether a prompt pauses before its last token, so that its cache has a checkpoint there.
+    pub(crate) needs_checkpoints: bool,
+    /// Whether a token that would be decoded alone is padded.
+    pub(crate) pads_single_tokens: bool,
+}
