@@ -137,7 +137,7 @@ impl AdmissionPass {
         }
         let mut free = (0..).zip(&self.states).filter(|(_, state)| !state.has_request);
         let (index, _) = match applicant.slot {
-            Some(asked) => free.find(|(index, _)| *index == asked)?,
+            Some(requested) => free.find(|(index, _)| *index == requested)?,
             None if applicant.loads_session => free.min_by_key(|(_, state)| state.last_used)?,
             None => free.max_by_key(|(index, state)| {
                 let common = n_common(*index);
@@ -255,17 +255,17 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let sampler = Sampler::new(&request.sampling, &*model, request.constraint)?;
     // Free draft tokens need no request. A second run to compare with has no draft at all.
     let offers_free_tokens = pool.context.pads_single_tokens() && first_run.is_none();
-    let asked = request.speculative.is_some();
+    let is_requested = request.speculative.is_some();
     let settings = request.speculative.or_else(|| offers_free_tokens.then(Settings::none));
-    let speculation = settings.map(|settings| speculate(pool, index, settings, asked, &sampler));
+    let speculation = settings.map(|settings| speculate(pool, index, settings, is_requested, &sampler));
     if options.cache_prompt && options.n_cache_reuse > 0 {
         pool.drafters.reuse(index, &tokens, options.n_cache_reuse);
     }
-    let tick = pool.next_tick();
+    let n_admissions = pool.count_admission();
     let prompt = PromptStats { n_total, n_prompt: tokens.len(), n_cached, truncated };
     let completion = Completion::new(&mut options, &request.sampling, seed_position, compare);
     let slot = pool.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
-    slot.last_used = tick;
+    slot.last_used = n_admissions;
     let prompt_probs =
         options.prompt_probs.and(tokens.first()).map(|first| PromptProbs { first: *first, others: Vec::new() });
     slot.task = Some(Task {
@@ -298,18 +298,18 @@ fn speculate(
     pool: &mut SlotPool,
     index: usize,
     mut settings: Settings,
-    asked: bool,
+    is_requested: bool,
     sampler: &Sampler,
 ) -> RequestSpeculation {
     if !pool.context.model().can_roll_back() {
         let why = "the target's memory cannot be cut back after a rejected draft".to_owned();
-        return RequestSpeculation::new(&settings, asked, sampler, None, Some(why));
+        return RequestSpeculation::new(&settings, is_requested, sampler, None, Some(why));
     }
     let is_chain = settings.n_branches > 1 && (settings.verify == Verify::Block || pool.context.n_shared() < 2);
     settings.n_branches = if is_chain { 1 } else { settings.n_branches };
     let drafts = pool.drafters.begin(index, sampler, &settings);
     let disabled = drafts.disabled().or(is_chain.then_some(NO_BRANCHES)).map(str::to_owned);
-    RequestSpeculation::new(&settings, asked, sampler, Some(drafts), disabled)
+    RequestSpeculation::new(&settings, is_requested, sampler, Some(drafts), disabled)
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ impl Builder<'_> {
             let most = if config.draft.is_some() || mtp.is_ok() { MEASURING } else { MEASURING / 4 };
             let sizes = sizes_to_measure(self.n_parallel());
             measure(&mut context, &sizes, most, |n, time| {
-                costs.saw_target(n, time);
+                costs.record_target(n, time);
                 progress.step();
                 progress.check().is_ok()
             });
@@ -179,7 +179,7 @@ impl Builder<'_> {
             warm_up(&mut context);
             progress.step();
             measure(&mut context, &drafter_sizes(self.n_parallel()), MEASURING, |n, time| {
-                costs.saw_drafts(|_| n, 1, 0, time);
+                costs.record_drafts(|_| n, 1, 0, time);
                 progress.step();
                 progress.check().is_ok()
             });
@@ -198,7 +198,7 @@ impl Builder<'_> {
     }
 }
 
-/// The steps of a load after the files are read, of which [`LoadProgress`] hears: the n-gram caches, the contexts with their warm-ups and
+/// The steps of a load after the files are read, which [`LoadProgress`] is given: the n-gram caches, the contexts with their warm-ups and
 /// the sizes that are measured, and the rest.
 pub(super) fn n_steps(config: &Config) -> usize {
     let n_parallel = config.n_parallel.max(1);

@@ -8,10 +8,10 @@ use crate::session::SeedOrigin;
 
 /// Ends the request in the slot `index`, if there is one. `truncated`: the context is full.
 pub(super) fn end(pool: &mut SlotPool, index: usize, stop: Stop, truncated: bool, report: &mut StepReport) {
-    let SlotPool { context, slots, drafters, tick, .. } = pool;
+    let SlotPool { context, slots, drafters, n_admissions, .. } = pool;
     let Some(slot) = slots.get_mut(index) else { return };
     let Some(mut task) = slot.task.take() else { return };
-    slot.last_used = *tick;
+    slot.last_used = *n_admissions;
     if !task.completion.is_repeated() {
         let (tokens, generated) = task.whole_context();
         drafters.end(index, &tokens, generated);

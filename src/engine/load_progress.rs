@@ -35,7 +35,7 @@ impl<'a> LoadProgress<'a> {
     pub(super) fn step(&mut self) {
         self.n_done = (self.n_done + 1).min(self.n_steps);
         let part = self.n_done as f32 / self.n_steps as f32;
-        // The host hears of the end only when the load has ended.
+        // The host observes the end only when the load has ended.
         self.tell((self.files + (1.0 - self.files) * part).min(0.99));
     }
 
@@ -70,9 +70,9 @@ mod tests {
 
     #[test]
     fn progress_grows_by_bytes_and_by_steps_and_ends_with_the_load() {
-        let mut told = Vec::new();
+        let mut observed = Vec::new();
         let mut report = |done: f32| {
-            told.push(done);
+            observed.push(done);
             true
         };
         let mut progress = LoadProgress::new(&mut report, true, 4);
@@ -81,9 +81,9 @@ mod tests {
         }
         (0..6).for_each(|_| progress.step());
         assert!(progress.finish().is_ok());
-        assert!(told.is_sorted(), "{told:?}");
-        assert_eq!((told.first(), told.last(), told.len()), (Some(&0.0), Some(&1.0), 10));
-        assert!(told.iter().filter(|done| **done < 1.0).all(|done| *done <= 0.99), "{told:?}");
+        assert!(observed.is_sorted(), "{observed:?}");
+        assert_eq!((observed.first(), observed.last(), observed.len()), (Some(&0.0), Some(&1.0), 10));
+        assert!(observed.iter().filter(|done| **done < 1.0).all(|done| *done <= 0.99), "{observed:?}");
     }
 
     #[test]

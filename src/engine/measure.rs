@@ -11,13 +11,13 @@ pub(super) const MEASURING: Duration = Duration::from_millis(1600);
 const TIMES: u32 = 3;
 const LONG: Duration = Duration::from_millis(20);
 
-/// Measures decodes of these sizes, and passes each size and its time to `saw`. Stops after `most`, when a decode fails, or when `saw`
+/// Measures decodes of these sizes, and passes each size and its time to `record`. Stops after `most`, when a decode fails, or when `record`
 /// returns false.
 pub(super) fn measure(
     context: &mut Context,
     sizes: &[usize],
     most: Duration,
-    mut saw: impl FnMut(usize, Duration) -> bool,
+    mut record: impl FnMut(usize, Duration) -> bool,
 ) {
     let (n_tokens, n_batch) = (context.model().vocab().n_tokens(), context.n_batch());
     let begin = Instant::now();
@@ -43,7 +43,7 @@ pub(super) fn measure(
                 break;
             }
         }
-        if best.is_some_and(|best| !saw(n, best)) {
+        if best.is_some_and(|best| !record(n, best)) {
             return;
         }
         if begin.elapsed() > most {

@@ -47,7 +47,7 @@ pub struct RequestHandle {
     texts: Vec<Expected>,
     cancelled: AtomicBool,
     inner: Mutex<HandleState>,
-    news: Condvar,
+    changed: Condvar,
     counts: Arc<Counts>,
 }
 
@@ -119,7 +119,7 @@ impl RequestHandle {
                 ended: None,
             }),
             texts,
-            news: Condvar::new(),
+            changed: Condvar::new(),
         })
     }
 
@@ -165,9 +165,9 @@ impl RequestHandle {
         let deadline = Instant::now().checked_add(wait);
         while so(&inner) && inner.phase() != Phase::Finished {
             let late = match deadline {
-                Some(deadline) => self.news.wait_until(&mut inner, deadline).timed_out(),
+                Some(deadline) => self.changed.wait_until(&mut inner, deadline).timed_out(),
                 None => {
-                    self.news.wait(&mut inner);
+                    self.changed.wait(&mut inner);
                     false
                 }
             };
@@ -182,7 +182,7 @@ impl RequestHandle {
     pub fn wait(&self) -> Vec<(usize, Event)> {
         let mut inner = self.inner.lock();
         while inner.phase() != Phase::Finished {
-            self.news.wait(&mut inner);
+            self.changed.wait(&mut inner);
         }
         inner.events.drain(..).collect()
     }
@@ -300,7 +300,7 @@ impl CompletionSink {
             (_, event) => inner.events.push_back((self.index, event)),
         }
         drop(inner);
-        self.handle.news.notify_all();
+        self.handle.changed.notify_all();
     }
 
     pub(super) fn finish(&self, outcome: Outcome) {
@@ -326,7 +326,7 @@ impl CompletionSink {
             counts.queued.fetch_sub(1, Ordering::AcqRel);
         }
         drop(inner);
-        self.handle.news.notify_all();
+        self.handle.changed.notify_all();
     }
 }
 

@@ -97,8 +97,8 @@ fn put_in(pool: &mut SlotPool, index: usize, session: &Session) -> Result<Restor
     slot.seed = session.seed;
     slot.lora.clone_from(&session.lora);
     slot.loaded = Some(session.target.tokens.clone());
-    pool.tick += 1;
-    slot.last_used = pool.tick;
+    pool.n_admissions += 1;
+    slot.last_used = pool.n_admissions;
     let draft = session.draft.as_ref().filter(|draft| pool.drafters.load(index, draft));
     let taken = draft.map_or(0, |draft| draft.tokens.len());
     Ok(Restored { n_tokens, n_draft: taken, seed: session.seed })

@@ -91,7 +91,7 @@ pub(super) struct SlotPool {
     /// Whether a full context drops its middle and goes on.
     pub(super) ctx_shift: bool,
     /// Counts admissions: the order of requests, and of the slots' last use.
-    pub(super) tick: u64,
+    pub(super) n_admissions: u64,
 }
 
 impl SlotPool {
@@ -138,9 +138,9 @@ impl SlotPool {
     }
 
     /// Counts an admission.
-    pub(super) fn next_tick(&mut self) -> u64 {
-        self.tick += 1;
-        self.tick
+    pub(super) fn count_admission(&mut self) -> u64 {
+        self.n_admissions += 1;
+        self.n_admissions
     }
 }
 
@@ -190,7 +190,7 @@ pub(super) struct RequestSpeculation {
     /// statistics are reported.
     ///
     /// [`Drafters::offer_free_tokens`]: crate::speculative::Drafters::offer_free_tokens
-    pub(super) asked: bool,
+    pub(super) is_requested: bool,
     pub(super) rule: Verify,
     adaptive: Adaptive,
     /// Most tokens of a draft.
@@ -297,7 +297,7 @@ impl Task {
             speculation: self
                 .speculation
                 .take()
-                .filter(|speculation| speculation.asked)
+                .filter(|speculation| speculation.is_requested)
                 .map(RequestSpeculation::finish),
             seed_position: self.completion.seed_position,
             session_load: self.session_load,
@@ -308,14 +308,14 @@ impl Task {
 
     fn timings(&self) -> Timings {
         let (prompt, predicted) = self.completion.times();
-        let asked = self.speculation.as_ref().filter(|speculation| speculation.asked);
+        let requested = self.speculation.as_ref().filter(|speculation| speculation.is_requested);
         Timings {
             prompt_n: self.prompt.n_prompt - self.prompt.n_cached.min(self.prompt.n_prompt),
             prompt,
             predicted_n: self.completion.n_predicted(),
             predicted,
             cache_n: self.prompt.n_cached,
-            draft: asked.map(|speculation| (speculation.stats.n_drafted, speculation.stats.n_accepted)),
+            draft: requested.map(|speculation| (speculation.stats.n_drafted, speculation.stats.n_accepted)),
         }
     }
 }
@@ -323,7 +323,7 @@ impl Task {
 impl RequestSpeculation {
     pub(super) fn new(
         settings: &Settings,
-        asked: bool,
+        is_requested: bool,
         sampler: &Sampler,
         drafting: Option<DraftingState>,
         disabled: Option<String>,
@@ -334,7 +334,7 @@ impl RequestSpeculation {
             listed: Vec::new(),
         });
         RequestSpeculation {
-            asked,
+            is_requested,
             rule: settings.verify,
             adaptive: settings.adaptive,
             n_max: settings.n_max,

@@ -24,12 +24,12 @@ pub(super) struct DraftBranch {
     pub(super) position: usize,
     /// The batch index of the output to sample from. `None`: the branch has ended.
     pub(super) row: Option<usize>,
-    /// The branch ends if no token is [twice as probable](is_doubtful) as the next.
-    pub(super) ends_in_doubt: bool,
+    /// The branch ends if no token is [twice as probable](is_uncertain) as the next.
+    pub(super) ends_if_uncertain: bool,
 }
 
 impl DraftBranch {
-    pub(super) fn new(sequence: SeqId, sampler: Sampler, ends_in_doubt: bool) -> DraftBranch {
+    pub(super) fn new(sequence: SeqId, sampler: Sampler, ends_if_uncertain: bool) -> DraftBranch {
         DraftBranch {
             sequence,
             sampler,
@@ -38,7 +38,7 @@ impl DraftBranch {
             path: Vec::new(),
             position: 0,
             row: None,
-            ends_in_doubt,
+            ends_if_uncertain,
         }
     }
 
@@ -81,7 +81,7 @@ impl DraftBranch {
         let depth = self.path.len();
         let mut choice = [None; MAX_BRANCHES];
         // Decided before drawing, as below.
-        if self.ends_in_doubt && is_doubtful(logits) {
+        if self.ends_if_uncertain && is_uncertain(logits) {
             return choice;
         }
         if let Some(Drawing { drawn, random }) = &mut request.drawing {
@@ -150,7 +150,7 @@ impl DraftBranch {
 }
 
 /// `speculative.cpp`'s rule for the end of a draft: the most probable token is less than twice as probable as the second one.
-fn is_doubtful(logits: &[f32]) -> bool {
+fn is_uncertain(logits: &[f32]) -> bool {
     let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
     for logit in logits {
         if *logit > first {
@@ -193,21 +193,21 @@ pub(super) fn choose(
 
 #[cfg(test)]
 mod tests {
-    use super::is_doubtful;
+    use super::is_uncertain;
 
     #[test]
     fn a_draft_ends_where_no_token_is_twice_as_probable_as_the_next() {
         let logits = |probabilities: &[f32]| probabilities.iter().map(|p| p.ln() + 3.0).collect::<Vec<_>>();
-        for (probabilities, doubtful) in [
+        for (probabilities, uncertain) in [
             (&[0.6, 0.31, 0.09][..], true),
             (&[0.09, 0.29, 0.62], false),
             (&[0.5, 0.5], true),
             (&[0.3, 0.1, 0.14, 0.1, 0.16, 0.2], true),
             (&[0.34, 0.16, 0.17, 0.1, 0.13, 0.1], false),
         ] {
-            assert_eq!(is_doubtful(&logits(probabilities)), doubtful, "{probabilities:?}");
+            assert_eq!(is_uncertain(&logits(probabilities)), uncertain, "{probabilities:?}");
         }
         // A grammar's only possible token is certain.
-        assert!(!is_doubtful(&[f32::NEG_INFINITY, -5.0, f32::NEG_INFINITY]));
+        assert!(!is_uncertain(&[f32::NEG_INFINITY, -5.0, f32::NEG_INFINITY]));
     }
 }

@@ -257,9 +257,9 @@ impl DraftModel {
 /// Adds a branch with the next of these sequences. Returns false if there is none.
 fn add_branch(branches: &mut Vec<DraftBranch>, spare: &[SeqId]) -> bool {
     let Some(main) = branches.first() else { return false };
-    let (sampler, ends_in_doubt) = (main.sampler.for_draft(false), main.ends_in_doubt);
+    let (sampler, ends_if_uncertain) = (main.sampler.for_draft(false), main.ends_if_uncertain);
     let Some(sequence) = branches.len().checked_sub(1).and_then(|index| spare.get(index)) else { return false };
-    branches.push(DraftBranch::new(*sequence, sampler, ends_in_doubt));
+    branches.push(DraftBranch::new(*sequence, sampler, ends_if_uncertain));
     true
 }
 
@@ -271,8 +271,8 @@ impl Drafter for DraftModel {
     fn begin(&mut self, slot: usize, sampler: &Sampler, settings: &Settings) {
         if let Some(slot) = self.slots.get_mut(slot) {
             let sampler = sampler.for_draft(settings.verify == Verify::Match);
-            let ends_in_doubt = settings.adaptive == Adaptive::Heuristic;
-            slot.branches = Some(vec![DraftBranch::new(slot.cache.id(), sampler, ends_in_doubt)]);
+            let ends_if_uncertain = settings.adaptive == Adaptive::Heuristic;
+            slot.branches = Some(vec![DraftBranch::new(slot.cache.id(), sampler, ends_if_uncertain)]);
             slot.disabled = None;
         }
     }

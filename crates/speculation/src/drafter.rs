@@ -1,6 +1,6 @@
 //! The interface of all drafters.
 
-use super::policy::{GrowingDraft, StopPolicy};
+use super::controller::{GrowingDraft, StopPolicy};
 use super::verify::{SampledDraft, StepRandom};
 use super::{DrafterKind, Settings};
 use foredraft_base::{Snapshot, Token};
@@ -22,7 +22,7 @@ pub trait Drafter {
 
     /// Drafts for all requests together, once per step. If a drafter has not yet caught up with a [`DraftRequest`]'s context, it continues
     /// to catch up and proposes nothing, so that other requests do not wait for a long prompt.
-    fn draft(&mut self, asks: &mut [DraftRequest<'_>]);
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]);
 
     /// Of the slot's last draft, `drafted` tokens were verified, and the first `accepted` were accepted.
     fn verified(&mut self, slot: usize, drafted: usize, accepted: usize);
@@ -186,6 +186,8 @@ impl Draft {
 
     /// Empties it, but keeps its memory.
     pub fn clear(&mut self) {
-        self.truncate(0);
+        self.tokens.clear();
+        self.confidence.clear();
+        self.parents.clear();
     }
 }

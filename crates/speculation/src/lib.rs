@@ -9,35 +9,28 @@
 //!
 //! - [`Drafter`], [`DraftRequest`], [`Draft`]: the interface of all drafters. [`Drafters`]: those of an engine.
 //! - `history`: drafters that use the token history: n-grams, suffix automata, predicted outputs.
-//! - `controller`, `costs`, `calibration`, `policy`, `exploration`: how much to draft, from measured costs and acceptance.
+//! - `controller`: how much to draft, from measured costs and acceptance.
 //! - `simulator` (tests only): the controller against recorded texts on machines given by their costs.
 
-mod batch_split;
-mod calibration;
 mod controller;
-mod costs;
 mod drafter;
 mod drafters;
-mod exploration;
 #[cfg(test)]
 mod fakes;
 mod history;
-mod kalman;
-mod policy;
 mod settings;
 #[cfg(test)]
 mod simulator;
 pub mod verify;
 
-pub use batch_split::{BatchSplit, SequencePadding};
-pub use calibration::{Bias, Calibration, Choice};
-pub use controller::{Controller, Prices, StepSlot};
-pub use costs::{Costs, MAX_MEASURED, sizes_to_measure};
+pub use controller::{
+    BatchSplit, Bias, Calibration, Choice, Controller, Costs, DraftPrices, GrowingDraft, Length, MAX_MEASURED, Prices,
+    SequencePadding, SoFar, StepSlot, StopPolicy, another_round_pays, sizes_to_measure,
+};
 pub use drafter::{DecodedTokens, Draft, DraftRequest, Drafter, Drawing, HiddenStates};
 pub use drafters::{ChosenDraft, DraftOutcome, Drafters, DraftingSlot, DraftingSlots, DraftingState, SlotDrafts};
 pub use history::{
     CacheFile, CacheKind, Caches, LookupParams, ModParams, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramParams,
     NgramSimple, Predicted, Prediction, Suffix, SuffixParams, read_cache,
 };
-pub use policy::{GrowingDraft, Length, Plan, SoFar, StopPolicy, another_round_pays};
 pub use settings::{Adaptive, DrafterKind, HEURISTIC_MAX, MAX_BRANCHES, MAX_DRAFT, Settings, Verify};

@@ -128,7 +128,7 @@ fn commit_outcome(
     let new = tokens.get(before..).unwrap_or(&[]);
     slot.cache.push(new.get(..outcome.n_kept).unwrap_or(&[]));
     if let Some(speculation) = speculation {
-        if speculation.asked {
+        if speculation.is_requested {
             log_draft(sink.id(), planned, outcome, context.model().vocab());
         }
         speculation.stats.n_steps += 1;
@@ -141,8 +141,10 @@ fn commit_outcome(
     }
     completion.append(&mut outcome.tokens, &outcome.added, outcome.end.as_ref(), outcome.logit_gap);
     // Cells of rejected tokens and of filler.
-    let n_cached = slot.cache.len();
-    slot.cache.cut(context, n_cached);
+    if planned.n_batch_tokens() > planned.n_context {
+        let n_cached = slot.cache.len();
+        slot.cache.cut(context, n_cached);
+    }
     if let Some(end) = outcome.end.take() {
         return Some(end.stop);
     }
@@ -165,13 +167,13 @@ fn learn_costs(step: &DecodedStep<'_>, n_tokens: usize, adapts: bool, pool: &mut
     let costs = &mut pool.drafters.controller.costs;
     // Prompts, and nearly nothing else.
     if n_decoded > 16 * n_generated {
-        costs.saw_prompt(n_decoded, time);
+        costs.record_prompt(n_decoded, time);
     } else if n_generated == n_decoded {
-        let cost = costs.saw_step(&plan.n_tokens, |slot| demands.get(slot).map_or(0, |demand| demand.depth), time)
+        let cost = costs.record_step(&plan.n_tokens, |slot| demands.get(slot).map_or(0, |demand| demand.n_past), time)
             + costs.of(drafts.time);
         pool.drafters.stepped(demands, adapts, n_tokens, cost);
     } else {
-        costs.saw_mixed(n_decoded);
+        costs.record_mixed(n_decoded);
     }
 }
 

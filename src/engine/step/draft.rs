@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::input::StepInput;
 use super::plan::Wanted;
 use super::schedule::Schedule;
-use crate::engine::slots::Slot;
+use crate::engine::slots::{Slot, Task};
 use crate::speculative::{Drafters, DraftingSlot, DraftingSlots, SlotDrafts};
 
 /// What is drafted in a step. Kept for its memory.
@@ -13,12 +13,25 @@ use crate::speculative::{Drafters, DraftingSlot, DraftingSlots, SlotDrafts};
 pub(crate) struct StepDrafts {
     /// The drafts of each slot, by sequence id.
     pub(crate) slots: Vec<SlotDrafts>,
+    /// Where each slot drafts, if it does.
+    places: Vec<Option<DraftPlace>>,
     /// For each slot, how many tokens it wants after its context, drafted ones and filler.
     lengths: Vec<usize>,
     /// Whether a drafter needs the target's hidden states.
     pub(crate) needs_hidden: bool,
     /// Time that the drafters took.
     pub(crate) time: Duration,
+}
+
+/// What the drafters need to know of a slot besides its request.
+#[derive(Clone, Copy)]
+struct DraftPlace {
+    /// As [`DraftingSlot::generated`].
+    generated: usize,
+    /// As [`DraftingSlot::position`].
+    position: usize,
+    /// As [`DraftingSlot::room`].
+    room: Option<usize>,
 }
 
 impl StepDrafts {
@@ -50,8 +63,19 @@ pub(crate) fn draft(
     let n_generating = states.iter().filter(|state| state.has_request && state.is_generating).count();
     // Where a token would be padded otherwise.
     let is_padded = input.limits.pads_single_tokens && (n_generating == 1 || input.limits.shared_cells.is_none());
-    let mut speculating =
-        SpeculatingSlots { input, schedule, is_padded, slots: &mut *slots, drafts: &mut drafts.slots };
+    drafts.places.clear();
+    let all = states.iter().zip(&*slots).zip(&schedule.slots);
+    drafts.places.extend(all.map(|((state, slot), scheduled)| {
+        let task = slot.task.as_ref().filter(|task| scheduled.takes_part && task.drafting().is_some())?;
+        let room = state.room_after(&input.limits).min(state.n_remaining.saturating_sub(1));
+        Some(DraftPlace {
+            generated: task.tokens.len().saturating_sub(task.output),
+            position: task.completion.rng_counter(0),
+            room: state.may_draft().then_some(room),
+        })
+    }));
+    let StepDrafts { slots: slot_drafts, places, .. } = &mut *drafts;
+    let mut speculating = SpeculatingSlots { slots: &mut *slots, drafts: slot_drafts, places, is_padded };
     let lengths = drafters.draft(&schedule.demands, &mut speculating);
     drafts.lengths.clear();
     drafts.lengths.extend_from_slice(lengths);
@@ -62,31 +86,29 @@ pub(crate) fn draft(
 
 /// The slots of a step whose requests speculate, as the drafters see them.
 struct SpeculatingSlots<'a> {
-    input: &'a StepInput,
-    schedule: &'a Schedule,
-    is_padded: bool,
     slots: &'a mut [Slot],
     drafts: &'a mut [SlotDrafts],
+    places: &'a [Option<DraftPlace>],
+    is_padded: bool,
 }
 
 impl DraftingSlots for SpeculatingSlots<'_> {
     fn all(&mut self) -> impl Iterator<Item = DraftingSlot<'_>> {
-        let SpeculatingSlots { input: StepInput { slots: states, limits }, schedule, is_padded, .. } = *self;
-        let all = self.slots.iter_mut().zip(&mut *self.drafts).zip(states).zip(&schedule.slots);
-        all.filter(|(_, slot)| slot.takes_part).filter_map(move |(((slot, drafts), state), _)| {
-            let index = slot.index;
-            let task = slot.task.as_mut()?;
-            let drafting = task.speculation.as_mut()?.drafting.as_mut()?;
-            let room = state.room_after(limits).min(state.n_remaining.saturating_sub(1));
+        let is_padded = self.is_padded;
+        let all = self.slots.iter_mut().zip(&mut *self.drafts).zip(self.places);
+        all.filter_map(move |((slot, drafts), place)| {
+            let DraftPlace { generated, position, room } = (*place)?;
+            let Task { tokens, sampler, speculation, .. } = slot.task.as_mut()?;
+            let state = speculation.as_mut()?.drafting.as_mut()?;
             Some(DraftingSlot {
-                slot: index,
-                tokens: &task.tokens,
-                sampler: &task.sampler,
-                generated: task.tokens.len().saturating_sub(task.output),
-                position: task.completion.rng_counter(0),
-                room: state.may_draft().then_some(room),
+                slot: slot.index,
+                tokens,
+                sampler,
+                generated,
+                position,
+                room,
                 is_padded,
-                state: drafting,
+                state,
                 drafts,
             })
         })

@@ -70,11 +70,19 @@ impl StepPlan {
     }
 }
 
+impl PlannedDraft {
+    /// Empties it, keeping its memory.
+    fn clear(&mut self) {
+        self.tokens.clear();
+        (self.kind, self.n_longest, self.n_straight) = (None, 0, 0);
+    }
+}
+
 impl SlotPlan {
     /// Empties it for the next step.
     fn clear(&mut self) {
         (self.n_context, self.n_filler, self.scores, self.row) = (0, 0, false, None);
-        self.set_draft(None, 0);
+        self.draft.clear();
     }
 
     /// Tokens in the batch.

@@ -85,7 +85,7 @@ fn all_slots_with_a_running_request_take_part() {
     assert_eq!(step(&mut stages, &LIMITS), [0, 3]);
     let n_tokens: Vec<usize> = stages.schedule.demands.iter().map(|step| step.n_tokens).collect();
     assert_eq!(n_tokens, [1, 0, 0, 10]);
-    assert_eq!(stages.schedule.demands[0], StepSlot { n_tokens: 1, generates: true, room: 61, depth: 9 });
+    assert_eq!(stages.schedule.demands[0], StepSlot { n_tokens: 1, generates: true, room: 61, n_past: 9 });
     assert!(!stages.schedule.demands[3].generates);
 }
 

@@ -107,5 +107,5 @@ fn demand(state: &SlotState, limits: &StepLimits) -> StepSlot {
         true => state.room_after(limits).min(state.tokens_until_group.saturating_sub(n_pending)),
         false => 0,
     };
-    StepSlot { n_tokens: n_pending.min(limits.n_ubatch), generates: state.may_draft(), room, depth: state.n_cached }
+    StepSlot { n_tokens: n_pending.min(limits.n_ubatch), generates: state.may_draft(), room, n_past: state.n_cached }
 }

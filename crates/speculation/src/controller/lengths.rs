@@ -2,9 +2,9 @@
 //!
 //! A step brings one token for each slot that generates and one more for each accepted drafted token. With A the product of the
 //! acceptances up to a token and S the tokens that the engine makes in the time of one plain forward pass, lengths gain the
-//! sum of their A and cost S times what the step costs more ([`Rate`](crate::policy::Rate) has more on this). With a
+//! sum of their A and cost S times what the step costs more ([`Rate`](super::policy::Rate) has more on this). With a
 //! KV buffer for each sequence the cost of a step depends on the lengths of all its slots (see
-//! [`BatchSplit`](crate::BatchSplit)): equal lengths are one forward pass, so slots with a shorter draft, or none,
+//! [`BatchSplit`](super::batch_split::BatchSplit)): equal lengths are one forward pass, so slots with a shorter draft, or none,
 //! get filler where that costs less than another pass.
 
 use std::ops::Range;

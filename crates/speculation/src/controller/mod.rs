@@ -1,19 +1,40 @@
 //! The controller: decides for all slots of a step together whether a model drafts and how many tokens each slot decodes.
 //!
-//! [`Prices`] are the costs of a step, [`decide`] and [`outlook()`] are pure functions of them, and [`Controller`] keeps what
-//! steps have shown: costs, the rate of tokens, and the time saved up for probes.
+//! What is measured:
+//! - `costs`: what batches cost, with `batch_split` (how llama.cpp divides them) and `kalman` (the filter that follows them).
+//! - `calibration`: how often tokens of a confidence are accepted.
+//!
+//! What is decided from it, by pure functions:
+//! - `prices`: what a step costs. `lengths`: how many tokens each slot decodes. `outlook`: what a model is expected to gain.
+//! - `policy`: what drafted tokens are worth to the drafters that make them, and when a draft stops.
+//! - `exploration`: when to try what does not seem to pay.
+//!
+//! [`Controller`] keeps what steps have shown: costs, the rate of tokens, and the time saved up for trials.
 
+mod batch_split;
+mod calibration;
+mod costs;
+mod exploration;
+mod kalman;
 mod lengths;
 mod outlook;
+mod policy;
 mod prices;
 
+pub use self::batch_split::{BatchSplit, SequencePadding};
+pub use self::calibration::{Bias, Calibration, Choice};
+#[cfg(test)]
+pub(crate) use self::costs::tests::costs as test_costs;
+pub use self::costs::{Costs, MAX_MEASURED, sizes_to_measure};
+pub use self::exploration::{Decision, MOST_UNREAD};
 pub use self::lengths::{DraftOptions, decide};
-pub use self::outlook::{Hope, Outlook, Prospect, outlook};
-pub use self::prices::{Prices, StepSlot, mean_depth};
+pub use self::outlook::{Prospect, outlook};
+pub use self::policy::{DraftPrices, GrowingDraft, Length, SoFar, StopPolicy, another_round_pays};
+pub use self::prices::{Prices, StepSlot, mean_n_past};
 
-use super::exploration::{Decision, Exploration};
-use super::policy::{Plan, Rate};
-use super::{Costs, MAX_DRAFT};
+use self::exploration::Exploration;
+use self::policy::Rate;
+use super::MAX_DRAFT;
 
 /// What the controller has measured, and its decisions for the current step.
 #[derive(Default)]
@@ -21,7 +42,7 @@ pub struct Controller {
     /// What batches cost.
     pub costs: Costs,
     rate: Rate,
-    plan: Plan,
+    draft_prices: DraftPrices,
     exploration: Exploration,
     // Of the current step, by sequence id; kept for their memory.
     options: Vec<DraftOptions>,
@@ -41,24 +62,24 @@ impl Controller {
     /// Before anything is drafted: what tokens are worth in this step. `n_drafting`: the slots whose lengths adapt. `model`: where one
     /// slot alone generates, the mean acceptance and the longest draft of the model that drafts for it.
     pub(super) fn prepare(&mut self, steps: &[StepSlot], n_drafting: usize, model: Option<(f64, usize)>) {
-        self.plan.choose_preferred(&self.costs, mean_depth(steps), model);
-        let mut plan = std::mem::take(&mut self.plan);
+        self.draft_prices.choose_preferred(&self.costs, mean_n_past(steps), model);
+        let mut draft_prices = std::mem::take(&mut self.draft_prices);
         if steps.iter().any(|step| step.generates) {
-            let prices = Prices { preferred: preferred_size(&plan, steps), ..self.prices(steps) };
-            plan.update(&prices, n_drafting);
+            let prices = Prices { preferred: preferred_size(&draft_prices, steps), ..self.prices(steps) };
+            draft_prices.update(&prices, n_drafting);
         } else {
             // Until a slot generates, as for one that does.
-            let slots = [StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT, depth: 0 }];
+            let slots = [StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT, n_past: 0 }];
             let rate = self.rate.of(1.0);
-            let preferred = plan.preferred().map(|preferred| 1 + preferred);
-            plan.update(&Prices { slots: &slots, costs: &self.costs, rate, preferred }, 1);
+            let preferred = draft_prices.preferred().map(|preferred| 1 + preferred);
+            draft_prices.update(&Prices { slots: &slots, costs: &self.costs, rate, preferred }, 1);
         }
-        self.plan = plan;
+        self.draft_prices = draft_prices;
     }
 
     /// What tokens are worth while a draft is made.
-    pub(super) fn plan(&self) -> &Plan {
-        &self.plan
+    pub(super) fn draft_prices(&self) -> &DraftPrices {
+        &self.draft_prices
     }
 
     /// The drafts that a slot can choose from.
@@ -88,7 +109,7 @@ impl Controller {
     pub(super) fn consider_model(&mut self, steps: &[StepSlot], unread: usize, is_new: bool) -> (Decision, usize) {
         let n_eligible = self.prospects.iter().flatten().count();
         let prices = self.prices(steps);
-        let (rate, cost) = (prices.rate, prices.costs.c(n_eligible, prices.mean_depth()));
+        let (rate, cost) = (prices.rate, prices.costs.c(n_eligible, prices.mean_n_past()));
         let outlook = outlook(&prices, &self.options, &self.prospects, rate * cost);
         let decision = match n_eligible {
             0 => Decision::Rest,
@@ -106,8 +127,8 @@ impl Controller {
 
     /// A model drafts for `n_slots` slots.
     pub(super) fn begin_drafting(&mut self, steps: &[StepSlot], n_slots: usize) {
-        let round = self.prices(steps).rate * self.costs.c(n_slots, mean_depth(steps));
-        self.plan.draft(round, n_slots);
+        let round = self.prices(steps).rate * self.costs.c(n_slots, mean_n_past(steps));
+        self.draft_prices.set_draft_cost(round, n_slots);
     }
 
     /// Decides the lengths. `exploring`: a length for all that is to be measured.
@@ -131,28 +152,28 @@ impl Controller {
     /// drafting included.
     pub(super) fn stepped(&mut self, steps: &[StepSlot], n_tokens: usize, cost: f64) {
         let plain = self.plain(steps);
-        self.rate.saw(n_tokens, cost, plain);
+        self.rate.record(n_tokens, cost, plain);
         self.exploration.earn(cost);
     }
 
     fn prices<'a>(&'a self, steps: &'a [StepSlot]) -> Prices<'a> {
         let rate = self.rate.of(self.plain(steps));
-        Prices { slots: steps, costs: &self.costs, rate, preferred: preferred_size(&self.plan, steps) }
+        Prices { slots: steps, costs: &self.costs, rate, preferred: preferred_size(&self.draft_prices, steps) }
     }
 
     /// What plain decoding brings in the step, in the time of one forward pass of one token.
     fn plain(&self, steps: &[StepSlot]) -> f64 {
         let generating = steps.iter().filter(|step| step.generates).count() as f64;
         let n_tokens = |slot: usize| steps.get(slot).map_or(0, |step| step.n_tokens);
-        let depth = |slot: usize| steps.get(slot).map_or(0, |step| step.depth);
-        generating.max(1.0) / self.costs.step_of(n_tokens, depth, steps.len()).max(1.0)
+        let n_past = |slot: usize| steps.get(slot).map_or(0, |step| step.n_past);
+        generating.max(1.0) / self.costs.step_of(n_tokens, n_past, steps.len()).max(1.0)
     }
 }
 
 /// The batch size that is best in the long run, where one slot takes part.
-fn preferred_size(plan: &Plan, steps: &[StepSlot]) -> Option<usize> {
+fn preferred_size(draft_prices: &DraftPrices, steps: &[StepSlot]) -> Option<usize> {
     let n_tokens: usize = steps.iter().map(|step| step.n_tokens).sum();
-    plan.preferred().map(|preferred| n_tokens + preferred)
+    draft_prices.preferred().map(|preferred| n_tokens + preferred)
 }
 
 #[cfg(test)]

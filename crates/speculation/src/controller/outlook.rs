@@ -1,9 +1,9 @@
 //! Whether a model should draft, and how long: what that is expected to gain for all slots together.
 
+use super::calibration::{Bias, Calibration};
 use super::lengths::DraftOptions;
 use super::prices::Prices;
 use crate::MAX_DRAFT;
-use crate::calibration::{Bias, Calibration};
 
 /// What a model is expected to draft for a slot.
 #[derive(Debug, Clone, Copy)]
@@ -38,25 +38,25 @@ pub struct Outlook {
     /// The best length with it.
     pub length: usize,
     /// Of the other lengths that would be better than `length` if they cost as little as they may, the one that costs least to try.
-    pub doubted: Hope,
+    pub other_length: Trial,
     /// Of the lengths that would be better than no model if costs were as low and acceptance as high as they may be, the same.
-    pub hopeful: Hope,
+    pub first_length: Trial,
 }
 
-/// A length that may be better than is known.
+/// A length that may be better than it is expected to be.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Hope {
+pub struct Trial {
     /// The length.
     pub length: usize,
     /// What it gains at best.
-    pub hoped: f64,
-    /// What it gains by what is known.
-    pub known: f64,
+    pub optimistic: f64,
+    /// What it is expected to gain.
+    pub expected: f64,
 }
 
-impl Default for Hope {
+impl Default for Trial {
     fn default() -> Self {
-        Hope { length: 0, hoped: f64::NEG_INFINITY, known: f64::NEG_INFINITY }
+        Trial { length: 0, optimistic: f64::NEG_INFINITY, expected: f64::NEG_INFINITY }
     }
 }
 
@@ -72,7 +72,7 @@ pub fn outlook(prices: &Prices<'_>, options: &[DraftOptions], prospects: &[Optio
     let mut values = [(f64::NEG_INFINITY, f64::NEG_INFINITY); MAX_DRAFT + 1];
     for (length, value) in values.iter_mut().enumerate().take(longest.max(n_max) + 1) {
         let cost = prices.rate * prices.cost_of_all(length);
-        let (mut texts, mut known, mut hoped) = (0.0, 0.0, 0.0);
+        let (mut texts, mut expected, mut optimistic) = (0.0, 0.0, 0.0);
         for slot in 0..n {
             let share = prices.share(slot, length);
             let text = text(slot, share);
@@ -82,34 +82,36 @@ pub fn outlook(prices: &Prices<'_>, options: &[DraftOptions], prospects: &[Optio
             };
             let prospect = prospects.get(slot).copied().flatten();
             texts += text;
-            known += prospect.map_or(text, |prospect| text.max(modelled(prospect, prospect.acceptance)));
-            hoped += prospect.map_or(text, |prospect| text.max(modelled(prospect, prospect.optimistic)));
+            expected += prospect.map_or(text, |prospect| text.max(modelled(prospect, prospect.acceptance)));
+            optimistic += prospect.map_or(text, |prospect| text.max(modelled(prospect, prospect.optimistic)));
         }
         without = without.max(texts - cost);
         if (1..=n_max).contains(&length) {
             let cost = cost + draft * length as f64;
-            *value = (known - cost, hoped - cost);
+            *value = (expected - cost, optimistic - cost);
             if value.0 > with {
                 (with, best) = (value.0, length);
             }
         }
     }
-    let (mut doubted, mut hopeful) = (Hope::default(), Hope::default());
-    for (length, (known, hoped)) in values.iter().copied().enumerate().skip(1).take(n_max) {
-        let doubt = prices.rate * prices.doubt(length);
-        for (hope, hoped, least) in [(&mut doubted, known + doubt, with), (&mut hopeful, hoped + doubt, without)] {
-            if length != best && hoped > least && known > hope.known {
-                *hope = Hope { length, hoped, known };
+    let (mut other_length, mut first_length) = (Trial::default(), Trial::default());
+    for (length, (expected, optimistic)) in values.iter().copied().enumerate().skip(1).take(n_max) {
+        let uncertainty = prices.rate * prices.uncertainty(length);
+        let of_costs = expected + uncertainty;
+        let of_all = optimistic + uncertainty;
+        for (trial, optimistic, least) in [(&mut other_length, of_costs, with), (&mut first_length, of_all, without)] {
+            if length != best && optimistic > least && expected > trial.expected {
+                *trial = Trial { length, optimistic, expected };
             }
         }
     }
     // The best length by what is known is the cheapest to try where it may pay.
-    let (known, hoped) = values.get(best).copied().unwrap_or_default();
-    let hoped = hoped + prices.rate * prices.doubt(best);
-    if best > 0 && hoped > without && known >= hopeful.known {
-        hopeful = Hope { length: best, hoped, known };
+    let (expected, optimistic) = values.get(best).copied().unwrap_or_default();
+    let optimistic = optimistic + prices.rate * prices.uncertainty(best);
+    if best > 0 && optimistic > without && expected >= first_length.expected {
+        first_length = Trial { length: best, optimistic, expected };
     }
-    Outlook { without, with, length: best, doubted, hopeful }
+    Outlook { without, with, length: best, other_length, first_length }
 }
 
 /// The tokens to expect of `n`, each right with this probability if those before it were.

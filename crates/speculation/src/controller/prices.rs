@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::Costs;
+use super::costs::Costs;
 
 /// A slot in a step, as far as its batch is concerned. The default one takes no part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct StepSlot {
     /// Most tokens that can be decoded behind those.
     pub room: usize,
     /// Tokens of its context that are before those.
-    pub depth: usize,
+    pub n_past: usize,
 }
 
 /// The prices of a step, and the slots that they are for.
@@ -39,19 +39,19 @@ impl Prices<'_> {
         self.slots.get(slot).is_some_and(|slot| slot.generates)
     }
 
-    fn depth(&self, slot: usize) -> usize {
-        self.slots.get(slot).map_or(0, |slot| slot.depth)
+    fn n_past(&self, slot: usize) -> usize {
+        self.slots.get(slot).map_or(0, |slot| slot.n_past)
     }
 
     /// What so many more tokens of a slot cost because of its context.
     pub(super) fn attention_of_more(&self, slot: usize, more: usize) -> f64 {
-        let (n, depth) = (self.n_tokens(slot), self.depth(slot));
-        self.costs.attention(n + more, depth) - self.costs.attention(n, depth)
+        let (n, n_past) = (self.n_tokens(slot), self.n_past(slot));
+        self.costs.attention(n + more, n_past) - self.costs.attention(n, n_past)
     }
 
-    /// The mean depth of the slots that generate.
-    pub fn mean_depth(&self) -> usize {
-        mean_depth(self.slots)
+    /// The mean number of tokens before those of the slots that generate.
+    pub fn mean_n_past(&self) -> usize {
+        mean_n_past(self.slots)
     }
 
     /// How much a slot gets of a length for all.
@@ -69,13 +69,13 @@ impl Prices<'_> {
     pub(super) fn cost(&self, range: Range<usize>, more: impl Fn(usize) -> usize) -> f64 {
         if let Some(only) = self.only() {
             let n = self.n_tokens(only) + more(only);
-            return self.costs.next(self.preferred)(n) + self.costs.attention(n, self.depth(only));
+            return self.costs.next(self.preferred)(n) + self.costs.attention(n, self.n_past(only));
         }
         let n_tokens = |slot: usize| match range.contains(&slot) && self.n_tokens(slot) > 0 {
             true => self.n_tokens(slot) + more(slot),
             false => 0,
         };
-        self.costs.step_of(n_tokens, |slot| self.depth(slot), self.slots.len())
+        self.costs.step_of(n_tokens, |slot| self.n_past(slot), self.slots.len())
     }
 
     /// What a step of all slots costs where each that generates decodes `length` tokens more.
@@ -83,7 +83,7 @@ impl Prices<'_> {
         self.cost(0..self.slots.len(), |slot| self.share(slot, length))
     }
 
-    /// The slots that are decoded together, whatever the lengths: see [`BatchSplit`](super::BatchSplit).
+    /// The slots that are decoded together, whatever the lengths: see [`BatchSplit`](super::batch_split::BatchSplit).
     pub(super) fn runs(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let whole = !self.costs.split().is_rectangular();
         let n = self.slots.len();
@@ -104,21 +104,21 @@ impl Prices<'_> {
     }
 
     /// By how much a step with this length for all may cost less than is known.
-    pub(super) fn doubt(&self, length: usize) -> f64 {
+    pub(super) fn uncertainty(&self, length: usize) -> f64 {
         let n_tokens = |slot: usize| match self.n_tokens(slot) {
             0 => 0,
             n => n + self.share(slot, length),
         };
-        let mut doubt = 0.0;
+        let mut uncertainty = 0.0;
         self.costs.split().for_each(n_tokens, self.slots.len(), |n| {
-            doubt += self.costs.uncertainty(n) * (self.costs.v(n) - self.costs.v(1)).max(0.0);
+            uncertainty += self.costs.uncertainty(n) * (self.costs.v(n) - self.costs.v(1)).max(0.0);
         });
-        doubt
+        uncertainty
     }
 }
 
-/// The mean depth of the slots that generate.
-pub fn mean_depth(slots: &[StepSlot]) -> usize {
+/// The mean number of tokens before those of the slots that generate.
+pub fn mean_n_past(slots: &[StepSlot]) -> usize {
     let generating = || slots.iter().filter(|slot| slot.generates);
-    generating().map(|slot| slot.depth).sum::<usize>() / generating().count().max(1)
+    generating().map(|slot| slot.n_past).sum::<usize>() / generating().count().max(1)
 }

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
+use super::costs::tests::costs;
 use super::lengths::{DraftOptions, decide};
 use super::outlook::{Prospect, geometric, outlook};
 use super::prices::{Prices, StepSlot};
-use crate::costs::tests::costs;
 use crate::{BatchSplit, Costs, SequencePadding};
 
 const Q8: [(usize, u64); 10] =
@@ -17,7 +17,7 @@ fn rectangles(target_ms: &[(usize, u64)]) -> Costs {
 
 /// Slots that generate, and their drafts: each token is right with this probability if those before it were.
 fn decided(costs: &Costs, rate: f64, drafts: &[(usize, f64)]) -> Vec<usize> {
-    let slots = vec![StepSlot { n_tokens: 1, generates: true, room: 60, depth: 0 }; drafts.len()];
+    let slots = vec![StepSlot { n_tokens: 1, generates: true, room: 60, n_past: 0 }; drafts.len()];
     lengths_of(costs, rate, &slots, drafts, false)
 }
 
@@ -57,7 +57,7 @@ fn a_slot_that_copies_gets_a_forward_pass_of_its_own() {
 #[test]
 fn slots_that_are_not_neighbours_are_decided_apart() {
     let costs = rectangles(&Q8);
-    let generates = StepSlot { n_tokens: 1, generates: true, room: 60, depth: 0 };
+    let generates = StepSlot { n_tokens: 1, generates: true, room: 60, n_past: 0 };
     let slots = [generates, StepSlot::default(), generates];
     let lengths = lengths_of(&costs, 1.5, &slots, &[(3, 0.95), (0, 0.0), (0, 0.0)], false);
     assert_eq!(lengths, [3, 0, 0], "filler for the last would make no rectangle");
@@ -68,7 +68,7 @@ fn slots_that_are_not_neighbours_are_decided_apart() {
 #[test]
 fn a_slot_gets_no_more_than_it_has_room_for() {
     let costs = rectangles(&Q8);
-    let slots = [3, 1, 3, 3].map(|room| StepSlot { n_tokens: 1, generates: true, room, depth: 0 });
+    let slots = [3, 1, 3, 3].map(|room| StepSlot { n_tokens: 1, generates: true, room, n_past: 0 });
     let lengths = lengths_of(&costs, 4.0 / 1.46, &slots, &[(3, 0.99), (1, 0.99), (3, 0.99), (3, 0.99)], false);
     assert!(lengths[1] <= 1, "{lengths:?}");
 }
@@ -76,7 +76,7 @@ fn a_slot_gets_no_more_than_it_has_room_for() {
 #[test]
 fn what_is_fixed_is_decoded_whole_and_the_others_are_filled() {
     let costs = rectangles(&Q8);
-    let slots = [StepSlot { n_tokens: 1, generates: true, room: 60, depth: 0 }; 3];
+    let slots = [StepSlot { n_tokens: 1, generates: true, room: 60, n_past: 0 }; 3];
     let mut options: [DraftOptions; 3] = Default::default();
     options[0].fix(2, 3);
     options[2].fix(2, 3);
@@ -130,7 +130,7 @@ fn lengths_are_nearly_the_best_of_all_combinations() {
 #[test]
 fn the_outlook_tells_whether_a_model_pays_for_all_slots_together() {
     let costs = rectangles(&Q8);
-    let slots = [StepSlot { n_tokens: 1, generates: true, room: 60, depth: 0 }; 4];
+    let slots = [StepSlot { n_tokens: 1, generates: true, room: 60, n_past: 0 }; 4];
     let options: [DraftOptions; 4] = Default::default();
     let prices = Prices { slots: &slots, costs: &costs, rate: 4.0 / 1.46, preferred: None };
     let look = |acceptance: f64, draft: f64| {
@@ -141,10 +141,10 @@ fn the_outlook_tells_whether_a_model_pays_for_all_slots_together() {
     assert!(good.with > good.without && good.length > 2, "{good:?}");
     let bad = look(0.2, 0.5);
     assert!(bad.with < bad.without, "{bad:?}");
-    assert_eq!(bad.hopeful.length, 0, "nor is there any hope: {bad:?}");
+    assert_eq!(bad.first_length.length, 0, "nor is there anything to try: {bad:?}");
     let close = look(0.42, 0.1);
     assert!(
-        close.with < close.without && close.hopeful.hoped > close.without,
+        close.with < close.without && close.first_length.optimistic > close.without,
         "sizes never used may cost less: {close:?}"
     );
 }
@@ -154,8 +154,8 @@ fn the_cost_of_several_rectangles_is_learnt() {
     let mut costs = rectangles(&Q8);
     for _ in 0..200 {
         // 4 x 1, and 1 x 3.
-        costs.saw_step(&[1, 4, 1, 1], |_| 0, Duration::from_millis(2 * 146 + 2 * 129));
-        costs.saw_step(&[1, 0, 0, 0], |_| 0, Duration::from_millis(100));
+        costs.record_step(&[1, 4, 1, 1], |_| 0, Duration::from_millis(2 * 146 + 2 * 129));
+        costs.record_step(&[1, 0, 0, 0], |_| 0, Duration::from_millis(100));
     }
     let cost = costs.step(&[1, 4, 1, 1], |_| 0);
     assert!((cost - 5.5).abs() < 0.4, "{cost}");

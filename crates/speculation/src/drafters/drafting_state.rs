@@ -1,7 +1,7 @@
 //! What drafters and controller know of a request that speculates, from one step to the next.
 
-use crate::calibration::Bias;
-use crate::policy::Length;
+use crate::controller::Bias;
+use crate::controller::Length;
 use crate::{Adaptive, DrafterKind, Settings};
 
 /// The drafting state of a request. It belongs to the request, and ends with it. What is drafted in a step is in [`SlotDrafts`].
@@ -12,7 +12,7 @@ pub struct DraftingState {
     pub(super) length: Length,
     /// One for each registered drafter; `None`: not requested, or disabled.
     pub(super) drafters: Vec<Option<DrafterState>>,
-    /// Whether a model was asked for a draft yet, and the context's length when one last caught up.
+    /// Whether a model has drafted for it yet, and the context's length when one last caught up.
     pub(super) has_tried_model: bool,
     pub(super) n_caught_up: usize,
     /// Why a requested drafter does not draft.
@@ -64,6 +64,12 @@ impl DraftingState {
     /// The draft length in use.
     pub fn length(&self) -> usize {
         self.length.current()
+    }
+
+    /// The drafters that it uses, as bits; the last one stands for all further ones.
+    pub(super) fn used_drafters(&self) -> u64 {
+        let used = (0..).zip(&self.drafters).filter(|(_, drafter)| drafter.is_some());
+        used.fold(0, |bits, (index, _): (u32, _)| bits | 1 << index.min(63))
     }
 
     pub(super) fn drafter(&self, index: usize) -> Option<&DrafterState> {

@@ -32,7 +32,7 @@ impl Drafters {
             }
             // A drawn token that was rejected may still come, as the target's own.
             let n_comparable = if drafts.drawn_by == Some(index) { outcome.n_accepted } else { usize::MAX };
-            judge(draft, tokens, n_comparable, |confidence, hit| registered.calibration.saw(bias, confidence, hit));
+            judge(draft, tokens, n_comparable, |confidence, hit| registered.calibration.record(bias, confidence, hit));
         }
         let Some(DraftChoice { drafter, .. }) =
             drafts.choice.filter(|_| outcome.kind.is_some() && outcome.n_drafted > 0)
@@ -46,7 +46,7 @@ impl Drafters {
                 registered.chosen.record(expected / registered.factor_if_chosen(), outcome.n_accepted as f64);
             }
         }
-        state.length.saw(outcome.n_drafted, outcome.n_longest, outcome.n_accepted);
+        state.length.record(outcome.n_drafted, outcome.n_longest, outcome.n_accepted);
         if let Some(registered) = self.registered.get_mut(drafter) {
             registered.drafter.verified(slot, outcome.n_drafted, outcome.n_accepted);
         }

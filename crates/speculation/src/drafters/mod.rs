@@ -15,8 +15,7 @@ use std::time::Instant;
 
 use self::drafting_state::DrafterState;
 use self::registered::RegisteredDrafter;
-use super::calibration::Choice;
-use super::controller::Controller;
+use super::controller::{Choice, Controller};
 use super::drafter::{DecodedTokens, Drafter};
 use super::{Adaptive, DrafterKind, Settings, Verify};
 use foredraft_base::{Snapshot, Token};

@@ -1,7 +1,7 @@
 //! A drafter that an engine has, and how good its drafts have been.
 
 use crate::DrafterKind;
-use crate::calibration::Calibration;
+use crate::controller::Calibration;
 use crate::drafter::Drafter;
 
 /// A drafter, and what its drafts have been worth.

@@ -5,12 +5,12 @@ use super::registered::RegisteredDrafter;
 use crate::controller::DraftOptions;
 use crate::drafter::Draft;
 use crate::verify::SampledDraft;
-use crate::{DrafterKind, MAX_DRAFT, Settings, Verify};
+use crate::{DrafterKind, MAX_DRAFT, Verify};
 use foredraft_base::Token;
 
 /// What is drafted for a slot in one step. Kept for its memory.
 pub struct SlotDrafts {
-    /// The draft of each registered drafter; empty where it has none.
+    /// The draft of each registered drafter that the request uses.
     pub(super) proposals: Vec<Draft>,
     /// The draft that is verified.
     pub(super) choice: Option<DraftChoice>,
@@ -80,16 +80,17 @@ impl SlotDrafts {
         &self.sampled
     }
 
-    /// Empties it: nothing is drafted in this step.
+    /// Nothing is drafted in this step, unless the slot is among those that draft.
     pub fn clear(&mut self) {
         (self.choice, self.drawn_by) = (None, None);
-        self.proposals.iter_mut().for_each(Draft::clear);
     }
 
-    /// Empties it for a step of a request with these settings, and `n_drafters` registered drafters.
-    pub(super) fn begin(&mut self, n_drafters: usize, settings: &Settings) {
+    /// Empties it for a step of a request.
+    pub(super) fn begin(&mut self, DraftingState { settings, drafters, .. }: &DraftingState) {
         self.clear();
-        self.proposals.resize_with(n_drafters, Draft::default);
+        self.proposals.resize_with(drafters.len(), Draft::default);
+        let used = self.proposals.iter_mut().zip(drafters).filter(|(_, drafter)| drafter.is_some());
+        used.for_each(|(draft, _)| draft.clear());
         self.sampled.begin_as(settings.verify, settings.n_branches);
     }
 

@@ -1,27 +1,25 @@
 //! Drafting in one step: which drafters draft, for which slots, and how much of it is verified.
 //!
-//! History drafters take microseconds: each is asked in every step, and its draft is compared with the committed tokens whether or
-//! not it was verified. So their worth is known without having paid for it. A model's time counts: it is asked when its drafts
+//! History drafters take microseconds: each drafts in every step, and its draft is compared with the committed tokens whether or
+//! not it was verified. So their worth is known without having paid for it. A model's time counts: it drafts when its drafts
 //! are expected to make up for that, for all slots together (see [`controller`]), and otherwise now and then, to notice when they
 //! would again (see [`exploration`]).
 //!
 //! Stochastic verification must verify every drawn token (see [`SampledDraft`]). So whether a model's draft is preferred to the
-//! drafts from the history is decided before it is asked.
+//! drafts from the history is decided before it drafts.
 //!
 //! [`controller`]: crate::controller
-//! [`exploration`]: crate::exploration
+//! [`exploration`]: crate::controller
 //! [`SampledDraft`]: crate::verify::SampledDraft
 
 use super::Drafters;
 use super::drafting_state::{DrafterState, DraftingState};
 use super::registered::RegisteredDrafter;
 use super::slot_drafts::{Proposals, SlotDrafts};
-use crate::controller::{Prospect, StepSlot, mean_depth};
+use crate::Settings;
+use crate::controller::{Calibration, Decision, DraftPrices, MOST_UNREAD, Prospect, StepSlot, StopPolicy, mean_n_past};
 use crate::drafter::{Draft, DraftRequest, Drawing};
-use crate::exploration::{Decision, MOST_UNREAD};
-use crate::policy::{Plan, StopPolicy};
 use crate::verify::StepRandom;
-use crate::{Calibration, Settings};
 use foredraft_base::Token;
 use foredraft_sampling::Sampler;
 
@@ -77,13 +75,16 @@ impl Drafters {
     /// request speculates.
     pub fn draft(&mut self, steps: &[StepSlot], slots: &mut impl DraftingSlots) -> &[usize] {
         self.controller.begin(steps.len());
-        let (mut n_slots, mut n_drafting, mut any_adapts) = (0, 0, false);
+        let (mut n_slots, mut n_drafting, mut any_adapts, mut used) = (0, 0, false, 0_u64);
         for DraftingSlot { state, drafts, room, .. } in slots.all() {
-            drafts.begin(self.registered.len(), &state.settings);
+            drafts.begin(state);
             n_slots += 1;
-            any_adapts |= state.adapts();
-            n_drafting += usize::from(state.adapts() && room.is_some());
+            let adapts = state.adapts();
+            any_adapts |= adapts;
+            n_drafting += usize::from(adapts && room.is_some());
+            used |= state.used_drafters();
         }
+        let is_used = |index: &usize| used >> (*index).min(63) & 1 == 1;
         if n_slots == 0 {
             return &[];
         }
@@ -93,10 +94,10 @@ impl Drafters {
         }
         let is_model = |registered: &RegisteredDrafter| registered.is_model_based;
         let n_history = self.registered.iter().position(is_model).unwrap_or(self.registered.len());
-        (0..n_history).for_each(|index| self.draft_from_history(index, slots));
+        (0..n_history).filter(is_used).for_each(|index| self.draft_from_history(index, slots));
         self.offer(n_history, slots);
         let mut exploring = None;
-        for index in n_history..self.registered.len() {
+        for index in (n_history..self.registered.len()).filter(is_used) {
             exploring = self.consider_model(index, steps, slots).or(exploring);
             self.offer(index + 1, slots);
         }
@@ -134,7 +135,7 @@ impl Drafters {
     /// Lets a history drafter draft, for one slot after the other.
     fn draft_from_history(&mut self, index: usize, slots: &mut impl DraftingSlots) {
         let Some(RegisteredDrafter { drafter, calibration, .. }) = self.registered.get_mut(index) else { return };
-        let plan = self.controller.plan();
+        let prices = self.controller.draft_prices();
         for slot in slots.all() {
             let DraftingSlot { slot, tokens, sampler, generated, position, room, is_padded, state, drafts } = slot;
             let DraftingState { settings, length, drafters, .. } = &*state;
@@ -144,7 +145,7 @@ impl Drafters {
             let most = match (*is_free, adapts) {
                 (true, _) => usize::from(is_padded),
                 // The beginning of a draft tells what its drafter is worth, also if it is not verified.
-                (false, true) => settings.n_max_text.min(plan.longest().max(1)),
+                (false, true) => settings.n_max_text.min(prices.longest().max(1)),
                 (false, false) => length.current(),
             };
             let n_max = room.map_or(0, |room| most.min(room));
@@ -152,7 +153,7 @@ impl Drafters {
                 continue;
             }
             let stop_policy = match adapts && !is_free {
-                true => StopPolicy::Paying { plan, calibration, bias: *bias, n_min: settings.n_min },
+                true => StopPolicy::Paying { prices, calibration, bias: *bias, n_min: settings.n_min },
                 false => StopPolicy::All,
             };
             let view = SlotContext { slot, tokens, sampler, generated, position };
@@ -205,7 +206,8 @@ impl Drafters {
         let (mut requests, mut all_keep_up) = (Vec::new(), true);
         for slot in slots.all() {
             let wanted = controller.wants_model(slot.slot, decision, best_length);
-            let demand = demand_of_model(&slot, index, before, calibration, controller.plan(), decision, wanted);
+            let demand =
+                demand_of_model(&slot, index, before, calibration, controller.draft_prices(), decision, wanted);
             let DraftingSlot { slot, tokens, sampler, generated, position, room, state, drafts, .. } = slot;
             let Some(of_drafter) = state.drafter_mut(index) else { continue };
             let kept_up = std::mem::replace(&mut of_drafter.keeps_up, demand.is_some() && room.is_some());
@@ -218,7 +220,9 @@ impl Drafters {
             let SlotDrafts { proposals, sampled, drawn_by, .. } = drafts;
             let Some(draft) = proposals.get_mut(index) else { continue };
             let stop_policy = match stops_when_it_does_not_pay {
-                true => StopPolicy::Paying { plan: controller.plan(), calibration, bias, n_min: settings.n_min },
+                true => {
+                    StopPolicy::Paying { prices: controller.draft_prices(), calibration, bias, n_min: settings.n_min }
+                }
                 false => StopPolicy::All,
             };
             let drawing = (settings.verify.draws() && drawn_by.is_none()).then(|| {
@@ -231,7 +235,7 @@ impl Drafters {
         if requests.is_empty() {
             return;
         }
-        let (start, depth) = (clock(), mean_depth(steps));
+        let (start, n_past) = (clock(), mean_n_past(steps));
         drafter.draft(&mut requests);
         let time = clock().saturating_duration_since(start);
         let rounds = requests.iter().map(|request| request.draft.tokens.len()).max().unwrap_or(0);
@@ -241,7 +245,7 @@ impl Drafters {
         // A slot that has to catch up with more than the last step takes longer for that.
         if all_keep_up {
             let drafted = |round: usize| draft_lengths.iter().filter(|length| **length > round).count();
-            controller.costs.saw_drafts(drafted, rounds, depth, time);
+            controller.costs.record_drafts(drafted, rounds, n_past, time);
         }
         for DraftingSlot { slot, state, drafts, .. } in slots.all() {
             if drafts.drawn_by.is_none() && !drafts.sampled.is_empty() {
@@ -262,7 +266,7 @@ fn demand_of_model(
     index: usize,
     before: &[RegisteredDrafter],
     calibration: &Calibration,
-    plan: &Plan,
+    prices: &DraftPrices,
     decision: Decision,
     wanted: bool,
 ) -> Option<(usize, bool)> {
@@ -274,7 +278,7 @@ fn demand_of_model(
         // Until its first draft it keeps up with a prompt; later on it does not while it does not pay.
         let lengths = settings.n_min..=n_max;
         let adapts = state.has_adaptive_lengths();
-        let keeps_up = !adapts || !state.has_tried_model || plan.prospect(acceptance, lengths) > 0.0;
+        let keeps_up = !adapts || !state.has_tried_model || prices.prospect(acceptance, lengths) > 0.0;
         return keeps_up.then_some((0, false));
     };
     let n_max = n_max.min(room);

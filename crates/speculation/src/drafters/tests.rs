@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::MAX_DRAFT;
 use crate::controller::StepSlot;
-use crate::costs::tests::costs;
+use crate::controller::test_costs as costs;
 use crate::drafter::{DraftRequest, Drawing};
 use crate::verify::{SampledDraft, TokenDistribution};
 use foredraft_base::TokenData;
@@ -15,7 +15,7 @@ thread_local! {
     static NOW: Cell<Instant> = Cell::new(Instant::now());
 }
 
-/// Proposes what it is told to.
+/// Proposes the tokens of its script.
 #[derive(Clone, Default)]
 struct Scripted {
     source: Option<DrafterKind>,
@@ -30,7 +30,7 @@ impl Scripted {
         Scripted { source: Some(source), ..Scripted::default() }
     }
 
-    fn says(&self, tokens: &[(Token, f32)]) {
+    fn proposes(&self, tokens: &[(Token, f32)]) {
         *self.script.lock().unwrap() = tokens.to_vec();
     }
 
@@ -110,9 +110,9 @@ fn table(settings: &Settings, target_ms: &[(usize, u64)], draft_ms: f64) -> Tabl
 }
 
 impl Table {
-    /// A step, at the costs that are known, in which the target says `truth`: how many tokens were checked, whose, and how many of them were right.
+    /// A step, at the costs that are known, in which the target chooses `truth`: how many tokens were checked, whose, and how many of them were right.
     fn step(&mut self, truth: &[Token]) -> (usize, Option<DrafterKind>, usize) {
-        let steps = [StepSlot { n_tokens: 1, generates: true, room: 100, depth: 0 }];
+        let steps = [StepSlot { n_tokens: 1, generates: true, room: 100, n_past: 0 }];
         self.drafts.clear();
         let slot = self.state.as_mut().map(|state| DraftingSlot {
             slot: 0,
@@ -129,14 +129,14 @@ impl Table {
         let chosen = self.drafts.chosen();
         let draft = chosen.map_or(Vec::new(), |chosen| chosen.draft.tokens[..chosen.n].to_vec());
         let kind = chosen.and_then(|chosen| chosen.kind);
-        let right = draft.iter().zip(truth).take_while(|(drafted, said)| drafted == said).count();
+        let right = draft.iter().zip(truth).take_while(|(drafted, chosen)| drafted == chosen).count();
         let outcome = DraftOutcome { kind, n_drafted: draft.len(), n_longest: draft.len(), n_accepted: right };
         if let Some(state) = &mut self.state {
             self.drafters.learn(0, state, &self.drafts, &truth[..=right], &outcome);
         }
         let costs = &mut self.drafters.controller.costs;
         let cost = costs.v(draft.len() + 1);
-        costs.saw_step(&[draft.len() + 1], |_| 0, Duration::from_secs_f64(cost / 10.0));
+        costs.record_step(&[draft.len() + 1], |_| 0, Duration::from_secs_f64(cost / 10.0));
         let adapts = self.state.as_ref().is_some_and(DraftingState::adapts);
         self.drafters.stepped(&steps, adapts, right + 1, cost);
         (draft.len(), kind, right)
@@ -168,10 +168,10 @@ fn both(adaptive: Adaptive) -> Settings {
 #[test]
 fn the_draft_with_most_to_expect_is_checked() {
     let mut table = table(&both(Adaptive::Fixed), &CHEAP, 1.0);
-    table.text.says(&[(7, 0.9), (8, 0.2)]);
-    table.model.says(&[(7, 0.9), (8, 0.9), (9, 0.9)]);
+    table.text.proposes(&[(7, 0.9), (8, 0.2)]);
+    table.model.proposes(&[(7, 0.9), (8, 0.9), (9, 0.9)]);
     assert_eq!(table.step(&[7, 8, 9, 4]), (3, Some(DrafterKind::Draft), 3));
-    table.text.says(&[(7, 0.95), (8, 0.99), (9, 0.99), (1, 0.99), (2, 0.99)]);
+    table.text.proposes(&[(7, 0.95), (8, 0.99), (9, 0.99), (1, 0.99), (2, 0.99)]);
     assert_eq!(table.step(&[7, 8, 9, 4]), (5, Some(DrafterKind::Suffix), 3));
     assert_eq!(table.text.log(), ["begin 0", "draft 0 16", "draft 0 16", "checked 0 5 3"]);
     assert_eq!(table.model.log(), ["begin 0", "draft 0 16", "checked 0 3 3", "draft 0 16"]);
@@ -181,7 +181,7 @@ fn the_draft_with_most_to_expect_is_checked() {
 fn behind_the_end_of_a_text_nothing_is_drafted() {
     let mut table = table(&both(Adaptive::Fixed), &CHEAP, 1.0);
     table.drafters.end_tokens = vec![8, 5];
-    table.text.says(&[(7, 0.9), (8, 0.9), (9, 0.9), (5, 0.9)]);
+    table.text.proposes(&[(7, 0.9), (8, 0.9), (9, 0.9), (5, 0.9)]);
     assert_eq!(table.step(&[7, 8, 1]), (2, Some(DrafterKind::Suffix), 2));
 }
 
@@ -201,7 +201,7 @@ fn free_draft_token_is_proposed_and_attributed_to_no_drafter() {
         table.drafters.offer_free_tokens();
         table.begin(&settings);
         table.padded = padded;
-        table.text.says(&[(7, 0.1), (8, 0.9)]);
+        table.text.proposes(&[(7, 0.1), (8, 0.9)]);
         assert_eq!(table.step(&[7, 3]), (expected, None, expected), "{settings:?}");
         assert_eq!(table.step(&[4, 3]), (expected, None, 0), "{settings:?}");
     }
@@ -211,8 +211,8 @@ fn free_draft_token_is_proposed_and_attributed_to_no_drafter() {
     table.drafters.offer_free_tokens();
     table.begin(&settings);
     table.padded = true;
-    table.text.says(&[(7, 0.9)]);
-    table.model.says(&[(6, 0.3), (5, 0.3)]);
+    table.text.proposes(&[(7, 0.9)]);
+    table.model.proposes(&[(6, 0.3), (5, 0.3)]);
     assert_eq!(table.step(&[6, 5, 1]), (2, Some(DrafterKind::Draft), 2));
 }
 
@@ -225,8 +225,8 @@ fn model_is_not_asked_if_a_free_draft_token_is_as_good() {
         table.drafters.offer_free_tokens();
         table.begin(&settings);
         table.padded = padded;
-        table.text.says(&[(7, 0.9)]);
-        table.model.says(&[(7, 0.9)]);
+        table.text.proposes(&[(7, 0.9)]);
+        table.model.proposes(&[(7, 0.9)]);
         for _ in 0..60 {
             table.step(&[7, 8]);
         }
@@ -238,15 +238,15 @@ fn model_is_not_asked_if_a_free_draft_token_is_as_good() {
 #[test]
 fn a_drafter_is_judged_by_what_it_proposed_even_when_it_was_not_checked() {
     let mut table = table(&both(Adaptive::Auto), &CHEAP, 1.0);
-    table.text.says(&[(5, 0.9), (5, 0.9)]);
-    table.model.says(&[(7, 0.7), (8, 0.7)]);
+    table.text.proposes(&[(5, 0.9), (5, 0.9)]);
+    table.model.proposes(&[(7, 0.7), (8, 0.7)]);
     table.step(&[7, 8, 9]);
     // The text drafter boasted and was wrong all the time: from now on it is the model that is checked.
     for _ in 0..30 {
         table.step(&[7, 8, 9]);
     }
     assert_eq!(table.step(&[7, 8, 9]), (2, Some(DrafterKind::Draft), 2));
-    table.text.says(&[(7, 0.9), (8, 0.9), (9, 0.9)]);
+    table.text.proposes(&[(7, 0.9), (8, 0.9), (9, 0.9)]);
     let until = (0..300).find(|_| table.step(&[7, 8, 9, 1]).1 == Some(DrafterKind::Suffix));
     assert!(until.is_some_and(|steps| steps > 3), "it has to win back its credit, and can: {until:?}");
 }
@@ -254,7 +254,7 @@ fn a_drafter_is_judged_by_what_it_proposed_even_when_it_was_not_checked() {
 #[test]
 fn a_model_is_not_asked_where_the_text_says_enough() {
     let mut table = table(&both(Adaptive::Auto), &[(1, 100), (2, 160), (65, 6400)], 30.0);
-    table.text.says(&[(7, 0.99), (8, 0.99)]);
+    table.text.proposes(&[(7, 0.99), (8, 0.99)]);
     for _ in 0..60 {
         table.step(&[7, 8, 9]);
     }
@@ -269,8 +269,8 @@ fn a_model_is_not_asked_where_the_text_says_enough() {
 #[test]
 fn where_nothing_pays_a_model_is_tried_ever_more_rarely_and_the_text_is_still_watched() {
     let mut table = table(&both(Adaptive::Auto), &DEAR, 50.0);
-    table.text.says(&[(5, 0.5)]);
-    table.model.says(&[(5, 0.5), (5, 0.5)]);
+    table.text.proposes(&[(5, 0.5)]);
+    table.model.proposes(&[(5, 0.5), (5, 0.5)]);
     let mut tried = Vec::new();
     let mut checked = 0;
     for step in 0..20_000 {
@@ -293,7 +293,7 @@ fn where_nothing_pays_a_model_is_tried_ever_more_rarely_and_the_text_is_still_wa
 fn failed_probes_that_are_verified_become_rarer_too() {
     let settings = Settings { verify: Verify::Rejection, ..both(Adaptive::Auto) };
     let mut table = table(&settings, &DEAR, 50.0);
-    table.model.says(&[(5, 0.5), (5, 0.5)]);
+    table.model.proposes(&[(5, 0.5), (5, 0.5)]);
     let tried = (0..20_000).filter(|_| {
         table.step(&[7, 8]);
         table.model.log().iter().any(|entry| entry.starts_with("draft"))
@@ -307,7 +307,7 @@ fn failed_probes_that_are_verified_become_rarer_too() {
 fn what_time_is_worth_is_not_forgotten_over_plain_requests() {
     let settings = Settings { sources: vec![DrafterKind::Draft], ..both(Adaptive::Auto) };
     let mut table = table(&settings, &[(1, 100), (65, 1060)], 1.0);
-    table.model.says(&[(7, 0.99), (8, 0.99), (9, 0.5), (10, 0.5), (11, 0.5)]);
+    table.model.proposes(&[(7, 0.99), (8, 0.99), (9, 0.5), (10, 0.5), (11, 0.5)]);
     let right_and_wrong = [[7, 8, 9, 4, 4, 4], [7, 8, 4, 4, 4, 4]];
     for truth in right_and_wrong.iter().cycle().take(100) {
         table.step(truth);
@@ -327,14 +327,14 @@ fn what_time_is_worth_is_not_forgotten_over_plain_requests() {
 fn drafts_that_are_too_short_or_too_unlikely_are_dropped() {
     let settings = Settings { n_min: 2, p_min: 0.5, ..both(Adaptive::Fixed) };
     let mut table = table(&settings, &CHEAP, 1.0);
-    for (says, expected) in [
+    for (proposed, expected) in [
         (&[(7, 0.9)][..], 0),
         (&[(7, 0.9), (8, 0.4), (9, 0.9)], 0),
         (&[(7, 0.9), (8, 0.6), (9, 0.4)], 2),
         (&[(7, 0.9), (8, 0.6), (9, 0.5)], 3),
     ] {
-        table.text.says(says);
-        assert_eq!(table.step(&[7, 8, 9, 1]).0, expected, "{says:?}");
+        table.text.proposes(proposed);
+        assert_eq!(table.step(&[7, 8, 9, 1]).0, expected, "{proposed:?}");
     }
 }
 
@@ -346,7 +346,7 @@ fn drafts_shorter_than_n_min_are_not_compared() {
     for (n_min, draft_ms, expected) in [(0, 20.0, true), (2, 20.0, true), (14, 20.0, false), (14, 0.1, true)] {
         let settings = Settings { n_min, sources: vec![DrafterKind::Draft], ..both(Adaptive::Auto) };
         let mut table = table(&settings, &CHEAP, draft_ms);
-        table.model.says(&likely);
+        table.model.proposes(&likely);
         let checked: Vec<usize> = (0..200).map(|_| table.step(&truth).0).skip(100).collect();
         assert!(checked.iter().all(|n| *n == 0 || *n >= n_min), "{n_min}: {checked:?}");
         let many = checked.iter().filter(|n| **n > 0).count() > 90;
@@ -365,20 +365,20 @@ fn a_second_model_does_not_draw_behind_the_first() {
     let second = Scripted::new(DrafterKind::Mtp);
     table.drafters.add_model(Box::new(second.clone()));
     table.begin(&settings);
-    second.says(&[(5, 0.9), (6, 0.9), (7, 0.9)]);
-    table.model.says(&[(7, 0.9)]);
+    second.proposes(&[(5, 0.9), (6, 0.9), (7, 0.9)]);
+    table.model.proposes(&[(7, 0.9)]);
     assert_eq!(table.step(&[7, 1]), (1, Some(DrafterKind::Draft), 1));
-    table.model.says(&[]);
+    table.model.proposes(&[]);
     assert_eq!(table.step(&[5, 1]).1, Some(DrafterKind::Mtp), "where the first says nothing");
     let asked = second.log().iter().filter(|entry| entry.starts_with("draft")).count();
     assert_eq!(asked, 1);
 }
 
 #[test]
-fn every_drafter_hears_of_every_end_and_nobody_drafts_after_it() {
+fn every_drafter_is_given_every_end_and_none_drafts_after_it() {
     let mut table = table(&Settings { sources: vec![DrafterKind::Suffix], ..both(Adaptive::Fixed) }, &CHEAP, 1.0);
-    table.text.says(&[(7, 0.9)]);
-    table.model.says(&[(7, 0.9), (8, 0.9)]);
+    table.text.proposes(&[(7, 0.9)]);
+    table.model.proposes(&[(7, 0.9), (8, 0.9)]);
     assert_eq!(table.step(&[7, 8]), (1, Some(DrafterKind::Suffix), 1));
     table.end(&[6, 7, 8], 2);
     assert_eq!(table.model.log(), ["end 0 [6, 7, 8] 2"], "it was not asked for");
@@ -391,9 +391,9 @@ fn what_was_drawn_is_checked_whole() {
     for adaptive in [Adaptive::Fixed, Adaptive::Heuristic] {
         let settings = Settings { verify: Verify::Rejection, n_min: 3, ..both(adaptive) };
         let mut table = table(&settings, &CHEAP, 1.0);
-        table.model.says(&[(7, 0.1), (8, 0.1)]);
+        table.model.proposes(&[(7, 0.1), (8, 0.1)]);
         assert_eq!(table.step(&[9]), (2, Some(DrafterKind::Draft), 0), "shorter than n_min, and improbable");
-        table.text.says(&[(7, 0.1), (8, 0.1), (9, 0.1), (1, 0.1)]);
+        table.text.proposes(&[(7, 0.1), (8, 0.1), (9, 0.1), (1, 0.1)]);
         assert_eq!(table.step(&[7, 8, 5]), (2, Some(DrafterKind::Draft), 2), "another draft is longer");
         let SampledDraft::Chain(drawn) = table.sampled() else { panic!("a chain") };
         assert_eq!(drawn.tokens(), [7, 8]);
@@ -408,11 +408,11 @@ fn a_better_draft_found_without_chance_comes_before_a_draw() {
     let sure: Vec<(Token, f32)> = (10..40).map(|token| (token, 0.99)).collect();
     for _ in 0..40 {
         // Both learn: the text's drafts are right, the model's wrong.
-        table.text.says(&[]);
-        table.model.says(&[(7, 0.1)]);
+        table.text.proposes(&[]);
+        table.model.proposes(&[(7, 0.1)]);
         table.step(&[8]);
-        table.text.says(&sure);
-        table.model.says(&[]);
+        table.text.proposes(&sure);
+        table.model.proposes(&[]);
         table.step(&(10..40).collect::<Vec<_>>()[..]);
     }
     table.model.log();

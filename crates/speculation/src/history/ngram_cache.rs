@@ -71,8 +71,8 @@ impl HistoryDrafter for CacheLookup {
 /// of 1 from a single observation is not certain.
 #[allow(clippy::cast_precision_loss)] // Counts above 2^24 need no more precision.
 fn confidence(drafted: &DraftedToken) -> f32 {
-    let doubt = 0.1 + 2.0 / drafted.size.max(1) as f32;
-    drafted.count as f32 / (drafted.total as f32 + doubt)
+    let pseudo_count = 0.1 + 2.0 / drafted.size.max(1) as f32;
+    drafted.count as f32 / (drafted.total as f32 + pseudo_count)
 }
 
 /// The dynamic cache adds no new n-grams beyond this number (about 200 MB), and only counts known ones.

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use super::machine::Machine;
 use super::trace::{Choice, Trace};
 use super::{Kind, pass};
-use crate::policy::another_round_pays;
+use crate::controller::another_round_pays;
 use crate::{DraftRequest, Drafter, DrafterKind, Settings};
 use foredraft_base::Token;
 use foredraft_sampling::Sampler;

@@ -172,7 +172,7 @@ impl Machine {
         for n in sizes_to_measure(n_slots) {
             // The faster of two.
             let time = self.v(n) * self.one / 1e3 * noise.factor().min(noise.factor());
-            costs.saw_target(n, Duration::from_secs_f64(time));
+            costs.record_target(n, Duration::from_secs_f64(time));
             passed += 2.0 * time;
             if passed > MEASURING {
                 break;
@@ -181,7 +181,7 @@ impl Machine {
         for n in [1, n_slots] {
             let (one, slot, _) = self.draft;
             let time = one * (1.0 + slot * (n as f64 - 1.0)) * self.one / 1e3 * noise.factor().min(noise.factor());
-            costs.saw_drafts(|_| n, 1, 0, Duration::from_secs_f64(time));
+            costs.record_drafts(|_| n, 1, 0, Duration::from_secs_f64(time));
         }
     }
 }

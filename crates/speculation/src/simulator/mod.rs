@@ -158,7 +158,7 @@ fn run_with(scenario: &Scenario<'_>, way: Way, seed: u64) -> (f64, f64) {
                 ReplayedDraft::begin_trace(index, trace);
                 // The prompt is decoded in any case. Its time is not part of the comparison.
                 let prompt = machine.target(&[trace.prompt.len()], |_| 0) * noise.factor();
-                drafters.controller.costs.saw_prompt(trace.prompt.len(), Duration::from_secs_f64(prompt));
+                drafters.controller.costs.record_prompt(trace.prompt.len(), Duration::from_secs_f64(prompt));
                 states[index] = Some(drafters.begin(index, &sampler, &settings));
                 *slot = Some(Running::begin(trace, if n_generated == 0 { index } else { 0 }));
             }
@@ -186,8 +186,8 @@ fn run_with(scenario: &Scenario<'_>, way: Way, seed: u64) -> (f64, f64) {
         });
         let step = |slot: &Option<Running<'_>>| match slot {
             Some(running) => {
-                let depth = machine.depth(running.tokens.len() - 1);
-                StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT - 2, depth }
+                let n_past = machine.depth(running.tokens.len() - 1);
+                StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT - 2, n_past }
             }
             None => StepSlot::default(),
         };
@@ -227,7 +227,7 @@ fn run_with(scenario: &Scenario<'_>, way: Way, seed: u64) -> (f64, f64) {
         n_generated += n_step;
         let costs = &mut drafters.controller.costs;
         let time = Duration::from_secs_f64(time);
-        let cost = costs.saw_step(&n_tokens, |slot| steps[slot].depth, time) + costs.of(t_draft);
+        let cost = costs.record_step(&n_tokens, |slot| steps[slot].n_past, time) + costs.of(t_draft);
         drafters.stepped(&steps, adapts, n_step, cost);
     }
     (n_generated as f64, PASSED.get() - begin)

@@ -2,8 +2,8 @@ use super::super::history_drafter::tests::{Played, draft_in, draft_of, play};
 use super::super::ngram_lookup;
 use super::super::params::NgramParams;
 use super::*;
-use crate::costs::tests::costs;
-use crate::{Calibration, Choice, Drafter, Plan, Prices, StepSlot, StopPolicy};
+use crate::controller::test_costs as costs;
+use crate::{Calibration, Choice, DraftPrices, Drafter, Prices, StepSlot, StopPolicy};
 use proptest::prelude::*;
 
 fn settings(params: SuffixParams) -> Settings {
@@ -297,11 +297,11 @@ fn draft_stops_where_longer_does_not_pay() {
     let text: Vec<Token> = numbers(0, 40).into_iter().chain(numbers(0, 9)).collect();
     let calibration = Calibration::of_text();
     let drafted = |target_ms: &[(usize, u64)]| {
-        let mut plan = Plan::default();
-        let (costs, slots) = (costs(target_ms, 0.1), [StepSlot { n_tokens: 1, generates: true, room: 64, depth: 0 }]);
-        plan.update(&Prices { slots: &slots, costs: &costs, rate: 1.0, preferred: None }, 1);
+        let mut prices = DraftPrices::default();
+        let (costs, slots) = (costs(target_ms, 0.1), [StepSlot { n_tokens: 1, generates: true, room: 64, n_past: 0 }]);
+        prices.update(&Prices { slots: &slots, costs: &costs, rate: 1.0, preferred: None }, 1);
         let stop_policy = StopPolicy::Paying {
-            plan: &plan,
+            prices: &prices,
             calibration: &calibration,
             bias: calibration.begin(Choice::Greedy),
             n_min: 0,

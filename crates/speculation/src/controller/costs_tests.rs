@@ -4,9 +4,9 @@ use super::*;
 pub fn costs(target_ms: &[(usize, u64)], draft_ms: f64) -> Costs {
     let mut costs = Costs::default();
     for (n, ms) in target_ms {
-        costs.saw_target(*n, Duration::from_millis(*ms));
+        costs.record_target(*n, Duration::from_millis(*ms));
     }
-    costs.saw_draft(1, Duration::from_secs_f64(draft_ms / 1e3));
+    costs.record_draft(1, Duration::from_secs_f64(draft_ms / 1e3));
     costs
 }
 
@@ -25,9 +25,9 @@ fn v_is_interpolated_between_measured_sizes_and_extrapolated_beyond() {
 fn beyond_the_largest_size_the_prompts_tell() {
     let mut costs = costs(&[(1, 100), (8, 500)], 10.0);
     let estimate = costs.v(48);
-    costs.saw_prompt(40, Duration::from_millis(1));
+    costs.record_prompt(40, Duration::from_millis(1));
     assert_eq!(costs.v(48), estimate, "limited to the longest draft");
-    costs.saw_prompt(208, Duration::from_millis(4500));
+    costs.record_prompt(208, Duration::from_millis(4500));
     assert!((costs.v(48) - 13.0).abs() < 1e-9 && costs.v(48) < estimate, "{} {estimate}", costs.v(48));
     assert_eq!(costs.v(8), 5.0);
 }
@@ -36,13 +36,13 @@ fn beyond_the_largest_size_the_prompts_tell() {
 fn what_slows_all_sizes_changes_no_ratio() {
     let mut costs = costs(&[(1, 100), (4, 150), (8, 300)], 10.0);
     for _ in 0..200 {
-        costs.saw_target(4, Duration::from_millis(300));
+        costs.record_target(4, Duration::from_millis(300));
     }
     assert!((costs.v(8) - 3.0).abs() < 1e-6, "{}", costs.v(8));
     assert!((costs.v(4) - 1.5).abs() < 0.6, "mostly the machine's doing: {}", costs.v(4));
     assert!((costs.c(1, 0) - 0.1).abs() < 1e-9, "the machine got slower, for the draft as well: {}", costs.c(1, 0));
     for _ in 0..200 {
-        costs.saw_draft(1, Duration::from_millis(10));
+        costs.record_draft(1, Duration::from_millis(10));
     }
     assert!(costs.c(1, 0) < 0.08, "the target got slower, not the draft: {}", costs.c(1, 0));
 }
@@ -54,12 +54,12 @@ fn what_a_batch_of_another_size_costs_more_is_no_sizes_own_cost() {
         let n = [1, 1, 1, 4, 4, 8][step % 6];
         let changed = step % 6 == 0 || step % 6 == 3 || step % 6 == 5;
         let time = [0, 100, 0, 0, 150, 0, 0, 0, 250][n] + if changed { 50 } else { 0 };
-        costs.saw_target(n, Duration::from_millis(time));
+        costs.record_target(n, Duration::from_millis(time));
     }
     for (n, v) in [(1, 1.0), (4, 1.5), (8, 2.5)] {
         assert!((costs.v(n) - v).abs() < 0.1, "v({n}) = {}", costs.v(n));
     }
-    costs.saw_mixed(4);
+    costs.record_mixed(4);
     for (preferred, n, changes) in
         [(None, 4, 0.0), (None, 8, 1.0), (Some(4), 8, 2.0), (Some(8), 8, 1.0), (Some(8), 4, 1.0)]
     {
@@ -73,7 +73,7 @@ fn padded_one_token_costs_what_two_do() {
     let mut costs = costs(&[(1, 100), (2, 130), (8, 260)], 10.0);
     costs.pad();
     assert_eq!((costs.v(1), costs.v(2), costs.v(8)), (1.0, 1.0, 2.0));
-    costs.saw_target(1, Duration::from_millis(130));
+    costs.record_target(1, Duration::from_millis(130));
     assert_eq!((costs.v(1), costs.v(2), costs.v(8)), (1.0, 1.0, 2.0));
     assert!((costs.v(16) - 4.0).abs() < 1e-9, "a larger batch is worth no more: {}", costs.v(16));
 }
@@ -82,13 +82,13 @@ fn padded_one_token_costs_what_two_do() {
 fn the_cost_of_the_context_is_learned_from_steps() {
     let mut costs = costs(&[(1, 100), (4, 110), (16, 200)], 10.0);
     // 10 ms for each slot and 5 ms for each of its tokens, for each thousand tokens of context.
-    let time = |n: usize, each: f64, depth: f64| {
-        let own = [0.0, 0.1, 0.0, 0.0, 0.11][n] + depth / 1e3 * (0.01 + 0.005 * each);
+    let time = |n: usize, each: f64, n_past: f64| {
+        let own = [0.0, 0.1, 0.0, 0.0, 0.11][n] + n_past / 1e3 * (0.01 + 0.005 * each);
         Duration::from_secs_f64(own)
     };
     for step in 0..200 {
         let n = [1, 4][step % 2];
-        costs.saw_step(&[n], |_| 2000, time(n, n as f64, 2000.0));
+        costs.record_step(&[n], |_| 2000, time(n, n as f64, 2000.0));
     }
     let more = costs.attention(16, 2000) - costs.attention(1, 2000);
     assert!((more - 1.5).abs() < 0.3, "15 tokens more: {more}");
@@ -100,9 +100,9 @@ fn the_cost_of_the_context_is_learned_from_steps() {
 #[test]
 fn a_slow_first_step_is_soon_forgotten() {
     let mut costs = costs(&[(1, 100), (2, 103), (4, 106)], 10.0);
-    costs.saw_step(&[1, 1, 1, 1], |_| 200, Duration::from_millis(200));
+    costs.record_step(&[1, 1, 1, 1], |_| 200, Duration::from_millis(200));
     for _ in 0..10 {
-        costs.saw_step(&[1, 1, 1, 1], |_| 200, Duration::from_millis(110));
+        costs.record_step(&[1, 1, 1, 1], |_| 200, Duration::from_millis(110));
     }
     let step = costs.step(&[1, 1, 1, 1], |_| 200);
     assert!((step - 1.1).abs() < 0.15, "{step}");
@@ -113,7 +113,7 @@ fn a_slow_first_step_is_soon_forgotten() {
 fn a_draft_costs_more_with_more_context() {
     let mut costs = costs(&[(1, 100)], 10.0);
     for _ in 0..20 {
-        costs.saw_drafts(|_| 2, 3, 1000, Duration::from_millis(3 * 32));
+        costs.record_drafts(|_| 2, 3, 1000, Duration::from_millis(3 * 32));
     }
     assert!((costs.c(2, 1000) - 0.32).abs() < 0.02, "{}", costs.c(2, 1000));
     assert!(costs.c(2, 0) < 0.2 && costs.c(2, 2000) > 0.4, "{} {}", costs.c(2, 0), costs.c(2, 2000));
@@ -130,7 +130,7 @@ fn the_sizes_that_slots_use_are_measured_first() {
 #[test]
 fn a_single_slow_decode_counts_little() {
     let mut costs = costs(&[(1, 100), (2, 120)], 10.0);
-    costs.saw_target(2, Duration::from_secs(60));
-    costs.saw_draft(1, Duration::from_secs(60));
+    costs.record_target(2, Duration::from_secs(60));
+    costs.record_draft(1, Duration::from_secs(60));
     assert!(costs.v(2) < 1.4 && costs.c(1, 0) < 0.15, "{} {}", costs.v(2), costs.c(1, 0));
 }

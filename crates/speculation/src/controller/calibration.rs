@@ -51,7 +51,7 @@ pub struct Bias {
 
 /// A request's log-odds as a function of those of all requests: `offset + slope · log_odds`. The offset is the overall quality of its
 /// drafts, and the slope is the reliability of the confidence. If confident tokens are rejected, the slope falls, and the acceptance of
-/// doubtful tokens changes little.
+/// uncertain tokens changes little.
 ///
 /// Platt scaling (Probabilistic outputs for support vector machines, 1999), updated for each token by an extended Kalman filter, so that
 /// early surprises have a higher weight than later ones.
@@ -110,7 +110,7 @@ impl Line {
     }
 
     /// Records an observation (1: accepted, 0: rejected) of a token with these log-odds over all requests.
-    fn saw(&mut self, log_odds: f64, outcome: f64, spread: Spread) {
+    fn record(&mut self, log_odds: f64, outcome: f64, spread: Spread) {
         let expected = self.probability(log_odds);
         let information = expected * (1.0 - expected);
         // The covariances of these log-odds with offset and slope, before and after.
@@ -214,12 +214,12 @@ impl Calibration {
     }
 
     /// Records whether a token drafted with this confidence was accepted. Those before it were.
-    pub fn saw(&mut self, bias: &mut Bias, confidence: f32, was_accepted: bool) {
+    pub fn record(&mut self, bias: &mut Bias, confidence: f32, was_accepted: bool) {
         let spread = self.spread;
         let Bins { bins, all } = self.bins_mut(bias.choice);
         let Some(bin) = bins.get_mut(bin(confidence)) else { return };
         let log_odds = log_odds(*bin);
-        bias.line.saw(log_odds, f64::from(u8::from(was_accepted)), spread);
+        bias.line.record(log_odds, f64::from(u8::from(was_accepted)), spread);
         // Uses the token's expected acceptance, which has less variance than the outcome.
         fade(&mut bias.own, bias.line.probability(log_odds), OWN_MEMORY);
         fade(bin, f64::from(u8::from(was_accepted)), MEMORY);
@@ -247,8 +247,8 @@ mod tests {
         assert!((calibration.acceptance(&bias, 0.9) - 0.88).abs() < 0.05, "believed at first");
         for chance in chances(1).take(3000) {
             // Confidence .9: accepted half of the time. Confidence .3: never accepted.
-            calibration.saw(&mut bias, 0.9, chance < 0.5);
-            calibration.saw(&mut bias, 0.3, false);
+            calibration.record(&mut bias, 0.9, chance < 0.5);
+            calibration.record(&mut bias, 0.3, false);
         }
         let fresh = calibration.begin(Choice::Greedy);
         assert!((calibration.acceptance(&fresh, 0.9) - 0.5).abs() < 0.1, "{}", calibration.acceptance(&fresh, 0.9));
@@ -261,12 +261,12 @@ mod tests {
         let mut calibration = Calibration::of_text();
         let mut usual = calibration.begin(Choice::Greedy);
         for chance in chances(2).take(2000) {
-            calibration.saw(&mut usual, 0.8, chance < 0.8);
+            calibration.record(&mut usual, 0.8, chance < 0.8);
         }
         let mut hard = calibration.begin(Choice::Greedy);
         assert!(calibration.acceptance(&hard, 0.8) > 0.7);
         for _ in 0..3 {
-            calibration.saw(&mut hard, 0.8, false);
+            calibration.record(&mut hard, 0.8, false);
         }
         assert!(calibration.acceptance(&hard, 0.8) < 0.5, "{}", calibration.acceptance(&hard, 0.8));
         assert!(
@@ -280,32 +280,32 @@ mod tests {
         for (mut calibration, expected) in [(Calibration::of_model(), 0.88..1.0), (Calibration::of_text(), 0.3..0.8)] {
             let mut usual = calibration.begin(Choice::Greedy);
             for chance in chances(5).take(2000) {
-                calibration.saw(&mut usual, 0.95, chance < 0.96);
+                calibration.record(&mut usual, 0.95, chance < 0.96);
             }
             let mut other = calibration.begin(Choice::Greedy);
             assert!(calibration.acceptance(&other, 0.95) > 0.9);
-            calibration.saw(&mut other, 0.95, false);
+            calibration.record(&mut other, 0.95, false);
             let acceptance = calibration.acceptance(&other, 0.95);
             assert!(expected.contains(&acceptance), "{acceptance} {expected:?}");
         }
     }
 
     #[test]
-    fn where_the_nearly_sure_fails_the_doubted_is_doubted_no_more() {
+    fn rejected_confident_tokens_leave_uncertain_ones_as_they_are() {
         let mut calibration = Calibration::of_text();
         let mut usual = calibration.begin(Choice::Greedy);
         for chance in chances(4).take(2000) {
-            calibration.saw(&mut usual, 0.99, chance < 0.99);
-            calibration.saw(&mut usual, 0.5, chance < 0.5);
+            calibration.record(&mut usual, 0.99, chance < 0.99);
+            calibration.record(&mut usual, 0.5, chance < 0.5);
         }
         let mut misled = calibration.begin(Choice::Greedy);
-        let doubted = calibration.acceptance(&misled, 0.5);
+        let before = calibration.acceptance(&misled, 0.5);
         for right in [true, true, true, false].into_iter().cycle().take(16) {
-            calibration.saw(&mut misled, 0.99, right);
+            calibration.record(&mut misled, 0.99, right);
         }
         let (sure, still) = (calibration.acceptance(&misled, 0.99), calibration.acceptance(&misled, 0.5));
         assert!((sure - 0.75).abs() < 0.2, "{sure}");
-        assert!(still > doubted - 0.25, "{still} {doubted}");
+        assert!(still > before - 0.25, "{still} {before}");
     }
 
     #[test]
@@ -314,7 +314,7 @@ mod tests {
         let mut shared = calibration.begin(Choice::Shared);
         assert!(calibration.acceptance(&shared, 0.1) > 0.5, "improbable tokens come as often with the same noise");
         for chance in chances(3).take(2000) {
-            calibration.saw(&mut shared, 0.1, chance < 0.9);
+            calibration.record(&mut shared, 0.1, chance < 0.9);
         }
         let accepted = |choice| calibration.acceptance(&calibration.begin(choice), 0.1);
         assert!((accepted(Choice::Shared) - 0.9).abs() < 0.1, "{}", accepted(Choice::Shared));
@@ -327,11 +327,11 @@ mod tests {
         let mut one = calibration.begin(Choice::Greedy);
         let other = calibration.begin(Choice::Greedy);
         let before = calibration.mean(&other);
-        (0..12).for_each(|_| calibration.saw(&mut one, 0.9, true));
+        (0..12).for_each(|_| calibration.record(&mut one, 0.9, true));
         assert!(calibration.mean(&other) > before, "also a request that has begun earlier");
         assert!(calibration.optimistic_mean(&other) > calibration.mean(&other));
         let mut bad = other;
-        (0..16).for_each(|_| calibration.saw(&mut bad, 0.9, false));
+        (0..16).for_each(|_| calibration.record(&mut bad, 0.9, false));
         assert!(calibration.mean(&bad) < calibration.mean(&one) - 0.2, "its own tokens count more");
     }
 
@@ -340,7 +340,7 @@ mod tests {
         let mut calibration = Calibration::of_text();
         let mut bias = calibration.begin(Choice::Greedy);
         for confidence in [0.0, 0.02, 0.5, 0.996, 1.0, 2.0, -1.0, f32::NAN] {
-            calibration.saw(&mut bias, confidence, true);
+            calibration.record(&mut bias, confidence, true);
             let acceptance = calibration.acceptance(&bias, confidence);
             assert!((0.0..=1.0).contains(&acceptance), "{confidence}: {acceptance}");
         }

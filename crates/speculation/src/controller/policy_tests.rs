@@ -1,29 +1,27 @@
 use std::time::Duration;
 
-use super::super::calibration::Choice;
-use super::super::controller::{self, DraftOptions, StepSlot};
-use super::super::costs::tests::costs;
 use super::*;
+use crate::controller::{self, Choice, DraftOptions, StepSlot, test_costs as costs};
 
-const ONE: [StepSlot; 1] = [StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT, depth: 0 }];
+const ONE: [StepSlot; 1] = [StepSlot { n_tokens: 1, generates: true, room: MAX_DRAFT, n_past: 0 }];
 
 /// Prices for one slot at this rate.
 fn prices<'a>(costs: &'a Costs, rate: &Rate, preferred: Option<usize>) -> Prices<'a> {
     Prices { slots: &ONE, costs, rate: rate.of(1.0), preferred: preferred.map(|preferred| 1 + preferred) }
 }
 
-fn plan(costs: &Costs, rate: f64) -> Plan {
-    let mut plan = Plan::default();
+fn draft_prices(costs: &Costs, rate: f64) -> DraftPrices {
+    let mut draft_prices = DraftPrices::default();
     let mut seen = Rate::default();
-    seen.saw(1000, 1000.0 / rate, 1.0);
-    plan.update(&prices(costs, &seen, None), 1);
-    plan
+    seen.record(1000, 1000.0 / rate, 1.0);
+    draft_prices.update(&prices(costs, &seen, None), 1);
+    draft_prices
 }
 
 /// How many tokens of a draft from the text are decoded, and what that gains.
 fn best_of_text(costs: &Costs, rate: f64, sure: impl Iterator<Item = f64>) -> (usize, f64) {
     let mut seen = Rate::default();
-    seen.saw(1000, 1000.0 / rate, 1.0);
+    seen.record(1000, 1000.0 / rate, 1.0);
     let (prices, mut candidates, mut lengths) = (prices(costs, &seen, None), [DraftOptions::default()], Vec::new());
     candidates[0].offer(0, 0, sure, true);
     controller::decide(&prices, &candidates, None, &mut lengths);
@@ -39,18 +37,18 @@ fn the_heuristic_is_that_of_speculative_cpp() {
     length.current = 10;
     let steps = [(10, 10, 18), (18, 18, 26), (26, 26, 30), (30, 3, 29), (29, 28, 28), (7, 7, 28), (28, 0, 27)];
     for (drafted, accepted, expected) in steps {
-        length.saw(drafted, drafted, accepted);
+        length.record(drafted, drafted, accepted);
         assert_eq!(length.current(), expected, "after {accepted} of {drafted}");
     }
     for _ in 0..100 {
-        length.saw(5, 5, 0);
+        length.record(5, 5, 0);
     }
     assert_eq!(length.current(), 2, "never below two");
     // With branches, not all of it can be right.
     length.current = 10;
-    length.saw(10, 6, 6);
+    length.record(10, 6, 6);
     assert_eq!(length.current(), 18);
-    length.saw(18, 6, 5);
+    length.record(18, 6, 5);
     assert_eq!(length.current(), 17);
 }
 
@@ -66,7 +64,7 @@ fn the_heuristic_begins_with_n_draft() {
     let mut lengths = vec![length.current()];
     for _ in 0..3 {
         let n = length.current();
-        length.saw(n, n, n);
+        length.record(n, n, n);
         lengths.push(length.current());
     }
     assert_eq!(lengths, [16, 24, 30, 30]);
@@ -75,7 +73,7 @@ fn the_heuristic_begins_with_n_draft() {
 #[test]
 fn a_fixed_length_stays() {
     let mut length = Length::new(&Settings { adaptive: Adaptive::Fixed, n_max: 5, ..Settings::default() });
-    length.saw(5, 5, 0);
+    length.record(5, 5, 0);
     assert_eq!(length.current(), 5);
 }
 
@@ -83,11 +81,11 @@ fn a_fixed_length_stays() {
 fn a_step_of_v_is_used_to_its_end() {
     // As measured with Q4_0: four tokens cost less than two.
     let costs = costs(&[(1, 100), (2, 148), (3, 191), (4, 132), (5, 180), (8, 247)], 0.0);
-    let plan = plan(&costs, 1.2);
-    assert_eq!(plan.best([0.5].into_iter(), 0).0, 0, "one token at 1.48 does not pay");
-    assert_eq!(plan.best([0.5, 0.25, 0.125].into_iter(), 0).0, 3, "three at 1.32 do");
-    assert_eq!(plan.best([0.9, 0.81, 0.73, 0.07, 0.01].into_iter(), 0).0, 3);
-    assert_eq!(plan.best(std::iter::empty(), 0).0, 0);
+    let draft_prices = draft_prices(&costs, 1.2);
+    assert_eq!(draft_prices.best([0.5].into_iter(), 0).0, 0, "one token at 1.48 does not pay");
+    assert_eq!(draft_prices.best([0.5, 0.25, 0.125].into_iter(), 0).0, 3, "three at 1.32 do");
+    assert_eq!(draft_prices.best([0.9, 0.81, 0.73, 0.07, 0.01].into_iter(), 0).0, 3);
+    assert_eq!(draft_prices.best(std::iter::empty(), 0).0, 0);
 }
 
 #[test]
@@ -96,9 +94,14 @@ fn drafts_end_where_one_more_does_not_pay() {
     let dear = costs(&[(1, 100), (2, 200), (17, 1700)], 50.0);
     let calibration = Calibration::of_text();
     let wants = |costs: &Costs, confidence: &[f32]| {
-        let plan = plan(costs, 1.0);
-        StopPolicy::Paying { plan: &plan, calibration: &calibration, bias: calibration.begin(Choice::Greedy), n_min: 0 }
-            .wants_more(confidence, 16)
+        let draft_prices = draft_prices(costs, 1.0);
+        StopPolicy::Paying {
+            prices: &draft_prices,
+            calibration: &calibration,
+            bias: calibration.begin(Choice::Greedy),
+            n_min: 0,
+        }
+        .wants_more(confidence, 16)
     };
     assert!(wants(&free, &[]));
     assert!(wants(&free, &[0.9; 12]));
@@ -113,9 +116,9 @@ fn drafts_end_where_one_more_does_not_pay() {
 fn what_cannot_gain_is_not_looked_for() {
     let costs =
         costs(&[(1, 100), (2, 114), (3, 129), (4, 146), (5, 208), (8, 226), (12, 308), (16, 403), (64, 1600)], 0.1);
-    let (plan, calibration) = (plan(&costs, 1.5), Calibration::of_text());
+    let (draft_prices, calibration) = (draft_prices(&costs, 1.5), Calibration::of_text());
     let stop_policy = StopPolicy::Paying {
-        plan: &plan,
+        prices: &draft_prices,
         calibration: &calibration,
         bias: calibration.begin(Choice::Greedy),
         n_min: 0,
@@ -151,8 +154,8 @@ fn copied_text_is_checked_in_pieces_of_the_fastest_length() {
     }
 }
 
-/// The best fixed length's rate, and the one that the plan reaches when it follows its own rate, for tokens accepted
-/// with a constant chance: the plan must find the best without being told.
+/// The best fixed length's rate, and the one that the prices reach when they follow their own rate, for tokens accepted
+/// with a constant chance: the prices must find the best without being given it.
 #[test]
 fn following_its_own_rate_leads_to_the_best_length() {
     let q8 = [(1, 100), (2, 114), (3, 129), (4, 146), (5, 208), (8, 226), (12, 308), (16, 403)];
@@ -166,18 +169,18 @@ fn following_its_own_rate_leads_to_the_best_length() {
                 let rate_of = |m: usize| expected(m) / (m as f64 * costs.c(1, 0) + costs.v(m + 1));
                 let best = (0..=16).map(rate_of).fold(0.0, f64::max);
                 let mut rate = Rate::default();
-                let mut plan = Plan::default();
+                let mut draft_prices = DraftPrices::default();
                 let mut length = 0;
                 for _ in 0..400 {
-                    plan.update(&prices(&costs, &rate, None), 1);
+                    draft_prices.update(&prices(&costs, &rate, None), 1);
                     // What `prospect` looks at, with the length that it is best at.
                     length = (0..=16)
                         .max_by(|a, b| {
-                            let gain = |m: usize| expected(m) - plan.verify(m) - plan.draft * m as f64;
+                            let gain = |m: usize| expected(m) - draft_prices.verify(m) - draft_prices.draft * m as f64;
                             gain(*a).total_cmp(&gain(*b))
                         })
                         .unwrap();
-                    let prospect = plan.prospect(acceptance, 0..=16);
+                    let prospect = draft_prices.prospect(acceptance, 0..=16);
                     assert_eq!(prospect > 0.0, length > 0, "c {c}, acceptance {acceptance}: {prospect} {length}");
                     rate.tokens = FADE * rate.tokens + expected(length);
                     rate.plain = FADE * rate.plain + length as f64 * costs.c(1, 0) + costs.v(length + 1);
@@ -199,22 +202,22 @@ fn the_size_that_pays_in_the_long_run_is_come_to_and_kept() {
     let mut costs = costs(&[(1, 100), (2, 120), (3, 300)], 25.0);
     for step in 0..400 {
         let (n, ms) = [(1, 150), (1, 100), (2, 170), (2, 120)][step % 4];
-        costs.saw_target(n, Duration::from_millis(ms));
+        costs.record_target(n, Duration::from_millis(ms));
     }
     assert!((costs.change() - 0.5).abs() < 0.05, "{}", costs.change());
     let planned = |costs: &Costs, drafts| {
-        let (mut plan, mut rate) = (Plan::default(), Rate::default());
-        rate.saw(1000, 1000.0 / 1.24, 1.0);
-        plan.choose_preferred(costs, 0, drafts);
-        plan.update(&prices(costs, &rate, plan.preferred()), 1);
-        plan
+        let (mut draft_prices, mut rate) = (DraftPrices::default(), Rate::default());
+        rate.record(1000, 1000.0 / 1.24, 1.0);
+        draft_prices.choose_preferred(costs, 0, drafts);
+        draft_prices.update(&prices(costs, &rate, draft_prices.preferred()), 1);
+        draft_prices
     };
     let (likely, unlikely) = (Some((0.8, 16)), Some((0.1, 16)));
-    costs.saw_mixed(1);
+    costs.record_mixed(1);
     assert!(planned(&costs, likely).prospect(0.8, 0..=16) > 0.0, "to be come to");
     assert!(planned(&costs, None).prospect(0.8, 0..=16) < 0.0, "its duration is unknown");
     assert!(planned(&costs, unlikely).prospect(0.8, 0..=16) < 0.0, "a lucky token is not worth the way there and back");
-    costs.saw_mixed(2);
+    costs.record_mixed(2);
     assert_eq!(
         planned(&costs, likely).best([0.2].into_iter(), 0).0,
         1,
@@ -229,11 +232,11 @@ fn preferred_length_is_kept_against_one_that_is_hardly_better() {
     let mut costs = costs(&[(1, 100), (2, 150)], 1e-3);
     for step in 0..400 {
         let (n, ms) = [(1, 150), (1, 100), (2, 200), (2, 150)][step % 4];
-        costs.saw_target(n, Duration::from_millis(ms));
+        costs.record_target(n, Duration::from_millis(ms));
     }
-    let mut plan = Plan::default();
+    let mut draft_prices = DraftPrices::default();
     for (acceptance, expected) in [(0.3, 0), (0.505, 0), (0.6, 1), (0.495, 1), (0.4, 0)] {
-        plan.choose_preferred(&costs, 0, Some((acceptance, 1)));
-        assert_eq!(plan.preferred, Some(expected), "after {acceptance}");
+        draft_prices.choose_preferred(&costs, 0, Some((acceptance, 1)));
+        assert_eq!(draft_prices.preferred, Some(expected), "after {acceptance}");
     }
 }

@@ -4,7 +4,7 @@
 //! cost of a trial is the difference to the best known choice, which is known in advance from the prices. A small fraction of the engine's
 //! time is saved for trials. So cheap trials are frequent and expensive ones are rare, but never excluded.
 
-use super::controller::{Hope, Outlook};
+use super::outlook::{Outlook, Trial};
 
 /// The savings for trials, in forward passes of one token.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ const FIRST_CREDIT: f64 = 1.0;
 const FIRST_PART: f64 = 0.25;
 /// The price of trials that cannot pay according to the estimates is multiplied by this, because only all of these estimates together can
 /// be wrong.
-const HOPELESS: f64 = 4.0;
+const UNLIKELY: f64 = 4.0;
 /// The cost of a token to catch up with, in drafted ones.
 const CATCH_UP: f64 = 0.12;
 /// The maximum number of a slot's tokens to catch up with. More count as this number, otherwise the cost could grow faster than the
@@ -73,30 +73,30 @@ impl Exploration {
         unread: usize,
         is_new: bool,
     ) -> Decision {
-        let cost = |best: f64, hope: &Hope| (best - hope.known).max(0.0) / rate;
+        let cost = |best: f64, trial: &Trial| (best - trial.expected).max(0.0) / rate;
         if outlook.with > outlook.without {
             self.failed = 0;
-            let hope = &outlook.doubted;
-            let cost = cost(outlook.with, hope);
+            let trial = &outlook.other_length;
+            let cost = cost(outlook.with, trial);
             self.since += 1;
-            if hope.length > 0 && self.credit > cost && self.since >= PAUSE {
+            if trial.length > 0 && self.credit > cost && self.since >= PAUSE {
                 (self.credit, self.since) = (self.credit - cost, 0);
-                return Decision::Explore { length: hope.length, verify: true };
+                return Decision::Explore { length: trial.length, verify: true };
             }
             return Decision::Pays;
         }
-        let hope = &outlook.hopeful;
+        let trial = &outlook.first_length;
         let catching_up = token * CATCH_UP * unread as f64;
-        if hope.length > 0 {
-            let cost = cost(outlook.without, hope) + catching_up;
+        if trial.length > 0 {
+            let cost = cost(outlook.without, trial) + catching_up;
             // Most of a request's first trial can be paid for later.
             if self.credit > if is_new { FIRST_PART * cost } else { cost } {
-                return self.explore(cost, hope.length, true);
+                return self.explore(cost, trial.length, true);
             }
         } else {
             let cost = round + catching_up;
-            if self.credit > HOPELESS * cost {
-                return self.explore(HOPELESS * cost, 1, false);
+            if self.credit > UNLIKELY * cost {
+                return self.explore(UNLIKELY * cost, 1, false);
             }
         }
         Decision::Rest

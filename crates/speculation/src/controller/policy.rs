@@ -5,10 +5,10 @@
 //! time of one plain forward pass. Then m tokens gain the sum of A, and cost S * (v(B + m) - v(B)). This is the renewal-reward rule, where
 //! S is the rate that results from following it (Dinkelbach's iteration, one iteration per step). v is a staircase, so the best m is the
 //! maximum over all m, not the first local one. The number of tokens of the finished drafts that are decoded is decided for all slots
-//! together, by [`controller`](super::controller); here each slot has its share of a step's price.
+//! together, by [`decide`](super::lengths::decide); here each slot has its share of a step's price.
 //!
 //! If one slot generates, a batch of another size than the last one costs more ([`Costs::next`]): with small models, as much as a token or
-//! two. So the size that is best in the long run is preferred ([`Plan::choose_preferred`]), and other sizes must pay for the change and for
+//! two. So the size that is best in the long run is preferred ([`DraftPrices::choose_preferred`]), and other sizes must pay for the change and for
 //! changing back.
 //!
 //! A history-based draft costs nothing to repeat, and while text is being copied the next draft is as good as this one. Tokens that are not
@@ -18,8 +18,9 @@
 use std::ops::RangeInclusive;
 
 use super::calibration::{Bias, Calibration};
-use super::controller::Prices;
-use super::{Adaptive, Costs, MAX_DRAFT, Settings};
+use super::costs::Costs;
+use super::prices::Prices;
+use crate::{Adaptive, MAX_DRAFT, Settings};
 
 /// The weight of earlier steps in the rate, per step.
 const FADE: f64 = 0.98;
@@ -39,7 +40,7 @@ pub struct Rate {
 impl Rate {
     /// Records a step that made `tokens` tokens and cost this number of forward passes of one token. Plain decoding makes `plain` tokens in
     /// each.
-    pub fn saw(&mut self, tokens: usize, cost: f64, plain: f64) {
+    pub fn record(&mut self, tokens: usize, cost: f64, plain: f64) {
         self.tokens = FADE * self.tokens + tokens as f64;
         self.plain = FADE * self.plain + cost * plain;
     }
@@ -52,7 +53,7 @@ impl Rate {
 
 /// The prices of tokens in one step, for the drafters that make them.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub struct DraftPrices {
     /// The cost of a slot's 0, 1, ... drafted tokens, in tokens. With rectangles, its share if all slots draft the same number.
     verify: Vec<f64>,
     /// The cost of a round of drafting, in tokens, and the number of slots in it.
@@ -84,15 +85,15 @@ impl Default for SoFar {
     }
 }
 
-impl Plan {
+impl DraftPrices {
     /// The number of drafted tokens that is best in the long run, if one slot generates.
     pub fn preferred(&self) -> Option<usize> {
         self.preferred
     }
 
     /// Chooses the number of drafted tokens that is best in the long run, if one slot generates and a model drafts up to `n_max` tokens for
-    /// it, after `depth` tokens of context, accepted with this probability. `None`: there is no such model.
-    pub fn choose_preferred(&mut self, costs: &Costs, depth: usize, drafts: Option<(f64, usize)>) {
+    /// it, after `n_past` tokens of context, accepted with this probability. `None`: there is no such model.
+    pub fn choose_preferred(&mut self, costs: &Costs, n_past: usize, drafts: Option<(f64, usize)>) {
         let before = self.preferred;
         self.preferred = drafts.map(|(acceptance, n_max)| {
             let (mut best, mut most, mut tokens, mut sure) = (0, 0.0, 0.0, 1.0);
@@ -101,7 +102,7 @@ impl Plan {
                 sure *= acceptance;
                 let moves = before.is_some_and(|before| before != m);
                 let moving = if moves { costs.change() / PATIENCE } else { 0.0 };
-                let cost = costs.v(1 + m) + costs.attention(1 + m, depth) + costs.c(1, depth) * m as f64;
+                let cost = costs.v(1 + m) + costs.attention(1 + m, n_past) + costs.c(1, n_past) * m as f64;
                 let rate = tokens / (cost + moving);
                 if rate > most {
                     (best, most) = (m, rate);
@@ -111,7 +112,7 @@ impl Plan {
         });
     }
 
-    /// The plan for a step with these prices, with drafts for up to `n_drafting` slots.
+    /// Updates them for a step with these prices, with drafts for up to `n_drafting` slots.
     pub fn update(&mut self, prices: &Prices<'_>, n_drafting: usize) {
         let generating = prices.slots.iter().filter(|slot| slot.generates).count().max(1);
         let n_drafting = n_drafting.max(1);
@@ -119,9 +120,9 @@ impl Plan {
         let rectangles = prices.costs.split().is_rectangular() && generating > 1;
         self.shares = rectangles.then_some(n_drafting);
         let parts = if rectangles { n_drafting as f64 } else { 1.0 };
-        let depth = prices.mean_depth();
-        self.draft(prices.rate * prices.costs.c(n_drafting, depth), n_drafting);
-        let attention = |m: usize| prices.costs.attention(1 + m, depth) - prices.costs.attention(1, depth);
+        let n_past = prices.mean_n_past();
+        self.set_draft_cost(prices.rate * prices.costs.c(n_drafting, n_past), n_drafting);
+        let attention = |m: usize| prices.costs.attention(1 + m, n_past) - prices.costs.attention(1, n_past);
         (self.base, self.alone) = (generating as f64 / parts, prices.rate * alone / parts);
         self.verify.clear();
         let n_tokens: usize = prices.slots.iter().map(|slot| slot.n_tokens).sum();
@@ -136,7 +137,7 @@ impl Plan {
     }
 
     /// Sets the cost of a round of drafting for `n_slots` slots together, in tokens.
-    pub fn draft(&mut self, cost: f64, n_slots: usize) {
+    pub fn set_draft_cost(&mut self, cost: f64, n_slots: usize) {
         (self.draft, self.n_drafting) = (cost, n_slots.max(1));
     }
 
@@ -199,7 +200,7 @@ pub enum StopPolicy<'a> {
     /// Continue as long as it pays.
     Paying {
         /// The step's prices.
-        plan: &'a Plan,
+        prices: &'a DraftPrices,
         /// The calibration of the drafter's confidence.
         calibration: &'a Calibration,
         /// The request's deviation from the calibration.
@@ -214,8 +215,8 @@ impl StopPolicy<'_> {
     pub fn wants_more(&self, confidence: &[f32], n_max: usize) -> bool {
         match self {
             StopPolicy::All => true,
-            StopPolicy::Paying { plan, calibration, bias, n_min } => {
-                if plan.shares.is_some() {
+            StopPolicy::Paying { prices, calibration, bias, n_min } => {
+                if prices.shares.is_some() {
                     // The slots continue together: see `another_round_pays`.
                     return true;
                 }
@@ -226,8 +227,8 @@ impl StopPolicy<'_> {
                         Some(*sure)
                     })
                 };
-                let (now, lengths) = (plan.best(sure(), *n_min).1, *n_min..=n_max);
-                plan.ahead(
+                let (now, lengths) = (prices.best(sure(), *n_min).1, *n_min..=n_max);
+                prices.ahead(
                     confidence.len(),
                     sure().last().unwrap_or(1.0),
                     sure().sum(),
@@ -249,13 +250,13 @@ impl StopPolicy<'_> {
     /// Whether a history-based draft can still gain by its next token, or by the tokens after it, if the draft including the next token is
     /// accepted with probability `sure`. If so, the token is added. The first one always is, because it shows the draft's quality.
     pub fn may_gain(&self, so_far: &mut SoFar, sure: f64) -> bool {
-        let StopPolicy::Paying { plan, .. } = self else { return true };
+        let StopPolicy::Paying { prices, .. } = self else { return true };
         let SoFar { drafted, rate, .. } = *so_far;
-        let before = plan.verify(drafted);
-        let gains = |more: usize| rate * (plan.verify(drafted + more) - before) < sure * more as f64;
+        let before = prices.verify(drafted);
+        let gains = |more: usize| rate * (prices.verify(drafted + more) - before) < sure * more as f64;
         let may_gain = drafted == 0 || (1..=LOOK_AHEAD).any(gains);
         if may_gain {
-            *so_far = plan.with(*so_far, sure);
+            *so_far = prices.with(*so_far, sure);
         }
         may_gain
     }
@@ -265,10 +266,10 @@ impl StopPolicy<'_> {
     pub fn wants_branch(&self, path: &[f32], confidence: f32, drafted: usize) -> bool {
         match self {
             StopPolicy::All => true,
-            StopPolicy::Paying { plan, calibration, bias, .. } => {
+            StopPolicy::Paying { prices, calibration, bias, .. } => {
                 let acceptance = |confidence: &f32| calibration.acceptance(bias, *confidence);
                 let sure: f64 = path.iter().chain([&confidence]).map(acceptance).product();
-                sure > plan.verify(drafted + 1) - plan.verify(drafted)
+                sure > prices.verify(drafted + 1) - prices.verify(drafted)
             }
         }
     }
@@ -292,8 +293,8 @@ pub fn another_round_pays<'a>(drafts: impl Iterator<Item = GrowingDraft<'a>> + C
     let (mut shared, mut n_max) = (None, 0);
     let drafted = drafts.clone().map(|draft| draft.confidence.len()).max().unwrap_or(0);
     for draft in drafts.filter(|draft| draft.n_max > 0) {
-        let StopPolicy::Paying { plan, calibration, bias, n_min } = draft.policy else { return true };
-        if plan.shares.is_none() {
+        let StopPolicy::Paying { prices, calibration, bias, n_min } = draft.policy else { return true };
+        if prices.shares.is_none() {
             return true;
         }
         // All drafts grow together, so a shorter one has ended.
@@ -309,19 +310,19 @@ pub fn another_round_pays<'a>(drafts: impl Iterator<Item = GrowingDraft<'a>> + C
             sum += sure;
             *expected += if length >= n_min { sum } else { 0.0 };
         }
-        (shared, n_max) = (Some(plan), n_max.max(n_most));
+        (shared, n_max) = (Some(prices), n_max.max(n_most));
     }
-    let Some(plan) = shared else { return true };
-    let slots = plan.shares.unwrap_or(1) as f64;
+    let Some(prices) = shared else { return true };
+    let slots = prices.shares.unwrap_or(1) as f64;
     let value = |length: usize| {
-        let drafting = plan.draft * length.saturating_sub(drafted) as f64;
-        expected.get(length).map_or(f64::NEG_INFINITY, |expected| expected - slots * plan.verify(length) - drafting)
+        let drafting = prices.draft * length.saturating_sub(drafted) as f64;
+        expected.get(length).map_or(f64::NEG_INFINITY, |expected| expected - slots * prices.verify(length) - drafting)
     };
     let now = (0..=drafted).map(value).fold(f64::NEG_INFINITY, f64::max);
     (drafted + 1..=n_max).any(|length| value(length) > now)
 }
 
-/// The draft length of a request that does not use the [`Plan`].
+/// The draft length of a request that does not use the [`DraftPrices`].
 #[derive(Debug)]
 pub struct Length {
     adaptive: Adaptive,
@@ -344,13 +345,13 @@ impl Length {
         self.current
     }
 
-    /// Records that of a draft of `drafted` tokens, at least one, `accepted` were accepted. `depth`: the maximum of `accepted`, which is
+    /// Records that of a draft of `drafted` tokens, at least one, `accepted` were accepted. `n_longest`: the maximum of `accepted`, which is
     /// less than `drafted` with branches.
-    pub fn saw(&mut self, drafted: usize, depth: usize, accepted: usize) {
+    pub fn record(&mut self, drafted: usize, n_longest: usize, accepted: usize) {
         if self.adaptive != Adaptive::Heuristic {
             return;
         }
-        if accepted < depth {
+        if accepted < n_longest {
             self.current = self.current.saturating_sub(1).max(HEURISTIC_LEAST.min(self.n_max));
         } else if drafted == self.current {
             self.current = (self.current + HEURISTIC_STEP).min(self.n_max);

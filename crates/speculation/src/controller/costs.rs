@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::batch_split::BatchSplit;
 use super::kalman::Kalman;
-use super::{BatchSplit, MAX_DRAFT};
+use crate::MAX_DRAFT;
 
 /// The cost of each size up to this is measured. Beyond, it is extrapolated.
 pub const MAX_MEASURED: usize = 4 * MAX_DRAFT;
@@ -142,24 +143,24 @@ impl Costs {
     }
 
     /// Records the time of a physical batch of `n` tokens with an empty context.
-    pub fn saw_target(&mut self, n: usize, time: Duration) {
-        self.saw_physical(n, [0.0; 2], time);
+    pub fn record_target(&mut self, n: usize, time: Duration) {
+        self.record_physical(n, [0.0; 2], time);
     }
 
     /// Records the time of a batch with this number of generated or drafted tokens of each sequence id, without prompts, each after
-    /// `depth(id)` tokens of context. Returns its cost in forward passes of one token.
-    pub fn saw_step(&mut self, n_tokens: &[usize], depth: impl Fn(usize) -> usize, time: Duration) -> f64 {
+    /// `n_past(id)` tokens of context. Returns its cost in forward passes of one token.
+    pub fn record_step(&mut self, n_tokens: &[usize], n_past: impl Fn(usize) -> usize, time: Duration) -> f64 {
         self.step += 1;
         let (mut n_physical, mut only) = (0_usize, 0);
         self.for_each(n_tokens, |n| (n_physical, only) = (n_physical + 1, n));
-        let contexts = contexts(n_tokens_of(n_tokens), &depth, n_tokens.len());
+        let contexts = contexts(n_tokens_of(n_tokens), &n_past, n_tokens.len());
         if n_physical == 1 {
             self.note(only);
-            return self.saw_physical(only, contexts, time);
+            return self.record_physical(only, contexts, time);
         }
         if self.one().is_finite() {
-            let expected = self.step(n_tokens, &depth);
-            let slower = self.correct(contexts, expected, |costs| costs.step(n_tokens, &depth), time);
+            let expected = self.step(n_tokens, &n_past);
+            let slower = self.correct(contexts, expected, |costs| costs.step(n_tokens, &n_past), time);
             let (split, last) = (self.split, &mut self.last);
             let (target, padded) = (&mut self.target, self.padded);
             split.for_each(n_tokens_of(n_tokens), n_tokens.len(), |n| {
@@ -171,11 +172,11 @@ impl Costs {
             });
             self.update();
         }
-        self.step(n_tokens, &depth)
+        self.step(n_tokens, &n_past)
     }
 
     /// Records the time of a physical batch of `n` tokens with these [`contexts`]. Returns its cost, in forward passes of one token.
-    fn saw_physical(&mut self, n: usize, contexts: [f64; 2], time: Duration) -> f64 {
+    fn record_physical(&mut self, n: usize, contexts: [f64; 2], time: Duration) -> f64 {
         let n = self.decoded(n);
         let changed = self.last != n;
         let change = if changed { self.change } else { 0.0 };
@@ -238,20 +239,20 @@ impl Costs {
         self.split.for_each(n_tokens_of(n_tokens), n_tokens.len(), |n| physical(self.decoded(n)));
     }
 
-    /// The cost of a batch with this number of tokens of each sequence id, each after `depth(id)` tokens of context, in forward passes of
+    /// The cost of a batch with this number of tokens of each sequence id, each after `n_past(id)` tokens of context, in forward passes of
     /// one token, if the last one had the same size.
-    pub fn step(&self, n_tokens: &[usize], depth: impl Fn(usize) -> usize) -> f64 {
-        self.step_of(n_tokens_of(n_tokens), depth, n_tokens.len())
+    pub fn step(&self, n_tokens: &[usize], n_past: impl Fn(usize) -> usize) -> f64 {
+        self.step_of(n_tokens_of(n_tokens), n_past, n_tokens.len())
     }
 
     /// The same for `n_tokens(id)` tokens of each of `n_sequences` sequence ids.
     pub fn step_of(
         &self,
         n_tokens: impl Fn(usize) -> usize,
-        depth: impl Fn(usize) -> usize,
+        n_past: impl Fn(usize) -> usize,
         n_sequences: usize,
     ) -> f64 {
-        let (mut cost, mut before) = (self.of_contexts(contexts(&n_tokens, depth, n_sequences)), None);
+        let (mut cost, mut before) = (self.of_contexts(contexts(&n_tokens, n_past, n_sequences)), None);
         self.split.for_each(n_tokens, n_sequences, |n| {
             let changes = before.is_some_and(|before| before != n);
             cost += self.v(self.decoded(n)) + if changes { self.change() } else { 0.0 };
@@ -260,9 +261,9 @@ impl Costs {
         cost
     }
 
-    /// What `n` tokens of a slot cost because of the `depth` tokens of context before them, in forward passes of one token.
-    pub fn attention(&self, n: usize, depth: usize) -> f64 {
-        self.of_contexts(contexts(|_| n, |_| depth, 1))
+    /// What `n` tokens of a slot cost because of the `n_past` tokens of context before them, in forward passes of one token.
+    pub fn attention(&self, n: usize, n_past: usize) -> f64 {
+        self.of_contexts(contexts(|_| n, |_| n_past, 1))
     }
 
     fn of_contexts(&self, contexts: [f64; 2]) -> f64 {
@@ -280,7 +281,7 @@ impl Costs {
     }
 
     /// Records a target batch of `n` tokens that has prompts.
-    pub fn saw_mixed(&mut self, n: usize) {
+    pub fn record_mixed(&mut self, n: usize) {
         self.last = n;
     }
 
@@ -296,15 +297,15 @@ impl Costs {
 
     /// A single token is always padded from now on: see [`Drafters::offer_free_tokens`].
     ///
-    /// [`Drafters::offer_free_tokens`]: super::Drafters::offer_free_tokens
+    /// [`Drafters::offer_free_tokens`]: crate::Drafters::offer_free_tokens
     pub fn pad(&mut self) {
         self.padded = true;
         self.update();
     }
 
     /// Records the time of a target batch of `n` tokens of prompts.
-    pub fn saw_prompt(&mut self, n: usize, time: Duration) {
-        self.saw_mixed(n);
+    pub fn record_prompt(&mut self, n: usize, time: Duration) {
+        self.record_mixed(n);
         if n >= LEAST_PROMPT {
             self.bulk = Some((n, time.as_secs_f64() / self.scale));
             self.update();
@@ -312,17 +313,17 @@ impl Costs {
     }
 
     /// Records the time of drafting `n` tokens for one slot with an empty context, one after the other.
-    pub fn saw_draft(&mut self, n: usize, time: Duration) {
-        self.saw_drafts(|round| usize::from(round < n), n, 0, time);
+    pub fn record_draft(&mut self, n: usize, time: Duration) {
+        self.record_drafts(|round| usize::from(round < n), n, 0, time);
     }
 
-    /// Records the time of drafting one token in each of `rounds` rounds, for `n_slots(round)` slots with about `depth` tokens of context.
-    pub fn saw_drafts(&mut self, n_slots: impl Fn(usize) -> usize, rounds: usize, depth: usize, time: Duration) {
-        let expected = |costs: &Costs| (0..rounds).map(|round| costs.c(n_slots(round), depth)).sum::<f64>();
+    /// Records the time of drafting one token in each of `rounds` rounds, for `n_slots(round)` slots with about `n_past` tokens of context.
+    pub fn record_drafts(&mut self, n_slots: impl Fn(usize) -> usize, rounds: usize, n_past: usize, time: Duration) {
+        let expected = |costs: &Costs| (0..rounds).map(|round| costs.c(n_slots(round), n_past)).sum::<f64>();
         let Some(first) = (0..rounds).map(&n_slots).max().filter(|n_slots| *n_slots > 0) else { return };
-        if depth > 0 {
+        if n_past > 0 {
             let expected = expected(self);
-            let thousands = (0..rounds).map(&n_slots).sum::<usize>() as f64 * depth as f64 / 1e3;
+            let thousands = (0..rounds).map(&n_slots).sum::<usize>() as f64 * n_past as f64 / 1e3;
             let error = (self.of(time) / expected).min(2.0 * MOST_SLOWER) - 1.0;
             let [more] = self.draft_errors.observe([thousands / expected], error);
             self.draft_attention = (self.draft_attention + more).max(0.0);
@@ -412,10 +413,10 @@ impl Costs {
         v.for_each(|(at, v)| *v = before.1 + slope * (at - before.0) as f64);
     }
 
-    /// c(k): the cost of drafting one token for each of `n_slots` slots with about `depth` tokens of context, in forward passes of one
+    /// c(k): the cost of drafting one token for each of `n_slots` slots with about `n_past` tokens of context, in forward passes of one
     /// token of the target.
-    pub fn c(&self, n_slots: usize, depth: usize) -> f64 {
-        let attention = self.draft_attention * n_slots as f64 * depth as f64 / 1e3;
+    pub fn c(&self, n_slots: usize, n_past: usize) -> f64 {
+        let attention = self.draft_attention * n_slots as f64 * n_past as f64 / 1e3;
         self.in_forward_passes(self.draft_seconds(n_slots) * self.scale) + attention
     }
 
@@ -431,10 +432,10 @@ impl Costs {
 }
 
 /// The thousands of tokens of context that a batch attends to: counted once for each slot, and once for each of its tokens.
-fn contexts(n_tokens: impl Fn(usize) -> usize, depth: impl Fn(usize) -> usize, n_sequences: usize) -> [f64; 2] {
+fn contexts(n_tokens: impl Fn(usize) -> usize, n_past: impl Fn(usize) -> usize, n_sequences: usize) -> [f64; 2] {
     let (mut slots, mut tokens) = (0.0, 0.0);
     for sequence in 0..n_sequences {
-        let (n, thousands) = (n_tokens(sequence), depth(sequence) as f64 / 1e3);
+        let (n, thousands) = (n_tokens(sequence), n_past(sequence) as f64 / 1e3);
         slots += if n > 0 { thousands } else { 0.0 };
         tokens += n as f64 * thousands;
     }
@@ -447,4 +448,4 @@ fn n_tokens_of(n_tokens: &[usize]) -> impl Fn(usize) -> usize + Copy + '_ {
 
 #[cfg(test)]
 #[path = "costs_tests.rs"]
-pub(super) mod tests;
+pub(crate) mod tests;
