@@ -58,7 +58,7 @@ impl Applicant {
 
 /// One pass over the waiting requests, in their order.
 ///
-/// Where slots share their cells, no request overtakes one that waits for cells, nor a running one that was paused for want of them:
+/// Where slots share their cells, no request overtakes one that waits for cells, nor a running one that was preempted for want of them:
 /// they might wait forever. A request whose prompt is still being prepared keeps a slot from later ones, and lets them have the
 /// others.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl AdmissionPass {
 
     fn over(states: Vec<SlotState>, shared_cells: Option<usize>, n_ctx: usize, beams_are_busy: bool) -> AdmissionPass {
         AdmissionPass {
-            cells_are_awaited: states.iter().any(|state| state.has_request && state.is_paused),
+            cells_are_awaited: states.iter().any(|state| state.has_request && state.is_preempted),
             states,
             shared_cells,
             n_ctx,
@@ -283,7 +283,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
         prompt,
         session_load,
         truncated,
-        paused: false,
+        is_preempted: false,
         dropped: DroppedTokens::default(),
     });
     Ok(())

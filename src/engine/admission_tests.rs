@@ -65,8 +65,8 @@ fn requests_that_wait_for_cells_are_not_overtaken() {
     let mut pass_of = pass(&[free(0, 1), busy(60)], Some(100));
     assert_eq!(place(&mut pass_of, Applicant { n_prompt: 50, ..PREPARED }, &[]), None);
     assert_eq!(place(&mut pass_of, Applicant { n_prompt: 5, ..PREPARED }, &[]), None, "it would fit");
-    let paused = SlotState { is_paused: true, ..busy(10) };
-    assert_eq!(place(&mut pass(&[free(0, 1), paused], Some(100)), Applicant { n_prompt: 5, ..PREPARED }, &[]), None);
+    let preempted = SlotState { is_preempted: true, ..busy(10) };
+    assert_eq!(place(&mut pass(&[free(0, 1), preempted], Some(100)), Applicant { n_prompt: 5, ..PREPARED }, &[]), None);
     assert_eq!(
         place(&mut pass(&[free(0, 1), busy(60)], Some(100)), Applicant { n_prompt: 5, ..PREPARED }, &[]),
         Some(Placement::Slot(0))

@@ -70,7 +70,7 @@ impl Slot {
         let Some(task) = &self.task else { return own };
         SlotState {
             has_request: true,
-            is_paused: task.paused,
+            is_preempted: task.is_preempted,
             is_generating: task.completion.has_begun(),
             scores_prompt: task.prompt_probs.is_some() && !task.completion.has_begun(),
             n_tokens: task.tokens.len(),
@@ -167,7 +167,7 @@ pub(super) struct Task {
     pub(super) session_load: Option<Restored>,
     pub(super) truncated: bool,
     /// Waits for cells in the KV cache: its own were given to older requests.
-    pub(super) paused: bool,
+    pub(super) is_preempted: bool,
     /// Where in `tokens` the generated ones begin, as far as they are still in the context.
     pub(super) output: usize,
     pub(super) dropped: DroppedTokens,

@@ -10,12 +10,12 @@ use crate::session;
 /// A change of who has cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CellChange {
-    /// A paused request goes on.
+    /// A preempted request goes on.
     Resume(usize),
-    /// The cache of a free slot is emptied.
-    Clear(usize),
-    /// A request pauses, and its slot's cache is emptied.
-    Pause(usize),
+    /// The cache of a free slot is evicted.
+    Evict(usize),
+    /// A request is preempted: it waits for cells, and its slot's cache is emptied.
+    Preempt(usize),
 }
 
 /// Shifts the contexts that are full, or ends their requests, and groups positions that are due.
@@ -24,7 +24,9 @@ pub(super) fn make_space(pool: &mut SlotPool, report: &mut StepReport) {
     for index in 0..pool.slots.len() {
         let SlotPool { context, slots, drafters, ctx_shift, .. } = pool;
         let Some(slot) = slots.get_mut(index) else { continue };
-        let Some(task) = slot.task.as_mut().filter(|task| !task.paused || task.tokens.len() >= n_ctx) else { continue };
+        let Some(task) = slot.task.as_mut().filter(|task| !task.is_preempted || task.tokens.len() >= n_ctx) else {
+            continue;
+        };
         if task.tokens.len() >= n_ctx {
             // All but the newest token count, also tokens that are not in the cache: those of an accepted branch, or where the
             // cache was emptied. Otherwise the output would depend on that.
@@ -45,22 +47,22 @@ pub(super) fn make_space(pool: &mut SlotPool, report: &mut StepReport) {
 
 /// Makes room for what runs in the cells that all slots share. `apply` carries out each change, which `states` then has.
 ///
-/// Paused requests go on, oldest first, as soon as they fit again.
+/// Preempted requests go on, oldest first, as soon as they fit again.
 pub(super) fn balance(states: &mut [SlotState], limits: &StepLimits, mut apply: impl FnMut(CellChange)) {
     let Some(cells) = limits.shared_cells else { return };
     while let Some(index) = next_to_resume(states, cells) {
         make(CellChange::Resume(index), states, &mut apply);
     }
     while !fits(states, limits, cells) {
-        let Some(change) = next_to_yield(states) else { return };
+        let Some(change) = next_to_evict(states) else { return };
         make(change, states, &mut apply);
     }
 }
 
 fn make(change: CellChange, states: &mut [SlotState], apply: &mut impl FnMut(CellChange)) {
-    let (CellChange::Resume(index) | CellChange::Clear(index) | CellChange::Pause(index)) = change;
+    let (CellChange::Resume(index) | CellChange::Evict(index) | CellChange::Preempt(index)) = change;
     if let Some(state) = states.get_mut(index) {
-        state.is_paused = matches!(change, CellChange::Pause(_));
+        state.is_preempted = matches!(change, CellChange::Preempt(_));
         if !matches!(change, CellChange::Resume(_)) {
             state.n_cached = 0;
         }
@@ -76,35 +78,35 @@ fn fits(states: &[SlotState], limits: &StepLimits, cells: usize) -> bool {
     used + need <= cells
 }
 
-/// The slot that gives its cells to others: the free slot unused for longest, else that of the youngest request, which pauses. `None`: a
+/// The slot whose cells are freed for others: the free slot unused for longest, else that of the youngest request, which is preempted. `None`: a
 /// single request is left, which always fits.
-pub(super) fn next_to_yield(states: &[SlotState]) -> Option<CellChange> {
+pub(super) fn next_to_evict(states: &[SlotState]) -> Option<CellChange> {
     let idle = (0..).zip(states).filter(|(_, state)| !state.has_request && state.n_cached > 0);
     if let Some((index, _)) = idle.min_by_key(|(_, state)| state.last_used) {
-        return Some(CellChange::Clear(index));
+        return Some(CellChange::Evict(index));
     }
     let running = (0..).zip(states).filter(|(_, state)| state.is_running());
     let (youngest, _) = running.clone().max_by_key(|(_, state)| state.last_used)?;
-    (running.count() > 1).then_some(CellChange::Pause(youngest))
+    (running.count() > 1).then_some(CellChange::Preempt(youngest))
 }
 
 fn next_to_resume(states: &[SlotState], cells: usize) -> Option<usize> {
     let running: usize = states.iter().filter(|state| state.is_running()).map(|state| state.n_tokens).sum();
-    let paused = (0..).zip(states).filter(|(_, state)| state.has_request && state.is_paused);
-    let (oldest, state) = paused.min_by_key(|(_, state)| state.last_used)?;
-    // An eighth of the cells to grow into, or else it would soon be paused again.
+    let preempted = (0..).zip(states).filter(|(_, state)| state.has_request && state.is_preempted);
+    let (oldest, state) = preempted.min_by_key(|(_, state)| state.last_used)?;
+    // An eighth of the cells to grow into, or else it would soon be preempted again.
     let fits = running == 0 || running + state.n_tokens + cells / 8 <= cells;
     fits.then_some(oldest)
 }
 
 /// Carries out a change.
 pub(super) fn apply(pool: &mut SlotPool, change: CellChange) {
-    let (CellChange::Resume(index) | CellChange::Clear(index) | CellChange::Pause(index)) = change;
+    let (CellChange::Resume(index) | CellChange::Evict(index) | CellChange::Preempt(index)) = change;
     if !matches!(change, CellChange::Resume(_)) {
         pool.clear_cache(index);
     }
     if let Some(task) = pool.slots.get_mut(index).and_then(|slot| slot.task.as_mut()) {
-        task.paused = matches!(change, CellChange::Pause(_));
+        task.is_preempted = matches!(change, CellChange::Preempt(_));
     }
 }
 
@@ -129,8 +131,8 @@ mod tests {
         SlotState { has_request: true, n_tokens, n_cached: n_tokens - 1, last_used, ..SlotState::default() }
     }
 
-    fn paused(n_tokens: usize, last_used: u64) -> SlotState {
-        SlotState { is_paused: true, n_cached: 0, ..running(n_tokens, last_used) }
+    fn preempted(n_tokens: usize, last_used: u64) -> SlotState {
+        SlotState { is_preempted: true, n_cached: 0, ..running(n_tokens, last_used) }
     }
 
     fn changes(states: &[SlotState], limits: &StepLimits) -> Vec<CellChange> {
@@ -147,22 +149,22 @@ mod tests {
     }
 
     #[test]
-    fn unused_caches_go_before_the_youngest_request_pauses() {
+    fn unused_caches_are_evicted_before_the_youngest_request_is_preempted() {
         let idle = |n_cached, last_used| SlotState { n_cached, last_used, ..SlotState::default() };
         let states = [running(50, 3), idle(20, 2), idle(20, 1), running(45, 4)];
-        assert_eq!(changes(&states, &LIMITS), [CellChange::Clear(2), CellChange::Clear(1)]);
+        assert_eq!(changes(&states, &LIMITS), [CellChange::Evict(2), CellChange::Evict(1)]);
         let states = [running(60, 3), running(30, 5), running(30, 4)];
-        assert_eq!(changes(&states, &LIMITS), [CellChange::Pause(1)]);
+        assert_eq!(changes(&states, &LIMITS), [CellChange::Preempt(1)]);
         assert_eq!(changes(&[running(150, 3)], &LIMITS), [], "a single request is left alone");
         let drafts = SlotState { n_max_draft: 16, ..running(45, 1) };
-        assert_eq!(changes(&[drafts, running(45, 2)], &LIMITS), [CellChange::Pause(1)], "drafts need cells as well");
+        assert_eq!(changes(&[drafts, running(45, 2)], &LIMITS), [CellChange::Preempt(1)], "drafts need cells as well");
     }
 
     #[test]
-    fn paused_requests_go_on_oldest_first_with_cells_to_grow_into() {
-        let states = [running(50, 1), paused(30, 3), paused(30, 2)];
+    fn preempted_requests_go_on_oldest_first_with_cells_to_grow_into() {
+        let states = [running(50, 1), preempted(30, 3), preempted(30, 2)];
         assert_eq!(changes(&states, &LIMITS), [CellChange::Resume(2)]);
-        assert_eq!(changes(&[running(60, 1), paused(30, 3)], &LIMITS), [], "it would soon be paused again");
-        assert_eq!(changes(&[paused(95, 3)], &LIMITS), [CellChange::Resume(0)], "alone it always fits");
+        assert_eq!(changes(&[running(60, 1), preempted(30, 3)], &LIMITS), [], "it would soon be preempted again");
+        assert_eq!(changes(&[preempted(95, 3)], &LIMITS), [CellChange::Resume(0)], "alone it always fits");
     }
 }

@@ -1,4 +1,4 @@
-//! Scheduling is fair: running, paused and queued requests all advance, whatever others do.
+//! Scheduling is fair: running, preempted and queued requests all advance, whatever others do.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -89,21 +89,21 @@ fn completion_until_the_context_is_full_does_not_shift() {
 
 /// A steady stream of small requests, each of which would fit.
 #[test]
-fn paused_and_waiting_requests_are_not_overtaken() {
+fn preempted_and_waiting_requests_are_not_overtaken() {
     let mut engine = TestEngine::new(&Setup { kv_unified: true, ..Setup::plain(FAKE_MODEL, 8, 120, 32) });
-    // Together they need more cells than there are, so one is paused.
+    // Together they need more cells than there are, so one is preempted.
     let handles: Vec<_> = [0, 1].map(|start| engine.submit(vec![greedy(repeating(30, start), 60)])).into();
     for _ in 0..4 {
         engine.step();
     }
     let large = engine.submit(vec![greedy(repeating(100, 3), 10)]);
-    let (mut paused, mut steps, mut later) = (0, 0, Vec::new());
+    let (mut preempted, mut steps, mut later) = (0, 0, Vec::new());
     while large.phase() != Phase::Finished || handles.iter().any(|handle| handle.phase() != Phase::Finished) {
         if engine.scheduler.queue.len() < 4 {
             later.push(engine.submit(vec![greedy(repeating(8, 5), 12)]));
         }
         engine.step();
-        paused += engine.scheduler.pool.running().filter(|(_, task)| task.paused).count();
+        preempted += engine.scheduler.pool.running().filter(|(_, task)| task.is_preempted).count();
         steps += 1;
         assert!(
             steps < 1000,
@@ -112,7 +112,7 @@ fn paused_and_waiting_requests_are_not_overtaken() {
             handles.iter().map(|handle| handle.phase()).collect::<Vec<_>>()
         );
     }
-    assert!(paused > 0, "a request must have been paused");
+    assert!(preempted > 0, "a request must have been preempted");
     assert!(later.len() >= 4);
 }
 

@@ -190,8 +190,8 @@ pub(crate) fn abandon(
     match error {
         DecodeError::Aborted => roll_back(plan, pool),
         DecodeError::Full => {
-            let yields = pool.shared_cells.and_then(|_| space::next_to_yield(states));
-            match yields {
+            let change = pool.shared_cells.and_then(|_| space::next_to_evict(states));
+            match change {
                 // Nothing was decoded: the next step tries again with what fits.
                 Some(change) => space::apply(pool, change),
                 None => fail(plan, &Error::new(Code::ContextFull, "the KV cache is full"), pool, report),

@@ -18,7 +18,7 @@ pub(crate) struct StepInput {
 pub(crate) struct SlotState {
     pub(crate) has_request: bool,
     /// Whether the request waits for cells.
-    pub(crate) is_paused: bool,
+    pub(crate) is_preempted: bool,
     pub(crate) is_generating: bool,
     /// Whether each token of its prompt needs a row of logits.
     pub(crate) scores_prompt: bool,
@@ -45,7 +45,7 @@ pub(crate) struct SlotState {
 impl SlotState {
     /// Whether it has a request that does not wait for cells.
     pub(crate) fn is_running(&self) -> bool {
-        self.has_request && !self.is_paused
+        self.has_request && !self.is_preempted
     }
 
     /// Tokens of its context that are not decoded yet.
@@ -81,7 +81,7 @@ pub(crate) struct StepLimits {
     pub(crate) is_batch_invariant: bool,
     /// Whether rejected tokens can be removed from the cache.
     pub(crate) can_roll_back: bool,
-    /// Whether a prompt pauses before its last token, so that its cache has a checkpoint there.
+    /// Whether a prompt stops before its last token, so that its cache has a checkpoint there.
     pub(crate) needs_checkpoints: bool,
     /// Whether a token that would be decoded alone is padded.
     pub(crate) pads_single_tokens: bool,

@@ -209,7 +209,7 @@ pub(crate) fn fill<'a>(
     }
 }
 
-/// Cells that drafts may take. If a step needed more, its decode would fail, the youngest request would pause, go on as soon as it
+/// Cells that drafts may take. If a step needed more, its decode would fail, the youngest request would be preempted, go on as soon as it
 /// fits, and the same would happen again.
 fn free_cells(input: &StepInput, schedule: &Schedule) -> usize {
     let StepInput { slots: states, limits } = input;

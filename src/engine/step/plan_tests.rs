@@ -80,8 +80,8 @@ fn filled(stages: &mut Stages, limits: &StepLimits, drafts: &[usize], lengths: &
 
 #[test]
 fn all_slots_with_a_running_request_take_part() {
-    let paused = SlotState { is_paused: true, ..prompt(10) };
-    let mut stages = stages(&[generating(10), SlotState::default(), paused, prompt(10)]);
+    let preempted = SlotState { is_preempted: true, ..prompt(10) };
+    let mut stages = stages(&[generating(10), SlotState::default(), preempted, prompt(10)]);
     assert_eq!(step(&mut stages, &LIMITS), [0, 3]);
     let n_tokens: Vec<usize> = stages.schedule.demands.iter().map(|step| step.n_tokens).collect();
     assert_eq!(n_tokens, [1, 0, 0, 10]);
