@@ -84,13 +84,19 @@ fn rectangles(
 ) {
     let mut at = range.start;
     while at < range.end {
-        if n_tokens(at) <= done {
+        let first = n_tokens(at);
+        if first <= done {
             at += 1;
             continue;
         }
-        let (begin, mut shortest) = (at, usize::MAX);
-        while at < range.end && n_tokens(at) > done {
-            shortest = shortest.min(n_tokens(at));
+        let (begin, mut shortest, mut longest) = (at, first, first);
+        at += 1;
+        while at < range.end {
+            let n = n_tokens(at);
+            if n <= done {
+                break;
+            }
+            (shortest, longest) = (shortest.min(n), longest.max(n));
             at += 1;
         }
         let rows = at - begin;
@@ -100,7 +106,9 @@ fn rectangles(
             physical(rows * columns);
             left -= columns;
         }
-        rectangles(n_tokens, begin..at, shortest, n_ubatch, physical);
+        if longest > shortest {
+            rectangles(n_tokens, begin..at, shortest, n_ubatch, physical);
+        }
     }
 }
 

@@ -108,13 +108,13 @@ impl Controller {
     /// catch up with. `is_new`: it has never drafted for one of the requests.
     pub(super) fn consider_model(&mut self, steps: &[StepSlot], unread: usize, is_new: bool) -> (Decision, usize) {
         let n_eligible = self.prospects.iter().flatten().count();
+        if n_eligible == 0 {
+            return (Decision::Rest, 0);
+        }
         let prices = self.prices(steps);
         let (rate, cost) = (prices.rate, prices.costs.c(n_eligible, prices.mean_n_past()));
         let outlook = outlook(&prices, &self.options, &self.prospects, rate * cost);
-        let decision = match n_eligible {
-            0 => Decision::Rest,
-            _ => self.exploration.decide(&outlook, rate, (cost, prices.costs.c(1, 0)), unread, is_new),
-        };
+        let decision = self.exploration.decide(&outlook, rate, (cost, prices.costs.c(1, 0)), unread, is_new);
         (decision, outlook.length)
     }
 

@@ -154,9 +154,8 @@ impl<'a> Proposals<'a> {
             let less =
                 if disagrees && first > 0.0 { (registered.against_models.ratio() / first).min(1.0) } else { 1.0 };
             let factor = less * registered.factor_if_chosen();
-            let accepted = accepted.map(|accepted| factor * accepted);
             let (most, least) = if *is_free { (1, 0) } else { (draft.tokens.len(), state.settings.n_min) };
-            let accepted = accepted.iter().skip(1).take(most.min(draft.tokens.len())).copied();
+            let accepted = accepted.iter().skip(1).take(most.min(draft.tokens.len())).map(|accepted| factor * accepted);
             options.offer(index, least, accepted, !registered.is_model_based);
         }
     }
