@@ -69,9 +69,9 @@ fn interrupted_decodes_lose_no_probabilities() {
     assert_eq!(outcome(&mut engine, &handle).prompt_probs, Some(expected(&setup, &prompt)));
 }
 
-/// Two requests that share the cells: one is paused, and its prompt decoded again.
+/// Two requests that share the cells: one is preempted, and its prompt decoded again.
 #[test]
-fn paused_requests_are_scored_completely() {
+fn preempted_requests_are_scored_completely() {
     let setup = Setup { kv_unified: true, ..Setup::plain(FAKE_MODEL, 4, 250, 32) };
     let mut engine = TestEngine::new(&setup);
     let handles: Vec<_> = (0..3).map(|_| engine.submit(vec![scored(120, 40)])).collect();
