@@ -171,6 +171,9 @@ fn attention_is_what_it_is_defined_as() {
         Shape { n_tokens: 70, n_cells: 768, ..PLAIN },
         Shape { n_key: 32, n_value: 32, n_head: 8, n_head_kv: 8, n_tokens: 3, ..PLAIN },
         Shape { n_key: 80, n_value: 80, n_head: 4, n_head_kv: 1, ..PLAIN },
+        // No multiples of a vector's numbers.
+        Shape { n_key: 40, n_value: 20, n_tokens: 3, ..PLAIN },
+        Shape { n_key: 72, n_value: 72, n_head: 4, n_head_kv: 4, n_tokens: 5, ..PLAIN },
         Shape { n_key: 192, n_value: 128, n_head: 5, n_head_kv: 5, n_tokens: 5, ..PLAIN },
         Shape { n_key: 256, n_value: 256, n_head: 4, n_head_kv: 1, n_cells: 1280, ..PLAIN },
         Shape { n_tokens: 4, n_streams: 3, ..PLAIN },

@@ -10,6 +10,7 @@
 mod common;
 
 use std::ffi::CString;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -43,9 +44,14 @@ const FILE_TYPES: [(&str, sys::llama_ftype); 15] = [
 
 /// The shipped target, quantized again.
 fn quantized(name: &str, file_type: sys::llama_ftype) -> String {
-    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stories-{name}.gguf"));
+    quantized_from(&model("target"), &format!("stories-{name}"), file_type)
+}
+
+/// A model, quantized again.
+fn quantized_from(from: &str, name: &str, file_type: sys::llama_ftype) -> String {
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.gguf"));
     let to = to.to_str().expect("UTF-8").to_owned();
-    let (from, out) = (CString::new(model("target")).unwrap(), CString::new(to.clone()).unwrap());
+    let (from, out) = (CString::new(from).unwrap(), CString::new(to.clone()).unwrap());
     llama::start();
     // SAFETY: the paths and the parameters live during the call.
     let status = unsafe {
@@ -127,6 +133,53 @@ fn all_levels_compute_the_same_bits_in_every_format() {
             match &first {
                 None => first = Some(plain),
                 Some(first) => assert!(*first == plain, "{name} at {level}"),
+            }
+        }
+    }
+}
+
+/// SmolLM2, whose rows of 576 weights are no multiple of 256: its K-quants hold tensors in Q5_0 and Q8_0, too.
+#[test]
+fn a_real_model_gives_the_same_in_four_slots_with_drafts_and_at_every_level() {
+    let made = |file: &str| common::root().join("target/models").join(file).to_str().expect("UTF-8").to_owned();
+    let (target, draft) = (made("smollm2-135m-q4_1.gguf"), made("smollm2-far-q4_1.gguf"));
+    if !HAS_KERNELS || !Path::new(&target).is_file() {
+        assert!(!HAS_KERNELS || std::env::var_os("CI").is_none(), "no {target}: scripts/models.sh makes it");
+        let line = format!("skipped: no {target}: scripts/models.sh needs a connection to PyPI\n");
+        std::io::stderr().write_all(line.as_bytes()).expect("stderr is open");
+        return;
+    }
+    let request = |index: usize| {
+        let topics = ["the moon", "a lighthouse keeper", "the median of a list", "a late train"];
+        json!({
+            "prompt": format!("Write about {}.", topics[index]), "n_predict": 24, "temperature": f64::from(u8::from(index > 1)), "seed": index, "n_probs": 2,
+            "cache_prompt": false,
+        })
+    };
+    let levels = llama::levels();
+    for (name, file_type) in [("q4_k_m", sys::LLAMA_FTYPE_MOSTLY_Q4_K_M), ("q2_k", sys::LLAMA_FTYPE_MOSTLY_Q2_K)] {
+        let path = quantized_from(&target, &format!("smollm2-{name}"), file_type);
+        let mut first: Option<Vec<Value>> = None;
+        for level in [levels[0], levels[levels.len() - 1]] {
+            let threads = json!({"n_threads": 2, "n_threads_batch": 2, "cpu_level": level.name()});
+            let system =
+                start(with(&threads, json!({"model": path, "model_draft": draft, "n_ctx": 256, "n_parallel": 4})));
+            assert_eq!(system.status()["cpu"]["fallback_tensors"], json!({}), "{name}");
+            let of = |endpoint| -> Vec<Value> {
+                (0..4)
+                    .map(|index| complete(&system, endpoint, &request(index))["completion_probabilities"].clone())
+                    .collect()
+            };
+            let alone = of(Completion);
+            assert!(alone == of(Speculative), "{name} at {level}: with a draft");
+            let ids: Vec<u64> = (0..4).map(|index| common::submit(&system, Speculative, &request(index))).collect();
+            for (index, id) in ids.into_iter().enumerate() {
+                let last = common::drain(&system, Speculative, id).pop().expect("an update");
+                assert!(alone[index] == last["completion_probabilities"], "{name} at {level}: beside others");
+            }
+            match &first {
+                None => first = Some(alone),
+                Some(first) => assert!(*first == alone, "{name} at {level}"),
             }
         }
     }
