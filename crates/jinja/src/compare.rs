@@ -3,22 +3,22 @@
 use std::cmp::Ordering;
 use std::rc::Rc;
 
-use crate::error::{Fault, FaultKind, Result, refused};
+use crate::error::{Fault, FaultKind, TemplateResult, refused};
 use crate::meter::Meter;
 use crate::value::{Dict, Value};
 
 /// The maximum nesting of values that are compared or printed.
 pub(crate) const MAX_DEPTH: usize = 250;
 
-pub(crate) fn too_deep<T>() -> Result<T> {
+pub(crate) fn too_deep<T>() -> TemplateResult<T> {
     Err(Fault::new(FaultKind::Limit, format!("the value is nested more than {MAX_DEPTH} levels")))
 }
 
-pub(crate) fn equal(meter: &Meter, left: &Value, right: &Value) -> Result<bool> {
+pub(crate) fn equal(meter: &Meter, left: &Value, right: &Value) -> TemplateResult<bool> {
     equal_at(meter, left, right, 0)
 }
 
-fn equal_at(meter: &Meter, left: &Value, right: &Value, depth: usize) -> Result<bool> {
+fn equal_at(meter: &Meter, left: &Value, right: &Value, depth: usize) -> TemplateResult<bool> {
     meter.step(1)?;
     if depth > MAX_DEPTH {
         return too_deep();
@@ -79,11 +79,11 @@ fn number_order(left: &Value, right: &Value) -> Option<Ordering> {
 }
 
 /// The order of two values.
-pub(crate) fn order(meter: &Meter, left: &Value, right: &Value) -> Result<Ordering> {
+pub(crate) fn order(meter: &Meter, left: &Value, right: &Value) -> TemplateResult<Ordering> {
     order_at(meter, left, right, 0)
 }
 
-fn order_at(meter: &Meter, left: &Value, right: &Value, depth: usize) -> Result<Ordering> {
+fn order_at(meter: &Meter, left: &Value, right: &Value, depth: usize) -> TemplateResult<Ordering> {
     meter.step(1)?;
     if depth > MAX_DEPTH {
         return too_deep();
@@ -112,7 +112,7 @@ fn order_at(meter: &Meter, left: &Value, right: &Value, depth: usize) -> Result<
 }
 
 /// Whether `container` contains `item`.
-pub(crate) fn contains(meter: &Meter, container: &Value, item: &Value) -> Result<bool> {
+pub(crate) fn contains(meter: &Meter, container: &Value, item: &Value) -> TemplateResult<bool> {
     match (container, item) {
         (Value::Undefined, _) => Ok(false),
         (Value::Text(text), Value::Text(part)) => {
@@ -144,7 +144,7 @@ pub(crate) fn contains(meter: &Meter, container: &Value, item: &Value) -> Result
 }
 
 /// The position of a key.
-pub(crate) fn find(meter: &Meter, dict: &Dict, key: &Value) -> Result<Option<usize>> {
+pub(crate) fn find(meter: &Meter, dict: &Dict, key: &Value) -> TemplateResult<Option<usize>> {
     for at in 0..dict.len() {
         if let Some((known, _)) = dict.at(at)
             && equal(meter, &known, key)?
@@ -156,7 +156,7 @@ pub(crate) fn find(meter: &Meter, dict: &Dict, key: &Value) -> Result<Option<usi
 }
 
 /// Sets the value of a key.
-pub(crate) fn insert(meter: &Meter, dict: &Dict, key: Value, value: Value) -> Result<()> {
+pub(crate) fn insert(meter: &Meter, dict: &Dict, key: Value, value: Value) -> TemplateResult<()> {
     if let Value::Text(name) = &key {
         return dict.set(name, value);
     }
@@ -173,7 +173,7 @@ pub(crate) fn insert(meter: &Meter, dict: &Dict, key: Value, value: Value) -> Re
 }
 
 /// Sorts values by keys that are made of them. The order of equal ones stays.
-pub(crate) fn sort(meter: &Meter, pairs: &mut [(Value, Value)], is_reverse: bool) -> Result<()> {
+pub(crate) fn sort(meter: &Meter, pairs: &mut [(Value, Value)], is_reverse: bool) -> TemplateResult<()> {
     let mut fault = None;
     pairs.sort_by(|(left, _), (right, _)| {
         if fault.is_some() {

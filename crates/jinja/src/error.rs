@@ -32,7 +32,7 @@ pub struct Fault {
 }
 
 /// A result of this crate. The error is boxed, because results of evaluations are returned often.
-pub type Result<T> = std::result::Result<T, Box<Fault>>;
+pub type TemplateResult<T> = std::result::Result<T, Box<Fault>>;
 
 impl Fault {
     pub(crate) fn new(kind: FaultKind, message: impl Into<String>) -> Box<Fault> {
@@ -51,7 +51,7 @@ impl Fault {
 }
 
 /// An operation that is not possible.
-pub(crate) fn refused<T>(message: impl Into<String>) -> Result<T> {
+pub(crate) fn refused<T>(message: impl Into<String>) -> TemplateResult<T> {
     Err(Fault::new(FaultKind::Operation, message))
 }
 

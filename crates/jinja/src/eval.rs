@@ -3,21 +3,20 @@
 use std::rc::Rc;
 
 use crate::arguments::Arguments;
-use crate::ast::{Argument, BinaryOp, CompareOp, Expr, ExprKind, FilterCall, Symbol};
+use crate::ast::{Argument, BinaryOp, CompareOp, Expr, ExprKind, FilterCall, VariableName};
 use crate::compare;
-use crate::error::{Result, refused};
+use crate::error::{TemplateResult, refused};
 use crate::filters;
 use crate::functions;
 use crate::interpreter::Interpreter;
 use crate::methods;
 use crate::operators;
 use crate::predicates;
-use crate::scope::Scope;
-use crate::value::{Callable, Items, List, ListKind, LoopState, Value, dict, list, text, tuple};
+use crate::value::{Callable, Items, List, ListKind, LoopState, Value, Variables, dict, list, text, tuple};
 
 impl<'t> Interpreter<'t> {
     /// The value of an expression.
-    pub(crate) fn eval(&mut self, expr: &'t Expr, scope: &Rc<Scope>) -> Result<Value> {
+    pub(crate) fn eval(&mut self, expr: &'t Expr, scope: &Rc<Variables>) -> TemplateResult<Value> {
         self.meter.step(1)?;
         // The cheap ones, without a level of their own.
         match &expr.kind {
@@ -28,7 +27,7 @@ impl<'t> Interpreter<'t> {
         self.deeper(|this| this.composite(expr, scope)).map_err(|fault| fault.at(expr.line))
     }
 
-    fn composite(&mut self, expr: &'t Expr, scope: &Rc<Scope>) -> Result<Value> {
+    fn composite(&mut self, expr: &'t Expr, scope: &Rc<Variables>) -> TemplateResult<Value> {
         match &expr.kind {
             ExprKind::Const(index) => Ok(self.constant(*index)),
             ExprKind::Name(name) => self.variable(*name, scope),
@@ -110,12 +109,12 @@ impl<'t> Interpreter<'t> {
         }
     }
 
-    fn eval_all(&mut self, exprs: &'t [Expr], scope: &Rc<Scope>) -> Result<Vec<Value>> {
+    fn eval_all(&mut self, exprs: &'t [Expr], scope: &Rc<Variables>) -> TemplateResult<Vec<Value>> {
         exprs.iter().map(|expr| self.eval(expr, scope)).collect()
     }
 
     /// The value of a variable, or the function of that name.
-    pub(crate) fn variable(&mut self, name: Symbol, scope: &Rc<Scope>) -> Result<Value> {
+    pub(crate) fn variable(&mut self, name: VariableName, scope: &Rc<Variables>) -> TemplateResult<Value> {
         let (found, visited) = scope.get(name);
         self.meter.step(visited / 16)?;
         Ok(match found {
@@ -128,7 +127,7 @@ impl<'t> Interpreter<'t> {
     }
 
     /// Counts what an operation may read of a value: its text, or its items.
-    pub(crate) fn read(&self, value: &Value) -> Result<()> {
+    pub(crate) fn read(&self, value: &Value) -> TemplateResult<()> {
         match value {
             Value::Text(text) => self.meter.read(text.len()),
             Value::List(list) => self.meter.step(list.len() / 32),
@@ -137,13 +136,13 @@ impl<'t> Interpreter<'t> {
         }
     }
 
-    pub(crate) fn binary(&mut self, operator: BinaryOp, left: &Value, right: &Value) -> Result<Value> {
+    pub(crate) fn binary(&mut self, operator: BinaryOp, left: &Value, right: &Value) -> TemplateResult<Value> {
         self.read(left)?;
         self.read(right)?;
         operators::binary(&self.meter, operator, left, right)
     }
 
-    pub(crate) fn compare(&mut self, operator: CompareOp, left: &Value, right: &Value) -> Result<bool> {
+    pub(crate) fn compare(&mut self, operator: CompareOp, left: &Value, right: &Value) -> TemplateResult<bool> {
         let meter = &self.meter;
         Ok(match operator {
             CompareOp::Equal => compare::equal(meter, left, right)?,
@@ -158,7 +157,7 @@ impl<'t> Interpreter<'t> {
     }
 
     /// `value.name`: an item of that name, or a method.
-    pub(crate) fn attribute(&mut self, value: &Value, name: &str) -> Result<Value> {
+    pub(crate) fn attribute(&mut self, value: &Value, name: &str) -> TemplateResult<Value> {
         let found = match value {
             Value::Dict(dict) => dict.get(name)?,
             Value::Loop(state) => loop_attribute(state, name),
@@ -185,7 +184,7 @@ impl<'t> Interpreter<'t> {
     }
 
     /// `value[key]`
-    pub(crate) fn item(&mut self, value: &Value, key: &Value) -> Result<Value> {
+    pub(crate) fn item(&mut self, value: &Value, key: &Value) -> TemplateResult<Value> {
         match (value, key) {
             (Value::Dict(dict), key) => match key {
                 Value::Text(name) => match dict.get(name)? {
@@ -197,7 +196,7 @@ impl<'t> Interpreter<'t> {
                     .map_or(Value::Undefined, |it| it.1)),
             },
             (Value::List(list), key) if key.as_int().is_some() => {
-                Ok(index_of(key, list.len()).and_then(|index| list.get(index)).unwrap_or_default())
+                Ok(key.index_in(list.len()).and_then(|index| list.get(index)).unwrap_or_default())
             }
             (Value::Text(text), key) if key.as_int().is_some() => operators::character(&self.meter, text, key),
             (_, Value::Text(name)) => self.attribute(value, name),
@@ -205,7 +204,7 @@ impl<'t> Interpreter<'t> {
         }
     }
 
-    fn arguments(&mut self, given: &'t [Argument], scope: &Rc<Scope>) -> Result<Arguments> {
+    fn arguments(&mut self, given: &'t [Argument], scope: &Rc<Variables>) -> TemplateResult<Arguments> {
         let mut arguments = Arguments::default();
         for argument in given {
             match argument {
@@ -235,7 +234,7 @@ impl<'t> Interpreter<'t> {
         Ok(arguments)
     }
 
-    fn call_expr(&mut self, function: &'t Expr, given: &'t [Argument], scope: &Rc<Scope>) -> Result<Value> {
+    fn call_expr(&mut self, function: &'t Expr, given: &'t [Argument], scope: &Rc<Variables>) -> TemplateResult<Value> {
         let caller = self.next_caller.take();
         // A method, without a value for it.
         if let ExprKind::Attribute(receiver, name) = &function.kind {
@@ -263,7 +262,12 @@ impl<'t> Interpreter<'t> {
     }
 
     /// Evaluates a call whose macro gets `caller`.
-    pub(crate) fn call_with_caller(&mut self, call: &'t Expr, caller: Value, scope: &Rc<Scope>) -> Result<Value> {
+    pub(crate) fn call_with_caller(
+        &mut self,
+        call: &'t Expr,
+        caller: Value,
+        scope: &Rc<Variables>,
+    ) -> TemplateResult<Value> {
         self.next_caller = Some(caller);
         let value = self.eval(call, scope);
         self.next_caller = None;
@@ -271,7 +275,12 @@ impl<'t> Interpreter<'t> {
     }
 
     /// Calls a value.
-    pub(crate) fn call(&mut self, function: &Value, arguments: Arguments, scope: &Rc<Scope>) -> Result<Value> {
+    pub(crate) fn call(
+        &mut self,
+        function: &Value,
+        arguments: Arguments,
+        scope: &Rc<Variables>,
+    ) -> TemplateResult<Value> {
         match function {
             Value::Callable(callable) => match callable.as_ref() {
                 Callable::Function(number) => functions::call(self, *number, arguments),
@@ -303,13 +312,23 @@ impl<'t> Interpreter<'t> {
     }
 
     /// Applies a filter.
-    pub(crate) fn filter(&mut self, filter: &'t FilterCall, value: Value, scope: &Rc<Scope>) -> Result<Value> {
+    pub(crate) fn filter(
+        &mut self,
+        filter: &'t FilterCall,
+        value: Value,
+        scope: &Rc<Variables>,
+    ) -> TemplateResult<Value> {
         let arguments = self.arguments(&filter.arguments, scope)?;
-        filters::call(self, &filter.name, value, arguments).map_err(|fault| fault.at(filter.line))
+        self.apply(&filter.name, value, arguments).map_err(|fault| fault.at(filter.line))
+    }
+
+    /// Applies a filter by name.
+    pub(crate) fn apply(&mut self, name: &str, value: Value, arguments: Arguments) -> TemplateResult<Value> {
+        filters::call(self, name, value, arguments)
     }
 
     /// The items of what can be iterated over: a list's items, a dictionary's keys, a text's characters.
-    pub(crate) fn iterate(&mut self, value: &Value) -> Result<Items> {
+    pub(crate) fn iterate(&mut self, value: &Value) -> TemplateResult<Items> {
         match value {
             Value::Undefined => Items::new(&self.meter),
             Value::List(list) => List::items(list),
@@ -330,13 +349,6 @@ impl<'t> Interpreter<'t> {
             other => refused(format!("cannot iterate over {}", other.type_name())),
         }
     }
-}
-
-/// The position that an index means, which counts from the end if it is negative.
-pub(crate) fn index_of(key: &Value, len: usize) -> Option<usize> {
-    let index = key.as_int()?;
-    let index = if index < 0 { index.checked_add(len as i128)? } else { index };
-    usize::try_from(index).ok().filter(|index| *index < len)
 }
 
 fn loop_attribute(state: &Rc<LoopState>, name: &str) -> Option<Value> {

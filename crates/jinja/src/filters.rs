@@ -1,57 +1,32 @@
 //! Jinja2's filters.
 
+pub(crate) mod names;
 mod sequences;
 mod texts;
 
+use self::names::{FilterGroup, group};
 use crate::arguments::{Arguments, flag, int, required};
-use crate::error::{Result, refused};
+use crate::error::{TemplateResult, refused};
 use crate::interpreter::Interpreter;
-use crate::meter::TextBuilder;
 use crate::print::{self, JsonStyle};
+use crate::text::TextBuilder;
 use crate::value::Value;
 
 /// Applies a filter by name.
-pub(crate) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> Result<Value> {
+pub(crate) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> TemplateResult<Value> {
     run.read(&value)?;
     for argument in &arguments.positional {
         run.read(argument)?;
     }
-    match exists(name) {
-        Some(Group::Value) => by_value(run, name, value, arguments),
-        Some(Group::Text) => texts::call(run, name, value, arguments),
-        Some(Group::Sequence) => sequences::call(run, name, value, arguments),
+    match group(name) {
+        Some(FilterGroup::Value) => by_value(run, name, value, arguments),
+        Some(FilterGroup::Text) => texts::call(run, name, value, arguments),
+        Some(FilterGroup::Sequence) => sequences::call(run, name, value, arguments),
         None => refused(format!("filter {name} is unknown")),
     }
 }
 
-/// Where a filter is.
-#[derive(Clone, Copy)]
-enum Group {
-    Value,
-    Text,
-    Sequence,
-}
-
-fn exists(name: &str) -> Option<Group> {
-    Some(match name {
-        "abs" | "attr" | "bool" | "d" | "default" | "float" | "int" | "pprint" | "round" | "safe" | "string"
-        | "tojson" => Group::Value,
-        "capitalize" | "center" | "e" | "escape" | "forceescape" | "format" | "indent" | "lines" | "lower"
-        | "replace" | "split" | "striptags" | "title" | "trim" | "truncate" | "upper" | "urlencode" | "wordcount"
-        | "wordwrap" => Group::Text,
-        "batch" | "count" | "dictsort" | "first" | "groupby" | "items" | "join" | "last" | "length" | "list"
-        | "map" | "max" | "min" | "reject" | "rejectattr" | "reverse" | "select" | "selectattr" | "slice" | "sort"
-        | "sum" | "unique" | "zip" => Group::Sequence,
-        _ => return None,
-    })
-}
-
-/// Whether there is a filter of that name.
-pub(crate) fn is_known(name: &str) -> bool {
-    exists(name).is_some()
-}
-
-fn by_value(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> Result<Value> {
+fn by_value(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> TemplateResult<Value> {
     match name {
         "safe" => Ok(value),
         "bool" => Ok(Value::Bool(value.is_true())),
@@ -146,7 +121,7 @@ fn to_int(value: &Value, base: i128) -> Option<i128> {
     }
 }
 
-fn round(number: f64, precision: i32, method: &str) -> Result<Value> {
+fn round(number: f64, precision: i32, method: &str) -> TemplateResult<Value> {
     let factor = 10_f64.powi(precision);
     let rounded = match method {
         // As Python's `round`, correct for decimal digits, and half to even.
@@ -162,7 +137,7 @@ fn round(number: f64, precision: i32, method: &str) -> Result<Value> {
 }
 
 /// In transformers this is Python's `json.dumps`, without escapes for HTML.
-fn tojson(run: &mut Interpreter, value: &Value, arguments: Arguments) -> Result<Value> {
+fn tojson(run: &mut Interpreter, value: &Value, arguments: Arguments) -> TemplateResult<Value> {
     // Some templates pass the indentation as a positional argument, as in Jinja2's own filter.
     let [indent, ensure_ascii, separators, sort_keys] =
         arguments.bind("tojson", ["indent", "ensure_ascii", "separators", "sort_keys"])?;

@@ -3,10 +3,11 @@
 use std::rc::Rc;
 
 use crate::arguments::Arguments;
-use crate::error::{Result, refused};
+use crate::error::{TemplateResult, refused};
 use crate::interpreter::Interpreter;
-use crate::meter::{Meter, TextBuilder};
+use crate::meter::Meter;
 use crate::print;
+use crate::text::TextBuilder;
 use crate::value::{ListKind, Value, text};
 
 /// The maximum number of digits after the point.
@@ -37,7 +38,7 @@ fn digits(chars: &mut std::iter::Peekable<std::str::Chars>) -> Option<usize> {
     number
 }
 
-fn precise(precision: usize) -> Result<usize> {
+fn precise(precision: usize) -> TemplateResult<usize> {
     if precision > MAX_PRECISION {
         refused(format!("format: the precision exceeds {MAX_PRECISION}"))
     } else {
@@ -46,7 +47,7 @@ fn precise(precision: usize) -> Result<usize> {
 }
 
 /// `pattern % arguments`
-pub(crate) fn percent(meter: &Rc<Meter>, pattern: &str, arguments: &Value) -> Result<Value> {
+pub(crate) fn percent(meter: &Rc<Meter>, pattern: &str, arguments: &Value) -> TemplateResult<Value> {
     let positional = match arguments {
         Value::List(list) if list.kind() != ListKind::List => list.items()?.to_vec(),
         other => vec![other.clone()],
@@ -85,7 +86,7 @@ pub(crate) fn percent(meter: &Rc<Meter>, pattern: &str, arguments: &Value) -> Re
                 sign => style.sign = Some(sign).filter(|sign| *sign == '+' || style.sign.is_none()).or(style.sign),
             }
         }
-        let mut star = |chars: &mut std::iter::Peekable<std::str::Chars>| -> Result<Option<usize>> {
+        let mut star = |chars: &mut std::iter::Peekable<std::str::Chars>| -> TemplateResult<Option<usize>> {
             if chars.next_if_eq(&'*').is_none() {
                 return Ok(digits(chars));
             }
@@ -142,7 +143,7 @@ pub(crate) fn percent(meter: &Rc<Meter>, pattern: &str, arguments: &Value) -> Re
 }
 
 /// `pattern.format(...)`
-pub(crate) fn braces(interpreter: &mut Interpreter, pattern: &str, arguments: &Arguments) -> Result<Value> {
+pub(crate) fn braces(interpreter: &mut Interpreter, pattern: &str, arguments: &Arguments) -> TemplateResult<Value> {
     let meter = Rc::clone(&interpreter.meter);
     let mut out = TextBuilder::new(&meter)?;
     let (mut chars, mut next) = (pattern.chars().peekable(), 0);
@@ -186,7 +187,12 @@ pub(crate) fn braces(interpreter: &mut Interpreter, pattern: &str, arguments: &A
 }
 
 /// The value that a field names: `0`, `name`, `name.attribute`, `name[item]`.
-fn field_value(interpreter: &mut Interpreter, place: &str, arguments: &Arguments, next: &mut usize) -> Result<Value> {
+fn field_value(
+    interpreter: &mut Interpreter,
+    place: &str,
+    arguments: &Arguments,
+    next: &mut usize,
+) -> TemplateResult<Value> {
     let end = place.find(['.', '[']).unwrap_or(place.len());
     let (first, mut rest) = place.split_at_checked(end).unwrap_or((place, ""));
     let found = if first.is_empty() {
@@ -220,7 +226,7 @@ fn field_value(interpreter: &mut Interpreter, place: &str, arguments: &Arguments
 }
 
 /// Appends a value as Python's `format(value, spec)`.
-fn write_spec(out: &mut TextBuilder, value: &Value, spec: &str) -> Result<()> {
+fn write_spec(out: &mut TextBuilder, value: &Value, spec: &str) -> TemplateResult<()> {
     if spec.is_empty() {
         return print::append(out, value);
     }
@@ -274,7 +280,7 @@ fn write_spec(out: &mut TextBuilder, value: &Value, spec: &str) -> Result<()> {
 }
 
 /// Appends a text, cut to the precision, and padded to the width.
-fn write_text(out: &mut TextBuilder, value: &Value, style: &Style) -> Result<()> {
+fn write_text(out: &mut TextBuilder, value: &Value, style: &Style) -> TemplateResult<()> {
     let string = value.as_str().unwrap_or_default();
     out.meter().read(string.len())?;
     let end =
@@ -284,7 +290,7 @@ fn write_text(out: &mut TextBuilder, value: &Value, style: &Style) -> Result<()>
 }
 
 /// Appends `sign` and `body`, padded to the width.
-fn padded(out: &mut TextBuilder, sign: &str, body: &str, style: &Style, default: char) -> Result<()> {
+fn padded(out: &mut TextBuilder, sign: &str, body: &str, style: &Style, default: char) -> TemplateResult<()> {
     let len = sign.chars().count() + body.chars().count();
     let (fill, missing) = (style.fill.unwrap_or(' '), style.width.saturating_sub(len));
     let (before, between, after) = match style.align.unwrap_or(default) {
@@ -300,7 +306,7 @@ fn padded(out: &mut TextBuilder, sign: &str, body: &str, style: &Style, default:
     out.pad(fill, after, 0)
 }
 
-fn write_number(out: &mut TextBuilder, value: &Value, style: &Style) -> Result<()> {
+fn write_number(out: &mut TextBuilder, value: &Value, style: &Style) -> TemplateResult<()> {
     let Some(float) = value.as_float() else {
         return refused(format!("format: expected a number, got {}", value.type_name()));
     };

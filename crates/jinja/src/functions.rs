@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use crate::arguments::{Arguments, int, required_text};
 use crate::compare;
-use crate::error::{Fault, FaultKind, Result, refused};
+use crate::error::{Fault, FaultKind, TemplateResult, refused};
 use crate::interpreter::Interpreter;
 use crate::print;
 use crate::strftime::strftime;
@@ -20,7 +20,7 @@ pub(crate) fn number(name: &str) -> Option<usize> {
 }
 
 /// Calls a function.
-pub(crate) fn call(run: &mut Interpreter, number: usize, arguments: Arguments) -> Result<Value> {
+pub(crate) fn call(run: &mut Interpreter, number: usize, arguments: Arguments) -> TemplateResult<Value> {
     match NAMES.get(number).copied().unwrap_or_default() {
         "range" => range(run, arguments),
         "dict" => {
@@ -87,7 +87,7 @@ pub(crate) fn call(run: &mut Interpreter, number: usize, arguments: Arguments) -
     }
 }
 
-fn range(run: &mut Interpreter, arguments: Arguments) -> Result<Value> {
+fn range(run: &mut Interpreter, arguments: Arguments) -> TemplateResult<Value> {
     let [first, second, step] = arguments.bind("range", ["start", "stop", "step"])?;
     let (start, stop) = match (first, second) {
         (first, None) => (0, int("range", first, 0)?),

@@ -4,12 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::arguments::Arguments;
-use crate::ast::{Ast, Constant, FilterCall, ForLoop, Stmt, StmtKind, Symbol, Target};
-use crate::error::{Fault, FaultKind, Result, refused};
-use crate::meter::{Held, Meter, TextBuilder};
+use crate::ast::{Ast, Constant, FilterCall, ForLoop, Stmt, StmtKind, Target, VariableName};
+use crate::error::{Fault, FaultKind, TemplateResult, refused};
+use crate::meter::{Held, Meter};
 use crate::print;
-use crate::scope::Scope;
-use crate::value::{Callable, Items, LoopState, Value, text, tuple};
+use crate::text::TextBuilder;
+use crate::value::{Callable, Items, LoopState, Value, Variables, text, tuple};
 
 /// The maximum nesting of evaluation: expressions, blocks, macro calls, and values that contain values. 16 MiB of stack are enough.
 const MAX_DEPTH: usize = 2000;
@@ -26,14 +26,14 @@ pub(crate) enum Flow {
 pub(crate) struct Interpreter<'t> {
     pub(crate) ast: &'t Ast,
     pub(crate) meter: Rc<Meter>,
-    pub(crate) globals: Rc<Scope>,
+    pub(crate) globals: Rc<Variables>,
     /// Seconds since 1970.
     pub(crate) now: u64,
     out: TextBuilder,
     constants: Vec<Value>,
     depth: usize,
-    loop_symbol: Option<Symbol>,
-    caller_symbol: Option<Symbol>,
+    loop_symbol: Option<VariableName>,
+    caller_symbol: Option<VariableName>,
     /// Containers that something was put into, which can therefore contain themselves. They are emptied at the end.
     modified: Vec<Value>,
     /// The body of a `call` block, for the macro that is called next.
@@ -41,7 +41,7 @@ pub(crate) struct Interpreter<'t> {
 }
 
 impl<'t> Interpreter<'t> {
-    pub(crate) fn new(ast: &'t Ast, meter: &Rc<Meter>, now: u64) -> Result<Interpreter<'t>> {
+    pub(crate) fn new(ast: &'t Ast, meter: &Rc<Meter>, now: u64) -> TemplateResult<Interpreter<'t>> {
         let constants = ast.constants.iter().map(|constant| match constant {
             Constant::None => Ok(Value::None),
             Constant::Bool(flag) => Ok(Value::Bool(*flag)),
@@ -49,14 +49,14 @@ impl<'t> Interpreter<'t> {
             Constant::Float(number) => Ok(Value::Float(*number)),
             Constant::Text(string) => text(meter, string),
         });
-        let symbol = |name: &str| ast.symbols.iter().position(|known| **known == *name).map(|at| at as Symbol);
+        let symbol = |name: &str| ast.symbols.iter().position(|known| **known == *name).map(|at| at as VariableName);
         Ok(Interpreter {
             ast,
             meter: Rc::clone(meter),
-            globals: Rc::new(Scope::default()),
+            globals: Rc::new(Variables::default()),
             now,
             out: TextBuilder::new(meter)?,
-            constants: constants.collect::<Result<_>>()?,
+            constants: constants.collect::<TemplateResult<_>>()?,
             depth: 0,
             loop_symbol: symbol("loop"),
             caller_symbol: symbol("caller"),
@@ -66,7 +66,7 @@ impl<'t> Interpreter<'t> {
     }
 
     /// Runs the template and returns its output.
-    pub(crate) fn run(mut self) -> Result<String> {
+    pub(crate) fn run(mut self) -> TemplateResult<String> {
         let (ast, globals) = (self.ast, Rc::clone(&self.globals));
         let result = self.statements(&ast.body, &globals);
         // Variables of macros refer to scopes weakly, so only modified containers can be cycles.
@@ -88,7 +88,7 @@ impl<'t> Interpreter<'t> {
     }
 
     /// Does something one level deeper.
-    pub(crate) fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    pub(crate) fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> TemplateResult<T>) -> TemplateResult<T> {
         if self.depth >= MAX_DEPTH {
             return Err(Fault::new(FaultKind::Limit, format!("is nested more than {MAX_DEPTH} levels")));
         }
@@ -99,7 +99,7 @@ impl<'t> Interpreter<'t> {
     }
 
     /// Remembers a container into which `item` is put.
-    pub(crate) fn note_modified(&mut self, container: &Value, item: &Value) -> Result<()> {
+    pub(crate) fn note_modified(&mut self, container: &Value, item: &Value) -> TemplateResult<()> {
         let is_first = match (container, item) {
             (_, Value::Undefined | Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Text(_)) => {
                 false
@@ -115,12 +115,12 @@ impl<'t> Interpreter<'t> {
         Ok(())
     }
 
-    pub(crate) fn write(&mut self, text: &str) -> Result<()> {
+    pub(crate) fn write(&mut self, text: &str) -> TemplateResult<()> {
         self.out.push_str(text)
     }
 
     /// Runs something, and returns what it writes.
-    pub(crate) fn captured(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<Value> {
+    pub(crate) fn captured(&mut self, work: impl FnOnce(&mut Self) -> TemplateResult<()>) -> TemplateResult<Value> {
         let outer = std::mem::replace(&mut self.out, TextBuilder::new(&self.meter)?);
         let result = work(self);
         let inner = std::mem::replace(&mut self.out, outer);
@@ -128,7 +128,7 @@ impl<'t> Interpreter<'t> {
     }
 
     /// Runs statements in a scope.
-    pub(crate) fn statements(&mut self, statements: &'t [Stmt], scope: &Rc<Scope>) -> Result<Flow> {
+    pub(crate) fn statements(&mut self, statements: &'t [Stmt], scope: &Rc<Variables>) -> TemplateResult<Flow> {
         self.deeper(|this| {
             for statement in statements {
                 this.meter.step(1)?;
@@ -141,7 +141,7 @@ impl<'t> Interpreter<'t> {
         })
     }
 
-    fn statement(&mut self, statement: &'t Stmt, scope: &Rc<Scope>) -> Result<Flow> {
+    fn statement(&mut self, statement: &'t Stmt, scope: &Rc<Variables>) -> TemplateResult<Flow> {
         match &statement.kind {
             StmtKind::Raw(text) => self.write(text)?,
             StmtKind::Print(expr) => {
@@ -169,19 +169,19 @@ impl<'t> Interpreter<'t> {
                 self.assign(target, value, scope)?;
             }
             StmtKind::SetBlock(target, filters, body) => {
-                let captured = self.captured(|this| this.statements(body, &Scope::within(scope)).map(|_| ()))?;
+                let captured = self.captured(|this| this.statements(body, &Variables::within(scope)).map(|_| ()))?;
                 let value = self.filtered(captured, filters, scope)?;
                 self.assign(target, value, scope)?;
             }
             StmtKind::With(variables, body) => {
-                let inner = Scope::within(scope);
+                let inner = Variables::within(scope);
                 for (target, expr) in variables {
                     let value = self.eval(expr, scope)?;
                     self.assign(target, value, &inner)?;
                 }
                 return self.statements(body, &inner);
             }
-            StmtKind::Scope(body) => return self.statements(body, &Scope::within(scope)),
+            StmtKind::Scope(body) => return self.statements(body, &Variables::within(scope)),
             StmtKind::Macro(name, index) => {
                 scope.set(*name, Value::callable(Callable::Macro(*index, Rc::downgrade(scope))));
             }
@@ -191,7 +191,7 @@ impl<'t> Interpreter<'t> {
                 self.print(&value)?;
             }
             StmtKind::Filter(filters, body) => {
-                let captured = self.captured(|this| this.statements(body, &Scope::within(scope)).map(|_| ()))?;
+                let captured = self.captured(|this| this.statements(body, &Variables::within(scope)).map(|_| ()))?;
                 let value = self.filtered(captured, filters, scope)?;
                 self.print(&value)?;
             }
@@ -201,18 +201,18 @@ impl<'t> Interpreter<'t> {
         Ok(Flow::Normal)
     }
 
-    fn print(&mut self, value: &Value) -> Result<()> {
+    fn print(&mut self, value: &Value) -> TemplateResult<()> {
         match value {
             Value::Text(text) => self.write(text),
             other => print::append(&mut self.out, other),
         }
     }
 
-    fn filtered(&mut self, value: Value, filters: &'t [FilterCall], scope: &Rc<Scope>) -> Result<Value> {
+    fn filtered(&mut self, value: Value, filters: &'t [FilterCall], scope: &Rc<Variables>) -> TemplateResult<Value> {
         filters.iter().try_fold(value, |value, filter| self.filter(filter, value, scope))
     }
 
-    pub(crate) fn assign(&mut self, target: &Target, value: Value, scope: &Rc<Scope>) -> Result<()> {
+    pub(crate) fn assign(&mut self, target: &Target, value: Value, scope: &Rc<Variables>) -> TemplateResult<()> {
         match target {
             Target::Name(name) => scope.set(*name, value),
             Target::Attribute(name, attribute) => match self.variable(*name, scope)? {
@@ -243,13 +243,13 @@ impl<'t> Interpreter<'t> {
         index: usize,
         for_loop: &'t ForLoop,
         iterable: &Value,
-        scope: &Rc<Scope>,
+        scope: &Rc<Variables>,
         depth: usize,
-    ) -> Result<()> {
+    ) -> TemplateResult<()> {
         let mut items = self.iterate(iterable)?;
         if let Some(filter) = &for_loop.filter {
             let mut kept = Items::new(&self.meter)?;
-            let inner = Scope::within(scope);
+            let inner = Variables::within(scope);
             for item in items.iter() {
                 self.assign(&for_loop.target, item.clone(), &inner)?;
                 if self.eval(filter, &inner)?.is_true() {
@@ -259,12 +259,12 @@ impl<'t> Interpreter<'t> {
             items = kept;
         }
         if items.is_empty() {
-            self.statements(&for_loop.otherwise, &Scope::within(scope))?;
+            self.statements(&for_loop.otherwise, &Variables::within(scope))?;
             return Ok(());
         }
         let recursive = for_loop.is_recursive.then_some(index);
         let state = Rc::new(LoopState { items, index: Cell::new(0), depth, recursive, last: RefCell::default() });
-        let inner = Scope::within(scope);
+        let inner = Variables::within(scope);
         for (position, item) in state.items.iter().enumerate() {
             self.meter.step(1)?;
             state.index.set(position);
@@ -284,12 +284,12 @@ impl<'t> Interpreter<'t> {
     pub(crate) fn call_macro(
         &mut self,
         index: usize,
-        defined_in: &Rc<Scope>,
+        defined_in: &Rc<Variables>,
         mut arguments: Arguments,
-    ) -> Result<Value> {
+    ) -> TemplateResult<Value> {
         let ast = self.ast;
         let Some(definition) = ast.macros.get(index) else { return Ok(Value::Undefined) };
-        let scope = Scope::within(defined_in);
+        let scope = Variables::within(defined_in);
         let caller = self.next_caller.take();
         if let Some(symbol) = self.caller_symbol
             && definition.name.as_ref() != "caller"
@@ -309,7 +309,7 @@ impl<'t> Interpreter<'t> {
             };
             scope.set(*name, value);
         }
-        let symbol = |name: &str| ast.symbols.iter().position(|known| **known == *name).map(|at| at as Symbol);
+        let symbol = |name: &str| ast.symbols.iter().position(|known| **known == *name).map(|at| at as VariableName);
         match symbol("varargs") {
             Some(symbol) => scope.set(symbol, tuple(&self.meter, std::mem::take(&mut arguments.positional))?),
             None if !arguments.positional.is_empty() => {
@@ -340,7 +340,7 @@ impl<'t> Interpreter<'t> {
     }
 
     /// Memory for something that exists during a call.
-    pub(crate) fn held(&self, bytes: usize) -> Result<Held> {
+    pub(crate) fn held(&self, bytes: usize) -> TemplateResult<Held> {
         Held::new(&self.meter, bytes)
     }
 }

@@ -1,9 +1,9 @@
 //! Source to tokens, with the whitespace rules of Jinja2 for `trim_blocks` and `lstrip_blocks`.
 
-use crate::error::{Fault, FaultKind, Result};
+use crate::error::{Fault, FaultKind, TemplateResult};
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Token {
+pub(crate) enum Lexeme {
     /// Text outside of tags.
     Data(String),
     /// `{{`
@@ -28,7 +28,7 @@ const OPERATORS: [&str; 26] = [
 ];
 
 /// The tokens of a source with their lines.
-pub(crate) fn tokens(source: &str) -> Result<Vec<(Token, u32)>> {
+pub(crate) fn tokens(source: &str) -> TemplateResult<Vec<(Lexeme, u32)>> {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut lexer =
         Lexer { rest: source.strip_suffix('\n').unwrap_or(&source), line: 1, tokens: Vec::new(), at_line_start: true };
@@ -41,13 +41,13 @@ pub(crate) fn tokens(source: &str) -> Result<Vec<(Token, u32)>> {
 struct Lexer<'s> {
     rest: &'s str,
     line: u32,
-    tokens: Vec<(Token, u32)>,
+    tokens: Vec<(Lexeme, u32)>,
     /// The last tag ended with a line feed, or there was none.
     at_line_start: bool,
 }
 
 impl<'s> Lexer<'s> {
-    fn fail<T>(&self, message: impl Into<String>) -> Result<T> {
+    fn fail<T>(&self, message: impl Into<String>) -> TemplateResult<T> {
         Err(Fault::new(FaultKind::Syntax, message).at(self.line))
     }
 
@@ -58,12 +58,12 @@ impl<'s> Lexer<'s> {
         taken
     }
 
-    fn push(&mut self, token: Token) {
+    fn push(&mut self, token: Lexeme) {
         self.tokens.push((token, self.line));
     }
 
     /// Reads text up to a tag, and the tag.
-    fn segment(&mut self) -> Result<()> {
+    fn segment(&mut self) -> TemplateResult<()> {
         let begin = ["{{", "{%", "{#"].iter().filter_map(|tag| self.rest.find(tag)).min();
         let Some(begin) = begin else {
             return self.data(self.rest.len(), "", false);
@@ -83,15 +83,15 @@ impl<'s> Lexer<'s> {
             }
             "{%" if self.keyword_end("raw").is_some() => self.raw(),
             "{%" => {
-                self.push(Token::BlockBegin);
+                self.push(Lexeme::BlockBegin);
                 self.expression("%}")?;
-                self.push(Token::BlockEnd);
+                self.push(Lexeme::BlockEnd);
                 self.tag_end("%}")
             }
             _ => {
-                self.push(Token::PrintBegin);
+                self.push(Lexeme::PrintBegin);
                 self.expression("}}")?;
-                self.push(Token::PrintEnd);
+                self.push(Lexeme::PrintEnd);
                 self.tag_end("}}")
             }
         }
@@ -107,7 +107,7 @@ impl<'s> Lexer<'s> {
     }
 
     /// Reads text of that many bytes, before a tag with this sign.
-    fn data(&mut self, bytes: usize, sign: &str, strips_line: bool) -> Result<()> {
+    fn data(&mut self, bytes: usize, sign: &str, strips_line: bool) -> TemplateResult<()> {
         let line = self.line;
         let mut text = self.advance(bytes);
         if sign == "-" {
@@ -120,13 +120,13 @@ impl<'s> Lexer<'s> {
             }
         }
         if !text.is_empty() {
-            self.tokens.push((Token::Data(text.to_owned()), line));
+            self.tokens.push((Lexeme::Data(text.to_owned()), line));
         }
         Ok(())
     }
 
     /// Reads the end of a tag with its sign, and the whitespace that it removes.
-    fn tag_end(&mut self, end: &str) -> Result<()> {
+    fn tag_end(&mut self, end: &str) -> TemplateResult<()> {
         let sign = self.sign_at(0);
         self.advance(sign.len() + end.len());
         let removed = match sign {
@@ -146,7 +146,7 @@ impl<'s> Lexer<'s> {
     }
 
     /// Reads raw text, after `{%`.
-    fn raw(&mut self) -> Result<()> {
+    fn raw(&mut self) -> TemplateResult<()> {
         self.advance(self.keyword_end("raw").unwrap_or_default());
         let sign = self.sign_at(0);
         self.advance(sign.len() + 2);
@@ -177,7 +177,7 @@ impl<'s> Lexer<'s> {
     }
 
     /// Reads the tokens of a tag up to its end, which is not read.
-    fn expression(&mut self, end: &str) -> Result<()> {
+    fn expression(&mut self, end: &str) -> TemplateResult<()> {
         let mut open = Vec::new();
         loop {
             self.advance(self.rest.len() - self.rest.trim_start().len());
@@ -196,7 +196,7 @@ impl<'s> Lexer<'s> {
                     let len = self.rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(self.rest.len());
                     let line = self.line;
                     let name = self.advance(len).to_owned();
-                    self.tokens.push((Token::Name(name), line));
+                    self.tokens.push((Lexeme::Name(name), line));
                 }
                 c => {
                     let Some(operator) = OPERATORS.iter().find(|operator| self.rest.starts_with(**operator)) else {
@@ -211,14 +211,14 @@ impl<'s> Lexer<'s> {
                         }
                         _ => {}
                     }
-                    self.push(Token::Operator(operator));
+                    self.push(Lexeme::Operator(operator));
                     self.advance(operator.len());
                 }
             }
         }
     }
 
-    fn string(&mut self, quote: char) -> Result<()> {
+    fn string(&mut self, quote: char) -> TemplateResult<()> {
         let line = self.line;
         let (mut text, mut chars) = (String::new(), self.rest.chars());
         chars.next();
@@ -231,11 +231,11 @@ impl<'s> Lexer<'s> {
             }
         }
         self.advance(self.rest.len() - chars.as_str().len());
-        self.tokens.push((Token::Text(text), line));
+        self.tokens.push((Lexeme::Text(text), line));
         Ok(())
     }
 
-    fn number(&mut self) -> Result<()> {
+    fn number(&mut self) -> TemplateResult<()> {
         let digits = |text: &str| {
             let len = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
             text.get(..len).map_or(0, |digits| digits.trim_end_matches('_').len())
@@ -251,11 +251,11 @@ impl<'s> Lexer<'s> {
             let len = after(2).find(|c: char| !c.is_digit(radix) && c != '_').unwrap_or(after(2).len());
             let text = self.advance(2 + len).get(2..).unwrap_or_default().replace('_', "");
             let Ok(number) = i128::from_str_radix(&text, radix) else { return self.fail("invalid number") };
-            self.push(Token::Int(number));
+            self.push(Lexeme::Int(number));
             return Ok(());
         }
         let mut len = digits(self.rest);
-        let is_attribute = self.tokens.last().is_some_and(|(token, _)| *token == Token::Operator("."));
+        let is_attribute = self.tokens.last().is_some_and(|(token, _)| *token == Lexeme::Operator("."));
         let mut is_float = false;
         if !is_attribute {
             let fraction = after(len).strip_prefix('.').map_or(0, digits);
@@ -273,7 +273,7 @@ impl<'s> Lexer<'s> {
             }
         }
         let text = self.advance(len).replace('_', "");
-        let token = if is_float { text.parse().ok().map(Token::Float) } else { text.parse().ok().map(Token::Int) };
+        let token = if is_float { text.parse().ok().map(Lexeme::Float) } else { text.parse().ok().map(Lexeme::Int) };
         let Some(token) = token else { return self.fail("invalid number") };
         self.push(token);
         Ok(())

@@ -36,16 +36,18 @@ mod predicates;
 mod print;
 mod scope;
 mod strftime;
+mod text;
 mod value;
 
 use std::rc::Rc;
 
 use self::ast::{Ast, Constant};
-pub use self::error::{Fault, FaultKind, Result};
+pub use self::error::{Fault, FaultKind, TemplateResult};
 use self::interpreter::Interpreter;
-pub use self::meter::{Interrupt, Limits};
-use self::meter::{Meter, TextBuilder};
+use self::meter::Meter;
+pub use self::meter::{RenderLimits, StopSignal};
 pub use self::strftime::strftime;
+use self::text::TextBuilder;
 pub use self::value::Value;
 
 /// The stack in bytes that parsing and rendering need.
@@ -62,7 +64,7 @@ impl Template {
     ///
     /// # Errors
     /// [`FaultKind::Syntax`] with the line.
-    pub fn parse(source: &str) -> Result<Template> {
+    pub fn parse(source: &str) -> TemplateResult<Template> {
         Ok(Template { ast: parser::parse(source)? })
     }
 
@@ -83,11 +85,11 @@ impl Template {
     ///
     /// # Errors
     /// The template fails, calls `raise_exception`, exceeds a limit, or is interrupted.
-    pub fn render(&self, run: &Run, variables: Vec<(&str, Value)>, now: u64) -> Result<String> {
+    pub fn render(&self, run: &Run, variables: Vec<(&str, Value)>, now: u64) -> TemplateResult<String> {
         let interpreter = Interpreter::new(&self.ast, &run.meter, now)?;
         for (name, value) in variables {
             if let Some(symbol) = self.ast.symbols.iter().position(|known| **known == *name) {
-                interpreter.globals.set(symbol as ast::Symbol, value);
+                interpreter.globals.set(symbol as ast::VariableName, value);
             }
         }
         interpreter.run()
@@ -101,7 +103,7 @@ pub struct Run {
 
 impl Run {
     /// A rendering with these limits.
-    pub fn new(limits: Limits) -> Run {
+    pub fn new(limits: RenderLimits) -> Run {
         Run { meter: Meter::new(limits) }
     }
 
@@ -119,7 +121,7 @@ impl Run {
     ///
     /// # Errors
     /// A limit is exceeded.
-    pub fn text(&self, text: &str) -> Result<Value> {
+    pub fn text(&self, text: &str) -> TemplateResult<Value> {
         value::text(&self.meter, text)
     }
 
@@ -127,7 +129,7 @@ impl Run {
     ///
     /// # Errors
     /// A limit is exceeded.
-    pub fn list(&self, items: Vec<Value>) -> Result<Value> {
+    pub fn list(&self, items: Vec<Value>) -> TemplateResult<Value> {
         value::list(&self.meter, items)
     }
 
@@ -135,7 +137,7 @@ impl Run {
     ///
     /// # Errors
     /// A limit is exceeded.
-    pub fn dict(&self, pairs: impl IntoIterator<Item = (Value, Value)>) -> Result<Value> {
+    pub fn dict(&self, pairs: impl IntoIterator<Item = (Value, Value)>) -> TemplateResult<Value> {
         let dict = value::dict(&self.meter, false)?;
         pairs.into_iter().try_for_each(|(name, value)| dict.push(name, value))?;
         Ok(Value::Dict(dict))
@@ -145,7 +147,7 @@ impl Run {
     ///
     /// # Errors
     /// A limit is exceeded.
-    pub fn json(&self, value: &Value) -> Result<String> {
+    pub fn json(&self, value: &Value) -> TemplateResult<String> {
         let mut out = TextBuilder::new(&self.meter)?;
         print::json(&mut out, value, &print::JsonStyle::default(), 0)?;
         Ok(out.into_string())

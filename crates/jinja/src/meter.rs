@@ -5,25 +5,23 @@
 //! be large without being counted, whatever a template combines.
 
 use std::cell::Cell;
-use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::error::{Fault, FaultKind, Result};
-use crate::value::{Text, Value};
+use crate::error::{Fault, FaultKind, TemplateResult};
 
 /// Asked every few thousand steps. True: stop.
-pub type Interrupt = Arc<dyn Fn() -> bool + Send + Sync>;
+pub type StopSignal = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// The limits of one rendering.
 #[derive(Clone)]
-pub struct Limits {
+pub struct RenderLimits {
     /// The maximum number of steps. A step takes between 5 and 100 ns.
     pub steps: u64,
     /// The maximum memory of all values that exist at the same time, output included, in bytes.
     pub memory: usize,
     /// Whether to stop.
-    pub interrupt: Option<Interrupt>,
+    pub interrupt: Option<StopSignal>,
 }
 
 /// Steps between two questions to the interrupt.
@@ -35,11 +33,11 @@ pub(crate) struct Meter {
     steps: Cell<u64>,
     next_question: Cell<u64>,
     memory: Cell<usize>,
-    limits: Limits,
+    limits: RenderLimits,
 }
 
 impl Meter {
-    pub(crate) fn new(limits: Limits) -> Rc<Meter> {
+    pub(crate) fn new(limits: RenderLimits) -> Rc<Meter> {
         Rc::new(Meter { steps: Cell::new(0), next_question: Cell::new(INTERRUPT_STEPS), memory: Cell::new(0), limits })
     }
 
@@ -54,14 +52,14 @@ impl Meter {
     }
 
     /// Counts steps.
-    pub(crate) fn step(&self, n: usize) -> Result<()> {
+    pub(crate) fn step(&self, n: usize) -> TemplateResult<()> {
         let steps = self.steps.get().saturating_add(n as u64);
         self.steps.set(steps);
         if steps < self.next_question.get() { Ok(()) } else { self.question(steps) }
     }
 
     #[cold]
-    fn question(&self, steps: u64) -> Result<()> {
+    fn question(&self, steps: u64) -> TemplateResult<()> {
         if steps > self.limits.steps {
             return Err(Fault::new(FaultKind::Limit, format!("takes more than {} steps", self.limits.steps)));
         }
@@ -73,12 +71,12 @@ impl Meter {
     }
 
     /// Counts the steps for reading `bytes` of text.
-    pub(crate) fn read(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn read(&self, bytes: usize) -> TemplateResult<()> {
         self.step(1 + bytes / STEP_BYTES)
     }
 
     /// Counts memory that is about to be used.
-    pub(crate) fn hold(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn hold(&self, bytes: usize) -> TemplateResult<()> {
         let memory = self.memory.get().saturating_add(bytes);
         if memory > self.limits.memory {
             let message = format!("needs more than {} bytes of memory", self.limits.memory);
@@ -101,12 +99,12 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    pub(crate) fn new(meter: &Rc<Meter>, bytes: usize) -> Result<Held> {
+    pub(crate) fn new(meter: &Rc<Meter>, bytes: usize) -> TemplateResult<Held> {
         meter.hold(bytes)?;
         Ok(Held { meter: Rc::clone(meter), bytes: Cell::new(bytes) })
     }
 
-    pub(crate) fn grow(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn grow(&self, bytes: usize) -> TemplateResult<()> {
         self.meter.hold(bytes)?;
         self.bytes.set(self.bytes.get() + bytes);
         Ok(())
@@ -126,63 +124,5 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         self.meter.release(self.bytes.get());
-    }
-}
-
-/// A text that grows. All text that a template makes is made with it.
-pub(crate) struct TextBuilder {
-    text: String,
-    held: Held,
-}
-
-impl TextBuilder {
-    pub(crate) fn new(meter: &Rc<Meter>) -> Result<TextBuilder> {
-        Ok(TextBuilder { text: String::new(), held: Held::new(meter, Text::OVERHEAD)? })
-    }
-
-    pub(crate) fn push_str(&mut self, text: &str) -> Result<()> {
-        self.held.meter().read(text.len())?;
-        self.held.grow(text.len())?;
-        self.text.push_str(text);
-        Ok(())
-    }
-
-    pub(crate) fn push(&mut self, c: char) -> Result<()> {
-        self.push_str(c.encode_utf8(&mut [0; 4]))
-    }
-
-    /// Appends a text several times.
-    pub(crate) fn repeat(&mut self, text: &str, times: usize) -> Result<()> {
-        let bytes = text.len().saturating_mul(times);
-        self.held.meter().read(bytes)?;
-        self.held.grow(bytes)?;
-        self.text.extend(std::iter::repeat_n(text, times));
-        Ok(())
-    }
-
-    /// Appends a character until the text has `width` characters, of which it has `len`.
-    pub(crate) fn pad(&mut self, fill: char, width: usize, len: usize) -> Result<()> {
-        self.repeat(fill.encode_utf8(&mut [0; 4]), width.saturating_sub(len))
-    }
-
-    pub(crate) fn meter(&self) -> &Rc<Meter> {
-        self.held.meter()
-    }
-
-    pub(crate) fn finish(self) -> Value {
-        Value::Text(Rc::new(Text::new(self.text, self.held)))
-    }
-
-    /// The text alone; its memory is no longer counted.
-    pub(crate) fn into_string(self) -> String {
-        self.text
-    }
-}
-
-impl Deref for TextBuilder {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.text
     }
 }

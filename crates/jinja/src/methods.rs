@@ -4,7 +4,7 @@ mod containers;
 mod texts;
 
 use crate::arguments::Arguments;
-use crate::error::{Result, refused};
+use crate::error::{TemplateResult, refused};
 use crate::interpreter::Interpreter;
 use crate::value::{Callable, Items, Value};
 
@@ -73,7 +73,7 @@ pub(crate) fn exists(value: &Value, name: &str) -> bool {
 }
 
 /// Calls a method.
-pub(crate) fn call(run: &mut Interpreter, receiver: &Value, name: &str, arguments: Arguments) -> Result<Value> {
+pub(crate) fn call(run: &mut Interpreter, receiver: &Value, name: &str, arguments: Arguments) -> TemplateResult<Value> {
     run.meter.step(1)?;
     run.read(receiver)?;
     for argument in &arguments.positional {

@@ -3,18 +3,18 @@
 use std::rc::Rc;
 
 use crate::ast::BinaryOp;
-use crate::error::{Result, refused};
-use crate::eval::index_of;
+use crate::error::{TemplateResult, refused};
 use crate::format;
-use crate::meter::{Held, Meter, TextBuilder};
+use crate::meter::{Held, Meter};
 use crate::print;
+use crate::text::TextBuilder;
 use crate::value::{Items, ListKind, Value, text};
 
-fn overflow<T>() -> Result<T> {
+fn overflow<T>() -> TemplateResult<T> {
     refused("the number is too large")
 }
 
-pub(crate) fn negative(value: &Value) -> Result<Value> {
+pub(crate) fn negative(value: &Value) -> TemplateResult<Value> {
     match (value.as_int(), value) {
         (Some(number), _) => number.checked_neg().map_or_else(overflow, |number| Ok(Value::Int(number))),
         (None, Value::Float(number)) => Ok(Value::Float(-number)),
@@ -22,7 +22,7 @@ pub(crate) fn negative(value: &Value) -> Result<Value> {
     }
 }
 
-pub(crate) fn positive(value: &Value) -> Result<Value> {
+pub(crate) fn positive(value: &Value) -> TemplateResult<Value> {
     match (value.as_int(), value) {
         (Some(number), _) => Ok(Value::Int(number)),
         (None, Value::Float(_)) => Ok(value.clone()),
@@ -31,7 +31,7 @@ pub(crate) fn positive(value: &Value) -> Result<Value> {
 }
 
 /// `left operator right`
-pub(crate) fn binary(meter: &Rc<Meter>, operator: BinaryOp, left: &Value, right: &Value) -> Result<Value> {
+pub(crate) fn binary(meter: &Rc<Meter>, operator: BinaryOp, left: &Value, right: &Value) -> TemplateResult<Value> {
     match (operator, left, right) {
         (BinaryOp::Concatenate, _, _) => {
             let mut out = TextBuilder::new(meter)?;
@@ -81,7 +81,7 @@ fn times(count: &Value) -> usize {
     usize::try_from(count.as_int().unwrap_or_default().max(0)).unwrap_or(usize::MAX)
 }
 
-fn number(operator: BinaryOp, left: &Value, right: &Value) -> Result<Value> {
+fn number(operator: BinaryOp, left: &Value, right: &Value) -> TemplateResult<Value> {
     let name = match operator {
         BinaryOp::Add => "+",
         BinaryOp::Subtract => "-",
@@ -141,10 +141,10 @@ fn floor_divide(left: i128, right: i128) -> Option<i128> {
 }
 
 /// The character of a text at an index.
-pub(crate) fn character(meter: &Rc<Meter>, string: &str, key: &Value) -> Result<Value> {
+pub(crate) fn character(meter: &Rc<Meter>, string: &str, key: &Value) -> TemplateResult<Value> {
     meter.read(string.len())?;
     let index = if key.as_int().is_some_and(|index| index < 0) {
-        index_of(key, string.chars().count())
+        key.index_in(string.chars().count())
     } else {
         key.as_int().and_then(|index| usize::try_from(index).ok())
     };
@@ -155,7 +155,7 @@ pub(crate) fn character(meter: &Rc<Meter>, string: &str, key: &Value) -> Result<
 }
 
 /// The indices of a slice, as Python's `slice.indices` with what comes of it: the first, the step, and how many.
-fn slice_range(len: usize, bounds: &[Option<Value>; 3]) -> Result<(usize, i128, usize)> {
+fn slice_range(len: usize, bounds: &[Option<Value>; 3]) -> TemplateResult<(usize, i128, usize)> {
     let bound = |value: &Option<Value>| match value {
         None | Some(Value::None | Value::Undefined) => Ok(None),
         Some(value) => match value.as_int() {
@@ -185,7 +185,7 @@ fn slice_range(len: usize, bounds: &[Option<Value>; 3]) -> Result<(usize, i128, 
 }
 
 /// `value[start:stop:step]`
-pub(crate) fn slice(meter: &Rc<Meter>, value: &Value, bounds: &[Option<Value>; 3]) -> Result<Value> {
+pub(crate) fn slice(meter: &Rc<Meter>, value: &Value, bounds: &[Option<Value>; 3]) -> TemplateResult<Value> {
     match value {
         Value::Undefined => Items::new(meter)?.into_list(),
         Value::List(list) => {

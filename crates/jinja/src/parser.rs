@@ -5,65 +5,71 @@ mod statements;
 
 use std::collections::HashMap;
 
-use crate::ast::{Ast, Constant, Expr, ExprKind, Symbol};
-use crate::error::{Fault, FaultKind, Result};
-use crate::lexer::{Token, tokens};
+use crate::ast::{Ast, Constant, Expr, ExprKind, VariableName};
+use crate::error::{Fault, FaultKind, TemplateResult};
+use crate::lexer::{Lexeme, tokens};
 
 /// The maximum nesting of expressions and blocks.
 const MAX_NESTING: u32 = 200;
 
-pub(crate) fn parse(source: &str) -> Result<Ast> {
-    let mut parser =
-        Parser { tokens: tokens(source)?, at: 0, nesting: 0, loops: 0, ast: Ast::default(), symbols: HashMap::new() };
+pub(crate) fn parse(source: &str) -> TemplateResult<Ast> {
+    let mut parser = TemplateParser {
+        tokens: tokens(source)?,
+        at: 0,
+        nesting: 0,
+        loops: 0,
+        ast: Ast::default(),
+        symbols: HashMap::new(),
+    };
     let body = parser.statements(&[])?;
     parser.ast.body = body;
     Ok(parser.ast)
 }
 
-struct Parser {
-    tokens: Vec<(Token, u32)>,
+struct TemplateParser {
+    tokens: Vec<(Lexeme, u32)>,
     at: usize,
     nesting: u32,
     /// The loops around the current statement, within the current macro.
     loops: usize,
     ast: Ast,
-    symbols: HashMap<String, Symbol>,
+    symbols: HashMap<String, VariableName>,
 }
 
-impl Parser {
+impl TemplateParser {
     fn line(&self) -> u32 {
         self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |(_, line)| *line)
     }
 
-    fn fail<T>(&self, message: impl Into<String>) -> Result<T> {
+    fn fail<T>(&self, message: impl Into<String>) -> TemplateResult<T> {
         Err(Fault::new(FaultKind::Syntax, message).at(self.line()))
     }
 
-    fn peek(&self) -> Option<&Token> {
+    fn peek(&self) -> Option<&Lexeme> {
         self.tokens.get(self.at).map(|(token, _)| token)
     }
 
-    fn peek_second(&self) -> Option<&Token> {
+    fn peek_second(&self) -> Option<&Lexeme> {
         self.tokens.get(self.at + 1).map(|(token, _)| token)
     }
 
     /// Fails at the current token.
-    fn unexpected<T>(&self, expected: &str) -> Result<T> {
+    fn unexpected<T>(&self, expected: &str) -> TemplateResult<T> {
         let found = match self.peek() {
             None => "the end of the template".to_owned(),
-            Some(Token::BlockEnd) => "the end of the block".to_owned(),
-            Some(Token::PrintEnd) => "the end of the expression".to_owned(),
-            Some(Token::Name(name)) => format!("'{name}'"),
-            Some(Token::Operator(operator)) => format!("'{operator}'"),
-            Some(Token::Text(_)) => "a string".to_owned(),
-            Some(Token::Int(_) | Token::Float(_)) => "a number".to_owned(),
-            Some(Token::Data(_) | Token::PrintBegin | Token::BlockBegin) => "text".to_owned(),
+            Some(Lexeme::BlockEnd) => "the end of the block".to_owned(),
+            Some(Lexeme::PrintEnd) => "the end of the expression".to_owned(),
+            Some(Lexeme::Name(name)) => format!("'{name}'"),
+            Some(Lexeme::Operator(operator)) => format!("'{operator}'"),
+            Some(Lexeme::Text(_)) => "a string".to_owned(),
+            Some(Lexeme::Int(_) | Lexeme::Float(_)) => "a number".to_owned(),
+            Some(Lexeme::Data(_) | Lexeme::PrintBegin | Lexeme::BlockBegin) => "text".to_owned(),
         };
         self.fail(format!("expected {expected}, got {found}"))
     }
 
     fn is_operator(&self, operator: &str) -> bool {
-        matches!(self.peek(), Some(Token::Operator(found)) if *found == operator)
+        matches!(self.peek(), Some(Lexeme::Operator(found)) if *found == operator)
     }
 
     fn skip_operator(&mut self, operator: &str) -> bool {
@@ -72,12 +78,12 @@ impl Parser {
         is_next
     }
 
-    fn expect_operator(&mut self, operator: &str) -> Result<()> {
+    fn expect_operator(&mut self, operator: &str) -> TemplateResult<()> {
         if self.skip_operator(operator) { Ok(()) } else { self.unexpected(&format!("'{operator}'")) }
     }
 
     fn is_name(&self, name: &str) -> bool {
-        matches!(self.peek(), Some(Token::Name(found)) if found == name)
+        matches!(self.peek(), Some(Lexeme::Name(found)) if found == name)
     }
 
     fn skip_name(&mut self, name: &str) -> bool {
@@ -86,9 +92,9 @@ impl Parser {
         is_next
     }
 
-    fn expect_name(&mut self) -> Result<String> {
+    fn expect_name(&mut self) -> TemplateResult<String> {
         match self.peek() {
-            Some(Token::Name(name)) => {
+            Some(Lexeme::Name(name)) => {
                 let name = name.clone();
                 self.at += 1;
                 Ok(name)
@@ -97,7 +103,7 @@ impl Parser {
         }
     }
 
-    fn expect(&mut self, token: &Token, what: &str) -> Result<()> {
+    fn expect(&mut self, token: &Lexeme, what: &str) -> TemplateResult<()> {
         if self.peek() == Some(token) {
             self.at += 1;
             Ok(())
@@ -106,11 +112,11 @@ impl Parser {
         }
     }
 
-    fn symbol(&mut self, name: &str) -> Symbol {
+    fn symbol(&mut self, name: &str) -> VariableName {
         if let Some(symbol) = self.symbols.get(name) {
             return *symbol;
         }
-        let symbol = self.ast.symbols.len() as Symbol;
+        let symbol = self.ast.symbols.len() as VariableName;
         self.ast.symbols.push(name.into());
         self.symbols.insert(name.to_owned(), symbol);
         symbol
@@ -122,7 +128,7 @@ impl Parser {
     }
 
     /// Parses something nested.
-    fn nested<T>(&mut self, parse: impl FnOnce(&mut Parser) -> Result<T>) -> Result<T> {
+    fn nested<T>(&mut self, parse: impl FnOnce(&mut TemplateParser) -> TemplateResult<T>) -> TemplateResult<T> {
         if self.nesting >= MAX_NESTING {
             return self.fail(format!("is nested more than {MAX_NESTING} levels"));
         }
@@ -133,7 +139,7 @@ impl Parser {
     }
 
     /// A node above these. Chains (`a + b + c`) nest without recursion of the parser, so the depth is checked here.
-    fn node(&self, line: u32, depths: impl IntoIterator<Item = u32>, kind: ExprKind) -> Result<Expr> {
+    fn node(&self, line: u32, depths: impl IntoIterator<Item = u32>, kind: ExprKind) -> TemplateResult<Expr> {
         let depth = 1 + depths.into_iter().max().unwrap_or_default();
         if depth > MAX_NESTING {
             return Err(Fault::new(FaultKind::Syntax, format!("is nested more than {MAX_NESTING} levels")).at(line));

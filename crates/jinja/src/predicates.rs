@@ -2,13 +2,13 @@
 
 use crate::arguments::Arguments;
 use crate::ast::CompareOp;
-use crate::error::{Result, refused};
-use crate::filters;
+use crate::error::{TemplateResult, refused};
+use crate::filters::names;
 use crate::interpreter::Interpreter;
 use crate::value::Value;
 
 /// Whether a test is true of a value.
-pub(crate) fn call(run: &mut Interpreter, name: &str, value: &Value, mut arguments: Arguments) -> Result<bool> {
+pub(crate) fn call(run: &mut Interpreter, name: &str, value: &Value, mut arguments: Arguments) -> TemplateResult<bool> {
     run.read(value)?;
     let comparison = match name {
         "eq" | "==" | "equalto" => Some(CompareOp::Equal),
@@ -75,7 +75,7 @@ pub(crate) fn call(run: &mut Interpreter, name: &str, value: &Value, mut argumen
         "upper" => string.chars().any(char::is_uppercase) && !string.chars().any(char::is_lowercase),
         "startingwith" => other.as_str().is_some_and(|prefix| string.starts_with(prefix)),
         "endingwith" => other.as_str().is_some_and(|suffix| string.ends_with(suffix)),
-        "filter" => filters::is_known(string),
+        "filter" => names::is_known(string),
         "test" => is_known(string),
         "escaped" | "safe" => false,
         _ => return refused(format!("test {name} is unknown")),

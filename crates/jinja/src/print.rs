@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use crate::compare::{self, MAX_DEPTH, too_deep};
-use crate::error::{Result, refused};
-use crate::meter::{Meter, TextBuilder};
+use crate::error::{TemplateResult, refused};
+use crate::meter::Meter;
+use crate::text::TextBuilder;
 use crate::value::{ListKind, Value};
 use std::rc::Rc;
 
 /// Appends Python's `str(value)`.
-pub(crate) fn append(out: &mut TextBuilder, value: &Value) -> Result<()> {
+pub(crate) fn append(out: &mut TextBuilder, value: &Value) -> TemplateResult<()> {
     match value {
         Value::Text(text) => out.push_str(text),
         Value::Undefined => Ok(()),
@@ -18,7 +19,7 @@ pub(crate) fn append(out: &mut TextBuilder, value: &Value) -> Result<()> {
 }
 
 /// Python's `str(value)` as a value.
-pub(crate) fn to_text(meter: &Rc<Meter>, value: &Value) -> Result<Value> {
+pub(crate) fn to_text(meter: &Rc<Meter>, value: &Value) -> TemplateResult<Value> {
     if let Value::Text(_) = value {
         return Ok(value.clone());
     }
@@ -28,7 +29,7 @@ pub(crate) fn to_text(meter: &Rc<Meter>, value: &Value) -> Result<Value> {
 }
 
 /// Appends Python's `repr(value)`.
-pub(crate) fn repr(out: &mut TextBuilder, value: &Value, depth: usize) -> Result<()> {
+pub(crate) fn repr(out: &mut TextBuilder, value: &Value, depth: usize) -> TemplateResult<()> {
     if depth > MAX_DEPTH {
         return too_deep();
     }
@@ -65,7 +66,7 @@ pub(crate) fn repr(out: &mut TextBuilder, value: &Value, depth: usize) -> Result
     }
 }
 
-fn repr_text(out: &mut TextBuilder, text: &str) -> Result<()> {
+fn repr_text(out: &mut TextBuilder, text: &str) -> TemplateResult<()> {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote)?;
     let mut plain = 0;
@@ -141,7 +142,7 @@ impl Default for JsonStyle {
 }
 
 /// Appends JSON text.
-pub(crate) fn json(out: &mut TextBuilder, value: &Value, style: &JsonStyle, depth: usize) -> Result<()> {
+pub(crate) fn json(out: &mut TextBuilder, value: &Value, style: &JsonStyle, depth: usize) -> TemplateResult<()> {
     if depth > MAX_DEPTH {
         return too_deep();
     }
@@ -204,7 +205,7 @@ pub(crate) fn json(out: &mut TextBuilder, value: &Value, style: &JsonStyle, dept
     }
 }
 
-fn json_text(out: &mut TextBuilder, text: &str, ensure_ascii: bool) -> Result<()> {
+fn json_text(out: &mut TextBuilder, text: &str, ensure_ascii: bool) -> TemplateResult<()> {
     out.push('"')?;
     let mut plain = 0;
     for (at, c) in text.char_indices() {

@@ -3,23 +3,27 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::ast::Symbol;
-use crate::value::Value;
+use crate::ast::VariableName;
 
 /// The variables of a block, and the scope around it.
-#[derive(Default)]
-pub struct Scope {
-    variables: RefCell<Vec<(Symbol, Value)>>,
-    parent: Option<Rc<Scope>>,
+pub struct Scope<V> {
+    variables: RefCell<Vec<(VariableName, V)>>,
+    parent: Option<Rc<Scope<V>>>,
 }
 
-impl Scope {
-    pub(crate) fn within(parent: &Rc<Scope>) -> Rc<Scope> {
+impl<V> Default for Scope<V> {
+    fn default() -> Self {
+        Scope { variables: RefCell::default(), parent: None }
+    }
+}
+
+impl<V: Clone> Scope<V> {
+    pub(crate) fn within(parent: &Rc<Scope<V>>) -> Rc<Scope<V>> {
         Rc::new(Scope { variables: RefCell::default(), parent: Some(Rc::clone(parent)) })
     }
 
     /// The variable's value, here or in a scope around this one; and how many variables were looked at.
-    pub(crate) fn get(&self, name: Symbol) -> (Option<Value>, usize) {
+    pub(crate) fn get(&self, name: VariableName) -> (Option<V>, usize) {
         let (mut scope, mut visited) = (self, 0);
         loop {
             let variables = scope.variables.borrow();
@@ -33,7 +37,7 @@ impl Scope {
     }
 
     /// Sets the variable in this scope.
-    pub(crate) fn set(&self, name: Symbol, value: Value) {
+    pub(crate) fn set(&self, name: VariableName, value: V) {
         let mut variables = self.variables.borrow_mut();
         let before = match variables.iter_mut().find(|(known, _)| *known == name) {
             Some((_, old)) => Some(std::mem::replace(old, value)),

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::{Fault, FaultKind, Interrupt, Limits, Result, Run, STACK, Template, Value, strftime};
+use crate::{Fault, FaultKind, RenderLimits, Run, STACK, StopSignal, Template, TemplateResult, Value, strftime};
 
 const STEPS: u64 = 4_000_000;
 const MEMORY: usize = 64 << 20;
@@ -14,13 +14,13 @@ fn on_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn rendered(source: &str, interrupt: Option<Interrupt>) -> (Result<String>, u64) {
+fn rendered(source: &str, interrupt: Option<StopSignal>) -> (TemplateResult<String>, u64) {
     on_stack(|| {
         let template = match Template::parse(source) {
             Ok(template) => template,
             Err(fault) => return (Err(fault), 0),
         };
-        let run = Run::new(Limits { steps: STEPS, memory: MEMORY, interrupt });
+        let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, interrupt });
         let pairs = [("a", Value::Int(1)), ("b", Value::None)].map(|(name, value)| (run.text(name).unwrap(), value));
         let given = run.dict(pairs).unwrap();
         let result = template.render(&run, vec![("given", given), ("unused", Value::None)], 0);
@@ -341,7 +341,7 @@ fn values_that_contain_themselves_are_freed() {
     on_stack(|| {
         for source in sources {
             let template = Template::parse(source).unwrap();
-            let run = Run::new(Limits { steps: STEPS, memory: MEMORY, interrupt: None });
+            let run = Run::new(RenderLimits { steps: STEPS, memory: MEMORY, interrupt: None });
             let _ = template.render(&run, Vec::new(), 0);
             assert_eq!(run.memory(), 0, "{source}");
         }
@@ -352,7 +352,7 @@ fn values_that_contain_themselves_are_freed() {
 fn the_interrupt_stops_a_rendering() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&asked);
-    let interrupt: Interrupt = Arc::new(move || counted.fetch_add(1, Ordering::Relaxed) == 4);
+    let interrupt: StopSignal = Arc::new(move || counted.fetch_add(1, Ordering::Relaxed) == 4);
     let (result, steps) = rendered("{% for a in range(99999) %}{% endfor %}", Some(interrupt));
     assert_eq!(result.unwrap_err().kind, FaultKind::Interrupted);
     assert_eq!(asked.load(Ordering::Relaxed), 5);

@@ -8,9 +8,10 @@ use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::{Rc, Weak};
 
-use crate::error::Result;
-use crate::meter::{Held, Meter, TextBuilder};
+use crate::error::TemplateResult;
+use crate::meter::{Held, Meter};
 use crate::scope::Scope;
+use crate::text::{Text, TextBuilder};
 
 /// A value.
 #[derive(Clone, Default)]
@@ -38,29 +39,6 @@ pub enum Value {
     Loop(Rc<LoopState>),
 }
 
-/// A text, immutable.
-pub struct Text {
-    text: String,
-    _held: Held,
-}
-
-impl Text {
-    /// The memory of a text besides its bytes.
-    pub(crate) const OVERHEAD: usize = 64;
-
-    pub(crate) fn new(text: String, held: Held) -> Text {
-        Text { text, _held: held }
-    }
-}
-
-impl Deref for Text {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.text
-    }
-}
-
 /// What kind of sequence a list is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListKind {
@@ -82,7 +60,7 @@ impl List {
     const OVERHEAD: usize = 96;
     const ITEM: usize = size_of::<Value>();
 
-    fn new(meter: &Rc<Meter>, kind: ListKind, items: Vec<Value>) -> Result<Rc<List>> {
+    fn new(meter: &Rc<Meter>, kind: ListKind, items: Vec<Value>) -> TemplateResult<Rc<List>> {
         meter.step(items.len() / 8)?;
         let held = Held::new(meter, List::OVERHEAD + items.len() * List::ITEM)?;
         Ok(Rc::new(List { items: RefCell::new(items), kind, is_modified: Cell::new(false), held }))
@@ -101,14 +79,14 @@ impl List {
     }
 
     /// A copy of the items. Counted as steps, and as memory only while it exists.
-    pub(crate) fn items(&self) -> Result<Items> {
+    pub(crate) fn items(&self) -> TemplateResult<Items> {
         let len = self.len();
         self.held.meter().step(len / 4)?;
         let held = Held::new(self.held.meter(), len * List::ITEM)?;
         Ok(Items { items: self.items.borrow().clone(), held })
     }
 
-    pub(crate) fn insert(&self, index: usize, item: Value) -> Result<()> {
+    pub(crate) fn insert(&self, index: usize, item: Value) -> TemplateResult<()> {
         let len = self.len();
         self.held.meter().step((len - index.min(len)) / 32)?;
         self.held.grow(List::ITEM)?;
@@ -116,7 +94,7 @@ impl List {
         Ok(())
     }
 
-    pub(crate) fn remove(&self, index: usize) -> Result<Option<Value>> {
+    pub(crate) fn remove(&self, index: usize) -> TemplateResult<Option<Value>> {
         let len = self.len();
         if index >= len {
             return Ok(None);
@@ -128,7 +106,7 @@ impl List {
     }
 
     /// Replaces all items by these.
-    pub(crate) fn replace(&self, items: Vec<Value>) -> Result<()> {
+    pub(crate) fn replace(&self, items: Vec<Value>) -> TemplateResult<()> {
         let (new, old) = (items.len() * List::ITEM, self.len() * List::ITEM);
         self.held.grow(new)?;
         let before = std::mem::replace(&mut *self.items.borrow_mut(), items);
@@ -173,7 +151,7 @@ impl Dict {
     }
 
     /// The position of a key that is a text.
-    fn position(&self, key: &str) -> Result<Option<usize>> {
+    fn position(&self, key: &str) -> TemplateResult<Option<usize>> {
         let pairs = self.pairs.borrow();
         let meter = self.held.meter();
         for (at, (name, _)) in pairs.iter().enumerate() {
@@ -192,7 +170,7 @@ impl Dict {
         Ok(None)
     }
 
-    pub(crate) fn get(&self, key: &str) -> Result<Option<Value>> {
+    pub(crate) fn get(&self, key: &str) -> TemplateResult<Option<Value>> {
         let position = self.position(key)?;
         Ok(position.and_then(|position| self.at(position)).map(|(_, value)| value))
     }
@@ -202,13 +180,13 @@ impl Dict {
     }
 
     /// A copy of the pairs.
-    pub(crate) fn pairs(&self) -> Result<Pairs> {
+    pub(crate) fn pairs(&self) -> TemplateResult<Pairs> {
         self.held.meter().step(self.len() / 4)?;
         Ok(self.pairs.borrow().clone())
     }
 
     /// Adds a pair whose key is not in it.
-    pub(crate) fn push(&self, key: Value, value: Value) -> Result<()> {
+    pub(crate) fn push(&self, key: Value, value: Value) -> TemplateResult<()> {
         self.held.grow(Dict::PAIR)?;
         self.pairs.borrow_mut().push((key, value));
         Ok(())
@@ -219,7 +197,7 @@ impl Dict {
         drop(before);
     }
 
-    pub(crate) fn remove_at(&self, position: usize) -> Result<Option<(Value, Value)>> {
+    pub(crate) fn remove_at(&self, position: usize) -> TemplateResult<Option<(Value, Value)>> {
         let len = self.len();
         if position >= len {
             return Ok(None);
@@ -236,7 +214,7 @@ impl Dict {
     }
 
     /// Sets the value of a key that is a text.
-    pub(crate) fn set(&self, key: &str, value: Value) -> Result<()> {
+    pub(crate) fn set(&self, key: &str, value: Value) -> TemplateResult<()> {
         match self.position(key)? {
             Some(position) => self.replace_at(position, value),
             None => self.push(text(self.held.meter(), key)?, value)?,
@@ -287,12 +265,15 @@ fn drop_all(mut values: Vec<Value>) {
     }
 }
 
+/// The variables of a block.
+pub type Variables = Scope<Value>;
+
 /// What can be called.
 pub enum Callable {
     /// A function that every template has, by its number.
     Function(usize),
     /// A macro, or the body of a `call` block, by its number, with the scope in which it was defined.
-    Macro(usize, Weak<Scope>),
+    Macro(usize, Weak<Variables>),
     /// A method of a value, by name.
     Method(Value, Box<str>),
     /// `cycler`: its items, and the position of the next.
@@ -342,22 +323,22 @@ pub struct Items {
 }
 
 impl Items {
-    pub(crate) fn new(meter: &Rc<Meter>) -> Result<Items> {
+    pub(crate) fn new(meter: &Rc<Meter>) -> TemplateResult<Items> {
         Ok(Items { items: Vec::new(), held: Held::new(meter, 0)? })
     }
 
-    pub(crate) fn push(&mut self, item: Value) -> Result<()> {
+    pub(crate) fn push(&mut self, item: Value) -> TemplateResult<()> {
         self.held.meter().step(1)?;
         self.held.grow(List::ITEM)?;
         self.items.push(item);
         Ok(())
     }
 
-    pub(crate) fn into_list(self) -> Result<Value> {
+    pub(crate) fn into_list(self) -> TemplateResult<Value> {
         self.into_kind(ListKind::List)
     }
 
-    pub(crate) fn into_kind(mut self, kind: ListKind) -> Result<Value> {
+    pub(crate) fn into_kind(mut self, kind: ListKind) -> TemplateResult<Value> {
         let items = std::mem::take(&mut self.items);
         self.held.shrink(usize::MAX);
         Ok(Value::List(List::new(self.held.meter(), kind, items)?))
@@ -387,25 +368,32 @@ impl Deref for Items {
     }
 }
 
+impl TextBuilder {
+    /// The finished text as a value.
+    pub(crate) fn finish(self) -> Value {
+        Value::Text(Rc::new(self.into_text()))
+    }
+}
+
 /// A text value.
-pub(crate) fn text(meter: &Rc<Meter>, text: &str) -> Result<Value> {
+pub(crate) fn text(meter: &Rc<Meter>, text: &str) -> TemplateResult<Value> {
     let mut builder = TextBuilder::new(meter)?;
     builder.push_str(text)?;
     Ok(builder.finish())
 }
 
 /// A list value.
-pub(crate) fn list(meter: &Rc<Meter>, items: Vec<Value>) -> Result<Value> {
+pub(crate) fn list(meter: &Rc<Meter>, items: Vec<Value>) -> TemplateResult<Value> {
     Ok(Value::List(List::new(meter, ListKind::List, items)?))
 }
 
 /// A tuple value.
-pub(crate) fn tuple(meter: &Rc<Meter>, items: Vec<Value>) -> Result<Value> {
+pub(crate) fn tuple(meter: &Rc<Meter>, items: Vec<Value>) -> TemplateResult<Value> {
     Ok(Value::List(List::new(meter, ListKind::Tuple, items)?))
 }
 
 /// An empty dictionary, or a namespace.
-pub(crate) fn dict(meter: &Rc<Meter>, is_namespace: bool) -> Result<Rc<Dict>> {
+pub(crate) fn dict(meter: &Rc<Meter>, is_namespace: bool) -> TemplateResult<Rc<Dict>> {
     let (pairs, is_modified) = (RefCell::default(), Cell::new(false));
     Ok(Rc::new(Dict { pairs, is_namespace, is_modified, held: Held::new(meter, Dict::OVERHEAD)? }))
 }
@@ -448,6 +436,13 @@ impl Value {
             Value::Int(number) => Some(*number),
             _ => None,
         }
+    }
+
+    /// The position that an index means, which counts from the end if it is negative.
+    pub(crate) fn index_in(&self, len: usize) -> Option<usize> {
+        let index = self.as_int()?;
+        let index = if index < 0 { index.checked_add(len as i128)? } else { index };
+        usize::try_from(index).ok().filter(|index| *index < len)
     }
 
     /// A number as a float.

@@ -1,10 +1,11 @@
 //! Finds out by rendering what form of messages a template expects: whether a text in it arrives in the prompt.
 
-use foredraft_jinja::{FaultKind, Limits};
+use foredraft_jinja::{FaultKind, RenderLimits};
 use serde_json::{Map, Value as Json, json};
 
+use super::ChatTemplate;
 use super::shape::{ContentForm, ContentForms, MessageShape};
-use super::{ChatTemplate, MEMORY, PROBE_STEPS, failure};
+use super::values::{MEMORY, PROBE_STEPS, failure};
 use crate::error::Result;
 
 /// Texts in the probe messages that do not occur in any template.
@@ -90,7 +91,7 @@ impl ChatTemplate {
             ("add_generation_prompt", true.into()),
         ];
         let variables = Map::from_iter(variables.map(|(name, value)| (name.to_owned(), value)));
-        let limits = Limits { steps: PROBE_STEPS, memory: MEMORY, interrupt: None };
+        let limits = RenderLimits { steps: PROBE_STEPS, memory: MEMORY, interrupt: None };
         match self.run(&variables, 0, limits) {
             Err(fault) if fault.kind == FaultKind::Limit => Err(failure(&fault)),
             prompt => Ok(prompt.unwrap_or_default()),

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::json_text;
+use super::values::json_text;
 use crate::api::fields::check_memory;
 use crate::api::fields::unexpected;
 use crate::error::{Error, Result};

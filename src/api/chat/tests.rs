@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
-use foredraft_jinja::Interrupt;
+use foredraft_jinja::StopSignal;
 use serde_json::{Map, Value as Json, json};
 
 use super::{ChatTemplate, MAX_SOURCE, RenderInput};
@@ -467,7 +467,7 @@ fn a_rendering_can_be_interrupted() {
     let messages = vec![json!({"role": "user", "content": "u"}); 5000];
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let interrupt: Interrupt = Arc::new(move || counted.fetch_add(1, Ordering::Relaxed) == 9);
+    let interrupt: StopSignal = Arc::new(move || counted.fetch_add(1, Ordering::Relaxed) == 9);
     let input = RenderInput {
         messages: &messages,
         add_generation_prompt: true,

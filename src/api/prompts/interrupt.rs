@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use foredraft_jinja::Interrupt;
+use foredraft_jinja::StopSignal;
 use once_cell::sync::OnceCell;
 
 use super::ServingModel;
@@ -41,7 +41,7 @@ impl PromptInterrupt {
     }
 
     /// The question that a rendering asks.
-    pub(super) fn for_template(&self) -> Interrupt {
+    pub(super) fn for_template(&self) -> StopSignal {
         let this = self.clone();
         Arc::new(move || {
             this.stopping.load(Ordering::Relaxed)

@@ -78,6 +78,8 @@ pub struct Vocab {
     control: Vec<bool>,
     specials: SpecialTokens,
     suppressed: Vec<Token>,
+    /// What the tokenizer returns for a character that the vocabulary does not have (`[UNK]` of BERT), if that is a control token.
+    unknown: Option<Token>,
 }
 
 // SAFETY: the vocabulary is not written after loading, and llama.cpp documents tokenization as thread-safe.
@@ -110,6 +112,7 @@ impl Vocab {
             control: Vec::with_capacity(n),
             specials: SpecialTokens::default(),
             suppressed: Vec::new(),
+            unknown: None,
         };
         let mut specials = Vec::new();
         if kind != VocabKind::None {
@@ -152,6 +155,12 @@ impl Vocab {
             }
         }
         vocab.specials = SpecialTokens::new(specials);
+        if kind != VocabKind::None {
+            // Characters that few vocabularies have; some tokenizers drop some of them. A vocabulary without a token for them may fail.
+            let tokens =
+                vocab.tokenize("\u{a66e} \u{10380} \u{2603} \u{10fffd}".as_bytes(), false, false).unwrap_or_default();
+            vocab.unknown = tokens.into_iter().find(|token| vocab.is_control(*token));
+        }
         Ok(vocab)
     }
 
@@ -367,12 +376,15 @@ impl Vocab {
     }
 
     /// Tokenizes plain data: as [`Vocab::tokenize`] without `parse_special`, and without the control tokens that llama.cpp's tokenizers
-    /// return nevertheless (if merges result in a control token's text, and with RWKV's tokenizer).
+    /// return nevertheless (if merges result in a control token's text, and with RWKV's tokenizer). Those that the text does not spell
+    /// stay: the tokenizer needs them for unknown characters.
     ///
     /// # Errors
     /// Those of [`Vocab::tokenize`].
     pub fn tokenize_data(&self, text: &[u8], add_special: bool) -> Result<Vec<Token>> {
-        let spelled = |token: Token| if self.is_control(token) { self.spelled(token) } else { vec![token] };
+        let is_spelled =
+            |token: Token| self.is_control(token) && self.unknown != Some(token) && contains(text, self.piece(token));
+        let spelled = |token: Token| if is_spelled(token) { self.spelled(token) } else { vec![token] };
         let mut tokens = self.tokenize(text, false, false)?;
         if tokens.iter().any(|token| self.is_control(*token)) {
             tokens = tokens.into_iter().flat_map(spelled).collect();
@@ -456,6 +468,12 @@ impl std::fmt::Debug for Vocab {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Vocab").field("kind", &self.kind).field("n_tokens", &self.n_tokens()).finish()
     }
+}
+
+/// Whether the text contains this piece, as it is or without the space that it may begin with.
+fn contains(text: &[u8], piece: &[u8]) -> bool {
+    let piece = piece.strip_prefix(b" ").unwrap_or(piece);
+    !piece.is_empty() && text.windows(piece.len()).any(|window| window == piece)
 }
 
 /// The length of the longest line, including the whitespace and line ends after it. No tokenizer pattern matches words of two lines.

@@ -2,15 +2,15 @@
 
 use crate::arguments::{Arguments, flag, required, size};
 use crate::compare;
-use crate::error::{Result, refused};
+use crate::error::{TemplateResult, refused};
 use crate::interpreter::Interpreter;
-use crate::meter::TextBuilder;
 use crate::predicates;
 use crate::print;
+use crate::text::TextBuilder;
 use crate::value::{Items, ListKind, Value, list, text, tuple};
 
 /// Applies a filter.
-pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> Result<Value> {
+pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> TemplateResult<Value> {
     match name {
         "length" | "count" => length(run, &value),
         "list" => run.iterate(&value)?.into_list(),
@@ -187,7 +187,7 @@ pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: A
 }
 
 /// The length of a value. That of an undefined value is 0.
-pub(super) fn length(run: &mut Interpreter, value: &Value) -> Result<Value> {
+pub(super) fn length(run: &mut Interpreter, value: &Value) -> TemplateResult<Value> {
     Ok(Value::int(match value {
         Value::Undefined => 0,
         Value::Text(string) => {
@@ -201,7 +201,7 @@ pub(super) fn length(run: &mut Interpreter, value: &Value) -> Result<Value> {
 }
 
 /// The pairs of a dictionary as a list of tuples.
-pub(super) fn pairs(run: &mut Interpreter, value: &Value) -> Result<Value> {
+pub(super) fn pairs(run: &mut Interpreter, value: &Value) -> TemplateResult<Value> {
     let mut items = Items::new(&run.meter)?;
     if let Value::Dict(dict) = value {
         for (key, item) in dict.pairs()? {
@@ -212,7 +212,7 @@ pub(super) fn pairs(run: &mut Interpreter, value: &Value) -> Result<Value> {
 }
 
 /// The attribute of an item. Dots lead further (`function.name`).
-fn by_attribute(run: &mut Interpreter, item: &Value, attribute: Option<&Value>) -> Result<Value> {
+fn by_attribute(run: &mut Interpreter, item: &Value, attribute: Option<&Value>) -> TemplateResult<Value> {
     match attribute {
         None | Some(Value::None) => Ok(item.clone()),
         Some(Value::Text(path)) => {
@@ -234,7 +234,12 @@ fn by_attribute(run: &mut Interpreter, item: &Value, attribute: Option<&Value>) 
 }
 
 /// What an item is sorted by. Texts are compared without case.
-fn sort_key(run: &mut Interpreter, item: &Value, attribute: Option<&Value>, is_case_sensitive: bool) -> Result<Value> {
+fn sort_key(
+    run: &mut Interpreter,
+    item: &Value,
+    attribute: Option<&Value>,
+    is_case_sensitive: bool,
+) -> TemplateResult<Value> {
     attribute.map_or(Ok(()), |attribute| run.read(attribute))?;
     let key = match attribute {
         // Several attributes.
@@ -258,7 +263,7 @@ fn sort_key(run: &mut Interpreter, item: &Value, attribute: Option<&Value>, is_c
     }
 }
 
-fn join(run: &mut Interpreter, value: &Value, arguments: Arguments) -> Result<Value> {
+fn join(run: &mut Interpreter, value: &Value, arguments: Arguments) -> TemplateResult<Value> {
     let [between, attribute] = arguments.bind("join", ["d", "attribute"])?;
     let between = match between {
         Some(between) => print::to_text(&run.meter, &between)?,
@@ -276,11 +281,11 @@ fn join(run: &mut Interpreter, value: &Value, arguments: Arguments) -> Result<Va
 }
 
 /// The items of a value, none if it is false, even if it has no items (`none|map(...)`).
-fn iterate_if_true(run: &mut Interpreter, value: &Value) -> Result<Items> {
+fn iterate_if_true(run: &mut Interpreter, value: &Value) -> TemplateResult<Items> {
     if value.is_true() { run.iterate(value) } else { Items::new(&run.meter) }
 }
 
-fn map(run: &mut Interpreter, value: &Value, mut arguments: Arguments) -> Result<Value> {
+fn map(run: &mut Interpreter, value: &Value, mut arguments: Arguments) -> TemplateResult<Value> {
     let mut mapped = Items::new(&run.meter)?;
     let items = iterate_if_true(run, value)?;
     if arguments.positional.is_empty() {
@@ -296,13 +301,13 @@ fn map(run: &mut Interpreter, value: &Value, mut arguments: Arguments) -> Result
     let Some(name) = filter.as_str() else { return refused("map: expected the name of a filter") };
     for item in items.iter() {
         let arguments = Arguments { positional: arguments.positional.clone(), named: arguments.named.clone() };
-        let item = run.deeper(|run| super::call(run, name, item.clone(), arguments))?;
+        let item = run.deeper(|run| run.apply(name, item.clone(), arguments))?;
         mapped.push(item)?;
     }
     mapped.into_list()
 }
 
-fn select(run: &mut Interpreter, name: &str, value: &Value, mut arguments: Arguments) -> Result<Value> {
+fn select(run: &mut Interpreter, name: &str, value: &Value, mut arguments: Arguments) -> TemplateResult<Value> {
     let attribute = if name.ends_with("attr") { Some(required(name, arguments.take_first())?) } else { None };
     let test = arguments.take_first();
     let keeps = name.starts_with("select");
@@ -324,7 +329,7 @@ fn select(run: &mut Interpreter, name: &str, value: &Value, mut arguments: Argum
     kept.into_list()
 }
 
-fn groupby(run: &mut Interpreter, value: &Value, arguments: Arguments) -> Result<Value> {
+fn groupby(run: &mut Interpreter, value: &Value, arguments: Arguments) -> TemplateResult<Value> {
     let [attribute, default, case_sensitive] = arguments.bind("groupby", ["attribute", "default", "case_sensitive"])?;
     let attribute = required("groupby", attribute)?;
     let mut keyed = Vec::new();

@@ -3,16 +3,16 @@
 use std::rc::Rc;
 
 use crate::arguments::{Arguments, flag, required, required_text, size};
-use crate::error::Result;
+use crate::error::TemplateResult;
 use crate::format;
 use crate::interpreter::Interpreter;
-use crate::meter::TextBuilder;
 use crate::methods;
 use crate::print;
+use crate::text::TextBuilder;
 use crate::value::{Items, Value, text, tuple};
 
 /// Applies a filter. Values that are not texts are printed first, as in Jinja2.
-pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> Result<Value> {
+pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: Arguments) -> TemplateResult<Value> {
     let value = print::to_text(&run.meter, &value)?;
     let string = value.as_str().unwrap_or_default();
     let meter = Rc::clone(&run.meter);
@@ -116,7 +116,7 @@ pub(super) fn call(run: &mut Interpreter, name: &str, value: Value, arguments: A
 }
 
 /// The words of a text with this between them.
-fn words(run: &mut Interpreter, value: &Value, between: &str) -> Result<Value> {
+fn words(run: &mut Interpreter, value: &Value, between: &str) -> TemplateResult<Value> {
     let mut out = TextBuilder::new(&run.meter)?;
     for (index, word) in value.as_str().unwrap_or_default().split_whitespace().enumerate() {
         out.push_str(if index == 0 { "" } else { between })?;
@@ -125,7 +125,7 @@ fn words(run: &mut Interpreter, value: &Value, between: &str) -> Result<Value> {
     Ok(out.finish())
 }
 
-fn indent(run: &mut Interpreter, string: &str, arguments: Arguments) -> Result<Value> {
+fn indent(run: &mut Interpreter, string: &str, arguments: Arguments) -> TemplateResult<Value> {
     let [width, first, blank] = arguments.bind("indent", ["width", "first", "blank"])?;
     let (first, blank) = (flag(first), flag(blank));
     let mut indentation = TextBuilder::new(&run.meter)?;
@@ -145,7 +145,7 @@ fn indent(run: &mut Interpreter, string: &str, arguments: Arguments) -> Result<V
     Ok(out.finish())
 }
 
-fn truncate(run: &mut Interpreter, value: &Value, arguments: Arguments) -> Result<Value> {
+fn truncate(run: &mut Interpreter, value: &Value, arguments: Arguments) -> TemplateResult<Value> {
     let [length, kills_words, end, leeway] = arguments.bind("truncate", ["length", "killwords", "end", "leeway"])?;
     let (length, leeway) = (size("truncate", length, 255)?, size("truncate", leeway, 5)?);
     let end = match end {
@@ -168,7 +168,7 @@ fn truncate(run: &mut Interpreter, value: &Value, arguments: Arguments) -> Resul
     Ok(out.finish())
 }
 
-fn wordwrap(run: &mut Interpreter, string: &str, arguments: Arguments) -> Result<Value> {
+fn wordwrap(run: &mut Interpreter, string: &str, arguments: Arguments) -> TemplateResult<Value> {
     let [width, breaks, between, _] =
         arguments.bind("wordwrap", ["width", "break_long_words", "wrapstring", "break_on_hyphens"])?;
     let width = size("wordwrap", width, 79)?.max(1);

@@ -4,8 +4,7 @@ use std::rc::Rc;
 
 use crate::arguments::{Arguments, flag, int, required};
 use crate::compare;
-use crate::error::{Result, refused};
-use crate::eval::index_of;
+use crate::error::{TemplateResult, refused};
 use crate::interpreter::Interpreter;
 use crate::value::{Dict, Items, List, Value, dict, tuple};
 
@@ -15,7 +14,7 @@ pub(super) fn list_method(
     list: &Rc<List>,
     name: &str,
     arguments: Arguments,
-) -> Result<Value> {
+) -> TemplateResult<Value> {
     match name {
         "append" => {
             let [item] = arguments.bind(name, ["object"])?;
@@ -44,7 +43,7 @@ pub(super) fn list_method(
         "pop" => {
             let [index] = arguments.bind(name, ["index"])?;
             let index = Value::Int(int(name, index, -1)?);
-            let removed = match index_of(&index, list.len()) {
+            let removed = match index.index_in(list.len()) {
                 Some(index) => list.remove(index)?,
                 None => None,
             };
@@ -100,9 +99,9 @@ pub(super) fn dict_method(
     pairs: &Rc<Dict>,
     name: &str,
     arguments: Arguments,
-) -> Result<Value> {
+) -> TemplateResult<Value> {
     let meter = Rc::clone(&run.meter);
-    let found = |key: &Value| -> Result<Option<usize>> { compare::find(&meter, pairs, key) };
+    let found = |key: &Value| -> TemplateResult<Option<usize>> { compare::find(&meter, pairs, key) };
     match name {
         "get" => {
             let [key, default] = arguments.bind(name, ["key", "default"])?;

@@ -3,13 +3,14 @@
 use std::rc::Rc;
 
 use crate::arguments::{Arguments, flag, int, required, required_text, size};
-use crate::error::{Result, refused};
+use crate::error::{TemplateResult, refused};
 use crate::format;
 use crate::interpreter::Interpreter;
-use crate::meter::{Meter, TextBuilder};
+use crate::meter::Meter;
+use crate::text::TextBuilder;
 use crate::value::{Items, Value, text, tuple};
 
-pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: Arguments) -> Result<Value> {
+pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: Arguments) -> TemplateResult<Value> {
     let meter = &Rc::clone(&run.meter);
     match name {
         "lower" | "casefold" => mapped(meter, string.chars().flat_map(char::to_lowercase)),
@@ -128,7 +129,7 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
                 None if name == "partition" => [string, "", ""],
                 None => ["", "", string],
             };
-            tuple(meter, parts.iter().map(|part| text(meter, part)).collect::<Result<_>>()?)
+            tuple(meter, parts.iter().map(|part| text(meter, part)).collect::<TemplateResult<_>>()?)
         }
         "replace" => {
             let [old, new, count] = arguments.bind(name, ["old", "new", "count"])?;
@@ -227,7 +228,7 @@ pub(super) fn call(run: &mut Interpreter, string: &str, name: &str, arguments: A
 }
 
 /// The methods that ask what the characters are.
-fn is_method(string: &str, name: &str, arguments: Arguments) -> Result<Value> {
+fn is_method(string: &str, name: &str, arguments: Arguments) -> TemplateResult<Value> {
     let [] = arguments.bind(name, [])?;
     let all = |is: &dyn Fn(char) -> bool| !string.is_empty() && string.chars().all(is);
     let any = |is: &dyn Fn(char) -> bool| string.chars().any(is);
@@ -254,7 +255,7 @@ fn is_method(string: &str, name: &str, arguments: Arguments) -> Result<Value> {
     }))
 }
 
-fn mapped(meter: &Rc<Meter>, chars: impl Iterator<Item = char>) -> Result<Value> {
+fn mapped(meter: &Rc<Meter>, chars: impl Iterator<Item = char>) -> TemplateResult<Value> {
     let mut out = TextBuilder::new(meter)?;
     for c in chars {
         out.push(c)?;
@@ -262,7 +263,7 @@ fn mapped(meter: &Rc<Meter>, chars: impl Iterator<Item = char>) -> Result<Value>
     Ok(out.finish())
 }
 
-fn texts<'s>(meter: &Rc<Meter>, parts: impl Iterator<Item = &'s str>) -> Result<Value> {
+fn texts<'s>(meter: &Rc<Meter>, parts: impl Iterator<Item = &'s str>) -> TemplateResult<Value> {
     let mut items = Items::new(meter)?;
     for part in parts {
         items.push(text(meter, part)?)?;
@@ -270,7 +271,7 @@ fn texts<'s>(meter: &Rc<Meter>, parts: impl Iterator<Item = &'s str>) -> Result<
     items.into_list()
 }
 
-fn stripped<'s>(meter: &Rc<Meter>, string: &'s str, name: &str, chars: Option<Value>) -> Result<&'s str> {
+fn stripped<'s>(meter: &Rc<Meter>, string: &'s str, name: &str, chars: Option<Value>) -> TemplateResult<&'s str> {
     let (left, right) = (name != "rstrip", name != "lstrip");
     Ok(match chars {
         None | Some(Value::None | Value::Undefined) => {
@@ -292,7 +293,12 @@ fn stripped<'s>(meter: &Rc<Meter>, string: &'s str, name: &str, chars: Option<Va
 }
 
 /// The part of a text from one index to another, and the index of its first character. None if there is no such part.
-fn part<'s>(string: &'s str, name: &str, start: Option<Value>, end: Option<Value>) -> Result<Option<(&'s str, usize)>> {
+fn part<'s>(
+    string: &'s str,
+    name: &str,
+    start: Option<Value>,
+    end: Option<Value>,
+) -> TemplateResult<Option<(&'s str, usize)>> {
     let given = |value: Option<Value>| value.filter(|value| !matches!(value, Value::None | Value::Undefined));
     let (start, end) = (given(start), given(end));
     if start.is_none() && end.is_none() {
@@ -311,7 +317,7 @@ fn part<'s>(string: &'s str, name: &str, start: Option<Value>, end: Option<Value
     Ok(string.get(offset(start)..offset(end)).map(|part| (part, usize::try_from(start).unwrap_or_default())))
 }
 
-fn split_whitespace<'s>(meter: &Rc<Meter>, string: &'s str, from_right: bool, count: usize) -> Result<Value> {
+fn split_whitespace<'s>(meter: &Rc<Meter>, string: &'s str, from_right: bool, count: usize) -> TemplateResult<Value> {
     let mut parts = Items::new(meter)?;
     // What is left after the last split keeps the whitespace at its other end.
     let trimmed = |rest: &'s str| if from_right { rest.trim_end() } else { rest.trim_start() };
@@ -332,7 +338,7 @@ fn split_whitespace<'s>(meter: &Rc<Meter>, string: &'s str, from_right: bool, co
     parts.into_list()
 }
 
-fn replaced(meter: &Rc<Meter>, string: &str, old: &str, new: &str, count: i128) -> Result<Value> {
+fn replaced(meter: &Rc<Meter>, string: &str, old: &str, new: &str, count: i128) -> TemplateResult<Value> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let mut out = TextBuilder::new(meter)?;
     let mut last = 0;

@@ -1,9 +1,9 @@
 //! Expressions.
 
-use super::Parser;
+use super::TemplateParser;
 use crate::ast::{Argument, BinaryOp, CompareOp, Constant, Expr, ExprKind, FilterCall};
-use crate::error::Result;
-use crate::lexer::Token;
+use crate::error::TemplateResult;
+use crate::lexer::Lexeme;
 
 fn boxed(expr: Expr) -> Box<Expr> {
     Box::new(expr)
@@ -22,9 +22,9 @@ fn argument_depths(arguments: &[Argument]) -> Vec<u32> {
     arguments.iter().map(depth).collect()
 }
 
-impl Parser {
+impl TemplateParser {
     /// An expression, or several with commas between them, which are a tuple.
-    pub(super) fn tuple(&mut self) -> Result<Expr> {
+    pub(super) fn tuple(&mut self) -> TemplateResult<Expr> {
         let line = self.line();
         let first = self.expression()?;
         if !self.is_operator(",") {
@@ -34,7 +34,7 @@ impl Parser {
         while self.skip_operator(",") {
             let is_end = matches!(
                 self.peek(),
-                None | Some(Token::BlockEnd | Token::PrintEnd | Token::Operator(")" | "]" | "="))
+                None | Some(Lexeme::BlockEnd | Lexeme::PrintEnd | Lexeme::Operator(")" | "]" | "="))
             );
             if is_end {
                 break;
@@ -44,24 +44,25 @@ impl Parser {
         self.node(line, depths(&items), ExprKind::Tuple(items))
     }
 
-    pub(super) fn expression(&mut self) -> Result<Expr> {
-        self.nested(Parser::conditional)
+    pub(super) fn expression(&mut self) -> TemplateResult<Expr> {
+        self.nested(TemplateParser::conditional)
     }
 
-    fn conditional(&mut self) -> Result<Expr> {
+    fn conditional(&mut self) -> TemplateResult<Expr> {
         let mut value = self.or()?;
         while self.is_name("if") {
             let line = self.line();
             self.at += 1;
             let condition = self.or()?;
-            let otherwise = if self.skip_name("else") { Some(boxed(self.nested(Parser::conditional)?)) } else { None };
+            let otherwise =
+                if self.skip_name("else") { Some(boxed(self.nested(TemplateParser::conditional)?)) } else { None };
             let depths = [value.depth, condition.depth, otherwise.as_ref().map_or(0, |it| it.depth)];
             value = self.node(line, depths, ExprKind::Conditional(boxed(condition), boxed(value), otherwise))?;
         }
         Ok(value)
     }
 
-    pub(super) fn or(&mut self) -> Result<Expr> {
+    pub(super) fn or(&mut self) -> TemplateResult<Expr> {
         let mut left = self.and()?;
         while self.is_name("or") {
             let line = self.line();
@@ -72,7 +73,7 @@ impl Parser {
         Ok(left)
     }
 
-    fn and(&mut self) -> Result<Expr> {
+    fn and(&mut self) -> TemplateResult<Expr> {
         let mut left = self.not()?;
         while self.is_name("and") {
             let line = self.line();
@@ -83,29 +84,29 @@ impl Parser {
         Ok(left)
     }
 
-    fn not(&mut self) -> Result<Expr> {
+    fn not(&mut self) -> TemplateResult<Expr> {
         let line = self.line();
         if !self.skip_name("not") {
             return self.comparison();
         }
-        let value = self.nested(Parser::not)?;
+        let value = self.nested(TemplateParser::not)?;
         self.node(line, [value.depth], ExprKind::Not(boxed(value)))
     }
 
-    fn comparison(&mut self) -> Result<Expr> {
+    fn comparison(&mut self) -> TemplateResult<Expr> {
         let line = self.line();
         let first = self.sum()?;
         let mut rest = Vec::new();
         loop {
             let (operator, tokens) = match (self.peek(), self.peek_second()) {
-                (Some(Token::Operator("==")), _) => (CompareOp::Equal, 1),
-                (Some(Token::Operator("!=")), _) => (CompareOp::Unequal, 1),
-                (Some(Token::Operator("<")), _) => (CompareOp::Less, 1),
-                (Some(Token::Operator("<=")), _) => (CompareOp::LessOrEqual, 1),
-                (Some(Token::Operator(">")), _) => (CompareOp::Greater, 1),
-                (Some(Token::Operator(">=")), _) => (CompareOp::GreaterOrEqual, 1),
-                (Some(Token::Name(name)), _) if name == "in" => (CompareOp::In, 1),
-                (Some(Token::Name(name)), Some(Token::Name(next))) if name == "not" && next == "in" => {
+                (Some(Lexeme::Operator("==")), _) => (CompareOp::Equal, 1),
+                (Some(Lexeme::Operator("!=")), _) => (CompareOp::Unequal, 1),
+                (Some(Lexeme::Operator("<")), _) => (CompareOp::Less, 1),
+                (Some(Lexeme::Operator("<=")), _) => (CompareOp::LessOrEqual, 1),
+                (Some(Lexeme::Operator(">")), _) => (CompareOp::Greater, 1),
+                (Some(Lexeme::Operator(">=")), _) => (CompareOp::GreaterOrEqual, 1),
+                (Some(Lexeme::Name(name)), _) if name == "in" => (CompareOp::In, 1),
+                (Some(Lexeme::Name(name)), Some(Lexeme::Name(next))) if name == "not" && next == "in" => {
                     (CompareOp::NotIn, 2)
                 }
                 _ => break,
@@ -121,7 +122,11 @@ impl Parser {
     }
 
     /// A chain of operators of one precedence, from the left.
-    fn chain(&mut self, operators: &[(&str, BinaryOp)], operand: impl Fn(&mut Parser) -> Result<Expr>) -> Result<Expr> {
+    fn chain(
+        &mut self,
+        operators: &[(&str, BinaryOp)],
+        operand: impl Fn(&mut TemplateParser) -> TemplateResult<Expr>,
+    ) -> TemplateResult<Expr> {
         let mut left = operand(self)?;
         while let Some((_, operator)) = operators.iter().find(|(token, _)| self.is_operator(token)) {
             let line = self.line();
@@ -133,29 +138,29 @@ impl Parser {
         Ok(left)
     }
 
-    fn sum(&mut self) -> Result<Expr> {
-        self.chain(&[("+", BinaryOp::Add), ("-", BinaryOp::Subtract)], Parser::concatenation)
+    fn sum(&mut self) -> TemplateResult<Expr> {
+        self.chain(&[("+", BinaryOp::Add), ("-", BinaryOp::Subtract)], TemplateParser::concatenation)
     }
 
-    fn concatenation(&mut self) -> Result<Expr> {
-        self.chain(&[("~", BinaryOp::Concatenate)], Parser::product)
+    fn concatenation(&mut self) -> TemplateResult<Expr> {
+        self.chain(&[("~", BinaryOp::Concatenate)], TemplateParser::product)
     }
 
-    fn product(&mut self) -> Result<Expr> {
+    fn product(&mut self) -> TemplateResult<Expr> {
         let operators = [
             ("*", BinaryOp::Multiply),
             ("/", BinaryOp::Divide),
             ("//", BinaryOp::FloorDivide),
             ("%", BinaryOp::Remainder),
         ];
-        self.chain(&operators, Parser::power)
+        self.chain(&operators, TemplateParser::power)
     }
 
-    fn power(&mut self) -> Result<Expr> {
+    fn power(&mut self) -> TemplateResult<Expr> {
         self.chain(&[("**", BinaryOp::Power)], |parser| parser.unary(true))
     }
 
-    fn unary(&mut self, with_filters: bool) -> Result<Expr> {
+    fn unary(&mut self, with_filters: bool) -> TemplateResult<Expr> {
         let line = self.line();
         let mut value = if self.skip_operator("-") {
             let value = self.nested(|parser| parser.unary(false))?;
@@ -187,7 +192,7 @@ impl Parser {
     }
 
     /// The name and arguments of a filter, after `|`.
-    pub(super) fn filter_call(&mut self) -> Result<FilterCall> {
+    pub(super) fn filter_call(&mut self) -> TemplateResult<FilterCall> {
         let line = self.line();
         let mut name = self.expect_name()?;
         while self.skip_operator(".") {
@@ -198,15 +203,17 @@ impl Parser {
     }
 
     /// A test, after `is`.
-    fn test(&mut self, value: Expr, line: u32) -> Result<Expr> {
+    fn test(&mut self, value: Expr, line: u32) -> TemplateResult<Expr> {
         let is_negated = self.skip_name("not");
         let name = self.expect_name()?;
         let arguments = match self.peek() {
-            Some(Token::Operator("(")) => self.arguments()?,
-            Some(Token::Name(next)) if ["else", "or", "and", "is", "if", "not", "in"].contains(&next.as_str()) => {
+            Some(Lexeme::Operator("(")) => self.arguments()?,
+            Some(Lexeme::Name(next)) if ["else", "or", "and", "is", "if", "not", "in"].contains(&next.as_str()) => {
                 Vec::new()
             }
-            Some(Token::Name(_) | Token::Text(_) | Token::Int(_) | Token::Float(_) | Token::Operator("[" | "{")) => {
+            Some(
+                Lexeme::Name(_) | Lexeme::Text(_) | Lexeme::Int(_) | Lexeme::Float(_) | Lexeme::Operator("[" | "{"),
+            ) => {
                 let primary = self.primary()?;
                 vec![Argument::Positional(self.postfix(primary)?)]
             }
@@ -218,11 +225,11 @@ impl Parser {
         if is_negated { self.node(line, [tested.depth], ExprKind::Not(boxed(tested))) } else { Ok(tested) }
     }
 
-    fn primary(&mut self) -> Result<Expr> {
+    fn primary(&mut self) -> TemplateResult<Expr> {
         let line = self.line();
         let Some(token) = self.peek().cloned() else { return self.unexpected("an expression") };
         match token {
-            Token::Name(name) => {
+            Lexeme::Name(name) => {
                 self.at += 1;
                 Ok(match name.as_str() {
                     "true" | "True" => self.constant(Constant::Bool(true), line),
@@ -234,24 +241,24 @@ impl Parser {
                     }
                 })
             }
-            Token::Text(mut text) => {
+            Lexeme::Text(mut text) => {
                 self.at += 1;
                 // Adjacent strings are one.
-                while let Some(Token::Text(next)) = self.peek() {
+                while let Some(Lexeme::Text(next)) = self.peek() {
                     text += next;
                     self.at += 1;
                 }
                 Ok(self.constant(Constant::Text(text), line))
             }
-            Token::Int(number) => {
+            Lexeme::Int(number) => {
                 self.at += 1;
                 Ok(self.constant(Constant::Int(number), line))
             }
-            Token::Float(number) => {
+            Lexeme::Float(number) => {
                 self.at += 1;
                 Ok(self.constant(Constant::Float(number), line))
             }
-            Token::Operator("(") => {
+            Lexeme::Operator("(") => {
                 self.at += 1;
                 if self.skip_operator(")") {
                     return Ok(Expr { line, depth: 1, kind: ExprKind::Tuple(Vec::new()) });
@@ -260,7 +267,7 @@ impl Parser {
                 self.expect_operator(")")?;
                 Ok(inner)
             }
-            Token::Operator("[") => {
+            Lexeme::Operator("[") => {
                 self.at += 1;
                 let mut items = Vec::new();
                 while !self.skip_operator("]") {
@@ -271,7 +278,7 @@ impl Parser {
                 }
                 self.node(line, depths(&items), ExprKind::List(items))
             }
-            Token::Operator("{") => {
+            Lexeme::Operator("{") => {
                 self.at += 1;
                 let mut pairs = Vec::new();
                 while !self.skip_operator("}") {
@@ -290,16 +297,16 @@ impl Parser {
     }
 
     /// What may follow a primary expression: attributes, items, calls.
-    fn postfix(&mut self, mut value: Expr) -> Result<Expr> {
+    fn postfix(&mut self, mut value: Expr) -> TemplateResult<Expr> {
         loop {
             let line = self.line();
             if self.skip_operator(".") {
                 value = match self.peek().cloned() {
-                    Some(Token::Name(name)) => {
+                    Some(Lexeme::Name(name)) => {
                         self.at += 1;
                         self.node(line, [value.depth], ExprKind::Attribute(boxed(value), name.into()))?
                     }
-                    Some(Token::Int(number)) => {
+                    Some(Lexeme::Int(number)) => {
                         self.at += 1;
                         let index = self.constant(Constant::Int(number), line);
                         self.node(line, [value.depth], ExprKind::Item(boxed(value), boxed(index)))?
@@ -316,7 +323,7 @@ impl Parser {
         }
     }
 
-    fn call(&mut self, function: Expr) -> Result<Expr> {
+    fn call(&mut self, function: Expr) -> TemplateResult<Expr> {
         let line = self.line();
         let arguments = self.arguments()?;
         let depths: Vec<u32> = argument_depths(&arguments).into_iter().chain([function.depth]).collect();
@@ -324,7 +331,7 @@ impl Parser {
     }
 
     /// An item or a slice, after `[`.
-    fn subscript(&mut self, value: Expr, line: u32) -> Result<Expr> {
+    fn subscript(&mut self, value: Expr, line: u32) -> TemplateResult<Expr> {
         let mut parts: [Option<Box<Expr>>; 3] = [None, None, None];
         let (mut colons, mut depth) = (0, value.depth);
         loop {
@@ -352,7 +359,7 @@ impl Parser {
     }
 
     /// Arguments in parentheses.
-    pub(super) fn arguments(&mut self) -> Result<Vec<Argument>> {
+    pub(super) fn arguments(&mut self) -> TemplateResult<Vec<Argument>> {
         self.expect_operator("(")?;
         let mut arguments = Vec::new();
         while !self.skip_operator(")") {
@@ -360,7 +367,7 @@ impl Parser {
                 Argument::Pairs(self.expression()?)
             } else if self.skip_operator("*") {
                 Argument::Items(self.expression()?)
-            } else if let (Some(Token::Name(name)), Some(Token::Operator("="))) = (self.peek(), self.peek_second()) {
+            } else if let (Some(Lexeme::Name(name)), Some(Lexeme::Operator("="))) = (self.peek(), self.peek_second()) {
                 let name = name.as_str().into();
                 self.at += 2;
                 Argument::Named(name, self.expression()?)

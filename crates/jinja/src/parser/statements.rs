@@ -1,16 +1,16 @@
 //! Statements.
 
-use super::Parser;
-use crate::ast::{Expr, ExprKind, FilterCall, ForLoop, MacroDef, Stmt, StmtKind, Symbol, Target};
-use crate::error::Result;
-use crate::lexer::Token;
+use super::TemplateParser;
+use crate::ast::{Expr, ExprKind, FilterCall, ForLoop, MacroDef, Stmt, StmtKind, Target, VariableName};
+use crate::error::TemplateResult;
+use crate::lexer::Lexeme;
 
 /// A macro's parameter and its default value.
-type Parameter = (Symbol, Box<str>, Option<Expr>);
+type Parameter = (VariableName, Box<str>, Option<Expr>);
 
-impl Parser {
+impl TemplateParser {
     /// Statements up to a tag with one of these names, which is not read; up to the template's end, if there are none.
-    pub(super) fn statements(&mut self, ends: &[&str]) -> Result<Vec<Stmt>> {
+    pub(super) fn statements(&mut self, ends: &[&str]) -> TemplateResult<Vec<Stmt>> {
         self.nested(|parser| {
             let mut statements = Vec::new();
             loop {
@@ -21,13 +21,13 @@ impl Parser {
                 };
                 parser.at += 1;
                 let kind = match token {
-                    Token::Data(text) => StmtKind::Raw(text.into()),
-                    Token::PrintBegin => {
+                    Lexeme::Data(text) => StmtKind::Raw(text.into()),
+                    Lexeme::PrintBegin => {
                         let value = parser.tuple()?;
-                        parser.expect(&Token::PrintEnd, "the end of the expression")?;
+                        parser.expect(&Lexeme::PrintEnd, "the end of the expression")?;
                         StmtKind::Print(value)
                     }
-                    Token::BlockBegin => {
+                    Lexeme::BlockBegin => {
                         let name = parser.expect_name()?;
                         if ends.contains(&name.as_str()) {
                             parser.at -= 2;
@@ -43,35 +43,35 @@ impl Parser {
     }
 
     /// The statements of a block up to its end, which is read.
-    fn block(&mut self, end: &str) -> Result<Vec<Stmt>> {
+    fn block(&mut self, end: &str) -> TemplateResult<Vec<Stmt>> {
         self.end_of_tag()?;
         let body = self.statements(&[end])?;
         self.at += 2;
         // The name of a block may stand behind its end.
-        if matches!(self.peek(), Some(Token::Name(_))) {
+        if matches!(self.peek(), Some(Lexeme::Name(_))) {
             self.at += 1;
         }
         self.end_of_tag()?;
         Ok(body)
     }
 
-    fn end_of_tag(&mut self) -> Result<()> {
-        self.expect(&Token::BlockEnd, "the end of the block")
+    fn end_of_tag(&mut self) -> TemplateResult<()> {
+        self.expect(&Lexeme::BlockEnd, "the end of the block")
     }
 
     /// A statement, after its name.
-    fn statement(&mut self, name: &str) -> Result<StmtKind> {
+    fn statement(&mut self, name: &str) -> TemplateResult<StmtKind> {
         match name {
             "for" => self.for_loop(),
             "if" => self.condition(),
             "set" => self.assignment(),
             "with" => {
                 let mut variables = Vec::new();
-                while self.peek() != Some(&Token::BlockEnd) {
+                while self.peek() != Some(&Lexeme::BlockEnd) {
                     let target = self.target()?;
                     self.expect_operator("=")?;
                     variables.push((target, self.expression()?));
-                    if self.peek() != Some(&Token::BlockEnd) {
+                    if self.peek() != Some(&Lexeme::BlockEnd) {
                         self.expect_operator(",")?;
                     }
                 }
@@ -123,7 +123,7 @@ impl Parser {
         }
     }
 
-    fn for_loop(&mut self) -> Result<StmtKind> {
+    fn for_loop(&mut self) -> TemplateResult<StmtKind> {
         let target = self.targets()?;
         if !self.skip_name("in") {
             return self.unexpected("'in'");
@@ -160,7 +160,7 @@ impl Parser {
         Ok(StmtKind::For(self.ast.loops.len() - 1))
     }
 
-    fn condition(&mut self) -> Result<StmtKind> {
+    fn condition(&mut self) -> TemplateResult<StmtKind> {
         let mut branches = Vec::new();
         let condition = self.tuple()?;
         self.end_of_tag()?;
@@ -183,7 +183,7 @@ impl Parser {
         }
     }
 
-    fn assignment(&mut self) -> Result<StmtKind> {
+    fn assignment(&mut self) -> TemplateResult<StmtKind> {
         let target = self.targets()?;
         if self.skip_operator("=") {
             let value = self.tuple()?;
@@ -195,7 +195,7 @@ impl Parser {
     }
 
     /// Filters with `|` between them, and before the first if `with_bar`.
-    fn filters(&mut self, with_bar: bool) -> Result<Vec<FilterCall>> {
+    fn filters(&mut self, with_bar: bool) -> TemplateResult<Vec<FilterCall>> {
         let mut filters = Vec::new();
         if !with_bar {
             filters.push(self.filter_call()?);
@@ -207,14 +207,14 @@ impl Parser {
     }
 
     /// One target, or several with commas between them.
-    fn targets(&mut self) -> Result<Target> {
+    fn targets(&mut self) -> TemplateResult<Target> {
         let first = self.target()?;
         if !self.is_operator(",") {
             return Ok(first);
         }
         let mut targets = vec![first];
         while self.skip_operator(",") {
-            if !matches!(self.peek(), Some(Token::Name(name)) if name != "in") && !self.is_operator("(") {
+            if !matches!(self.peek(), Some(Lexeme::Name(name)) if name != "in") && !self.is_operator("(") {
                 break;
             }
             targets.push(self.target()?);
@@ -222,9 +222,9 @@ impl Parser {
         Ok(Target::Tuple(targets))
     }
 
-    fn target(&mut self) -> Result<Target> {
+    fn target(&mut self) -> TemplateResult<Target> {
         if self.skip_operator("(") {
-            let inner = self.nested(Parser::targets)?;
+            let inner = self.nested(TemplateParser::targets)?;
             self.expect_operator(")")?;
             return Ok(inner);
         }
@@ -239,7 +239,7 @@ impl Parser {
         Ok(Target::Name(symbol))
     }
 
-    fn parameters(&mut self) -> Result<Vec<Parameter>> {
+    fn parameters(&mut self) -> TemplateResult<Vec<Parameter>> {
         self.expect_operator("(")?;
         let mut parameters = Vec::new();
         while !self.skip_operator(")") {
@@ -253,7 +253,7 @@ impl Parser {
         Ok(parameters)
     }
 
-    fn macro_def(&mut self, name: &str, parameters: Vec<Parameter>, end: &str) -> Result<usize> {
+    fn macro_def(&mut self, name: &str, parameters: Vec<Parameter>, end: &str) -> TemplateResult<usize> {
         let loops = std::mem::take(&mut self.loops);
         let body = self.block(end);
         self.loops = loops;
