@@ -26,14 +26,17 @@ pub(super) fn prepare(request: &mut CompletionRequest, serving: &ServingModel) -
     let Some(Prompt::Messages(chat)) = inputs.all.first_mut().map(|input| &mut input.prompt) else { return Ok(None) };
     let is_required = matches!(options.tool_choice, ToolChoice::Required | ToolChoice::Function(_));
     let own;
-    let template = match &chat.chat_template {
-        // The renderer has limits, so it is asked first. If the template fails, preparing the prompt says so.
-        Some(source) => {
-            let seen = ChatInput { messages: seen_messages(&chat.messages), ..chat.clone() };
-            own = prompts::render(serving, &seen, timeout).and_then(|_| serving.parse_format(source));
+    // The renderer has limits on time and memory, and llama.cpp has none: so it is asked first, with the same messages. If the template
+    // fails, preparing the prompt says so.
+    let seen = ChatInput { messages: seen_messages(&chat.messages), ..chat.clone() };
+    let checked = prompts::check_template(serving, &seen, timeout);
+    let template = match (&chat.chat_template, &checked) {
+        (_, Err(error)) => Err(error.message()),
+        (Some(source), Ok(())) => {
+            own = serving.parse_format(source);
             own.as_ref().map_err(|error| error.message())
         }
-        None => serving.format_template(!chat.tools.is_empty())?.map_err(String::as_str),
+        (None, Ok(())) => serving.format_template(!chat.tools.is_empty())?.map_err(String::as_str),
     };
     let mut format = match template {
         Ok(template) => {

@@ -107,7 +107,7 @@ impl Server {
         let mut fields = Fields::new(&object);
         let chat = ChatInput::read(&mut fields)?
             .ok_or_else(|| Error::invalid("messages: expected an array of messages, got nothing"))?;
-        let (prompt, of_template) = prompts::render(&self.target(), &chat, None)?;
+        let (prompt, of_template) = prompts::render(&self.target(), &chat)?;
         let mut warnings = fields.finish();
         warnings.extend(of_template);
         Ok(success(json!({"prompt": prompt}), warnings))

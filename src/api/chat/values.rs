@@ -9,7 +9,7 @@ use crate::error::{Code, Error, Result};
 /// The maximum number of steps of a rendering, without those that the messages add.
 const STEPS: u64 = 4_000_000;
 /// Steps that are added for each pair of messages. Templates that look at all messages for each message take up to 15 of them.
-const PAIR_STEPS: u64 = 40;
+const PAIR_STEPS: u64 = 24;
 /// Steps that are added for each byte of the variables.
 const BYTE_STEPS: u64 = 8;
 /// The maximum number of steps of a rendering that probes a template.

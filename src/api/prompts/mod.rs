@@ -155,13 +155,9 @@ impl PromptSource {
     }
 }
 
-/// Renders messages, for at most this time. Returns the prompt and warnings.
-pub(super) fn render(
-    serving: &ServingModel,
-    chat: &ChatInput,
-    timeout: Option<Duration>,
-) -> Result<(String, Vec<String>)> {
-    let interrupt = PromptInterrupt::new(serving, timeout);
+/// Renders messages. Returns the prompt and warnings.
+pub(super) fn render(serving: &ServingModel, chat: &ChatInput) -> Result<(String, Vec<String>)> {
+    let interrupt = PromptInterrupt::new(serving, None);
     let vocab = serving.vocab();
     let rendered = with_template(serving, chat, &chat.messages, &interrupt, |template, input| {
         template.render_tainted(input, vocab.specials())
@@ -169,6 +165,12 @@ pub(super) fn render(
     let Rendered { text, .. } = without_added_tokens(rendered, vocab);
     let warnings = vanished(serving, chat, &[], &interrupt, &text)?;
     Ok((text, warnings))
+}
+
+/// Renders messages, to know that the template stays within its limits.
+pub(super) fn check_template(serving: &ServingModel, chat: &ChatInput, timeout: Option<Duration>) -> Result<()> {
+    let interrupt = PromptInterrupt::new(serving, timeout);
+    with_template(serving, chat, &chat.messages, &interrupt, |template, input| template.render(input).map(drop))
 }
 
 /// A warning about the messages that are in no part of the prompt.
