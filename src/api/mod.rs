@@ -20,8 +20,13 @@
 mod calls;
 mod chat;
 mod chat_format;
+#[cfg(target_os = "linux")]
+mod engine_process;
 mod fields;
+mod function;
 mod init;
+#[cfg(target_os = "linux")]
+mod isolation;
 mod lookup;
 mod prompts;
 mod registry;
@@ -33,6 +38,9 @@ mod status;
 mod system;
 
 pub use self::chat::{ChatTemplate, RenderInput, Rendered};
+#[cfg(target_os = "linux")]
+pub use self::engine_process::serve as serve_isolated;
+pub use self::function::Function;
 pub use self::init::InitRequest;
 pub use self::registry::{MAX_ENDED, MAX_UNPOLLED};
 pub use self::request::{CompletionRequest, Endpoint};

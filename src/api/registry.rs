@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::chat_format::MessageStream;
 use super::prompts::PreparedPrompt;
 use super::request::{Endpoint, ReasoningFormat, Reply};
-use crate::engine::{Generated, Notify, Phase, RequestHandle};
+use crate::engine::{Event, Generated, Notify, Phase, RequestHandle};
 use crate::error::{Code, Error, Result};
 use crate::llama::Token;
 use crate::speculative;
@@ -146,6 +146,8 @@ pub(super) struct RequestRecord {
     /// How the messages of a chat's answer are read.
     pub(super) chat: Option<ChatRecord>,
     pub(super) warnings: Vec<String>,
+    /// Of each completion, the bytes of text that the host got from an earlier process and that are still to be skipped.
+    pub(super) delivered: Mutex<Vec<usize>>,
     /// With `n_probs`: the tokens that polls have taken.
     pub(super) polled: PolledTokens,
 }
@@ -199,6 +201,27 @@ impl RequestRecord {
         for (completion, prompt) in self.completions.iter().zip(prompts) {
             // Called once for each request, so the cell is empty.
             let _ = completion.prompt.set(prompt);
+        }
+    }
+
+    /// Removes from an event the text that the host got from an earlier process.
+    pub(super) fn skip_delivered(&self, index: usize, event: &mut Event) {
+        let mut delivered = self.delivered.lock();
+        let Some(left) = delivered.get_mut(index).filter(|left| **left > 0) else { return };
+        let text = match event {
+            Event::Update(update) => &mut update.text,
+            Event::Finished(outcome) => &mut outcome.text,
+            Event::Progress(_) => return,
+        };
+        // Both processes cut at the end of a character.
+        let n = (0..=text.len().min(*left)).rev().find(|n| text.is_char_boundary(*n)).unwrap_or(0);
+        *left -= n;
+        let skipped: String = text.drain(..n).collect();
+        // The parts of a chat's message that have been reported.
+        if let Some(message) = self.chat.as_ref().and_then(|chat| chat.messages.get(index)) {
+            let mut message = message.lock();
+            message.push(&skipped);
+            message.delta();
         }
     }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
+use serde_json::Value;
 
+use super::function::Function;
 use super::init::InitRequest;
 use super::lookup::CacheFiles;
 use super::prompts::{ChatTemplates, Preparer, ServingModel, TemplatesByTools};
@@ -98,6 +100,28 @@ impl Server {
     /// Whether an old name's group has a newest request.
     pub(super) fn has_newest(&self, endpoint: Endpoint) -> bool {
         self.requests.newest(endpoint).is_some()
+    }
+
+    /// Calls a function of a loaded engine.
+    ///
+    /// # Errors
+    /// Those of the function.
+    pub(super) fn call(&self, function: Function, request: &[u8]) -> Result<Value> {
+        match function {
+            Function::Complete(endpoint) => self.complete(endpoint, request),
+            Function::Submit(endpoint) => self.submit(endpoint, request),
+            Function::Tokenize => self.tokenize(request),
+            Function::Detokenize => self.detokenize(request),
+            Function::ApplyTemplate => self.apply_template(request),
+            Function::ModelInfo => self.model_info(request),
+            Function::Embed => self.get_embedding(request),
+            Function::SessionSave => self.session_save(request),
+            Function::SessionLoad => self.session_load(request),
+            Function::LookupCache => self.lookup_cache(request),
+            Function::LookupCreate | Function::LookupMerge | Function::LookupStats => {
+                Err(Error::invalid(format!("{}: is a function of the system", function.name())))
+            }
+        }
     }
 
     /// The models.

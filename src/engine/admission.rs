@@ -13,8 +13,8 @@ use super::sessions::load_from;
 use super::slots::{DroppedTokens, RequestSpeculation, Slot, SlotPool, Task};
 use super::step::input::SlotState;
 use crate::error::{Code, Error, Result};
-use crate::llama::Token;
-use crate::sampling::Sampler;
+use crate::llama::{Token, Vocab};
+use crate::sampling::{Sampler, SamplingSettings};
 use crate::session;
 use crate::speculative::{Settings, Verify};
 
@@ -231,7 +231,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let mut options = request.options;
     let n_total = request.prompt.len();
     let n_keep = session::effective_n_keep(options.n_keep, n_total, n_ctx);
-    let (tokens, truncated) = fitting(pool, request.prompt.to_vec(), n_keep)?;
+    let (mut tokens, truncated) = fitting(pool, request.prompt.to_vec(), n_keep)?;
     if request.prompt_of.is_some() && options.cache_prompt && can_copy(pool) {
         copy_prefix(pool, index, &tokens, &request.lora);
     }
@@ -252,7 +252,16 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let n_cached = slot.cache.reuse(&mut pool.context, reusable, options.n_cache_reuse);
     first_run.map_or(Ok(()), |first_run| first_run.check(n_cached))?;
     slot.lora = request.lora;
-    let sampler = Sampler::new(&request.sampling, &*model, request.constraint)?;
+    let mut sampler = Sampler::new(&request.sampling, &*model, request.constraint)?;
+    let is_resumed =
+        options.prompt_probs.is_none() && can_resume(&request.prefix, &request.sampling, &compare, tokens.len(), n_ctx);
+    let mut completion = Completion::new(&mut options, &request.sampling, seed_position, compare);
+    let output = tokens.len();
+    if is_resumed && let Some(added) = resume(&mut sampler, &completion, &request.prefix, vocab) {
+        tokens.extend_from_slice(&request.prefix);
+        completion.resume(&request.prefix, &added);
+        sink.set_generating();
+    }
     // Free draft tokens need no request. A second run to compare with has no draft at all.
     let offers_free_tokens = pool.context.pads_single_tokens() && first_run.is_none();
     let is_requested = request.speculative.is_some();
@@ -262,8 +271,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
         pool.drafters.reuse(index, &tokens, options.n_cache_reuse);
     }
     let n_admissions = pool.count_admission();
-    let prompt = PromptStats { n_total, n_prompt: tokens.len(), n_cached, truncated };
-    let completion = Completion::new(&mut options, &request.sampling, seed_position, compare);
+    let prompt = PromptStats { n_total, n_prompt: output, n_cached, truncated };
     let slot = pool.slots.get_mut(index).ok_or_else(|| Error::new(Code::Internal, "no such slot"))?;
     slot.last_used = n_admissions;
     let prompt_probs =
@@ -271,7 +279,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     slot.task = Some(Task {
         sink,
         prompt_probs,
-        output: tokens.len(),
+        output,
         tokens,
         sampler,
         completion,
@@ -283,10 +291,38 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
         prompt,
         session_load,
         truncated,
+        is_decoded_again: false,
         is_preempted: false,
         dropped: DroppedTokens::default(),
     });
     Ok(())
+}
+
+/// Whether a completion can go on after a prefix: its sampler has no state that depends on the logits of earlier tokens, nothing is reported
+/// of these, and the context has not shifted.
+fn can_resume(
+    prefix: &[Token],
+    sampling: &SamplingSettings,
+    compare: &Option<Compare>,
+    n_prompt: usize,
+    n_ctx: usize,
+) -> bool {
+    let is_plain = sampling.n_probs == 0 && !sampling.has_state() && compare.is_none();
+    !prefix.is_empty() && is_plain && n_prompt + prefix.len() < n_ctx
+}
+
+/// Advances a sampler by a prefix, and returns the bytes that it adds to the text. `None`: the prefix cannot be that of this completion; the
+/// sampler is then at an unknown place of a grammar.
+fn resume(sampler: &mut Sampler, completion: &Completion, prefix: &[Token], vocab: &Vocab) -> Option<Vec<u8>> {
+    let mut copy = sampler.for_draft(false);
+    let mut added = Vec::new();
+    for (index, token) in prefix.iter().enumerate() {
+        if completion.end_after(index, &mut added, *token, vocab).is_some() || copy.accept(*token).is_err() {
+            return None;
+        }
+    }
+    sampler.sync_from(&copy);
+    Some(added)
 }
 
 /// Why a draft has one branch where the request asked for more.

@@ -64,6 +64,7 @@ impl Compare {
             compare: false,
             speculative: None,
             prompt_of: None,
+            prefix: std::sync::Arc::default(),
             sampling: sampling::SamplingSettings { n_probs: 0, ..request.sampling },
             options: RequestOptions {
                 session_load: None,

@@ -9,6 +9,7 @@ use super::request::RequestOptions;
 use super::text::TextStream;
 use crate::llama::{Token, Vocab};
 use crate::sampling::SamplingSettings;
+use crate::speculative::DrafterKind;
 
 /// The generated tokens of a request and their text.
 pub(super) struct Completion {
@@ -176,6 +177,15 @@ impl Completion {
         if let Some(end) = end.and_then(|end| end.text_end) {
             self.text.end_at(end);
         }
+    }
+
+    /// Begins with tokens of an earlier run, which add these bytes to the text.
+    pub(super) fn resume(&mut self, prefix: &[Token], added: &[u8]) {
+        let mut tokens: Vec<Generated> = prefix
+            .iter()
+            .map(|token| Generated { token: *token, source: DrafterKind::Target, start: 0, probs: None })
+            .collect();
+        self.append(&mut tokens, added, None, None);
     }
 
     /// Takes the text that may be sent, with its tokens; `None`: there is none.

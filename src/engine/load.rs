@@ -112,7 +112,7 @@ fn start(
     let thread = std::thread::Builder::new()
         .name("foredraft-work".into())
         .spawn(move || worker.run())
-        .map_err(|error| Error::new(Code::Internal, format!("the engine's thread cannot be started: {error}")))?;
+        .map_err(|error| Error::exhausted(format!("the engine's thread cannot be started: {error}")))?;
     Ok(Engine {
         commands: sender,
         shared,

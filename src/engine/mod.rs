@@ -74,6 +74,11 @@ pub type Notify = dyn Fn(u64) + Send + Sync;
 /// Request numbers are unique in the process, so that a number from before a second `init` never means another request.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
+/// A new number for a request.
+pub(crate) fn new_request_id() -> u64 {
+    NEXT_ID.fetch_add(1, Ordering::Relaxed)
+}
+
 /// The number of the newest request.
 fn newest_id() -> u64 {
     NEXT_ID.load(Ordering::Relaxed).saturating_sub(1)
@@ -142,7 +147,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::check_room`]; or the engine has ended.
     pub fn reserve(&self, requests: Vec<Request>, is_prepared: bool) -> Result<Reservation<'_>> {
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let id = new_request_id();
         let closed = self.shared.closed.lock();
         if *closed {
             return Err(self.stopped());

@@ -28,6 +28,9 @@ pub struct Request {
     /// An earlier completion of the same submission (by index) that has the same prompt: it is decoded once for both where the KV cache
     /// allows it.
     pub prompt_of: Option<usize>,
+    /// Tokens that the completion begins with: those that an earlier run generated. They are decoded with the prompt, and reported like
+    /// generated ones. Where the result would not be the same as that of a run from the start, they are generated again.
+    pub prefix: Arc<[Token]>,
     /// The scale of each LoRA adapter of the model.
     pub lora: Vec<f32>,
     /// How tokens are chosen.

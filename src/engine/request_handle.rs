@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::event::{Event, Outcome, Stop};
 use super::trace;
+use crate::llama::Token;
 
 /// Updates kept for a request that is not polled. Further ones are appended to the last, so that nothing is lost and memory only grows
 /// with the completion.
@@ -148,6 +149,18 @@ impl RequestHandle {
     pub fn take(&self, wait: Duration) -> (Vec<(usize, Event)>, Phase) {
         let mut inner = self.wait_while(wait, |inner| inner.events.is_empty());
         (inner.events.drain(..).collect(), inner.phase())
+    }
+
+    /// The tokens of each completion in the events that were not taken.
+    pub fn tokens(&self) -> Vec<Vec<Token>> {
+        let inner = self.inner.lock();
+        let mut tokens = vec![Vec::new(); self.texts.len()];
+        for (index, event) in &inner.events {
+            if let (Event::Update(update), Some(tokens)) = (event, tokens.get_mut(*index)) {
+                tokens.extend(update.tokens.iter().map(|generated| generated.token));
+            }
+        }
+        tokens
     }
 
     /// Waits for its end up to `wait`, and returns its phase. Takes no event.

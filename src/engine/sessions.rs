@@ -87,6 +87,9 @@ fn put_in(pool: &mut SlotPool, index: usize, session: &Session) -> Result<Restor
         return Err(Error::new(Code::ContextFull, format!("{n_tokens} tokens, where n_ctx is {n_ctx}")));
     }
     make_room(pool, index, n_tokens)?;
+    // Those that the session was saved with, because a token is decoded.
+    let scales = pool.context.model().lora_scales();
+    pool.context.set_adapters(&scales);
     let slot = pool.slots.get_mut(index).ok_or_else(|| no_slot(index))?;
     let before = slot.cache.save_before_load(&mut pool.context)?;
     if let Err(error) = slot.cache.load(&mut pool.context, &session.target, before) {

@@ -137,6 +137,12 @@ impl SlotPool {
         }
     }
 
+    /// Overwrites all cells, which may contain NaN, and empties all caches. Running requests are decoded again.
+    pub(super) fn wipe(&mut self) {
+        self.context.reset();
+        (0..self.slots.len()).for_each(|index| self.clear_cache(index));
+    }
+
     /// Counts an admission.
     pub(super) fn count_admission(&mut self) -> u64 {
         self.n_admissions += 1;
@@ -166,6 +172,8 @@ pub(super) struct Task {
     pub(super) prompt_probs: Option<PromptProbs>,
     pub(super) session_load: Option<Restored>,
     pub(super) truncated: bool,
+    /// Its logits were no numbers once, and it was decoded again.
+    pub(super) is_decoded_again: bool,
     /// Waits for cells in the KV cache: its own were given to older requests.
     pub(super) is_preempted: bool,
     /// Where in `tokens` the generated ones begin, as far as they are still in the context.

@@ -11,6 +11,7 @@ use crate::error::{Code, Error, Result};
 /// Runs a function of the interface and returns its answer as JSON, or an error object if it fails or panics. Never NULL, unless
 /// there is no memory for the answer.
 pub(super) fn answer(call: impl FnOnce() -> Result<Value>) -> *mut c_char {
+    let _uncancelled = Uncancelled::new();
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
     let value = result.unwrap_or_else(|error| error_json(&error));
     to_c_string(&value.to_string())
@@ -18,7 +19,51 @@ pub(super) fn answer(call: impl FnOnce() -> Result<Value>) -> *mut c_char {
 
 /// Runs a function of the interface that returns a number or nothing. After a panic it returns `failed`.
 pub(super) fn run<R>(failed: R, call: impl FnOnce() -> R) -> R {
+    let _uncancelled = Uncancelled::new();
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(failed)
+}
+
+/// Keeps `pthread_cancel` from ending the host's thread inside a call: the unwinding would reach Rust's frames, which abort the process.
+/// A cancel that arrives meanwhile takes effect at the host's next cancellation point.
+struct Uncancelled {
+    #[cfg(any(target_os = "linux", target_os = "macos"))]
+    before: std::ffi::c_int,
+}
+
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+mod cancellation {
+    use std::ffi::c_int;
+
+    pub(super) const DISABLED: c_int = if cfg!(target_os = "linux") { 1 } else { 0 };
+
+    unsafe extern "C" {
+        pub(super) fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+    }
+}
+
+impl Uncancelled {
+    #[cfg(any(target_os = "linux", target_os = "macos"))]
+    fn new() -> Uncancelled {
+        let mut before = cancellation::DISABLED;
+        // SAFETY: a POSIX function that changes a property of this thread and writes the former value.
+        unsafe { cancellation::pthread_setcancelstate(cancellation::DISABLED, &raw mut before) };
+        Uncancelled { before }
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "macos")))]
+    fn new() -> Uncancelled {
+        Uncancelled {}
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: as above; the value came from this function. It is no cancellation point itself.
+        #[cfg(any(target_os = "linux", target_os = "macos"))]
+        unsafe {
+            cancellation::pthread_setcancelstate(self.before, std::ptr::null_mut())
+        };
+    }
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {

@@ -1,39 +1,19 @@
-//! The functions that take and return JSON. Each calls a method of [`Server`] or [`System`] of the engine.
+//! The functions that take and return JSON. Each is a [`Function`] of the engine.
 
 use std::ffi::c_char;
-
-use serde_json::Value;
 
 use super::engines;
 use super::guard::{answer, bytes, required};
 use super::types::foredraft_engine;
-use crate::api::{Endpoint, Server, System};
-use crate::error::Result;
+use crate::api::{Endpoint, Function};
 
-/// Calls a function of a loaded engine.
+/// Calls a function of an engine.
 ///
 /// # Safety
 /// `request` is NULL or NUL-terminated, and readable during the call.
-unsafe fn with_server(
-    engine: *mut foredraft_engine,
-    request: *const c_char,
-    call: impl FnOnce(&Server, &[u8]) -> Result<Value>,
-) -> *mut c_char {
+pub(super) unsafe fn call(engine: *mut foredraft_engine, request: *const c_char, function: Function) -> *mut c_char {
     // SAFETY: guaranteed by the caller.
-    answer(|| engines::find(engine)?.with_server(|server| call(server, unsafe { required(request) }?)))
-}
-
-/// Calls a function that does not require a loaded engine.
-///
-/// # Safety
-/// `request` is NULL or NUL-terminated, and readable during the call.
-unsafe fn with_system(
-    engine: *mut foredraft_engine,
-    request: *const c_char,
-    call: impl FnOnce(&System, &[u8]) -> Result<Value>,
-) -> *mut c_char {
-    // SAFETY: guaranteed by the caller.
-    answer(|| call(&engines::find(engine)?, unsafe { required(request) }?))
+    answer(|| engines::find(engine)?.call(function, unsafe { required(request) }?))
 }
 
 /// Generates a completion and returns the final response; with `prompts` or `n_cmpl`, `results` has one for each completion.
@@ -42,7 +22,7 @@ unsafe fn with_system(
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_complete(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_server(engine, request, |server, bytes| server.complete(Endpoint::Foredraft, bytes)) }
+    unsafe { call(engine, request, Function::Complete(Endpoint::Foredraft)) }
 }
 
 /// Queues a request and returns its `id` and `prompt_stats`. A long prompt (over 4 KiB) is tokenized after the call has returned.
@@ -50,7 +30,7 @@ pub extern "C" fn foredraft_complete(engine: *mut foredraft_engine, request: *co
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_submit(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_server(engine, request, |server, bytes| server.submit(Endpoint::Foredraft, bytes)) }
+    unsafe { call(engine, request, Function::Submit(Endpoint::Foredraft)) }
 }
 
 /// Returns the updates of a request since the last poll: `{"id": 7, "timeout_ms": 0}`. `finished` is true when the last update has
@@ -76,14 +56,14 @@ pub extern "C" fn foredraft_cancel(engine: *mut foredraft_engine, command: *cons
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_tokenize(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_server(engine, request, Server::tokenize) }
+    unsafe { call(engine, request, Function::Tokenize) }
 }
 
 /// The text of tokens. Request: `tokens` (ids), `special` (true). Answer: `content`.
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_detokenize(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_server(engine, request, Server::detokenize) }
+    unsafe { call(engine, request, Function::Detokenize) }
 }
 
 /// What the model's file says: `n_vocab`, `n_embd`, `n_layer`, `n_ctx_train`, the ids of special tokens (`bos`, `eos`, `eot`, `newline`,
@@ -92,7 +72,7 @@ pub extern "C" fn foredraft_detokenize(engine: *mut foredraft_engine, request: *
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_model_info(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_server(engine, request, Server::model_info) }
+    unsafe { call(engine, request, Function::ModelInfo) }
 }
 
 /// Renders messages with the model's chat template. Request: `messages`, `add_generation_prompt` (true), `chat_template`,
@@ -100,7 +80,7 @@ pub extern "C" fn foredraft_model_info(engine: *mut foredraft_engine, request: *
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_apply_template(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_server(engine, request, Server::apply_template) }
+    unsafe { call(engine, request, Function::ApplyTemplate) }
 }
 
 /// The embedding of a text. Requires an engine that was loaded with `"embedding": true`. Request: `content` (or `prompt`),
@@ -108,7 +88,7 @@ pub extern "C" fn foredraft_apply_template(engine: *mut foredraft_engine, reques
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_embed(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_server(engine, request, Server::get_embedding) }
+    unsafe { call(engine, request, Function::Embed) }
 }
 
 /// Saves a slot's cache to a file. Request: `id_slot` (0), `filename`, `timeout_ms` (how long to wait for the slot; 0: no limit). Answer:
@@ -116,7 +96,7 @@ pub extern "C" fn foredraft_embed(engine: *mut foredraft_engine, request: *const
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_session_save(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_server(engine, request, Server::session_save) }
+    unsafe { call(engine, request, Function::SessionSave) }
 }
 
 /// Restores a slot's cache from a file, so that the next request in this slot decodes only new tokens. Request: `id_slot` (0),
@@ -125,7 +105,7 @@ pub extern "C" fn foredraft_session_save(engine: *mut foredraft_engine, request:
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_session_load(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_server(engine, request, Server::session_load) }
+    unsafe { call(engine, request, Function::SessionLoad) }
 }
 
 /// Loads, saves, merges, clears, updates or inspects an n-gram cache of a running engine. Request: `action` (`load`, `save`, `merge`,
@@ -135,7 +115,7 @@ pub extern "C" fn foredraft_session_load(engine: *mut foredraft_engine, request:
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_lookup_cache(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_server(engine, request, Server::lookup_cache) }
+    unsafe { call(engine, request, Function::LookupCache) }
 }
 
 /// Creates an n-gram cache file from a text, in llama.cpp's format. Request: `text`, `file` (a path) or `tokens` (ids); `output` (a
@@ -148,7 +128,7 @@ pub extern "C" fn foredraft_lookup_cache(engine: *mut foredraft_engine, request:
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_lookup_create(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_system(engine, request, System::lookup_create) }
+    unsafe { call(engine, request, Function::LookupCreate) }
 }
 
 /// Adds up n-gram cache files. Request: `inputs` (paths), `output` (a path, possibly one of the inputs). Answer: as for
@@ -156,7 +136,7 @@ pub extern "C" fn foredraft_lookup_create(engine: *mut foredraft_engine, request
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_lookup_merge(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_system(engine, request, System::lookup_merge) }
+    unsafe { call(engine, request, Function::LookupMerge) }
 }
 
 /// Measures how well n-gram caches draft a text, as llama.cpp's `llama-lookup-stats` does. Request: `text`, `file` or
@@ -167,5 +147,5 @@ pub extern "C" fn foredraft_lookup_merge(engine: *mut foredraft_engine, request:
 #[unsafe(no_mangle)]
 pub extern "C" fn foredraft_lookup_stats(engine: *mut foredraft_engine, request: *const c_char) -> *mut c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_system(engine, request, System::lookup_stats) }
+    unsafe { call(engine, request, Function::LookupStats) }
 }

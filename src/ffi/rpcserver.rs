@@ -6,21 +6,8 @@ use std::ptr::null_mut;
 
 use super::guard::{answer, bytes, required, run};
 use super::{engine, engines, requests};
-use crate::api::{Endpoint, Server, System};
-use crate::error::{Code, Result};
-use serde_json::Value;
-
-/// Calls a function of the default engine, which must be loaded.
-///
-/// # Safety
-/// `request` is NULL or NUL-terminated, and readable during the call.
-pub(super) unsafe fn with_server(
-    request: *const c_char,
-    call: impl FnOnce(&Server, &[u8]) -> Result<Value>,
-) -> *const c_char {
-    // SAFETY: guaranteed by the caller.
-    answer(|| engines::find(null_mut())?.with_server(|server| call(server, unsafe { required(request) }?)))
-}
+use crate::api::{Endpoint, Function, System};
+use crate::error::Code;
 
 /// # Safety
 /// `command` is NULL or NUL-terminated, and readable during the call.
@@ -76,14 +63,14 @@ pub extern "C" fn tokenize(req: *const c_char) -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn get_completion(req: *const c_char) -> *const c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_server(req, |server, bytes| server.complete(Endpoint::Completion, bytes)) }
+    unsafe { requests::call(null_mut(), req, Function::Complete(Endpoint::Completion)) }
 }
 
 /// Queues a request and returns its `id` and `prompt_stats`, which is complete. No speculation unless the request enables it.
 #[unsafe(no_mangle)]
 pub extern "C" fn async_completion_init(req: *const c_char) -> *const c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_server(req, |server, bytes| server.submit(Endpoint::Completion, bytes)) }
+    unsafe { requests::call(null_mut(), req, Function::Submit(Endpoint::Completion)) }
 }
 
 /// Returns the updates of a request since the last poll, as `foredraft_poll`. NULL, `""`, `{}` and anything that is not a JSON object

@@ -4,10 +4,10 @@
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
 
-use super::rpcserver::{cancel, poll, with_server};
+use super::rpcserver::{cancel, poll};
 use super::types::{foredraft_log_callback, foredraft_update_callback};
 use super::{callbacks, engine, requests};
-use crate::api::Endpoint;
+use crate::api::{Endpoint, Function};
 
 /// Releases a string that a function of this library returned. NULL is ignored. `free` is equivalent.
 #[unsafe(no_mangle)]
@@ -55,14 +55,14 @@ pub extern "C" fn get_embedding(req: *const c_char) -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn speculative_completion(req: *const c_char) -> *const c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_server(req, |server, bytes| server.complete(Endpoint::Speculative, bytes)) }
+    unsafe { requests::call(null_mut(), req, Function::Complete(Endpoint::Speculative)) }
 }
 
 /// As `async_completion_init`, with speculation unless the request disables it.
 #[unsafe(no_mangle)]
 pub extern "C" fn speculative_completion_init(req: *const c_char) -> *const c_char {
     // SAFETY: see "Safety" in the module's documentation.
-    unsafe { with_server(req, |server, bytes| server.submit(Endpoint::Speculative, bytes)) }
+    unsafe { requests::call(null_mut(), req, Function::Submit(Endpoint::Speculative)) }
 }
 
 /// As `async_completion_poll`; without an id it is the newest request of `speculative_completion_init`.

@@ -50,6 +50,8 @@ pub enum foredraft_code {
     FOREDRAFT_INVALID_ENGINE = 12,
     /// `timeout_ms` passed before the call could begin its work. Never a return value.
     FOREDRAFT_TIMEOUT = 13,
+    /// The system has no more threads or memory for this.
+    FOREDRAFT_RESOURCE_EXHAUSTED = 14,
 }
 
 /// `init_success` of `foredraft_status`.
@@ -103,6 +105,7 @@ mod tests {
             Code::QueueFull => FOREDRAFT_QUEUE_FULL,
             Code::InvalidEngine => FOREDRAFT_INVALID_ENGINE,
             Code::Timeout => FOREDRAFT_TIMEOUT,
+            Code::ResourceExhausted => FOREDRAFT_RESOURCE_EXHAUSTED,
         }
     }
 

@@ -147,6 +147,11 @@ int close_part(void * cookie) {
 
 extern "C" {
 
+// Whether this thread is inside a guarded call.
+bool foredraft_is_guarded() {
+    return guard::depth > 0;
+}
+
 // Whether all weights of a GGUF file have types that can be multiplied. If false, `why` names one that cannot. llama.cpp does not check this,
 // and would call a null function. For an unreadable file this returns true, because the loader reports it. `formats` counts the weights of each
 // ggml_type.
@@ -271,9 +276,16 @@ llama_context * foredraft_context_new(llama_model * model, llama_context_params 
     return guarded<llama_context *>(nullptr, why, why_size, [&] { return llama_init_from_model(model, params); });
 }
 
-// Returns -1000 if it threw, else as llama_decode.
+// Returns -1000 if it threw (-1001: for lack of memory), else as llama_decode.
 int32_t foredraft_decode(llama_context * ctx, llama_batch batch, char * why, size_t why_size) {
-    return guarded<int32_t>(-1000, why, why_size, [&] { return llama_decode(ctx, batch); });
+    return guarded<int32_t>(-1000, why, why_size, [&] {
+        try {
+            return llama_decode(ctx, batch);
+        } catch (const std::bad_alloc & e) {
+            std::snprintf(why, why_size, "%s", e.what());
+            return int32_t(-1001);
+        }
+    });
 }
 
 // Sets whether decodes on CPUs use ggml's reference kernels. Returns false if this is not available.

@@ -20,6 +20,8 @@ mod kernels;
 pub mod log;
 mod model;
 mod params;
+#[cfg(target_os = "linux")]
+pub mod process;
 mod schema;
 mod sources;
 mod threads;

@@ -7,7 +7,7 @@ use std::ops::{Deref, Range};
 
 use super::extend::SelfExtend;
 use crate::error::{Error, Result};
-use crate::llama::{Context, Part, SeqId, Token};
+use crate::llama::{Batch, Context, Part, SeqId, Token};
 use foredraft_base::Snapshot;
 use foredraft_base::prompt_fit::{Chunk, chunks, common_prefix};
 
@@ -279,7 +279,7 @@ impl Sequence {
     /// llama.cpp rejects the state, which means that it was forged: checksums detect damage earlier. The context's memory may be
     /// corrupt, so it is reset: this sequence is restored from `before`, and the caller must clear all others.
     pub fn load(&mut self, context: &mut Context, snapshot: &Snapshot, before: Option<Snapshot>) -> Result<()> {
-        let result = self.restore(context, snapshot);
+        let result = self.restore(context, snapshot).and_then(|()| self.check_numbers(context, snapshot));
         if result.is_err() {
             context.reset();
             self.clear(context);
@@ -288,6 +288,26 @@ impl Sequence {
             }
         }
         result
+    }
+
+    /// Decodes one more token after a restored state, and removes it. Attention reads every cell, so a number that is not finite in any
+    /// of them shows in the logits.
+    fn check_numbers(&mut self, context: &mut Context, snapshot: &Snapshot) -> Result<()> {
+        let next = self.next();
+        let mut batch = Batch::new();
+        let vocab = context.model().vocab();
+        batch.push(vocab.bos().or(vocab.eos()).unwrap_or(0), next, self.id, true);
+        // A full context has no cell for it. A decode that fails says nothing about the state.
+        if next >= context.n_ctx() || context.decode_whole(&batch).is_err() {
+            return Ok(());
+        }
+        let is_finite = context.logits(0).is_none_or(|row| !row.iter().any(|logit| logit.is_nan()));
+        if context.cuts_anywhere() {
+            context.truncate(self.id, next);
+        } else {
+            self.restore(context, snapshot)?;
+        }
+        if is_finite { Ok(()) } else { Err(Error::invalid("the state contains numbers that are not finite")) }
     }
 
     fn restore(&mut self, context: &mut Context, snapshot: &Snapshot) -> Result<()> {

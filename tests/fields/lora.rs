@@ -229,3 +229,30 @@ fn adapters_that_cannot_be_decoded_are_refused() {
         }
     }
 }
+
+/// A request whose logits are NaN leaves NaN in its cells, also in those that later requests mask. They must not see it.
+#[test]
+fn request_with_nan_logits_does_not_poison_later_ones() {
+    let huge = adapter("nan", 1);
+    let mut bytes = std::fs::read(&huge.0).expect("the file");
+    let weights = bytes.len() - 6 * 2 * 2 * 256 * 4;
+    bytes[weights..].chunks_exact_mut(4).for_each(|weight| weight.copy_from_slice(&1e30_f32.to_le_bytes()));
+    std::fs::write(&huge.0, bytes).expect("a file");
+    for more in [json!({}), json!({"n_parallel": 2, "kv_unified": true}), json!({"flash_attn": "off"})] {
+        let system = start_with(&[(&huge, 0.0)], with(&json!({"embedding": false}), more.clone()));
+        let request = with(&base(CallMode::Blocking), json!({"temperature": 0, "n_predict": 4, "cache_prompt": true}));
+        let long = "Once upon a time there was a child. ".repeat(6);
+        let before = complete(&system, CallMode::Blocking.endpoint(), &request);
+        for n_predict in [4, 0] {
+            let poison = json!({"prompt": long, "lora": [{"id": 0, "scale": 1000}], "n_predict": n_predict});
+            let poison = with(&request, poison).to_string();
+            let answer = system.with_server(|server| server.complete(CallMode::Blocking.endpoint(), poison.as_bytes()));
+            let answer = answer.expect("an answer");
+            assert_eq!(answer["success"], n_predict == 0, "{more}: {answer}");
+            for slot in [0, 1].into_iter().filter(|slot| *slot == 0 || more["n_parallel"] == 2) {
+                let after = complete(&system, CallMode::Blocking.endpoint(), &with(&request, json!({"id_slot": slot})));
+                assert_eq!(after["tokens"], before["tokens"], "{more}: {after}");
+            }
+        }
+    }
+}

@@ -12,7 +12,7 @@ pub use crate::c_functions::{COMMANDS, FUNCTIONS};
 use crate::host;
 
 /// All error codes with their status.
-const CODES: [(&str, u64); 13] = [
+const CODES: [(&str, u64); 14] = [
     ("invalid_json", 400),
     ("invalid_request", 400),
     ("not_initialized", 503),
@@ -26,6 +26,7 @@ const CODES: [(&str, u64); 13] = [
     ("would_deadlock", 409),
     ("internal", 500),
     ("invalid_engine", 400),
+    ("resource_exhausted", 503),
 ];
 
 pub type LogCallback = extern "C" fn(i32, *const c_char, *mut c_void);

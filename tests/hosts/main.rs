@@ -10,6 +10,8 @@
 #[path = "../c_functions/mod.rs"]
 mod c_functions;
 mod examples;
+#[cfg(target_os = "linux")]
+mod faults;
 mod guide;
 pub mod header;
 #[path = "../../examples/host/mod.rs"]

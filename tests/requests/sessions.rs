@@ -350,6 +350,32 @@ fn damaged_states_with_valid_checksums_are_handled_safely() {
     assert_eq!((&again["content"], &again["timings"]["prompt_n"]), (&first["content"], &json!(1)));
 }
 
+/// NaN in the cells of a session would spoil every later request that only masks them.
+#[test]
+fn session_with_numbers_that_are_not_finite_is_refused() {
+    let (path, forged) = (file("finite"), file("not-finite"));
+    for more in [json!({}), json!({"n_parallel": 2, "kv_unified": true})] {
+        let system = start(with(&json!({"n_ctx": 256}), more));
+        let prompt = request("Once upon a time there was a child named Tom.");
+        let first = complete(&system, Speculative, &prompt);
+        save(&system, 0, &path).expect("saved");
+        let mut bytes = std::fs::read(&path).expect("the file exists");
+        let state = sections(&bytes)[3].clone();
+        // The end of the state is values in half precision.
+        let values = state.end - state.len() / 20 / 2 * 2;
+        bytes[values..state.end].chunks_exact_mut(2).for_each(|half| half.copy_from_slice(&[0xFF, 0x7F]));
+        let sum = Checksum::of(&bytes[state.clone()]).to_le_bytes();
+        bytes[state.start - 8..state.start].copy_from_slice(&sum);
+        std::fs::write(&forged, bytes).expect("writable");
+        let error = load(&system, 0, &forged).expect_err("refused");
+        assert!(error.message().contains("not finite"), "{error}");
+        let short = request("Mia was 7 years old");
+        let expected = complete(&start(json!({"n_ctx": 256})), Speculative, &short);
+        assert_eq!(complete(&system, Speculative, &short)["content"], expected["content"]);
+        assert_eq!(complete(&system, Speculative, &prompt)["content"], first["content"]);
+    }
+}
+
 #[test]
 fn several_completions_start_from_one_session() {
     let path = file("several");

@@ -35,11 +35,13 @@ pub enum Code {
     InvalidEngine,
     /// `timeout_ms` passed before the call could begin its work. (A request that times out succeeds, with the `stop_type` `timeout`.)
     Timeout,
+    /// The system has no more threads or memory for this. Nothing was changed; try again when it has.
+    ResourceExhausted,
 }
 
 impl Code {
     /// Every code.
-    pub const ALL: [Code; 13] = [
+    pub const ALL: [Code; 14] = [
         Code::InvalidJson,
         Code::InvalidRequest,
         Code::NotInitialized,
@@ -53,6 +55,7 @@ impl Code {
         Code::Internal,
         Code::InvalidEngine,
         Code::Timeout,
+        Code::ResourceExhausted,
     ];
 
     /// The name used in JSON.
@@ -71,6 +74,7 @@ impl Code {
             Code::Internal => "internal",
             Code::InvalidEngine => "invalid_engine",
             Code::Timeout => "timeout",
+            Code::ResourceExhausted => "resource_exhausted",
         }
     }
 
@@ -84,7 +88,7 @@ impl Code {
             Code::QueueFull => 429,
             Code::Cancelled => 499,
             Code::Internal | Code::ModelError => 500,
-            Code::NotInitialized | Code::Loading => 503,
+            Code::NotInitialized | Code::Loading | Code::ResourceExhausted => 503,
         }
     }
 
@@ -104,6 +108,7 @@ impl Code {
             Code::QueueFull => 11,
             Code::InvalidEngine => 12,
             Code::Timeout => 13,
+            Code::ResourceExhausted => 14,
         }
     }
 }
@@ -134,6 +139,11 @@ impl Error {
     /// [`Code::ModelError`] with that message.
     pub fn model(message: impl Into<String>) -> Self {
         Error::new(Code::ModelError, message)
+    }
+
+    /// [`Code::ResourceExhausted`] with that message.
+    pub fn exhausted(message: impl Into<String>) -> Self {
+        Error::new(Code::ResourceExhausted, message)
     }
 
     /// [`Code::WouldDeadlock`] for a function that would wait for its own caller.

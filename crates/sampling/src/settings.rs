@@ -116,6 +116,14 @@ pub struct SamplingSettings {
     pub n_probs: usize,
 }
 
+impl SamplingSettings {
+    /// Whether a sampler has a state that depends on the logits of earlier tokens: that of mirostat or adaptive-p.
+    #[must_use]
+    pub fn has_state(&self) -> bool {
+        self.mirostat != MirostatVersion::Off || self.adaptive_target >= 0.0
+    }
+}
+
 impl Default for SamplingSettings {
     fn default() -> Self {
         SamplingSettings {

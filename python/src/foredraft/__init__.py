@@ -26,6 +26,7 @@ from ._errors import (
     NotInitializedError,
     QueueFullError,
     RequestCancelledError,
+    ResourceExhaustedError,
     TimedOutError,
     WouldDeadlockError,
 )
@@ -40,7 +41,7 @@ __all__ = [
     "Completion", "ContextFullError", "DataFileNotFoundError", "Engine", "EngineOptions", "ForedraftError", "InternalError",
     "InvalidEngineError", "InvalidJsonError", "InvalidRequestError", "Llama", "LlamaCache", "LlamaGrammar", "LlamaRAMCache",
     "LlamaState", "ModelError", "ModelFileNotFoundError", "ModelLoadingError", "NotFoundError", "NotInitializedError", "QueueFullError",
-    "RequestCancelledError", "RequestOptions", "SpeculativeOptions", "Stream", "TimedOutError", "Update",
+    "RequestCancelledError", "RequestOptions", "ResourceExhaustedError", "SpeculativeOptions", "Stream", "TimedOutError", "Update",
     "WouldDeadlockError", "version",
 ]
 __all__ += _constants.__all__

@@ -100,6 +100,12 @@ class ModelLoadingError(ForedraftError):
     code, status = "loading", 503
 
 
+class ResourceExhaustedError(ForedraftError, MemoryError):
+    """The system has no more threads or memory for this."""
+
+    code, status = "resource_exhausted", 503
+
+
 class ModelFileNotFoundError(ModelError, FileNotFoundError):
     """The file of a model or of an adapter does not exist; `filename` is its path."""
 
@@ -113,6 +119,7 @@ _BY_CODE: dict[str, type[ForedraftError]] = {
     for error in (
         InvalidJsonError, InvalidRequestError, InvalidEngineError, ContextFullError, NotFoundError, TimedOutError,
         WouldDeadlockError, QueueFullError, RequestCancelledError, ModelError, InternalError, NotInitializedError, ModelLoadingError,
+        ResourceExhaustedError,
     )
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use once_cell::sync::OnceCell;
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::{chat, constraint};
@@ -28,10 +29,20 @@ impl Server {
     /// # Errors
     /// The request is invalid, or the queue is full.
     pub fn submit(&self, endpoint: Endpoint, request: &[u8]) -> Result<Value> {
+        self.submit_record(endpoint, request).map(|(_, answer)| answer)
+    }
+
+    /// As [`Server::submit`]. Also returns the request's record.
+    pub(in crate::api) fn submit_record(
+        &self,
+        endpoint: Endpoint,
+        request: &[u8],
+    ) -> Result<(Arc<RequestRecord>, Value)> {
         let record = self.enqueue(endpoint, request, false)?;
         let mut stats = record.completions.iter().map(|completion| self.expected_prompt_stats(&record, completion));
         let stats = if record.has_results { stats.collect() } else { stats.next().unwrap_or_default() };
-        Ok(response::success(json!({"id": record.handle.id(), "prompt_stats": stats}), record.warnings()))
+        let answer = response::success(json!({"id": record.handle.id(), "prompt_stats": stats}), record.warnings());
+        Ok((record, answer))
     }
 
     /// Queues a request, waits until it has finished, and returns the final response.
@@ -42,12 +53,22 @@ impl Server {
         if host::inside() {
             return Err(Error::would_deadlock(endpoint.waiting_function()));
         }
-        let record = self.enqueue(endpoint, request, true)?;
+        let record = self.begin_awaited(endpoint, request)?;
+        self.finish_awaited(&record)
+    }
+
+    /// Queues a request for [`Server::finish_awaited`].
+    pub(in crate::api) fn begin_awaited(&self, endpoint: Endpoint, request: &[u8]) -> Result<Arc<RequestRecord>> {
+        self.enqueue(endpoint, request, true)
+    }
+
+    /// Waits until a request has finished, and returns the final response.
+    pub(in crate::api) fn finish_awaited(&self, record: &RequestRecord) -> Result<Value> {
         let events = record.handle.wait();
         self.requests.end(record.handle.id());
-        let answer = response::final_response(&record, events, self.vocab(record.draft_only))
+        let answer = response::final_response(record, events, self.vocab(record.draft_only))
             .ok_or_else(|| Error::new(Code::Internal, "the engine ended without a result"))?;
-        response::log_answer(&record, &answer);
+        response::log_answer(record, &answer);
         Ok(answer)
     }
 
@@ -131,6 +152,7 @@ impl Server {
             chat: chat::record(request.chat.as_ref(), reader.as_ref(), n_completions),
             not_speculating: request.speculative.disabled.map(str::to_owned),
             warnings: request.warnings,
+            delivered: Mutex::new(request.delivered),
             polled: PolledTokens::default(),
         };
         record.set_prompts(prompts);
@@ -211,6 +233,7 @@ impl Server {
         Ok(Request {
             prompt: Arc::default(),
             prompt_of: None,
+            prefix: Arc::default(),
             sampling,
             speculative: self.speculation(request)?,
             constraint: constraint::compile(request, serving, &preserved_tokens)?,
@@ -286,7 +309,13 @@ fn split_completions(
                 settings: generation_settings(request, &sampling, used, n_ctx, &serving.name),
             };
             let prompt_of = (!is_first && options.cache_prompt).then_some(first);
-            completions.push((record, Request { prompt_of, sampling, options, ..common.clone() }));
+            // A token that is not in the vocabulary is of another model.
+            let prefix = request
+                .prefixes
+                .get(completions.len())
+                .filter(|tokens| tokens.iter().all(|token| serving.vocab().contains(*token)));
+            let prefix = prefix.map_or_else(Arc::default, |tokens| Arc::from(tokens.as_slice()));
+            completions.push((record, Request { prompt_of, prefix, sampling, options, ..common.clone() }));
         }
     }
     completions

@@ -8,4 +8,4 @@ mod poll;
 mod session;
 mod text;
 
-pub(super) use self::poll::{LeftRequest, PollCommand, cancel_without_server, poll_without_request};
+pub(super) use self::poll::{LeftRequest, PollCommand, PollSource, Taken, cancel_without_server, poll_without_request};

@@ -7,12 +7,13 @@ use serde_json::{Map, Value, json};
 use crate::api::Server;
 use crate::api::chat_format;
 use crate::api::fields::{Fields, int_in, parse_object};
-use crate::api::registry::{FoundRequest, no_such_request};
+use crate::api::registry::{FoundRequest, RequestRecord, UpdateSignal, no_such_request};
 use crate::api::request::Endpoint;
 use crate::api::response::{self, error_json, success};
-use crate::engine::Phase;
+use crate::engine::{Event, Phase};
 use crate::error::{Error, Result};
 use crate::host;
+use crate::llama::Token;
 
 /// The maximum `timeout_ms`.
 const MAX_POLL_MS: i64 = 24 * 60 * 60 * 1000;
@@ -98,6 +99,10 @@ impl PollCommand {
 }
 
 impl LeftRequest {
+    pub(in crate::api) fn new(id: u64, updates: Vec<Value>) -> LeftRequest {
+        LeftRequest { id, updates }
+    }
+
     /// The answer of a poll without an id. Takes the updates.
     pub(in crate::api) fn poll(&mut self, command: PollCommand) -> Value {
         let updates = std::mem::take(&mut self.updates);
@@ -189,7 +194,114 @@ impl Server {
         self.run_cancel(endpoint, PollCommand::read(endpoint, command)?)
     }
 
-    pub(in crate::api) fn run_poll(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
+    /// Takes the updates of a request. `is_awaited`: see [`RequestRecord`].
+    pub(in crate::api) fn take_updates_of(&self, record: &RequestRecord, wait: Duration) -> Taken {
+        let id = record.handle.id();
+        if record.is_awaited {
+            let phase = record.handle.watch(wait);
+            return Taken {
+                answer: polled(id, Vec::new(), phase),
+                tokens: record.handle.tokens(),
+                is_finished: phase == Phase::Finished,
+            };
+        }
+        let (events, phase) = record.handle.take(wait);
+        let vocab = self.vocab(record.draft_only);
+        let mut tokens = vec![Vec::new(); record.completions.len()];
+        let mut updates = Vec::new();
+        for (index, mut event) in events {
+            record.skip_delivered(index, &mut event);
+            let new = match &event {
+                Event::Update(update) => update.tokens.as_slice(),
+                Event::Finished(outcome) => outcome.tokens.as_slice(),
+                Event::Progress(_) => &[],
+            };
+            if let Some(tokens) = tokens.get_mut(index) {
+                tokens.extend(new.iter().map(|generated| generated.token));
+            }
+            updates.extend(response::event_updates(record, index, event, vocab));
+        }
+        chat_format::add_deltas(record, &mut updates);
+        for update in &updates {
+            response::log_answer(record, update);
+        }
+        if phase == Phase::Finished {
+            self.requests.end(id);
+        }
+        Taken { answer: polled(id, updates, phase), tokens, is_finished: phase == Phase::Finished }
+    }
+
+    /// Lets the reasoning of a request end with the next token.
+    pub(in crate::api) fn end_reasoning_of(&self, record: &RequestRecord) -> Result<()> {
+        self.engine()?.end_reasoning(&record.handle);
+        Ok(())
+    }
+
+    /// Ends a request.
+    pub(in crate::api) fn cancel_record(&self, record: &RequestRecord) -> Result<bool> {
+        Ok(self.engine()?.cancel(&record.handle))
+    }
+
+    /// What is left of the newest request of an old name's group, after the engine has stopped.
+    pub(in crate::api) fn left_request(&self, endpoint: Endpoint) -> Option<LeftRequest> {
+        let id = self.requests.newest(endpoint)?;
+        let taken = self.take_updates(id, Duration::ZERO).ok();
+        let updates = taken.and_then(|mut taken| match taken.answer.get_mut("completion_updates")?.take() {
+            Value::Array(updates) => Some(updates),
+            _ => None,
+        });
+        // Without an answer, the request was dropped because too many others had ended.
+        Some(LeftRequest::new(id, updates.unwrap_or_default()))
+    }
+}
+
+/// What a poll took of a request.
+pub(in crate::api) struct Taken {
+    /// The answer of the poll.
+    pub(in crate::api) answer: Value,
+    /// The tokens of each completion in it; of an awaited request, all so far.
+    pub(in crate::api) tokens: Vec<Vec<Token>>,
+    pub(in crate::api) is_finished: bool,
+}
+
+impl Taken {
+    /// Of a request whose end was polled before.
+    pub(in crate::api) fn ended(id: u64) -> Taken {
+        Taken { answer: polled(id, Vec::new(), Phase::Finished), tokens: Vec::new(), is_finished: true }
+    }
+}
+
+/// The requests of a loaded engine, whatever process it runs in, as polls and cancels see them.
+pub(in crate::api) trait PollSource {
+    /// The newest request of an old name's group that is not awaited.
+    fn newest(&self, endpoint: Endpoint) -> Option<u64>;
+
+    /// Takes the updates of a request.
+    ///
+    /// # Errors
+    /// There is no such request.
+    fn take_updates(&self, id: u64, wait: Duration) -> Result<Taken>;
+
+    /// Ends a request. Returns whether it had not finished.
+    ///
+    /// # Errors
+    /// There is no such request.
+    fn cancel_request(&self, id: u64) -> Result<bool>;
+
+    /// The requests of an endpoint that have not finished, waiting ones first.
+    fn unfinished(&self, endpoint: Endpoint) -> Vec<u64>;
+
+    /// Lets the reasoning of a request end with the next token. Does nothing if there is no such request.
+    ///
+    /// # Errors
+    /// The model generates no text.
+    fn end_reasoning(&self, id: u64) -> Result<()>;
+
+    /// The signal of updates.
+    fn signal(&self) -> &UpdateSignal;
+
+    /// See [`Server::poll`].
+    fn run_poll(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
         let PollCommand { which, wait, end_reasoning, warnings } = command;
         if !wait.is_zero() && host::inside() {
             return Err(Error::would_deadlock("timeout_ms: a poll that waits"));
@@ -198,68 +310,32 @@ impl Server {
             let ids = match &which {
                 PollTarget::Several(ids) => ids.clone(),
                 PollTarget::One(id) => vec![*id],
-                PollTarget::Unnamed => self.requests.newest(endpoint).into_iter().collect(),
+                PollTarget::Unnamed => self.newest(endpoint).into_iter().collect(),
                 PollTarget::All => Vec::new(),
             };
             for id in ids {
-                if let Ok(FoundRequest::Live(record)) = self.requests.find(id) {
-                    self.engine()?.end_reasoning(&record.handle);
-                }
+                self.end_reasoning(id)?;
             }
         }
         let id = match which {
             PollTarget::Several(ids) => return Ok(results(self.poll_several(&ids, wait).into_iter(), warnings)),
             PollTarget::One(id) => id,
-            PollTarget::Unnamed => match self.requests.newest(endpoint) {
+            PollTarget::Unnamed => match self.newest(endpoint) {
                 Some(id) => id,
                 None => return Ok(success(idle("idle"), warnings)),
             },
             PollTarget::All => return Err(all_is_for_cancel()),
         };
-        Ok(success(self.poll_one(id, wait)?, warnings))
-    }
-
-    fn poll_one(&self, id: u64, wait: Duration) -> Result<Value> {
-        let (updates, phase) = match self.requests.find(id)? {
-            FoundRequest::Ended => (Vec::new(), Phase::Finished),
-            FoundRequest::Live(record) if record.is_awaited => (Vec::new(), record.handle.watch(wait)),
-            FoundRequest::Live(record) => {
-                let (events, phase) = record.handle.take(wait);
-                let vocab = self.vocab(record.draft_only);
-                let events = events.into_iter();
-                let mut updates: Vec<Value> =
-                    events.flat_map(|(index, event)| response::event_updates(&record, index, event, vocab)).collect();
-                chat_format::add_deltas(&record, &mut updates);
-                for update in &updates {
-                    response::log_answer(&record, update);
-                }
-                if phase == Phase::Finished {
-                    self.requests.end(id);
-                }
-                (updates, phase)
-            }
-        };
-        Ok(polled(id, updates, phase))
-    }
-
-    /// What is left of the newest request of an old name's group, after the engine has stopped.
-    pub(in crate::api) fn left_request(&self, endpoint: Endpoint) -> Option<LeftRequest> {
-        let id = self.requests.newest(endpoint)?;
-        let answer = self.poll_one(id, Duration::ZERO).ok();
-        let updates = answer.and_then(|mut answer| match answer.get_mut("completion_updates")?.take() {
-            Value::Array(updates) => Some(updates),
-            _ => None,
-        });
-        // Without an answer, the request was dropped because too many others had ended.
-        Some(LeftRequest { id, updates: updates.unwrap_or_default() })
+        Ok(success(self.take_updates(id, wait)?.answer, warnings))
     }
 
     /// Polls each request. Waits until one of them has an update, or until all have finished.
     fn poll_several(&self, ids: &[u64], wait: Duration) -> Vec<(u64, Result<Value>)> {
         let deadline = Instant::now() + wait;
         loop {
-            let seen = self.updates.count();
-            let answers: Vec<_> = ids.iter().map(|id| (*id, self.poll_one(*id, Duration::ZERO))).collect();
+            let seen = self.signal().count();
+            let answers: Vec<_> =
+                ids.iter().map(|id| (*id, self.take_updates(*id, Duration::ZERO).map(|taken| taken.answer))).collect();
             let has_update = |answer: &Value| answer.pointer("/completion_updates/0").is_some();
             let is_running = |answer: &Value| answer.get("finished") == Some(&Value::Bool(false));
             let is_done = answers.iter().any(|(_, answer)| answer.as_ref().map_or(true, has_update));
@@ -267,11 +343,12 @@ impl Server {
             if is_done || !running || Instant::now() >= deadline {
                 return answers;
             }
-            self.updates.wait(seen, deadline);
+            self.signal().wait(seen, deadline);
         }
     }
 
-    pub(in crate::api) fn run_cancel(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
+    /// See [`Server::cancel`].
+    fn run_cancel(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
         let PollCommand { which, warnings, .. } = command;
         let ids = match which {
             PollTarget::Several(ids) => {
@@ -285,7 +362,7 @@ impl Server {
             true => json!({"cancelled": false}),
             false => cancelled(&ids),
         };
-        if let (Value::Object(answer), Some(id)) = (&mut answer, self.requests.newest(endpoint)) {
+        if let (Value::Object(answer), Some(id)) = (&mut answer, self.newest(endpoint)) {
             answer.insert("id".into(), id.into());
         }
         Ok(success(answer, warnings))
@@ -294,19 +371,51 @@ impl Server {
     /// Ends all requests of an endpoint, waiting ones first. Returns the ids of those that had not finished.
     fn cancel_all(&self, endpoint: Endpoint) -> Result<Vec<u64>> {
         let mut ids = Vec::new();
-        for record in self.requests.unfinished(endpoint) {
-            if self.engine()?.cancel(&record.handle) {
-                ids.push(record.handle.id());
+        for id in self.unfinished(endpoint) {
+            if self.cancel_request(id)? {
+                ids.push(id);
             }
         }
         Ok(ids)
     }
 
+    /// Ends one request.
     fn cancel_one(&self, id: u64) -> Result<Value> {
-        let cancelled = match self.requests.find(id)? {
-            FoundRequest::Ended => false,
-            FoundRequest::Live(record) => self.engine()?.cancel(&record.handle),
-        };
-        Ok(json!({"id": id, "cancelled": cancelled}))
+        Ok(json!({"id": id, "cancelled": self.cancel_request(id)?}))
+    }
+}
+
+impl PollSource for Server {
+    fn newest(&self, endpoint: Endpoint) -> Option<u64> {
+        self.requests.newest(endpoint)
+    }
+
+    fn take_updates(&self, id: u64, wait: Duration) -> Result<Taken> {
+        match self.requests.find(id)? {
+            FoundRequest::Ended => Ok(Taken::ended(id)),
+            FoundRequest::Live(record) => Ok(self.take_updates_of(&record, wait)),
+        }
+    }
+
+    fn cancel_request(&self, id: u64) -> Result<bool> {
+        match self.requests.find(id)? {
+            FoundRequest::Ended => Ok(false),
+            FoundRequest::Live(record) => self.cancel_record(&record),
+        }
+    }
+
+    fn unfinished(&self, endpoint: Endpoint) -> Vec<u64> {
+        self.requests.unfinished(endpoint).iter().map(|record| record.handle.id()).collect()
+    }
+
+    fn end_reasoning(&self, id: u64) -> Result<()> {
+        if let Ok(FoundRequest::Live(record)) = self.requests.find(id) {
+            self.end_reasoning_of(&record)?;
+        }
+        Ok(())
+    }
+
+    fn signal(&self) -> &UpdateSignal {
+        &self.updates
     }
 }

@@ -47,6 +47,8 @@ pub struct InitRequest {
     pub defaults: RequestDefaults,
     /// The log level. `None`: unchanged.
     pub log_level: Option<Level>,
+    /// The engine runs in a process of its own.
+    pub is_isolated: bool,
     /// The host's file descriptor to write to when a request has an update.
     pub notify_fd: Option<i32>,
     /// Unknown and ignored keys.
@@ -195,8 +197,18 @@ impl InitRequest {
         let chat_template = chat_template(fields)?;
         let log_level = log_level(fields)?;
         let notify_fd = fields.int("notify_fd", 0..=i64::from(i32::MAX))?;
+        let is_isolated = isolated(fields)?;
         ignore_http_keys(fields);
-        Ok(InitRequest { config, model_alias, chat_template, defaults, log_level, notify_fd, warnings: Vec::new() })
+        Ok(InitRequest {
+            config,
+            model_alias,
+            chat_template,
+            defaults,
+            log_level,
+            is_isolated,
+            notify_fd,
+            warnings: Vec::new(),
+        })
     }
 }
 
@@ -352,6 +364,27 @@ fn validate_combination(model: &ModelParams, context: &ContextParams, type_v: &s
     } else {
         Ok(())
     }
+}
+
+/// `init`'s argument as an object with the keys of this library; `None`: it is neither an object nor a command line.
+#[cfg(target_os = "linux")]
+pub(super) fn as_object(bytes: &[u8]) -> Option<Map<String, Value>> {
+    let object = parse_object(bytes).ok().or_else(|| {
+        let line = std::str::from_utf8(bytes).ok()?;
+        command_line::parse(line).ok().map(|line| line.object)
+    });
+    Some(old_keys::renamed(&object?).ok()?.0)
+}
+
+/// Reads `isolate`. The other keys of isolation are read where the process is started, and do nothing without it.
+fn isolated(fields: &mut Fields) -> Result<bool> {
+    let is_isolated = fields.flag("isolate")?.unwrap_or(false);
+    for key in ["isolate_path", "isolate_cpus", "isolate_nice", "memory_mb", "fallback"] {
+        if fields.get(key).is_some() && !is_isolated {
+            fields.warn(format!("{key}: ignored without isolate"));
+        }
+    }
+    Ok(is_isolated)
 }
 
 /// Warns about the old server's HTTP keys.

@@ -61,7 +61,7 @@ fn keys_of_the_old_server_are_understood() {
 
 #[test]
 fn missing_keys_have_their_defaults() {
-    let InitRequest { config, model_alias, chat_template, defaults, log_level, notify_fd, warnings } =
+    let InitRequest { config, model_alias, chat_template, defaults, log_level, is_isolated, notify_fd, warnings } =
         init(json!({})).unwrap();
     assert_eq!(
         config,
@@ -83,7 +83,7 @@ fn missing_keys_have_their_defaults() {
             rpc: vec![],
         }
     );
-    assert_eq!((model_alias, chat_template, log_level, notify_fd), (None, None, None, None));
+    assert_eq!((model_alias, chat_template, log_level, is_isolated, notify_fd), (None, None, None, false, None));
     assert_eq!(defaults, RequestDefaults::default());
     assert_eq!(warnings, Vec::<String>::new());
 }

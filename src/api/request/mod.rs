@@ -58,6 +58,10 @@ pub struct CompletionRequest {
     pub sampling: SamplingSettings,
     /// The request did not give a seed.
     pub seed_is_drawn: bool,
+    /// For each completion, the tokens that an earlier process generated: see [`isolation`](crate::api::isolation).
+    pub prefixes: Vec<Vec<Token>>,
+    /// For each completion, the length of the text that an earlier process has delivered.
+    pub delivered: Vec<usize>,
     /// Biases in the given order. If a token has several, the last one is used.
     pub logit_bias: Vec<LogitBias>,
     /// End-of-generation tokens are banned. `logit_bias` is applied afterwards and can allow them again.
@@ -201,7 +205,11 @@ impl CompletionRequest {
             inputs,
             n_cmpl: n_cmpl(fields)?,
             sampling,
-            seed_is_drawn: seed.is_none(),
+            seed_is_drawn: seed.is_none() || fields.flag("__seed_is_drawn")?.unwrap_or(false),
+            prefixes: prefixes(fields)?,
+            delivered: fields
+                .list("__delivered", "an array of lengths", |name, value| int_in(name, value, 0..=i64::MAX))?
+                .unwrap_or_default(),
             logit_bias: logit_bias(fields)?,
             ignore_eos: flag(fields, "ignore_eos", false)?,
             grammar,
@@ -460,9 +468,18 @@ fn lora(fields: &mut Fields) -> Result<Option<Vec<(usize, f32)>>> {
     })
 }
 
+/// Reads the tokens that completions begin with, which an isolated engine's new process gets from the host's process.
+fn prefixes(fields: &mut Fields) -> Result<Vec<Vec<Token>>> {
+    let prefixes = fields.list("__resume", "an array of arrays of token ids", |name, value| {
+        let tokens = value.as_array().ok_or_else(|| unexpected(name, "an array of token ids", value))?;
+        tokens.iter().map(|token| int_in::<Token>(name, token, 0..=i64::from(Token::MAX))).collect()
+    })?;
+    Ok(prefixes.unwrap_or_default())
+}
+
 /// Draws an unpredictable seed. The standard library takes the keys of its hash maps from the operating system and varies them from
 /// call to call, so hashing a constant gives a random number without another crate. Never 4294967295, which means "draw one".
-fn draw_seed() -> u32 {
+pub(in crate::api) fn draw_seed() -> u32 {
     let random = RandomState::new().hash_one(0u64);
     u32::try_from(random % u64::from(u32::MAX)).unwrap_or(0)
 }

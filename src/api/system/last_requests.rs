@@ -3,14 +3,12 @@
 //! In the old server the queue of updates was a global, which neither `init` nor `deinit` touched. So the last request of each group
 //! stays pollable without an id, ended as cancelled, until the next request of the group.
 
-use std::sync::Arc;
-
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::loaded::LoadedEngine;
 use crate::api::calls::{LeftRequest, PollCommand};
 use crate::api::request::Endpoint;
-use crate::api::server::Server;
 use crate::error::Result;
 
 /// The last request of each group, by [`Endpoint::old_index`].
@@ -19,28 +17,28 @@ pub(super) struct LastRequests(Mutex<[Option<LastRequest>; 2]>);
 
 enum LastRequest {
     /// Its engine is being stopped.
-    Ending(Arc<Server>),
+    Ending(LoadedEngine),
     /// Its engine has stopped.
     Ended(LeftRequest),
 }
 
 impl LastRequests {
     /// An engine begins to stop. Its newest requests are the last ones.
-    pub(super) fn begin_stop(&self, server: &Arc<Server>) {
+    pub(super) fn begin_stop(&self, server: &LoadedEngine) {
         Self::each(&mut self.0.lock(), |endpoint, last| {
             if server.has_newest(endpoint) {
-                *last = Some(LastRequest::Ending(Arc::clone(server)));
+                *last = Some(LastRequest::Ending(server.clone()));
             }
         });
     }
 
     /// An engine has stopped. Closes it, keeps the updates of its last requests, and lets go of it.
-    pub(super) fn stopped(&self, server: &Arc<Server>) {
+    pub(super) fn stopped(&self, server: &LoadedEngine) {
         // Under the lock, so that a poll which finds the engine closed finds the updates here.
         let mut all = self.0.lock();
         server.close();
         Self::each(&mut all, |endpoint, last| {
-            if matches!(last, Some(LastRequest::Ending(ending)) if Arc::ptr_eq(ending, server)) {
+            if matches!(last, Some(LastRequest::Ending(ending)) if ending.is(server)) {
                 *last = server.left_request(endpoint).map(LastRequest::Ended);
             }
         });
@@ -51,10 +49,10 @@ impl LastRequests {
         loop {
             let ending = match self.0.lock().get_mut(endpoint.old_index()?)?.as_mut()? {
                 LastRequest::Ended(left) => return Some(Ok(left.poll(command.clone()))),
-                LastRequest::Ending(server) => Arc::clone(server),
+                LastRequest::Ending(server) => server.clone(),
             };
             // Otherwise it has ended meanwhile.
-            if let Some(answer) = ending.while_open(|server| server.run_poll(endpoint, command.clone())) {
+            if let Some(answer) = ending.poll(endpoint, command.clone()) {
                 return Some(answer);
             }
         }

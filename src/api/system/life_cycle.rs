@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::last_requests::LastRequests;
+use super::loaded::LoadedEngine;
 use crate::api::init::{GivenModels, InitRequest};
 use crate::api::lookup::RunningLookups;
 use crate::api::server::Server;
@@ -62,7 +63,7 @@ struct Life {
     /// The models that the newest load was given.
     given: GivenModels,
     /// Replaced servers that were told to stop. The next thread that gets the lock `loading` waits for them.
-    replaced: Vec<Arc<Server>>,
+    replaced: Vec<LoadedEngine>,
     /// Threads that load or unload in the background, each with its epoch.
     background: Vec<(u64, JoinHandle<()>)>,
     /// Set by [`LifeCycle::refuse_loads`].
@@ -71,7 +72,7 @@ struct Life {
 
 enum LoadState {
     NotReady(LoadPhase),
-    Ready(Arc<Server>),
+    Ready(LoadedEngine),
 }
 
 impl Default for LoadState {
@@ -116,7 +117,7 @@ pub(super) enum EngineState {
     /// No model is loaded.
     NotReady(LoadPhase),
     /// A model is loaded.
-    Ready(Arc<Server>),
+    Ready(LoadedEngine),
     /// This process was forked from the one that loaded the model.
     Forked(Error),
 }
@@ -138,7 +139,7 @@ impl LifeCycle {
             return EngineState::Forked(error);
         }
         match &life.state {
-            LoadState::Ready(server) => EngineState::Ready(Arc::clone(server)),
+            LoadState::Ready(engine) => EngineState::Ready(engine.clone()),
             LoadState::NotReady(phase) => EngineState::NotReady(phase.clone()),
         }
     }
@@ -246,7 +247,7 @@ impl LifeCycle {
                 life.background.push((epoch, thread));
             }
             Err(error) => {
-                let error = Error::new(Code::Internal, format!("cannot start the thread {name}: {error}"));
+                let error = Error::exhausted(format!("cannot start the thread {name}: {error}"));
                 life.state = LoadState::NotReady(LoadPhase::Failed(error.clone()));
                 drop(life);
                 log::write(Level::Error, error.message());
@@ -313,7 +314,7 @@ impl LifeCycle {
         let _loading = self.lock_loading();
         let mut notice = None;
         let start = || match self.is_current(epoch) {
-            true => self.start_server(epoch, command, &mut notice),
+            true => self.start_engine(epoch, command, &mut notice),
             false => Err(superseded()),
         };
         // If a bug panics here, the load fails instead of never ending.
@@ -326,17 +327,16 @@ impl LifeCycle {
         result
     }
 
-    fn finish_load(&self, epoch: u64, result: Result<Server>, failure_level: Level) -> Result<()> {
+    fn finish_load(&self, epoch: u64, result: Result<LoadedEngine>, failure_level: Level) -> Result<()> {
         match result {
-            Ok(server) => {
-                let server = Arc::new(server);
-                if server.engine().is_ok() {
+            Ok(engine) => {
+                if engine.decodes_here() {
                     self.reach(LlamaStage::ModelLoaded);
                 }
-                if self.set_state(epoch, LoadState::Ready(Arc::clone(&server))) {
+                if self.set_state(epoch, LoadState::Ready(engine.clone())) {
                     return Ok(());
                 }
-                server.stop();
+                engine.stop();
                 Err(superseded())
             }
             Err(error) => {
@@ -354,7 +354,12 @@ impl LifeCycle {
         }
     }
 
-    fn start_server(&self, epoch: u64, command: &LoadCommand, notice: &mut Option<Arc<Notice>>) -> Result<Server> {
+    fn start_engine(
+        &self,
+        epoch: u64,
+        command: &LoadCommand,
+        notice: &mut Option<Arc<Notice>>,
+    ) -> Result<LoadedEngine> {
         // Before anything of ggml runs: also its defaults are asked of it.
         llama::choose_default_level()?;
         let request = command.parse()?;
@@ -366,11 +371,14 @@ impl LifeCycle {
         }
         *notice = request.notify_fd.map(|number| self.open_notice(number)).transpose()?.map(Arc::new);
         let notify = self.notify_callback(epoch, notice.clone());
+        let progress =
+            |progress: f32| self.set_state(epoch, LoadState::NotReady(LoadPhase::Loading(progress.clamp(0.0, 1.0))));
+        if request.is_isolated {
+            return LoadedEngine::isolated(&command.command, command.by_old_name, notify, progress);
+        }
         llama::start();
         self.reach(LlamaStage::Started);
-        Server::start(request, notify, |progress| {
-            self.set_state(epoch, LoadState::NotReady(LoadPhase::Loading(progress.clamp(0.0, 1.0))))
-        })
+        Server::start(request, notify, progress).map(|server| LoadedEngine::Local(Arc::new(server)))
     }
 
     fn open_notice(&self, number: i32) -> Result<Notice> {

@@ -2,6 +2,7 @@
 
 mod last_requests;
 mod life_cycle;
+mod loaded;
 mod shutdown;
 
 use std::sync::Arc;
@@ -10,8 +11,10 @@ use serde_json::Value;
 
 use self::life_cycle::{EngineState, LifeCycle, LoadCommand};
 pub use self::life_cycle::{LlamaStage, OnLlamaStage, OpenNotifyFd};
+use self::loaded::LoadedEngine;
 pub(crate) use self::shutdown::stop_all;
 use super::calls::{PollCommand, cancel_without_server, poll_without_request};
+use super::function::Function;
 use super::lookup::RunningLookup;
 use super::request::Endpoint;
 use super::server::Server;
@@ -93,13 +96,27 @@ impl System {
     /// # Errors
     /// No model is loaded; or those of `call`.
     pub fn with_server<R>(&self, call: impl FnOnce(&Server) -> Result<R>) -> Result<R> {
-        self.server().map_err(|(_, error)| error)?.during(call)
+        self.engine().map_err(|(_, error)| error)?.local()?.during(call)
     }
 
-    /// The loaded server; or the name of the state, and an error that describes it.
-    fn server(&self) -> Result<Arc<Server>, (&'static str, Error)> {
+    /// Calls a function of the interface, in the process where the engine is.
+    ///
+    /// # Errors
+    /// No model is loaded and the function needs one; or those of the function.
+    pub fn call(&self, function: Function, request: &[u8]) -> Result<Value> {
+        match (self.engine(), function) {
+            (Ok(engine), _) if !(function.needs_no_engine() && engine.is_local()) => engine.call(function, request),
+            (_, Function::LookupCreate) => self.lookup_create(request),
+            (_, Function::LookupMerge) => self.lookup_merge(request),
+            (_, Function::LookupStats) => self.lookup_stats(request),
+            (engine, _) => engine.map_err(|(_, error)| error)?.call(function, request),
+        }
+    }
+
+    /// The loaded engine; or the name of the state, and an error that describes it.
+    fn engine(&self) -> Result<LoadedEngine, (&'static str, Error)> {
         match self.life_cycle.state() {
-            EngineState::Ready(server) => Ok(server),
+            EngineState::Ready(engine) => Ok(engine),
             EngineState::NotReady(phase) => {
                 let (code, message) = match &phase {
                     LoadPhase::Loading(_) => {
@@ -123,11 +140,11 @@ impl System {
     /// The command is invalid, or there is no such request.
     pub fn poll(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
         let command = PollCommand::read(endpoint, command)?;
-        let server = self.server();
-        let is_here = |server: &Server| !command.is_unnamed() || server.has_newest(endpoint);
-        if let Ok(server) = &server
-            && is_here(server)
-            && let Some(answer) = server.while_open(|server| server.run_poll(endpoint, command.clone()))
+        let engine = self.engine();
+        let is_here = |engine: &LoadedEngine| !command.is_unnamed() || engine.has_newest(endpoint);
+        if let Ok(engine) = &engine
+            && is_here(engine)
+            && let Some(answer) = engine.poll(endpoint, command.clone())
         {
             return answer;
         }
@@ -136,7 +153,7 @@ impl System {
         {
             return answer;
         }
-        poll_without_request(command, server.map_or_else(|(state, _)| state, |_| "idle"))
+        poll_without_request(command, engine.map_or_else(|(state, _)| state, |_| "idle"))
     }
 
     /// As [`Server::cancel`]. If no model is loaded there is nothing to cancel; this is an error only if the command names a request.
@@ -145,8 +162,8 @@ impl System {
     /// The command is invalid, or there is no such request.
     pub fn cancel(&self, endpoint: Endpoint, command: Option<&[u8]>) -> Result<Value> {
         let command = PollCommand::read(endpoint, command)?;
-        match self.server() {
-            Ok(server) => server.during(|server| server.run_cancel(endpoint, command)),
+        match self.engine() {
+            Ok(engine) => engine.cancel(endpoint, command),
             Err(_) => cancel_without_server(command),
         }
     }
@@ -154,11 +171,13 @@ impl System {
     /// The answer of `poll_system_status`.
     pub fn status(&self) -> Value {
         let status = match self.life_cycle.state() {
-            EngineState::Ready(server) => server.status(),
-            EngineState::NotReady(phase) => SystemStatus::not_loaded(&phase, &self.life_cycle.given()),
-            EngineState::Forked(error) => SystemStatus::not_loaded(&LoadPhase::Failed(error), &self.life_cycle.given()),
+            EngineState::Ready(engine) => engine.status(),
+            EngineState::NotReady(phase) => SystemStatus::not_loaded(&phase, &self.life_cycle.given()).to_json(),
+            EngineState::Forked(error) => {
+                SystemStatus::not_loaded(&LoadPhase::Failed(error), &self.life_cycle.given()).to_json()
+            }
         };
-        self.life_cycle.lookups().add_to_status(status.to_json())
+        self.life_cycle.lookups().add_to_status(status)
     }
 
     /// Registers a lookup function that runs until it ends, or until a later `init` or `deinit`.

@@ -215,6 +215,7 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
     Request {
         prompt: prompt.into(),
         prompt_of: None,
+        prefix: Arc::default(),
         lora: Vec::new(),
         sampling,
         constraint: None,

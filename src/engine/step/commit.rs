@@ -50,6 +50,9 @@ pub(crate) fn commit_turn(schedule: &Schedule, t_draft: Duration, slots: &mut [S
 
 /// Commits a step: cells, completions, statistics, and what drafters and controller learn. Appends to `report`
 /// what has changed for the submitters of the requests.
+///
+/// If a slot's logits are no numbers, its cells may be the cause, or cells of a slot that shares the buffer: attention multiplies masked
+/// cells, too, and NaN times 0 is NaN. So all cells are wiped, and everything is decoded again. If that does not help, the request fails.
 pub(crate) fn commit(
     step: &DecodedStep<'_>,
     outcomes: &mut [SlotOutcome],
@@ -57,6 +60,7 @@ pub(crate) fn commit(
     report: &mut StepReport,
 ) {
     let n_tokens = outcomes.iter().map(|outcome| outcome.tokens.len()).sum();
+    let mut is_poisoned = false;
     let adapts = pool.slots.iter().filter_map(|slot| slot.task.as_ref()?.drafting()).any(|drafting| drafting.adapts());
     for (index, (planned, outcome)) in step.plan.slots.iter().zip(outcomes).enumerate() {
         if planned.n_context == 0 {
@@ -66,11 +70,22 @@ pub(crate) fn commit(
         if planned.row.is_none() {
             continue;
         }
-        if let Some(stop) = commit_outcome(step, outcome, index, pool, report) {
-            end(pool, index, stop, false, report);
+        match commit_outcome(step, outcome, index, pool, report) {
+            Some(Stop::Error(error)) if error.code() == Code::ModelError => {
+                is_poisoned = true;
+                let task = pool.slots.get_mut(index).and_then(|slot| slot.task.as_mut());
+                if task.is_none_or(|task| std::mem::replace(&mut task.is_decoded_again, true)) {
+                    end(pool, index, Stop::Error(error), false, report);
+                }
+            }
+            Some(stop) => end(pool, index, stop, false, report),
+            None => {}
         }
     }
     learn_costs(step, n_tokens, adapts, pool);
+    if is_poisoned {
+        pool.wipe();
+    }
 }
 
 /// Commits the decoded tokens of a slot's context, and the probabilities of its prompt's tokens.
@@ -200,8 +215,7 @@ pub(crate) fn abandon(
         DecodeError::Failed(why) => {
             fail(plan, &Error::model(why), pool, report);
             if all_are_lost {
-                pool.context.reset();
-                (0..pool.slots.len()).for_each(|index| pool.clear_cache(index));
+                pool.wipe();
             }
         }
     }

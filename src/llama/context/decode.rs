@@ -9,8 +9,9 @@ use crate::llama::guard::{ErrorBuffer, foredraft_decode, foredraft_set_reference
 use crate::llama::threads::thread_cpu_time;
 use crate::llama::{Batch, Context, DecodeError, SeqId, log};
 
-/// The return value of `foredraft_decode` after an exception.
+/// The return values of `foredraft_decode` after a failed assertion or another exception, and after one for lack of memory.
 const THREW: i32 = -1000;
+const NO_MEMORY: i32 = -1001;
 /// The times of larger batches are grouped by powers of two.
 const MAX_EXACT_SIZE: usize = 16;
 
@@ -80,9 +81,9 @@ impl Context {
         (n_threads, settings): (i32, usize),
     ) -> std::result::Result<(), DecodeError> {
         faked!(fake = &mut self.fake => fake.decode(batch, &self.lora_scales, whole));
-        if self.threads.is_broken() {
+        if self.is_broken || self.threads.is_broken() {
             return Err(DecodeError::Failed(
-                "an earlier decode failed and its threads are blocked; call init to start new ones".into(),
+                "an earlier decode failed and left its context unusable; load the model again".into(),
             ));
         }
         self.seq_lists.clear();
@@ -114,8 +115,13 @@ impl Context {
         let (code, errors) =
             log::collecting(|| unsafe { foredraft_decode(self.ptr.as_ptr(), raw, why.ptr(), why.size()) });
         self.interrupt.hold(false);
-        if code == THREW && n_threads_now > 1 {
-            self.threads.set_broken();
+        if code == THREW || code == NO_MEMORY {
+            self.is_broken = true;
+            // ggml frees its work buffer before it allocates a larger one, and keeps the old pointer if that fails.
+            self.is_leaked = n_threads_now > 1 || code == NO_MEMORY;
+            if n_threads_now > 1 {
+                self.threads.set_broken();
+            }
         }
         let ran = ran_before.zip(thread_cpu_time()).map(|(before, after)| after.saturating_sub(before));
         if let (0, true, Some(ran)) = (code, self.may_use_fewer, ran) {

@@ -63,6 +63,10 @@ pub struct Context {
     flash_attention: bool,
     pub(super) pooled: bool,
     pub(super) hidden: Hidden,
+    /// An exception escaped a decode: no later one is possible.
+    pub(super) is_broken: bool,
+    /// The exception may have left pointers to freed memory, so the context is leaked.
+    pub(super) is_leaked: bool,
     /// Positions were moved or sequences copied. The next decode rotates the keys and copies the cells.
     pub(super) has_pending_moves: bool,
     /// Any range of positions can be removed, and no position is removed by itself.
@@ -234,6 +238,8 @@ impl Context {
                         sys::LLAMA_POOLING_TYPE_MEAN | sys::LLAMA_POOLING_TYPE_CLS | sys::LLAMA_POOLING_TYPE_LAST
                     ),
                 hidden,
+                is_broken: false,
+                is_leaked: false,
                 has_pending_moves: false,
                 rotates_keys: rotates_keys(params.type_k, model),
                 cuts_anywhere: model.can_roll_back() && (model.n_swa() == 0 || params.swa_full),
@@ -427,6 +433,11 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if self.is_leaked {
+            // Threads that wait inside the decode use them.
+            std::mem::forget((Arc::clone(&self.model), Arc::clone(&self.threads), Arc::clone(&self.interrupt)));
+            return;
+        }
         // SAFETY: this is the only owner. Model, threads and interrupt are fields and are dropped afterwards.
         unsafe { sys::llama_free(self.ptr.as_ptr()) }
     }

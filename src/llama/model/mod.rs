@@ -18,6 +18,7 @@ use crate::llama::model::identity::Files;
 use crate::llama::params::{KvValue, LoraParams, ModelParams, SplitMode};
 use crate::llama::sources::gguf_source::GgufFile;
 use crate::llama::sources::read_ahead::read_ahead;
+use crate::llama::threads::prove_threads;
 use crate::llama::{Token, Vocab, VocabKind, Vocabulary, backend, log};
 
 /// The names of `init`'s fields for a model, for error messages.
@@ -71,6 +72,10 @@ impl Model {
     fn load_as(names: &Names, params: &ModelParams, mut progress: impl FnMut(f32) -> bool) -> Result<Model> {
         let level = kernels::use_level(params.cpu_level.as_deref())?;
         backend::start();
+        // Elsewhere llama.cpp starts no threads for a load.
+        if cfg!(target_arch = "x86_64") && !params.vocab_only {
+            prove_threads()?;
+        }
         let opened = GgufFile::open(names.model, &params.source, params.use_mmap)?;
         let adapters: Vec<GgufFile> =
             params.lora.iter().map(|lora| GgufFile::open("lora", &lora.source, false)).collect::<Result<_>>()?;

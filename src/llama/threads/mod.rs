@@ -108,7 +108,8 @@ impl RawPool {
             // It asserts that all threads can be started.
             let mut why = ErrorBuffer::new();
             let ptr = NonNull::new(foredraft_threadpool_new(new, &raw mut params, why.ptr(), why.size()));
-            let refused = || Error::model(format!("n_threads: cannot start {n_threads} threads: {}", why.message()));
+            let refused =
+                || Error::exhausted(format!("n_threads: cannot start {n_threads} threads: {}", why.message()));
             Ok(RawPool { ptr: ptr.ok_or_else(refused)?, free })
         }
     }
@@ -119,8 +120,8 @@ impl PlacedPool {
     fn new(n_threads: i32, requested: ThreadSettings) -> Result<PlacedPool> {
         let thread = std::thread::Builder::new().name("foredraft-cpu".into());
         thread.spawn(move || PlacedPool::on_this_thread(n_threads, requested)).map_or_else(
-            |error| Err(Error::model(format!("n_threads: cannot start a thread: {error}"))),
-            |thread| thread.join().unwrap_or_else(|_| Err(Error::model("n_threads: cannot start the threads"))),
+            |error| Err(Error::exhausted(format!("n_threads: cannot start a thread: {error}"))),
+            |thread| thread.join().unwrap_or_else(|_| Err(Error::exhausted("n_threads: cannot start the threads"))),
         )
     }
 
@@ -274,6 +275,43 @@ impl Drop for ThreadPool {
             }
         }
     }
+}
+
+/// Proves that as many threads can run at once as llama.cpp starts while it loads a model: one for each core, to convert weights for AMX.
+/// It ends the process if it cannot start one of them.
+///
+/// # Errors
+/// The system refuses them ([`Code::ResourceExhausted`](crate::error::Code::ResourceExhausted)).
+pub(super) fn prove_threads() -> Result<()> {
+    let n_threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).max(n_cores_online());
+    let gate = Mutex::new(());
+    let waiting = gate.lock();
+    std::thread::scope(|scope| {
+        // Each thread waits at the gate, so that all of them exist at once.
+        let started = (0..n_threads).try_for_each(|_| {
+            // As large as the threads of C++.
+            let thread = std::thread::Builder::new().stack_size(STACK_OF_C_THREADS);
+            thread.spawn_scoped(scope, || drop(gate.lock())).map(drop)
+        });
+        drop(waiting);
+        started.map_err(|error| {
+            Error::exhausted(format!("cannot start the {n_threads} threads that a load needs: {error}"))
+        })
+    })
+}
+
+/// The default stack of a thread on Linux.
+const STACK_OF_C_THREADS: usize = 8 << 20;
+
+/// `std::thread::hardware_concurrency`, which ignores quotas. 0: unknown.
+fn n_cores_online() -> usize {
+    #[cfg(unix)]
+    {
+        // SAFETY: reads a number of the system.
+        usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(0)
+    }
+    #[cfg(not(unix))]
+    0
 }
 
 /// The CPU time of the calling thread. `None`: unknown.

@@ -1,0 +1,98 @@
+//! Finds and starts the program `foredraft-engine`.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use super::settings::IsolationSettings;
+use crate::error::{Code, Error, Result};
+
+/// The name of the program.
+const PROGRAM: &str = "foredraft-engine";
+/// The environment variable with its path.
+const VARIABLE: &str = "FOREDRAFT_ENGINE";
+
+/// The engine's process, and this end of the connection to it.
+pub(super) struct EngineProcess {
+    pub(super) child: Child,
+    pub(super) stream: UnixStream,
+}
+
+/// Starts the program. It ends when the calling thread ends, or when the connection is closed.
+///
+/// # Errors
+/// It is not there, or cannot be started.
+pub(super) fn start(settings: &IsolationSettings) -> Result<EngineProcess> {
+    let program = find(settings.path.as_deref())?;
+    let failed = |error| Error::exhausted(format!("isolate: {} cannot be started: {error}", program.display()));
+    let (here, there) = UnixStream::pair().map_err(failed)?;
+    let mut command = Command::new(&program);
+    command.args(settings.arguments()).arg(std::process::id().to_string());
+    // A group of its own: a Ctrl-C in the terminal is the host's.
+    command.stdin(OwnedFd::from(there)).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+    let child = command.spawn().map_err(failed)?;
+    Ok(EngineProcess { child, stream: here })
+}
+
+/// The program: `isolate_path`, else the environment variable's, else the one beside the library or the host's program.
+fn find(given: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = given {
+        return existing(path)
+            .ok_or_else(|| Error::new(Code::NotFound, format!("isolate_path: there is no file {}", path.display())));
+    }
+    if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
+        let path = PathBuf::from(path);
+        return existing(&path)
+            .ok_or_else(|| Error::new(Code::NotFound, format!("{VARIABLE}: there is no file {}", path.display())));
+    }
+    let files = [library_file(), std::env::current_exe().ok()];
+    let folders: Vec<PathBuf> = files.iter().flatten().filter_map(|file| Some(file.parent()?.to_owned())).collect();
+    // Beside it; where `make install` puts programs; and for tests, whose programs are one folder deeper.
+    let places = ["", "../bin", "../libexec", ".."];
+    let candidates = folders.iter().flat_map(|folder| places.map(|place| folder.join(place).join(PROGRAM)));
+    candidates.clone().find_map(|path| existing(&path)).ok_or_else(|| {
+        let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+        Error::new(
+            Code::NotFound,
+            format!("isolate: {PROGRAM} is not in {}; set isolate_path, or {VARIABLE}", folders.join(" nor ")),
+        )
+    })
+}
+
+fn existing(path: &Path) -> Option<PathBuf> {
+    path.is_file().then(|| path.to_owned())
+}
+
+/// The file that this code is in: the shared library, or the program that contains it.
+fn library_file() -> Option<PathBuf> {
+    let here = library_file as fn() -> Option<PathBuf> as usize;
+    let maps = BufReader::new(File::open("/proc/self/maps").ok()?);
+    let contains = |line: &str| {
+        let (from, to) = line.split(' ').next()?.split_once('-')?;
+        let address = |text: &str| usize::from_str_radix(text, 16).ok();
+        let path = line.get(line.find('/')?..)?;
+        (address(from)?..address(to)?).contains(&here).then(|| PathBuf::from(path))
+    };
+    maps.lines().map_while(std::io::Result::ok).find_map(|line| contains(&line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_of_this_code_is_found() {
+        let program = std::env::current_exe().and_then(|path| path.canonicalize()).expect("a program");
+        assert_eq!(library_file().and_then(|path| path.canonicalize().ok()), Some(program));
+    }
+
+    #[test]
+    fn missing_program_is_named() {
+        let error = find(Some(Path::new("/no/such/engine"))).expect_err("missing");
+        assert_eq!((error.code(), error.message()), (Code::NotFound, "isolate_path: there is no file /no/such/engine"));
+    }
+}

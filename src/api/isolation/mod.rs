@@ -1,0 +1,23 @@
+//! Isolation: an engine in a process of its own, `foredraft-engine`, behind the functions of the interface. On Linux.
+//!
+//! What a library in the host's process cannot survive, an isolated engine can: an assertion in a driver, memory that runs out, a model file
+//! that is cut while it is mapped. The host's process keeps its requests with the tokens that have arrived. When the engine's process dies,
+//! another one is started, prompt and tokens are decoded again, and the random numbers go on, so a completion is the same as without the
+//! death, and no update is lost or repeated.
+//!
+//! - `settings`, `launch`: `init`'s keys; finding and starting the program.
+//! - `protocol`, `connection`: frames with JSON documents through a socket that only both processes have.
+//! - `remote`, `remote_request`, `supervisor`: the host's side. The engine's side is [`engine_process`](super::engine_process).
+
+mod connection;
+mod launch;
+mod protocol;
+mod remote;
+mod remote_request;
+mod settings;
+mod shared;
+mod supervisor;
+
+pub(super) use self::protocol::{Frame, FrameKind, FrameSender};
+pub(super) use self::remote::RemoteEngine;
+pub(super) use self::settings::IsolationSettings;

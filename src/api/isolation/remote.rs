@@ -1,0 +1,265 @@
+//! An engine in another process, as the host's process sees it.
+//!
+//! One thread, the supervisor, starts the process, reads what it sends, and starts another one when it dies. Then it sends all requests that
+//! have not ended again, with the tokens that have arrived, and all calls that have no answer. Callbacks of the host run on a thread of
+//! their own, because they may call functions that wait for the supervisor.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::protocol::{Frame, FrameKind};
+use super::remote_request::RemoteRequest;
+use super::settings::IsolationSettings;
+use super::shared::{RemoteShared, stopped, tell_host};
+use super::supervisor::{Supervisor, SupervisorEvent};
+use crate::api::Function;
+use crate::api::calls::{LeftRequest, PollSource, Taken};
+use crate::api::fields::parse_object;
+use crate::api::registry::{UpdateSignal, no_such_request, notify_and_signal};
+use crate::api::request::Endpoint;
+use crate::engine;
+use crate::error::{Code, Error, Result};
+use crate::host;
+
+/// How long a status waits for the process before it is the last known one.
+const STATUS_PATIENCE: Duration = Duration::from_millis(200);
+/// How long an unload waits until the process has ended its requests.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
+/// How often a load looks whether it is still wanted.
+const LOAD_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A loaded engine in another process.
+pub(in crate::api) struct RemoteEngine {
+    shared: Arc<RemoteShared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    is_closed: AtomicBool,
+}
+
+impl RemoteEngine {
+    /// Starts the process and loads the models there. `notify` gets the id of each request that has an update. `progress` gets 0..=1 and
+    /// aborts the load by returning false.
+    ///
+    /// # Errors
+    /// The process cannot be started, the load failed there, or it was aborted.
+    pub(in crate::api) fn start(
+        settings: IsolationSettings,
+        by_old_name: bool,
+        notify: Arc<engine::Notify>,
+        mut progress: impl FnMut(f32) -> bool,
+    ) -> Result<RemoteEngine> {
+        let updates = Arc::<UpdateSignal>::default();
+        let notify = notify_and_signal(&updates, notify);
+        let (notices, noticed) = crossbeam_channel::unbounded();
+        let shared = Arc::new(RemoteShared::new(Arc::clone(&updates), notices, settings.init.get("seed").cloned()));
+        let engine =
+            RemoteEngine { shared: Arc::clone(&shared), threads: Mutex::default(), is_closed: AtomicBool::new(false) };
+        let (events, loading) = crossbeam_channel::unbounded();
+        engine.spawn("foredraft-notify", move || tell_host(&noticed, &*notify))?;
+        let supervisor = Supervisor::new(shared, settings, by_old_name, events);
+        engine.spawn("foredraft-super", move || supervisor.run())?;
+        let mut last = 0.0;
+        loop {
+            match loading.recv_timeout(LOAD_INTERVAL) {
+                Ok(SupervisorEvent::Loaded(result)) => return result.map(|()| engine),
+                Ok(SupervisorEvent::Progress(progress)) => last = progress,
+                Err(crossbeam_channel::RecvTimeoutError::Timeout) => {}
+                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => {
+                    return Err(Error::new(Code::Internal, "isolate: the supervisor has ended"));
+                }
+            }
+            // Dropping the engine ends the process.
+            if !progress(last) {
+                return Err(Error::new(Code::Cancelled, "the load was aborted"));
+            }
+        }
+    }
+
+    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(work);
+        let thread = thread.map_err(|error| Error::exhausted(format!("isolate: cannot start a thread: {error}")))?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+
+    /// Begins to end the process, without waiting.
+    pub(in crate::api) fn begin_stop(&self) {
+        if !self.shared.is_stopping.swap(true, Ordering::AcqRel) {
+            let number = self.shared.next_call.fetch_add(1, Ordering::Relaxed);
+            self.shared.send(Frame::call(number, "stop", b""));
+        }
+    }
+
+    /// Ends the process and all requests, and waits for it.
+    pub(in crate::api) fn stop(&self) {
+        self.begin_stop();
+        let begun = Instant::now();
+        while begun.elapsed() < STOP_PATIENCE
+            && self.shared.connection.lock().is_some()
+            && !self.shared.requests.lock().unfinished().is_empty()
+        {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if let Some(connection) = self.shared.starting.lock().take() {
+            connection.close();
+        }
+        self.shared.end_all(None);
+        let threads = std::mem::take(&mut *self.threads.lock());
+        // The notifier ends when the supervisor has let go of the shared state. A callback of the host may be the caller.
+        if !host::inside() {
+            for thread in threads.into_iter().filter(|thread| thread.thread().name() == Some("foredraft-super")) {
+                let _ = thread.join();
+            }
+        }
+    }
+
+    /// Calls a function in the process, and waits for its answer.
+    ///
+    /// # Errors
+    /// The engine stops, the call would deadlock, or the process cannot be started again.
+    pub(in crate::api) fn call(&self, function: Function, argument: &[u8]) -> Result<Value> {
+        if function.waits() && host::inside() {
+            return Err(Error::would_deadlock(function.name()));
+        }
+        match function {
+            Function::Complete(endpoint) => self.request(endpoint, argument, true),
+            Function::Submit(endpoint) => self.request(endpoint, argument, false),
+            _ => self.shared.call(function.name(), argument, None)?.ok_or_else(stopped),
+        }
+    }
+
+    /// Begins a request, and waits for its answer.
+    fn request(&self, endpoint: Endpoint, argument: &[u8], is_awaited: bool) -> Result<Value> {
+        let object = parse_object(argument)?;
+        self.shared.check()?;
+        let default_seed = self.shared.default_seed.as_ref();
+        let id = engine::new_request_id();
+        let request = Arc::new(RemoteRequest::new(id, endpoint, is_awaited, object, default_seed));
+        // Under the lock, so that a new process gets it either here or from the supervisor.
+        {
+            let mut requests = self.shared.requests.lock();
+            requests.add(Arc::clone(&request));
+            self.shared.send(request.frame());
+        }
+        // The supervisor may have given up before the request was in the list.
+        if let Err(error) = self.shared.check() {
+            request.end(Some(&error));
+        }
+        let answer = request.wait_for_answer();
+        let mut requests = self.shared.requests.lock();
+        match answer.get("success") == Some(&Value::Bool(true)) && !is_awaited {
+            true => requests.accepted(&request),
+            false => requests.remove(id),
+        }
+        Ok(answer)
+    }
+
+    /// `foredraft_status`, with `isolation`.
+    pub(in crate::api) fn status(&self) -> Value {
+        if self.shared.failure.lock().is_none()
+            && let Ok(Some(status)) = self.shared.call("status", b"", Some(STATUS_PATIENCE))
+        {
+            *self.shared.last_status.lock() = status;
+        }
+        let mut status = self.shared.last_status.lock().clone();
+        if let Some(status) = status.as_object_mut() {
+            if let Some(error) = &*self.shared.failure.lock() {
+                status.insert("init_success".into(), (-1).into());
+                status.insert("state".into(), "failed".into());
+                status.insert("error".into(), error.message().into());
+                status.insert("code".into(), error.code().as_str().into());
+            }
+            status.insert("isolation".into(), self.shared.isolation.lock().to_json());
+        }
+        status
+    }
+
+    /// The updates of its requests are no longer polled from it.
+    pub(in crate::api) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    pub(in crate::api) fn is_open(&self) -> bool {
+        !self.is_closed.load(Ordering::Acquire)
+    }
+
+    pub(in crate::api) fn has_newest(&self, endpoint: Endpoint) -> bool {
+        self.newest(endpoint).is_some()
+    }
+
+    /// What is left of the newest request of an old name's group, after the engine has stopped.
+    pub(in crate::api) fn left_request(&self, endpoint: Endpoint) -> Option<LeftRequest> {
+        let id = self.newest(endpoint)?;
+        let taken = self.take_updates(id, Duration::ZERO).ok();
+        let updates = taken.and_then(|mut taken| match taken.answer.get_mut("completion_updates")?.take() {
+            Value::Array(updates) => Some(updates),
+            _ => None,
+        });
+        Some(LeftRequest::new(id, updates.unwrap_or_default()))
+    }
+}
+
+impl PollSource for RemoteEngine {
+    fn newest(&self, endpoint: Endpoint) -> Option<u64> {
+        self.shared.requests.lock().newest.get(endpoint.old_index()?).copied().flatten()
+    }
+
+    fn take_updates(&self, id: u64, wait: Duration) -> Result<Taken> {
+        let request = {
+            let requests = self.shared.requests.lock();
+            match requests.records.get(&id) {
+                Some(request) => Arc::clone(request),
+                None if requests.ended.contains(&id) => return Ok(Taken::ended(id)),
+                None => return Err(no_such_request(id)),
+            }
+        };
+        let taken = request.take(wait);
+        if taken.is_finished && !request.is_awaited {
+            self.shared.requests.lock().end(id);
+        }
+        Ok(taken)
+    }
+
+    fn cancel_request(&self, id: u64) -> Result<bool> {
+        let requests = self.shared.requests.lock();
+        let Some(request) = requests.records.get(&id) else {
+            return if requests.ended.contains(&id) { Ok(false) } else { Err(no_such_request(id)) };
+        };
+        let is_running = request.finished().is_none();
+        if is_running {
+            request.cancel();
+            self.shared.send(Frame::new(FrameKind::Cancel, id, Vec::new()));
+        }
+        Ok(is_running)
+    }
+
+    fn unfinished(&self, endpoint: Endpoint) -> Vec<u64> {
+        let requests = self.shared.requests.lock().unfinished();
+        let is_meant =
+            |request: &&Arc<RemoteRequest>| request.endpoint == endpoint && !(endpoint.is_old() && request.is_awaited);
+        requests.iter().rev().filter(is_meant).map(|request| request.id).collect()
+    }
+
+    fn end_reasoning(&self, id: u64) -> Result<()> {
+        let requests = self.shared.requests.lock();
+        if let Some(request) = requests.records.get(&id) {
+            request.end_reasoning();
+            self.shared.send(Frame::new(FrameKind::EndReasoning, id, Vec::new()));
+        }
+        Ok(())
+    }
+
+    fn signal(&self) -> &UpdateSignal {
+        &self.shared.updates
+    }
+}
+
+impl Drop for RemoteEngine {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

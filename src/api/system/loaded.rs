@@ -1,0 +1,168 @@
+//! A loaded engine, in this process or in another one.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::api::Function;
+use crate::api::calls::{LeftRequest, PollCommand, PollSource};
+#[cfg(target_os = "linux")]
+use crate::api::isolation::{IsolationSettings, RemoteEngine};
+use crate::api::request::Endpoint;
+use crate::api::server::Server;
+use crate::engine::Notify;
+use crate::error::{Error, Result};
+
+/// A loaded engine.
+#[derive(Clone)]
+pub(super) enum LoadedEngine {
+    /// In this process.
+    Local(Arc<Server>),
+    /// In a process of its own.
+    #[cfg(target_os = "linux")]
+    Isolated(Arc<RemoteEngine>),
+}
+
+impl LoadedEngine {
+    /// Starts an engine in a process of its own.
+    ///
+    /// # Errors
+    /// As `RemoteEngine::start`; or this platform has no isolation.
+    #[cfg(target_os = "linux")]
+    pub(super) fn isolated(
+        command: &[u8],
+        by_old_name: bool,
+        notify: Arc<Notify>,
+        progress: impl FnMut(f32) -> bool,
+    ) -> Result<LoadedEngine> {
+        let settings = IsolationSettings::read(command)?;
+        RemoteEngine::start(settings, by_old_name, notify, progress)
+            .map(|engine| LoadedEngine::Isolated(Arc::new(engine)))
+    }
+
+    /// There is no isolation on this platform.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn isolated(
+        _command: &[u8],
+        _by_old_name: bool,
+        _notify: Arc<Notify>,
+        _progress: impl FnMut(f32) -> bool,
+    ) -> Result<LoadedEngine> {
+        Err(Error::invalid("isolate: not available on this platform"))
+    }
+
+    /// Whether this process decodes with it.
+    pub(super) fn decodes_here(&self) -> bool {
+        match self {
+            LoadedEngine::Local(server) => server.engine().is_ok(),
+            #[cfg(target_os = "linux")]
+            LoadedEngine::Isolated(_) => false,
+        }
+    }
+
+    /// Whether both are the same engine.
+    pub(super) fn is(&self, other: &LoadedEngine) -> bool {
+        match (self, other) {
+            (LoadedEngine::Local(one), LoadedEngine::Local(other)) => Arc::ptr_eq(one, other),
+            #[cfg(target_os = "linux")]
+            (LoadedEngine::Isolated(one), LoadedEngine::Isolated(other)) => Arc::ptr_eq(one, other),
+            #[cfg(target_os = "linux")]
+            _ => false,
+        }
+    }
+
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self, LoadedEngine::Local(_))
+    }
+
+    /// The engine in this process.
+    ///
+    /// # Errors
+    /// It is in another one.
+    pub(super) fn local(self) -> Result<Arc<Server>> {
+        match self {
+            LoadedEngine::Local(server) => Ok(server),
+            #[cfg(target_os = "linux")]
+            LoadedEngine::Isolated(_) => Err(Error::invalid("isolate: the engine is in another process")),
+        }
+    }
+
+    /// Tells all running requests to end, and returns at once.
+    pub(super) fn begin_stop(&self) {
+        match self {
+            LoadedEngine::Local(server) => server.begin_stop(),
+            #[cfg(target_os = "linux")]
+            LoadedEngine::Isolated(engine) => engine.begin_stop(),
+        }
+    }
+
+    /// Ends all running requests, and waits for that.
+    pub(super) fn stop(&self) {
+        match self {
+            LoadedEngine::Local(server) => server.stop(),
+            #[cfg(target_os = "linux")]
+            LoadedEngine::Isolated(engine) => engine.stop(),
+        }
+    }
+
+    /// The updates of its requests are no longer polled from it.
+    pub(super) fn close(&self) {
+        match self {
+            LoadedEngine::Local(server) => server.close(),
+            #[cfg(target_os = "linux")]
+            LoadedEngine::Isolated(engine) => engine.close(),
+        }
+    }
+
+    pub(super) fn status(&self) -> Value {
+        match self {
+            LoadedEngine::Local(server) => server.status().to_json(),
+            #[cfg(target_os = "linux")]
+            LoadedEngine::Isolated(engine) => engine.status(),
+        }
+    }
+
+    /// Calls a function.
+    pub(super) fn call(&self, function: Function, request: &[u8]) -> Result<Value> {
+        match self {
+            LoadedEngine::Local(server) => server.during(|server| server.call(function, request)),
+            #[cfg(target_os = "linux")]
+            LoadedEngine::Isolated(engine) => engine.call(function, request),
+        }
+    }
+
+    /// As [`Server::poll`]; `None`: it is closed.
+    pub(super) fn poll(&self, endpoint: Endpoint, command: PollCommand) -> Option<Result<Value>> {
+        match self {
+            LoadedEngine::Local(server) => server.while_open(|server| server.run_poll(endpoint, command)),
+            #[cfg(target_os = "linux")]
+            LoadedEngine::Isolated(engine) => engine.is_open().then(|| engine.run_poll(endpoint, command)),
+        }
+    }
+
+    /// As [`Server::cancel`].
+    pub(super) fn cancel(&self, endpoint: Endpoint, command: PollCommand) -> Result<Value> {
+        match self {
+            LoadedEngine::Local(server) => server.during(|server| server.run_cancel(endpoint, command)),
+            #[cfg(target_os = "linux")]
+            LoadedEngine::Isolated(engine) => engine.run_cancel(endpoint, command),
+        }
+    }
+
+    pub(super) fn has_newest(&self, endpoint: Endpoint) -> bool {
+        match self {
+            LoadedEngine::Local(server) => server.has_newest(endpoint),
+            #[cfg(target_os = "linux")]
+            LoadedEngine::Isolated(engine) => engine.has_newest(endpoint),
+        }
+    }
+
+    /// What is left of the newest request of an old name's group, after the engine has stopped.
+    pub(super) fn left_request(&self, endpoint: Endpoint) -> Option<LeftRequest> {
+        match self {
+            LoadedEngine::Local(server) => server.left_request(endpoint),
+            #[cfg(target_os = "linux")]
+            LoadedEngine::Isolated(engine) => engine.left_request(endpoint),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The engine's process dies while requests run: they end as they would have.
+
+use std::time::Duration;
+
+use foredraft::api::{Endpoint, Function, System};
+use serde_json::{Value, json};
+
+use crate::common::{complete, start as start_local, text, with};
+use crate::process::{call, drain, kill, pid, poll, start, submit};
+
+const SIGNALS: [&str; 3] = ["KILL", "SEGV", "ABRT"];
+
+/// Sampled completions of 300 tokens, with different seeds.
+fn requests(n: usize, more: &Value) -> Vec<Value> {
+    let one = |seed: usize| {
+        let request = json!({"prompt": "Once upon a time there was a child named Mia.", "n_predict": 300,
+            "ignore_eos": true, "seed": 11 + seed, "return_tokens": true});
+        with(&request, more.clone())
+    };
+    (0..n).map(one).collect()
+}
+
+/// What updates give together.
+struct Joined {
+    text: String,
+    tokens: Value,
+    stop_type: Value,
+    /// How many updates tell of a death.
+    n_told: usize,
+}
+
+/// Joins updates. They must be in order: the end is the last one, and there is one.
+fn joined(updates: &[Value]) -> Joined {
+    let (last, rest) = updates.split_last().expect("updates");
+    assert!(rest.iter().all(|update| update["stop"] == false) && last["stop"] == true, "{last}");
+    let tokens = |update: &Value| update["tokens"].as_array().cloned().unwrap_or_default();
+    Joined {
+        text: text(updates),
+        tokens: updates.iter().flat_map(tokens).collect(),
+        stop_type: last["stop_type"].clone(),
+        n_told: updates.iter().filter(|update| update.get("engine").is_some()).count(),
+    }
+}
+
+/// Runs the requests at once, and kills the process `n_deaths` times meanwhile.
+fn killed(system: &System, requests: &[Value], n_deaths: usize, random: &mut u64) -> Vec<Joined> {
+    std::thread::scope(|scope| {
+        let ids: Vec<u64> = requests.iter().map(|request| submit(system, request)).collect();
+        let readers: Vec<_> = ids.into_iter().map(|id| scope.spawn(move || joined(&drain(system, id)))).collect();
+        for _ in 0..n_deaths {
+            *random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let process = pid(system);
+            std::thread::sleep(Duration::from_micros((*random >> 33) % 120_000));
+            kill(process, SIGNALS[(*random >> 20) as usize % SIGNALS.len()]);
+        }
+        readers.into_iter().map(|reader| reader.join().expect("a reader")).collect()
+    })
+}
+
+/// Returns the number of deaths while a request ran.
+fn completions_survive(init: Value, more: Value, n: usize, rounds: usize) -> usize {
+    let requests = requests(n, &more);
+    let expected: Vec<_> = {
+        let system = start_local(init.clone());
+        let answers = requests.iter().map(|request| complete(&system, Endpoint::Foredraft, request));
+        answers
+            .map(|answer| (answer["content"].as_str().expect("content").to_owned(), answer["tokens"].clone()))
+            .collect()
+    };
+    let system = start(init);
+    let (mut random, mut n_deaths) = (7, 0);
+    for round in 0..rounds {
+        let found = killed(&system, &requests, 1 + round % 3, &mut random);
+        for (found, (text, tokens)) in found.iter().zip(&expected) {
+            assert_eq!((&found.text, &found.stop_type), (text, &json!("limit")), "round {round}");
+            assert_eq!(&found.tokens, tokens, "round {round}");
+        }
+        n_deaths += found.iter().map(|found| found.n_told).max().unwrap_or(0);
+    }
+    let isolation = &system.status()["isolation"];
+    assert!(isolation["n_restarts"].as_u64() >= Some(rounds as u64), "{isolation}");
+    assert!(isolation["deaths"][0]["cause"].as_str().is_some_and(|cause| cause.contains("SIG")), "{isolation}");
+    assert!(n_deaths > 0, "no request was running when the process died");
+    n_deaths
+}
+
+/// Prints the table of the reliability page: `make deaths`.
+#[test]
+#[ignore = "run by make deaths"]
+fn deaths_at_twenty_random_moments() {
+    for n in [1, 4] {
+        for (name, speculative) in [("plain", json!(false)), ("speculating", json!({"type": "auto"}))] {
+            let init = json!({"n_ctx": 512, "n_parallel": n});
+            let n_deaths = completions_survive(init, json!({"speculative": speculative}), n, 20);
+            println!(
+                "| {n} of 300 tokens, {name} | {n_deaths} deaths while they ran, in 20 runs | every text the same |"
+            );
+        }
+    }
+}
+
+#[test]
+fn plain_completion_survives_deaths() {
+    completions_survive(json!({"n_ctx": 512}), json!({"speculative": false}), 1, 4);
+}
+
+#[test]
+fn speculating_completion_survives_deaths() {
+    completions_survive(json!({"n_ctx": 512}), json!({"speculative": {"type": "auto"}}), 1, 4);
+}
+
+#[test]
+fn four_completions_survive_deaths() {
+    let init = json!({"n_ctx": 512, "n_parallel": 4});
+    completions_survive(init.clone(), json!({"speculative": false}), 4, 4);
+    completions_survive(init, json!({"speculative": {"type": "auto"}}), 4, 4);
+}
+
+/// Their state is not only the tokens: they are generated again from the start, and what was delivered is skipped.
+#[test]
+fn completions_with_more_state_survive_deaths() {
+    let init = json!({"n_ctx": 512});
+    completions_survive(init.clone(), json!({"mirostat": 2}), 1, 3);
+    completions_survive(init.clone(), json!({"grammar": "root ::= [a-zA-Z ,.\"\\n']*", "repeat_penalty": 1.2}), 1, 3);
+    completions_survive(init, json!({"dry_multiplier": 0.8, "stop": ["no such text"]}), 1, 3);
+}
+
+#[test]
+fn probabilities_are_complete_after_a_death() {
+    let request = json!({"prompt": "Once upon a time", "n_predict": 200, "ignore_eos": true, "seed": 3, "n_probs": 2});
+    let expected = complete(&start_local(json!({"n_ctx": 512})), Endpoint::Foredraft, &request);
+    let system = start(json!({"n_ctx": 512}));
+    let id = submit(&system, &request);
+    let mut updates: Vec<Value> = poll(&system, id, 60_000)["completion_updates"].as_array().expect("updates").clone();
+    kill(pid(&system), "KILL");
+    updates.extend(drain(&system, id));
+    let (last, rest) = updates.split_last().expect("updates");
+    let shown = |update: &Value| update["completion_probabilities"].as_array().cloned().unwrap_or_default();
+    let tokens = |all: &[Value]| all.iter().map(|entry| entry["id"].clone()).collect::<Vec<Value>>();
+    let polled: Vec<Value> = rest.iter().flat_map(shown).collect();
+    assert_eq!(tokens(&polled), tokens(&shown(&expected)));
+    assert_eq!(tokens(&shown(last)), tokens(&shown(&expected)));
+    assert_eq!(text(&updates), expected["content"].as_str().expect("content"));
+}
+
+#[test]
+fn waiting_call_survives_deaths() {
+    let request = &requests(1, &json!({}))[0];
+    let expected = complete(&start_local(json!({"n_ctx": 512})), Endpoint::Foredraft, request);
+    let system = start(json!({"n_ctx": 512}));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| call(&system, Function::Complete(Endpoint::Foredraft), request));
+        for signal in SIGNALS {
+            let process = pid(&system);
+            std::thread::sleep(Duration::from_millis(40));
+            kill(process, signal);
+        }
+        let answer = waiting.join().expect("an answer");
+        for key in ["content", "tokens", "stop_type", "tokens_predicted", "tokens_evaluated", "generation_settings"] {
+            assert_eq!(answer[key], expected[key], "{key}");
+        }
+    });
+}
+
+/// The update that tells the host of the death is empty, so that a host that only joins texts needs to know nothing.
+#[test]
+fn host_is_told_of_a_death() {
+    let system = start(json!({"n_ctx": 512}));
+    let id = submit(&system, &json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true}));
+    let mut updates: Vec<Value> = poll(&system, id, 60_000)["completion_updates"].as_array().expect("updates").clone();
+    let first = pid(&system);
+    kill(first, "SEGV");
+    while !updates.iter().any(|update| update.get("engine").is_some()) {
+        updates.extend(poll(&system, id, 60_000)["completion_updates"].as_array().expect("updates").iter().cloned());
+    }
+    assert_ne!(pid(&system), first);
+    let cancel = json!({"id": id}).to_string();
+    system.cancel(Endpoint::Foredraft, Some(cancel.as_bytes())).expect("an answer");
+    updates.extend(drain(&system, id));
+    let told: Vec<&Value> = updates.iter().filter(|update| update.get("engine").is_some()).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!((&told[0]["content"], &told[0]["engine"]["cause"]), (&json!(""), &json!("SIGSEGV")));
+    assert_eq!(system.status()["isolation"]["n_restarts"], 1);
+}
+
+/// A request that ends every process must not be tried forever.
+#[test]
+fn request_without_progress_ends_after_five_deaths() {
+    let system = start(json!({"n_ctx": 512}));
+    // It never gets a token: its slot has an endless request.
+    let endless = json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true});
+    let first = submit(&system, &endless);
+    let waiting = submit(&system, &endless);
+    let (mut ends, mut updates) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        // The first one makes progress with each process.
+        let text = |system: &System| poll(system, first, 60_000)["completion_updates"].to_string();
+        while !text(&system).contains("\"content\":\" ") {}
+        let process = pid(&system);
+        kill(process, "KILL");
+        while system.status()["isolation"]["pid"] == process {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let answer = poll(&system, waiting, 0);
+        updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
+        ends.push(answer["finished"].clone());
+    }
+    assert_eq!(ends[..4], vec![json!(false); 4]);
+    updates.extend(drain(&system, waiting));
+    let last = updates.last().expect("an end");
+    assert_eq!((&last["stop_type"], &last["code"]), (&json!("error"), &json!("model_error")), "{last}");
+    let cancel = json!({"id": first}).to_string();
+    system.cancel(Endpoint::Foredraft, Some(cancel.as_bytes())).expect("an answer");
+    assert_eq!(drain(&system, first).last().expect("an end")["stop_type"], "cancelled");
+    call(&system, Function::Complete(Endpoint::Foredraft), &json!({"prompt": "Once", "n_predict": 2}));
+}

@@ -1,0 +1,10 @@
+//! Isolated engines: the functions of the interface with the engine in another process, which is killed at random moments.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests may panic")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod deaths;
+mod interface;
+mod process;
+mod rpc;

@@ -1,0 +1,75 @@
+//! The engine's process, as tests see and kill it.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use foredraft::api::{Endpoint, Function, System};
+use serde_json::{Value, json};
+
+use crate::common::{model, with};
+
+/// Loads a model in a process of its own.
+pub fn start(more: Value) -> System {
+    let init = json!({
+        "model": model("target"), "model_draft": model("draft"), "log_level": "none", "n_threads": 1, "n_threads_batch": 1,
+        "isolate": true, "isolate_path": env!("CARGO_BIN_EXE_foredraft-engine"),
+    });
+    let init = with(&init, more);
+    let system = System::new();
+    system.init(init.to_string().as_bytes()).unwrap_or_else(|error| panic!("init {init}: {error}"));
+    system
+}
+
+/// Calls a function, which must succeed.
+pub fn call(system: &System, function: Function, request: &Value) -> Value {
+    let answer = system.call(function, request.to_string().as_bytes());
+    let answer = answer.unwrap_or_else(|error| panic!("{request}: {error}"));
+    assert_eq!(answer["success"], true, "{request}: {answer}");
+    answer
+}
+
+pub fn submit(system: &System, request: &Value) -> u64 {
+    call(system, Function::Submit(Endpoint::Foredraft), request)["id"].as_u64().expect("an id")
+}
+
+pub fn poll(system: &System, id: u64, timeout_ms: u64) -> Value {
+    let command = json!({"id": id, "timeout_ms": timeout_ms}).to_string();
+    system.poll(Endpoint::Foredraft, Some(command.as_bytes())).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Polls a request until it is finished, and returns all its updates.
+pub fn drain(system: &System, id: u64) -> Vec<Value> {
+    let mut updates = Vec::new();
+    loop {
+        let answer = poll(system, id, 60_000);
+        updates.extend(answer["completion_updates"].as_array().expect("updates").iter().cloned());
+        if answer["finished"] == true {
+            return updates;
+        }
+    }
+}
+
+/// The id of the process, once one serves.
+pub fn pid(system: &System) -> u64 {
+    let begun = Instant::now();
+    loop {
+        let status = system.status();
+        if let Some(pid) = status["isolation"]["pid"].as_u64() {
+            return pid;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{status}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Sends a signal to the process.
+pub fn kill(pid: u64, signal: &str) {
+    let status = Command::new("sh").args(["-c", &format!("kill -{signal} {pid} 2>/dev/null")]).status();
+    status.expect("a shell");
+}
+
+/// Whether a process exists and is no zombie.
+pub fn is_alive(pid: u64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+}
