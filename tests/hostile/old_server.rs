@@ -363,7 +363,11 @@ fn half_a_character_is_withheld_at_every_end() {
     let mut endless = endless();
     endless["logit_bias"] = json!([[lead, 1e6]]);
     let id = submit("async_completion_init", &endless);
-    wait_for_state("async_completion", id, "generating");
+    // Without a poll, which would take updates.
+    wait_until("some text", || {
+        let slot = &status()["slots"][0];
+        slot["request_id"] == id && slot["state"] == "generating"
+    });
     call_bytes("async_completion_cancel", None);
     let (text, last) = drain("async_completion");
     let n = last["tokens_predicted"].as_u64().expect("a number") as usize;

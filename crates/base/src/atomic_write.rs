@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use self::writer::Writer;
+use self::writer::WriterProcess;
 use crate::error::{Error, Result};
 
 /// Opens a regular file for reading.
@@ -73,7 +73,7 @@ fn temporary_path(destination: &Path) -> Result<PathBuf> {
     };
     // A long name is truncated, so that the temporary name does not exceed the file system's limit.
     let name: String = name.to_string_lossy().chars().take(40).collect();
-    Ok(destination.with_file_name(format!(".{name}.{}-{number}.part", Writer::this())))
+    Ok(destination.with_file_name(format!(".{name}.{}-{number}.part", WriterProcess::this())))
 }
 
 fn regular(path: &Path, metadata: &fs::Metadata) -> Result<()> {

@@ -2,7 +2,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::{Writer, open, write};
+use super::{WriterProcess, open, write};
 use crate::error::Code;
 
 /// The names of the entries of a folder.
@@ -46,7 +46,7 @@ fn leftover_temporary_files_are_skipped() {
     let next = |path: &std::path::Path| super::temporary_path(path).unwrap();
     let number: u64 = next(&path).to_string_lossy().rsplit(['-', '.']).nth(1).unwrap().parse().unwrap();
     for number in number + 1..number + 200 {
-        fs::write(folder.path().join(format!(".file.{}-{number}.part", Writer::this())), "left").unwrap();
+        fs::write(folder.path().join(format!(".file.{}-{number}.part", WriterProcess::this())), "left").unwrap();
     }
     write(&path, |file| file.write_all(b"whole")).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "whole");
@@ -130,16 +130,16 @@ fn temporary_files_of_killed_processes_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let mut running = Command::new("sleep").arg("60").spawn().unwrap();
     let mut killed = Command::new("sleep").arg("60").spawn().unwrap();
-    let (alive, dead) = (Writer::of(running.id()).unwrap(), Writer::of(killed.id()).unwrap());
-    let restarted = Writer { start: alive.start + 1, ..alive };
-    let elsewhere = Writer { machine: alive.machine ^ 1, ..dead };
+    let (alive, dead) = (WriterProcess::of(running.id()).unwrap(), WriterProcess::of(killed.id()).unwrap());
+    let restarted = WriterProcess { start: alive.start + 1, ..alive };
+    let elsewhere = WriterProcess { machine: alive.machine ^ 1, ..dead };
     killed.kill().unwrap();
-    let name = |writer: Writer, number: u32| format!(".n.bin.{writer}-{number}.part");
+    let name = |writer: WriterProcess, number: u32| format!(".n.bin.{writer}-{number}.part");
     let make = |name: &str| fs::write(folder.path().join(name), "half").unwrap();
     let kept = [
         name(alive, 0),
         name(elsewhere, 0),
-        name(Writer::this(), 1_000_000_000),
+        name(WriterProcess::this(), 1_000_000_000),
         ".other.part".to_owned(),
         format!("n.{dead}-0.part"),
         format!(".n.{dead}-0.parts"),

@@ -14,7 +14,7 @@ const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A process that writes files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Writer {
+pub(super) struct WriterProcess {
     /// A hash of the machine's boot and of the namespace of process ids. 0: unknown.
     pub(super) machine: u32,
     pub(super) process: u32,
@@ -22,22 +22,22 @@ pub(super) struct Writer {
     pub(super) start: u64,
 }
 
-impl fmt::Display for Writer {
+impl fmt::Display for WriterProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Writer { machine, process, start } = self;
+        let WriterProcess { machine, process, start } = self;
         write!(f, "{machine:08x}-{process}-{start}")
     }
 }
 
-impl Writer {
+impl WriterProcess {
     /// This process.
-    pub(super) fn this() -> Writer {
+    pub(super) fn this() -> WriterProcess {
         let process = std::process::id();
-        Writer::of(process).unwrap_or(Writer { machine: 0, process, start: 0 })
+        WriterProcess::of(process).unwrap_or(WriterProcess { machine: 0, process, start: 0 })
     }
 
     /// The process with this id. `None`: there is none, it has ended, or the system does not tell.
-    pub(super) fn of(process: u32) -> Option<Writer> {
+    pub(super) fn of(process: u32) -> Option<WriterProcess> {
         static MACHINE: LazyLock<Option<u32>> = LazyLock::new(machine);
         let machine = (*MACHINE)?;
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
@@ -46,16 +46,16 @@ impl Writer {
         let has_ended = matches!(fields.next()?, "Z" | "X" | "x");
         // proc(5): the state is field 3, the start field 22.
         let start = fields.nth(18)?.parse().ok()?;
-        (!has_ended).then_some(Writer { machine, process, start })
+        (!has_ended).then_some(WriterProcess { machine, process, start })
     }
 
     /// The writer of a temporary file with this name.
-    fn of_file(name: &str) -> Option<Writer> {
+    fn of_file(name: &str) -> Option<WriterProcess> {
         let name = name.strip_prefix('.')?.strip_suffix(".part")?;
         let tag = name.rsplit_once('.').map_or(name, |(_, tag)| tag);
         let mut parts = tag.split('-');
         let machine = parts.next().filter(|machine| machine.len() == 8)?;
-        let writer = Writer {
+        let writer = WriterProcess {
             machine: u32::from_str_radix(machine, 16).ok()?,
             process: parts.next()?.parse().ok()?,
             start: parts.next()?.parse().ok()?,
@@ -76,13 +76,13 @@ fn machine() -> Option<u32> {
 
 /// Removes the temporary files in a folder whose writers were killed. What cannot be removed stays.
 pub(super) fn remove_stale(folder: &Path) {
-    let this = Writer::this();
+    let this = WriterProcess::this();
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let Some(writer) = name.to_str().and_then(Writer::of_file) else { continue };
+        let Some(writer) = name.to_str().and_then(WriterProcess::of_file) else { continue };
         let is_stale = if this.machine != 0 && writer.machine == this.machine {
-            writer != this && Writer::of(writer.process) != Some(writer)
+            writer != this && WriterProcess::of(writer.process) != Some(writer)
         } else {
             let modified = entry.metadata().and_then(|metadata| metadata.modified());
             modified.is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|age| age > ABANDONED))
