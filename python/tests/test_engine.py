@@ -442,6 +442,7 @@ def test_a_missing_file_is_python_s_own_error(engine, tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         Engine(TARGET, model_draft="/no-draft.gguf", warmup=False)
     assert caught.value.filename == "/no-draft.gguf"
+    engine.complete("Once", n_predict=1, id_slot=0)  # a slot that can be saved
     for wait in (lambda: engine.session_load(tmp_path / "none"), lambda: engine.complete("Once", session_load="/none"),
                  lambda: engine.lookup_create(file="/none", output=tmp_path / "cache"),
                  lambda: engine.session_save(tmp_path / "no folder" / "session")):
