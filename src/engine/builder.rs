@@ -6,7 +6,7 @@ use super::attention::with_best_attention;
 use super::beams::Beams;
 use super::draft_only::DraftOnly;
 use super::embedder::Embedder;
-use super::load_progress::LoadProgress;
+use super::load_progress::LoadMeter;
 use super::measure::{MEASURING, measure, warm_up};
 use super::scheduler::BatchScheduler;
 use super::{Config, Models};
@@ -52,7 +52,7 @@ impl Builder<'_> {
         models: &mut Models,
         mtp_failure: Option<Error>,
         caches: &Arc<Caches>,
-        progress: &mut LoadProgress<'_>,
+        progress: &mut LoadMeter<'_>,
     ) -> Result<Option<(Box<BatchScheduler>, Option<DraftOnly>)>> {
         let config = self.config;
         let params = self.for_slots(&config.context);
@@ -106,7 +106,7 @@ impl Builder<'_> {
         drafters: &mut Drafters,
         models: &mut Models,
         costs: &mut Costs,
-        progress: &mut LoadProgress<'_>,
+        progress: &mut LoadMeter<'_>,
     ) -> Result<Option<DraftOnly>> {
         let (Some(draft), Some((model, params))) = (&models.draft, &self.config.draft) else { return Ok(None) };
         let n_parallel = self.n_parallel();
@@ -172,7 +172,7 @@ impl Builder<'_> {
     }
 
     /// The context of a drafter, warmed up and measured.
-    fn measured(&self, mut context: Context, costs: &mut Costs, progress: &mut LoadProgress<'_>) -> Result<Context> {
+    fn measured(&self, mut context: Context, costs: &mut Costs, progress: &mut LoadMeter<'_>) -> Result<Context> {
         progress.step();
         progress.check()?;
         if self.config.warmup {
@@ -198,7 +198,7 @@ impl Builder<'_> {
     }
 }
 
-/// The steps of a load after the files are read, which [`LoadProgress`] is given: the n-gram caches, the contexts with their warm-ups and
+/// The steps of a load after the files are read, which [`LoadMeter`] is given: the n-gram caches, the contexts with their warm-ups and
 /// the sizes that are measured, and the rest.
 pub(super) fn n_steps(config: &Config) -> usize {
     let n_parallel = config.n_parallel.max(1);

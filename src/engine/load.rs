@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use parking_lot::Mutex;
 
 use super::builder::{self, Builder};
-use super::load_progress::LoadProgress;
+use super::load_progress::LoadMeter;
 use super::report::StepReport;
 use super::worker::Worker;
 use super::{Config, Engine, Models, Notify, Shared, SlotStatus};
@@ -28,7 +28,7 @@ pub fn load(
     if let Some(numa) = config.numa {
         llama::set_numa(numa);
     }
-    let mut progress = LoadProgress::new(&mut report, config.warmup, builder::n_steps(config));
+    let mut progress = LoadMeter::new(&mut report, config.warmup, builder::n_steps(config));
     llama::use_rpc_servers(&config.rpc, || progress.read(0.0))?;
     // The draft is loaded after the target; its share of the bar is by its size.
     let size = |model: &ModelParams| model.source.len_estimate() as f32;
@@ -69,7 +69,7 @@ fn start(
     models: &mut Models,
     mtp_failure: Option<Error>,
     notify: Arc<Notify>,
-    progress: &mut LoadProgress<'_>,
+    progress: &mut LoadMeter<'_>,
 ) -> Result<Engine> {
     // The host's thread, which decodes while costs are measured.
     let keep = llama::KeepPlacement::default();

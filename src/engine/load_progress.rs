@@ -7,7 +7,7 @@ const FILES_BEFORE_WARM_UP: f32 = 0.6;
 const FILES_ALONE: f32 = 0.95;
 
 /// Tells the host how far a load is, 0 to 1, and whether the host wants it no more.
-pub(super) struct LoadProgress<'a> {
+pub(super) struct LoadMeter<'a> {
     report: &'a mut dyn FnMut(f32) -> bool,
     /// The part of the load that reads the files.
     files: f32,
@@ -18,11 +18,11 @@ pub(super) struct LoadProgress<'a> {
     last: f32,
 }
 
-impl<'a> LoadProgress<'a> {
+impl<'a> LoadMeter<'a> {
     /// For a load with so many steps after the files are read. `report` is called with 0..=1 and aborts the load by returning false.
-    pub(super) fn new(report: &'a mut dyn FnMut(f32) -> bool, warms_up: bool, n_steps: usize) -> LoadProgress<'a> {
+    pub(super) fn new(report: &'a mut dyn FnMut(f32) -> bool, warms_up: bool, n_steps: usize) -> LoadMeter<'a> {
         let files = if warms_up { FILES_BEFORE_WARM_UP } else { FILES_ALONE };
-        LoadProgress { report, files, n_done: 0, n_steps: n_steps.max(1), is_wanted: true, last: 0.0 }
+        LoadMeter { report, files, n_done: 0, n_steps: n_steps.max(1), is_wanted: true, last: 0.0 }
     }
 
     /// Reports the part of the files that is read, 0..=1. Returns false if the load is to be aborted.
@@ -75,7 +75,7 @@ mod tests {
             observed.push(done);
             true
         };
-        let mut progress = LoadProgress::new(&mut report, true, 4);
+        let mut progress = LoadMeter::new(&mut report, true, 4);
         for part in [0.0, 0.5, 1.0] {
             assert!(progress.read(part));
         }
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn refusal_is_remembered() {
         let mut report = |done: f32| done < 0.3;
-        let mut progress = LoadProgress::new(&mut report, true, 4);
+        let mut progress = LoadMeter::new(&mut report, true, 4);
         assert!(progress.read(0.1) && progress.check().is_ok());
         assert!(!progress.read(0.9));
         assert!(!progress.read(0.1));
