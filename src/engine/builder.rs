@@ -15,8 +15,8 @@ use crate::llama::log::{self, Level};
 use crate::llama::{self, Context, ContextParams, Interrupt, Model, ThreadPool};
 use crate::session::SelfExtend;
 use crate::speculative::{
-    Caches, Compatibility, Costs, CrossVocabulary, DraftModel, DrafterKind, Drafters, MAX_BRANCHES, Mtp, NgramCache,
-    NgramMapK, NgramMapK4v, NgramMod, NgramSimple, Prediction, Suffix, sizes_to_measure,
+    Caches, Compatibility, Costs, CrossVocabulary, DraftModel, DrafterKind, Drafters, GrammarDrafter, MAX_BRANCHES,
+    Mtp, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramSimple, Prediction, Suffix, sizes_to_measure,
 };
 
 /// Builds the parts of an engine. The fields are common to all its contexts.
@@ -231,6 +231,7 @@ pub(super) fn sequences(
 /// The drafters that need no model, in the order in which equals are preferred.
 pub(super) fn add_text_drafters(drafters: &mut Drafters, n_slots: usize, caches: &Arc<Caches>) {
     drafters.add(Box::new(Prediction::new(n_slots)));
+    drafters.add(Box::new(GrammarDrafter));
     drafters.add(Box::new(Suffix::new(n_slots)));
     drafters.add(Box::new(NgramCache::with(n_slots, Arc::clone(caches))));
     drafters.add(Box::new(NgramMapK4v::new(n_slots)));

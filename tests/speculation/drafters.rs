@@ -135,3 +135,48 @@ fn drafts_stay_correct_after_context_shifts_and_cancels() {
         assert!(answer["speculative"]["n_drafted"].as_u64() > Some(0), "{kind} {}", answer["speculative"]);
     }
 }
+
+/// Where a grammar leaves no choice, its text is drafted without a model.
+#[test]
+fn grammar_drafts_what_it_leaves_no_choice_of() {
+    let system = start(json!({"n_ctx": 512}));
+    let schema = json!({
+        "type": "object", "required": ["favourite_musical_instrument", "is_still_alive"], "properties": {
+            "favourite_musical_instrument": {"enum": ["a very old wooden drum", "the whistle of the river"]},
+            "is_still_alive": {"type": "boolean"},
+        },
+    });
+    for (seed, temperature) in [(1, 0.0), (2, 0.8), (3, 1.5)] {
+        let request = json!({
+            "prompt": "Once upon a time there was a child named", "n_predict": 120, "json_schema": schema, "seed": seed,
+            "temperature": temperature, "return_tokens": true, "cache_prompt": false,
+        });
+        let plain = complete(&system, Completion, &request);
+        for (kind, verify) in
+            [("grammar", "coupled"), ("auto", "coupled"), ("grammar", "match"), ("grammar", "rejection")]
+        {
+            let speculative = json!({"type": kind, "adaptive": false, "n_max": 8, "verify": verify});
+            let fast = complete(&system, Speculative, &with(&request, json!({"speculative": speculative})));
+            if verify != "rejection" {
+                assert_eq!(output_fields(&plain), output_fields(&fast), "{kind} {verify} {seed}");
+            }
+            let stats = &fast["speculative"];
+            if kind == "grammar" {
+                let accepted = stats["by_type"]["grammar"]["n_accepted"].as_u64().expect("a count");
+                let predicted = fast["tokens_predicted"].as_u64().expect("a count");
+                assert!(
+                    accepted > 10 && stats["n_steps"].as_u64().expect("a count") + accepted == predicted,
+                    "{stats}"
+                );
+                let sources = fast["sources"].as_array().expect("origins");
+                let of_grammar = sources.iter().filter(|source| **source == "grammar").count() as u64;
+                assert_eq!(of_grammar, accepted);
+            }
+        }
+    }
+    // Without a grammar there is nothing to draft.
+    let request =
+        json!({"prompt": "Once upon a time", "n_predict": 20, "speculative": {"type": "grammar", "adaptive": false}});
+    let answer = complete(&system, Speculative, &request);
+    assert_eq!(answer["speculative"]["n_drafted"], 0, "{answer}");
+}

@@ -231,6 +231,32 @@ impl Automaton {
         Ok(both)
     }
 
+    /// The characters that may come next, in order, if there are at most `most` and the output may not end here.
+    pub(super) fn next_chars(&mut self, state: GrammarState, most: usize) -> Result<Option<Vec<u32>>, TooAmbiguous> {
+        let stacks = self.set(state.set);
+        self.spend(1 + stacks.len() / STACKS_PER_WORK)?;
+        let mut chars = Vec::new();
+        if state.partial.is_open() || stacks.contains(&EMPTY) {
+            return Ok(None);
+        }
+        for stack in stacks.iter() {
+            if !self.rules.add_chars(self.top(*stack), most, &mut chars) {
+                return Ok(None);
+            }
+            chars.sort_unstable();
+            chars.dedup();
+            if chars.len() > most {
+                return Ok(None);
+            }
+        }
+        Ok((!chars.is_empty()).then_some(chars))
+    }
+
+    /// The state after a character.
+    pub(super) fn after_char(&mut self, state: GrammarState, char: u32) -> Result<GrammarState, TooAmbiguous> {
+        Ok(GrammarState { set: self.follow_char(state.set, char)?, partial: PartialChar::default() })
+    }
+
     /// The state after text; [`GrammarState::REJECTED`] if it may not follow.
     pub(super) fn follow_text(&mut self, mut state: GrammarState, piece: &[u8]) -> Result<GrammarState, TooAmbiguous> {
         for &byte in piece {

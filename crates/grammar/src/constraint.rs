@@ -179,7 +179,13 @@ impl OutputConstraint {
         }
     }
 
-    fn forced(&self) -> Option<Token> {
+    /// The grammar, if it has begun.
+    pub(super) fn applied_grammar(&self) -> Option<&Grammar> {
+        self.grammar.as_ref().filter(|_| self.awaiting.is_none())
+    }
+
+    /// The token that reasoning ends with, if it comes next.
+    pub(super) fn forced(&self) -> Option<Token> {
         self.reasoning.as_ref().and_then(|(rules, state)| state.forced(rules))
     }
 

@@ -6,12 +6,14 @@
 //! cheap copies.
 //!
 //! - `scanner`, `parse`: GBNF to `rules`. `automaton`: matches the output against the rules.
+//! - `continuation`: text that must come next, as tokens.
 //! - `trigger`, `pattern`: where a lazy grammar begins. `reasoning`: where the model reasons, and the limit on that. `constraint`: all of
 //!   these together.
 
 mod automaton;
 mod byte_set;
 mod constraint;
+mod continuation;
 mod parse;
 mod pattern;
 mod reasoning;

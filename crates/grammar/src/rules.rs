@@ -58,6 +58,13 @@ impl CharClass {
         self.ranges.get(at).copied()
     }
 
+    /// Its characters, if there are at most `most`.
+    fn few(&self, most: usize) -> Option<impl Iterator<Item = u32> + '_> {
+        let count = |(first, last): &(u32, u32)| (last - first) as usize + 1;
+        let is_few = !self.negated && self.ranges.iter().map(count).fold(0, usize::saturating_add) <= most;
+        is_few.then(|| self.ranges.iter().flat_map(|(first, last)| *first..=*last))
+    }
+
     fn contains(&self, char: u32) -> bool {
         self.first_range_reaching(char).is_some_and(|(first, _)| first <= char) != self.negated
     }
@@ -167,6 +174,19 @@ impl Rules {
             Symbol::Any => true,
             _ => false,
         }
+    }
+
+    /// Adds the characters that the terminal at a position matches to `chars`. Returns false if they are more than `most`, or tokens.
+    pub(super) fn add_chars(&self, at: u32, most: usize, chars: &mut Vec<u32>) -> bool {
+        match self.symbol(at) {
+            Symbol::Char(wanted) => chars.push(wanted),
+            Symbol::Class(class) => match self.classes.get(class as usize).and_then(|class| class.few(most)) {
+                Some(few) => chars.extend(few),
+                None => return false,
+            },
+            _ => return false,
+        }
+        true
     }
 
     /// Whether the terminal at a position matches some character from `low` to `high`.

@@ -175,6 +175,11 @@ impl<G: Constraint> Sampler<G> {
         Ok(TokenProbs::in_distribution(self.list.items(), token, n))
     }
 
+    /// The grammar, in the state after the accepted tokens.
+    pub fn grammar(&self) -> Option<&G> {
+        self.grammar.as_ref()
+    }
+
     /// The request's seed.
     pub fn seed(&self) -> u32 {
         self.seed

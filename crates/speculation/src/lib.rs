@@ -17,6 +17,7 @@ mod drafter;
 mod drafters;
 #[cfg(test)]
 mod fakes;
+mod forced;
 mod history;
 mod settings;
 #[cfg(test)]
@@ -29,6 +30,7 @@ pub use controller::{
 };
 pub use drafter::{DecodedTokens, Draft, DraftRequest, Drafter, Drawing, HiddenStates};
 pub use drafters::{ChosenDraft, DraftOutcome, Drafters, DraftingSlot, DraftingSlots, DraftingState, SlotDrafts};
+pub use forced::GrammarDrafter;
 pub use history::{
     CacheFile, CacheKind, Caches, LookupParams, ModParams, NgramCache, NgramMapK, NgramMapK4v, NgramMod, NgramParams,
     NgramSimple, Predicted, Prediction, Suffix, SuffixParams, read_cache,

@@ -27,6 +27,8 @@ pub enum DrafterKind {
     Suffix,
     /// The output that the request predicts.
     Prediction,
+    /// What the request's grammar allows as the only continuation.
+    Grammar,
 }
 
 impl DrafterKind {
@@ -43,6 +45,7 @@ impl DrafterKind {
             DrafterKind::NgramMod => "ngram-mod",
             DrafterKind::Suffix => "suffix",
             DrafterKind::Prediction => "prediction",
+            DrafterKind::Grammar => "grammar",
         }
     }
 }

@@ -247,6 +247,10 @@ impl Server {
     /// The settings of speculation, without the predicted output, which is tokenized with the prompts.
     fn speculation(&self, request: &CompletionRequest) -> Result<Option<speculative::Settings>> {
         let Some(mut settings) = request.speculative.settings.clone() else { return Ok(None) };
+        // As part of `auto`.
+        if request.grammar.is_some() && settings.sources == speculative::Settings::default().sources {
+            settings.sources.insert(0, DrafterKind::Grammar);
+        }
         if request.prediction.is_some() {
             settings.sources.insert(0, DrafterKind::Prediction);
         }

@@ -61,7 +61,7 @@ pub struct SpeculationRequest {
 }
 
 /// The names of drafters, including llama.cpp's names. `auto` and `none` are handled separately.
-const TYPES: [(&str, DrafterKind); 10] = [
+const TYPES: [(&str, DrafterKind); 11] = [
     ("draft", DrafterKind::Draft),
     ("draft-simple", DrafterKind::Draft),
     ("mtp", DrafterKind::Mtp),
@@ -72,6 +72,7 @@ const TYPES: [(&str, DrafterKind); 10] = [
     ("ngram-map-k4v", DrafterKind::NgramMapK4v),
     ("ngram-mod", DrafterKind::NgramMod),
     ("suffix", DrafterKind::Suffix),
+    ("grammar", DrafterKind::Grammar),
 ];
 const AUTO: &str = "auto";
 const NONE: &str = "none";
