@@ -132,6 +132,38 @@ fn an_edited_file_is_drafted_from_the_prompt() {
     }
 }
 
+/// A decision about a conversation: as probable as each choice is when it is generated token by token.
+#[test]
+fn a_decision_agrees_with_each_choice_alone() {
+    let Some(system) = smollm2(json!({})) else { return };
+    let messages = json!([{"role": "user", "content": "Is the sky blue on a clear day? Answer with yes or no."}]);
+    let choices = ["Yes", "No", "I do not know.", "The sky is green"];
+    let request = json!({"messages": messages, "choices": choices, "temperature": 1});
+    let answer = complete(&system, Endpoint::Speculative, &request);
+    let logprobs: Vec<f64> =
+        (0..choices.len()).map(|index| answer["choices"][index]["logprob"].as_f64().expect("a number")).collect();
+    let call = |request: Value| request.to_string().into_bytes();
+    let rendered = system.with_server(|server| server.apply_template(&call(json!({"messages": messages}))));
+    let prompt = rendered.expect("a prompt")["prompt"].clone();
+    for (choice, found) in choices.iter().zip(&logprobs) {
+        let tokenized =
+            system.with_server(|server| server.tokenize(&call(json!({"text": choice, "add_special": false}))));
+        let (mut context, mut alone) = (vec![prompt.clone()], 0.0);
+        for token in tokenized.expect("tokens")["ids"].as_array().expect("ids") {
+            let next =
+                json!({"prompt": context, "n_predict": 1, "n_probs": 50_000, "temperature": 0, "repeat_penalty": 1});
+            let next = complete(&system, Endpoint::Completion, &next);
+            let all = next["completion_probabilities"][0]["top_logprobs"].as_array().expect("all tokens").clone();
+            let own = all.iter().find(|entry| entry["id"] == *token).expect("all tokens are listed");
+            alone += own["logprob"].as_f64().expect("a number");
+            context.push(token.clone());
+        }
+        assert!((alone - found).abs() < 2e-2, "{choice}: {found}, alone {alone}");
+    }
+    assert!(answer["choice"] == 0 || answer["choice"] == 1, "{answer}");
+    assert_eq!(answer["message"]["content"], answer["choices"][n(&answer["choice"])]["text"], "{answer}");
+}
+
 /// Both are in F16, so that nothing but the shape differs.
 #[test]
 fn an_enlarged_model_predicts_the_same_tokens() {

@@ -164,6 +164,7 @@ export interface Request {
   input_prefix?: string;
   input_suffix?: string;
   input_extra?: Array<{ filename?: string; text: string }>;
+  choices?: (string | ({ text: string } & Record<string, unknown>))[];
   /** Absent: at the latest when the context is full. -1: no limit, because a full context shifts. */
   n_predict?: number;
   max_tokens?: number;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use once_cell::sync::OnceCell;
 use parking_lot::{Condvar, Mutex};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::chat_format::MessageStream;
 use super::prompts::PreparedPrompt;
@@ -132,6 +132,8 @@ pub(super) struct RequestRecord {
     pub(super) n_ctx: usize,
     /// Draft-only mode: the draft model generates.
     pub(super) draft_only: bool,
+    /// The choices of a decision, as they are given back.
+    pub(super) choices: Vec<Map<String, Value>>,
     pub(super) n_keep: Option<usize>,
     pub(super) with_probs: bool,
     /// The probabilities are taken after the sampler chain.

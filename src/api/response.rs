@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use super::chat_format::{self, ChatMessage};
 use super::registry::{CompletionRecord, RequestRecord};
 use crate::engine::{
-    Comparison, Difference, Event, Generated, Outcome, PromptProbs, PromptProgress, Restored, Saved, SpeculationStats,
-    Stop, Timings, Update,
+    Comparison, DecisionScores, Difference, Event, Generated, Outcome, PromptProbs, PromptProgress, Restored, Saved,
+    SpeculationStats, Stop, Timings, Update,
 };
 use crate::error::Error;
 use crate::llama::log::{self, Level};
@@ -247,6 +247,10 @@ fn completion_response(
         let stats = SpeculationStats { disabled: Some(reason.clone()), ..SpeculationStats::default() };
         answer.insert("speculative".into(), speculative(record, outcome, &stats));
     }
+    if let Some(scores) = &outcome.decision {
+        answer.insert("choice".into(), scores.choice.into());
+        answer.insert("choices".into(), scored_choices(record, scores));
+    }
     if let Some(restored) = &outcome.session_load {
         answer.insert("session_load".into(), restored_session(restored));
     }
@@ -272,6 +276,20 @@ fn completion_response(
     let answer =
         if record.reply.response_fields.is_empty() { answer } else { selected(answer, &record.reply.response_fields) };
     Some(Value::Object(answer))
+}
+
+/// The choices of a request, each with its log-probability under the model, and its probability among all of them. Minus infinity, of a
+/// banned token, is `null`.
+fn scored_choices(record: &RequestRecord, scores: &DecisionScores) -> Value {
+    let scored = record.choices.iter().zip(scores.logprobs.iter().zip(&scores.probs));
+    scored
+        .map(|(choice, (logprob, prob))| {
+            let mut choice = choice.clone();
+            choice.insert("logprob".into(), json!(logprob));
+            choice.insert("prob".into(), json!(prob));
+            Value::Object(choice)
+        })
+        .collect()
 }
 
 /// The fields that `response_fields` names, as in llama-server: `a/b` selects the field `b` of the object `a`, under the name

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::beams::Beams;
 use super::compare::Compare;
 use super::completion::Completion;
+use super::decision::ChoiceDecision;
 use super::event::{PromptProbs, PromptStats, Restored};
 use super::request::{Request, Submission};
 use super::request_handle::Phase;
@@ -232,6 +233,9 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
     let n_total = request.prompt.len();
     let n_keep = session::effective_n_keep(options.n_keep, n_total, n_ctx);
     let (mut tokens, truncated) = fitting(pool, request.prompt.to_vec(), n_keep)?;
+    let SamplingSettings { logit_bias, temperature, .. } = &request.sampling;
+    let decide = |choices| ChoiceDecision::new(choices, logit_bias.clone(), *temperature, tokens.len(), n_ctx);
+    let decision = request.choices.map(decide).transpose()?;
     if request.prompt_of.is_some() && options.cache_prompt && can_copy(pool) {
         copy_prefix(pool, index, &tokens, &request.lora);
     }
@@ -263,7 +267,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
         sink.set_generating();
     }
     // Free draft tokens need no request. A second run to compare with has no draft at all.
-    let offers_free_tokens = pool.context.pads_single_tokens() && first_run.is_none();
+    let offers_free_tokens = pool.context.pads_single_tokens() && first_run.is_none() && decision.is_none();
     let is_requested = request.speculative.is_some();
     let settings = request.speculative.or_else(|| offers_free_tokens.then(Settings::none));
     let speculation = settings.map(|settings| speculate(pool, index, settings, is_requested, &sampler));
@@ -288,6 +292,7 @@ pub(super) fn begin(pool: &mut SlotPool, index: usize, submission: Submission) -
         n_keep: session::effective_n_keep(Some(n_keep + usize::from(vocab.adds_bos())), n_total, n_ctx),
         deadline,
         speculation,
+        decision,
         prompt,
         session_load,
         truncated,

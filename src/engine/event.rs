@@ -113,6 +113,17 @@ pub struct Timings {
     pub draft: Option<(usize, usize)>,
 }
 
+/// How probable each of the given choices is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DecisionScores {
+    /// The most probable one, by index.
+    pub choice: usize,
+    /// The logarithm of each one's probability under the model.
+    pub logprobs: Vec<f64>,
+    /// The probabilities, normalized over the choices.
+    pub probs: Vec<f64>,
+}
+
 /// The statistics of speculation in a request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SpeculationStats {
@@ -186,6 +197,8 @@ pub struct Outcome {
     pub speculation: Option<SpeculationStats>,
     /// The RNG counter of the first generated token.
     pub seed_position: usize,
+    /// The result of a decision, if the request has choices.
+    pub decision: Option<DecisionScores>,
     /// The session that was loaded, if the request asked for it.
     pub session_load: Option<Restored>,
     /// The session that was saved, if the request asked for it.
@@ -249,6 +262,7 @@ impl Outcome {
             timings: Timings::default(),
             speculation: speculates.then(SpeculationStats::default),
             seed_position: 0,
+            decision: None,
             session_load: None,
             session_save: None,
         }

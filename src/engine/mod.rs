@@ -8,7 +8,7 @@
 //! - `scheduler`: queue and slots. `admission`: which request gets which slot. `space`: which slot has cells. `ending`: the end of a request in
 //!   its slot. `follow_up`: what is left to do then.
 //! - `step`: one step, a chain of functions over plain data. `report`: what it changes for the submitters of requests.
-//! - `slots`, `completion`, `text`: what a step works on. `trace`: the log of a request's end.
+//! - `slots`, `completion`, `text`, `decision`: what a step works on. `trace`: the log of a request's end.
 
 mod admission;
 mod attention;
@@ -17,6 +17,7 @@ mod builder;
 mod compare;
 mod completion;
 mod config;
+mod decision;
 mod draft_only;
 mod embedder;
 mod ending;
@@ -60,9 +61,10 @@ use crate::speculative::Caches;
 pub use self::attention::{AttentionCost, AttentionReport, ChosenBy};
 pub use self::beams::MAX_BEAMS;
 pub use self::config::{Config, Models};
+pub use self::decision::ChoiceTokens;
 pub use self::event::{
-    Comparison, Difference, Event, Generated, Outcome, PromptProbs, PromptProgress, PromptStats, Restored, Saved,
-    SpeculationStats, Stop, Timings, Update,
+    Comparison, DecisionScores, Difference, Event, Generated, Outcome, PromptProbs, PromptProgress, PromptStats,
+    Restored, Saved, SpeculationStats, Stop, Timings, Update,
 };
 pub use self::load::load;
 pub use self::request::{Prepared, PreparedSender, Request, RequestOptions};

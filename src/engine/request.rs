@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 
+use super::decision::ChoiceTokens;
 use super::event::{Restored, Stop};
 use super::report::StepReport;
 use super::request_handle::{CompletionSink, RequestHandle};
@@ -37,6 +38,8 @@ pub struct Request {
     pub sampling: sampling::SamplingSettings,
     /// What the completion must follow, compiled for this request.
     pub constraint: Option<OutputConstraint>,
+    /// The choices of a decision, which is made instead of a completion.
+    pub choices: Option<ChoiceTokens>,
     /// How to speculate; `None`: not at all.
     pub speculative: Option<speculative::Settings>,
     /// Whether the draft model answers alone. All other fields then apply to that model.

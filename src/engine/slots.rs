@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::completion::Completion;
+use super::decision::ChoiceDecision;
 use super::event::{
     Outcome, PromptProbs, PromptProgress, PromptStats, Restored, SpeculationStats, Stop, Timings, Update,
 };
@@ -167,6 +168,8 @@ pub(super) struct Task {
     pub(super) n_keep: usize,
     pub(super) deadline: Option<Instant>,
     pub(super) speculation: Option<RequestSpeculation>,
+    /// The decision that is made instead of a completion.
+    pub(super) decision: Option<ChoiceDecision>,
     pub(super) prompt: PromptStats,
     /// See [`RequestOptions::prompt_probs`].
     pub(super) prompt_probs: Option<PromptProbs>,
@@ -308,6 +311,7 @@ impl Task {
                 .filter(|speculation| speculation.is_requested)
                 .map(RequestSpeculation::finish),
             seed_position: self.completion.seed_position,
+            decision: self.decision.and_then(ChoiceDecision::into_scores),
             session_load: self.session_load,
             session_save: None,
         };

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::common::start;
-use crate::table::{CallMode, Response, Row, row, run, tokenized};
+use crate::table::{CallMode, Response, Row, float, row, run, tokenized};
 
 /// Asserts `stop_type` and the old server's fields with the same meaning.
 fn stopped(response: &Response, how: &str, word: &str) {
@@ -123,6 +123,18 @@ pub fn rows() -> Vec<Row> {
             let both = response.refused(json!({"grammar": "root ::= \"a\""}));
             assert!(both.starts_with("json_schema: expected either json_schema or grammar"), "{both}");
             assert!(response.refused(json!({"json_schema": {"not": {}}})).starts_with("json_schema: #: not cannot be"));
+        }),
+        row(&["choices", "choice"], json!({"choices": [" Mia", {"text": " x y", "tag": 5}]}), |response| {
+            let (choice, choices) = (&response.answer["choice"], &response.answer["choices"]);
+            assert_eq!((choice, response.content()), (&json!(0), " Mia"));
+            assert_eq!(response.answer["stop_type"], "eos");
+            assert_eq!((&choices[1]["text"], &choices[1]["tag"]), (&json!(" x y"), &json!(5)));
+            let probs: Vec<f64> = choices.as_array().expect("two").iter().map(|one| float(&one["prob"])).collect();
+            assert!((probs[0] + probs[1] - 1.0).abs() < 1e-9 && probs[0] > 0.5, "{probs:?}");
+            let ratio = (float(&choices[1]["logprob"]) - float(&choices[0]["logprob"])).exp();
+            assert!((ratio - probs[1] / probs[0]).abs() < 1e-6);
+            assert_eq!(response.setting("choices"), &json!([{"text": " Mia"}, {"text": " x y", "tag": 5}]));
+            assert!(response.refused(json!({"choices": []})).starts_with("choices: expected 1 to 1000 texts"));
         }),
     ]
 }

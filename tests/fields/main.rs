@@ -23,13 +23,13 @@ const FIELDS: &str = "
     mirostat_tau mirostat_eta samplers min_keep seed n_keep ignore_eos logit_bias stop n_probs post_sampling_probs grammar
     cache_prompt id_slot n_cmpl t_max_predict_ms return_tokens timings_per_token return_progress response_fields lora
     stream __debug input_prefix input_suffix input_extra speculative timeout_ms tag
-    n_beams session_load session_save prediction json_schema speculative.model speculative.compare
+    n_beams session_load session_save prediction json_schema choices speculative.model speculative.compare
     speculative.verify speculative.n_branches speculative.p_split speculative.type speculative.n_max speculative.n_min
     speculative.p_min speculative.adaptive speculative.lookup_cache_static speculative.lookup_cache_dynamic
 
     success content id model tokens_predicted tokens_evaluated generation_settings truncated stopped_eos stopped_word
     stopped_limit stopping_word stop_type tokens_cached timings status prompt_stats completion_probabilities warnings
-    tokens sources results index prompt_progress
+    tokens sources results index prompt_progress choice
 ";
 
 #[test]

@@ -109,6 +109,22 @@ fn check_tools(name: &str, text: &str) {
 }
 
 #[test]
+fn a_decision_names_the_most_probable_choice() {
+    if let Some(text) = prints("decision.py", &[]) {
+        let lines: Vec<&str> = text.lines().collect();
+        let probable = |line: &&str| {
+            let (choice, percent) = line.split_once(": ").expect("a choice and its probability");
+            (percent.trim_end_matches('%').parse::<u32>().expect("a number"), choice.to_owned())
+        };
+        let (choices, last) = lines.split_at(3);
+        let all: Vec<(u32, String)> = choices.iter().map(probable).collect();
+        assert!((99..=101).contains(&all.iter().map(|(percent, _)| percent).sum::<u32>()), "{text}");
+        let (most, _) = all.iter().max().expect("three");
+        assert!(all.iter().any(|(percent, choice)| percent == most && last[0] == format!("It is{choice}")), "{text}");
+    }
+}
+
+#[test]
 fn tools_are_called_in_each_language() {
     for name in ["tools.py", "tools.mjs", "tools.c", "tools.cpp"] {
         if let Some(text) = prints(name, &[]) {

@@ -11,6 +11,7 @@ mod beams;
 mod chat;
 #[path = "../common/mod.rs"]
 mod common;
+mod decisions;
 mod hostile_templates;
 mod model_metadata;
 mod preparation;

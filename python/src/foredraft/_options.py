@@ -155,6 +155,7 @@ class RequestOptions(TypedDict, total=False):
     input_prefix: str
     input_suffix: str
     input_extra: Sequence[Mapping[str, str]]
+    choices: Sequence[Union[str, Mapping[str, Any]]]
     n_predict: int
     max_tokens: int
     max_completion_tokens: int

@@ -150,6 +150,7 @@ impl Server {
             speculation: common.speculative.map(|settings| (request.speculative.kind(), settings.verify)),
             compare: common.compare,
             chat: chat::record(request.chat.as_ref(), reader.as_ref(), n_completions),
+            choices: request.choices.map(|choices| choices.given).unwrap_or_default(),
             not_speculating: request.speculative.disabled.map(str::to_owned),
             warnings: request.warnings,
             delivered: Mutex::new(request.delivered),
@@ -170,12 +171,14 @@ impl Server {
 
     /// Moves what the prompts need out of the request.
     fn prompt_source(&self, request: &mut CompletionRequest, serving: &ServingModel, common: &Request) -> PromptSource {
+        // Chats leave room for the choices.
+        let longest = common.choices.iter().flat_map(|choices| choices.iter()).map(Vec::len).max();
         PromptSource {
             has_results: request.has_results(),
             infill_budget: InfillBudget {
                 n_ctx: serving.n_ctx,
                 n_batch: self.config().context.n_batch as usize,
-                n_predict: request.options.n_predict,
+                n_predict: longest.or(request.options.n_predict),
                 spm: self.defaults().spm_infill,
             },
             interrupt: PromptInterrupt::new(serving, request.options.timeout),
@@ -235,6 +238,7 @@ impl Server {
             prompt_of: None,
             prefix: Arc::default(),
             sampling,
+            choices: request.choices.as_ref().map(|choices| serving.choice_tokens(choices)).transpose()?,
             speculative: self.speculation(request)?,
             constraint: constraint::compile(request, serving, &preserved_tokens)?,
             lora: serving.lora_scales(request.lora.as_deref())?,

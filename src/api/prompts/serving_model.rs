@@ -8,7 +8,9 @@ use once_cell::sync::OnceCell;
 
 use crate::api::chat::ChatTemplate;
 use crate::api::chat_format::{TemplateFormats, template_format};
-use crate::api::request::{BiasTarget, CompletionRequest, Piece};
+use crate::api::fields::show;
+use crate::api::request::{BiasTarget, Choices, CompletionRequest, Piece};
+use crate::engine::ChoiceTokens;
 use crate::error::{Code, Error, Result};
 use crate::llama::{FormatTemplate, Model, Token, Vocab};
 use crate::session;
@@ -84,6 +86,34 @@ impl ServingModel {
             }
         }
         Ok(tokens)
+    }
+
+    /// The tokens of each choice, as the model would continue a text with it: without a space before its first word that is not in it.
+    ///
+    /// # Errors
+    /// The vocabulary has no tokens for a choice.
+    pub(in crate::api) fn choice_tokens(&self, choices: &Choices) -> Result<ChoiceTokens> {
+        // Vocabularies that put a space before a text put none after a newline.
+        const BEFORE: &[u8] = b"\n";
+        let vocab = self.vocab();
+        let spells = |tokens: &[Token], text: &str| {
+            !tokens.is_empty() && tokens.iter().flat_map(|token| vocab.text(*token)).eq(text.as_bytes())
+        };
+        let before = vocab.tokenize_data(BEFORE, false)?;
+        let tokens = |(index, text): (usize, &str)| {
+            let alone = vocab.tokenize_data(text.as_bytes(), false)?;
+            if spells(&alone, text) {
+                return Ok(alone);
+            }
+            let after = vocab.tokenize_data(&[BEFORE, text.as_bytes()].concat(), false)?;
+            let rest = after.strip_prefix(before.as_slice()).unwrap_or(&[]);
+            if !spells(rest, text) {
+                let text = show(&text.into());
+                return Err(Error::invalid(format!("choices[{index}]: the vocabulary has no tokens for {text}")));
+            }
+            Ok(rest.to_vec())
+        };
+        choices.texts().enumerate().map(|(index, text)| tokens((index, text))).collect()
     }
 
     /// The chat template: `init`'s, else the model's, else the target's. A model can have a separate one for requests with tools.

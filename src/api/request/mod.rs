@@ -1,6 +1,7 @@
 //! The completion request: JSON to a validated type.
 
 mod chat;
+mod choices;
 mod constraint;
 mod defaults;
 mod endpoint;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 pub use self::chat::{ChatOptions, Continuation, ReasoningFormat, ToolChoice, tool_name, validate_tools};
+pub use self::choices::Choices;
 pub use self::constraint::{ConstraintOptions, GrammarTrigger, TriggerKind};
 pub use self::defaults::RequestDefaults;
 pub(super) use self::defaults::read_seed;
@@ -70,6 +72,8 @@ pub struct CompletionRequest {
     pub grammar: Option<String>,
     /// When the grammar begins, and how long the model may reason.
     pub constraint: ConstraintOptions,
+    /// The texts among which the request decides, instead of a completion.
+    pub choices: Option<Choices>,
     /// The JSON schema of the completion.
     pub json_schema: Option<Value>,
     /// The fields that are passed to the engine unchanged. The slot may not exist, and `preserved_tokens` is empty.
@@ -214,6 +218,7 @@ impl CompletionRequest {
             ignore_eos: flag(fields, "ignore_eos", false)?,
             grammar,
             constraint: ConstraintOptions::read(fields)?,
+            choices: choices::read(fields)?,
             json_schema,
             options: options(fields, endpoint, defaults)?,
             chat,
@@ -223,7 +228,29 @@ impl CompletionRequest {
             prediction: prediction(fields)?,
             warnings: Vec::new(),
         };
-        request.validate_beams()
+        request.validate_choices()?.validate_beams()
+    }
+
+    /// Refuses or disables what a decision cannot be combined with.
+    fn validate_choices(mut self) -> Result<CompletionRequest> {
+        if self.choices.is_none() {
+            return Ok(self);
+        }
+        let others = [
+            ("n_beams", self.options.n_beams > 1),
+            ("json_schema", self.json_schema.is_some()),
+            ("grammar", self.grammar.is_some()),
+            ("prompt_logprobs", self.options.prompt_probs.is_some()),
+        ];
+        if let Some((name, _)) = others.into_iter().find(|(_, given)| *given) {
+            return Err(Error::invalid(format!("choices: expected either choices or {name}, got both")));
+        }
+        if self.sampling.n_probs > 0 {
+            self.warnings.push("n_probs: ignored with choices, whose probabilities are in the answer".to_owned());
+            self.sampling.n_probs = 0;
+        }
+        self.speculative.disable("nothing is drafted for a decision");
+        Ok(self)
     }
 
     /// Refuses or disables what a beam search cannot be combined with.

@@ -51,6 +51,7 @@ pub fn generation_settings(
         ("ignore_eos", json!(values.ignores_eos)),
         ("stop", json!(options.stop)),
         ("special", json!(options.special)),
+        ("choices", request.choices.as_ref().map_or(Value::Null, |choices| json!(choices.given))),
         ("json_schema", request.json_schema.clone().unwrap_or(Value::Null)),
         ("grammar", json!(request.grammar.as_deref().unwrap_or(""))),
         ("n_predict", count(options.n_predict)),

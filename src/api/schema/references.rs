@@ -55,7 +55,7 @@ pub(super) fn locate(schema: &Value) -> SchemaResult<Value> {
     let mut places: HashMap<String, Option<String>> = HashMap::new();
     let mut texts = HashMap::new();
     for dialect in dialects(schema) {
-        let index = Index::new(&document, schema, dialect)?;
+        let index = SchemaIndex::new(&document, schema, dialect)?;
         for reference in &index.references {
             let target = index.target(&reference.text, &reference.base);
             texts.entry(reference.at.clone()).or_insert((reference.text.clone(), reference.base.clone()));
@@ -136,7 +136,7 @@ struct Reference {
 }
 
 /// All resources, anchors and references of a schema.
-struct Index<'d, 'a> {
+struct SchemaIndex<'d, 'a> {
     document: &'d Document<'a>,
     root: &'a Value,
     dialect: Dialect,
@@ -147,7 +147,7 @@ struct Index<'d, 'a> {
     references: Vec<Reference>,
 }
 
-impl<'d, 'a> Index<'d, 'a> {
+impl<'d, 'a> SchemaIndex<'d, 'a> {
     fn new(document: &'d Document<'a>, root: &'a Value, dialect: Dialect) -> SchemaResult<Self> {
         let (resources, anchors) = (HashMap::from([(String::new(), Some(String::new()))]), HashMap::new());
         let mut index = Self { document, root, dialect, resources, anchors, references: Vec::new() };

@@ -5,6 +5,7 @@
 //! - `distribution`: every verification rule preserves the output distribution through the whole engine.
 //! - `batches`: one decode of the target verifies the drafts of all slots, and one decode of the draft drafts for all.
 //! - `allocations`: a step does not allocate before its decode.
+//! - `decisions`: choices are as probable as each of them alone.
 //! - `delivery`: what steps change is delivered by the scheduler alone, after the step.
 //! - `instructions`: steps whose instructions a script counts.
 //! - `sessions`: a session can be loaded while cells wait to be moved or copied.
@@ -12,6 +13,7 @@
 
 mod allocations;
 mod batches;
+mod decisions;
 mod delivery;
 mod distribution;
 mod instructions;
@@ -219,6 +221,7 @@ pub(super) fn request(prompt: Vec<Token>, n_predict: usize, sampling: sampling::
         lora: Vec::new(),
         sampling,
         constraint: None,
+        choices: None,
         speculative: None,
         draft_only: false,
         compare: false,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::decide::next_context;
 use super::draft::StepDrafts;
 use super::input::{MAX_PENDING, SlotState};
 use super::plan::{SlotPlan, StepPlan};
@@ -112,7 +113,7 @@ fn commit_prompt(
         drafters.decoded(index, drafting, &mut DecodedTokens { target: context, first, tokens, from: known, draft });
     }
     if !task.completion.has_begun()
-        && let Some(progress) = task.progress(slot.cache.len())
+        && let Some(progress) = task.progress(slot.cache.len().min(task.prompt.n_prompt))
     {
         report.update(&task.sink, Event::Progress(progress));
     }
@@ -132,6 +133,7 @@ fn commit_outcome(
     let SlotPool { context, slots, drafters, .. } = pool;
     let (planned, drafts) = (step.plan.slots.get(index)?, step.drafts.slots.get(index)?);
     let slot = slots.get_mut(index)?;
+    next_context(slot, context);
     let task = slot.task.as_mut()?;
     let Task { sink, tokens, completion, speculation, .. } = task;
     let is_first = !completion.has_begun();
@@ -183,7 +185,7 @@ fn learn_costs(step: &DecodedStep<'_>, n_tokens: usize, adapts: bool, pool: &mut
     // Prompts, and nearly nothing else.
     if n_decoded > 16 * n_generated {
         costs.record_prompt(n_decoded, time);
-    } else if n_generated == n_decoded {
+    } else if n_generated == n_decoded && drafts.choices.iter().all(Option::is_none) {
         let cost = costs.record_step(&plan.n_tokens, |slot| demands.get(slot).map_or(0, |demand| demand.n_past), time)
             + costs.of(drafts.time);
         pool.drafters.stepped(demands, adapts, n_tokens, cost);

@@ -6,7 +6,7 @@ use super::input::StepInput;
 use super::plan::Wanted;
 use super::schedule::Schedule;
 use crate::engine::slots::{Slot, Task};
-use crate::speculative::{Drafters, DraftingSlot, DraftingSlots, SlotDrafts};
+use crate::speculative::{ChosenDraft, Draft, Drafters, DraftingSlot, DraftingSlots, SlotDrafts};
 
 /// What is drafted in a step. Kept for its memory.
 #[derive(Default)]
@@ -17,6 +17,8 @@ pub(crate) struct StepDrafts {
     places: Vec<Option<DraftPlace>>,
     /// For each slot, how many tokens it wants after its context, drafted ones and filler.
     lengths: Vec<usize>,
+    /// The choices of slots that decide, which take the place of drafts.
+    pub(crate) choices: Vec<Option<Draft>>,
     /// Whether a drafter needs the target's hidden states.
     pub(crate) needs_hidden: bool,
     /// Time that the drafters took.
@@ -42,6 +44,9 @@ impl StepDrafts {
 
     /// What a slot wants to decode after its context.
     pub(crate) fn wanted(&self, slot: usize) -> Wanted<'_> {
+        if let Some(draft) = self.choices.get(slot).and_then(Option::as_ref) {
+            return Wanted { draft: Some(ChosenDraft { kind: None, draft, n: draft.tokens.len() }), length: 0 };
+        }
         Wanted {
             draft: self.slots.get(slot).and_then(SlotDrafts::chosen),
             length: self.lengths.get(slot).copied().unwrap_or(0),

@@ -11,6 +11,7 @@
 //! - [`fill`]: how much of the batch each slot gets. Pure. [`StepPlan`]: what is decoded, and nothing else.
 //! - [`decode`](decode()): the only stage that decodes with the target.
 //! - [`verify`](verify()): what a step brings for a slot. Only samplers advance.
+//! - `decide`: what the requests with choices do in these stages instead of drafting and verifying.
 //! - [`commit`](commit()): the only stage that changes what a slot holds: its cells, its completion and its statistics. What that means
 //!   for the submitters of requests is in the [`StepReport`].
 //!
@@ -20,6 +21,7 @@
 //! were given away. A draft is a few more tokens after those. So prompts, speculation and resumed requests share one loop.
 
 pub(super) mod commit;
+mod decide;
 mod decode;
 mod draft;
 pub(super) mod draft_tree;
@@ -30,6 +32,7 @@ mod trace;
 mod verify;
 
 use self::commit::{DecodedStep, abandon, commit, commit_turn};
+use self::decide::{plan_choices, read_choices};
 use self::decode::{Rows, decode};
 use self::draft::{StepDrafts, draft};
 use self::draft_tree::DraftTree;
@@ -97,6 +100,7 @@ impl Step {
         space::balance(&mut input.slots, &input.limits, |change| space::apply(pool, change));
         schedule(input, scheduled);
         draft(input, scheduled, &mut pool.slots, &mut pool.drafters, drafts);
+        plan_choices(input, scheduled, &mut pool.slots, drafts);
         fill(input, scheduled, |slot| drafts.wanted(slot), order, plan);
         plan.keeps_hidden = drafts.needs_hidden;
     }
@@ -114,10 +118,14 @@ fn verify_all(
     for (((planned, slot), drafts), outcome) in plan.slots.iter().zip(slots).zip(&mut drafts.slots).zip(outcomes) {
         outcome.clear();
         let Some(task) = slot.task.as_mut().filter(|_| planned.n_context > 0) else { continue };
-        let Task { sampler, tokens, completion, speculation, options, output, .. } = task;
+        let Task { sampler, tokens, completion, speculation, options, output, decision, .. } = task;
         if planned.scores {
             let prompt = tokens.get(slot.cache.len()..*output).unwrap_or(&[]);
             score_prompt(planned, prompt, options.prompt_probs.unwrap_or(0), rows, outcome);
+        }
+        if let Some(decision) = decision {
+            read_choices(planned, decision, rows, model.vocab(), outcome);
+            continue;
         }
         let speculation = speculation.as_mut();
         let request = VerifiedRequest { sampler, tokens, completion, speculation, drafts, vocab: model.vocab() };

@@ -12,7 +12,7 @@ mod search;
 #[cfg(test)]
 mod tests;
 
-use self::node::Node;
+use self::node::PatternNode;
 
 /// The maximum length of what a pattern is converted to, in bytes.
 const MAX_LEN: usize = 1 << 16;
@@ -28,22 +28,22 @@ pub(super) fn convert(pattern: &str, least: u64, most: Option<u64>) -> Result<St
 }
 
 /// Writes a node.
-fn write(node: &Node, out: &mut String) -> Result<(), String> {
+fn write(node: &PatternNode, out: &mut String) -> Result<(), String> {
     if out.len() > MAX_LEN {
         return Err("too many characters and classes".into());
     }
     match node {
-        Node::Class(set) => set.write(out)?,
-        Node::Seq(nodes) => {
+        PatternNode::Class(set) => set.write(out)?,
+        PatternNode::Seq(nodes) => {
             for node in nodes {
-                if matches!(node, Node::Alt(_)) {
+                if matches!(node, PatternNode::Alt(_)) {
                     write_group(node, out)?;
                 } else {
                     write(node, out)?;
                 }
             }
         }
-        Node::Alt(nodes) => {
+        PatternNode::Alt(nodes) => {
             for (i, node) in nodes.iter().enumerate() {
                 if i > 0 {
                     out.push('|');
@@ -51,8 +51,8 @@ fn write(node: &Node, out: &mut String) -> Result<(), String> {
                 write(node, out)?;
             }
         }
-        Node::Repeat(item, least, most) => {
-            if matches!(**item, Node::Class(_)) {
+        PatternNode::Repeat(item, least, most) => {
+            if matches!(**item, PatternNode::Class(_)) {
                 write(item, out)?;
             } else {
                 write_group(item, out)?;
@@ -67,12 +67,12 @@ fn write(node: &Node, out: &mut String) -> Result<(), String> {
             });
         }
         // None are left in a pattern for the whole text.
-        Node::Start | Node::End => {}
+        PatternNode::Start | PatternNode::End => {}
     }
     Ok(())
 }
 
-fn write_group(node: &Node, out: &mut String) -> Result<(), String> {
+fn write_group(node: &PatternNode, out: &mut String) -> Result<(), String> {
     out.push('(');
     write(node, out)?;
     out.push(')');

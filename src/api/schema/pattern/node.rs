@@ -7,110 +7,112 @@ const MAX_OPTIONAL: usize = 16;
 
 /// A node of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Node {
+pub(super) enum PatternNode {
     /// One character of a set.
     Class(CharSet),
     /// One after the other. The empty sequence is the empty text.
-    Seq(Vec<Node>),
+    Seq(Vec<PatternNode>),
     /// One of several. Never empty.
-    Alt(Vec<Node>),
+    Alt(Vec<PatternNode>),
     /// At least so often, at most so often. What is repeated is never empty text.
-    Repeat(Box<Node>, u32, Option<u32>),
+    Repeat(Box<PatternNode>, u32, Option<u32>),
     /// `^`.
     Start,
     /// `$`.
     End,
 }
 
-impl Node {
+impl PatternNode {
     /// The empty text.
-    pub(super) const EMPTY: Node = Node::Seq(Vec::new());
+    pub(super) const EMPTY: PatternNode = PatternNode::Seq(Vec::new());
 
     /// Any text.
-    pub(super) fn any_text() -> Node {
-        Node::Repeat(Box::new(Node::Class(CharSet::any())), 0, None)
+    pub(super) fn any_text() -> PatternNode {
+        PatternNode::Repeat(Box::new(PatternNode::Class(CharSet::any())), 0, None)
     }
 
     /// A repetition. If the repeated part can be empty, its other texts are repeated instead, because a grammar must not repeat
     /// nothing without end.
-    pub(super) fn repeat(node: Node, least: u32, most: Option<u32>) -> Result<Node, String> {
+    pub(super) fn repeat(node: PatternNode, least: u32, most: Option<u32>) -> Result<PatternNode, String> {
         if most == Some(0) {
-            return Ok(Node::EMPTY);
+            return Ok(PatternNode::EMPTY);
         }
         if !node.is_nullable() {
-            return Ok(Node::Repeat(Box::new(node), least, most));
+            return Ok(PatternNode::Repeat(Box::new(node), least, most));
         }
         Ok(match node.without_empty()? {
-            Some(node) => Node::Repeat(Box::new(node), 0, most),
-            None => Node::EMPTY,
+            Some(node) => PatternNode::Repeat(Box::new(node), 0, most),
+            None => PatternNode::EMPTY,
         })
     }
 
     /// Whether the node matches the empty text. Anchors count as empty.
     pub(super) fn is_nullable(&self) -> bool {
         match self {
-            Node::Class(_) => false,
-            Node::Seq(nodes) => nodes.iter().all(Node::is_nullable),
-            Node::Alt(nodes) => nodes.iter().any(Node::is_nullable),
-            Node::Repeat(_, least, _) => *least == 0,
-            Node::Start | Node::End => true,
+            PatternNode::Class(_) => false,
+            PatternNode::Seq(nodes) => nodes.iter().all(PatternNode::is_nullable),
+            PatternNode::Alt(nodes) => nodes.iter().any(PatternNode::is_nullable),
+            PatternNode::Repeat(_, least, _) => *least == 0,
+            PatternNode::Start | PatternNode::End => true,
         }
     }
 
     /// Whether there is an anchor in it.
     pub(super) fn has_anchor(&self) -> bool {
         match self {
-            Node::Class(_) => false,
-            Node::Seq(nodes) | Node::Alt(nodes) => nodes.iter().any(Node::has_anchor),
-            Node::Repeat(node, ..) => node.has_anchor(),
-            Node::Start | Node::End => true,
+            PatternNode::Class(_) => false,
+            PatternNode::Seq(nodes) | PatternNode::Alt(nodes) => nodes.iter().any(PatternNode::has_anchor),
+            PatternNode::Repeat(node, ..) => node.has_anchor(),
+            PatternNode::Start | PatternNode::End => true,
         }
     }
 
     /// The texts of a node except the empty one; `None` if there are no others.
-    fn without_empty(self) -> Result<Option<Node>, String> {
+    fn without_empty(self) -> Result<Option<PatternNode>, String> {
         if !self.is_nullable() {
             return Ok(Some(self));
         }
         let mut kept = Vec::new();
         match self {
-            Node::Class(_) => return Ok(Some(self)),
-            Node::Repeat(node, _, most) => return Ok(Some(Node::Repeat(node, 1, most))),
-            Node::Start | Node::End => return Err("a repeated anchor".into()),
-            Node::Alt(nodes) => {
+            PatternNode::Class(_) => return Ok(Some(self)),
+            PatternNode::Repeat(node, _, most) => return Ok(Some(PatternNode::Repeat(node, 1, most))),
+            PatternNode::Start | PatternNode::End => return Err("a repeated anchor".into()),
+            PatternNode::Alt(nodes) => {
                 for node in nodes {
                     kept.extend(node.without_empty()?);
                 }
             }
             // The first element that is not empty, and whatever follows it.
-            Node::Seq(nodes) if nodes.len() <= MAX_OPTIONAL => {
+            PatternNode::Seq(nodes) if nodes.len() <= MAX_OPTIONAL => {
                 for (i, node) in nodes.iter().enumerate() {
                     if let Some(first) = node.clone().without_empty()? {
                         let mut rest = vec![first];
                         rest.extend(nodes.iter().skip(i + 1).cloned());
-                        kept.push(Node::Seq(rest));
+                        kept.push(PatternNode::Seq(rest));
                     }
                 }
             }
-            Node::Seq(_) => return Err(format!("a repeated group of more than {MAX_OPTIONAL} optional parts")),
+            PatternNode::Seq(_) => return Err(format!("a repeated group of more than {MAX_OPTIONAL} optional parts")),
         }
-        Ok(if kept.is_empty() { None } else { Some(Node::Alt(kept)) })
+        Ok(if kept.is_empty() { None } else { Some(PatternNode::Alt(kept)) })
     }
 
     /// The fewest and the most characters of its texts.
     pub(super) fn lengths(&self) -> (u64, Option<u64>) {
         match self {
-            Node::Class(_) => (1, Some(1)),
-            Node::Start | Node::End => (0, Some(0)),
-            Node::Seq(nodes) => nodes.iter().map(Node::lengths).fold((0, Some(0)), |(low, high), (least, most)| {
-                (low.saturating_add(least), high.zip(most).map(|(high, most)| high.saturating_add(most)))
-            }),
-            Node::Alt(nodes) => {
-                let each = nodes.iter().map(Node::lengths);
+            PatternNode::Class(_) => (1, Some(1)),
+            PatternNode::Start | PatternNode::End => (0, Some(0)),
+            PatternNode::Seq(nodes) => {
+                nodes.iter().map(PatternNode::lengths).fold((0, Some(0)), |(low, high), (least, most)| {
+                    (low.saturating_add(least), high.zip(most).map(|(high, most)| high.saturating_add(most)))
+                })
+            }
+            PatternNode::Alt(nodes) => {
+                let each = nodes.iter().map(PatternNode::lengths);
                 each.reduce(|(low, high), (least, most)| (low.min(least), high.zip(most).map(|(a, b)| a.max(b))))
                     .unwrap_or((0, Some(0)))
             }
-            Node::Repeat(node, least, most) => {
+            PatternNode::Repeat(node, least, most) => {
                 let (low, high) = node.lengths();
                 let high = high.zip(*most).map(|(high, most)| high.saturating_mul(u64::from(most)));
                 (low.saturating_mul(u64::from(*least)), high)
@@ -119,25 +121,29 @@ impl Node {
     }
 
     /// Limits the number of characters. `None`: only an intersection of languages could.
-    pub(super) fn limit(self, least: u64, most: Option<u64>) -> Option<Node> {
+    pub(super) fn limit(self, least: u64, most: Option<u64>) -> Option<PatternNode> {
         let (low, high) = self.lengths();
         let is_within = |high: u64| most.is_none_or(|most| high <= most);
         if low >= least && (most.is_none() || high.is_some_and(is_within)) {
             return Some(self);
         }
         let mut nodes = match self {
-            Node::Alt(nodes) => {
-                return nodes.into_iter().map(|node| node.limit(least, most)).collect::<Option<_>>().map(Node::Alt);
+            PatternNode::Alt(nodes) => {
+                return nodes
+                    .into_iter()
+                    .map(|node| node.limit(least, most))
+                    .collect::<Option<_>>()
+                    .map(PatternNode::Alt);
             }
-            Node::Seq(nodes) => nodes,
+            PatternNode::Seq(nodes) => nodes,
             node => vec![node],
         };
         // With one element of a variable length, and this one a repeated class, the limits are limits of its count.
-        let is_fixed = |node: &Node| matches!(node.lengths(), (low, Some(high)) if low == high);
+        let is_fixed = |node: &PatternNode| matches!(node.lengths(), (low, Some(high)) if low == high);
         let fixed: u64 = nodes.iter().filter(|node| is_fixed(node)).map(|node| node.lengths().0).sum();
         let mut variable = nodes.iter_mut().filter(|node| !is_fixed(node));
-        let (Some(Node::Repeat(node, min, max)), None) = (variable.next(), variable.next()) else { return None };
-        if !matches!(**node, Node::Class(_)) {
+        let (Some(PatternNode::Repeat(node, min, max)), None) = (variable.next(), variable.next()) else { return None };
+        if !matches!(**node, PatternNode::Class(_)) {
             return None;
         }
         let needed = u32::try_from(least.saturating_sub(fixed)).ok()?;
@@ -150,6 +156,6 @@ impl Node {
         if max.is_some_and(|max| max < *min) {
             return None;
         }
-        Some(Node::Seq(nodes))
+        Some(PatternNode::Seq(nodes))
     }
 }

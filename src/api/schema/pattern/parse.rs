@@ -1,7 +1,7 @@
 //! Reads a regular expression (ECMA-262) into a tree. The error names the part that a grammar cannot express.
 
 use super::classes::{CharSet, Ranges};
-use super::node::Node;
+use super::node::PatternNode;
 
 /// The maximum nesting of groups.
 const MAX_DEPTH: usize = 32;
@@ -11,7 +11,7 @@ const MAX_REPEAT: u32 = 2000;
 const MAX_ITEMS: usize = 1 << 13;
 
 /// Reads a pattern.
-pub(super) fn parse(pattern: &str) -> Result<Node, String> {
+pub(super) fn parse(pattern: &str) -> Result<PatternNode, String> {
     let mut reader = PatternReader { rest: pattern.chars().peekable(), items: 0 };
     let node = reader.alternatives(0)?;
     match reader.rest.next() {
@@ -27,7 +27,7 @@ struct PatternReader<'a> {
 
 impl PatternReader<'_> {
     /// Reads alternatives, up to a closing parenthesis or the end.
-    fn alternatives(&mut self, depth: usize) -> Result<Node, String> {
+    fn alternatives(&mut self, depth: usize) -> Result<PatternNode, String> {
         if depth > MAX_DEPTH {
             return Err(format!("groups nested deeper than {MAX_DEPTH}"));
         }
@@ -36,23 +36,23 @@ impl PatternReader<'_> {
             self.count()?;
             alternatives.push(self.sequence(depth)?);
         }
-        Ok(if alternatives.len() == 1 { alternatives.swap_remove(0) } else { Node::Alt(alternatives) })
+        Ok(if alternatives.len() == 1 { alternatives.swap_remove(0) } else { PatternNode::Alt(alternatives) })
     }
 
     /// Reads a sequence, up to `|`, a closing parenthesis or the end.
-    fn sequence(&mut self, depth: usize) -> Result<Node, String> {
+    fn sequence(&mut self, depth: usize) -> Result<PatternNode, String> {
         let mut nodes = Vec::new();
         while let Some(char) = self.rest.next_if(|char| !['|', ')'].contains(char)) {
             self.count()?;
             let node = match char {
                 '(' => self.group(depth)?,
                 '*' | '+' | '?' | '{' => return Err(format!("{char:?} without an item to repeat")),
-                '^' => Node::Start,
-                '$' => Node::End,
-                '.' => Node::Class(CharSet::not_line_end()),
-                '[' => Node::Class(self.class()?),
-                '\\' => Node::Class(self.escape()?),
-                _ => Node::Class(CharSet::one(u32::from(char))),
+                '^' => PatternNode::Start,
+                '$' => PatternNode::End,
+                '.' => PatternNode::Class(CharSet::not_line_end()),
+                '[' => PatternNode::Class(self.class()?),
+                '\\' => PatternNode::Class(self.escape()?),
+                _ => PatternNode::Class(CharSet::one(u32::from(char))),
             };
             let node = match self.rest.peek() {
                 Some('*' | '+' | '?' | '{') => self.repetition(node)?,
@@ -60,7 +60,7 @@ impl PatternReader<'_> {
             };
             nodes.push(node);
         }
-        Ok(if nodes.len() == 1 { nodes.swap_remove(0) } else { Node::Seq(nodes) })
+        Ok(if nodes.len() == 1 { nodes.swap_remove(0) } else { PatternNode::Seq(nodes) })
     }
 
     /// Counts an item.
@@ -70,7 +70,7 @@ impl PatternReader<'_> {
     }
 
     /// Reads a group, after its parenthesis. Names mean nothing here, because references to groups are refused.
-    fn group(&mut self, depth: usize) -> Result<Node, String> {
+    fn group(&mut self, depth: usize) -> Result<PatternNode, String> {
         if self.rest.next_if_eq(&'?').is_some() {
             match self.rest.next() {
                 Some(':') => {}
@@ -104,7 +104,7 @@ impl PatternReader<'_> {
     }
 
     /// Reads a repetition of `node`. Lazy ones repeat the same texts.
-    fn repetition(&mut self, node: Node) -> Result<Node, String> {
+    fn repetition(&mut self, node: PatternNode) -> Result<PatternNode, String> {
         let (least, most) = match self.rest.next() {
             Some('*') => (0, None),
             Some('+') => (1, None),
@@ -114,11 +114,11 @@ impl PatternReader<'_> {
         self.rest.next_if_eq(&'?');
         match self.rest.peek() {
             Some(char @ ('*' | '+' | '?' | '{')) => Err(format!("{char:?} without an item to repeat")),
-            _ if !node.has_anchor() => Node::repeat(node, least, most),
+            _ if !node.has_anchor() => PatternNode::repeat(node, least, most),
             _ => match (least, most) {
-                (_, Some(0)) => Ok(Node::EMPTY),
+                (_, Some(0)) => Ok(PatternNode::EMPTY),
                 (1, Some(1)) => Ok(node),
-                (0, Some(1)) => Ok(Node::Alt(vec![node, Node::EMPTY])),
+                (0, Some(1)) => Ok(PatternNode::Alt(vec![node, PatternNode::EMPTY])),
                 _ => Err("a repeated anchor".into()),
             },
         }

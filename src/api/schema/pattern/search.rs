@@ -1,6 +1,6 @@
 //! Turns a pattern, which is searched for, into one that describes the whole text: what is not anchored is surrounded by any text.
 
-use super::node::Node;
+use super::node::PatternNode;
 
 /// The maximum number of alternatives with anchors of their own.
 const MAX_BRANCHES: usize = 64;
@@ -10,11 +10,11 @@ const MAX_BRANCHES: usize = 64;
 struct Branch {
     at_start: bool,
     at_end: bool,
-    body: Vec<Node>,
+    body: Vec<PatternNode>,
 }
 
 /// The whole texts in which the pattern is found. The error names what is in the way.
-pub(super) fn whole_text(pattern: Node) -> Result<Node, String> {
+pub(super) fn whole_text(pattern: PatternNode) -> Result<PatternNode, String> {
     let mut alternatives = Vec::new();
     for branch in branches(pattern)? {
         alternatives.push(surround(branch));
@@ -22,59 +22,59 @@ pub(super) fn whole_text(pattern: Node) -> Result<Node, String> {
     match alternatives.len() {
         0 => Err("anchors that no text matches".into()),
         1 => Ok(alternatives.swap_remove(0)),
-        _ => Ok(Node::Alt(alternatives)),
+        _ => Ok(PatternNode::Alt(alternatives)),
     }
 }
 
 /// Any text before and after a branch, where it is not anchored.
-fn surround(branch: Branch) -> Node {
+fn surround(branch: Branch) -> PatternNode {
     let mut body = branch.body;
     if !branch.at_start {
-        while body.first().is_some_and(Node::is_nullable) {
+        while body.first().is_some_and(PatternNode::is_nullable) {
             // Any text, and then this, is any text.
             body.remove(0);
         }
         shorten(body.first_mut());
     }
     if !branch.at_end {
-        while body.last().is_some_and(Node::is_nullable) {
+        while body.last().is_some_and(PatternNode::is_nullable) {
             body.pop();
         }
         shorten(body.last_mut());
     }
     let is_any = body.is_empty() && !(branch.at_start && branch.at_end);
     if is_any {
-        return Node::any_text();
+        return PatternNode::any_text();
     }
     if !branch.at_start {
-        body.insert(0, Node::any_text());
+        body.insert(0, PatternNode::any_text());
     }
     if !branch.at_end {
-        body.push(Node::any_text());
+        body.push(PatternNode::any_text());
     }
-    Node::Seq(body)
+    PatternNode::Seq(body)
 }
 
 /// Beside any text, the fewest repetitions are enough. This keeps the number of parses small.
-fn shorten(node: Option<&mut Node>) {
-    if let Some(Node::Repeat(_, least, most)) = node {
+fn shorten(node: Option<&mut PatternNode>) {
+    if let Some(PatternNode::Repeat(_, least, most)) = node {
         *most = Some(*least);
     }
 }
 
 /// The branches of a node.
-fn branches(node: Node) -> Result<Vec<Branch>, String> {
+fn branches(node: PatternNode) -> Result<Vec<Branch>, String> {
     if !node.has_anchor() {
         let body = match node {
-            Node::Seq(nodes) => nodes,
+            PatternNode::Seq(nodes) => nodes,
             node => vec![node],
         };
         return Ok(vec![Branch { at_start: false, at_end: false, body }]);
     }
     match node {
-        Node::Start => Ok(vec![Branch { at_start: true, at_end: false, body: Vec::new() }]),
-        Node::End => Ok(vec![Branch { at_start: false, at_end: true, body: Vec::new() }]),
-        Node::Alt(nodes) => {
+        PatternNode::Start => Ok(vec![Branch { at_start: true, at_end: false, body: Vec::new() }]),
+        PatternNode::End => Ok(vec![Branch { at_start: false, at_end: true, body: Vec::new() }]),
+        PatternNode::Alt(nodes) => {
             let mut all = Vec::new();
             for node in nodes {
                 all.extend(branches(node)?);
@@ -82,7 +82,7 @@ fn branches(node: Node) -> Result<Vec<Branch>, String> {
             }
             Ok(all)
         }
-        Node::Seq(nodes) => {
+        PatternNode::Seq(nodes) => {
             let mut all = vec![Branch { at_start: false, at_end: false, body: Vec::new() }];
             for node in nodes {
                 let next = branches(node)?;
@@ -91,7 +91,7 @@ fn branches(node: Node) -> Result<Vec<Branch>, String> {
             }
             Ok(all)
         }
-        Node::Class(_) | Node::Repeat(..) => Err("a repeated anchor".into()),
+        PatternNode::Class(_) | PatternNode::Repeat(..) => Err("a repeated anchor".into()),
     }
 }
 
@@ -103,12 +103,12 @@ impl Branch {
     /// This branch and then another; `None` if no text matches both. Between an anchor and its end of the text, only the empty
     /// text fits.
     fn then(&self, next: &Branch) -> Option<Branch> {
-        let is_empty = |body: &[Node]| body.iter().all(Node::is_nullable);
+        let is_empty = |body: &[PatternNode]| body.iter().all(PatternNode::is_nullable);
         if next.at_start && !is_empty(&self.body) || self.at_end && !is_empty(&next.body) {
             return None;
         }
-        let before: &[Node] = if next.at_start { &[] } else { &self.body };
-        let after: &[Node] = if self.at_end { &[] } else { &next.body };
+        let before: &[PatternNode] = if next.at_start { &[] } else { &self.body };
+        let after: &[PatternNode] = if self.at_end { &[] } else { &next.body };
         let body = [before, after].concat();
         Some(Branch { at_start: self.at_start || next.at_start, at_end: self.at_end || next.at_end, body })
     }

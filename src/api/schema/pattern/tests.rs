@@ -1,30 +1,30 @@
 //! Converted patterns against the `regex` crate's search, and what is refused.
 
 use super::convert;
-use super::node::Node;
+use super::node::PatternNode;
 use super::parse::parse;
 use super::search::whole_text;
 
 /// Whether the tree matches all of the text, by trying every way.
-fn matches(node: &Node, text: &[u32]) -> bool {
+fn matches(node: &PatternNode, text: &[u32]) -> bool {
     ends(node, text, 0).contains(&text.len())
 }
 
 /// Where a match that begins at `at` can end.
-fn ends(node: &Node, text: &[u32], at: usize) -> Vec<usize> {
+fn ends(node: &PatternNode, text: &[u32], at: usize) -> Vec<usize> {
     let mut found = match node {
-        Node::Class(set) => {
+        PatternNode::Class(set) => {
             let is_in = |code: &u32| set.ranges().iter().any(|(first, last)| (first..=last).contains(&code));
             text.get(at).filter(|code| is_in(code)).map(|_| at + 1).into_iter().collect()
         }
-        Node::Seq(nodes) => nodes.iter().fold(vec![at], |places, node| {
+        PatternNode::Seq(nodes) => nodes.iter().fold(vec![at], |places, node| {
             let mut next: Vec<usize> = places.into_iter().flat_map(|at| ends(node, text, at)).collect();
             next.sort_unstable();
             next.dedup();
             next
         }),
-        Node::Alt(nodes) => nodes.iter().flat_map(|node| ends(node, text, at)).collect(),
-        Node::Repeat(node, least, most) => {
+        PatternNode::Alt(nodes) => nodes.iter().flat_map(|node| ends(node, text, at)).collect(),
+        PatternNode::Repeat(node, least, most) => {
             let (mut places, mut found) = (vec![at], Vec::new());
             for i in 0..=most.unwrap_or(20).min(20) {
                 if i >= *least {
@@ -36,7 +36,7 @@ fn ends(node: &Node, text: &[u32], at: usize) -> Vec<usize> {
             }
             found
         }
-        Node::Start | Node::End => panic!("no anchors are left"),
+        PatternNode::Start | PatternNode::End => panic!("no anchors are left"),
     };
     found.sort_unstable();
     found.dedup();

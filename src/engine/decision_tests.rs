@@ -1,0 +1,106 @@
+//! Decisions on rows that are a function of the tokens before them.
+
+use std::sync::Arc;
+
+use super::*;
+
+/// The logits after these tokens, of a vocabulary of 8.
+fn logits(before: &[Token]) -> Vec<f32> {
+    let hash = before.iter().fold(17_u32, |hash, token| hash.wrapping_mul(31).wrapping_add(token.unsigned_abs() + 1));
+    (0..8).map(|token| (hash.wrapping_mul(2_654_435_761).rotate_left(4 * token) % 97) as f32 / 16.0).collect()
+}
+
+/// The log-probability of `token` after these tokens.
+fn logprob(before: &[Token], token: Token, temperature: f64) -> f64 {
+    let weights: Vec<f64> = logits(before).iter().map(|logit| f64::from(*logit) / temperature).collect();
+    let total: f64 = weights.iter().map(|weight| weight.exp()).sum();
+    weights[token as usize] - total.ln()
+}
+
+fn choices() -> ChoiceTokens {
+    Arc::from(vec![vec![1], vec![2, 3, 4], vec![2, 3, 5], vec![6, 1, 1, 1], vec![2], vec![7, 7]])
+}
+
+/// Makes a decision, with room for `room` nodes in each step; none if decoded tokens cannot be removed.
+fn decide(room: usize, can_roll_back: bool, temperature: f32) -> (DecisionScores, usize) {
+    let prompt = vec![5, 4];
+    let mut decision = ChoiceDecision::new(choices(), Vec::new(), temperature, prompt.len(), 100).unwrap();
+    let (mut tokens, mut steps) = (prompt.clone(), 0);
+    let mut n_cached = 0;
+    loop {
+        let n_pending = tokens.len() - n_cached;
+        assert!(n_pending > 0);
+        let (drafted, parents) =
+            if can_roll_back && n_pending == 1 { decision.plan(room, false) } else { Default::default() };
+        assert!(drafted.len() <= room && drafted.len() == parents.len());
+        let mut rows = vec![logits(&tokens)];
+        let mut ways = vec![tokens.clone()];
+        for (token, parent) in drafted.iter().zip(&parents) {
+            let way = [ways[*parent].as_slice(), &[*token]].concat();
+            rows.push(logits(&way));
+            ways.push(way);
+        }
+        for (place, node) in decision.due(drafted.len()) {
+            decision.read(node, &rows[place]).unwrap();
+        }
+        steps += 1;
+        let is_made = decision.finish().unwrap().is_some();
+        n_cached = decision.next_context(&mut tokens, can_roll_back);
+        if is_made {
+            assert_eq!(tokens, prompt);
+            return (decision.into_scores().unwrap(), steps);
+        }
+        assert!(n_cached < tokens.len() && steps < 50);
+    }
+}
+
+#[test]
+fn choices_are_as_probable_as_each_alone_however_they_are_decoded() {
+    for temperature in [0.7_f32, 1.0, 0.0] {
+        let scale = if temperature > 0.0 { f64::from(temperature) } else { 1.0 };
+        let expected: Vec<f64> = choices()
+            .iter()
+            .map(|tokens| {
+                let before = |n: usize| [&[5, 4], &tokens[..n]].concat();
+                tokens.iter().enumerate().map(|(n, token)| logprob(&before(n), *token, scale)).sum()
+            })
+            .collect();
+        let total: f64 = expected.iter().map(|logprob| logprob.exp()).sum();
+        for (room, can_roll_back, most_steps) in
+            [(99, true, 2), (3, true, 4), (2, true, 6), (0, true, 9), (0, false, 8)]
+        {
+            let (scores, steps) = decide(room, can_roll_back, temperature);
+            assert!(steps <= most_steps, "{room} {can_roll_back}: {steps} steps");
+            for (index, expected) in expected.iter().enumerate() {
+                assert!((scores.logprobs[index] - expected).abs() < 1e-9, "{room}: {index}");
+                assert!((scores.probs[index] - expected.exp() / total).abs() < 1e-12, "{room}: {index}");
+            }
+            let best = expected.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            assert!(expected[scores.choice] > best - 1e-9);
+            assert_eq!(scores.probs.iter().position(|prob| *prob == scores.probs[scores.choice]), Some(scores.choice));
+            assert!((scores.probs.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+        }
+    }
+}
+
+#[test]
+fn biases_count_and_may_not_ban_every_choice() {
+    let decide = |biases: Vec<(Token, f32)>| -> Result<DecisionScores> {
+        let mut decision = ChoiceDecision::new(Arc::from(vec![vec![1], vec![2]]), biases, 1.0, 1, 10).unwrap();
+        decision.read(0, &[0.0; 8]).unwrap();
+        decision.finish().map(|_| ())?;
+        Ok(decision.into_scores().unwrap())
+    };
+    let scores = decide(vec![(1, 2.0)]).unwrap();
+    assert!((scores.probs[0] / scores.probs[1] - 2_f64.exp()).abs() < 1e-9);
+    let scores = decide(vec![(1, f32::NEG_INFINITY)]).unwrap();
+    assert_eq!((scores.choice, scores.probs[0]), (1, 0.0));
+    let banned: Error = decide(vec![(1, f32::NEG_INFINITY), (2, f32::NEG_INFINITY)]).unwrap_err();
+    assert!(banned.message().contains("bans all of them"), "{banned}");
+}
+
+#[test]
+fn choices_that_do_not_fit_are_refused() {
+    let error = ChoiceDecision::new(Arc::from(vec![vec![1], vec![2; 8]]), Vec::new(), 1.0, 3, 10).err().unwrap();
+    assert!(error.message().contains("choices[1]: its 8 tokens and the prompt's 3 do not fit"), "{error}");
+}
