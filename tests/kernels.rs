@@ -17,7 +17,7 @@ use std::process::Command;
 use common::{complete, model, start, with};
 use foredraft::api::Endpoint::{Completion, Speculative};
 use foredraft::api::System;
-use foredraft::llama::{self, Level};
+use foredraft::llama::{self, CpuLevel};
 use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
@@ -251,7 +251,7 @@ fn the_variable_forces_a_level() {
         }
         return;
     }
-    let level = llama::levels().first().copied().map_or("avx2", Level::name);
+    let level = llama::levels().first().copied().map_or("avx2", CpuLevel::name);
     for (forced, expected) in [(level, level), ("sse", "FOREDRAFT_CPU_LEVEL: this processor's levels are")] {
         let status = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "the_variable_forces_a_level"])

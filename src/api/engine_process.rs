@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The requests that the host has not heard the end of.
 #[derive(Default)]
-struct Known {
+struct KnownEngine {
     /// The number of a request in the host's process, by its id here.
     numbers: HashMap<u64, u64>,
     records: BTreeMap<u64, Arc<RequestRecord>>,
@@ -40,7 +40,7 @@ struct EngineChild {
     system: System,
     sender: FrameSender,
     /// Locked while a request is submitted, so that the pusher finds each request that has news.
-    known: Mutex<Known>,
+    known: Mutex<KnownEngine>,
 }
 
 /// Runs the engine's process: serves the host on stdin until that is closed. `arguments`: the limits, and the host's process id.
@@ -250,7 +250,7 @@ impl EngineChild {
     }
 }
 
-impl Known {
+impl KnownEngine {
     fn add(&mut self, number: u64, record: Arc<RequestRecord>) {
         self.numbers.insert(record.handle.id(), number);
         self.records.insert(number, record);

@@ -168,7 +168,7 @@ fn cpu(models: &[Option<&Model>]) -> Value {
         fallback.insert(format.clone(), json!(before + u64::from(*n)));
     }
     json!({
-        "level": llama::level().map(llama::Level::name),
+        "level": llama::level().map(llama::CpuLevel::name),
         "levels": llama::levels().iter().map(|level| level.name()).collect::<Vec<_>>(),
         "kernels": {"matmul": kernel, "attention": kernel, "barrier": named(llama::barrier_is_linked())},
         "fallback_tensors": fallback,

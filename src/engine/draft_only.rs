@@ -54,7 +54,7 @@ impl DraftOnly {
 
     /// Gives the completions of the request `id` their prompts. Appends the ends of those that have none to `report`.
     pub(super) fn set_prompts(&mut self, id: u64, prepared: &Result<Prepared>, report: &mut StepReport) {
-        self.waiting.retain_mut(|submission| submission.set_prompt(id, prepared, report));
+        self.waiting.retain_mut(|submission| report.set_prompt(submission, id, prepared));
     }
 
     /// As [`BatchScheduler::next_work`].

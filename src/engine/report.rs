@@ -5,11 +5,14 @@
 //! free.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::compare::Compare;
 use super::event::{Event, Outcome, Stop};
+use super::request::{Prepared, Submission};
 use super::request_handle::CompletionSink;
+use crate::error::{Error, Result};
 
 /// What has changed since the last delivery. The scheduler keeps it, for its memory, and so that a panic in a step loses no end of a request.
 #[derive(Default)]
@@ -62,6 +65,29 @@ impl StepReport {
     pub(super) fn end_queued(&mut self, sink: CompletionSink, stop: Stop) {
         let outcome = sink.never_ran(stop);
         self.end(sink, outcome);
+    }
+
+    /// Gives a waiting completion its prompt, if it is one of the request `id`. Returns false, and appends its end, if it has none.
+    pub(super) fn set_prompt(&mut self, submission: &mut Submission, id: u64, prepared: &Result<Prepared>) -> bool {
+        if submission.sink.id() != id {
+            return true;
+        }
+        let prepared = prepared.as_ref().map_err(Error::clone).and_then(|prepared| {
+            let prompt = prepared.prompts.get(submission.sink.index());
+            Ok((prompt.ok_or_else(|| Error::invalid("prompt: is missing"))?, prepared))
+        });
+        match prepared {
+            Ok((prompt, prepared)) => {
+                submission.sink.set_prompt_len(prompt.len());
+                submission.request.prompt = Arc::clone(prompt);
+                if let Some(settings) = &mut submission.request.speculative {
+                    settings.prediction = prepared.prediction.clone();
+                }
+                submission.is_prepared = true;
+            }
+            Err(error) => self.end_queued(submission.sink.clone(), Stop::Error(error)),
+        }
+        submission.is_prepared
     }
 
     /// Appends the end of a run: of its completion, unless something is left to do.

@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Sender;
 
 use super::decision::ChoiceTokens;
-use super::event::{Restored, Stop};
-use super::report::StepReport;
+use super::event::Restored;
 use super::request_handle::{CompletionSink, RequestHandle};
 use crate::error::{Error, Result};
 use crate::grammar::OutputConstraint;
@@ -160,32 +159,6 @@ pub(super) struct Submission {
     pub(super) deadline: Option<Instant>,
     /// Only for the second run of a comparison: what the first run found in the cache of the slot.
     pub(super) first_run: Option<CacheOfFirstRun>,
-}
-
-impl Submission {
-    /// Sets the prompt, if this is a completion of the request `id`. Returns false, and appends the completion's end to `report`, if it has
-    /// no prompt.
-    pub(super) fn set_prompt(&mut self, id: u64, prepared: &Result<Prepared>, report: &mut StepReport) -> bool {
-        if self.sink.id() != id {
-            return true;
-        }
-        let prepared = prepared.as_ref().map_err(Error::clone).and_then(|prepared| {
-            let prompt = prepared.prompts.get(self.sink.index());
-            Ok((prompt.ok_or_else(|| Error::invalid("prompt: is missing"))?, prepared))
-        });
-        match prepared {
-            Ok((prompt, prepared)) => {
-                self.sink.set_prompt_len(prompt.len());
-                self.request.prompt = Arc::clone(prompt);
-                if let Some(settings) = &mut self.request.speculative {
-                    settings.prediction = prepared.prediction.clone();
-                }
-                self.is_prepared = true;
-            }
-            Err(error) => report.end_queued(self.sink.clone(), Stop::Error(error)),
-        }
-        self.is_prepared
-    }
 }
 
 /// What the first run found in the cache of its slot.

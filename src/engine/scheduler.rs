@@ -88,7 +88,7 @@ impl BatchScheduler {
 
     /// Gives the completions of the request `id` their prompts. Those that have none end.
     pub(super) fn set_prompts(&mut self, id: u64, prepared: &Result<Prepared>) {
-        self.queue.retain_mut(|submission| submission.set_prompt(id, prepared, &mut self.report));
+        self.queue.retain_mut(|submission| self.report.set_prompt(submission, id, prepared));
     }
 
     /// Before a step: ends what was cancelled, and gives free slots to waiting requests.

@@ -36,7 +36,7 @@ pub use context::interrupt::Interrupt;
 pub use context::memory::Part;
 pub use context::raw_params::DEFAULT_N_CTX;
 pub use kernels::{
-    KernelCalls, Level, are_linked as kernels_are_linked, attention_cost, barrier_is_linked, barrier_sleeps,
+    CpuLevel, KernelCalls, are_linked as kernels_are_linked, attention_cost, barrier_is_linked, barrier_sleeps,
     calls as kernel_calls, choose_default_level, level, levels,
 };
 pub use model::Model;

@@ -9,7 +9,8 @@ use std::sync::Once;
 use llama_cpp_sys_2 as sys;
 use parking_lot::Mutex;
 
-use crate::llama::{kernels, log};
+use crate::llama::kernels::levels;
+use crate::llama::log;
 
 static START: Once = Once::new();
 static NUMA: Once = Once::new();
@@ -20,7 +21,7 @@ pub fn start() {
     START.call_once(|| {
         // SAFETY: `from_llama` is a function of this library, which is never unloaded.
         unsafe { sys::llama_log_set(Some(log::from_llama), std::ptr::null_mut()) };
-        if kernels::choose_default_level().is_ok() {
+        if levels::choose_default_level().is_ok() {
             // SAFETY: the processor has the instructions that ggml is compiled for. `Once` keeps other threads out of llama.cpp until this
             // is done.
             unsafe { sys::llama_backend_init() };

@@ -7,13 +7,18 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 
+#[cfg(own_kernels)]
+unsafe extern "C" {
+    fn foredraft_kernels_choose(level: i32);
+}
+
 /// The variable that forces a level in every engine of the process.
 const VARIABLE: &str = "FOREDRAFT_CPU_LEVEL";
 
 /// A set of instructions that kernels are compiled for, from the least to the best. On other processors than x86-64 there is `Generic`
 /// alone, with ggml's kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum CpuLevel {
     /// ggml's kernels, for processors that this library has no kernels for.
     Generic,
     /// AVX2, FMA, F16C and BMI2: Intel since 2013, AMD since 2017.
@@ -24,30 +29,30 @@ pub enum Level {
     Avx512Vnni,
 }
 
-impl Level {
+impl CpuLevel {
     /// The name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Level::Generic => "generic",
-            Level::Avx2 => "avx2",
-            Level::AvxVnni => "avx-vnni",
-            Level::Avx512Vnni => "avx512-vnni",
+            CpuLevel::Generic => "generic",
+            CpuLevel::Avx2 => "avx2",
+            CpuLevel::AvxVnni => "avx-vnni",
+            CpuLevel::Avx512Vnni => "avx512-vnni",
         }
     }
 
     /// Its index in `LEVELS` of seam.cpp. Negative: no kernels of this library.
     pub(super) fn index(self) -> i32 {
         match self {
-            Level::Generic => -1,
-            Level::Avx2 => 0,
-            Level::AvxVnni => 1,
-            Level::Avx512Vnni => 2,
+            CpuLevel::Generic => -1,
+            CpuLevel::Avx2 => 0,
+            CpuLevel::AvxVnni => 1,
+            CpuLevel::Avx512Vnni => 2,
         }
     }
 }
 
-impl fmt::Display for Level {
+impl fmt::Display for CpuLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -55,13 +60,13 @@ impl fmt::Display for Level {
 
 /// The levels of this processor, from the least to the best. Empty: the processor lacks what ggml is compiled for.
 #[must_use]
-pub fn levels() -> &'static [Level] {
-    static LEVELS: OnceCell<Vec<Level>> = OnceCell::new();
+pub fn levels() -> &'static [CpuLevel] {
+    static LEVELS: OnceCell<Vec<CpuLevel>> = OnceCell::new();
     LEVELS.get_or_init(detect)
 }
 
 #[cfg(target_arch = "x86_64")]
-fn detect() -> Vec<Level> {
+fn detect() -> Vec<CpuLevel> {
     // The macro asks CPUID for the instructions and XGETBV for the system's support of their registers.
     let avx2 = is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")
@@ -74,20 +79,20 @@ fn detect() -> Vec<Level> {
         && is_x86_feature_detected!("avx512vnni");
     let mut levels = Vec::new();
     if avx2 {
-        levels.push(Level::Avx2);
-        levels.extend(is_x86_feature_detected!("avxvnni").then_some(Level::AvxVnni));
-        levels.extend(avx512.then_some(Level::Avx512Vnni));
+        levels.push(CpuLevel::Avx2);
+        levels.extend(is_x86_feature_detected!("avxvnni").then_some(CpuLevel::AvxVnni));
+        levels.extend(avx512.then_some(CpuLevel::Avx512Vnni));
     }
     levels
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn detect() -> Vec<Level> {
-    vec![Level::Generic]
+fn detect() -> Vec<CpuLevel> {
+    vec![CpuLevel::Generic]
 }
 
 /// The level of a name that a host gives. `source` is where the name is from.
-fn named(source: &str, name: &str, levels: &[Level]) -> Result<Level> {
+fn named(source: &str, name: &str, levels: &[CpuLevel]) -> Result<CpuLevel> {
     levels.iter().copied().find(|level| level.name() == name).ok_or_else(|| {
         let allowed: Vec<&str> = levels.iter().map(|level| level.name()).collect();
         Error::invalid(format!("{source}: this processor's levels are {}, got {name:?}", allowed.join(", ")))
@@ -96,7 +101,7 @@ fn named(source: &str, name: &str, levels: &[Level]) -> Result<Level> {
 
 /// The chosen level, and how many loaded models use it.
 struct Chosen {
-    level: Option<Level>,
+    level: Option<CpuLevel>,
     n_users: usize,
 }
 
@@ -114,11 +119,11 @@ impl Drop for LevelInUse {
 
 /// The level in use; before the first model, the one that it would get.
 #[must_use]
-pub fn level() -> Option<Level> {
+pub fn level() -> Option<CpuLevel> {
     CHOSEN.lock().level.or_else(|| default_level(levels()).ok())
 }
 
-fn default_level(levels: &[Level]) -> Result<Level> {
+fn default_level(levels: &[CpuLevel]) -> Result<CpuLevel> {
     let Some(best) = levels.last() else {
         return Err(Error::model(
             "this processor is not supported: it lacks AVX2, FMA, F16C or BMI2 (Intel since Haswell, AMD since Zen)",
@@ -138,7 +143,7 @@ pub fn choose_default_level() -> Result<()> {
     let default = default_level(levels())?;
     let mut chosen = CHOSEN.lock();
     if chosen.level.is_none() {
-        super::choose(default);
+        choose(default);
         chosen.level = Some(default);
     }
     Ok(())
@@ -164,11 +169,22 @@ pub fn use_level(forced: Option<&str>) -> Result<LevelInUse> {
                 "cpu_level: the loaded models of this process use {now}, got {wanted}"
             )));
         }
-        super::choose(wanted);
+        choose(wanted);
         chosen.level = Some(wanted);
     }
     chosen.n_users += 1;
     Ok(LevelInUse(()))
+}
+
+/// Uses the kernels of a level from now on.
+fn choose(level: CpuLevel) {
+    #[cfg(own_kernels)]
+    // SAFETY: no graph is computed, because no model is loaded; the level has kernels.
+    unsafe {
+        foredraft_kernels_choose(level.index());
+    }
+    #[cfg(not(own_kernels))]
+    let _ = level.index();
 }
 
 #[cfg(test)]
@@ -177,8 +193,8 @@ mod tests {
 
     #[test]
     fn a_level_that_the_processor_lacks_is_refused_with_the_allowed_ones() {
-        let levels = [Level::Avx2, Level::AvxVnni];
-        assert_eq!(named("cpu_level", "avx-vnni", &levels), Ok(Level::AvxVnni));
+        let levels = [CpuLevel::Avx2, CpuLevel::AvxVnni];
+        assert_eq!(named("cpu_level", "avx-vnni", &levels), Ok(CpuLevel::AvxVnni));
         for name in ["avx512-vnni", "", "AVX2", "generic"] {
             let message = named("cpu_level", name, &levels).unwrap_err().message().to_owned();
             assert_eq!(message, format!("cpu_level: this processor's levels are avx2, avx-vnni, got {name:?}"));

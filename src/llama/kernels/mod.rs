@@ -13,7 +13,7 @@
 //! | `formats.h` | how each format of weights is unpacked |
 //! | `matmul.h`, `attention.h` | the kernels |
 //! | `barrier.c` | the barrier |
-//! | `attention_cost.cpp` | measures ggml's attention, where ours is not used |
+//! | `attention.rs`, `attention_cost.cpp` | whether our attention is used; measures ggml's, where it is not |
 //!
 //! **How a result is defined.** What a kernel computes is defined without regard to its vectors: integers are exact in any order, and the sums of
 //! floats have one order (`matmul.h` and `attention.h` say which). So a result has the same bits in any batch, with any number of threads, and at
@@ -23,22 +23,15 @@
 //! other systems, and in Rust programs that link this crate, ggml's are used. Nothing but `level.cpp` and ggml's own kernels is compiled for more
 //! than any x86-64 processor, and neither runs before [`use_level`] has found AVX2.
 
-mod levels;
+mod attention;
+pub(super) mod levels;
 
-use std::time::Duration;
-
-use llama_cpp_sys_2 as sys;
-
-use super::backend::devices;
-use super::guard::{AttentionShape, ErrorBuffer, foredraft_attention_cost};
-use super::params::{CacheType, ContextParams};
-use super::{Model, ThreadPool};
-
-pub use levels::{Level, LevelInUse, choose_default_level, level, levels, use_level};
+pub use attention::attention_cost;
+pub(super) use attention::may_use_flash_attention;
+pub use levels::{CpuLevel, LevelInUse, choose_default_level, level, levels, use_level};
 
 #[cfg(own_kernels)]
 unsafe extern "C" {
-    fn foredraft_kernels_choose(level: i32);
     fn foredraft_kernels_are_linked() -> bool;
     fn foredraft_kernels_multiply(format: i32) -> bool;
     fn foredraft_attentions() -> u64;
@@ -49,17 +42,6 @@ unsafe extern "C" {
     fn foredraft_barrier_sleeps() -> u64;
     fn foredraft_barriers() -> u64;
     fn foredraft_barrier_is_linked() -> bool;
-}
-
-/// Uses the kernels of a level from now on.
-fn choose(level: Level) {
-    #[cfg(own_kernels)]
-    // SAFETY: no graph is computed, because no model is loaded; the level has kernels.
-    unsafe {
-        foredraft_kernels_choose(level.index());
-    }
-    #[cfg(not(own_kernels))]
-    let _ = level.index();
 }
 
 /// Whether this library's products and attention replace ggml's.
@@ -130,45 +112,4 @@ pub fn barrier_sleeps() -> u64 {
     #[cfg(not(own_barrier))]
     let sleeps = 0;
     sleeps
-}
-
-/// Whether a context with these parameters should use this library's flash attention. It does if [`calls`] increases during a decode: the
-/// model may have another kind of attention.
-pub(super) fn may_use_flash_attention(params: &ContextParams) -> bool {
-    // llama.cpp converts an F32 cache to F16 for flash attention.
-    let has_type =
-        |kind: &CacheType| matches!(kind, CacheType::F16 | CacheType::F32 | CacheType::Bf16 | CacheType::Q8_0);
-    are_linked()
-        && params.uses_flash_attn() != Some(false)
-        && [params.type_k, params.type_v].iter().all(has_type)
-        && !params.embeddings
-        && !devices::supports_offload()
-}
-
-/// Measures the time of the attention of all layers, for a batch of `n_tokens` at a depth of `n_cells`, with an F16 cache. `None`:
-/// unknown, for example if layers have different numbers of heads.
-#[must_use]
-pub fn attention_cost(
-    model: &Model,
-    threads: &ThreadPool,
-    n_threads: i32,
-    n_cells: usize,
-    n_tokens: usize,
-    flash: bool,
-) -> Option<Duration> {
-    let [n_key, n_value] = model.head_sizes()?;
-    // SAFETY: the model is alive.
-    let (n_head, n_head_kv) =
-        unsafe { (sys::llama_model_n_head(model.as_ptr()), sys::llama_model_n_head_kv(model.as_ptr())) };
-    let sizes = [n_key, n_value, n_cells, n_tokens].map(|size| i32::try_from(size).ok().filter(|size| *size > 0));
-    let [Some(n_key), Some(n_value), Some(n_cells), Some(n_tokens)] = sizes else { return None };
-    if n_head_kv < 1 || n_head < n_head_kv || n_head % n_head_kv != 0 {
-        return None;
-    }
-    let shape = AttentionShape { n_head, n_head_kv, n_key, n_value, n_cells, n_tokens, flash };
-    let mut why = ErrorBuffer::new();
-    let pool = threads.of(n_threads);
-    // SAFETY: the pool is alive, and runs no decode meanwhile, because its owner is the calling thread. The guard catches exceptions.
-    let micros = unsafe { foredraft_attention_cost(shape, n_threads, pool, why.ptr(), why.size()) };
-    (micros >= 0.0).then(|| Duration::from_secs_f64(micros * 1e-6 * model.n_layer() as f64))
 }

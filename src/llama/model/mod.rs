@@ -137,17 +137,17 @@ impl Model {
         }
         let mut progress = |part: f32| progress(ahead + part * (1.0 - ahead));
 
-        struct LoadProgress<'a> {
+        struct ProgressCallback<'a> {
             callback: &'a mut dyn FnMut(f32) -> bool,
             aborted: bool,
         }
         unsafe extern "C" fn on_progress(value: f32, user: *mut c_void) -> bool {
-            // SAFETY: `user` is the `LoadProgress` below, which only this callback uses while the load runs.
-            let progress = unsafe { &mut *user.cast::<LoadProgress>() };
+            // SAFETY: `user` is the `ProgressCallback` below, which only this callback uses while the load runs.
+            let progress = unsafe { &mut *user.cast::<ProgressCallback>() };
             progress.aborted |= !(progress.callback)(value);
             !progress.aborted
         }
-        let mut state = LoadProgress { callback: &mut progress, aborted: false };
+        let mut state = ProgressCallback { callback: &mut progress, aborted: false };
         raw.progress_callback = Some(on_progress);
         raw.progress_callback_user_data = (&raw mut state).cast();
 

@@ -56,7 +56,7 @@ pub(in crate::llama) struct Governor {
     /// The number of consecutive windows in which the engine's thread got too little CPU time.
     starved: u32,
     /// The running trial.
-    trial: Option<Trial>,
+    trial: Option<ThreadTrial>,
     /// The earliest time of the next trial, and the current pause.
     next: Option<Instant>,
     pause: Duration,
@@ -64,7 +64,7 @@ pub(in crate::llama) struct Governor {
 
 /// A trial of another number of threads.
 #[derive(Debug)]
-struct Trial {
+struct ThreadTrial {
     /// The number of threads before the trial.
     before: i32,
     /// For each kind, the number of decodes and the sum of their times in seconds.
@@ -177,7 +177,7 @@ impl Governor {
             false => (2 * self.now).min(self.max),
         };
         if other != self.now {
-            self.trial = Some(Trial { before: self.now, seen: HashMap::new() });
+            self.trial = Some(ThreadTrial { before: self.now, seen: HashMap::new() });
             self.now = other;
         }
     }
