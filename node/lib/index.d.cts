@@ -47,6 +47,12 @@ export interface Config {
   n_batch?: number;
   n_ubatch?: number;
   cpu_level?: string;
+  isolate?: boolean;
+  isolate_path?: string;
+  isolate_cpus?: string;
+  isolate_nice?: number;
+  memory_mb?: number;
+  fallback?: boolean;
   n_threads?: number;
   n_threads_draft?: number;
   n_threads_batch?: number;

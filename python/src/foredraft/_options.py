@@ -139,6 +139,12 @@ class EngineOptions(TypedDict, total=False):
     spm_infill: bool
     n_beams: int
     max_queue: int
+    isolate: bool
+    isolate_path: Path
+    isolate_cpus: str
+    isolate_nice: int
+    memory_mb: int
+    fallback: bool
     warmup: bool
     log_level: Union[int, Literal["none", "error", "warn", "info", "debug"]]
 
