@@ -52,17 +52,17 @@ enum Instruction {
 }
 
 /// A part of a pattern.
-enum PatternNode {
+enum RegexNode {
     Byte(u8),
     Class(ByteSet),
     Start,
     End,
     WordBoundary(bool),
-    Sequence(Vec<PatternNode>),
-    Choice(Vec<PatternNode>),
-    Group(Box<PatternNode>, Option<usize>),
-    Look(Box<PatternNode>, bool),
-    Repeat { node: Box<PatternNode>, min: usize, max: Option<usize>, is_greedy: bool },
+    Sequence(Vec<RegexNode>),
+    Choice(Vec<RegexNode>),
+    Group(Box<RegexNode>, Option<usize>),
+    Look(Box<RegexNode>, bool),
+    Repeat { node: Box<RegexNode>, min: usize, max: Option<usize>, is_greedy: bool },
 }
 
 impl Pattern {
@@ -124,18 +124,18 @@ impl Pattern {
         self.program.get_mut(at).into_iter().for_each(|place| *place = instruction);
     }
 
-    fn emit(&mut self, node: &PatternNode) -> Result<(), String> {
+    fn emit(&mut self, node: &RegexNode) -> Result<(), String> {
         match node {
-            PatternNode::Byte(byte) => drop(self.push(Instruction::Byte(*byte))?),
-            PatternNode::Class(set) => {
+            RegexNode::Byte(byte) => drop(self.push(Instruction::Byte(*byte))?),
+            RegexNode::Class(set) => {
                 self.classes.push(*set);
                 self.push(Instruction::Class(self.classes.len() - 1))?;
             }
-            PatternNode::Start => drop(self.push(Instruction::Start)?),
-            PatternNode::End => drop(self.push(Instruction::End)?),
-            PatternNode::WordBoundary(is) => drop(self.push(Instruction::WordBoundary(*is))?),
-            PatternNode::Sequence(nodes) => nodes.iter().try_for_each(|node| self.emit(node))?,
-            PatternNode::Choice(nodes) => {
+            RegexNode::Start => drop(self.push(Instruction::Start)?),
+            RegexNode::End => drop(self.push(Instruction::End)?),
+            RegexNode::WordBoundary(is) => drop(self.push(Instruction::WordBoundary(*is))?),
+            RegexNode::Sequence(nodes) => nodes.iter().try_for_each(|node| self.emit(node))?,
+            RegexNode::Choice(nodes) => {
                 let mut jumps = Vec::new();
                 for (index, node) in nodes.iter().enumerate() {
                     if index + 1 == nodes.len() {
@@ -150,7 +150,7 @@ impl Pattern {
                 let end = self.program.len();
                 jumps.into_iter().for_each(|jump| self.set(jump, Instruction::Jump(end)));
             }
-            PatternNode::Group(node, slot) => {
+            RegexNode::Group(node, slot) => {
                 if let Some(slot) = slot {
                     self.push(Instruction::Save(*slot))?;
                 }
@@ -159,13 +159,13 @@ impl Pattern {
                     self.push(Instruction::Save(slot + 1))?;
                 }
             }
-            PatternNode::Look(node, ahead) => {
+            RegexNode::Look(node, ahead) => {
                 let look = self.push(Instruction::Match)?;
                 self.emit(node)?;
                 self.push(Instruction::Match)?;
                 self.set(look, Instruction::Look { ahead: *ahead, end: self.program.len() });
             }
-            PatternNode::Repeat { node, min, max, is_greedy } => {
+            RegexNode::Repeat { node, min, max, is_greedy } => {
                 let split = |one, other| match is_greedy {
                     true => Instruction::Split(one, other),
                     false => Instruction::Split(other, one),
@@ -213,12 +213,12 @@ impl Pattern {
     }
 }
 
-fn begins_with_start(node: &PatternNode) -> bool {
+fn begins_with_start(node: &RegexNode) -> bool {
     match node {
-        PatternNode::Start => true,
-        PatternNode::Sequence(nodes) => nodes.first().is_some_and(begins_with_start),
-        PatternNode::Choice(nodes) => nodes.iter().all(begins_with_start),
-        PatternNode::Group(node, _) => begins_with_start(node),
+        RegexNode::Start => true,
+        RegexNode::Sequence(nodes) => nodes.first().is_some_and(begins_with_start),
+        RegexNode::Choice(nodes) => nodes.iter().all(begins_with_start),
+        RegexNode::Group(node, _) => begins_with_start(node),
         _ => false,
     }
 }
@@ -361,15 +361,15 @@ impl PatternParser<'_> {
         found
     }
 
-    fn choice(&mut self) -> Result<PatternNode, String> {
+    fn choice(&mut self) -> Result<RegexNode, String> {
         let mut nodes = vec![self.sequence()?];
         while self.eat("|") {
             nodes.push(self.sequence()?);
         }
-        Ok(if nodes.len() == 1 { nodes.swap_remove(0) } else { PatternNode::Choice(nodes) })
+        Ok(if nodes.len() == 1 { nodes.swap_remove(0) } else { RegexNode::Choice(nodes) })
     }
 
-    fn sequence(&mut self) -> Result<PatternNode, String> {
+    fn sequence(&mut self) -> Result<RegexNode, String> {
         let mut nodes = Vec::new();
         while let Some(byte) = self.peek() {
             if byte == b'|' || byte == b')' {
@@ -378,31 +378,31 @@ impl PatternParser<'_> {
             let node = self.atom()?;
             nodes.push(self.quantified(node)?);
         }
-        Ok(PatternNode::Sequence(nodes))
+        Ok(RegexNode::Sequence(nodes))
     }
 
-    fn atom(&mut self) -> Result<PatternNode, String> {
+    fn atom(&mut self) -> Result<RegexNode, String> {
         let byte = self.peek().ok_or_else(|| self.error("unexpected end"))?;
         if byte == b'(' {
             return self.group();
         }
         self.at += 1;
         Ok(match byte {
-            b'^' => PatternNode::Start,
-            b'$' => PatternNode::End,
+            b'^' => RegexNode::Start,
+            b'$' => RegexNode::End,
             b'.' => {
                 let mut ends = ByteSet::EMPTY;
                 b"\n\r".iter().for_each(|byte| ends.add(*byte, *byte));
-                PatternNode::Class(ends.inverted())
+                RegexNode::Class(ends.inverted())
             }
-            b'[' => PatternNode::Class(self.class()?),
+            b'[' => RegexNode::Class(self.class()?),
             b'\\' => self.escape()?,
             b'*' | b'+' | b'?' => return Err(self.error("nothing to repeat")),
-            byte => PatternNode::Byte(byte),
+            byte => RegexNode::Byte(byte),
         })
     }
 
-    fn group(&mut self) -> Result<PatternNode, String> {
+    fn group(&mut self) -> Result<RegexNode, String> {
         self.nesting += 1;
         if self.nesting > MAX_NESTING {
             return Err(self.error("too many nested groups"));
@@ -423,25 +423,25 @@ impl PatternParser<'_> {
         }
         self.nesting -= 1;
         Ok(match look {
-            Some(ahead) => PatternNode::Look(inner, ahead),
-            None => PatternNode::Group(inner, slot),
+            Some(ahead) => RegexNode::Look(inner, ahead),
+            None => RegexNode::Group(inner, slot),
         })
     }
 
     /// The rest of an escape, after the backslash.
-    fn escape(&mut self) -> Result<PatternNode, String> {
+    fn escape(&mut self) -> Result<RegexNode, String> {
         let byte = self.peek().ok_or_else(|| self.error("unexpected end"))?;
         self.at += 1;
         if let Some(set) = ByteSet::named(byte) {
-            return Ok(PatternNode::Class(set));
+            return Ok(RegexNode::Class(set));
         }
         match byte {
-            b'b' => Ok(PatternNode::WordBoundary(true)),
-            b'B' => Ok(PatternNode::WordBoundary(false)),
+            b'b' => Ok(RegexNode::WordBoundary(true)),
+            b'B' => Ok(RegexNode::WordBoundary(false)),
             b'1'..=b'9' => Err(self.error("unsupported backreference")),
             _ => {
                 let text = self.escaped(byte)?;
-                Ok(PatternNode::Sequence(text.into_iter().map(PatternNode::Byte).collect()))
+                Ok(RegexNode::Sequence(text.into_iter().map(RegexNode::Byte).collect()))
             }
         }
     }
@@ -510,7 +510,7 @@ impl PatternParser<'_> {
         }
     }
 
-    fn quantified(&mut self, node: PatternNode) -> Result<PatternNode, String> {
+    fn quantified(&mut self, node: RegexNode) -> Result<RegexNode, String> {
         let (min, max) = match self.peek() {
             Some(b'*') => (0, None),
             Some(b'+') => (1, None),
@@ -520,10 +520,10 @@ impl PatternParser<'_> {
         };
         self.at += 1;
         let is_greedy = !self.eat("?");
-        Ok(PatternNode::Repeat { node: Box::new(node), min, max, is_greedy })
+        Ok(RegexNode::Repeat { node: Box::new(node), min, max, is_greedy })
     }
 
-    fn counted(&mut self, node: PatternNode) -> Result<PatternNode, String> {
+    fn counted(&mut self, node: RegexNode) -> Result<RegexNode, String> {
         self.at += 1;
         let min = self.number()?;
         let max = match self.eat(",") {
@@ -535,7 +535,7 @@ impl PatternParser<'_> {
             return Err(self.error("invalid count"));
         }
         let is_greedy = !self.eat("?");
-        Ok(PatternNode::Repeat { node: Box::new(node), min, max, is_greedy })
+        Ok(RegexNode::Repeat { node: Box::new(node), min, max, is_greedy })
     }
 
     fn number(&mut self) -> Result<usize, String> {

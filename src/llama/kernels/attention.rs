@@ -12,7 +12,7 @@ use crate::llama::{Model, ThreadPool};
 
 /// Whether a context with these parameters should use this library's flash attention. It does if [`calls`](super::calls) increases during a decode: the
 /// model may have another kind of attention.
-pub(super) fn may_use_flash_attention(params: &ContextParams) -> bool {
+pub(in crate::llama) fn may_use_flash_attention(params: &ContextParams) -> bool {
     // llama.cpp converts an F32 cache to F16 for flash attention.
     let has_type =
         |kind: &CacheType| matches!(kind, CacheType::F16 | CacheType::F32 | CacheType::Bf16 | CacheType::Q8_0);

@@ -27,7 +27,7 @@ mod attention;
 pub(super) mod levels;
 
 pub use attention::attention_cost;
-pub(super) use attention::may_use_flash_attention;
+pub(in crate::llama) use attention::may_use_flash_attention;
 pub use levels::{CpuLevel, LevelInUse, choose_default_level, level, levels, use_level};
 
 #[cfg(own_kernels)]
