@@ -16,8 +16,8 @@ use crate::speculative::{Draft, DrafterKind};
 
 /// Plans the choices that are decoded after the contexts of their slots.
 ///
-/// Beside more than the last token of a prompt, they are planned only if all of them together leave logits batch-invariant: what stays
-/// of a prompt must not depend on choices. So must not what other slots decode.
+/// As many as leave logits batch-invariant, so that a choice is as probable as it is alone. Beside more than the last token of a prompt,
+/// they are planned only if there is room for all of them.
 pub(super) fn plan_choices(input: &StepInput, schedule: &Schedule, slots: &mut [Slot], drafts: &mut StepDrafts) {
     let StepInput { slots: states, limits } = input;
     drafts.choices.clear();
@@ -25,11 +25,9 @@ pub(super) fn plan_choices(input: &StepInput, schedule: &Schedule, slots: &mut [
         let decision = slot.task.as_mut()?.decision.as_mut()?;
         let n_pending = state.n_pending();
         let cells = limits.n_ctx.saturating_sub(state.n_tokens + 1);
-        let invariant = limits.max_invariant_tokens.saturating_sub(n_pending).min(cells);
+        let room = limits.max_invariant_tokens.saturating_sub(n_pending).min(cells);
         let can_plan = limits.can_roll_back && scheduled.takes_part;
-        let is_prompt = n_pending > 1;
-        let room = if is_prompt || limits.is_batch_invariant { invariant } else { cells };
-        let (tokens, parents) = decision.plan(if can_plan { room } else { 0 }, is_prompt);
+        let (tokens, parents) = decision.plan(if can_plan { room } else { 0 }, n_pending > 1);
         let mut draft = Draft::default();
         for (token, parent) in tokens.into_iter().zip(parents) {
             draft.push_behind(parent, token, 0.0);
