@@ -68,7 +68,7 @@ impl ChatTemplate {
     /// Parses a template, or the template with this name, and renders probe messages to find the form of messages that it expects.
     ///
     /// # Errors
-    /// [`Code::InvalidRequest`], `chat_template: ...` with the line: it is not a Jinja template, or it exceeds a limit with a few short
+    /// `Code::InvalidRequest`, `chat_template: ...` with the line: it is not a Jinja template, or it exceeds a limit with a few short
     /// messages.
     pub fn parse(source: &str) -> Result<ChatTemplate> {
         if source.len() > MAX_SOURCE {
@@ -89,8 +89,8 @@ impl ChatTemplate {
     /// Renders the prompt.
     ///
     /// # Errors
-    /// [`Code::InvalidRequest`]: `messages[2].role: ...` if a message is invalid; `chat_template: ...` with the line if the template
-    /// fails, calls `raise_exception`, or exceeds a limit. [`Code::Cancelled`]: it was interrupted.
+    /// `Code::InvalidRequest`: `messages[2].role: ...` if a message is invalid; `chat_template: ...` with the line if the template
+    /// fails, calls `raise_exception`, or exceeds a limit. `Code::Cancelled`: it was interrupted.
     pub fn render(&self, input: &RenderInput) -> Result<String> {
         let (variables, seconds) = self.variables(input)?;
         self.rendered(&variables, seconds, input)

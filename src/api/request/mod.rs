@@ -60,7 +60,7 @@ pub struct CompletionRequest {
     pub sampling: SamplingSettings,
     /// The request did not give a seed.
     pub seed_is_drawn: bool,
-    /// For each completion, the tokens that an earlier process generated: see [`isolation`](crate::api::isolation).
+    /// For each completion, the tokens that an earlier process generated: see `api::isolation`.
     pub prefixes: Vec<Vec<Token>>,
     /// For each completion, the length of the text that an earlier process has delivered.
     pub delivered: Vec<usize>,
