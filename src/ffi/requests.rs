@@ -12,8 +12,15 @@ use crate::api::{Endpoint, Function};
 /// # Safety
 /// `request` is NULL or NUL-terminated, and readable during the call.
 pub(super) unsafe fn call(engine: *mut foredraft_engine, request: *const c_char, function: Function) -> *mut c_char {
-    // SAFETY: guaranteed by the caller.
-    answer(|| engines::find(engine)?.call(function, unsafe { required(request) }?))
+    answer(|| {
+        let engine = engines::find(engine)?;
+        // SAFETY: guaranteed by the caller.
+        match unsafe { required(request) } {
+            Ok(request) => engine.call(function, request),
+            // Without a model, the argument does not matter.
+            Err(error) => engine.check_ready(function).and(Err(error)),
+        }
+    })
 }
 
 /// Generates a completion and returns the final response; with `prompts` or `n_cmpl`, `results` has one for each completion.

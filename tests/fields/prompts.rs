@@ -72,14 +72,14 @@ pub fn rows() -> Vec<Row> {
                 let plain = response.without("messages").ask(json!({"prompt": by_hand}));
                 assert_eq!(plain.tokens(), response.tokens());
                 assert!(response.refused(json!({"prompt": "a"})).starts_with("messages: expected either"));
-                // If a template begins with BOS, no second BOS is added.
+                // If a template begins with BOS, no second BOS is added. The prompt shows none: the tokenizer adds it.
                 let bos = "<|endoftext|>";
                 assert!(response.answer["prompt_stats"]["to_eval"].as_str().is_some_and(|text| text.starts_with(bos)));
                 for begin in ["{{ bos_token }}", bos] {
                     let turns =
                         "<|im_start|>user\n{{ messages[0].content }}<|im_end|>\n<|im_start|>assistant{{ '\\n' }}";
                     let own = response.ask(json!({"chat_template": format!("{begin}{turns}")}));
-                    assert_eq!(own.answer["prompt"], format!("{bos}{by_hand}"));
+                    assert_eq!(own.answer["prompt"], by_hand);
                     for key in ["prompt_stats", "tokens_evaluated", "tokens"] {
                         assert_eq!(own.answer[key], response.answer[key], "{begin}");
                     }

@@ -138,7 +138,10 @@ fn invalid_values_are_refused() {
     check(one("adaptive", json!("yes")), "speculative.adaptive: expected true, false or \"heuristic\", got \"yes\"");
     check(one("type", json!([])), "speculative.type: expected a name or an array of names, got []");
     check(one("type", json!(["draft", 1])), "speculative.type: expected a name or an array of names, got 1");
-    check(one("type", json!("drft")), r#""ngram-mod", "suffix", "grammar", "auto", "none", got "drft" (did you mean "draft"?)"#);
+    check(
+        one("type", json!("drft")),
+        r#""ngram-mod", "suffix", "grammar", "auto", "none", got "drft" (did you mean "draft"?)"#,
+    );
     check(one("n_draft", json!(0)), "speculative.n_draft: expected a whole number from 1 to 64, got 0");
     check(one("n_branches", json!(9)), "speculative.n_branches: expected a whole number from 0 to 8, got 9");
     check(one("model", json!("both")), "speculative.model: expected one of \"target\", \"draft\", got \"both\"");

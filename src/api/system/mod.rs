@@ -113,6 +113,17 @@ impl System {
         }
     }
 
+    /// Whether [`System::call`] can serve this function now.
+    ///
+    /// # Errors
+    /// No model is loaded, and the function needs one.
+    pub fn check_ready(&self, function: Function) -> Result<()> {
+        if function.needs_no_engine() {
+            return Ok(());
+        }
+        self.engine().map(|_| ()).map_err(|(_, error)| error)
+    }
+
     /// The loaded engine; or the name of the state, and an error that describes it.
     fn engine(&self) -> Result<LoadedEngine, (&'static str, Error)> {
         match self.life_cycle.state() {
