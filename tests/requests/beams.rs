@@ -50,7 +50,8 @@ fn beam_probabilities_match_the_output() {
         let top = top["completion_probabilities"][0]["top_logprobs"].as_array().unwrap().clone();
         let known = top.iter().find(|entry| entry["id"] == *token).expect("listed among the most probable");
         let difference = known["logprob"].as_f64().unwrap() - probs["logprob"].as_f64().unwrap();
-        assert!(difference.abs() < 1e-3, "{token}: {difference}");
+        // Beams share cells, so attention sums in another order, and a last bit can turn the rounding of an activation to 8 bits.
+        assert!(difference.abs() < 2e-2, "{token}: {difference}");
         context.push(token.clone());
     }
 }

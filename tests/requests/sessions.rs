@@ -356,7 +356,7 @@ fn session_with_numbers_that_are_not_finite_is_refused() {
     let (path, forged) = (file("finite"), file("not-finite"));
     for more in [json!({}), json!({"n_parallel": 2, "kv_unified": true})] {
         let system = start(with(&json!({"n_ctx": 256}), more));
-        let prompt = request("Once upon a time there was a child named Tom.");
+        let prompt = with(&request("Once upon a time there was a child named Tom."), json!({"id_slot": 0}));
         let first = complete(&system, Speculative, &prompt);
         save(&system, 0, &path).expect("saved");
         let mut bytes = std::fs::read(&path).expect("the file exists");
@@ -369,7 +369,7 @@ fn session_with_numbers_that_are_not_finite_is_refused() {
         std::fs::write(&forged, bytes).expect("writable");
         let error = load(&system, 0, &forged).expect_err("refused");
         assert!(error.message().contains("not finite"), "{error}");
-        let short = request("Mia was 7 years old");
+        let short = with(&request("Mia was 7 years old"), json!({"id_slot": 0}));
         let expected = complete(&start(json!({"n_ctx": 256})), Speculative, &short);
         assert_eq!(complete(&system, Speculative, &short)["content"], expected["content"]);
         assert_eq!(complete(&system, Speculative, &prompt)["content"], first["content"]);

@@ -115,7 +115,8 @@ impl Context {
         let (code, errors) =
             log::collecting(|| unsafe { foredraft_decode(self.ptr.as_ptr(), raw, why.ptr(), why.size()) });
         self.interrupt.hold(false);
-        if code == THREW || code == NO_MEMORY {
+        // What one thread throws while it builds the graph leaves the context as it was (models with layers for multi-token prediction do so).
+        if code == NO_MEMORY || (code == THREW && n_threads_now > 1) {
             self.is_broken = true;
             // ggml frees its work buffer before it allocates a larger one, and keeps the old pointer if that fails.
             self.is_leaked = n_threads_now > 1 || code == NO_MEMORY;

@@ -134,6 +134,11 @@ fn temporary_files_of_killed_processes_are_removed() {
     let restarted = WriterProcess { start: alive.start + 1, ..alive };
     let elsewhere = WriterProcess { machine: alive.machine ^ 1, ..dead };
     killed.kill().unwrap();
+    // It is not waited for, so it becomes a zombie.
+    let state = || fs::read_to_string(format!("/proc/{}/stat", killed.id())).unwrap();
+    while !state().contains(") Z ") {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     let name = |writer: WriterProcess, number: u32| format!(".n.bin.{writer}-{number}.part");
     let make = |name: &str| fs::write(folder.path().join(name), "half").unwrap();
     let kept = [
