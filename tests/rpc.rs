@@ -57,6 +57,8 @@ fn child_runs_an_rpc_server() {
         *mut sys::ggml_backend_dev_t,
     );
     let address = std::ffi::CString::new(std::env::var("FOREDRAFT_RPC").expect("set by the parent")).expect("no NUL");
+    // With the kernels of this library, so that all computers give the same bits.
+    foredraft::llama::start();
     // SAFETY: the backend is compiled in, its procedure has this type, and all arguments live until the process ends.
     unsafe {
         let registry = sys::ggml_backend_reg_by_name(c"RPC".as_ptr());

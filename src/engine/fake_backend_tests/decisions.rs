@@ -151,7 +151,7 @@ fn decisions_equal_the_choices_alone_beside_other_requests() {
 }
 
 #[test]
-fn choices_that_share_no_token_take_one_pass_after_the_prompt() {
+fn single_tokens_need_no_pass_and_longer_choices_one_each() {
     let setup = Setup::plain(FAKE_MODEL, 1, 200, 64);
     let mut engine = TestEngine::new(&setup);
     let steps = |engine: &mut TestEngine, n_prompt: u64, choices: Vec<Vec<Token>>| {
@@ -167,11 +167,11 @@ fn choices_that_share_no_token_take_one_pass_after_the_prompt() {
     let single = || (0..6).map(|n| vec![word(n)]).collect();
     let longer = || (0..5).map(|first| (0..=3).map(|at| word(first + at)).collect()).collect();
     assert_eq!(steps(&mut engine, 60, single()), 1, "single tokens need only the prompt");
-    assert_eq!(steps(&mut engine, 60, longer()), 1, "the prompt is in the cache");
+    assert_eq!(steps(&mut engine, 60, longer()), 5, "the prompt is in the cache");
     engine.scheduler.pool.clear_cache(0);
-    assert_eq!(steps(&mut engine, 60, longer()), 2, "the prompt, and all choices");
+    assert_eq!(steps(&mut engine, 60, longer()), 6, "the prompt, and each choice");
     engine.scheduler.pool.clear_cache(0);
-    assert_eq!(steps(&mut engine, 20, longer()), 1, "together, as far as logits do not depend on the batch");
+    assert_eq!(steps(&mut engine, 20, longer()), 6, "a short prompt too");
 }
 
 #[test]
