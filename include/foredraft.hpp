@@ -545,7 +545,7 @@ public:
     result<json> try_lookup_stats(const document &request) { return detail::call(foredraft_lookup_stats, handle_, request); }
     json lookup_stats(const document &request) { return try_lookup_stats(request).value(); }
 
-    /// Has `function` called with the id of each request that has news, on the engine's thread; an empty one ends that. It must
+    /// Has `function` called with the id of each request that has an update, on the engine's thread; an empty one ends that. It must
     /// not throw, and may call only what does not wait: see foredraft_set_update_callback.
     void on_update(std::function<void(std::uint64_t id)> function) {
         // The former function may run until the library has the new one.

@@ -1,7 +1,7 @@
 //! The engine's process: an ordinary [`System`] that is called through a connection.
 //!
 //! The thread that reads the connection executes what returns at once. Calls that wait have a thread each. One more thread, the pusher, polls
-//! every request that has news and sends its updates, so the host's process can answer polls by itself.
+//! every request that has an update and sends its updates, so the host's process can answer polls by itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd as _;
@@ -39,7 +39,7 @@ struct KnownEngine {
 struct EngineChild {
     system: System,
     sender: FrameSender,
-    /// Locked while a request is submitted, so that the pusher finds each request that has news.
+    /// Locked while a request is submitted, so that the pusher finds each request that has an update.
     known: Mutex<KnownEngine>,
 }
 
@@ -207,7 +207,7 @@ impl EngineChild {
         }
     }
 
-    /// Sends the updates of each request that has news.
+    /// Sends the updates of each request that has an update.
     fn push(&self, news: &Receiver<u64>) {
         while let Ok(id) = news.recv() {
             let mut ids: Vec<u64> = std::iter::once(id).chain(news.try_iter()).collect();

@@ -1,7 +1,7 @@
 //! The values of a template. They have Python's semantics: lists and dictionaries are shared and can be modified.
 //!
 //! Values belong to one rendering and to its thread. Each counts its memory as long as it exists. A container can be made to contain
-//! itself, as in Python: whoever walks through values bounds the depth, dropping does not recurse, and the interpreter empties
+//! itself, as in Python: code that walks through values bounds the depth, dropping does not recurse, and the interpreter empties
 //! modified containers at its end, so that none is leaked.
 
 use std::cell::{Cell, RefCell};
